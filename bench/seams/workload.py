@@ -17,6 +17,12 @@ tuple, list or dict of them. A file may also define ``collate(examples)`` (defau
 refuses settings with a ``RequestError``, and ``weight(batch)``: what a part of a batch counts in the mean where that is
 not the number of its examples but, say, of its boxes; a number or a tensor, which ranks add up in each step.
 
+``before_step(model, optimizer)`` is called when the gradients of all ranks are there, in fp32 and unscaled, as for
+clipping; ``after_step(model, optimizer)`` behind the optimizer's step, as for an average of the weights. Their
+``model`` has the parameters that the optimizer updates, which may be master weights. ``schedule(optimizer)`` makes a
+scheduler, whose ``step()`` ends each step. All three are for several copies of the model in one process, so what they
+keep from step to step belongs on the optimizer.
+
 A workload that ``reads`` real data has its folder in ``work.data``, or None: then ``example`` makes some of the same
 form. It defines ``size(work)``, the number of examples in the folder, which is called first in each process. What is
 drawn at random, such as a crop, depends on the seed and the index too.
@@ -31,7 +37,10 @@ from bench.core.records import Setting, Training
 
 DEVICES = ("cpu", "cuda")
 FUNCTIONS = ("model(work)", "example(work, index)", "loss(model, batch)", "optimizer(work, parameters)")
-MAY_DEFINE = ("collate(examples)", "weight(batch)", "check(work)", "size(work)")
+MAY_DEFINE = (
+    *("collate(examples)", "weight(batch)", "check(work)", "size(work)"),
+    *("before_step(model, optimizer)", "after_step(model, optimizer)", "schedule(optimizer)"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,17 +44,17 @@ def build(parts):
         made = parts.build_optimizer(parameters)
         updated = [parameter for group in made.param_groups for parameter in group["params"]]
 
-        def step():
+        def step(self):
             """In place of the optimizer's own: the server makes it."""
             gradients = [parameter.grad for parameter in updated]
             weights = rpc.rpc_sync(NAME, push, args=(parts.rank, session.loss, gradients), timeout=0)
             with torch.no_grad():
                 torch._foreach_copy_(updated, weights)
 
-        made.step = step
+        made.step = step.__get__(made)  # bound, for a schedule
         return made
 
-    session = parts.session(optimizer=optimizer, **usual(trainers))
+    session = parts.session(optimizer=optimizer, updates=False, **usual(trainers))
     backward = session.backward
 
     def noted(loss):
@@ -78,8 +78,8 @@ def averaged(session, server):
     from torch import distributed
 
     found = []
-    for parameter in session.model.parameters():
-        found.append(None if parameter.grad is None else parameter.grad.clone())
+    for gradient in session.held_gradients():
+        found.append(None if gradient is None else gradient.clone())
         if found[-1] is not None:
             distributed.broadcast(found[-1], src=server)
     return found

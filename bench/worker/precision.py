@@ -119,10 +119,15 @@ class Amp:
     def backward(self, loss: Tensor) -> None:
         (loss if self.scaler is None else self.scaler.scale(loss)).backward()
 
-    def step(self) -> None:
-        """Update the weights; master weights first, which are then copied to those that compute."""
+    def step(self, ready: Callable[[], None] | None = None) -> None:
+        """Update the weights; master weights first, which are then copied to those that compute. ``ready``: called when
+        the gradients of what is updated are there, unscaled."""
         if self.masters:
             torch._foreach_copy_([m.grad for m in self.masters], [p.grad for p in self.half_weights])
+        if ready is not None:
+            if self.scaler is not None:
+                self.scaler.unscale_(self.optimizer)
+            ready()
         if self.scaler is None:
             self.optimizer.step()
         else:
@@ -200,7 +205,9 @@ class ApexAmp(Amp):
         with self.apex.scale_loss(loss, self.optimizer) as scaled:
             scaled.backward()
 
-    def step(self) -> None:
+    def step(self, ready: Callable[[], None] | None = None) -> None:
+        if ready is not None:
+            ready()
         self.calls += 1
         self.optimizer.step()
 

@@ -22,6 +22,7 @@ from bench.core.errors import BenchError
 from bench.worker import data, fingerprint
 from bench.worker.precision import cast_floats, double_by_default
 from bench.worker.session import Parts, Session
+from bench.worker.workload import Around
 
 if TYPE_CHECKING:
     from bench.worker.rank import Plan, Report
@@ -117,6 +118,7 @@ def in_double(session: Session, parts: Parts, tick: Callable[[int], None]) -> di
     how they changed, and ``updates`` (:data:`Updates`).
     """
     model, load = session.model, loader(parts)
+    session.capture = True
     begin = State.of(model, session.whole)
     plain = Plain(session) if parts.rank == 0 else None
     gradients, buffers, updates = [], [], []
@@ -142,6 +144,7 @@ def own_step(session: Session, load: Callable[[], data.Batch], *, main: bool) ->
     """Take a step of the measured session with its optimizer as new. All ranks call it; the ``main`` one gets rows."""
     batch = load()
     session.forget()
+    session.capture = session.changes_gradients
     begin = [tensor.clone() for tensor in _whole(session)[0]]
     for _ in range(MOST_SKIPPED):
         skipped = session.skipped_steps()
@@ -192,6 +195,8 @@ class Plain:
     def __init__(self, session: Session) -> None:
         self.copies = [nn.Parameter(torch.zeros(one.shape, dtype=one.dtype)) for one in session.updated()]
         self.optimizer = session.parts.build_optimizer(self.copies)
+        self.around = Around(session.parts.workload, session.model, self.optimizer, [*self.copies])
+        self.around.skip(session.steps - 1)
 
     def step(
         self,
@@ -208,7 +213,9 @@ class Plain:
                 copy.copy_(start)
                 # in the weight's own strides: torch's fused step takes others for these
                 copy.grad = None if gradient is None else torch.empty_like(copy).copy_(gradient)
+        self.around.before()
         self.optimizer.step()
+        self.around.after()
         rows = []
         for copy, start, ours, used in zip(self.copies, begin, updated, computing, strict=True):
             wide = torch.promote_types(copy.dtype, torch.float32)

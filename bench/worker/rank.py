@@ -210,6 +210,7 @@ class Plan:
             implementation=self.parts.implementation,
         )
         wrong += workload.contradictions(job.workload, ran["optimizer_settings"])
+        wrong += session.around.off_schedule(session.steps)
         if wrong:
             raise BenchError("what ran is not what the scenario says: " + "; ".join(wrong))
         return ran

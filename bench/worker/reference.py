@@ -20,7 +20,7 @@ from bench.core.records import Computation
 from bench.worker import data, probe
 from bench.worker.precision import cast_floats, double_by_default, use_tf32
 from bench.worker.session import Parts
-from bench.worker.workload import Loss, build_in_double, loss_of, tensors_in, weight_of
+from bench.worker.workload import Around, Loss, build_in_double, loss_of, tensors_in, weight_of
 
 if TYPE_CHECKING:
     from bench.worker.rank import Plan, Report
@@ -125,11 +125,14 @@ def _train(job: Parts, computation: Computation, tick: Callable[[], None]) -> tu
     load, criterion = _loader(job, computation.replicas), loss_of(job.workload)
     model = job.build_model()
     optimizer = job.build_optimizer(model.parameters())
+    around = Around(job.workload, model, optimizer, list(model.parameters()))
     losses, marks = [], []
     for _ in range(fp32_steps(job)):
         optimizer.zero_grad()
         losses.append(torch.stack(list(_chunks(model, criterion, load()))).sum().item())  # waits for a GPU
+        around.before()
         optimizer.step()
+        around.after()
         marks.append(perf_counter_ns())
         tick()
     times_ms = [(after - before) / 1e6 for before, after in pairwise(marks)]

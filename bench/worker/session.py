@@ -17,7 +17,16 @@ from bench.core.records import Job, Setting, Training
 from bench.seams import discover
 from bench.seams.switching import load_switch, switch_module
 from bench.worker.precision import Amp, ApexAmp, Optimizers, begin_momentum_at_zero, precision_of, updated
-from bench.worker.workload import build_in_double, build_model, build_optimizer, cut, loss_of, weight_of, wrong_loss
+from bench.worker.workload import (
+    Around,
+    build_in_double,
+    build_model,
+    build_optimizer,
+    cut,
+    loss_of,
+    weight_of,
+    wrong_loss,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +116,10 @@ class Session:
     optimizer's step, all but the last in the context ``quiet``; their backward passes are in the forward phase.
     ``whole``: from a gradient or a weight as this rank holds it to all of it; every rank calls it.
     ``replicas``: from the module to the parts that a batch is cut into; default: one a rank of the group. ``serve``: of
-    a rank without a part of the batch, in place of its passes: sets the gradients and returns the loss.
+    a rank without a part of the batch, in place of its passes: sets the gradients and returns the loss. ``updates``:
+    whether this rank's optimizer makes the step, so that what a workload does around one is done here.
+
+    ``capture``: keep the gradients as they are before a workload changes them, for :meth:`gradients`.
     """
 
     def __init__(
@@ -123,6 +135,7 @@ class Session:
         whole: Callable[[Tensor], Tensor] = lambda tensor: tensor,
         replicas: Callable[[Any], int] | None = None,
         serve: Callable[[], Tensor] | None = None,
+        updates: bool = True,
     ) -> None:
         self._serve = serve
         self.parts, self.micro_batches = parts, micro_batches
@@ -143,6 +156,8 @@ class Session:
         self.module = wrap(self.model)
         self.optimizer = self.amp.prepare(self.model)
         self.scaler = self.amp.scaler
+        self.around = Around(parts.workload, self.model, self.optimizer, self.updated(), steps=updates)
+        self.steps, self.capture, self._captured = 0, False, list[Tensor | None]()
         for change in parts.functions("module").values():
             self.module = change(parts, self.module)
         self._call = self.amp.around(self.module)
@@ -202,14 +217,32 @@ class Session:
             self.amp.backward(loss)
 
     def optimize(self) -> None:
-        """One step of the optimizer, and what the strategy does after it."""
-        self.amp.step()
+        """One step of the optimizer, what the strategy does after it, and what the workload does around it."""
+        self.amp.step(self._ready if self.capture or self.around.changes_gradients else None)
         if self._after_step is not None:
             self._after_step()
+        self.around.after()
+        self.steps += 1
+
+    @property
+    def changes_gradients(self) -> bool:
+        """Whether the workload does, before a step of the optimizer or in a hook of it."""
+        hooks = len(getattr(self.optimizer, "_optimizer_step_pre_hooks", ()))
+        own = self.scaler is not None and not isinstance(self.amp, ApexAmp)  # which counts steps
+        return hooks > own or self.around.changes_gradients
+
+    def _ready(self) -> None:
+        if self.capture:
+            self._captured = [None if one is None else one.clone() for one in self.amp.gradients()]
+        self.around.before()
+
+    def held_gradients(self) -> list[Tensor | None]:
+        """The last step's gradients as this rank holds them."""
+        return self._captured or self.amp.gradients()
 
     def gradients(self) -> list[Tensor | None]:
         """The last step's gradients, whole, unscaled and on the CPU, in the order of the model's parameters."""
-        return [None if gradient is None else self.whole(gradient).cpu() for gradient in self.amp.gradients()]
+        return [None if gradient is None else self.whole(gradient).cpu() for gradient in self.held_gradients()]
 
     def weights(self) -> list[Tensor]:
         """What the optimizer updates and what the model computes with, whole: where there are master weights, both."""
@@ -220,6 +253,9 @@ class Session:
 
     def updated(self) -> list[Tensor]:
         """What the optimizer updates for each parameter of the model, as this rank holds it: itself, or its master."""
+        masters = dict(zip(map(id, self.amp.half_weights), self.amp.masters, strict=True))  # whatever their groups
+        if masters:
+            return [masters.get(id(parameter), parameter) for parameter in self.model.parameters()]
         return updated(self.model, self.optimizer)
 
     def fill(self, weights: Iterable[Tensor]) -> None:

@@ -1,7 +1,8 @@
 """The workload's file in a measured process: its functions, what they were given, and whether it was obeyed."""
 
 import sys
-from collections.abc import Callable, Iterable
+import warnings
+from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -98,6 +99,77 @@ def build_optimizer(workload: Training, parameters: Iterable[Tensor]) -> torch.o
     opened = _open(workload)
     optimizer: torch.optim.Optimizer = opened.module.optimizer(opened.work, parameters)
     return optimizer
+
+
+class Around:
+    """What a workload does around each step of an optimizer that updates these ``parameters`` of ``model``. ``steps``:
+    False where another process makes the steps, and the schedule alone goes on."""
+
+    def __init__(
+        self,
+        workload: Training,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        parameters: list[Tensor],
+        *,
+        steps: bool = True,
+    ) -> None:
+        self.workload, self.model, self.optimizer = workload, model, optimizer
+        module = _open(workload).module
+        names = ("before_step", "after_step") if steps else ("", "")
+        self._before, self._after = (getattr(module, name, None) for name in names)
+        masters = any(ours is not theirs for ours, theirs in zip(model.parameters(), parameters, strict=True))
+        self._given: Any = _Updated(model, parameters) if masters else model
+        schedule = getattr(module, "schedule", None)
+        self.scheduler: Any = schedule(optimizer) if schedule else None
+
+    @property
+    def changes_gradients(self) -> bool:
+        return self._before is not None
+
+    def before(self) -> None:
+        if self._before is not None:
+            self._before(self._given, self.optimizer)
+
+    def after(self) -> None:
+        if self._after is not None:
+            self._after(self._given, self.optimizer)
+        if self.scheduler is not None:
+            self.scheduler.step()
+
+    def skip(self, steps: int) -> None:
+        """Bring the schedule to where it is after so many steps."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's, that the optimizer did not step
+            for _ in range(steps if self.scheduler is not None else 0):
+                self.scheduler.step()
+
+    def off_schedule(self, steps: int) -> list[str]:
+        """Where the learning rates are not those that the schedule gives to another optimizer after so many steps."""
+        if self.scheduler is None:
+            return []
+        tiny = [torch.zeros((1,) * one.dim(), requires_grad=True) for one in self.model.parameters()]
+        other = build_optimizer(self.workload, tiny)
+        Around(self.workload, self.model, other, [*tiny]).skip(steps)
+        rates, expected = ([group["lr"] for group in one.param_groups] for one in (self.optimizer, other))
+        wrong = f"the learning rate is {rates}, but after {steps} steps the schedule says {expected}"
+        return [wrong] * (rates != expected)
+
+
+class _Updated:
+    """A model, with the parameters that an optimizer updates for its own."""
+
+    def __init__(self, model: nn.Module, parameters: list[Tensor]) -> None:
+        self._model, self._parameters = model, parameters
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def parameters(self) -> Iterator[Tensor]:
+        return iter(self._parameters)
+
+    def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
+        return zip((name for name, _ in self._model.named_parameters()), self._parameters, strict=True)
 
 
 def flag_effect(optimizer: torch.optim.Optimizer, workload: Training, flag: str) -> str | None:
@@ -197,7 +269,8 @@ def contradictions(workload: Training, hyperparameters: dict[str, Any]) -> list[
     """Where what was built is not what the settings say. ``hyperparameters``: as from :func:`settings_of`."""
     found = []
     for name, value in workload.settings.items():
-        actual = hyperparameters.get(HYPERPARAMETERS.get(name, name), value)
+        key = HYPERPARAMETERS.get(name, name)
+        actual = hyperparameters.get(f"initial_{key}", hyperparameters.get(key, value))  # initial: of a schedule
         if actual != value:
             found.append(f"the setting {name} is {value}, but the optimizer has {actual}")
     unused = sorted(set(workload.settings) - _open(workload).work.used)

@@ -1,0 +1,97 @@
+"""docs/own.md, "My training step has ...": each of its files trains, and is judged rightly."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import CommandLine
+from standin import ROOT
+from test_workload import MLP, without
+
+from bench.analyse.parity import DIVERGED, SAME, WITHIN_HALF
+
+_, SECTION = (ROOT / "docs" / "own.md").read_text().split("## My training step has ...\n")
+SNIPPETS = dict(re.findall(r"^### \.\.\. ([^\n]+)\n[^#]*?^```python\n(.*?)^```", SECTION, re.DOTALL | re.MULTILINE))
+CLIPPED_IN_A_HOOK = """
+def optimizer(work, parameters):
+    import torch
+
+    made = torch.optim.SGD(parameters, lr=0.01)
+    weights = made.param_groups[0]["params"]
+    made.register_step_pre_hook(lambda *_: torch.nn.utils.clip_grad_norm_(weights, 0.01) and None)
+    return made
+"""
+
+
+def workload(folder: Path, snippet: str) -> Path:
+    """The documented workload with the functions of ``snippet`` in the place of its own."""
+    source = MLP
+    for name in re.findall(r"^def (\w+)", snippet, re.MULTILINE):
+        source = without(name)(source)
+    (folder / "mine.py").write_text(f"{source}\n\n{snippet}")
+    return folder / "mine.py"
+
+
+def trained(run_here: CommandLine, folder: Path, snippet: str, *scenarios: str, code: int = 0) -> dict[str, Any]:
+    small = ("--setting", "width=16", "--device", "cpu", "--warmup", "1", "--iters", "8", "--out", str(folder / "out"))
+    work = ("--workload", str(workload(folder, snippet)), "--scenario", ",".join(scenarios))
+    done = run_here("run", *work, *small)
+    assert done.returncode == code, done.stderr
+    (path,) = (folder / "out").iterdir()
+    found: dict[str, Any] = json.loads((path / "run.json").read_text())
+    return found
+
+
+def verdicts(found: dict[str, Any]) -> dict[str, str]:
+    return {row["scenario"]: row["verdict"] for row in found["parity"]}
+
+
+@pytest.mark.parametrize("step", [*SNIPPETS, "a hook that clips"])
+def test_it_is_judged_rightly(run_here: CommandLine, tmp_path: Path, step: str) -> None:
+    snippet = SNIPPETS.get(step, CLIPPED_IN_A_HOOK)
+    found = trained(run_here, tmp_path, snippet, "single", "ddp", "ddp_o2", "ddp_accumulate")
+    assert verdicts(found) == {"single": SAME, "ddp": SAME, "ddp_accumulate": SAME, "ddp_o2": WITHIN_HALF}
+
+
+def test_all_of_them_under_every_other_strategy(run_here: CommandLine, tmp_path: Path) -> None:
+    """Clipping, schedule and average at once, where weights are in shards or elsewhere."""
+    names = ("fsdp2", "zero1", "parameter_server", "apex_ddp_o1")
+    around = [code for code in SNIPPETS.values() if "optimizer):" in code]
+    assert len(around) == 3
+    found = trained(run_here, tmp_path, "\n\n".join(around), *names)
+    assert verdicts(found) == {**dict.fromkeys(names, SAME), "apex_ddp_o1": WITHIN_HALF}
+    for launch in found["launches"]:
+        rate = launch["effective"]["optimizer_settings"]["lr"]
+        assert rate == pytest.approx(0.01, rel=1e-3) and rate != 0.01, "after the warm-up of the schedule"
+
+
+WRONG = """
+from bench.seams import Scenario, Strategy
+
+SCENARIO = Scenario(summary="planted", strategy=Strategy(label="planted"))
+
+
+def build(parts):
+    session = parts.build("ddp")
+    {planted}
+    return session
+"""
+PLANTED = {
+    "no clipping": ("session.around._before = None", "gradient clipping", DIVERGED),
+    "a rate of its own": ("session.around.scheduler.step = lambda: None", "a learning-rate schedule", None),
+}
+
+
+@pytest.mark.parametrize("case", PLANTED)
+def test_a_strategy_that_leaves_it_out(run_here: CommandLine, tmp_path: Path, case: str) -> None:
+    planted, step, verdict = PLANTED[case]
+    (tmp_path / "planted.py").write_text(WRONG.format(planted=planted))
+    snippet = SNIPPETS[step].replace("1.0", "0.01")
+    found = trained(run_here, tmp_path, snippet, str(tmp_path / "planted.py"), code=int(verdict is None))
+    (launch,) = found["launches"]
+    if verdict is None:
+        assert launch["status"] == "error" and "the schedule says" in launch["reason"]
+    else:
+        assert verdicts(found) == {"planted": verdict}
