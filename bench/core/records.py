@@ -219,6 +219,23 @@ class Training(Task):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One GPU. ``index``: its place in PCI order, which is what ``--gpus`` counts; None: unknown to the driver.
+
+    ``compute_capability``: such as ``"9.0"``. ``power_limit_w``: the limit in force. ``driver``: the driver's version.
+    """
+
+    index: int
+    uuid: str
+    name: str
+    pci_bus_id: str
+    memory_total_mib: float | None
+    compute_capability: str | None
+    power_limit_w: float | None
+    driver: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
     """A host of a site: its name, the cores that bench may use there, and the UUIDs of its GPUs that were chosen."""
 

@@ -112,7 +112,7 @@ def opened(
     machine.refuse_missing_directory()
     machine.refuse_blocking_launches(request.device)
     machine.refuse_slices(request.devices if party is None else party.hosts[0].devices)
-    machine.refuse_unreachable_loopback(scenarios)
+    obstacles.refuse_unreachable_loopback(scenarios)
     obstacles.refuse_if_nothing_runs(obstacles.of_each(scenarios, request))
     with (
         _alone(request, wait=wait, console=console, party=party) as (locks, here),

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, TypeVar, get_args
 
 from bench.core.codec import AnyOf, Between, Named, hints
-from bench.core.records import SCHEMA_VERSION, Setting
-from bench.machine.nvml import Gpu
+from bench.core.records import SCHEMA_VERSION, Gpu, Setting
 from bench.runs.fields import (
     Amount,
     Batch,
