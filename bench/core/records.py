@@ -52,8 +52,9 @@ MEMORY_COLUMNS = {
 }
 """One row per sample, process and device. ``used_mib`` is null with a ``reason`` where it is unknown, never 0.
 
-``source``: ``nvml_pid``, ``nvml_probe``, ``nvml_device_delta`` (see ``bench.sample.attribution``), ``torch_allocator``
-(a peak, not a sample), ``rss`` or ``unavailable``. ``pss_mib``: a CPU rank's proportional set size, seldom taken.
+``source``: ``nvml_pid``, ``nvml_probe``, ``nvml_device_delta`` (see ``bench.machine.sample.attribution``),
+``torch_allocator`` (a peak, not a sample), ``rss`` or ``unavailable``. ``pss_mib``: a CPU rank's proportional set size,
+seldom taken.
 """
 
 MEMORY_SOURCES = ("nvml_pid", "nvml_probe", "nvml_device_delta", "torch_allocator", "rss", "unavailable")

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from bench.core.errors import RequestError
+from bench.experiments.plan import Request
+from bench.experiments.plan.batch_search import next_batch
+from bench.experiments.plan.tuning import Search
 from bench.experiments.tuning import Searched
-from bench.plan import Request
-from bench.plan.batch_search import next_batch
-from bench.plan.tuning import Search
 from bench.runs.experiments import Tuning
 from bench.seams.discover import Found
 

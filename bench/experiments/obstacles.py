@@ -5,7 +5,7 @@ from typing import Any
 
 from bench.core.errors import RequestError
 from bench.core.records import Host
-from bench.plan import Request, host_of_each
+from bench.experiments.plan import Request, host_of_each
 from bench.seams import discover, switching
 from bench.seams.discover import Found
 from bench.seams.obstacle import obstacle as _files_tell

@@ -16,15 +16,15 @@ from bench.experiments import bandwidth, measure, resume
 from bench.experiments.diagnose import diagnostic_rows, found_by
 from bench.experiments.lab import Finished, Lab, opened
 from bench.experiments.launch import Performed, perform, where_to_look
+from bench.experiments.plan import Request
+from bench.experiments.plan import scaling as plan
+from bench.experiments.plan.scaling import Point
 from bench.experiments.rows import Maker, nothing
-from bench.hosts.party import Party
-from bench.plan import Request
-from bench.plan import scaling as plan
-from bench.plan.scaling import Point
 from bench.runs.document import RunDocument, launches_of
 from bench.runs.experiments import Exchange, ExchangesRecord, PointDiagnostic, PointRecord, Scaling
 from bench.seams.discover import Found
 from bench.seams.experiment import Experiment
+from bench.sites.hosts.party import Party
 
 if TYPE_CHECKING:
     from bench.report.blocks import Chapter

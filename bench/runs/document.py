@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What was asked for, as far as a report names it; ``more``: the other fields of :class:`bench.plan.Request`."""
+    """The request, as far as a report names it; ``more``: the other fields of ``experiments.plan.Request``."""
 
     scenarios: tuple[Name, ...]
     devices: Names = ()

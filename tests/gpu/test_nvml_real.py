@@ -20,9 +20,9 @@ from bench.analyse import devices
 from bench.core.pid_namespace import nested
 from bench.core.records import DEVICE_COLUMNS, MEMORY_COLUMNS, PROBE_MIB, Gpu
 from bench.machine import nvml
+from bench.machine.sample import Sampler, read_spool
+from bench.machine.sample.attribution import match_probe
 from bench.runs.spool import spool_path
-from bench.sample import Sampler, read_spool
-from bench.sample.attribution import match_probe
 
 pytestmark = [
     pytest.mark.gpu,

@@ -11,7 +11,7 @@ from bench.analyse.analysed import Analysed
 from bench.analyse.ladder import Step, ladder, sentences, steps
 from bench.analyse.questions import questions
 from bench.analyse.steps import base_of
-from bench.plan.ladder import ALONE, RUNGS
+from bench.experiments.plan.ladder import ALONE, RUNGS
 from bench.report import drawing, tables
 from bench.report.ladder import ladder_table
 from bench.seams.switching import scenario

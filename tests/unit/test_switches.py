@@ -17,7 +17,7 @@ from torch import nn
 from bench.core.errors import BenchError, RequestError
 from bench.core.records import SwitchOn, job_from_json, job_to_json
 from bench.experiments import obstacles, resume
-from bench.plan import launches
+from bench.experiments.plan import launches
 from bench.runs.document import Source
 from bench.seams import discover, switching
 from bench.seams.obstacle import obstacle

@@ -14,10 +14,10 @@ from typing import Any
 from bench.core.channel import Channel, die_with_parent
 from bench.machine import rapl
 from bench.machine.nvml import Nvml, NvmlUnavailable, unknown_sample
+from bench.machine.sample import namespaces
+from bench.machine.sample.attribution import Reading, unavailable
+from bench.machine.sample.sources import GpuMemory, Nothing, Ranks, Rss, given
 from bench.runs.spool import Spool, spool_path
-from bench.sample import namespaces
-from bench.sample.attribution import Reading, unavailable
-from bench.sample.sources import GpuMemory, Nothing, Ranks, Rss, given
 
 MEMORY_PERIOD_NS = 250_000_000
 DEVICE_PERIOD_NS = 100_000_000

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.core.errors import USAGE, BenchError, HostError, RequestError
-from bench.hosts.address import AgentStore, addresses_here, is_here, resolved, to_listen_on
-from bench.hosts.engine import SECRET, Started
-from bench.hosts.line import Gone, Line, Message, proof, session_key
+from bench.sites.hosts.address import AgentStore, addresses_here, is_here, resolved, to_listen_on
+from bench.sites.hosts.engine import SECRET, Started
+from bench.sites.hosts.line import Gone, Line, Message, proof, session_key
 
 JOIN_S = 600.0
 """For all hosts to join: pods pull images, and queues start hosts one by one."""

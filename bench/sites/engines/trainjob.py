@@ -5,10 +5,10 @@ Fields are those of trainer.kubeflow.org/v1alpha1, Kubeflow Trainer 2.3. The tra
 pods, so several nodes must be able to mount the claim (ReadWriteMany).
 """
 
-from bench.engines import as_yaml, header
-from bench.engines._kubernetes import RESULTS, by_hand, call, container, gpus, mounts, pod
-from bench.engines._kubernetes import notes as common
 from bench.seams.engine import Asked, Engine
+from bench.sites.engines import as_yaml, header
+from bench.sites.engines._kubernetes import RESULTS, by_hand, call, container, gpus, mounts, pod
+from bench.sites.engines._kubernetes import notes as common
 
 __all__ = ["ENGINE", "call", "notes", "specification"]
 

@@ -6,8 +6,8 @@ Partition, account and time limit come from sbatch's own variables (``SBATCH_PAR
 
 import shlex
 
-from bench.engines import header
 from bench.seams.engine import SECRET, Asked, Call, Engine
+from bench.sites.engines import header
 
 ENGINE = Engine(summary="a batch script for sbatch", client="sbatch")
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from bench.core.errors import RequestError
 from bench.core.records import Host, Job
-from bench.plan import Request, diagnostic, one_round
+from bench.experiments.plan import Request, diagnostic, one_round
 from bench.runs.experiments import Scaling
 from bench.seams.discover import Found
 

@@ -18,16 +18,16 @@ from bench.core.codec import encode
 from bench.core.errors import FAILED, BenchError, HostError, RequestError
 from bench.core.files import sha256_of_names
 from bench.core.records import Host, Job, Meet, Training, job_from_json
-from bench.hosts.address import addresses_here
-from bench.hosts.engine import Started, secret_of
-from bench.hosts.hello import Hello
-from bench.hosts.line import QUIET_S, Gone, Line, Message
-from bench.hosts.meeting import call
 from bench.machine.lock import acquire
+from bench.machine.sample import Sampler
 from bench.runs.files import LOG_LIMIT_BYTES, sha256, shorten
-from bench.sample import Sampler
 from bench.seams.discover import STRATEGY, SWITCH, WORKLOAD, Kind, names
 from bench.seams.site import Elsewhere, Event, LaunchInterrupted, Outcome
+from bench.sites.hosts.address import addresses_here
+from bench.sites.hosts.engine import Started, secret_of
+from bench.sites.hosts.hello import Hello
+from bench.sites.hosts.line import QUIET_S, Gone, Line, Message
+from bench.sites.hosts.meeting import call
 from bench.sites.local import WorkerHost
 
 TRACE_LIMIT_BYTES = 64 << 20

@@ -6,8 +6,8 @@ from dataclasses import replace
 from functools import partial
 
 from bench.machine.nvml import Nvml
-from bench.sample.attribution import Before, Known, Listing, Reading, attribute, match_probe
-from bench.sample.namespaces import rank_of
+from bench.machine.sample.attribution import Before, Known, Listing, Reading, attribute, match_probe
+from bench.machine.sample.namespaces import rank_of
 
 _PAGE_MIB = os.sysconf("SC_PAGE_SIZE") / 2**20
 
@@ -81,7 +81,7 @@ class Nothing:
 
 
 class GpuMemory:
-    """Device memory per process, from the driver's lists of the chosen GPUs (see ``bench.sample.attribution``).
+    """Device memory per process, from the driver's lists of the chosen GPUs (see ``bench.machine.sample.attribution``).
 
     ``why``: ranks that have no reading yet, and the reason. ``foreign``: by (device, PID) the most MiB of a process
     that is not bench's, and whether that is certain. ``probed``: by rank the PID that its probe showed, or None.

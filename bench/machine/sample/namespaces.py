@@ -3,7 +3,7 @@
 import os
 
 from bench.core.pid_namespace import nested
-from bench.sample.attribution import same_process
+from bench.machine.sample.attribution import same_process
 
 __all__ = ["nested", "rank_of"]
 

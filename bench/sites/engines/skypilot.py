@@ -9,8 +9,8 @@ import os
 import shlex
 
 from bench.core.errors import RequestError
-from bench.engines import as_yaml, header, new_secret
 from bench.seams.engine import FILE, SECRET, Asked, Call, Engine
+from bench.sites.engines import as_yaml, header, new_secret
 
 ENGINE = Engine(summary="a task for sky launch (SkyPilot 0.14)", client="sky", gpu_type="needed")
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from bench.plan.race import Race
+from bench.experiments.plan.race import Race
 from bench.seams.strategy import LEVELS
 
 FINAL_LAUNCHES = 5

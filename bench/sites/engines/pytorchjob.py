@@ -4,10 +4,10 @@ Fields are those of kubeflow.org/v1, training operator 1.9. The container must b
 writes, so a volume that one node can mount is enough. The operator sets ``RANK``, ``WORLD_SIZE`` and ``MASTER_*``.
 """
 
-from bench.engines import Yaml, as_yaml, header
-from bench.engines._kubernetes import RESULTS, by_hand, call, container, gpus, mounts, pod
-from bench.engines._kubernetes import notes as common
 from bench.seams.engine import Asked, Engine
+from bench.sites.engines import Yaml, as_yaml, header
+from bench.sites.engines._kubernetes import RESULTS, by_hand, call, container, gpus, mounts, pod
+from bench.sites.engines._kubernetes import notes as common
 
 __all__ = ["ENGINE", "call", "notes", "specification"]
 

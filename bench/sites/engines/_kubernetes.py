@@ -2,8 +2,8 @@
 
 import json
 
-from bench.engines import Yaml, new_secret
 from bench.seams.engine import SECRET, Asked, Call
+from bench.sites.engines import Yaml, new_secret
 
 RESULTS = "/results"
 """Where the claim is mounted. The Dockerfile's user may write there, by this group:"""

@@ -16,13 +16,13 @@ from typing import Any
 from bench.core.codec import Damaged
 from bench.core.errors import HostError, RequestError
 from bench.core.records import Host, Job, Meet, Training, job_to_json
-from bench.hosts.address import addresses_here
-from bench.hosts.line import Gone, Message
-from bench.hosts.meeting import relayed
-from bench.hosts.party import Member, Party
 from bench.runs.files import sha256
 from bench.seams.discover import Kind
 from bench.seams.site import Elsewhere, Event, LaunchInterrupted, Outcome
+from bench.sites.hosts.address import addresses_here
+from bench.sites.hosts.line import Gone, Message
+from bench.sites.hosts.meeting import relayed
+from bench.sites.hosts.party import Member, Party
 from bench.sites.local import START_TIMEOUT_S, WorkerHost
 
 ANSWER_S = 10.0

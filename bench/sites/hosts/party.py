@@ -17,10 +17,10 @@ from bench.core.children import born
 from bench.core.codec import Damaged, decode
 from bench.core.errors import FAILED, INTERRUPTED, BenchError, HostError, RequestError
 from bench.core.records import Host
-from bench.hosts.engine import Started, secret_of
-from bench.hosts.hello import Hello, named, placed, refuse_unlike
-from bench.hosts.line import Gone, Line, Message
-from bench.hosts.meeting import JOIN_S, SAY_WAITING_S, Caller, Listener, no_secret, relayed
+from bench.sites.hosts.engine import Started, secret_of
+from bench.sites.hosts.hello import Hello, named, placed, refuse_unlike
+from bench.sites.hosts.line import Gone, Line, Message
+from bench.sites.hosts.meeting import JOIN_S, SAY_WAITING_S, Caller, Listener, no_secret, relayed
 
 LINGER_S = 20.0
 """How long a run that failed early waits for hosts that are still to come, to send them the reason."""

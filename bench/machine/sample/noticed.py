@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from bench.machine import throttle
+from bench.machine.sample.attribution import Reading
 from bench.runs.launches import RankRecord
-from bench.sample.attribution import Reading
 
 Said = dict[str, Any]
 

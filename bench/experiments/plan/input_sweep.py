@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from bench.core.records import Host
-from bench.plan import Request, one_round
+from bench.experiments.plan import Request, one_round
 from bench.seams.discover import Found
 
 WINDOW_S = 1.0

@@ -1,4 +1,4 @@
-"""Samples of memory and devices while launches run, taken by a separate process (``bench.sample.process``).
+"""Samples of memory and devices while launches run, taken by a separate process (``bench.machine.sample.process``).
 
     sampler = Sampler.start(device="cpu", gpus=(), spool="samples", host="localhost")
     sampler.watch(launch=0, scenario="ddp", rank=0, pid=4711)
@@ -22,8 +22,8 @@ from bench.core.bootstrap import program
 from bench.core.channel import Channel
 from bench.core.files import log_end
 from bench.core.records import Job
+from bench.machine.sample.attribution import unavailable
 from bench.runs.spool import read_spool, spool_path
-from bench.sample.attribution import unavailable
 
 __all__ = ["ANSWER_LIMIT_S", "START_LIMIT_S", "Sampler", "read_spool"]
 
@@ -97,7 +97,7 @@ class Sampler:
 
     def probe(self, launch: int, pid: int, stage: str) -> None:
         """A rank will allocate the probe (``before``), has ``allocated`` or has ``freed`` it (see
-        ``bench.sample.attribution``). Meanwhile it is not sampled: the probe is not memory of the training.
+        ``bench.machine.sample.attribution``). Meanwhile it is not sampled: the probe is not memory of the training.
         """
         self._channel.send(event="probe", launch=launch, pid=pid, stage=stage)
 
@@ -158,7 +158,7 @@ class Sampler:
         with theirs, open(self._log, "ab") as log:
             arguments = (str(theirs.fileno()), str(os.getpid()), json.dumps(self._config))
             self._process = subprocess.Popen(
-                [sys.executable, "-c", program("bench.sample.process"), *arguments],
+                [sys.executable, "-c", program("bench.machine.sample.process"), *arguments],
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
                 stdout=log,

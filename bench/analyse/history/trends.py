@@ -21,8 +21,8 @@ from bench.analyse.comparable import (
     source_of,
     unusable,
 )
-from bench.history import gate
-from bench.history.shifts import Levels, Shift, levels
+from bench.analyse.history import gate
+from bench.analyse.history.shifts import Levels, Shift, levels
 from bench.runs.document import what_is_trained
 
 METRICS = ("step_ms", "peak_total_mib", "energy_per_1000_j")
