@@ -53,7 +53,7 @@ def tune_batches(request: Request, candidates: tuple[Found, ...], search: Search
 
 
 def _said(searched: Searched) -> str:
-    from bench.analyse.tuned import nothing_usable
+    from bench.words.tuned import nothing_usable
 
     tuning, times = searched.document.of(Tuning), _times(searched)
     assert tuning is not None

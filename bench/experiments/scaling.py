@@ -36,7 +36,6 @@ def _missing(document: RunDocument, request: Request) -> bool:
 
 
 def chapter(of: "Material") -> "Chapter":
-    from bench.analyse import scaling_words
     from bench.analyse.algorithms import Algorithms
     from bench.analyse.all_reduce import samples, sentences
     from bench.analyse.scaling import foreseen
@@ -44,6 +43,7 @@ def chapter(of: "Material") -> "Chapter":
     from bench.report.blocks import Grid, chapter_of, fold
     from bench.report.each import each_table
     from bench.report.scaling import prediction_table, scaling_table
+    from bench.words import scaling as scaling_words
 
     scaling = of.run.document.of(Scaling)
     assert scaling is not None

@@ -182,8 +182,8 @@ def _show(
     """Print the answer of a run that is on disk, its table, and what to do next. ``scenarios``: None where nothing was
     left to do.
     """
-    from bench.analyse.advice import more_wanted
     from bench.analyse.analysed import Analysed
+    from bench.words.advice import more_wanted
 
     done = Analysed.of(read(finished.path))
     table = done.overview

@@ -159,9 +159,9 @@ def _promise(found: Found, device: str) -> tuple[bool, ...]:
 def _show(path: str, options: argparse.Namespace, *, failed: int, batches: dict[int, str] | None = None) -> int:
     """``batches``: what came of each global batch that was tried."""
     from bench.analyse.analysed import Analysed
-    from bench.analyse.tuned import nothing_usable
     from bench.analyse.verdicts import records
     from bench.report.recipe import script
+    from bench.words.tuned import nothing_usable
 
     run = Analysed.of(read(path))
     tuning = run.document.of(Tuning)

@@ -6,7 +6,6 @@ from functools import partial
 import pandas as pd
 
 from bench.analyse.analysed import Analysed
-from bench.analyse.caveats import listed
 from bench.analyse.communication import data_parallel, spent
 from bench.analyse.comparison import (
     ALIKE,
@@ -17,17 +16,18 @@ from bench.analyse.launches import looked_at, ok_rows
 from bench.analyse.loader import INPUT_BOUND, found_by, remarks, sentence, together
 from bench.analyse.memory import peak_by_process
 from bench.analyse.memory_parts import ddp_against_shards
-from bench.analyse.overview import recommendable, recommendation
-from bench.analyse.pairs import Answer, Row, chance, pair_of, times
 from bench.analyse.parity import by_scenario
+from bench.analyse.recommendation import recommendable, recommendation
 from bench.analyse.steps import phases
-from bench.analyse.switch_questions import channels_last, compiled, sync_bn, unused_parameters
 from bench.analyse.validity import HOST_BOUND
 from bench.core.records import PARITIES, PHASES
+from bench.core.text import listed
 from bench.runs.document import Attached
 from bench.runs.experiments import Diagnosis, Tuning
 from bench.runs.launches import Effective, Failure
 from bench.runs.reader import Run
+from bench.words.pairs import Answer, Row, chance, pair_of, times
+from bench.words.switch_questions import channels_last, compiled, sync_bn, unused_parameters
 
 
 def questions(run: Run) -> list[Answer]:

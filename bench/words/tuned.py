@@ -4,16 +4,17 @@ from typing import Any
 
 import pandas as pd
 
-from bench.analyse import advice, scaling_words
 from bench.analyse.analysed import Analysed
 from bench.analyse.bars import all_mib, plus_minus
-from bench.analyse.caveats import listed
 from bench.analyse.intervals import Ratio
 from bench.analyse.parity import CANNOT_TELL
+from bench.analyse.recommendation import recommendations
 from bench.analyse.rounds import Rounds
-from bench.core.text import percent
+from bench.core.text import listed, percent
 from bench.runs.document import Recommendation
 from bench.runs.experiments import Scaling, Tuning
+from bench.words import advice
+from bench.words import scaling as scaling_words
 
 DOUBTFUL = ": check that it trains as well before you use it"
 """Behind numerics that rounding hides."""
@@ -30,7 +31,7 @@ def answer(run: Analysed, table: pd.DataFrame) -> list[str]:
     if not tuning.finalists:
         return [nothing_usable(tuning)]
     rows: dict[str, dict[Any, Any]] = {row["scenario"]: row for row in table.to_dict("records")}
-    advised, base, rounds = advice.recommendations(run.document, table), tuning.baseline, Rounds.of(run.good_figures)
+    advised, base, rounds = recommendations(run.document, table), tuning.baseline, Rounds.of(run.good_figures)
     best = advised.fastest
     if best is None:
         return ["No valid result: no fresh launch of a finalist ended well."]

@@ -3,9 +3,9 @@
 import pandas as pd
 
 from bench.analyse.analysed import Analysed
-from bench.analyse.caveats import listed
 from bench.analyse.ladder import turned_on
-from bench.analyse.pairs import Answer, chance, pair_of, times
+from bench.core.text import listed
+from bench.words.pairs import Answer, chance, pair_of, times
 
 NEVER_REDUCED = "Expected to have finished reduction"
 """What DDP says of parameters that got no gradient."""

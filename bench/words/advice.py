@@ -1,45 +1,24 @@
 """The recommendation of a run in words, with the figures that it rests on."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
 from bench.analyse.analysed import Analysed
 from bench.analyse.bars import all_mib, plus_minus
-from bench.analyse.caveats import listed, of_several_replicas
 from bench.analyse.comparison import LAUNCHES_WANTED, SLOWER, TOO_FEW, still_wanted
-from bench.analyse.overview import LEAN_ENOUGH, recommendation
-from bench.analyse.parity import SAME
+from bench.analyse.recommendation import LEAN_ENOUGH, recommendations
 from bench.analyse.steps import scenarios
 from bench.analyse.validity import FEW, grouped
+from bench.core.text import listed
 from bench.runs.document import Attached, Recommendation, RunDocument, what_is_trained
-from bench.runs.experiments import Tuning
 from bench.runs.reader import Run
 
 Row = dict[Any, Any]
 
 Advice = tuple[str, str]  # what is advised about, and the advice
-
-
-def recommendations(document: RunDocument, table: pd.DataFrame) -> Recommendation:
-    """The recommendation, and the same of those on several replicas (``parallel``) if that says something new. Of
-    scenarios that are not told apart, a search recommends its baseline, which is the simplest, if that trains the same;
-    else the one that won its race.
-    """
-    tuning = document.of(Tuning)
-    found = recommendation(table, searched=tuning is not None)
-    alike = [name for name in (found.fastest, *found.not_told_apart) if name is not None]
-    same = set(table.loc[table["parity"] == SAME, "scenario"]) if tuning else set()
-    preferred = (*({tuning.baseline} & same), *tuning.finalists[:1]) if tuning else ()
-    chosen = next((name for name in preferred if name in alike), found.fastest)
-    found = replace(found, fastest=chosen, not_told_apart=tuple(name for name in alike if name != chosen))
-    several = of_several_replicas(document, table)
-    if found.fastest is None or found.fastest in set(several["scenario"]):
-        return found
-    parallel = recommendation(several, "against_fastest_parallel", searched=tuning is not None)
-    return replace(found, parallel=parallel if parallel.fastest else None)
 
 
 def answer(document: RunDocument, table: pd.DataFrame) -> str:

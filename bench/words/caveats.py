@@ -8,6 +8,7 @@ import pandas as pd
 from bench.analyse.launches import NOT_RUN
 from bench.analyse.steps import scenarios
 from bench.core.dtypes import HALF_ON
+from bench.core.text import listed
 from bench.runs.document import Attached, RunDocument
 from bench.runs.launches import Checks
 
@@ -19,16 +20,6 @@ def fastest(summary: pd.DataFrame) -> dict[str, Any] | None:
     good = summary[summary["why_not"].isna() & summary["throughput_per_s"].notna()]
     rows: list[Any] = good.to_dict("records")
     return max(rows, key=lambda row: row["throughput_per_s"], default=None)
-
-
-def of_several_replicas(document: RunDocument, summary: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the scenarios that share a step among several copies of the model, as they ran or were planned."""
-    replicas = {
-        launch.scenario: launch.effective.replicas if launch.effective else launch.replicas or 0
-        for launch in document.launches
-    }
-    several = (document.workload.replicas or 2) > 1  # one replica may still cut its batch up
-    return summary[several & (summary["scenario"].map(replicas) > 1)]
 
 
 def caveats(document: RunDocument, summary: pd.DataFrame) -> list[str]:
@@ -156,11 +147,6 @@ def about_implementations(document: RunDocument) -> list[str]:
         f"No apex was involved in {listed(list(dict.fromkeys(native)))}: bench's own flat-bucket all-reduce ran in "
         "the place of apex DDP, as the column 'what ran' says."
     ]
-
-
-def listed(names: Sequence[str]) -> str:
-    """``a, b and c``; empty for none."""
-    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
 def failures(document: RunDocument, names: Sequence[str]) -> str:

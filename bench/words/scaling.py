@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from bench.analyse import each
 from bench.analyse.analysed import Analysed
-from bench.analyse.caveats import listed
 from bench.analyse.intervals import Ratio
 from bench.analyse.predicted import largest_error, why_not
 from bench.analyse.scaling import STRONG, WEAK, Scaled, foreseen, scaled
+from bench.core.text import listed
 from bench.runs.experiments import Scaling
 
 WORDS = {
@@ -27,7 +27,7 @@ def answer(run: Analysed) -> list[str]:
     scaling, said = run.document.of(Scaling), []
     assert scaling is not None
     if scaling.by_itself:
-        return [each.sentence(run)]
+        return [slow_devices(run)]
     points, name = scaled(run), run.document.request.scenarios[0]
     for mode in scaling.modes:
         last = [one for one in points if one.mode == mode][-1]
@@ -38,6 +38,20 @@ def answer(run: Analysed) -> list[str]:
             rate = _share(last.efficiency)
             said.append(f"{mode.title()} scaling of {name}: {rate} efficient on {last.count} devices, {work}.")
     return said
+
+
+def slow_devices(run: Analysed) -> str:
+    """Which devices are slow, and the threshold for that."""
+    scan = each.scan_of(run)
+    if scan.bound is None:
+        return "Whether a device is slow is unknown: too few launches ended well."
+    bound = f"more than {100 * scan.bound:.1f} % slower than the median"
+    if not scan.slow:
+        slowest = max(scan.slower, key=lambda name: scan.slower[name])
+        return f"No device is slow: none is {bound} ({slowest}, the slowest, {100 * scan.slower[slowest]:.1f} %)."
+    named = listed([f"{name} ({100 * scan.slower[name]:.1f} % slower)" for name in scan.slow])
+    verb = "is" if len(scan.slow) == 1 else "are"
+    return f"{named} {verb} slow: among equal devices, one is {bound} in only 5 of 100 scans."
 
 
 def _share(ratio: Ratio) -> str:
