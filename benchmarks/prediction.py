@@ -33,8 +33,8 @@ from bench.analyse.predicted import Predictor
 from bench.core.codec import decode, encode
 from bench.core.records import Host, Job, job_from_json, job_to_json
 from bench.experiments import bandwidth, record
-from bench.plan import Request
-from bench.plan.scaling import Point, bandwidth_at, exchanges_at, measured_at
+from bench.experiments.plan import Request
+from bench.experiments.plan.scaling import Point, bandwidth_at, exchanges_at, measured_at
 from bench.runs.experiments import BandwidthRecord, Exchange, ExchangesRecord
 from bench.seams import discover
 from bench.seams.discover import Found

@@ -24,7 +24,7 @@ from bench.cli import main
 from bench.console import Console
 from bench.core.records import Host
 from bench.experiments import lab, pipeline
-from bench.plan import Request, launches
+from bench.experiments.plan import Request, launches
 from bench.runs.reader import Run
 from bench.runs.reader import read as read_run
 from bench.seams import discover, switching

@@ -283,7 +283,7 @@ def _host_bound(launch: LaunchRecord, step_ms: float) -> Iterator[Finding]:
 
 
 def _gpu(checks: Checks, device: str | None) -> Iterator[Finding]:
-    """What the driver and the sampler saw of the GPUs; see ``bench.sample.noticed``."""
+    """What the driver and the sampler saw of the GPUs; see ``bench.machine.sample.noticed``."""
     throttle = checks.throttle
     if throttle and throttle.verdict == "invalid":
         yield invalid(

@@ -28,13 +28,13 @@ from bench.core.errors import RequestError
 from bench.experiments.lab import judged
 from bench.machine import foreign, redact
 from bench.machine.lock import acquire
+from bench.machine.sample import Sampler
+from bench.machine.sample.noticed import allocator_rows, checks
 from bench.runs import document as stored
 from bench.runs.files import check_writable, sha256
 from bench.runs.launches import Checks, Effective, Failure, LaunchRecord, RankRecord
 from bench.runs.reader import Run
 from bench.runs.writer import RunWriter
-from bench.sample import Sampler
-from bench.sample.noticed import allocator_rows, checks
 from bench.seams.experiment import Experiment
 
 EXPERIMENT = Experiment(

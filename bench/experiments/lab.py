@@ -22,12 +22,11 @@ from bench.core.errors import BenchError, HostError, Interrupted, RequestError, 
 from bench.core.records import Host
 from bench.experiments import interrupts, obstacles
 from bench.experiments import resume as resuming
-from bench.hosts.leader import Hosts
-from bench.hosts.party import Party
+from bench.experiments.plan import Request, check_examples
+from bench.experiments.plan.input_sweep import worker_counts
 from bench.machine import foreign, redact
 from bench.machine.lock import Locks, acquire
-from bench.plan import Request, check_examples
-from bench.plan.input_sweep import worker_counts
+from bench.machine.sample import Sampler
 from bench.runs.document import (
     Apex,
     Asked,
@@ -44,11 +43,12 @@ from bench.runs.document import (
 from bench.runs.files import check_writable, sha256
 from bench.runs.reader import Run
 from bench.runs.writer import RunWriter
-from bench.sample import Sampler
 from bench.seams import discover
 from bench.seams.discover import Found, Kind
 from bench.seams.experiment import experiments
 from bench.seams.site import Connected, Options
+from bench.sites.hosts.leader import Hosts
+from bench.sites.hosts.party import Party
 from bench.sites.local import WorkerHost
 
 
@@ -112,7 +112,7 @@ def opened(
     machine.refuse_missing_directory()
     machine.refuse_blocking_launches(request.device)
     machine.refuse_slices(request.devices if party is None else party.hosts[0].devices)
-    machine.refuse_unreachable_loopback(scenarios)
+    obstacles.refuse_unreachable_loopback(scenarios)
     obstacles.refuse_if_nothing_runs(obstacles.of_each(scenarios, request))
     with (
         _alone(request, wait=wait, console=console, party=party) as (locks, here),

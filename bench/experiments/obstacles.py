@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
-from bench import machine
 from bench.core.errors import RequestError
 from bench.core.records import Host
-from bench.plan import Request, host_of_each
+from bench.experiments.plan import Request, host_of_each
 from bench.seams import discover, switching
 from bench.seams.discover import Found
+from bench.seams.obstacle import obstacle as _files_tell
 
 
 def of_each(
@@ -40,11 +40,26 @@ def refuse_if_nothing_runs(obstacles: dict[str, str | None]) -> None:
         raise RequestError("--scenario", f"none of {', '.join(obstacles)} can run here", reasons[0])
 
 
+def refuse_unreachable_loopback(scenarios: tuple[Found, ...]) -> None:
+    """Raises :class:`RequestError` where ranks that form a group could not meet: they would look for each other for
+    minutes.
+    """
+    import socket  # which 'bench list' has no use for
+
+    groups = [found.name for found in scenarios if found.strategy.group]
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            socket.create_connection(server.getsockname(), timeout=1.0).close()
+    except OSError as error:
+        if groups:
+            problem = f"ranks of {', '.join(groups)} meet on 127.0.0.1, and it cannot be reached ({error.strerror})"
+            what = "bring the loopback interface up ('ip link set lo up'), or leave these out"
+            raise RequestError("--scenario", problem, what) from error
+
+
 def obstacle(found: Found, request: Request, host: dict[str, Any] | None = None) -> str | None:
     """Why the scenario cannot run here, judged by the machine and, once known, by what the worker host imported."""
-    reason = machine.obstacle(
-        found, device=request.device, impl=request.impl, apex_path=request.apex_path, packages=False
-    )
+    reason = _files_tell(found, device=request.device, impl=request.impl, apex_path=request.apex_path, packages=False)
     reason = reason or found.strategy.obstacle(request.device, request.replicas) or _other_half(found, request)
     if reason is not None or host is None:
         return reason

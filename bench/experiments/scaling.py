@@ -16,15 +16,15 @@ from bench.experiments import bandwidth, measure, resume
 from bench.experiments.diagnose import diagnostic_rows, found_by
 from bench.experiments.lab import Finished, Lab, opened
 from bench.experiments.launch import Performed, perform, where_to_look
+from bench.experiments.plan import Request
+from bench.experiments.plan import scaling as plan
+from bench.experiments.plan.scaling import Point
 from bench.experiments.rows import Maker, nothing
-from bench.hosts.party import Party
-from bench.plan import Request
-from bench.plan import scaling as plan
-from bench.plan.scaling import Point
 from bench.runs.document import RunDocument, launches_of
 from bench.runs.experiments import Exchange, ExchangesRecord, PointDiagnostic, PointRecord, Scaling
 from bench.seams.discover import Found
 from bench.seams.experiment import Experiment
+from bench.sites.hosts.party import Party
 
 if TYPE_CHECKING:
     from bench.report.blocks import Chapter
@@ -36,7 +36,6 @@ def _missing(document: RunDocument, request: Request) -> bool:
 
 
 def chapter(of: "Material") -> "Chapter":
-    from bench.analyse import scaling_words
     from bench.analyse.algorithms import Algorithms
     from bench.analyse.all_reduce import samples, sentences
     from bench.analyse.scaling import foreseen
@@ -44,6 +43,7 @@ def chapter(of: "Material") -> "Chapter":
     from bench.report.blocks import Grid, chapter_of, fold
     from bench.report.each import each_table
     from bench.report.scaling import prediction_table, scaling_table
+    from bench.words import scaling as scaling_words
 
     scaling = of.run.document.of(Scaling)
     assert scaling is not None

@@ -1,7 +1,8 @@
 """``bench tune``: the fastest way to train something that still trains it, within limits of time and memory.
 
-All candidates race (:mod:`bench.plan.race`), then the best of them with switches. What trains a different model is left
-out. The finalists are measured again by fresh launches, which are the run's. The race is recorded beside them.
+All candidates race (:mod:`bench.experiments.plan.race`), then the best of them with switches. What trains a
+different model is left out. The finalists are measured again by fresh launches, which are the run's. The race is
+recorded beside them.
 """
 
 import math
@@ -22,10 +23,9 @@ from bench.experiments import measure, numerics, obstacles, resume
 from bench.experiments.batch_search import steady_mib
 from bench.experiments.lab import Finished, Lab, opened, recorded
 from bench.experiments.launch import Performed, perform
-from bench.hosts.party import Party
-from bench.plan import Request, one_round
-from bench.plan.race import Race
-from bench.plan.tuning import FEWEST_FINAL, FINAL_LAUNCHES, Search, finalists, leanest, next_switches
+from bench.experiments.plan import Request, one_round
+from bench.experiments.plan.race import Race
+from bench.experiments.plan.tuning import FEWEST_FINAL, FINAL_LAUNCHES, Search, finalists, leanest, next_switches
 from bench.runs.document import RunDocument
 from bench.runs.experiments import Candidate, Numerics, Tuning
 from bench.runs.frames import RankSteps
@@ -34,6 +34,7 @@ from bench.seams import discover, switching
 from bench.seams.discover import SWITCH, Found, Kind
 from bench.seams.experiment import Experiment
 from bench.seams.strategy import LEVELS
+from bench.sites.hosts.party import Party
 
 if TYPE_CHECKING:
     from bench.report.blocks import Chapter

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, TypeVar, get_args
 
 from bench.core.codec import AnyOf, Between, Named, hints
-from bench.core.records import SCHEMA_VERSION, Setting
-from bench.machine.nvml import Gpu
+from bench.core.records import SCHEMA_VERSION, Gpu, Setting
 from bench.runs.fields import (
     Amount,
     Batch,
@@ -39,7 +38,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What was asked for, as far as a report names it; ``more``: the other fields of :class:`bench.plan.Request`."""
+    """The request, as far as a report names it; ``more``: the other fields of ``experiments.plan.Request``."""
 
     scenarios: tuple[Name, ...]
     devices: Names = ()

@@ -75,7 +75,9 @@ class Kind:
         """Where the built-in files are: in the package; scenarios lie beside it in a checkout."""
         package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
         beside = os.path.join(os.path.dirname(package), "scenarios")
-        return beside if self.word == "scenario" and os.path.isdir(beside) else os.path.join(package, self.plural)
+        if self.word == "scenario" and os.path.isdir(beside):
+            return beside
+        return os.path.join(package, *(("sites",) if self.word == "engine" else ()), self.plural)
 
 
 SCENARIO = Kind(word="scenario", option="--scenario", first=DEFAULT)

@@ -8,6 +8,7 @@ from bench.core.errors import RequestError
 from bench.core.records import SwitchOn
 from bench.core.text import printable
 from bench.seams import discover, switching
+from bench.seams.obstacle import obstacle
 from bench.verbs.options import Parser, check_apex, print_json
 
 DESCRIPTION = """\
@@ -39,7 +40,7 @@ def main(arguments: list[str]) -> int:
             scenarios.append(broken | unknown)
             continue
         scenario = found.scenario
-        reason = machine.obstacle(found, device=device, impl=options.impl, apex_path=options.apex)
+        reason = obstacle(found, device=device, impl=options.impl, apex_path=options.apex)
         scenarios.append(
             {
                 "name": name,

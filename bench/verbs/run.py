@@ -12,14 +12,14 @@ from bench.console import Console, align, columns, count, duration, tell
 from bench.core.codec import encode
 from bench.core.errors import FAILED, OK, RequestError
 from bench.experiments import resume
-from bench.hosts.party import Party
-from bench.plan import PROFILES, Request, check_memory
-from bench.plan.interval_target import FEWEST_LAUNCHES
+from bench.experiments.plan import PROFILES, Request, check_memory
+from bench.experiments.plan.interval_target import FEWEST_LAUNCHES
 from bench.runs.experiments import BatchSearch, IntervalTargetRecord, Scaling
 from bench.runs.names import find
 from bench.runs.reader import read, verified
 from bench.seams.discover import Found
 from bench.seams.experiment import experiments, with_options
+from bench.sites.hosts.party import Party
 from bench.verbs.asked import (
     DEFAULT_BUDGET_S,
     add_result,
@@ -182,8 +182,8 @@ def _show(
     """Print the answer of a run that is on disk, its table, and what to do next. ``scenarios``: None where nothing was
     left to do.
     """
-    from bench.analyse.advice import more_wanted
     from bench.analyse.analysed import Analysed
+    from bench.words.advice import more_wanted
 
     done = Analysed.of(read(finished.path))
     table = done.overview

@@ -59,7 +59,7 @@ def _about(path: str) -> dict[str, Any]:
 
 
 def _fastest(document: RunDocument) -> str:
-    from bench.analyse.caveats import REPLICATES_WANTED
+    from bench.words.caveats import REPLICATES_WANTED
 
     advice, scaling = document.recommendation, document.of(Scaling)
     if document.instead:

@@ -8,7 +8,7 @@ from bench import machine
 from bench.console import tell
 from bench.core.errors import RequestError, closest
 from bench.core.files import JSON_BYTES, open_regular
-from bench.plan.ladder import ladder
+from bench.experiments.plan.ladder import ladder
 from bench.seams import discover, switching
 from bench.seams.discover import SWITCH, Found
 from bench.seams.switching import scenario

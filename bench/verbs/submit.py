@@ -12,8 +12,8 @@ from types import ModuleType
 
 from bench.console import tell
 from bench.core.errors import OK, BenchError, RequestError
+from bench.experiments.plan import RANKS
 from bench.machine.redact import command_line
-from bench.plan import RANKS
 from bench.seams import discover
 from bench.seams.discover import ENGINE, WORKLOAD
 from bench.seams.engine import FILE, Asked, Engine

@@ -10,12 +10,12 @@ from bench.console import Console
 from bench.core.codec import decode, encode
 from bench.core.errors import RequestError
 from bench.experiments import resume
-from bench.hosts.engine import Started, engine_of
-from bench.hosts.follower import Options, follow, following
-from bench.hosts.hello import Hello
-from bench.hosts.party import Party, leading
 from bench.machine import foreign
 from bench.runs.document import Machine
+from bench.sites.hosts.engine import Started, engine_of
+from bench.sites.hosts.follower import Options, follow, following
+from bench.sites.hosts.hello import Hello
+from bench.sites.hosts.party import Party, leading
 from bench.verbs.options import Parser
 
 OF_A_HOST = ("out", "json", "verbose", "wait", "force", "trust", "gpus", "python", "apex", "label")

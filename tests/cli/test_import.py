@@ -13,8 +13,8 @@ from standin.schemas import is_valid
 
 from bench.analyse import digest
 from bench.analyse.digest import of_run
+from bench.analyse.history import nights
 from bench.core.codec import encode
-from bench.history import nights
 from bench.runs import digests
 from bench.runs.document import Imported, WorkloadRecord
 from bench.runs.files import DIGEST

@@ -17,7 +17,7 @@ from standin.processes import nobody_left
 
 from bench.core.channel import Channel
 from bench.experiments import launch
-from bench.plan import launches
+from bench.experiments.plan import launches
 from bench.seams import discover
 from bench.seams.site import Connected, Outcome
 from bench.sites.local import WorkerHost

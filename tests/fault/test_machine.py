@@ -19,7 +19,7 @@ from standin.documents import document
 from bench import machine
 from bench.core.errors import RequestError
 from bench.experiments import interrupts, launch
-from bench.plan import launches
+from bench.experiments.plan import launches
 from bench.runs import files
 from bench.runs.files import check_writable
 from bench.runs.names import find

@@ -17,7 +17,7 @@ from standin import documented
 from standin.processes import alive, document_of, nobody_left
 from standin.workloads import workload
 
-from bench.plan import launches
+from bench.experiments.plan import launches
 from bench.runs.check import findings
 from bench.runs.reader import read
 from bench.seams import discover

@@ -19,8 +19,8 @@ from standin.workloads import workload
 
 from bench.core.channel import Channel
 from bench.core.records import job_to_json
+from bench.experiments.plan import launches
 from bench.machine import nvml
-from bench.plan import launches
 from bench.seams import discover
 from bench.sites.local import WorkerHost
 

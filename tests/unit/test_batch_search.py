@@ -13,7 +13,16 @@ from standin.workloads import workload
 
 from bench.experiments import batch_search
 from bench.experiments.batch_search import fullest_mib, peaks_mib
-from bench.plan.batch_search import KEPT_FREE, MOST, Try, expected_batch, expected_s, next_batch, outcome, predicted_mib
+from bench.experiments.plan.batch_search import (
+    KEPT_FREE,
+    MOST,
+    Try,
+    expected_batch,
+    expected_s,
+    next_batch,
+    outcome,
+    predicted_mib,
+)
 from bench.runs.experiments import BatchSearch
 from bench.runs.launches import RankRecord
 from bench.runs.writer import RunWriter

@@ -15,11 +15,11 @@ from standin.frames import iterations
 
 from bench.analyse import devices
 from bench.core.records import DEVICE_COLUMNS, PROBE_MIB
+from bench.experiments.plan import launches
 from bench.machine import throttle
 from bench.machine.nvml import SCRAMBLED
-from bench.plan import launches
+from bench.machine.sample import Sampler, read_spool
 from bench.runs.spool import spool_path
-from bench.sample import Sampler, read_spool
 from bench.seams import discover
 
 SINGLE = discover.load(*discover.resolve("single"))

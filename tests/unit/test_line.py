@@ -12,12 +12,12 @@ import pytest
 from standin.hosts import free_port
 
 from bench.core.errors import HostError, RequestError
-from bench.hosts import meeting
-from bench.hosts.engine import Started
-from bench.hosts.line import MOST_FROM_STRANGERS, Gone, Line
-from bench.hosts.meeting import Listener, call
 from bench.machine import throttle
-from bench.sample.noticed import together
+from bench.machine.sample.noticed import together
+from bench.sites.hosts import meeting
+from bench.sites.hosts.engine import Started
+from bench.sites.hosts.line import MOST_FROM_STRANGERS, Gone, Line
+from bench.sites.hosts.meeting import Listener, call
 
 Pair = tuple[Line, Line]
 

@@ -11,7 +11,7 @@ from standin.workloads import narrow
 from torch import nn
 
 from bench.core.codec import decode
-from bench.plan import launches
+from bench.experiments.plan import launches
 from bench.runs.experiments import MemoryForecast
 from bench.seams import discover
 from bench.worker import data, memory_forecast, memory_parts

@@ -9,7 +9,7 @@ import torch
 from conftest import Executed, one_host, request_for
 from standin.workloads import narrow
 
-from bench.plan import launches
+from bench.experiments.plan import launches
 from bench.seams import discover
 from bench.worker import data
 from bench.worker.workload import build_model

@@ -32,7 +32,7 @@ from bench.analyse.parity import (
 )
 from bench.core.codec import encode
 from bench.core.records import EXAMPLES, NUMERICS_COLUMNS, Computation
-from bench.plan import reference
+from bench.experiments.plan import reference
 from bench.seams import discover
 from bench.worker import data, fingerprint, probe
 from bench.worker import reference as worker_reference

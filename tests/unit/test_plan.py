@@ -14,7 +14,15 @@ from standin.workloads import BUILT_IN, task
 from bench.core.errors import RequestError
 from bench.core.records import Host, Training, job_from_json, job_to_json
 from bench.experiments import obstacles
-from bench.plan import BYTES_PER_RANK, BYTES_PER_STEP, Request, check_examples, check_memory, global_batch, launches
+from bench.experiments.plan import (
+    BYTES_PER_RANK,
+    BYTES_PER_STEP,
+    Request,
+    check_examples,
+    check_memory,
+    global_batch,
+    launches,
+)
 from bench.seams import discover
 from bench.seams.discover import Found
 

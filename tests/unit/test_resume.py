@@ -22,12 +22,12 @@ from bench.core.codec import encode
 from bench.core.errors import RequestError
 from bench.core.records import Computation
 from bench.experiments import numerics, resume
-from bench.hosts.engine import engine_of
 from bench.runs.document import RunDocument
 from bench.runs.experiments import Scaling, Tuning
 from bench.runs.files import describe_files, seal_of
 from bench.runs.launches import DoubleRecord
 from bench.seams import discover
+from bench.sites.hosts.engine import engine_of
 from bench.verbs import run, scale, together, tune
 
 FOUND = tuple(discover.load(*discover.resolve(name)) for name in ("single", "ddp"))

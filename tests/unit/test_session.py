@@ -22,8 +22,8 @@ from torchvision import models
 
 from bench.core.errors import BenchError
 from bench.experiments import record
+from bench.experiments.plan import launches
 from bench.machine import recorded_environment
-from bench.plan import launches
 from bench.seams import Strategy, discover
 from bench.worker import apex, data, effective, live, loop, rank
 from bench.worker.precision import Amp, ApexAmp, precision_of

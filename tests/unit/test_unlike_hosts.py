@@ -12,15 +12,15 @@ import pytest
 from standin.hosts import free_port
 
 from bench.core.errors import RequestError
-from bench.hosts import follower
-from bench.hosts.engine import Started
-from bench.hosts.follower import Options, follow, following
-from bench.hosts.hello import Hello
-from bench.hosts.leader import Hosts
-from bench.hosts.line import Line
-from bench.hosts.party import leading
 from bench.runs.document import Gpu, Machine
 from bench.seams.discover import WORKLOAD
+from bench.sites.hosts import follower
+from bench.sites.hosts.engine import Started
+from bench.sites.hosts.follower import Options, follow, following
+from bench.sites.hosts.hello import Hello
+from bench.sites.hosts.leader import Hosts
+from bench.sites.hosts.line import Line
+from bench.sites.hosts.party import leading
 
 SECRET = {"BENCH_SECRET": "for the tests"}
 OPTIONS: dict[str, Any] = {"python": None, "fresh": False, "apex_path": None, "wait": False, "sample_interval_s": None}

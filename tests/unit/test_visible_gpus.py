@@ -9,13 +9,14 @@ from conftest import request_for
 from bench import machine
 from bench.console import Console
 from bench.core.errors import RequestError
+from bench.core.records import Gpu
 from bench.experiments import lab, obstacles
 from bench.machine import nvml
 from bench.seams import discover
 from bench.verbs.sets import scenarios_of, with_untuned
 
 FOUR = [
-    nvml.Gpu(
+    Gpu(
         index=index,
         uuid=f"GPU-{letter * 8}-0000-0000-0000-000000000000",
         name="GPU",

@@ -17,7 +17,7 @@ from bench.core.children import Unanswered, ask
 from bench.core.control_group import available_memory_bytes
 from bench.core.errors import BenchError, HostError, RequestError
 from bench.core.records import job_to_json
-from bench.plan import launches
+from bench.experiments.plan import launches
 from bench.seams import discover
 from bench.sites.local import WorkerHost
 from bench.worker import host as supervisor

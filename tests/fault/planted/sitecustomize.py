@@ -52,7 +52,7 @@ def _sampler_of(supervisor):
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
             with open(f"/proc/{name}/cmdline", encoding="utf-8") as file:
-                if "bench.sample.process" in file.read() and _parent(name) == supervisor:
+                if "bench.machine.sample.process" in file.read() and _parent(name) == supervisor:
                     return int(name)
         except (FileNotFoundError, ProcessLookupError):
             continue
