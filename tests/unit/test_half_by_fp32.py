@@ -7,7 +7,7 @@ import torch
 from conftest import one_host, request_for
 from torch import Tensor, nn
 
-from bench.plan import launches
+from bench.experiments.plan import launches
 from bench.seams import switching
 from bench.worker import cpu
 
