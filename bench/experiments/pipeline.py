@@ -44,7 +44,7 @@ def run(
                     launch(found, repeat, ready)
                 if request.parity:
                     numerics.judge(ready)
-    return Finished(path=lab.writer.path, document=lab.writer.document)
+    return Finished(path=lab.writer.path, document=lab.writer.document, spent=lab.progress.spent)
 
 
 def beside(lab: Lab) -> Iterator[tuple[Found, int, Callable[[Found, int, Lab], None]]]:

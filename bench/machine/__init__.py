@@ -189,6 +189,13 @@ def busy_s() -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
+def age_s() -> float:
+    """How long ago this process was started."""
+    with open("/proc/self/stat", encoding="ascii", errors="replace") as file:
+        ticks = int(file.read().rpartition(")")[2].split()[19])
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+
+
 def utc_now() -> str:
     """The time for people, in UTC (ISO 8601)."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

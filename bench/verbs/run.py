@@ -4,6 +4,8 @@ import argparse
 import os
 import shlex
 import sys
+import time
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -192,6 +194,7 @@ def _show(
         "",
         *answered(done, table, width=columns(people), verbose=options.verbose),
         *_how_precise(done.document.of(IntervalTargetRecord)),
+        *(_where_time_went(finished) if options.verbose and finished.spent else ()),
         "",
         _next_steps(request, scenarios, finished.path, finished.failed, more_wanted(done.document, table)),
     )
@@ -202,6 +205,16 @@ def _show(
     if options.json:
         print_json(for_programs(done, table))
     return FAILED if finished.failed else OK
+
+
+def _where_time_went(finished: "Finished") -> Iterator[str]:
+    """A table of the time of this command, from its start until now."""
+    after_s, whole_s = time.monotonic() - finished.ended_s, machine.age_s()
+    before_s = whole_s - after_s - sum(finished.spent.values())
+    parts = {"before the first launch": before_s, **finished.spent, "answer": after_s}
+    yield from ("", f"Where the {duration(whole_s)} of this run went:")
+    rows = [(what, f"{seconds:,.1f}", f"{seconds / whole_s:.0%}") for what, seconds in parts.items()]
+    yield align([("what", "s", "share"), *rows], left=("what",))
 
 
 def run_parser() -> Parser:
