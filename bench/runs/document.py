@@ -231,9 +231,8 @@ class Recommendation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
-    """Where an imported run came from. ``times``: what its step times mean. ``more``: what else the file says."""
+    """Where an imported run came from. ``times``: what its step times mean."""
 
-    kind: str
     file: str
     sha256: str
     utc: Utc
@@ -241,7 +240,6 @@ class Imported:
     hardware: Names
     times: str
     left_out: Names
-    more: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
