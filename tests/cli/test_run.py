@@ -22,7 +22,7 @@ from standin.sleeping import sleeping
 from bench import machine
 from bench.core.records import MEMORY_COLUMNS, STEP_COLUMNS
 from bench.experiments import obstacles
-from bench.seams import discover
+from bench.seams import discover, switching
 
 SMALL = ["--device", "cpu", "--model", "shufflenet_v2_x0_5", "--image-size", "32"]
 WARMUP, ITERS = 1, 2
@@ -82,7 +82,7 @@ def test_a_cpu_slow_in_half_is_reported_first(comparison: tuple[dict[str, Any], 
     text = "no instructions for bf16, so in half (ddp_o1, ddp_o2, ddp_o3, apex_ddp_o1, apex_ddp_o2, apex_ddp_o3) a step"
     assert (text in said.partition("[1/10]")[0]) == slow
     assert any(row["code"] == "slow half" for row in document["validity"]) == slow
-    found = tuple(discover.load(*discover.resolve(name)) for name in ("single", "ddp_o1"))
+    found = tuple(switching.load(*discover.resolve(name)) for name in ("single", "ddp_o1"))
     request = request_for(found)
     told = obstacles.slow_half(request, found, {"bf16_instructions": False})
     assert told and "leave them out with --scenario single, or take less work, such as --model resnet18" in told
