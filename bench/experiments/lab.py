@@ -46,7 +46,7 @@ from bench.runs.writer import RunWriter
 from bench.sample import Sampler
 from bench.seams import discover
 from bench.seams.discover import Found, Kind
-from bench.seams.experiment import experiments
+from bench.seams.experiment import experiments, name_of
 from bench.seams.site import Connected, Options
 from bench.sites.local import WorkerHost
 
@@ -98,11 +98,13 @@ def opened(
     resumed: str | None = None,
     party: Party | None = None,
     also: Sequence[tuple[Kind, str, str]] = (),
+    begun: object = None,
 ) -> Iterator[Lab]:
     """Everything that the experiments of one run need; sealed and closed on leaving.
 
     ``resumed``: the folder of the run to be continued. ``party``: the hosts, where there are several. ``also``: kind,
-    name and file of what ranks may execute besides, which is to be the same on all hosts. Raises
+    name and file of what ranks may execute besides, which is to be the same on all hosts. ``begun``: the record of an
+    experiment that a new run is of from its first moment, so that whatever kills it, it can be resumed. Raises
     :class:`RequestError` before anything is written, and :class:`Interrupted` once an interrupted run is sealed.
     """
     check_writable(out)
@@ -135,6 +137,8 @@ def opened(
         if slow_half:
             console.line(slow_half)
         about = _circumstances(request, scenarios, here, site.description, party)
+        if begun is not None:
+            about = replace(about, experiments={name_of(type(begun)): begun})
         writer = RunWriter(out, about) if resumed is None else resuming.reopened(resumed, about, force=request.force)
         with _sealed(writer, site), _sampler(request, writer, site.hosts[0]) as sampler:
             yield Lab(
