@@ -46,7 +46,7 @@ from bench.runs.writer import RunWriter
 from bench.seams import discover, execute
 from bench.seams.discover import Found
 from bench.seams.execute import Kind
-from bench.seams.experiment import experiments
+from bench.seams.experiment import experiments, name_of
 from bench.seams.site import Connected, Options
 from bench.sites.hosts.leader import Hosts
 from bench.sites.hosts.party import Party
@@ -106,11 +106,13 @@ def opened(
     resumed: str | None = None,
     party: Party | None = None,
     also: Sequence[tuple[Kind, str, str]] = (),
+    begun: object = None,
 ) -> Iterator[Lab]:
     """Everything that the experiments of one run need; sealed and closed on leaving.
 
     ``resumed``: the folder of the run to be continued. ``party``: the hosts, where there are several. ``also``: kind,
-    name and file of what ranks may execute besides, which is to be the same on all hosts. Raises
+    name and file of what ranks may execute besides, which is to be the same on all hosts. ``begun``: the record of an
+    experiment that a new run is of from its first moment, so that whatever kills it, it can be resumed. Raises
     :class:`RequestError` before anything is written, and :class:`Interrupted` once an interrupted run is sealed.
     """
     check_writable(out)
@@ -141,6 +143,8 @@ def opened(
         found = obstacles.of_each(scenarios, request, site.description, site.hosts)
         obstacles.refuse_if_nothing_runs(found)
         about = _circumstances(request, scenarios, here, site.description, party)
+        if begun is not None:
+            about = replace(about, experiments={name_of(type(begun)): begun})
         writer = RunWriter(out, about) if resumed is None else resuming.reopened(resumed, about, force=request.force)
         with _sealed(writer, site), _sampler(request, writer, site.hosts[0]) as sampler:
             yield Lab(

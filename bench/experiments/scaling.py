@@ -6,7 +6,7 @@ one whose ranks compute and exchange nothing. The last two predict numbers that 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from bench.console import Console, count
@@ -98,16 +98,11 @@ def scale(
     """Write a run folder under ``out``, or go on with ``resumed``; see :func:`bench.experiments.pipeline.run`."""
     points = asked.points(request)
     how: dict[str, Any] = {"out": out, "console": console, "wait": wait, "resumed": resumed, "party": party}
-    with opened(request, (found,), **how) as lab, lab.progress:
-        how = {
-            "counts": asked.counts,
-            "modes": asked.modes,
-            "batch_per_rank": request.global_batch // max(asked.counts),
-            "predict": asked.predict,
-            "what_if_mbit": asked.what_if_mbit,
-        }
-        known = lab.writer.document.of(Scaling)
-        lab.writer.note(replace(known, **how) if known else Scaling(**how))
+    batch_per_rank = request.global_batch // max(asked.counts)
+    begun = Scaling(batch_per_rank=batch_per_rank, **{one.name: getattr(asked, one.name) for one in fields(asked)})
+    with opened(request, (found,), **how, begun=begun) as lab, lab.progress:
+        known = lab.writer.document.begun(Scaling)
+        lab.writer.note(replace(known, predict=asked.predict, what_if_mbit=asked.what_if_mbit))
         if lab.obstacles[found.name] is None and points:
             _Curves(lab, found, points).run()
         elif lab.obstacles[found.name] is None:

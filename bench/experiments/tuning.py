@@ -105,7 +105,9 @@ def tune(
     leaves no folder.
     """
     how: Any = {"out": out, "console": console, "wait": wait, "resumed": resumed, "party": party}
-    with opened(request, candidates, **how, also=_switches(search.allow)) as lab, lab.progress:
+    asked = {name: getattr(search, name) for name in ("budget_s", "memory_limit_mib", "floor", "allow", "baseline")}
+    begun = Tuning(**asked, asked=tuple(found.name for found in candidates))
+    with opened(request, candidates, **how, also=_switches(search.allow), begun=begun) as lab, lab.progress:
         hunt = _Hunt(lab, search)
         hunt.run()
         names = hunt.choose()
@@ -174,13 +176,9 @@ class _Hunt:
     before_s: float = 0.0
 
     def __post_init__(self) -> None:
-        search, before = self.search, self.lab.writer.document.of(Tuning)
-        self.before_s = before.spent_s if before else 0.0
+        self.before_s = self.tuning.spent_s
         for raced in _recorded(self.lab):
             self.recorded[raced.record.scenario].append(raced)
-        asked = {name: getattr(search, name) for name in ("budget_s", "memory_limit_mib", "floor", "allow", "baseline")}
-        asked["asked"] = tuple(found.name for found in self.lab.scenarios)
-        self.lab.writer.note(replace(before, **asked) if before else Tuning(**asked))
         self._enter(self.lab.scenarios)
         self._note(None)
 

@@ -36,7 +36,7 @@ def hello(number: int) -> Hello:
     gpus = (Gpu(index=0, uuid=f"GPU-{number}", name="H200", pci_bus_id=f"0{number}", **usual),)
     machine = Machine(host=f"node{number}", cpu="EPYC", cores_usable=8, python="3.11.7", gpus=gpus)
     asked = {"iters": 3, "scenario": ["ddp"]}
-    return Hello(bench="1.0", device="cuda", cores=8, devices=(gpus[0].uuid,), machine=machine, asked=asked)
+    return Hello(bench="1.0", code="", device="cuda", cores=8, devices=(gpus[0].uuid,), machine=machine, asked=asked)
 
 
 class Planted:
@@ -91,6 +91,10 @@ def other_gpu(mine: Hello) -> Hello:
         (
             lambda mine: replace(mine, bench="1.1"),
             "bench: node2 (host 2) has version 1.1, and the first host 1.0; install the same version on all hosts",
+        ),
+        (
+            lambda mine: replace(mine, code="other"),
+            "bench: node2 (host 2) has other code of version 1.0 than the first host; install the same on all hosts",
         ),
         (
             lambda mine: replace(mine, asked=mine.asked | {"iters": 4}),

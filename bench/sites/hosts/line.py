@@ -7,9 +7,12 @@ encrypted: they hold no secrets, but whoever can read the network's traffic can 
 
 import hmac
 import json
+import re
 import select
 import socket
 import time
+from collections import deque
+from collections.abc import Iterator
 from typing import Any
 
 MOST_BYTES = 1 << 28
@@ -43,7 +46,7 @@ class Line:
         self._sent = self._heard = 0
         self._pending: list[bytes] = []
         self._size = 0
-        self._lines: list[bytes] = []  # complete and not opened
+        self._lines: deque[bytes] = deque()  # complete and not opened
         connected.settimeout(UNANSWERED_MS / 1000)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.look_every(None)
@@ -78,12 +81,14 @@ class Line:
         except OSError as error:
             raise Gone(f"what was sent did not arrive ({error.strerror or error})") from error
 
-    def receive(self) -> list[Message]:
-        """The messages that are complete after one read from the socket. Waits for it."""
+    def receive(self) -> Iterator[Message]:
+        """The messages that are complete after one read from the socket, which this waits for. Each is opened when it
+        is asked for: the key may be set after the one before.
+        """
         self._read()
         return self._opened()
 
-    def wait(self, limit_s: float | None) -> list[Message]:
+    def wait(self, limit_s: float | None) -> Iterator[Message]:
         """Like :meth:`receive`; empty after ``limit_s``. None: wait forever."""
         if not self._lines and select.select([self], [], [], limit_s)[0]:
             self._read()
@@ -91,14 +96,13 @@ class Line:
 
     def wait_for(self, *events: str, limit_s: float) -> Message:
         """The first message with one of these events; those before it are dropped. Raises :class:`Gone` after
-        ``limit_s``. What follows is left unopened: the key may be set after this message.
+        ``limit_s``. What follows is left unopened.
         """
         deadline_s = time.monotonic() + limit_s
         while (left_s := deadline_s - time.monotonic()) > 0:
             if not self._lines and select.select([self], [], [], left_s)[0]:
                 self._read()
-            while self._lines:
-                message = self._open(self._lines.pop(0))
+            for message in self._opened():
                 if message["event"] in events:
                     return message
         raise Gone(f"it did not answer within {limit_s:.0f} s")
@@ -120,9 +124,9 @@ class Line:
             self._pending, self._size = [rest], len(rest)
             self._lines += lines
 
-    def _opened(self) -> list[Message]:
-        lines, self._lines = self._lines, []
-        return [self._open(line) for line in lines]
+    def _opened(self) -> Iterator[Message]:
+        while self._lines:
+            yield self._open(self._lines.popleft())
 
     def close(self) -> None:
         self.socket.close()
@@ -145,6 +149,10 @@ class Line:
         assert self.key is not None
         whole = hmac.new(self.key, direction + number.to_bytes(8) + text, "sha256").hexdigest()
         return whole[:MAC_LETTERS].encode()
+
+
+def is_hex(value: Any, letters: int) -> bool:
+    return isinstance(value, str) and re.fullmatch(f"[0-9a-f]{{{letters}}}", value) is not None
 
 
 def proof(secret: bytes, role: str, nonces: tuple[str, str]) -> str:

@@ -1,7 +1,7 @@
 """How the hosts of a run meet: the first listens, the others call, and both prove that they have the secret.
 
-A stranger is dropped. A bench with another secret ends the run: the same job was started wrongly. A host that cannot
-take part reports why, and all hosts end with one line each.
+Whoever does not prove it is dropped and remembered: it may be a stranger, or a bench with another secret. A host that
+has proved it and cannot take part reports why, and all hosts end with one line each.
 """
 
 import errno
@@ -19,7 +19,7 @@ from typing import Any
 from bench.core.errors import USAGE, BenchError, HostError, RequestError
 from bench.sites.hosts.address import AgentStore, addresses_here, is_here, resolved, to_listen_on
 from bench.sites.hosts.engine import SECRET, Started
-from bench.sites.hosts.line import Gone, Line, Message, proof, session_key
+from bench.sites.hosts.line import Gone, Line, Message, is_hex, proof, session_key
 
 JOIN_S = 600.0
 """For all hosts to join: pods pull images, and queues start hosts one by one."""
@@ -31,6 +31,9 @@ SHAKE_S = 10.0
 CALL_S = 3.0
 AGAIN_S = 0.5
 MOST_CALLERS = 256
+"""Without the secret, at one time. The next one takes the place of the first."""
+MOST_REMEMBERED = 8
+NONCE_LETTERS, PROOF_LETTERS = 32, 64
 SAME_SECRET = f"export {SECRET}=$(openssl rand -hex 16) once, and start all hosts with the same"
 
 
@@ -60,12 +63,16 @@ def no_secret() -> RequestError:
 
 
 class Listener:
-    """The first host's end of the meeting. ``turned_away``: how many benches called that cannot take part."""
+    """The first host's end of the meeting. ``turned_away``: how many benches called without the secret.
+
+    ``dropped``: who was dropped and why, in words, of the first :data:`MOST_REMEMBERED`.
+    """
 
     def __init__(self, engine: Started, environment: Mapping[str, str], secret: bytes | None) -> None:
         self.engine, self.secret = engine, secret
         self.callers: list[Caller] = []
         self.turned_away = 0
+        self.dropped: list[str] = []
         self._store: AgentStore | None = None
         address = to_listen_on(engine.address, environment)
         family = socket.AF_INET6 if ":" in (address or (resolved(engine.address) or [""])[0]) else socket.AF_INET
@@ -91,24 +98,22 @@ class Listener:
         """Raises :class:`RequestError` if another bench already listens where this one should."""
         for address in [] if self.engine.agent_store else resolved(self.engine.address):
             with suppress(OSError, Gone), socket.create_connection((address, self.engine.port), timeout=CALL_S) as call:
-                line = Line(call, leads=False)
-                line.wait_for("challenge", limit_s=CALL_S)
-                line.send(event="leader")
+                _prove(Line(call, leads=False), self.engine.index, self.secret)
                 problem = f"another bench leads at {address}:{self.engine.port}, and this host has number 0, too"
                 raise RequestError("RANK", problem, "number hosts from 0, each once")
 
     def next_members(self, limit_s: float) -> list[tuple[Caller, Message]]:
-        """Messages of callers with the secret, after waiting once. Raises :class:`RequestError` if a caller is a bench
-        with another secret, or a second leader.
+        """Messages of callers with the secret, after waiting once. Raises :class:`RequestError` if one of them is a
+        second leader, and :class:`HostError` if one has left.
         """
         deadline_s = time.monotonic() - SHAKE_S
         for caller in [one for one in self.callers if one.index is None and one.since_s < deadline_s]:
-            self._drop(caller)
+            self._drop(caller, f"it did not prove within {SHAKE_S:.0f} s that it has the secret")
         said: list[tuple[Caller, Message]] = []
         sockets: list[Any] = [self.socket, *(one.line for one in self.callers)]
         readable, _, _ = select.select(sockets, [], [], limit_s)
         if self.socket in readable:
-            self._greet(self.socket.accept()[0])
+            self._greet()
         for caller in [one for one in self.callers if one.line in readable]:
             try:
                 for message in caller.line.receive():
@@ -117,58 +122,64 @@ class Listener:
                     else:
                         self._shake(caller, message)
             except Gone as error:
-                self._drop(caller)
+                self._drop(caller, str(error))
                 if caller.index is not None:
                     raise HostError(f"host {caller.index} ({caller.line.peer}) left before the run: {error}") from error
         return said
 
-    def _greet(self, connected: socket.socket) -> None:
-        caller = None
-        with suppress(Gone, OSError):
-            caller = Caller(Line(connected, leads=True), secrets.token_hex(16), time.monotonic())
+    def _greet(self) -> None:
+        strangers, connected = [one for one in self.callers if one.index is None], None
+        with suppress(OSError):  # such as no more open files
+            connected = self.socket.accept()[0]
+        if strangers and (connected is None or len(strangers) >= MOST_CALLERS):
+            self._drop(strangers[0], "too many others called before it proved that it has the secret")
+        if connected is None:
+            return
+        try:
+            caller = Caller(Line(connected, leads=True), secrets.token_hex(NONCE_LETTERS // 2), time.monotonic())
             caller.line.send(event="challenge", nonce=caller.nonce)
-        if caller is None or len(self.callers) >= MOST_CALLERS:
+        except (Gone, OSError):
             connected.close()
         else:
             self.callers.append(caller)
 
     def _shake(self, caller: Caller, message: Message) -> None:
-        """Admit a caller that has the secret."""
-        peer = caller.line.peer
+        """Admit a caller that has the secret. Raises :class:`Gone` for any other."""
         match message:
-            case {"event": "leader"}:
-                self.turned_away += 1
-                problem = f"the bench on {peer} has number 0, too"
-                raise RequestError("RANK", problem, "number hosts from 0, each once")
             case {"event": "secretless"}:
                 self.turned_away += 1
-                raise RequestError(SECRET, f"it is not set on {peer}", SAME_SECRET)
-            case {"event": "proof", "nonce": str(nonce), "proof": str(shown), "index": int(index)}:
+                raise Gone(f"{SECRET} is not set there; {SAME_SECRET}")
+            case {"event": "proof", "nonce": nonce, "proof": shown, "index": int(index)} if is_hex(
+                nonce, NONCE_LETTERS
+            ) and is_hex(shown, PROOF_LETTERS):
                 nonces = (caller.nonce, nonce)
-                if self.secret is None or not hmac.compare_digest(
-                    shown.encode(), proof(self.secret, f"follower {index}", nonces).encode()
-                ):
+                role = f"follower {index}"
+                if self.secret is None or not hmac.compare_digest(shown, proof(self.secret, role, nonces)):
                     what = "is not set on the leader" if self.secret is None else "differs from that of the leader"
-                    with suppress(Gone):
-                        caller.line.send(event="refused", option=SECRET, problem=f"it {what}", remedy=SAME_SECRET)
-                    self._drop(caller)
                     self.turned_away += 1
-                    raise RequestError(SECRET, f"{peer} has another one", SAME_SECRET)
+                    caller.line.send(event="refused", option=SECRET, problem=f"it {what}", remedy=SAME_SECRET)
+                    raise Gone(f"it has another {SECRET}; {SAME_SECRET}")
+                if index == self.engine.index:
+                    problem = f"the bench on {caller.line.peer} has number {index}, too"
+                    raise RequestError("RANK", problem, "number hosts from 0, each once")
                 caller.line.send(event="proof", proof=proof(self.secret, "leader", nonces))
                 caller.line.key = session_key(self.secret, nonces)
                 caller.index = index
             case _:
-                self._drop(caller)
+                raise Gone("it sent what bench does not")
 
-    def _drop(self, caller: Caller) -> None:
+    def _drop(self, caller: Caller, why: str) -> None:
         caller.line.close()
         self.callers.remove(caller)
+        words = f"{caller.line.peer} called and was dropped: {why}"
+        if caller.index is None and words not in self.dropped and len(self.dropped) < MOST_REMEMBERED:
+            self.dropped.append(words)
 
     def close(self) -> None:
         """Admit nobody any more; those already admitted stay."""
         self.socket.close()
         for caller in [one for one in self.callers if one.index is None]:
-            self._drop(caller)
+            self._drop(caller, "all hosts had come")
 
 
 def call(engine: Started, secret: bytes | None) -> Line:
@@ -205,21 +216,30 @@ def call(engine: Started, secret: bytes | None) -> Line:
 def _called(connected: socket.socket, engine: Started, secret: bytes | None) -> Line:
     line = Line(connected, leads=False)
     try:
-        challenge, nonce = line.wait_for("challenge", limit_s=SHAKE_S), secrets.token_hex(16)
+        nonces = _prove(line, engine.index, secret)
         if secret is None:
-            line.send(event="secretless", index=engine.index)
             raise no_secret()
-        nonces = (str(challenge.get("nonce")), nonce)
-        line.send(
-            event="proof", index=engine.index, nonce=nonce, proof=proof(secret, f"follower {engine.index}", nonces)
-        )
         answer: dict[str, Any] = line.wait_for("proof", "refused", limit_s=SHAKE_S)
         if answer["event"] == "refused":
             raise RequestError(*(str(answer.get(part)) for part in ("option", "problem", "remedy")))
-        if not hmac.compare_digest(str(answer.get("proof")).encode(), proof(secret, "leader", nonces).encode()):
+        shown = answer.get("proof")
+        if not is_hex(shown, PROOF_LETTERS) or not hmac.compare_digest(str(shown), proof(secret, "leader", nonces)):
             raise RequestError(SECRET, f"it differs from that of the bench at {line.peer}", SAME_SECRET)
         line.key = session_key(secret, nonces)
     except BaseException:
         line.close()
         raise
     return line
+
+
+def _prove(line: Line, index: int, secret: bytes | None) -> tuple[str, str]:
+    """Answer the challenge of the first host, as the host with this number. Returns both nonces."""
+    theirs, ours = line.wait_for("challenge", limit_s=SHAKE_S).get("nonce"), secrets.token_hex(NONCE_LETTERS // 2)
+    if not is_hex(theirs, NONCE_LETTERS):
+        raise Gone("it sent what bench does not")
+    nonces = (str(theirs), ours)
+    if secret is None:
+        line.send(event="secretless", index=index)
+    else:
+        line.send(event="proof", index=index, nonce=ours, proof=proof(secret, f"follower {index}", nonces))
+    return nonces

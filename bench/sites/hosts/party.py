@@ -66,17 +66,21 @@ class Party:
         """Wait until all hosts have joined. Raises :class:`RequestError` if one cannot take part, and
         :class:`HostError` if one does not join within :data:`JOIN_S`.
         """
-        began_s, said = time.monotonic(), False
+        began_s, said, reported, dropped = time.monotonic(), False, 0, self._listener.dropped
         self.hello = hello
         while missing := self.engine.count - 1 - len(self._came):
             for caller, message in self._listener.next_members(1.0):
                 self._admit(caller, message, hello)
+            for words in dropped[reported:]:
+                say(words)
+            reported = len(dropped)
             waited_s = time.monotonic() - began_s
             if missing and waited_s > JOIN_S:
                 here = f"{self.engine.address}:{self.engine.port}"
                 absent = ", ".join(str(n) for n in range(1, self.engine.count) if n not in self._came)
                 what = f"of {self.engine.count} hosts, number {absent} did not come within {JOIN_S:.0f} s"
-                raise HostError(f"{what}; start the same command there, and see whether it reaches {here}")
+                remedy = f"start the same command there, and see whether it reaches {here}"
+                raise HostError("; ".join([what, remedy, *dropped]))
             if waited_s > SAY_WAITING_S and not said:
                 how = {"Slurm": " (start bench with srun)"}.get(self.engine.name, "")
                 say(f"waiting for {missing} of {self.engine.count} hosts{how}")
