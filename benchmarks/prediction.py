@@ -277,7 +277,8 @@ def served(names: Sequence[str], folder: Path) -> "Iterator[list[subprocess.Pope
 def serve() -> int:
     """Fork a rank for each line of standard input, a job's file and one for its result; print its exit status."""
     from bench.core.channel import die_with_parent
-    from bench.worker.rank import Identity, execute
+    from bench.worker.plan import Identity
+    from bench.worker.rank import execute
 
     die_with_parent(os.getppid())
     for line in sys.stdin:

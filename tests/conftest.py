@@ -161,7 +161,7 @@ def executor(host: WorkerHost, where: Path) -> Callable[..., Executed]:
             file = folder / "planted.py"
             file.write_text(textwrap.dedent(scenario))
             scenario = str(file)
-        found = discover.load(*discover.resolve(scenario))
+        found = switching.load(*discover.resolve(scenario))
         job_request = request_for((found,), **(QUICK | changes))
         (planned,) = launches(job_request, (found,), one_host(2, *job_request.devices))
         job = replace(planned.job, logs=str(folder), rendezvous_timeout_s=60.0)

@@ -43,8 +43,9 @@ from bench.runs.document import (
 from bench.runs.files import check_writable, sha256
 from bench.runs.reader import Run
 from bench.runs.writer import RunWriter
-from bench.seams import discover
-from bench.seams.discover import Found, Kind
+from bench.seams import discover, execute
+from bench.seams.discover import Found
+from bench.seams.execute import Kind
 from bench.seams.experiment import experiments
 from bench.seams.site import Connected, Options
 from bench.sites.hosts.leader import Hosts
@@ -193,8 +194,8 @@ def _site(
     adopt_orphans()
     others = children()
     try:
-        with interrupts.bounded(discover.IMPORT_LIMIT_S):
-            connected = _connected(discover.load_file(name, file, discover.SITE), file, options)
+        with interrupts.bounded(execute.IMPORT_LIMIT_S):
+            connected = _connected(execute.load_file(name, file, discover.SITE), file, options)
         if party is not None:
             own = cast(WorkerHost, connected)  # any other site is refused on several hosts
             connected = Hosts(own, party, files)
@@ -211,7 +212,7 @@ def _connected(site: ModuleType, file: str, options: Options) -> Connected:
     except (BenchError, KeyboardInterrupt):
         raise
     except BaseException as error:  # whatever the user's function raises is the finding
-        what = f"{file}:{discover.line_in(file, error)} fails to connect: {described(error)}"
+        what = f"{file}:{execute.line_in(file, error)} fails to connect: {described(error)}"
         raise RequestError("--site", what, "fix the file") from error
     if not hasattr(connected, "perform"):
         problem = f"connect(options) of {file} returned {type(connected).__name__}"

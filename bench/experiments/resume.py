@@ -26,7 +26,8 @@ from bench.runs.reader import verified
 from bench.runs.writer import RunWriter
 from bench.seams import discover, switching
 from bench.seams.code import code_sha256
-from bench.seams.discover import SCENARIO, SITE, SWITCH, WORKLOAD, Found, Kind
+from bench.seams.discover import SCENARIO, SITE, SWITCH, WORKLOAD, Found
+from bench.seams.execute import Kind
 from bench.seams.experiment import experiments
 from bench.seams.strategy import LEVELS
 from bench.sites.hosts.party import Party

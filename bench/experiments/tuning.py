@@ -31,7 +31,8 @@ from bench.runs.experiments import Candidate, Numerics, Tuning
 from bench.runs.frames import RankSteps
 from bench.runs.launches import LaunchRecord
 from bench.seams import discover, switching
-from bench.seams.discover import SWITCH, Found, Kind
+from bench.seams.discover import SWITCH, Found
+from bench.seams.execute import Kind
 from bench.seams.experiment import Experiment
 from bench.seams.strategy import LEVELS
 from bench.sites.hosts.party import Party
@@ -419,7 +420,7 @@ def _scenarios() -> Iterator[Found]:
     """All that have a file, and can be loaded."""
     for name, file in discover.names().items():
         with suppress(RequestError):
-            yield discover.load(name, file)
+            yield switching.load(name, file)
 
 
 def _way(found: Found) -> tuple[Any, ...]:

@@ -33,7 +33,7 @@ def main(arguments: list[str]) -> int:
     scenarios = []
     for name, file in discover.names().items():
         try:
-            found = discover.load(name, file)
+            found = switching.load(name, file)
         except RequestError as error:  # a broken file of somebody's is a row of the table, not the end of it
             unknown = dict.fromkeys(("strategy", "precision", "needs", "doc"))
             broken = {"name": name, "summary": "", "runs_here": False, "reason": error.problem, "file": file}

@@ -20,9 +20,9 @@ from bench.machine import throttle
 from bench.machine.nvml import SCRAMBLED
 from bench.machine.sample import Sampler, read_spool
 from bench.runs.spool import spool_path
-from bench.seams import discover
+from bench.seams import discover, switching
 
-SINGLE = discover.load(*discover.resolve("single"))
+SINGLE = switching.load(*discover.resolve("single"))
 BUSY = 4242
 """Somebody else's PID."""
 

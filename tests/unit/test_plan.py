@@ -23,11 +23,11 @@ from bench.experiments.plan import (
     global_batch,
     launches,
 )
-from bench.seams import discover
+from bench.seams import discover, switching
 from bench.seams.discover import Found
 
 GIB = 2**30
-ALL = tuple(discover.load(*discover.resolve(name)) for name in discover.DEFAULT)
+ALL = tuple(switching.load(*discover.resolve(name)) for name in discover.DEFAULT)
 BY_NAME = {found.name: found for found in ALL}
 
 some_scenarios = st.lists(st.sampled_from(ALL), min_size=1, unique_by=lambda found: found.name)

@@ -26,11 +26,11 @@ from bench.runs.document import RunDocument
 from bench.runs.experiments import Scaling, Tuning
 from bench.runs.files import describe_files, seal_of
 from bench.runs.launches import DoubleRecord
-from bench.seams import discover
+from bench.seams import discover, switching
 from bench.sites.hosts.engine import engine_of
 from bench.verbs import run, scale, together, tune
 
-FOUND = tuple(discover.load(*discover.resolve(name)) for name in ("single", "ddp"))
+FOUND = tuple(switching.load(*discover.resolve(name)) for name in ("single", "ddp"))
 REQUEST = request_for(FOUND, launches=2, diagnose=True)
 
 

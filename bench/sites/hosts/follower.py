@@ -21,7 +21,8 @@ from bench.core.records import Host, Job, Meet, Training, job_from_json
 from bench.machine.lock import acquire
 from bench.machine.sample import Sampler
 from bench.runs.files import LOG_LIMIT_BYTES, sha256, shorten
-from bench.seams.discover import STRATEGY, SWITCH, WORKLOAD, Kind, names
+from bench.seams.discover import STRATEGY, SWITCH, WORKLOAD, names
+from bench.seams.execute import Kind
 from bench.seams.site import Elsewhere, Event, LaunchInterrupted, Outcome
 from bench.sites.hosts.address import addresses_here
 from bench.sites.hosts.engine import Started, secret_of

@@ -17,7 +17,7 @@ from bench.core.codec import Damaged
 from bench.core.errors import HostError, RequestError
 from bench.core.records import Host, Job, Meet, Training, job_to_json
 from bench.runs.files import sha256
-from bench.seams.discover import Kind
+from bench.seams.execute import Kind
 from bench.seams.site import Elsewhere, Event, LaunchInterrupted, Outcome
 from bench.sites.hosts.address import addresses_here
 from bench.sites.hosts.line import Gone, Message

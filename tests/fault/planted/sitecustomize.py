@@ -135,9 +135,9 @@ def _in_rank():
 
 
 def _in_host():
-    host = sys.modules.get("bench.worker.host")
-    if host is not None:
-        host.FEWEST_STARTUP_S = IMPATIENCE_S
+    supervisor = sys.modules.get("bench.worker.supervisor")
+    if supervisor is not None:
+        supervisor.FEWEST_STARTUP_S = IMPATIENCE_S
 
 
 if "BENCH_TEST_FAULT" in os.environ:
