@@ -11,7 +11,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import chain, product
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -25,9 +25,9 @@ from bench.experiments.lab import Finished, Lab, opened, recorded
 from bench.experiments.launch import Performed, perform
 from bench.experiments.plan import Request, one_round
 from bench.experiments.plan.race import Race
-from bench.experiments.plan.tuning import FEWEST_FINAL, FINAL_LAUNCHES, Search, finalists, leanest, next_switches
+from bench.experiments.plan.tuning import FEWEST_FINAL, FINAL_LAUNCHES, finalists, leanest, next_switches
 from bench.runs.document import RunDocument
-from bench.runs.experiments import Candidate, Numerics, Tuning
+from bench.runs.experiments import Candidate, Numerics, Search, Tuning
 from bench.runs.frames import RankSteps
 from bench.runs.launches import LaunchRecord
 from bench.seams import discover, switching
@@ -178,8 +178,7 @@ class _Hunt:
         self.before_s = before.spent_s if before else 0.0
         for raced in _recorded(self.lab):
             self.recorded[raced.record.scenario].append(raced)
-        asked = {name: getattr(search, name) for name in ("budget_s", "memory_limit_mib", "floor", "allow", "baseline")}
-        asked["asked"] = tuple(found.name for found in self.lab.scenarios)
+        asked = asdict(search) | {"asked": tuple(found.name for found in self.lab.scenarios)}
         self.lab.writer.note(replace(before, **asked) if before else Tuning(**asked))
         self._enter(self.lab.scenarios)
         self._note(None)
