@@ -45,7 +45,10 @@ class RunWriter:
     """A run folder that is being written. A launch's rows are on disk when :meth:`add` or its like returns."""
 
     def __init__(self, out: str, about: parts.RunDocument) -> None:
-        self.id = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{secrets.token_hex(4)}"
+        began = (
+            re.sub("[-:]", "", about.start.utc) if about.start.utc else time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+        )
+        self.id = f"{began}-{secrets.token_hex(4)}"
         self.path = os.path.join(os.path.abspath(out), self.id)
         self._document = self._noted = replace(about, run=self.id)
         self._tables: dict[str, list[pa.Table]] = {name: [] for name in COLUMNS}

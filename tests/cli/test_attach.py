@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -73,6 +74,8 @@ def test_a_script_is_measured_as_it_is(attach: Any, bench: Bench) -> None:
     assert {one.code for one in document.validity} >= {"input-bound", "few launches"}
     assert document.parity[0].reason == "it was attached: nothing is known of its numerics"
     assert "bench: single (no wrapper · torch O1 bf16): 16 steps, median" in err
+    assert re.search(r"p95 [\d.]+, [\d,.]+ ex/s, [\d,]+ MiB at most\n", err), err
+    assert document.run.startswith(re.sub("[-:]", "", document.start.utc)), "it is called by its start"
     code, page, _ = bench("report", "latest")
     assert code == 0 and "a step takes" in page and "raise num_workers" in page
     written = Path("reports/index.html").read_text()
