@@ -9,9 +9,10 @@ import sys
 HELP = """\
 usage: python -m bench VERB [OPTIONS]
 
-Measure one training step of ResNet-101 under DataParallel, torch DDP, apex DDP
-and AMP levels O1-O3, on the GPUs you choose or on the CPU: every step of every
-rank, the memory of every process, tables and plots.
+Which way of training in data parallel and in mixed precision is fastest here,
+what does it cost in memory and energy, and does it still train the same model?
+bench measures that on the GPUs you choose or on the CPU, for your own model or
+for ResNet-101: DDP, FSDP2, ZeRO-1, DataParallel, apex DDP, AMP levels O1-O3.
 
 verbs:
   list      every scenario, what it is, and whether it can run here

@@ -100,6 +100,7 @@ class RunProgress:
         self._scenario, self._doing, self._phase = "", "measuring", ""
         self._step, self._of = 0, steps
         self._recent: list[tuple[float, int]] = []
+        self._first: tuple[float, int] | None = None
         self._last_line = 0.0
 
     @property
@@ -151,7 +152,7 @@ class RunProgress:
         self._scenario, self._doing, self._phase, self._step, self._of = name, doing, "starting", 0, self.steps
         if name in self._coming:
             self._coming.remove(name)
-        self._recent = []
+        self._recent, self._first = [], None
         self._began = self._last_line = self._since = time.monotonic()
         self._show()
 
@@ -171,6 +172,7 @@ class RunProgress:
         elif self._phase != PHASE_WORDS["probe"]:  # whose steps are none of those that were asked for
             self._step, self._of = event["step"], event["of"]
             self._recent = [*self._recent[-8:], (time.monotonic(), self._step)]
+            self._first = self._first or self._recent[0]
         self._show()
 
     def end(self, *, status: str, text: str) -> None:
@@ -188,7 +190,10 @@ class RunProgress:
         """From the mean of the launches of the same scenario, else of all; the one in hand goes by its own steps."""
         everything = [seconds for took in self._took_s.values() for seconds in took]
         had_s = time.monotonic() - self._began
-        own_s = had_s * self._of / self._step if self._step else None
+        own_s = None  # until two steps are timed: the first one and the start say nothing of the others
+        if self._first is not None and self._step > self._first[1]:
+            (first_s, first), (last_s, last) = self._first, self._recent[-1]
+            own_s = first_s - self._began + (self._of - first) * (last_s - first_s) / (last - first)
         if own_s is None and not everything:
             return "?"
         usual_s = statistics.mean(everything or [own_s or 0.0])

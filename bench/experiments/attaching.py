@@ -163,7 +163,7 @@ def attach(wanted: Wanted, say: Say) -> Outcome:
     uuids = tuple(gpu.uuid for gpu in gpus)
     with acquire(uuids, wait=wanted.wait, say=say) as locks:
         foreign.refuse(gpus, uuids, force=wanted.force)
-        here, begin = machine.describe(gpus, left_out), machine.state()
+        here, begin, began = machine.describe(gpus, left_out), machine.state(), time.gmtime()
         writer: RunWriter | None = None
         why = None
         for launch in range(wanted.launches):
@@ -175,7 +175,7 @@ def attach(wanted: Wanted, say: Say) -> Outcome:
                 why = _why_nothing(done, ranks)
                 break
             if writer is None:
-                writer = RunWriter(wanted.out, _document(wanted, ranks, here, begin, uuids))
+                writer = RunWriter(wanted.out, _document(wanted, ranks, here, begin, uuids), began)
             _add(writer, done, ranks, left)
             if done.code or done.interrupted:
                 break

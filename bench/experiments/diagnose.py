@@ -9,6 +9,7 @@ from bench.experiments.lab import Lab
 from bench.experiments.launch import Performed, perform, where_to_look
 from bench.experiments.plan import diagnostic
 from bench.experiments.rows import Results, Rows
+from bench.runs.document import RunDocument
 from bench.runs.experiments import NO_NCCL, Diagnosis, DiagnosticRecord, Look, MemoryForecast, NcclPath, Profile
 from bench.seams.discover import Found
 from bench.seams.experiment import Experiment
@@ -48,10 +49,25 @@ def diagnostic_rows(job: Job, results: Results, partial: Results) -> dict[str, R
     return {"diagnostics": rows}
 
 
+def sentences(document: RunDocument) -> list[str]:
+    """What the profiled steps of each scenario are spent on first of all, and where the traces are."""
+    said, traces = [], list[str]()
+    for one in document.begun(Diagnosis).launches:
+        for look in one.looks[:1]:
+            largest = max(look.profile.categories, key=look.profile.categories.__getitem__)
+            share = look.profile.categories[largest] / (sum(look.profile.categories.values()) or 1.0)
+            said.append(f"{one.scenario} {100 * share:.0f} % on {largest}")
+        traces += [look.profile.trace for look in one.looks if look.profile.trace]
+    lines = [f"Profiled steps spend most on one thing: {'; '.join(said)} (the page has all)."] if said else []
+    where = os.path.dirname(traces[0]) if traces else ""
+    return [*lines, *([f"Traces for ui.perfetto.dev: {where} ({len(traces)} files)"] if traces else [])]
+
+
 EXPERIMENT = Experiment(
     record=Diagnosis,
     rounds=lambda request, strategy: int(request.diagnose),
     launch=launch,
     launches="with a profiler",
     order=1,
+    sentences=sentences,
 )

@@ -3,6 +3,7 @@
 import errno
 import os
 import secrets
+import shlex
 import shutil
 import sys
 import time
@@ -326,13 +327,22 @@ def _sealed(writer: RunWriter, site: Connected) -> Iterator[None]:
                 writer.finish(complete=False, end=State(**machine.state()))
                 if isinstance(error, HostError):
                     raise
-                raise Interrupted(f"interrupted; what was done is in {writer.path}") from error
+                raise Interrupted(f"interrupted; what was done is in {writer.path}{_go_on(writer)}") from error
     except OSError as error:
         problem = f"{error.filename or writer.path} cannot be written: {error.strerror or error}"
         if error.errno in (errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM):
             problem = f"{writer.path} is unfinished: {error.strerror}"
         go_on = f"go on with --resume {os.path.basename(writer.path)}"
         raise BenchError(f"{problem}; {remedy_of(problem) or 'make room'} and {go_on}") from error
+
+
+def _go_on(writer: RunWriter) -> str:
+    """The command that goes on with an interrupted run; empty for one that cannot be resumed."""
+    document, out = writer.document, os.path.dirname(writer.path)
+    if any(experiments()[name].no_resume for name in document.experiments) or not document.command:
+        return ""
+    where = "" if out == os.path.abspath("results") else f" --out {shlex.quote(out)}"
+    return f"; go on with: python -m bench {document.command[0]} --resume {writer.id}{where}"
 
 
 def _keep_log(site: Connected, writer: RunWriter) -> None:

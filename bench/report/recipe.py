@@ -150,6 +150,7 @@ def _values(document: RunDocument, launch: LaunchRecord, recipe: Recipe, parts: 
     in_memory, real, collates = work.workers is None, work.data is not None, "collate" in _defined(_file(document))
     half = f"torch.{next((one for one in ran.compute_dtypes if one in HALVES.values()), HALVES[HALF_ON['cpu']])}"
     half_weights = level in ("O2", "O3")
+    around = {"before_step", "after_step", "schedule"} & _defined(_file(document)) if own is None else set()
     scaled = ran.scaler is not None and ran.scaler["dynamic"]
     momentum = ran.optimizer.endswith(".SGD") and bool((ran.optimizer_settings or {}).get("momentum"))
     from_data = ["DataLoader", "DistributedSampler", "default_collate"]
@@ -197,6 +198,8 @@ def _values(document: RunDocument, launch: LaunchRecord, recipe: Recipe, parts: 
         "precision": level,
         "half": half,
         "half_weights": half_weights,
+        "around": around,
+        "masters_view": level == "O2" and around & {"before_step", "after_step"},
         "scaled": scaled,
         "module": _module(recipe, work.device),
         "zero_momentum": momentum and ran.optimizer_fused,

@@ -21,6 +21,9 @@ MARKS = 40
 
 SPENT = {
     "convolutions": "convolutions",
+    "matrix products": "matrix-products",
+    "attention": "attention",
+    "layer norm": "layer-norm",
     "batch norm": "batch-norm",
     "casts": "casts",
     "loss scaling": "loss-scaling",

@@ -44,8 +44,9 @@ REWRITTEN_AT = 0.1
 class RunWriter:
     """A run folder that is being written. A launch's rows are on disk when :meth:`add` or its like returns."""
 
-    def __init__(self, out: str, about: parts.RunDocument) -> None:
-        self.id = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{secrets.token_hex(4)}"
+    def __init__(self, out: str, about: parts.RunDocument, began: time.struct_time | None = None) -> None:
+        """``began``: when the run did, in UTC, if that is not now."""
+        self.id = f"{time.strftime('%Y%m%dT%H%M%SZ', began or time.gmtime())}-{secrets.token_hex(4)}"
         self.path = os.path.join(os.path.abspath(out), self.id)
         self._document = self._noted = replace(about, run=self.id)
         self._tables: dict[str, list[pa.Table]] = {name: [] for name in COLUMNS}

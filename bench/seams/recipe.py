@@ -33,7 +33,7 @@ class Recipe:
     there is one. ``batch``: what is done to ``batch`` in each step. ``after_step``: what is done after each step of the
     optimizer.
 
-    ``gather``: makes ``held``, a dict of what a checkpoint has of the weights and of the optimizer; every rank runs it.
+    ``gather``: makes ``saved``, a dict of what a checkpoint has of weights and optimizer; every rank runs it.
     ``restore``: takes it from there. ``per_rank``: whether ranks differ, so that each has a checkpoint.
     ``note``: what a reader of the script should know.
     """
@@ -52,8 +52,8 @@ class Recipe:
     quiet: str = ""
     batch: str = ""
     after_step: str = ""
-    gather: str = 'held = {"model": net.state_dict(), "optimizer": updates.state_dict()}'
-    restore: str = 'net.load_state_dict(held["model"])\nupdates.load_state_dict(held["optimizer"])'
+    gather: str = 'saved = {"model": net.state_dict(), "optimizer": updates.state_dict()}'
+    restore: str = 'net.load_state_dict(saved["model"])\nupdates.load_state_dict(saved["optimizer"])'
     per_rank: bool = False
     note: str = ""
 

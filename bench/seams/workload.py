@@ -89,7 +89,8 @@ class Workload:
                 raise ValueError(f"{name}={default!r} does not have one value each for cpu and cuda")
         for name in self.settings:
             if not isinstance(name, str) or not name.isidentifier() or name in taken:
-                raise ValueError(f"settings: {name!r} is not a name that is free; choose another")
+                what = f"settings: {name!r} is not a name that is free; choose another"
+                raise ValueError(f"{what} (taken: {', '.join(sorted(taken))})")
         for device in DEVICES:
             each = self.units_in(self.settings_on(device))
             if type(each) is not int or each < 1:

@@ -34,7 +34,7 @@ def recipe(period=4):
         wrap=f"averager = PeriodicModelAverager(period={period!r})",
         optimizer='weights = dict.fromkeys([*net.parameters(), *updates.param_groups[0]["params"]])  # masters, too',
         after_step='averager.average_parameters([{"params": list(weights)}])',
-        gather='held = {"model": net.state_dict(), "optimizer": updates.state_dict(), "averager": averager.step}',
-        restore=f'{Recipe().restore}\naverager.step = held["averager"]',
+        gather='saved = {"model": net.state_dict(), "optimizer": updates.state_dict(), "averager": averager.step}',
+        restore=f'{Recipe().restore}\naverager.step = saved["averager"]',
         per_rank=True,
     )

@@ -63,9 +63,9 @@ fully_shard(net, reshard_after_forward={reshard!r})""",
         gather="""\
 how = state_dict.StateDictOptions(full_state_dict=True, cpu_offload=True)
 whole = state_dict.get_state_dict(net, updates, options=how)
-held = {"model": whole[0], "optimizer": whole[1]}""",
+saved = {"model": whole[0], "optimizer": whole[1]}""",
         restore="""\
 how = state_dict.StateDictOptions(full_state_dict=True)
-weights, state = held["model"], held["optimizer"]
+weights, state = saved["model"], saved["optimizer"]
 state_dict.set_state_dict(net, updates, model_state_dict=weights, optim_state_dict=state, options=how)""",
     )

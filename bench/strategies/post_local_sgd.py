@@ -49,9 +49,9 @@ module.register_comm_hook(state, post_localSGD_hook)""",
         optimizer='weights = dict.fromkeys([*net.parameters(), *updates.param_groups[0]["params"]])  # masters, too',
         after_step='averager.average_parameters([{"params": list(weights)}])',
         gather="""\
-held = {"model": net.state_dict(), "optimizer": updates.state_dict()}
-held |= {"averager": averager.step, "hook": state.iter}""",
+saved = {"model": net.state_dict(), "optimizer": updates.state_dict()}
+saved |= {"averager": averager.step, "hook": state.iter}""",
         restore=f"""{Recipe().restore}
-averager.step, state.iter = held["averager"], held["hook"]""",
+averager.step, state.iter = saved["averager"], saved["hook"]""",
         per_rank=True,
     )

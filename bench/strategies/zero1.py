@@ -40,5 +40,5 @@ own = {name: updates.defaults[name] for name in signature(type(updates)).paramet
 updates = ZeroRedundancyOptimizer(updates.param_groups, type(updates), **own)""",
         gather="""\
 updates.consolidate_state_dict(to=0)
-held = {"model": net.state_dict(), "optimizer": updates.state_dict() if rank == 0 else {}}""",
+saved = {"model": net.state_dict(), "optimizer": updates.state_dict() if rank == 0 else {}}""",
     )

@@ -34,5 +34,5 @@ def recipe(switches):
     return Recipe(
         model='nhwc: Any = {"memory_format": torch.channels_last}\nnet = net.to(**nhwc)',
         batch="batch = tree_map_only("
-        "torch.Tensor, lambda one: one.contiguous(**nhwc) if one.dim() == 4 else one, batch)",
+        "torch.Tensor, lambda item: item.contiguous(**nhwc) if item.dim() == 4 else item, batch)",
     )

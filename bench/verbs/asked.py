@@ -94,7 +94,7 @@ def add_work(parser: Parser, *, usual_set: str | None = None, usual: str | None 
     where.add_argument("--force", action="store_true", help="also on GPUs that others are using")
     where.add_argument("--wait", action="store_true", help="queue while another run has the GPUs or the CPU")
     where.add_argument("--fresh", action="store_true", help="a new interpreter for every rank instead of forks")
-    limit = "end a launch that makes no step for S seconds"
+    limit = "end a launch that makes no step for S seconds, or no first step for 4 times that and at least 30"
     where.add_argument("--stall-timeout", type=seconds, metavar="S", default=30.0, help=limit)
 
 

@@ -83,6 +83,8 @@ def _lines(outcome: "Outcome") -> list[str]:
     run = Analysed.of(outcome.run)
     document, attached = run.document, run.document.of(Attached)
     assert attached is not None
+    unit, known = document.workload.unit_short, document.workload.units
+    peaks = dict(zip(run.peaks["launch"], run.peaks["peak_total_mib"], strict=True))
     lines = []
     for launch, about in zip(document.launches, attached.launches, strict=True):
         name = f"{launch.scenario} ({what_ran(launch.effective)})"
@@ -92,7 +94,10 @@ def _lines(outcome: "Outcome") -> list[str]:
         else:
             (row,) = run.figures.frame[run.figures.frame["launch"] == launch.launch].to_dict("records")
             times = f"median {row['median_ms']:.4g} ms, mean {row['mean_ms']:.4g}, p95 {row['p95_ms']:.4g}"
-            lines.append(f"bench: {name}: {count(row['measured'], 'step')}{ranks}, {times}")
+            rate = f", {1000 * known / row['mean_ms']:,.1f} {unit}/s" if known else ""
+            peak = peaks.get(launch.launch)
+            memory = f", {peak:,.0f} MiB at most" if peak is not None and peak == peak else ""
+            lines.append(f"bench: {name}: {count(row['measured'], 'step')}{ranks}, {times}{rate}{memory}")
         lines += [f"bench: left out: {one}" for one in about.left_out]
     if outcome.why:
         lines.append(f"bench: nothing was recorded of launch {len(document.launches)}: {outcome.why}")

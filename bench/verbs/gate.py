@@ -8,9 +8,9 @@ from bench.analyse.history import nights
 from bench.console import columns, count, passing, tell
 from bench.core.errors import NotComparable, RequestError, closest
 from bench.runs.files import check_file, unwritable, utf8, write_atomically
-from bench.runs.names import find
+from bench.runs.names import find, last_finished
 from bench.verbs import thresholds
-from bench.verbs.options import Parser, called, print_json, scenario_names
+from bench.verbs.options import DEFAULT_OUT, Parser, called, print_json, scenario_names
 
 if TYPE_CHECKING:
     import argparse
@@ -65,7 +65,8 @@ def main(arguments: list[str]) -> int:
     against.add_argument("--history", metavar="DIR", help="the folder that holds the nights; NEW may be among them")
     against.add_argument("--baseline", metavar="RUN", help="a single run instead")
     parser.add_argument("--scenario", metavar="NAME[,NAME...]", help="only these (default: all of NEW and of the base)")
-    parser.add_argument("--results", default="results", metavar="DIR", help="where run ids are (default: results)")
+    where = "where run ids are (default: results; 'latest' with --history: there)"
+    parser.add_argument("--results", metavar="DIR", help=where)
     thresholds.add_options(parser)
     parser.add_argument("--junit", metavar="FILE", help="write a test case for each scenario and metric")
     parser.add_argument("--markdown", metavar="FILE", help="write a summary for the page of a job")
@@ -97,18 +98,24 @@ def _judged(options: "argparse.Namespace", rule: "Rule") -> "Outcome":
     only = scenario_names(options.scenario)
     new = nights.read_one(_found(options))
     if options.baseline is not None:
-        base = nights.read_one(find(options.baseline, options.results, "--baseline"), "--baseline")
+        base = nights.read_one(find(options.baseline, options.results or DEFAULT_OUT, "--baseline"), "--baseline")
         return _against_one(new, base, rule, only)
     return _against_history(new, nights.read(options.history), options.history, rule, only)
 
 
 def _found(options: "argparse.Namespace") -> str:
-    """The folder of the run: among the results, or else in the history by its id."""
+    """The folder of the run: among the results, or else in the history by its id; ``latest`` is the last finished one
+    of the history, unless --results is given."""
+    if options.run == "latest" and options.history is not None and options.results is None:
+        last = last_finished(options.history)
+        if last is not None:
+            tell(f"note: 'latest' is {last}", file=sys.stderr)
+            return last
     if options.run not in ("", "latest") and options.history is not None:
         inside: str = os.path.join(options.history, options.run)
-        if not os.path.isdir(os.path.join(options.results, options.run)) and os.path.isdir(inside):
+        if not os.path.isdir(os.path.join(options.results or DEFAULT_OUT, options.run)) and os.path.isdir(inside):
             return inside
-    return find(options.run, options.results)
+    return find(options.run, options.results or DEFAULT_OUT)
 
 
 def _against_one(new: nights.Night, old: nights.Night, rule: "Rule", only: list[str] | None) -> "Outcome":

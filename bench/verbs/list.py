@@ -11,6 +11,9 @@ from bench.seams import discover, switching
 from bench.seams.obstacle import obstacle
 from bench.verbs.options import Parser, check_apex, print_json
 
+RANKS = 2
+"""On the CPU, by default."""
+
 DESCRIPTION = """\
 Every scenario, what it is, and whether it can run on this machine and if not why; then switches, workloads, strategies
 and sites.
@@ -41,6 +44,7 @@ def main(arguments: list[str]) -> int:
             continue
         scenario = found.scenario
         reason = obstacle(found, device=device, impl=options.impl, apex_path=options.apex)
+        reason = reason or found.strategy.obstacle(device, len(gpus) if device == "cuda" else RANKS)
         scenarios.append(
             {
                 "name": name,

@@ -196,7 +196,14 @@ def _show(
         *_how_precise(done.document.of(IntervalTargetRecord)),
         *(_where_time_went(finished) if options.verbose and finished.spent else ()),
         "",
-        _next_steps(request, scenarios, finished.path, finished.failed, more_wanted(done.document, table)),
+        _next_steps(
+            request,
+            scenarios,
+            finished.path,
+            finished.failed,
+            more_wanted(done.document, table),
+            bool(done.document.good),
+        ),
     )
     if scenarios is None:
         name = os.path.basename(finished.path)
@@ -295,13 +302,21 @@ def _how_precise(asked: IntervalTargetRecord | None) -> list[str]:
 
 
 def _next_steps(
-    request: Request, scenarios: tuple[Found, ...] | None, path: str, failed: int, more: int | None = None
+    request: Request,
+    scenarios: tuple[Found, ...] | None,
+    path: str,
+    failed: int,
+    more: int | None = None,
+    measured: bool = True,
 ) -> str:
-    """``more``: about how many more launches of each scenario would show a small difference."""
+    """``more``: about how many more launches of each scenario would show a small difference. ``measured``: whether any
+    launch ended well."""
     lines = [f"Run folder: {place(path)}"]
     if failed:
         lines.append(f"{count(failed, 'launch', 'launches')} failed: what was printed is in {place(path)}/logs")
     lines.append(f"Next: python -m bench report {called(path)}")
+    if not measured:
+        return "\n".join(lines)
     if request.launches < FEWEST_LAUNCHES:
         again = None if scenarios is None else _again(request, scenarios, path)
         few = f"{request.launches} launches show little of" if request.launches > 1 else "One launch cannot show"

@@ -34,10 +34,20 @@ Report = Callable[..., Tick]
 FEWEST_PAIRS, MOST_PAIRS = 4, 20
 PROFILED_STEPS = 3
 
+ATTENTIONS = ("flash_attention", "flash_attention_for_cpu", "efficient_attention", "cudnn_attention")
 CATEGORIES = {
     "casts": ("aten::_to_copy",),
     "loss scaling": ("aten::_amp_foreach_non_finite_check_and_unscale_", "aten::_amp_update_scale_"),
-    "convolutions": ("aten::convolution", "aten::convolution_backward", "aten::linear", "aten::addmm", "aten::mm"),
+    "convolutions": ("aten::convolution", "aten::convolution_backward"),
+    "matrix products": ("aten::linear", "aten::matmul", "aten::addmm", "aten::mm", "aten::bmm", "aten::baddbmm"),
+    "attention": (
+        "aten::scaled_dot_product_attention",
+        *(f"aten::_scaled_dot_product_{kind}{way}" for kind in ATTENTIONS for way in ("", "_backward")),
+    ),
+    "layer norm": (
+        *("aten::layer_norm", "aten::native_layer_norm", "aten::native_layer_norm_backward"),
+        *("aten::rms_norm", "aten::_fused_rms_norm", "aten::_fused_rms_norm_backward"),
+    ),
     "batch norm": (
         *("aten::batch_norm", "aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm"),
         *("aten::native_batch_norm_backward", "aten::cudnn_batch_norm_backward", "aten::batch_norm_backward"),

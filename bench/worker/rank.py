@@ -23,6 +23,7 @@ import torch.distributed as dist
 from bench.core.channel import Channel, die_with_parent
 from bench.core.errors import BenchError
 from bench.core.records import Job, Placement
+from bench.seams import discover
 from bench.seams.execute import line_in
 from bench.worker import (
     cpu,
@@ -285,9 +286,12 @@ def _whole_and_steady(warm: dict[str, float], measured: dict[str, float]) -> dic
 def _about(error: BaseException, job: Job, me: Identity, where: str = "") -> dict[str, Any]:
     """What is reported of an error; of one for want of memory also whose it was, and how much was held."""
     kind, collateral = kind_of(error), _is_collateral(error)
-    line = None if isinstance(error, BenchError) or collateral else line_in(job.workload.file, error)
-    if job.workload.sha256 is not None and line is not None:
-        where += f"{job.workload.file}:{line}: "
+    own = [job.workload.file] if job.workload.sha256 is not None else []
+    own += [job.strategy_file] if os.path.dirname(job.strategy_file) != discover.STRATEGY.folder else []
+    for file in () if isinstance(error, BenchError) or collateral else own:
+        if (line := line_in(file, error)) is not None:
+            where += f"{file}:{line}: "
+            break
     about = {"kind": kind, "reason": where + _one_line(error), "collateral": kind != "oom" and collateral}
     if kind != "oom":
         return about

@@ -74,9 +74,9 @@ def recipe(work):
         imports=("from torch.nn.functional import cross_entropy", "from torchvision import models"),
         example=f"""\
 def example(index: int) -> Any:
-    made = torch.Generator().manual_seed({work.seed!r} * 1_000_003 + index)
-    image = torch.randn(3, {work.image_size!r}, {work.image_size!r}, generator=made)
-    return image, torch.randint({work.classes!r}, (), generator=made)""",
+    generator = torch.Generator().manual_seed({work.seed!r} * 1_000_003 + index)
+    image = torch.randn(3, {work.image_size!r}, {work.image_size!r}, generator=generator)
+    return image, torch.randint({work.classes!r}, (), generator=generator)""",
         model=("models.get_model", repr(work.model), *(f"{name}={value!r}" for name, value in options(work).items())),
         inputs="{batch}[0]",
         loss="cross_entropy({output}, {batch}[1])",

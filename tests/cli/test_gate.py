@@ -352,6 +352,15 @@ def test_wrong_thresholds_in_a_file(gate: Gate, history: Path, content: str, wor
     refused(gate(tonight(history), "--history", history, "--config", "gate.toml"), *words)
 
 
+def test_latest_is_the_last_of_the_history(gate: Gate, history: Path, tmp_path: Path) -> None:
+    """An unfinished run in results/ has nothing to do with it."""
+    path = tonight(history, 1.05)
+    sealed_again(gated.write(tmp_path / "results", gated.digest(20, [gated.usual("ddp", 20, 0, 1.0)])), complete=False)
+    said = gate("latest", "--history", history)
+    assert said.code == 10 and said.out.startswith("Regressed: ddp"), said.err
+    assert said.err == f"note: 'latest' is {path}\n"
+
+
 def refused(said: Said, *words: str) -> None:
     assert (said.code, said.out) == (2, "") and said.err.count("\n") == 1 and "Traceback" not in said.err
     for word in words:
@@ -364,7 +373,7 @@ def refused(said: Said, *words: str) -> None:
         (("{new}",), ("--history", "--baseline", "is required")),
         (("{new}", "--history", "{history}", "--baseline", "{new}"), ("--baseline: not allowed with", "--history")),
         (("absent", "--history", "{history}"), ("RUN: there is no run 'absent'",)),
-        (("latest", "--history", "{history}"), ("RUN: there is no run in results",)),
+        (("latest", "--history", "{history}", "--results", "none"), ("RUN: there is no run in none",)),
         (("{new}", "--history", "absent"), ("--history: there is no folder 'absent'",)),
         (("{new}", "--history", "{new}"), ("--history:", "is a run itself; give the folder")),
         (("{new}", "--baseline", "absent"), ("--baseline: there is no run 'absent'",)),

@@ -76,6 +76,12 @@ def test_all_ten_run_on_the_cpu() -> None:
 
 
 @needs_torch
+def test_what_cannot_run_on_this_host_says_no() -> None:
+    rows = {row["name"]: row for row in listed()["scenarios"]}
+    assert not rows["ddp_two_devices"]["runs_here"] and "two GPUs for each rank" in rows["ddp_two_devices"]["reason"]
+
+
+@needs_torch
 def test_people_see_a_line_for_each(tmp_path: Path) -> None:
     done = bench("list", "--device", "cpu")
     assert (done.returncode, done.stderr) == (0, "")

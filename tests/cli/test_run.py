@@ -169,10 +169,13 @@ def test_a_scenario_that_fails_is_recorded_and_the_others_go_on(run_here: Comman
     assert is_valid(path)
     document = json.loads((path / "run.json").read_text())
     failed, good = document["launches"]
-    assert (failed["status"], failed["reason"], good["status"]) == ("error", "ValueError: planted", "ok")
+    reason = f"{planted}:6: ValueError: planted"
+    assert (failed["status"], failed["reason"], good["status"]) == ("error", reason, "ok")
     log = (path / failed["ranks"][0]["log"]).read_text()
     assert "about to fail" in log and "Traceback" in log
-    assert "planted: error: ValueError: planted" in done.stdout
+    assert f"planted: error: {reason}" in done.stdout and "--profile standard" in done.stdout
+    alone = run_here("run", *SMALL, "--scenario", str(planted), "--iters", "2", "--out", str(tmp_path / "out"))
+    assert alone.returncode == 1 and "--profile standard" not in alone.stdout, "nothing was measured"
 
 
 def test_what_cannot_run_is_unsupported_and_the_others_go_on(run_here: CommandLine, tmp_path: Path) -> None:

@@ -93,7 +93,9 @@ def test_the_search_goes_on_after_an_interruption_and_finds_the_fastest_that_tra
 
     monkeypatch.setattr(tuning, "perform", interrupted)
     monkeypatch.setattr(tuning, "FEWEST_S", 2.0)
-    assert run_here("tune", *asked).returncode == 130
+    cut = run_here("tune", *asked)
+    go_on = f"go on with: python -m bench tune --resume {next((tmp_path / 'out').iterdir()).name} --out {tmp_path}/out"
+    assert cut.returncode == 130 and go_on in cut.stderr, cut.stderr
     first = document_of(tmp_path)
     raced = first["experiments"]["tuning"]
     assert first["complete"] is False and [one["scenario"] for one in raced["launches"]] == launched

@@ -101,7 +101,10 @@ WRONG: dict[str, tuple[Callable[[str], str], tuple[str, ...]]] = {
     "a batch that is none": (replaced('"cpu": 64', '"cpu": 0'), ("global_batch=0", "at least 1")),
     "a batch for half of the devices": (replaced('"cuda": 4096', '"tpu": 1'), ("global_batch=", "cpu and cuda")),
     "a setting of a wrong type": (replaced('"width": 256', '"width": None'), ("width=None", "fix the file")),
-    "a setting that bench has": (replaced('"width": 256', '"seed": 1'), ("'seed'", "choose another")),
+    "a setting that bench has": (
+        replaced('"width": 256', '"seed": 1'),
+        ("'seed'", "choose another", "taken: ", "global_batch"),
+    ),
     "a title of what is not set": (replaced('unit="s', 'title="{depth}", unit="s'), ("title=", "'depth'")),
     "an exception at import": (lambda source: source + "\n1 / 0\n", ("ZeroDivisionError", "fix the file")),
     "no Python": (lambda source: source + "\nx = = 1\n", ("SyntaxError", "fix the file")),

@@ -179,6 +179,22 @@ def test_steps_of_the_probe_are_none_of_those_asked_for(monkeypatch: pytest.Monk
     assert ["checking" in line and "step" not in line and "img" not in line for line in lines[-3:]] == [True] * 3
 
 
+def test_the_first_guess_waits_for_two_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The start and the first step take 20 s, and each of the nine others half a second."""
+    now = [0.0]
+    monkeypatch.setattr("bench.console.time.monotonic", lambda: now[0])
+    progress = RunProgress(Console(quiet=True), steps=10, units=1, unit="x")
+    progress.expect(["a", "a"])
+    progress.begin("a", "measuring", 1)
+    progress.hear({"rank": 0, "event": "phase", "phase": "measure"})
+    left = []
+    for step, at in ((1, 20.0), (2, 20.5), (3, 21.0)):
+        now[0] = at
+        progress.hear({"rank": 0, "event": "step", "step": step, "of": 10})
+        left.append(progress._time_left())
+    assert left == ["?", "28 s", "28 s"], "what is left of this launch, and 24.5 s of the next"
+
+
 @pytest.mark.parametrize(("doing", "shown"), [("measuring", True), ("diagnosing", False)])
 def test_a_rate_is_shown_of_measured_steps_alone(doing: str, shown: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bench.console.PLAIN_INTERVAL_S", 0.0)

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 from collections import Counter
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -23,10 +24,12 @@ from bench.analyse.communication import communication, mean_interval
 from bench.analyse.memory_parts import parts
 from bench.core.codec import encode
 from bench.core.records import DIAGNOSTIC_COLUMNS, PHASES
+from bench.report import verdict_plots
 from bench.report.device_tables import memory_parts_table
 from bench.runs.experiments import Diagnosis
 from bench.runs.reader import Run
 from bench.seams import discover
+from bench.seams.experiment import experiments
 from bench.sites.local import WorkerHost
 from bench.worker import diagnose
 
@@ -190,6 +193,26 @@ def test_the_shares_of_the_profile_are_of_the_step(run: Run) -> None:
         assert set(profile["categories"]) == {*diagnose.CATEGORIES, "other"}
         assert all(value >= 0 for value in profile["categories"].values())
         assert profile["categories"]["convolutions"] > 0 and profile["categories"]["optimizer"] > 0
+
+
+def test_the_terminal_says_the_first_finding_and_where_the_traces_are(run: Run) -> None:
+    first, traces = experiments()["diagnose"].sentences(run.document)
+    assert re.match(r"Profiled steps spend most on one thing: ddp \d+ % on [a-z ]+; apex_ddp \d+ % on ", first)
+    assert traces == f"Traces for ui.perfetto.dev: {run.path}/traces (7 files)"
+
+
+@pytest.mark.parametrize(
+    ("operator", "expected"),
+    [
+        ("aten::convolution", "convolutions"),
+        ("aten::addmm", "matrix products"),
+        ("aten::_scaled_dot_product_flash_attention_for_cpu_backward", "attention"),
+        ("aten::native_layer_norm", "layer norm"),
+    ],
+)
+def test_operators_have_rows_of_their_own(operator: str, expected: str) -> None:
+    event = SimpleNamespace(name=operator, cpu_parent=None)
+    assert diagnose.category(event) == expected and expected in verdict_plots.SPENT
 
 
 def test_on_a_gpu_a_kernel_counts_once_for_the_operator_that_launched_it() -> None:

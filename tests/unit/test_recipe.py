@@ -399,19 +399,58 @@ def trained(host: WorkerHost, tmp_path: Path) -> Trained:
     return check
 
 
-def test_a_script_of_the_users_workload_under_torchrun(host: WorkerHost, tmp_path: Path) -> None:
+AROUND = """
+
+def before_step(model, optimizer):
+    from torch.nn.utils import clip_grad_norm_
+
+    clip_grad_norm_(model.parameters(), 0.1)
+
+
+def after_step(model, optimizer):
+    import torch
+
+    torch._foreach_mul_([weight.data for weight in model.parameters()], 0.9)
+
+
+def schedule(optimizer):
+    from torch.optim.lr_scheduler import ExponentialLR
+
+    return ExponentialLR(optimizer, 0.5)
+"""
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+
+
+@pytest.mark.parametrize(("scenario", "launcher"), [("single", ()), ("ddp_o2", TORCHRUN)])
+def test_a_script_of_the_users_workload(
+    host: WorkerHost, tmp_path: Path, scenario: str, launcher: tuple[str, ...]
+) -> None:
+    """With what it does around a step, over a checkpoint, and without a warning of torch."""
     file = tmp_path / "mlp.py"
-    file.write_text(MLP)
+    file.write_text(MLP + AROUND)
     found = discover.load_workload("mlp", str(file))
     task = found.task("cpu", found.workload.settings_on("cpu"))
-    run = Analysed.of(measured(host, tmp_path, ("ddp_o2",), iters=3, parity=False, task=task))
-    (tmp_path / "train.py").write_text(script(run, "ddp_o2"))
+    run = Analysed.of(measured(host, tmp_path, (scenario,), iters=4, parity=False, task=task))
+    (tmp_path / "script").mkdir()
+    (tmp_path / "script" / "train.py").write_text(script(run, scenario))
+    check_style(tmp_path / "script")
     steps = run.steps.groupby("step")["loss"].mean()
-    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [*start, str(tmp_path / "train.py"), "--steps", str(len(steps)), "--log-every", "1"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert losses_in(done.stdout) == pytest.approx(list(steps), rel=1e-6)
+    command = [
+        sys.executable,
+        *launcher,
+        str(tmp_path / "script" / "train.py"),
+        "--log-every",
+        "1",
+        "--checkpoint",
+        "it.pt",
+    ]
+    losses = []
+    for last in (2, len(steps)):
+        more = (*command, "--steps", str(last))
+        done = subprocess.run(more, capture_output=True, text=True, check=False, cwd=tmp_path)
+        assert done.returncode == 0 and "UserWarning" not in done.stderr, done.stderr
+        losses += losses_in(done.stdout)
+    assert losses == pytest.approx(list(steps), rel=1e-6)
 
 
 @pytest.mark.slow
