@@ -159,10 +159,10 @@ class Acceptance:
         several = len(self.gpus) > 1
         counts = ",".join(str(number) for number in (1, 2, 4, 8, 16) if number <= len(self.gpus))
         ten = [*DEFAULT, *(["ddp_untuned"] if several else [])]
-        script, more = self.path("recipe.py"), self.found("more").get("path", "")
+        script, more = self.path("recipe.py"), self.found("more")
         ranks = len(self.gpus) or 2
         train = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), script, "--steps", "20"]
-        unmade = None if more else "there is no run of the other strategies yet"
+        unmade = None if more.get("complete") else "the run of the other strategies is not complete"
         doctor = ["-m", "bench", "doctor", "--json", *self.apex, *(["--bandwidth"] if several else [])]
         made = [
             Item("doctor", "bench doctor", 12.0, doctor, self.doctor),
@@ -176,7 +176,7 @@ class Acceptance:
                 60.0,
                 train,
                 partial(self.passes, "recipe"),
-                first=["-m", "bench", "recipe", more, "--scenario", "fsdp2", "--out", script],
+                first=["-m", "bench", "recipe", more.get("path", ""), "--scenario", "fsdp2", "--out", script],
                 missing=unmade,
             ),
             self.verb("attach", "attach on that recipe", 60.0, unmade, "--json", "--", sys.executable, *train),

@@ -286,8 +286,7 @@ def test_calls_go_on_until_all_is_done(call: Pack) -> None:
     done: list[str] = []
     code = 12
     while code and len(done) <= len(EVERYTHING):
-        code = call()
-        done += call.commands
+        code, done = call(), [*done, *call.commands]
         assert code == (12 if any("left for the next call" in why for why in call.why().values()) else 0)
     assert done == list(EVERYTHING), "each of them once, in order"
     page = (call.out / "acceptance.md").read_text()
@@ -313,11 +312,12 @@ def test_what_was_ended_is_tried_again_a_few_times(pack: Any, call: Pack) -> Non
         one = json.loads((call.out / "items" / "batch.json").read_text())
         return one["over"], one["tries"], "call again" in one["checks"][-1]["why"]
 
-    call.answers["batch"] = command_said(pack, {}, code=-2, ended=True)
+    call.answers["batch"] = call.answers["more"] = command_said(pack, {}, code=-2, ended=True)
     assert call("--items", "batch") == 12 and record() == (False, 1, True)
     for _ in range(3):
         call("--budget", "2h")
     assert record() == (True, 3, False)
+    assert call.why()["recipe"] == call.why()["attach"] == "the run of the other strategies is not complete"
 
 
 def test_what_is_refused_is_done_by_a_later_call(pack: Any, call: Pack) -> None:
