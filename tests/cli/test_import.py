@@ -222,6 +222,7 @@ def test_an_imported_run_has_no_page_and_is_not_resumed(bench: Bench) -> None:
         assert said in err
 
 
+TWO = ("--model", "resnet18", "--world-size", "2")
 CASES: dict[str, tuple[str, str, tuple[str, ...], str]] = {
     "empty": ("t.csv", "", (), "t.csv is empty"),
     "heading alone": ("t.csv", "step_ms\n", (), "has a heading and no step"),
@@ -255,6 +256,8 @@ CASES: dict[str, tuple[str, str, tuple[str, ...], str]] = {
     "no JSON": ("t.json", '{"benchmark_results": ', (), "t.json is not JSON"),
     "other JSON": ("t.json", '{"a": 1}', (), "the document has no 'benchmark_results'"),
     "list": ("t.json", "[1, 2]", (), "the document has no 'benchmark_results'"),
+    "a version that is none": ("t.json", json.dumps(pytorch(pytorch_version={})), TWO, "versions['torch']"),
+    "a long name": ("t.csv", f"step_ms,scenario\n1,{'a' * 256}\n", (), "at most 255 characters"),
     "no results": ("t.json", json.dumps(pytorch(benchmark_results=[])), (), "not a list with something in it"),
 }
 
