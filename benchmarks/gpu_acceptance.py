@@ -40,7 +40,7 @@ from bench import machine
 from bench.core.channel import die_with_parent
 from bench.core.errors import INTERRUPTED, BenchError, RequestError
 from bench.core.records import Gpu
-from bench.machine import foreign, nvml, redact
+from bench.machine import foreign, redact
 from bench.machine.lock import acquire
 from bench.runs.files import check_writable
 from bench.seams.discover import DEFAULT, names
