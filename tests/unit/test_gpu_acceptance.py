@@ -260,7 +260,7 @@ def call(pack: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Pack:
     from bench.runs import check
 
     made = Pack(pack, tmp_path / "out")
-    monkeypatch.setattr(pack.nvml, "list_gpus", lambda: ([A_GPU], None))
+    monkeypatch.setattr("bench.machine.nvml.list_gpus", lambda: ([A_GPU], None))
     monkeypatch.setattr(pack.foreign, "refuse", lambda *about, **more: None)
     monkeypatch.setattr(pack.time, "monotonic", made.clock)
     monkeypatch.setattr(pack.Acceptance, "started", lambda of, *about: made.started(of, *about))
@@ -346,7 +346,7 @@ def test_an_interrupted_run_is_shown_and_resumed(pack: Any, call: Pack) -> None:
 
 
 def test_no_gpu(pack: Any, call: Pack, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(pack.nvml, "list_gpus", lambda: ([], "no driver; install it, or use --device cpu"))
+    monkeypatch.setattr("bench.machine.nvml.list_gpus", lambda: ([], "no driver; install it, or use --device cpu"))
     assert call() == 12 and list(call.commands) == ["doctor"]
     said = capsys.readouterr().err
     assert said.splitlines()[-1] == "gpu_acceptance: --gpus: no NVIDIA GPU can be used: no driver; install it"
@@ -368,7 +368,7 @@ def test_another_gpu_is_refused(
 ) -> None:
     assert call("--items", "doctor") == 12
     for change, code in (({"uuid": "GPU-7"}, 12), ({"name": "NVIDIA Other"}, 2)):
-        monkeypatch.setattr(pack.nvml, "list_gpus", lambda change=change: ([Gpu(**ABOUT_GPU | change)], None))
+        monkeypatch.setattr("bench.machine.nvml.list_gpus", lambda change=change: ([Gpu(**ABOUT_GPU | change)], None))
         capsys.readouterr()
         assert call("--items", "doctor") == code, "a GPU of the same model goes on"
     (line,) = capsys.readouterr().err.splitlines()
@@ -382,8 +382,8 @@ def test_every_strategy_and_switch_is_in_the_pack(pack: Any, repository: Path) -
     on = [one for scenario in found for one in scenario.switches]
     there = {
         "scenarios": {one.base for one in found},
-        "strategies": {one.strategy_name for one in found},
-        "switches": {one.name for one in on},
+        "bench/strategies": {one.strategy_name for one in found},
+        "bench/switches": {one.name for one in on},
     }
     assert there == {folder: {file.stem for file in (repository / folder).glob("*.py")} for folder in there}
     for one in on:
