@@ -171,7 +171,20 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tuning:
+class Search:
+    """What is asked for. ``memory_limit_mib``: of a device, None for what it has. ``floor``: ``same`` or ``half``, the
+    numerics that are good enough. ``allow``: the switches and precision levels to try. ``baseline``: what the gain is
+    counted from."""
+
+    budget_s: Amount
+    memory_limit_mib: Amount | None
+    floor: str
+    allow: Names
+    baseline: Name | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning(Search):
     """What ``bench tune`` did: the launches of its race, which chose the ``finalists``, the winner first.
 
     ``asked``: the candidates that it began with. ``launches`` of the run are fresh ones of the finalists.
@@ -179,11 +192,6 @@ class Tuning:
     """
 
     asked: tuple[Name, ...]
-    budget_s: Amount
-    memory_limit_mib: Amount | None
-    floor: str
-    allow: Names
-    baseline: Name | None
     launches: tuple[LaunchRecord, ...] = ()
     candidates: Mapping[str, Candidate] = field(default_factory=dict)
     finalists: tuple[Name, ...] = ()
