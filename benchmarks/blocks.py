@@ -27,7 +27,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from bench.core.channel import Channel
-from bench.sample import Sampler
+from bench.machine.sample import Sampler
 from bench.seams import Strategy
 from bench.worker import loop
 from bench.worker.beats import Beats

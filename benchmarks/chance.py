@@ -5,8 +5,8 @@
 What bench says about two ways to train is worth what it says where there is nothing to find (A/A) and where something
 was planted. Neither can be asked of a GPU, where the truth is what is looked for. So launches are drawn (normal on
 logarithms, 1 % unless a row says otherwise), and what is done with them is the code that a real run goes through:
-:mod:`bench.analyse.rounds`, :mod:`bench.analyse.comparison`, :mod:`bench.plan.interval_target`,
-:mod:`bench.history.gate`. Each row has its goal; the exit code is 1 where one is missed.
+:mod:`bench.analyse.rounds`, :mod:`bench.analyse.comparison`, :mod:`bench.experiments.plan.interval_target`,
+:mod:`bench.analyse.history.gate`. Each row has its goal; the exit code is 1 where one is missed.
 
 "within error" is a figure that misses its goal by no more than its own 95 % error. "A/A" is the share of runs in which
 any comparison finds a difference that is not there.
@@ -27,12 +27,12 @@ from numpy.typing import NDArray
 from scipy import signal, special, stats
 
 from bench.analyse.comparison import ALIKE, SHOWN, SLOWER, TOO_FEW, Comparison, compare, judged, more_launches
+from bench.analyse.history import gate
+from bench.analyse.history.gate import Base, Judged, Measured, Rule
 from bench.analyse.intervals import Ratio, estimate, ratio_from
 from bench.analyse.rounds import Drifting, Level
 from bench.analyse.steps import per_iteration, per_launch
-from bench.history import gate
-from bench.history.gate import Base, Judged, Measured, Rule
-from bench.plan.interval_target import FIRST_STAGE, IntervalTarget
+from bench.experiments.plan.interval_target import FIRST_STAGE, IntervalTarget
 from bench.runs.frames import RankSteps
 
 SEED = 20261124

@@ -45,6 +45,7 @@ from acceptance import FAILED, FIGURE, NOT_DONE, NOT_HERE, PASSED, Check, Eviden
 from bench import machine
 from bench.core.channel import die_with_parent
 from bench.core.errors import INTERRUPTED, OK, BenchError, RequestError
+from bench.core.records import Gpu
 from bench.machine import foreign, nvml, redact
 from bench.machine.lock import acquire
 from bench.runs.files import check_writable
@@ -150,7 +151,7 @@ class Acceptance:
 
     options: argparse.Namespace
     out: str
-    gpus: tuple[nvml.Gpu, ...] = ()
+    gpus: tuple[Gpu, ...] = ()
     obstacle: str | None = None
     about: dict[str, str] = field(default_factory=dict)
     done: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -590,7 +591,7 @@ def end(process: "subprocess.Popen[bytes]") -> None:
                 process.wait(patience_s)
 
 
-def circumstances(options: argparse.Namespace, gpus: Sequence[nvml.Gpu]) -> dict[str, str]:
+def circumstances(options: argparse.Namespace, gpus: Sequence[Gpu]) -> dict[str, str]:
     """What a reader must know of how it was made, in the order of the page."""
     from importlib.metadata import version
 
@@ -640,7 +641,7 @@ def gone_on(out: str, asked: str, now: dict[str, str]) -> dict[str, str]:
     return before
 
 
-def choose(options: argparse.Namespace) -> tuple[tuple[nvml.Gpu, ...], str | None]:
+def choose(options: argparse.Namespace) -> tuple[tuple[Gpu, ...], str | None]:
     """The chosen GPUs, and in one line why none can be used. Raises :class:`RequestError` for one that is not there."""
     here, why = machine.visible_gpus()
     if not here:

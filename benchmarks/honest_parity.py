@@ -118,7 +118,7 @@ def draw(drawn: random.Random) -> Run:
     batch, ranks = drawn.choice((4, 8)), drawn.choice(("2", "2", "2", "1"))
     pool = [*PLAIN, *HALF, *SWITCHED]
     if model in IMAGES:
-        pool += [f"{name}+channels_last" for name in (*PLAIN, *HALF) if name != "fsdp2"]  # which torch refuses
+        pool += [f"{name}+channels_last" for name in (*PLAIN, *HALF) if name != "fsdp2"]  # which it does not go with
     if batch == 4:
         pool = [name for name in pool if not name.startswith("ddp_accumulate")]
     names = drawn.sample(pool, 3 if model in LARGE else 10)

@@ -19,7 +19,7 @@ from bench import machine
 from bench.console import Console, RunProgress
 from bench.core.channel import Channel
 from bench.core.records import Job
-from bench.plan import Request, launches
+from bench.experiments.plan import Request, launches
 from bench.seams import discover
 from bench.seams.site import Outcome
 from bench.sites.local import WorkerHost

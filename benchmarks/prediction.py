@@ -33,8 +33,8 @@ from bench.analyse.predicted import Predictor
 from bench.core.codec import decode, encode
 from bench.core.records import Host, Job, job_from_json, job_to_json
 from bench.experiments import bandwidth, record
-from bench.plan import Request
-from bench.plan.scaling import Point, bandwidth_at, exchanges_at, measured_at
+from bench.experiments.plan import Request
+from bench.experiments.plan.scaling import Point, bandwidth_at, exchanges_at, measured_at
 from bench.runs.experiments import BandwidthRecord, Exchange, ExchangesRecord
 from bench.seams import discover
 from bench.seams.discover import Found
@@ -277,7 +277,8 @@ def served(names: Sequence[str], folder: Path) -> "Iterator[list[subprocess.Pope
 def serve() -> int:
     """Fork a rank for each line of standard input, a job's file and one for its result; print its exit status."""
     from bench.core.channel import die_with_parent
-    from bench.worker.rank import Identity, execute
+    from bench.worker.plan import Identity
+    from bench.worker.rank import execute
 
     die_with_parent(os.getppid())
     for line in sys.stdin:

@@ -20,8 +20,8 @@ import paired
 from numpy.typing import NDArray
 
 from bench.analyse.intervals import estimate
-from bench.plan.race import Race
-from bench.plan.tuning import FINAL_LAUNCHES, finalists
+from bench.experiments.plan.race import Race
+from bench.experiments.plan.tuning import FINAL_LAUNCHES, finalists
 
 SEED = 20261123
 CANDIDATES, SEARCHES, FAILING = 60, 500, 6

@@ -24,7 +24,7 @@ from bench.cli import main
 from bench.console import Console
 from bench.core.records import Host
 from bench.experiments import lab, pipeline
-from bench.plan import Request, launches
+from bench.experiments.plan import Request, launches
 from bench.runs.reader import Run
 from bench.runs.reader import read as read_run
 from bench.seams import discover, switching
@@ -161,7 +161,7 @@ def executor(host: WorkerHost, where: Path) -> Callable[..., Executed]:
             file = folder / "planted.py"
             file.write_text(textwrap.dedent(scenario))
             scenario = str(file)
-        found = discover.load(*discover.resolve(scenario))
+        found = switching.load(*discover.resolve(scenario))
         job_request = request_for((found,), **(QUICK | changes))
         (planned,) = launches(job_request, (found,), one_host(2, *job_request.devices))
         job = replace(planned.job, logs=str(folder), rendezvous_timeout_s=60.0)

@@ -12,13 +12,15 @@ from typing import Any, Self
 
 import pandas as pd
 
-from bench.analyse import devices
-from bench.analyse.launches import ok_rows
+from bench.analyse import devices, validity
+from bench.analyse.comparison import against_fastest
+from bench.analyse.launches import looked_at, ok_rows
 from bench.analyse.memory import peaks
-from bench.analyse.overview import overview
-from bench.analyse.parity import parity
-from bench.analyse.steps import per_iteration, per_launch, phases_by_launch
+from bench.analyse.parity import UNTRUE, by_scenario, parity
+from bench.analyse.recommendation import of_several_replicas, recommendable
+from bench.analyse.steps import per_iteration, per_launch, phases_by_launch, scenarios, summary
 from bench.analyse.validity import findings
+from bench.runs.experiments import Tuning
 from bench.runs.frames import Iterations, LaunchFigures
 from bench.runs.reader import Run
 
@@ -85,3 +87,51 @@ class Analysed(Run):
         units = self.document.workload.units
         samples, good = ok_rows(self.document, self.device), ok_rows(self.document, self.devices)
         return devices.per_scenario(samples, self.good_iterations, units, good)
+
+
+ENERGY = ("energy_per_1000_j", "energy_per_1000_low_j", "energy_per_1000_high_j")
+
+
+def overview(run: Analysed) -> pd.DataFrame:
+    """The summary of a run (:func:`bench.analyse.steps.summary`) and some columns more.
+
+    ``energy_per_1000_j`` with its interval: as in :func:`bench.analyse.devices.per_scenario`. ``parity``: the
+    gravest of the launches. ``validity``: ``valid``, ``warning`` or ``invalid``; null without a launch that is ``ok``.
+    ``findings``: their codes. ``why_not``: why it cannot be recommended; null for one that can. ``against_fastest``:
+    the verdict of :func:`bench.analyse.comparison.against_fastest` among the :func:`recommendable`, and
+    ``against_fastest_parallel`` among those of them on several replicas; null for the fastest itself and for others.
+    ``*_more``: as from :func:`bench.analyse.comparison.more_launches`.
+    """
+    table, found = summary(run.document, run.figures, run.peaks), run.findings
+    verdict = validity.by_scenario(found, scenarios(run.document))
+    parities = by_scenario(run.parity).set_index("scenario")["verdict"]
+    codes = found.groupby("scenario")["code"].agg(lambda mine: ", ".join(dict.fromkeys(mine)))
+    measured = table["launches_ok"] > 0
+    table["parity"] = table["scenario"].map(parities).where(measured, None)
+    table["validity"] = table["scenario"].map(verdict).where(measured, None)
+    table["findings"] = table["scenario"].map(codes).where(measured, None)
+    table["why_not"] = [_why_not(row, found) for row in table.to_dict("records")]
+    energy, figures = run.energy.set_index("scenario"), run.good_figures
+    for name in ENERGY:
+        table[name] = table["scenario"].map(energy[name]).astype("float64")
+    searched = run.document.of(Tuning) is not None
+    for column, rows in (
+        ("against_fastest", table),
+        ("against_fastest_parallel", of_several_replicas(run.document, table)),
+    ):
+        chosen = recommendable(rows, searched=searched)["scenario"]
+        rivals = against_fastest(figures, chosen, looked_at(run.document))
+        for name, of_rival in ((column, "verdict"), (f"{column}_more", "more")):
+            table[name] = table["scenario"].map(dict(zip(rivals["scenario"], rivals[of_rival], strict=True)))
+    return table
+
+
+def _why_not(row: dict[Any, Any], found: pd.DataFrame) -> str | None:
+    if row["status"] != "ok":
+        return str(row["status"])
+    if row["parity"] in UNTRUE:
+        return str(row["parity"])
+    if row["validity"] == "invalid":
+        grave = found[(found["scenario"] == row["scenario"]) & (found["severity"] == "invalid")]
+        return ", ".join(dict.fromkeys(grave["code"]))
+    return None

@@ -34,8 +34,8 @@ BETTER, WORSE, NEITHER = "better", "worse", "none"
 
 BETWEEN_RUNS = (
     "what changes from one run to the next (heat, a reboot, neighbours) is not in them: where it is 1 %, every fourth "
-    "pair of equal runs differs, and more launches make that worse; take turns in one run (bench attach --base), or "
-    "gate over a history"
+    "pair of equal runs differs, and more launches make that worse; measure both as scenarios of one run, or gate over "
+    "a history"
 )
 
 PAGE_MIB = 2.0  # in which a GPU maps memory

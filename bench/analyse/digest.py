@@ -25,7 +25,7 @@ from bench.analyse.labels import what_ran
 from bench.analyse.launches import LOOKED_AT, ended, joined, looked_at, ok_rows
 from bench.analyse.parity import CANNOT_TELL, by_scenario
 from bench.core.codec import encode
-from bench.machine.nvml import Gpu
+from bench.core.records import Gpu
 from bench.runs.digests import VERSION
 from bench.runs.document import Attached, Imported, RunDocument
 from bench.runs.reader import Run

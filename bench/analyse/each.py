@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.analyse.analysed import Analysed
-from bench.analyse.caveats import listed
 from bench.analyse.intervals import Estimate, estimate
 from bench.analyse.outliers import Scan, scanned
 from bench.analyse.scaling import launch_figures
@@ -61,20 +60,6 @@ def scan_of(run: Analysed) -> Scan:
     if not whole:
         return Scan(slower={}, bound=None, slow=())
     return scanned({name: [of[repeat] for repeat in sorted(whole)] for name, of in rounds.items()})
-
-
-def sentence(run: Analysed) -> str:
-    """Which devices are slow, and the threshold for that."""
-    scan = scan_of(run)
-    if scan.bound is None:
-        return "Whether a device is slow is unknown: too few launches ended well."
-    bound = f"more than {100 * scan.bound:.1f} % slower than the median"
-    if not scan.slow:
-        slowest = max(scan.slower, key=lambda name: scan.slower[name])
-        return f"No device is slow: none is {bound} ({slowest}, the slowest, {100 * scan.slower[slowest]:.1f} %)."
-    named = listed([f"{name} ({100 * scan.slower[name]:.1f} % slower)" for name in scan.slow])
-    verb = "is" if len(scan.slow) == 1 else "are"
-    return f"{named} {verb} slow: among equal devices, one is {bound} in only 5 of 100 scans."
 
 
 def _name(run: Analysed, one: PointRecord) -> str:

@@ -27,7 +27,7 @@ def precision(effective: Effective) -> str:
     implementation = effective.precision_impl
     if implementation == "apex":
         implementation += _in_python(effective)
-    return f"{implementation} {level} {compute}"
+    return f"{implementation} {level} {compute}" + (" by way of fp32" if effective.bf16_by_fp32 else "")
 
 
 def _in_python(effective: Effective) -> str:

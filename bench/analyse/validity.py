@@ -215,7 +215,8 @@ def _checks(launch: LaunchRecord, ran: Effective, document: RunDocument) -> Iter
     if "bfloat16" in ran.compute_dtypes and ran.bf16_instructions is False:
         yield warning(
             code="slow half",
-            text="this CPU has no instructions for bf16, and torch computes it in a slow loop",
+            text="this CPU has no instructions for bf16, and computes it "
+            + ("in fp32, then rounds" if ran.bf16_by_fp32 else "in a slow loop"),
             remedy="read nothing from its speed: measure O1 to O3 on a GPU, or on a CPU with AVX-512",
         )
     for switch, instead in ran.switches.items():
@@ -282,7 +283,7 @@ def _host_bound(launch: LaunchRecord, step_ms: float) -> Iterator[Finding]:
 
 
 def _gpu(checks: Checks, device: str | None) -> Iterator[Finding]:
-    """What the driver and the sampler saw of the GPUs; see ``bench.sample.noticed``."""
+    """What the driver and the sampler saw of the GPUs; see ``bench.machine.sample.noticed``."""
     throttle = checks.throttle
     if throttle and throttle.verdict == "invalid":
         yield invalid(

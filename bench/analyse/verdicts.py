@@ -7,8 +7,8 @@ from typing import Any, TypedDict
 import numpy as np
 import pandas as pd
 
-from bench.analyse.advice import recommendations
 from bench.analyse.analysed import Analysed
+from bench.analyse.recommendation import recommendations
 from bench.core.codec import decode
 from bench.runs.document import Finding, ParityRecord, Recommendation
 from bench.runs.reader import Run

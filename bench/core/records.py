@@ -52,8 +52,9 @@ MEMORY_COLUMNS = {
 }
 """One row per sample, process and device. ``used_mib`` is null with a ``reason`` where it is unknown, never 0.
 
-``source``: ``nvml_pid``, ``nvml_probe``, ``nvml_device_delta`` (see ``bench.sample.attribution``), ``torch_allocator``
-(a peak, not a sample), ``rss`` or ``unavailable``. ``pss_mib``: a CPU rank's proportional set size, seldom taken.
+``source``: ``nvml_pid``, ``nvml_probe``, ``nvml_device_delta`` (see ``bench.machine.sample.attribution``),
+``torch_allocator`` (a peak, not a sample), ``rss`` or ``unavailable``. ``pss_mib``: a CPU rank's proportional set size,
+seldom taken.
 """
 
 MEMORY_SOURCES = ("nvml_pid", "nvml_probe", "nvml_device_delta", "torch_allocator", "rss", "unavailable")
@@ -216,6 +217,23 @@ class Training(Task):
         names = ("file", "title", "unit_short", "data")
         identity = {name: value for name, value in asdict(self).items() if name not in names}
         return hashlib.sha256(canonical_json(identity).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One GPU. ``index``: its place in PCI order, which is what ``--gpus`` counts; None: unknown to the driver.
+
+    ``compute_capability``: such as ``"9.0"``. ``power_limit_w``: the limit in force. ``driver``: the driver's version.
+    """
+
+    index: int
+    uuid: str
+    name: str
+    pci_bus_id: str
+    memory_total_mib: float | None
+    compute_capability: str | None
+    power_limit_w: float | None
+    driver: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

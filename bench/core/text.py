@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Sequence
 
 LEAST = 0.0001
 """What is less of a loss, or per cent, is shown as that."""
@@ -44,3 +45,8 @@ def size_text(size: float) -> str:
         if size >= 1 << power:
             return f"{size / (1 << power):,.4g} {unit}"
     return f"{size:,.0f} B"
+
+
+def listed(names: Sequence[str]) -> str:
+    """``a, b and c``; empty for none."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))

@@ -6,7 +6,6 @@ The recorder (``bench/worker/attached``) is on the command's ``PYTHONPATH``, and
 our standard streams, our terminal, and the signals that we get. What a step is: :data:`STEP`.
 """
 
-import json
 import os
 import resource
 import signal
@@ -15,26 +14,30 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from glob import glob
+from itertools import islice
 from typing import Any
 
 import bench
 from bench import machine
 from bench.core.children import state_and_parent
-from bench.core.codec import decode, encode
-from bench.core.errors import RequestError
+from bench.core.codec import Damaged, decode, encode
+from bench.core.errors import RequestError, described
+from bench.core.files import open_regular, parse_json
 from bench.experiments.lab import judged
 from bench.machine import foreign, redact
 from bench.machine.lock import acquire
+from bench.machine.sample import Sampler
+from bench.machine.sample.noticed import allocator_rows, checks
 from bench.runs import document as stored
+from bench.runs.fields import Amount, Count, Names, Pid
 from bench.runs.files import check_writable, sha256
 from bench.runs.launches import Checks, Effective, Failure, LaunchRecord, RankRecord
 from bench.runs.reader import Run
 from bench.runs.writer import RunWriter
-from bench.sample import Sampler
-from bench.sample.noticed import allocator_rows, checks
 from bench.seams.experiment import Experiment
 
 EXPERIMENT = Experiment(
@@ -57,6 +60,8 @@ FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signa
 SENT_BY_THE_KERNEL = 0x80
 """``si_code`` of Ctrl-C, which the terminal sends to the command, too."""
 LOOK_S = 0.25
+NOTES_BYTES = 1 << 30
+"""Of one process: a step takes some 40."""
 TREE_S = 1.0
 """Between two searches for new ranks, and for new processes."""
 
@@ -76,6 +81,25 @@ class Wanted:
     launches: int = 1
     wait: bool = False
     force: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class About:
+    """Who a process says that it is. ``python``: its version and its executable. ``effective``: what trains there."""
+
+    pid: Pid
+    rank: Count
+    script: str | None
+    python: tuple[str, ...]
+    devices: Names
+    effective: Effective
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    calls: Count
+    others: Mapping[str, Count]
+    allocator: Mapping[str, Amount] | None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -143,7 +167,8 @@ def attach(wanted: Wanted, say: Say) -> Outcome:
         writer: RunWriter | None = None
         why = None
         for launch in range(wanted.launches):
-            with tempfile.TemporaryDirectory(prefix="bench-attach-") as spool:
+            with tempfile.TemporaryDirectory(prefix="bench-attach-", ignore_cleanup_errors=True) as spool:
+                os.chmod(spool, 0o1733)  # the command may run as another user
                 done = _perform(wanted, launch, kind, uuids, spool, locks.descriptors)
             ranks, left = ranks_of(done.notes)
             if not ranks or ranks[0].steps < 1:
@@ -183,7 +208,7 @@ def _perform(
         started_utc=started_utc,
         wall_s=wall_s,
         foreign_cores=max(0.0, machine.busy_s() - _cpu_s() - busy) / wall_s,
-        notes=tuple(read(os.path.join(spool, name)) for name in sorted(watch.files)),
+        notes=(*watch.problems, *(read(path) for path in sorted(glob(os.path.join(spool, "*.jsonl"))))),
         tree=watch.tree,
         memory=memory,
         device=devices,
@@ -248,10 +273,12 @@ class _Watch:
     """Has the sampler watch the ranks as soon as they have begun to step, and the command's other processes."""
 
     def __init__(self, launch: int, scenario: str | None, device: str, gpus: tuple[str, ...], spool: str) -> None:
-        self.files: set[str] = set()
+        self.problems: list[Notes] = []
+        """Why it no longer looks, at most one."""
         self.tree: dict[int, tuple[int, str]] = {}
         """By PID the parent's, and the name."""
         self._launch, self._scenario, self._spool = launch, scenario, spool
+        self._files: set[str] = set()
         self._ranks: dict[int, dict[str, Any]] = {}
         self._watched: set[int] = set()
         self._looked_s = 0.0
@@ -265,22 +292,29 @@ class _Watch:
         self.sampler = Sampler.start(device=device, gpus=gpus, spool=samples, host=os.uname().nodename)
 
     def look(self, command: int) -> None:
-        for name in sorted({name for name in os.listdir(self._spool) if name.endswith(".jsonl")} - self.files):
-            with open(os.path.join(self._spool, name), encoding="utf-8") as file:
-                line = file.readline()
-            if line.endswith("\n"):
-                self.files.add(name)
-                about = json.loads(line).get("begin")
-                if about is not None:
-                    self._ranks[about["pid"]] = about
-                    self._watch_rank(about)
+        """Never raises: the command is waited for, whatever becomes of its notes."""
+        try:
+            if not self.problems:
+                self._look(command)
+        except Exception as error:  # noqa: BLE001
+            self.problems = [Notes(about={}, ran={}, problem=f"the notes cannot be followed ({described(error)})")]
+
+    def _look(self, command: int) -> None:
+        for name in sorted({name for name in os.listdir(self._spool) if name.endswith(".jsonl")} - self._files):
+            notes = read(os.path.join(self._spool, name), lines=1)
+            if notes.about or notes.problem:
+                self._files.add(name)
+            if notes.about and notes.pid not in self._ranks:
+                self._ranks[notes.pid] = notes.about
+                self._watch_rank(notes)
         if self._ranks and time.monotonic() - self._looked_s > TREE_S:
             self._looked_s = time.monotonic()
             self._look_at_tree(command)
 
-    def _watch_rank(self, about: dict[str, Any]) -> None:
-        self._scenario = self._scenario or name_of(about["effective"])
-        if self._device == "cuda" and about["effective"]["device"]["type"] != "cuda":
+    def _watch_rank(self, notes: Notes) -> None:
+        about = notes.about
+        self._scenario = self._scenario or name_of(notes.ran)
+        if self._device == "cuda" and not notes.cuda:
             self.sampler.stop()  # there are GPUs, and it trains on none
             self._sample("cpu", ())
         devices = tuple(about["devices"]) or None
@@ -312,23 +346,42 @@ def name_of(ran: dict[str, Any]) -> str:
     return names.get(ran["label"], "fsdp2" if ran["label"] == "torch FSDP2" else plain)
 
 
-def read(path: str) -> Notes:
-    """What a process noted, up to where it was killed."""
-    notes = Notes(about={}, ran={})
-    with open(path, encoding="utf-8") as file:
-        for line in file:
-            if not line.endswith("\n"):
-                break
-            found = json.loads(line)
-            if "begin" in found:
-                notes.about, notes.ran = found["begin"], found["begin"].pop("effective")
-            notes.ran = found.get("ran", notes.ran)
-            notes.problem = found.get("problem", notes.problem)
-            notes.end = found.get("end", notes.end)
-            notes.marks_ns += found.get("marks_ns", ())
-            notes.waits_ms += found.get("data_ms", ())
-            notes.spans_ms += found.get("cuda_ms", ())
+def read(path: str, lines: int | None = None) -> Notes:
+    """What a process noted in the first ``lines`` (None: all), up to where it was killed or noted what it cannot."""
+    notes, number = Notes(about={}, ran={}), 0
+    written, _, code = os.path.basename(path).removesuffix(".jsonl").partition("-errno-")
+    try:
+        with open_regular(path, limit=NOTES_BYTES) as file:
+            for number, line in enumerate(islice(file, lines), 1):  # noqa: B007
+                if not line.endswith(b"\n"):
+                    break
+                _take(notes, parse_json(line))
+        if notes.marks_ns != sorted(notes.marks_ns) or (notes.about and notes.steps >= max(1, len(notes.marks_ns))):
+            notes.about = {}
+            raise Damaged("are not those of steps", "marks_ns")
+        if code.isdecimal():
+            notes.problem = f"PID {written.partition('-')[0]} could not write its notes: {os.strerror(int(code))}"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        owner = error.strerror if isinstance(error, OSError) else f"{error}, in line {number}"
+        notes.problem = f"{path} is not what the recorder writes, or not readable for this user ({owner})"
     return notes
+
+
+def _take(notes: Notes, found: dict[str, Any]) -> None:
+    """Add a line. Raises what comes of one that the recorder has not written."""
+    about = found.get("begin")
+    ran = found["ran"] if about is None and "ran" in found else about and about["effective"]
+    if about is not None and (len(decode(About, about).python) != 2 or notes.about):
+        raise Damaged("is not that of a process", "begin")
+    if ran is not None and decode(Effective, ran).device["type"]:
+        notes.ran, notes.about = ran, about or notes.about
+    if "problem" in found:
+        notes.problem = decode(str, found["problem"])
+    if "end" in found:
+        notes.end = encode(decode(End, found["end"]))
+    notes.marks_ns += decode(tuple[int, ...], found.get("marks_ns", ()))
+    notes.waits_ms += decode(tuple[float | None, ...], found.get("data_ms", ()))
+    notes.spans_ms += decode(tuple[Amount, ...], found.get("cuda_ms", ()))
 
 
 def ranks_of(notes: Sequence[Notes]) -> tuple[list[Notes], list[str]]:

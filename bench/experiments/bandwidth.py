@@ -9,9 +9,9 @@ from bench.core.codec import decode
 from bench.core.records import Job
 from bench.experiments import lab, record
 from bench.experiments.launch import execute
+from bench.experiments.plan import Request
+from bench.experiments.plan.scaling import bandwidth_at
 from bench.machine.nvml import link_between
-from bench.plan import Request
-from bench.plan.scaling import bandwidth_at
 from bench.runs.experiments import AllReduces, BandwidthRecord, Transport
 from bench.runs.launches import LaunchRecord
 from bench.seams.discover import Found

@@ -13,8 +13,8 @@ from bench.core.records import Host, Training
 from bench.experiments.lab import Finished, Lab, opened
 from bench.experiments.launch import Performed, perform
 from bench.experiments.measure import median_step_ms
-from bench.plan import Planned, Request, one_round
-from bench.plan import batch_search as search
+from bench.experiments.plan import Planned, Request, one_round
+from bench.experiments.plan import batch_search as search
 from bench.runs.experiments import BatchSearch, TryRecord
 from bench.runs.launches import LaunchRecord, RankRecord
 from bench.seams.discover import Found

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from bench.core.errors import RequestError
+from bench.experiments.plan import Request
+from bench.experiments.plan.batch_search import next_batch
+from bench.experiments.plan.tuning import Search
 from bench.experiments.tuning import Searched
-from bench.plan import Request
-from bench.plan.batch_search import next_batch
-from bench.plan.tuning import Search
 from bench.runs.experiments import Tuning
 from bench.seams.discover import Found
 
@@ -53,7 +53,7 @@ def tune_batches(request: Request, candidates: tuple[Found, ...], search: Search
 
 
 def _said(searched: Searched) -> str:
-    from bench.analyse.tuned import nothing_usable
+    from bench.words.tuned import nothing_usable
 
     tuning, times = searched.document.of(Tuning), _times(searched)
     assert tuning is not None

@@ -13,7 +13,7 @@ from bench.core.records import CHECKPOINTS, MOST_CHECKPOINT_STEPS, Checkpoint
 from bench.experiments import record
 from bench.experiments.lab import Lab
 from bench.experiments.launch import Performed, perform, where_to_look
-from bench.plan import job_of
+from bench.experiments.plan import job_of
 from bench.runs.document import RunDocument
 from bench.runs.fields import Amount, Several
 from bench.runs.launches import LaunchRecord

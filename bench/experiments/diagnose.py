@@ -7,8 +7,8 @@ from bench.core.codec import decode
 from bench.core.records import Job
 from bench.experiments.lab import Lab
 from bench.experiments.launch import Performed, perform, where_to_look
+from bench.experiments.plan import diagnostic
 from bench.experiments.rows import Results, Rows
-from bench.plan import diagnostic
 from bench.runs.document import RunDocument
 from bench.runs.experiments import NO_NCCL, Diagnosis, DiagnosticRecord, Look, MemoryForecast, NcclPath, Profile
 from bench.seams.discover import Found

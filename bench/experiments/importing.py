@@ -1,29 +1,21 @@
 """Measurements by others, made into runs: an earlier result can be compared with, and is never taken for ours.
 
     python -m bench import times.csv --scenario ddp --model resnet101 --global-batch 256 --world-size 8
-    python -m bench import ddp.json --model resnet50 --world-size 8
 
 **A CSV of step times** has a heading and a row per step and rank: ``step_ms``, and optionally ``scenario``, ``launch``,
 ``rank``, ``step`` and ``warmup`` (1, true or yes; 0, false, no or empty). Other columns are named and left out. Without
 ``launch`` all is one launch, without ``rank`` one rank, without ``step`` rows are in order. Steps are numbered from 0.
-
-**The JSON of pytorch's** ``benchmarks/distributed/ddp/benchmark.py --json`` has ``benchmark_results``, each with a
-``model``, a ``batch_size`` (of one rank) and a ``result``: ``[{"ranks": [...], "measurements": [seconds, ...]}, ...]``.
-A model on a number of ranks becomes a run of one launch, since the script starts its ranks once. ``measurements`` has
-the iterations of one rank after those of the other. On one rank the script first runs the model without DDP and then
-with it, both under the same entry: they become ``single`` and ``ddp``.
 
 What a file does not say is null, never guessed.
 """
 
 import csv
 import io
-import json
 import math
 import os
 import shutil
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from reprlib import repr as brief
 from typing import Any, NoReturn
@@ -46,21 +38,12 @@ EXPERIMENT = Experiment(
     no_resume=("that run was imported or attached, and not planned by bench", "start a run of its workload"),
 )
 
-CSV, PYTORCH_DDP = "csv", "pytorch-ddp-benchmark"
-
 COLUMNS = ("step_ms", "scenario", "launch", "rank", "step", "warmup")
 """Of a CSV; the first is required."""
 
 TRUE, FALSE = ("1", "true", "yes"), ("0", "false", "no", "")
 
-TIMES = {
-    CSV: "as the file gives them: where a step begins and ends is not known",
-    PYTORCH_DDP: (
-        "forward, backward and optimizer on the host's clock, with a synchronisation after each step and without "
-        "loading data; a step of bench lasts from the start of one to the start of the next"
-    ),
-}
-"""What a step time means, by kind of file."""
+TIMES = "as the file gives them: where a step begins and ends is not known"
 
 SHORTEST_MS, LONGEST_MS = 1e-6, 1e9
 """A step of less than a nanosecond, or of more than eleven days, is a slip or another unit."""
@@ -102,14 +85,10 @@ class Launch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """What a file says. ``workload``: its known fields. ``left_out``: what was not read."""
+    """What a file says. ``warmup``: the same in all launches, else None. ``left_out``: what was not read."""
 
-    kind: str
     launches: tuple[Launch, ...]
-    workload: dict[str, Any]
-    model: str | None = None
-    versions: dict[str, Any] = field(default_factory=dict)
-    about: dict[str, Any] = field(default_factory=dict)
+    warmup: int | None
     left_out: tuple[str, ...] = ()
 
 
@@ -127,18 +106,16 @@ def is_scenario(text: str) -> bool:
 
 
 def read(path: str, options: Options) -> Measurement:
-    """What ``path`` says; raises :class:`RequestError` if it is neither of the two kinds."""
+    """What ``path`` says; raises :class:`RequestError` if it is no CSV of step times."""
     try:
         with open_regular(path, limit=TEXT_BYTES) as file:
             text = file.read().decode("utf-8-sig")
     except UnicodeDecodeError:
         _refuse(path, "is not text in UTF-8")
     except OSError as error:
-        raise RequestError("FILE", f"{path} cannot be read: {error.strerror}", "give a CSV or JSON file") from error
+        raise RequestError("FILE", f"{path} cannot be read: {error.strerror}", "give a CSV file") from error
     if not text.strip():
         _refuse(path, "is empty")
-    if path.endswith(".json") or text.lstrip().startswith(("{", "[")):
-        return of_pytorch(path, text, options)
     return of_csv(path, text, options)
 
 
@@ -218,9 +195,8 @@ def of_csv(path: str, text: str, options: Options) -> Measurement:
         raise RequestError("--world-size", problem, "fix one of the two")
     warmup_known = "warmup" in heading or options.warmup is not None
     return Measurement(
-        kind=CSV,
         launches=launches,
-        workload={"warmup": _only({launch.warmup for launch in launches})} if warmup_known else {},
+        warmup=_only({launch.warmup for launch in launches}) if warmup_known else None,
         left_out=tuple(name for name in heading if name not in COLUMNS),
     )
 
@@ -289,100 +265,12 @@ def _launch(
     )
 
 
-def of_pytorch(path: str, text: str, options: Options) -> Measurement:
-    """One model on one number of ranks out of the JSON of pytorch's DDP benchmark."""
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        _refuse(path, f"is not JSON: {error}")
-    configurations = _configurations(path, document)
-    chosen = [
-        one
-        for one in configurations
-        if options.model in (None, one.model)
-        and options.world_size in (None, one.ranks)
-        and options.global_batch in (None, one.batch * one.ranks)
-    ]
-    choices = "; ".join(dict.fromkeys(one.name for one in configurations))
-    if not chosen:
-        raise RequestError("--model", f"{path} has no such configuration", f"choose from {choices}")
-    if len({one.name for one in chosen}) > 1:
-        problem = f"{path} has several configurations ({choices})"
-        raise RequestError("--model", problem, "choose one with --model and --world-size")
-    first = chosen[0]
-    names = ["single", "ddp"] if len(chosen) == 2 and first.ranks == 1 else ["ddp"] * len(chosen)
-    if len(chosen) > (2 if first.ranks == 1 else 1):
-        _refuse(path, f"has {first.name} {len(chosen)} times")
-    if options.scenario is not None:
-        if len(chosen) > 1:
-            raise RequestError("--scenario", f"{path} has {first.name} without and with DDP", "leave the option out")
-        names = [options.scenario]
-    elif len(chosen) == 1 and first.ranks == 1:
-        raise RequestError("--scenario", f"{path} does not say whether DDP ran on one rank", "name it: single or ddp")
-    if options.warmup is not None:
-        raise RequestError("--warmup", f"{path} holds measured iterations alone", "leave the option out")
-    return Measurement(
-        kind=PYTORCH_DDP,
-        launches=tuple(
-            Launch(scenario=name, steps_ms=one.steps_ms, replicas=one.ranks)
-            for name, one in zip(names, chosen, strict=True)
-        ),
-        model=first.model,
-        workload={"global_batch": first.batch * first.ranks, "replicas": first.ranks},
-        versions={"torch": document.get("pytorch_version"), "cuda": document.get("cuda_version")},
-        about={name: document.get(name) for name in ("distributed_backend", "bucket_size")},
-        left_out=tuple(sorted({one.name for one in configurations} - {first.name})),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Configuration:
-    """A model on a number of ranks, with the step times of each (ms); ``batch``: examples of one rank."""
-
-    model: str
-    batch: int
-    ranks: int
-    steps_ms: tuple[tuple[float, ...], ...]
-
-    @property
-    def name(self) -> str:
-        return f"{self.model}, batch {self.batch} a rank, {self.ranks} rank{'s' if self.ranks > 1 else ''}"
-
-
-def _configurations(path: str, document: Any) -> list[_Configuration]:
-    """All of them, in the order of the file."""
-    found = []
-    for number, of_model in enumerate(_list(path, document, "benchmark_results", "the document")):
-        where = f"benchmark_results[{number}]"
-        model, batch = (_get(path, of_model, name, where) for name in ("model", "batch_size"))
-        if not isinstance(model, str) or not is_name(model):
-            _refuse(path, f"{where}: model is {brief(model)} and no name")
-        if type(batch) is not int or not 1 <= batch <= 10**9:
-            _refuse(path, f"{where}: batch_size is {brief(batch)} and no number of examples")
-        for at, result in enumerate(_list(path, of_model, "result", where)):
-            place = f"{where}.result[{at}]"
-            ranks = len(_list(path, result, "ranks", place))
-            measurements = _list(path, result, "measurements", place)
-            for index, value in enumerate(measurements):
-                if type(value) not in (int, float) or not SHORTEST_MS <= 1000 * value <= LONGEST_MS:
-                    problem = f"is {brief(value)} and no number of seconds from 1e-9 to 1e6"
-                    _refuse(path, f"{place}: measurements[{index}] {problem}")
-            each, rest = divmod(len(measurements), ranks)
-            if rest:
-                many = f"{len(measurements)} measurements of {ranks} ranks"
-                _refuse(path, f"{place} has {many}, which is not as many of each")
-            pooled = [1000.0 * float(value) for value in measurements]
-            steps = tuple(tuple(pooled[rank * each : (rank + 1) * each]) for rank in range(ranks))
-            found.append(_Configuration(model, batch, ranks, steps))
-    return found
-
-
 def _document(path: str, found: Measurement, options: Options) -> stored.RunDocument:
     """What the run says of itself: null if neither the file nor the options say it."""
     stated = {"global_batch": options.global_batch, "replicas": options.world_size, "device": options.device}
-    workload: dict[str, Any] = encode(stored.WorkloadRecord()) | found.workload
+    workload: dict[str, Any] = encode(stored.WorkloadRecord()) | {"warmup": found.warmup}
     workload |= {name: value for name, value in stated.items() if value is not None}
-    known = {"model": options.model or found.model, "image_size": options.image_size}
+    known = {"model": options.model, "image_size": options.image_size}
     workload["settings"] = {name: value for name, value in known.items() if value is not None}
     size = f"{options.image_size} px" if options.image_size else None
     workload["title"] = ", ".join(str(word) for word in (known["model"], size) if word) or None
@@ -390,15 +278,13 @@ def _document(path: str, found: Measurement, options: Options) -> stored.RunDocu
     now = machine.utc_now()
     hardware = [options.hardware] * (workload["replicas"] or 1) if options.hardware is not None else []
     imported = stored.Imported(
-        kind=found.kind,
         file=os.path.basename(path),
         sha256=sha256(path),
         utc=now,
         measured_utc=options.measured,
         hardware=tuple(hardware[:1] if options.device == "cpu" else hardware),
-        times=TIMES[found.kind],
+        times=TIMES,
         left_out=found.left_out,
-        more=found.about,
     )
     return stored.RunDocument(
         bench=bench.__version__,
@@ -412,7 +298,7 @@ def _document(path: str, found: Measurement, options: Options) -> stored.RunDocu
         ),
         workload=decode(stored.WorkloadRecord, workload),
         machine=stored.Machine(cpu=options.hardware if options.device == "cpu" else None),
-        versions=dict.fromkeys(("python", "executable", "torch", "torchvision", "cuda")) | found.versions,
+        versions=dict.fromkeys(("python", "executable", "torch", "torchvision", "cuda")),
         apex=stored.Apex(),
         start=stored.State(utc=options.measured or now),
     )
@@ -420,19 +306,6 @@ def _document(path: str, found: Measurement, options: Options) -> stored.RunDocu
 
 def _only(values: set[int]) -> int | None:
     return next(iter(values)) if len(values) == 1 else None
-
-
-def _get(path: str, value: Any, name: str, where: str) -> Any:
-    if not isinstance(value, dict) or name not in value:
-        _refuse(path, f"{where} has no {name!r}, as the JSON of pytorch's DDP benchmark has")
-    return value[name]
-
-
-def _list(path: str, value: Any, name: str, where: str) -> list[Any]:
-    found = _get(path, value, name, where)
-    if not isinstance(found, list) or not found:
-        _refuse(path, f"{where}: {name!r} is not a list with something in it")
-    return found
 
 
 def _refuse(path: str, problem: str) -> NoReturn:

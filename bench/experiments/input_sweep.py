@@ -16,9 +16,9 @@ from bench.core.records import Job
 from bench.experiments.lab import Lab, recorded
 from bench.experiments.launch import Performed, perform, where_to_look
 from bench.experiments.measure import slowest_ms
+from bench.experiments.plan import input_sweep as plan
+from bench.experiments.plan import loading, one_round
 from bench.experiments.rows import step_rows
-from bench.plan import input_sweep as plan
-from bench.plan import loading, one_round
 from bench.runs.experiments import InputRecord, InputSweep
 from bench.seams.experiment import Experiment
 

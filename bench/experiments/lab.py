@@ -7,9 +7,9 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any, cast
 
@@ -23,12 +23,11 @@ from bench.core.errors import BenchError, HostError, Interrupted, RequestError, 
 from bench.core.records import Host
 from bench.experiments import interrupts, obstacles
 from bench.experiments import resume as resuming
-from bench.hosts.leader import Hosts
-from bench.hosts.party import Party
+from bench.experiments.plan import Request, check_examples
+from bench.experiments.plan.input_sweep import worker_counts
 from bench.machine import foreign, redact
 from bench.machine.lock import Locks, acquire
-from bench.plan import Request, check_examples
-from bench.plan.input_sweep import worker_counts
+from bench.machine.sample import Sampler
 from bench.runs.document import (
     Apex,
     Asked,
@@ -45,11 +44,13 @@ from bench.runs.document import (
 from bench.runs.files import check_writable, sha256
 from bench.runs.reader import Run
 from bench.runs.writer import RunWriter
-from bench.sample import Sampler
-from bench.seams import discover
-from bench.seams.discover import Found, Kind
-from bench.seams.experiment import experiments
+from bench.seams import discover, execute
+from bench.seams.discover import Found
+from bench.seams.execute import Kind
+from bench.seams.experiment import experiments, name_of
 from bench.seams.site import Connected, Options
+from bench.sites.hosts.leader import Hosts
+from bench.sites.hosts.party import Party
 from bench.sites.local import WorkerHost
 
 
@@ -77,8 +78,12 @@ class Lab:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
+    """A run that is on disk. ``spent``: the seconds of its launches by what they did, until ``ended_s`` (monotonic)."""
+
     path: str
     document: RunDocument
+    spent: Mapping[str, float] = field(default_factory=dict)
+    ended_s: float = field(default_factory=time.monotonic)
 
     @property
     def failed(self) -> int:
@@ -102,18 +107,20 @@ def opened(
     resumed: str | None = None,
     party: Party | None = None,
     also: Sequence[tuple[Kind, str, str]] = (),
+    begun: object = None,
 ) -> Iterator[Lab]:
     """Everything that the experiments of one run need; sealed and closed on leaving.
 
     ``resumed``: the folder of the run to be continued. ``party``: the hosts, where there are several. ``also``: kind,
-    name and file of what ranks may execute besides, which is to be the same on all hosts. Raises
+    name and file of what ranks may execute besides, which is to be the same on all hosts. ``begun``: the record of an
+    experiment that a new run is of from its first moment, so that whatever kills it, it can be resumed. Raises
     :class:`RequestError` before anything is written, and :class:`Interrupted` once an interrupted run is sealed.
     """
     check_writable(out)
     machine.refuse_missing_directory()
     machine.refuse_blocking_launches(request.device)
     machine.refuse_slices(request.devices if party is None else party.hosts[0].devices)
-    machine.refuse_unreachable_loopback(scenarios)
+    obstacles.refuse_unreachable_loopback(scenarios)
     obstacles.refuse_if_nothing_runs(obstacles.of_each(scenarios, request))
     with (
         _alone(request, wait=wait, console=console, party=party) as (locks, here),
@@ -136,10 +143,9 @@ def opened(
             check_examples(replace(request, workers=workers), size, free)
         found = obstacles.of_each(scenarios, request, site.description, site.hosts)
         obstacles.refuse_if_nothing_runs(found)
-        slow_half = obstacles.slow_half(request, scenarios, site.description)
-        if slow_half:
-            console.line(slow_half)
         about = _circumstances(request, scenarios, here, site.description, party)
+        if begun is not None:
+            about = replace(about, experiments={name_of(type(begun)): begun})
         writer = RunWriter(out, about) if resumed is None else resuming.reopened(resumed, about, force=request.force)
         with _sealed(writer, site), _sampler(request, writer, site.hosts[0]) as sampler:
             yield Lab(
@@ -197,8 +203,8 @@ def _site(
     adopt_orphans()
     others = children()
     try:
-        with interrupts.bounded(discover.IMPORT_LIMIT_S):
-            connected = _connected(discover.load_file(name, file, discover.SITE), file, options)
+        with interrupts.bounded(execute.IMPORT_LIMIT_S):
+            connected = _connected(execute.load_file(name, file, discover.SITE), file, options)
         if party is not None:
             own = cast(WorkerHost, connected)  # any other site is refused on several hosts
             connected = Hosts(own, party, files)
@@ -215,7 +221,7 @@ def _connected(site: ModuleType, file: str, options: Options) -> Connected:
     except (BenchError, KeyboardInterrupt):
         raise
     except BaseException as error:  # whatever the user's function raises is the finding
-        what = f"{file}:{discover.line_in(file, error)} fails to connect: {described(error)}"
+        what = f"{file}:{execute.line_in(file, error)} fails to connect: {described(error)}"
         raise RequestError("--site", what, "fix the file") from error
     if not hasattr(connected, "perform"):
         problem = f"connect(options) of {file} returned {type(connected).__name__}"

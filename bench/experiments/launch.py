@@ -13,11 +13,11 @@ from bench.core.records import Job
 from bench.experiments import interrupts, record, rows
 from bench.experiments.lab import Lab
 from bench.experiments.record import Executed
+from bench.machine.sample.noticed import allocator_rows, checks, together
 from bench.runs.files import shorten
 from bench.runs.launches import LaunchRecord
 from bench.runs.tables import COLUMNS, to_table
 from bench.runs.writer import as_text
-from bench.sample.noticed import allocator_rows, checks, together
 from bench.seams.site import Connected, Event, LaunchInterrupted, Outcome
 
 

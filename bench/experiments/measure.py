@@ -11,8 +11,8 @@ from bench.core.records import Job
 from bench.experiments import record, resume
 from bench.experiments.lab import Lab
 from bench.experiments.launch import Performed, perform, where_to_look
-from bench.plan import one_round
-from bench.plan.interval_target import IntervalTarget
+from bench.experiments.plan import one_round
+from bench.experiments.plan.interval_target import IntervalTarget
 from bench.runs.experiments import IntervalTargetRecord
 from bench.runs.launches import LaunchRecord
 from bench.seams.experiment import Experiment

@@ -11,9 +11,9 @@ from typing import Any
 from bench.core.records import Computation, Job
 from bench.experiments.lab import Lab
 from bench.experiments.launch import Performed, perform
+from bench.experiments.plan import REFERENCE, Request, in_double, reference
 from bench.experiments.resume import DONE
 from bench.experiments.rows import Results, Rows, numbers, update_rows
-from bench.plan import REFERENCE, Request, in_double, reference
 from bench.runs.document import RunDocument
 from bench.runs.experiments import Numerics
 from bench.runs.launches import DoubleRecord, LaunchRecord, ReferenceRecord

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
-from bench import machine
 from bench.core.errors import RequestError
 from bench.core.records import Host
-from bench.plan import Request, host_of_each
+from bench.experiments.plan import Request, host_of_each
 from bench.seams import discover, switching
 from bench.seams.discover import Found
+from bench.seams.obstacle import obstacle as _files_tell
 
 
 def of_each(
@@ -40,11 +40,26 @@ def refuse_if_nothing_runs(obstacles: dict[str, str | None]) -> None:
         raise RequestError("--scenario", f"none of {', '.join(obstacles)} can run here", reasons[0])
 
 
+def refuse_unreachable_loopback(scenarios: tuple[Found, ...]) -> None:
+    """Raises :class:`RequestError` where ranks that form a group could not meet: they would look for each other for
+    minutes.
+    """
+    import socket  # which 'bench list' has no use for
+
+    groups = [found.name for found in scenarios if found.strategy.group]
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            socket.create_connection(server.getsockname(), timeout=1.0).close()
+    except OSError as error:
+        if groups:
+            problem = f"ranks of {', '.join(groups)} meet on 127.0.0.1, and it cannot be reached ({error.strerror})"
+            what = "bring the loopback interface up ('ip link set lo up'), or leave these out"
+            raise RequestError("--scenario", problem, what) from error
+
+
 def obstacle(found: Found, request: Request, host: dict[str, Any] | None = None) -> str | None:
     """Why the scenario cannot run here, judged by the machine and, once known, by what the worker host imported."""
-    reason = machine.obstacle(
-        found, device=request.device, impl=request.impl, apex_path=request.apex_path, packages=False
-    )
+    reason = _files_tell(found, device=request.device, impl=request.impl, apex_path=request.apex_path, packages=False)
     reason = reason or found.strategy.obstacle(request.device, request.replicas) or _other_half(found, request)
     if reason is not None or host is None:
         return reason
@@ -81,15 +96,3 @@ def _other_half(found: Found, request: Request) -> str | None:
     if not (on_gpus and found.strategy.threads and found.scenario.precision == "O1" and found.half == "bf16"):
         return None
     return f"the threads of {found.strategy.label} have autocast in fp16, not in bf16; leave bf16 out, or use one GPU"
-
-
-def slow_half(request: Request, scenarios: tuple[Found, ...], description: dict[str, Any]) -> str | None:
-    half = [found.name for found in scenarios if found.scenario.precision != "O0"]
-    if request.device != "cpu" or description["bf16_instructions"] is not False or not half:
-        return None
-    full = ",".join(one.asked() for one in scenarios if one.name not in half)
-    remedy = f"leave them out with --scenario {full}, or take" if full else "take"
-    smaller = discover.load_workload(request.task.name, request.task.file).workload.smaller
-    slow = f"in half ({', '.join(half)}) a step takes many times as long as in fp32"
-    less = f"{remedy} less work, such as {smaller or '--global-batch 2'}"
-    return f"this CPU has no instructions for bf16, so {slow}; {less}"

@@ -10,11 +10,11 @@ from bench import machine
 from bench.console import Console, count, duration
 from bench.experiments import input_sweep, measure, numerics, resume
 from bench.experiments.lab import Finished, Lab, opened
-from bench.hosts.party import Party
-from bench.plan import Request
+from bench.experiments.plan import Request
 from bench.runs.document import launches_of
 from bench.seams.discover import Found
 from bench.seams.experiment import experiments
+from bench.sites.hosts.party import Party
 
 
 def run(
@@ -44,7 +44,7 @@ def run(
                     launch(found, repeat, ready)
                 if request.parity:
                     numerics.judge(ready)
-    return Finished(path=lab.writer.path, document=lab.writer.document)
+    return Finished(path=lab.writer.path, document=lab.writer.document, spent=lab.progress.spent)
 
 
 def beside(lab: Lab) -> Iterator[tuple[Found, int, Callable[[Found, int, Lab], None]]]:

@@ -14,7 +14,7 @@ from bench.experiments import record
 from bench.experiments.checkpoint import no_room
 from bench.experiments.lab import Lab
 from bench.experiments.launch import Performed, perform, where_to_look
-from bench.plan import Request, job_of
+from bench.experiments.plan import Request, job_of
 from bench.runs.document import RunDocument
 from bench.runs.fields import Amount, Count, Several
 from bench.runs.launches import LaunchRecord

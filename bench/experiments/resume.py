@@ -15,9 +15,8 @@ from bench.core.codec import Damaged, decode, encode
 from bench.core.errors import RequestError
 from bench.core.files import sha256_of_names
 from bench.core.records import Task
-from bench.hosts.party import Party
+from bench.experiments.plan import Request
 from bench.machine import VISIBLE, redact
-from bench.plan import Request
 from bench.runs.document import Apex, Resumed, RunDocument, WorkloadRecord, launches_of
 from bench.runs.experiments import Tuning
 from bench.runs.files import sha256
@@ -27,9 +26,11 @@ from bench.runs.reader import verified
 from bench.runs.writer import RunWriter
 from bench.seams import discover, switching
 from bench.seams.code import code_sha256
-from bench.seams.discover import SCENARIO, SITE, SWITCH, WORKLOAD, Found, Kind
+from bench.seams.discover import SCENARIO, SITE, SWITCH, WORKLOAD, Found
+from bench.seams.execute import Kind
 from bench.seams.experiment import experiments
 from bench.seams.strategy import LEVELS
+from bench.sites.hosts.party import Party
 
 DONE = ("ok", "unsupported")
 GONE = "bring them back, or start a new run"

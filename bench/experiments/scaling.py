@@ -6,7 +6,7 @@ one whose ranks compute and exchange nothing. The last two predict numbers that 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from bench.console import Console, count
@@ -16,15 +16,15 @@ from bench.experiments import bandwidth, measure, resume
 from bench.experiments.diagnose import diagnostic_rows, found_by
 from bench.experiments.lab import Finished, Lab, opened
 from bench.experiments.launch import Performed, perform, where_to_look
+from bench.experiments.plan import Request
+from bench.experiments.plan import scaling as plan
+from bench.experiments.plan.scaling import Point
 from bench.experiments.rows import Maker, nothing
-from bench.hosts.party import Party
-from bench.plan import Request
-from bench.plan import scaling as plan
-from bench.plan.scaling import Point
 from bench.runs.document import RunDocument, launches_of
 from bench.runs.experiments import Exchange, ExchangesRecord, PointDiagnostic, PointRecord, Scaling
 from bench.seams.discover import Found
 from bench.seams.experiment import Experiment
+from bench.sites.hosts.party import Party
 
 if TYPE_CHECKING:
     from bench.report.blocks import Chapter
@@ -36,7 +36,6 @@ def _missing(document: RunDocument, request: Request) -> bool:
 
 
 def chapter(of: "Material") -> "Chapter":
-    from bench.analyse import scaling_words
     from bench.analyse.algorithms import Algorithms
     from bench.analyse.all_reduce import samples, sentences
     from bench.analyse.scaling import foreseen
@@ -44,6 +43,7 @@ def chapter(of: "Material") -> "Chapter":
     from bench.report.blocks import Grid, chapter_of, fold
     from bench.report.each import each_table
     from bench.report.scaling import prediction_table, scaling_table
+    from bench.words import scaling as scaling_words
 
     scaling = of.run.document.of(Scaling)
     assert scaling is not None
@@ -98,16 +98,11 @@ def scale(
     """Write a run folder under ``out``, or go on with ``resumed``; see :func:`bench.experiments.pipeline.run`."""
     points = asked.points(request)
     how: dict[str, Any] = {"out": out, "console": console, "wait": wait, "resumed": resumed, "party": party}
-    with opened(request, (found,), **how) as lab, lab.progress:
-        how = {
-            "counts": asked.counts,
-            "modes": asked.modes,
-            "batch_per_rank": request.global_batch // max(asked.counts),
-            "predict": asked.predict,
-            "what_if_mbit": asked.what_if_mbit,
-        }
-        known = lab.writer.document.of(Scaling)
-        lab.writer.note(replace(known, **how) if known else Scaling(**how))
+    batch_per_rank = request.global_batch // max(asked.counts)
+    begun = Scaling(batch_per_rank=batch_per_rank, **{one.name: getattr(asked, one.name) for one in fields(asked)})
+    with opened(request, (found,), **how, begun=begun) as lab, lab.progress:
+        known = lab.writer.document.begun(Scaling)
+        lab.writer.note(replace(known, predict=asked.predict, what_if_mbit=asked.what_if_mbit))
         if lab.obstacles[found.name] is None and points:
             _Curves(lab, found, points).run()
         elif lab.obstacles[found.name] is None:

@@ -1,7 +1,8 @@
 """``bench tune``: the fastest way to train something that still trains it, within limits of time and memory.
 
-All candidates race (:mod:`bench.plan.race`), then the best of them with switches. What trains a different model is left
-out. The finalists are measured again by fresh launches, which are the run's. The race is recorded beside them.
+All candidates race (:mod:`bench.experiments.plan.race`), then the best of them with switches. What trains a
+different model is left out. The finalists are measured again by fresh launches, which are the run's. The race is
+recorded beside them.
 """
 
 import math
@@ -22,18 +23,19 @@ from bench.experiments import measure, numerics, obstacles, resume
 from bench.experiments.batch_search import steady_mib
 from bench.experiments.lab import Finished, Lab, opened, recorded
 from bench.experiments.launch import Performed, perform
-from bench.hosts.party import Party
-from bench.plan import Request, one_round
-from bench.plan.race import Race
-from bench.plan.tuning import FEWEST_FINAL, FINAL_LAUNCHES, Search, finalists, leanest, next_switches
+from bench.experiments.plan import Request, one_round
+from bench.experiments.plan.race import Race
+from bench.experiments.plan.tuning import FEWEST_FINAL, FINAL_LAUNCHES, Search, finalists, leanest, next_switches
 from bench.runs.document import RunDocument
 from bench.runs.experiments import Candidate, Numerics, Tuning
 from bench.runs.frames import RankSteps
 from bench.runs.launches import LaunchRecord
 from bench.seams import discover, switching
-from bench.seams.discover import SWITCH, Found, Kind
+from bench.seams.discover import SWITCH, Found
+from bench.seams.execute import Kind
 from bench.seams.experiment import Experiment
 from bench.seams.strategy import LEVELS
+from bench.sites.hosts.party import Party
 
 if TYPE_CHECKING:
     from bench.report.blocks import Chapter
@@ -103,7 +105,9 @@ def tune(
     leaves no folder.
     """
     how: Any = {"out": out, "console": console, "wait": wait, "resumed": resumed, "party": party}
-    with opened(request, candidates, **how, also=_switches(search.allow)) as lab, lab.progress:
+    asked = {name: getattr(search, name) for name in ("budget_s", "memory_limit_mib", "floor", "allow", "baseline")}
+    begun = Tuning(**asked, asked=tuple(found.name for found in candidates))
+    with opened(request, candidates, **how, also=_switches(search.allow), begun=begun) as lab, lab.progress:
         hunt = _Hunt(lab, search)
         hunt.run()
         names = hunt.choose()
@@ -172,13 +176,9 @@ class _Hunt:
     before_s: float = 0.0
 
     def __post_init__(self) -> None:
-        search, before = self.search, self.lab.writer.document.of(Tuning)
-        self.before_s = before.spent_s if before else 0.0
+        self.before_s = self.tuning.spent_s
         for raced in _recorded(self.lab):
             self.recorded[raced.record.scenario].append(raced)
-        asked = {name: getattr(search, name) for name in ("budget_s", "memory_limit_mib", "floor", "allow", "baseline")}
-        asked["asked"] = tuple(found.name for found in self.lab.scenarios)
-        self.lab.writer.note(replace(before, **asked) if before else Tuning(**asked))
         self._enter(self.lab.scenarios)
         self._note(None)
 
@@ -418,7 +418,7 @@ def _scenarios() -> Iterator[Found]:
     """All that have a file, and can be loaded."""
     for name, file in discover.names().items():
         with suppress(RequestError):
-            yield discover.load(name, file)
+            yield switching.load(name, file)
 
 
 def _way(found: Found) -> tuple[Any, ...]:

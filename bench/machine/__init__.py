@@ -1,19 +1,15 @@
-"""What this host is, and which scenarios can run on it. Reads files and asks NVML; imports no torch."""
+"""What this host is. Reads files and asks NVML; imports no torch."""
 
 import os
 import time
 from collections.abc import Iterable
 from dataclasses import asdict
-from importlib.util import find_spec
 from typing import Any
 
 from bench.core import control_group
 from bench.core.errors import RequestError
-from bench.core.records import Host
+from bench.core.records import Gpu, Host
 from bench.machine import nvml
-from bench.seams.discover import Found
-from bench.seams.strategy import amp_obstacle
-from bench.seams.switching import switch_obstacle
 
 RECORDED_PREFIXES = ("NCCL_", "TORCH_", "CUDA_", "GLOO_", "OMP_", "MKL_", "KMP_", "PYTORCH_", "NVIDIA_TF32_")
 BLOCKING = "CUDA_LAUNCH_BLOCKING"
@@ -42,7 +38,7 @@ def available_memory_bytes() -> int:
     return control_group.available_memory_bytes()
 
 
-def choose_device(asked: str) -> tuple[str, list[nvml.Gpu], str | None]:
+def choose_device(asked: str) -> tuple[str, list[Gpu], str | None]:
     """``cpu`` or ``cuda``, the GPUs in PCI order, and in one line which of them is left out.
 
     ``auto`` takes the CPU if there is no driver or the environment hides the GPUs. Raises :class:`RequestError` for
@@ -65,7 +61,7 @@ def choose_device(asked: str) -> tuple[str, list[nvml.Gpu], str | None]:
     return "cpu", [], None
 
 
-def visible_gpus() -> tuple[list[nvml.Gpu], str | None]:
+def visible_gpus() -> tuple[list[Gpu], str | None]:
     """The GPUs of this host that ``CUDA_VISIBLE_DEVICES`` leaves to this process; why there are none, or one less.
 
     NVML ignores the variable. As CUDA reads it: indices or beginnings of UUIDs, up to the first that names no GPU. CUDA
@@ -76,7 +72,7 @@ def visible_gpus() -> tuple[list[nvml.Gpu], str | None]:
     named = os.environ.get(VISIBLE)
     if named is None or not here:
         return here, why_none
-    left: list[nvml.Gpu] = []
+    left: list[Gpu] = []
     for name in (part.strip() for part in named.split(",")):
         by_uuid = name.startswith("GPU-")
         match = [gpu for gpu in here if name == str(gpu.index) or (by_uuid and gpu.uuid.startswith(name))]
@@ -127,24 +123,7 @@ def refuse_missing_directory() -> None:
         raise RequestError("run", "the working directory was removed", "change to one that exists") from error
 
 
-def refuse_unreachable_loopback(scenarios: tuple[Found, ...]) -> None:
-    """Raises :class:`RequestError` where ranks that form a group could not meet: they would look for each other for
-    minutes.
-    """
-    import socket  # which 'bench list' has no use for
-
-    groups = [found.name for found in scenarios if found.strategy.group]
-    try:
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            socket.create_connection(server.getsockname(), timeout=1.0).close()
-    except OSError as error:
-        if groups:
-            problem = f"ranks of {', '.join(groups)} meet on 127.0.0.1, and it cannot be reached ({error.strerror})"
-            what = "bring the loopback interface up ('ip link set lo up'), or leave these out"
-            raise RequestError("--scenario", problem, what) from error
-
-
-def choose_gpus(asked: str | None, here: list[nvml.Gpu]) -> tuple[str, ...]:
+def choose_gpus(asked: str | None, here: list[Gpu]) -> tuple[str, ...]:
     """UUIDs of GPUs named by PCI index or UUID, with commas between; all by default. Raises :class:`RequestError`."""
     if asked is None:
         return tuple(gpu.uuid for gpu in here)
@@ -160,42 +139,7 @@ def choose_gpus(asked: str | None, here: list[nvml.Gpu]) -> tuple[str, ...]:
     return tuple(chosen)
 
 
-def obstacle(found: Found, *, device: str, impl: str, apex_path: str | None, packages: bool = True) -> str | None:
-    """Why a scenario cannot run here, or None, as far as files tell; the worker host has the last word.
-
-    ``packages``: whether torch and torchvision must be installed for this interpreter (not so with ``--python``).
-    """
-    for package in ("torch", "torchvision") if packages else ():
-        if find_spec(package) is None:
-            return f"{package} is not installed; pip install torch torchvision, or name an interpreter with --python"
-    needs = set(found.scenario.needs)
-    if impl == "apex":
-        if found.scenario.precision != "O0" and "apex" not in found.strategy.amp:
-            return f"apex.amp does not go with strategy {found.strategy_name!r}; use --impl auto or native"
-        if "apex.amp" in found.apex_modules:
-            lacking = amp_obstacle(found.half_on("cuda"), [one.name for one in found.switches])
-            if lacking:
-                return lacking
-        needs |= found.apex_modules
-    if device == "cpu" and "cuda" in needs:
-        return "it needs CUDA and there is no GPU here; run it on a machine with an NVIDIA GPU"
-    for one in found.switches:
-        if why := switch_obstacle(one, device):
-            return why
-    wanted = sorted(need for need in needs if need.startswith("apex."))
-    if wanted and device == "cpu":
-        return "apex needs CUDA and this is the CPU; use --impl auto or native"
-    if wanted and packages:
-        from bench.core.apex_files import classify
-
-        files = classify(apex_path)
-        there = {"apex.amp": files.amp, "apex.parallel": files.parallel}
-        if not all(there[need] for need in wanted):
-            return files.explanation
-    return None
-
-
-def describe(gpus: list[nvml.Gpu], left_out: str | None = None) -> dict[str, Any]:
+def describe(gpus: list[Gpu], left_out: str | None = None) -> dict[str, Any]:
     """The machine as it stands in run.json. ``left_out``: which GPU cannot be used, and why."""
     import platform  # here and below: what 'bench list' has no use for would take a tenth of its time
 
@@ -243,6 +187,13 @@ def busy_s() -> float:
                 user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, numbers[:8])
                 ticks += user + nice + system + irq + softirq + steal
     return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def age_s() -> float:
+    """How long ago this process was started."""
+    with open("/proc/self/stat", encoding="ascii", errors="replace") as file:
+        ticks = int(file.read().rpartition(")")[2].split()[19])
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
 
 
 def utc_now() -> str:

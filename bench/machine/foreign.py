@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from contextlib import closing
 
 from bench.core.errors import RequestError
-from bench.machine.nvml import Gpu, Nvml, NvmlUnavailable
+from bench.core.records import Gpu
+from bench.machine.nvml import Nvml, NvmlUnavailable
 
 OCCUPIED_MIB = 500.0
 BUSY_PERCENT = 5.0

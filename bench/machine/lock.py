@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from glob import glob
 from typing import Any
 
 from bench.core.children import born
@@ -136,7 +137,7 @@ def _take_now(folder: _Folder, wanted: list[str]) -> Locks:
         if _runs(holder) or time.monotonic() > deadline_s:
             raise RequestError(
                 "--gpus" if taken != "cpu" else "--device",
-                f"{_called(taken)} is in use by {_describe(holder)}",
+                f"{_called(taken)} is in use by {_describe(holder)}{_left(folder, taken, holder)}",
                 "queue with --wait, or stop that run",
             )
         time.sleep(POLL_S)  # what is left of a run is on its way out, or one that came first has not signed yet
@@ -317,6 +318,18 @@ def _describe(holder: dict[str, Any]) -> str:
     said = [holder.get(name) for name in ("pid", "user", "since", "command")]
     pid, user, since, command = (str(one)[:MOST_LETTERS] if isinstance(one, str | int) else "?" for one in said)
     return f"{what}PID {pid} ({user}, since {since}: {command})"
+
+
+def _left(folder: _Folder, name: str, holder: dict[str, Any]) -> str:
+    """Which processes of this user still hold the lock of a run whose bench is gone, such as an attached script."""
+    if _runs(holder):
+        return ""
+    pids = []
+    for path in glob("/proc/[0-9]*/fd/*"):
+        with suppress(OSError):
+            if os.path.samestat(os.stat(path), os.stat(f"{name}.lock", dir_fd=folder.descriptor)):
+                pids.append(path.split("/")[2])
+    return f": PID {', '.join(sorted(set(pids), key=int))}" if pids else ""
 
 
 def _called(name: str) -> str:

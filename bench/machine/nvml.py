@@ -9,14 +9,13 @@ is a position in PCI order (``CUDA_DEVICE_ORDER=PCI_BUS_ID``). A missing value i
 import os
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
 from bench.core.errors import BenchError
-from bench.core.records import ACTIVITY_COLUMNS
+from bench.core.records import ACTIVITY_COLUMNS, Gpu
 
 LIBRARY = "libnvidia-ml.so.1"
 """The soname that pynvml loads."""
@@ -68,23 +67,6 @@ MIG_ENERGY = "MIG is on, and the counter is that of the whole GPU"
 
 class NvmlUnavailable(BenchError):
     """NVML cannot be used here: one line, ``problem; remedy``."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gpu:
-    """One GPU. ``index``: its place in PCI order, which is what ``--gpus`` counts; None: unknown to the driver.
-
-    ``compute_capability``: such as ``"9.0"``. ``power_limit_w``: the limit in force. ``driver``: the driver's version.
-    """
-
-    index: int
-    uuid: str
-    name: str
-    pci_bus_id: str
-    memory_total_mib: float | None
-    compute_capability: str | None
-    power_limit_w: float | None
-    driver: str | None
 
 
 def driver_present() -> bool:

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 from bench.analyse import published
 from bench.analyse.analysed import Analysed
-from bench.analyse.caveats import failures
-from bench.analyse.questions import questions
 from bench.core.errors import RequestError
 from bench.report import device_tables, launch_tables, recipe, tables, verdict_tables
 from bench.report.blocks import Block, Chapter, Code, Facts, Files, Fold, Grid, PagePlot, chapter_of, fold
 from bench.report.ladder import ladder_table, ladder_words
 from bench.runs.document import Attached
 from bench.seams.experiment import experiments
+from bench.words.caveats import failures
+from bench.words.questions import questions
 
 if TYPE_CHECKING:
     import pandas as pd

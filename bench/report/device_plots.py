@@ -7,7 +7,7 @@ from bench.analyse import devices, memory_parts
 from bench.analyse import memory as held
 from bench.analyse.analysed import Analysed
 from bench.analyse.launches import by_launch, only
-from bench.machine.nvml import Gpu
+from bench.core.records import Gpu
 from bench.report import drawing
 from bench.report.drawing import Artist, Plot, light, locator, plain
 from bench.report.tables import TONES

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import escape, quoteattr
 
-from bench.analyse.caveats import failures
 from bench.analyse.labels import what_ran
 from bench.analyse.launches import how_many, shown
 from bench.core.text import printable
@@ -25,6 +24,7 @@ from bench.report.theme import DASHES, MARKERS, THEME
 from bench.runs.document import RunDocument, what_is_trained
 from bench.runs.launches import LaunchRecord
 from bench.runs.reader import Run
+from bench.words.caveats import failures
 
 if TYPE_CHECKING:
     import pandas as pd

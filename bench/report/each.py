@@ -2,10 +2,11 @@
 
 from bench.analyse.analysed import Analysed
 from bench.analyse.bars import bar
-from bench.analyse.each import Device, devices, scan_of, sentence
+from bench.analyse.each import Device, devices, scan_of
 from bench.report import drawing
 from bench.report.drawing import Plot, light
 from bench.report.tables import UNKNOWN, Cell, Table, figure, tabulate, text
+from bench.words.scaling import slow_devices
 
 VERDICTS = {True: "slow", False: "like the others", None: "unknown"}
 
@@ -34,7 +35,7 @@ def each_table(run: Analysed) -> Table | None:
 
 def on_terminal(run: Analysed, width: int | None) -> list[str]:
     table = each_table(run)
-    return [sentence(run), "", *([table.as_text(width)] if table else [])]
+    return [slow_devices(run), "", *([table.as_text(width)] if table else [])]
 
 
 def each_plot(run: Analysed) -> Plot | None:

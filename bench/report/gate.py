@@ -8,10 +8,10 @@ from typing import Any
 
 from bench.analyse.between_runs import BETWEEN_RUNS
 from bench.analyse.comparable import OTHERWISE
+from bench.analyse.history import gate
+from bench.analyse.history.gate import Judged, Outcome
 from bench.console import SHORT, align, count, few
 from bench.core.text import printable
-from bench.history import gate
-from bench.history.gate import Judged, Outcome
 from bench.report import markdown
 from bench.report.tables import UNKNOWN, Cell, Table, as_change, figure, inert, tabulate, text
 

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from bench.analyse.history.shifts import AT_LEAST, MIN_NIGHTS
+from bench.analyse.history.trends import METRICS, RECENT, Change, Event, Track, Trend
 from bench.console import few
-from bench.history.shifts import AT_LEAST, MIN_NIGHTS
-from bench.history.trends import METRICS, RECENT, Change, Event, Track, Trend
 from bench.report import page, put
 from bench.report.blocks import Block, Chapter, Grid, PagePlot, there
 from bench.report.drawing import plain

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.history.shifts import MIN_NIGHTS
-from bench.history.trends import Track, Trend
+from bench.analyse.history.shifts import MIN_NIGHTS
+from bench.analyse.history.trends import Track, Trend
 from bench.report import drawing
 from bench.report.drawing import Artist, Plot, light, locator
 from bench.report.tables import as_change

@@ -15,16 +15,16 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.analyse import tuned
-from bench.analyse.advice import Advice, advice, is_clear
 from bench.analyse.analysed import Analysed
-from bench.analyse.caveats import caveats
 from bench.core.text import printable
 from bench.report import chapters
 from bench.report.blocks import Chapter, PagePlot
 from bench.report.drawing import Plot, inline
 from bench.report.loader import loader_words
 from bench.report.theme import THEME
+from bench.words import tuned
+from bench.words.advice import Advice, advice, is_clear
+from bench.words.caveats import caveats
 
 if TYPE_CHECKING:
     import pandas as pd

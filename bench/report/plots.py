@@ -16,8 +16,7 @@ from bench.analyse.launches import only, shown
 from bench.analyse.spread import spread
 from bench.analyse.steps import phase_intervals, phases
 from bench.core.channel import die_with_parent
-from bench.core.records import PHASES
-from bench.machine.nvml import Gpu
+from bench.core.records import PHASES, Gpu
 from bench.report import drawing
 from bench.report.all_reduce import bandwidth_plot
 from bench.report.device_plots import memory_held, memory_stack, power

@@ -31,7 +31,7 @@ from bench.core.records import Setting
 from bench.core.text import printable
 from bench.runs.document import Imported, RunDocument
 from bench.runs.launches import LaunchRecord
-from bench.seams import Recipe, WorkRecipe, discover, switching
+from bench.seams import Recipe, WorkRecipe, discover, execute, switching
 from bench.seams.code import code_sha256
 from bench.seams.discover import SCENARIO, STRATEGY, SWITCH, WORKLOAD
 
@@ -303,7 +303,7 @@ def _own(document: RunDocument) -> WorkRecipe | None:
     work = document.workload
     if work.sha256 is not None or work.workers is not None or "recipe" not in _defined(_file(document)):
         return None
-    module = discover.load_file(work.name or "", _file(document), WORKLOAD)
+    module = execute.load_file(work.name or "", _file(document), WORKLOAD)
     try:
         written: WorkRecipe = module.recipe(_work(document))
     except (AttributeError, TypeError, ValueError) as error:

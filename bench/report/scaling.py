@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from bench.analyse import scaling_words
 from bench.analyse.algorithms import Algorithms
 from bench.analyse.all_reduce import samples
 from bench.analyse.all_reduce import sentences as about_all_reduces
@@ -17,6 +16,7 @@ from bench.report.drawing import Plot, light
 from bench.report.each import on_terminal as each_on_terminal
 from bench.report.tables import UNKNOWN, Cell, Table, figure, number, tabulate, text
 from bench.runs.experiments import Scaling
+from bench.words import scaling as scaling_words
 
 COLOURS = {"weak": "line-0", "strong": "line-1"}
 MOST_DRAWN = 64

@@ -11,15 +11,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from bench.analyse import memory_timeline, published
-from bench.analyse.advice import is_clear, recommendations
 from bench.analyse.analysed import Analysed
 from bench.analyse.bars import RSS, about_intervals, about_memory, bar, plus_minus
 from bench.analyse.intervals import half_width_percent
+from bench.analyse.recommendation import recommendations
 from bench.analyse.steps import BASE, about_base, base_of, scenarios, short_base
 from bench.console import SHORT, align
 from bench.core.text import printable
 from bench.report.drawing import plain
 from bench.runs.reader import Run
+from bench.words.advice import is_clear
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -183,7 +184,7 @@ def tabulate(
 
 
 def summary_of(run: Analysed) -> "pd.DataFrame":
-    """The summary of a run (``bench.analyse.overview``) with the run's id as its first column."""
+    """The summary of a run (``bench.analyse.recommendation``) with the run's id as its first column."""
     return of_run(run, run.overview)
 
 

@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING, Any
 
-from bench.analyse.advice import recommended
 from bench.analyse.analysed import Analysed
 from bench.analyse.bars import plus_minus
 from bench.analyse.communication import spent
@@ -12,6 +11,7 @@ from bench.report import drawing
 from bench.report.drawing import Artist, Plot, light, locator, short
 from bench.runs.experiments import Diagnosis
 from bench.runs.reader import Run
+from bench.words.advice import recommended
 
 if TYPE_CHECKING:
     import pandas as pd

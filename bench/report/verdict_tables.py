@@ -7,12 +7,11 @@ from bench.analyse import communication as diagnosed
 from bench.analyse import parity as numerics
 from bench.analyse.analysed import Analysed
 from bench.analyse.bars import bar
-from bench.analyse.caveats import listed
 from bench.analyse.intervals import estimate
 from bench.analyse.steps import scenarios
 from bench.analyse.validity import grouped
 from bench.core.records import PARITIES
-from bench.core.text import percent
+from bench.core.text import listed, percent
 from bench.report import tables
 from bench.report.tables import UNKNOWN, Cell, Column, Record, Table, figure, number, ranged, tabulate, text
 from bench.runs.document import RunDocument

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, TypeVar, get_args
 
 from bench.core.codec import AnyOf, Between, Named, hints
-from bench.core.records import SCHEMA_VERSION, Setting
-from bench.machine.nvml import Gpu
+from bench.core.records import SCHEMA_VERSION, Gpu, Setting
 from bench.runs.fields import (
     Amount,
     Batch,
@@ -39,7 +38,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What was asked for, as far as a report names it; ``more``: the other fields of :class:`bench.plan.Request`."""
+    """The request, as far as a report names it; ``more``: the other fields of ``experiments.plan.Request``."""
 
     scenarios: tuple[Name, ...]
     devices: Names = ()
@@ -232,9 +231,8 @@ class Recommendation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
-    """Where an imported run came from. ``times``: what its step times mean. ``more``: what else the file says."""
+    """Where an imported run came from. ``times``: what its step times mean."""
 
-    kind: str
     file: str
     sha256: str
     utc: Utc
@@ -242,7 +240,6 @@ class Imported:
     hardware: Names
     times: str
     left_out: Names
-    more: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,6 +46,7 @@ class Effective:
 
     ``label``: what the strategy is called. ``*_dtypes``: elements by type. ``backend_class``: whose NCCL it is, which
     torch 2.15 has two of. ``apex_kernels`` and ``bf16_instructions`` are null where they do not apply.
+    ``bf16_by_fp32``: whether bf16 was computed in fp32 and rounded (:class:`bench.worker.cpu.ByFp32`).
     """
 
     model: str | None
@@ -73,6 +74,7 @@ class Effective:
     tf32: Tf32 | None
     cudnn_benchmark: bool | None
     bf16_instructions: bool | None
+    bf16_by_fp32: bool
     threads: Count
     affinity: Count
     bound_cores: Count | None

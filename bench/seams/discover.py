@@ -6,83 +6,35 @@ installed packages (``bench.scenarios``, ...); a path such as ``./mine.py`` is o
 
 import importlib
 import importlib.util
-import inspect
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 from glob import glob
 from importlib.machinery import PathFinder
-from types import FunctionType, ModuleType, NoneType
-from typing import Any, TypeVar
+from types import ModuleType, NoneType
 
 from bench.core.dtypes import HALF_ON
-from bench.core.errors import RequestError, closest, described
+from bench.core.errors import RequestError, closest
 from bench.core.records import Setting, SwitchOn, Task
+from bench.seams.execute import Kind, check_functions, check_there, declared, load_file, load_module
 from bench.seams.scenario import Scenario
-from bench.seams.strategy import Rank, Strategy
+from bench.seams.strategy import Strategy
 from bench.seams.switch import MAY_DEFINE as SWITCH_FUNCTIONS
 from bench.seams.workload import FUNCTIONS, MAY_DEFINE, Workload
-
-T = TypeVar("T")
 
 DEFAULT = ("single", "dp", "ddp", "ddp_o1", "ddp_o2", "ddp_o3", "apex_ddp", "apex_ddp_o1", "apex_ddp_o2", "apex_ddp_o3")
 """``single`` and the nine scenarios of the published comparison, in the order of every table."""
 
 DEFAULT_WORKLOAD = "resnet101"
 
-IMPORT_LIMIT_S = 60.0
-"""For a file that is not bench's own to be imported, which may take torch along."""
-
 RESERVED = "reference"
 """What the launch that computes the reference is called: no scenario has this name."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
-    """A seam: what its files declare, where they are, and which functions each of them must or may define.
-
-    ``option``: the one that errors name. ``first``: the names that come first, in their order. ``shown_by``: what lists
-    them all.
-    """
-
-    word: str
-    option: str
-    functions: tuple[str, ...] = ()
-    may_define: tuple[str, ...] = ()
-    first: tuple[str, ...] = ()
-    shown_by: str = "bench list"
-
-    @property
-    def declares(self) -> str:
-        """The name that a file gives to its declaration, such as ``SCENARIO``."""
-        return self.word.upper()
-
-    @property
-    def declaration(self) -> type:
-        """What it must be, such as ``bench.seams.scenario.Scenario``; a site's is imported no sooner than this."""
-        kind: type = getattr(importlib.import_module(f"bench.seams.{self.word}"), self.word.capitalize())
-        return kind
-
-    @property
-    def plural(self) -> str:
-        """The name of the folder in a checkout, and the end of the entry point group."""
-        return {"strategy": "strategies", "switch": "switches"}.get(self.word, f"{self.word}s")
-
-    @property
-    def folder(self) -> str:
-        """Where the built-in files are: in the package; scenarios lie beside it in a checkout."""
-        package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-        beside = os.path.join(os.path.dirname(package), "scenarios")
-        return beside if self.word == "scenario" and os.path.isdir(beside) else os.path.join(package, self.plural)
-
-
 SCENARIO = Kind(word="scenario", option="--scenario", first=DEFAULT)
 STRATEGY = Kind(word="strategy", option="--scenario", functions=("build(parts)",))
-PROBE = "probe(session, load, steps, tick)"
-"""What a strategy defines that declares a ``probe``."""
-
 WORKLOAD = Kind(
     word="workload",
     option="--workload",
@@ -231,7 +183,7 @@ def resolve(request: str, kind: Kind = SCENARIO) -> tuple[str, str]:
     if request.endswith(".py") or os.sep in request:
         return _resolve_path(request, kind, known)
     if request in known:
-        _check_there(request, known[request], kind)
+        check_there(request, known[request], kind)
         return request, known[request]
     remedy = f"{closest(request.lower(), list(known), n=3, cutoff=0.4)} ('{kind.shown_by}' shows all)"
     raise RequestError(kind.option, f"there is no {kind.word} {request!r}", remedy)
@@ -255,92 +207,6 @@ def _resolve_path(request: str, kind: Kind, known: dict[str, str]) -> tuple[str,
     return name, file
 
 
-def load(name: str, file: str) -> Found:
-    """Execute a scenario's file, and its strategy's, and take what they declare. Raises as :func:`load_file`."""
-    found = declared(_load, Found, name, file, SCENARIO)
-    if os.path.dirname(file) == SCENARIO.folder:
-        return found
-    if isinstance(found.scenario.strategy, str) and os.path.dirname(found.strategy_file) == STRATEGY.folder:
-        return replace(found, strategy=load_strategy(found.strategy_name, found.strategy_file)[0])
-    strategy = replace(found.strategy, ranks=partial(_own_ranks, found.strategy_name, found.strategy_file))
-    named = isinstance(found.scenario.strategy, str)
-    return replace(
-        found, strategy=strategy, scenario=found.scenario if named else replace(found.scenario, strategy=strategy)
-    )
-
-
-def _load(name: str, file: str) -> Found:
-    module = load_file(name, file, SCENARIO)
-    scenario: Scenario = module.SCENARIO
-    if isinstance(scenario.strategy, Strategy):
-        strategy, strategy_name, strategy_file = scenario.strategy, name, file
-        _check_functions(module, file, STRATEGY, scenario.strategy)
-    else:
-        strategy_name = scenario.strategy
-        known = names(STRATEGY)
-        if strategy_name not in known:
-            remedy = f"choose from {', '.join(known)}, or declare your own with strategy=Strategy(...)"
-            raise RequestError("--scenario", f"{file}: there is no strategy={strategy_name!r}", remedy)
-        strategy_file = known[strategy_name]
-        strategy, its_module = load_strategy(strategy_name, strategy_file)
-        _check_options(scenario, its_module, file)
-    what = f"{file}: precision={scenario.precision!r}"
-    if scenario.precision not in strategy.precisions:
-        remedy = f"choose from {', '.join(strategy.precisions)}"
-        raise RequestError("--scenario", f"{what} does not go with strategy {strategy_name!r}", remedy)
-    if "apex.amp" in scenario.needs and "apex" not in strategy.amp:
-        why = f"{what} by apex.amp does not go with strategy {strategy_name!r}"
-        raise RequestError("--scenario", why, "take 'apex.amp' out of needs: the native one goes with it")
-    found = Found(
-        name=name,
-        file=file,
-        scenario=scenario,
-        doc=(module.__doc__ or "").strip(),
-        strategy=strategy,
-        strategy_name=strategy_name,
-        strategy_file=strategy_file,
-        half=scenario.half,
-    )
-    if not scenario.switches:
-        return found
-    from bench.seams.switching import with_switches  # here, since it builds on this module
-
-    return with_switches(found, scenario.switches, "--scenario", named=False)
-
-
-def _check_options(scenario: Scenario, strategy: ModuleType, file: str) -> None:
-    """A value must be of its default's type, and positive if that is."""
-    parameters = inspect.signature(strategy.build).parameters
-    known = {name: one.default for name, one in list(parameters.items())[1:] if one.kind is not one.VAR_KEYWORD}
-    for name, value in scenario.options.items():
-        if name not in known:
-            remedy = f"choose from {', '.join(known)}" if known else "leave options out"
-            raise RequestError("--scenario", f"{file}: build of its strategy has no option {name!r}", remedy)
-        usual = known[name]
-        if usual is None or usual is inspect.Parameter.empty:
-            continue
-        if not _is_like(value, usual):
-            what = f"{file}: option {name}={value!r} is not {_kind_of(usual)}"
-            raise RequestError("--scenario", what, f"write {name}={usual!r}, say")
-
-
-def _is_like(value: Setting, usual: Setting) -> bool:
-    """Whether an option may have this value, by its default."""
-    if isinstance(usual, bool | str) or isinstance(value, bool | str):
-        return type(value) is type(usual)
-    return (isinstance(usual, float) or isinstance(value, int)) and (value > 0 or usual <= 0)
-
-
-def _kind_of(usual: Setting) -> str:
-    """What values there are, by the default."""
-    if isinstance(usual, bool):
-        return "True or False"
-    if isinstance(usual, str):
-        return "a text"
-    what = "a whole number" if isinstance(usual, int) else "a number"
-    return f"{what} above 0" if usual > 0 else what
-
-
 def load_workload(name: str, file: str) -> FoundWorkload:
     """Execute a workload's file and take its declaration. Raises as :func:`load_file`."""
     return declared(_load_workload, FoundWorkload, name, file, WORKLOAD)
@@ -362,69 +228,6 @@ def _try_site(name: str, file: str) -> None:
     load_file(name, file, SITE)
 
 
-def declared(look: Callable[[str, str], T], answer: type[T], name: str, file: str, kind: Kind) -> T:
-    """``look(name, file)``, an ``answer``. A file that is not bench's own is executed in another process, which answers
-    with plain values: whatever it does when it is imported (leaves, hangs, replaces parts of Python), it is not done to
-    this one.
-    """
-    if os.path.dirname(file) == kind.folder:
-        return look(name, file)
-    from bench.core.children import Unanswered  # here, since 'bench list' seldom needs it
-    from bench.core.codec import decode
-
-    changed_ns = os.stat(file).st_mtime_ns if os.path.isfile(file) else 0
-    try:
-        found = decode(answer, _asked(look, name, file, changed_ns))
-    except Unanswered as error:
-        what = f"{file} cannot be executed: the process that tried {error}"
-        raise RequestError(kind.option, what, "fix the file") from error
-    except ValueError as error:
-        raise RequestError(kind.option, f"{file}: {error}", "fix the file") from error
-    if not os.path.isfile(file):  # it is executed again in every rank, and its hash is recorded
-        raise RequestError(kind.option, f"{file} was removed when it was executed", "fix the file")
-    return found
-
-
-@cache  # it may take torch along each time, and a run asks for its workload three times
-def _asked(look: Callable[[str, str], Any], name: str, file: str, changed_ns: int) -> Any:
-    from bench.core.children import ask
-
-    return ask(partial(_quietly, look, name, file), IMPORT_LIMIT_S)
-
-
-def _quietly(look: Callable[[str, str], Any], name: str, file: str) -> Any:
-    """What was found as a JSON value. What the file prints is none of it."""
-    from bench.core.codec import encode
-
-    sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115
-    for number in (1, 2):
-        os.dup2(sys.stdout.fileno(), number)
-    return encode(look(name, file))
-
-
-@cache
-def _own_ranks(name: str, file: str, devices: int) -> tuple[Rank, ...]:
-    """What ``ranks(devices)`` of a strategy's file returns."""
-
-    def refusal(returned: object) -> RequestError:
-        what = f"{file}: ranks({devices}) returned {returned!r}"
-        return RequestError(STRATEGY.option, what, f"return a tuple of Rank, with devices below {devices}")
-
-    def look(name: str, file: str) -> tuple[Rank, ...]:
-        returned = load_strategy(name, file)[0].ranks(devices)
-        if not isinstance(returned, tuple) or not all(isinstance(one, Rank) for one in returned):
-            raise refusal(returned)
-        return returned
-
-    found = declared(look, tuple[Rank, ...], name, file, STRATEGY)
-    given = set(range(devices))
-    if not found or any(
-        not one.devices or not given.issuperset(one.devices) or min(one.replicas, one.on_cpu or 1) < 1 for one in found
-    ):
-        raise refusal(found)
-    return found
-
-
 @cache  # several scenarios share one
 def load_strategy(name: str, file: str) -> tuple[Strategy, ModuleType]:
     """A strategy and the module that defines its ``build``, which may be a scenario's. Raises as :func:`load_file`."""
@@ -433,85 +236,8 @@ def load_strategy(name: str, file: str) -> tuple[Strategy, ModuleType]:
     strategy = scenario.strategy if isinstance(scenario, Scenario) else getattr(module, "STRATEGY", None)
     if not isinstance(strategy, Strategy):
         raise RequestError("--scenario", f"{file} declares no STRATEGY", "add STRATEGY = Strategy(...)")
-    _check_functions(module, file, STRATEGY, strategy)
+    check_functions(module, file, STRATEGY, strategy)
     return strategy, module
-
-
-def load_file(name: str, file: str, kind: Kind) -> ModuleType:
-    """Execute a file of this kind and check it. Raises :class:`RequestError` that names file, field and remedy."""
-    _check_there(name, file, kind)
-    module = load_module(name, file, kind)
-    if not isinstance(getattr(module, kind.declares, None), kind.declaration):
-        what = f"{kind.declares} = {kind.declaration.__name__}(...)"
-        raise RequestError(kind.option, f"{file} declares no {kind.declares}", f"add {what}")
-    _check_functions(module, file, kind)
-    return module
-
-
-def _check_functions(module: ModuleType, file: str, kind: Kind, strategy: Strategy | None = None) -> None:
-    """Refuse a function that is missing, misspelt, or cannot be called with the arguments that it will get."""
-    must = kind.functions if strategy is None or strategy.probe is None else (*kind.functions, PROBE)
-    calls = {call.partition("(")[0]: call for call in (*must, *kind.may_define)}
-    own = {name for name, value in vars(module).items() if isinstance(value, FunctionType)}
-    others = [name for name in own - set(calls) if not name.startswith("_") and os.path.dirname(file) != kind.folder]
-    for name, call in calls.items():
-        function = getattr(module, name, None)
-        if not callable(function):
-            near = _alike(name, others) if others else []
-            if near or call in must:
-                remedy = f"rename {near[0]} to {name}" if near else f"define {call}"
-                raise RequestError(kind.option, f"{file} has no function {name}", remedy)
-            continue
-        arguments = call[len(name) + 1 : -1].split(", ")
-        code = getattr(function, "__code__", None)
-        least = 0 if code is None else code.co_argcount - len(function.__defaults__ or ())
-        if code is not None and least <= len(arguments) <= code.co_argcount and not code.co_kwonlyargcount:
-            continue  # as usual; importing inspect takes longer than all files of bench
-        try:
-            import inspect
-
-            inspect.signature(function).bind(*arguments)
-        except TypeError as error:
-            raise RequestError(kind.option, f"{file}: {name} cannot be called: {error}", f"define {call}") from error
-
-
-def _alike(name: str, others: list[str]) -> list[str]:
-    from difflib import get_close_matches
-
-    return get_close_matches(name, others, n=1, cutoff=0.8)
-
-
-def load_module(name: str, file: str, kind: Kind = SCENARIO) -> ModuleType:
-    """Execute a file as a module of its own. Whatever it raises becomes a :class:`RequestError` that names the line."""
-    spec = importlib.util.spec_from_file_location(f"bench_{kind.word}_{name}", file)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    try:
-        spec.loader.exec_module(module)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        sys.modules.pop(spec.name, None)
-        line = line_in(file, error)
-        what = f"{file}{f':{line}' if line else ''} cannot be executed: {described(error)}"
-        raise RequestError(kind.option, what, "fix the file") from error
-    return module
-
-
-def _check_there(name: str, file: str, kind: Kind) -> None:
-    if not os.path.isfile(file):
-        raise RequestError(kind.plural, f"the entry point {name!r} names a missing module {file}", "reinstall it")
-
-
-def line_in(file: str, error: BaseException) -> int | None:
-    """The last line of ``file`` that took part in ``error``."""
-    if isinstance(error, SyntaxError) and error.filename == file:
-        return error.lineno
-    from traceback import walk_tb
-
-    lines = [line for frame, line in walk_tb(error.__traceback__) if frame.f_code.co_filename == file]
-    return lines[-1] if lines else None
 
 
 def _entry_points(group: str) -> list[tuple[str, str]]:

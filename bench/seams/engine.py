@@ -1,7 +1,7 @@
 """What an engine is: who starts one bench on each of several hosts, and how it is asked to.
 
-An engine is one file, ``bench/engines/NAME.py`` or ``bench submit --engine ./mine.py``: ``ENGINE = Engine(...)``, and
-three functions. ``specification(asked)`` returns the text that the engine takes, with ``asked.nodes`` in one place;
+An engine is one file, ``bench/sites/engines/NAME.py`` or ``bench submit --engine ./mine.py``: ``ENGINE = Engine(...)``,
+and three functions. ``specification(asked)`` returns the text that the engine takes, with ``asked.nodes`` in one place;
 ``call(asked)`` says how its client is given that text; ``notes(asked)`` are commands for afterwards, by what they are
 for. The secret, by which the hosts know each other, stands in no specification.
 """

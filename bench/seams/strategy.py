@@ -17,8 +17,8 @@ tick)``: one row a step with the times of its own parts, for the diagnostic laun
 ``recipe()``, with the options of ``build``, says what a training script without bench does (:mod:`bench.seams.recipe`).
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 
 PRECISIONS = ("O0", "O1", "O2", "O3")
 LEVELS = {level.lower(): level for level in PRECISIONS[1:]}
@@ -90,7 +90,8 @@ class Strategy:
     numbers, such as compressing gradients. ``amp``: whose ``precisions``. ``probe``: the name of what ``probe()``
     times. ``rpc``: whether it needs ``torch.distributed.rpc``. ``restarts``: whether there are launches of it in which
     a rank is killed and all are started again (:mod:`bench.worker.restart`). ``threads``: whether a rank with several
-    GPUs has a thread for each, which torch gives no type of autocast but fp16 (``parallel_apply``). ``obstacle``: from
+    GPUs has a thread for each, which torch gives no type of autocast but fp16 (``parallel_apply``). ``without``: the
+    switches that it does not go with, and why. ``obstacle``: from
     ``cpu`` or ``cuda`` and the number of chosen devices to why it cannot run on them, or None.
 
     Raises ``ValueError`` naming the field when a value is not allowed.
@@ -109,6 +110,7 @@ class Strategy:
     rpc: bool = False
     restarts: bool = False
     threads: bool = False
+    without: Mapping[str, str] = field(default_factory=dict)
     obstacle: Callable[[str, int], str | None] = lambda device, devices: None
     hue: str = "magenta"
     dash: str = "short"
@@ -127,7 +129,7 @@ class Strategy:
             raise ValueError(f"obstacle={self.obstacle!r} is not a function of the device and how many there are")
         if not callable(self.ranks):
             raise ValueError(f"ranks={self.ranks!r} is not a function; take rank_per_device or one_rank of bench.seams")
-        for field, values, allowed in (
+        for name, values, allowed in (
             ("weights", (self.weights,), WEIGHTS),
             ("precisions", self.precisions, PRECISIONS),
             ("amp", self.amp, AMP),
@@ -136,7 +138,7 @@ class Strategy:
             ("needs", tuple(one.needs for one in self.implementations if one.needs), APEX_MODULES),
         ):
             for value in values:
-                one_of(field, value, allowed)
+                one_of(name, value, allowed)
 
 
 def one_of(field: str, value: object, allowed: tuple[str, ...]) -> None:

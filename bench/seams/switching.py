@@ -3,6 +3,7 @@
 A precision level behind the name makes a product that has no file: ``fsdp2+o1``.
 """
 
+import inspect
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,11 +11,120 @@ from functools import cache, partial
 from types import ModuleType
 
 from bench.core.errors import RequestError, described
-from bench.core.records import SwitchOn
+from bench.core.records import Setting, SwitchOn
 from bench.seams import discover
-from bench.seams.discover import SWITCH, Found
-from bench.seams.strategy import LEVELS
+from bench.seams.discover import SCENARIO, STRATEGY, SWITCH, Found, load_strategy, names
+from bench.seams.execute import check_functions, declared, line_in, load_file
+from bench.seams.scenario import Scenario
+from bench.seams.strategy import LEVELS, Rank, Strategy
 from bench.seams.switch import Switch
+
+
+def load(name: str, file: str) -> Found:
+    """Execute a scenario's file, and its strategy's, and take what they declare. Raises as :func:`load_file`."""
+    found = declared(_load, Found, name, file, SCENARIO)
+    if os.path.dirname(file) == SCENARIO.folder:
+        return found
+    if isinstance(found.scenario.strategy, str) and os.path.dirname(found.strategy_file) == STRATEGY.folder:
+        return replace(found, strategy=load_strategy(found.strategy_name, found.strategy_file)[0])
+    strategy = replace(found.strategy, ranks=partial(_own_ranks, found.strategy_name, found.strategy_file))
+    named = isinstance(found.scenario.strategy, str)
+    return replace(
+        found, strategy=strategy, scenario=found.scenario if named else replace(found.scenario, strategy=strategy)
+    )
+
+
+def _load(name: str, file: str) -> Found:
+    module = load_file(name, file, SCENARIO)
+    scenario: Scenario = module.SCENARIO
+    if isinstance(scenario.strategy, Strategy):
+        strategy, strategy_name, strategy_file = scenario.strategy, name, file
+        check_functions(module, file, STRATEGY, scenario.strategy)
+    else:
+        strategy_name = scenario.strategy
+        known = names(STRATEGY)
+        if strategy_name not in known:
+            remedy = f"choose from {', '.join(known)}, or declare your own with strategy=Strategy(...)"
+            raise RequestError("--scenario", f"{file}: there is no strategy={strategy_name!r}", remedy)
+        strategy_file = known[strategy_name]
+        strategy, its_module = load_strategy(strategy_name, strategy_file)
+        _check_options(scenario, its_module, file)
+    what = f"{file}: precision={scenario.precision!r}"
+    if scenario.precision not in strategy.precisions:
+        remedy = f"choose from {', '.join(strategy.precisions)}"
+        raise RequestError("--scenario", f"{what} does not go with strategy {strategy_name!r}", remedy)
+    if "apex.amp" in scenario.needs and "apex" not in strategy.amp:
+        why = f"{what} by apex.amp does not go with strategy {strategy_name!r}"
+        raise RequestError("--scenario", why, "take 'apex.amp' out of needs: the native one goes with it")
+    found = Found(
+        name=name,
+        file=file,
+        scenario=scenario,
+        doc=(module.__doc__ or "").strip(),
+        strategy=strategy,
+        strategy_name=strategy_name,
+        strategy_file=strategy_file,
+        half=scenario.half,
+    )
+    if not scenario.switches:
+        return found
+    return with_switches(found, scenario.switches, "--scenario", named=False)
+
+
+def _check_options(scenario: Scenario, strategy: ModuleType, file: str) -> None:
+    """A value must be of its default's type, and positive if that is."""
+    parameters = inspect.signature(strategy.build).parameters
+    known = {name: one.default for name, one in list(parameters.items())[1:] if one.kind is not one.VAR_KEYWORD}
+    for name, value in scenario.options.items():
+        if name not in known:
+            remedy = f"choose from {', '.join(known)}" if known else "leave options out"
+            raise RequestError("--scenario", f"{file}: build of its strategy has no option {name!r}", remedy)
+        usual = known[name]
+        if usual is None or usual is inspect.Parameter.empty:
+            continue
+        if not _is_like(value, usual):
+            what = f"{file}: option {name}={value!r} is not {_kind_of(usual)}"
+            raise RequestError("--scenario", what, f"write {name}={usual!r}, say")
+
+
+def _is_like(value: Setting, usual: Setting) -> bool:
+    """Whether an option may have this value, by its default."""
+    if isinstance(usual, bool | str) or isinstance(value, bool | str):
+        return type(value) is type(usual)
+    return (isinstance(usual, float) or isinstance(value, int)) and (value > 0 or usual <= 0)
+
+
+def _kind_of(usual: Setting) -> str:
+    """What values there are, by the default."""
+    if isinstance(usual, bool):
+        return "True or False"
+    if isinstance(usual, str):
+        return "a text"
+    what = "a whole number" if isinstance(usual, int) else "a number"
+    return f"{what} above 0" if usual > 0 else what
+
+
+@cache
+def _own_ranks(name: str, file: str, devices: int) -> tuple[Rank, ...]:
+    """What ``ranks(devices)`` of a strategy's file returns."""
+
+    def refusal(returned: object) -> RequestError:
+        what = f"{file}: ranks({devices}) returned {returned!r}"
+        return RequestError(STRATEGY.option, what, f"return a tuple of Rank, with devices below {devices}")
+
+    def look(name: str, file: str) -> tuple[Rank, ...]:
+        returned = load_strategy(name, file)[0].ranks(devices)
+        if not isinstance(returned, tuple) or not all(isinstance(one, Rank) for one in returned):
+            raise refusal(returned)
+        return returned
+
+    found = declared(look, tuple[Rank, ...], name, file, STRATEGY)
+    given = set(range(devices))
+    if not found or any(
+        not one.devices or not given.issuperset(one.devices) or min(one.replicas, one.on_cpu or 1) < 1 for one in found
+    ):
+        raise refusal(found)
+    return found
 
 
 def scenario(request: str, more: Sequence[str] = ()) -> Found:
@@ -23,7 +133,7 @@ def scenario(request: str, more: Sequence[str] = ()) -> Found:
     Raises :class:`RequestError` that names the option.
     """
     named, specs = _split(request)
-    found = discover.load(*discover.resolve(named))
+    found = load(*discover.resolve(named))
     found = with_switches(found, specs, "--scenario") if specs else found
     return with_switches(found, more, "--with") if more else found
 
@@ -109,6 +219,8 @@ def _check_goes_with(one: SwitchOn, declared: Switch, found: Found, on: Sequence
     if declared.wrapper is not None and declared.wrapper not in wrappers:
         why = f"it sets what {declared.wrapper.rpartition('.')[2]} has"
         raise RequestError(option, f"{what}: {why}", "leave one of the two out")
+    if reason := found.strategy.without.get(one.name):
+        raise RequestError(option, f"{what}: {reason}", "leave one of the two out")
     level = found.scenario.precision
     if level not in declared.precisions:
         raise RequestError(
@@ -118,8 +230,8 @@ def _check_goes_with(one: SwitchOn, declared: Switch, found: Found, on: Sequence
 
 @cache  # many scenarios may have it
 def load_switch(name: str, file: str) -> Switch:
-    """Execute a switch's file and take its declaration. Raises as :func:`discover.load_file`."""
-    return discover.declared(_load_switch, Switch, name, file, SWITCH)
+    """Execute a switch's file and take its declaration. Raises as :func:`load_file`."""
+    return declared(_load_switch, Switch, name, file, SWITCH)
 
 
 def _load_switch(name: str, file: str) -> Switch:
@@ -129,8 +241,8 @@ def _load_switch(name: str, file: str) -> Switch:
 
 @cache
 def switch_module(name: str, file: str) -> ModuleType:
-    """The module that defines a switch's functions. Raises as :func:`discover.load_file`."""
-    return discover.load_file(name, file, SWITCH)
+    """The module that defines a switch's functions. Raises as :func:`load_file`."""
+    return load_file(name, file, SWITCH)
 
 
 def switch_obstacle(one: SwitchOn, device: str) -> str | None:
@@ -138,7 +250,7 @@ def switch_obstacle(one: SwitchOn, device: str) -> str | None:
     only = load_switch(one.name, one.file).device
     if only is not None and device != only:
         return f"{one.name} needs {'CUDA' if only == 'cuda' else 'the CPU'}, and this is {device}"
-    return discover.declared(partial(_obstacle, device), str | None, one.name, one.file, SWITCH)  # type: ignore[arg-type]
+    return declared(partial(_obstacle, device), str | None, one.name, one.file, SWITCH)  # type: ignore[arg-type]
 
 
 def _obstacle(device: str, name: str, file: str) -> str | None:
@@ -148,6 +260,6 @@ def _obstacle(device: str, name: str, file: str) -> str | None:
     try:
         found = look(device)
     except Exception as error:  # whatever the user's function raises is the finding
-        what = f"{file}:{discover.line_in(file, error)}: obstacle({device!r}) fails: {described(error)}"
+        what = f"{file}:{line_in(file, error)}: obstacle({device!r}) fails: {described(error)}"
         raise RequestError(SWITCH.option, what, "fix the file") from error
     return None if found is None else str(found)

@@ -50,7 +50,7 @@ class Workload:
     ``unit``: what is counted, in the plural, such as ``samples``; ``unit_short``: in tables. ``global_batch``: the
     default, one number or one by kind of device. ``settings``: what ``--setting NAME=VALUE`` changes, with defaults,
     likewise; a value keeps the type of its default. ``title``: with settings in braces; default: its name. ``imports``:
-    modules that are imported once for all ranks. ``smaller``: options of ``bench run`` that make it quick.
+    modules that are imported once for all ranks.
     ``example_mib``: what autograd keeps of one example in fp32; with it, the default batch halves until it fits a GPU.
     ``units_per_example``: a number, or the name of the setting that has it. ``reads``: what ``--data`` must hold, in
     words; empty if it reads no data.
@@ -65,13 +65,12 @@ class Workload:
     settings: Mapping[str, Setting | Mapping[str, Setting]] = field(default_factory=dict)
     title: str = ""
     imports: tuple[str, ...] = ()
-    smaller: str = ""
     example_mib: float = 0.0
     units_per_example: int | str = 1
     reads: str = ""
 
     def __post_init__(self) -> None:
-        for name in ("summary", "unit", "unit_short", "title", "smaller", "reads"):
+        for name in ("summary", "unit", "unit_short", "title", "reads"):
             value = getattr(self, name)
             if not isinstance(value, str) or not (value.strip() or name not in ("summary", "unit")):
                 raise ValueError(f"{name}={value!r} is not a text; give one")

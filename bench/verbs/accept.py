@@ -4,9 +4,9 @@ import os
 import sys
 import time
 
+from bench.analyse.history import nights
 from bench.console import tell
 from bench.core.errors import OK, RequestError
-from bench.history import nights
 from bench.machine.redact import without_secrets
 from bench.runs.names import find
 from bench.verbs.options import Parser, print_json

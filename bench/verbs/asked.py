@@ -7,15 +7,15 @@ from bench import machine
 from bench.console import Console
 from bench.core.errors import RequestError
 from bench.core.records import Setting, Task
-from bench.hosts.party import Party
+from bench.experiments.plan import PROFILES, RANKS, Request, global_batch
+from bench.experiments.plan.interval_target import FEWEST_LAUNCHES, FIRST_STAGE
 from bench.machine import nvml
 from bench.machine.redact import HIDDEN, without_secrets
-from bench.plan import PROFILES, RANKS, Request, global_batch
-from bench.plan.interval_target import FEWEST_LAUNCHES, FIRST_STAGE
 from bench.seams import discover
 from bench.seams.discover import DEFAULT_WORKLOAD, WORKLOAD, Found, FoundWorkload
 from bench.seams.experiment import with_options
 from bench.seams.workload import setting_from
+from bench.sites.hosts.party import Party
 from bench.verbs.options import (
     DEFAULT_OUT,
     Parser,

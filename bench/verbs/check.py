@@ -4,9 +4,9 @@ import os
 import sys
 from glob import escape, glob
 
+from bench.analyse.history.nights import may_be_run
 from bench.console import tell
 from bench.core.errors import FAILED, OK, RequestError
-from bench.history.nights import may_be_run
 from bench.runs.check import findings
 from bench.runs.names import find
 from bench.verbs.options import Parser, print_json

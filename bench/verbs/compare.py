@@ -90,8 +90,8 @@ def _check(options: "argparse.Namespace") -> None:
 def _compare(options: "argparse.Namespace", names: list[str] | None) -> "Compared":
     from bench.analyse import between_runs
     from bench.analyse.comparable import obstacles
+    from bench.analyse.history import nights
     from bench.analyse.steps import BASE
-    from bench.history import nights
 
     paths = [latest_or(name, options.results, finished=not options.allow_incomplete) for name in options.runs]
     digests = [nights.with_findings(path, allow_incomplete=options.allow_incomplete) for path in paths]

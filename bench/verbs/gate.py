@@ -4,9 +4,9 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from bench.analyse.history import nights
 from bench.console import columns, count, passing, tell
 from bench.core.errors import NotComparable, RequestError, closest
-from bench.history import nights
 from bench.runs.files import check_file, unwritable, utf8, write_atomically
 from bench.runs.names import find, last_finished
 from bench.verbs import thresholds
@@ -15,7 +15,7 @@ from bench.verbs.options import DEFAULT_OUT, Parser, called, print_json, scenari
 if TYPE_CHECKING:
     import argparse
 
-    from bench.history.gate import Base, Outcome, Rule
+    from bench.analyse.history.gate import Base, Outcome, Rule
 
 DESCRIPTION = """\
 Hold a run against the nights before it, scenario by scenario: step time, peak memory, and the verdict on numerics.
@@ -120,7 +120,7 @@ def _found(options: "argparse.Namespace") -> str:
 
 def _against_one(new: nights.Night, old: nights.Night, rule: "Rule", only: list[str] | None) -> "Outcome":
     from bench.analyse import comparable
-    from bench.history import gate
+    from bench.analyse.history import gate
 
     if os.path.realpath(new.path) == os.path.realpath(old.path):
         raise RequestError("--baseline", f"{old.path} is NEW itself", "give another run")
@@ -152,7 +152,7 @@ def _against_history(
 ) -> "Outcome":
     """Replay the earlier nights of the same series, and judge this one against the base that they leave."""
     from bench.analyse import comparable
-    from bench.history import gate
+    from bench.analyse.history import gate
 
     others = [
         night
@@ -198,7 +198,7 @@ def _sound_base(
     alike: list[nights.Night], rule: "Rule", accepted: list[str], only: list[str] | None
 ) -> "tuple[Base, list[nights.LeftOut]]":
     """The base that these nights leave, of verified runs alone; and the runs that are not sound."""
-    from bench.history import gate
+    from bench.analyse.history import gate
 
     unsound: list[nights.LeftOut] = []
     verified: set[str] = set()

@@ -4,15 +4,15 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from bench.analyse.history import nights
 from bench.console import columns, count, passing, tell
 from bench.core.errors import OK, RequestError, closest
-from bench.history import nights
 from bench.runs.files import check_writable
 from bench.verbs import thresholds
 from bench.verbs.options import Parser, print_json, scenario_names
 
 if TYPE_CHECKING:
-    from bench.history.nights import Nights
+    from bench.analyse.history.nights import Nights
 
 DESCRIPTION = """\
 Every run of a folder in the order of time: what each scenario took, how that changed, and the nights on which it
@@ -58,7 +58,7 @@ def main(arguments: list[str]) -> int:
         found = _found(folder, "DIR" if options.results is None else "--results")
     digests = [night.digest for night in found.nights]
 
-    from bench.history import trends as history
+    from bench.analyse.history import trends as history
 
     known = history.scenarios_of(digests)
     for name in wanted:

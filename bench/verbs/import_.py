@@ -13,10 +13,7 @@ from bench.verbs.options import Parser, any_name, device_count, print_json, scen
 
 DESCRIPTION = """\
 Make a sealed run folder of a measurement that bench did not make, so that runs can be compared with it. FILE is
-
-  a CSV      with a column step_ms, and where there are such scenario, launch, rank, step, warmup: a row per step
-  a JSON     of pytorch's benchmarks/distributed/ddp/benchmark.py --json; choose one of its configurations with
-             --model and --world-size
+a CSV with a column step_ms, and where there are such scenario, launch, rank, step and warmup: a row per step.
 
 What the file does not say you may (below); what nobody says is null, and every comparison says that it is unknown. The
 run is marked as imported, with the name and the SHA-256 of the file, wherever it is named.
@@ -24,11 +21,11 @@ run is marked as imported, with the name and the SHA-256 of the file, wherever i
 EPILOG = """\
 examples:
   python -m bench import times.csv --scenario ddp --model resnet101 --global-batch 256 --world-size 8
-  python -m bench import ddp.json --model resnet50 --world-size 8 --device cuda --hardware 'NVIDIA A100-SXM4-80GB'
+  python -m bench import times.csv --scenario ddp --device cuda --hardware 'NVIDIA A100-SXM4-80GB'
   python -m bench compare IMPORTED latest                 latest: the last run that was measured here
 
 A verdict needs three launches on each side: give a CSV with a column launch, a value for each start of the program. One
-start with many steps is one launch, whatever their number; so is all that pytorch's benchmark writes.
+start with many steps is one launch, whatever their number.
 
 Exit codes: 0 imported; 2 the request is wrong or the file cannot be understood, and nothing was written.
 """
@@ -41,7 +38,7 @@ UTC = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
 def main(arguments: list[str]) -> int:
     parser = Parser("import", DESCRIPTION, EPILOG)
-    parser.add_argument("file", metavar="FILE", help="a CSV of step times, or the JSON of pytorch's DDP benchmark")
+    parser.add_argument("file", metavar="FILE", help="a CSV of step times")
     parser.add_argument(
         "--scenario", type=scenario_name, metavar="NAME", help="what was run, if the file does not say it"
     )

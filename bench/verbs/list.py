@@ -8,6 +8,7 @@ from bench.core.errors import RequestError
 from bench.core.records import SwitchOn
 from bench.core.text import printable
 from bench.seams import discover, switching
+from bench.seams.obstacle import obstacle
 from bench.verbs.options import Parser, check_apex, print_json
 
 RANKS = 2
@@ -35,14 +36,14 @@ def main(arguments: list[str]) -> int:
     scenarios = []
     for name, file in discover.names().items():
         try:
-            found = discover.load(name, file)
+            found = switching.load(name, file)
         except RequestError as error:  # a broken file of somebody's is a row of the table, not the end of it
             unknown = dict.fromkeys(("strategy", "precision", "needs", "doc"))
             broken = {"name": name, "summary": "", "runs_here": False, "reason": error.problem, "file": file}
             scenarios.append(broken | unknown)
             continue
         scenario = found.scenario
-        reason = machine.obstacle(found, device=device, impl=options.impl, apex_path=options.apex)
+        reason = obstacle(found, device=device, impl=options.impl, apex_path=options.apex)
         reason = reason or found.strategy.obstacle(device, len(gpus) if device == "cuda" else RANKS)
         scenarios.append(
             {

@@ -61,11 +61,11 @@ def main(arguments: list[str]) -> int:
 
 
 def _what_to_look_at(runs: "list[Analysed]", files: list[str]) -> str:
-    from bench.analyse import tuned
-    from bench.analyse.advice import in_lines
-    from bench.analyse.caveats import caveats
     from bench.report.loader import loader_words
     from bench.report.tables import summary_of
+    from bench.words import tuned
+    from bench.words.advice import in_lines
+    from bench.words.caveats import caveats
 
     lines = []
     for run in runs:
@@ -82,9 +82,9 @@ def _what_to_look_at(runs: "list[Analysed]", files: list[str]) -> str:
 
 def _for_programs(runs: "list[Analysed]") -> dict[str, list[dict[str, Any]]]:
     """What the page says, as JSON values, each with the id of its run: what is unknown is null."""
-    from bench.analyse.advice import recommendations
-    from bench.analyse.questions import questions
+    from bench.analyse.recommendation import recommendations
     from bench.report.values import as_json
+    from bench.words.questions import questions
 
     advised = [{"run": run.id, **encode(recommendations(run.document, run.overview))} for run in runs]
     answers = [{"run": run.id, "question": asked, "answer": text} for run in runs for asked, text in questions(run)]

@@ -4,6 +4,8 @@ import argparse
 import os
 import shlex
 import sys
+import time
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -12,14 +14,14 @@ from bench.console import Console, align, columns, count, duration, tell
 from bench.core.codec import encode
 from bench.core.errors import FAILED, OK, RequestError
 from bench.experiments import resume
-from bench.hosts.party import Party
-from bench.plan import PROFILES, Request, check_memory
-from bench.plan.interval_target import FEWEST_LAUNCHES
+from bench.experiments.plan import PROFILES, Request, check_memory
+from bench.experiments.plan.interval_target import FEWEST_LAUNCHES
 from bench.runs.experiments import BatchSearch, IntervalTargetRecord, Scaling
 from bench.runs.names import find
 from bench.runs.reader import read, verified
 from bench.seams.discover import Found
 from bench.seams.experiment import experiments, with_options
+from bench.sites.hosts.party import Party
 from bench.verbs.asked import (
     DEFAULT_BUDGET_S,
     add_result,
@@ -182,8 +184,8 @@ def _show(
     """Print the answer of a run that is on disk, its table, and what to do next. ``scenarios``: None where nothing was
     left to do.
     """
-    from bench.analyse.advice import more_wanted
     from bench.analyse.analysed import Analysed
+    from bench.words.advice import more_wanted
 
     done = Analysed.of(read(finished.path))
     table = done.overview
@@ -192,6 +194,7 @@ def _show(
         "",
         *answered(done, table, width=columns(people), verbose=options.verbose),
         *_how_precise(done.document.of(IntervalTargetRecord)),
+        *(_where_time_went(finished) if options.verbose and finished.spent else ()),
         "",
         _next_steps(
             request,
@@ -209,6 +212,16 @@ def _show(
     if options.json:
         print_json(for_programs(done, table))
     return FAILED if finished.failed else OK
+
+
+def _where_time_went(finished: "Finished") -> Iterator[str]:
+    """A table of the time of this command, from its start until now."""
+    after_s, whole_s = time.monotonic() - finished.ended_s, machine.age_s()
+    before_s = whole_s - after_s - sum(finished.spent.values())
+    parts = {"before the first launch": before_s, **finished.spent, "answer": after_s}
+    yield from ("", f"Where the {duration(whole_s)} of this run went:")
+    rows = [(what, f"{seconds:,.1f}", f"{seconds / whole_s:.0%}") for what, seconds in parts.items()]
+    yield align([("what", "s", "share"), *rows], left=("what",))
 
 
 def run_parser() -> Parser:

@@ -4,7 +4,7 @@ import os
 import sys
 from typing import Any
 
-from bench.console import align, columns, tell
+from bench.console import align, columns, count, tell
 from bench.core.errors import OK, RequestError
 from bench.runs.document import RunDocument
 from bench.runs.experiments import Scaling
@@ -12,23 +12,28 @@ from bench.runs.names import run_ids
 from bench.verbs.options import Parser, print_json
 
 DESCRIPTION = """\
-List the runs of a folder, the latest first: when, what was trained, and which scenario was fastest.
+List the latest runs of a folder, the last one first: what was trained, and which scenario was fastest.
 """
 EPILOG = """\
 examples:
-  python -m bench runs                     those in results/
+  python -m bench runs                     the latest in results/
+  python -m bench runs --all --json        all of them, for programs
   python -m bench runs --results nights    those of another folder
 
 Exit codes: 0 done; 2 there is no such folder.
 """
+LATEST = 20
 HEADINGS = ("run", "label", "trained", "scenarios", "launches", "fastest")
 
 
 def main(arguments: list[str]) -> int:
     parser = Parser("runs", DESCRIPTION, EPILOG)
     parser.add_argument("--results", default="results", metavar="DIR", help="where run folders are (default: results)")
+    parser.add_argument("--all", action="store_true", help=f"not only the latest {LATEST}")
     options = parser.parse_args(arguments)
-    found = [_about(os.path.join(options.results, name)) for name in reversed(run_ids(options.results, "--results"))]
+    names = run_ids(options.results, "--results")[::-1]
+    listed = names if options.all else names[:LATEST]
+    found = [_about(os.path.join(options.results, name)) for name in listed]
     if options.json:
         print_json({"runs": found})
         return OK
@@ -36,6 +41,8 @@ def main(arguments: list[str]) -> int:
         raise RequestError("--results", f"there is no run in {options.results}", "make one with 'python -m bench run'")
     rows = [HEADINGS, *([str(one[name]) for name in HEADINGS] for one in found)]
     tell(align(rows, left=("run", "label", "trained", "fastest"), width=columns(sys.stdout)), file=sys.stdout)
+    if len(listed) < len(names):
+        tell(f"and {count(len(names) - len(listed), 'earlier run')}: --all lists them", file=sys.stdout)
     return OK
 
 
@@ -59,7 +66,7 @@ def _about(path: str) -> dict[str, Any]:
 
 
 def _fastest(document: RunDocument) -> str:
-    from bench.analyse.caveats import REPLICATES_WANTED
+    from bench.words.caveats import REPLICATES_WANTED
 
     advice, scaling = document.recommendation, document.of(Scaling)
     if document.instead:

@@ -12,14 +12,14 @@ from bench.console import count as quantity
 from bench.core.codec import encode
 from bench.core.errors import FAILED, OK, RequestError
 from bench.experiments import resume
-from bench.hosts.party import Party
-from bench.plan import PROFILES, RANKS, Request, check_memory
-from bench.plan.interval_target import FEWEST_LAUNCHES
-from bench.plan.scaling import EACH, MODES, default_counts, points
+from bench.experiments.plan import PROFILES, RANKS, Request, check_memory
+from bench.experiments.plan.interval_target import FEWEST_LAUNCHES
+from bench.experiments.plan.scaling import EACH, MODES, default_counts, points
 from bench.runs.experiments import Scaling
 from bench.runs.names import find
 from bench.runs.reader import read, verified
 from bench.seams.discover import Found
+from bench.sites.hosts.party import Party
 from bench.verbs.asked import DEFAULT_RANKS, add_result, add_steps, add_work, refuse_other_options, request_of
 from bench.verbs.options import Parser, called, place, print_json, what_if, whole_number, whole_numbers
 from bench.verbs.run import run_parser

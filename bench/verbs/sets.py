@@ -8,7 +8,7 @@ from bench import machine
 from bench.console import tell
 from bench.core.errors import RequestError, closest
 from bench.core.files import JSON_BYTES, open_regular
-from bench.plan.ladder import ladder
+from bench.experiments.plan.ladder import ladder
 from bench.seams import discover, switching
 from bench.seams.discover import SWITCH, Found
 from bench.seams.switching import scenario
@@ -61,7 +61,7 @@ def named(name: str, device: str = "auto") -> tuple[str, ...]:
     """The scenarios of a set: one of bench's, or one that pyproject.toml of the working directory defines."""
     known = discover.names()
     if name == "strategies":  # each in full precision
-        return tuple(one for one, file in known.items() if discover.load(one, file).scenario.precision == "O0")
+        return tuple(one for one, file in known.items() if switching.load(one, file).scenario.precision == "O0")
     if name == LADDER:
         return ladder(machine.choose_device(device)[0])
     if name == "all":

@@ -71,10 +71,10 @@ def for_programs(run: "Analysed", table: "pd.DataFrame") -> dict[str, Any]:
 
 def answered(run: "Analysed", table: "pd.DataFrame", *, width: int | None, verbose: bool) -> list[str]:
     """Answer, table, the rest of the recommendation, warnings. ``width``: of the terminal."""
-    from bench.analyse import tuned
-    from bench.analyse.advice import advice, findings, main_finding
-    from bench.analyse.caveats import about_implementations
     from bench.report.tables import brief_summary
+    from bench.words import tuned
+    from bench.words.advice import advice, findings, main_finding
+    from bench.words.caveats import about_implementations
 
     said = (
         *(() if verbose else ("Fastest", "No clear winner")),

@@ -12,9 +12,9 @@ from types import ModuleType
 
 from bench.console import tell
 from bench.core.errors import OK, BenchError, RequestError
+from bench.experiments.plan import RANKS
 from bench.machine.redact import command_line
-from bench.plan import RANKS
-from bench.seams import discover
+from bench.seams import discover, execute
 from bench.seams.discover import ENGINE, WORKLOAD
 from bench.seams.engine import FILE, Asked, Engine
 from bench.verbs.options import DEFAULT_OUT, Parser, device_count, print_json, refuse_existing, whole_number, write_new
@@ -54,7 +54,7 @@ def main(arguments: list[str]) -> int:
     if rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     file = discover.resolve(options.engine, ENGINE)
-    engine = discover.load_file(*file, ENGINE)
+    engine = execute.load_file(*file, ENGINE)
     asked = _asked(options, engine.ENGINE, arguments[len(own) + 1 :])
     text = engine.specification(asked)
     refuse_existing(options.out)
@@ -199,7 +199,7 @@ def job_name(text: str) -> str:
 
 def _parser() -> Parser:
     known = {
-        name: discover.load_file(name, file, ENGINE).ENGINE.summary for name, file in discover.names(ENGINE).items()
+        name: execute.load_file(name, file, ENGINE).ENGINE.summary for name, file in discover.names(ENGINE).items()
     }
     engines = "\n".join(f"  {name:<11} {summary}" for name, summary in known.items())
     parser = Parser("submit", DESCRIPTION, EPILOG.format(engines=engines))

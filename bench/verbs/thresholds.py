@@ -10,7 +10,7 @@ from bench.core.files import JSON_BYTES, open_regular
 from bench.verbs.options import percentage, whole_number
 
 if TYPE_CHECKING:
-    from bench.history.gate import Rule
+    from bench.analyse.history.gate import Rule
 
 DEFAULT_FILE = "pyproject.toml"
 TABLE = "[tool.bench.gate]"
@@ -51,7 +51,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def rule_from(options: argparse.Namespace) -> "Rule":
     """The rule that is asked for. Raises :class:`RequestError` that names the key and the file."""
-    from bench.history.gate import MEMORY, STEP_TIME, Rule
+    from bench.analyse.history.gate import MEMORY, STEP_TIME, Rule
 
     given = _from_file(options.config)
     for name in KINDS:

@@ -1,8 +1,10 @@
 """A verb on several hosts: the same command on each of them, by an engine. The first leads, the others follow."""
 
 import argparse
+import hashlib
 import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import bench
 from bench import machine
@@ -10,12 +12,12 @@ from bench.console import Console
 from bench.core.codec import decode, encode
 from bench.core.errors import RequestError
 from bench.experiments import resume
-from bench.hosts.engine import Started, engine_of
-from bench.hosts.follower import Options, follow, following
-from bench.hosts.hello import Hello
-from bench.hosts.party import Party, leading
 from bench.machine import foreign
 from bench.runs.document import Machine
+from bench.sites.hosts.engine import Started, engine_of
+from bench.sites.hosts.follower import Options, follow, following
+from bench.sites.hosts.hello import Hello
+from bench.sites.hosts.party import Party, leading
 from bench.verbs.options import Parser
 
 OF_A_HOST = ("out", "json", "verbose", "wait", "force", "trust", "gpus", "python", "apex", "label")
@@ -77,12 +79,18 @@ def _hello(options: argparse.Namespace) -> Hello:
     asked = {name: encode(value) for name, value in vars(options).items() if name not in OF_A_HOST}
     return Hello(
         bench=bench.__version__,
+        code=_own_code(),
         device=device,
         cores=machine.cores(),
         devices=machine.choose_gpus(options.gpus, gpus),
         machine=decode(Machine, machine.describe(gpus, left_out)),
         asked=asked,
     )
+
+
+def _own_code() -> str:
+    files = sorted(Path(bench.__file__).parent.rglob("*.py"))
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
 def _refuse_foreign(hello: Hello, *, force: bool) -> None:

@@ -10,15 +10,15 @@ from bench.console import Console, columns, tell
 from bench.core.codec import encode
 from bench.core.errors import FAILED, OK, RequestError
 from bench.experiments import resume
-from bench.hosts.party import Party
-from bench.plan import Request, check_memory
-from bench.plan.tuning import FINAL_LAUNCHES, Search
+from bench.experiments.plan import Request, check_memory
+from bench.experiments.plan.tuning import FINAL_LAUNCHES, Search
 from bench.runs.experiments import Tuning
 from bench.runs.names import find
 from bench.runs.reader import read, verified
 from bench.seams import discover, switching
 from bench.seams.discover import SWITCH, Found
 from bench.seams.strategy import LEVELS
+from bench.sites.hosts.party import Party
 from bench.verbs.asked import add_result, add_steps, add_work, refuse_other_options, request_of
 from bench.verbs.options import Parser, called, gibibytes, place, print_json, span
 from bench.verbs.run import run_parser
@@ -159,9 +159,9 @@ def _promise(found: Found, device: str) -> tuple[bool, ...]:
 def _show(path: str, options: argparse.Namespace, *, failed: int, batches: dict[int, str] | None = None) -> int:
     """``batches``: what came of each global batch that was tried."""
     from bench.analyse.analysed import Analysed
-    from bench.analyse.tuned import nothing_usable
     from bench.analyse.verdicts import records
     from bench.report.recipe import script
+    from bench.words.tuned import nothing_usable
 
     run = Analysed.of(read(path))
     tuning = run.document.of(Tuning)

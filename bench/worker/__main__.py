@@ -15,7 +15,8 @@ STARTED_NS = time.perf_counter_ns()
 def run(channel: Channel, *, own_log: bool = False) -> int:
     """Receive the job, and execute it as the rank that the environment names. ``own_log``: print into its log."""
     job = job_from_json(channel.wait_for("job")["job"])
-    from bench.worker.rank import Identity, execute
+    from bench.worker.plan import Identity
+    from bench.worker.rank import execute
 
     me = Identity.from_environment(os.environ)
     if own_log:

@@ -7,16 +7,14 @@ does with its buckets.
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from bench.worker.loop import clock_for
+from bench.worker.plan import Plan, Report
 from bench.worker.transport import transport
-
-if TYPE_CHECKING:
-    from bench.worker.rank import Plan, Report
 
 SIZES = tuple(1024 * 4**power for power in range(9))
 """Bytes: 1 KiB to 64 MiB."""
@@ -37,7 +35,7 @@ MOST_MS = 6000.0
 """All-reduces that are expected to take longer are left out."""
 
 
-def perform(plan: "Plan", report: "Report") -> dict[str, Any]:
+def perform(plan: Plan, report: Report) -> dict[str, Any]:
     """Time all-reduces by size and train nothing."""
     return run(plan.parts.device, report("measure", of=len(PLAN)))
 

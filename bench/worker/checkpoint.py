@@ -10,7 +10,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -20,11 +20,9 @@ from bench.core.errors import BenchError
 from bench.core.records import Checkpoint
 from bench.worker import fingerprint, live, loop
 from bench.worker.data import Batch
+from bench.worker.plan import Plan, Report
 from bench.worker.session import Session
 from bench.worker.workload import map_tensors
-
-if TYPE_CHECKING:
-    from bench.worker.rank import Plan, Report
 
 FEWEST_PAIRS, FEWEST_STEPS = 2, 6
 """Of cycles with and without a save; and of steps of either kind."""
@@ -44,7 +42,7 @@ def steps_of(wanted: Checkpoint) -> int:
     return 2 * pairs_of(wanted) * wanted.steps + 2
 
 
-def perform(plan: "Plan", report: "Report") -> dict[str, Any]:
+def perform(plan: Plan, report: Report) -> dict[str, Any]:
     """Find out what saving and loading costs."""
     wanted = plan.parts.job.checkpoint
     assert wanted is not None

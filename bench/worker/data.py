@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from bench.core.errors import BenchError
 from bench.core.records import Training
-from bench.seams import discover
+from bench.seams import execute
 from bench.worker.workload import collate_of, example_of, map_tensors
 
 Batch = Any
@@ -151,7 +151,7 @@ class Examples:
         except MemoryError:
             raise
         except Exception as error:  # noqa: BLE001  # whatever the user's function raises is the finding
-            at = discover.line_in(self.file, error)
+            at = execute.line_in(self.file, error)
             return Broken(f"{self.file}:{at} fails on example {index}: {type(error).__name__}: {error}")
 
     def collate(self, examples: list[Any]) -> Batch:

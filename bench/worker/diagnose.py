@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -23,10 +23,8 @@ from bench.core.records import PHASES
 from bench.worker import bandwidth, live, loop, memory_forecast
 from bench.worker.data import Batch
 from bench.worker.loop import MARKS_PER_STEP, clock_for
+from bench.worker.plan import Plan
 from bench.worker.session import Session
-
-if TYPE_CHECKING:
-    from bench.worker.rank import Plan
 
 Load = Callable[[], Batch]
 Tick = Callable[[int], None]
@@ -74,7 +72,7 @@ STEP_MARK = "ProfilerStep#"
 _CATEGORY_OF = {name: category for category, names in CATEGORIES.items() for name in names}
 
 
-def perform(plan: "Plan", report: "Report") -> dict[str, Any]:
+def perform(plan: Plan, report: Report) -> dict[str, Any]:
     """Find out where the time goes."""
     from bench.worker.rank import barrier, leave
 

@@ -56,6 +56,7 @@ def read(session: Session, strategy: Strategy, watch: TypeWatch) -> dict[str, An
         "tf32": tf32(session.parts.device) if cuda else None,
         "cudnn_benchmark": torch.backends.cudnn.benchmark if cuda else None,
         "bf16_instructions": None if cuda else cpu.bf16_instructions(),
+        "bf16_by_fp32": cpu.ByFp32.used,
         "threads": torch.get_num_threads(),
         "affinity": len(os.sched_getaffinity(0)),
         "bound_cores": session.bound_cores,

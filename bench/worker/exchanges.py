@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import median
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -17,10 +17,8 @@ from torch import Tensor
 
 from bench.core.records import PHASES
 from bench.worker.data import Batch
+from bench.worker.plan import Plan, Report
 from bench.worker.session import Session
-
-if TYPE_CHECKING:
-    from bench.worker.rank import Plan, Report
 
 BACKEND = "silent"
 SETTLING = 3
@@ -103,7 +101,7 @@ def join() -> None:
     dist.init_process_group(BACKEND, store=dist.HashStore(), rank=0, world_size=1)
 
 
-def perform(plan: "Plan", report: "Report") -> dict[str, Any]:
+def perform(plan: Plan, report: Report) -> dict[str, Any]:
     """Note what a step exchanges, and when."""
     load, session, steps = plan.load(), plan.build(), plan.parts.job.iters
     tick = report("measure", of=SETTLING + max(FEWEST, steps))

@@ -2,174 +2,36 @@
 
 It touches no device and starts no thread, so that every fork is pristine; if what it imports starts one, it goes on as
 with ``--fresh``: new interpreters. For a site with a launcher of its own it starts that launcher, whose ranks then
-connect to it. It sleeps in ``select`` while ranks run, relays what they report, and ends a launch that fails or makes
-no progress. It dies with its parent, and its ranks die with it.
+connect to it. It dies with its parent, and its ranks die with it. Meanwhile it watches them
+(:mod:`bench.worker.supervisor`).
 """
 
-import errno
 import os
-import select
-import signal
 import socket
 import subprocess
 import sys
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from os import _exit
 from typing import Any
 
 from bench.core.bootstrap import program
 from bench.core.channel import Channel, adopt_orphans, die_with_parent
-from bench.core.children import KILL_PATIENCE_S, Unanswered, ask, end_children
-from bench.core.errors import EXHAUSTED, RequestError, remedy_of
-from bench.core.files import log_end
-from bench.core.records import TOO_SLOW, Job, Meet, Training, job_from_json, job_to_json
-from bench.worker import processes
+from bench.core.children import Unanswered, ask
+from bench.core.errors import RequestError, remedy_of
+from bench.core.records import Job, Meet, Training, job_from_json, job_to_json
 from bench.worker.beats import FD_VARIABLE, Beats
 from bench.worker.door import Door
+from bench.worker.supervisor import Failure, Launch, Rank, oom_kills, supervise
 
-STARTUP_FACTOR, FEWEST_STARTUP_S = 4.0, 30.0
-"""How many times the stall timeout a rank may take from its start to the end of its first step, and at least."""
-
-SLOW_STEP_FACTOR = 5.0
-GRACE_AFTER_FAILURE_S = 1.0
-EXIT_PATIENCE_S = 5.0
 ANSWER_LIMIT_S = 120.0
 """For apex to be tried, and for a workload's first example to be made, with what it takes to be imported."""
 TRIAL_LIMIT_S = 20.0
 """For a workload's model and loss to be tried."""
-LOOK_EVERY_S = 1.0
-SIGN_OF_LIFE_S = 5.0
-PHASE_ORDER = ("start", "rendezvous", "build", "warmup", "measure", "record", "probe", "seal")
 BLAS_THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
-
-
-@dataclass(slots=True)
-class Rank:
-    """A rank that is alive or was. ``stopped_s``: since when a signal or a debugger holds it. ``result``: as JSON."""
-
-    number: int
-    pid: int
-    channel: Channel
-    log: str
-    heard_s: float
-    phase: str = "start"
-    step: int = 0
-    marks: int = 0
-    longest_gap_s: float = 0.0
-    result: str | None = None
-    exit_status: int | None = None
-    stopped_s: float | None = None
-    loop_s: float | None = None
-
-    @property
-    def finished(self) -> bool:
-        return self.result is not None
-
-    @property
-    def in_loop(self) -> bool:
-        return self.phase in ("warmup", "measure")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
-    """One sign that a launch went wrong. ``collateral``: only because another rank was gone. ``behind``: of a rank that
-    hangs, its :func:`order`.
-    """
-
-    rank: int
-    kind: str
-    reason: str
-    collateral: bool = False
-    memory: dict[str, Any] | None = None
-    behind: tuple[float, ...] = ()
-
-
-@dataclass(slots=True)
-class Launch:
-    """The ranks of the launch in hand, and its failures in order; a foreign launcher's ranks come in by ``door``."""
-
-    job: Job
-    beats: Beats | None
-    oom_kills: int = 0
-    launcher: subprocess.Popen[bytes] | None = None
-    launcher_status: int | None = None
-    door: Door | None = None
-    meet: Meet | None = None
-    started_s: float = field(default_factory=time.monotonic)
-    cpu_s: float = 0.0
-    ranks: list[Rank] = field(default_factory=list)
-    failures: list[Failure] = field(default_factory=list)
-    failed_at_s: float | None = None
-    killed_at_s: float | None = None
-    last_look_s: float = 0.0
-    doubted: bool = False
-
-    @property
-    def children(self) -> list[int]:
-        """The PIDs of the children of the host; the first has the number of the group."""
-        return [self.launcher.pid] if self.launcher is not None else [rank.pid for rank in self.ranks]
-
-    @property
-    def absent(self) -> list[int]:
-        """The ranks of a foreign launcher that have not come yet."""
-        expected = range(self.job.processes if self.door is not None else 0)
-        return sorted(set(expected) - {rank.number for rank in self.ranks})
-
-    @property
-    def numbers(self) -> list[int]:
-        """The ranks that this host starts."""
-        ranks, meet = self.job.ranks, self.meet
-        return [number for number, rank in enumerate(ranks) if meet is None or rank.host == meet.host]
-
-    @property
-    def launcher_log(self) -> str:
-        return os.path.join(self.job.logs, self.job.log_name("launcher"))
-
-    @property
-    def over(self) -> bool:
-        if self.launcher is not None:
-            return self.launcher_status is not None
-        return all(rank.exit_status is not None for rank in self.ranks)
-
-    def fail(self, failure: Failure) -> None:
-        if self.killed_at_s is not None:
-            return  # the consequence of our own signal
-        self.failures.append(failure)
-        if self.failed_at_s is None:
-            self.failed_at_s = time.monotonic()
-
-    def cause(self) -> Failure | None:
-        """The first failure that is not the consequence of another."""
-        own = [failure for failure in self.failures if not failure.collateral]
-        return next(iter(own or self.failures), None)
-
-    def kill(self) -> None:
-        """End the launch: its process group, and each rank that has left the group. All are reaped when it is over, so
-        that no number can mean another process.
-        """
-        if self.killed_at_s is None and self.children:
-            self.killed_at_s = time.monotonic()
-            _kill(self.children)
-
-    def where(self, rank: Rank) -> str:
-        """The phase and step that a rank is in, as exactly as is known."""
-        position = self.beats.position(rank.number) if self.beats is not None and rank.in_loop else None
-        if position is None or position.done >= self.job.steps:
-            return f"phase {rank.phase}, step {rank.step}"
-        return f"phase {rank.phase}, {position.phase} of step {position.done}"
-
-
-def _kill(pids: list[int]) -> None:
-    """End the group that the first of these processes leads, and each of them, which may be in another group by now."""
-    with suppress(ProcessLookupError):  # all of the group is gone
-        os.killpg(pids[0], signal.SIGKILL)
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
 
 
 def serve(channel: Channel, *, fresh: bool, apex_path: str | None, locks: tuple[int, ...] = ()) -> int:
@@ -198,7 +60,7 @@ def serve(channel: Channel, *, fresh: bool, apex_path: str | None, locks: tuple[
                 job = job_from_json(message["job"])
                 how: dict[str, Any] = {"fresh": fresh, "locks": locks, "command": message["command"]}
                 how["meet"] = Meet(**message["meet"]) if message["meet"] else None
-                _supervise(start_launch(job, channel, **how), channel)
+                supervise(start_launch(job, channel, **how), channel)
     return 0
 
 
@@ -287,7 +149,7 @@ def start_launch(
     """
     if command is not None:
         return _start_launcher(job, command, locks)
-    launch = Launch(job, _make_beats(job), oom_kills=_oom_kills(), meet=meet)
+    launch = Launch(job, _make_beats(job), oom_kills=oom_kills(), meet=meet)
     try:
         with _listener(launch) as listener:
             common = _environment(job, launch) | _rendezvous(launch, listener)
@@ -363,7 +225,7 @@ def _start_rank(
 def _start_launcher(job: Job, command: list[str], locks: tuple[int, ...]) -> Launch:
     """Start a foreign launcher, which starts the ranks; it dies with the host, and they die with it."""
     door = Door(job.processes)
-    launch = Launch(job, None, oom_kills=_oom_kills(), door=door)
+    launch = Launch(job, None, oom_kills=oom_kills(), door=door)
     log = _open_log(launch.launcher_log)
     try:
         launch.launcher = subprocess.Popen(
@@ -436,7 +298,8 @@ def _fork(job: Job, log: str, environment: dict[str, str], theirs: socket.socket
         for other in others:
             other.close()
         os.environ.update(environment)
-        from bench.worker.rank import Identity, execute
+        from bench.worker.plan import Identity
+        from bench.worker.rank import execute
 
         execute(job, Identity.from_environment(os.environ), Channel(theirs), int(environment["BENCH_BORN_NS"]))
         status = 0
@@ -467,323 +330,3 @@ def _start_fresh(
     os.close(log)
     process.returncode = 0  # so that it is reaped here and nowhere else, when the launch is over
     return process.pid
-
-
-def _supervise(launch: Launch, control: Channel) -> None:
-    """Wait for the ranks, relaying what they say; end them all when one fails or makes no progress."""
-    own_cpu_s, last_sign_s = time.process_time(), time.monotonic()
-    while not launch.over and not _given_up(launch):
-        open_channels = [rank.channel for rank in launch.ranks if not rank.channel.closed]
-        doors: list[Any] = [launch.door.listener, *launch.door.callers] if launch.door is not None else []
-        readable, _, _ = select.select([control, *open_channels, *doors], [], [], _patience_s(launch))
-        if control in readable:
-            _obey(launch, control)
-        _let_in(launch, readable)
-        for rank in launch.ranks:
-            if rank.channel in readable:
-                _listen(launch, rank, control)
-        _reap(launch, control)
-        _check_progress(launch, control)
-        if launch.failed_at_s is not None and time.monotonic() - launch.failed_at_s >= GRACE_AFTER_FAILURE_S:
-            launch.kill()
-        if time.monotonic() - last_sign_s > SIGN_OF_LIFE_S:
-            control.send(event="alive")
-            last_sign_s = time.monotonic()
-    _bury(launch)
-    partial = _measured_so_far(launch) if launch.failures else []
-    cause = launch.cause()
-    failure = _describe_failure(launch, cause) if cause else None
-    if launch.beats is not None:
-        launch.beats.close()
-    control.send(
-        event="over",
-        launch=launch.job.launch,
-        status=cause.kind if cause else "ok",
-        reason=cause.reason if cause else None,
-        first_failed_rank=cause.rank if cause else None,
-        failure=failure,
-        blame=[float(cause.collateral), float(cause.kind == "timeout"), *cause.behind] if cause else None,
-        cpu_s=launch.cpu_s + time.process_time() - own_cpu_s,
-        ranks=[{"rank": rank.number, "pid": rank.pid, "phase": rank.phase, "step": rank.step} for rank in launch.ranks],
-        results=[rank.result for rank in launch.ranks if rank.finished],
-        partial=partial,
-    )
-
-
-def _let_in(launch: Launch, readable: list[Any]) -> None:
-    """Give the job to the ranks that have come from a foreign launcher."""
-    for number, pid, channel in launch.door.admit(readable) if launch.door is not None else []:
-        if number in launch.absent:
-            log = os.path.join(launch.job.logs, launch.job.log_name(number))
-            launch.ranks.append(Rank(number, pid, channel, log, time.monotonic()))
-            launch.ranks.sort(key=lambda rank: rank.number)
-            channel.send(event="job", job=job_to_json(launch.job))
-        else:
-            channel.close()
-
-
-def _patience_s(launch: Launch) -> float:
-    """How long ``select`` may sleep: a moment while a rank is dying, otherwise until progress is next checked."""
-    dying = any(rank.channel.closed and rank.exit_status is None for rank in launch.ranks)
-    return 0.02 if dying else 0.2 if launch.failures else 1.0
-
-
-def _given_up(launch: Launch) -> bool:
-    """Whether a rank is stuck in the kernel, where no signal ends it."""
-    return launch.killed_at_s is not None and time.monotonic() - launch.killed_at_s > KILL_PATIENCE_S
-
-
-def _obey(launch: Launch, control: Channel) -> None:
-    for message in control.receive():
-        if message["event"] == "abort" and message["stalled"] and not launch.failures:
-            _end_stalled(launch, message["reason"])
-        elif message["event"] == "abort":
-            first = launch.ranks[0].number if launch.ranks else 0
-            about = {"reason": message["reason"], "collateral": message["collateral"]}
-            launch.fail(Failure(rank=first, kind="killed", **about))
-            launch.kill()
-    if control.closed:
-        launch.kill()
-
-
-def _listen(launch: Launch, rank: Rank, control: Channel) -> None:
-    """Hear what a rank says. What no rank of bench says comes from the scenario, and fails its launch."""
-    try:
-        for message in rank.channel.receive():
-            _hear(launch, rank, message, control)
-    except (ValueError, RecursionError):
-        rank.channel.closed = True
-        reason = f"rank {rank.number} in {launch.where(rank)}: it sent what no rank of bench sends"
-        launch.fail(Failure(rank=rank.number, kind="error", reason=reason))
-
-
-def _hear(launch: Launch, rank: Rank, message: Any, control: Channel) -> None:
-    match message:
-        case {"event": "step", "step": int(step), "of": int()}:
-            _progress(rank, step)
-        case {"event": "phase", "phase": str(phase)}:
-            rank.phase = phase
-            if rank.in_loop and rank.loop_s is None:
-                rank.loop_s = time.monotonic()
-        case {"event": "error", "kind": "oom" | "error" as kind, "reason": str(reason), "collateral": bool(collateral)}:
-            about = {"kind": kind, "reason": reason, "collateral": collateral, "memory": message.get("memory")}
-            launch.fail(Failure(rank=rank.number, **about))
-        case {"event": "done", "result": str(result)}:
-            rank.result = result
-            message = {"event": "done"}
-        case {"event": "up", "pid": int()} | {"event": "probe", "pid": int(), "stage": str()}:
-            pass  # for the sampler
-        case _:
-            raise ValueError(message)
-    rank.heard_s = time.monotonic()
-    control.send(**message | {"rank": rank.number})
-
-
-def _progress(rank: Rank, step: int) -> None:
-    """A rank has come to the end of ``step`` steps: how long it was silent says how slow a step may be."""
-    if rank.in_loop and rank.step:
-        rank.longest_gap_s = max(rank.longest_gap_s, time.monotonic() - rank.heard_s)
-    rank.step = step
-
-
-def _hear_the_last(launch: Launch, rank: Rank, control: Channel) -> None:
-    """What a rank said before it ended, since its channel was last read."""
-    while not rank.channel.closed and select.select([rank.channel], [], [], 0)[0]:
-        _listen(launch, rank, control)
-
-
-def _reap(launch: Launch, control: Channel) -> None:
-    """See which ranks have ended. They stay zombies until the launch is over, so that no PID means something else."""
-    if launch.launcher is not None:
-        _reap_launcher(launch, launch.launcher.pid, control)
-        return
-    for rank in launch.ranks:
-        if rank.exit_status is not None:
-            continue
-        ended = os.waitid(os.P_PID, rank.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        if ended is None:
-            continue
-        _hear_the_last(launch, rank, control)
-        rank.exit_status = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
-        where = f"rank {rank.number} in {launch.where(rank)}"
-        if rank.exit_status < 0:
-            name = signal.Signals(-rank.exit_status).name
-            out_of_memory = rank.exit_status == -signal.SIGKILL and _oom_kills() > launch.oom_kills
-            kind, by = ("oom", " when the machine was out of memory") if out_of_memory else ("killed", "")
-            launch.fail(Failure(rank=rank.number, kind=kind, reason=f"{where}: ended by {name}{by}"))
-        elif not rank.finished and not any(failure.rank == rank.number for failure in launch.failures):
-            reason = f"{where}: left with exit status {rank.exit_status} and no result"
-            *_, last = ["", *log_end(rank.log)]
-            limit = remedy_of(last)
-            reason += f" ({last}; {limit})" if limit else ""
-            launch.fail(Failure(rank=rank.number, kind="error", reason=reason))
-
-
-def _reap_launcher(launch: Launch, pid: int, control: Channel) -> None:
-    """See whether a foreign launcher has ended, and which of its ranks: those are its children and not the host's."""
-    ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    for rank in launch.ranks:
-        if rank.exit_status is not None or not (ended or rank.channel.closed):
-            continue
-        _hear_the_last(launch, rank, control)
-        rank.exit_status = 0 if rank.finished else 1
-        if not rank.finished and not any(failure.rank == rank.number for failure in launch.failures):
-            kind = "oom" if _oom_kills() > launch.oom_kills else "killed"
-            reason = f"rank {rank.number} in {launch.where(rank)}: ended without a result"
-            launch.fail(Failure(rank=rank.number, kind=kind, reason=reason))
-    if ended:
-        launch.launcher_status = ended.si_status
-        if launch.absent:
-            *_, last = ["nothing was printed", *log_end(launch.launcher_log)]
-            reason = f"the launcher ended with status {ended.si_status} before rank {launch.absent[0]} came: {last}"
-            launch.fail(Failure(rank=launch.absent[0], kind="error", reason=reason))
-
-
-def _oom_kills() -> int:
-    """How many processes the kernel has killed for want of memory; 0 where it does not say (as in some sandboxes)."""
-    try:
-        with open("/proc/vmstat", encoding="ascii") as file:
-            counts = dict(line.split() for line in file)
-    except OSError:
-        return 0
-    return int(counts.get("oom_kill", 0))
-
-
-def _check_progress(launch: Launch, control: Channel) -> None:
-    """End a launch whose rank was silent for too long: slow machines get more time once a step has been timed."""
-    now = time.monotonic()
-    if now - launch.last_look_s < LOOK_EVERY_S or launch.failures:
-        return
-    launch.last_look_s = now
-    stall_s = launch.job.stall_timeout_s
-    startup_s = max(STARTUP_FACTOR * stall_s, FEWEST_STARTUP_S) * launch.job.slow_start
-    if launch.absent:
-        if now - launch.started_s > startup_s:
-            reason = f"rank {launch.absent[0]} did not come within {startup_s:.0f} s; see {launch.launcher_log}"
-            launch.fail(Failure(rank=launch.absent[0], kind="timeout", reason=reason))
-            launch.kill()
-    elif all(rank.finished and now - rank.heard_s > EXIT_PATIENCE_S for rank in launch.ranks):
-        launch.kill()  # all results are there, and something that the scenario started keeps a rank from leaving
-    for rank in launch.ranks:
-        if rank.finished or rank.exit_status is not None:
-            continue
-        _look_at(launch, rank)
-        starting = not rank.in_loop or rank.step == 0
-        allowance = max(stall_s, startup_s if starting else 0.0, SLOW_STEP_FACTOR * rank.longest_gap_s)
-        if launch.meet is not None and now - rank.heard_s > allowance / 2 and not launch.doubted:
-            launch.doubted = True
-            control.send(event="slow")  # that hosts look whether the others are there: nothing is measured any more
-        if now - rank.heard_s > allowance:
-            _end_stalled(launch, f"no progress for {allowance:.0f} s")
-            return
-        if rank.stopped_s is not None and now - rank.stopped_s > stall_s:
-            _end_stalled(launch, f"a rank was stopped for {stall_s:.0f} s")
-            return
-        limit_s = launch.job.loop_limit_s
-        if limit_s is not None and rank.in_loop and rank.loop_s is not None and now - rank.loop_s > limit_s:
-            reason = f"{TOO_SLOW}: {rank.step} of {launch.job.steps} steps in {limit_s:.0f} s"
-            launch.fail(Failure(rank=rank.number, kind="timeout", reason=reason))
-            launch.kill()
-            return
-
-
-def _look_at(launch: Launch, rank: Rank) -> None:
-    """What can be seen of a rank without disturbing it: the marks of its loop, and whether it is stopped."""
-    now = time.monotonic()
-    if not processes.stopped(rank.pid):
-        rank.stopped_s = None
-    elif rank.stopped_s is None:
-        rank.stopped_s = now
-    position = launch.beats.position(rank.number) if launch.beats is not None and rank.in_loop else None
-    marks = launch.beats.marks(rank.number) if launch.beats is not None else 0
-    if position is not None and marks > rank.marks:
-        if position.done > rank.step:
-            _progress(rank, position.done)
-        rank.marks, rank.heard_s = marks, now
-
-
-def _end_stalled(launch: Launch, what: str) -> None:
-    """Name the rank that hangs, and end the launch."""
-    alive = [rank for rank in launch.ranks if not rank.finished and rank.exit_status is None]
-    if not alive:
-        launch.kill()
-        return
-    lines = processes.lines({rank.pid: rank.log for rank in alive})
-    seen = {
-        rank.number: f"in {launch.where(rank)}"
-        + (", stopped" if rank.stopped_s is not None else f", at {lines[rank.pid]}" if lines[rank.pid] else "")
-        for rank in alive
-    }
-    culprit = hanging(launch, alive, lines)
-    others = "".join(f"; rank {number} waits {text}" for number, text in seen.items() if number != culprit.number)
-    how = "hangs" if len(alive) > 1 and launch.meet is None else "is"
-    remedy = "raise --stall-timeout if the machine is just slow"
-    for rank in alive:
-        if (most := processes.most_files(rank.pid)) is not None:
-            remedy = f"rank {rank.number} has {most} files open; {EXHAUSTED[errno.EMFILE]}"
-    reason = f"{what}: rank {culprit.number} {how} {seen[culprit.number]}{others}; {remedy}"
-    behind = order(launch, culprit, lines)
-    launch.fail(Failure(rank=culprit.number, kind="timeout", reason=reason, behind=behind))
-    launch.kill()
-
-
-def hanging(launch: Launch, alive: list[Rank], lines: dict[int, processes.Line | None]) -> Rank:
-    """The rank for which the others wait: one that is stopped; else the one that is behind all others; among equals the
-    one in a line of the scenario and not in torch, where those that wait are; then the one that was silent for longest.
-    """
-
-    return min(alive, key=lambda rank: order(launch, rank, lines))
-
-
-def order(launch: Launch, rank: Rank, lines: dict[int, processes.Line | None]) -> tuple[float, ...]:
-    """By what :func:`hanging` chooses; the least is the one that hangs, on whichever host."""
-    line = lines[rank.pid]
-    marks = launch.beats.marks(rank.number) if launch.beats is not None else rank.step
-    phase = PHASE_ORDER.index(rank.phase) if rank.phase in PHASE_ORDER else len(PHASE_ORDER)
-    return rank.stopped_s is None, phase, marks, line is None or not line.own, rank.heard_s - time.monotonic()
-
-
-def _bury(launch: Launch) -> None:
-    """End whatever else the launch made, in its group or out of it, and wait for its ranks."""
-    for rank in launch.ranks:
-        rank.channel.close()
-    if launch.door is not None:
-        launch.door.close()
-    mine = launch.children
-    if mine:
-        _kill(mine)
-    if strays := end_children(but=mine):  # left by a rank, and ours since then: orphans of ranks come to the host
-        reason = f"what a rank had started could not be ended (PID {strays[0]})"
-        launch.failures.insert(0, Failure(rank=0, kind="timeout", reason=reason))
-    for number, pid in enumerate(mine):
-        ended, _, used = os.wait4(pid, os.WNOHANG)
-        launch.cpu_s += used.ru_utime + used.ru_stime
-        if not ended:
-            reason = f"rank {number} (PID {pid}) is stuck in the kernel and could not be ended"
-            launch.failures.insert(0, Failure(rank=number, kind="timeout", reason=reason))
-
-
-def _measured_so_far(launch: Launch) -> list[dict[str, Any]]:
-    """The steps of each rank that sent no result. None on a GPU, where a mark only says when work was issued."""
-    beats = launch.beats
-    if beats is None or launch.job.workload.device != "cpu" or launch.job.purpose != "measure":
-        return []
-    partial = [(rank.number, beats.steps(rank.number)) for rank in launch.ranks if not rank.finished]
-    return [{"rank": number, "steps": steps} for number, steps in partial if steps]
-
-
-def _describe_failure(launch: Launch, cause: Failure) -> dict[str, Any]:
-    rank = next((rank for rank in launch.ranks if rank.number == cause.rank), None)
-    return {
-        "rank": cause.rank,
-        "phase": rank.phase if rank else "start",
-        "step": rank.step if rank else 0,
-        "where": launch.where(rank) if rank and launch.beats is not None else None,
-        "memory": cause.memory,
-        "log_end": log_end(rank.log) if rank else [],
-        "others": [
-            {"rank": other.rank, "kind": other.kind, "reason": other.reason, "collateral": other.collateral}
-            for other in launch.failures
-            if other is not cause
-        ],
-    }

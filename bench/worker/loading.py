@@ -11,20 +11,18 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from multiprocessing import active_children
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bench.core.records import PHASES
 from bench.worker import data
 from bench.worker.loop import PROGRESS_INTERVAL_NS
-
-if TYPE_CHECKING:
-    from bench.worker.rank import Plan, Report
+from bench.worker.plan import Plan, Report
 
 READ = "read_bytes:"
 """In /proc/PID/io: what a process had fetched from a disk. What the page cache had does not count."""
 
 
-def perform(plan: "Plan", report: "Report") -> dict[str, Any]:
+def perform(plan: Plan, report: Report) -> dict[str, Any]:
     """Take the batches that training would and train nothing."""
     job, rank = plan.parts.job, plan.parts.rank
     pin = plan.parts.device.type == "cuda"

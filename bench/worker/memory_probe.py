@@ -1,8 +1,8 @@
 """In a container a rank shows the sampler which PID of the driver's list it is: that whose memory rises as it says.
 
 Before its first step it allocates :data:`bench.core.records.PROBE_MIB` once and frees them (see
-``bench.sample.attribution``). That takes a second, which is not in ``first_forward_s``. Where the driver has named the
-ranks of a launch by themselves, later launches do without.
+``bench.machine.sample.attribution``). That takes a second, which is not in ``first_forward_s``. Where the driver
+has named the ranks of a launch by themselves, later launches do without.
 """
 
 import os

@@ -13,19 +13,17 @@ import ctypes
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from bench.core.errors import BenchError
 from bench.worker import data, fingerprint
+from bench.worker.plan import Plan, Report
 from bench.worker.precision import cast_floats, double_by_default
 from bench.worker.session import Parts, Session
 from bench.worker.workload import Around
-
-if TYPE_CHECKING:
-    from bench.worker.rank import Plan, Report
 
 MOST_SKIPPED = 24
 """Steps that a loss scaler may skip until its scale is small enough."""
@@ -99,7 +97,7 @@ def keep_freed() -> None:
             libc.mallopt(parameter, KEPT_BYTES)
 
 
-def perform(plan: "Plan", report: "Report") -> dict[str, Any]:
+def perform(plan: Plan, report: Report) -> dict[str, Any]:
     """Train in double precision."""
     keep_freed()
     with double_by_default():

@@ -11,11 +11,10 @@ import resource
 import statistics
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable
+from dataclasses import asdict
 from datetime import timedelta
 from importlib import import_module
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -24,12 +23,10 @@ import torch.distributed as dist
 from bench.core.channel import Channel, die_with_parent
 from bench.core.errors import BenchError
 from bench.core.records import Job, Placement
-from bench.seams import discover
-from bench.seams.strategy import APEX_MODULES, Strategy
+from bench.seams.discover import STRATEGY
+from bench.seams.execute import line_in
 from bench.worker import (
-    apex,
-    data,
-    effective,
+    cpu,
     exchanges,
     fingerprint,
     live,
@@ -39,14 +36,11 @@ from bench.worker import (
     nccl_path,
     probe,
     restart,
-    workload,
 )
 from bench.worker.beats import FD_VARIABLE, Beats
+from bench.worker.plan import Identity, Plan, Report
 from bench.worker.processes import STACK_SIGNAL
-from bench.worker.session import Parts, Session
-
-Report = Callable[..., Callable[[int], None]]
-"""``report(phase, done, of)``: a phase begins after ``done`` steps of ``of``. Returns what is called with each step."""
+from bench.worker.session import Parts
 
 STDERR_FD = 2
 STORE_FD = "BENCH_STORE_FD"
@@ -59,23 +53,6 @@ LIBUV_TAKES_SOCKETS = "2.8"
 """Torch from which on the store's libuv server takes over a socket (pytorch/pytorch#150215); before, only the older."""
 BINDS_BY_ITSELF = "2.15"
 """Torch from which on ``nccl`` is ``ProcessGroupNCCL2``, which has one device (pytorch/pytorch#192281)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
-    """Who a rank is, from the standard environment variables."""
-
-    rank: int
-    local_rank: int
-    world_size: int
-
-    @classmethod
-    def from_environment(cls, environment: Mapping[str, str]) -> "Identity":
-        return cls(
-            rank=int(environment["RANK"]),
-            local_rank=int(environment["LOCAL_RANK"]),
-            world_size=int(environment["WORLD_SIZE"]),
-        )
 
 
 def execute(job: Job, me: Identity, channel: Channel, born_ns: int) -> None:
@@ -139,79 +116,12 @@ def _train(job: Job, me: Identity, tell: Any, born_ns: int) -> dict[str, Any]:
         tell("phase", phase=phase)
         return lambda step: tell("step", step=done + step, of=of)
 
-    result = _measure(plan, report, born_ns) if purpose is None else purpose.perform(plan, report)
+    with cpu.by_fp32(job):
+        result = _measure(plan, report, born_ns) if purpose is None else purpose.perform(plan, report)
     leave()
     if nccl:
         result["nccl"] = nccl_path.read(heard)
     return {"rank": me.rank, "pid": os.getpid(), **result}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What this rank builds: the parts, and the strategy with the module that defines it."""
-
-    parts: Parts
-    strategy: Strategy
-    module: ModuleType
-    probe_seed: int | None = None
-
-    @classmethod
-    def of(cls, job: Job, me: Identity, device: torch.device) -> "Plan":
-        strategy, module = discover.load_strategy(job.strategy, job.strategy_file)
-        amp, implementation, problem = apex.implementations(
-            strategy,
-            precision=job.precision,
-            impl=job.impl,
-            cuda=device.type == "cuda",
-            problems=_apex_problems(job, device),
-            half=job.half,
-            switches=[one.name for one in job.switches],
-        )
-        if problem is not None:
-            raise BenchError(problem)
-        if "apex" in (amp, implementation):
-            apex.add_to_path(job.apex_path)
-        parts = Parts(
-            job=replace(job, probe_seed=None),  # the scenario is not to know what it will be asked
-            rank=me.rank,
-            local_rank=me.local_rank,
-            world_size=me.world_size,
-            device=device,
-            implementation=implementation,
-            amp=amp,
-        )
-        return cls(parts=parts, strategy=strategy, module=module, probe_seed=job.probe_seed)
-
-    def load(self) -> Callable[[], data.Batch]:
-        """What gives the batches of this process: the parts of the replicas that it trains."""
-        job = self.parts.job
-        return data.feeds(job.workload, job.replicas, [job.parts_of(self.parts.rank)], self.parts.device)
-
-    def build(self) -> Session:
-        session = self.module.build(self.parts, **self.parts.job.options)
-        if not isinstance(session, Session):
-            what = f"build(parts) of {self.parts.job.strategy_file} returned {type(session).__name__}"
-            raise TypeError(f"{what}; return a Session, such as parts.session(wrap=...)")
-        return session
-
-    def what_ran(self, session: Session, watch: live.TypeWatch) -> dict[str, Any]:
-        """Read off the live objects. Raises :class:`BenchError` where the scenario says something else."""
-        ran = effective.read(session, self.strategy, watch)
-        job = self.parts.job
-        if job.ranks[self.parts.rank].role == "server":
-            return ran  # which computes nothing
-        wrong = effective.contradictions(
-            ran,
-            precision=job.precision,
-            half=job.half,
-            strategy=self.strategy,
-            implementation=self.parts.implementation,
-        )
-        wrong += workload.contradictions(job.workload, ran["optimizer_settings"])
-        wrong += session.around.off_schedule(session.steps)
-        if wrong:
-            raise BenchError("what ran is not what the scenario says: " + "; ".join(wrong))
-        return ran
 
 
 def _measure(plan: Plan, report: Report, born_ns: int) -> dict[str, Any]:
@@ -278,14 +188,6 @@ def _bind(placement: Placement) -> None:
         part, of = placement.core_set
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, cores[part * len(cores) // of : (part + 1) * len(cores) // of])
-
-
-def _apex_problems(job: Job, device: torch.device) -> dict[str, str | None]:
-    """What the worker host found; under a foreign launcher this rank looks itself, on a GPU, where it matters."""
-    if job.apex_problems is not None:
-        return job.apex_problems
-    problems: dict[str, str | None] = dict.fromkeys(APEX_MODULES)
-    return problems if device.type == "cpu" else apex.probe(job.apex_path)["problems"]
 
 
 def device_of(job: Job, me: Identity) -> torch.device:
@@ -385,9 +287,9 @@ def _about(error: BaseException, job: Job, me: Identity, where: str = "") -> dic
     """What is reported of an error; of one for want of memory also whose it was, and how much was held."""
     kind, collateral = kind_of(error), _is_collateral(error)
     own = [job.workload.file] if job.workload.sha256 is not None else []
-    own += [job.strategy_file] if os.path.dirname(job.strategy_file) != discover.STRATEGY.folder else []
+    own += [job.strategy_file] if os.path.dirname(job.strategy_file) != STRATEGY.folder else []
     for file in () if isinstance(error, BenchError) or collateral else own:
-        if (line := discover.line_in(file, error)) is not None:
+        if (line := line_in(file, error)) is not None:
             where += f"{file}:{line}: "
             break
     about = {"kind": kind, "reason": where + _one_line(error), "collateral": kind != "oom" and collateral}

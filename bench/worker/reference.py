@@ -11,19 +11,17 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from statistics import median
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from bench.core.records import Computation
 from bench.worker import data, probe
+from bench.worker.plan import Plan, Report
 from bench.worker.precision import cast_floats, double_by_default, use_tf32
 from bench.worker.session import Parts
 from bench.worker.workload import Around, Loss, build_in_double, loss_of, tensors_in, weight_of
-
-if TYPE_CHECKING:
-    from bench.worker.rank import Plan, Report
 
 LOSSES = 3
 """Steps in fp32."""
@@ -71,7 +69,7 @@ def steps(job: Parts) -> int:
     return sum(len(same) * fp32_steps(job) + small.pool_batches + 1 for same in own(job).values())
 
 
-def perform(plan: "Plan", report: "Report") -> dict[str, Any]:
+def perform(plan: Plan, report: Report) -> dict[str, Any]:
     """Compute what every scenario is held against."""
     assert plan.probe_seed is not None
     done = report("measure", of=steps(plan.parts))

@@ -14,6 +14,7 @@ from typing import Any
 from bench.core.channel import die_with_parent
 from bench.core.errors import BenchError
 from bench.core.records import Checkpoint, job_from_json
+from bench.worker.plan import Identity, Plan
 from bench.worker.restart import DIARY, LATEST, Steps
 
 
@@ -41,14 +42,14 @@ def main(folder: str) -> None:
     from bench.worker import checkpoint, fingerprint, live, rank
 
     diary.note("up")
-    me = rank.Identity.from_environment(os.environ)
+    me = Identity.from_environment(os.environ)
     torch.set_num_threads(job.ranks[me.rank].threads)
     device = rank.device_of(job, me)
     if job.group:
         store = dist.FileStore(os.path.join(folder, f"ranks-{turn}"), me.world_size)
         rank.join(job, me, device, store)
     diary.note("joined")
-    plan = rank.Plan.of(job, me, device)
+    plan = Plan.of(job, me, device)
     load, session = plan.load(), plan.build()
     watch = live.TypeWatch(session.model)
     assert job.checkpoint is not None

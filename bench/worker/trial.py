@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from bench.core.records import Training
-from bench.seams import discover
+from bench.seams import execute
 from bench.worker.data import Broken, Examples
 from bench.worker.workload import NO_MEMORY, Refused, build_model, loss_of, map_tensors, wrong_loss
 
@@ -56,7 +56,7 @@ def _tried(workload: Training, device: torch.device, count: int) -> Refused | No
             return "--workload", what, "return a torch.nn.Module"
         return wrong_loss(workload, loss_of(workload)(model, map_tensors(lambda tensor: tensor.to(device), batch)))
     except Exception as error:  # noqa: BLE001  # whatever the user's functions raise is the finding
-        at = discover.line_in(workload.file, error)
+        at = execute.line_in(workload.file, error)
         if at is None or workload.device != "cpu" or _says_nothing(error):
             return None
         what = f"{workload.file}:{at} fails on a batch of {count}: {type(error).__name__}: {error}"

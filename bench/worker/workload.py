@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from bench.core.errors import BenchError, RequestError
 from bench.core.records import Setting, Training
-from bench.seams import discover
+from bench.seams import discover, execute
 
 Forward = Callable[..., Any]
 """The model, or whatever a strategy and a precision made of it: called with the model's inputs."""
@@ -60,7 +60,7 @@ class _Opened:
 
     def __init__(self, workload: Training) -> None:
         self.identity = workload.hash()
-        self.module: ModuleType = discover.load_file(workload.name, workload.file, discover.WORKLOAD)
+        self.module: ModuleType = execute.load_file(workload.name, workload.file, discover.WORKLOAD)
         if workload.sha256 not in (None, discover.sha256(workload.file)):
             raise RequestError("--workload", f"{workload.file} has changed since the run began", "start a new run")
         self.work = Work(workload)
@@ -319,7 +319,7 @@ def examine(workload: Training) -> dict[str, Any]:
     except Exception as error:  # noqa: BLE001  # whatever the user's functions raise is the finding
         if isinstance(error, MemoryError) or any(sign in str(error).lower() for sign in NO_MEMORY):
             return {"refused": None, "example_bytes": None, "examples": None}
-        at = discover.line_in(workload.file, error)
+        at = execute.line_in(workload.file, error)
         what = f"{workload.file}:{at} fails with these settings: {type(error).__name__}: {error}"
         if workload.data is not None:
             what, remedy = (

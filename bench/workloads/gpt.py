@@ -17,7 +17,6 @@ WORKLOAD = Workload(
     units_per_example="context",
     title="GPT {layers}x{width}, context {context}",
     reads="a train.bin of tokens, as nanoGPT writes it",
-    smaller="--setting layers=1 --setting context=32",
     global_batch={"cpu": 8, "cuda": 32},
     example_mib=780.0,  # as torch.autograd.graph.saved_tensors_hooks counts it (torch 2.15)
     settings={

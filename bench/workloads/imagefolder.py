@@ -17,7 +17,6 @@ WORKLOAD = Workload(
     unit_short="img",
     title="{model}, {image_size} px",
     imports=("torchvision", "PIL.Image"),
-    smaller="--model resnet18 --image-size 32",
     reads="one folder of JPEG files for each class",
     global_batch={"cpu": 8, "cuda": 128},
     example_mib=121.0,

@@ -16,7 +16,6 @@ WORKLOAD = Workload(
     unit_short="img",
     title="{model}, {image_size} px",
     imports=("torchvision",),
-    smaller="--model resnet18 --image-size 32",
     global_batch={"cpu": 8, "cuda": 128},
     example_mib=121.0,  # of 224 px, as torch.autograd.graph.saved_tensors_hooks counts it (torch 2.15)
     settings={

@@ -19,7 +19,6 @@ WORKLOAD = Workload(
     unit_short="img",
     title="RetinaNet-R50-FPN, {image_size} px",
     imports=("torchvision", "PIL.Image"),
-    smaller="--image-size 64",
     reads="Annotations/*.xml and JPEGImages/ (Pascal VOC), or annotations/instances_train*.json and train*/ (COCO)",
     global_batch={"cpu": 4, "cuda": 16},
     example_mib=1810.0,  # as torch.autograd.graph.saved_tensors_hooks counts it (torch 2.15)

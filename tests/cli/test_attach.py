@@ -269,3 +269,75 @@ def test_json_comes_after_what_the_command_prints(bench: Bench) -> None:
     code, out, _ = bench("attach", "--json", "--", "sh", "-c", "echo mine")
     first, rest = out.split("\n", 1)
     assert (code, first, json.loads(rest)["exit_code"]) == (2, "mine", 2)
+
+
+BREAK = """
+import glob, json, os, runpy, shutil, sys
+spool = os.environ["BENCH_ATTACH"]
+%s
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+WRONG_NOTES = {
+    "no JSON": 'open(odd, "w").write("hello\\n")',
+    "odd values": 'open(odd, "w").write(json.dumps({"begin": {"pid": "x", "effective": []}}) + "\\n")',
+    "no object": 'open(odd, "w").write("[1]\\n{}\\n")',
+    "no text": 'open(odd, "wb").write(b"\\xff\\n")',
+    "a pipe": "os.mkfifo(odd)",
+    "a folder": "os.mkdir(odd)",
+    "a link": 'os.symlink("/dev/zero", odd)',
+}
+
+
+def test_odd_notes_do_not_end_a_run(attach: Any) -> None:
+    every = "".join(
+        f"odd = os.path.join(spool, '{n}-1.jsonl')\n{line}\n" for n, line in enumerate(WRONG_NOTES.values())
+    )
+    code, _, err, run = attach((), PYTHON, "-c", BREAK % every, SCRIPT)
+    assert code == 0 and err.count("is not what the recorder writes") == len(WRONG_NOTES) and len(run.steps) == 19
+
+
+def test_the_command_outlives_its_notes(bench: Bench) -> None:
+    gone = BREAK % "shutil.rmtree(spool)"
+    code, out, err = bench("attach", "--", PYTHON, "-c", gone, SCRIPT)
+    assert code == 2 and out.startswith("mean ") and "the notes cannot be followed (FileNotFoundError" in err
+
+
+def test_no_step_is_lost_where_a_script_exits_at_once(attach: Any, tmp_path: Path) -> None:
+    code, _, _, run = attach((), PYTHON, "-c", BREAK % "import atexit; atexit.register(os._exit, 3)", SCRIPT)
+    assert code == 3 and len(run.steps) == 19
+
+
+def test_a_full_disk_is_named(recorder: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    recorder._open(recorder.STATE)
+    recorder._write(recorder.STATE, {"problem": "none"})
+    kept = (tmp_path / os.listdir(tmp_path)[0]).read_bytes()
+    write = os.write
+
+    def full(file: int, text: bytes) -> int:
+        if len(text) < 10:
+            raise OSError(28, os.strerror(28))
+        return write(file, text[:9]) if len(text) < 20 else write(file, text[:-5])
+
+    monkeypatch.setattr(os, "write", full)
+    recorder._give_up(recorder.STATE, RuntimeError("why"))
+    (name,) = os.listdir(tmp_path)
+    assert (tmp_path / name).read_bytes() == kept
+    assert str(read_notes(str(tmp_path / name)).problem).endswith("could not write its notes: No space left on device")
+
+
+def test_the_lock_says_who_outlived_bench(tmp_path: Path, repository: Path) -> None:
+    script = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
+    command = [PYTHON, "-m", "bench", "attach", "--", PYTHON, "-c", script]
+    environment = {**os.environ, "PYTHONPATH": str(repository), "BENCH_LOCK_DIR": str(tmp_path / "locks")}
+    about: dict[str, Any] = {"cwd": tmp_path, "env": environment, "text": True}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, **about) as first:
+        assert first.stdout is not None
+        child = int(first.stdout.readline())
+        try:
+            first.kill()
+            first.wait()
+            second = subprocess.run(command, capture_output=True, timeout=60.0, **about)
+        finally:
+            os.kill(child, signal.SIGKILL)
+    assert second.returncode == 2 and f"): PID {child}; queue with --wait" in second.stderr

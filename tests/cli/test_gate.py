@@ -13,11 +13,11 @@ import pytest
 from standin import gated
 from standin.runs import HOSTILE
 
+from bench.analyse.history import gate as judging
+from bench.analyse.history import nights
+from bench.analyse.history.gate import Outcome, Rule
 from bench.cli import main
 from bench.core.records import SCHEMA_VERSION
-from bench.history import gate as judging
-from bench.history import nights
-from bench.history.gate import Outcome, Rule
 from bench.report import gate as report
 from bench.report.tables import as_change
 from bench.runs.files import seal_of

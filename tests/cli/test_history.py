@@ -11,10 +11,10 @@ import pytest
 from standin.nights import write_nights
 from standin.runs import DDP, HOSTILE, write_run
 
+from bench.analyse.history import nights
+from bench.analyse.history.shifts import levels
+from bench.analyse.history.trends import Night, Track, Trend, commit_range, tracks
 from bench.cli import main
-from bench.history import nights
-from bench.history.shifts import levels
-from bench.history.trends import Night, Track, Trend, commit_range, tracks
 from bench.report.history_plots import DOTS_AT_MOST, of_track
 from bench.report.tables import as_change
 

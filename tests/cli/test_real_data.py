@@ -13,7 +13,6 @@ from conftest import CommandLine
 from PIL import Image
 
 from bench.analyse.parity import SAME
-from bench.analyse.questions import questions
 from bench.core.errors import RequestError
 from bench.experiments import resume
 from bench.report.launch_tables import facts
@@ -21,6 +20,7 @@ from bench.runs.document import RunDocument
 from bench.runs.experiments import InputSweep
 from bench.runs.reader import read
 from bench.seams import discover
+from bench.words.questions import questions
 
 FEW = ("--device", "cpu", "--warmup", "1", "--iters", "4", "--launches", "1")
 SMALL = ("--model", "shufflenet_v2_x0_5", "--image-size", "32", "--global-batch", "4")

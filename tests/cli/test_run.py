@@ -7,25 +7,24 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from conftest import CommandLine, request_for
+import torch
+from conftest import CommandLine
 from standin.processes import descendants, nobody_left, ranks_of
 from standin.schemas import is_valid
 from standin.sleeping import sleeping
 
 from bench import machine
 from bench.core.records import MEMORY_COLUMNS, STEP_COLUMNS
-from bench.experiments import obstacles
-from bench.seams import discover
 
 SMALL = ["--device", "cpu", "--model", "shufflenet_v2_x0_5", "--image-size", "32"]
 WARMUP, ITERS = 1, 2
+HALF = ("ddp_o1", "ddp_o2", "ddp_o3", "apex_ddp_o1", "apex_ddp_o2", "apex_ddp_o3")
 
 
 def bench(repository: Path, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -76,22 +75,21 @@ def test_the_table_and_the_next_step_are_shown(comparison: tuple[dict[str, Any],
     assert "no interval: one launch; with --launches 5" in shown and "±" not in shown
 
 
-def test_a_cpu_slow_in_half_is_reported_first(comparison: tuple[dict[str, Any], str, Path]) -> None:
+def test_verbose_ends_with_where_the_time_went(comparison: tuple[dict[str, Any], str, Path]) -> None:
+    _, shown, _ = comparison
+    table = shown.partition("of this run went:\n")[2].partition("\n\n")[0].splitlines()[2:]
+    shares = {row.rsplit(maxsplit=2)[0]: int(row.rsplit(maxsplit=2)[2].rstrip("%")) for row in table}
+    assert {"before the first launch", "starting", "measuring", "judging", "training", "answer"} <= shares.keys()
+    assert sum(shares.values()) == pytest.approx(100, abs=len(shares)) and min(shares.values()) >= 0
+
+
+def test_half_without_instructions_is_reported(comparison: tuple[dict[str, Any], str, Path]) -> None:
     document, said, _ = comparison
-    (slow,) = {launch["effective"]["bf16_instructions"] is False for launch in document["launches"]}
-    text = "no instructions for bf16, so in half (ddp_o1, ddp_o2, ddp_o3, apex_ddp_o1, apex_ddp_o2, apex_ddp_o3) a step"
-    assert (text in said.partition("[1/10]")[0]) == slow
+    slow = not torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    ran = {launch["scenario"]: launch["effective"] for launch in document["launches"]}
+    assert {name for name, one in ran.items() if one["bf16_by_fp32"]} == ({*HALF} if slow else set())
+    assert ("native O2 bf16 by way of fp32" in said) == slow
     assert any(row["code"] == "slow half" for row in document["validity"]) == slow
-    found = tuple(discover.load(*discover.resolve(name)) for name in ("single", "ddp_o1"))
-    request = request_for(found)
-    told = obstacles.slow_half(request, found, {"bf16_instructions": False})
-    assert told and "leave them out with --scenario single, or take less work, such as --model resnet18" in told
-    mine = replace(found[0], name="mine", file="/tmp/mine.py")
-    told = obstacles.slow_half(request, (mine, found[1]), {"bf16_instructions": False})
-    assert told and "--scenario /tmp/mine.py, or" in told, "as --scenario finds it"
-    assert obstacles.slow_half(request, found[:1], {"bf16_instructions": False}) is None
-    assert obstacles.slow_half(request, found, {"bf16_instructions": None}) is None
-    assert obstacles.slow_half(replace(request, device="cuda"), found, {"bf16_instructions": False}) is None
 
 
 def test_the_run_folder_is_as_designed(comparison: tuple[dict[str, Any], str, Path]) -> None:

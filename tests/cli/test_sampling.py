@@ -35,7 +35,7 @@ def test_a_sampler_that_is_killed_in_the_middle_costs_samples_and_not_the_run(tm
         assert time.monotonic() < deadline and bench.poll() is None, bench.communicate()
         time.sleep(0.05)
         spool = list(tmp_path.glob("results/*/.scratch/samples-0.jsonl"))
-    (sampler,) = [child for child in me.children() if "bench.sample.process" in " ".join(child.cmdline())]
+    (sampler,) = [child for child in me.children() if "bench.machine.sample.process" in " ".join(child.cmdline())]
     os.kill(sampler.pid, signal.SIGKILL)
     _, errors = bench.communicate(timeout=120)
     assert bench.returncode == 0, errors

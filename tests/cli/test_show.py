@@ -12,6 +12,7 @@ from bench.analyse import verdicts
 from bench.analyse.analysed import Analysed
 from bench.cli import main
 from bench.runs.writer import RunWriter
+from bench.verbs import runs
 
 BROKEN = "20260101T000000Z-00000000"
 
@@ -55,6 +56,17 @@ def test_runs_are_listed_with_their_answers(here: Path, capsys: pytest.CaptureFi
     assert main(["runs", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["runs"]
     assert {one["label"] for one in found} == {"three of each", "-"} and len(found) == 3
+
+
+def test_the_latest_runs_are_listed(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "LATEST", 1)
+    for more, listed in ((), 1), (("--all",), 2):
+        assert main(["runs", *more]) == 0
+        shown = capsys.readouterr().out
+        assert len(re.findall(r"^(?:\d{8}T\d{6}Z|" + BROKEN + ")", shown, re.M)) == listed
+        assert ("and 1 earlier run: --all lists them" in shown) == (listed == 1)
 
 
 def test_no_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,8 +17,8 @@ from standin.processes import nobody_left
 
 from bench.core.channel import Channel
 from bench.experiments import launch
-from bench.plan import launches
-from bench.seams import discover
+from bench.experiments.plan import launches
+from bench.seams import discover, execute, switching
 from bench.seams.site import Connected, Outcome
 from bench.sites.local import WorkerHost
 from bench.worker.door import Door
@@ -72,8 +72,8 @@ def until(torchrun: str, mlp: str, tmp_path: Path) -> Callable[..., tuple[Outcom
     """A launch by torchrun in which something is done to the host or rank 1 after its first step."""
 
     def run(fault: Callable[[WorkerHost, int], None], stall_s: float) -> tuple[Outcome, list[int]]:
-        command = discover.load_file("torchrun_site", torchrun, discover.SITE).command
-        found = discover.load(*discover.resolve("ddp"))
+        command = execute.load_file("torchrun_site", torchrun, discover.SITE).command
+        found = switching.load(*discover.resolve("ddp"))
         task = discover.load_workload("mlp", mlp).task("cpu", {"width": 32})
         request = request_for((found,), iters=100000, stall_timeout_s=stall_s, task=task)
         (planned,) = launches(request, (found,), one_host(2))
@@ -210,7 +210,7 @@ def test_a_site_that_fails_costs_its_launch(tmp_path: Path, error: BaseException
         def perform(self, *about: Any) -> Any:
             raise error
 
-    found = discover.load(*discover.resolve("ddp"))
+    found = switching.load(*discover.resolve("ddp"))
     (planned,) = launches(request_for((found,)), (found,), one_host(2))
     outcome = launch.execute(planned.job, cast(Connected, Lost()), str(tmp_path), print).outcome
     assert (outcome.status, outcome.reason) == ("error", f"the site failed: {type(error).__name__}: lost")

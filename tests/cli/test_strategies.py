@@ -12,17 +12,17 @@ from test_workload import MLP
 
 from bench.analyse.parity import BY_DESIGN, SAME
 from bench.core.errors import RequestError
-from bench.seams import discover
+from bench.seams import discover, switching
 from bench.sites.local import WorkerHost
 from bench.verbs.sets import scenarios_of
 
 EACH_STEP = """
-from bench.seams import Scenario
+from bench.seams import Scenario, switching
 
 SCENARIO = Scenario(summary="weights averaged in every step", strategy="averaging", options={"period": 1})
 """
 VIEW = """
-from bench.seams import Scenario, Strategy
+from bench.seams import Scenario, Strategy, switching
 
 SCENARIO = Scenario(summary="gradients lie in the buckets", strategy=Strategy(label="torch DDP, bucket view"))
 
@@ -72,7 +72,7 @@ def document(run: Path) -> dict[str, Any]:
 
 def test_all_strategies_are_tried_here() -> None:
     tried = {*WHOLE, *COMPRESSED, *AVERAGED}
-    strategies = {name: discover.load(name, file).strategy_name for name, file in discover.names().items()}
+    strategies = {name: switching.load(name, file).strategy_name for name, file in discover.names().items()}
     elsewhere = {"single", "dp", "apex_ddp", "ddp_two_devices", "ddp_elastic"}
     assert {strategies[name] for name in tried & strategies.keys()} | elsewhere == set(strategies.values())
 

@@ -68,7 +68,7 @@ def test_unforeseen_errors(
         raise OSError(28, "No space left on device", "file")
 
     monkeypatch.chdir(regressed)
-    monkeypatch.setattr("bench.history.nights.accept", full)
+    monkeypatch.setattr("bench.analyse.history.nights.accept", full)
     code = main(["accept", str((regressed / "new").resolve()), "--reason", "x", "--json"])
     said = capsys.readouterr()
     assert code == 1 and said.err.count("\n") == 1 and said.err.startswith("bench: error: ")

@@ -19,12 +19,12 @@ from standin.documents import document
 from bench import machine
 from bench.core.errors import RequestError
 from bench.experiments import interrupts, launch
-from bench.plan import launches
+from bench.experiments.plan import launches
 from bench.runs import files
 from bench.runs.files import check_writable
 from bench.runs.names import find
 from bench.runs.writer import RunWriter
-from bench.seams import discover
+from bench.seams import discover, switching
 from bench.sites.local import WorkerHost
 from bench.worker import host as worker_host
 from bench.worker.beats import Beats
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.fault
 
 LOUD = '''
 """Prints a hundred megabytes."""
-from bench.seams import Scenario, Strategy
+from bench.seams import Scenario, Strategy, switching
 
 SCENARIO = Scenario(summary="loud", strategy=Strategy(label="planted", group=False))
 
@@ -51,7 +51,7 @@ def build(parts):
 def test_of_a_rank_that_prints_100_mb_both_ends_are_kept(host: WorkerHost, tmp_path: Path) -> None:
     file = tmp_path / "loud.py"
     file.write_text(LOUD)
-    found = discover.load(*discover.resolve(str(file)))
+    found = switching.load(*discover.resolve(str(file)))
     (planned,) = launches(request_for((found,), replicas=1), (found,), one_host(2))
     (tmp_path / "logs").mkdir()
     done = launch.execute(planned.job, host, str(tmp_path / "logs"), lambda event: None)
@@ -75,7 +75,7 @@ def test_a_launch_without_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None
     def refuse(name: str) -> int:
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
 
-    found = discover.load(*discover.resolve("ddp"))
+    found = switching.load(*discover.resolve("ddp"))
     (planned,) = launches(request_for((found,)), (found,), one_host(2))
     monkeypatch.setattr(os, "memfd_create", refuse)
     assert worker_host._make_beats(planned.job) is None
@@ -175,7 +175,7 @@ def test_code_of_others_is_bounded() -> None:
 def test_a_rank_that_may_not_have_more_memory_is_oom(execute: Callable[..., Executed]) -> None:
     done = execute(
         """
-        from bench.seams import Scenario, Strategy
+        from bench.seams import Scenario, Strategy, switching
 
         SCENARIO = Scenario(summary="limited", strategy=Strategy(label="planted"))
 
@@ -193,7 +193,7 @@ def test_a_rank_that_may_not_have_more_memory_is_oom(execute: Callable[..., Exec
 
 @pytest.mark.slow
 def test_supervising_takes_less_than_two_percent_of_a_core(host: WorkerHost, tmp_path: Path) -> None:
-    found = discover.load(*discover.resolve("ddp"))
+    found = switching.load(*discover.resolve("ddp"))
     (planned,) = launches(request_for((found,), iters=1_000_000), (found,), one_host(2))
     job = replace(planned.job, logs=str(tmp_path))
     began: list[float] = []

@@ -17,10 +17,10 @@ from standin import documented
 from standin.processes import alive, document_of, nobody_left
 from standin.workloads import workload
 
-from bench.plan import launches
+from bench.experiments.plan import launches
 from bench.runs.check import findings
 from bench.runs.reader import read
-from bench.seams import discover
+from bench.seams import switching
 from bench.sites import local
 from bench.sites.local import WorkerHost
 
@@ -126,7 +126,7 @@ def test_earlier_steps_are_kept(planted: tuple[WorkerHost, Path], execute: Calla
 def scenario(fault: str) -> str:
     lines = "\n".join("            " + line for line in fault.splitlines())
     return f"""
-    from bench.seams import Scenario, Strategy
+    from bench.seams import Scenario, Strategy, switching
 
     SCENARIO = Scenario(summary="breaks", strategy=Strategy(label="planted"))
 
@@ -273,7 +273,7 @@ def test_too_few_descriptors_fail_the_launch_and_not_the_host(execute: Callable[
 
 def test_a_setup_that_returns_no_session_is_told_what_to_return(execute: Callable[..., Executed]) -> None:
     source = """
-    from bench.seams import Scenario, Strategy
+    from bench.seams import Scenario, Strategy, switching
 
     SCENARIO = Scenario(summary="forgets", strategy=Strategy(label="planted", group=False))
 
@@ -290,7 +290,7 @@ def test_ranks_die_with_the_host_and_what_they_started(planted: tuple[WorkerHost
     file = tmp_path / "planted.py"
     start = "print(subprocess.Popen(['sleep', '600'], start_new_session=True).pid, flush=True)"
     file.write_text(textwrap.dedent(scenario(start)))
-    found = discover.load("planted", str(file))
+    found = switching.load("planted", str(file))
     (planned,) = launches(request_for((found,), iters=100000), (found,), one_host(2))
     pids: list[int] = []
 

@@ -19,9 +19,9 @@ from standin.workloads import workload
 
 from bench.core.channel import Channel
 from bench.core.records import job_to_json
+from bench.experiments.plan import launches
 from bench.machine import nvml
-from bench.plan import launches
-from bench.seams import discover
+from bench.seams import discover, switching
 from bench.sites.local import WorkerHost
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
@@ -33,6 +33,7 @@ import torch.distributed as dist
 from bench.core.channel import Channel
 from bench.core.records import job_from_json
 from bench.worker import rank
+from bench.worker.plan import Identity
 import json, os, socket
 
 def join(job, me, device):
@@ -41,7 +42,7 @@ def join(job, me, device):
 rank._join = join
 job = job_from_json(json.loads(sys.argv[1]))
 channel = Channel(socket.socket(fileno=int(sys.argv[2])))
-rank.execute(job, rank.Identity.from_environment(os.environ), channel, time.perf_counter_ns())
+rank.execute(job, Identity.from_environment(os.environ), channel, time.perf_counter_ns())
 """
 
 
@@ -62,7 +63,7 @@ def test_two_gloo_ranks_share_one_gpu(gpus: tuple[str, ...], tmp_path: Path, rep
 def two_gloo_ranks(scenario: str, device: str, devices: tuple[str, ...], folder: Path, repository: Path) -> None:
     import socket
 
-    found = discover.load(*discover.resolve(scenario))
+    found = switching.load(*discover.resolve(scenario))
     both = devices * (2 // len(devices)) if devices else ()
     options = ON_GPU | {"device": device, "devices": both, "replicas": 2, "impl": "native", "iters": 3}
     (planned,) = launches(request_for((found,), **options), (found,), one_host(2, *devices))
@@ -135,7 +136,7 @@ def test_gradients_of_data_parallel(on_gpu: Callable[..., Executed], gpus: tuple
         pytest.skip("needs two GPUs: on one, DataParallel makes no replicas")
     done = on_gpu(
         """
-        from bench.seams import Scenario, Strategy, one_rank_for_all
+        from bench.seams import Scenario, Strategy, one_rank_for_all, switching
 
         STRATEGY = Strategy(label="planted", ranks=one_rank_for_all, group=False)
         SCENARIO = Scenario(summary="compares gradients", strategy=STRATEGY)
@@ -173,7 +174,7 @@ def test_gradients_are_unscaled_when_they_are_looked_at(on_gpu: Callable[..., Ex
     """After the step, which is when a launch's sketch is taken: fp32's but for rounding, and not 1,024 times."""
     on_gpu(
         f"""
-        from bench.seams import Scenario, Strategy, one_rank_for_all
+        from bench.seams import Scenario, Strategy, one_rank_for_all, switching
 
         SCENARIO = Scenario(summary="compares gradients", precision="{level}",
                             strategy=Strategy(label="planted", ranks=one_rank_for_all, group=False))

@@ -18,11 +18,11 @@ from standin.frames import iterations
 from bench import machine
 from bench.analyse import devices
 from bench.core.pid_namespace import nested
-from bench.core.records import DEVICE_COLUMNS, MEMORY_COLUMNS, PROBE_MIB
+from bench.core.records import DEVICE_COLUMNS, MEMORY_COLUMNS, PROBE_MIB, Gpu
 from bench.machine import nvml
+from bench.machine.sample import Sampler, read_spool
+from bench.machine.sample.attribution import match_probe
 from bench.runs.spool import spool_path
-from bench.sample import Sampler, read_spool
-from bench.sample.attribution import match_probe
 
 pytestmark = [
     pytest.mark.gpu,
@@ -78,14 +78,14 @@ class Rank:
 
 
 @pytest.fixture(scope="module")
-def gpu() -> nvml.Gpu:
+def gpu() -> Gpu:
     here = nvml.list_gpus()[0]
     uuid = machine.choose_gpus(os.environ.get("BENCH_TEST_GPUS"), here)[0]
     return next(one for one in here if one.uuid == uuid)
 
 
 @pytest.fixture(scope="module")
-def rank(gpu: nvml.Gpu) -> Iterator[Rank]:
+def rank(gpu: Gpu) -> Iterator[Rank]:
     """For all tests that do not mind what it did before; the first, which must be alone, comes before it."""
     one = Rank(gpu.uuid)
     yield one
@@ -105,7 +105,7 @@ def smi(uuid: str, query: str, fields: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.split(",")] for line in told.splitlines() if line.strip()]
 
 
-def sampled(folder: Path, gpu: nvml.Gpu, rank: Rank, seconds: float) -> tuple[Sampler, list[Any], list[Any]]:
+def sampled(folder: Path, gpu: Gpu, rank: Rank, seconds: float) -> tuple[Sampler, list[Any], list[Any]]:
     sampler = Sampler.start(device="cuda", gpus=(gpu.uuid,), spool=str(folder), host="here")
     try:
         sampler.watch(0, "single", 0, rank.pid, (gpu.uuid,))
@@ -119,7 +119,7 @@ def sampled(folder: Path, gpu: nvml.Gpu, rank: Rank, seconds: float) -> tuple[Sa
         sampler.stop()
 
 
-def test_in_a_container_the_level_of_the_device_tells_a_rank_that_is_alone(gpu: nvml.Gpu, tmp_path: Path) -> None:
+def test_in_a_container_the_level_of_the_device_tells_a_rank_that_is_alone(gpu: Gpu, tmp_path: Path) -> None:
     sampler = Sampler.start(device="cuda", gpus=(gpu.uuid,), spool=str(tmp_path), host="here", nested=True)
     sampler.begin(0)
     sampler.watch(0, "single", 0, 2**22 + 1, (gpu.uuid,))  # a PID that is nobody's: as if the list did not name it
@@ -134,7 +134,7 @@ def test_in_a_container_the_level_of_the_device_tells_a_rank_that_is_alone(gpu: 
     assert rank.reserved_mib < memory[-1]["used_mib"] < rank.reserved_mib + 2000
 
 
-def test_memory_agrees_with_nvidia_smi(gpu: nvml.Gpu, rank: Rank, tmp_path: Path) -> None:
+def test_memory_agrees_with_nvidia_smi(gpu: Gpu, rank: Rank, tmp_path: Path) -> None:
     _, memory, _ = sampled(tmp_path, gpu, rank, 1.0)
     by_smi = {row[0]: row[1] for row in smi(gpu.uuid, "compute-apps", "pid,used_memory")}
     if str(rank.pid) not in by_smi:
@@ -148,7 +148,7 @@ def test_memory_agrees_with_nvidia_smi(gpu: nvml.Gpu, rank: Rank, tmp_path: Path
     assert 100 < memory[-1]["used_mib"] - rank.reserved_mib < 2000  # the context and the libraries
 
 
-def test_the_pid_that_rises_by_the_probe_is_found(gpu: nvml.Gpu, rank: Rank) -> None:
+def test_the_pid_that_rises_by_the_probe_is_found(gpu: Gpu, rank: Rank) -> None:
     session = nvml.Nvml()
     before, reason = session.processes(gpu.uuid)
     if not before or None in dict(before).values():
@@ -161,7 +161,7 @@ def test_the_pid_that_rises_by_the_probe_is_found(gpu: nvml.Gpu, rank: Rank) -> 
     assert listed == rank.pid or nested()
 
 
-def test_energy_by_the_counter_agrees_with_power_over_ten_seconds(gpu: nvml.Gpu, rank: Rank, tmp_path: Path) -> None:
+def test_energy_by_the_counter_agrees_with_power_over_ten_seconds(gpu: Gpu, rank: Rank, tmp_path: Path) -> None:
     rank.tell("work 20", wait=False)
     time.sleep(3)
     by_smi: list[float] = []

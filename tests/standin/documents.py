@@ -41,6 +41,7 @@ RAN: dict[str, Any] = {
     "wrapper": "",
     "optimizer": "",
     "optimizer_fused": False,
+    "bf16_by_fp32": False,
     "memory_format": "contiguous",
     "device": {},
     "replicas": 2,

@@ -61,7 +61,7 @@ def family(pid: int) -> dict[int, str]:
     for child in of.get(pid, []):
         with suppress(FileNotFoundError, ProcessLookupError):
             line = Path(f"/proc/{child}/cmdline").read_text()
-            found[child] = "sampler" if "bench.sample.process" in line else "host"
+            found[child] = "sampler" if "bench.machine.sample.process" in line else "host"
         for one in of.get(child, []):
             with suppress(FileNotFoundError, ProcessLookupError):
                 if "-rank" in os.readlink(f"/proc/{one}/fd/1"):  # its log; torch starts others at its import

@@ -10,7 +10,6 @@ from bench.analyse import scaling as curves
 from bench.analyse.algorithms import Algorithms
 from bench.analyse.all_reduce import Sample, bus_share, fitted, samples, sentences
 from bench.analyse.predicted import predictions
-from bench.analyse.scaling_words import about_predictions
 from bench.report.all_reduce import bandwidth_table
 from bench.report.scaling import prediction_table
 from bench.runs.experiments import (
@@ -25,6 +24,7 @@ from bench.runs.experiments import (
     Scaling,
     Transport,
 )
+from bench.words.scaling import about_predictions
 
 BUS_GB_S = {2: 362.0, 4: 363.0, 5: 414.0, 6: 436.0, 7: 460.0, 8: 473.0}
 """Of large all-reduces on eight H200 with NVSwitches, as published for NCCL 2.27; that of two GPUs is assumed."""

@@ -13,11 +13,20 @@ from standin.workloads import workload
 
 from bench.experiments import batch_search
 from bench.experiments.batch_search import fullest_mib, peaks_mib
-from bench.plan.batch_search import KEPT_FREE, MOST, Try, expected_batch, expected_s, next_batch, outcome, predicted_mib
+from bench.experiments.plan.batch_search import (
+    KEPT_FREE,
+    MOST,
+    Try,
+    expected_batch,
+    expected_s,
+    next_batch,
+    outcome,
+    predicted_mib,
+)
 from bench.runs.experiments import BatchSearch
 from bench.runs.launches import RankRecord
 from bench.runs.writer import RunWriter
-from bench.seams import discover
+from bench.seams import discover, switching
 
 
 @given(largest=st.integers(0, 5000), unit=st.integers(1, 8))
@@ -32,7 +41,7 @@ def test_the_largest_batch_that_trains_is_found_in_few_tries(largest: int, unit:
 
 def test_a_try_makes_one_batch() -> None:
     """Four of 1,024 random images each take five seconds, and memory is that of one."""
-    found = discover.load(*discover.resolve("ddp"))
+    found = switching.load(*discover.resolve("ddp"))
     planned = batch_search.planned_try(request_for((found,)), found, 1024, 3, one_host(2))
     work = planned.job.workload
     assert (planned.launch, work.global_batch, work.pool_batches) == (3, 1024, 1)

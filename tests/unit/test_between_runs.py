@@ -16,9 +16,9 @@ from standin.runs import DDP, write_run
 from bench.analyse import between_runs
 from bench.analyse.between_runs import NOT_COMPARABLE, Row, of_memory
 from bench.analyse.comparable import key, obstacles
+from bench.analyse.history import nights
 from bench.analyse.multiplicity import against_one, level
 from bench.core.codec import encode
-from bench.history import nights
 from bench.report.comparison import as_markdown, as_text, for_programs, forest, in_words
 from bench.runs.document import WorkloadRecord
 

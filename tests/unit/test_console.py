@@ -22,7 +22,7 @@ from bench.cli import HELP, VERBS, main
 from bench.console import Console, RunProgress, align, columns, fold, passing, tell
 from bench.machine import nvml
 from bench.report import tables
-from bench.seams import discover
+from bench.seams import discover, switching
 from bench.verbs import run as verb
 from bench.verbs.options import span
 from bench.verbs.sets import scenarios_of
@@ -317,7 +317,7 @@ def test_the_report_that_is_named_finds_the_run(folder: str, tmp_path: Path, mon
     path = tmp_path / folder / "20260101T000000Z-00000000"
     path.mkdir(parents=True)
     (path / "run.json").write_text("{}")
-    scenarios = (discover.load(*discover.resolve("ddp")),)
+    scenarios = (switching.load(*discover.resolve("ddp")),)
     request = verb.request_of(verb.run_parser().parse_args(["--device", "cpu", "--launches", "3"]), scenarios)
     line = verb._next_steps(request, scenarios, str(path), 0).splitlines()[-1]
     (name,) = shlex.split(line.removeprefix("Next: python -m bench report "))

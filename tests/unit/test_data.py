@@ -15,7 +15,7 @@ from torch.utils.data import DistributedSampler
 
 from bench.core.errors import RequestError
 from bench.core.records import Training
-from bench.seams import discover
+from bench.seams import discover, execute
 from bench.worker import data
 from bench.worker.workload import example_of
 
@@ -134,7 +134,7 @@ def test_processes_that_load_end_with_what_they_load_for(real: Training) -> None
 def opened(name: str, folder: Path, **settings: Any) -> Any:
     """``(size, example)`` of a workload on real data, whose other settings are those of the CPU."""
     found = discover.load_workload(*discover.resolve(name, discover.WORKLOAD))
-    module = discover.load_file(found.name, found.file, discover.WORKLOAD)
+    module = execute.load_file(found.name, found.file, discover.WORKLOAD)
     work = SimpleNamespace(**found.workload.settings_on("cpu") | {"seed": 0, "data": str(folder)} | settings)
     return lambda: module.size(work), lambda index: module.example(work, index)
 

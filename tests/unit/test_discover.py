@@ -15,7 +15,7 @@ from standin.processes import nobody_left
 
 from bench.core.control_group import available_memory_bytes
 from bench.core.errors import RequestError
-from bench.seams import discover
+from bench.seams import discover, switching
 
 PUBLISHED = {
     "single": ("single", "O0"),
@@ -33,7 +33,7 @@ PUBLISHED = {
 
 GOOD = """\
 '''Mine.'''
-from bench.seams import Scenario
+from bench.seams import Scenario, switching
 
 SCENARIO = Scenario(summary="mine", strategy="ddp")
 """
@@ -80,7 +80,7 @@ def test_the_built_in_names_are_the_ten_of_the_comparison_in_their_order() -> No
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_each_built_in_scenario_is_what_its_name_says(name: str) -> None:
-    found = discover.load(*discover.resolve(name))
+    found = switching.load(*discover.resolve(name))
     assert (found.name, found.strategy_name, found.scenario.precision) == (name, *PUBLISHED[name])
     assert found.doc and found.scenario.summary
 
@@ -105,7 +105,7 @@ def test_a_scenario_of_an_installed_package_is_found_after_the_built_in_ones(ins
     assert names[: len(PUBLISHED)] == list(PUBLISHED) and names[-1] == "hierarchical"
     assert discover.resolve("hierarchical") == ("hierarchical", str(site / "their_module.py"))
     assert "their_module" not in sys.modules
-    assert discover.load(*discover.resolve("hierarchical")).scenario.summary == "mine"
+    assert switching.load(*discover.resolve("hierarchical")).scenario.summary == "mine"
 
 
 def test_a_package_that_takes_a_built_in_name_is_an_error_that_names_both_files(install: Install) -> None:
@@ -134,9 +134,9 @@ def test_looking_at_a_package_does_not_import_it(install: Install) -> None:
 @pytest.mark.parametrize("module", ["no_such_module", "no_such_package.module"])
 def test_an_entry_point_to_a_missing_module_is_named_when_it_is_asked_for(install: Install, module: str) -> None:
     install({"ghost": module}, {})
-    for call in (lambda: discover.resolve("ghost"), lambda: discover.load("ghost", discover.names()["ghost"])):
+    for call in (lambda: discover.resolve("ghost"), lambda: switching.load("ghost", discover.names()["ghost"])):
         assert f"'ghost' names a missing module {module}" in refusal(call).problem
-    assert discover.load(*discover.resolve("ddp")).scenario.strategy == "ddp"
+    assert switching.load(*discover.resolve("ddp")).scenario.strategy == "ddp"
 
 
 @pytest.mark.parametrize("module", ["their_module", "their_package.deep"])
@@ -166,7 +166,7 @@ def test_a_path_is_a_scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.chdir(tmp_path)
     for path in (file, "./mine.py", "mine.py"):
         assert discover.resolve(path) == ("mine", file)
-    found = discover.load("mine", file)
+    found = switching.load("mine", file)
     assert (found.name, found.file, found.doc, found.scenario.strategy) == ("mine", file, "Mine.", "ddp")
 
 
@@ -192,7 +192,7 @@ def test_a_file_without_the_ending_py_is_loaded_or_refused(tmp_path: Path) -> No
     path = tmp_path / "mine"
     path.write_text(GOOD)
     try:
-        assert discover.load(*discover.resolve(str(path))).name == "mine"
+        assert switching.load(*discover.resolve(str(path))).name == "mine"
     except RequestError as error:
         assert str(path) in error.problem
 
@@ -204,7 +204,7 @@ def test_a_syntax_error_in_a_helper_is_named_there(tmp_path: Path, monkeypatch: 
     monkeypatch.syspath_prepend(str(tmp_path))
     helper = scenario_file(tmp_path, "\n" * 6 + "x = = 1\n", "broken_helper")
     file = scenario_file(tmp_path, "'''Mine.'''\nimport broken_helper\n")
-    error = refusal(lambda: discover.load("mine", file))
+    error = refusal(lambda: switching.load("mine", file))
     assert f"{file}:2 " in error.problem or f"{helper}:7 " in error.problem
 
 
@@ -221,19 +221,19 @@ def test_a_syntax_error_in_a_helper_is_named_there(tmp_path: Path, monkeypatch: 
 )
 def test_whatever_a_file_raises_is_named_with_its_line(tmp_path: Path, line: str, what: str) -> None:
     file = scenario_file(tmp_path, f"'''Mine.'''\n\n\n{line}\n")
-    error = refusal(lambda: discover.load("mine", file))
+    error = refusal(lambda: switching.load("mine", file))
     assert error.option == "--scenario"
     assert f"{file}:4 " in error.problem and what in error.problem
 
 
 @pytest.mark.parametrize("text", ["", "SCENARIO = None", "SCENARIO = {'strategy': 'ddp'}", "scenario = 1"])
 def test_a_file_that_declares_no_scenario_is_refused(tmp_path: Path, text: str) -> None:
-    error = refusal(lambda: discover.load("mine", scenario_file(tmp_path, text)))
+    error = refusal(lambda: switching.load("mine", scenario_file(tmp_path, text)))
     assert "declares no SCENARIO" in error.problem
 
 
 OWN = """\
-from bench.seams import Scenario, Strategy
+from bench.seams import Scenario, Strategy, switching
 
 SCENARIO = Scenario(summary="mine", strategy=Strategy({fields}){more})
 """
@@ -243,18 +243,18 @@ BUILD = "def build(parts): ...\n"
 @pytest.mark.parametrize("build", ["", "build = 'not callable'\n"])
 def test_a_strategy_needs_a_build(tmp_path: Path, build: str) -> None:
     file = scenario_file(tmp_path, OWN.format(fields='label="x"', more="") + build)
-    error = refusal(lambda: discover.load("mine", file))
+    error = refusal(lambda: switching.load("mine", file))
     assert (error.problem, error.remedy) == (f"{file} has no function build", "define build(parts)")
 
 
 def test_a_probe_that_is_declared_is_defined(tmp_path: Path) -> None:
     file = scenario_file(tmp_path, OWN.format(fields='label="x", probe="mine"', more="") + BUILD)
-    assert "has no function probe" in refusal(lambda: discover.load("mine", file)).problem
+    assert "has no function probe" in refusal(lambda: switching.load("mine", file)).problem
 
 
 def test_a_scenario_may_have_a_strategy_of_its_own(tmp_path: Path) -> None:
     file = scenario_file(tmp_path, OWN.format(fields='label="x"', more="") + BUILD)
-    found = discover.load("mine", file)
+    found = switching.load("mine", file)
     assert (found.strategy.label, found.strategy_name, found.strategy_file) == ("x", "mine", file)
 
 
@@ -272,7 +272,7 @@ def test_a_scenario_may_have_a_strategy_of_its_own(tmp_path: Path) -> None:
 )
 def test_a_wrong_field_of_a_strategy_is_named_with_its_line(tmp_path: Path, fields: str, named: str) -> None:
     file = scenario_file(tmp_path, OWN.format(fields=fields, more="") + BUILD)
-    error = refusal(lambda: discover.load("mine", file))
+    error = refusal(lambda: switching.load("mine", file))
     assert f"{file}:3 " in error.problem and named in error.problem
 
 
@@ -289,13 +289,13 @@ def test_a_wrong_field_of_a_strategy_is_named_with_its_line(tmp_path: Path, fiel
 )
 def test_a_product_that_makes_no_sense_is_refused(tmp_path: Path, fields: str, more: str, named: str) -> None:
     file = scenario_file(tmp_path, OWN.format(fields=fields, more=more) + BUILD)
-    error = refusal(lambda: discover.load("mine", file))
+    error = refusal(lambda: switching.load("mine", file))
     assert file in error.problem and named in error.problem
 
 
 def test_a_strategy_that_does_not_exist_is_named(tmp_path: Path) -> None:
     file = scenario_file(tmp_path, GOOD.replace('"ddp"', '"nope"'))
-    error = refusal(lambda: discover.load("mine", file))
+    error = refusal(lambda: switching.load("mine", file))
     assert "strategy='nope'" in error.problem and "apex_ddp" in error.remedy
 
 
@@ -313,7 +313,7 @@ def test_a_strategy_that_does_not_exist_is_named(tmp_path: Path) -> None:
 )
 def test_a_wrong_field_is_named_with_its_line(tmp_path: Path, fields: str, named: str) -> None:
     file = scenario_file(tmp_path, f"from bench.seams import Scenario\n\nSCENARIO = Scenario({fields})\n")
-    error = refusal(lambda: discover.load("mine", file))
+    error = refusal(lambda: switching.load("mine", file))
     assert f"{file}:3 " in error.problem
     assert named in error.problem
 
@@ -330,14 +330,14 @@ def test_a_package_cannot_take_the_name_of_the_reference(install: Install) -> No
 @pytest.mark.parametrize(
     ("load", "option", "line", "what"),
     [
-        (discover.load, "--scenario", "os._exit(0)", "left with exit status 0"),
+        (switching.load, "--scenario", "os._exit(0)", "left with exit status 0"),
         (discover.load_workload, "--workload", "os._exit(0)", "left with exit status 0"),
         (discover.try_site, "--site", "os._exit(0)", "left with exit status 0"),
-        (discover.load, "--scenario", "while True: pass", "was not done after 1 s"),
-        (discover.load, "--scenario", "os.kill(os.getpid(), 9)", "was ended by SIGKILL, as where memory runs out"),
-        (discover.load, "--scenario", "os.closerange(0, 100)", "left with exit status 0"),
-        (discover.load, "--scenario", "raise BaseException('mine')", ":3 cannot be executed: BaseException: mine"),
-        (discover.load, "--scenario", "raise KeyboardInterrupt", "raised KeyboardInterrupt"),
+        (switching.load, "--scenario", "while True: pass", "was not done after 1 s"),
+        (switching.load, "--scenario", "os.kill(os.getpid(), 9)", "was ended by SIGKILL, as where memory runs out"),
+        (switching.load, "--scenario", "os.closerange(0, 100)", "left with exit status 0"),
+        (switching.load, "--scenario", "raise BaseException('mine')", ":3 cannot be executed: BaseException: mine"),
+        (switching.load, "--scenario", "raise KeyboardInterrupt", "raised KeyboardInterrupt"),
     ],
 )
 def test_what_ends_or_hangs_an_import_is_refused(
@@ -355,7 +355,7 @@ def test_what_ends_or_hangs_an_import_is_refused(
 
 
 MEDDLING = """import atexit, os, resource, signal, subprocess, sys, threading, time
-from bench.seams import Scenario
+from bench.seams import Scenario, switching
 
 os.chdir("/")
 os.umask(0o777)
@@ -376,7 +376,7 @@ SCENARIO = Scenario(summary=f"pid {pid}", strategy="ddp")
 
 def test_what_an_import_does_is_not_done_to_bench(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     before = (os.getcwd(), time.perf_counter, os._exit, sys.stdout, dict(os.environ), threading.active_count())
-    found = discover.load("mine", scenario_file(tmp_path, MEDDLING))
+    found = switching.load("mine", scenario_file(tmp_path, MEDDLING))
     after = (os.getcwd(), time.perf_counter, os._exit, sys.stdout, dict(os.environ), threading.active_count())
     assert after == before and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     assert capfd.readouterr().out == "", "standard output is bench's own"
@@ -402,7 +402,7 @@ time.sleep(600)
 
 def test_what_a_file_declares_executes_nothing_here(tmp_path: Path) -> None:
     unpickled = tmp_path / "unpickled"
-    found = discover.load("mine", scenario_file(tmp_path, CRAFTED.replace("PATH", repr(str(unpickled)))))
+    found = switching.load("mine", scenario_file(tmp_path, CRAFTED.replace("PATH", repr(str(unpickled)))))
     assert found.scenario.summary == "mine" and type(found.scenario.summary) is str
     assert not unpickled.exists()
 
@@ -419,18 +419,18 @@ def test_what_a_file_declares_executes_nothing_here(tmp_path: Path) -> None:
 def test_a_forged_answer_is_refused(tmp_path: Path, said: bytes, problem: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(discover, "IMPORT_LIMIT_S", 1.0)
     file = scenario_file(tmp_path, FORGED.replace("SAID", repr(said)))
-    assert problem in refusal(lambda: discover.load("mine", file)).problem
+    assert problem in refusal(lambda: switching.load("mine", file)).problem
 
 
 def test_an_import_that_takes_all_memory_is_refused(tmp_path: Path) -> None:
     file = scenario_file(tmp_path, f"taken = bytearray({available_memory_bytes() * 3 // 4})\n{GOOD}")
-    error = refusal(lambda: discover.load("mine", file))
+    error = refusal(lambda: switching.load("mine", file))
     assert f"{file}:1 cannot be executed: MemoryError" in error.problem and "free memory" in error.remedy
 
 
 def test_a_file_that_removes_itself_is_refused(tmp_path: Path) -> None:
     file = scenario_file(tmp_path, f"{GOOD}\nimport os\nos.remove(__file__)\n")
-    assert refusal(lambda: discover.load("mine", file)).problem == f"{file} was removed when it was executed"
+    assert refusal(lambda: switching.load("mine", file)).problem == f"{file} was removed when it was executed"
 
 
 RANKS = OWN.replace("Scenario, Strategy", "Rank, Scenario, Strategy") + BUILD
@@ -446,7 +446,7 @@ RANKS = OWN.replace("Scenario, Strategy", "Rank, Scenario, Strategy") + BUILD
     ],
 )
 def test_a_strategys_own_ranks(tmp_path: Path, ranks: str, named: str | None) -> None:
-    found = discover.load("mine", scenario_file(tmp_path, RANKS.format(fields=f'label="x", ranks={ranks}', more="")))
+    found = switching.load("mine", scenario_file(tmp_path, RANKS.format(fields=f'label="x", ranks={ranks}', more="")))
     if named is None:
         assert (found.strategy.processes(2), found.strategy.replicas(2)) == (1, 2)
     else:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bench.core.errors import RequestError
-from bench.hosts.engine import Started, engine_of, first_of, secret_of
+from bench.sites.hosts.engine import Started, engine_of, first_of, secret_of
 
 MASTER = {"MASTER_ADDR": "node0", "MASTER_PORT": "29500"}
 TORCHRUN = {

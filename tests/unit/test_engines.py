@@ -19,10 +19,10 @@ from hypothesis import given
 from hypothesis import strategies as some
 from standin.engine_schemas import SCHEMAS
 
-from bench.engines import as_yaml
-from bench.hosts.engine import engine_of, secret_of
-from bench.seams import discover
+from bench.seams import discover, execute
 from bench.seams.engine import Asked, Engine
+from bench.sites.engines import as_yaml
+from bench.sites.hosts.engine import engine_of, secret_of
 
 ROOT = Path(__file__).resolve().parents[2]
 NODES = 37
@@ -30,7 +30,7 @@ FILES = discover.names(discover.ENGINE)
 
 
 def load(name: str) -> ModuleType:
-    return discover.load_file(name, FILES[name], discover.ENGINE)
+    return execute.load_file(name, FILES[name], discover.ENGINE)
 
 
 def asked(engine: str, *run: str, nodes: int = NODES, gpus: int = 0) -> Asked:

@@ -12,7 +12,7 @@ from standin import MIB, NOT_AVAILABLE, TWO_GPUS, A, B, Driver
 from standin.runs import write_run
 
 from bench.machine import lock
-from bench.seams import discover
+from bench.seams import discover, switching
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -125,7 +125,7 @@ def test_a_gpu_of_another_run_is_refused_with_the_name_of_that_run(driver: Drive
 
 def test_a_gpu_is_checked_under_its_lock_also_on_resume(driver: Driver, tmp_path: Path) -> None:
     driver.write(*TWO_GPUS, f"process {B} 4242 {2048 * MIB}")
-    found = discover.load(*discover.resolve("ddp"))
+    found = switching.load(*discover.resolve("ddp"))
     request = request_for((found,), device="cuda", devices=(B,), replicas=1)
     started = write_run(tmp_path / "results", [], complete=False, about={"request": asdict(request)})
     before = (started / "run.json").read_bytes()

@@ -13,9 +13,9 @@ import pytest
 from scipy import special, stats
 from standin import gated
 
+from bench.analyse.history import gate
+from bench.analyse.history.gate import MEMORY, METRICS, PARITY, STEP_TIME, Base, Judged, Outcome, Rule
 from bench.analyse.scatter import moderated
-from bench.history import gate
-from bench.history.gate import MEMORY, METRICS, PARITY, STEP_TIME, Base, Judged, Outcome, Rule
 from bench.report import gate as report
 
 RULE = Rule()

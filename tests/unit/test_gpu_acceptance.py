@@ -18,8 +18,7 @@ import pytest
 from standin.runs import DDP, HOSTILE, write_run
 
 from bench.core.codec import encode
-from bench.core.records import Training
-from bench.machine import nvml
+from bench.core.records import Gpu, Training
 from bench.runs.reader import read
 from bench.seams import discover, switching
 
@@ -324,7 +323,7 @@ def test_the_document_is_json_without_nan(acceptance: Any) -> None:
 
 # The pack itself
 
-A_GPU = nvml.Gpu(
+A_GPU = Gpu(
     index=0,
     uuid="GPU-0",
     name="NVIDIA Imaginary 9000",
@@ -543,8 +542,8 @@ def test_another_gpu_is_refused(
 ) -> None:
     call = ["--out", str(tmp_path / "out"), "--items", "doctor"]
     assert pack.main(call) == 12
-    same = nvml.Gpu(**{name: getattr(A_GPU, name) for name in A_GPU.__slots__} | {"uuid": "GPU-7"})
-    other = nvml.Gpu(**{name: getattr(A_GPU, name) for name in A_GPU.__slots__} | {"name": "NVIDIA Other"})
+    same = Gpu(**{name: getattr(A_GPU, name) for name in A_GPU.__slots__} | {"uuid": "GPU-7"})
+    other = Gpu(**{name: getattr(A_GPU, name) for name in A_GPU.__slots__} | {"name": "NVIDIA Other"})
     monkeypatch.setattr(pack.nvml, "list_gpus", lambda: ([same], None))
     assert pack.main(call) == 12, "a GPU of the same model goes on"
     monkeypatch.setattr(pack.nvml, "list_gpus", lambda: ([other], None))

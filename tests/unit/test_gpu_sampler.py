@@ -15,14 +15,14 @@ from standin.frames import iterations
 
 from bench.analyse import devices
 from bench.core.records import DEVICE_COLUMNS, PROBE_MIB
+from bench.experiments.plan import launches
 from bench.machine import throttle
 from bench.machine.nvml import SCRAMBLED
-from bench.plan import launches
+from bench.machine.sample import Sampler, read_spool
 from bench.runs.spool import spool_path
-from bench.sample import Sampler, read_spool
-from bench.seams import discover
+from bench.seams import discover, switching
 
-SINGLE = discover.load(*discover.resolve("single"))
+SINGLE = switching.load(*discover.resolve("single"))
 BUSY = 4242
 """Somebody else's PID."""
 

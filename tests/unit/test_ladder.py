@@ -9,12 +9,12 @@ from standin.runs import FINITE, Launch, analysed, write_run
 from bench import report
 from bench.analyse.analysed import Analysed
 from bench.analyse.ladder import Step, ladder, sentences, steps
-from bench.analyse.questions import questions
 from bench.analyse.steps import base_of
-from bench.plan.ladder import ALONE, RUNGS
+from bench.experiments.plan.ladder import ALONE, RUNGS
 from bench.report import drawing, tables
 from bench.report.ladder import ladder_table
 from bench.seams.switching import scenario
+from bench.words.questions import questions
 
 NOISE = (0.99, 1.0, 1.01, 1.005)
 TIMES = {

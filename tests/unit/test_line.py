@@ -3,23 +3,28 @@
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import Any
 
 import pytest
 from standin.hosts import free_port
 
 from bench.core.errors import HostError, RequestError
-from bench.hosts import meeting
-from bench.hosts.engine import Started
-from bench.hosts.line import MOST_FROM_STRANGERS, Gone, Line
-from bench.hosts.meeting import Listener, call
 from bench.machine import throttle
-from bench.sample.noticed import together
+from bench.machine.sample.noticed import together
+from bench.runs.document import Machine
+from bench.sites.hosts import meeting, party
+from bench.sites.hosts.engine import Started
+from bench.sites.hosts.hello import Hello
+from bench.sites.hosts.line import MOST_FROM_STRANGERS, Gone, Line
+from bench.sites.hosts.meeting import Listener, call
+from bench.sites.hosts.party import Party
 
 Pair = tuple[Line, Line]
+SELF = Hello(bench="1", code="", device="cpu", cores=2, devices=(), machine=Machine(host="a"))
 
 
 @pytest.fixture
@@ -59,7 +64,7 @@ def test_a_line_that_was_changed_ends_the_connection(pair: Pair, bad: Callable[[
     caller.send(event="launch", scenario="ddp")
     real.sendall(bad(sent[0]))
     with pytest.raises(Gone, match="not from bench"):
-        called.receive()
+        list(called.receive())
     caller.socket = real
 
 
@@ -75,7 +80,7 @@ def test_a_line_that_is_sent_again_is_not_believed(pair: Pair) -> None:
     caller.send(event="launch")
     real.sendall(sent[0] + sent[0])
     with pytest.raises(Gone):
-        called.receive()
+        list(called.receive())
     caller.socket = real
 
 
@@ -86,7 +91,7 @@ def test_strangers_cannot_fill_the_memory(pair: Pair) -> None:
     sender.start()
     with pytest.raises(Gone, match=f"more than {MOST_FROM_STRANGERS} bytes"):
         while True:
-            called.receive()
+            list(called.receive())
     called.close()
     sender.join()
 
@@ -99,11 +104,15 @@ def _flood(end: socket.socket) -> None:
         pass
 
 
+def of_host(index: int, port: int) -> Started:
+    return Started(name="env://", index=index, count=2, address="127.0.0.1", port=port)
+
+
 def met(*callers: Callable[[Started], Any], secret: bytes = b"s") -> list[int | None]:
     """The numbers of those that a first host lets in, of benches and strangers."""
-    engine = Started(name="env://", index=0, count=2, address="127.0.0.1", port=free_port())
+    engine = of_host(0, free_port())
     listener = Listener(engine, {}, secret)
-    threads = [threading.Thread(target=caller, args=(engine,)) for caller in callers]
+    threads = [threading.Thread(target=caller, args=(of_host(1, engine.port),)) for caller in callers]
     for thread in threads:
         thread.start()
     try:
@@ -128,24 +137,82 @@ def test_strangers_are_dropped_and_benches_let_in() -> None:
             assert end.recv(4096) == b""
 
     kept: list[Line] = []
-    assert met(stranger, thief, lambda engine: kept.append(call(engine, b"s"))) == [0]
+    assert met(stranger, thief, lambda engine: kept.append(call(engine, b"s"))) == [1]
     kept[0].close()
 
 
-def test_another_secret_ends_the_meeting() -> None:
-    def other(engine: Started) -> None:
-        with pytest.raises(RequestError, match="differs from that of the leader"):
-            call(engine, b"other")
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"event": "leader"}',
+        b'{"event": "secretless"}\n' * 1000,
+        b'{"event": "proof", "nonce": "\\ud800", "proof": "0", "index": 1}',
+        b'{"event": "proof", "nonce": "%s", "proof": "\\udfff", "index": 1}' % (b"0" * 32),
+        b'{"event": "proof", "nonce": "%s", "proof": "%s", "index": 1}' % (b"0" * 32, b"0" * 64),
+        b'{"event": "proof", "nonce": 1, "proof": [], "index": true}',
+        b"[" * 4000,
+    ],
+)
+def test_no_line_of_a_stranger_ends_the_meeting(line: bytes) -> None:
+    def stranger(engine: Started) -> None:
+        with socket.create_connection((engine.address, engine.port)) as end:
+            end.recv(4096)
+            end.sendall(line + b"\n")
+            while end.recv(4096):
+                pass
 
-    with pytest.raises(RequestError, match=r"BENCH_SECRET: 127\.0\.0\.1 has another one"):
-        met(other)
+    kept: list[Line] = []
+    assert met(stranger, lambda engine: kept.append(call(engine, b"s"))) == [1]
+    kept[0].close()
+
+
+@pytest.mark.parametrize("line", [b'{"event": "challenge", "nonce": "\\ud800"}\n', b'{"event": "challenge"}\n'])
+def test_a_rogue_leader_is_no_leader(monkeypatch: pytest.MonkeyPatch, line: bytes) -> None:
+    monkeypatch.setattr(meeting, "GONE_S", 0.1)
+    monkeypatch.setattr(meeting, "JOIN_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor() as pool:
+        called = pool.submit(call, of_host(1, server.getsockname()[1]), b"s")
+        with server.accept()[0] as end:
+            end.sendall(line)
+            with pytest.raises(HostError, match="it sent what bench does not"):
+                called.result(10.0)
+
+
+def test_a_wrong_secret_is_reported_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(party, "JOIN_S", 1.0)
+    leader = Party(of_host(0, free_port()), {}, b"s")
+    said: list[str] = []
+    with closing(leader), ThreadPoolExecutor() as pool:
+        other = pool.submit(call, of_host(1, leader.engine.port), b"other")
+        with pytest.raises(
+            HostError, match=r"did not come.*127\.0\.0\.1 called and was dropped: it has another BENCH_SECRET"
+        ):
+            leader.gather(SELF, said.append)
+        with pytest.raises(RequestError, match="differs from that of the leader"):
+            other.result(10.0)
+    assert len(said) == 1 and "was dropped" in said[0]
+
+
+def test_a_thousand_callers_delay_the_meeting_by_less_than_a_second() -> None:
+    def crowd(engine: Started) -> None:
+        with ExitStack() as open_ones:
+            for _ in range(600):
+                open_ones.enter_context(socket.create_connection((engine.address, engine.port), timeout=20.0))
+            began_s = time.monotonic()
+            kept.append(call(engine, b"s"))
+            took_s.append(time.monotonic() - began_s)
+
+    kept: list[Line] = []
+    took_s: list[float] = []
+    assert met(crowd) == [1] and took_s[0] < 1.0
+    kept[0].close()
 
 
 def test_a_first_host_that_has_listened_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(meeting, "GONE_S", 1.0)
     monkeypatch.setattr(meeting, "JOIN_S", 20.0)
     with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor() as pool:
-        engine = Started(name="env://", index=1, count=2, address="127.0.0.1", port=server.getsockname()[1])
+        engine = of_host(1, server.getsockname()[1])
         called = pool.submit(call, engine, b"s")
         server.accept()[0].close()
         server.close()

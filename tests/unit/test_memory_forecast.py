@@ -11,9 +11,9 @@ from standin.workloads import narrow
 from torch import nn
 
 from bench.core.codec import decode
-from bench.plan import launches
+from bench.experiments.plan import launches
 from bench.runs.experiments import MemoryForecast
-from bench.seams import discover
+from bench.seams import discover, switching
 from bench.worker import data, memory_forecast, memory_parts
 from bench.worker.memory_forecast import Around, predict
 from bench.worker.session import Parts, Session
@@ -25,7 +25,7 @@ AROUND = Around()
 
 
 def parts_for(precision: str = "O0") -> Parts:
-    single = discover.load(*discover.resolve("single"))
+    single = switching.load(*discover.resolve("single"))
     (planned,) = launches(request_for((single,), global_batch=4, task=narrow()), (single,), one_host(1))
     job = replace(planned.job, precision=precision, half="bf16")
     whole = {"rank": 0, "local_rank": 0, "world_size": 1, "device": CPU}

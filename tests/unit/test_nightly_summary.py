@@ -9,7 +9,7 @@ import pytest
 from standin import gated
 from standin.documents import document
 
-from bench.history.gate import Outcome, Rule, judge, measured
+from bench.analyse.history.gate import Outcome, Rule, judge, measured
 from bench.report.gate import as_markdown, for_programs
 from bench.runs.writer import RunWriter
 from nightly import summary

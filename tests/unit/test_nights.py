@@ -14,9 +14,9 @@ from standin.runs import DDP, FAST, write_run
 
 from bench.analyse import verdicts
 from bench.analyse.digest import of_run
+from bench.analyse.history import nights
 from bench.analyse.verdicts import judged
 from bench.core.errors import RequestError
-from bench.history import nights
 from bench.runs.document import State
 from bench.runs.files import seal_of
 from bench.runs.reader import read as read_run

@@ -10,8 +10,8 @@ from standin.documents import launch
 from bench.analyse.memory import beside_torch, boundaries, peaks, stacked
 from bench.core.records import MEMORY_COLUMNS
 from bench.machine import throttle
+from bench.machine.sample.noticed import allocator_rows, checks
 from bench.runs.launches import RankRecord
-from bench.sample.noticed import allocator_rows, checks
 
 MS = 1_000_000
 STEPS = [

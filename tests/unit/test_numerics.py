@@ -9,13 +9,13 @@ import torch
 from conftest import Executed, one_host, request_for
 from standin.workloads import narrow
 
-from bench.plan import launches
-from bench.seams import discover
+from bench.experiments.plan import launches
+from bench.seams import discover, switching
 from bench.worker import data
 from bench.worker.workload import build_model
 
 SAVING = """
-    from bench.seams import Scenario, Strategy, rank_per_device
+    from bench.seams import Scenario, Strategy, rank_per_device, switching
 
     SCENARIO = Scenario(summary="saves the gradients of its first step", precision={level!r},
                         strategy=Strategy(label="planted", ranks=rank_per_device, group=True))
@@ -65,7 +65,7 @@ HALF_BOUND = half_bound(relus=17, u=U_BF16)
 
 torch.set_num_threads(1)  # more of them wait for each other where other work shares the cores
 
-FOUND = discover.load(*discover.resolve("ddp"))
+FOUND = switching.load(*discover.resolve("ddp"))
 
 
 @cache

@@ -22,8 +22,8 @@ from bench.machine.nvml import (
     ZERO,
     unknown_activity,
 )
-from bench.sample import Sampler, read_spool
-from bench.sample.process import spool_path
+from bench.machine.sample import Sampler, read_spool
+from bench.machine.sample.process import spool_path
 
 
 @pytest.fixture(scope="session")

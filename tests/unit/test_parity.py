@@ -32,8 +32,8 @@ from bench.analyse.parity import (
 )
 from bench.core.codec import encode
 from bench.core.records import EXAMPLES, NUMERICS_COLUMNS, Computation
-from bench.plan import reference
-from bench.seams import discover
+from bench.experiments.plan import reference
+from bench.seams import discover, switching
 from bench.worker import data, fingerprint, probe
 from bench.worker import reference as worker_reference
 from bench.worker.precision import double_by_default
@@ -275,7 +275,7 @@ def test_what_is_not_finite_stays_so() -> None:
 
 def parts(computations: tuple[Computation, ...] = (numerics.computation(2),)) -> Parts:
     request = request_for(
-        (discover.load(*discover.resolve("single")),), task=narrow(), global_batch=8, warmup=1, iters=3
+        (switching.load(*discover.resolve("single")),), task=narrow(), global_batch=8, warmup=1, iters=3
     )
     job = reference(request, computations, 9, one_host(1), 7)
     return Parts(

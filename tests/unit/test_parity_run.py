@@ -15,8 +15,8 @@ from conftest import Executed, measured
 from standin.workloads import narrow
 
 from bench.analyse.analysed import Analysed
-from bench.analyse.overview import recommendation
 from bench.analyse.parity import DIVERGED, NOT_FINITE, SAME, WITHIN_HALF, loss_curves
+from bench.analyse.recommendation import recommendation
 from bench.runs.experiments import Numerics
 from bench.runs.reader import Run
 from bench.seams import discover

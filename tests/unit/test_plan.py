@@ -14,12 +14,20 @@ from standin.workloads import BUILT_IN, task
 from bench.core.errors import RequestError
 from bench.core.records import Host, Training, job_from_json, job_to_json
 from bench.experiments import obstacles
-from bench.plan import BYTES_PER_RANK, BYTES_PER_STEP, Request, check_examples, check_memory, global_batch, launches
-from bench.seams import discover
+from bench.experiments.plan import (
+    BYTES_PER_RANK,
+    BYTES_PER_STEP,
+    Request,
+    check_examples,
+    check_memory,
+    global_batch,
+    launches,
+)
+from bench.seams import discover, switching
 from bench.seams.discover import Found
 
 GIB = 2**30
-ALL = tuple(discover.load(*discover.resolve(name)) for name in discover.DEFAULT)
+ALL = tuple(switching.load(*discover.resolve(name)) for name in discover.DEFAULT)
 BY_NAME = {found.name: found for found in ALL}
 
 some_scenarios = st.lists(st.sampled_from(ALL), min_size=1, unique_by=lambda found: found.name)

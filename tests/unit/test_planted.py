@@ -21,12 +21,12 @@ from standin.workloads import narrow
 
 from bench import machine
 from bench.analyse.analysed import Analysed
-from bench.analyse.caveats import caveats
 from bench.runs import check
 from bench.runs.document import Recommendation
 from bench.runs.experiments import Numerics
 from bench.runs.reader import Run
 from bench.sites.local import WorkerHost
+from bench.words.caveats import caveats
 
 WARMUP, ITERS = 3, 45
 

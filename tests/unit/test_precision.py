@@ -6,7 +6,7 @@ import pytest
 from scipy import stats
 
 from bench.core.codec import encode
-from bench.plan.interval_target import FEWEST_LAUNCHES, MOST_LAUNCHES, IntervalTarget
+from bench.experiments.plan.interval_target import FEWEST_LAUNCHES, MOST_LAUNCHES, IntervalTarget
 
 
 class Clock:

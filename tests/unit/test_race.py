@@ -3,8 +3,8 @@
 import math
 import random
 
-from bench.plan.race import MOST_LAUNCHES, Race
-from bench.plan.tuning import finalists, leanest, next_switches, winner
+from bench.experiments.plan.race import MOST_LAUNCHES, Race
+from bench.experiments.plan.tuning import finalists, leanest, next_switches, winner
 
 
 def raced(truth: dict[str, float | None], noise: float = 0.002, seed: int = 1) -> Race:

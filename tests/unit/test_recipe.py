@@ -148,7 +148,7 @@ def searched(device: str = "cuda") -> Iterator[Found]:
     known = {name: switching.load_switch(name, file) for name, file in discover.names(discover.SWITCH).items()}
     usual = [name for name, one in known.items() if device in one.searched_on and name != "numa"]
     for name, file in discover.names().items():
-        plain = discover.load(name, file)
+        plain = switching.load(name, file)
         if plain.strategy.differs or not hasattr(
             discover.load_strategy(plain.strategy_name, plain.strategy_file)[1], "recipe"
         ):

@@ -26,15 +26,15 @@ from standin.runs import APEX, BROKEN, DDP, FAST, FINITE, GONE, HOSTILE, SECOND_
 
 from bench import report
 from bench.analyse import memory_timeline, published
-from bench.analyse.advice import answer
 from bench.analyse.analysed import Analysed
-from bench.analyse.caveats import caveats
 from bench.analyse.launches import shown
 from bench.analyse.spread import losses, spread
 from bench.cli import main
 from bench.report import drawing, launch_tables, plots, tables, theme
 from bench.runs.check import findings
 from bench.runs.launches import Tf32
+from bench.words.advice import answer
+from bench.words.caveats import caveats
 
 PLOTS = ("speed", "trade-off", "losses", "step-times", "phases", "memory", "elapsed", "memory-stack")
 

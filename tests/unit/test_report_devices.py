@@ -18,10 +18,10 @@ from bench import report
 from bench.analyse import devices
 from bench.analyse.analysed import Analysed
 from bench.analyse.memory import largest_launches, proportional, resident
-from bench.analyse.questions import questions
 from bench.core.text import printable
 from bench.report import device_plots, device_tables, plots, tables
 from bench.runs.writer import RunWriter
+from bench.words.questions import questions
 
 HOT = replace(DDP2, scenario="ddp_o2", precision="O2", bits={FIRST: 0x40}, watts={FIRST: 350.0, SECOND: 355.0})
 HIDDEN = replace(

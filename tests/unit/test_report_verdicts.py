@@ -22,13 +22,9 @@ from test_report import Page, plot_of, svg_texts
 
 from bench import report
 from bench.analyse import labels, validity, verdicts
-from bench.analyse.advice import advice, answer, is_clear, recommendations, recommended
 from bench.analyse.analysed import Analysed
-from bench.analyse.overview import recommendation
 from bench.analyse.parity import CANNOT_TELL, DIVERGED, SAME, WITHIN_HALF, loss_curves
-from bench.analyse.questions import mixed_precision, questions
-from bench.analyse.tuned import DOUBTFUL
-from bench.analyse.tuned import answer as answer_of_search
+from bench.analyse.recommendation import recommendation, recommendations
 from bench.cli import main
 from bench.core.codec import encode
 from bench.core.text import percent
@@ -39,6 +35,10 @@ from bench.runs.experiments import Diagnosis, Numerics, Tuning
 from bench.runs.launches import Failure
 from bench.runs.reader import read
 from bench.runs.writer import RunWriter
+from bench.words.advice import advice, answer, is_clear, recommended
+from bench.words.questions import mixed_precision, questions
+from bench.words.tuned import DOUBTFUL
+from bench.words.tuned import answer as answer_of_search
 
 STEPS = 5
 CATEGORIES = {"casts": 4.0, "loss scaling": 0.0, "convolutions": 20.0, "other": 6.0}

@@ -18,19 +18,21 @@ from standin.documents import with_records
 from standin.runs import DDP, write_run
 
 from bench import machine
+from bench.cli import main
 from bench.core.codec import encode
 from bench.core.errors import RequestError
 from bench.core.records import Computation
-from bench.experiments import numerics, resume
-from bench.hosts.engine import engine_of
+from bench.experiments import lab, numerics, resume
 from bench.runs.document import RunDocument
 from bench.runs.experiments import Scaling, Tuning
 from bench.runs.files import describe_files, seal_of
 from bench.runs.launches import DoubleRecord
-from bench.seams import discover
+from bench.runs.reader import verified
+from bench.seams import discover, switching
+from bench.sites.hosts.engine import engine_of
 from bench.verbs import run, scale, together, tune
 
-FOUND = tuple(discover.load(*discover.resolve(name)) for name in ("single", "ddp"))
+FOUND = tuple(switching.load(*discover.resolve(name)) for name in ("single", "ddp"))
 REQUEST = request_for(FOUND, launches=2, diagnose=True)
 
 
@@ -337,3 +339,20 @@ def test_a_job_that_its_engine_restarts_goes_on_with_its_run(verb: Any, monkeypa
     (options,) = seen
     assert (options.resume, options.out, options.json) == ("that of job 7", "mine", True)
     assert options.scenario is None and options.batch_per_rank is None
+
+
+@pytest.mark.parametrize(("verb", "kind"), [("scale", Scaling), ("tune", Tuning)])
+def test_killed_before_its_first_launch(
+    verb: str, kind: type[Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def killed(*_: object) -> None:
+        raise KeyError("as if by SIGKILL")
+
+    monkeypatch.setattr(lab, "_sealed", killed)
+    monkeypatch.setattr(lab.RunWriter, "note", killed)
+    work = ("--workload", "fashion_mlp", "--device", "cpu", "--scenario", "ddp", "--out", str(tmp_path))
+    with pytest.raises(KeyError):
+        main([verb, *work, *(("--counts", "2") if verb == "scale" else ())])
+    (path,) = tmp_path.iterdir()
+    found = verified(str(path), allow_incomplete=True)
+    assert found.of(kind) is not None and resume.anything_missing(found, resume.request_of(found))

@@ -25,7 +25,7 @@ ALLOWED_LOSS_S = 5.0
 
 COMMAND_LINE = """
 import os, sys, time
-from bench.sample import Sampler
+from bench.machine.sample import Sampler
 from bench.runs.writer import RunWriter
 from standin.documents import document, launch
 writer = RunWriter(sys.argv[1], document())

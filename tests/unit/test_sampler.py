@@ -18,14 +18,14 @@ import pytest
 from standin.documents import sample
 from standin.workloads import workload
 
-import bench.sample
-import bench.sample.sources
+import bench.machine.sample
+import bench.machine.sample.sources
 from bench.core.channel import Channel
 from bench.core.records import DEVICE_COLUMNS, MEMORY_COLUMNS, Job, Placement
 from bench.experiments import launch
 from bench.machine.rapl import Rapl
-from bench.sample import Sampler, read_spool
-from bench.sample.process import (
+from bench.machine.sample import Sampler, read_spool
+from bench.machine.sample.process import (
     DEVICE_PERIOD_NS,
     DUTY_CYCLE,
     MEMORY_PERIOD_NS,
@@ -36,7 +36,7 @@ from bench.sample.process import (
     share,
     spool_path,
 )
-from bench.sample.sources import proportional_mib, resident_mib
+from bench.machine.sample.sources import proportional_mib, resident_mib
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -249,8 +249,8 @@ def test_everything_stays_within_one_percent(tmp_path: Path, monkeypatch: pytest
 
     packages(tmp_path, 1)
     monkeypatch.setattr(Rapl, "read", energies)
-    monkeypatch.setattr(bench.sample.sources, "resident_mib", rss)
-    monkeypatch.setattr(bench.sample.sources, "proportional_mib", pss)
+    monkeypatch.setattr(bench.machine.sample.sources, "resident_mib", rss)
+    monkeypatch.setattr(bench.machine.sample.sources, "proportional_mib", pss)
     monkeypatch.setattr(time, "perf_counter_ns", lambda: now_ns)
     _, theirs = socket.socketpair()
     loop = Loop(Channel(theirs), device="cpu", gpus=[], spool=str(tmp_path), host="h", powercap=str(tmp_path))
@@ -276,8 +276,8 @@ def test_what_waking_up_takes_is_counted_too(tmp_path: Path, monkeypatch: pytest
         spend(0.3)
         return 1.0
 
-    monkeypatch.setattr(bench.sample.sources, "resident_mib", rss)
-    monkeypatch.setattr(bench.sample.sources, "proportional_mib", lambda pid: (1.0, None))
+    monkeypatch.setattr(bench.machine.sample.sources, "resident_mib", rss)
+    monkeypatch.setattr(bench.machine.sample.sources, "proportional_mib", lambda pid: (1.0, None))
     monkeypatch.setattr(time, "perf_counter_ns", lambda: now_ns)
     monkeypatch.setattr(time, "process_time_ns", lambda: used_ns)
     _, theirs = socket.socketpair()
@@ -523,7 +523,7 @@ def test_a_killed_sampler_leaves_its_samples(sampler: Sampler, children: list[Ch
 def test_a_deaf_one(sampler: Sampler, children: list[Child], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sampler.watch(0, "ddp", 0, children[0].pid)
     until(lambda: len(moments(tmp_path)) >= 2)
-    monkeypatch.setattr(bench.sample, "ANSWER_LIMIT_S", 0.5)
+    monkeypatch.setattr(bench.machine.sample, "ANSWER_LIMIT_S", 0.5)
     stopped = sampler.pid
     os.kill(stopped, signal.SIGSTOP)
     memory, _ = sampler.finish(0)
@@ -542,7 +542,7 @@ def test_the_last_words_of_a_sampler_that_failed_are_told(sampler: Sampler, chil
 
 def test_the_sampler_ends_with_its_parent_however_that_ends(tmp_path: Path) -> None:
     code = (
-        "import time\nfrom bench.sample import Sampler\n"
+        "import time\nfrom bench.machine.sample import Sampler\n"
         f"sampler = Sampler.start(device='cpu', gpus=(), spool={str(tmp_path)!r}, host='node1')\n"
         "sampler.watch(0, 'ddp', 0, 1)\nsampler._receive('ready', 30)\nprint(sampler.pid, flush=True)\ntime.sleep(60)\n"
     )

@@ -22,16 +22,17 @@ from torchvision import models
 
 from bench.core.errors import BenchError
 from bench.experiments import record
+from bench.experiments.plan import launches
 from bench.machine import recorded_environment
-from bench.plan import launches
-from bench.seams import Strategy, discover
+from bench.seams import Strategy, discover, switching
 from bench.worker import apex, data, effective, live, loop, rank
+from bench.worker.plan import Identity, Plan
 from bench.worker.precision import Amp, ApexAmp, precision_of
 from bench.worker.session import Parts, Session
 
 torch.set_num_threads(1)  # more of them wait for each other where other work shares the cores
 
-SINGLE = discover.load(*discover.resolve("single"))
+SINGLE = switching.load(*discover.resolve("single"))
 
 
 def parts_for(precision: str = "O0", half: str = "bf16", global_batch: int = 2) -> Parts:
@@ -97,7 +98,7 @@ def test_a_label_that_does_not_say_what_ran_is_noticed(asked: str, done: str) ->
 
 @pytest.mark.parametrize("name", ["dp", "ddp", "apex_ddp"])
 def test_a_missing_wrapper_is_noticed(name: str) -> None:
-    strategy = discover.load(*discover.resolve(name)).strategy
+    strategy = switching.load(*discover.resolve(name)).strategy
     for one in strategy.implementations:
         said = f"{one.label} means {one.wrapper}, but the wrapper is bench_workload_narrow.model"
         assert said in wrong("O0", "O0", strategy, one.name)
@@ -138,7 +139,7 @@ def test_skipped_steps(level: str, bad: set[int], warmup: int, measured: int, mo
     session.scaler._init_scale = 1024.0  # at its usual start the first step may be skipped
     backward = session.backward
     monkeypatch.setattr(session, "backward", lambda loss: backward(loss * (torch.inf if next(steps) in bad else 1.0)))
-    plan = rank.Plan(parts=parts, strategy=SINGLE.strategy, module=SimpleNamespace(build=lambda parts: session))
+    plan = Plan(parts=parts, strategy=SINGLE.strategy, module=SimpleNamespace(build=lambda parts: session))
     checks = record._checks(
         [{"rank": 0, **rank._measure(plan, lambda *phase, **more: lambda step: None, 0)}], ["node1"]
     )
@@ -183,7 +184,7 @@ def test_peaks_of_the_launch_and_of_measured_steps_alone(monkeypatch: pytest.Mon
 )
 def test_when_cudnn_searches(scenario: str, gpus: int, searches: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it finds is kept by thread, and DataParallel on several GPUs starts new ones in every step."""
-    found = discover.load(*discover.resolve(scenario))
+    found = switching.load(*discover.resolve(scenario))
     request = request_for((found,), device="cuda", devices=("GPU-a", "GPU-b")[:gpus], replicas=gpus, impl="native")
     (planned,) = launches(request, (found,), one_host(1, *request.devices))
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", not searches)
@@ -191,7 +192,7 @@ def test_when_cudnn_searches(scenario: str, gpus: int, searches: bool, monkeypat
     monkeypatch.setattr(rank, "_join", lambda job, me, device: None)
     monkeypatch.setattr(rank.memory_probe, "show", lambda tell, device: 0)
     monkeypatch.setattr(rank, "_measure", lambda *given: {"searches": torch.backends.cudnn.benchmark})
-    me = rank.Identity(rank=0, local_rank=0, world_size=planned.job.processes)
+    me = Identity(rank=0, local_rank=0, world_size=planned.job.processes)
     assert rank._train(planned.job, me, lambda event, **values: None, 0)["searches"] is searches
 
 
@@ -388,7 +389,7 @@ def test_who_implements_what(
     strategy: str, precision: str, impl: str, cuda: bool, there: bool, expected: tuple[str, str, bool]
 ) -> None:
     problems = {"apex.amp": None if there else "absent", "apex.parallel": None if there else "absent"}
-    found = discover.load(*discover.resolve(strategy)).strategy
+    found = switching.load(*discover.resolve(strategy)).strategy
     *chosen, problem = apex.implementations(
         found, precision=precision, impl=impl, cuda=cuda, problems=problems, half="fp16"
     )
@@ -402,7 +403,7 @@ def test_who_implements_what(
 def test_what_apex_amp_does_not_go_with(half: str, switches: tuple[str, ...], lacking: str) -> None:
     problems: dict[str, str | None] = {"apex.amp": None, "apex.parallel": None}
     how: dict[str, Any] = {"precision": "O1", "cuda": True, "problems": problems, "half": half, "switches": switches}
-    strategy = discover.load(*discover.resolve("apex_ddp")).strategy
+    strategy = switching.load(*discover.resolve("apex_ddp")).strategy
     assert apex.implementations(strategy, impl="auto", **how) == ("native", "apex", None)
     problem = apex.implementations(strategy, impl="apex", **how)[2]
     assert problem is not None and f"does not go with {lacking}" in problem

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import signal
 
-from bench.history.shifts import AT_LEAST, MIN_NIGHTS, levels, seeds
+from bench.analyse.history.shifts import AT_LEAST, MIN_NIGHTS, levels, seeds
 
 NOISE = 0.006
 """Of a night: the standard deviation of its logarithm."""

@@ -14,13 +14,13 @@ from conftest import one_host, request_for
 from standin import documented
 from torch import nn
 
-from bench import machine
 from bench.core.errors import BenchError, RequestError
 from bench.core.records import SwitchOn, job_from_json, job_to_json
 from bench.experiments import obstacles, resume
-from bench.plan import launches
+from bench.experiments.plan import launches
 from bench.runs.document import Source
 from bench.seams import discover, switching
+from bench.seams.obstacle import obstacle
 from bench.seams.switching import scenario
 from bench.verbs.sets import switched
 from bench.worker import data, effective, live, loop
@@ -90,6 +90,7 @@ def test_a_level_behind_a_name_is_a_product_without_a_file() -> None:
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
+        ("fsdp2+channels_last", "--scenario: channels_last does not go with fsdp2: fully_shard takes contiguous wei"),
         ("fsdp2+o2", "--scenario: O2 does not go with fsdp2: its strategy has O0, O1; leave one of the two out"),
         ("ddp_o1+o2", "--scenario: ddp_o1 is at O1 already; leave the level out, or name one in fp32"),
         ("ddp+o1+o1", "--scenario: ddp+o1 is at O1 already; "),
@@ -344,7 +345,7 @@ def test_synchronised_batch_norm_is_that_of_one_process() -> None:
     file = discover.names(discover.SWITCH)["sync_bn"]
     model = switching.switch_module("sync_bn", file).model(None, nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4)))
     assert isinstance(model[1], nn.SyncBatchNorm)
-    assert machine.obstacle(scenario("ddp+sync_bn"), device="cpu", impl="auto", apex_path=None)
+    assert obstacle(scenario("ddp+sync_bn"), device="cpu", impl="auto", apex_path=None)
 
 
 def test_the_cores_of_a_node() -> None:
@@ -405,4 +406,4 @@ def test_a_switch_without_effect_is_not_in_the_label(monkeypatch: pytest.MonkeyP
 def test_what_cannot_run_here_says_so() -> None:
     found = replace(scenario("single"), switches=(SwitchOn(name="channels_last", file="/absent.py"),))
     with pytest.raises(RequestError):
-        machine.obstacle(found, device="cpu", impl="auto", apex_path=None)
+        obstacle(found, device="cpu", impl="auto", apex_path=None)

@@ -8,7 +8,7 @@ from standin.documents import launch
 from bench.analyse.all_reduce import Link
 from bench.analyse.predicted import largest_error, predictions, with_bandwidth
 from bench.analyse.timeline import Costed, simulated
-from bench.plan.scaling import without_exchanges
+from bench.experiments.plan.scaling import without_exchanges
 from bench.runs.experiments import AllReduces, BandwidthRecord, Exchange, ExchangesRecord, Scaling
 
 ENDS = {"data": 1.0, "forward": 11.0, "backward": 31.0, "optimizer": 33.0}

@@ -12,15 +12,15 @@ import pytest
 from standin.hosts import free_port
 
 from bench.core.errors import RequestError
-from bench.hosts import follower
-from bench.hosts.engine import Started
-from bench.hosts.follower import Options, follow, following
-from bench.hosts.hello import Hello
-from bench.hosts.leader import Hosts
-from bench.hosts.line import Line
-from bench.hosts.party import leading
 from bench.runs.document import Gpu, Machine
 from bench.seams.discover import WORKLOAD
+from bench.sites.hosts import follower
+from bench.sites.hosts.engine import Started
+from bench.sites.hosts.follower import Options, follow, following
+from bench.sites.hosts.hello import Hello
+from bench.sites.hosts.leader import Hosts
+from bench.sites.hosts.line import Line
+from bench.sites.hosts.party import leading
 
 SECRET = {"BENCH_SECRET": "for the tests"}
 OPTIONS: dict[str, Any] = {"python": None, "fresh": False, "apex_path": None, "wait": False, "sample_interval_s": None}
@@ -36,7 +36,7 @@ def hello(number: int) -> Hello:
     gpus = (Gpu(index=0, uuid=f"GPU-{number}", name="H200", pci_bus_id=f"0{number}", **usual),)
     machine = Machine(host=f"node{number}", cpu="EPYC", cores_usable=8, python="3.11.7", gpus=gpus)
     asked = {"iters": 3, "scenario": ["ddp"]}
-    return Hello(bench="1.0", device="cuda", cores=8, devices=(gpus[0].uuid,), machine=machine, asked=asked)
+    return Hello(bench="1.0", code="", device="cuda", cores=8, devices=(gpus[0].uuid,), machine=machine, asked=asked)
 
 
 class Planted:
@@ -91,6 +91,10 @@ def other_gpu(mine: Hello) -> Hello:
         (
             lambda mine: replace(mine, bench="1.1"),
             "bench: node2 (host 2) has version 1.1, and the first host 1.0; install the same version on all hosts",
+        ),
+        (
+            lambda mine: replace(mine, code="other"),
+            "bench: node2 (host 2) has other code of version 1.0 than the first host; install the same on all hosts",
         ),
         (
             lambda mine: replace(mine, asked=mine.asked | {"iters": 4}),

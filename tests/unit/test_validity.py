@@ -11,12 +11,12 @@ from standin.documents import changed, ran_with, reference, with_records
 from standin.frames import iterations, launch_figures
 
 from bench.analyse.analysed import Analysed
-from bench.analyse.overview import recommendation
 from bench.analyse.parity import parity
-from bench.analyse.questions import questions
+from bench.analyse.recommendation import recommendation
 from bench.analyse.validity import findings, grouped
 from bench.runs.experiments import Numerics
 from bench.runs.reader import Run, read
+from bench.words.questions import questions
 from tests.standin.runs import DDP, FINITE, write_run
 
 HOT = {"verdict": "invalid", "devices": {"GPU-a": ["thermal slowdown (hardware)"], "GPU-b": []}}

@@ -9,13 +9,14 @@ from conftest import request_for
 from bench import machine
 from bench.console import Console
 from bench.core.errors import RequestError
+from bench.core.records import Gpu
 from bench.experiments import lab, obstacles
 from bench.machine import nvml
-from bench.seams import discover
+from bench.seams import discover, switching
 from bench.verbs.sets import scenarios_of, with_untuned
 
 FOUR = [
-    nvml.Gpu(
+    Gpu(
         index=index,
         uuid=f"GPU-{letter * 8}-0000-0000-0000-000000000000",
         name="GPU",
@@ -129,7 +130,7 @@ def test_a_driver_that_is_broken_is_not_passed_over_for_the_cpu(why: str, monkey
 def test_a_left_out_gpu_is_recorded(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(nvml, "list_gpus", lambda: (FOUR[:1], LOST))
     request = request_for(
-        (discover.load(*discover.resolve("single")),), device="cuda", devices=(FOUR[0].uuid,), force=True
+        (switching.load(*discover.resolve("single")),), device="cuda", devices=(FOUR[0].uuid,), force=True
     )
     with lab._alone(request, wait=False, console=Console()) as (_, here):
         assert here["gpus_reason"] == LOST
@@ -138,7 +139,7 @@ def test_a_left_out_gpu_is_recorded(monkeypatch: pytest.MonkeyPatch, capsys: pyt
 
 @pytest.mark.parametrize(("scenario", "built", "obstacle"), [("single", None, True), ("dp", "13.0", False)])
 def test_a_torch_without_cuda_is_told_before_the_first_launch(scenario: str, built: str | None, obstacle: bool) -> None:
-    found = discover.load(*discover.resolve(scenario))
+    found = switching.load(*discover.resolve(scenario))
     request = request_for((found,), device="cuda", devices=(FOUR[0].uuid,), replicas=1)
     host = {"cuda_built": built, "distributed": True, "nccl": True, "apex": {"problems": {}}}
     told = obstacles.obstacle(found, request, host)

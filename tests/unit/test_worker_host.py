@@ -17,16 +17,18 @@ from bench.core.children import Unanswered, ask
 from bench.core.control_group import available_memory_bytes
 from bench.core.errors import BenchError, HostError, RequestError
 from bench.core.records import job_to_json
-from bench.plan import launches
-from bench.seams import discover
+from bench.experiments.plan import launches
+from bench.seams import discover, switching
 from bench.sites.local import WorkerHost
-from bench.worker import host as supervisor
+from bench.worker import host as server
 from bench.worker import rank as one_rank
+from bench.worker import supervisor
+from bench.worker.plan import Identity
 
-FOUND = discover.load(*discover.resolve("ddp"))
+FOUND = switching.load(*discover.resolve("ddp"))
 
 FAILING = """
-    from bench.seams import Scenario, Strategy
+    from bench.seams import Scenario, Strategy, switching
 
     SCENARIO = Scenario(summary="fails", strategy=Strategy(label="planted"))
 
@@ -94,7 +96,7 @@ def test_forms_of_out_of_memory(error: Exception, free_gib: int, kind: str, monk
     (planned,) = launches(request_for((FOUND,)), (FOUND,), one_host(2))
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free_gib << 30, 80 << 30))
-    told = one_rank._about(error, planned.job, one_rank.Identity(rank=0, local_rank=0, world_size=2))
+    told = one_rank._about(error, planned.job, Identity(rank=0, local_rank=0, world_size=2))
     assert (told["kind"], told["collateral"]) == (kind, kind == "error" and "NCCL" in str(error))
 
 
@@ -141,14 +143,14 @@ def test_a_host_with_threads_forks_no_rank(threads: int, fresh: bool, monkeypatc
     ours, theirs = (Channel(end) for end in socket.socketpair())
     (planned,) = launches(request_for((FOUND,)), (FOUND,), one_host(2))
     started = []
-    monkeypatch.setattr(supervisor, "_describe", lambda apex_path: {})
-    monkeypatch.setattr(supervisor, "adopt_orphans", lambda: None)
-    monkeypatch.setattr(supervisor.os, "listdir", lambda path: [str(number) for number in range(threads)])
-    monkeypatch.setattr(supervisor, "start_launch", lambda job, control, **how: started.append(how["fresh"]))
-    monkeypatch.setattr(supervisor, "_supervise", lambda launch, control: None)
+    monkeypatch.setattr(server, "_describe", lambda apex_path: {})
+    monkeypatch.setattr(server, "adopt_orphans", lambda: None)
+    monkeypatch.setattr(server.os, "listdir", lambda path: [str(number) for number in range(threads)])
+    monkeypatch.setattr(server, "start_launch", lambda job, control, **how: started.append(how["fresh"]))
+    monkeypatch.setattr(server, "supervise", lambda launch, control: None)
     ours.send(event="launch", job=job_to_json(planned.job), command=None, meet=None)
     ours.socket.shutdown(socket.SHUT_WR)
-    assert supervisor.serve(theirs, fresh=False, apex_path=None) == 0
+    assert server.serve(theirs, fresh=False, apex_path=None) == 0
     ready = ours.wait_for("ready")
     assert (ready["fresh"], ready["threads"]) == (fresh, threads), "the run says how its ranks were started"
     assert started == [fresh]
@@ -180,7 +182,7 @@ def test_a_sandbox_without_the_kernels_count_of_kills_is_no_obstacle(monkeypatch
         raise FileNotFoundError("/proc/vmstat")
 
     monkeypatch.setattr("builtins.open", absent)
-    assert supervisor._oom_kills() == 0
+    assert supervisor.oom_kills() == 0
 
 
 @pytest.mark.slow

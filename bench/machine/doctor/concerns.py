@@ -53,8 +53,8 @@ def _torch(report: dict[str, Any]) -> Iterator[Concern]:
             "warning",
             "torch",
             "this CPU has no instructions for bf16",
-            "O1 to O3 take many times as long as fp32, which says nothing about GPUs or other CPUs",
-            "measure --scenario single,dp,ddp,apex_ddp here, or use --model resnet18 --image-size 32",
+            "O1 to O3 compute in fp32 and round, so they gain no speed, which says nothing about GPUs or other CPUs",
+            "measure O1 to O3 on a GPU, or on a CPU with AVX-512",
         )
     for name in ("torch", "torchvision"):
         problem = torch["problem"] or torch[f"{name}_problem"]

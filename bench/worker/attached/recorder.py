@@ -24,6 +24,7 @@ import sys
 import time
 import weakref
 from collections import Counter, deque
+from contextlib import suppress
 from threading import get_ident
 from time import perf_counter_ns
 from typing import Any
@@ -39,6 +40,8 @@ class State:
 
     def __init__(self) -> None:
         self.file: int | None = None
+        self.path = ""
+        self.size = 0
         self.off = False
         self.first: Any = None
         self.calls = 0
@@ -65,6 +68,13 @@ def watch_optimizers(optimizers: Any) -> None:
     on_step._torchdynamo_disable = True  # type: ignore[attr-defined]  # compiled code calls it and does not trace it
     optimizers.register_optimizer_step_post_hook(on_step)
     os.register_at_fork(after_in_child=_forget)
+    leave = os._exit
+
+    def leave_with_notes(status: int) -> Any:
+        _end()
+        leave(status)
+
+    os._exit = leave_with_notes
 
 
 def watch_loaders(loaders: Any) -> None:
@@ -139,6 +149,9 @@ def _give_up(state: State, error: Exception) -> None:
         _open(state)
         _flush(state)
         _write(state, {"problem": f"{type(error).__name__}: {error}"})
+    except OSError as refused:
+        with suppress(OSError):  # a full disk still takes another name
+            os.rename(state.path, state.path.replace(".jsonl", f"-errno-{refused.errno}.jsonl"))
     except Exception:  # noqa: BLE001  # there is nobody to tell
         pass
 
@@ -165,13 +178,22 @@ def _begin(state: State, optimizer: Any) -> None:
 
 def _open(state: State) -> None:
     if state.file is None:
-        path = os.path.join(os.environ["BENCH_ATTACH"], f"{os.getpid()}-{time.time_ns()}.jsonl")
-        state.file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        state.path = os.path.join(os.environ["BENCH_ATTACH"], f"{os.getpid()}-{time.time_ns()}.jsonl")
+        state.file = os.open(state.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
 
 def _write(state: State, line: dict[str, Any]) -> None:
+    """The line, or nothing of it."""
     assert state.file is not None
-    os.write(state.file, (json.dumps(line) + "\n").encode())
+    text = (json.dumps(line) + "\n").encode()
+    size = state.size + len(text)
+    try:
+        while text:
+            text = text[os.write(state.file, text) :]
+    except OSError:
+        os.ftruncate(state.file, state.size)
+        raise
+    state.size = size
 
 
 def _flush(state: State) -> None:
@@ -301,6 +323,7 @@ def _about(optimizer: Any, device: Any, state: State) -> dict[str, Any]:
         "tf32": live.tf32(device) if cuda else None,
         "cudnn_benchmark": torch.backends.cudnn.benchmark if cuda else None,
         "bf16_instructions": None,
+        "bf16_by_fp32": False,
         "threads": torch.get_num_threads(),
         "affinity": len(os.sched_getaffinity(0)),
         "bound_cores": None,

@@ -52,7 +52,7 @@ def _sampler_of(supervisor):
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
             with open(f"/proc/{name}/cmdline", encoding="utf-8") as file:
-                if "bench.sample.process" in file.read() and _parent(name) == supervisor:
+                if "bench.machine.sample.process" in file.read() and _parent(name) == supervisor:
                     return int(name)
         except (FileNotFoundError, ProcessLookupError):
             continue
@@ -135,9 +135,9 @@ def _in_rank():
 
 
 def _in_host():
-    host = sys.modules.get("bench.worker.host")
-    if host is not None:
-        host.FEWEST_STARTUP_S = IMPATIENCE_S
+    supervisor = sys.modules.get("bench.worker.supervisor")
+    if supervisor is not None:
+        supervisor.FEWEST_STARTUP_S = IMPATIENCE_S
 
 
 if "BENCH_TEST_FAULT" in os.environ:

@@ -1,0 +1,609 @@
+"""Is tonight worse than the nights before it? Pure: digests in, a row for each scenario and metric out.
+
+A night is compared with the last ten *accepted* nights of its series. Times and peaks of memory have *regressed* where
+the geometric mean over tonight's launches lies beyond the prediction bound of those nights
+and by more than a threshold (1 %). Before there are ten, they have where the lower
+confidence bound of the ratio of launches is beyond a wider threshold (3 %). Numerics may not be worse than the worst of
+those nights.
+
+Ten nights that move on hide what creeps. So the last :data:`RECENT` nights, tonight among them, are also compared with
+the first ten of their level: at a tenth of the error, since a creep need not be caught on its first night.
+
+A level begins with the series, with a night that a person accepted, and with two nights in a row that are both
+better by more than chance takes the mean of two: what is gained and lost again has regressed. How far nights scatter is
+still known from those before it. One *better* night alone is no base.
+
+Silence is worth what the bound is worth. Where a change of :data:`SEEN` could have gone unseen, what did not regress is
+``too noisy``, with how many launches a night would do; the night joins the base, since it is within the threshold.
+
+The bound of one more night is t · s · √(1 + 1/n) above the mean of its level (Hahn and Meeker 1991, section 4.2), with
+variances of times moderated over the scenarios (:mod:`bench.analyse.scatter`): ten nights tell them badly.
+
+The level (99 %) is that of a metric over all its scenarios (Bonferroni). Divided among the metrics too, the gate would
+catch a slowdown of 3 % on its first night in 82 of 100 nights, where 85 are wanted (``benchmarks/chance.py``).
+
+A night is accepted, scenario by scenario, when it passes against those accepted before it, or when a person says so.
+Nothing of that is stored: :func:`replay` decides it again from the first night on. A scenario that a person accepted
+although it was worse (or better) starts anew: its base is that one night, and grows again. So does a figure that was
+measured in another way (memory as ``rss``, ``nvml_pid``, ...): only nights with the same source are its base.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from scipy import special
+
+from bench.analyse.comparable import OTHERWISE, Digest, other_source, source_of, unusable
+from bench.analyse.comparison import LAUNCHES_WANTED, MOST_LAUNCHES
+from bench.analyse.intervals import ratio_of, t_quantile, welch
+from bench.analyse.scatter import moderated
+from bench.core import errors
+from bench.core.records import PARITIES
+
+STEP_TIME, MEMORY, PARITY = "step_time", "peak_memory", "loss_parity"
+
+METRICS = {STEP_TIME: "step_ms", MEMORY: "peak_total_mib"}
+"""The figure of a launch in a digest, by metric. Lower is better."""
+
+POOLED = (STEP_TIME,)
+"""Metrics that scatter alike in all scenarios. Memory does not: often by nothing, then by a block of the allocator."""
+
+OK, BETTER, REGRESSED = "ok", "better", "regressed"
+NEW, TOO_FEW, UNCERTAIN, TOO_NOISY = "new", "too few launches", "uncertain", "too noisy"
+MISSING, NOT_COMPARABLE, NOT_RUN = "missing", "not comparable", "not run"
+
+ACCEPTED, INCONCLUSIVE = "accepted", "inconclusive"
+
+UNDECIDED = (NEW, TOO_FEW, UNCERTAIN, TOO_NOISY)
+ABSENT = (MISSING, NOT_COMPARABLE)
+PASSES = (OK, BETTER, NEW, TOO_NOISY)
+"""Verdicts of a scenario that joins its base."""
+
+EXIT_CODES = {
+    OK: errors.OK,
+    ACCEPTED: errors.OK,
+    REGRESSED: errors.REGRESSED,
+    INCONCLUSIVE: errors.INCONCLUSIVE,
+    MISSING: errors.NOT_COMPARABLE,
+}
+
+NOT_THERE, NO_FIGURE, NO_VERDICT = "not in this run", "no figure in this run", "no verdict on numerics in this run"
+NO_BASE_FIGURE, NO_BASE_VERDICT = "the base has no such figure", "the base has no verdict on numerics"
+
+FEWEST_NIGHTS = 3  # for a prediction bound
+RECENT = 5
+CREEP_ERROR = 0.1  # of the error of a night
+
+SEEN = 0.10
+"""A change that a gate must be able to see, or twice its threshold where that is more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """The thresholds, as fractions. ``thresholds``: by metric, with a prediction bound; ``before``: without one."""
+
+    nights: int = 10
+    level: float = 0.99
+    thresholds: Mapping[str, float] = field(default_factory=lambda: dict.fromkeys(METRICS, 0.01))
+    before: float = 0.03
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """A metric of a scenario in one night: mean and variance of the logarithms over ``launches``.
+
+    ``source``: how it was measured, None where there is one way, or it is unknown.
+    """
+
+    mean: float
+    variance: float
+    launches: tuple[float, ...]
+    source: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """A scenario in one night. ``why``: why its figures are not usable, None if they are.
+    ``better``: the metrics that were better that night; ``rose``: those that were with the night before it."""
+
+    night: str
+    what_ran: str
+    world_size: int | None
+    why: str | None
+    status: str
+    figures: Mapping[str, Figure]
+    parity: str | None
+    better: frozenset[str] = frozenset()
+    rose: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """A metric of a scenario tonight.
+
+    ``tonight``, ``base``: ms or MiB, of numerics the verdicts. ``bound``: the ``ratio`` (tonight over base) beyond
+    which the verdict is ``regressed``. ``nights``: the runs of the base. ``status``: of the launches of a scenario
+    without usable figures: ``ok`` where these are invalid. ``rose``: whether a new level begins with the night before.
+    What is unknown is None.
+
+    ``verdict``: ``ok``; ``better`` (by as much as would be ``regressed``); ``regressed``; ``new`` (no base, or none
+    measured in this way), ``too few launches``, ``uncertain`` (over the threshold, possibly noise) or ``too noisy``
+    (within it, beside a bound beyond which it could not look, with the ``wanted`` launches a night); ``missing`` (no
+    figure, and there should be one) or ``not comparable``; ``not run`` (it cannot run here, and never did).
+    """
+
+    scenario: str
+    metric: str
+    verdict: str
+    tonight: float | str | None = None
+    base: float | str | None = None
+    ratio: float | None = None
+    bound: float | None = None
+    launches: int = 0
+    wanted: int | None = None
+    nights: tuple[str, ...] = ()
+    why: str | None = None
+    status: str | None = None
+    rose: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What the gate says of a run.
+
+    ``rows``: a verdict for each scenario and metric. ``against``: what they are compared with, in words; ``folder``: of
+    the history, None for a single run. ``obstacles``: why nothing there is of the same work. ``accepted``: why a person
+    accepted this run. ``left_out``: what is in the folder and was not looked at, and why. ``called``: what a command
+    calls the run, None where its id is enough. ``kept``: whether it lies in ``folder``.
+    """
+
+    run: str
+    rows: tuple[Judged, ...]
+    rule: Rule
+    against: str
+    folder: str | None
+    obstacles: tuple[str, ...] = ()
+    accepted: str | None = None
+    warnings: tuple[str, ...] = ()
+    left_out: tuple[tuple[str, str], ...] = ()
+    called: str | None = None
+    kept: bool = True
+
+    @property
+    def verdict(self) -> str:
+        """``accepted`` by a person, else the gravest: ``regressed``, ``missing`` (or not comparable),
+        ``inconclusive``, ``ok``."""
+        if self.accepted is not None:
+            return ACCEPTED
+        said = {row.verdict for row in self.rows}
+        if REGRESSED in said:
+            return REGRESSED
+        if said & set(ABSENT) or not said - {NOT_RUN}:
+            return MISSING
+        return INCONCLUSIVE if said & set(UNDECIDED) else OK
+
+    @property
+    def exit_code(self) -> int:
+        return EXIT_CODES[self.verdict]
+
+    @property
+    def no_base(self) -> list[str]:
+        """The scenarios of which this run joins no base, as :func:`after` decides it."""
+        if self.accepted is not None:
+            unusable = [row for row in self.rows if row.verdict == TOO_FEW or (row.verdict == MISSING and row.status)]
+            return list(dict.fromkeys(row.scenario for row in unusable))
+        return [name for name, said in _said(self.rows).items() if not said <= {*PASSES, NOT_RUN}]
+
+    @property
+    def nights(self) -> list[str]:
+        """The runs of all bases, by name."""
+        return sorted({night for row in self.rows for night in row.nights})
+
+
+def unlike(rows: Iterable[Judged], why: str) -> list[Judged]:
+    """Rows of a run for which nothing there is of the same work."""
+    return [replace(row, verdict=NOT_COMPARABLE, why=why) if row.verdict == NEW else row for row in rows]
+
+
+Base = Mapping[str, tuple[Measured, ...]]
+"""The accepted nights of each scenario, in the order of time: the first and the last of its level, or those before it
+while it is young. Never an empty tuple."""
+
+
+def measured(night: str, digest: Digest, only: Sequence[str] | None = None) -> dict[str, Measured]:
+    """The scenarios of a run, or ``only`` some of them, with the figures that the gate goes by."""
+    return {
+        scenario["scenario"]: Measured(
+            night=night,
+            what_ran=scenario["what_ran"],
+            world_size=scenario["world_size"],
+            why=unusable(scenario),
+            status=scenario["status"],
+            figures={name: one for name, key in METRICS.items() if (one := _figure(scenario, key))},
+            parity=scenario["parity"],
+        )
+        for scenario in digest["scenarios"]
+        if only is None or scenario["scenario"] in only
+    }
+
+
+def _figure(scenario: dict[str, Any], key: str) -> Figure | None:
+    known = tuple(float(value) for one in scenario["launches"] if (value := one[key]) is not None)
+    if not known:
+        return None
+    middle = sorted(known)[len(known) // 2]  # equal figures give exactly themselves
+    logs = [math.log(value / middle) for value in known]
+    mean = sum(logs) / len(logs)
+    variance = sum((log - mean) ** 2 for log in logs) / (len(logs) - 1) if len(logs) > 1 else 0.0
+    return Figure(mean=math.log(middle) + mean, variance=variance, launches=known, source=source_of(scenario, key))
+
+
+def replay(
+    nights: Iterable[tuple[str, Digest]],
+    rule: Rule,
+    accepted: Iterable[str] = (),
+    only: Sequence[str] | None = None,
+) -> Base:
+    """The base that these named nights of one series leave behind, in the order of time.
+
+    ``accepted``: the names of those that a person accepted.
+    """
+    persons = frozenset(accepted)
+    base: Base = {}
+    for name, digest in nights:
+        tonight = measured(name, digest, only)
+        base = after(tonight, judge(tonight, base, rule), base, rule, by_person=name in persons)
+    return base
+
+
+def after(tonight: Mapping[str, Measured], rows: Sequence[Judged], base: Base, rule: Rule, *, by_person: bool) -> Base:
+    verdicts = _said(rows)
+    grown = dict(base)
+    for name, one in tonight.items():
+        if one.why is not None:
+            continue
+        if by_person and not verdicts[name] <= {OK, NEW, TOO_NOISY}:
+            if TOO_FEW not in verdicts[name]:  # they could be no base
+                grown[name] = (one,)
+        elif verdicts[name] <= set(PASSES):
+            own = [row for row in rows if row.scenario == name]
+            better = frozenset(row.metric for row in own if row.verdict == BETTER)
+            rose = frozenset(row.metric for row in own if row.rose)
+            grown[name] = _kept((*base.get(name, ()), replace(one, better=better, rose=rose)), rule.nights)
+    if by_person:
+        return {name: nights for name, nights in grown.items() if name in tonight}
+    return grown
+
+
+def _kept(nights: tuple[Measured, ...], wanted: int) -> tuple[Measured, ...]:
+    """Those of the last level once it has enough by itself: the first and the last of them, and not those between."""
+    *_, level = _levels(nights, STEP_TIME)
+    if len(level) >= wanted:
+        nights = nights[nights.index(level[0]) :]
+    return nights if len(nights) <= 2 * wanted else (*nights[:wanted], *nights[-wanted:])
+
+
+def _levels(nights: Sequence[Measured], metric: str) -> list[list[Measured]]:
+    """The nights of each level of a metric. One better night alone is in none."""
+    levels: list[list[Measured]] = [[]]
+    for before, one in zip((None, *nights), nights, strict=False):
+        if before is not None and metric in one.rose:
+            levels[-1] = [night for night in levels[-1] if night is not before]
+            levels.append([before, one])
+        elif metric not in one.better:
+            levels[-1].append(one)
+    return [level for level in levels if level] or [list(nights)]
+
+
+def _said(rows: Iterable[Judged]) -> dict[str, set[str]]:
+    """The verdicts of each scenario."""
+    said: dict[str, set[str]] = {}
+    for row in rows:
+        said.setdefault(row.scenario, set()).add(row.verdict)
+    return said
+
+
+def judge(tonight: Mapping[str, Measured], base: Base, rule: Rule) -> list[Judged]:
+    """A row for each scenario and metric of tonight or of the base, scenario by scenario in the order of tonight."""
+    place = {name: number for number, name in enumerate(dict.fromkeys([*tonight, *base]))}
+    absent = {name: _not_judged(name, tonight.get(name), base.get(name, ())) for name in place}
+    comparable = [name for name, rows in absent.items() if not rows]
+    rows = [row for of_one in absent.values() for row in of_one]
+    rows += [row for metric in METRICS for row in _judged(metric, comparable, tonight, base, rule)]
+    rows += [row for name in comparable for row in _numerics(name, tonight[name], base[name])]
+    return sorted(rows, key=lambda row: place[row.scenario])
+
+
+def _not_judged(name: str, tonight: Measured | None, nights: Sequence[Measured]) -> list[Judged]:
+    """The rows of a scenario that cannot be compared with its base as a whole; none where it can."""
+    names = tuple(one.night for one in nights)
+    if tonight is None or tonight.why is not None:
+        why, status = (tonight.why, tonight.status) if tonight else (NOT_THERE, None)
+        verdict = NOT_RUN if status == "unsupported" and not nights else MISSING
+        return [
+            Judged(scenario=name, metric=metric, verdict=verdict, nights=names, why=why, status=status)
+            for metric in (_metrics(nights[-1]) if nights else [STEP_TIME])
+        ]
+    if not nights:
+        return [
+            Judged(
+                scenario=name,
+                metric=metric,
+                verdict=TOO_FEW if few else NEW,
+                tonight=_shown(tonight, metric),
+                launches=len(tonight.figures[metric].launches) if metric in METRICS else 0,
+                why=few or "the base has no figures of this scenario",
+            )
+            for metric in _metrics(tonight)
+            for few in [_too_few(tonight, metric)]
+        ]
+    before = nights[-1]
+    why = None
+    if tonight.what_ran and before.what_ran and tonight.what_ran != before.what_ran:
+        why = f"something else ran: {tonight.what_ran}; the base is of {before.what_ran}"
+    elif None not in (sizes := (tonight.world_size, before.world_size)) and sizes[0] != sizes[1]:
+        why = f"another world size: {sizes[0]}; the base is of {sizes[1]}"
+    if why is None:
+        return []
+    about: dict[str, Any] = {"scenario": name, "verdict": NOT_COMPARABLE, "nights": names, "why": why}
+    return [Judged(metric=metric, tonight=_shown(tonight, metric), **about) for metric in _metrics(tonight)]
+
+
+def _metrics(one: Measured) -> list[str]:
+    return [*one.figures, *([PARITY] if one.parity is not None else [])]
+
+
+def _shown(one: Measured, metric: str) -> float | str | None:
+    if metric == PARITY:
+        return one.parity
+    return math.exp(one.figures[metric].mean) if metric in one.figures else None
+
+
+def _too_few(one: Measured, metric: str) -> str | None:
+    if metric not in METRICS or len(one.figures[metric].launches) >= LAUNCHES_WANTED:
+        return None
+    return f"{len(one.figures[metric].launches)} and a verdict needs {LAUNCHES_WANTED}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pair:
+    """A figure of tonight, and those of the nights of its base that have one, with their names.
+
+    ``before``: the last of its level, and ``first`` the first of them, where there are enough others for that to mean
+    anything. ``scatter``: the nights of each level that tell how far nights scatter. ``last``: the night before this
+    one, in a level or not.
+    """
+
+    scenario: str
+    tonight: Figure
+    before: tuple[Figure, ...]
+    nights: tuple[str, ...]
+    first: tuple[Figure, ...] = ()
+    scatter: tuple[tuple[Figure, ...], ...] = ()
+    last: Figure | None = None
+
+    @property
+    def degrees(self) -> int:
+        return sum([len(level) - 1 for level in self.scatter])
+
+    @property
+    def variance(self) -> float:
+        """Of nights about their level."""
+        apart = [one.mean - mean for level in self.scatter for mean in [_mean(level)] for one in level]
+        return sum([value * value for value in apart]) / self.degrees
+
+
+def _judged(metric: str, names: Sequence[str], tonight: Mapping[str, Measured], base: Base, rule: Rule) -> list[Judged]:
+    rows: list[Judged] = []
+    pairs: list[_Pair] = []
+    for name in names:
+        known = [one for one in base[name] if metric in one.figures]
+        figure = tonight[name].figures.get(metric)
+        if figure is None:
+            if known:
+                nights = tuple([one.night for one in known])
+                rows.append(Judged(scenario=name, metric=metric, verdict=MISSING, nights=nights, why=NO_FIGURE))
+            continue
+        alike = [one for one in known if other_source(one.figures[metric].source, figure.source) is None]
+        pair = _pair(name, metric, figure, alike, max(rule.nights, FEWEST_NIGHTS))
+        few = _too_few(tonight[name], metric)
+        if few is not None:
+            rows.append(_row(metric, TOO_FEW, pair, why=few))
+        elif not alike:
+            sources = ", ".join(sorted({str(one.figures[metric].source) for one in known}))
+            otherwise = f"{OTHERWISE}: {figure.source}; the base is of {sources}"
+            rows.append(_row(metric, NEW, pair, why=otherwise if known else NO_BASE_FIGURE))
+        else:
+            pairs.append(pair)
+    error = (1.0 - rule.level) / max(1, len(pairs))
+    wanted = max(rule.nights, FEWEST_NIGHTS)
+    enough = [sum(map(len, pair.scatter)) >= wanted and len(pair.before) > 1 for pair in pairs]
+    predicted = [pair for pair, many in zip(pairs, enough, strict=True) if many]
+    rows += _predicted(metric, predicted, error, rule.thresholds[metric])
+    rows += [
+        _by_interval(metric, pair, error, rule.before) for pair, many in zip(pairs, enough, strict=True) if not many
+    ]
+    return rows
+
+
+def _pair(name: str, metric: str, tonight: Figure, nights: Sequence[Measured], wanted: int) -> _Pair:
+    levels = _levels(nights, metric) if nights else [[]]
+    level = levels[-1]
+    last = {one.night for one in [one for of in levels for one in of][-wanted:]}
+    scatter = [tuple([one.figures[metric] for one in of if one.night in last]) for of in levels]
+    return _Pair(
+        scenario=name,
+        tonight=tonight,
+        before=tuple([one.figures[metric] for one in level[-wanted:]]),
+        nights=tuple([one.night for one in level[-wanted:]]),
+        first=tuple([one.figures[metric] for one in level[:wanted]]) if len(level) >= wanted + RECENT - 1 else (),
+        scatter=tuple([of for of in scatter if of]),
+        last=nights[-1].figures[metric] if nights else None,
+    )
+
+
+def _predicted(metric: str, pairs: Sequence[_Pair], error: float, threshold: float) -> list[Judged]:
+    if not pairs:
+        return []
+    variances = np.array([pair.variance for pair in pairs])
+    degrees = np.array([float(pair.degrees) for pair in pairs])
+    if metric in POOLED:
+        variances, degrees = moderated(variances, degrees)
+    counts = np.array([len(pair.before) for pair in pairs])
+    extra = np.array([_of_fewer_launches(pair) for pair in pairs])
+    reach = special.stdtrit(degrees, 1.0 - error) * np.sqrt(variances * (1.0 + 1.0 / counts) + extra)
+    crept = special.stdtrit(degrees, 1.0 - CREEP_ERROR * error) * np.sqrt(variances * (1.0 / RECENT + 1.0 / counts))
+    two = special.stdtrit(degrees, 1.0 - error) * np.sqrt(variances * (1.0 / 2 + 1.0 / counts))
+    rows = []
+    for pair, margin, of_creep, of_two in zip(pairs, reach.tolist(), crept.tolist(), two.tolist(), strict=True):
+        difference = pair.tonight.mean - _mean(pair.before)
+        bound = max(margin, math.log1p(threshold))
+        rose = _gain_of_two(pair) > max(of_two, math.log1p(threshold))
+        if abs(difference) > bound:
+            verdict = REGRESSED if difference > bound else BETTER
+            rows.append(_row(metric, verdict, pair, difference=difference, bound=bound))
+        elif (creep := _creep(pair)) > max(of_creep, math.log1p(threshold)):
+            why = f"crept: the last {RECENT} nights are {100 * math.expm1(creep):.1f} % above the first of this level"
+            rows.append(_row(metric, REGRESSED, pair, difference=difference, bound=bound, why=why))
+        elif not _blind(bound, threshold):
+            rows.append(_row(metric, OK, pair, difference=difference, bound=bound))
+        else:
+            wanted = _launches_wanted(threshold, partial(_predicted_bound, pair, margin))
+            rows.append(_unseen(metric, pair, difference, bound, threshold, wanted))
+        rows[-1] = replace(rows[-1], rose=rose)
+    return rows
+
+
+def _gain_of_two(pair: _Pair) -> float:
+    """How far both tonight and the night before are below the others of their level; nothing where those are few."""
+    others = [one for one in pair.before if one is not pair.last]
+    if pair.last is None or len(others) < FEWEST_NIGHTS:
+        return 0.0
+    return _mean(others) - max(pair.last.mean, pair.tonight.mean)
+
+
+def _creep(pair: _Pair) -> float:
+    """How far the last nights are above the first of their level; nothing where there are too few."""
+    if not pair.first:
+        return 0.0
+    return _mean((*pair.before[1 - RECENT :], pair.tonight)) - _mean(pair.first)
+
+
+def _mean(nights: Sequence[Figure]) -> float:
+    return sum([one.mean for one in nights]) / len(nights)
+
+
+def _predicted_bound(pair: _Pair, margin: float, launches: int) -> float:
+    """What ``margin`` would be with so many launches a night. How far nights differ by themselves stays."""
+    usual = sum([len(one.launches) for one in pair.before]) / len(pair.before)
+    within = sum([one.variance for one in pair.before]) / len(pair.before)
+    between = pair.variance
+    explained = min(1.0, within / usual / between) if between > 0.0 else 1.0
+    return margin * math.sqrt(1.0 - explained + explained * usual / launches)
+
+
+def _blind(bound: float, threshold: float) -> bool:
+    return bound > math.log1p(max(SEEN, 2.0 * threshold))
+
+
+def _launches_wanted(threshold: float, bound_of: Callable[[int], float]) -> int | None:
+    """With how many launches a night the bound would do; None for more than anybody measures."""
+    counts = range(LAUNCHES_WANTED, MOST_LAUNCHES + 1)
+    return next((count for count in counts if not _blind(bound_of(count), threshold)), None)
+
+
+def _unseen(metric: str, pair: _Pair, difference: float, bound: float, threshold: float, wanted: int | None) -> Judged:
+    """The row of a figure that has not regressed, beside a bound beyond which it could not look."""
+    verdict = UNCERTAIN if difference > math.log1p(threshold) else TOO_NOISY
+    enough = "more launches a night would not do" if wanted is None else f"about {wanted} launches a night would do"
+    unseen = f"a change of {100 * max(SEEN, 2.0 * threshold):.0f} % could not have been seen"
+    why = f"{_by_chance(threshold) if verdict == UNCERTAIN else unseen}; {enough}"
+    return replace(_row(metric, verdict, pair, difference=difference, bound=bound, why=why), wanted=wanted)
+
+
+def _by_chance(threshold: float) -> str:
+    return f"over {100 * threshold:.1f} %, possibly noise"
+
+
+def _of_fewer_launches(pair: _Pair) -> float:
+    """The variance that tonight's mean has beyond that of a night of its base, if it is over fewer launches."""
+    usual = sum([1.0 / len(one.launches) for one in pair.before]) / len(pair.before)
+    fewer = 1.0 / len(pair.tonight.launches) - usual
+    if fewer <= 0.0:
+        return 0.0
+    known = (pair.tonight, *pair.before)
+    return fewer * sum([one.variance for one in known]) / len(known)
+
+
+def _by_interval(metric: str, pair: _Pair, error: float, threshold: float) -> Judged:
+    launches = [value for one in pair.before for value in one.launches]
+    if len(launches) < LAUNCHES_WANTED:
+        return _row(metric, TOO_FEW, pair, why=f"{len(launches)} in the base and a verdict needs {LAUNCHES_WANTED}")
+    ratio = ratio_of(launches, pair.tonight.launches, confidence=1.0 - 2.0 * error)
+    assert ratio.value is not None and ratio.low is not None and ratio.high is not None  # there are launches enough
+    difference = math.log(ratio.value)
+    bound = math.log1p(threshold) + difference - math.log(ratio.low) if ratio.low > 0.0 else math.inf
+    if ratio.low > 1.0 + threshold:
+        verdict = REGRESSED
+    elif ratio.high >= 1.0 / (1.0 + threshold) and _blind(bound, threshold):
+        sides = ((launches, len(pair.before)), (pair.tonight.launches, 1))
+        scatters = [(float(np.var(np.log(side), ddof=1)), nights) for side, nights in sides]
+
+        def bound_of(count: int) -> float:
+            error_of, freedom = welch([(variance, count * nights) for variance, nights in scatters])
+            return math.log1p(threshold) + t_quantile(1.0 - 2.0 * error, freedom) * error_of
+
+        return _unseen(metric, pair, difference, bound, threshold, _launches_wanted(threshold, bound_of))
+    elif ratio.value > 1.0 + threshold:
+        verdict = UNCERTAIN
+    else:
+        verdict = BETTER if ratio.high < 1.0 / (1.0 + threshold) else OK
+    why = _by_chance(threshold) if verdict == UNCERTAIN else None
+    return _row(metric, verdict, pair, difference=difference, bound=bound, why=why)
+
+
+def _row(
+    metric: str,
+    verdict: str,
+    pair: _Pair,
+    *,
+    difference: float | None = None,
+    bound: float | None = None,
+    why: str | None = None,
+) -> Judged:
+    tonight = math.exp(pair.tonight.mean)
+    return Judged(
+        scenario=pair.scenario,
+        metric=metric,
+        verdict=verdict,
+        tonight=tonight,
+        base=None if difference is None else tonight / math.exp(difference),
+        ratio=None if difference is None else math.exp(difference),
+        bound=None if bound is None or bound > 700.0 else math.exp(bound),
+        launches=len(pair.tonight.launches),
+        nights=pair.nights,
+        why=why,
+    )
+
+
+def _numerics(name: str, tonight: Measured, nights: Sequence[Measured]) -> list[Judged]:
+    """Whether it trains the same model as before; no row if that was never known."""
+    known = [(one.night, one.parity) for one in nights if one.parity is not None]
+    worst = max((parity for _, parity in known), key=PARITIES.index, default=None)
+    mine = Judged(
+        scenario=name,
+        metric=PARITY,
+        verdict=OK,
+        tonight=tonight.parity,
+        base=worst,
+        nights=tuple(night for night, _ in known),
+    )
+    if worst is None:
+        return [] if tonight.parity is None else [replace(mine, verdict=NEW, why=NO_BASE_VERDICT)]
+    if tonight.parity is None:
+        return [replace(mine, verdict=MISSING, why=NO_VERDICT)]
+    return [replace(mine, verdict=REGRESSED) if PARITIES.index(tonight.parity) > PARITIES.index(worst) else mine]

@@ -1,0 +1,305 @@
+"""Nightly history of a scenario: trends, the shifts in them, and what else changed on those nights.
+
+Pure: digests (:mod:`bench.analyse.digest`) in the order of time go in. Nights of one track are comparable
+(:func:`bench.analyse.comparable.key`); a trend is of one scenario and of what really ran under its name.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from bench.analyse.comparable import (
+    Digest,
+    changed,
+    key,
+    not_known,
+    other_source,
+    other_sources,
+    source_of,
+    unusable,
+)
+from bench.analyse.history import gate
+from bench.analyse.history.shifts import Levels, Shift, levels
+from bench.runs.document import what_is_trained
+
+METRICS = ("step_ms", "peak_total_mib", "energy_per_1000_j")
+"""The figures of a digest that are followed; lower is better. Throughput is the step time again."""
+
+GATED = {digest: metric for metric, digest in gate.METRICS.items()}
+RECENT = 10  # nights that the latest one is compared with, and that stand for the two ends of a trend
+COMMIT_LETTERS = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Night:
+    """A run as a point in time. ``dirty``: it had uncommitted changes. ``accepted``: why, or None."""
+
+    run: str
+    utc: str
+    label: str | None
+    commit: str | None
+    dirty: bool
+    accepted: str | None
+
+    @property
+    def date(self) -> str:
+        """The day, or the run where the time is unknown."""
+        return self.utc[:10] or self.run
+
+    @property
+    def code(self) -> str:
+        commit = self.commit[:COMMIT_LETTERS] if self.commit else "unknown"
+        return f"{commit} (dirty)" if self.dirty else commit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    scenario: str
+    what_ran: str
+    metric: str
+    shift: Shift
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """All that shifted between the same two nights.
+
+    ``commits``: what may have changed in the code. ``differs``: other conditions that changed, one line each, the way
+    of measuring first; if none did, those that changed one night earlier or later.
+    """
+
+    before: Night
+    after: Night
+    changes: tuple[Change, ...]
+    commits: str
+    differs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trend:
+    """One figure of one scenario over the nights of its track, None where unknown.
+
+    ``sources``: how it was measured each night, None where there is one way, or it is unknown. ``regressed``: the
+    nights that the gate stops for this figure, by place, accepted by a person or not.
+    """
+
+    scenario: str
+    what_ran: str
+    metric: str
+    values: tuple[float | None, ...]
+    sources: tuple[str | None, ...]
+    levels: Levels
+    regressed: tuple[int, ...]
+
+    @property
+    def known(self) -> list[int]:
+        return [night for night, value in enumerate(self.values) if value is not None]
+
+    @property
+    def latest(self) -> float | None:
+        return next((value for value in reversed(self.values) if value is not None), None)
+
+    @property
+    def over_all(self) -> float | None:
+        """The median of the last ten nights over that of the first ten; of fewer than twenty nights, of the halves."""
+        known = self._figures()
+        ends = min(RECENT, len(known) // 2)
+        return median(known[-ends:]) / median(known[:ends]) if ends else None
+
+    @property
+    def over_recent(self) -> float | None:
+        """The last night over the median of the (up to) ten before it."""
+        *before, last = self._figures() or [math.nan]
+        return last / median(before[-RECENT:]) if before else None
+
+    def _figures(self) -> list[float]:
+        """Of the nights that were measured as the last one was."""
+        known = [(value, source) for value, source in zip(self.values, self.sources, strict=True) if value is not None]
+        return [value for value, source in known if other_source(source, known[-1][1]) is None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Track:
+    """Comparable nights, the oldest first, with their trends and the shifts in them, the latest first.
+
+    ``work``, ``place``: what is trained, and on what. ``unusable``: nights without figures, by scenario and reason.
+    """
+
+    work: str
+    place: str
+    nights: tuple[Night, ...]
+    trends: tuple[Trend, ...]
+    events: tuple[Event, ...]
+    unusable: Mapping[tuple[str, str], int]
+
+    def of(self, metric: str) -> list[Trend]:
+        """The trends of one figure that have a night at all."""
+        return [trend for trend in self.trends if trend.metric == metric and trend.known]
+
+
+def tracks(
+    digests: Sequence[Digest],
+    *,
+    scenarios: Sequence[str] = (),
+    accepted: Mapping[str, str] | None = None,
+    rule: gate.Rule | None = None,
+) -> list[Track]:
+    """The tracks of digests in the order of time, the one with the latest night first.
+
+    ``scenarios``: of these alone (none: of all). ``accepted``: why runs were accepted, by run. ``rule``: the gate's, by
+    which nights regressed; None: they are not looked for.
+    """
+    grouped: dict[Any, list[Digest]] = {}
+    for digest in digests:
+        if not scenarios or any(row["scenario"] in scenarios for row in digest["scenarios"]):
+            grouped.setdefault(key(digest), []).append(digest)
+    made = [_track(mine, scenarios, accepted or {}, rule) for mine in grouped.values()]
+    return sorted(made, key=lambda track: (track.nights[-1].utc, track.nights[-1].run), reverse=True)
+
+
+def scenarios_of(digests: Sequence[Digest]) -> list[str]:
+    return list(dict.fromkeys(row["scenario"] for digest in digests for row in digest["scenarios"]))
+
+
+def _track(
+    digests: list[Digest], scenarios: Sequence[str], accepted: Mapping[str, str], rule: gate.Rule | None
+) -> Track:
+    nights = tuple(_night(digest, accepted) for digest in digests)
+    usable: dict[tuple[str, str], list[dict[str, Any] | None]] = {}
+    without: Counter[tuple[str, str]] = Counter()
+    for place, digest in enumerate(digests):
+        for row in digest["scenarios"]:
+            if scenarios and row["scenario"] not in scenarios:
+                continue
+            why = unusable(row)
+            if why is None:
+                usable.setdefault((row["scenario"], row["what_ran"]), [None] * len(digests))[place] = row
+            else:
+                without[row["scenario"], why] += 1
+    stopped = _stopped(digests, scenarios, accepted, rule) if rule else {}
+    trends = tuple(_trend(*ran, metric, rows, stopped) for metric in METRICS for ran, rows in usable.items())
+    return Track(
+        work=_work(digests[-1]),
+        place=_place(digests[-1]),
+        nights=nights,
+        trends=trends,
+        events=_events(trends, nights, digests),
+        unusable=without,
+    )
+
+
+def _night(digest: Digest, accepted: Mapping[str, str]) -> Night:
+    git = digest["git"] or {}
+    return Night(
+        run=digest["run"],
+        utc=digest["utc"] or "",
+        label=digest["label"],
+        commit=git.get("commit"),
+        dirty=bool(git.get("dirty")),
+        accepted=accepted.get(digest["run"]),
+    )
+
+
+def _figure(launches: Sequence[dict[str, Any]], metric: str) -> float | None:
+    """The geometric mean over launches, without arrays, of which a history would make a million; None if unknown."""
+    known = [launch[metric] for launch in launches if launch.get(metric) is not None]
+    if not known or min(known) <= 0.0:
+        return None
+    first = known[0]
+    return float(first * math.exp(sum(math.log(one / first) for one in known) / len(known)))
+
+
+def _trend(
+    scenario: str,
+    what_ran: str,
+    metric: str,
+    rows: Sequence[dict[str, Any] | None],
+    stopped: Mapping[tuple[str, str | None], Sequence[int]],
+) -> Trend:
+    values = [None if row is None else _figure(row["launches"], metric) for row in rows]
+    return Trend(
+        scenario=scenario,
+        what_ran=what_ran,
+        metric=metric,
+        values=tuple(values),
+        sources=tuple(None if row is None else source_of(row, metric) for row in rows),
+        levels=levels(values),
+        regressed=tuple(night for night in stopped.get((scenario, GATED.get(metric)), ()) if values[night] is not None),
+    )
+
+
+def _stopped(
+    digests: Sequence[Digest], scenarios: Sequence[str], accepted: Mapping[str, str], rule: gate.Rule
+) -> dict[tuple[str, str | None], list[int]]:
+    """The nights that the gate stops, by scenario and metric."""
+    found: dict[tuple[str, str | None], list[int]] = {}
+    base: gate.Base = {}
+    for place, digest in enumerate(digests):
+        tonight = gate.measured(digest["run"], digest, scenarios or None)
+        rows = gate.judge(tonight, base, rule)
+        base = gate.after(tonight, rows, base, rule, by_person=digest["run"] in accepted)
+        for row in rows:
+            if row.verdict == gate.REGRESSED:
+                found.setdefault((row.scenario, row.metric), []).append(place)
+    return found
+
+
+def _events(trends: Sequence[Trend], nights: Sequence[Night], digests: Sequence[Digest]) -> tuple[Event, ...]:
+    found: dict[tuple[int, int], list[Change]] = {}
+    for trend in trends:
+        for shift in trend.levels.shifts:
+            change = Change(scenario=trend.scenario, what_ran=trend.what_ran, metric=trend.metric, shift=shift)
+            found.setdefault((shift.after, shift.before), []).append(change)
+    return tuple(
+        Event(
+            before=nights[before],
+            after=nights[after],
+            changes=tuple(changes),
+            commits=commit_range(nights[before], nights[after]),
+            differs=(
+                *(_changed(changes, digests[before], digests[after]) or _beside(changes, digests, before, after)),
+                *not_known(digests[before], digests[after]),
+            ),
+        )
+        for (after, before), changes in sorted(found.items(), reverse=True)
+    )
+
+
+def _changed(changes: Sequence[Change], before: Digest, after: Digest) -> list[str]:
+    """What is known to differ between two nights: how the shifted figures were measured, then the rest."""
+    metrics = dict.fromkeys(change.metric for change in changes)
+    return [*(text for metric in metrics for text in other_sources(before, after, metric)), *changed(before, after)]
+
+
+def _beside(changes: Sequence[Change], digests: Sequence[Digest], before: int, after: int) -> Iterator[str]:
+    for when, night in (("a night earlier", before), ("a night later", after + 1)):
+        if 0 < night < len(digests):
+            yield from (f"{when}: {text}" for text in _changed(changes, digests[night - 1], digests[night]))
+
+
+def commit_range(before: Night, after: Night) -> str:
+    """What may have changed in the code between two nights, as ``git log`` takes it; in words where it cannot."""
+    if before.commit is None or after.commit is None:
+        return "unknown"
+    if before.commit != after.commit:
+        return f"{before.code}..{after.code}"
+    if before.dirty or after.dirty:
+        return f"same commit {before.commit[:COMMIT_LETTERS]}, with changes that no commit holds"
+    return f"same commit {before.commit[:COMMIT_LETTERS]}: not the code"
+
+
+def _work(digest: Digest) -> str:
+    work = digest["workload"]
+    return what_is_trained(work.get("title"), work.get("global_batch"))
+
+
+def _place(digest: Digest) -> str:
+    hardware, replicas = digest["hardware"], digest["replicas"]
+    if digest["device"] == "cpu":
+        ranks = f"{replicas} CPU rank{'' if replicas == 1 else 's'} on " if replicas else ""
+        return ranks + (", ".join(map(str, hardware)) or "an unknown CPU")
+    named = [f"{hardware.count(name)} × {name}" for name in dict.fromkeys(hardware)]
+    return " + ".join(named) or "unknown hardware"

@@ -1,0 +1,84 @@
+"""What to train with, from an overview of the run's scenarios (:func:`bench.analyse.analysed.overview`)."""
+
+from dataclasses import replace
+
+import pandas as pd
+
+from bench.analyse.comparison import SLOWER
+from bench.analyse.memory import LEAST_MEMORY
+from bench.analyse.parity import BY_DESIGN, CANNOT_TELL, SAME, WITHIN_HALF
+from bench.runs.document import Recommendation, RunDocument
+from bench.runs.experiments import Tuning
+
+TRUE = (SAME, WITHIN_HALF)
+
+LEAN_ENOUGH = 0.95  # of the fastest scenario's speed, for one that needs less memory
+
+
+def recommendable(table: pd.DataFrame, *, searched: bool) -> pd.DataFrame:
+    """The rows that can be recommended. None whose numerics differ by design or cannot be told, if another one trains
+    the same; in a search (``searched``) the race has decided that."""
+    good = table[table["why_not"].isna()]
+    known = good["parity"].isin(TRUE).any()
+    return good[~good["parity"].isin([BY_DESIGN, CANNOT_TELL])] if known and not searched else good
+
+
+def recommendation(table: pd.DataFrame, verdicts: str = "against_fastest", *, searched: bool = False) -> Recommendation:
+    """What to train with, from an :func:`overview` or some rows of one. ``verdicts``: its column of these rows.
+    ``searched``: see :func:`recommendable`.
+
+    ``fastest``: of those that can be recommended; ``leanest``: the one with the lowest peak of all processes together
+    that is at least :data:`LEAN_ENOUGH` as fast, or the fastest if that is not by :data:`LEAST_MEMORY` less.
+    ``not_told_apart``: those that may be as fast. ``left_out``: why not, by scenario.
+    """
+    good = recommendable(table, searched=searched)
+    passed_over = table[~table["scenario"].isin(good["scenario"])]
+    why_not = passed_over["why_not"].fillna("numerics: " + passed_over["parity"].astype("string"))
+    left_out = dict(zip(passed_over["scenario"], why_not, strict=True))
+    good = good[good["throughput_per_s"].notna()]
+    if good.empty:
+        return Recommendation(left_out=left_out)
+    fastest, *others = good.sort_values("throughput_per_s", ascending=False).to_dict("records")
+    near = [
+        row
+        for row in (fastest, *others)
+        if row["throughput_per_s"] >= LEAN_ENOUGH * fastest["throughput_per_s"] and pd.notna(row["peak_total_mib"])
+    ]
+    leanest = min(near, key=lambda row: row["peak_total_mib"], default={"scenario": None})
+    if fastest in near and leanest["peak_total_mib"] > (1 - LEAST_MEMORY) * fastest["peak_total_mib"]:
+        leanest = fastest
+    return Recommendation(
+        fastest=fastest["scenario"],
+        leanest=leanest["scenario"],
+        not_told_apart=tuple(row["scenario"] for row in others if row[verdicts] != SLOWER),
+        left_out=left_out,
+    )
+
+
+def recommendations(document: RunDocument, table: pd.DataFrame) -> Recommendation:
+    """The recommendation, and the same of those on several replicas (``parallel``) if that says something new. Of
+    scenarios that are not told apart, a search recommends its baseline, which is the simplest, if that trains the same;
+    else the one that won its race.
+    """
+    tuning = document.of(Tuning)
+    found = recommendation(table, searched=tuning is not None)
+    alike = [name for name in (found.fastest, *found.not_told_apart) if name is not None]
+    same = set(table.loc[table["parity"] == SAME, "scenario"]) if tuning else set()
+    preferred = (*({tuning.baseline} & same), *tuning.finalists[:1]) if tuning else ()
+    chosen = next((name for name in preferred if name in alike), found.fastest)
+    found = replace(found, fastest=chosen, not_told_apart=tuple(name for name in alike if name != chosen))
+    several = of_several_replicas(document, table)
+    if found.fastest is None or found.fastest in set(several["scenario"]):
+        return found
+    parallel = recommendation(several, "against_fastest_parallel", searched=tuning is not None)
+    return replace(found, parallel=parallel if parallel.fastest else None)
+
+
+def of_several_replicas(document: RunDocument, summary: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the scenarios that share a step among several copies of the model, as they ran or were planned."""
+    replicas = {
+        launch.scenario: launch.effective.replicas if launch.effective else launch.replicas or 0
+        for launch in document.launches
+    }
+    several = (document.workload.replicas or 2) > 1  # one replica may still cut its batch up
+    return summary[several & (summary["scenario"].map(replicas) > 1)]

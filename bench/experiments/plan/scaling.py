@@ -1,0 +1,118 @@
+"""How ``bench scale`` is laid out: which numbers of devices, which batch on each, and which launches. Pure."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from bench.core.errors import RequestError
+from bench.core.records import Host, Job
+from bench.experiments.plan import Request, diagnostic, one_round
+from bench.runs.experiments import Scaling
+from bench.seams.discover import Found
+
+MODES = ("weak", "strong")
+EACH = "each"
+"""The mode in which every device is measured by itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """A number of devices with a global batch. ``modes``: which curves it is on."""
+
+    count: int
+    global_batch: int
+    modes: tuple[str, ...]
+
+
+def default_counts(devices: int) -> tuple[int, ...]:
+    """Powers of two up to all devices, and all of them."""
+    powers = (1 << power for power in range(devices.bit_length()))
+    return tuple(dict.fromkeys((*powers, devices)))
+
+
+def points(counts: Sequence[int], batch_per_rank: int, modes: Sequence[str]) -> tuple[Point, ...]:
+    """What is measured, the smallest number of devices first. The last is all devices with the run's own batch: both
+    curves end there.
+
+    Raises :class:`RequestError` where the batch in all is not divisible by a number of devices.
+    """
+    most = max(counts)
+    whole = most * batch_per_rank
+    found: dict[tuple[int, int], Point] = {}
+    for count in sorted({1, *counts}):
+        for mode in modes:
+            if mode == "strong" and whole % count:
+                step = math.lcm(*counts)
+                fits = f"{step * max(1, round(whole / step))} is"
+                what = f"{whole} examples are not divisible by {count} devices"
+                raise RequestError("--counts", what, f"with --global-batch {fits.split()[0]} they are, or use --weak")
+            batch = whole if mode == "strong" else count * batch_per_rank
+            known = found.get((count, batch))
+            on = (*(known.modes if known else ()), mode)
+            found[count, batch] = Point(count=count, global_batch=batch, modes=on)
+    return tuple(found.values())
+
+
+def without_exchanges(scaling: Scaling) -> tuple[tuple[int, int], ...]:
+    """Numbers of ranks that are to compute side by side, each with the batch of a rank: what predictions need. Of more
+    devices than are measured, as many as are."""
+    found = set()
+    for mode in ("weak", *scaling.modes):
+        for count in {1, *scaling.counts, *scaling.to_predict}:
+            batch = scaling.batch_of_rank(mode, count)
+            if batch is not None:
+                found.add((min(count, max(scaling.counts)), batch))
+    return tuple(sorted(found))
+
+
+def request_at(request: Request, count: int, global_batch: int) -> Request:
+    """The request for the first ``count`` of its devices."""
+    return replace(request, replicas=count, devices=request.devices[:count], global_batch=global_batch)
+
+
+def measured_at(request: Request, found: Found, point: Point, repeat: int, launch: int, hosts: Sequence[Host]) -> Job:
+    """A launch at a point. On the CPU each rank has as many threads as with all of them, whatever their number: a rank
+    stands for a device, and one device does not become faster when others are left out."""
+    at = request_at(request, point.count, point.global_batch)
+    (planned,) = one_round(at, [found], repeat, launch, hosts)
+    return _alike(planned.job, request, found, hosts)
+
+
+def diagnosed_at(request: Request, found: Found, point: Point, launch: int, hosts: Sequence[Host]) -> Job:
+    at = request_at(request, point.count, point.global_batch)
+    return _alike(diagnostic(at, found, launch, hosts, "").job, request, found, hosts)
+
+
+def bandwidth_at(request: Request, found: Found, count: int, launch: int, hosts: Sequence[Host]) -> Job:
+    """A launch of all-reduces over the first ``count`` devices."""
+    job = measured_at(request, found, Point(count=count, global_batch=count, modes=()), 0, launch, hosts)
+    return replace(job, purpose="bandwidth")
+
+
+def exchanges_at(
+    request: Request, found: Found, count: int, batch_per_rank: int, launch: int, hosts: Sequence[Host]
+) -> Job:
+    """A launch of ``count`` ranks that compute side by side; what they exchange is noted and goes nowhere."""
+    at = Point(count=count, global_batch=count * batch_per_rank, modes=())
+    return replace(measured_at(request, found, at, 0, launch, hosts), purpose="exchanges")
+
+
+def alone_on(
+    request: Request, found: Found, slot: int, batch: int, repeat: int, launch: int, hosts: Sequence[Host]
+) -> Job:
+    """A launch on one of the chosen devices and nothing else; on the CPU a rank bound to its part of the cores."""
+    (whole,) = one_round(request, [found], 0, 0, hosts)
+    mine = whole.job.ranks[slot]
+    (host,) = (host for host in hosts if host.name == mine.host)
+    devices = request.devices[slot : slot + 1]
+    at = replace(request, replicas=1, devices=devices, global_batch=batch)
+    (planned,) = one_round(at, [found], repeat, launch, [host])
+    beside = [rank for rank in whole.job.ranks if rank.host == mine.host]
+    bound = None if devices else (mine.local_rank, len(beside))
+    return replace(planned.job, ranks=(replace(planned.job.ranks[0], threads=mine.threads, core_set=bound),))
+
+
+def _alike(job: Job, request: Request, found: Found, hosts: Sequence[Host]) -> Job:
+    (whole,) = one_round(request, [found], 0, 0, hosts)
+    threads = min(rank.threads for rank in whole.job.ranks)
+    return replace(job, ranks=tuple(replace(rank, threads=min(rank.threads, threads)) for rank in job.ranks))

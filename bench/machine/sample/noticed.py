@@ -1,0 +1,62 @@
+"""What a launch's record says of its sampling, and the last resort where the driver gave no figure of a rank."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from bench.machine import throttle
+from bench.machine.sample.attribution import Reading
+from bench.runs.launches import RankRecord
+
+Said = dict[str, Any]
+
+_LAST_RESORT = "the driver gave no figure of this process; this is the peak that torch reserved, without CUDA's context"
+
+
+def checks(
+    findings: dict[str, Any] | None, device: Sequence[dict[str, Any]], steps: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
+    """For ``LaunchRecord.checks``. ``foreign`` is None if the sampler died."""
+    found = findings or {"foreign": None, "scrambled_lists": None}
+    return {**found, "throttle": throttle.check(device, steps)}
+
+
+def together(*hosts: tuple[Said | None, Said | None]) -> tuple[Said | None, Said | None]:
+    """What the samplers of all hosts of a launch cost and found; None where that of one has died. What a sampler may
+    take is a share of its host's time, so that the cost is that of the host where it was highest.
+    """
+    costs, found = [cost for cost, _ in hosts if cost], [finding for _, finding in hosts if finding]
+    if len(costs) < len(hosts) or len(found) < len(hosts):
+        return None, None
+    cost = {kind: max((one[kind] for one in costs), key=lambda one: one["total_ms"]) for kind in costs[0]}
+    whole = {
+        **found[0],
+        "foreign": [process for one in found for process in one["foreign"]],
+        "scrambled_lists": sum(one["scrambled_lists"] for one in found),
+        "probes": {rank: pid for one in found for rank, pid in one["probes"].items()},
+    }
+    energy = [one["cpu_energy"] for one in found if "cpu_energy" in one]
+    unknown = [one for one in energy if one["source"] is None]
+    return cost, whole | ({"cpu_energy": (unknown or energy)[0]} if energy else {})
+
+
+def allocator_rows(
+    memory: Sequence[dict[str, Any]], ranks: Sequence[RankRecord], *, launch: int, scenario: str, host: str = ""
+) -> list[dict[str, Any]]:
+    """The allocator's peak, which is no sample, for each rank and GPU without any other figure. ``host``: of ranks that
+    name none.
+    """
+    known = {(row["rank"], row["device"]) for row in memory if row["used_mib"] is not None}
+    last_ns = {row["host"]: row["t_ns"] for row in sorted(memory, key=lambda row: row["t_ns"])}
+    rows = []
+    for rank in ranks:
+        for name, peak_mib in (rank.allocator or {}).items():
+            kind, _, device = name.partition(".")
+            if kind != "max_reserved_mib" or not peak_mib or rank.pid is None or (rank.rank, device) in known:
+                continue
+            peak = Reading(
+                pid=rank.pid, device=device, used_mib=peak_mib, source="torch_allocator", reason=_LAST_RESORT
+            )
+            where = rank.host or host
+            at = {"host": where, "t_ns": last_ns.get(where, 0)}
+            rows.append(peak.row(rank.rank, launch=launch, scenario=scenario, **at))
+    return rows

@@ -1,0 +1,400 @@
+"""The sampler process: memory and device metrics, appended to a file after every sample.
+
+No measured process waits for the driver or for this process, and its death costs only samples.
+"""
+
+import json
+import select
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from bench.core.channel import Channel, die_with_parent
+from bench.machine import rapl
+from bench.machine.nvml import Nvml, NvmlUnavailable, unknown_sample
+from bench.machine.sample import namespaces
+from bench.machine.sample.attribution import Reading, unavailable
+from bench.machine.sample.sources import GpuMemory, Nothing, Ranks, Rss, given
+from bench.runs.spool import Spool, spool_path
+
+MEMORY_PERIOD_NS = 250_000_000
+DEVICE_PERIOD_NS = 100_000_000
+PSS_PERIOD_NS = 5_000_000_000
+RAPL_PERIOD_NS = 1_000_000_000
+DUTY_CYCLE = 0.01
+"""The share of the time that all sampling may take. Slower samples are taken less often."""
+HALF_DUTY_CYCLE = 0.005
+"""The limit for proportional set sizes, and for RAPL."""
+SHORTEST_PERIOD_NS, LONGEST_PERIOD_NS = 1_000_000, 3_600_000_000_000
+LINKS_EVERY = 10
+"""One sample in so many has the PCIe and NVLink counters: reading them is slow, and they only grow."""
+
+__all__ = ["DUTY_CYCLE", "MEMORY_PERIOD_NS", "Clock", "Loop", "Spool", "spool_path"]
+
+
+class Clock:
+    """Deadlines on a fixed grid, so that they never drift; missed ones are skipped.
+
+    Samples that take more than ``duty`` of ``period_ns`` (mean of the last eight) skip points of the grid to stay
+    within it. This is wall time: work in the driver and a wait for its lock look alike from here. Clocks ``beside``
+    each other share :data:`DUTY_CYCLE`: each gets half its ``duty``, or more if free.
+    """
+
+    def __init__(self, period_ns: int, duty: float = DUTY_CYCLE) -> None:
+        self.period_ns = period_ns
+        self.due_ns = 0
+        self.beside: list[Clock] = []
+        self._duty = duty
+        self._taken = 0.0
+        self._owed_ns = 0
+        self._durations_ns: deque[int] = deque(maxlen=8)
+
+    def start(self, due_ns: int) -> None:
+        """Begin the grid at ``due_ns``, or later if earlier samples took that long."""
+        self.due_ns = max(due_ns, self._owed_ns)
+
+    def done(self, start_ns: int, end_ns: int) -> None:
+        """Count a sample, and set the next deadline."""
+        self._durations_ns.append(end_ns - start_ns)
+        mean_ns = sum(self._durations_ns) / len(self._durations_ns)
+        left = DUTY_CYCLE - sum(clock._taken for clock in self.beside)
+        duty = min(self._duty, max(self._duty / 2, left))
+        self._taken = min(duty, mean_ns / self.period_ns)
+        self._owed_ns = start_ns + round(mean_ns / duty)
+        earliest_ns = max(end_ns, self.due_ns + round(mean_ns / duty))
+        points = -(-(earliest_ns - self.due_ns) // self.period_ns)
+        self.due_ns += max(1, points) * self.period_ns
+
+    @property
+    def mean_ms(self) -> float:
+        return sum(self._durations_ns) / max(1, len(self._durations_ns)) / 1e6
+
+
+@dataclass(slots=True)
+class Cost:
+    """What one kind of sample took from a launch."""
+
+    calls: int = 0
+    total_ms: float = 0.0
+    max_ms: float = 0.0
+
+    def add(self, duration_ns: int) -> None:
+        self.calls += 1
+        self.total_ms += duration_ns / 1e6
+        self.max_ms = max(self.max_ms, duration_ns / 1e6)
+
+
+@dataclass(slots=True, kw_only=True)
+class Watched:
+    """A launch that is being sampled.
+
+    ``ranks``: rank by PID. ``devices``: by PID, None if unknown. ``seen``: the (PID, device) that had a row.
+    ``answers``: by GPU, None once its processes could be listed, until then why not. ``probing``: PIDs with the probe.
+    ``gaps``: GPUs whose list is no longer available. ``scrambled``: the driver's count at the start.
+    """
+
+    scenario: str
+    spool: Spool
+    ranks: dict[int, int] = field(default_factory=dict)
+    devices: dict[int, tuple[str, ...] | None] = field(default_factory=dict)
+    seen: set[tuple[int, str | None]] = field(default_factory=set)
+    answers: dict[str, str | None] = field(default_factory=dict)
+    probing: set[int] = field(default_factory=set)
+    gaps: set[str] = field(default_factory=set)
+    scrambled: int = 0
+    costs: dict[str, Cost] = field(default_factory=lambda: {kind: Cost() for kind in ("memory", "device", "pss")})
+
+
+class Loop:
+    """Answers the command line and samples what it watches.
+
+    ``nested``: whether PIDs may be those of another namespace (default: as ``/proc`` shows). ``powercap``: for RAPL.
+    ``at_once``: memory of GPUs, too, is sampled when a launch is first watched, and not a period later.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        *,
+        device: str,
+        gpus: list[str],
+        spool: str,
+        host: str,
+        interval_s: float | None = None,
+        nested: bool | None = None,
+        powercap: str = rapl.ROOT,
+        at_once: bool = False,
+    ) -> None:
+        self.channel = channel
+        self.gpus = gpus if device == "cuda" else []
+        self.folder = spool
+        self.host = host
+        self.at_once = at_once
+        self.launches: dict[int, Watched] = {}
+        self.device_ticks = 0
+        self.counted_ns = 0
+        """The CPU time (ns) of this process when its last sample or message was done."""
+        self.memory_clock, self.device_clock = clocks(interval_s)
+        self.pss_clock = Clock(max(PSS_PERIOD_NS, self.memory_clock.period_ns), HALF_DUTY_CYCLE)
+        self.nvml: Nvml | None = None
+        self.rapl: rapl.Rapl | None = None
+        self.memory: Rss | GpuMemory | Nothing = Rss()
+        if device == "cpu":
+            self.rapl = rapl.Rapl(powercap)
+            self.device_clock = Clock(max(RAPL_PERIOD_NS, self.device_clock.period_ns), HALF_DUTY_CYCLE)
+        else:
+            try:
+                self.nvml = Nvml()
+            except NvmlUnavailable as error:
+                self.memory = Nothing(str(error))
+            else:
+                self.memory = GpuMemory(self.nvml, gpus, nested=namespaces.nested() if nested is None else nested)
+                self.memory.read({})  # the first query of each kind is the slow one
+                for uuid in gpus:
+                    self.nvml.device_sample(uuid)
+        share(self.memory_clock, self.device_clock, self.pss_clock)
+
+    def run(self) -> None:
+        """Until the command line closes its end."""
+        poll = select.poll()
+        poll.register(self.channel, select.POLLIN)
+        while not self.channel.closed:
+            if poll.poll(self._sleep_ms()):
+                for message in self.channel.receive():
+                    self._hear(message)
+            self._sample()
+            for watched in self.launches.values():
+                watched.spool.sync()
+
+    def _hear(self, message: dict[str, Any]) -> None:
+        answers: dict[str, Callable[..., None]] = {
+            "begin": self._begin,
+            "watch": self._watch,
+            "edge": self._edge,
+            "full": self._full,
+            "probe": self._probe,
+            "finish": self._finish,
+        }
+        answers[message.pop("event")](**message)
+        self.counted_ns = time.process_time_ns()  # this was not sampling
+
+    def _has_devices(self) -> bool:
+        return self.nvml is not None or (self.rapl is not None and self.rapl.reason is None)
+
+    def _sleep_ms(self) -> float | None:
+        if not self.launches:
+            return None
+        due_ns = self.memory_clock.due_ns
+        if self._has_devices():
+            due_ns = min(due_ns, self.device_clock.due_ns)
+        return max(0.0, (due_ns - time.perf_counter_ns()) / 1e6)
+
+    def _begin(self, launch: int) -> None:
+        if isinstance(self.memory, GpuMemory):
+            self.memory.begin()
+        self.channel.send(event="begun", launch=launch)
+
+    def _watch(
+        self, launch: int, scenario: str, rank: int, pid: int, devices: list[str] | None = None, begun: bool = False
+    ) -> None:
+        t_ns = time.perf_counter_ns()
+        if not self.launches:
+            self.memory_clock.start(t_ns + (0 if self.at_once and self.gpus else self.memory_clock.period_ns))
+            self.device_clock.start(t_ns)
+            self.device_ticks = 0
+            self.pss_clock.start(t_ns + self.pss_clock.period_ns)
+        if launch not in self.launches:
+            watched = Watched(scenario=scenario, spool=Spool(spool_path(self.folder, launch)))
+            self.launches[launch] = watched
+            if isinstance(self.memory, GpuMemory):
+                watched.scrambled = self.memory.nvml.scrambled
+                if not begun:
+                    self.memory.begin(survey=False)
+        self.launches[launch].ranks[pid] = rank
+        mine = {pid: None if devices is None else tuple(devices)}
+        self.launches[launch].devices |= mine
+        if self.gpus and self.nvml is None:
+            unknown = given(self.gpus, mine)
+            self._write_devices(t_ns, {uuid: unknown_sample(self.memory.missing) for uuid in unknown}, launch)
+        if isinstance(self.memory, Rss):  # a rank that just came is on no GPU yet
+            self._sample_memory(t_ns, launch, mine)
+
+    def _edge(self, launch: int) -> None:
+        """A sample of the devices where the measured window begins or ends, however rarely they are sampled within:
+        two of the driver's counter are enough for energy, and one of the throttle reasons for those.
+        """
+        if launch in self.launches and self._has_devices():
+            self._sample_devices(time.perf_counter_ns(), 0)
+
+    def _full(self, launch: int) -> None:
+        """Take the proportional set sizes now that the measured steps are over, and nothing of a rank's memory after:
+        the probe of its numerics is not memory of the training.
+        """
+        if isinstance(self.memory, Rss) and launch in self.launches:
+            start_ns = time.perf_counter_ns()
+            self.pss_clock.due_ns = start_ns
+            pss_ns = self._sample_memory(start_ns, launch, self.launches[launch].devices)
+            self.pss_clock.done(start_ns, start_ns + pss_ns)
+            self.launches[launch].probing.update(self.launches[launch].ranks)
+
+    def _probe(self, launch: int, pid: int, stage: str) -> None:
+        watched = self.launches[launch]
+        if stage == "freed":
+            watched.probing.discard(pid)
+        elif isinstance(self.memory, GpuMemory):
+            watched.probing.add(pid)
+            start_ns = time.perf_counter_ns()
+            self.memory.probe(pid, stage, watched.devices)
+            watched.costs["memory"].add(time.perf_counter_ns() - start_ns)
+
+    def _finish(self, launch: int) -> None:
+        watched = self.launches.pop(launch)
+        missing: list[tuple[int, str | None, str]] = []
+        unlisted = [(uuid, reason) for uuid, reason in watched.answers.items() if reason is not None]
+        why = self.memory.why if isinstance(self.memory, GpuMemory) else {}
+        seen = {pid for pid, _ in watched.seen}
+        for pid in watched.ranks:
+            if watched.spool.problem is not None:
+                missing.append((pid, None, watched.spool.problem))
+            elif unlisted:
+                missing += [(pid, uuid, reason) for uuid, reason in unlisted]
+            elif pid not in seen:
+                more = f": {why[pid]}" if why.get(pid) else ""
+                missing.append((pid, None, self._slowness(watched) or f"{self.memory.missing}{more}"))
+        watched.spool.close()
+        self.channel.send(
+            event="finished",
+            launch=launch,
+            missing=missing,
+            cost={kind: asdict(cost) for kind, cost in watched.costs.items()},
+            findings=self._findings(watched),
+        )
+
+    def _slowness(self, watched: Watched) -> str | None:
+        """Why a launch has no sample at all: the last lists took too long."""
+        if watched.answers or not isinstance(self.memory, GpuMemory):
+            return None
+        clock = self.memory_clock
+        return (
+            f"no sample was due while it ran: they come every {clock.period_ns / 1e9:g} s or more seldom, since asking "
+            f"the driver takes {clock.mean_ms:.0f} ms and sampling may take {DUTY_CYCLE:.0%} of the time"
+        )
+
+    def _findings(self, watched: Watched) -> dict[str, Any]:
+        found: dict[str, Any] = {"foreign": [], "scrambled_lists": 0, "probes": {}}
+        if isinstance(self.memory, GpuMemory):
+            nvml = self.memory.nvml
+            found["foreign"] = [
+                {"device": uuid, "pid": pid, "name": nvml.process_name(pid), "peak_mib": peak_mib, "certain": certain}
+                for (uuid, pid), (peak_mib, certain) in self.memory.foreign.items()
+            ]
+            found["scrambled_lists"] = nvml.scrambled - watched.scrambled
+            found["probes"] = {watched.ranks[pid]: listed for pid, listed in self.memory.probed.items()}
+        if self.rapl is not None:
+            found["cpu_energy"] = {"source": None if self.rapl.reason else "rapl", "reason": self.rapl.reason}
+        return found
+
+    def _sample(self) -> None:
+        """Take the samples that are due. The first one includes the cost of waking up, which may be as large."""
+        if not self.launches:
+            return
+        t_ns = time.perf_counter_ns()
+        devices_due = self._has_devices() and t_ns >= self.device_clock.due_ns
+        memory_due = t_ns >= self.memory_clock.due_ns
+        if not (devices_due or memory_due):
+            return
+        waking_ns = time.process_time_ns() - self.counted_ns
+        if devices_due:
+            self._sample_devices(t_ns, waking_ns)
+            waking_ns = 0
+        if memory_due:
+            start_ns = time.perf_counter_ns()
+            pss_ns = sum(self._sample_memory(t_ns, launch, self.launches[launch].devices) for launch in self.launches)
+            end_ns = time.perf_counter_ns()
+            self.memory_clock.done(start_ns + pss_ns - waking_ns, end_ns)
+            if pss_ns:
+                self.pss_clock.done(start_ns, start_ns + pss_ns)
+        self.counted_ns = time.process_time_ns()
+
+    def _sample_devices(self, t_ns: int, waking_ns: int) -> None:
+        start_ns = time.perf_counter_ns()
+        for launch, watched in self.launches.items():
+            self._write_devices(t_ns, self._device_samples(watched.devices), launch)
+        self.device_ticks += 1
+        end_ns = time.perf_counter_ns()
+        self.device_clock.done(start_ns - waking_ns, end_ns)
+        for watched in self.launches.values():
+            watched.costs["device"].add(end_ns - start_ns)
+
+    def _device_samples(self, ranks: Ranks) -> dict[str, dict[str, Any]]:
+        if self.nvml is not None:
+            links = self.device_ticks % LINKS_EVERY == 0
+            return {uuid: self.nvml.device_sample(uuid, links=links) for uuid in given(self.gpus, ranks)}
+        readings = {} if self.rapl is None else self.rapl.read()
+        return {
+            name: {**unknown_sample(""), "energy_mj": energy_mj, "reason": reason, "activity_reason": None}
+            for name, (energy_mj, reason) in readings.items()
+        }
+
+    def _sample_memory(self, t_ns: int, launch: int, ranks: dict[int, tuple[str, ...] | None]) -> int:
+        """Returns how long (ns) the proportional set sizes took."""
+        start_ns = time.perf_counter_ns()
+        watched = self.launches[launch]
+        readings, answers = self.memory.read(ranks)
+        readings = [reading for reading in readings if reading.pid not in watched.probing]
+        pss_ns = 0
+        if isinstance(self.memory, Rss) and t_ns >= self.pss_clock.due_ns:
+            before_ns = time.perf_counter_ns()
+            readings = self.memory.with_pss(readings)
+            pss_ns = time.perf_counter_ns() - before_ns
+            watched.costs["pss"].add(pss_ns)
+        for uuid, reason in answers.items():
+            readings += self._gap(watched, uuid, reason)
+            if reason is None or uuid not in watched.answers:
+                watched.answers[uuid] = reason
+        head = {"launch": launch, "scenario": watched.scenario, "host": self.host, "t_ns": t_ns}
+        watched.seen.update((reading.pid, reading.device) for reading in readings)
+        watched.spool.append("memory", [reading.row(watched.ranks[reading.pid], **head) for reading in readings])
+        watched.costs["memory"].add(time.perf_counter_ns() - start_ns - pss_ns)
+        return pss_ns
+
+    def _gap(self, watched: Watched, uuid: str, reason: str | None) -> list[Reading]:
+        """If a GPU's list is no longer available: a row with the reason for each rank on it."""
+        if reason is None:
+            watched.gaps.discard(uuid)
+            return []
+        if uuid in watched.gaps or watched.answers.get(uuid, reason) is not None:
+            return []
+        watched.gaps.add(uuid)
+        return [unavailable(pid, uuid, reason) for pid in sorted(pid for pid, device in watched.seen if device == uuid)]
+
+    def _write_devices(self, t_ns: int, samples: dict[str, dict[str, Any]], launch: int) -> None:
+        watched = self.launches[launch]
+        head = {"launch": launch, "scenario": watched.scenario, "host": self.host, "t_ns": t_ns}
+        watched.spool.append("device", [{**head, "device": uuid, **sample} for uuid, sample in samples.items()])
+
+
+def clocks(interval_s: float | None) -> tuple[Clock, Clock]:
+    """Of memory and of devices. ``interval_s``: None for 250 ms and 100 ms."""
+    if interval_s is None:
+        return Clock(MEMORY_PERIOD_NS), Clock(DEVICE_PERIOD_NS)
+    asked_ns = round(min(max(SHORTEST_PERIOD_NS, interval_s * 1e9), LONGEST_PERIOD_NS))
+    return Clock(asked_ns), Clock(max(DEVICE_PERIOD_NS, asked_ns))
+
+
+def share(*clocks: Clock) -> None:
+    for clock in clocks:
+        clock.beside = [other for other in clocks if other is not clock]
+
+
+def main(arguments: list[str]) -> int:
+    """``FD PARENT_PID CONFIG``: CONFIG is a JSON object with the named parameters of :class:`Loop`."""
+    fd, parent, config = arguments
+    die_with_parent(int(parent))
+    channel = Channel.from_fd(int(fd))
+    loop = Loop(channel, **json.loads(config))
+    channel.send(event="ready")
+    loop.run()
+    return 0

@@ -1,0 +1,181 @@
+"""Executes a file that declares something, and checks it: bench's own here, anybody else's in a process of its own."""
+
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, partial
+from types import FunctionType, ModuleType
+from typing import Any, TypeVar
+
+from bench.core.errors import RequestError, described
+from bench.seams.strategy import Strategy
+
+T = TypeVar("T")
+
+IMPORT_LIMIT_S = 60.0
+"""For a file that is not bench's own to be imported, which may take torch along."""
+
+
+PROBE = "probe(session, load, steps, tick)"
+"""What a strategy defines that declares a ``probe``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """A seam: what its files declare, where they are, and which functions each of them must or may define.
+
+    ``option``: the one that errors name. ``first``: the names that come first, in their order. ``shown_by``: what lists
+    them all.
+    """
+
+    word: str
+    option: str
+    functions: tuple[str, ...] = ()
+    may_define: tuple[str, ...] = ()
+    first: tuple[str, ...] = ()
+    shown_by: str = "bench list"
+
+    @property
+    def declares(self) -> str:
+        """The name that a file gives to its declaration, such as ``SCENARIO``."""
+        return self.word.upper()
+
+    @property
+    def declaration(self) -> type:
+        """What it must be, such as ``bench.seams.scenario.Scenario``; a site's is imported no sooner than this."""
+        kind: type = getattr(importlib.import_module(f"bench.seams.{self.word}"), self.word.capitalize())
+        return kind
+
+    @property
+    def plural(self) -> str:
+        """The name of the folder in a checkout, and the end of the entry point group."""
+        return {"strategy": "strategies", "switch": "switches"}.get(self.word, f"{self.word}s")
+
+    @property
+    def folder(self) -> str:
+        """Where the built-in files are: in the package; scenarios lie beside it in a checkout."""
+        package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+        beside = os.path.join(os.path.dirname(package), "scenarios")
+        if self.word == "scenario" and os.path.isdir(beside):
+            return beside
+        return os.path.join(package, *(("sites",) if self.word == "engine" else ()), self.plural)
+
+
+def declared(look: Callable[[str, str], T], answer: type[T], name: str, file: str, kind: Kind) -> T:
+    """``look(name, file)``, an ``answer``. A file that is not bench's own is executed in another process, which answers
+    with plain values: whatever it does when it is imported (leaves, hangs, replaces parts of Python), it is not done to
+    this one.
+    """
+    if os.path.dirname(file) == kind.folder:
+        return look(name, file)
+    from bench.core.children import Unanswered  # here, since 'bench list' seldom needs it
+    from bench.core.codec import decode
+
+    changed_ns = os.stat(file).st_mtime_ns if os.path.isfile(file) else 0
+    try:
+        found = decode(answer, _asked(look, name, file, changed_ns))
+    except Unanswered as error:
+        what = f"{file} cannot be executed: the process that tried {error}"
+        raise RequestError(kind.option, what, "fix the file") from error
+    except ValueError as error:
+        raise RequestError(kind.option, f"{file}: {error}", "fix the file") from error
+    if not os.path.isfile(file):  # it is executed again in every rank, and its hash is recorded
+        raise RequestError(kind.option, f"{file} was removed when it was executed", "fix the file")
+    return found
+
+
+@cache  # it may take torch along each time, and a run asks for its workload three times
+def _asked(look: Callable[[str, str], Any], name: str, file: str, changed_ns: int) -> Any:
+    from bench.core.children import ask
+
+    return ask(partial(_quietly, look, name, file), IMPORT_LIMIT_S)
+
+
+def _quietly(look: Callable[[str, str], Any], name: str, file: str) -> Any:
+    """What was found as a JSON value. What the file prints is none of it."""
+    from bench.core.codec import encode
+
+    sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    for number in (1, 2):
+        os.dup2(sys.stdout.fileno(), number)
+    return encode(look(name, file))
+
+
+def load_file(name: str, file: str, kind: Kind) -> ModuleType:
+    """Execute a file of this kind and check it. Raises :class:`RequestError` that names file, field and remedy."""
+    check_there(name, file, kind)
+    module = load_module(name, file, kind)
+    if not isinstance(getattr(module, kind.declares, None), kind.declaration):
+        what = f"{kind.declares} = {kind.declaration.__name__}(...)"
+        raise RequestError(kind.option, f"{file} declares no {kind.declares}", f"add {what}")
+    check_functions(module, file, kind)
+    return module
+
+
+def check_functions(module: ModuleType, file: str, kind: Kind, strategy: Strategy | None = None) -> None:
+    """Refuse a function that is missing, misspelt, or cannot be called with the arguments that it will get."""
+    must = kind.functions if strategy is None or strategy.probe is None else (*kind.functions, PROBE)
+    calls = {call.partition("(")[0]: call for call in (*must, *kind.may_define)}
+    own = {name for name, value in vars(module).items() if isinstance(value, FunctionType)}
+    others = [name for name in own - set(calls) if not name.startswith("_") and os.path.dirname(file) != kind.folder]
+    for name, call in calls.items():
+        function = getattr(module, name, None)
+        if not callable(function):
+            near = _alike(name, others) if others else []
+            if near or call in must:
+                remedy = f"rename {near[0]} to {name}" if near else f"define {call}"
+                raise RequestError(kind.option, f"{file} has no function {name}", remedy)
+            continue
+        arguments = call[len(name) + 1 : -1].split(", ")
+        code = getattr(function, "__code__", None)
+        least = 0 if code is None else code.co_argcount - len(function.__defaults__ or ())
+        if code is not None and least <= len(arguments) <= code.co_argcount and not code.co_kwonlyargcount:
+            continue  # as usual; importing inspect takes longer than all files of bench
+        try:
+            import inspect
+
+            inspect.signature(function).bind(*arguments)
+        except TypeError as error:
+            raise RequestError(kind.option, f"{file}: {name} cannot be called: {error}", f"define {call}") from error
+
+
+def _alike(name: str, others: list[str]) -> list[str]:
+    from difflib import get_close_matches
+
+    return get_close_matches(name, others, n=1, cutoff=0.8)
+
+
+def load_module(name: str, file: str, kind: Kind) -> ModuleType:
+    """Execute a file as a module of its own. Whatever it raises becomes a :class:`RequestError` that names the line."""
+    spec = importlib.util.spec_from_file_location(f"bench_{kind.word}_{name}", file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    try:
+        spec.loader.exec_module(module)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        sys.modules.pop(spec.name, None)
+        line = line_in(file, error)
+        what = f"{file}{f':{line}' if line else ''} cannot be executed: {described(error)}"
+        raise RequestError(kind.option, what, "fix the file") from error
+    return module
+
+
+def check_there(name: str, file: str, kind: Kind) -> None:
+    if not os.path.isfile(file):
+        raise RequestError(kind.plural, f"the entry point {name!r} names a missing module {file}", "reinstall it")
+
+
+def line_in(file: str, error: BaseException) -> int | None:
+    """The last line of ``file`` that took part in ``error``."""
+    if isinstance(error, SyntaxError) and error.filename == file:
+        return error.lineno
+    from traceback import walk_tb
+
+    lines = [line for frame, line in walk_tb(error.__traceback__) if frame.f_code.co_filename == file]
+    return lines[-1] if lines else None

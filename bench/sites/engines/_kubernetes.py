@@ -1,0 +1,73 @@
+"""What both kinds of Kubernetes job share: the secret of a job, and the contents of its pods."""
+
+import json
+
+from bench.seams.engine import SECRET, Asked, Call
+from bench.sites.engines import Yaml, new_secret
+
+RESULTS = "/results"
+"""Where the claim is mounted. The Dockerfile's user may write there, by this group:"""
+
+GROUP = 1000
+
+
+def call(asked: Asked) -> Call:
+    """The job's Secret goes first to kubectl's standard input: it is never in a file or a command line."""
+    about = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": asked.name},
+        "stringData": {SECRET: new_secret()},
+    }
+    return Call(command=("kubectl", "create", "-f", "-"), before=f"{json.dumps(about)}\n---\n")
+
+
+def by_hand(asked: Asked) -> dict[str, str]:
+    """What :func:`call` does, as commands."""
+    secret = f'kubectl create secret generic {asked.name} --from-literal={SECRET}="$(openssl rand -hex 16)"'
+    return {"First": secret, "Submit": "kubectl create -f THIS-FILE"}
+
+
+def notes(asked: Asked, kind: str, leader: str) -> dict[str, str]:
+    """``leader``: selects the pod of the first host."""
+    return {
+        "Results": f"in the volume of the claim {asked.claim}",
+        "Watch": f"kubectl get {kind} {asked.name}",
+        "Logs": f"kubectl logs -f {leader}",
+        "Clean up": f"kubectl delete {kind}/{asked.name} secret/{asked.name}",
+    }
+
+
+def container(asked: Asked) -> Yaml:
+    """Image, command and secret. Kubernetes expands ``$(NAME)`` in arguments; a second dollar keeps it."""
+    return {
+        "image": asked.image,
+        "command": ["python", "-m", "bench"],
+        "args": [word.replace("$(", "$$(") for word in asked.run],
+        "env": [{"name": SECRET, "valueFrom": {"secretKeyRef": {"name": asked.name, "key": SECRET}}}],
+    }
+
+
+def gpus(asked: Asked) -> Yaml:
+    """And the RDMA devices, without which NCCL takes TCP between nodes and says so nowhere but in its own log."""
+    return {"limits": {"nvidia.com/gpu": asked.gpus, **({asked.rdma: 1} if asked.rdma else {})}}
+
+
+def mounts(*, results: bool) -> list[Yaml]:
+    return [
+        {"name": "shared-memory", "mountPath": "/dev/shm"},
+        *([{"name": "results", "mountPath": RESULTS}] if results else []),
+    ]
+
+
+def pod(asked: Asked, label: str, *, results: bool) -> Yaml:
+    """One pod per node, since two on one node would disturb each other. ``label``: the engine's label of a job's pods.
+    A rank's DataLoader and NCCL use shared memory, and a container has only 64 MiB of it by default.
+    """
+    apart = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {label: asked.name}}}
+    claim = {"name": "results", "persistentVolumeClaim": {"claimName": asked.claim}}
+    return {
+        "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}},
+        "securityContext": {"fsGroup": GROUP},
+        "volumes": [{"name": "shared-memory", "emptyDir": {"medium": "Memory"}}, *([claim] if results else [])],
+    }

@@ -1,0 +1,194 @@
+"""The hosts of a run as the first one sees them: which have joined, what they are, and how all of them end.
+
+with leading(engine, os.environ) as party:
+    party.gather(hello, console.line)
+    ...
+    party.end(code)
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from bench.core.children import born
+from bench.core.codec import Damaged, decode
+from bench.core.errors import FAILED, INTERRUPTED, BenchError, HostError, RequestError
+from bench.core.records import Host
+from bench.sites.hosts.engine import Started, secret_of
+from bench.sites.hosts.hello import Hello, named, placed, refuse_unlike
+from bench.sites.hosts.line import Gone, Line, Message
+from bench.sites.hosts.meeting import JOIN_S, SAY_WAITING_S, Caller, Listener, no_secret, relayed
+
+LINGER_S = 20.0
+"""How long a run that failed early waits for hosts that are still to come, to send them the reason."""
+CLOCK_LIMIT_S = 5.0
+CLOCK_LOOKS = 5
+
+
+@dataclass(slots=True)
+class Member:
+    """Another host. ``offset_s``: of its clock, known within ``error_s``. ``ready``: its message once it was ready."""
+
+    line: Line
+    hello: Hello
+    name: str = ""
+    offset_s: float | None = None
+    error_s: float | None = None
+    ready: Message = field(default_factory=dict)
+
+
+class Party:
+    """``hosts``: this one first. ``members``: the others, in the order of their numbers."""
+
+    def __init__(self, engine: Started, environment: Mapping[str, str], secret: bytes | None) -> None:
+        self.engine = engine
+        self.hello: Hello | None = None
+        self.hosts: tuple[Host, ...] = ()
+        self.members: list[Member] = []
+        self._came: dict[int, Member] = {}
+        self._ended = False
+        self._listener = Listener(engine, environment, secret)
+
+    def job(self) -> dict[str, Any]:
+        """What identifies the job when the engine restarts it (:class:`bench.runs.document.EngineRecord`)."""
+        engine, parent = self.engine, os.getppid()
+        return {"name": engine.name, "run": engine.run, "parent": f"{parent}-{born(parent)}", "attempt": engine.attempt}
+
+    @property
+    def name(self) -> str:
+        """Of this host."""
+        return self.hosts[0].name
+
+    def gather(self, hello: Hello, say: Callable[[str], None]) -> None:
+        """Wait until all hosts have joined. Raises :class:`RequestError` if one cannot take part, and
+        :class:`HostError` if one does not join within :data:`JOIN_S`.
+        """
+        began_s, said, reported, dropped = time.monotonic(), False, 0, self._listener.dropped
+        self.hello = hello
+        while missing := self.engine.count - 1 - len(self._came):
+            for caller, message in self._listener.next_members(1.0):
+                self._admit(caller, message, hello)
+            for words in dropped[reported:]:
+                say(words)
+            reported = len(dropped)
+            waited_s = time.monotonic() - began_s
+            if missing and waited_s > JOIN_S:
+                here = f"{self.engine.address}:{self.engine.port}"
+                absent = ", ".join(str(n) for n in range(1, self.engine.count) if n not in self._came)
+                what = f"of {self.engine.count} hosts, number {absent} did not come within {JOIN_S:.0f} s"
+                remedy = f"start the same command there, and see whether it reaches {here}"
+                raise HostError("; ".join([what, remedy, *dropped]))
+            if waited_s > SAY_WAITING_S and not said:
+                how = {"Slurm": " (start bench with srun)"}.get(self.engine.name, "")
+                say(f"waiting for {missing} of {self.engine.count} hosts{how}")
+                said = True
+        self._listener.close()
+        self.members = [self._came[index] for index in sorted(self._came)]
+        names = named([hello.machine, *(member.hello.machine for member in self.members)])
+        self.hosts = (placed(hello, names[0]),)
+        for name, member in zip(names[1:], self.members, strict=True):
+            member.name = name
+            self.hosts += (placed(member.hello, name),)
+            _compare_clocks(member)
+
+    def _admit(self, caller: Caller, message: Message, hello: Hello) -> None:
+        who, index = caller.line.peer, caller.index or 0
+        if message["event"] in ("refused", "failed"):
+            raise relayed(f"host {index} ({who})", message)
+        if index in self._came or not 0 < index < self.engine.count:
+            problem = f"{who} has number {index}, as another host or as none of {self.engine.count}"
+            raise RequestError("RANK", problem, "number hosts from 0, each once")
+        try:
+            theirs = decode(Hello, {name: value for name, value in message.items() if name != "event"})
+        except Damaged as error:
+            problem = f"host {index} ({who}) says what this version does not understand ({error})"
+            raise RequestError("bench", problem, "install the same version on all hosts") from error
+        refuse_unlike(hello, theirs, f"{theirs.machine.host} (host {index})")
+        self._came[index] = Member(caller.line, theirs)
+
+    def end(self, code: int) -> int:
+        """Let all hosts end with this exit code."""
+        self._tell(event="end", code=code, why=None)
+        return code
+
+    def fail(self, error: BaseException) -> None:
+        """End all hosts for this reason, also those that are still to come."""
+        if isinstance(error, RequestError):
+            name = f" on {self.name}" if self.hosts else " on the first host"
+            message = {"option": error.option, "problem": error.problem + name, "remedy": error.remedy}
+            self._tell(event="refused", **message)
+        elif isinstance(error, SystemExit):
+            self._tell(event="end", code=error.code if isinstance(error.code, int) else 0, why=None)
+        else:
+            code = error.exit_code if isinstance(error, BenchError) else FAILED
+            why = str(error) if isinstance(error, BenchError) else "it was interrupted" if _is_signal(error) else None
+            self._tell(event="end", code=INTERRUPTED if _is_signal(error) else code, why=why or type(error).__name__)
+
+    def _tell(self, **message: Any) -> None:
+        """Send this to every host once. Before the run, wait for those that have not joined yet."""
+        if self._ended:
+            return
+        self._ended = True
+        sent: set[int] = set()
+        until_s = time.monotonic() + LINGER_S
+        while True:
+            for line, index in [(one.line, one.index) for one in self._listener.callers if one.index is not None]:
+                if index not in sent:
+                    sent.add(index)
+                    with suppress(Gone):
+                        line.send(**message)
+            informed = len(sent) + self._listener.turned_away
+            if self.members or informed >= self.engine.count - 1 or time.monotonic() > until_s:
+                return
+            with suppress(RequestError, HostError):  # another one that cannot take part
+                self._listener.next_members(1.0)
+
+    def close(self) -> None:
+        self._listener.close()
+        for caller in self._listener.callers:
+            caller.line.close()
+
+
+def _is_signal(error: BaseException) -> bool:
+    return isinstance(error, KeyboardInterrupt)
+
+
+def _compare_clocks(member: Member) -> None:
+    """By how much the other host's clock is ahead, from the fastest of :data:`CLOCK_LOOKS` answers."""
+    found: list[tuple[float, float]] = []
+    try:
+        for _ in range(CLOCK_LOOKS):
+            sent_s = time.time()
+            member.line.send(event="clock")
+            answer = member.line.wait_for("clock", limit_s=CLOCK_LIMIT_S)
+            came_s = time.time()
+            found.append(((came_s - sent_s) / 2, float(answer["utc"]) - (sent_s + came_s) / 2))
+    except Gone as error:
+        raise HostError(f"{member.name} left before the run: {error}") from error
+    member.error_s, member.offset_s = min(found)
+
+
+@contextmanager
+def leading(engine: Started, environment: Mapping[str, str]) -> Iterator[Party]:
+    """The hosts that this one leads. However this context ends, all of them end.
+
+    Raises :class:`RequestError` without a secret.
+    """
+    secret, problem = None, None
+    try:
+        secret = secret_of(environment)
+    except RequestError as error:
+        problem = error
+    party = Party(engine, environment, secret)
+    try:
+        if problem is not None or secret is None:
+            raise problem or no_secret()
+        yield party
+    except BaseException as error:
+        party.fail(error)
+        raise
+    finally:
+        party.close()

@@ -1,0 +1,257 @@
+"""The recommendation of a run in words, with the figures that it rests on."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from bench.analyse.analysed import Analysed
+from bench.analyse.bars import all_mib, plus_minus
+from bench.analyse.comparison import LAUNCHES_WANTED, SLOWER, TOO_FEW, still_wanted
+from bench.analyse.recommendation import LEAN_ENOUGH, recommendations
+from bench.analyse.steps import scenarios
+from bench.analyse.validity import FEW, grouped
+from bench.core.text import listed
+from bench.runs.document import Attached, Recommendation, RunDocument, what_is_trained
+from bench.runs.reader import Run
+
+Row = dict[Any, Any]
+
+Advice = tuple[str, str]  # what is advised about, and the advice
+
+
+def answer(document: RunDocument, table: pd.DataFrame) -> str:
+    """Which scenario is fastest, if this run can tell; a second sentence if one replica won."""
+    if document.of(Attached):
+        return _of_attached(document, table)
+    standings = _standings(document, table)
+    if not standings:
+        return "No valid result: no scenario has figures that can be believed."
+    return " ".join(_headline(one) for one in standings)
+
+
+def _of_attached(document: RunDocument, table: pd.DataFrame) -> str:
+    """How long a step is, and what it needs."""
+    (row,) = table.to_dict("records")
+    what = what_is_trained(document.workload.title, document.workload.global_batch)
+    if _unknown(row["step_median_ms"]):
+        return f"{what}: no valid result."
+    time = " ".join(filter(None, (f"{row['step_median_ms']:,.4g}", plus_minus(row, "step_median_ms"))))
+    speed = "" if _unknown(row["throughput_per_s"]) else f", {row['throughput_per_s']:,.1f} {row['unit']} a second"
+    peak = "" if _unknown(row["peak_total_mib"]) else f" at a peak of {row['peak_total_mib']:,.0f} {all_mib(row)}"
+    return f"{what} ({row['what_ran']}): a step takes {time} ms{speed}{peak}."
+
+
+def is_clear(document: RunDocument, table: pd.DataFrame) -> bool:
+    """True if the fastest scenario is significantly faster."""
+    return any(one.clear for one in _standings(document, table)[:1])
+
+
+def more_wanted(document: RunDocument, table: pd.DataFrame) -> int | None:
+    """About how many more launches of each would show a small difference; None if unknown or none are needed."""
+    return next((one.more for one in _standings(document, table)[:1] if one.tied), None) or None
+
+
+def advice(document: RunDocument, table: pd.DataFrame) -> list[Advice]:
+    if document.of(Attached):
+        return []  # there is nothing to choose from
+    lines = [line for one in _standings(document, table) for line in _choice(one)]
+    left_out = recommendations(document, table).left_out
+    return [*(lines or [("Fastest", "No valid result.")]), *([("Left out", _left_out(left_out))] if left_out else [])]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """How the fastest of some scenarios stands against the others, as rows of an overview.
+
+    ``tied``: those that enough launches did not tell from it; ``untested``: those that have, or it has, fewer.
+    ``more``: about how many more launches of each would show a small difference, None if unknown. ``where``: which
+    scenarios these are, for a sentence; empty for all.
+    """
+
+    best: Row
+    leanest: Row | None
+    tied: list[Row]
+    untested: list[Row]
+    slower: int
+    more: int | None
+    where: str
+
+    @property
+    def tested(self) -> bool:
+        return bool(self.best["launches_ok"] >= LAUNCHES_WANTED)
+
+    @property
+    def alone(self) -> bool:
+        return not (self.tied or self.untested or self.slower)
+
+    @property
+    def clear(self) -> bool:
+        return self.tested and self.slower > 0 and not self.tied
+
+
+def _standings(document: RunDocument, table: pd.DataFrame) -> list[Standing]:
+    """Of all scenarios, and of those on several replicas where that says something new; none without a valid one."""
+    found = recommendations(document, table)
+    several = f" on {document.workload.replicas} replicas"
+    pairs = ((found, "", "against_fastest"), (found.parallel, several, "against_fastest_parallel"))
+    return [_standing(one, table, where, verdicts) for one, where, verdicts in pairs if one and one.fastest]
+
+
+def _standing(found: Recommendation, table: pd.DataFrame, where: str, verdicts: str) -> Standing:
+    rows = {row["scenario"]: row for row in table.to_dict("records")}
+    open_ = [rows[name] for name in found.not_told_apart]
+    tied = [row for row in open_ if row[verdicts] != TOO_FEW]
+    wanted = [row[f"{verdicts}_more"] for row in open_]
+    known = wanted and not any(map(_unknown, wanted))
+    return Standing(
+        best=rows[found.fastest],
+        leanest=rows.get(found.leanest),
+        tied=tied,
+        untested=[row for row in open_ if row[verdicts] == TOO_FEW],
+        slower=sum(row[verdicts] == SLOWER for row in rows.values()),
+        more=int(max(wanted)) if known else None,
+        where=where,
+    )
+
+
+def _headline(one: Standing) -> str:
+    speed = f"{_speed(one.best)}{_against_base(one.best)}"
+    if one.alone:
+        return f"Only valid result{one.where}: {speed}.{_reserve(one.best)}"
+    if not one.tested:
+        return f"Fastest{one.where} but untested, with {_launches(one.best)}: {speed}.{_reserve(one.best)}"
+    if one.tied:
+        names = [one.best["scenario"], *(row["scenario"] for row in one.tied)]
+        said = listed(names if len(names) < 4 else [*names[:2], f"{len(names) - 2} more"])
+        apart = f"{said} are not told apart by these launches{_would_tell(one)}"
+        return f"No clear winner{one.where}: {apart}.{_reserve(one.best, *one.tied)}"
+    return f"Fastest{one.where}: {speed}.{_reserve(one.best)}"
+
+
+def _would_tell(one: Standing) -> str:
+    return f"; {wanted}" if (wanted := still_wanted(one.more)) else ""
+
+
+def _launches(row: Row) -> str:
+    return "one launch" if row["launches_ok"] == 1 else f"{row['launches_ok']} launches"
+
+
+def _speed(row: Row) -> str:
+    """``ddp_o2, 236.2 ±3.1% img/s``."""
+    figure = " ".join(filter(None, (f"{row['throughput_per_s']:,.1f}", plus_minus(row, "throughput_per_s"))))
+    return f"{row['scenario']}, {figure} {row['unit_short']}/s"
+
+
+def _against_base(row: Row) -> str:
+    if row["scenario"] == row["relative_to"] or _unknown(row["relative_to_ddp"]):
+        return ""
+    interval = "" if _unknown(row["relative_low"]) else f" ({row['relative_low']:.2f} to {row['relative_high']:.2f})"
+    return f", {row['relative_to_ddp']:.2f}{interval} times as fast as {row['relative_to']}"
+
+
+def in_lines(run: Run, table: pd.DataFrame) -> list[str]:
+    """The advice, and what was found about the figures with what to do, for a terminal."""
+    return [*(f"{about}: {text}" for about, text in advice(run.document, table)), *findings(run)]
+
+
+def findings(run: Run) -> list[str]:
+    """What was found about the figures, each with what to do."""
+    return [
+        f"{row['severity']}: {row['code']} in {row['scenarios']} ({row['what']}); {row['remedy']}"
+        for row in _found(run).to_dict("records")
+    ]
+
+
+def main_finding(run: Run) -> list[str]:
+    """:func:`findings` in a line for the warnings, and one for each that makes figures invalid.
+
+    A busy machine is named first, since it explains what scatters; else what was found most often.
+    """
+    found = _found(run)
+    warnings: list[Any] = found[found["severity"] == "warning"].to_dict("records")
+    lines = findings(run)[: len(found) - len(warnings)]
+    if len(warnings) == 1:
+        return findings(run)
+    if warnings:
+        main = max(warnings, key=lambda row: (row["code"] == "load", row["count"]))
+        lines.append(
+            f"warning: {sum(row['count'] for row in warnings)} warnings, main cause: {main['code']} in "
+            f"{main['scenarios']} ({main['what']}); {main['remedy']}"
+        )
+    return lines
+
+
+def _found(run: Run) -> pd.DataFrame:
+    return grouped(Analysed.of(run).findings, scenarios(run.document))
+
+
+def recommended(document: RunDocument, table: pd.DataFrame) -> dict[str, str]:
+    """What each recommended scenario is recommended as: ``fastest``, ``leanest`` or both; for marks in a plot."""
+    found = recommendations(document, table)
+    marks: dict[str, str] = {}
+    several = f" on {document.workload.replicas} replicas"
+    for choice, where in ((found, ""), (found.parallel or Recommendation(), several)):
+        fastest, leanest = choice.fastest, choice.leanest
+        if fastest is not None:
+            marks[fastest] = f"fastest{' and leanest' if leanest == fastest else ''}{where}"
+        if leanest is not None and leanest != fastest:
+            marks.setdefault(leanest, f"leanest{where}")
+    return marks
+
+
+def _choice(one: Standing) -> list[Advice]:
+    best, lean = one.best, one.leanest
+    what = f"{_figures(best)}.{_reserve(best)}"
+    if one.tied and one.tested:
+        rivals = "; ".join(_speed(row) for row in one.tied)
+        lines = [(f"No clear winner{one.where}", f"{what} Not distinguishable with this data: {rivals}.")]
+    else:
+        lines = [(f"Fastest{one.where}" if one.tested else f"Fastest{one.where}, untested", what)]
+    title = f"Least memory within {100 * (1 - LEAN_ENOUGH):.0f} % of its speed{one.where}"
+    if lean is None:
+        lines.append((title, "Unknown: no peak of memory is known of those that are as fast."))
+    elif lean is best:
+        lines.append((title, f"{best['scenario']} (nothing as fast uses less memory)."))
+    else:
+        slower = 1 - lean["throughput_per_s"] / best["throughput_per_s"]
+        text = f"{_figures(lean)}: {100 * slower:.1f} % slower"
+        if not _unknown(best["peak_total_mib"]):
+            text += f", with {100 * (1 - lean['peak_total_mib'] / best['peak_total_mib']):.0f} % less memory"
+        lines.append((title, f"{text}.{_reserve(lean)}"))
+    if one.untested and one.tested:
+        names = listed([row["scenario"] for row in one.untested])
+        lines.append((f"Untested{one.where}", f"{names}, with fewer than {LAUNCHES_WANTED} launches."))
+    return lines
+
+
+def _figures(row: Row) -> str:
+    """``ddp_o2, 19.7 ±1.2% img/s at a peak of 2,544 MiB in all``."""
+    if _unknown(row["peak_total_mib"]):
+        return f"{_speed(row)}; its memory is unknown"
+    return f"{_speed(row)} at a peak of {row['peak_total_mib']:,.0f} {all_mib(row)}"
+
+
+def _reserve(*rows: Row) -> str:
+    """What has to be said beside the figures of these, apart from how few launches they come from."""
+    said = []
+    if any(_unknown(row["parity"]) for row in rows):
+        said.append(f"whether {'each' if len(rows) > 1 else 'it'} trains the same model was not shown")
+    warned = [row["findings"].split(", ") for row in rows if row["validity"] == "warning"]
+    doubts = dict.fromkeys(code for codes in warned for code in codes if code != FEW)
+    if doubts:
+        said.append(f"low confidence: {', '.join(doubts)}")
+    text = "; ".join(said)
+    return f" {text[0].upper()}{text[1:]}." if text else ""
+
+
+def _left_out(why: Mapping[str, str]) -> str:
+    names: dict[str, list[str]] = {}
+    for scenario, reason in why.items():
+        names.setdefault(reason, []).append(scenario)
+    return "; ".join(f"{listed(scenarios)} ({reason})" for reason, scenarios in names.items()) + "."
+
+
+def _unknown(value: Any) -> bool:
+    return bool(pd.isna(value))

@@ -1,0 +1,351 @@
+"""The questions that the published comparison left open, answered from the figures of one run and nothing else."""
+
+from collections.abc import Callable
+from functools import partial
+
+import pandas as pd
+
+from bench.analyse.analysed import Analysed
+from bench.analyse.communication import data_parallel, spent
+from bench.analyse.comparison import (
+    ALIKE,
+    TOO_FEW,
+    against_fastest,
+)
+from bench.analyse.launches import looked_at, ok_rows
+from bench.analyse.loader import INPUT_BOUND, found_by, remarks, sentence, together
+from bench.analyse.memory import peak_by_process
+from bench.analyse.memory_parts import ddp_against_shards
+from bench.analyse.parity import by_scenario
+from bench.analyse.recommendation import recommendable, recommendation
+from bench.analyse.steps import phases
+from bench.analyse.validity import HOST_BOUND
+from bench.core.records import PARITIES, PHASES
+from bench.core.text import listed
+from bench.runs.document import Attached
+from bench.runs.experiments import Diagnosis, Tuning
+from bench.runs.launches import Effective, Failure
+from bench.runs.reader import Run
+from bench.words.pairs import Answer, Row, chance, pair_of, times
+from bench.words.switch_questions import channels_last, compiled, sync_bn, unused_parameters
+
+
+def questions(run: Run) -> list[Answer]:
+    run = Analysed.of(run)
+    table = run.overview
+    answers: list[Callable[[Analysed, pd.DataFrame], Answer | None]] = [
+        fastest,
+        loader,
+        python,
+        dataparallel,
+        *(partial(mixed_precision, half=half, full=full) for half, full in _o1_pairs(run)),
+        no_sync,
+        unused_parameters,
+        sync_bn,
+        channels_last,
+        compiled,
+        transport,
+        one_gpu,
+        same_weights,
+        memory,
+        shards,
+        lambda run, table: ddp_against_shards(run.document),
+        hang,
+        epochs,
+    ]
+    return [found for answer in answers if (found := answer(run, table)) is not None]
+
+
+O1_PAIRS = {"ddp_o1": "ddp", "apex_ddp_o1": "apex_ddp"}
+
+
+def _o1_pairs(run: Analysed) -> list[tuple[str, str]]:
+    """Each scenario of O1 and the same in full precision, with the same switches."""
+    bases = ((name, *name.partition("+")) for name in run.document.request.scenarios)
+    return [(name, O1_PAIRS[base] + plus + on) for name, base, plus, on in bases if base in O1_PAIRS]
+
+
+def loader(run: Analysed, table: pd.DataFrame) -> Answer | None:
+    """Of a run that swept its input, and of an attached script, whose DataLoader was watched."""
+    question, swept = "Is it the loader?", found_by(run.document)
+    if swept is not None:
+        both = together(run.document, run.good_figures)
+        said = [sentence(swept, both), *remarks(swept, both, run.document.machine.cores_usable)]
+        return question, " ".join(said)
+    share = run.good_figures.frame["data_share"].median()
+    if not run.document.of(Attached) or pd.isna(share):
+        return None
+    text = f"A step waits for its DataLoader for {100 * share:.2g} % of its time (median)."
+    bound = f" Above {100 * INPUT_BOUND:.0f} % it is input-bound: raise num_workers of the DataLoader."
+    return question, text + (bound if share > INPUT_BOUND else "")
+
+
+def python(run: Analysed, table: pd.DataFrame) -> Answer | None:
+    """By how far the host was ahead at the end of a step, in the rank that was least so."""
+    shares: dict[str, list[float]] = {}
+    step_ms = run.good_figures.frame.set_index("launch")["median_ms"]
+    for launch in run.document.good:
+        leads = [rank.host_lead_ms for rank in launch.ranks if rank.host_lead_ms is not None]
+        if leads and launch.launch in step_ms.index:
+            shares.setdefault(launch.scenario, []).append(min(leads) / float(step_ms[launch.launch]))
+    if not shares:
+        return None
+    waits = [name for name, of in shares.items() if sorted(of)[len(of) // 2] < HOST_BOUND]
+    least = min(min(of) for of in shares.values())
+    if not waits:
+        text = f"No: at the end of a step the host is at least {100 * least:.0f} % of a step ahead."
+    else:
+        text = (
+            f"In {listed(waits)}: the host is less than {100 * HOST_BOUND:.0f} % of a step ahead, so these tie on the "
+        )
+        text += "speed of Python. --batch-per-rank 64, +compile or +compile+cuda_graphs give the GPU more to do."
+    return "Is the GPU waiting for Python?", text
+
+
+def epochs(run: Analysed, table: pd.DataFrame) -> Answer | None:
+    """Of real data: the first epoch may read a disk, and the later ones memory."""
+    work = run.document.workload
+    if work.examples is None or work.global_batch is None:
+        return None
+    each, frame = work.examples // work.global_batch, run.good_iterations.frame
+    measured = frame[~frame["warmup"]]
+    parts = {"the first": measured[measured["step"] < each], "later ones": measured[measured["step"] >= each]}
+    texts = [
+        f"in {name} a step takes {of['step_ms'].mean():,.1f} ms, {of['data_ms'].mean():,.1f} of them for data"
+        for name, of in parts.items()
+        if len(of)
+    ]
+    alone = "" if len(texts) == 2 else f"; no step of {'later ones' if len(parts['the first']) else 'the first'} counts"
+    return "Is the first epoch slower?", f"An epoch has {each:,} steps: {', '.join(texts)} (means){alone}."
+
+
+def fastest(run: Analysed, table: pd.DataFrame) -> Answer | None:
+    if run.document.of(Attached):
+        return None
+    question = "Which is fastest, and by how much?"
+    searched = run.document.of(Tuning) is not None
+    best = recommendation(table, searched=searched).fastest
+    if best is None:
+        return question, "No scenario of this run can be recommended, so none is called the fastest."
+    believable = recommendable(table, searched=searched)["scenario"]
+    figures = run.good_figures
+    rivals = against_fastest(figures, believable, looked_at(run.document))
+    if rivals.empty:
+        return question, f"{best} is the only scenario with figures that count, so there is nothing to compare it with."
+    (second, *_) = rivals.sort_values("ratio").to_dict("records")
+    text = f"{best}. A step of the next, {second['scenario']}, takes {times(second)} as long."
+    return question, f"{text} {chance(second)}"
+
+
+def dataparallel(run: Analysed, table: pd.DataFrame) -> Answer | None:
+    if not {"dp", "ddp"} <= set(run.good_figures.frame["scenario"]):
+        return None
+    question = "Why is DataParallel slower than DDP?"
+    if _effective(run, "dp").replicas == 1:
+        where = "on the CPU" if run.document.workload.device == "cpu" else "on one GPU"
+        return question, (
+            f"This run cannot tell: {where} DataParallel is a pass-through, one process that calls the model as it is. "
+            "Nothing was scattered, replicated or gathered."
+        )
+    step_ms = dict(zip(table["scenario"], table["step_median_ms"], strict=True))
+    more = step_ms["dp"] - step_ms["ddp"]
+    if more <= 0:
+        return question, f"It is not slower here: {step_ms['dp']:,.1f} ms a step against {step_ms['ddp']:,.1f} ms."
+    pair = pair_of(run, "dp", "ddp")
+    if pair["verdict"] == ALIKE:
+        return question, f"Whether it is: its step takes {times(pair)} as long. {chance(pair)}"
+    medians = {row["scenario"]: row for row in phases(run.good_phases).to_dict("records")}
+    apart = {phase: medians["dp"][f"{phase}_ms"] - medians["ddp"][f"{phase}_ms"] for phase in PHASES}
+    whole = sum(apart.values())
+    shares = ", ".join(
+        f"{phase} {value:+.1f} ms" + (f" ({100 * value / whole:.0f} %)" if min(apart.values()) >= 0 < whole else "")
+        for phase, value in apart.items()
+    )
+    text = f"Its step takes {more:,.1f} ms longer. {chance(pair)} "
+    text += f"By phase (medians, whose sum is {whole:,.1f} ms): {shares}."
+    if _effective(run, "dp").cudnn_benchmark is False and _effective(run, "ddp").cudnn_benchmark:
+        text += " cuDNN's search for algorithms is off for dp, whose threads would search in every step"
+        untuned = step_ms.get("ddp_untuned")
+        if untuned is None:
+            text += ": run ddp_untuned beside it to see that part."
+        else:
+            search, own = untuned - step_ms["ddp"], step_ms["dp"] - untuned
+            text += f". Without it ddp takes {search:+,.1f} ms (ddp_untuned): {own:+,.1f} ms are DataParallel's own."
+    parts = {row["scenario"]: row for row in data_parallel(run.diagnostics).to_dict("records")}
+    if "dp" not in parts:
+        return question, f"{text} What its forward pass does beside computing was not looked at: --diagnose shows it."
+    part = parts["dp"]
+    return question, (
+        f"{text} In its forward pass, with the devices idle in between, replicating the weights takes "
+        f"{part['replicate_ms']:,.1f} ms, scattering the input {part['scatter_ms']:,.1f} ms, gathering the output "
+        f"{part['gather_ms']:,.1f} ms, and computing {part['parallel_apply_ms']:,.1f} ms."
+    )
+
+
+def mixed_precision(run: Analysed, table: pd.DataFrame, half: str, full: str) -> Answer | None:
+    if not {half, full} <= set(run.good_figures.frame["scenario"]):
+        return None
+    question = f"Is O1 slower than no AMP ({half} against {full})?"
+    pair = pair_of(run, half, full)
+    slower = pair["ratio"] > 1
+    sure = pair["verdict"] not in (TOO_FEW, ALIKE)
+    opening = ("Yes" if slower else "No") if sure else ("Perhaps" if slower else "Probably not")
+    text = f"{opening}: its step takes {times(pair)} as long. {chance(pair)}"
+    doubts = table[table["scenario"].isin([half, full]) & table["why_not"].notna()]
+    if len(doubts):
+        named = listed([f"{row['scenario']} ({row['why_not']})" for row in doubts.to_dict("records")])
+        text += f" Do not act on it: not to be believed are the figures of {named}."
+    if _effective(run, half).bf16_instructions is False:
+        text += " It is so on this CPU, which has no instructions for bf16, and says nothing of others or of GPUs."
+    costs = {row.pop("scenario"): row for row in spent(run.document).drop(columns="step_ms").to_dict("records")}
+    if not {half, full} <= set(costs):
+        return question, f"{text} What its time is spent on was not looked at: --diagnose shows it."
+    mine = costs[half]
+    apart = {name: value - costs[full][name] for name, value in mine.items()}
+    extra = [f"{name} {value:+.1f} ms" for name, value in apart.items() if abs(value) >= 0.05]
+    return question, (
+        f"{text} Under the profiler a step of {half} spends {mine['casts']:,.1f} ms on casts and "
+        f"{mine['loss scaling']:,.1f} ms on loss scaling; against {full} it differs by {listed(extra) or 'nothing'}."
+    )
+
+
+def no_sync(run: Analysed, table: pd.DataFrame) -> Answer | None:
+    once, every = "ddp_accumulate", "ddp_accumulate_sync"
+    if not {once, every} <= set(run.good_figures.frame["scenario"]):
+        return None
+    pair = pair_of(run, every, once)
+    text = f"Exchanging gradients after every micro-batch instead of once a step takes {times(pair)} as long."
+    return "What does no_sync gain with gradient accumulation?", f"{text} {chance(pair)}"
+
+
+def transport(run: Analysed, table: pd.DataFrame) -> Answer | None:
+    """Of the diagnostic launches, whose ranks have NCCL's log."""
+    channels: dict[str, int] = {}
+    for look in (look for launch in run.document.begun(Diagnosis).launches for look in launch.looks):
+        for name, count in look.nccl.transports.items():
+            channels[name] = channels.get(name, 0) + count
+    if not channels:
+        return None
+    text = f"By {listed([f'{name} ({count} channels)' for name, count in channels.items()])}, as its own log says."
+    if any(name.startswith("NET/Socket") for name in channels):
+        text += " NET/Socket is TCP: where the hosts have InfiniBand or RoCE, NCCL does not see it"
+        text += " (on Kubernetes: bench submit --rdma)."
+    return "Which way do the ranks exchange?", text
+
+
+def one_gpu(run: Analysed, table: pd.DataFrame) -> Answer | None:
+    """Whether several replicas train what one process with the whole batch does, by the verdicts on numerics."""
+    several = run.parity[(run.parity["replicas"] > 1) & run.parity["verdict"].notna()]
+    if several.empty:
+        return None
+    names = by_scenario(several).groupby("verdict", sort=False)["scenario"].agg(list).to_dict()
+    said = [f"{listed(names[verdict])}: {verdict}" for verdict in PARITIES if verdict in names]
+    true = set(names) <= {"same", "within half precision"}
+    opening = "Yes, it trains the same model" if true else "Not of every scenario"
+    return "Is the result of several replicas that of one?", (
+        f"{opening}. Compared with one process that has the whole batch: {'; '.join(said)}."
+    )
+
+
+def shards(run: Analysed, table: pd.DataFrame) -> Answer | None:
+    peaks = dict(zip(table["scenario"], table["peak_pid_mib"], strict=True))
+    sharded = [name for name in ("fsdp2", "fsdp2_no_reshard", "zero1") if pd.notna(peaks.get(name))]
+    if not sharded or pd.isna(peaks.get("ddp")):
+        return None
+    said = [f"{name} {peaks[name]:,.0f} MiB ({100 * (peaks[name] / peaks['ddp'] - 1):+.0f} %)" for name in sharded]
+    text = f"The largest process of ddp peaks at {peaks['ddp']:,.0f} MiB; of {listed(said)}."
+    if run.document.workload.device == "cpu":
+        text += " On the CPU that includes torch itself and buffers of gloo, so it says little about GPUs."
+    return "Do shards take less memory than DDP?", text
+
+
+def hang(run: Analysed, table: pd.DataFrame) -> Answer | None:
+    """Which rank a launch waited for, and where that rank was."""
+    hung = [launch for launch in run.document.launches if launch.status == "timeout"]
+    if not hung:
+        return None
+    said = []
+    for launch in hung:
+        failure = launch.failure or Failure()
+        at = "" if failure.phase is None else f" in phase {failure.phase}, step {failure.step}"
+        where = "" if failure.where is None else f", at {failure.where}"
+        said.append(f"launch {launch.launch} of {launch.scenario}: rank {failure.rank} made no progress{at}{where}")
+    return "Why did it hang?", f"{'; '.join(said)}. The other ranks wait for that one in their next exchange."
+
+
+def same_weights(run: Analysed, table: pd.DataFrame) -> Answer | None:
+    """How the replicas come to hold the same weights, shown by the checksums of every rank."""
+    shared = [
+        launch for launch in run.document.good if launch.processes > 1 and launch.checks.final_weights_alike is not None
+    ]
+    if not shared:
+        return None
+    question = "How do the replicas come to hold the same weights?"
+    alike = [launch for launch in shared if launch.checks.final_weights_alike]
+    started = [launch for launch in shared if launch.checks.initial_weights_alike]
+    names = list(dict.fromkeys(launch.scenario for launch in alike))
+    text = (
+        f"They start from the same weights ({len(started)} of {len(shared)} launches: equal SHA-256 of all parameters "
+        "of every rank before the first step), and every step adds the same to them."
+    )
+    known = run.parity[run.parity["gradient_alone"].notna() & run.parity["gradient_error"].notna()]
+    if len(known):
+        (row, *_) = known.to_dict("records")
+        text += (
+            f" By itself the gradient of one replica is {100 * row['gradient_alone']:.0f} % away from the average; "
+            f"after the all-reduce that of every rank of {row['scenario']} is at most {row['gradient_error']:.1g} away "
+            "from what one process computes that has the whole batch."
+        )
+    if alike:
+        checksum = (alike[0].ranks[0].final_sha256 or "")[:12]
+        text += (
+            f" After the last step all ranks hold the same parameters, bit for bit, in {len(alike)} of {len(shared)} "
+            f"launches ({listed(names)}; SHA-256 {checksum}… on every rank of launch {alike[0].launch})."
+        )
+    lost = list(dict.fromkeys(launch.scenario for launch in shared if launch not in alike))
+    if lost:
+        text += f" In {listed(lost)} they do not: the ranks train different models."
+    return question, text
+
+
+def memory(run: Analysed, table: pd.DataFrame) -> Answer | None:
+    peaks = peak_by_process(ok_rows(run.document, run.memory))
+    if peaks.empty:
+        return None
+    question = "Which uses the most memory?"
+    measured = table[table["peak_total_mib"].notna()].sort_values("peak_total_mib")
+    mib = {row["scenario"]: f"({row['peak_total_mib']:,.0f} MiB)" for row in measured.to_dict("records")}
+    if not mib:
+        parts = ["What all processes hold together is not known of any scenario."]
+    elif len(mib) == 1:
+        parts = [f"{one} is the only scenario with a known peak of all processes together {mib[one]}." for one in mib]
+    else:
+        least, *_, most = mib
+        text = f"{most} has the highest peak of all processes together {mib[most]}, {least} the lowest {mib[least]}."
+        parts = [text]
+    indices = {gpu.uuid: gpu.index for gpu in run.document.machine.gpus}
+    for scenario in [name for name in ("dp", "ddp") if name in set(peaks["scenario"])]:
+        own = peaks[peaks["scenario"] == scenario]
+        first = own[own["launch"] == own["launch"].min()]
+        held = first.groupby(["rank", "pid", "device"], observed=True)["peak_mib"].max()
+        mine = held.reset_index().assign(index=lambda rows: rows["device"].map(indices))
+        parts.append(_holders(scenario, mine.sort_values(["index", "rank"]).to_dict("records")))
+    return question, " ".join(parts)
+
+
+def _holders(scenario: str, held: list[Row]) -> str:
+    """Who holds how much where in one launch, and how unevenly if one process is on several GPUs."""
+    processes = len({row["pid"] for row in held})
+    kind = "one process" if processes == 1 else f"{processes} processes"
+    where: list[str] = ["" if pd.isna(row["index"]) else f" on GPU {row['index']:.0f}" for row in held]
+    amounts = [f"{row['peak_mib']:,.0f} MiB{place}" for row, place in zip(held, where, strict=True)]
+    text = f"{scenario}: {kind}, {listed(amounts)}."
+    most, least = (choose(held, key=lambda row: row["peak_mib"]) for choose in (max, min))
+    if processes > 1 or most["peak_mib"] <= 1.01 * least["peak_mib"] or least["peak_mib"] <= 0:
+        return text
+    more = most["peak_mib"] / least["peak_mib"]
+    return f"{text} Its peak{where[held.index(most)]} is {more:.2f} times that{where[held.index(least)]}."
+
+
+def _effective(run: Run, scenario: str) -> Effective:
+    return next(launch.effective for launch in run.document.good if launch.scenario == scenario and launch.effective)

@@ -1,0 +1,141 @@
+"""How something scales, in sentences: the answer, what is lost on what, and how far predictions can be trusted."""
+
+from collections.abc import Sequence
+
+from bench.analyse import each
+from bench.analyse.analysed import Analysed
+from bench.analyse.intervals import Ratio
+from bench.analyse.predicted import largest_error, why_not
+from bench.analyse.scaling import STRONG, WEAK, Scaled, foreseen, scaled
+from bench.core.text import listed
+from bench.runs.experiments import Scaling
+
+WORDS = {
+    "communication": "communication",
+    "skew": "waiting for the slowest rank",
+    "input": "waiting for data",
+    "computation": "slower computation",
+}
+LEAST_SHARE = 0.02
+"""What is less is not named."""
+APART = 0.15
+"""How much longer or shorter than measured steps those of a diagnostic launch may be before that is worth a word."""
+
+
+def answer(run: Analysed) -> list[str]:
+    """What is left of all devices' speed, in a line for each curve."""
+    scaling, said = run.document.of(Scaling), []
+    assert scaling is not None
+    if scaling.by_itself:
+        return [slow_devices(run)]
+    points, name = scaled(run), run.document.request.scenarios[0]
+    for mode in scaling.modes:
+        last = [one for one in points if one.mode == mode][-1]
+        work = "the same batch on each" if mode == WEAK else f"the same batch of {last.global_batch} in all"
+        if last.efficiency.value is None:
+            said.append(f"{mode.title()} scaling of {name}: unknown ({last.failed or 'it was not measured'}).")
+        else:
+            rate = _share(last.efficiency)
+            said.append(f"{mode.title()} scaling of {name}: {rate} efficient on {last.count} devices, {work}.")
+    return said
+
+
+def slow_devices(run: Analysed) -> str:
+    """Which devices are slow, and the threshold for that."""
+    scan = each.scan_of(run)
+    if scan.bound is None:
+        return "Whether a device is slow is unknown: too few launches ended well."
+    bound = f"more than {100 * scan.bound:.1f} % slower than the median"
+    if not scan.slow:
+        slowest = max(scan.slower, key=lambda name: scan.slower[name])
+        return f"No device is slow: none is {bound} ({slowest}, the slowest, {100 * scan.slower[slowest]:.1f} %)."
+    named = listed([f"{name} ({100 * scan.slower[name]:.1f} % slower)" for name in scan.slow])
+    verb = "is" if len(scan.slow) == 1 else "are"
+    return f"{named} {verb} slow: among equal devices, one is {bound} in only 5 of 100 scans."
+
+
+def _share(ratio: Ratio) -> str:
+    value = f"{100 * (ratio.value or 0.0):.0f} %"
+    return (
+        value
+        if ratio.low is None or ratio.high is None
+        else f"{value} ({100 * ratio.low:.0f} to {100 * ratio.high:.0f} %)"
+    )
+
+
+def sentences(run: Analysed) -> list[str]:
+    """What the largest number of devices loses, and on what; what the machine has to do with it."""
+    scaling, said = run.document.of(Scaling), []
+    if scaling is None or scaling.by_itself:
+        return []
+    for mode in scaling.modes:
+        last = [one for one in scaled(run) if one.mode == mode][-1]
+        loss = last.loss
+        if last.count == 1 or loss.total_ms is None:
+            continue
+        if loss.total_ms <= 0.0 or (last.efficiency.high or 0.0) >= 1.0:
+            said.append(f"{mode.title()}: what a step on {last.count} devices loses is not distinguishable from 0.")
+            continue
+        if loss.reason is not None:
+            said.append(f"{mode.title()}: why a step loses {loss.total_ms:,.1f} ms is unknown: {loss.reason}.")
+            continue
+        named = [f"{100 * share:.0f} % {WORDS[name]}" for name, share in loss.shares.items() if share >= LEAST_SHARE]
+        if named:
+            lost = f"a step on {last.count} devices loses {loss.total_ms:,.1f} ms"
+            said.append(f"{mode.title()}: {lost}: {', '.join(named)}.{_doubt(last)}")
+    cores, on_host = run.document.machine.cores_usable, max(scaling.counts) // max(1, len(run.document.hosts))
+    if run.document.workload.device == "cpu" and on_host > 1:
+        share = (
+            f"{on_host} ranks share {cores} cores" if cores and on_host > cores else "The ranks share caches and memory"
+        )
+        where = " of a host" if len(run.document.hosts) > 1 else ""
+        said.append(f"{share}{where}, so computation slows down too, as it would not on devices of their own.")
+    return said
+
+
+def about_predictions(run: Analysed, predict: Sequence[int] = (), what_if_mbit: float | None = None) -> list[str]:
+    """How far to trust the predictions, or why there are none."""
+    scaling = run.document.of(Scaling)
+    if scaling is None or scaling.by_itself:
+        return []
+    why = why_not(scaling)
+    if why is not None:
+        return [f"Nothing is predicted: {why}."]
+    checks, asked = foreseen(run, predict, what_if_mbit)
+    error, said = largest_error(checks), []
+    if error is None:
+        said.append("The predictions were checked with no measured number of devices.")
+    else:
+        checked = [one for one in checks if one.error is not None]
+        several = listed([f"{one.count} ({one.mode}, {100 * (one.error or 0.0):+.0f} %)" for one in checked])
+        how = "left out of" if all(one.left_out for one in checked) else "which is also in"
+        said.append(
+            f"Checked on {several} devices, {how} the fit of all-reduces: off by {100 * error:.0f} % at most. No "
+            "measured step is in a prediction."
+        )
+    wanted = tuple(predict or scaling.to_predict) if STRONG in scaling.modes else ()
+    missing = [f"{count:,}" for count in wanted if (STRONG, count) not in {(one.mode, one.count) for one in asked}]
+    if missing:
+        whole = max(scaling.counts) * scaling.batch_per_rank
+        why = f"their share of the batch of {whole:,} was not computed, or is not a whole number"
+        said.append(f"Strong scaling on {listed(missing)} devices is not predicted: {why}.")
+    for why in dict.fromkeys(one.why_not for one in asked if one.why_not):
+        many = listed([f"{count:,}" for count in sorted({one.count for one in asked if one.why_not == why})])
+        said.append(f"{many} devices are {why}. --what-if bandwidth=100Gbit assumes a ring on such a link instead.")
+    asked = [one for one in asked if one.why_not is None]
+    farthest = max(asked, key=lambda one: one.beyond, default=None)
+    if farthest is not None and farthest.beyond > 1.0:
+        said.append(
+            f"{farthest.count:,} devices are {farthest.beyond:,.4g} times beyond what was measured; a prediction takes "
+            "every device and link to be as fast as those measured, and no rank to wait for a slower one."
+        )
+    return said
+
+
+def _doubt(one: Scaled) -> str:
+    """Where the launch that the parts come from was not like those that were measured."""
+    rest, step = one.loss.rest_ms, one.step.value
+    if rest is None or step is None or abs(rest) <= APART * step:
+        return ""
+    how = "longer" if rest < 0 else "shorter"
+    return f" Low confidence: the diagnostic launch had {100 * abs(rest) / step:.0f} % {how} steps."

@@ -1,0 +1,117 @@
+"""What a rank builds for its job, and what it reports by."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from bench.core.errors import BenchError
+from bench.core.records import Job
+from bench.seams import discover
+from bench.seams.strategy import APEX_MODULES, Strategy
+from bench.worker import (
+    apex,
+    data,
+    effective,
+    live,
+    workload,
+)
+from bench.worker.session import Parts, Session
+
+Report = Callable[..., Callable[[int], None]]
+"""``report(phase, done, of)``: a phase begins after ``done`` steps of ``of``. Returns what is called with each step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Who a rank is, from the standard environment variables."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> "Identity":
+        return cls(
+            rank=int(environment["RANK"]),
+            local_rank=int(environment["LOCAL_RANK"]),
+            world_size=int(environment["WORLD_SIZE"]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What this rank builds: the parts, and the strategy with the module that defines it."""
+
+    parts: Parts
+    strategy: Strategy
+    module: ModuleType
+    probe_seed: int | None = None
+
+    @classmethod
+    def of(cls, job: Job, me: Identity, device: torch.device) -> "Plan":
+        strategy, module = discover.load_strategy(job.strategy, job.strategy_file)
+        amp, implementation, problem = apex.implementations(
+            strategy,
+            precision=job.precision,
+            impl=job.impl,
+            cuda=device.type == "cuda",
+            problems=_apex_problems(job, device),
+            half=job.half,
+            switches=[one.name for one in job.switches],
+        )
+        if problem is not None:
+            raise BenchError(problem)
+        if "apex" in (amp, implementation):
+            apex.add_to_path(job.apex_path)
+        parts = Parts(
+            job=replace(job, probe_seed=None),  # the scenario is not to know what it will be asked
+            rank=me.rank,
+            local_rank=me.local_rank,
+            world_size=me.world_size,
+            device=device,
+            implementation=implementation,
+            amp=amp,
+        )
+        return cls(parts=parts, strategy=strategy, module=module, probe_seed=job.probe_seed)
+
+    def load(self) -> Callable[[], data.Batch]:
+        """What gives the batches of this process: the parts of the replicas that it trains."""
+        job = self.parts.job
+        return data.feeds(job.workload, job.replicas, [job.parts_of(self.parts.rank)], self.parts.device)
+
+    def build(self) -> Session:
+        session = self.module.build(self.parts, **self.parts.job.options)
+        if not isinstance(session, Session):
+            what = f"build(parts) of {self.parts.job.strategy_file} returned {type(session).__name__}"
+            raise TypeError(f"{what}; return a Session, such as parts.session(wrap=...)")
+        return session
+
+    def what_ran(self, session: Session, watch: live.TypeWatch) -> dict[str, Any]:
+        """Read off the live objects. Raises :class:`BenchError` where the scenario says something else."""
+        ran = effective.read(session, self.strategy, watch)
+        job = self.parts.job
+        if job.ranks[self.parts.rank].role == "server":
+            return ran  # which computes nothing
+        wrong = effective.contradictions(
+            ran,
+            precision=job.precision,
+            half=job.half,
+            strategy=self.strategy,
+            implementation=self.parts.implementation,
+        )
+        wrong += workload.contradictions(job.workload, ran["optimizer_settings"])
+        wrong += session.around.off_schedule(session.steps)
+        if wrong:
+            raise BenchError("what ran is not what the scenario says: " + "; ".join(wrong))
+        return ran
+
+
+def _apex_problems(job: Job, device: torch.device) -> dict[str, str | None]:
+    """What the worker host found; under a foreign launcher this rank looks itself, on a GPU, where it matters."""
+    if job.apex_problems is not None:
+        return job.apex_problems
+    problems: dict[str, str | None] = dict.fromkeys(APEX_MODULES)
+    return problems if device.type == "cpu" else apex.probe(job.apex_path)["problems"]

@@ -1,0 +1,67 @@
+"""bf16 by way of fp32, for CPUs without instructions for it: the same numbers up to rounding, in the same types."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from conftest import one_host, request_for
+from torch import Tensor, nn
+
+from bench.experiments.plan import launches
+from bench.seams import switching
+from bench.worker import cpu
+
+
+def gradients(half: bool) -> tuple[dict[str, Tensor], set[torch.dtype]]:
+    """Of a small model, and the types that its layers return."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.Flatten(), nn.Linear(8 * 16, 5))
+    inputs, seen = torch.randn(4, 3, 8, 8), set[torch.dtype]()
+    for layer in model:
+        layer.register_forward_hook(lambda _layer, _inputs, output: seen.add(output.dtype))
+    if half:
+        model, inputs = model.bfloat16(), inputs.bfloat16()
+    model(inputs).float().square().mean().backward()
+    return {name: one.grad for name, one in model.named_parameters() if one.grad is not None}, seen
+
+
+def test_gradients_are_those_of_bf16_up_to_rounding() -> None:
+    exact, _ = gradients(half=False)
+    with cpu.ByFp32():
+        ours, types = gradients(half=True)
+    assert types == {torch.bfloat16} == {one.dtype for one in ours.values()} and cpu.ByFp32.used
+    native, _ = gradients(half=True)
+    for name, one in exact.items():
+        off, usual = ((made[name].float() - one).norm() / one.norm() for made in (ours, native))
+        assert 0 < off < 0.08 and usual < 0.08, name
+
+
+def test_attention_and_matrix_products() -> None:
+    query = torch.randn(2, 2, 8, 16, dtype=torch.bfloat16, requires_grad=True)
+    with cpu.ByFp32():
+        made = nn.functional.scaled_dot_product_attention(query, query, query) @ query.transpose(-1, -2)
+        made.float().sum().backward()
+    native = nn.functional.scaled_dot_product_attention(query, query, query) @ query.transpose(-1, -2)
+    assert made.dtype == torch.bfloat16 and query.grad is not None and query.grad.dtype == torch.bfloat16
+    assert torch.allclose(made.float(), native.float(), rtol=0.03, atol=0.05)
+
+
+@pytest.mark.parametrize(
+    ("scenario", "instructions", "taken"),
+    [
+        ("ddp_o1", False, True),
+        ("ddp_o1", True, False),
+        ("ddp_o1", None, False),
+        ("ddp", False, False),
+        ("ddp_o1+compile", False, False),
+    ],
+)
+def test_where_it_is_taken(
+    scenario: str, instructions: bool | None, taken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu, "bf16_instructions", lambda: instructions)
+    found = switching.scenario(scenario)
+    (planned,) = launches(request_for((found,)), (found,), one_host(2))
+    assert isinstance(cpu.by_fp32(planned.job), cpu.ByFp32) == taken
+    on_gpu = replace(planned.job, workload=replace(planned.job.workload, device="cuda"))
+    assert not isinstance(cpu.by_fp32(on_gpu), cpu.ByFp32)
