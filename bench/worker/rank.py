@@ -23,7 +23,7 @@ import torch.distributed as dist
 from bench.core.channel import Channel, forks_die_with_parent
 from bench.core.errors import BenchError
 from bench.core.records import Job, Placement
-from bench.seams import discover
+from bench.seams.discover import STRATEGY
 from bench.seams.execute import line_in
 from bench.worker import (
     cpu,
@@ -287,7 +287,7 @@ def _about(error: BaseException, job: Job, me: Identity, where: str = "") -> dic
     """What is reported of an error; of one for want of memory also whose it was, and how much was held."""
     kind, collateral = kind_of(error), _is_collateral(error)
     own = [job.workload.file] if job.workload.sha256 is not None else []
-    own += [job.strategy_file] if os.path.dirname(job.strategy_file) != discover.STRATEGY.folder else []
+    own += [job.strategy_file] if os.path.dirname(job.strategy_file) != STRATEGY.folder else []
     for file in () if isinstance(error, BenchError) or collateral else own:
         if (line := line_in(file, error)) is not None:
             where += f"{file}:{line}: "
