@@ -80,6 +80,7 @@ class Wanted:
     launches: int = 1
     wait: bool = False
     force: bool = False
+    record_command: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -551,7 +552,8 @@ def _document(
     scenario = wanted.scenario or name_of(first.ran)
     script = first.about["script"]
     there = script is not None and os.path.isfile(script)
-    command = redact.command_line(wanted.command)
+    whole = (redact.RECORD,) if wanted.record_command else ()
+    command = redact.command_line((*whole, "--", *wanted.command))[len(whole) + 1 :]
     kind = first.ran["device"]["type"]
     python, executable = first.about["python"]
     attached = stored.Attached(
