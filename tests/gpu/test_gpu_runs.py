@@ -16,6 +16,7 @@ from bench.runs.experiments import Diagnosis
 from bench.runs.reader import Run
 from bench.seams import discover
 from bench.sites.local import WorkerHost
+from bench.worker.bandwidth import SIZES
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
 
@@ -86,3 +87,14 @@ def test_the_parts_of_dataparallel_on_two_gpus(cuda_host: WorkerHost, tmp_path: 
     (row,) = data_parallel(run.diagnostics).to_dict("records")
     assert all(row[f"{part}_ms"] > 0 for part in ("scatter", "replicate", "parallel_apply", "gather"))
     assert row["parallel_apply_ms"] > row["gather_ms"], "computing takes longer than handing a few numbers over"
+
+
+@measures_a_gpu
+def test_nccl_names_its_algorithm_for_each_size(cuda_host: WorkerHost, tmp_path: Path, gpus: tuple[str, ...]) -> None:
+    if len(gpus) < 2:
+        pytest.skip("needs two GPUs: one has nobody to exchange with")
+    run = whole_run(cuda_host, tmp_path, ("ddp",), gpus[:2], diagnose=True, parity=False)
+    (launch,) = run.document.begun(Diagnosis).launches
+    path = launch.looks[0].nccl
+    sizes = [size for name, of in path.algorithms.items() if name.startswith("AllReduce ") for size in of]
+    assert path.transports and min(sizes) <= SIZES[0] and max(sizes) >= SIZES[-1], path.reason
