@@ -46,7 +46,7 @@ class Effective:
 
     ``label``: what the strategy is called. ``*_dtypes``: elements by type. ``backend_class``: whose NCCL it is, which
     torch 2.15 has two of. ``apex_kernels`` and ``bf16_instructions`` are null where they do not apply.
-    ``bf16_by_fp32``: whether bf16 was computed in fp32 and rounded (:class:`bench.worker.cpu.ByFp32`).
+    ``bf16_by_fp32``: whether bf16 was computed in fp32 and rounded (:class:`bench.worker.by_fp32.ByFp32`).
     """
 
     model: str | None

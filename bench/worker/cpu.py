@@ -1,19 +1,6 @@
-"""How this CPU computes in bf16: with its instructions, or by way of fp32."""
-
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+"""What this CPU can compute fast."""
 
 import torch
-from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-
-from bench.core.records import Job
-
-PRODUCTS = (
-    *("convolution", "convolution_backward", "mm", "addmm", "bmm", "baddbmm"),
-    *("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention_for_cpu_backward"),
-)
 
 
 def bf16_instructions() -> bool | None:
@@ -24,39 +11,3 @@ def bf16_instructions() -> bool | None:
         return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
     except (AttributeError, RuntimeError):
         return None
-
-
-class ByFp32(TorchDispatchMode):
-    """Within this context what adds up products of bf16 does so in fp32 and rounds the result to bf16, forward and
-    backward: what instructions for bf16 do. All else stays as it is, so memory and what ranks exchange are those of
-    bf16. ``used``: whether anything was computed so in this process.
-    """
-
-    used = False
-
-    def __init__(self) -> None:
-        super().__init__()
-        known = (getattr(torch.ops.aten, name, None) for name in PRODUCTS)
-        self.products = {one.default for one in known if one is not None}
-
-    def __torch_dispatch__(
-        self, operator: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        call: Callable[..., Any] = lambda *given: operator(*given, **(kwargs or {}))  # noqa: E731
-        if operator not in self.products or args[0].dtype is not torch.bfloat16:
-            return call(*args)
-        ByFp32.used = True
-        made = call(*(_cast(one, torch.bfloat16, torch.float32) for one in args))
-        narrow = [_cast(one, torch.float32, torch.bfloat16) for one in (made if isinstance(made, tuple) else (made,))]
-        return tuple(narrow) if isinstance(made, tuple) else narrow[0]
-
-
-def _cast(value: Any, given: torch.dtype, wanted: torch.dtype) -> Any:
-    return value.to(wanted) if isinstance(value, Tensor) and value.dtype is given else value
-
-
-def by_fp32(job: Job) -> AbstractContextManager[ByFp32 | None]:
-    """:class:`ByFp32` for a launch in half on a CPU without instructions for it. Compiled graphs take no such mode."""
-    half = job.workload.device == "cpu" and job.precision != "O0" and job.half == "bf16"
-    compiled = any(one.name == "compile" for one in job.switches)
-    return ByFp32() if half and not compiled and bf16_instructions() is False else nullcontext()

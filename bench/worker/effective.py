@@ -13,7 +13,7 @@ from bench.core.dtypes import HALVES
 from bench.core.records import SwitchOn
 from bench.seams.strategy import Strategy
 from bench.seams.switching import load_switch
-from bench.worker import cpu, workload
+from bench.worker import by_fp32, cpu, workload
 from bench.worker.live import (
     TypeWatch,
     class_name,
@@ -56,7 +56,7 @@ def read(session: Session, strategy: Strategy, watch: TypeWatch) -> dict[str, An
         "tf32": tf32(session.parts.device) if cuda else None,
         "cudnn_benchmark": torch.backends.cudnn.benchmark if cuda else None,
         "bf16_instructions": None if cuda else cpu.bf16_instructions(),
-        "bf16_by_fp32": cpu.ByFp32.used,
+        "bf16_by_fp32": by_fp32.ByFp32.used,
         "threads": torch.get_num_threads(),
         "affinity": len(os.sched_getaffinity(0)),
         "bound_cores": session.bound_cores,

@@ -26,7 +26,7 @@ from bench.core.records import Job, Placement
 from bench.seams.discover import STRATEGY
 from bench.seams.execute import line_in
 from bench.worker import (
-    cpu,
+    by_fp32,
     exchanges,
     fingerprint,
     live,
@@ -116,7 +116,7 @@ def _train(job: Job, me: Identity, tell: Any, born_ns: int) -> dict[str, Any]:
         tell("phase", phase=phase)
         return lambda step: tell("step", step=done + step, of=of)
 
-    with cpu.by_fp32(job):
+    with by_fp32.by_fp32(job):
         result = _measure(plan, report, born_ns) if purpose is None else purpose.perform(plan, report)
     leave()
     if nccl:

@@ -167,6 +167,7 @@ class Session:
         ranks. The last step's gradients are dropped only now, so that they can be read after the last step.
         """
         self.amp.zero_grad()
+        self._captured = []
         if self._serve is not None:
             return self._serve()
         for change in self._batch:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from bench.experiments.plan import launches
 from bench.seams import switching
-from bench.worker import cpu
+from bench.worker import by_fp32
 
 
 def gradients(half: bool) -> tuple[dict[str, Tensor], set[torch.dtype]]:
@@ -27,9 +27,9 @@ def gradients(half: bool) -> tuple[dict[str, Tensor], set[torch.dtype]]:
 
 def test_gradients_are_those_of_bf16_up_to_rounding() -> None:
     exact, _ = gradients(half=False)
-    with cpu.ByFp32():
+    with by_fp32.ByFp32():
         ours, types = gradients(half=True)
-    assert types == {torch.bfloat16} == {one.dtype for one in ours.values()} and cpu.ByFp32.used
+    assert types == {torch.bfloat16} == {one.dtype for one in ours.values()} and by_fp32.ByFp32.used
     native, _ = gradients(half=True)
     for name, one in exact.items():
         off, usual = ((made[name].float() - one).norm() / one.norm() for made in (ours, native))
@@ -38,7 +38,7 @@ def test_gradients_are_those_of_bf16_up_to_rounding() -> None:
 
 def test_attention_and_matrix_products() -> None:
     query = torch.randn(2, 2, 8, 16, dtype=torch.bfloat16, requires_grad=True)
-    with cpu.ByFp32():
+    with by_fp32.ByFp32():
         made = nn.functional.scaled_dot_product_attention(query, query, query) @ query.transpose(-1, -2)
         made.float().sum().backward()
     native = nn.functional.scaled_dot_product_attention(query, query, query) @ query.transpose(-1, -2)
@@ -59,9 +59,9 @@ def test_attention_and_matrix_products() -> None:
 def test_where_it_is_taken(
     scenario: str, instructions: bool | None, taken: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cpu, "bf16_instructions", lambda: instructions)
+    monkeypatch.setattr(by_fp32, "bf16_instructions", lambda: instructions)
     found = switching.scenario(scenario)
     (planned,) = launches(request_for((found,)), (found,), one_host(2))
-    assert isinstance(cpu.by_fp32(planned.job), cpu.ByFp32) == taken
+    assert isinstance(by_fp32.by_fp32(planned.job), by_fp32.ByFp32) == taken
     on_gpu = replace(planned.job, workload=replace(planned.job.workload, device="cuda"))
-    assert not isinstance(cpu.by_fp32(on_gpu), cpu.ByFp32)
+    assert not isinstance(by_fp32.by_fp32(on_gpu), by_fp32.ByFp32)

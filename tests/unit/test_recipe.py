@@ -297,7 +297,6 @@ def test_every_switch_has_a_recipe_or_none_on_purpose() -> None:
 
 
 IMPORTED = {
-    "kind": "csv",
     "file": "times.csv",
     "sha256": "0" * 64,
     "utc": "2026-01-02T03:04:05Z",
