@@ -4,35 +4,29 @@
     python3 benchmarks/gpu_acceptance.py --out acceptance                   (again: goes on where it stopped)
     python3 benchmarks/gpu_acceptance.py --out acceptance --apex ~/apex-25.05
     python3 benchmarks/gpu_acceptance.py --out acceptance --items tune      (this, even if it was done)
-    python3 benchmarks/gpu_acceptance.py --reference acceptance
 
 From a plain checkout, with this machine's own Python and torch. Three calls of ten minutes are the half hour that shows
-the most: (1) ``doctor``, the step against a hand-written script, and the ten scenarios with their reference; (2) the
-tests for a GPU; (3) one run of every other strategy and switch, a recipe of it, ``attach`` on that, a checkpoint, gpt
-with AdamW and a search. Repeated launches, for intervals, come after that: what is broken shows before what is noisy. A
-call goes down the list as far as ``--budget`` lasts. ``--out`` remembers what is done, so the same command goes on, on
-another machine with the same GPU, too. The page is written again after every item.
+the most; a call goes down the list of :attr:`Acceptance.items` as far as ``--budget`` lasts. ``--out`` remembers what
+is done, so the same command goes on, on another machine with the same GPU, too.
 
-``--out`` holds ``acceptance.md`` (every check with its figure, bound and verdict), ``acceptance.json``, sealed run
-folders under ``runs/``, and what each item printed under ``items/``. ``--reference DIR`` puts page and runs under
-``results/reference/<gpu>-<date>/``, to be committed. ``--rehearse`` runs the machinery on the CPU with tiny sizes.
+``--out`` holds ``acceptance.md`` (every check with its figure, bound and verdict; written again after every item),
+``acceptance.json``, sealed run folders under ``runs/``, and what each item printed under ``items/``. What is to be kept
+as evidence goes to ``results/reference/<gpu>-<date>/``. ``--rehearse`` runs the machinery on the CPU with tiny sizes.
 
 Exit codes: 0 all passed; 1 a check failed; 2 the request is wrong; 11 noise hid what was looked for; 12 something
 is left for another call or cannot be done (no GPU, too little memory); 130 interrupted.
 """
 
 import argparse
-import glob
 import json
 import os
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -44,12 +38,11 @@ from acceptance import FAILED, FIGURE, NOT_DONE, NOT_HERE, PASSED, Check, Eviden
 
 from bench import machine
 from bench.core.channel import die_with_parent
-from bench.core.errors import INTERRUPTED, OK, BenchError, RequestError
+from bench.core.errors import INTERRUPTED, BenchError, RequestError
 from bench.core.records import Gpu
-from bench.machine import foreign, nvml, redact
+from bench.machine import foreign, redact
 from bench.machine.lock import acquire
 from bench.runs.files import check_writable
-from bench.runs.names import find
 from bench.seams.discover import DEFAULT, names
 from bench.verbs.options import WrongOption, check_apex, span, whole_number
 from bench.verbs.sets import switched
@@ -155,7 +148,6 @@ class Acceptance:
     obstacle: str | None = None
     about: dict[str, str] = field(default_factory=dict)
     done: dict[str, dict[str, Any]] = field(default_factory=dict)
-    modes: Sequence[str | None] = ()
     clock: Callable[[], float] = time.monotonic
     began_s: float = 0.0
 
@@ -167,10 +159,10 @@ class Acceptance:
         several = len(self.gpus) > 1
         counts = ",".join(str(number) for number in (1, 2, 4, 8, 16) if number <= len(self.gpus))
         ten = [*DEFAULT, *(["ddp_untuned"] if several else [])]
-        script, more = self.path("recipe.py"), self.found("more").get("path", "")
+        script, more = self.path("recipe.py"), self.found("more")
         ranks = len(self.gpus) or 2
         train = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), script, "--steps", "20"]
-        unmade = None if more else "there is no run of the other strategies yet"
+        unmade = None if more.get("complete") else "the run of the other strategies is not complete"
         doctor = ["-m", "bench", "doctor", "--json", *self.apex, *(["--bandwidth"] if several else [])]
         made = [
             Item("doctor", "bench doctor", 12.0, doctor, self.doctor),
@@ -184,7 +176,7 @@ class Acceptance:
                 60.0,
                 train,
                 partial(self.passes, "recipe"),
-                first=["-m", "bench", "recipe", more, "--scenario", "fsdp2", "--out", script],
+                first=["-m", "bench", "recipe", more.get("path", ""), "--scenario", "fsdp2", "--out", script],
                 missing=unmade,
             ),
             self.verb("attach", "attach on that recipe", 60.0, unmade, "--json", "--", sys.executable, *train),
@@ -210,7 +202,13 @@ class Acceptance:
             Item("instruments", "what instruments and sampler cost a step", 90.0, instruments, self.judged_instruments),
             self.handwritten("ddp_o1"),
             self.run("apex", "real apex", APEX, "--impl", "apex", *self.apex, missing=self.no_apex),
-            Item("batch", "the largest batch", 200.0, self.bench_run(["ddp", "ddp_o2"], *search), self.largest),
+            Item(
+                "batch",
+                "the largest batch",
+                200.0,
+                self.bench_run(["ddp", "ddp_o2"], *search),
+                partial(self.passes, "batch"),
+            ),
         ]
 
     @property
@@ -234,20 +232,14 @@ class Acceptance:
         missing: str | None = None,
     ) -> Item:
         """One launch of each. A run that is ended is resumed, so it may begin in any time that is left."""
-        steps = [] if "--iters" in words or self.on_gpu else ["--iters", "4"]
-        command = self.bench_run(scenarios, *steps, *words, *self.quick, sizes=sizes)
+        few = [] if self.on_gpu else ["--warmup", "1", *([] if "--iters" in words else ["--iters", "4"])]
+        command = self.bench_run(scenarios, *few, *words, sizes=sizes)
         return Item(name, why, 60.0, command, partial(self.judged_run, name), missing=missing)
 
-    @property
-    def quick(self) -> list[str]:
-        return [] if self.on_gpu else ["--warmup", "1"]
-
     def standard(self, full: str, half: str) -> Item:
-        name, why = f"standard_{full}_{half}", f"{full} and {half} with --profile standard"
         words = ["--profile", "standard", "--no-diagnose", "--no-parity", *NATIVE]
-        words += [] if self.on_gpu else ["--launches", "2", "--iters", "4", "--warmup", "1"]
-        command = self.bench_run([full, half], *words)
-        return Item(name, why, 60.0, command, partial(self.judged_run, name))
+        words += [] if self.on_gpu else ["--launches", "2"]
+        return self.run(f"standard_{full}_{half}", f"{full} and {half} with --profile standard", [full, half], *words)
 
     def verb(self, name: str, why: str, needs_s: float, missing: str | None, *words: str) -> Item:
         out = ["--out", os.path.join(self.out, "runs", name), *(self.where() if name != "attach" else [])]
@@ -268,8 +260,7 @@ class Acceptance:
     def handwritten(self, scenario: str) -> Item:
         name, why = f"handwritten_{scenario}", f"the step of {scenario} against a hand-written script"
         command = self.compare("against_handwritten.py", scenario, *self.where(first_only=True))
-        judge = partial(self.judged_comparison, name, why)
-        return Item(name, why, 120.0, command, judge, missing=self.no_room_for_two)
+        return Item(name, why, 120.0, command, partial(self.judged_comparison, name, why))
 
     @property
     def on_gpu(self) -> bool:
@@ -289,13 +280,6 @@ class Acceptance:
         return ["--apex", self.options.apex] if self.options.apex else []
 
     # Why something cannot be done here
-
-    @property
-    def no_room_for_two(self) -> str | None:
-        if nvml.EXCLUSIVE not in self.modes:
-            return None
-        several = "allow several processes with 'sudo nvidia-smi -c DEFAULT', or choose another GPU"
-        return f"both are on the GPU at once, and its compute mode is exclusive process; {several}"
 
     @property
     def no_apex(self) -> str | None:
@@ -466,14 +450,12 @@ class Acceptance:
         verdict = FIGURE if problems else PASSED  # what a machine lacks is no fault of bench
         count = f"{len(found)} findings, {len(problems)} of them problems"
         check = Check(part="doctor", what="bench doctor", verdict=verdict, figure=count, why="; ".join(problems))
-        return [check], {"findings": "; ".join(one["finding"] for one in found) or "nothing found"}
+        return [check], {}
 
     def passes(self, name: str, done: Command) -> Judged:
-        """Of a command that is right if it ends well."""
-        verdict = FAILED if done.code else PASSED
-        return [
-            Check(part=name, what=self.item(name).why, verdict=verdict, why=done.last_line if done.code else "")
-        ], {}
+        """Of a command that is right if it ends well; one that was ended says nothing."""
+        why, verdict = (done.last_line, FAILED) if done.code else ("", PASSED)
+        return [Check(part=name, what=self.item(name).why, verdict=verdict, why=why)] * (not done.ended), {}
 
     def judged_run(self, name: str, done: Command) -> Judged:
         """The checks of a run; one that was ended is judged by what it left."""
@@ -510,9 +492,6 @@ class Acceptance:
         checks = acceptance.of_comparison(part, what, done.document)
         return (checks if self.on_gpu else [replace(one, verdict=FIGURE, why="") for one in checks]), {}
 
-    def largest(self, done: Command) -> Judged:
-        return acceptance.of_search(done.document), {}
-
     # The page
 
     def evidence(self) -> Evidence:
@@ -532,21 +511,16 @@ class Acceptance:
                 why = "left for the next call of the same command"
                 checks.append(self.undone(item, why))
         if self.on_gpu and len(self.gpus) == 1 and self.obstacle is None:
-            why = "one GPU was chosen"
+            why = "one GPU was chosen: DDP, apex DDP and DataParallel have nobody to talk to"
             checks.append(Check(part="machine", what="communication between GPUs", verdict=NOT_HERE, why=why))
-        doctor = self.found("doctor")
-        about = dict(self.about)
-        if doctor:
-            about["doctor"] = doctor["findings"]
         return Evidence(
-            about=about,
+            about=self.about,
             checks=checks,
             took={name: one["took_s"] for name, one in self.done.items()},
             rehearsal=self.options.rehearse,
             obstacle=self.obstacle,
             run=self.found("scenarios") or None,
             more_runs=more_runs,
-            replicas=max(1, len(self.gpus)),
         )
 
     def write(self) -> Evidence:
@@ -557,13 +531,6 @@ class Acceptance:
         with open(os.path.join(self.out, "acceptance.json"), "w", encoding="utf-8") as file:
             json.dump(acceptance.document(evidence), file, indent=1, allow_nan=False)
         return evidence
-
-
-def compute_modes(uuids: Sequence[str]) -> list[str | None]:
-    if not uuids:
-        return []
-    with closing(nvml.Nvml()) as session:
-        return [session.details(uuid)["compute_mode"] for uuid in uuids]
 
 
 def salvaged(folder: str) -> dict[str, Any] | None:
@@ -659,35 +626,6 @@ def choose(options: argparse.Namespace) -> tuple[tuple[Gpu, ...], str | None]:
         return chosen, f"{error.option}: {error.problem}; {remedy}"
 
 
-def keep(folder: str) -> int:
-    """Put the page and the run folders of an acceptance on a GPU under ``results/reference/``."""
-    from bench.runs.check import findings
-
-    try:
-        with open(os.path.join(folder, "acceptance.json"), encoding="utf-8") as file:
-            found = json.load(file)
-    except (OSError, ValueError) as error:
-        raise RequestError("--reference", f"{folder} holds no acceptance", "name the --out of one") from error
-    if found["rehearsal"] or found["obstacle"] or not found["run"]:
-        raise RequestError("--reference", f"{folder} is no run on a GPU", "make one on a machine that has one")
-    main = find(found["run"], os.path.join(folder, "runs", "scenarios"))
-    unsound = findings(main)
-    if unsound:
-        raise RequestError("--reference", unsound[0], "make another acceptance")
-    others = (os.path.dirname(file) for file in glob.glob(os.path.join(folder, "runs", "*", "*", "run.json")))
-    kept = {os.path.basename(run): run for run in (main, *(run for run in others if not findings(run)))}
-    name = acceptance.reference_name(found["about"]["GPU"], found["about"]["UTC"][:10])
-    target = os.path.join(paired.ROOT, "results", "reference", name)
-    if os.path.exists(target):
-        raise RequestError("--reference", f"results/reference/{name} is there already", "move it away first")
-    for run_name, run in kept.items():
-        shutil.copytree(run, os.path.join(target, run_name))
-    for file_name in ("acceptance.md", "acceptance.json"):
-        shutil.copy(os.path.join(folder, file_name), target)
-    print(f"results/reference/{name}: commit it with 'git add results/reference/{name}'")
-    return OK
-
-
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """The request. Raises :class:`WrongOption` in one line."""
 
@@ -696,9 +634,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
             raise WrongOption(f"{message.removeprefix('argument ')}; see --help")
 
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--out", metavar="DIR", help="where everything goes: a new folder, or that of earlier calls")
-    what.add_argument("--reference", metavar="DIR", help="keep the acceptance in DIR under results/reference/")
+    where = "where everything goes: a new folder, or that of earlier calls"
+    parser.add_argument("--out", metavar="DIR", required=True, help=where)
     parser.add_argument("--gpus", metavar="0,2", help="by index in PCI order or UUID (default: the first)")
     parser.add_argument("--apex", metavar="PATH", help="a checkout of NVIDIA/apex, tag 25.05: it is measured, too")
     parser.add_argument("--global-batch", type=whole_number, metavar="N", default=128, help="default: 128")
@@ -741,7 +678,6 @@ def accept(options: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what ends it leaves the page, too
     code = None
     try:
-        pack.modes = compute_modes(pack.uuids)
         pack.work()
     except KeyboardInterrupt:
         code = INTERRUPTED
@@ -755,8 +691,7 @@ def accept(options: argparse.Namespace) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     try:
-        options = parse(sys.argv[1:] if arguments is None else arguments)
-        return keep(options.reference) if options.reference else accept(options)
+        return accept(parse(sys.argv[1:] if arguments is None else arguments))
     except BenchError as error:
         print(f"gpu_acceptance: error: {error}", file=sys.stderr)
         return error.exit_code

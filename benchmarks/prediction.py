@@ -243,6 +243,7 @@ def from_speeds(links: dict[tuple[int, int], Link], mbit: int) -> Link:
             others[0][1][place],
             alpha_ms=median(of[place].alpha_ms for _, of in others),
             beta_ms=median(of[place].beta_ms * other for other, of in others) / mbit,
+            pieces=(),
             at_once=(),
         )
         for place in range(min(len(of) for _, of in others))

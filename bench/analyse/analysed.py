@@ -15,7 +15,7 @@ import pandas as pd
 from bench.analyse import devices, validity
 from bench.analyse.comparison import against_fastest
 from bench.analyse.launches import looked_at, ok_rows
-from bench.analyse.memory import peaks
+from bench.analyse.memory import peaks, sampled_late
 from bench.analyse.parity import UNTRUE, by_scenario, parity
 from bench.analyse.recommendation import of_several_replicas, recommendable
 from bench.analyse.steps import per_iteration, per_launch, phases_by_launch, scenarios, summary
@@ -66,7 +66,9 @@ class Analysed(Run):
 
     @cached_property
     def findings(self) -> pd.DataFrame:
-        return findings(self.document, self.figures, self.parity)
+        one_clock = self.document.planned and len(self.document.hosts) < 2
+        late = sampled_late(self.memory, self.iterations) if one_clock else set()
+        return findings(self.document, self.figures, self.parity, late)
 
     @cached_property
     def overview(self) -> pd.DataFrame:

@@ -6,11 +6,21 @@ from typing import Any
 import pandas as pd
 
 from bench.analyse.launches import joined, only
+from bench.runs.check import APART_NS
 from bench.runs.document import RunDocument
+from bench.runs.frames import Iterations
 from bench.runs.launches import LaunchRecord
 
 ALLOCATOR = "torch_allocator"  # the source of torch's own peak, if the driver had none
 LEAST_MEMORY = 0.005  # a process that does the same again differs by this part
+
+
+def sampled_late(memory: pd.DataFrame, steps: Iterations) -> set[int]:
+    """The launches with a rank that was sampled only :data:`APART_NS` before or after their steps, on one clock."""
+    windows = steps.frame.groupby("launch").agg(begin=("begin_ns", "min"), end=("end_ns", "max"))
+    samples = memory.groupby(["launch", "rank"])["t_ns"].agg(first="min", last="max").join(windows, how="inner")
+    late = (samples["begin"] - samples["last"] > APART_NS) | (samples["first"] - samples["end"] > APART_NS)
+    return {int(launch) for launch, _ in samples.index[late]}
 
 
 def per_process(memory: pd.DataFrame) -> pd.DataFrame:

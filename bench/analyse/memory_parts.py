@@ -11,7 +11,7 @@ import pandas as pd
 
 from bench.runs.document import RunDocument
 from bench.runs.experiments import Diagnosis, MemoryForecast
-from bench.runs.launches import LaunchRecord, MemoryParts, RankRecord
+from bench.runs.launches import LaunchRecord, MemoryHeld, RankRecord
 
 LASTING = ("parameters", "masters", "optimizer", "buffers", "buckets", "gathered", "batch")
 PARTS = (*LASTING, "gradients", "activations")
@@ -53,7 +53,7 @@ def parts(document: RunDocument) -> pd.DataFrame:
     return table.astype({name: "float64" for name in table.columns if name.endswith("_mib")})
 
 
-def _row(launch: LaunchRecord, rank: RankRecord, memory: MemoryParts) -> list[Any]:
+def _row(launch: LaunchRecord, rank: RankRecord, memory: MemoryHeld) -> list[Any]:
     sizes = [getattr(memory, f"{part}_mib") for part in KNOWN]
     expected, measured = predicted(memory), measured_mib(rank, memory)
     rest = None if expected is None or measured is None else measured - expected
@@ -66,15 +66,15 @@ def _forecast(found: MemoryForecast | None) -> list[Any]:
     return [*(getattr(found, name.removeprefix("forecast_")) for name in FORECAST), found.method, found.reason]
 
 
-def predicted(memory: MemoryParts) -> float | None:
+def predicted(memory: MemoryHeld) -> float | None:
     """The peak (MiB) that follows from the parts; None if the activations are unknown."""
     if memory.activations_mib is None:
         return None
     lasting: float = sum(getattr(memory, f"{part}_mib") for part in LASTING)
-    return lasting + max(memory.gradients_mib, memory.early_gradients_mib + memory.activations_mib)
+    return lasting + max(memory.gradients_mib or 0.0, memory.early_gradients_mib + memory.activations_mib)
 
 
-def measured_mib(rank: RankRecord, memory: MemoryParts) -> float | None:
+def measured_mib(rank: RankRecord, memory: MemoryHeld) -> float | None:
     """What the rank held at most, over what it held before there was a model."""
     peaks = rank.allocator or {}
     of_tensors = [size for name, size in peaks.items() if name.startswith("steady_allocated_mib.")]

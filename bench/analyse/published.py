@@ -13,8 +13,8 @@ from bench.analyse.rounds import Rounds
 from bench.analyse.steps import BASE, ELAPSED
 from bench.runs.frames import Iterations, LaunchFigures
 
-TITLE = "구글링해도 잘 안나와 있어서 커스터마이징 된 간단한 분산처리 코드"
-TITLE_IN_ENGLISH = "simple distributed code of my own, because a search finds little"
+TITLE = "simple distributed code of my own, because a search finds little"
+"""In English. Its own title is Korean, for which a machine may have no font."""
 PUBLISHED_WORKLOAD = "ResNet-101, batch 128 in all, GPUs 0, 1 and 3 of a server of four, apex.amp for O1-O3"
 PUBLISHED_ITERATIONS = (0, 20, 40, 60, 80)
 PUBLISHED_S: dict[str, tuple[float, ...]] = {

@@ -5,7 +5,7 @@ happened, and that may not be what was meant.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
@@ -15,6 +15,7 @@ import pandas as pd
 from bench.analyse.hosts import unlike
 from bench.analyse.loader import INPUT_BOUND, found_by, what_to_do
 from bench.analyse.parity import CANNOT_TELL, UNTRUE, WITHIN_HALF
+from bench.runs.check import LATE
 from bench.runs.document import Attached, Finding, RunDocument
 from bench.runs.experiments import IntervalTargetRecord, Numerics
 from bench.runs.frames import LaunchFigures
@@ -34,8 +35,13 @@ warning, invalid = partial(Finding, severity="warning"), partial(Finding, severi
 COLUMNS = tuple(Finding.__dataclass_fields__)
 
 
-def findings(document: RunDocument, of_launches: LaunchFigures, parity: pd.DataFrame) -> pd.DataFrame:
-    """One row per :class:`Finding`: ``launch`` (null for a scenario as a whole), ``scenario``, and so on."""
+def findings(
+    document: RunDocument, of_launches: LaunchFigures, parity: pd.DataFrame, late: Collection[int] = ()
+) -> pd.DataFrame:
+    """One row per :class:`Finding`: ``launch`` (null for a scenario as a whole), ``scenario``, and so on.
+
+    ``late``: as :func:`bench.analyse.memory.sampled_late`.
+    """
     figures = of_launches.frame.set_index("launch")
     rows = []
     good = document.good
@@ -45,6 +51,9 @@ def findings(document: RunDocument, of_launches: LaunchFigures, parity: pd.DataF
             continue
         figure = figures.loc[launch.launch].to_dict()
         about = [*_time(figure, document)]
+        if launch.launch in late:
+            text = "its memory was sampled at another time than its steps, so what it took is unknown"
+            about.append(warning(code=LATE, text=text, remedy="see what stopped the sampler, and measure again"))
         if launch.effective:  # of an imported launch nothing but its steps is known
             about += [
                 *_too_fast(figure["median_ms"], launch.effective, document),

@@ -80,6 +80,16 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
+def forks_die_with_parent() -> None:
+    """The same of every fork of this process, and of theirs. Who the parent is they know from before: a fork whose
+    parent has already ended would take whoever adopted it for that.
+    """
+    parent = [os.getpid()]
+    os.register_at_fork(
+        before=lambda: parent.__setitem__(0, os.getpid()), after_in_child=lambda: die_with_parent(parent[0])
+    )
+
+
 def adopt_orphans() -> None:
     """Make this process the parent of every descendant whose own parent ends (Linux: PR_SET_CHILD_SUBREAPER)."""
     _prctl(PR_SET_CHILD_SUBREAPER, 1)

@@ -9,11 +9,18 @@ import errno
 import json
 import os
 import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from glob import glob
 from io import BufferedReader
 from typing import Any, NoReturn
 
 JSON_BYTES = 64 << 20
 """Of one JSON document: a hundred times what a large run needs, and little enough to hold."""
+
+UNLOCKED_S = 10.0
+"""How long a new scratch folder may be without its owner's lock."""
 
 LOG_END_BYTES, LOG_END_LINES = 4096, 20
 
@@ -67,7 +74,7 @@ def log_end(path: str) -> list[str]:
 def sha256_of_names(folder: str) -> str:
     """SHA-256 (hex) of the names and sizes of all files below a folder, in order. Links are followed, each folder once.
 
-    Raises ``OSError`` with the name of what cannot be read.
+    Raises ``OSError`` with the name of what cannot be read, or is a pipe or a device.
     """
     import hashlib
 
@@ -83,8 +90,40 @@ def sha256_of_names(folder: str) -> str:
             file = os.path.join(place, name)
             if not os.access(file, os.R_OK):
                 raise OSError(errno.EACCES if os.path.exists(file) else errno.ENOENT, "it cannot be read", file)
-            found.update(f"{os.path.relpath(file, folder)}\0{os.stat(file).st_size}\n".encode(errors="surrogateescape"))
+            about = os.stat(file)
+            if not stat.S_ISREG(about.st_mode):
+                raise OSError(errno.EINVAL, "it is not a regular file", file)
+            found.update(f"{os.path.relpath(file, folder)}\0{about.st_size}\n".encode(errors="surrogateescape"))
     return found.hexdigest()
+
+
+@contextmanager
+def scratch_folder(prefix: str) -> Iterator[str]:
+    """A folder among temporary files, ``PREFIX`` and some letters, gone at the end of this context.
+
+    Its owner holds a lock on it. What an owner that was killed has left is removed by the next one.
+    """
+    import fcntl
+    import shutil
+    import tempfile
+
+    for left in glob(os.path.join(tempfile.gettempdir(), f"{prefix}????????")):
+        with suppress(OSError):
+            descriptor = os.open(left, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                about = os.fstat(descriptor)
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if about.st_uid == os.geteuid() and time.time() - about.st_ctime > UNLOCKED_S:
+                    shutil.rmtree(left, ignore_errors=True)
+            finally:
+                os.close(descriptor)
+    with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as folder:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield folder
+        finally:
+            os.close(descriptor)
 
 
 def _raised(error: OSError) -> NoReturn:

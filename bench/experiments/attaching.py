@@ -11,7 +11,6 @@ import resource
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,7 +25,7 @@ from bench import machine
 from bench.core.children import state_and_parent
 from bench.core.codec import Damaged, decode, encode
 from bench.core.errors import RequestError, described
-from bench.core.files import open_regular, parse_json
+from bench.core.files import open_regular, parse_json, scratch_folder
 from bench.experiments.lab import judged
 from bench.machine import foreign, redact
 from bench.machine.lock import acquire
@@ -81,6 +80,7 @@ class Wanted:
     launches: int = 1
     wait: bool = False
     force: bool = False
+    record_command: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +159,7 @@ def attach(wanted: Wanted, say: Say) -> Outcome:
     """
     check_writable(wanted.out)
     machine.refuse_missing_directory()
+    machine.refuse_few_files(1)
     kind, gpus, left_out = machine.choose_device("auto")
     uuids = tuple(gpu.uuid for gpu in gpus)
     with acquire(uuids, wait=wanted.wait, say=say) as locks:
@@ -167,7 +168,7 @@ def attach(wanted: Wanted, say: Say) -> Outcome:
         writer: RunWriter | None = None
         why = None
         for launch in range(wanted.launches):
-            with tempfile.TemporaryDirectory(prefix="bench-attach-", ignore_cleanup_errors=True) as spool:
+            with scratch_folder("bench-attach-") as spool:
                 os.chmod(spool, 0o1733)  # the command may run as another user
                 done = _perform(wanted, launch, kind, uuids, spool, locks.descriptors)
             ranks, left = ranks_of(done.notes)
@@ -551,7 +552,8 @@ def _document(
     scenario = wanted.scenario or name_of(first.ran)
     script = first.about["script"]
     there = script is not None and os.path.isfile(script)
-    command = redact.command_line(wanted.command)
+    whole = (redact.RECORD,) if wanted.record_command else ()
+    command = redact.command_line((*whole, "--", *wanted.command))[len(whole) + 1 :]
     kind = first.ran["device"]["type"]
     python, executable = first.about["python"]
     attached = stored.Attached(

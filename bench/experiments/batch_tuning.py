@@ -14,9 +14,8 @@ from dataclasses import dataclass, replace
 from bench.core.errors import RequestError
 from bench.experiments.plan import Request
 from bench.experiments.plan.batch_search import next_batch
-from bench.experiments.plan.tuning import Search
 from bench.experiments.tuning import Searched
-from bench.runs.experiments import Tuning
+from bench.runs.experiments import Search, Tuning
 from bench.seams.discover import Found
 
 FIRST = 0.5

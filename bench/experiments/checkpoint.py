@@ -142,12 +142,13 @@ def size_mib(document: RunDocument, scenario: str) -> float:
     held = [rank.memory for rank in launch.ranks if rank.memory is not None]
     if not held:
         return 0.0
-    optimizer = [one.optimizer_mib for one in held]
+    optimizer = [one.optimizer_mib or 0.0 for one in held]
     if launch.effective is not None and launch.effective.weights == "sharded":
-        return sum(one.parameters_mib for one in held) + sum(optimizer)
+        return sum(one.parameters_mib or 0.0 for one in held) + sum(optimizer)
     dealt_out = launch.effective is not None and launch.effective.optimizer.endswith("ZeroRedundancyOptimizer")
     state = sum(optimizer) if dealt_out else max(optimizer)
-    return held[0].parameters_mib + held[0].masters_mib / 2 + held[0].buffers_mib + state
+    first = held[0]
+    return (first.parameters_mib or 0.0) + (first.masters_mib or 0.0) / 2 + (first.buffers_mib or 0.0) + state
 
 
 def checkpoints(document: RunDocument) -> "pd.DataFrame":

@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 import bench
 from bench import machine
-from bench.core.codec import decode, encode
+from bench.core.codec import Damaged, decode, encode
 from bench.core.errors import RequestError
 from bench.core.files import open_regular
 from bench.experiments.lab import judged
@@ -124,7 +124,11 @@ def write(path: str, found: Measurement, options: Options, out: str) -> Run:
     from bench.analyse import digest
 
     check_writable(out)
-    writer = RunWriter(out, _document(path, found, options))
+    try:
+        document = decode(stored.RunDocument, encode(_document(path, found, options)))
+    except Damaged as error:
+        _refuse(path, f"has what no run may have: {error}")
+    writer = RunWriter(out, document)
     try:
         repeats: Counter[str] = Counter()
         records, rows = [], []

@@ -121,7 +121,7 @@ def _train(repeat: int, lab: Lab) -> None:
     (planned,) = one_round(lab.request, lab.scenarios, repeat, lab.next_launch(), lab.site.hosts)
 
     def per_s(done: Performed) -> float:
-        return 1000 * planned.job.workload.units / statistics.fmean(slowest_ms(done))
+        return 1000 * planned.job.workload.units / statistics.fmean(slowest_ms(done.tables["steps"]))
 
     _kept(planned.job, lab, "training", "training alone", per_s, workers=TRAINING, first_reading=False)
 

@@ -119,6 +119,7 @@ def opened(
     """
     check_writable(out)
     machine.refuse_missing_directory()
+    machine.refuse_few_files(request.replicas if party is None else len(party.hosts[0].devices) or party.hosts[0].cores)
     machine.refuse_blocking_launches(request.device)
     machine.refuse_slices(request.devices if party is None else party.hosts[0].devices)
     obstacles.refuse_unreachable_loopback(scenarios)

@@ -3,9 +3,10 @@
 import itertools
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from bench.core.records import Job
 from bench.experiments import record, resume
@@ -105,21 +106,21 @@ def _target(lab: Lab, later: int) -> IntervalTarget | None:
     target = IntervalTarget(lab.request.until_precision, lab.request.budget_s, started=lab.began_s, later=later)
     steps = lab.writer.frames().steps
     for launch in lab.writer.document.good:
-        mine = steps[(steps["launch"] == launch.launch) & ~steps["warmup"]]
-        median_ms = float(mine.groupby("step")["step_ms"].max().median())
-        target.add(launch.scenario, median_ms, launch.wall_s or 0.0)
+        rows = steps[steps["launch"] == launch.launch].to_dict("records")
+        target.add(launch.scenario, statistics.median(slowest_ms(rows)), launch.wall_s or 0.0)
     return target
 
 
 def median_step_ms(done: Performed) -> float | None:
     """Of the measured steps of the slowest rank; None for a launch that failed."""
-    return statistics.median(slowest_ms(done)) if done.record.status == "ok" else None
+    return statistics.median(slowest_ms(done.tables["steps"])) if done.record.status == "ok" else None
 
 
-def slowest_ms(done: Performed) -> list[float]:
-    """Each measured step of a launch, of its slowest rank."""
+def slowest_ms(steps: Iterable[Mapping[Any, Any]]) -> list[float]:
+    """Each measured step of a launch, of its slowest rank. A report has the same from whole tables
+    (:func:`bench.analyse.steps.per_iteration`)."""
     slowest: dict[int, float] = defaultdict(float)
-    for row in done.tables["steps"]:
+    for row in steps:
         if not row["warmup"]:
             slowest[row["step"]] = max(slowest[row["step"]], row["step_ms"])
     return list(slowest.values())

@@ -7,7 +7,7 @@ from typing import Any
 
 from bench.core.codec import decode, encode
 from bench.core.records import Job
-from bench.runs.launches import Checks, Effective, Failure, LaunchRecord, MemoryParts, RankRecord
+from bench.runs.launches import Checks, Effective, Failure, LaunchRecord, MemoryHeld, RankRecord
 from bench.seams.site import Outcome
 
 CONSERVATION_LIMIT = 0.005
@@ -135,7 +135,7 @@ def _ranks(outcome: Outcome, results: list[dict[str, Any]], job: Job) -> tuple[R
                 host_lead_ms=result.get("host_lead_ms"),
                 initial_sha256=result.get("initial_sha256"),
                 final_sha256=result.get("final_sha256"),
-                memory=None if "memory" not in result else decode(MemoryParts, result["memory"], "memory"),
+                memory=None if "memory" not in result else decode(MemoryHeld, result["memory"], "memory"),
             )
         )
     return tuple(ranks)

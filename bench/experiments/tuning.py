@@ -11,7 +11,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import chain, product
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -25,9 +25,9 @@ from bench.experiments.lab import Finished, Lab, opened, recorded
 from bench.experiments.launch import Performed, perform
 from bench.experiments.plan import Request, one_round
 from bench.experiments.plan.race import Race
-from bench.experiments.plan.tuning import FEWEST_FINAL, FINAL_LAUNCHES, Search, finalists, leanest, next_switches
+from bench.experiments.plan.tuning import FEWEST_FINAL, FINAL_LAUNCHES, finalists, leanest, next_switches
 from bench.runs.document import RunDocument
-from bench.runs.experiments import Candidate, Numerics, Tuning
+from bench.runs.experiments import Candidate, Numerics, Search, Tuning
 from bench.runs.frames import RankSteps
 from bench.runs.launches import LaunchRecord
 from bench.seams import discover, switching
@@ -105,8 +105,7 @@ def tune(
     leaves no folder.
     """
     how: Any = {"out": out, "console": console, "wait": wait, "resumed": resumed, "party": party}
-    asked = {name: getattr(search, name) for name in ("budget_s", "memory_limit_mib", "floor", "allow", "baseline")}
-    begun = Tuning(**asked, asked=tuple(found.name for found in candidates))
+    begun = Tuning(**asdict(search), asked=tuple(found.name for found in candidates))
     with opened(request, candidates, **how, also=_switches(search.allow), begun=begun) as lab, lab.progress:
         hunt = _Hunt(lab, search)
         hunt.run()

@@ -1,6 +1,7 @@
 """What this host is. Reads files and asks NVML; imports no torch."""
 
 import os
+import resource
 import time
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -14,6 +15,9 @@ from bench.machine import nvml
 RECORDED_PREFIXES = ("NCCL_", "TORCH_", "CUDA_", "GLOO_", "OMP_", "MKL_", "KMP_", "PYTORCH_", "NVIDIA_TF32_")
 BLOCKING = "CUDA_LAUNCH_BLOCKING"
 """A variable for debugging: with it every kernel is waited for, nothing overlaps, and no figure is one of training."""
+
+FILES, FILES_OF_RANK = 24, 4
+"""Open at one time. Two ranks do with 28; with 20 they wait for what never comes."""
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 ORDER = "CUDA_DEVICE_ORDER"
@@ -121,6 +125,14 @@ def refuse_missing_directory() -> None:
         os.getcwd()
     except FileNotFoundError as error:
         raise RequestError("run", "the working directory was removed", "change to one that exists") from error
+
+
+def refuse_few_files(ranks: int) -> None:
+    """Raises :class:`RequestError` where so many ranks could not open their files; some would wait for minutes."""
+    needed, limit = FILES + FILES_OF_RANK * ranks, resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if 0 <= limit < needed:  # unlimited is -1
+        problem = f"{limit} open files are too few for {ranks} rank{'s' * (ranks > 1)}"
+        raise RequestError("ulimit -n", problem, f"set {needed} at least, as by 'ulimit -n {needed}'")
 
 
 def choose_gpus(asked: str | None, here: list[Gpu]) -> tuple[str, ...]:

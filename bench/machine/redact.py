@@ -1,10 +1,14 @@
 """What never stands in a file: values that look like credentials, by their names or by themselves."""
 
+import hashlib
+import os
 import re
 from collections.abc import Sequence
 from urllib.parse import unquote
 
 HIDDEN = "***"
+RECORD = "--record-command"
+"""The option of bench attach that has all of its command recorded."""
 
 _NAME = (
     r"(?:(?<!_IB_P)KEY(?!ERROR)|TOKEN(?!S)|SECRET|PASSW|PASSPHRASE|PASSCODE|PWD|CREDENTIAL|COOKIE|SIGNATURE|JWT|WEBHOOK|AUTH(?!OR(?!I[SZ]))"
@@ -25,11 +29,13 @@ _SECRETS = [
         (r"(?<![\w.+-])[\w.+%-]{1,64}:(?!//)[^\s\"']{1,200}@(?=[\w\[])", f"{HIDDEN}@"),
         (rf"(?<!\S)(-p[\s=]+(?!\d+\b)|-u\s+(?=\S+:)){_VALUE}", rf"\1{HIDDEN}"),
         (rf"(?<![\w-])(--?[\w-]{{0,64}}{_NAME}[\w-]{{0,64}}(?:\s+|[\"'],\s*)(?!-)){_VALUE}", rf"\1{HIDDEN}"),
-        (rf"({_NAME}[\w.-]{{0,64}}\\?[\"']?\s*(?:[=:>]+|%3[AD])\s*){_VALUE}", rf"\1{HIDDEN}"),
+        (rf"({_NAME}[\w.-]{{0,64}}\\?[\"']?\]?\s*(?:[=:>]+|%3[AD])\s*){_VALUE}", rf"\1{HIDDEN}"),
         (rf"((?:PASSWORD|PASSWD|PASSPHRASE)\s+(?:IS\s+)?){_VALUE}", rf"\1{HIDDEN}"),
         (r"((?:KEY|TOKEN|SECRET)\s+)(?=\S*\d)(?=\S*[A-Z])\S{6,}", rf"\1{HIDDEN}"),
         (r"\bEYJ[\w-]{5,}\.[\w.-]+", HIDDEN),
         (r"\b(?:SK|PK|RK|XOX[A-Z]|GLPAT|PYPI|DOP_V1|SHPAT|GITHUB_PAT)[-_](?=[\w-]*\d)[\w-]{8,}", HIDDEN),
+        (r"\b(?-i:nvapi-|hvs\.|dckr_pat_|SG\.|whsec_|r8_|gsk_|dapi|ATATT|lin_api_)[\w.-]{16,}", HIDDEN),
+        (r"(?<=hooks\.slack\.com/)\S+", HIDDEN),
         (r"\b(?-i:(?:gh[a-z]|hf|npm)_[A-Za-z0-9]{16,}|A[KS]IA[A-Z0-9]{12,}|AIza[\w-]{30,}|ya29\.[\w-]{16,})", HIDDEN),
     )
 ]
@@ -51,7 +57,31 @@ def without_secrets(text: str) -> str:
 
 
 def command_line(words: Sequence[str]) -> list[str]:
-    """A command line as it may be kept: ``NAME=value`` and ``--name value`` of a secret's name lose the value."""
+    """A command line of bench's as it may be kept: its own options, and a command that follows as :func:`foreign` has
+    it, or all of that too with :data:`RECORD`.
+    """
+    place = words.index("--") if "--" in words else len(words)
+    own, rest = words[:place], words[place + 1 :]
+    kept = rest and ["--", *(_pairs(rest) if RECORD in own else foreign(rest))]
+    return [*_pairs(own), *kept]
+
+
+def foreign(words: Sequence[str]) -> list[str]:
+    """A command that is not bench's: its program, the first word that is a file, and how many other words there are,
+    with a checksum by which the same command is known. Nobody knows which of them is a secret.
+    """
+    program, *rest = words
+    script = next((word for word in rest if os.path.isfile(word)), None)
+    known = [without_secrets(program), *([] if script is None else [script])]
+    others = len(words) - len(known)
+    if not others:
+        return known
+    checksum = hashlib.sha256("\0".join(words).encode(errors="surrogateescape")).hexdigest()
+    return [*known, f"({others} more word{'s' * (others > 1)}, SHA-256 {checksum[:16]})"]
+
+
+def _pairs(words: Sequence[str]) -> list[str]:
+    """``NAME=value`` and ``--name value`` of a secret's name without the value."""
     kept: list[str] = []
     hide_next = False
     for word in words:

@@ -154,8 +154,7 @@ def _published(of: Material) -> Chapter:
     return chapter_of(
         "published",
         "Beside the published comparison",
-        f"Published in “{published.TITLE}”, a Korean blog post whose title says: {published.TITLE_IN_ENGLISH}. "
-        f"{published.PUBLISHED_WORKLOAD}.",
+        f"Published in a Korean blog post, “{published.TITLE}” (translated). {published.PUBLISHED_WORKLOAD}.",
         Grid("Time relative to ddp, here and published", ratios) if ratios else nothing,
         fold("Elapsed seconds", of.plots.get("elapsed"), Grid("Elapsed seconds", tables.published_table(of.run))),
     )

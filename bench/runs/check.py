@@ -27,7 +27,9 @@ START_TOLERANCE_MS = 1e-3
 """Of ``start_ns``, which is rounded to a nanosecond, over the step that lies between two of them."""
 
 APART_NS = 10**10
-"""Memory is sampled while steps are measured; a sampler that lags is not 10 s late."""
+"""Memory is sampled while steps are measured; a sampler that lags is not 10 s late, unless it was stopped."""
+LATE = "sampled late"
+"""The finding that a run has of a launch for which it was."""
 
 
 def findings(path: str) -> list[str]:
@@ -142,7 +144,8 @@ def _memory(run: Run) -> Iterator[str]:
         samples = run.memory.groupby(["launch", "rank"])["t_ns"].agg(first="min", last="max")
         both = steps.join(samples, how="inner")
         apart = (both["begin"] - both["last"] > APART_NS) | (both["first"] - both["end"] > APART_NS)
-        for launch, rank in both.index[apart]:
+        known = {one.launch for one in run.document.validity if one.code == LATE}
+        for launch, rank in (pair for pair in both.index[apart] if pair[0] not in known):
             yield f"launch {launch}, rank {rank}: its memory was sampled at another time than its steps were"
     nothing = int((run.memory["used_mib"] == 0).sum())
     if nothing:

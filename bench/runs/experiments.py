@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 from bench.core.codec import OneOf
 from bench.core.records import PHASES
 from bench.runs.fields import Amount, Batch, Count, Elements, Name, Names, Several
-from bench.runs.launches import DoubleRecord, LaunchRecord, ReferenceRecord
+from bench.runs.launches import DoubleRecord, LaunchRecord, MemoryParts, ReferenceRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,24 +42,13 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryForecast:
-    """What the memory of rank 0 was predicted to hold without running it (:mod:`bench.worker.memory_forecast`).
-
-    ``activations_mib``: what is alive when the forward pass ends. ``method``: what predicted it. ``reason``: why
-    something is unknown.
+class MemoryForecast(MemoryParts):
+    """What rank 0 was predicted to hold without running it (:mod:`bench.worker.memory_forecast`), and by what
+    ``method``.
     """
 
-    parameters_mib: Amount | None
-    masters_mib: Amount | None
-    optimizer_mib: Amount | None
-    buffers_mib: Amount | None
-    buckets_mib: Amount | None
-    batch_mib: Amount | None
-    gradients_mib: Amount | None
-    activations_mib: Amount | None
     peak_mib: Amount | None
     method: str | None
-    reason: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,7 +171,20 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tuning:
+class Search:
+    """What is asked for. ``memory_limit_mib``: of a device, None for what it has. ``floor``: ``same`` or ``half``, the
+    numerics that are good enough. ``allow``: the switches and precision levels to try. ``baseline``: what the gain is
+    counted from."""
+
+    budget_s: Amount
+    memory_limit_mib: Amount | None
+    floor: str
+    allow: Names
+    baseline: Name | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning(Search):
     """What ``bench tune`` did: the launches of its race, which chose the ``finalists``, the winner first.
 
     ``asked``: the candidates that it began with. ``launches`` of the run are fresh ones of the finalists.
@@ -190,11 +192,6 @@ class Tuning:
     """
 
     asked: tuple[Name, ...]
-    budget_s: Amount
-    memory_limit_mib: Amount | None
-    floor: str
-    allow: Names
-    baseline: Name | None
     launches: tuple[LaunchRecord, ...] = ()
     candidates: Mapping[str, Candidate] = field(default_factory=dict)
     finalists: tuple[Name, ...] = ()

@@ -150,24 +150,32 @@ class Checks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryParts:
-    """What the memory of a rank holds, by what it is for (:mod:`bench.worker.memory_parts`).
+    """What the memory of a rank is for. ``activations_mib``: what is alive when the forward pass ends. ``reason``: why
+    something is unknown.
+    """
+
+    parameters_mib: Amount | None
+    masters_mib: Amount | None
+    optimizer_mib: Amount | None
+    buffers_mib: Amount | None
+    buckets_mib: Amount | None
+    batch_mib: Amount | None
+    gradients_mib: Amount | None
+    activations_mib: Amount | None
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryHeld(MemoryParts):
+    """What it holds (:mod:`bench.worker.memory_parts`); of the parts no more than the activations can be unknown.
 
     ``before_mib``: what it held before there was a model. ``early_gradients_mib``: of the gradients, those that are
-    there when the forward pass ends. ``reason``: why the activations are unknown.
+    there when the forward pass ends.
     """
 
     before_mib: Amount
-    parameters_mib: Amount
-    masters_mib: Amount
-    optimizer_mib: Amount
-    buffers_mib: Amount
-    buckets_mib: Amount
     gathered_mib: Amount
-    batch_mib: Amount
-    gradients_mib: Amount
     early_gradients_mib: Amount
-    activations_mib: Amount | None
-    reason: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,7 +201,7 @@ class RankRecord:
     host_lead_ms: float | None = None
     initial_sha256: str | None = None
     final_sha256: str | None = None
-    memory: MemoryParts | None = None
+    memory: MemoryHeld | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from bench.console import count, tell
 from bench.core.codec import encode
 from bench.core.errors import RequestError
-from bench.machine.redact import without_secrets
+from bench.machine.redact import RECORD, without_secrets
 from bench.runs.document import Attached
 from bench.verbs.options import Parser, called, place, print_json, scenario_name, whole_number
 
@@ -52,6 +52,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--launches", type=whole_number, default=1, metavar="R", help=what)
     parser.add_argument("--wait", action="store_true", help="queue until no other run of bench uses these devices")
     parser.add_argument("--force", action="store_true", help="measure also on GPUs that others use")
+    what = "record all of the command (default: its program, its script, and a checksum: the rest may have secrets)"
+    parser.add_argument(RECORD, action="store_true", help=what)
     parser.add_argument("--out", default="results", metavar="DIR", help="where run folders are (default: results)")
     options, rest = parser.parse_known_args(own)
     if rest and command:

@@ -11,8 +11,8 @@ from bench.core.codec import encode
 from bench.core.errors import FAILED, OK, RequestError
 from bench.experiments import resume
 from bench.experiments.plan import Request, check_memory
-from bench.experiments.plan.tuning import FINAL_LAUNCHES, Search
-from bench.runs.experiments import Tuning
+from bench.experiments.plan.tuning import FINAL_LAUNCHES
+from bench.runs.experiments import Search, Tuning
 from bench.runs.names import find
 from bench.runs.reader import read, verified
 from bench.seams import discover, switching

@@ -33,7 +33,7 @@ def held_mib(device: torch.device) -> float:
 
 
 def look(session: Session, load: Callable[[], Any]) -> dict[str, Any]:
-    """The parts in MiB, for :class:`bench.runs.launches.MemoryParts`, from one step of all ranks.
+    """The parts in MiB, for :class:`bench.runs.launches.MemoryHeld`, from one step of all ranks.
 
     ``buckets``: DDP's, in which gradients lie themselves with ``gradient_as_bucket_view``. ``gathered``: whole weights
     that FSDP2 made of shards, the most at one time. ``batch``: its copy on a GPU. ``gradients``: those that are neither

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from bench.core.channel import Channel, die_with_parent
+from bench.core.channel import Channel, forks_die_with_parent
 from bench.core.errors import BenchError
 from bench.core.records import Job, Placement
 from bench.seams.discover import STRATEGY
@@ -75,7 +75,7 @@ def execute(job: Job, me: Identity, channel: Channel, born_ns: int) -> None:
 
     faulthandler.register(STACK_SIGNAL, file=STDERR_FD, all_threads=True)
     threading.excepthook = tell_of_thread
-    os.register_at_fork(after_in_child=lambda: die_with_parent(os.getppid()))
+    forks_die_with_parent()
     tell("up", pid=pid)
     try:
         result = _train(job, me, tell, born_ns)

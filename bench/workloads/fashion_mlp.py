@@ -18,6 +18,7 @@ WORKLOAD = Workload(
     settings={"width": 512, "learning_rate": 0.05},
 )
 IMAGE = 28 * 28
+MOST_IMAGES = 1_000_000
 
 
 def model(work):
@@ -30,25 +31,28 @@ def model(work):
 @cache
 def files(folder):
     """All pixels and all labels as bytes."""
-    pixels, images = idx(os.path.join(folder, "train-images-idx3-ubyte.gz"), b"\0\0\x08\x03", 16)
-    labels, count = idx(os.path.join(folder, "train-labels-idx1-ubyte.gz"), b"\0\0\x08\x01", 8)
+    pixels, images = idx(os.path.join(folder, "train-images-idx3-ubyte.gz"), b"\0\0\x08\x03", 16, IMAGE)
+    labels, count = idx(os.path.join(folder, "train-labels-idx1-ubyte.gz"), b"\0\0\x08\x01", 8, 1)
     if (len(pixels), len(labels)) != (images * IMAGE, count) or images != count or max(labels, default=10) > 9:
         raise RequestError("--data", f"{folder} has not one label for each image of 28x28", "download the files again")
     return pixels, labels
 
 
-def idx(path, magic, header):
-    """The values of an idx file, and how many items it says it has."""
+def idx(path, magic, header, size):
+    """The values of an idx file, and how many items of this size it says it has. No more is unpacked than it says."""
     import gzip
+    import zlib
 
     try:
         with gzip.open(path) as file:
-            content = file.read()
-    except (OSError, EOFError) as error:
+            start = file.read(header)
+            count = int.from_bytes(start[4:8], "big")
+            values = file.read(min(count, MOST_IMAGES) * size + 1)
+    except (OSError, EOFError, zlib.error) as error:
         raise RequestError("--data", f"{path} cannot be read: {error}", "download it again") from error
-    if content[:4] != magic:
+    if start[:4] != magic:
         raise RequestError("--data", f"{path} is not an idx file of bytes", "download it again")
-    return content[header:], int.from_bytes(content[4:8], "big")
+    return values, count
 
 
 def size(work):

@@ -180,6 +180,7 @@ def test_an_imported_run_has_no_page_and_is_not_resumed(bench: Bench) -> None:
         assert said in err
 
 
+TWO = ("--model", "resnet18", "--world-size", "2")
 CASES: dict[str, tuple[str, str, tuple[str, ...], str]] = {
     "empty": ("t.csv", "", (), "t.csv is empty"),
     "heading alone": ("t.csv", "step_ms\n", (), "has a heading and no step"),
@@ -210,6 +211,7 @@ CASES: dict[str, tuple[str, str, tuple[str, ...], str]] = {
     "all warm-up": ("t.csv", "step_ms\n40\n40\n", ("--warmup", "2"), "has 2 steps, all of them warm-up"),
     "more ranks": ("t.csv", "step_ms,rank\n4,0\n4,1\n", ("--world-size", "1"), "--world-size: 1 was given and"),
     "bytes": ("t.csv", "\udcff\udcfe", (), "is not text in UTF-8"),
+    "a long name": ("t.csv", f"step_ms,scenario\n1,{'a' * 256}\n", (), "at most 255 characters"),
 }
 
 

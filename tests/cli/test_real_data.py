@@ -139,6 +139,7 @@ WRONG = {
     "a first file that is corrupt": ("imagefolder", lambda at: at / "corrupt", ("00.jpg cannot be decoded",)),
     "a link to nothing": ("imagefolder", lambda at: at / "linked", ("gone.jpg cannot be read",)),
     "too few": ("imagefolder", lambda at: at / "one", ("1 examples", "a global batch takes 8")),
+    "a pipe": ("imagefolder", lambda at: at / "pipe", ("1.jpg cannot be read: it is not a regular file",)),
     "a workload without data": ("resnet101", lambda at: at / "images", ("resnet101 reads no data",)),
 }
 
@@ -152,12 +153,23 @@ def test_wrong_data(name: str, fashion: Path, images: Path, run_here: CommandLin
         (tmp_path / "corrupt" / "a" / f"{number:02}.jpg").write_text("no image")
     (tmp_path / "linked" / "a" / "gone.jpg").symlink_to(tmp_path / "nowhere")
     Image.new("RGB", (40, 50)).save(tmp_path / "one" / "a" / "1.jpg")
+    (tmp_path / "pipe" / "a").mkdir(parents=True)
+    os.mkfifo(tmp_path / "pipe" / "a" / "1.jpg")
     asked = ("run", "--workload", workload, "--scenario", "single", *FEW, "--out", str(tmp_path / "out"))
     done = run_here(*asked, "--data", str(folder(tmp_path)))
     assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
     assert done.stderr.startswith("bench: error: --data: ")
     assert all(word in done.stderr for word in says), done.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_no_more_is_unpacked_than_the_header_says(tmp_path: Path) -> None:
+    idx = discover.load_file("fashion_mlp", discover.names(discover.WORKLOAD)["fashion_mlp"], discover.WORKLOAD).idx
+    head, bomb = b"\0\0\x08\x03", tmp_path / "bomb.gz"
+    for rows, kept in ((160, 160), (2**31, 4000)):
+        bomb.write_bytes(gzip.compress(head + rows.to_bytes(4, "big") + bytes(8) + bytes(4000 * 784), 1))
+        values, count = idx(str(bomb), head, 16, 784)
+        assert (len(values), count) == (min(rows, kept) * 784 + (rows == 160), rows)
 
 
 SLOW = """

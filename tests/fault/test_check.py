@@ -22,6 +22,7 @@ from standin.documents import launch as launched
 from standin.workloads import workload
 
 from bench import cli
+from bench.analyse.analysed import Analysed
 from bench.core.codec import encode
 from bench.core.errors import BenchError, RequestError
 from bench.core.records import PHASES
@@ -116,6 +117,15 @@ def rewritten(run: Path, name: str, change: Callable[[list[dict[str, Any]]], Any
 
 
 def test_a_sound_run_has_no_findings(run: Path) -> None:
+    assert check.findings(str(run)) == []
+
+
+def test_a_sampler_that_was_stopped_is_a_finding(run: Path) -> None:
+    rewritten(run, "memory", lambda rows: [row.update(t_ns=row["t_ns"] + 10**12) for row in rows])
+    found = Analysed.of(read(str(run))).findings
+    late = found[found["code"] == check.LATE].drop(columns="size")
+    assert list(late["launch"]) == [0, 2] and set(late["severity"]) == {"warning"}
+    resealed(run, validity=[{**one, "size": None} for one in late.to_dict("records")])
     assert check.findings(str(run)) == []
 
 

@@ -143,6 +143,15 @@ def test_a_working_directory_that_is_gone_is_reported(tmp_path: Path, monkeypatc
         machine.refuse_missing_directory()
 
 
+def test_too_few_open_files_are_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda which: (56, 56))
+    machine.refuse_few_files(8)
+    with pytest.raises(RequestError, match=r"56 open files are too few for 9 ranks; .*'ulimit -n 60'"):
+        machine.refuse_few_files(9)
+    monkeypatch.setattr("resource.getrlimit", lambda which: (-1, -1))
+    machine.refuse_few_files(9)
+
+
 def test_an_interruption_waits_where_it_must_and_once() -> None:
     done = []
     with interrupts.heeded(last=False):

@@ -1,10 +1,13 @@
 """What becomes of a launch whose rank fails: the right status, the right rank, nobody left, and the next one runs."""
 
+import contextlib
 import json
 import os
 import re
 import resource
 import signal
+import subprocess
+import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -14,7 +17,7 @@ from typing import Any
 import pytest
 from conftest import QUICK, CommandLine, Executed, one_host, request_for
 from standin import documented
-from standin.processes import alive, document_of, nobody_left
+from standin.processes import alive, document_of, nobody_left, wait_for
 from standin.workloads import workload
 
 from bench.experiments.plan import launches
@@ -362,3 +365,27 @@ def test_what_a_scenario_harms_is_its_own_launch(run_here: CommandLine, tmp_path
     assert set(run.steps["launch"]) == whole <= set(run.memory["launch"])
     reasons = set(run.memory["reason"].dropna())
     assert not any("cannot be read" in reason for reason in reasons), reasons
+
+
+FORK = """
+import os, time
+from bench.core.channel import forks_die_with_parent
+os.register_at_fork(after_in_child=lambda: time.sleep(0.5))
+forks_die_with_parent()
+child = os.fork()
+if child:
+    print(child, flush=True)
+    os._exit(0)
+time.sleep(60)
+"""
+
+
+def test_a_fork_whose_rank_has_just_died_ends(repository: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", FORK], cwd=repository, stdout=subprocess.PIPE, text=True) as rank:
+        assert rank.stdout is not None
+        child = int(rank.stdout.readline())
+        try:
+            assert wait_for(lambda: not alive(child), 10.0)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)

@@ -4,7 +4,9 @@ import ast
 import importlib
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
+import conftest
 import pytest
 
 FILES = sorted((Path(__file__).resolve().parents[1] / "gpu").glob("test_*.py"))
@@ -38,3 +40,12 @@ def test_planted_sources_are_seen() -> None:
 def test_mypy_reads_them(repository: Path) -> None:
     settings = (repository / "pyproject.toml").read_text()
     assert '"tests/gpu", "benchmarks"' in settings
+
+
+def test_tests_of_a_gpu_say_that_they_were_not_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu, other = (SimpleNamespace(get_closest_marker=lambda name, is_gpu=is_gpu: is_gpu) for is_gpu in (True, False))
+    for limit, item in (("1e9", gpu), ("0", other)):
+        monkeypatch.setenv(conftest.GPU_TESTS_LIMIT, limit)
+        conftest.pytest_runtest_setup(item)
+    with pytest.raises(pytest.skip.Exception, match="not reached within 0 s"):
+        conftest.pytest_runtest_setup(gpu)

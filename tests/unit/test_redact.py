@@ -25,7 +25,26 @@ def test_a_command_line_is_kept_without_its_secrets(words: list[str], kept: list
     assert redact.command_line(words) == kept
 
 
+def test_of_a_command_of_somebodys_only_program_and_script_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("")
+    own = ["attach", "--label", "x", "--"]
+    for secret in ("-phunter2", 'import os; os.environ["A"] = "hunter2"', "\uff48unter2", "hunter2"):
+        kept = redact.command_line([*own, "python", "train.py", "--lr", secret])
+        assert kept[:-1] == [*own, "python", "train.py"] and kept[-1].startswith("(2 more words, SHA-256 ")
+        assert redact.command_line([*own, "sh", secret])[4] == "sh"
+        assert kept != redact.command_line([*own, "python", "train.py", "--lr", f"{secret}3"])
+        assert secret not in str(kept)
+    asked = ["attach", redact.RECORD, "--", "python", "-m", "train", "--token", "hunter2"]
+    assert redact.command_line(asked) == [*asked[:-1], "***"]
+    assert redact.command_line([*own, "./train.py"]) == [*own, "./train.py"]
+
+
 IN_TEXT = r"""
+os.environ["HF_TOKEN"]="hunter2"
+https://hooks.slack.com/services/T0/B0/hunter2
 https://h/x?access_token=hunter2&y=1
 https://h/?X-Amz-Signature=hunter2
 https://h/?sv=1&sig=hunter2
@@ -96,6 +115,8 @@ a basic test of resnet101
 """.strip().splitlines()
 
 BY_THEIR_BEGINNING = [start + "A1B2" * 9 for start in ("ghp_", "hf_", "npm_", "glpat-", "AIza", "A" + "KIA", "xoxb-1-")]
+BY_THEIR_BEGINNING += [start + "A1B2" * 9 for start in ("nvapi-", "hvs.", "dckr_pat_", "SG.", "whsec_", "r8_", "gsk_")]
+BY_THEIR_BEGINNING += [start + "a1b2" * 8 for start in ("dapi", "ATATT", "lin_api_")]
 BY_THEIR_BEGINNING += ["eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2ln", "sk-proj-abc123def456"]
 
 

@@ -5,6 +5,7 @@ import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -259,3 +260,15 @@ def test_apex_is_probed_in_the_workers_interpreter(tmp_path: Path) -> None:
     assert found["kind"] == "nvidia"
     assert found["problems"]["apex.amp"] is None
     assert "No module named 'no_such_kernel'" in found["problems"]["apex.parallel"]
+
+
+def test_turns_of_a_launch_that_fails_say_why_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "benchmarks"))
+    import launching
+
+    job = launching.plan("single", model="resnet18", warmup=1, iters=1)
+    failing = SimpleNamespace(perform=lambda *about: SimpleNamespace(status="oom", reason="planted"))
+    began_s = time.monotonic()
+    with pytest.raises(RuntimeError, match="the launch of single failed: planted"):
+        launching.Turns(failing, job, str(tmp_path)).wait_until_warm()
+    assert time.monotonic() - began_s < launching.START_LIMIT_S / 10

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 from bench.experiments.plan.race import Race
 from bench.seams.strategy import LEVELS
@@ -15,19 +14,6 @@ FEWEST_FINAL = 3
 
 PARENTS = 2
 """How many of the best are tried with each switch."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Search:
-    """What is asked for. ``memory_limit_mib``: of a device, None for what it has. ``floor``: ``same`` or ``half``, the
-    numerics that are good enough. ``allow``: the switches and precision levels to try. ``baseline``: what the gain is
-    counted from."""
-
-    budget_s: float
-    memory_limit_mib: float | None
-    floor: str
-    allow: tuple[str, ...]
-    baseline: str | None
 
 
 Tried = Mapping[tuple[str, tuple[str, ...]], str | None]

@@ -6,7 +6,6 @@ It ends with the first host, with the same exit code, and when that one is gone.
 import base64
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -16,7 +15,7 @@ from typing import Any
 from bench import machine
 from bench.core.codec import encode
 from bench.core.errors import FAILED, BenchError, HostError, RequestError
-from bench.core.files import sha256_of_names
+from bench.core.files import scratch_folder, sha256_of_names
 from bench.core.records import Host, Job, Meet, Training, job_from_json
 from bench.machine.lock import acquire
 from bench.machine.sample import Sampler
@@ -160,8 +159,8 @@ class _Follower:
     def __init__(self, line: Line, hello: Hello, options: Options, name: str, stack: ExitStack) -> None:
         self.line, self.name = line, name
         self.device = hello.device
-        self.folder = tempfile.mkdtemp(prefix="bench-")
-        stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
+        self.folder = stack.enter_context(scratch_folder("bench-host-"))
+        machine.refuse_few_files(len(hello.devices) or hello.cores)
         locks = stack.enter_context(acquire(hello.devices, wait=options.wait, say=lambda text: None))
         options.check()
         self.site = stack.enter_context(

@@ -1,0 +1,155 @@
+"""Runs whose processes are killed at random times: is anything left, torn or lost, and do they go on?
+
+    python benchmarks/kills.py [--kills 30] [--seed 0] [--minutes 20] [--json]
+
+Each kill takes one of run, tune, scale and attach on the CPU, waits for a random time, and ends one of its processes by
+SIGKILL: the command itself, the worker host, a rank, the sampler, or a script that is attached. Then within 20 seconds
+no process of it may be left, but for a script whose bench was killed; its lock must be free; the folder must be
+readable; and ``--resume`` must complete it. A run of attach is not resumed.
+
+All counts of what went wrong must be 0.
+"""
+
+import argparse
+import fcntl
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+SCRIPT = ROOT / "tests" / "standin" / "training.py"
+LATEST_S = {"run": 25.0, "tune": 45.0, "scale": 45.0, "attach": 15.0}
+GONE_S = 20.0
+RELEASED_S = 5.0
+"""For the kernel to take a large process down, whose environment can no longer be read."""
+LIMIT_S = 400.0
+WORK = ["--workload", "fashion_mlp", "--device", "cpu", "--warmup", "1", "--iters", "3"]
+VERBS = {
+    "run": [*WORK, "--scenario", "ddp,single", "--launches", "2", "--no-parity"],
+    "tune": [*WORK, "--scenario", "ddp", "--allow", "foreach"],
+    "scale": [*WORK, "--scenario", "ddp", "--counts", "2", "--launches", "2"],
+    "attach": ["--", sys.executable, str(SCRIPT), "--load-ms", "300"],
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=30)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--minutes", type=float, default=20.0, help="begin no kill after this time (default: 20)")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    options = parser.parse_args()
+    wrong: Counter[str] = Counter({"left": 0, "locked": 0, "torn": 0, "not resumed": 0})
+    killed: Counter[str] = Counter()
+    until_s = time.monotonic() + 60 * options.minutes
+    for number in range(options.kills):
+        if time.monotonic() < until_s:
+            killed[one(random.Random(f"{options.seed}-{number}"), f"{options.seed}-{number}", wrong)] += 1
+    passed = not any(wrong.values()) and sum(killed.values()) > 0
+    print(json.dumps({"killed": killed, "wrong": wrong, "passed": passed}) if options.json else f"{killed}: {wrong}")
+    return 0 if passed else 1
+
+
+def one(chance: random.Random, mark: str, wrong: Counter[str]) -> str:
+    """One run and its kill; what it killed of which verb."""
+    verb = chance.choice(list(VERBS))
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        home = Path(folder)
+        about: dict[str, Any] = {
+            "cwd": folder,
+            "env": {**os.environ, "KILLS": mark, "BENCH_LOCK_DIR": f"{folder}/locks", "PYTHONPATH": str(ROOT)},
+            "stdin": subprocess.DEVNULL,
+            "stdout": subprocess.DEVNULL,
+            "stderr": subprocess.PIPE,
+            "text": True,
+        }
+        with subprocess.Popen([sys.executable, "-m", "bench", verb, *VERBS[verb]], **about) as process:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(chance.uniform(0.5, LATEST_S[verb]))
+            pids = [process.pid, *marked(mark, but=process.pid)] if process.poll() is None else []
+            # the command itself as often as all others together
+            pid = chance.choice(pids[:1] if chance.random() < 0.5 else pids) if pids else None
+            what = f"{verb}: {'nothing' if pid is None else 'bench' if pid == process.pid else words(pid)}"
+            if pid is not None:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            if verb == "attach":  # a script whose bench is gone goes on by intent
+                process.wait(LIMIT_S)
+                end(lambda one: str(SCRIPT) in words(one), mark)
+            elif pid == process.pid:
+                process.wait()
+            said = process.communicate(timeout=LIMIT_S)[1] if verb != "attach" else ""
+        deadline_s = time.monotonic() + GONE_S
+        while (left := marked(mark)) and time.monotonic() < deadline_s:
+            time.sleep(0.1)
+        note(wrong, "left", bool(left), mark, what, [words(one) for one in left])
+        end(lambda one: True, mark)
+        note(wrong, "locked", is_locked(home / "locks" / "cpu.lock"), mark, what)
+        for path in home.glob("results/*"):
+            checked = bench(["show", str(path)], about) if (path / "run.json").exists() else None
+            note(wrong, "torn", checked is not None and checked.returncode != 0, mark, what, checked and checked.stderr)
+            if verb != "attach" and (path / "run.json").exists():
+                again = bench([verb, "--resume", path.name], about)
+                whole = json.loads((path / "run.json").read_text())["complete"]
+                note(wrong, "not resumed", again.returncode != 0 or not whole, mark, what, said, again.stderr)
+    print(f"{mark}: {what}", file=sys.stderr)
+    return what
+
+
+def bench(arguments: list[str], about: dict[str, Any]) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([sys.executable, "-m", "bench", *arguments], **about, timeout=LIMIT_S)
+
+
+def marked(mark: str, but: int = 0) -> list[int]:
+    """Processes of a run, by their environment; those that have ended and are not waited for are none."""
+    found = []
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError):
+            environment = Path(f"/proc/{entry}/environ").read_bytes().split(b"\0")
+            if f"KILLS={mark}".encode() in environment and int(entry) != but:
+                found.append(int(entry))
+    return found
+
+
+def words(pid: int) -> str:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")[-120:]
+    return "gone"
+
+
+def end(which: Any, mark: str) -> None:
+    for pid in filter(which, marked(mark)):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def is_locked(path: Path) -> bool:
+    if not path.exists():
+        return False
+    deadline_s = time.monotonic() + RELEASED_S
+    with open(path) as file:
+        while time.monotonic() < deadline_s:
+            with suppress(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return False
+            time.sleep(0.1)
+    return True
+
+
+def note(wrong: Counter[str], kind: str, happened: bool, *about: object) -> None:
+    if happened:
+        wrong[kind] += 1
+        print(kind, *about, file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
