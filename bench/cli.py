@@ -9,8 +9,8 @@ import sys
 HELP = """\
 usage: python -m bench VERB [OPTIONS]
 
-Which way of training in data parallel and in mixed precision is fastest here,
-what does it cost in memory and energy, and does it still train the same model?
+Which data-parallel strategy and precision train fastest on this machine, what
+do they cost in memory and energy, and do they still train the same model?
 bench measures that on the GPUs you choose or on the CPU, for your own model or
 for ResNet-101: DDP, FSDP2, ZeRO-1, DataParallel, apex DDP, AMP levels O1-O3.
 

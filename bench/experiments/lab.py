@@ -41,6 +41,7 @@ from bench.runs.document import (
     WorkloadRecord,
     launches_of,
 )
+from bench.runs.experiments import Scaling, Tuning
 from bench.runs.files import check_writable, sha256
 from bench.runs.reader import Run
 from bench.runs.writer import RunWriter
@@ -340,10 +341,11 @@ def _sealed(writer: RunWriter, site: Connected) -> Iterator[None]:
 def _go_on(writer: RunWriter) -> str:
     """The command that goes on with an interrupted run; empty for one that cannot be resumed."""
     document, out = writer.document, os.path.dirname(writer.path)
-    if any(experiments()[name].no_resume for name in document.experiments) or not document.command:
+    if any(experiments()[name].no_resume for name in document.experiments):
         return ""
+    verb = "tune" if document.of(Tuning) else "scale" if document.of(Scaling) else "run"
     where = "" if out == os.path.abspath("results") else f" --out {shlex.quote(out)}"
-    return f"; go on with: python -m bench {document.command[0]} --resume {writer.id}{where}"
+    return f"; go on with: python -m bench {verb} --resume {writer.id}{where}"
 
 
 def _keep_log(site: Connected, writer: RunWriter) -> None:

@@ -133,7 +133,7 @@ UPDATE = "in double precision, what a step did to a tensor is"
         ("undecayed", DIVERGED, UPDATE),
         ("coarse_buckets", DIVERGED, GRADIENT),
         ("top_tenth", DIVERGED, GRADIENT),
-        ("late", DIVERGED, "in double precision, the gradient of a tensor is"),
+        ("late", DIVERGED, GRADIENT),
         ("masterless", DIVERGED, "after the measured steps, what a step did to a tensor is"),
         ("while_measured", DIVERGED, GRADIENT),
         ("skipping", DIVERGED, UPDATE),
