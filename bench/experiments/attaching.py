@@ -95,13 +95,6 @@ class About:
     effective: Effective
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class End:
-    calls: Count
-    others: Mapping[str, Count]
-    allocator: Mapping[str, Amount] | None
-
-
 @dataclass(slots=True, kw_only=True)
 class Notes:
     """What a process noted. ``waits_ms``: for data, by mark. ``spans_ms``: steps by CUDA events, of the first marks."""
@@ -379,7 +372,8 @@ def _take(notes: Notes, found: dict[str, Any]) -> None:
     if "problem" in found:
         notes.problem = decode(str, found["problem"])
     if "end" in found:
-        notes.end = encode(decode(End, found["end"]))
+        notes.end = found["end"]
+        decode(dict[str, Count], notes.end["others"]), decode(dict[str, Amount], notes.end["allocator"])
     notes.marks_ns += decode(tuple[int, ...], found.get("marks_ns", ()))
     notes.waits_ms += decode(tuple[float | None, ...], found.get("data_ms", ()))
     notes.spans_ms += decode(tuple[Amount, ...], found.get("cuda_ms", ()))
