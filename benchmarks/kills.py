@@ -80,7 +80,7 @@ def one(chance: random.Random, mark: str, wrong: Counter[str]) -> str:
             pids = [process.pid, *marked(mark, but=process.pid)] if process.poll() is None else []
             # the command itself as often as all others together
             pid = chance.choice(pids[:1] if chance.random() < 0.5 else pids) if pids else None
-            what = f"{verb}: {'nothing' if pid is None else 'bench' if pid == process.pid else words(pid)}"
+            what = f"{verb}: {'nothing' if pid is None else 'bench' if pid == process.pid else 'one of its processes'}"
             if pid is not None:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
