@@ -25,6 +25,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from bench.runs.check import findings
+
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "tests" / "standin" / "training.py"
 LATEST_S = {"run": 25.0, "tune": 45.0, "scale": 45.0, "attach": 15.0}
@@ -78,7 +80,7 @@ def one(chance: random.Random, mark: str, wrong: Counter[str]) -> str:
             pids = [process.pid, *marked(mark, but=process.pid)] if process.poll() is None else []
             # the command itself as often as all others together
             pid = chance.choice(pids[:1] if chance.random() < 0.5 else pids) if pids else None
-            what = f"{verb}: {'nothing' if pid is None else 'bench' if pid == process.pid else words(pid)}"
+            what = f"{verb}: {'nothing' if pid is None else 'bench' if pid == process.pid else 'one of its processes'}"
             if pid is not None:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -94,10 +96,10 @@ def one(chance: random.Random, mark: str, wrong: Counter[str]) -> str:
         note(wrong, "left", bool(left), mark, what, [words(one) for one in left])
         end(lambda one: True, mark)
         note(wrong, "locked", is_locked(home / "locks" / "cpu.lock"), mark, what)
-        for path in home.glob("results/*"):
-            checked = bench(["show", str(path)], about) if (path / "run.json").exists() else None
-            note(wrong, "torn", checked is not None and checked.returncode != 0, mark, what, checked and checked.stderr)
-            if verb != "attach" and (path / "run.json").exists():
+        for path in (run.parent for run in home.glob("results/*/run.json")):
+            found = [one for one in findings(str(path)) if " is incomplete: " not in one]
+            note(wrong, "torn", bool(found), mark, what, found)
+            if verb != "attach":
                 again = bench([verb, "--resume", path.name], about)
                 whole = json.loads((path / "run.json").read_text())["complete"]
                 note(wrong, "not resumed", again.returncode != 0 or not whole, mark, what, said, again.stderr)

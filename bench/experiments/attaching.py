@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from glob import glob
@@ -93,13 +93,6 @@ class About:
     python: tuple[str, ...]
     devices: Names
     effective: Effective
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class End:
-    calls: Count
-    others: Mapping[str, Count]
-    allocator: Mapping[str, Amount] | None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -379,7 +372,8 @@ def _take(notes: Notes, found: dict[str, Any]) -> None:
     if "problem" in found:
         notes.problem = decode(str, found["problem"])
     if "end" in found:
-        notes.end = encode(decode(End, found["end"]))
+        notes.end = found["end"]
+        decode(dict[str, Count], notes.end["others"]), decode(dict[str, Amount], notes.end["allocator"])
     notes.marks_ns += decode(tuple[int, ...], found.get("marks_ns", ()))
     notes.waits_ms += decode(tuple[float | None, ...], found.get("data_ms", ()))
     notes.spans_ms += decode(tuple[Amount, ...], found.get("cuda_ms", ()))

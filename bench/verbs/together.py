@@ -78,8 +78,7 @@ def _hello(options: argparse.Namespace) -> Hello:
         raise RequestError("--gpus", "there is no GPU here, or --device cpu was asked for", "leave it out")
     asked = {name: encode(value) for name, value in vars(options).items() if name not in OF_A_HOST}
     return Hello(
-        bench=bench.__version__,
-        code=_own_code(),
+        bench=_own_code(),
         device=device,
         cores=machine.cores(),
         devices=machine.choose_gpus(options.gpus, gpus),
@@ -90,7 +89,8 @@ def _hello(options: argparse.Namespace) -> Hello:
 
 def _own_code() -> str:
     files = sorted(Path(bench.__file__).parent.rglob("*.py"))
-    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+    checksum = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+    return f"{bench.__version__} (SHA-256 {checksum[:8]})"
 
 
 def _refuse_foreign(hello: Hello, *, force: bool) -> None:

@@ -24,7 +24,7 @@ from bench.sites.hosts.meeting import Listener, call
 from bench.sites.hosts.party import Party
 
 Pair = tuple[Line, Line]
-SELF = Hello(bench="1", code="", device="cpu", cores=2, devices=(), machine=Machine(host="a"))
+SELF = Hello(bench="1", device="cpu", cores=2, devices=(), machine=Machine(host="a"))
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from standin.hosts import free_port
 
+import bench
 from bench.core.errors import RequestError
 from bench.runs.document import Gpu, Machine
 from bench.seams.discover import WORKLOAD
@@ -21,6 +22,7 @@ from bench.sites.hosts.hello import Hello
 from bench.sites.hosts.leader import Hosts
 from bench.sites.hosts.line import Line
 from bench.sites.hosts.party import leading
+from bench.verbs import together
 
 SECRET = {"BENCH_SECRET": "for the tests"}
 OPTIONS: dict[str, Any] = {"python": None, "fresh": False, "apex_path": None, "wait": False, "sample_interval_s": None}
@@ -36,7 +38,7 @@ def hello(number: int) -> Hello:
     gpus = (Gpu(index=0, uuid=f"GPU-{number}", name="H200", pci_bus_id=f"0{number}", **usual),)
     machine = Machine(host=f"node{number}", cpu="EPYC", cores_usable=8, python="3.11.7", gpus=gpus)
     asked = {"iters": 3, "scenario": ["ddp"]}
-    return Hello(bench="1.0", code="", device="cuda", cores=8, devices=(gpus[0].uuid,), machine=machine, asked=asked)
+    return Hello(bench="1.0", device="cuda", cores=8, devices=(gpus[0].uuid,), machine=machine, asked=asked)
 
 
 class Planted:
@@ -93,10 +95,6 @@ def other_gpu(mine: Hello) -> Hello:
             "bench: node2 (host 2) has version 1.1, and the first host 1.0; install the same version on all hosts",
         ),
         (
-            lambda mine: replace(mine, code="other"),
-            "bench: node2 (host 2) has other code of version 1.0 than the first host; install the same on all hosts",
-        ),
-        (
             lambda mine: replace(mine, asked=mine.asked | {"iters": 4}),
             "--iters: node2 (host 2) was asked for 4, and the first host for 3; start the same command on all hosts",
         ),
@@ -136,3 +134,11 @@ def test_another_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, mine = ends([hello(0), hello(1)], file)
     what = f"{file} is not what it is on the first host; have the same files at the same place on all hosts"
     assert (first, mine) == (f"--workload: on node1: {what}", f"--workload: {what}")
+
+
+def test_other_code_is_another_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.py").write_text("one")
+    monkeypatch.setattr(bench, "__file__", str(tmp_path / "__init__.py"))
+    before = together._own_code()
+    (tmp_path / "a.py").write_text("two")
+    assert before.split("(")[0] == together._own_code().split("(")[0] and before != together._own_code()

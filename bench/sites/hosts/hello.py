@@ -12,12 +12,11 @@ from bench.runs.fields import Names
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """A host as it describes itself. ``code``: SHA-256 of bench's own files. ``asked``: the options of its command by
-    name; ``devices``: its chosen GPUs.
+    """A host as it describes itself. ``bench``: its version, and a checksum of its files. ``asked``: the options of
+    its command by name; ``devices``: its chosen GPUs.
     """
 
     bench: str
-    code: str
     device: str
     cores: int
     devices: Names
@@ -30,9 +29,6 @@ def refuse_unlike(leader: Hello, other: Hello, name: str) -> None:
     if other.bench != leader.bench:
         problem = f"{name} has version {other.bench}, and the first host {leader.bench}"
         raise RequestError("bench", problem, "install the same version on all hosts")
-    if other.code != leader.code:
-        problem = f"{name} has other code of version {other.bench} than the first host"
-        raise RequestError("bench", problem, "install the same on all hosts")
     for option in {**leader.asked, **other.asked}:
         ours, theirs = (one.asked.get(option) for one in (leader, other))
         if ours != theirs:
