@@ -51,7 +51,7 @@ class ByFp32(TorchDispatchMode):
         return tuple(narrow) if isinstance(made, tuple) else narrow[0]
 
 
-def _cast(value: Any, given: torch.dtype, wanted: torch.dtype) -> Any:
+def _cast(value: object, given: torch.dtype, wanted: torch.dtype) -> object:
     return value.to(wanted) if isinstance(value, Tensor) and value.dtype is given else value
 
 
