@@ -182,7 +182,7 @@ def test_nobody_comes_in_without_the_token() -> None:
 def test_a_file_that_is_no_site_is_refused_in_one_line(
     bench: Bench, tmp_path: Path, source: str, problem: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(discover, "IMPORT_LIMIT_S", 5.0)
+    monkeypatch.setattr(execute, "IMPORT_LIMIT_S", 5.0)
     (tmp_path / "my_site.py").write_text(source)
     code, _, said = bench("run", "--device", "cpu", "--scenario", "single", "--site", "./my_site.py")
     assert (code, said.count("\n")) == (2, 1) and "--site" in said and problem in said, said

@@ -17,12 +17,12 @@ from bench.sites.local import WorkerHost
 from bench.verbs.sets import scenarios_of
 
 EACH_STEP = """
-from bench.seams import Scenario, switching
+from bench.seams import Scenario
 
 SCENARIO = Scenario(summary="weights averaged in every step", strategy="averaging", options={"period": 1})
 """
 VIEW = """
-from bench.seams import Scenario, Strategy, switching
+from bench.seams import Scenario, Strategy
 
 SCENARIO = Scenario(summary="gradients lie in the buckets", strategy=Strategy(label="torch DDP, bucket view"))
 

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.fault
 
 LOUD = '''
 """Prints a hundred megabytes."""
-from bench.seams import Scenario, Strategy, switching
+from bench.seams import Scenario, Strategy
 
 SCENARIO = Scenario(summary="loud", strategy=Strategy(label="planted", group=False))
 
@@ -184,7 +184,7 @@ def test_code_of_others_is_bounded() -> None:
 def test_a_rank_that_may_not_have_more_memory_is_oom(execute: Callable[..., Executed]) -> None:
     done = execute(
         """
-        from bench.seams import Scenario, Strategy, switching
+        from bench.seams import Scenario, Strategy
 
         SCENARIO = Scenario(summary="limited", strategy=Strategy(label="planted"))
 

@@ -129,7 +129,7 @@ def test_earlier_steps_are_kept(planted: tuple[WorkerHost, Path], execute: Calla
 def scenario(fault: str) -> str:
     lines = "\n".join("            " + line for line in fault.splitlines())
     return f"""
-    from bench.seams import Scenario, Strategy, switching
+    from bench.seams import Scenario, Strategy
 
     SCENARIO = Scenario(summary="breaks", strategy=Strategy(label="planted"))
 
@@ -276,7 +276,7 @@ def test_too_few_descriptors_fail_the_launch_and_not_the_host(execute: Callable[
 
 def test_a_setup_that_returns_no_session_is_told_what_to_return(execute: Callable[..., Executed]) -> None:
     source = """
-    from bench.seams import Scenario, Strategy, switching
+    from bench.seams import Scenario, Strategy
 
     SCENARIO = Scenario(summary="forgets", strategy=Strategy(label="planted", group=False))
 

@@ -15,7 +15,7 @@ from standin.processes import nobody_left
 
 from bench.core.control_group import available_memory_bytes
 from bench.core.errors import RequestError
-from bench.seams import discover, switching
+from bench.seams import discover, execute, switching
 
 PUBLISHED = {
     "single": ("single", "O0"),
@@ -33,7 +33,7 @@ PUBLISHED = {
 
 GOOD = """\
 '''Mine.'''
-from bench.seams import Scenario, switching
+from bench.seams import Scenario
 
 SCENARIO = Scenario(summary="mine", strategy="ddp")
 """
@@ -233,7 +233,7 @@ def test_a_file_that_declares_no_scenario_is_refused(tmp_path: Path, text: str) 
 
 
 OWN = """\
-from bench.seams import Scenario, Strategy, switching
+from bench.seams import Scenario, Strategy
 
 SCENARIO = Scenario(summary="mine", strategy=Strategy({fields}){more})
 """
@@ -348,14 +348,14 @@ def test_what_ends_or_hangs_an_import_is_refused(
     what: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(discover, "IMPORT_LIMIT_S", 1.0)
+    monkeypatch.setattr(execute, "IMPORT_LIMIT_S", 1.0)
     file = scenario_file(tmp_path, f"import os\n\n{line}\n")
     error = refusal(lambda: load("mine", file))
     assert error.option == option and file in error.problem and what in error.problem
 
 
 MEDDLING = """import atexit, os, resource, signal, subprocess, sys, threading, time
-from bench.seams import Scenario, switching
+from bench.seams import Scenario
 
 os.chdir("/")
 os.umask(0o777)
@@ -417,7 +417,7 @@ def test_what_a_file_declares_executes_nothing_here(tmp_path: Path) -> None:
     ],
 )
 def test_a_forged_answer_is_refused(tmp_path: Path, said: bytes, problem: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(discover, "IMPORT_LIMIT_S", 1.0)
+    monkeypatch.setattr(execute, "IMPORT_LIMIT_S", 1.0)
     file = scenario_file(tmp_path, FORGED.replace("SAID", repr(said)))
     assert problem in refusal(lambda: switching.load("mine", file)).problem
 

@@ -29,7 +29,7 @@ from bench.worker.plan import Identity
 FOUND = switching.load(*discover.resolve("ddp"))
 
 FAILING = """
-    from bench.seams import Scenario, Strategy, switching
+    from bench.seams import Scenario, Strategy
 
     SCENARIO = Scenario(summary="fails", strategy=Strategy(label="planted"))
 
