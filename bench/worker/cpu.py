@@ -40,8 +40,8 @@ class ByFp32(TorchDispatchMode):
         self.products = {one.default for one in known if one is not None}
 
     def __torch_dispatch__(
-        self, operator: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
+        self, operator: Any, types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> object:
         call: Callable[..., Any] = lambda *given: operator(*given, **(kwargs or {}))  # noqa: E731
         if operator not in self.products or args[0].dtype is not torch.bfloat16:
             return call(*args)
