@@ -6,9 +6,10 @@
 A report asks for the figures of a launch two dozen times, and of millions of steps each time takes seconds.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, Self
+from typing import Self
 
 import pandas as pd
 
@@ -80,7 +81,7 @@ class Analysed(Run):
         return devices.per_device(self.device, self.iterations)
 
     @cached_property
-    def windows(self) -> dict[Any, tuple[int, int]]:
+    def windows(self) -> dict[object, tuple[int, int]]:
         return devices.windows(self.iterations)
 
     @cached_property
@@ -128,7 +129,7 @@ def overview(run: Analysed) -> pd.DataFrame:
     return table
 
 
-def _why_not(row: dict[Any, Any], found: pd.DataFrame) -> str | None:
+def _why_not(row: Mapping[object, object], found: pd.DataFrame) -> str | None:
     if row["status"] != "ok":
         return str(row["status"])
     if row["parity"] in UNTRUE:

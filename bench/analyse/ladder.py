@@ -6,7 +6,6 @@ first rung: where their 95 % intervals part, the step interacts with what is bel
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pandas as pd
 
@@ -17,6 +16,7 @@ from bench.analyse.launches import looked_at
 from bench.analyse.parity import by_scenario
 from bench.analyse.rounds import Rounds
 from bench.runs.document import RunDocument
+from bench.runs.frames import TableRow
 
 NAME = "ladder"
 """Of the set of scenarios that a ladder is made of."""
@@ -102,7 +102,7 @@ def ladder(run: Analysed) -> pd.DataFrame:
         for step, ratio in zip(found, ratios, strict=True)
     ]
     verdicts = [one.verdict for one in judged(tested)]
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, object]] = []
     for step, ratio, verdict in zip(found, ratios, verdicts, strict=True):
         on_top = _gain(rounds.ratio(step.below, step.rung))
         alone = _gain(None if step.alone is None else rounds.ratio(first, step.alone))
@@ -146,7 +146,7 @@ def sentences(table: pd.DataFrame) -> list[str]:
     """What all rungs gain together, and which steps interact with those below them."""
     if table.empty:
         return []
-    rows: list[dict[Any, Any]] = table.to_dict("records")
+    rows: list[TableRow] = table.to_dict("records")
     total = 1.0
     for row in rows:
         total *= row["gain"] if pd.notna(row["gain"]) else 1.0
@@ -163,5 +163,5 @@ def sentences(table: pd.DataFrame) -> list[str]:
     return said
 
 
-def _times(row: dict[Any, Any], name: str) -> str:
+def _times(row: dict[object, object], name: str) -> str:
     return f"{row[name]:.2f} times, {row[f'{name}_low']:.2f} to {row[f'{name}_high']:.2f}"

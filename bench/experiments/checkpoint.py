@@ -6,7 +6,7 @@ import shutil
 import statistics
 from dataclasses import dataclass, replace
 from reprlib import repr as brief
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from bench.core.codec import OneOf, decode
 from bench.core.records import CHECKPOINTS, MOST_CHECKPOINT_STEPS, Checkpoint
@@ -169,7 +169,7 @@ def checkpoints(document: RunDocument) -> "pd.DataFrame":
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def _row(scenario: str, measured: list[CheckpointRecord]) -> dict[str, Any]:
+def _row(scenario: str, measured: list[CheckpointRecord]) -> dict[str, object]:
     import numpy as np
 
     from bench.analyse.intervals import mean_interval
@@ -232,9 +232,10 @@ def _steps(every: int) -> str:
 
 def checkpoint_table(document: RunDocument) -> "Table | None":
     """Cost, size, and the time to resume; None if no launch saved."""
-    from bench.report.tables import UNKNOWN, Record, figure, is_cost, ranged, tabulate, text
+    from bench.report.tables import UNKNOWN, figure, is_cost, ranged, tabulate, text
+    from bench.runs.frames import TableRow
 
-    def percent(row: Record) -> str:
+    def percent(row: TableRow) -> str:
         return f"{row['cost_percent']:+.2f}" if is_cost(row["cost_ms"], row["cost_low_ms"]) else UNKNOWN
 
     table = checkpoints(document)

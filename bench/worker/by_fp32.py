@@ -31,8 +31,8 @@ class ByFp32(TorchDispatchMode):
         self.products = {one.default for one in known if one is not None}
 
     def __torch_dispatch__(
-        self, operator: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
+        self, operator: Any, types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> object:
         call: Callable[..., Any] = lambda *given: operator(*given, **(kwargs or {}))  # noqa: E731
         if operator not in self.products or args[0].dtype is not torch.bfloat16:
             return call(*args)
@@ -42,7 +42,7 @@ class ByFp32(TorchDispatchMode):
         return tuple(narrow) if isinstance(made, tuple) else narrow[0]
 
 
-def _cast(value: Any, given: torch.dtype, wanted: torch.dtype) -> Any:
+def _cast(value: object, given: torch.dtype, wanted: torch.dtype) -> object:
     return value.to(wanted) if isinstance(value, Tensor) and value.dtype is given else value
 
 
