@@ -48,7 +48,7 @@ class _Unbreakable:
         with suppress(OSError):
             self._stream.flush()
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self._stream, name)
 
 

@@ -18,7 +18,6 @@ either side of a break in its times.
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -237,7 +236,7 @@ def _huber(rows: Array, importance: Array) -> Array:
     return found
 
 
-def for_programs(records: Sequence[BandwidthRecord], algorithms: Algorithms = RING) -> dict[str, Any]:
+def for_programs(records: Sequence[BandwidthRecord], algorithms: Algorithms = RING) -> dict[str, object]:
     """The samples with their bus bandwidth, the fit over all of them, and over what the ranks talked."""
     measured = samples(records, algorithms)
     link = fitted(measured)

@@ -6,6 +6,7 @@
 A report asks for the figures of a launch two dozen times, and of millions of steps each time takes seconds.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, Self
@@ -128,7 +129,7 @@ def overview(run: Analysed) -> pd.DataFrame:
     return table
 
 
-def _why_not(row: dict[Any, Any], found: pd.DataFrame) -> str | None:
+def _why_not(row: Mapping[object, object], found: pd.DataFrame) -> str | None:
     if row["status"] != "ok":
         return str(row["status"])
     if row["parity"] in UNTRUE:

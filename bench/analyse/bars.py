@@ -36,7 +36,7 @@ def bar(percent: float | None) -> str:
     return f"±{percent:.{1 if percent < 9.95 else 0}f}%" if percent < 99.5 else "±>99%"
 
 
-def all_mib(row: Mapping[Any, Any]) -> str:
+def all_mib(row: Mapping[object, object]) -> str:
     """The unit of the memory of all processes: on the CPU their resident sizes are added up."""
     return "MiB in all (RSS added up)" if RSS in str(row["memory_source"]) else "MiB in all"
 

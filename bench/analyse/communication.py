@@ -47,7 +47,7 @@ def communication(document: RunDocument, diagnostics: pd.DataFrame) -> pd.DataFr
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def _paired(rows: pd.DataFrame) -> dict[str, Any]:
+def _paired(rows: pd.DataFrame) -> dict[str, object]:
     if rows.empty:
         return {}
     slowest = rows.groupby(["pair", "synchronised"])["backward_ms"].max().unstack()

@@ -11,7 +11,7 @@ Pure functions on digests (:mod:`bench.analyse.digest`). Three answers, from gra
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from statistics import median
 from typing import Any
 
@@ -102,7 +102,9 @@ def other_sources(base: Digest, new: Digest, figure: str) -> list[str]:
     return [f"{SOURCES[figure].removesuffix('_source')} {why} ({', '.join(names)})" for why, names in of_pair.items()]
 
 
-def scenario_obstacle(base: dict[str, Any] | None, new: dict[str, Any] | None, *, attached: bool = False) -> str | None:
+def scenario_obstacle(
+    base: dict[str, object] | None, new: dict[str, object] | None, *, attached: bool = False
+) -> str | None:
     """Why a scenario of one run cannot be compared with that of the other, from their entries in the digests.
 
     ``attached``: one of the runs is, and what ran may differ.
@@ -152,7 +154,7 @@ def unusable(scenario: dict[str, Any] | None) -> str | None:
     return f"its figures are invalid ({', '.join(grave)})" if grave else None
 
 
-def _work(digest: Digest) -> dict[str, Any]:
+def _work(digest: Digest) -> dict[str, object]:
     work = digest["workload"]
     fields = work | work.get("settings", {}) | {"device": digest["device"], "replicas": digest["replicas"]}
     if work.get("hash"):
@@ -165,12 +167,12 @@ def _work(digest: Digest) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if name in known}
 
 
-def _pairs(ours: dict[str, Any], theirs: dict[str, Any]) -> Iterator[tuple[str, tuple[Any, Any]]]:
+def _pairs(ours: Mapping[str, object], theirs: Mapping[str, object]) -> Iterator[tuple[str, tuple[object, object]]]:
     for name in dict.fromkeys([*ours, *theirs]):
         yield name, (ours.get(name), theirs.get(name))
 
 
-def _differ(one: Any, other: Any) -> bool:
+def _differ(one: object, other: object) -> bool:
     return one is not None and other is not None and one != other
 
 
@@ -178,7 +180,7 @@ def _named(models: Counter[str]) -> str:
     return " + ".join(f"{count} x {name}" if count > 1 else name for name, count in models.items())
 
 
-def _of_place(digest: Digest) -> dict[str, Any]:
+def _of_place(digest: Digest) -> dict[str, object]:
     conditions = {name: value for name, value in digest["conditions"].items() if name != LOOKED_AT}
     if digest["device"] == "cpu":
         conditions.pop("cpu", None)  # there it is the hardware
@@ -221,7 +223,7 @@ def not_known(base: Digest, new: Digest) -> Iterator[str]:
         yield f"not known to be the same, since only one run says it: {', '.join(map(_word, half))}"
 
 
-def _against(name: str, one: Any, other: Any) -> str:
+def _against(name: str, one: object, other: object) -> str:
     return f"{_word(name)}: {_text(one)} against {_text(other)}"
 
 
@@ -229,7 +231,7 @@ def _word(name: str) -> str:
     return WORDS.get(name, name.replace("_", " "))
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if isinstance(value, list):
         return ", ".join(f"{item:g}" if isinstance(item, float) else str(item) for item in value)
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -102,7 +102,7 @@ def _gpus(document: RunDocument) -> list[Gpu]:
     return [gpu for gpu in document.machine.gpus if gpu.uuid in chosen]
 
 
-def _conditions(document: RunDocument) -> dict[str, Any]:
+def _conditions(document: RunDocument) -> dict[str, object]:
     machine, gpus = document.machine, _gpus(document)
     ran = next((launch.effective for launch in document.launches if launch.effective), None)
     return {
@@ -149,7 +149,7 @@ def _source(sources: pd.Series, launches: list[int]) -> str | None:
     return joined(sources[sources.index.isin(launches)].dropna())
 
 
-def _parity(name: str, document: RunDocument) -> dict[str, Any]:
+def _parity(name: str, document: RunDocument) -> dict[str, object]:
     mine = [one for one in document.parity if one.scenario == name]
     if not mine:
         return {"parity": None, "loss_error": None}

@@ -1,7 +1,6 @@
 """In what the hosts of a run differ that may show in its values. Pure."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from bench.runs.document import HostRecord
 
@@ -26,7 +25,7 @@ def unlike(hosts: Sequence[HostRecord]) -> Iterator[str]:
             yield f"the clock of {other.name} is {other.clock_offset_s:+.1f} s from that of {first.name}"
 
 
-def _facts(first: HostRecord, other: HostRecord) -> Iterator[tuple[str, Any, Any]]:
+def _facts(first: HostRecord, other: HostRecord) -> Iterator[tuple[str, object, object]]:
     for what in ("cpu", "cores_usable", "os", "governor", "python"):
         yield what.replace("_", " "), getattr(first.machine, what), getattr(other.machine, what)
     for name in first.versions.keys() | other.versions.keys():

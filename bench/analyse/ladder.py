@@ -102,7 +102,7 @@ def ladder(run: Analysed) -> pd.DataFrame:
         for step, ratio in zip(found, ratios, strict=True)
     ]
     verdicts = [one.verdict for one in judged(tested)]
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, object]] = []
     for step, ratio, verdict in zip(found, ratios, verdicts, strict=True):
         on_top = _gain(rounds.ratio(step.below, step.rung))
         alone = _gain(None if step.alone is None else rounds.ratio(first, step.alone))
@@ -163,5 +163,5 @@ def sentences(table: pd.DataFrame) -> list[str]:
     return said
 
 
-def _times(row: dict[Any, Any], name: str) -> str:
+def _times(row: dict[object, object], name: str) -> str:
     return f"{row[name]:.2f} times, {row[f'{name}_low']:.2f} to {row[f'{name}_high']:.2f}"

@@ -1,7 +1,6 @@
 """Memory of processes: peaks that were really reached at one time, never sums of peaks of different times."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import pandas as pd
 
@@ -117,7 +116,7 @@ def resident(launches: Sequence[LaunchRecord], memory: pd.DataFrame) -> pd.DataF
     ``launch, scenario, rank, pid, rss_mib, kernel_peak_mib, pss_mib, reason``. ``kernel_peak_mib``: of the resident
     size as the rank read it at its end (``ru_maxrss``). The proportional size is sampled seldom and may miss its peak.
     """
-    kernel: dict[tuple[Any, Any], float | None] = {
+    kernel: dict[tuple[object, object], float | None] = {
         (launch.launch, rank.rank): (rank.allocator or {}).get("max_rss_mib")
         for launch in launches
         for rank in launch.ranks

@@ -60,7 +60,7 @@ def _row(launch: LaunchRecord, rank: RankRecord, memory: MemoryHeld) -> list[Any
     return [launch.launch, launch.scenario, rank.rank, *sizes, expected, measured, rest, memory.reason]
 
 
-def _forecast(found: MemoryForecast | None) -> list[Any]:
+def _forecast(found: MemoryForecast | None) -> list[object]:
     if found is None:
         return [*(None for _ in FORECAST), None, NOT_PREDICTED]
     return [*(getattr(found, name.removeprefix("forecast_")) for name in FORECAST), found.method, found.reason]

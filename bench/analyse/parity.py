@@ -153,12 +153,12 @@ class _Judged:
             return "its tensors are not those of the workload's model"
         return None
 
-    def _in_double(self) -> dict[str, Any]:
+    def _in_double(self) -> dict[str, object]:
         exact = {name: _array(self._exact(name)) for name in ("probed", "buffer")}
         alone, buffer = _array(self._exact("alone")), exact["buffer"][:1]
         first = {"probed": alone, "buffer": buffer}
         twins = [_errors(_array(self._exact(name, twin=True)), first[name]) for name in first if first[name].size]
-        errors: dict[str, Any] = {"bound": max(BOUND, *(TIMES_TWIN * float(twin.max()) for twin in twins))}
+        errors: dict[str, object] = {"bound": max(BOUND, *(TIMES_TWIN * float(twin.max()) for twin in twins))}
         for name, quantity in QUANTITIES.items():
             rows = self._doubled(quantity)
             if quantity in exact:
@@ -172,7 +172,7 @@ class _Judged:
         errors["gradient_alone"] = apart if self.launch.effective.norm_parts > 1 else None
         return errors
 
-    def _own_step(self) -> dict[str, Any]:
+    def _own_step(self) -> dict[str, object]:
         rows = self.numbers.get(self.launch.launch)
         errors, bounds = (_of(rows, f"update_{what}")["value"].to_numpy() for what in ("error", "bound"))
         if not errors.size:

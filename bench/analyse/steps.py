@@ -294,7 +294,7 @@ def _peak(stem: str, of_launches: pd.Series) -> dict[str, float | None]:
     }
 
 
-def _outcome(document: RunDocument, scenario: str) -> dict[str, Any]:
+def _outcome(document: RunDocument, scenario: str) -> dict[str, object]:
     launches = [launch for launch in document.launches if launch.scenario == scenario]
     good = [launch for launch in launches if launch.status == "ok"]
     status, reason = ended(launches)

@@ -5,7 +5,7 @@ happened, and that may not be what was meant.
 """
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
@@ -90,8 +90,8 @@ def grouped(found: pd.DataFrame, order: Sequence[str] = ()) -> pd.DataFrame:
     scenarios``; ``where``: the names with the numbers of the launches; ``what``: the text, of several the one of the
     largest size, or else the first, with its launch; ``remedy``; ``count``: of findings.
     """
-    gravity: dict[Any, int] = {"invalid": 0, "warning": 1}
-    place: dict[Any, int] = {name: number for number, name in enumerate(dict.fromkeys([*order, *found["scenario"]]))}
+    gravity: dict[object, int] = {"invalid": 0, "warning": 1}
+    place: dict[object, int] = {name: number for number, name in enumerate(dict.fromkeys([*order, *found["scenario"]]))}
     rows = []
     for (code, severity, remedy), mine in found.groupby(["code", "severity", "remedy"], sort=False):
         mine = mine.sort_values("scenario", key=lambda names: names.map(place), kind="stable")
@@ -112,7 +112,7 @@ def grouped(found: pd.DataFrame, order: Sequence[str] = ()) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["code", "severity", "scenarios", "where", "what", "remedy", "count"])
 
 
-def _where(scenario: Any, launches: pd.Series) -> str:
+def _where(scenario: object, launches: pd.Series) -> str:
     """``ddp (2, 12)``; the name alone for a finding about the scenario as a whole."""
     numbers = [str(number) for number in sorted(launches.dropna())]
     return f"{scenario} ({', '.join(numbers)})" if numbers else str(scenario)
@@ -371,7 +371,7 @@ def _scenario(scenario: Any, medians: pd.Series, document: RunDocument) -> Itera
         )
 
 
-def _hosts(scenario: Any, document: RunDocument) -> Iterator[Finding]:
+def _hosts(scenario: object, document: RunDocument) -> Iterator[Finding]:
     """In what the hosts differ that its ranks were on."""
     placed = {rank.host for launch in document.good if launch.scenario == scenario for rank in launch.ranks}
     differ = list(unlike([host for host in document.hosts if host.name in placed]))
@@ -384,7 +384,7 @@ def _hosts(scenario: Any, document: RunDocument) -> Iterator[Finding]:
         )
 
 
-def _coarse(verdict: dict[Any, Any]) -> Finding:
+def _coarse(verdict: Mapping[object, object]) -> Finding:
     """A launch that is declared fp32, where TF32 computes."""
     return warning(
         code="coarse numerics",
@@ -393,7 +393,7 @@ def _coarse(verdict: dict[Any, Any]) -> Finding:
     )
 
 
-def _uncertain(verdict: dict[Any, Any]) -> Finding:
+def _uncertain(verdict: Mapping[object, object]) -> Finding:
     return warning(
         code="numerics cannot be told",
         text=f"{verdict['reason']}, so a mistake would not show",

@@ -136,7 +136,7 @@ def _end_of(child: "ForkProcess") -> str:
     return f"left with exit status {child.exitcode}"
 
 
-def _answer(pipe: "Connection[Any, Any]", question: Callable[[], Any], parent: int) -> None:
+def _answer(pipe: "Connection[Any, Any]", question: Callable[[], object], parent: int) -> None:
     """What the child does. It never returns."""
     try:
         die_with_parent(parent)

@@ -431,7 +431,7 @@ def computation_from_json(document: dict[str, Any]) -> Computation:
     return Computation(**document)
 
 
-def canonical_json(value: Any) -> str:
+def canonical_json(value: object) -> str:
     """One text for one value: sorted keys, no spaces, no NaN (raises ``ValueError``)."""
     import json
 

@@ -50,7 +50,7 @@ def of(job: Job, launch: LaunchRecord, results: list[dict[str, Any]]) -> Bandwid
     )
 
 
-def _transport(job: Job, reported: dict[str, Any]) -> Transport:
+def _transport(job: Job, reported: dict[str, object]) -> Transport:
     """What rank 0 reports. NCCL does not say what it goes over, but the driver knows how GPUs of a host are linked."""
     transport = decode(Transport, reported, "transport")
     if transport.backend != "nccl" or len({rank.host for rank in job.ranks}) > 1:

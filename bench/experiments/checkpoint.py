@@ -6,7 +6,7 @@ import shutil
 import statistics
 from dataclasses import dataclass, replace
 from reprlib import repr as brief
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from bench.core.codec import OneOf, decode
 from bench.core.records import CHECKPOINTS, MOST_CHECKPOINT_STEPS, Checkpoint
@@ -169,7 +169,7 @@ def checkpoints(document: RunDocument) -> "pd.DataFrame":
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def _row(scenario: str, measured: list[CheckpointRecord]) -> dict[str, Any]:
+def _row(scenario: str, measured: list[CheckpointRecord]) -> dict[str, object]:
     import numpy as np
 
     from bench.analyse.intervals import mean_interval

@@ -6,7 +6,6 @@ casts.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from bench.core.records import Computation, Job
 from bench.experiments.lab import Lab
@@ -132,7 +131,7 @@ def reference_rows(job: Job, results: Results, partial: Results) -> dict[str, Ro
     return {"numerics": rows}
 
 
-def _by_step(job: Job, quantity: str, steps: list[list[list[float]]], **about: Any) -> Rows:
+def _by_step(job: Job, quantity: str, steps: list[list[list[float]]], **about: object) -> Rows:
     return [
         row
         for step, tensors in enumerate(steps)

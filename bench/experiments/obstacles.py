@@ -14,7 +14,7 @@ from bench.seams.obstacle import obstacle as _files_tell
 def of_each(
     scenarios: tuple[Found, ...],
     request: Request,
-    host: dict[str, Any] | None = None,
+    host: dict[str, object] | None = None,
     hosts: Sequence[Host] = (),
 ) -> dict[str, str | None]:
     """By scenario the reason why it cannot run here, or None. ``host``: as for :func:`obstacle`."""

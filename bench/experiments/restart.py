@@ -6,7 +6,7 @@ import shutil
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from bench.core.codec import decode
 from bench.core.records import Checkpoint, Host, Job, job_to_json
@@ -145,7 +145,7 @@ def restarts(document: RunDocument) -> "pd.DataFrame":
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def _row(looks: list[RestartLook]) -> dict[str, Any]:
+def _row(looks: list[RestartLook]) -> dict[str, object]:
     import numpy as np
 
     from bench.analyse.intervals import mean_interval

@@ -51,7 +51,7 @@ def left(request: Request, scenarios: Iterable[str], launches: Iterable[Record])
     ]
 
 
-def unfinished(out: str, job: dict[str, Any]) -> str | None:
+def unfinished(out: str, job: dict[str, object]) -> str | None:
     """The newest run under ``out`` that this job of an engine began with the same command and has not finished; None if
     there is none. ``job``: as an :class:`EngineRecord`.
     """
@@ -273,7 +273,7 @@ def check_same(document: RunDocument, now: RunDocument) -> None:
         raise RequestError("--resume", "; ".join(differ), "start a new run")
 
 
-def _circumstances(document: RunDocument) -> dict[str, Any]:
+def _circumstances(document: RunDocument) -> dict[str, object]:
     """What must be the same in all of a run, by name. GPUs go by their UUIDs, whatever ``VISIBLE`` is."""
     request, here, versions = document.request, document.machine, document.versions
     gpus = [gpu for gpu in here.gpus if gpu.uuid in request.devices]

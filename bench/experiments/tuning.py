@@ -420,7 +420,7 @@ def _scenarios() -> Iterator[Found]:
             yield switching.load(name, file)
 
 
-def _way(found: Found) -> tuple[Any, ...]:
+def _way(found: Found) -> tuple[object, ...]:
     """What makes two scenarios the same but for their names."""
     options, switches = sorted(found.scenario.options.items()), [one.spec for one in found.switches]
     return found.strategy_file, options, found.scenario.precision, found.half, found.scenario.needs, switches

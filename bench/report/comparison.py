@@ -6,7 +6,6 @@ What is compared and how is in :mod:`bench.analyse.between_runs`.
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
-from typing import Any
 
 from bench.analyse import between_runs
 from bench.analyse.between_runs import BETTER, ENERGY, MEMORY, NOT_COMPARABLE, PARITY, STEP_TIME, WORSE, Compared, Row
@@ -29,7 +28,7 @@ PANELS = (STEP_TIME, MEMORY, ENERGY)
 """What a plot has a panel for: throughput is the step time turned over."""
 
 
-def for_programs(compared: Compared) -> dict[str, Any]:
+def for_programs(compared: Compared) -> dict[str, object]:
     """The comparison as JSON values; an end of an interval that is infinite, as nothing is known of it, is null."""
     return {
         "base": _side(compared.base),
@@ -104,7 +103,7 @@ def _commit(digest: Digest) -> str:
     return f", commit {git['commit'][:12]}{' and changes' if git['dirty'] else ''}" if git else ""
 
 
-def _side(digest: Digest) -> dict[str, Any]:
+def _side(digest: Digest) -> dict[str, object]:
     about = {name: digest[name] for name in ("run", "utc", "label", "profile", "git", "device", "hardware", "replicas")}
     return {
         **about,
@@ -114,7 +113,7 @@ def _side(digest: Digest) -> dict[str, Any]:
     }
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: object) -> object:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

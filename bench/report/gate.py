@@ -4,7 +4,6 @@ import shlex
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from typing import Any
 
 from bench.analyse.between_runs import BETWEEN_RUNS
 from bench.analyse.comparable import OTHERWISE
@@ -172,7 +171,7 @@ def as_junit(outcome: Outcome) -> str:
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(suite, encoding="unicode") + "\n"
 
 
-def for_programs(outcome: Outcome) -> dict[str, Any]:
+def for_programs(outcome: Outcome) -> dict[str, object]:
     """The outcome as JSON values."""
     return {
         "run": outcome.run,

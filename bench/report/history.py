@@ -8,7 +8,6 @@ Each workload and each hardware has its own section, and from the second on a nu
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from typing import Any
 
 from bench.analyse.history.shifts import AT_LEAST, MIN_NIGHTS
 from bench.analyse.history.trends import METRICS, RECENT, Change, Event, Track, Trend
@@ -272,7 +271,7 @@ def as_text(tracks: Sequence[Track], width: int | None = None) -> str:
     return "\n".join([*lines, *(f"note: {text}" for text in NOTES)])
 
 
-def for_programs(tracks: Sequence[Track], left_out: Sequence[tuple[str, str]]) -> dict[str, Any]:
+def for_programs(tracks: Sequence[Track], left_out: Sequence[tuple[str, str]]) -> dict[str, object]:
     """The history as JSON values; what is unknown is null."""
     return {
         "tracks": [_track(track) for track in tracks],
@@ -280,7 +279,7 @@ def for_programs(tracks: Sequence[Track], left_out: Sequence[tuple[str, str]]) -
     }
 
 
-def _track(track: Track) -> dict[str, Any]:
+def _track(track: Track) -> dict[str, object]:
     runs = [night.run for night in track.nights]
     why = [{"scenario": name, "why": why, "nights": nights} for (name, why), nights in track.unusable.items()]
     return {
@@ -293,7 +292,7 @@ def _track(track: Track) -> dict[str, Any]:
     }
 
 
-def _trend(runs: Sequence[str], trend: Trend) -> dict[str, Any]:
+def _trend(runs: Sequence[str], trend: Trend) -> dict[str, object]:
     levels = trend.levels
     names = ("scenario", "what_ran", "metric", "latest", "over_all", "over_recent", "values")
     return {
@@ -310,7 +309,7 @@ def _trend(runs: Sequence[str], trend: Trend) -> dict[str, Any]:
     }
 
 
-def _event(event: Event) -> dict[str, Any]:
+def _event(event: Event) -> dict[str, object]:
     sides = {"before": event.before, "after": event.after}
     return {
         **{side: night.run for side, night in sides.items()},
@@ -322,7 +321,7 @@ def _event(event: Event) -> dict[str, Any]:
     }
 
 
-def _change(change: Change) -> dict[str, Any]:
+def _change(change: Change) -> dict[str, object]:
     options = asdict(change)
     shift = options.pop("shift")
     known = {name: shift[name] for name in ("ratio", "low", "high", "p")}

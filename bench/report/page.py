@@ -90,7 +90,7 @@ def render(sections: Sequence[Section], *, title: str, heading: str, files: Sequ
     )
     script = _script()
     sha256 = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    values: dict[str, Any] = {"sections": sections, "title": title, "heading": heading, "files": files}
+    values: dict[str, object] = {"sections": sections, "title": title, "heading": heading, "files": files}
     values |= {"theme": THEME, "script": script, "script_sha256": sha256}
     return printable(environment.get_template(TEMPLATE).render(values))
 

@@ -20,7 +20,7 @@ from functools import cache
 from inspect import signature
 from keyword import iskeyword
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bench.analyse.analysed import Analysed
 from bench.analyse.labels import what_ran
@@ -141,7 +141,7 @@ def _switches(name: str, launch: LaunchRecord) -> Iterator[Recipe]:
         yield switching.switch_module(switch, known[switch]).recipe(values)
 
 
-def _values(document: RunDocument, launch: LaunchRecord, recipe: Recipe, parts: int) -> dict[str, Any]:
+def _values(document: RunDocument, launch: LaunchRecord, recipe: Recipe, parts: int) -> dict[str, object]:
     ran = launch.effective
     assert ran is not None
     work = document.workload

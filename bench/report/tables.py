@@ -203,7 +203,7 @@ def csv(tables: Sequence["pd.DataFrame"]) -> str:
     return whole.to_csv(index=False, lineterminator="\n")
 
 
-def _no_formula(cell: Any) -> Any:
+def _no_formula(cell: object) -> object:
     """Text that a spreadsheet would calculate gets the mark of text before it; numbers stay."""
     if not isinstance(cell, str):
         return cell

@@ -1,7 +1,7 @@
 """The tables of a run with all their values, in one place: as CSV beside a page, and as JSON of ``bench report``."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bench.analyse import memory, memory_parts
 from bench.analyse import scaling as scalings
@@ -69,7 +69,7 @@ def _scaling(run: Analysed) -> dict[str, "pd.DataFrame"]:
     return known | ({"predictions": pd.DataFrame(predictions)} if predictions else {})
 
 
-def point(one: scalings.Scaled) -> dict[str, Any]:
+def point(one: scalings.Scaled) -> dict[str, object]:
     """A point of a curve of scaling as a row."""
     return {
         **{name: getattr(one, name) for name in ("mode", "count", "global_batch", "per_s", "failed")},
@@ -92,9 +92,9 @@ def as_csv(runs: Sequence[Analysed]) -> dict[str, str]:
     return {f"{name}.csv": tables.csv(parts) for name, parts in filled.items() if parts}
 
 
-def as_json(runs: Sequence[Analysed]) -> dict[str, list[dict[str, Any]]]:
+def as_json(runs: Sequence[Analysed]) -> dict[str, list[dict[str, object]]]:
     """The same as JSON values: what is unknown is null."""
-    rows: dict[str, list[dict[str, Any]]] = {"input": []}
+    rows: dict[str, list[dict[str, object]]] = {"input": []}
     for run in runs:
         for name, table in values(run).items():
             rows.setdefault(IN_JSON.get(name, name.replace("-", "_")), []).extend(records(table))

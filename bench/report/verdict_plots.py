@@ -193,7 +193,7 @@ def losses(run: Analysed) -> Plot | None:
     return drawing.finished(run, figure, "losses", title, caption, list(lines))
 
 
-def _xy(table: "pd.DataFrame", name: str) -> tuple[Any, Any]:
+def _xy(table: "pd.DataFrame", name: str) -> tuple[object, object]:
     return table["step"].to_numpy(), table[name].to_numpy()
 
 

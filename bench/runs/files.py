@@ -8,7 +8,6 @@ import stat
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
 
 from bench.core.errors import RequestError
 from bench.core.files import open_regular, read_json
@@ -163,7 +162,7 @@ def limit_of(name: str) -> int:
     return DIGEST_BYTES if name == DIGEST else TABLE_BYTES if name.endswith(".parquet") else FILE_BYTES
 
 
-def seal_of(document: dict[str, Any]) -> str:
+def seal_of(document: Mapping[str, object]) -> str:
     """SHA-256 of the canonical JSON of run.json without ``seal``."""
     rest = {key: value for key, value in document.items() if key != "seal"}
     return hashlib.sha256(canonical_json(rest).encode()).hexdigest()
@@ -253,7 +252,7 @@ def is_run(folder: str) -> bool:
     return is_of_bench(document)
 
 
-def is_of_bench(document: Any) -> bool:
+def is_of_bench(document: object) -> bool:
     """Whether this is a run.json of bench. What ``--json`` prints is none: it has the path of the run besides."""
     return isinstance(document, dict) and "schema_version" in document and "path" not in document
 

@@ -2,7 +2,7 @@
 
 import os
 import re
-from typing import Any
+from collections.abc import Mapping
 
 from bench.core.errors import RequestError
 from bench.core.files import read_json
@@ -70,7 +70,7 @@ def _holds_run(entry: os.DirEntry[str]) -> bool:
         return True
 
 
-def _stored(path: str) -> dict[str, Any]:
+def _stored(path: str) -> dict[str, object]:
     """run.json as it is; nothing of a damaged one, which is refused when it is read."""
     try:
         document = read_json(os.path.join(path, "run.json"), within=path)
@@ -79,6 +79,6 @@ def _stored(path: str) -> dict[str, Any]:
     return document if isinstance(document, dict) else {}
 
 
-def _is_imported(document: dict[str, Any]) -> bool:
+def _is_imported(document: Mapping[str, object]) -> bool:
     experiments = document.get("experiments")
     return isinstance(experiments, dict) and "importing" in experiments

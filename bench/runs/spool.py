@@ -11,6 +11,7 @@ import os
 import re
 import time
 import zlib
+from collections.abc import Mapping
 from typing import Any
 
 from bench.core.files import open_regular, parse_json
@@ -59,19 +60,19 @@ def read_spool(path: str) -> dict[str, list[dict[str, Any]]]:
     return tables
 
 
-def _missing(rows: list[dict[str, Any]], why: str) -> list[dict[str, Any]]:
+def _missing(rows: list[dict[str, object]], why: str) -> list[dict[str, Any]]:
     last = {(row["pid"], row["rank"]): row for row in rows}
     unknown = {"device": None, "used_mib": None, "pss_mib": None, "source": "unavailable"}
     return [{**row, **unknown, "reason": f"{why}; its later samples are missing"} for row in last.values()]
 
 
-def checked_line(value: Any) -> bytes:
+def checked_line(value: object) -> bytes:
     """A JSON value as a line of a spool."""
     line = json.dumps(value).encode() + b"\n"
     return b"%08x " % zlib.crc32(line) + line
 
 
-def value_of(line: bytes) -> Any:
+def value_of(line: bytes) -> object:
     """The value of such a line; None if it is damaged or cut off."""
     checksum, _, rest = line.partition(b" ")
     if checksum != b"%08x" % zlib.crc32(rest):
@@ -82,7 +83,7 @@ def value_of(line: bytes) -> Any:
         return None
 
 
-def _is_row(table: str, row: dict[str, Any], launch: int) -> bool:
+def _is_row(table: str, row: Mapping[str, object], launch: int) -> bool:
     """Whether a row has the columns of its table, values of their kinds and ranges, and the launch of its file."""
     columns = COLUMNS[table]
     return (

@@ -1,11 +1,11 @@
 """The tables of a run: rows to Parquet, Parquet to frames."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from glob import escape, glob
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bench.core import records
 from bench.core.errors import RequestError
@@ -47,7 +47,7 @@ COLUMNS = {
 }
 
 
-def to_table(rows: Sequence[dict[str, Any]], columns: dict[str, str]) -> "pa.Table":
+def to_table(rows: Sequence[Mapping[str, object]], columns: dict[str, str]) -> "pa.Table":
     import pyarrow as pa
 
     return pa.Table.from_pylist(list(rows), schema=_schema(columns, pa.string()))

@@ -265,6 +265,6 @@ def _as_parquet(table: "pa.Table") -> bytes:
     return content
 
 
-def as_text(document: dict[str, Any]) -> bytes:
+def as_text(document: Mapping[str, object]) -> bytes:
     """A JSON document as bench lays it out. Raises ``ValueError`` for NaN."""
     return (json.dumps(document, indent=1, allow_nan=False) + "\n").encode()

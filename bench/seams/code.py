@@ -4,7 +4,7 @@ The idea is that of airspeed velocity, where a benchmark's version is by default
 """
 
 import ast
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 ASIDE = ("WORKLOAD", "check", "recipe")
 """What a workload's file has besides what is trained: its declaration (a run records settings, batch and unit), which
@@ -34,7 +34,7 @@ def _names(node: ast.stmt) -> list[str]:
     return [one.id for one in node.targets if isinstance(one, ast.Name)] if isinstance(node, ast.Assign) else []
 
 
-def _plain(node: Any) -> Any:
+def _plain(node: object) -> object:
     if isinstance(node, list):
         return [_plain(one) for one in node if not (isinstance(one, ast.Expr) and _is_text(one.value))]
     if not isinstance(node, ast.AST):
@@ -45,5 +45,5 @@ def _plain(node: Any) -> Any:
     return {"node": type(node).__name__, **fields}
 
 
-def _is_text(node: Any) -> TypeGuard[ast.Constant]:
+def _is_text(node: object) -> TypeGuard[ast.Constant]:
     return isinstance(node, ast.Constant) and isinstance(node.value, str)

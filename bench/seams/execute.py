@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from types import FunctionType, ModuleType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from bench.core.errors import RequestError, described
 from bench.seams.strategy import Strategy
@@ -88,13 +88,13 @@ def declared(look: Callable[[str, str], T], answer: type[T], name: str, file: st
 
 
 @cache  # it may take torch along each time, and a run asks for its workload three times
-def _asked(look: Callable[[str, str], Any], name: str, file: str, changed_ns: int) -> Any:
+def _asked(look: Callable[[str, str], object], name: str, file: str, changed_ns: int) -> object:
     from bench.core.children import ask
 
     return ask(partial(_quietly, look, name, file), IMPORT_LIMIT_S)
 
 
-def _quietly(look: Callable[[str, str], Any], name: str, file: str) -> Any:
+def _quietly(look: Callable[[str, str], object], name: str, file: str) -> object:
     """What was found as a JSON value. What the file prints is none of it."""
     from bench.core.codec import encode
 

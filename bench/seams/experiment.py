@@ -76,6 +76,6 @@ def asked() -> dict[str, Any]:
     return {name: one.asked for name, one in experiments().items() if one.asked is not None}
 
 
-def name_of(kind: type[Any]) -> str:
+def name_of(kind: type[object]) -> str:
     """Of the experiment whose record, or request, is of this type."""
     return next(name for name, one in experiments().items() if kind in (one.record, one.asked))

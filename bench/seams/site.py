@@ -128,7 +128,7 @@ class Connected(Protocol):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
 
-    def wait_until_ready(self) -> dict[str, Any]:
+    def wait_until_ready(self) -> dict[str, object]:
         """The description. Raises :class:`RequestError` when the interpreter has no usable torch."""
         ...
 

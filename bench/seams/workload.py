@@ -115,7 +115,7 @@ class Workload:
         each = self.units_per_example
         return settings.get(each) if isinstance(each, str) else each
 
-    def title_of(self, settings: Mapping[str, Any]) -> str:
+    def title_of(self, settings: Mapping[str, object]) -> str:
         """What to call it with these settings, such as ``resnet101, 64 px``; empty for its name."""
         try:
             return self.title.format_map(settings)

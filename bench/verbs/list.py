@@ -95,9 +95,9 @@ def _yes_or_no(rows: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def _switch(name: str, file: str, device: str) -> dict[str, Any]:
+def _switch(name: str, file: str, device: str) -> dict[str, object]:
     """A switch; if its file is broken, the reason."""
-    row: dict[str, Any] = {"name": name, "summary": "", "runs_here": False, "reason": None, "file": file}
+    row: dict[str, object] = {"name": name, "summary": "", "runs_here": False, "reason": None, "file": file}
     try:
         declared = switching.load_switch(name, file)
         reason = switching.switch_obstacle(SwitchOn(name=name, file=file), device)
@@ -113,9 +113,9 @@ def _switch(name: str, file: str, device: str) -> dict[str, Any]:
     }
 
 
-def _workload(name: str, file: str, device: str) -> dict[str, Any]:
+def _workload(name: str, file: str, device: str) -> dict[str, object]:
     """A workload; if its file is broken, the reason."""
-    row: dict[str, Any] = {"name": name, "summary": "", "reason": None, "file": file}
+    row: dict[str, object] = {"name": name, "summary": "", "reason": None, "file": file}
     try:
         found = discover.load_workload(name, file)
     except RequestError as error:

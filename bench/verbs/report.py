@@ -3,7 +3,7 @@
 import os
 import shlex
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bench.console import count, passing, tell
 from bench.core.codec import encode
@@ -80,7 +80,7 @@ def _what_to_look_at(runs: "list[Analysed]", files: list[str]) -> str:
     return "\n".join([*lines, f"Beside it: {beside} and {plots} plots as SVG and PNG"])
 
 
-def _for_programs(runs: "list[Analysed]") -> dict[str, list[dict[str, Any]]]:
+def _for_programs(runs: "list[Analysed]") -> dict[str, list[dict[str, object]]]:
     """What the page says, as JSON values, each with the id of its run: what is unknown is null."""
     from bench.analyse.recommendation import recommendations
     from bench.report.values import as_json

@@ -2,7 +2,6 @@
 
 import os
 import sys
-from typing import Any
 
 from bench.console import align, columns, count, tell
 from bench.core.errors import OK, RequestError
@@ -46,7 +45,7 @@ def main(arguments: list[str]) -> int:
     return OK
 
 
-def _about(path: str) -> dict[str, Any]:
+def _about(path: str) -> dict[str, object]:
     """A row; of a run that cannot be read the reason stands in the place of its answer."""
     from bench.runs.reader import verified
 

@@ -206,7 +206,7 @@ def _show(path: str, options: argparse.Namespace, *, failed: int) -> int:
     return FAILED if failed else OK
 
 
-def for_programs(run: "Analysed", options: argparse.Namespace) -> dict[str, Any]:
+def for_programs(run: "Analysed", options: argparse.Namespace) -> dict[str, object]:
     from bench.analyse import all_reduce
     from bench.analyse.algorithms import Algorithms
     from bench.analyse.each import devices, scan_of

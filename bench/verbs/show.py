@@ -1,7 +1,7 @@
 """``python -m bench show``: the answer and the table of a run again, as ``bench run`` printed them."""
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bench.console import columns, tell
 from bench.core.codec import encode
@@ -49,7 +49,7 @@ def main(arguments: list[str]) -> int:
     return OK
 
 
-def for_programs(run: "Analysed", table: "pd.DataFrame") -> dict[str, Any]:
+def for_programs(run: "Analysed", table: "pd.DataFrame") -> dict[str, object]:
     """A run as one JSON document: run.json, the summary, what memory holds, what checkpoints and the loss of a rank
     cost, and what a sweep of its input found, if there was one."""
     from bench.analyse.ladder import ladder

@@ -84,7 +84,7 @@ def _from_file(file: str | None) -> dict[str, float]:
         raise RequestError("--config", f"{path} cannot be read: {error.strerror}", "give a TOML file") from error
     except (ValueError, RecursionError) as error:  # no TOML, or no UTF-8
         raise RequestError("--config", f"{path} is no TOML: {error}", "correct it, or give another file") from error
-    table: Any = document
+    table: object = document
     for name in ("tool", "bench", "gate"):
         table = table.get(name) if isinstance(table, dict) else None
     if table is None:

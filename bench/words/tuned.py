@@ -1,5 +1,6 @@
 """The answer of ``bench tune`` in three lines: fastest, leanest, and what that gains."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -62,7 +63,7 @@ def _lean(rows: dict[str, dict[Any, Any]], lean: str, winner: str) -> str:
     return f"{lean} itself{memory}" if lean == winner else f"{_speed(rows[lean])}{memory}"
 
 
-def _speed(row: dict[Any, Any]) -> str:
+def _speed(row: Mapping[object, object]) -> str:
     speed = f"{row['throughput_per_s']:,.1f} {row['unit']}/s {plus_minus(row, 'throughput_per_s')}".rstrip()
     return f"{row['scenario']}, {speed}, numerics {row['parity'] or 'unknown'}"
 

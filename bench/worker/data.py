@@ -98,7 +98,7 @@ def stream_of(workload: Training, replicas: int, groups: Sequence[range], pin: b
         yield from repeat(None)
     examples, order = Examples(workload), _Order(workload, replicas, groups)
     _whole(examples[0])  # here, so that a setting that only examples use is known to be used
-    loading: DataLoader[Any] = DataLoader(
+    loading: DataLoader[object] = DataLoader(
         examples,
         batch_sampler=order,
         collate_fn=examples.collate,
@@ -154,7 +154,7 @@ class Examples:
             at = execute.line_in(self.file, error)
             return Broken(f"{self.file}:{at} fails on example {index}: {type(error).__name__}: {error}")
 
-    def collate(self, examples: list[Any]) -> Batch:
+    def collate(self, examples: list[object]) -> Batch:
         broken = next((one for one in examples if isinstance(one, Broken)), None)
         if broken is not None:
             return broken

@@ -144,7 +144,7 @@ def paired(session: Session, load: Load, pairs: int, tick: Tick) -> tuple[list[d
     return rows, None
 
 
-def profiled(session: Session, load: Load, tick: Tick) -> dict[str, Any]:
+def profiled(session: Session, load: Load, tick: Tick) -> dict[str, object]:
     """A few steps under the profiler: what a step's time is spent on (ms, self times; on a GPU of the kernels).
 
     ``step_ms``: the profiled step, which the profiler makes longer. ``trace``: the file that was kept, or None.

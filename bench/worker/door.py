@@ -24,7 +24,7 @@ class Door:
         host, port = self.listener.getsockname()
         return {ADDRESS: f"{host}:{port}", TOKEN: self.token}
 
-    def admit(self, readable: list[Any]) -> list[tuple[int, int, Channel]]:
+    def admit(self, readable: list[object]) -> list[tuple[int, int, Channel]]:
         """Number, PID and channel of each rank that has shown the token. ``readable``: what ``select`` found."""
         if self.listener in readable:
             self.callers.append(Channel(self.listener.accept()[0]))

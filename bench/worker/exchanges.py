@@ -36,7 +36,7 @@ class Notes:
     def add(self, what: str, size: int = 0) -> None:
         self.moments.append((what, size, self._now()))
 
-    def _now(self) -> Any:
+    def _now(self) -> object:
         if self.device.type == "cpu":
             return perf_counter_ns()
         event = torch.cuda.Event(enable_timing=True)
@@ -63,13 +63,13 @@ class Silent(dist.ProcessGroup):
     def getBackendName(self) -> str:
         return BACKEND
 
-    def allreduce(self, tensors: list[Tensor], opts: Any = None) -> Any:
+    def allreduce(self, tensors: list[Tensor], opts: object = None) -> object:
         return self._done("all_reduce", tensors)
 
-    def broadcast(self, tensors: list[Tensor], opts: Any = None) -> Any:
+    def broadcast(self, tensors: list[Tensor], opts: object = None) -> object:
         return self._done("broadcast", tensors)
 
-    def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> Any:
+    def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: object = None) -> object:
         """As DDP compares the shapes of parameters before the first step; in a step it is refused."""
         if self.notes is not None:
             raise RuntimeError(f"{BACKEND} does not support allgather in a step")
@@ -78,7 +78,7 @@ class Silent(dist.ProcessGroup):
                 tensor.copy_(one)
         return self._done("allgather", [])
 
-    def barrier(self, opts: Any = None) -> Any:
+    def barrier(self, opts: object = None) -> object:
         return self._done("barrier", [])
 
     def _done(self, kind: str, tensors: list[Tensor]) -> Any:
@@ -139,7 +139,7 @@ def run(session: Session, load: Callable[[], Batch], steps: int, tick: Callable[
     return summed(seen)
 
 
-def summed(steps: list[list[tuple[str, int, float]]]) -> dict[str, Any]:
+def summed(steps: list[list[tuple[str, int, float]]]) -> dict[str, object]:
     """Medians over those steps that exchange the same as the last one, which a later rebuilding of buckets changes."""
     shape = [(what, size) for what, size, _ in steps[-1]]
     alike = [step for step in steps if [(what, size) for what, size, _ in step] == shape]

@@ -63,7 +63,7 @@ def _is_there(name: str) -> bool:
         return False
 
 
-def _of_torch() -> dict[str, Any]:
+def _of_torch() -> dict[str, object]:
     """Versions and capabilities that need no device: no CUDA context is made."""
     import torch
 

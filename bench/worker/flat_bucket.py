@@ -77,7 +77,7 @@ class FlatBucketDataParallel(nn.Module):
         finally:
             self._synchronise = before
 
-    def _hook(self, index: int) -> Any:
+    def _hook(self, index: int) -> object:
         def gradient_is_ready(_: Tensor) -> None:
             if not self._synchronise:
                 return

@@ -96,7 +96,7 @@ def tf32(device: torch.device) -> dict[str, bool]:
     return {name: there and on for name, on in allowed.items()}
 
 
-def device_facts(device: torch.device) -> dict[str, Any]:
+def device_facts(device: torch.device) -> dict[str, object]:
     if device.type != "cuda":
         return {"type": device.type}
     properties = torch.cuda.get_device_properties(device)

@@ -57,7 +57,7 @@ def run(stream: Iterator[Any], filling: int, batches: int, on_batch: Callable[[i
     }
 
 
-def _taken(stream: Iterator[Any], batches: int, on_batch: Callable[[int], None]) -> list[int]:
+def _taken(stream: Iterator[object], batches: int, on_batch: Callable[[int], None]) -> list[int]:
     """When the first batch was asked for and when each had come (ns)."""
     ticks, next_report = [perf_counter_ns()], 0
     for batch in range(batches):

@@ -6,7 +6,7 @@ strategy adds is arithmetic: torch DDP's buckets are as large as the gradients, 
 the number of ranks. It runs in a diagnostic launch, after the process group has ended.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -69,7 +69,7 @@ def _dealt(session: Session, sharded: bool) -> tuple[str, ...]:
     return ("optimizer",) if hasattr(session.optimizer, "consolidate_state_dict") else ()  # ZeroRedundancyOptimizer
 
 
-def _unknown(session: Session, logged: list[dict[str, Any]], sharded: bool) -> str | None:
+def _unknown(session: Session, logged: list[Mapping[str, object]], sharded: bool) -> str | None:
     if sharded:
         return GATHERED
     if any(one.get("comm_hook") for one in logged):
@@ -100,7 +100,7 @@ def _refused(session: Session, rpc: bool) -> str | None:
     return None
 
 
-def predict(parts: Parts, around: Around, load: Callable[[], Any]) -> dict[str, Any]:
+def predict(parts: Parts, around: Around, load: Callable[[], object]) -> dict[str, object]:
     """For :class:`bench.runs.experiments.MemoryForecast`: MiB by part and at the peak, None with a ``reason``."""
     found: dict[str, float | None] = dict.fromkeys((*PARTS, "peak"))
     reason = around.refused
@@ -117,7 +117,7 @@ def predict(parts: Parts, around: Around, load: Callable[[], Any]) -> dict[str, 
     return {**{f"{name}_mib": size for name, size in found.items()}, "method": method, "reason": reason}
 
 
-def _tracked(parts: Parts, around: Around, batch: Any) -> dict[str, float]:
+def _tracked(parts: Parts, around: Around, batch: object) -> dict[str, float]:
     """Bytes by part; ``peak`` only where it is known."""
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.distributed._tools.mem_tracker import MemTracker
@@ -194,7 +194,7 @@ def _drop_gradients(model: nn.Module, trained: list[nn.Parameter]) -> None:
     def drop(parameter: Tensor) -> None:
         parameter.grad = None
 
-    def hook(module: nn.Module, inputs: Any) -> None:
+    def hook(module: nn.Module, inputs: object) -> None:
         for one in trained:
             one.register_post_accumulate_grad_hook(drop)
         first.remove()
@@ -202,7 +202,7 @@ def _drop_gradients(model: nn.Module, trained: list[nn.Parameter]) -> None:
     first = model.register_forward_pre_hook(hook)
 
 
-def _sizes(snapshot: dict[torch.device, dict[Any, int]], device: torch.device) -> Sizes:
+def _sizes(snapshot: dict[torch.device, dict[object, int]], device: torch.device) -> Sizes:
     names = ("Parameter", "Buffer", "Gradient", "Activation", "Optstate", "Other", "Total")
     found = dict.fromkeys(names, 0)
     for where, sizes in snapshot.items():

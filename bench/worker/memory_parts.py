@@ -7,7 +7,7 @@ storages on the rank's device, each counted once.
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -120,14 +120,14 @@ class Kept:
         self.device, self.holders = known.device, Counter[int]()
         self.bytes = self.most = self.most_gathered = 0
 
-    def pack(self, tensor: Tensor) -> Any:
+    def pack(self, tensor: Tensor) -> object:
         self._look()
         storage = storage_of(tensor)
         if storage._cdata in self.known or storage.device.type != self.device:
             return tensor
         return Holder(self, tensor, storage._cdata, storage.nbytes())
 
-    def unpack(self, packed: Any) -> Tensor:
+    def unpack(self, packed: object) -> Tensor:
         self._look()
         tensor: Tensor = packed.tensor if isinstance(packed, Holder) else packed
         return tensor
@@ -174,7 +174,7 @@ def ddp_of(module: nn.Module) -> list[nn.parallel.DistributedDataParallel]:
     return found if hooks is None else [*found, hooks]
 
 
-def bucket_bytes(logged: dict[str, Any]) -> int:
+def bucket_bytes(logged: Mapping[str, object]) -> int:
     """Of all buckets of a DDP with this logging data."""
     sizes = logged.get("rebuilt_bucket_sizes") or logged.get("bucket_sizes") or "0"
     return sum(int(size) for size in str(sizes).split(","))

@@ -109,7 +109,7 @@ def perform(plan: Plan, report: Report) -> dict[str, Any]:
         return {"double": in_double(session, plan.parts, tick)}
 
 
-def in_double(session: Session, parts: Parts, tick: Callable[[int], None]) -> dict[str, Any]:
+def in_double(session: Session, parts: Parts, tick: Callable[[int], None]) -> dict[str, object]:
     """Train as this rank. All ranks call it.
 
     ``gradients``: of each step a sketch of each tensor. Of rank 0 besides, by step and tensor: ``buffers``, sketches of
@@ -172,7 +172,7 @@ def _micro_batches(session: Session, begin: State, seed: int) -> Iterator[list[T
         yield changes
         return
 
-    def draw_again(*_: Any) -> None:
+    def draw_again(*_: object) -> None:
         torch.manual_seed(seed)
 
     def look(*_: Any) -> None:

@@ -11,7 +11,7 @@ import resource
 import statistics
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from datetime import timedelta
 from importlib import import_module
@@ -235,7 +235,7 @@ def join(job: Job, me: Identity, device: torch.device, store: dist.Store | None)
     dist.init_process_group(backend, store=store, rank=me.rank, world_size=me.world_size, timeout=timeout, **options)
 
 
-def backend_of(devices: int, device: torch.device) -> tuple[str, dict[str, Any]]:
+def backend_of(devices: int, device: torch.device) -> tuple[str, dict[str, object]]:
     """The backend of a rank with so many GPUs, and whether the group is bound to the first: one that is refuses to
     communicate on a second, and ``nccl`` binds by itself from torch 2.15 on (``_nccl2_device``).
     """
@@ -283,7 +283,7 @@ def _whole_and_steady(warm: dict[str, float], measured: dict[str, float]) -> dic
     return whole | {f"steady_{name.removeprefix('max_')}": value for name, value in of_gpus.items()}
 
 
-def _about(error: BaseException, job: Job, me: Identity, where: str = "") -> dict[str, Any]:
+def _about(error: BaseException, job: Job, me: Identity, where: str = "") -> dict[str, object]:
     """What is reported of an error; of one for want of memory also whose it was, and how much was held."""
     kind, collateral = kind_of(error), _is_collateral(error)
     own = [job.workload.file] if job.workload.sha256 is not None else []
@@ -298,7 +298,7 @@ def _about(error: BaseException, job: Job, me: Identity, where: str = "") -> dic
     work = job.workload
     name = "cpu" if work.device == "cpu" else f"cuda:{me.local_rank}"
     batch = job.batch_per_replica * len(job.parts_of(me.rank))
-    memory: dict[str, Any] = {"device": name, "batch": batch, "global_batch": work.global_batch}
+    memory: dict[str, object] = {"device": name, "batch": batch, "global_batch": work.global_batch}
     if work.device == "cpu" or torch.cuda.is_initialized():
         memory["allocator"] = _allocator(torch.device(work.device))
     unit = work.unit if work.units_per_example is None else "examples"
@@ -337,5 +337,5 @@ def _one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}"[:500]
 
 
-def _sealed(result: dict[str, Any]) -> str:
+def _sealed(result: Mapping[str, object]) -> str:
     return json.dumps(result)

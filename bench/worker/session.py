@@ -129,11 +129,11 @@ class Session:
         wrap: Callable[[nn.Module], nn.Module] = lambda model: model,
         optimizer: Optimizers | None = None,
         after_step: Callable[[], None] | None = None,
-        quiet: Callable[[Any], AbstractContextManager[Any]]
+        quiet: Callable[[object], AbstractContextManager[object]]
         | str = "this strategy has no step without synchronisation to compare with",
         micro_batches: int = 1,
         whole: Callable[[Tensor], Tensor] = lambda tensor: tensor,
-        replicas: Callable[[Any], int] | None = None,
+        replicas: Callable[[object], int] | None = None,
         serve: Callable[[], Tensor] | None = None,
         updates: bool = True,
     ) -> None:
@@ -182,7 +182,7 @@ class Session:
             raise BenchError(f"{problem}; {remedy}")
         return loss if self._weight is None else loss * self._shares([batch])[0]
 
-    def _shares(self, batches: list[Any]) -> Tensor | list[float]:
+    def _shares(self, batches: list[object]) -> Tensor | list[float]:
         """What the loss of each of this rank's batches counts in the mean over the ranks, so that it is the mean over
         the global batch."""
         if self._weight is None:

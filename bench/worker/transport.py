@@ -37,7 +37,7 @@ def transport(environment: Mapping[str, str]) -> dict[str, Any]:
 
 def _about(
     backend: str, library: str | None, interface: str | None, mbit: float | None, why: str | None
-) -> dict[str, Any]:
+) -> dict[str, object]:
     return {"backend": backend, "library": library, "interface": interface, "nominal_mbit": mbit, "reason": why}
 
 

@@ -168,7 +168,7 @@ def _track(
     digests: list[Digest], scenarios: Sequence[str], accepted: Mapping[str, str], rule: gate.Rule | None
 ) -> Track:
     nights = tuple(_night(digest, accepted) for digest in digests)
-    usable: dict[tuple[str, str], list[dict[str, Any] | None]] = {}
+    usable: dict[tuple[str, str], list[dict[str, object] | None]] = {}
     without: Counter[tuple[str, str]] = Counter()
     for place, digest in enumerate(digests):
         for row in digest["scenarios"]:

@@ -9,9 +9,9 @@ from typing import Any
 from bench.machine import nvml
 
 
-def facts() -> dict[str, Any]:
+def facts() -> dict[str, object]:
     """``gpus``: a dict each; ``gpus_reason``: why there are none, or which is left out; ``driver``; ``topology``."""
-    found: dict[str, Any] = {"gpus": [], "gpus_reason": None, "driver": {}, "topology": [], "pynvml": _pynvml()}
+    found: dict[str, object] = {"gpus": [], "gpus_reason": None, "driver": {}, "topology": [], "pynvml": _pynvml()}
     try:
         session = nvml.Nvml()
     except nvml.NvmlUnavailable as error:

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-from typing import Any
 
 from bench import machine
 from bench.core import control_group
@@ -10,7 +9,7 @@ from bench.core.pid_namespace import nested
 from bench.machine.rapl import Rapl
 
 
-def facts() -> dict[str, Any]:
+def facts() -> dict[str, object]:
     """As JSON values; None is what this system does not tell."""
     described, limit = machine.describe([]), control_group.memory_limit_bytes()
     return {

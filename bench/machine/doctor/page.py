@@ -37,7 +37,7 @@ def _host(host: dict[str, Any]) -> list[str]:
     ]
 
 
-def _driver(driver: dict[str, Any]) -> str:
+def _driver(driver: dict[str, object]) -> str:
     if driver["version"] is None:
         return "Driver   none"
     return f"Driver   {driver['version']}, NVML {_known(driver['nvml'])}, CUDA up to {_known(driver['cuda'])}"

@@ -282,8 +282,8 @@ class Loop:
             f"the driver takes {clock.mean_ms:.0f} ms and sampling may take {DUTY_CYCLE:.0%} of the time"
         )
 
-    def _findings(self, watched: Watched) -> dict[str, Any]:
-        found: dict[str, Any] = {"foreign": [], "scrambled_lists": 0, "probes": {}}
+    def _findings(self, watched: Watched) -> dict[str, object]:
+        found: dict[str, object] = {"foreign": [], "scrambled_lists": 0, "probes": {}}
         if isinstance(self.memory, GpuMemory):
             nvml = self.memory.nvml
             found["foreign"] = [
@@ -370,7 +370,7 @@ class Loop:
         watched.gaps.add(uuid)
         return [unavailable(pid, uuid, reason) for pid in sorted(pid for pid, device in watched.seen if device == uuid)]
 
-    def _write_devices(self, t_ns: int, samples: dict[str, dict[str, Any]], launch: int) -> None:
+    def _write_devices(self, t_ns: int, samples: dict[str, dict[str, object]], launch: int) -> None:
         watched = self.launches[launch]
         head = {"launch": launch, "scenario": watched.scenario, "host": self.host, "t_ns": t_ns}
         watched.spool.append("device", [{**head, "device": uuid, **sample} for uuid, sample in samples.items()])

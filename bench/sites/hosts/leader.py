@@ -41,7 +41,7 @@ class Hosts:
     def __init__(self, own: WorkerHost, party: Party, files: Sequence[tuple[Kind, str, str]]) -> None:
         self.own, self.party, self.log = own, party, own.log
         self.hosts: tuple[Host, ...] = party.hosts
-        self.description: dict[str, Any] = {}
+        self.description: dict[str, object] = {}
         known = [(kind.word, name, file, sha256(file)) for kind, name, file in files]
         for member in party.members:
             self._send(member, event="open", name=member.name, leader=party.name, files=known)
@@ -52,7 +52,7 @@ class Hosts:
     def __exit__(self, *exception: object) -> None:
         self.own.close()
 
-    def wait_until_ready(self) -> dict[str, Any]:
+    def wait_until_ready(self) -> dict[str, object]:
         """The description of this host's interpreter, when all hosts are ready and have the same torch."""
         self.description = self.own.wait_until_ready()
         for member in self.party.members:
@@ -87,7 +87,7 @@ class Hosts:
                     with suppress(HostError):
                         self._send(member, event="waking")
 
-    def _send(self, member: Member, **message: Any) -> None:
+    def _send(self, member: Member, **message: object) -> None:
         try:
             member.line.send(**message)
         except Gone as error:
@@ -244,7 +244,7 @@ class _Launch:
         return replace(whole, status=status, reason=lost, first_failed_rank=first, failure=None, lost=lost)
 
 
-def _rank_of(result: Any) -> int:
+def _rank_of(result: object) -> int:
     rank = result.get("rank") if isinstance(result, dict) else None
     return rank if isinstance(rank, int) else -1
 

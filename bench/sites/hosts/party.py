@@ -127,7 +127,7 @@ class Party:
             why = str(error) if isinstance(error, BenchError) else "it was interrupted" if _is_signal(error) else None
             self._tell(event="end", code=INTERRUPTED if _is_signal(error) else code, why=why or type(error).__name__)
 
-    def _tell(self, **message: Any) -> None:
+    def _tell(self, **message: object) -> None:
         """Send this to every host once. Before the run, wait for those that have not joined yet."""
         if self._ended:
             return
