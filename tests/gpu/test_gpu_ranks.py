@@ -136,7 +136,7 @@ def test_gradients_of_data_parallel(on_gpu: Callable[..., Executed], gpus: tuple
         pytest.skip("needs two GPUs: on one, DataParallel makes no replicas")
     done = on_gpu(
         """
-        from bench.seams import Scenario, Strategy, one_rank_for_all, switching
+        from bench.seams import Scenario, Strategy, one_rank_for_all
 
         STRATEGY = Strategy(label="planted", ranks=one_rank_for_all, group=False)
         SCENARIO = Scenario(summary="compares gradients", strategy=STRATEGY)
@@ -174,7 +174,7 @@ def test_gradients_are_unscaled_when_they_are_looked_at(on_gpu: Callable[..., Ex
     """After the step, which is when a launch's sketch is taken: fp32's but for rounding, and not 1,024 times."""
     on_gpu(
         f"""
-        from bench.seams import Scenario, Strategy, one_rank_for_all, switching
+        from bench.seams import Scenario, Strategy, one_rank_for_all
 
         SCENARIO = Scenario(summary="compares gradients", precision="{level}",
                             strategy=Strategy(label="planted", ranks=one_rank_for_all, group=False))

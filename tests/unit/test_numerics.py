@@ -15,7 +15,7 @@ from bench.worker import data
 from bench.worker.workload import build_model
 
 SAVING = """
-    from bench.seams import Scenario, Strategy, rank_per_device, switching
+    from bench.seams import Scenario, Strategy, rank_per_device
 
     SCENARIO = Scenario(summary="saves the gradients of its first step", precision={level!r},
                         strategy=Strategy(label="planted", ranks=rank_per_device, group=True))
