@@ -9,7 +9,7 @@ A report asks for the figures of a launch two dozen times, and of millions of st
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, Self
+from typing import Self
 
 import pandas as pd
 
@@ -81,7 +81,7 @@ class Analysed(Run):
         return devices.per_device(self.device, self.iterations)
 
     @cached_property
-    def windows(self) -> dict[Any, tuple[int, int]]:
+    def windows(self) -> dict[object, tuple[int, int]]:
         return devices.windows(self.iterations)
 
     @cached_property

@@ -224,7 +224,7 @@ def throttled_stretches(device: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["launch", "device", "verdict", "start_ns", "end_ns"])
 
 
-def windows(steps: Iterations) -> dict[Any, tuple[int, int]]:
+def windows(steps: Iterations) -> dict[object, tuple[int, int]]:
     """Start and end (ns) of the measured steps of each launch, over its ranks; an imported launch has none."""
     table = steps.frame
     measured = table.loc[~table["warmup"].astype(bool), ["launch", "begin_ns", "end_ns"]]

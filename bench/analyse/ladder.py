@@ -6,7 +6,6 @@ first rung: where their 95 % intervals part, the step interacts with what is bel
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pandas as pd
 
@@ -17,6 +16,7 @@ from bench.analyse.launches import looked_at
 from bench.analyse.parity import by_scenario
 from bench.analyse.rounds import Rounds
 from bench.runs.document import RunDocument
+from bench.runs.frames import TableRow
 
 NAME = "ladder"
 """Of the set of scenarios that a ladder is made of."""
@@ -146,7 +146,7 @@ def sentences(table: pd.DataFrame) -> list[str]:
     """What all rungs gain together, and which steps interact with those below them."""
     if table.empty:
         return []
-    rows: list[dict[Any, Any]] = table.to_dict("records")
+    rows: list[TableRow] = table.to_dict("records")
     total = 1.0
     for row in rows:
         total *= row["gain"] if pd.notna(row["gain"]) else 1.0

@@ -11,6 +11,7 @@ import pandas as pd
 
 from bench.runs.document import RunDocument
 from bench.runs.experiments import Diagnosis, MemoryForecast
+from bench.runs.frames import TableRow
 from bench.runs.launches import LaunchRecord, MemoryHeld, RankRecord
 
 LASTING = ("parameters", "masters", "optimizer", "buffers", "buckets", "gathered", "batch")
@@ -123,7 +124,7 @@ def ddp_against_shards(document: RunDocument) -> tuple[str, str] | None:
     return "Does DDP take more memory, and would FSDP take less?", " ".join(said)
 
 
-def _in_shards(ddp: dict[Any, Any], ranks: int) -> float:
+def _in_shards(ddp: TableRow, ranks: int) -> float:
     """What is left of a rank of DDP (MiB) when weights, gradients and optimizer state are dealt out."""
     lasting: float = (ddp["parameters_mib"] + ddp["optimizer_mib"]) / ranks + ddp["buffers_mib"] + ddp["batch_mib"]
     gradients = (ddp["gradients_mib"] or ddp["buckets_mib"]) / ranks

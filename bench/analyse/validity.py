@@ -123,7 +123,7 @@ def _for_example(one: dict[Any, Any]) -> str:
     return f"{one['scenario']}{launch}: {one['text']}"
 
 
-def _row(launch: int | None, scenario: Any, finding: Finding) -> dict[str, Any]:
+def _row(launch: int | None, scenario: Any, finding: Finding) -> dict[str, object]:
     return asdict(replace(finding, launch=launch, scenario=scenario))
 
 

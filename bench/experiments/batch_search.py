@@ -124,7 +124,7 @@ def _judged(done: Performed, work: Training, capacity_mib: float) -> search.Try:
     return search.Try(global_batch=work.global_batch, why_not=why_not, peak_mib=peak_mib, throughput_per_s=speed)
 
 
-def steady_mib(memory: Iterable[Mapping[str, Any]], ranks: Sequence[RankRecord]) -> float | None:
+def steady_mib(memory: Iterable[Mapping[str, object]], ranks: Sequence[RankRecord]) -> float | None:
     """The most that measured steps need of a device: what processes held there (rows of memory.parquet), or torch
     reserved if that is more, without what torch only keeps reserved since cuDNN's search.
     """

@@ -232,9 +232,10 @@ def _steps(every: int) -> str:
 
 def checkpoint_table(document: RunDocument) -> "Table | None":
     """Cost, size, and the time to resume; None if no launch saved."""
-    from bench.report.tables import UNKNOWN, Record, figure, is_cost, ranged, tabulate, text
+    from bench.report.tables import UNKNOWN, figure, is_cost, ranged, tabulate, text
+    from bench.runs.frames import TableRow
 
-    def percent(row: Record) -> str:
+    def percent(row: TableRow) -> str:
         return f"{row['cost_percent']:+.2f}" if is_cost(row["cost_ms"], row["cost_low_ms"]) else UNKNOWN
 
     table = checkpoints(document)

@@ -11,6 +11,7 @@ from bench.core.records import Gpu
 from bench.report import drawing
 from bench.report.drawing import Artist, Plot, light, locator, plain
 from bench.report.tables import TONES
+from bench.runs.frames import TableRow
 from bench.runs.launches import LaunchRecord
 from bench.runs.reader import Run
 
@@ -36,7 +37,7 @@ class Stage:
 
     figure: Artist
     panels: dict[str, Artist]
-    launches: list[dict[Any, Any]]
+    launches: list[TableRow]
     origin_ns: int
     range_s: float
 
@@ -150,12 +151,12 @@ def _stage(run: Run, rows: "pd.DataFrame", known: list[str]) -> Stage:
     return stage
 
 
-def _launches(run: Run, bounds: "pd.DataFrame", origin_ns: int) -> list[dict[Any, Any]]:
+def _launches(run: Run, bounds: "pd.DataFrame", origin_ns: int) -> list[TableRow]:
     """The launches with their places on the time axis, status, colour, and the number of their scenario in the key."""
     document = run.document
     records = {one.launch: one for one in (*document.superseded, *document.launches) if isinstance(one, LaunchRecord)}
     numbers = {name: number for number, name in enumerate(dict.fromkeys(bounds["scenario"]), start=1)}
-    launches: list[dict[Any, Any]] = bounds.to_dict("records")
+    launches: list[TableRow] = bounds.to_dict("records")
     for one in launches:
         record = records.get(one["launch"])
         one |= {name: (one[f"{name}_ns"] - origin_ns) / 1e9 for name in ("start", "end")}
@@ -266,7 +267,7 @@ def _power_line(stage: Stage, axes: Artist, samples: "pd.DataFrame") -> None:
     axes.lines[-1].set_marker("o" if len(thinned) == 1 else "")
 
 
-def _mean(run: Analysed, stage: Stage, axes: Artist, row: dict[Any, Any]) -> None:
+def _mean(run: Analysed, stage: Stage, axes: Artist, row: TableRow) -> None:
     """The mean over the measured steps of a launch, as a bar over them with its figure where there is room."""
     start, end = (stage.seconds(float(at_ns)) for at_ns in run.windows[row["launch"]])
     axes.plot([start, end], [row["mean_power_w"]] * 2, color=light("ink"), linewidth=1.8)

@@ -8,7 +8,8 @@ from bench.analyse.analysed import Analysed
 from bench.analyse.launches import ok_rows
 from bench.analyse.steps import scenarios
 from bench.report import tables
-from bench.report.tables import UNKNOWN, Cell, Record, Table, bounded, figure, number, tabulate, text
+from bench.report.tables import UNKNOWN, Cell, Table, bounded, figure, number, tabulate, text
+from bench.runs.frames import TableRow
 from bench.runs.reader import Run
 
 if TYPE_CHECKING:
@@ -63,11 +64,11 @@ def energy_table(run: Analysed) -> Table | None:
     return tabulate(columns, records, _energy_notes(run, table))
 
 
-def _source(row: Record) -> str:
+def _source(row: TableRow) -> str:
     return UNKNOWN if number(row["energy_j"], "") == UNKNOWN else str(row["energy_source"])
 
 
-def _throttle(row: Record) -> Cell:
+def _throttle(row: TableRow) -> Cell:
     """Why the devices ran slower than they could, in the colour of what it makes of the launch."""
     if not isinstance(row["throttle"], str):
         return Cell(text=UNKNOWN)
@@ -161,7 +162,7 @@ def memory_parts_table(run: Run) -> Table | None:
     return tabulate(columns if predicted else (*columns[:2], *columns[3:]), rows, notes)
 
 
-def _forecast(row: Record) -> Record:
+def _forecast(row: TableRow) -> TableRow:
     """What was predicted without running, in the columns of what the live objects hold."""
     sizes = {f"{part}_mib": row.get(f"forecast_{part}_mib", float("nan")) for part in memory_parts.PARTS}
     peak = row["forecast_peak_mib"]
@@ -193,7 +194,7 @@ def _measured_how(run: Run) -> str:
     )
 
 
-def _chosen_rows(run: Run, table: "pd.DataFrame", chosen: dict[str, int]) -> list[Record]:
+def _chosen_rows(run: Run, table: "pd.DataFrame", chosen: dict[str, int]) -> list[TableRow]:
     """The rows of the chosen launches in the order of the scenarios."""
     rows = {name: table[table["launch"] == launch].to_dict("records") for name, launch in chosen.items()}
     return [row for name in scenarios(run.document) for row in rows.get(name, [])]
@@ -245,15 +246,15 @@ def _driver_table(run: Run, chosen: dict[str, int]) -> Table | None:
     return tabulate(columns, found, notes)
 
 
-def _memory_source(row: Record) -> str:
+def _memory_source(row: TableRow) -> str:
     return row["source"] if isinstance(row["source"], str) else "torch_allocator"
 
 
-def _index(row: Record, indices: dict[str, int]) -> tuple[int, str]:
+def _index(row: TableRow, indices: dict[str, int]) -> tuple[int, str]:
     return indices.get(row["device"], len(indices)), str(row["device"])
 
 
-def _peak(memory: "pd.DataFrame", row: Record) -> Cell:
+def _peak(memory: "pd.DataFrame", row: TableRow) -> Cell:
     """The driver's figure, or why it is missing."""
     text = number(row["peak_mib"], ",.0f")
     if text != UNKNOWN:
@@ -271,7 +272,7 @@ def _resident_table(run: Run, chosen: dict[str, int]) -> Table | None:
     reasons = list(dict.fromkeys(row["reason"] for row in found if isinstance(row["reason"], str)))
     alike = len(reasons) == 1 and all(isinstance(row["reason"], str) for row in found)
 
-    def proportional(row: Record) -> Cell:
+    def proportional(row: TableRow) -> Cell:
         small = row["reason"] if isinstance(row["reason"], str) and not alike else ""
         return Cell(text=number(row["pss_mib"], ",.0f"), small=small)
 

@@ -6,7 +6,8 @@ from bench.analyse.analysed import Analysed
 from bench.analyse.ladder import ladder, sentences
 from bench.report import drawing
 from bench.report.drawing import Plot, light
-from bench.report.tables import UNKNOWN, Record, Table, figure, is_unknown, ranged, tabulate, text
+from bench.report.tables import UNKNOWN, Table, figure, is_unknown, ranged, tabulate, text
+from bench.runs.frames import TableRow
 
 
 def ladder_table(run: Analysed) -> Table | None:
@@ -47,7 +48,7 @@ def ladder_plot(run: Analysed) -> Plot | None:
     return drawing.finished(run, figure, "ladder", "What each step gains", caption, shown_in)
 
 
-def _mark(axes: Any, row: Record, names: tuple[str, str, str], y: float, colour: str, label: str) -> None:
+def _mark(axes: Any, row: TableRow, names: tuple[str, str, str], y: float, colour: str, label: str) -> None:
     value, low, high = (row[name] for name in names)
     if is_unknown(value):
         return

@@ -8,7 +8,8 @@ from bench.analyse.intervals import Estimate, half_width_percent
 from bench.analyse.loader import Swept, found_by, rates, remarks, sentence, together, why_open
 from bench.report import drawing
 from bench.report.drawing import Plot, light
-from bench.report.tables import UNKNOWN, Cell, Record, Table, figure, is_unknown, number, tabulate, text
+from bench.report.tables import UNKNOWN, Cell, Table, figure, is_unknown, number, tabulate, text
+from bench.runs.frames import TableRow
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,11 +37,11 @@ def loader_table(run: Analysed) -> Table | None:
         return None
     unit = run.document.workload.unit_short
 
-    def rate(row: Record) -> Cell:
+    def rate(row: TableRow) -> Cell:
         ends = (None if is_unknown(row[f"throughput_{end}per_s"]) else row[f"throughput_{end}per_s"] for end in ENDS)
         return Cell(text=number(row["throughput_per_s"], ",.1f"), small=bar(half_width_percent(*ends)))
 
-    def enough(row: Record) -> str:
+    def enough(row: TableRow) -> str:
         return UNKNOWN if is_unknown(row["enough"]) else "yes" if row["enough"] else "no"
 
     columns = (

@@ -3,8 +3,9 @@
 from bench.analyse.analysed import Analysed
 from bench.report import drawing
 from bench.report.drawing import Plot, light
-from bench.report.tables import UNKNOWN, Cell, Record, Table, figure, number, tabulate, text
+from bench.report.tables import UNKNOWN, Cell, Table, figure, number, tabulate, text
 from bench.runs.experiments import Candidate, Tuning
+from bench.runs.frames import TableRow
 
 FINALIST, LEFT, BEATEN, OUT = "finalist", "still in at the end", "beaten", "cannot be used"
 UNTRIED = "not tried: the budget was spent"
@@ -29,7 +30,7 @@ def search_table(run: Analysed) -> Table | None:
     unit = run.document.workload.unit_short
     fastest = max((one.throughput_per_s or 0.0 for one in tuning.candidates.values()), default=0.0)
 
-    def speed(row: Record) -> Cell:
+    def speed(row: TableRow) -> Cell:
         value = row["one"].throughput_per_s
         return Cell(text=UNKNOWN if value is None else f"{value:,.1f}", bar=(value or 0.0) / (fastest or 1.0))
 

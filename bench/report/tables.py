@@ -19,6 +19,7 @@ from bench.analyse.steps import BASE, about_base, base_of, scenarios, short_base
 from bench.console import SHORT, align
 from bench.core.text import printable
 from bench.report.drawing import plain
+from bench.runs.frames import TableRow
 from bench.runs.reader import Run
 from bench.words.advice import is_clear
 
@@ -45,7 +46,6 @@ TONES = {
 FORMULA = re.compile(r"\s*([=@\uff1d\uff20]|[-+\uff0b\uff0d](?!\d*\.?\d+$))")
 """What a spreadsheet begins to calculate at, also where letters are wide."""
 
-Record = dict[Any, Any]
 """A row of a table of pandas, by column."""
 
 
@@ -109,7 +109,7 @@ def ranged(heading: str, names: tuple[str, str, str], form: str, *, group: str =
     """A column of numbers with the 95 % interval below each. ``names``: keys of the value and of both ends. ``cost``:
     they are what something adds, so that one whose interval reaches 0 says that in place of the number."""
 
-    def cell(row: Record) -> Cell:
+    def cell(row: TableRow) -> Cell:
         value, low, high = (number(row[name], form) for name in names)
         small = "" if UNKNOWN in (value, low, high) else f"{low} to {high}"
         return Cell(
@@ -228,20 +228,20 @@ def brief_summary(table: "pd.DataFrame", *, verbose: bool = False) -> Table:
     return tabulate(columns, records, (*_about(table), *about_memory(table), *_failed(table)))
 
 
-def _by_speed(table: "pd.DataFrame") -> list[Record]:
+def _by_speed(table: "pd.DataFrame") -> list[TableRow]:
     return table.sort_values("throughput_per_s", ascending=False, kind="stable").to_dict("records")
 
 
-def _summary_columns(rows: Sequence[Record], *, brief: bool = False) -> list[Column]:
+def _summary_columns(rows: Sequence[TableRow], *, brief: bool = False) -> list[Column]:
     first = rows[0] if rows else {"unit": "examples", "unit_short": "ex", "relative_to": BASE}
     highest = max((row["throughput_per_s"] for row in rows if not is_unknown(row["throughput_per_s"])), default=1.0)
 
-    def speed(row: Record) -> Cell:
+    def speed(row: TableRow) -> Cell:
         known = row["throughput_per_s"]
         length = 0.0 if is_unknown(known) else float(known / highest)
         return Cell(text=number(known, ",.1f"), small=plus_minus(row, "throughput_per_s"), bar=length)
 
-    def numerics(row: Record) -> Cell:
+    def numerics(row: TableRow) -> Cell:
         verdict = _verdict(row["parity"], "")
         return replace(verdict, text=SHORT.get(verdict.text, verdict.text)) if brief else verdict
 
@@ -355,7 +355,7 @@ def published_ratios(run: Analysed) -> Table | None:
 def _with_bar(heading: str, name: str, group: str = "") -> Column:
     """A column of the published form, each figure with its interval beside it."""
 
-    def cell(row: Record) -> Cell:
+    def cell(row: TableRow) -> Cell:
         known = (None if is_unknown(row[column]) else row[column] for column in published.ends(name))
         return Cell(text=number(row[name], ",.2f"), beside=bar(half_width_percent(*known)))
 

@@ -13,9 +13,10 @@ from bench.analyse.validity import grouped
 from bench.core.records import PARITIES
 from bench.core.text import listed, percent
 from bench.report import tables
-from bench.report.tables import UNKNOWN, Cell, Column, Record, Table, figure, number, ranged, tabulate, text
+from bench.report.tables import UNKNOWN, Cell, Column, Table, figure, number, ranged, tabulate, text
 from bench.runs.document import RunDocument
 from bench.runs.experiments import Numerics
+from bench.runs.frames import TableRow
 from bench.runs.launches import LaunchRecord
 from bench.runs.reader import Run
 
@@ -59,7 +60,7 @@ def parity_table(run: Analysed) -> Table | None:
     return tabulate(columns, numerics.by_scenario(launches).to_dict("records"), _about_parity(run.document))
 
 
-def _parity_verdict(row: Record) -> Cell:
+def _parity_verdict(row: TableRow) -> Cell:
     verdict, reason = (row[name] if isinstance(row[name], str) else "" for name in ("verdict", "reason"))
     return Cell(text=verdict or "not shown", small=reason, tone=tables.TONES.get(verdict, ""))
 
@@ -67,7 +68,7 @@ def _parity_verdict(row: Record) -> Cell:
 def _error(heading: str, name: str, bound: str | None = None) -> Column:
     """A relative error, with what rounding may do below it."""
 
-    def show(row: Record) -> Cell:
+    def show(row: TableRow) -> Cell:
         rounding = UNKNOWN if bound is None else _percent(row[bound])
         return Cell(text=_percent(row[name]), small="" if rounding == UNKNOWN else f"rounding\u00a0{rounding}")
 
@@ -165,7 +166,7 @@ def communication_table(run: Run) -> Table | None:
     return tabulate(columns, table.to_dict("records"), notes)
 
 
-def _method(row: Record) -> Cell:
+def _method(row: TableRow) -> Cell:
     method, reason = (row[name] if isinstance(row[name], str) else "" for name in ("method", "reason"))
     return Cell(text=method or UNKNOWN, small=reason, wrap=True)
 
@@ -187,7 +188,7 @@ def communication_words(run: Run) -> list[str]:
     return said
 
 
-def _explained(row: Record) -> str:
+def _explained(row: TableRow) -> str:
     """cost = exposed + computation that got slower + rest, in words."""
     rest = row["cost_ms"] - row["exposed_ms"] - row["slowed_ms"]
     wide = math.hypot(*((row[f"{name}_high_ms"] - row[f"{name}_low_ms"]) / 2 for name in ("cost", "exposed", "slowed")))
@@ -215,7 +216,7 @@ def _term(value: float) -> str:
     return f"{'+' if value >= 0 else '-'} {abs(value):,.1f}"
 
 
-def _span(row: Record, name: str) -> str:
+def _span(row: TableRow, name: str) -> str:
     return f"{row[f'{name}_ms']:,.1f} ms ({row[f'{name}_low_ms']:,.1f} to {row[f'{name}_high_ms']:,.1f})"
 
 
@@ -250,7 +251,7 @@ def spent_table(run: Run) -> Table | None:
 
 
 def _of_whole(name: str) -> Column:
-    def cell(row: Record) -> Cell:
+    def cell(row: TableRow) -> Cell:
         share = row[name] / row["whole"] if row["whole"] > 0 else 0.0
         return Cell(text=number(row[name], ",.1f"), small=f"{100 * share:.1f} %" if share >= 0.0005 else "")
 

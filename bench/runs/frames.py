@@ -1,10 +1,13 @@
 """The three tables of times, each a type, so that none is taken for another. Nobody may change a ``.frame``."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
     import pandas as pd
+
+TableRow = dict[Any, Any]
+"""A row of any table, as ``to_dict("records")`` of pandas has it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -60,7 +60,7 @@ def read_spool(path: str) -> dict[str, list[dict[str, Any]]]:
     return tables
 
 
-def _missing(rows: list[dict[str, object]], why: str) -> list[dict[str, Any]]:
+def _missing(rows: list[dict[str, object]], why: str) -> list[dict[str, object]]:
     last = {(row["pid"], row["rank"]): row for row in rows}
     unknown = {"device": None, "used_mib": None, "pss_mib": None, "source": "unavailable"}
     return [{**row, **unknown, "reason": f"{why}; its later samples are missing"} for row in last.values()]

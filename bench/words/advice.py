@@ -14,9 +14,8 @@ from bench.analyse.steps import scenarios
 from bench.analyse.validity import FEW, grouped
 from bench.core.text import listed
 from bench.runs.document import Attached, Recommendation, RunDocument, what_is_trained
+from bench.runs.frames import TableRow
 from bench.runs.reader import Run
-
-Row = dict[Any, Any]
 
 Advice = tuple[str, str]  # what is advised about, and the advice
 
@@ -70,10 +69,10 @@ class Standing:
     scenarios these are, for a sentence; empty for all.
     """
 
-    best: Row
-    leanest: Row | None
-    tied: list[Row]
-    untested: list[Row]
+    best: TableRow
+    leanest: TableRow | None
+    tied: list[TableRow]
+    untested: list[TableRow]
     slower: int
     more: int | None
     where: str
@@ -134,17 +133,17 @@ def _would_tell(one: Standing) -> str:
     return f"; {wanted}" if (wanted := still_wanted(one.more)) else ""
 
 
-def _launches(row: Row) -> str:
+def _launches(row: TableRow) -> str:
     return "one launch" if row["launches_ok"] == 1 else f"{row['launches_ok']} launches"
 
 
-def _speed(row: Row) -> str:
+def _speed(row: TableRow) -> str:
     """``ddp_o2, 236.2 ±3.1% img/s``."""
     figure = " ".join(filter(None, (f"{row['throughput_per_s']:,.1f}", plus_minus(row, "throughput_per_s"))))
     return f"{row['scenario']}, {figure} {row['unit_short']}/s"
 
 
-def _against_base(row: Row) -> str:
+def _against_base(row: TableRow) -> str:
     if row["scenario"] == row["relative_to"] or _unknown(row["relative_to_ddp"]):
         return ""
     interval = "" if _unknown(row["relative_low"]) else f" ({row['relative_low']:.2f} to {row['relative_high']:.2f})"
@@ -226,14 +225,14 @@ def _choice(one: Standing) -> list[Advice]:
     return lines
 
 
-def _figures(row: Row) -> str:
+def _figures(row: TableRow) -> str:
     """``ddp_o2, 19.7 ±1.2% img/s at a peak of 2,544 MiB in all``."""
     if _unknown(row["peak_total_mib"]):
         return f"{_speed(row)}; its memory is unknown"
     return f"{_speed(row)} at a peak of {row['peak_total_mib']:,.0f} {all_mib(row)}"
 
 
-def _reserve(*rows: Row) -> str:
+def _reserve(*rows: TableRow) -> str:
     """What has to be said beside the figures of these, apart from how few launches they come from."""
     said = []
     if any(_unknown(row["parity"]) for row in rows):

@@ -1,25 +1,23 @@
 """Two scenarios of a run against each other, in the words of an answer."""
 
-from typing import Any
-
 import pandas as pd
 
 from bench.analyse.analysed import Analysed
 from bench.analyse.comparison import ALIKE, TOO_FEW, between_scenarios, pairwise, still_wanted, verdict_of
 from bench.analyse.launches import looked_at
+from bench.runs.frames import TableRow
 
-Row = dict[Any, Any]
 Answer = tuple[str, str]
 """A question and its answer."""
 
 
-def times(row: Row) -> str:
+def times(row: TableRow) -> str:
     """``1.34 times`` with the interval where there is one."""
     text = f"{row['ratio']:.2f} times"
     return text if pd.isna(row["low"]) else f"{text} (95 % interval {row['low']:.2f} to {row['high']:.2f})"
 
 
-def chance(row: Row) -> str:
+def chance(row: TableRow) -> str:
     wanted = still_wanted(row["more"])
     if row["verdict"] == TOO_FEW:
         few = min(row["n_base"], row["n_new"])
@@ -32,7 +30,7 @@ def chance(row: Row) -> str:
     return f"Unlikely to be noise ({adjusted})."
 
 
-def pair_of(run: Analysed, scenario: str, base: str) -> Row:
+def pair_of(run: Analysed, scenario: str, base: str) -> TableRow:
     """One scenario's step against another's; the verdict by p adjusted over all pairs of the run's scenarios."""
     figures = run.good_figures
     (row,) = between_scenarios(figures, base, [scenario]).to_dict("records")

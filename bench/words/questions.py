@@ -24,9 +24,10 @@ from bench.core.records import PARITIES, PHASES
 from bench.core.text import listed
 from bench.runs.document import Attached
 from bench.runs.experiments import Diagnosis, Tuning
+from bench.runs.frames import TableRow
 from bench.runs.launches import Effective, Failure
 from bench.runs.reader import Run
-from bench.words.pairs import Answer, Row, chance, pair_of, times
+from bench.words.pairs import Answer, chance, pair_of, times
 from bench.words.switch_questions import channels_last, compiled, sync_bn, unused_parameters
 
 
@@ -333,7 +334,7 @@ def memory(run: Analysed, table: pd.DataFrame) -> Answer | None:
     return question, " ".join(parts)
 
 
-def _holders(scenario: str, held: list[Row]) -> str:
+def _holders(scenario: str, held: list[TableRow]) -> str:
     """Who holds how much where in one launch, and how unevenly if one process is on several GPUs."""
     processes = len({row["pid"] for row in held})
     kind = "one process" if processes == 1 else f"{processes} processes"

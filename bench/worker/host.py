@@ -79,7 +79,7 @@ def _threads() -> int:
     return len(os.listdir("/proc/self/task"))
 
 
-def _prepare(workload: Training) -> dict[str, Any]:
+def _prepare(workload: Training) -> dict[str, object]:
     """Import, once, what the workload's functions import, and try its settings in a child."""
     from bench.worker.workload import examine, prepare, versions
 
@@ -97,13 +97,13 @@ def _prepare(workload: Training) -> dict[str, Any]:
         return {"refused": ["--workload", what, "fix the file"]}
 
 
-def _tried(workload: Training) -> dict[str, Any]:
+def _tried(workload: Training) -> dict[str, object]:
     """Why its model and its loss do not fit together, and whether it needs two examples at once. A trial without an end
     says nothing: a launch will tell."""
     from bench.worker.trial import needs_two, refusal
 
     try:
-        answer: dict[str, Any] = ask(
+        answer: dict[str, object] = ask(
             lambda: {"refused": refusal(workload), "needs_two": needs_two(workload)}, TRIAL_LIMIT_S
         )
     except Unanswered:

@@ -198,7 +198,7 @@ def supervise(launch: Launch, control: Channel) -> None:
     )
 
 
-def _let_in(launch: Launch, readable: list[Any]) -> None:
+def _let_in(launch: Launch, readable: list[object]) -> None:
     """Give the job to the ranks that have come from a foreign launcher."""
     for number, pid, channel in launch.door.admit(readable) if launch.door is not None else []:
         if number in launch.absent:
@@ -451,7 +451,7 @@ def _bury(launch: Launch) -> None:
             launch.failures.insert(0, Failure(rank=number, kind="timeout", reason=reason))
 
 
-def _measured_so_far(launch: Launch) -> list[dict[str, Any]]:
+def _measured_so_far(launch: Launch) -> list[dict[str, object]]:
     """The steps of each rank that sent no result. None on a GPU, where a mark only says when work was issued."""
     beats = launch.beats
     if beats is None or launch.job.workload.device != "cpu" or launch.job.purpose != "measure":
@@ -460,7 +460,7 @@ def _measured_so_far(launch: Launch) -> list[dict[str, Any]]:
     return [{"rank": number, "steps": steps} for number, steps in partial if steps]
 
 
-def _describe_failure(launch: Launch, cause: Failure) -> dict[str, Any]:
+def _describe_failure(launch: Launch, cause: Failure) -> dict[str, object]:
     rank = next((rank for rank in launch.ranks if rank.number == cause.rank), None)
     return {
         "rank": cause.rank,

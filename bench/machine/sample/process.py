@@ -328,7 +328,7 @@ class Loop:
         for watched in self.launches.values():
             watched.costs["device"].add(end_ns - start_ns)
 
-    def _device_samples(self, ranks: Ranks) -> dict[str, dict[str, Any]]:
+    def _device_samples(self, ranks: Ranks) -> dict[str, dict[str, object]]:
         if self.nvml is not None:
             links = self.device_ticks % LINKS_EVERY == 0
             return {uuid: self.nvml.device_sample(uuid, links=links) for uuid in given(self.gpus, ranks)}
