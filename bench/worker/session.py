@@ -166,7 +166,6 @@ class Session:
         """The mean loss of this process's part of the batch: a scalar on the device, times what it counts among the
         ranks. The last step's gradients are dropped only now, so that they can be read after the last step.
         """
-        self._captured = []
         self.amp.zero_grad()
         self._captured = []
         if self._serve is not None:

@@ -37,6 +37,7 @@ def test_a_run_on_two_hosts_is_one_folder_on_the_first(two: list[dict[str, str]]
     assert "for the tests" not in (path / "run.json").read_text(), "the secret is nobody's business"
 
 
+@pytest.mark.slow
 def test_scaling_from_one_host_to_two(two: list[dict[str, str]], tmp_path: Path) -> None:
     work = ("--workload", "fashion_mlp", "--device", "cpu", "--warmup", "1", "--iters", "3", "--launches", "1")
     leader, follower = hosts.run(tmp_path, two, *work, "--counts", "2", "--weak", "--json", verb="scale")
@@ -86,7 +87,10 @@ Change = Callable[[list[dict[str, str]]], object]
             "--iters: HOST (host 1) was asked for 4, and the first host for 3",
         ),
         (lambda two: None, ("--itres", "3"), "--itres", "--itres"),
-        (lambda two: two[1].update(RANK="0"), None, "has number 0, too", "another bench leads at 127.0.0.1"),
+        pytest.param(
+            *(lambda two: two[1].update(RANK="0"), None, "has number 0, too", "another bench leads at 127.0.0.1"),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_hosts_that_do_not_fit_end_with_one_line_each(

@@ -96,6 +96,7 @@ def assert_regressed(folder: Path, code: int, summary: str) -> None:
     assert row(summary, "changed")[-1].endswith("█"), "the last bar of its row is the highest"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_night_that_is_slower_ends_with_10_and_names_the_scenario(here: Path, run_here: CommandLine) -> None:
     assert run_here("run", "--out", str(here / "history"), *asked(here)).returncode == 0

@@ -41,6 +41,7 @@ def mlp(tmp_path: Path) -> str:
     return str(file)
 
 
+@pytest.mark.slow
 def test_a_site_that_starts_ranks_by_torchrun_is_one_file(
     torchrun: str, mlp: str, bench: Bench, run_here: CommandLine
 ) -> None:
@@ -97,7 +98,7 @@ def until(torchrun: str, mlp: str, tmp_path: Path) -> Callable[..., tuple[Outcom
 @pytest.mark.parametrize(
     ("fault", "status", "first"),
     [
-        ("SIGKILL", "killed", 1),
+        pytest.param("SIGKILL", "killed", 1, marks=pytest.mark.slow),
         pytest.param("SIGSTOP", "timeout", 1, marks=pytest.mark.slow),
         pytest.param("host", "killed", None, marks=pytest.mark.slow),
     ],

@@ -207,7 +207,8 @@ def test_under_nohup_a_run_goes_on_and_its_sigkill_leaves_nobody(repository: Pat
     assert nobody_left([*members])
 
 
-@pytest.mark.parametrize("times", [2, pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(3000)])])
+@pytest.mark.slow
+@pytest.mark.parametrize("times", [2, pytest.param(50, marks=pytest.mark.timeout(3000))])
 def test_sigkills_at_random_moments_tear_no_file_and_leave_nobody(repository: Path, tmp_path: Path, times: int) -> None:
     moments = random.Random(times)
     for number in range(times):

@@ -420,7 +420,9 @@ def schedule(optimizer):
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 
 
-@pytest.mark.parametrize(("scenario", "launcher"), [("single", ()), ("ddp_o2", TORCHRUN)])
+@pytest.mark.parametrize(
+    ("scenario", "launcher"), [("single", ()), pytest.param("ddp_o2", TORCHRUN, marks=pytest.mark.slow)]
+)
 def test_a_script_of_the_users_workload(
     host: WorkerHost, tmp_path: Path, scenario: str, launcher: tuple[str, ...]
 ) -> None:
