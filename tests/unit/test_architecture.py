@@ -62,7 +62,7 @@ def test_the_command_line_answers_without_heavy_imports(repository: Path) -> Non
 
 def test_ci_runs_the_second_command_of_the_readme(repository: Path) -> None:
     script = (repository / ".ci" / "run").read_text()
-    *_, command, _, slow = script.strip().splitlines()
+    command, slow = (line for line in script.splitlines() if "-m pytest" in line)
     assert command.endswith("-m pytest -n 2 --dist loadfile")
-    assert slow.endswith("-m pytest -m slow tests/cli/test_cuda_pretended.py"), "what runs only where there are GPUs"
+    assert "-m pytest -m slow tests/cli/test_{cuda_pretended," in slow, "what runs only where there are GPUs"
     assert command in (repository / "README.md").read_text()
