@@ -52,8 +52,7 @@ WORDS = {
 
 def value(metric: str, figure: float) -> str:
     """A figure with as many digits as matter: ``1,234``, ``26.61``."""
-    form = ",.0f" if figure >= 1000 else WORDS[metric].form
-    return format(figure, form)
+    return format(figure, ",.0f" if figure >= 1000 else WORDS[metric].form)
 
 
 def of_track(track: Track, prefix: str = "history") -> list[Plot]:
@@ -114,15 +113,14 @@ def _panel(axes: Artist, track: Track, trend: Trend, *, many: bool) -> None:
     else:
         axes.plot(known, figures, linestyle="none", marker="o", markersize=4.2 if len(known) <= 60 else 2.8)
         axes.lines[-1].set(color=light("muted"), alpha=0.75, markeredgewidth=0, label="a night")
-    for level in trend.levels.levels if _has_levels(trend) else ():
+    can_tell = len(trend.known) >= 2 * MIN_NIGHTS
+    for level in trend.levels.levels if can_tell else ():
         axes.plot([level.first - 0.5, level.last + 0.5], [level.value] * 2, color=light("ink"), linewidth=1.4)
         axes.lines[-1].set_label("level")
     for above, marker in ((True, "^"), (False, "v")):
-        nights = [
-            night for night, figure in zip(known, figures, strict=True) if (figure > high if above else figure < low)
-        ]
+        nights = known[figures > high if above else figures < low]
         edge, across = [0.95 if above else 0.05] * len(nights), axes.get_xaxis_transform()
-        if nights:
+        if len(nights):
             axes.plot(nights, edge, transform=across, linestyle="none", marker=marker, markersize=4, color=light("ink"))
             axes.lines[-1].set(markerfacecolor="none", markeredgewidth=0.8, label="night beyond the panel")
     _judged(axes, track, trend)
@@ -131,11 +129,6 @@ def _panel(axes: Artist, track: Track, trend: Trend, *, many: bool) -> None:
     latest = f"{value(trend.metric, trend.latest or math.nan)} {WORDS[trend.metric].unit}"
     over_all = "" if trend.over_all is None else f"{as_change(trend.over_all)} over all"
     drawing.right_label(axes, 0.5, latest, over_all, within=True)
-
-
-def _has_levels(trend: Trend) -> bool:
-    """There are nights enough to tell one level from another."""
-    return len(trend.known) >= 2 * MIN_NIGHTS
 
 
 def _limits(trend: Trend) -> tuple[float, float]:

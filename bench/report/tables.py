@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from bench.analyse import memory_timeline, published
 from bench.analyse.analysed import Analysed
 from bench.analyse.bars import RSS, about_intervals, about_memory, bar, plus_minus
-from bench.analyse.intervals import half_width_percent
+from bench.analyse.intervals import Estimate, half_width_percent
 from bench.analyse.recommendation import recommendations
 from bench.analyse.steps import BASE, about_base, base_of, scenarios, short_base
 from bench.console import SHORT, align
@@ -45,8 +45,6 @@ TONES = {
 
 FORMULA = re.compile(r"\s*([=@\uff1d\uff20]|[-+\uff0b\uff0d](?!\d*\.?\d+$))")
 """What a spreadsheet begins to calculate at, also where letters are wide."""
-
-"""A row of a table of pandas, by column."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -371,6 +369,13 @@ def as_change(ratio: float | None) -> str:
     """A ratio as a change: ``+3.1 %``; a change that rounds to nothing has no sign."""
     text = UNKNOWN if ratio is None else f"{100 * (ratio - 1):+,.1f} %"
     return "0.0 %" if text in ("+0.0 %", "-0.0 %") else text
+
+
+def step_cell(step: Estimate, failed: str | None) -> Cell:
+    """The milliseconds of a step with their interval, or why they are unknown."""
+    if step.value is None:
+        return Cell(text=UNKNOWN, small=failed or "", wrap=True)
+    return Cell(text=f"{step.value:,.1f}", small=bar(step.half_width_percent))
 
 
 def is_cost(value: float | None, low: float | None) -> bool:

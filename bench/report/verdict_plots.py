@@ -16,9 +16,6 @@ from bench.words.advice import recommended
 if TYPE_CHECKING:
     import pandas as pd
 
-MARKS = 40
-"""Marks along a line, at most."""
-
 SPENT = {
     "convolutions": "convolutions",
     "matrix products": "matrix-products",
@@ -58,17 +55,14 @@ def speeds(run: Analysed) -> Plot | None:
         low, high = row["throughput_low_per_s"], row["throughput_high_per_s"]
         if pd.notna(low):
             drawing.interval(axes, low, min(high, 2 * widest), position, cap="|")
-        ratio = (
-            ""
-            if pd.isna(row["relative_to_ddp"])
-            else f"{row['relative_to_ddp']:.2f} × {short_base(row['relative_to'])}"
-        )
+        ratio = ""
+        if pd.notna(row["relative_to_ddp"]):
+            ratio = f"{row['relative_to_ddp']:.2f} × {short_base(row['relative_to'])}"
         speed = " ".join(filter(None, (f"{row['throughput_per_s']:,.1f}", plus_minus(row, "throughput_per_s"))))
         drawing.right_label(axes, position, speed, ratio if believed else short(row["why_not"]))
         drawing.hover(patch, f"{row['scenario']}: {speed} {unit} a second {ratio}")
-    axes.set_xlim(0, None)
     axes.xaxis.set_major_formatter("{x:,.0f}")
-    axes.set_xlabel(f"{unit} a second; longer is faster")
+    axes.set(xlim=(0, None), xlabel=f"{unit} a second; longer is faster")
     caption = (
         "Lines: 95 % intervals over launches."
         if (known["launches_ok"] > 1).any()
@@ -116,14 +110,6 @@ def trade_off(run: Analysed) -> Plot | None:
     axes.set_xlabel("peak memory of all processes, added up (MiB); further left is leaner")
     axes.set_ylabel(f"{run.document.workload.unit} a second; higher is faster")
     cut = [name for name, (low, _) in (("memory", axes.get_xlim()), ("speed", axes.get_ylim())) if low > 0.0]
-    caption = _about_trade_off(known, table, cut)
-    return drawing.finished(
-        run, figure, "trade-off", "Speed against memory", caption, [row["scenario"] for row in rows]
-    )
-
-
-def _about_trade_off(known: "pd.DataFrame", table: "pd.DataFrame", cut: list[str]) -> str:
-    """The caption. ``cut``: the axes that do not begin at 0."""
     if (known["launches_ok"] > 1).any():
         caption = (
             "Bars: 95 % intervals over launches; that of the memory is of a launch's mean peak, and the point is the "
@@ -135,7 +121,9 @@ def _about_trade_off(known: "pd.DataFrame", table: "pd.DataFrame", cut: list[str
     if cut:
         caption += " Neither axis begins at 0." if len(cut) == 2 else f" The axis of {cut[0]} does not begin at 0."
     without = table.loc[table["throughput_per_s"].notna() & table["peak_total_mib"].isna(), "scenario"]
-    return caption + (f" Without a known peak: {', '.join(without)}." if len(without) else "")
+    caption += f" Without a known peak: {', '.join(without)}." if len(without) else ""
+    shown_in = [row["scenario"] for row in rows]
+    return drawing.finished(run, figure, "trade-off", "Speed against memory", caption, shown_in)
 
 
 def _around(ends: "pd.DataFrame", part: float) -> tuple[float, float]:
@@ -180,10 +168,8 @@ def losses(run: Analysed) -> Plot | None:
     figure, (axes,) = drawing.sheet(2.6 + 0.02 * len(rows) ** 2)
     lines = {row.scenario: drawing.line_of(axes, row, *_xy(by_scenario[row.scenario], "loss")) for row in rows}
     drawing.shade(axes, -0.5, (run.document.workload.warmup or 0) - 0.5, "warm-up steps")
-    axes.set_xlim(-0.5, max(int(curves["step"].max()), 1))
     axes.xaxis.set_major_locator(locator(9, integer=True))
-    axes.set_xlabel("step (counted from 0)")
-    axes.set_ylabel("loss")
+    axes.set(xlim=(-0.5, max(int(curves["step"].max()), 1)), xlabel="step (counted from 0)", ylabel="loss")
     if len(exact):
         axes.plot(*_xy(exact, "reference"), linestyle="none", marker="+", markersize=5, label="reference, in fp32")
         axes.lines[-1].set(color=light("ink"), zorder=4)
@@ -205,9 +191,8 @@ def time_spent(run: Run) -> Plot | None:
     table = table.set_index("scenario")
     rows = drawing.rows_for(run, {one.scenario: one for one in run.document.begun(Diagnosis).launches if one.looks})
     categories = [name for name in SPENT if name in table.columns and (table[name] >= 0.05).any()]
-    figure, axes = drawing.stacked(
-        rows, table[categories], SPENT, table["step_ms"], unit="ms", called="the profiled step"
-    )
+    step = table["step_ms"]
+    figure, axes = drawing.stacked(rows, table[categories], SPENT, step, unit="ms", called="the profiled step")
     axes.set_xlabel("self time of operators on rank 0 (ms a step, under the profiler)")
     caption = (
         "From diagnostic launches. The profiler makes every operator longer, so this is for shares and not for speeds. "
