@@ -40,8 +40,9 @@ def bandwidth_table(measured: Sequence[Sample]) -> Table | None:
 def bandwidth_plot(run: Analysed) -> Plot | None:
     """Bus bandwidth by size, a line for each number of ranks, with the fit and the nominal speed of the link."""
     scaling = run.document.of(Scaling)
-    bandwidth = scaling.bandwidth if scaling else ()
-    measured = [one for one in samples(bandwidth, Algorithms.of(run.document)) if one.at_once == 1]
+    if scaling is None:
+        return None
+    measured = [one for one in samples(scaling.bandwidth, Algorithms.of(run.document)) if one.at_once == 1]
     if not measured:
         return None
     figure, (axes,) = drawing.sheet(3.3)
@@ -58,7 +59,7 @@ def bandwidth_plot(run: Analysed) -> Plot | None:
                 for one, part in parts
             ]
             axes.plot(sizes, fit, linewidth=1.0, linestyle=(0, (2, 2)), color=colour)
-    nominal = next((one.transport.nominal_mbit for one in bandwidth if one.transport), None)
+    nominal = next((one.transport.nominal_mbit for one in scaling.bandwidth if one.transport), None)
     if nominal:
         axes.axhline(nominal / 8000, color=light("ink"), linewidth=0.9, label=f"nominal, {nominal:,.0f} Mbit/s")
     ticks = sorted({one.bytes for one in measured})

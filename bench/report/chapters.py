@@ -6,13 +6,14 @@ plot is one that :data:`bench.report.plots.DRAWINGS` draws, by its name. What a 
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from bench.analyse import published
 from bench.analyse.analysed import Analysed
 from bench.core.errors import RequestError
 from bench.report import device_tables, launch_tables, recipe, tables, verdict_tables
-from bench.report.blocks import Block, Chapter, Code, Facts, Files, Fold, Grid, PagePlot, chapter_of, fold
+from bench.report.blocks import Block, Chapter, Code, Facts, Files, Fold, Grid, PagePlot, chapter_of, filled, fold
 from bench.report.ladder import ladder_table, ladder_words
 from bench.runs.document import Attached
 from bench.seams.experiment import experiments
@@ -30,7 +31,7 @@ NO_DIAGNOSIS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Material:
-    """What chapters are made of: a run, its overview, and its plots by name."""
+    """A run, its overview, and its plots by name."""
 
     run: Analysed
     table: "pd.DataFrame"
@@ -43,7 +44,7 @@ def of_run(material: Material) -> list[Chapter]:
     for make in CHAPTERS:
         made = make(material)
         chapters += made if isinstance(made, list) else [made]
-    return [chapter for chapter in chapters if chapter is not None and chapter.blocks]
+    return filled(*chapters)
 
 
 def _scenarios(of: Material) -> Chapter:
@@ -52,16 +53,8 @@ def _scenarios(of: Material) -> Chapter:
     return chapter_of("summary", "All scenarios", summary, nothing)
 
 
-def _leading(of: Material) -> list[Chapter]:
-    """What the run is about, where an experiment says so: above all that is said of each scenario."""
-    return _of_experiments(of, leads=True)
-
-
-def _beside(of: Material) -> list[Chapter]:
-    return _of_experiments(of, leads=False)
-
-
-def _of_experiments(of: Material, *, leads: bool) -> list[Chapter]:
+def _experiments(of: Material, *, leads: bool) -> list[Chapter]:
+    """``leads``: those that the run is about, which stand above all that is said of each scenario."""
     known = experiments()
     declared = [known[name] for name in known if name in of.run.document.experiments]
     return [one.chapter(of) for one in declared if one.chapter is not None and one.leads is leads]
@@ -191,11 +184,11 @@ def _how(of: Material) -> Chapter:
 
 CHAPTERS: tuple[Callable[[Material], Chapter | list[Chapter] | None], ...] = (
     _scenarios,
-    _leading,
+    partial(_experiments, leads=True),
     _trust,
     _numerics,
     _time,
-    _beside,
+    partial(_experiments, leads=False),
     _memory,
     _energy,
     _ladder,

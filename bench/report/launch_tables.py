@@ -34,16 +34,10 @@ def details(run: Run) -> tuple[list[tuple[str, str]], Table]:
     alike = [name for name in first if others and all(row[name] == first[name] for row in others)]
 
     def column(name: str) -> Column:
-        def cell(scenario: str) -> Cell:
-            return Cell(text=cells[scenario][name] if scenario in cells else UNKNOWN, wrap=True)
+        return text(name, lambda scenario: Cell(text=cells.get(scenario, {}).get(name, UNKNOWN), wrap=True))
 
-        return text(name, cell)
-
-    table = tabulate(
-        (text("scenario", str), *(column(name) for name in first if name not in alike)),
-        names,
-        _about_details(names, cells),
-    )
+    columns = (text("scenario", str), *(column(name) for name in first if name not in alike))
+    table = tabulate(columns, names, _about_details(names, cells))
     return [(name, first[name]) for name in alike], table
 
 
@@ -62,13 +56,14 @@ def _about_details(names: list[str], cells: Mapping[str, Mapping[str, str]]) -> 
 
 
 def _effective(document: RunDocument, scenario: str) -> Effective | None:
-    mine = [launch for launch in document.launches if launch.scenario == scenario and launch.effective]
-    mine.sort(key=lambda launch: launch.status != "ok")
-    return mine[0].effective if mine else None
+    own = [launch for launch in (*document.good, *document.launches) if launch.scenario == scenario]
+    return next((launch.effective for launch in own if launch.effective), None)
 
 
 def _detail_cells(ran: Effective) -> dict[str, str]:
     tf32, scaler = ran.tf32, ran.scaler
+    backend = f"{ran.backend} ({ran.backend_class})" if ran.backend_class else f"{ran.backend}"
+    autotuning = {True: "on", False: "off", None: "no GPU" if tf32 is None else UNKNOWN}[ran.cudnn_benchmark]
     versions = (f"{name} {version}" for name, version in ran.versions.items() if version is not None)
     return {
         "wrapper": ran.wrapper,
@@ -84,21 +79,15 @@ def _detail_cells(ran: Effective) -> dict[str, str]:
         if scaler is None
         else f"{scaler['class'].rsplit('.', 1)[-1]}, {'dynamic' if scaler['dynamic'] else 'static'}, "
         f"{scaler['scale']:,g} at the end",
-        "backend × ranks": "none" if ran.backend is None else f"{_backend(ran)} × {ran.world_size}",
+        "backend × ranks": "none" if ran.backend is None else f"{backend} × {ran.world_size}",
         "memory format": ran.memory_format,
         "TF32": "no GPU"
         if tf32 is None
         else ", ".join(f"{name} {'on' if on else 'off'}" for name, on in encode(tf32).items()),
-        "cuDNN autotuning": {True: "on", False: "off", None: "no GPU" if tf32 is None else UNKNOWN}[
-            ran.cudnn_benchmark
-        ],
+        "cuDNN autotuning": autotuning,
         "threads per rank": str(ran.threads),
         "versions": ", ".join(versions),
     }
-
-
-def _backend(ran: Effective) -> str:
-    return f"{ran.backend} ({ran.backend_class})" if ran.backend_class else f"{ran.backend}"
 
 
 def _dtypes(counts: Mapping[str, int]) -> str:
@@ -137,8 +126,9 @@ def launches_table(run: Analysed) -> Table:
         small = f"different: {', '.join(differ)}" if differ else ""
         return Cell(text=UNKNOWN if differ is None else "no" if differ else "yes", small=small)
 
-    def found(launch: LaunchRecord) -> str:
-        return str(codes.get(launch.launch, "")) or ("none" if launch.status == "ok" else UNKNOWN)
+    def found(launch: LaunchRecord) -> Cell:
+        nothing = "none" if launch.status == "ok" else UNKNOWN
+        return Cell(text=str(codes.get(launch.launch, "")) or nothing, wrap=True)
 
     logs: dict[int, list[tuple[str, str]]] = {}
     for name in run.document.files:
@@ -163,7 +153,7 @@ def launches_table(run: Analysed) -> Table:
         figure("skew of ranks (%)", skew),
         figure("outliers", lambda launch: number(known(launch, "outliers"), ".0f")),
         figure("cores busy with others", lambda launch: number(launch.checks.foreign_cores, ".2f")),
-        text("findings", lambda launch: Cell(text=found(launch), wrap=True)),
+        text("findings", found),
         figure("skipped steps", lambda launch: number(launch.checks.skipped_steps, "d")),
         figure("last loss", last_loss),
         text("ranks alike", alike),
@@ -189,10 +179,7 @@ def facts(document: RunDocument) -> list[tuple[str, str]]:
     launches = f"{how_many(document)} of {request.warmup} warm-up and {request.iters} measured"
     ranks = "replica" if workload.replicas == 1 else "replicas"
     trained = [
-        (
-            "Workload",
-            f"{model_and_batch(document)} over {workload.replicas} {ranks}, {settings}, seed {workload.seed}",
-        ),
+        ("Workload", f"{model_and_batch(document)} over {workload.replicas} {ranks}, {settings}, seed {workload.seed}"),
         *_data(document),
         ("Workload hash", (workload.hash or "")[:16]),
         ("Measured", f"{launches} steps per scenario, profile {request.profile}, implementation {request.impl}"),
@@ -212,10 +199,7 @@ def facts(document: RunDocument) -> list[tuple[str, str]]:
         ("GPUs", _gpus(document)),
         ("Versions", _versions(document)),
         *trained,
-        (
-            "Load at the start",
-            f"{document.start.load_1min:.2f} (1 min) on {machine.cores_usable} usable cores",
-        ),
+        ("Load at the start", f"{document.start.load_1min:.2f} (1 min) on {machine.cores_usable} usable cores"),
     ]
     if machine.environment:
         pairs.append(("Environment", ", ".join(f"{name}={value}" for name, value in machine.environment.items())))
@@ -237,15 +221,11 @@ def _data(document: RunDocument) -> list[tuple[str, str]]:
 
 def _date(document: RunDocument) -> str:
     begin, end = document.start.utc or "", document.end and document.end.utc
+    began = f"{begin[:16].replace('T', ' ')} UTC"
     if not end:
-        return f"{_minutes(begin)} UTC; no end was recorded"
+        return f"{began}; no end was recorded"
     seconds = (datetime.fromisoformat(end) - datetime.fromisoformat(begin)).total_seconds()
-    return f"{_minutes(begin)} UTC, {duration(seconds)}"
-
-
-def _minutes(utc: str) -> str:
-    """``2026-11-21 12:11`` of an ISO 8601 time."""
-    return utc[:16].replace("T", " ")
+    return f"{began}, {duration(seconds)}"
 
 
 def _gpus(document: RunDocument) -> str:

@@ -11,7 +11,6 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +28,6 @@ from bench.words.caveats import caveats
 if TYPE_CHECKING:
     import pandas as pd
 
-TEMPLATE = "page.html.j2"
 HEADING = "Data-parallel and mixed-precision benchmark"
 HERE = Path(__file__).parent
 
@@ -88,17 +86,11 @@ def render(sections: Sequence[Section], *, title: str, heading: str, files: Sequ
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    script = _script()
+    script = (HERE / "vendor" / "sortable.min.js").read_text(encoding="utf-8")  # which sorts tables, with its licence
     sha256 = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     values: dict[str, object] = {"sections": sections, "title": title, "heading": heading, "files": files}
     values |= {"theme": THEME, "script": script, "script_sha256": sha256}
-    return printable(environment.get_template(TEMPLATE).render(values))
-
-
-@cache
-def _script() -> str:
-    """The library that sorts tables, with its licence."""
-    return (HERE / "vendor" / "sortable.min.js").read_text(encoding="utf-8")
+    return printable(environment.get_template("page.html.j2").render(values))
 
 
 def _together(value: Any) -> Any:

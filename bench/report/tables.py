@@ -109,10 +109,9 @@ def ranged(heading: str, names: tuple[str, str, str], form: str, *, group: str =
 
     def cell(row: TableRow) -> Cell:
         value, low, high = (number(row[name], form) for name in names)
-        small = "" if UNKNOWN in (value, low, high) else f"{low} to {high}"
-        return Cell(
-            text=NOTHING_SHOWN if cost and not is_cost(*(row[name] for name in names[:2])) else value, small=small
-        )
+        if cost and not is_cost(row[names[0]], row[names[1]]):
+            value = NOTHING_SHOWN
+        return Cell(text=value, small="" if UNKNOWN in (value, low, high) else f"{low} to {high}")
 
     return figure(heading, cell, group=group)
 
@@ -143,9 +142,8 @@ class Table:
         columns = []
         for column, cells in zip(self.columns, zip(*self.rows, strict=True), strict=bool(self.rows)):
             room = max(len(cell.interval) for cell in cells) if column.number and not cells[0].wrap else 0
-            columns.append(
-                [plain(cell.text) + f" {cell.interval:>{room}}" * bool(room and cell.interval) for cell in cells]
-            )
+            known = [f" {cell.interval:>{room}}" if room and cell.interval else "" for cell in cells]
+            columns.append([plain(cell.text) + interval for cell, interval in zip(cells, known, strict=True)])
         lines = [list(row) for row in zip(*columns, strict=True)]
         before = ""
         for line in () if repeats else lines:
