@@ -58,8 +58,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--out", metavar="DIR", help="where --plot writes (default: reports); implies --plot")
     options = parser.parse_args(arguments)
     _check(options)
-    names = scenario_names(options.scenario)
-    compared = _compare(options, names)
+    compared = _compare(options, scenario_names(options.scenario))
     from bench.report import comparison
 
     files = _written(compared, options)

@@ -47,7 +47,14 @@ def main(arguments: list[str]) -> int:
 
     tell(page(report), file=sys.stdout)
     if record is not None:
-        tell("", *_page(record), file=sys.stdout)
+        from bench.analyse.all_reduce import samples, sentences
+        from bench.console import columns
+        from bench.report.all_reduce import bandwidth_table
+
+        table = bandwidth_table(samples([record]))
+        shown = [table.as_text(columns(sys.stdout))] if table else []
+        title = f"All-reduces over {record.processes} ranks"
+        tell("", title, "", *shown, "", *sentences([record]), file=sys.stdout)
     return OK
 
 
@@ -66,13 +73,3 @@ def _all_reduces(options: argparse.Namespace) -> "BandwidthRecord":
     if request.replicas < 2:
         raise RequestError("--bandwidth", "there is one GPU, and nothing to exchange with", "leave it out")
     return of_this_machine(request, found, Console())
-
-
-def _page(record: "BandwidthRecord") -> list[str]:
-    from bench.analyse.all_reduce import samples, sentences
-    from bench.console import columns
-    from bench.report.all_reduce import bandwidth_table
-
-    table = bandwidth_table(samples([record]))
-    shown = [table.as_text(columns(sys.stdout))] if table else []
-    return [f"All-reduces over {record.processes} ranks", "", *shown, "", *sentences([record])]

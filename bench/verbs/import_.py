@@ -39,18 +39,16 @@ UTC = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 def main(arguments: list[str]) -> int:
     parser = Parser("import", DESCRIPTION, EPILOG)
     parser.add_argument("file", metavar="FILE", help="a CSV of step times")
-    parser.add_argument(
-        "--scenario", type=scenario_name, metavar="NAME", help="what was run, if the file does not say it"
-    )
+    what = "what was run, if the file does not say it"
+    parser.add_argument("--scenario", type=scenario_name, metavar="NAME", help=what)
     parser.add_argument("--model", type=any_name, metavar="NAME", help="what was trained, e.g. resnet101")
     parser.add_argument("--image-size", type=whole_number, metavar="PX", help="edge of the images")
     parser.add_argument("--global-batch", type=whole_number, metavar="N", help="examples per step over all ranks")
     parser.add_argument("--world-size", type=device_count, metavar="N", help="devices that shared the global batch")
     parser.add_argument("--warmup", type=whole_number, metavar="N", help="the first N steps of a launch were warm-up")
     parser.add_argument("--device", choices=("cpu", "cuda"), help="where it was measured")
-    parser.add_argument(
-        "--hardware", type=any_name, metavar="NAME", help="model of the GPU (or CPU), as the driver says"
-    )
+    what = "model of the GPU (or CPU), as the driver says"
+    parser.add_argument("--hardware", type=any_name, metavar="NAME", help=what)
     parser.add_argument("--measured", type=_utc, metavar="UTC", help="when, as 2024-05-01T12:00:00Z (default: now)")
     parser.add_argument("--label", type=without_secrets, metavar="TEXT", help="a few words to find it by")
     parser.add_argument("--out", default="results", metavar="DIR", help="where run folders are (default: results)")

@@ -31,17 +31,7 @@ from bench.verbs.asked import (
     request_of,
     same_work,
 )
-from bench.verbs.options import (
-    DEFAULT_OUT,
-    Parser,
-    called,
-    percentage,
-    place,
-    print_json,
-    seconds,
-    span,
-    whole_number,
-)
+from bench.verbs.options import DEFAULT_OUT, Parser, called, percentage, place, print_json, seconds, span, whole_number
 from bench.verbs.sets import PUBLISHED, scenarios_of, with_untuned
 from bench.verbs.show import answered, for_programs
 from bench.verbs.together import on_all_hosts
@@ -86,10 +76,7 @@ EXPERIMENTS = {
 """By option of an experiment what it does in place of what other options ask for, and those options."""
 
 
-ON_ONE_HOST = {
-    "find_batch": "memory differs between hosts",
-    "input_sweep": "cores and disks differ between hosts",
-}
+ON_ONE_HOST = {"find_batch": "memory differs between hosts", "input_sweep": "cores and disks differ between hosts"}
 """By option why it is not for several hosts."""
 
 PRECISION = "the precision is part of a scenario, such as --scenario ddp_o2 (python -m bench list has them)"
@@ -103,9 +90,8 @@ def main(arguments: list[str]) -> int:
 
 def _run(options: argparse.Namespace, parser: Parser, party: Party | None) -> int:
     if options.resume is not None:
-        refuse_other_options(
-            options, parser, ("resume", "trust", "out", "wait", "force", "json", "verbose", "launches")
-        )
+        allowed = ("resume", "trust", "out", "wait", "force", "json", "verbose", "launches")
+        refuse_other_options(options, parser, allowed)
         return _resume(options, party)
     if options.trust:
         raise RequestError("--trust", "it has no effect without --resume", "leave it out")
@@ -181,29 +167,21 @@ def _resume(options: argparse.Namespace, party: Party | None) -> int:
 def _show(
     finished: "Finished", request: Request, scenarios: tuple[Found, ...] | None, options: argparse.Namespace
 ) -> int:
-    """Print the answer of a run that is on disk, its table, and what to do next. ``scenarios``: None where nothing was
-    left to do.
-    """
+    """Print the answer, the table and what to do next. ``scenarios``: None where nothing was left to do."""
     from bench.analyse.analysed import Analysed
     from bench.words.advice import more_wanted
 
     done = Analysed.of(read(finished.path))
     table = done.overview
     people = sys.stderr if options.json else sys.stdout
+    more, measured = more_wanted(done.document, table), bool(done.document.good)
     shown = (
         "",
         *answered(done, table, width=columns(people), verbose=options.verbose),
         *_how_precise(done.document.of(IntervalTargetRecord)),
         *(_where_time_went(finished) if options.verbose and finished.spent else ()),
         "",
-        _next_steps(
-            request,
-            scenarios,
-            finished.path,
-            finished.failed,
-            more_wanted(done.document, table),
-            bool(done.document.good),
-        ),
+        _next_steps(request, scenarios, finished.path, finished.failed, more, measured),
     )
     if scenarios is None:
         name = os.path.basename(finished.path)
@@ -228,9 +206,8 @@ def run_parser() -> Parser:
     parser = Parser("run", DESCRIPTION, EPILOG.format(profiles=_profiles()), ELSEWHERE)
     add_work(parser, usual_set=PUBLISHED)
     much = add_steps(parser, "how much", "launches, warm-up and steps, see below (default: quick)")
-    much.add_argument(
-        "--launches", type=whole_number, metavar="R", help="launches of each scenario, with --resume in all"
-    )
+    many = "launches of each scenario, with --resume in all"
+    much.add_argument("--launches", type=whole_number, metavar="R", help=many)
     search = "instead: the largest global batch of each scenario that trains and leaves 5%% of the memory free; "
     begin = "on GPUs the search begins at --global-batch"
     much.add_argument("--find-batch", action="store_true", help=search + begin)

@@ -110,8 +110,7 @@ def _each(found: Found, options: argparse.Namespace, party: Party | None) -> int
 
 
 def _counts(options: argparse.Namespace, party: Party | None) -> tuple[int, ...]:
-    """The numbers of devices; the largest becomes that of the request. Raises :class:`RequestError` for one that is
-    larger than what was chosen."""
+    """The numbers of devices, of which the largest becomes that of the request."""
     _, gpus, _ = machine.choose_device(options.device)
     hosts = machine.here(machine.choose_gpus(options.gpus, gpus)) if party is None else party.hosts
     chosen = [uuid for host in hosts for uuid in host.devices]

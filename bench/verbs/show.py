@@ -50,8 +50,7 @@ def main(arguments: list[str]) -> int:
 
 
 def for_programs(run: "Analysed", table: "pd.DataFrame") -> dict[str, object]:
-    """A run as one JSON document: run.json, the summary, what memory holds, what checkpoints and the loss of a rank
-    cost, and what a sweep of its input found, if there was one."""
+    """A run as one JSON document: run.json, the summary, and the tables of what else was measured."""
     from bench.analyse.ladder import ladder
     from bench.analyse.loader import found_by, rates, sentence, together
     from bench.analyse.memory_parts import parts

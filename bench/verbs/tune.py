@@ -3,7 +3,7 @@
 import argparse
 import sys
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from bench import machine
 from bench.console import Console, columns, tell
@@ -19,14 +19,13 @@ from bench.seams import discover, switching
 from bench.seams.discover import SWITCH, Found
 from bench.seams.strategy import LEVELS
 from bench.sites.hosts.party import Party
-from bench.verbs.asked import add_result, add_steps, add_work, refuse_other_options, request_of
+from bench.verbs.asked import DEFAULT_BUDGET_S, add_result, add_steps, add_work, refuse_other_options, request_of
 from bench.verbs.options import Parser, called, gibibytes, place, print_json, span
 from bench.verbs.run import run_parser
 from bench.verbs.sets import scenarios_of
 from bench.verbs.show import answered
 from bench.verbs.together import on_all_hosts
 
-DEFAULT_BUDGET_S = 1200.0
 BASELINE = "ddp"
 USUAL_SET = "scenarios"
 
@@ -60,9 +59,8 @@ def _asked(options: argparse.Namespace, parser: Parser, party: Party | None) -> 
     if options.tune_batch and party is not None:
         what = "each batch is a separate run, and several hosts are for one"
         raise RequestError("--tune-batch", what, "leave it out, or start bench on one host for it")
-    asked = scenarios_of(
-        options.scenario, options.set or (None if options.scenario else USUAL_SET), options.switches, options.device
-    )
+    set_ = options.set or (None if options.scenario else USUAL_SET)
+    asked = scenarios_of(options.scenario, set_, options.switches, options.device)
     candidates = _with_baseline(asked)
     usual = run_parser().parse_args([], options)  # what only `bench run` has, at its defaults
     request = replace(request_of(usual, candidates, party), launches=FINAL_LAUNCHES)
@@ -120,13 +118,7 @@ def _resume(options: argparse.Namespace, parser: Parser, party: Party | None) ->
     request = replace(request, force=request.force or options.force, task=resume.as_it_is_now(request.task))
     request = replace(request, scenarios=known.asked, launches=FINAL_LAUNCHES)
     resume.check_site(document, request.site)
-    search = Search(
-        budget_s=known.budget_s,
-        memory_limit_mib=known.memory_limit_mib,
-        floor=known.floor,
-        allow=known.allow,
-        baseline=known.baseline,
-    )
+    search = Search(**{field.name: getattr(known, field.name) for field in fields(Search)})
     return _search(request, resume.scenarios_of(document), search, options, party, path)
 
 

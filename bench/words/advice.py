@@ -120,21 +120,15 @@ def _headline(one: Standing) -> str:
     if one.alone:
         return f"Only valid result{one.where}: {speed}.{_reserve(one.best)}"
     if not one.tested:
-        return f"Fastest{one.where} but untested, with {_launches(one.best)}: {speed}.{_reserve(one.best)}"
+        launches = "one launch" if one.best["launches_ok"] == 1 else f"{one.best['launches_ok']} launches"
+        return f"Fastest{one.where} but untested, with {launches}: {speed}.{_reserve(one.best)}"
     if one.tied:
         names = [one.best["scenario"], *(row["scenario"] for row in one.tied)]
         said = listed(names if len(names) < 4 else [*names[:2], f"{len(names) - 2} more"])
-        apart = f"{said} are not told apart by these launches{_would_tell(one)}"
+        wanted = still_wanted(one.more)
+        apart = f"{said} are not told apart by these launches{f'; {wanted}' if wanted else ''}"
         return f"No clear winner{one.where}: {apart}.{_reserve(one.best, *one.tied)}"
     return f"Fastest{one.where}: {speed}.{_reserve(one.best)}"
-
-
-def _would_tell(one: Standing) -> str:
-    return f"; {wanted}" if (wanted := still_wanted(one.more)) else ""
-
-
-def _launches(row: TableRow) -> str:
-    return "one launch" if row["launches_ok"] == 1 else f"{row['launches_ok']} launches"
 
 
 def _speed(row: TableRow) -> str:

@@ -61,9 +61,7 @@ def unused_parameters(run: Analysed, table: pd.DataFrame) -> Answer | None:
 
 def sync_bn(run: Analysed, table: pd.DataFrame) -> Answer | None:
     said = _against(run, "sync_bn") + _idle(run, "sync_bn")
-    if not said:
-        return None
-    return "What does SyncBatchNorm cost?", " ".join(said)
+    return ("What does SyncBatchNorm cost?", " ".join(said)) if said else None
 
 
 def channels_last(run: Analysed, table: pd.DataFrame) -> Answer | None:
