@@ -7,7 +7,8 @@ plot is one that :data:`bench.report.plots.DRAWINGS` draws, by its name. What a 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from bench.analyse import published
 from bench.analyse.analysed import Analysed
@@ -20,9 +21,6 @@ from bench.seams.experiment import experiments
 from bench.words.caveats import failures
 from bench.words.questions import questions
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 NO_DIAGNOSIS = (
     "This run has no diagnostic launch: python -m bench run --diagnose shows what communication costs, how much of it "
     "is exposed, and what a step is spent on."
@@ -34,7 +32,7 @@ class Material:
     """A run, its overview, and its plots by name."""
 
     run: Analysed
-    table: "pd.DataFrame"
+    table: pd.DataFrame
     plots: Mapping[str, PagePlot]
 
 

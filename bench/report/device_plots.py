@@ -1,7 +1,10 @@
 """The plots of what a run took beside time: memory on each device over the run, what it holds, and power."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import pandas as pd
 
 from bench.analyse import devices, memory_parts
 from bench.analyse import memory as held
@@ -13,9 +16,6 @@ from bench.report.tables import TONES
 from bench.runs.frames import TableRow
 from bench.runs.launches import LaunchRecord
 from bench.runs.reader import Run
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 PANEL_IN, ACROSS_IN = 1.9, 9.3
 """Of a panel: its height with what stands around it, and about how wide its axes are."""
@@ -124,7 +124,7 @@ def power(run: Analysed) -> Plot | None:
     return drawing.finished(run, stage.figure, "power", title, caption, list(timeline["scenario"].unique()))
 
 
-def _stage(run: Run, rows: "pd.DataFrame", known: list[str]) -> Stage:
+def _stage(run: Run, rows: pd.DataFrame, known: list[str]) -> Stage:
     """A panel for each of these devices, GPUs in the order of their index, with the launches marked on it."""
     gpus = {gpu.uuid: gpu for gpu in run.document.machine.gpus}
     order = sorted(known, key=lambda device: (gpus[device].index if device in gpus else len(gpus), str(device)))
@@ -149,7 +149,7 @@ def _stage(run: Run, rows: "pd.DataFrame", known: list[str]) -> Stage:
     return stage
 
 
-def _launches(run: Run, bounds: "pd.DataFrame", origin_ns: int) -> list[TableRow]:
+def _launches(run: Run, bounds: pd.DataFrame, origin_ns: int) -> list[TableRow]:
     """The launches with their places on the time axis, status, colour, and the number of their scenario in the key."""
     document = run.document
     records = {one.launch: one for one in (*document.superseded, *document.launches) if isinstance(one, LaunchRecord)}
@@ -187,10 +187,8 @@ def _mark_launches(stage: Stage, axes: Artist, *, numbered: bool) -> None:
 BEHIND_TEXT = {"facecolor": light("paper"), "edgecolor": "none", "alpha": 0.75, "pad": 1.0}
 
 
-def _layers(stage: Stage, axes: Artist, launch: int, stack: "pd.DataFrame") -> None:
+def _layers(stage: Stage, axes: Artist, launch: int, stack: pd.DataFrame) -> None:
     """The processes of a launch on one device above each other; where one is unknown the ground is shaded."""
-    import numpy as np
-
     own = stack.loc[:, (stack != 0).any()]
     if own.empty:
         return
@@ -219,8 +217,6 @@ def _layers(stage: Stage, axes: Artist, launch: int, stack: "pd.DataFrame") -> N
 
 def _pid_label(stage: Stage, axes: Artist, times: Any, below: Any, above: Any, text: str) -> None:
     """The PID within its layer, lying or upright, where there is room for it."""
-    import numpy as np
-
     tall = above - below >= 0.6 * float((above - below).max())  # where the layer is about as high as it gets
     at = np.flatnonzero(tall)
     wide_s = float(times[at[-1]] - times[at[0]])
@@ -233,16 +229,14 @@ def _pid_label(stage: Stage, axes: Artist, times: Any, below: Any, above: Any, t
         label.set(rotation=0 if lying else 90, va="center_baseline" if lying else "center")
 
 
-def _thinned(stage: Stage, stack: "pd.DataFrame") -> "pd.DataFrame":
+def _thinned(stage: Stage, stack: pd.DataFrame) -> pd.DataFrame:
     """At most so many samples as can be told apart; of neighbours the one with something unknown, or the highest."""
     total = stack.sum(axis=1, skipna=False).fillna(float("inf"))
     return stack.loc[total.groupby(stage.columns(stack.index.to_numpy())).idxmax().to_numpy()]
 
 
-def _power_line(stage: Stage, axes: Artist, samples: "pd.DataFrame") -> None:
+def _power_line(stage: Stage, axes: Artist, samples: pd.DataFrame) -> None:
     """The power in one launch, broken where it is unknown for long."""
-    import numpy as np
-
     thinned = samples.groupby(stage.columns(samples["t_ns"].to_numpy()))[["t_ns", "power_w"]].mean()
     times = stage.seconds(thinned["t_ns"].to_numpy(dtype=float))
     watts = thinned["power_w"].to_numpy(dtype=float)

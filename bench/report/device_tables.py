@@ -1,6 +1,6 @@
 """The tables of what a run took beside time: energy and heat, and memory beside what torch says of it."""
 
-from typing import TYPE_CHECKING
+import pandas as pd
 
 from bench.analyse import memory as held
 from bench.analyse import memory_parts
@@ -11,9 +11,6 @@ from bench.report import tables
 from bench.report.tables import UNKNOWN, Cell, Table, bounded, figure, number, tabulate, text
 from bench.runs.frames import TableRow
 from bench.runs.reader import Run
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 ENERGY_SOURCES = {
     "counter": "the driver's own counter of the whole board",
@@ -75,7 +72,7 @@ def _throttle(row: TableRow) -> Cell:
     return Cell(text=row["throttle"] or "nothing", tone=tables.TONES.get(row["verdict"], ""), wrap=True)
 
 
-def _energy_notes(run: Run, table: "pd.DataFrame") -> list[str]:
+def _energy_notes(run: Run, table: pd.DataFrame) -> list[str]:
     notes = [
         "Over the measured steps of a launch, summed over its devices; energy and mean power are means over launches, "
         "clocks, temperature and peak power are of all devices and launches."
@@ -161,7 +158,7 @@ def _forecast(row: TableRow) -> TableRow:
     return row | sizes | {"source": "no run", "predicted_mib": peak, "rest_mib": row["measured_mib"] - peak}
 
 
-def _about_forecasts(table: "pd.DataFrame") -> list[str]:
+def _about_forecasts(table: pd.DataFrame) -> list[str]:
     methods = "; ".join(
         f"{method} for {', '.join(names)}" for method, names in table.groupby("forecast_method")["scenario"]
     )
@@ -186,7 +183,7 @@ def _measured_how(run: Run) -> str:
     )
 
 
-def _chosen_rows(run: Run, table: "pd.DataFrame", chosen: dict[str, int]) -> list[TableRow]:
+def _chosen_rows(run: Run, table: pd.DataFrame, chosen: dict[str, int]) -> list[TableRow]:
     """The rows of the chosen launches in the order of the scenarios."""
     rows = {name: table[table["launch"] == launch].to_dict("records") for name, launch in chosen.items()}
     return [row for name in scenarios(run.document) for row in rows.get(name, [])]
@@ -243,7 +240,7 @@ def _memory_source(row: TableRow) -> str:
     return row["source"] if isinstance(row["source"], str) else "torch_allocator"
 
 
-def _peak(memory: "pd.DataFrame", row: TableRow) -> Cell:
+def _peak(memory: pd.DataFrame, row: TableRow) -> Cell:
     """The driver's figure, or why it is missing."""
     text = number(row["peak_mib"], ",.0f")
     if text != UNKNOWN:

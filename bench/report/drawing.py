@@ -14,8 +14,10 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import chdir, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from xml.sax.saxutils import escape, quoteattr
+
+import pandas as pd
 
 from bench.analyse.labels import what_ran
 from bench.analyse.launches import how_many, shown
@@ -25,9 +27,6 @@ from bench.runs.document import RunDocument, what_is_trained
 from bench.runs.launches import LaunchRecord
 from bench.runs.reader import Run
 from bench.words.caveats import failures
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 logging.getLogger("matplotlib").setLevel(logging.ERROR)
 """It warns of a home that it cannot write, where it would keep fonts; the plots are the same."""
@@ -166,7 +165,7 @@ def inline(svg: str, prefix: str, title: str) -> str:
     return re.sub(r"\b((?:fill|stroke)(?:: |=\"))(#[0-9a-f]{6})\b", as_variable, body)
 
 
-def rows_of(run: Run, steps: "pd.DataFrame") -> list[Entry]:
+def rows_of(run: Run, steps: pd.DataFrame) -> list[Entry]:
     """The scenarios that have steps, with what really ran."""
     return rows_for(run, shown(run.document, steps))
 
@@ -268,7 +267,7 @@ def key_beside(axes: Artist, rows: Sequence[tuple[Artist, Entry, str]]) -> None:
 
 def stacked(
     rows: Sequence[Entry],
-    parts: "pd.DataFrame",
+    parts: pd.DataFrame,
     colours: Mapping[str, str],
     whole: "pd.Series[float]",
     *,

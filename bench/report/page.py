@@ -12,7 +12,9 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from bench.analyse.analysed import Analysed
 from bench.core.text import printable
@@ -24,9 +26,6 @@ from bench.report.theme import THEME
 from bench.words import tuned
 from bench.words.advice import Advice, advice, is_clear
 from bench.words.caveats import caveats
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 HEADING = "Data-parallel and mixed-precision benchmark"
 HERE = Path(__file__).parent
@@ -47,7 +46,7 @@ class Section:
     chapters: Sequence[Chapter]
 
 
-def section(run: Analysed, table: "pd.DataFrame", plots: dict[str, PagePlot], out: str) -> Section:
+def section(run: Analysed, table: pd.DataFrame, plots: dict[str, PagePlot], out: str) -> Section:
     """The section of a run, whose summary is ``table``, for a page in the folder ``out``."""
     return Section(
         name=f"run {run.id}",

@@ -6,7 +6,9 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from bench.analyse import memory_timeline, published
 from bench.analyse.analysed import Analysed
@@ -27,9 +29,6 @@ from bench.report.loader import loader_plot
 from bench.report.scaling import scaling_plot
 from bench.report.search import search_plot
 from bench.report.verdict_plots import losses, speeds, time_spent, trade_off
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 DOTS_PER_SCENARIO = 1000
 
@@ -229,7 +228,7 @@ def memory(run: Analysed) -> Plot | None:
 SOURCES = {"rss": "rss: resident host memory of the process", "nvml_pid": "nvml_pid: what the driver counts for it"}
 
 
-def _memory_lines(axes: Artist, line: "pd.DataFrame", gpus: Sequence[Gpu]) -> None:
+def _memory_lines(axes: Artist, line: pd.DataFrame, gpus: Sequence[Gpu]) -> None:
     """A line for each process and device; the first is the widest, so that equal ones stay visible."""
     indices = {gpu.uuid: gpu.index for gpu in gpus}
     keys: list[Any] = list(line.groupby(memory_timeline.LINE, sort=True, observed=True))

@@ -8,7 +8,9 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from bench.analyse import memory_timeline, published
 from bench.analyse.analysed import Analysed
@@ -22,9 +24,6 @@ from bench.report.drawing import plain
 from bench.runs.frames import TableRow
 from bench.runs.reader import Run
 from bench.words.advice import is_clear
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 UNKNOWN = "–"
 NOTHING_SHOWN = "not above 0"
@@ -179,20 +178,18 @@ def tabulate(
     return Table(columns=tuple(columns), rows=rows, notes=tuple(notes), marked=marked)
 
 
-def summary_of(run: Analysed) -> "pd.DataFrame":
+def summary_of(run: Analysed) -> pd.DataFrame:
     """The summary of a run (``bench.analyse.recommendation``) with the run's id as its first column."""
     return of_run(run, run.overview)
 
 
-def of_run(run: Run, table: "pd.DataFrame") -> "pd.DataFrame":
+def of_run(run: Run, table: pd.DataFrame) -> pd.DataFrame:
     """The table with the run's id as its first column."""
     return table.assign(run=run.id)[["run", *table.columns]]
 
 
-def csv(tables: Sequence["pd.DataFrame"]) -> str:
+def csv(tables: Sequence[pd.DataFrame]) -> str:
     """The tables of all runs below each other; figures in full, unknown ones empty."""
-    import pandas as pd
-
     whole = pd.concat([table.astype("object") for table in tables], ignore_index=True)
     for name in whole:
         whole[name] = pd.Series(map(_no_formula, whole[name]), dtype="object")
@@ -207,7 +204,7 @@ def _no_formula(cell: object) -> object:
     return f"'{text}" if FORMULA.match(text) else text
 
 
-def summary_table(run: Run, table: "pd.DataFrame") -> Table:
+def summary_table(run: Run, table: pd.DataFrame) -> Table:
     """The summary: speed, memory, energy where it is known, what ran, how it went."""
     notes = (*(f"{line}." for line in _about(table)), *_sources(table), *_why_unknown(run, table))
     records = _by_speed(table)
@@ -216,7 +213,7 @@ def summary_table(run: Run, table: "pd.DataFrame") -> Table:
     return tabulate(_summary_columns(records), records, notes, marked)
 
 
-def brief_summary(table: "pd.DataFrame", *, verbose: bool = False) -> Table:
+def brief_summary(table: pd.DataFrame, *, verbose: bool = False) -> Table:
     """The same columns as far as a terminal has room. ``verbose``: with what ran."""
     records = _by_speed(table)
     hidden = {"validity", "launches ok", *(() if verbose else ("what ran",))}
@@ -224,7 +221,7 @@ def brief_summary(table: "pd.DataFrame", *, verbose: bool = False) -> Table:
     return tabulate(columns, records, (*_about(table), *about_memory(table), *_failed(table)))
 
 
-def _by_speed(table: "pd.DataFrame") -> list[TableRow]:
+def _by_speed(table: pd.DataFrame) -> list[TableRow]:
     return table.sort_values("throughput_per_s", ascending=False, kind="stable").to_dict("records")
 
 
@@ -260,17 +257,17 @@ def _summary_columns(rows: Sequence[TableRow], *, brief: bool = False) -> list[C
     ]
 
 
-def _about(table: "pd.DataFrame") -> list[str]:
+def _about(table: pd.DataFrame) -> list[str]:
     """What ± and speeds are relative to."""
     return [*about_intervals(table), *about_base(table["relative_to"].iloc[0] if len(table) else BASE)]
 
 
-def _failed(table: "pd.DataFrame") -> list[str]:
+def _failed(table: pd.DataFrame) -> list[str]:
     wrong = table[(table["status"] != "ok") & table["reason"].notna()].to_dict("records")
     return [f"{row['scenario']}: {row['status']}: {row['reason']}" for row in wrong]
 
 
-def _sources(table: "pd.DataFrame") -> list[str]:
+def _sources(table: pd.DataFrame) -> list[str]:
     """Where the figures of memory come from."""
     named: dict[str, list[str]] = {}
     for row in table[table["memory_source"].notna()].to_dict("records"):
@@ -289,7 +286,7 @@ def _verdict(verdict: Any, why: Any) -> Cell:
     return Cell(text=verdict, small="" if is_unknown(why) else why, tone=TONES[verdict], wrap=True)
 
 
-def _why_unknown(run: Run, table: "pd.DataFrame") -> list[str]:
+def _why_unknown(run: Run, table: pd.DataFrame) -> list[str]:
     """What went wrong with a scenario, and a sentence for each figure that one with steps lacks."""
     notes = _failed(table)
     good = table[table["throughput_per_s"].notna()]
@@ -383,6 +380,4 @@ def is_cost(value: float | None, low: float | None) -> bool:
 
 def is_unknown(value: Any) -> bool:
     """None, NaN and pandas' NA; infinity too, which is no figure for a table."""
-    import pandas as pd
-
     return bool(pd.isna(value)) or (isinstance(value, float) and math.isinf(value))

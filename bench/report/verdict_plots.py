@@ -1,6 +1,9 @@
 """The plots behind the verdicts: speed against memory, losses against the reference, what the time is spent on."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import pandas as pd
 
 from bench.analyse.analysed import Analysed
 from bench.analyse.bars import plus_minus
@@ -12,9 +15,6 @@ from bench.report.drawing import Artist, Plot, light, locator, short
 from bench.runs.experiments import Diagnosis
 from bench.runs.reader import Run
 from bench.words.advice import recommended
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 SPENT = {
     "convolutions": "convolutions",
@@ -36,8 +36,6 @@ SPENT = {
 
 def speeds(run: Analysed) -> Plot | None:
     """A bar for each scenario's throughput, the fastest on top, with its interval."""
-    import pandas as pd
-
     table = run.overview
     known = table[table["throughput_per_s"].notna()].sort_values("throughput_per_s", ascending=False, kind="stable")
     if known.empty:
@@ -76,8 +74,6 @@ def speeds(run: Analysed) -> Plot | None:
 
 def trade_off(run: Analysed) -> Plot | None:
     """Throughput against peak memory: a point for each scenario, the recommended ones marked."""
-    import pandas as pd
-
     table = run.overview
     known = table[table["throughput_per_s"].notna() & table["peak_total_mib"].notna()]
     if known.empty:
@@ -126,14 +122,12 @@ def trade_off(run: Analysed) -> Plot | None:
     return drawing.finished(run, figure, "trade-off", "Speed against memory", caption, shown_in)
 
 
-def _around(ends: "pd.DataFrame", part: float) -> tuple[float, float]:
+def _around(ends: pd.DataFrame, part: float) -> tuple[float, float]:
     """Limits of an axis for points (the first column) and the ends of their bars, NaN apart, none below 0.
 
     The margin is ``part`` of the range. A bar does not reach beyond half of the least or twice the most of all points:
     with two launches an interval may be a hundred times as wide as the points are apart.
     """
-    import numpy as np
-
     values = ends.astype(float).to_numpy()
     values = np.clip(values, np.nanmin(values[:, 0]) / 2, np.nanmax(values[:, 0]) * 2)
     low, high = float(np.nanmin(values)), float(np.nanmax(values))
@@ -143,8 +137,6 @@ def _around(ends: "pd.DataFrame", part: float) -> tuple[float, float]:
 
 def _bars(axes: Artist, row: dict[Any, Any], colour: str) -> None:
     """The 95 % intervals of a point, where they are known."""
-    import pandas as pd
-
     x, y = row["peak_total_mib"], row["throughput_per_s"]
     speeds = (row["throughput_low_per_s"], row["throughput_high_per_s"])
     peaks = (row["peak_total_low_mib"], row["peak_total_high_mib"])
@@ -156,8 +148,6 @@ def _bars(axes: Artist, row: dict[Any, Any], colour: str) -> None:
 
 def losses(run: Analysed) -> Plot | None:
     """The losses of every scenario, and the first ones of the reference."""
-    import numpy as np
-
     curves = loss_curves(run.document, run.iterations, run.numerics)
     curves = curves[np.isfinite(curves["loss"].astype(float))]
     if curves.empty:
@@ -179,7 +169,7 @@ def losses(run: Analysed) -> Plot | None:
     return drawing.finished(run, figure, "losses", title, caption, list(lines))
 
 
-def _xy(table: "pd.DataFrame", name: str) -> tuple[object, object]:
+def _xy(table: pd.DataFrame, name: str) -> tuple[object, object]:
     return table["step"].to_numpy(), table[name].to_numpy()
 
 

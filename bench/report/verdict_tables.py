@@ -1,7 +1,8 @@
 """The tables behind the verdicts: findings, parity, where the time goes, and how the steps scatter."""
 
 import math
-from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from bench.analyse import communication as diagnosed
 from bench.analyse import parity as numerics
@@ -19,9 +20,6 @@ from bench.runs.experiments import Numerics
 from bench.runs.frames import TableRow
 from bench.runs.launches import LaunchRecord
 from bench.runs.reader import Run
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 def findings_table(run: Analysed) -> Table | None:
@@ -264,11 +262,11 @@ def statistics_table(run: Analysed) -> Table | None:
     if figures.empty:
         return None
 
-    def outliers(mine: "pd.DataFrame") -> Cell:
+    def outliers(mine: pd.DataFrame) -> Cell:
         steps, out = int(mine["measured"].sum()), int(mine["outliers"].sum())
         return Cell(text=str(out), small=f"{100 * out / steps:.1f} %" if out else "")
 
-    def drift(mine: "pd.DataFrame") -> str:
+    def drift(mine: pd.DataFrame) -> str:
         most = max(mine["drift"].dropna(), key=abs, default=None)
         return UNKNOWN if most is None else number(100 * most, "+.1f")
 
@@ -295,7 +293,7 @@ def statistics_table(run: Analysed) -> Table | None:
 def _mean(heading: str, name: str) -> Column:
     """The mean over launches with its interval."""
 
-    def cell(mine: "pd.DataFrame") -> Cell:
+    def cell(mine: pd.DataFrame) -> Cell:
         found = estimate(mine[name])
         return Cell(text=number(found.value, ",.1f"), small=bar(found.half_width_percent))
 
