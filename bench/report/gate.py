@@ -31,7 +31,6 @@ JUNIT = {
     **dict.fromkeys((*gate.UNDECIDED, gate.NOT_RUN), "skipped"),
 }
 """The element of a test case by verdict; one that passes has none."""
-
 LONG = 12
 """A terminal shows this many rows of a table and the lines above it."""
 
@@ -95,7 +94,6 @@ def remedies(outcome: Outcome) -> list[str]:
 
 
 def _about_the_base(outcome: Outcome, said: set[str]) -> Iterator[str]:
-    """What can be done about the base of a history."""
     assert outcome.folder is not None
     folder = shlex.quote(outcome.folder)
     accept = f"python -m bench accept {outcome.run} --reason 'WHY' --history {folder}"

@@ -24,10 +24,8 @@ HEADINGS = {"step_ms": "step ms", "peak_total_mib": "MiB total", "energy_per_100
 
 LISTED = 10
 """Events that a terminal shows; the page has all."""
-
 NAMED = 4
 """More scenarios than these that shift on the same night are counted, not named."""
-
 NOTHING_ELSE = "nothing that a run records"
 
 NOTES = (

@@ -18,18 +18,13 @@ from bench.report.drawing import Artist, Plot, light, locator
 from bench.report.tables import as_change
 
 PANEL_IN = 1.3
-
 DOTS_AT_MOST = 500
 """Nights that are drawn one by one; more are drawn in columns."""
-
 COLUMNS = 250
-
 NARROWEST = 0.04
 """The least height of a panel, in parts of its figure: noise is not to look like a cliff."""
-
 FLAT = 0.001
 """A figure that never moves by more is told in words."""
-
 PNG_DPI = 120
 """Less than that of the other plots: these are tall."""
 

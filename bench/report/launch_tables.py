@@ -28,8 +28,11 @@ def details(run: Run) -> tuple[list[tuple[str, str]], Table]:
     First what is the same for all scenarios, as pairs of a name and a text, then a table of what differs.
     """
     names = scenarios(run.document)
-    ran = {name: _effective(run.document, name) for name in names}
-    cells = {name: _detail_cells(found) for name, found in ran.items() if found is not None}
+    ran: dict[str, Effective] = {}
+    for launch in (*run.document.good, *run.document.launches):
+        if launch.effective:
+            ran.setdefault(launch.scenario, launch.effective)
+    cells = {name: _detail_cells(ran[name]) for name in names if name in ran}
     first, *others = cells.values() or [{}]
     alike = [name for name in first if others and all(row[name] == first[name] for row in others)]
 
@@ -53,11 +56,6 @@ def _about_details(names: list[str], cells: Mapping[str, Mapping[str, str]]) -> 
     if absent:
         notes.append(f"No rank of {', '.join(absent)} came so far that what ran could be read; see the launches.")
     return notes
-
-
-def _effective(document: RunDocument, scenario: str) -> Effective | None:
-    own = [launch for launch in (*document.good, *document.launches) if launch.scenario == scenario]
-    return next((launch.effective for launch in own if launch.effective), None)
 
 
 def _detail_cells(ran: Effective) -> dict[str, str]:
@@ -238,10 +236,7 @@ def _gpus(document: RunDocument) -> str:
 
 def _versions(document: RunDocument) -> str:
     known: dict[str, Any] = {"bench": document.bench, "python": document.versions["python"]}
-    for launch in document.launches:
-        if launch.effective:
-            known |= launch.effective.versions
-            break
+    known |= next((launch.effective.versions for launch in document.launches if launch.effective), {})
     known |= {name: document.versions.get(name) for name in ("torch", "torchvision")}
     if document.apex.kind != "absent":
         known["apex"] = document.apex.version or document.apex.kind

@@ -31,10 +31,8 @@ from bench.report.search import search_plot
 from bench.report.verdict_plots import losses, speeds, time_spent, trade_off
 
 DOTS_PER_SCENARIO = 1000
-
 BEYOND = 1.5
 """The axis of step times ends at this many times the largest third quartile; steps beyond are marked at its end."""
-
 MANY_SAMPLES = 500_000
 """From this many on, the samples of the whole run are drawn in a second process beside the rest."""
 

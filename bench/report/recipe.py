@@ -76,8 +76,7 @@ def _chosen(run: Analysed, scenario: str | None) -> tuple[str, LaunchRecord]:
 
 
 def _recipe(document: RunDocument, name: str, launch: LaunchRecord) -> tuple[Recipe, int]:
-    """What the strategy and the switches say, and how many replicas each process trains. Only what is installed is
-    loaded."""
+    """What the strategy and the switches say, and how many replicas each process trains."""
     strategies = discover.names(STRATEGY)
     if launch.strategy not in strategies:
         raise RequestError("--scenario", f"{name} has a strategy of its own, which is not one of bench", ANOTHER)

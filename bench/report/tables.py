@@ -136,8 +136,7 @@ class Table:
         return spans if any(name for name, _ in spans) else []
 
     def texts(self, *, repeats: bool = True) -> list[list[str]]:
-        """The headings and the cells, numbers with their intervals in line. Without ``repeats`` a first cell is empty
-        if it is that of the row before."""
+        """The headings and the cells. Without ``repeats`` a first cell is empty if it is that of the row before."""
         columns = []
         for column, cells in zip(self.columns, zip(*self.rows, strict=True), strict=bool(self.rows)):
             room = max(len(cell.interval) for cell in cells) if column.number and not cells[0].wrap else 0

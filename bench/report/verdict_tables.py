@@ -77,16 +77,13 @@ def _percent(part: float | None) -> str:
     return UNKNOWN if number(part, "") == UNKNOWN or part is None else percent(part)
 
 
-def _alike(launch: LaunchRecord) -> Cell:
+def _alike(launch: LaunchRecord) -> str:
     """Whether the checksums of all ranks' parameters agree."""
-    checks = launch.checks
     if launch.processes == 1:
-        return Cell(text="one process")
-    start, end = checks.initial_weights_alike, checks.final_weights_alike
-    if start is None and end is None:
-        return Cell(text=UNKNOWN)
+        return "one process"
+    start, end = launch.checks.initial_weights_alike, launch.checks.final_weights_alike
     said = {True: "yes", False: "no", None: UNKNOWN}
-    return Cell(text=f"{said[start]} → {said[end]}")
+    return UNKNOWN if start is None and end is None else f"{said[start]} → {said[end]}"
 
 
 def verdicts(run: Analysed) -> list[tuple[str, str]]:
@@ -106,10 +103,11 @@ def verdicts(run: Analysed) -> list[tuple[str, str]]:
 def no_reference(document: RunDocument) -> str | None:
     """Why nothing can be said about the numerics of a run; None where something can."""
     about = document.begun(Numerics).reference
-    if about is not None and about.status == "ok":
+    if about is None:
+        why = "was not computed (--no-parity, or the run ended before it)"
+    elif about.status == "ok":
         return None
-    why = "was not computed (--no-parity, or the run ended before it)"
-    if about is not None:
+    else:
         why = f"failed ({about.status}): {about.reason}"
     return (
         f"The reference {why}, so nothing can be said about same or not; a loss that is not finite, and ranks "
@@ -118,7 +116,6 @@ def no_reference(document: RunDocument) -> str | None:
 
 
 def _about_parity(document: RunDocument) -> tuple[str, ...]:
-    """How the verdicts come about."""
     about = document.begun(Numerics).reference
     if about is None or about.status != "ok":
         return ()

@@ -39,9 +39,7 @@ SAME = ("profile", "impl", "python", "seed", "fresh", "label", "until_precision"
 
 
 def add_work(parser: Parser, *, usual_set: str | None = None, usual: str | None = None) -> None:
-    """The options that say what is measured, and where. ``usual_set``: the default of a verb that is about several
-    scenarios; ``usual``: of one that is about one.
-    """
+    """What is measured, and where. The default is ``usual_set`` of scenarios, or ``usual``, a single one."""
     what = parser.add_argument_group("what is measured")
     if usual_set is not None:
         which = "scenarios or files, each with switches behind it: ddp+channels_last"

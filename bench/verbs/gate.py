@@ -104,8 +104,7 @@ def _judged(options: "argparse.Namespace", rule: "Rule") -> "Outcome":
 
 
 def _found(options: "argparse.Namespace") -> str:
-    """The folder of the run: among the results, or else in the history by its id; ``latest`` is the last finished one
-    of the history, unless --results is given."""
+    """The folder of the run: among the results, or in the history, whose last finished one may be ``latest``."""
     if options.run == "latest" and options.history is not None and options.results is None:
         last = last_finished(options.history)
         if last is not None:

@@ -13,13 +13,10 @@ from bench.core.errors import BenchError, RequestError
 
 DEFAULT_OUT = "results"
 """Where runs go, and where a run id is looked for."""
-
 MOST = 10**9
 """Of anything that is counted: more is a slip."""
-
 MOST_WORKERS = 1000
 """Of a rank's loader; each is a process."""
-
 MOST_DEVICES = 100_000
 """More than any job has: devices are listed one by one."""
 

@@ -39,7 +39,6 @@ from bench.verbs.together import on_all_hosts
 if TYPE_CHECKING:
     from bench.experiments.lab import Finished
 
-
 DESCRIPTION = """\
 Measure the training step of every scenario and write a run folder: every step of every rank, the memory of every
 process, and what really ran. Prints the table at the end.
@@ -62,7 +61,6 @@ Exit codes: 0 all launches were done; 1 a launch failed, and the others are in t
 nothing was run; 130 interrupted, and what was done is in the run.
 """
 
-
 EXPERIMENTS = {
     "find_batch": (
         "has short launches of its own, which it decides on",
@@ -74,7 +72,6 @@ EXPERIMENTS = {
     ),
 }
 """By option of an experiment what it does in place of what other options ask for, and those options."""
-
 
 ON_ONE_HOST = {"find_batch": "memory differs between hosts", "input_sweep": "cores and disks differ between hosts"}
 """By option why it is not for several hosts."""

@@ -61,7 +61,9 @@ def _asked(options: argparse.Namespace, parser: Parser, party: Party | None) -> 
         raise RequestError("--tune-batch", what, "leave it out, or start bench on one host for it")
     set_ = options.set or (None if options.scenario else USUAL_SET)
     asked = scenarios_of(options.scenario, set_, options.switches, options.device)
-    candidates = _with_baseline(asked)
+    known = {found.name: found for found in asked}
+    baseline = known.pop(BASELINE, None) or switching.scenario(BASELINE)
+    candidates = (baseline, *known.values())  # a budget that is too short is known after one launch of the baseline
     usual = run_parser().parse_args([], options)  # what only `bench run` has, at its defaults
     request = replace(request_of(usual, candidates, party), launches=FINAL_LAUNCHES)
     if not options.scenario:  # whose order stands
@@ -132,13 +134,6 @@ def _allowed(asked: str | None, device: str, floor: str) -> tuple[str, ...]:
     for name in (name for name in names if name not in LEVELS):
         switching.switch_on(name, "--allow")
     return tuple(names)
-
-
-def _with_baseline(asked: tuple[Found, ...]) -> tuple[Found, ...]:
-    """The baseline first: a budget that is too short is known after one launch of it."""
-    known = {found.name: found for found in asked}
-    baseline = known.pop(BASELINE, None) or switching.scenario(BASELINE)
-    return (baseline, *known.values())
 
 
 def _promise(found: Found, device: str) -> tuple[bool, ...]:

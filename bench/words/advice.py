@@ -31,7 +31,6 @@ def answer(document: RunDocument, table: pd.DataFrame) -> str:
 
 
 def _of_attached(document: RunDocument, table: pd.DataFrame) -> str:
-    """How long a step is, and what it needs."""
     (row,) = table.to_dict("records")
     what = what_is_trained(document.workload.title, document.workload.global_batch)
     if _unknown(row["step_median_ms"]):
@@ -145,7 +144,7 @@ def _against_base(row: TableRow) -> str:
 
 
 def in_lines(run: Run, table: pd.DataFrame) -> list[str]:
-    """The advice, and what was found about the figures with what to do, for a terminal."""
+    """The advice and the findings, for a terminal."""
     return [*(f"{about}: {text}" for about, text in advice(run.document, table)), *findings(run)]
 
 
