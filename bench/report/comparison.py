@@ -19,7 +19,6 @@ from bench.runs.document import what_is_trained
 
 NAME = "comparison"
 """Of the files."""
-
 TITLES = {metric.name: metric.title for metric in (*between_runs.METRICS, PARITY)}
 UNITS = {metric.name: metric.unit for metric in between_runs.METRICS}
 TONES = {BETTER: "good", WORSE: "bad"}

@@ -15,19 +15,17 @@ from bench.console import few
 from bench.report import page, put
 from bench.report.blocks import Grid, PagePlot, chapter_of, filled
 from bench.report.drawing import plain
-from bench.report.history_plots import FLAT, WORDS, moving, of_track, value
+from bench.report.history_plots import FLAT, WORDS, moving, of_track, span, value
 from bench.report.tables import UNKNOWN, Cell, Column, Table, as_change, figure, tabulate, text
 from bench.runs.files import check_writable, utf8
 
 NAMES = {"step_ms": "step time", "peak_total_mib": "peak memory", "energy_per_1000_j": "energy"}
 HEADINGS = {"step_ms": "step ms", "peak_total_mib": "MiB total", "energy_per_1000_j": "J/1,000"}
-
 LISTED = 10
 """Events that a terminal shows; the page has all."""
 NAMED = 4
 """More scenarios than these that shift on the same night are counted, not named."""
 NOTHING_ELSE = "nothing that a run records"
-
 NOTES = (
     f"long-term change: the median of the last {RECENT} nights over that of the first {RECENT}; of fewer than "
     f"{2 * RECENT}, of the later half over the earlier",
@@ -92,12 +90,6 @@ def still(track: Track) -> list[str]:
         for metric in METRICS
         if track.of(metric) and not moving(track, metric)
     ]
-
-
-def span(track: Track) -> str:
-    if len(track.nights) == 1:
-        return f"1 night, {track.nights[0].date}"
-    return f"{len(track.nights):,} nights, {track.nights[0].date} to {track.nights[-1].date}"
 
 
 def answer(track: Track) -> str:

@@ -45,6 +45,12 @@ WORDS = {
 }
 
 
+def span(track: Track) -> str:
+    if len(track.nights) == 1:
+        return f"1 night, {track.nights[0].date}"
+    return f"{len(track.nights):,} nights, {track.nights[0].date} to {track.nights[-1].date}"
+
+
 def value(metric: str, figure: float) -> str:
     """A figure with as many digits as matter: ``1,234``, ``26.61``."""
     return format(figure, ",.0f" if figure >= 1000 else WORDS[metric].form)
@@ -86,10 +92,7 @@ def _plot(track: Track, metric: str, trends: Sequence[Trend], prefix: str) -> Pl
     if still:
         names = ", ".join(f"{trend.scenario} ({value(metric, trend.latest or math.nan)})" for trend in still)
         caption += f" Not drawn, since all nights are within {100 * FLAT:.1f} % of each other: {names} {words.unit}."
-    nights = f"1 night ({track.nights[0].date})"
-    if len(track.nights) > 1:
-        nights = f"{len(track.nights):,} nights from {track.nights[0].date} to {track.nights[-1].date}"
-    about, source = f"{track.work} · {track.place}", f"bench history · {nights}"
+    about, source = f"{track.work} · {track.place}", f"bench history · {span(track)}"
     name = f"{prefix}-{metric.replace('_', '-')}"
     return drawing.drawn(figure, name, words.title, caption, about=about, source=source, dpi=PNG_DPI)
 

@@ -19,7 +19,6 @@ from bench.runs.launches import Effective, LaunchRecord
 from bench.runs.reader import Run
 
 LOG = re.compile(r"logs/launch-(?P<launch>\d+)-.*-rank(?P<rank>\d+)\.log")
-"""The log of a rank."""
 
 
 def details(run: Run) -> tuple[list[tuple[str, str]], Table]:
@@ -199,9 +198,8 @@ def facts(document: RunDocument) -> list[tuple[str, str]]:
         *trained,
         ("Load at the start", f"{document.start.load_1min:.2f} (1 min) on {machine.cores_usable} usable cores"),
     ]
-    if machine.environment:
-        pairs.append(("Environment", ", ".join(f"{name}={value}" for name, value in machine.environment.items())))
-    return pairs
+    variables = ", ".join(f"{name}={value}" for name, value in machine.environment.items())
+    return [*pairs, ("Environment", variables)] if variables else pairs
 
 
 def _data(document: RunDocument) -> list[tuple[str, str]]:

@@ -87,9 +87,9 @@ def render(sections: Sequence[Section], *, title: str, heading: str, files: Sequ
     )
     script = (HERE / "vendor" / "sortable.min.js").read_text(encoding="utf-8")  # which sorts tables, with its licence
     sha256 = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    values: dict[str, object] = {"sections": sections, "title": title, "heading": heading, "files": files}
-    values |= {"theme": THEME, "script": script, "script_sha256": sha256}
-    return printable(environment.get_template("page.html.j2").render(values))
+    about = {"title": title, "heading": heading, "files": files, "theme": THEME}
+    page = environment.get_template("page.html.j2")
+    return printable(page.render(sections=sections, script=script, script_sha256=sha256, **about))
 
 
 def _together(value: Any) -> Any:

@@ -80,18 +80,12 @@ def on_terminal(
         return each_on_terminal(run, width)
     mbit, algorithms = what_if_mbit or scaling.what_if_mbit, Algorithms.of(run.document)
     link = f" on a link of {mbit:,.0f} Mbit/s" if mbit else ""
+    bandwidth = all_reduce.bandwidth_table(samples(scaling.bandwidth, algorithms))
+    predictions = prediction_table(*foreseen(run, predict, what_if_mbit))
     parts = (
         ("", scaling_table(run), scaling_words.sentences(run)),
-        (
-            "All-reduces",
-            all_reduce.bandwidth_table(samples(scaling.bandwidth, algorithms)),
-            about_all_reduces(scaling.bandwidth, algorithms),
-        ),
-        (
-            f"Predictions{link}",
-            prediction_table(*foreseen(run, predict, what_if_mbit)),
-            scaling_words.about_predictions(run, predict, what_if_mbit),
-        ),
+        ("All-reduces", bandwidth, about_all_reduces(scaling.bandwidth, algorithms)),
+        (f"Predictions{link}", predictions, scaling_words.about_predictions(run, predict, what_if_mbit)),
     )
     lines = scaling_words.answer(run)
     for title, table, words in parts:

@@ -28,7 +28,6 @@ from bench.words.advice import is_clear
 UNKNOWN = "–"
 NOTHING_SHOWN = "not above 0"
 """In place of what something adds, where that is not distinguishable from nothing."""
-
 TONES = {
     "valid": "good",
     "same": "good",

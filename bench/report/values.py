@@ -18,7 +18,6 @@ from bench.seams.experiment import experiments
 
 IN_JSON = {"findings": "validity", "energy": "energy_by_device", "energy-by-scenario": "energy"}
 """Names in JSON, if they are not those of the files."""
-
 ONLY_JSON = ("summary", "energy-by-scenario", "memory")
 
 

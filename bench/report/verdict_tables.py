@@ -137,9 +137,7 @@ def _about_parity(document: RunDocument) -> tuple[str, ...]:
 
 def communication_table(run: Run) -> Table | None:
     """What synchronisation costs; None without a diagnostic launch."""
-    table = diagnosed.communication(run.document, run.diagnostics)
-    if table.empty:
-        return None
+    rows = diagnosed.communication(run.document, run.diagnostics).to_dict("records")
     columns = (
         text("scenario", "scenario"),
         _with_interval("exposed communication ms", "exposed"),
@@ -158,7 +156,7 @@ def communication_table(run: Run) -> Table | None:
         "elsewhere the paired difference. Cost of synchronising: the backward pass with it less that without "
         "(no_sync() or its like), steps taken in pairs, the slowest rank's.",
     )
-    return tabulate(columns, table.to_dict("records"), notes)
+    return tabulate(columns, rows, notes) if rows else None
 
 
 def _method(row: TableRow) -> Cell:
@@ -172,14 +170,12 @@ def _with_interval(heading: str, name: str) -> Column:
 
 def communication_words(run: Run) -> list[str]:
     """Of each DDP scenario whether its two figures agree, and from what the difference comes where they do not."""
-    table = diagnosed.communication(run.document, run.diagnostics)
-    agreeing = [row["scenario"] for row in table.to_dict("records") if row["agree"] is True]
-    said = [_explained(row) for row in table.to_dict("records") if row["agree"] is False]
+    rows = diagnosed.communication(run.document, run.diagnostics).to_dict("records")
+    agreeing = [row["scenario"] for row in rows if row["agree"] is True]
+    said = [_explained(row) for row in rows if row["agree"] is False]
     if agreeing:
-        said.append(
-            f"{listed(agreeing)}: the logger's exposed communication and the cost of synchronising agree within their "
-            "intervals."
-        )
+        agree = "the logger's exposed communication and the cost of synchronising agree within their intervals"
+        said.append(f"{listed(agreeing)}: {agree}.")
     return said
 
 
@@ -217,12 +213,10 @@ def _span(row: TableRow, name: str) -> str:
 
 def data_parallel_table(run: Run) -> Table | None:
     """The parts of DataParallel's forward pass; None where it was not looked at."""
-    table = diagnosed.data_parallel(run.diagnostics)
-    if table.empty:
-        return None
+    rows = diagnosed.data_parallel(run.diagnostics).to_dict("records")
     parts = (figure(f"{part.replace('_', ' ')} ms", f"{part}_ms", ",.2f") for part in diagnosed.PARTS)
     notes = ("Parts of the forward pass, medians over the steps of the diagnostic launch, devices idle in between.",)
-    return tabulate((text("scenario", "scenario"), *parts), table.to_dict("records"), notes)
+    return tabulate((text("scenario", "scenario"), *parts), rows, notes) if rows else None
 
 
 def spent_table(run: Run) -> Table | None:

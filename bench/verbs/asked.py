@@ -33,7 +33,6 @@ from bench.verbs.sets import named
 DEFAULT_BUDGET_S = 1200.0
 DEFAULT_RANKS = 2
 MOST_DEFAULT_WORKERS = 4
-
 SAME = ("profile", "impl", "python", "seed", "fresh", "label", "until_precision", "trace", "parity", "force")
 """Options that stand in a request under the same name and as they are given."""
 

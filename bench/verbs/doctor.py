@@ -2,13 +2,10 @@
 
 import argparse
 import sys
-from typing import TYPE_CHECKING
 
 from bench.core.errors import OK, RequestError
+from bench.runs.experiments import BandwidthRecord
 from bench.verbs.options import Parser, check_apex, check_python, print_json
-
-if TYPE_CHECKING:
-    from bench.runs.experiments import BandwidthRecord
 
 DESCRIPTION = """\
 What this machine can measure, and what would spoil it: GPUs, driver, topology, torch, apex module by module, CPU and
@@ -58,7 +55,7 @@ def main(arguments: list[str]) -> int:
     return OK
 
 
-def _all_reduces(options: argparse.Namespace) -> "BandwidthRecord":
+def _all_reduces(options: argparse.Namespace) -> BandwidthRecord:
     """A launch over all GPUs, or over two ranks on the CPU. Raises :class:`RequestError` for a single GPU."""
     from bench.console import Console
     from bench.experiments.bandwidth import of_this_machine

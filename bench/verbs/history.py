@@ -2,7 +2,6 @@
 
 import os
 import sys
-from typing import TYPE_CHECKING
 
 from bench.analyse.history import nights
 from bench.console import columns, count, passing, tell
@@ -10,9 +9,6 @@ from bench.core.errors import OK, RequestError, closest
 from bench.runs.files import check_writable
 from bench.verbs import thresholds
 from bench.verbs.options import Parser, print_json, scenario_names
-
-if TYPE_CHECKING:
-    from bench.analyse.history.nights import Nights
 
 DESCRIPTION = """\
 Every run of a folder in the order of time: what each scenario took, how that changed, and the nights on which it
@@ -86,7 +82,7 @@ def main(arguments: list[str]) -> int:
     return OK
 
 
-def _found(folder: str, option: str) -> "Nights":
+def _found(folder: str, option: str) -> nights.Nights:
     found = nights.read(folder, option)
     if not found.nights:
         problem = f"there is no finished run in {folder!r}"

@@ -32,7 +32,6 @@ Exit codes: 0 imported; 2 the request is wrong or the file cannot be understood,
 
 MAY_BE_KNOWN = ("global_batch", "replicas", "device", "warmup")
 """Of the workload of an imported run."""
-
 UTC = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
 

@@ -7,13 +7,14 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from bench import machine
 from bench.console import Console, align, columns, count, duration, tell
 from bench.core.codec import encode
 from bench.core.errors import FAILED, OK, RequestError
-from bench.experiments import resume
+from bench.experiments import pipeline, resume
+from bench.experiments.batch_search import find_batches
+from bench.experiments.lab import Finished
 from bench.experiments.plan import PROFILES, Request, check_memory
 from bench.experiments.plan.interval_target import FEWEST_LAUNCHES
 from bench.runs.experiments import BatchSearch, IntervalTargetRecord, Scaling
@@ -35,9 +36,6 @@ from bench.verbs.options import DEFAULT_OUT, Parser, called, percentage, place, 
 from bench.verbs.sets import PUBLISHED, scenarios_of, with_untuned
 from bench.verbs.show import answered, for_programs
 from bench.verbs.together import on_all_hosts
-
-if TYPE_CHECKING:
-    from bench.experiments.lab import Finished
 
 DESCRIPTION = """\
 Measure the training step of every scenario and write a run folder: every step of every rank, the memory of every
@@ -105,8 +103,6 @@ def _run(options: argparse.Namespace, parser: Parser, party: Party | None) -> in
     check_memory(request, scenarios, machine.available_memory_bytes())
     if options.find_batch:
         return _find_batch(request, scenarios, options)
-    from bench.experiments import pipeline
-
     finished = pipeline.run(request, scenarios, out=options.out, console=Console(), wait=options.wait, party=party)
     if request.input_sweep:
         request = resume.request_of(finished.document)  # which has the workers that were chosen
@@ -114,8 +110,6 @@ def _run(options: argparse.Namespace, parser: Parser, party: Party | None) -> in
 
 
 def _find_batch(request: Request, scenarios: tuple[Found, ...], options: argparse.Namespace) -> int:
-    from bench.experiments.batch_search import find_batches
-
     finished = find_batches(request, scenarios, out=options.out, console=Console(), wait=options.wait)
     search = finished.document.of(BatchSearch)
     assert search is not None
@@ -150,10 +144,8 @@ def _resume(options: argparse.Namespace, party: Party | None) -> int:
         raise RequestError("--launches", planned, "name how many of each scenario there shall be in all")
     request = replace(request, force=request.force or options.force, launches=options.launches or request.launches)
     request = replace(request, task=resume.as_it_is_now(request.task))
-    from bench.experiments import lab, pipeline
-
     if not resume.anything_missing(document, request):
-        return _show(lab.Finished(path=path, document=document), request, None, options)
+        return _show(Finished(path=path, document=document), request, None, options)
     resume.check_site(document, request.site)
     scenarios = resume.scenarios_of(document)
     how = {"out": options.out, "console": Console(), "wait": options.wait, "resumed": path, "party": party}
@@ -162,7 +154,7 @@ def _resume(options: argparse.Namespace, party: Party | None) -> int:
 
 
 def _show(
-    finished: "Finished", request: Request, scenarios: tuple[Found, ...] | None, options: argparse.Namespace
+    finished: Finished, request: Request, scenarios: tuple[Found, ...] | None, options: argparse.Namespace
 ) -> int:
     """Print the answer, the table and what to do next. ``scenarios``: None where nothing was left to do."""
     from bench.analyse.analysed import Analysed
@@ -189,7 +181,7 @@ def _show(
     return FAILED if finished.failed else OK
 
 
-def _where_time_went(finished: "Finished") -> Iterator[str]:
+def _where_time_went(finished: Finished) -> Iterator[str]:
     """A table of the time of this command, from its start until now."""
     after_s, whole_s = time.monotonic() - finished.ended_s, machine.age_s()
     before_s = whole_s - after_s - sum(finished.spent.values())

@@ -10,8 +10,10 @@ from bench.console import Console, columns, tell
 from bench.core.codec import encode
 from bench.core.errors import FAILED, OK, RequestError
 from bench.experiments import resume
+from bench.experiments.batch_tuning import tune_batches
 from bench.experiments.plan import Request, check_memory
 from bench.experiments.plan.tuning import FINAL_LAUNCHES
+from bench.experiments.tuning import Searched, tune
 from bench.runs.experiments import Search, Tuning
 from bench.runs.names import find
 from bench.runs.reader import read, verified
@@ -88,9 +90,6 @@ def _search(
     party: Party | None,
     path: str | None = None,
 ) -> int:
-    from bench.experiments.batch_tuning import tune_batches
-    from bench.experiments.tuning import Searched, tune
-
     how = {"out": options.out, "console": Console(), "wait": options.wait, "resumed": path, "party": party}
     if not options.tune_batch:
         finished = tune(request, candidates, search, **how)
