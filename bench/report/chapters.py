@@ -21,11 +21,6 @@ from bench.seams.experiment import experiments
 from bench.words.caveats import failures
 from bench.words.questions import questions
 
-NO_DIAGNOSIS = (
-    "This run has no diagnostic launch: python -m bench run --diagnose shows what communication costs, how much of it "
-    "is exposed, and what a step is spent on."
-)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Material:
@@ -88,8 +83,11 @@ def _time(of: Material) -> Chapter:
     traces = Files("Open them in Perfetto (ui.perfetto.dev) or chrome://tracing:", tuple(files)) if files else None
     phases, spent = of.plots.get("phases"), of.plots.get("time-spent")
     if communication is None:
-        missing = None if of.run.document.of(Attached) else NO_DIAGNOSIS
-        return chapter_of("time", "Where does the time go?", phases, missing)
+        missing = (
+            "This run has no diagnostic launch: python -m bench run --diagnose shows what communication costs, how "
+            "much of it is exposed, and what a step is spent on."
+        )
+        return chapter_of("time", "Where does the time go?", phases, None if of.run.document.of(Attached) else missing)
     return chapter_of(
         "time",
         "Where does the time go?",

@@ -94,16 +94,13 @@ def memory_stack(run: Run) -> Plot | None:
     return drawing.finished(run, stage.figure, "memory-stack", title, caption, list(known["scenario"].unique()))
 
 
-THROTTLED = {"invalid": "held back by heat or protection", "warning": "at its power cap"}
-
-
 def power(run: Analysed) -> Plot | None:
     """Power of each device over the whole run, with the mean of each launch and where it was held back."""
     timeline = devices.power_timeline(run.device)
     if timeline.empty:
         return None
     stage = _stage(run, run.device, list(timeline["device"].unique()))
-    means = run.devices
+    means, throttled = run.devices, {"invalid": "held back by heat or protection", "warning": "at its power cap"}
     stretches = devices.throttled_stretches(run.device)
     highest = max(float(timeline["power_w"].max()), float(means["mean_power_w"].max() or 0.0))
     for device, axes in stage.panels.items():
@@ -113,7 +110,7 @@ def power(run: Analysed) -> Plot | None:
         for row in stretches[stretches["device"] == device].to_dict("records"):
             start, end = stage.seconds(row["start_ns"]), stage.seconds(row["end_ns"])
             wide, colour = max(end - start, 0.003 * stage.range_s), light(TONES[row["verdict"]])
-            axes.axvspan(start, start + wide, 0, 0.07, color=colour, linewidth=0, label=THROTTLED[row["verdict"]])
+            axes.axvspan(start, start + wide, 0, 0.07, color=colour, linewidth=0, label=throttled[row["verdict"]])
             axes.axvspan(start, start + wide, color=colour, alpha=0.13, linewidth=0, zorder=0)
         for row in means[(means["device"] == device) & means["mean_power_w"].notna()].to_dict("records"):
             _mean(run, stage, axes, row)

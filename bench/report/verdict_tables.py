@@ -282,8 +282,6 @@ def statistics_table(run: Analysed) -> Table | None:
 
 
 def _mean(heading: str, name: str) -> Column:
-    """The mean over launches with its interval."""
-
     def cell(mine: pd.DataFrame) -> Cell:
         found = estimate(mine[name])
         return Cell(text=number(found.value, ",.1f"), small=bar(found.half_width_percent))

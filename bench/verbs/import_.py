@@ -7,6 +7,7 @@ import sys
 from bench.console import tell
 from bench.core.codec import encode
 from bench.core.errors import OK, RequestError
+from bench.experiments import importing
 from bench.machine.redact import without_secrets
 from bench.runs.document import Imported
 from bench.verbs.options import Parser, any_name, device_count, print_json, scenario_name, whole_number
@@ -30,8 +31,6 @@ start with many steps is one launch, whatever their number.
 Exit codes: 0 imported; 2 the request is wrong or the file cannot be understood, and nothing was written.
 """
 
-MAY_BE_KNOWN = ("global_batch", "replicas", "device", "warmup")
-"""Of the workload of an imported run."""
 UTC = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
 
@@ -52,8 +51,6 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--label", type=without_secrets, metavar="TEXT", help="a few words to find it by")
     parser.add_argument("--out", default="results", metavar="DIR", help="where run folders are (default: results)")
     options = parser.parse_args(arguments)
-    from bench.experiments import importing
-
     about = {name: value for name, value in vars(options).items() if name not in ("file", "out", "json")}
     asked = importing.Options(**about)
     if asked.hardware is not None and asked.device is None:
@@ -66,7 +63,8 @@ def main(arguments: list[str]) -> int:
     from bench.analyse.comparable import WORDS
 
     work = encode(run.document.workload)
-    known = {"model": None, "image_size": None} | work["settings"] | {name: work[name] for name in MAY_BE_KNOWN}
+    known = {"model": None, "image_size": None} | work["settings"]
+    known |= {name: work[name] for name in ("global_batch", "replicas", "device", "warmup")}
     unknown = [WORDS.get(name, name.replace("_", " ")) for name, value in known.items() if value is None]
     lines = [
         f"Imported {launches} launch{'es' if launches > 1 else ''} of {scenarios}, {steps} measured steps: {run.path}",

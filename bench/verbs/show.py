@@ -16,9 +16,7 @@ if TYPE_CHECKING:
 
     from bench.analyse.analysed import Analysed
 
-DESCRIPTION = """\
-Print the answer, the table and the warnings of a run.
-"""
+DESCRIPTION = "Print the answer, the table and the warnings of a run.\n"
 EPILOG = """\
 examples:
   python -m bench show                     the latest run
