@@ -48,8 +48,7 @@ def _scenarios(of: Material) -> Chapter:
 
 def _experiments(of: Material, *, leads: bool) -> list[Chapter]:
     """``leads``: those that the run is about, which stand above all that is said of each scenario."""
-    known = experiments()
-    declared = [known[name] for name in known if name in of.run.document.experiments]
+    declared = [one for name, one in experiments().items() if name in of.run.document.experiments]
     return [one.chapter(of) for one in declared if one.chapter is not None and one.leads is leads]
 
 

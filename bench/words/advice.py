@@ -43,7 +43,7 @@ def _of_attached(document: RunDocument, table: pd.DataFrame) -> str:
 
 def is_clear(document: RunDocument, table: pd.DataFrame) -> bool:
     """True if the fastest scenario is significantly faster."""
-    return any(one.clear for one in _standings(document, table)[:1])
+    return any(one.tested and one.slower and not one.tied for one in _standings(document, table)[:1])
 
 
 def more_wanted(document: RunDocument, table: pd.DataFrame) -> int | None:
@@ -80,14 +80,6 @@ class Standing:
     def tested(self) -> bool:
         return bool(self.best["launches_ok"] >= LAUNCHES_WANTED)
 
-    @property
-    def alone(self) -> bool:
-        return not (self.tied or self.untested or self.slower)
-
-    @property
-    def clear(self) -> bool:
-        return self.tested and self.slower > 0 and not self.tied
-
 
 def _standings(document: RunDocument, table: pd.DataFrame) -> list[Standing]:
     """Of all scenarios, and of those on several replicas where that says something new; none without a valid one."""
@@ -116,7 +108,7 @@ def _standing(found: Recommendation, table: pd.DataFrame, where: str, verdicts: 
 
 def _headline(one: Standing) -> str:
     speed = f"{_speed(one.best)}{_against_base(one.best)}"
-    if one.alone:
+    if not (one.tied or one.untested or one.slower):
         return f"Only valid result{one.where}: {speed}.{_reserve(one.best)}"
     if not one.tested:
         launches = "one launch" if one.best["launches_ok"] == 1 else f"{one.best['launches_ok']} launches"
