@@ -8,16 +8,14 @@ have a row as CSV, and each plot as SVG and PNG, prefixed with the run's id if t
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from bench.analyse.analysed import Analysed
 from bench.core.errors import RequestError
 from bench.report import markdown, page, plots, tables, values
 from bench.runs.files import check_writable, replace_all, unwritable, utf8
 from bench.runs.reader import Run
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 def write(runs: Sequence[Run], out: str) -> list[str]:

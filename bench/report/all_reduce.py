@@ -68,8 +68,7 @@ def bandwidth_plot(run: Analysed) -> Plot | None:
     axes.set_xticks(ticks, [size_text(size) for size in ticks])
     axes.minorticks_off()
     axes.yaxis.set_major_formatter("{x:,.4g}")
-    axes.set_xlabel("size")
-    axes.set_ylabel("bus bandwidth (GB/s)")
+    axes.set(xlabel="size", ylabel="bus bandwidth (GB/s)")
     caption = "Lines: median of the samples of a launch. Dashed: the fit that predictions are made with."
     return drawing.finished(run, figure, "all-reduces", "How fast is an all-reduce?", caption)
 

@@ -86,6 +86,11 @@ def chapter_of(slug: str, title: str, *blocks: Block | None, in_markdown: bool =
     return Chapter(slug=slug, title=title, blocks=there(*blocks), in_markdown=in_markdown)
 
 
+def filled(*chapters: Chapter | None) -> list[Chapter]:
+    """Those chapters that have a block."""
+    return [one for one in chapters if one is not None and one.blocks]
+
+
 def fold(title: str, *blocks: Block | None) -> Fold | None:
     """A fold of what is there; None for nothing."""
     return Fold(title, there(*blocks)) if there(*blocks) else None

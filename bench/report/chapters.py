@@ -6,34 +6,28 @@ plot is one that :data:`bench.report.plots.DRAWINGS` draws, by its name. What a 
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+
+import pandas as pd
 
 from bench.analyse import published
 from bench.analyse.analysed import Analysed
 from bench.core.errors import RequestError
 from bench.report import device_tables, launch_tables, recipe, tables, verdict_tables
-from bench.report.blocks import Block, Chapter, Code, Facts, Files, Fold, Grid, PagePlot, chapter_of, fold
+from bench.report.blocks import Block, Chapter, Code, Facts, Files, Fold, Grid, PagePlot, chapter_of, filled, fold
 from bench.report.ladder import ladder_table, ladder_words
 from bench.runs.document import Attached
 from bench.seams.experiment import experiments
 from bench.words.caveats import failures
 from bench.words.questions import questions
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-NO_DIAGNOSIS = (
-    "This run has no diagnostic launch: python -m bench run --diagnose shows what communication costs, how much of it "
-    "is exposed, and what a step is spent on."
-)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Material:
-    """What chapters are made of: a run, its overview, and its plots by name."""
+    """A run, its overview, and its plots by name."""
 
     run: Analysed
-    table: "pd.DataFrame"
+    table: pd.DataFrame
     plots: Mapping[str, PagePlot]
 
 
@@ -43,7 +37,7 @@ def of_run(material: Material) -> list[Chapter]:
     for make in CHAPTERS:
         made = make(material)
         chapters += made if isinstance(made, list) else [made]
-    return [chapter for chapter in chapters if chapter is not None and chapter.blocks]
+    return filled(*chapters)
 
 
 def _scenarios(of: Material) -> Chapter:
@@ -52,18 +46,9 @@ def _scenarios(of: Material) -> Chapter:
     return chapter_of("summary", "All scenarios", summary, nothing)
 
 
-def _leading(of: Material) -> list[Chapter]:
-    """What the run is about, where an experiment says so: above all that is said of each scenario."""
-    return _of_experiments(of, leads=True)
-
-
-def _beside(of: Material) -> list[Chapter]:
-    return _of_experiments(of, leads=False)
-
-
-def _of_experiments(of: Material, *, leads: bool) -> list[Chapter]:
-    known = experiments()
-    declared = [known[name] for name in known if name in of.run.document.experiments]
+def _experiments(of: Material, *, leads: bool) -> list[Chapter]:
+    """``leads``: those that the run is about, which stand above all that is said of each scenario."""
+    declared = [one for name, one in experiments().items() if name in of.run.document.experiments]
     return [one.chapter(of) for one in declared if one.chapter is not None and one.leads is leads]
 
 
@@ -97,8 +82,11 @@ def _time(of: Material) -> Chapter:
     traces = Files("Open them in Perfetto (ui.perfetto.dev) or chrome://tracing:", tuple(files)) if files else None
     phases, spent = of.plots.get("phases"), of.plots.get("time-spent")
     if communication is None:
-        missing = None if of.run.document.of(Attached) else NO_DIAGNOSIS
-        return chapter_of("time", "Where does the time go?", phases, missing)
+        missing = (
+            "This run has no diagnostic launch: python -m bench run --diagnose shows what communication costs, how "
+            "much of it is exposed, and what a step is spent on."
+        )
+        return chapter_of("time", "Where does the time go?", phases, None if of.run.document.of(Attached) else missing)
     return chapter_of(
         "time",
         "Where does the time go?",
@@ -191,11 +179,11 @@ def _how(of: Material) -> Chapter:
 
 CHAPTERS: tuple[Callable[[Material], Chapter | list[Chapter] | None], ...] = (
     _scenarios,
-    _leading,
+    partial(_experiments, leads=True),
     _trust,
     _numerics,
     _time,
-    _beside,
+    partial(_experiments, leads=False),
     _memory,
     _energy,
     _ladder,

@@ -19,13 +19,9 @@ from bench.runs.document import what_is_trained
 
 NAME = "comparison"
 """Of the files."""
-
 TITLES = {metric.name: metric.title for metric in (*between_runs.METRICS, PARITY)}
 UNITS = {metric.name: metric.unit for metric in between_runs.METRICS}
 TONES = {BETTER: "good", WORSE: "bad"}
-
-PANELS = (STEP_TIME, MEMORY, ENERGY)
-"""What a plot has a panel for: throughput is the step time turned over."""
 
 
 def for_programs(compared: Compared) -> dict[str, object]:
@@ -104,13 +100,8 @@ def _commit(digest: Digest) -> str:
 
 
 def _side(digest: Digest) -> dict[str, object]:
-    about = {name: digest[name] for name in ("run", "utc", "label", "profile", "git", "device", "hardware", "replicas")}
-    return {
-        **about,
-        "imported": digest.get("imported"),
-        "attached": digest.get("attached"),
-        "workload": digest["workload"],
-    }
+    names = ("run", "utc", "label", "profile", "git", "device", "hardware", "replicas")
+    return {name: digest.get(name) for name in (*names, "imported", "attached", "workload")}
 
 
 def _finite(value: object) -> object:
@@ -120,11 +111,8 @@ def _finite(value: object) -> object:
 def _shown(compared: Compared) -> list[Row]:
     """Without the metrics that are known in neither run, and with one row for a scenario that does not compare."""
     silent = _silent(compared)
-    return [
-        row
-        for row in compared.rows
-        if (row.metric == STEP_TIME.name if row.figure is None else row.metric not in silent)
-    ]
+    whole = [row for row in compared.rows if row.figure is not None or row.metric == STEP_TIME.name]
+    return [row for row in whole if row.figure is None or row.metric not in silent]
 
 
 def _silent(compared: Compared) -> list[str]:
@@ -144,7 +132,7 @@ def _table(compared: Compared) -> Table:
         figure("base", known(lambda row: _value(row, row.base))),
         figure("new", known(lambda row: _value(row, row.new))),
         figure("ratio", known(lambda row: UNKNOWN if row.ratio is None else _ratio(row.ratio))),
-        figure("95 % interval", known(lambda row: _interval(row) or UNKNOWN)),
+        figure("95 % interval", known(lambda row: _span(row.low, row.high) or UNKNOWN)),
         figure("p adjusted", known(lambda row: UNKNOWN if row.p_adjusted is None else _p(row.p_adjusted))),
         text("verdict", lambda row: Cell(text=row.verdict, tone=TONES.get(row.change or "", ""))),
     )
@@ -186,7 +174,7 @@ def _difference(row: Row, compared: Compared) -> str:
     assert row.ratio is not None  # it has a verdict
     what = {STEP_TIME.name: row.verdict, MEMORY.name: f"{row.verdict} memory"}.get(row.metric, f"{row.verdict} energy")
     much = f"{TITLES[row.metric]} {100 * (row.ratio - 1):+.1f} %"
-    known = [f"95 % interval {_interval(row)}"] if row.low is not None else []
+    known = [f"95 % interval {_span(row.low, row.high)}"] if row.low is not None else []
     known += [f"p {_p(row.p_adjusted)}"] if row.p_adjusted is not None else []
     return f"{who}: {what}: {much} (ratio {_ratio(row.ratio)}; {', '.join(known)})"
 
@@ -217,10 +205,6 @@ def _ratio(value: float) -> str:
     return f"{value:.3f}" if value < 100 else f"{value:,.0f}" if math.isfinite(value) else "∞"
 
 
-def _interval(row: Row) -> str:
-    return _span(row.low, row.high)
-
-
 def _span(low: float | None, high: float | None) -> str:
     return "" if low is None or high is None else f"{_ratio(low)} to {_ratio(high)}"
 
@@ -232,7 +216,8 @@ def _p(value: float | None) -> str:
 @drawing.styled()
 def forest(compared: Compared) -> Plot | None:
     """The ratio of each scenario with its interval, a panel for each metric; None where there is no ratio."""
-    metrics = [metric for metric in PANELS if any(_drawn(row, metric.name) for row in compared.rows)]
+    known = {row.metric for row in compared.rows if row.ratio is not None}
+    metrics = [metric for metric in (STEP_TIME, MEMORY, ENERGY) if metric.name in known]  # not the inverse of time
     if not metrics:
         return None
     names = list(dict.fromkeys(row.scenario for row in compared.rows))
@@ -241,21 +226,19 @@ def forest(compared: Compared) -> Plot | None:
     title = "Scenarios of one run, compared" if compared.within else "Two runs, compared"
     below = compared.rows[0].against if compared.within else "base"
     about = f"{new}, against {below}" if compared.within else f"{new} against {base}"
-    figure, panels = drawing.row_sheet(
-        [(name, by_key[name, STEP_TIME.name].what_ran or "") for name in names], columns=len(metrics)
-    )
+    labels = [(name, by_key[name, STEP_TIME.name].what_ran or "") for name in names]
+    figure, panels = drawing.row_sheet(labels, columns=len(metrics))
     for axes, metric in zip(panels, metrics, strict=True):
         rows = [by_key[name, metric.name] for name in names]
         _scale(axes, rows)
         for position, row in enumerate(rows):
             _whisker(axes, row, position)
         axes.set_title(f"{metric.title}, {'÷' if compared.within else 'new ÷'} {below}", fontweight="normal")
-    caption = " ".join(_caption(compared))
-    return drawing.drawn(figure, NAME, title, caption, about=about, source=_source(compared))
-
-
-def _drawn(row: Row, metric: str) -> bool:
-    return row.metric == metric and row.ratio is not None
+    work, bench = compared.new["workload"], compared.new["conditions"].get("bench")
+    device = ", ".join(dict.fromkeys(compared.new["hardware"])) or "hardware unknown"
+    what = what_is_trained(work.get("title"), work.get("global_batch"))
+    source = plain(f"bench {bench} · {what} · {device}")
+    return drawing.drawn(figure, NAME, title, " ".join(_caption(compared)), about=about, source=source)
 
 
 def _scale(axes: Artist, rows: Sequence[Row]) -> None:
@@ -302,14 +285,6 @@ def _whisker(axes: Artist, row: Row, position: int) -> None:
     tone = TONES.get(row.change or "", "ink")
     drawing.right_label(axes, position, f"{_ratio(row.ratio)}  {verdict}", _span(begin, end_), tone)
     drawing.hover(point, f"{row.scenario}: {_metric(row)} × {_ratio(row.ratio)} ({_span(begin, end_)}), {verdict}")
-
-
-def _source(compared: Compared) -> str:
-    bench = compared.new["conditions"].get("bench")
-    device = ", ".join(dict.fromkeys(compared.new["hardware"])) or "hardware unknown"
-    work = compared.new["workload"]
-    what = what_is_trained(work.get("title"), work.get("global_batch"))
-    return plain(f"bench {bench} · {what} · {device}")
 
 
 def _caption(compared: Compared) -> Iterator[str]:

@@ -1,22 +1,21 @@
 """The plots of what a run took beside time: memory on each device over the run, what it holds, and power."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import pandas as pd
 
 from bench.analyse import devices, memory_parts
 from bench.analyse import memory as held
 from bench.analyse.analysed import Analysed
 from bench.analyse.launches import by_launch, only
-from bench.core.records import Gpu
 from bench.report import drawing
 from bench.report.drawing import Artist, Plot, light, locator, plain
 from bench.report.tables import TONES
 from bench.runs.frames import TableRow
 from bench.runs.launches import LaunchRecord
 from bench.runs.reader import Run
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 PANEL_IN, ACROSS_IN = 1.9, 9.3
 """Of a panel: its height with what stands around it, and about how wide its axes are."""
@@ -45,6 +44,10 @@ class Stage:
         """Since the first sample of the run."""
         return (t_ns - self.origin_ns) / 1e9
 
+    def columns(self, index_ns: Any) -> Any:
+        """The column of a panel that each of these times falls into."""
+        return ((index_ns - self.origin_ns) // (self.range_s * 1e9 / MOST_SAMPLES)).astype("int64")
+
     def has_room(self, seconds: float, letters: int) -> bool:
         """True if so long a stretch is as wide as so many small letters."""
         return seconds / self.range_s * ACROSS_IN >= 0.065 * letters
@@ -65,20 +68,13 @@ def memory_stack(run: Run) -> Plot | None:
     highest = max(float(stack.sum(axis=1).max()) for stack in stacks.values() if len(stack))
     proportional = held.proportional(memory)
     for device, axes in stage.panels.items():
-        axes.set_ylim(0, highest * HEADROOM or 1.0)
-        axes.set_ylabel("MiB")
+        axes.set(ylim=(0, highest * HEADROOM or 1.0), ylabel="MiB")
         for launch in stage.launches:
             if len(stacks[device, launch["launch"]]):
                 _layers(stage, axes, launch["launch"], stacks[device, launch["launch"]])
         for number, samples in proportional.groupby("launch") if device == "cpu" else ():
             axes.plot(stage.seconds(samples["t_ns"]), samples["pss_mib"], marker="o", markersize=2.6, linewidth=1.3)
             axes.lines[-1].set(color=light("ink"), zorder=5, gid=f"pss-{number}", label="sum of PSS")
-    caption = _about_stack(stage, len(proportional) > 0)
-    title = "Memory on each device over the whole run, stacked by process"
-    return drawing.finished(run, stage.figure, "memory-stack", title, caption, list(known["scenario"].unique()))
-
-
-def _about_stack(stage: Stage, proportional: bool) -> str:
     caption = ABOUT_LAUNCHES
     if set(stage.panels) - {"cpu"}:
         caption += (
@@ -90,15 +86,12 @@ def _about_stack(stage: Stage, proportional: bool) -> str:
             " Host memory is the resident set (RSS), in which shared pages, torch's libraries above all, count in each "
             "process: a stack of several ranks is higher than what the host gave. "
         )
-        caption += (
-            "The line is the sum of proportional set sizes (PSS), in which shared pages count once."
-            if proportional
-            else "Proportional set sizes (PSS), which would add up, were not sampled in this run."
-        )
-    return caption
-
-
-THROTTLED = {"invalid": "held back by heat or protection", "warning": "at its power cap"}
+        if len(proportional):
+            caption += "The line is the sum of proportional set sizes (PSS), in which shared pages count once."
+        else:
+            caption += "Proportional set sizes (PSS), which would add up, were not sampled in this run."
+    title = "Memory on each device over the whole run, stacked by process"
+    return drawing.finished(run, stage.figure, "memory-stack", title, caption, list(known["scenario"].unique()))
 
 
 def power(run: Analysed) -> Plot | None:
@@ -107,18 +100,17 @@ def power(run: Analysed) -> Plot | None:
     if timeline.empty:
         return None
     stage = _stage(run, run.device, list(timeline["device"].unique()))
-    means = run.devices
+    means, throttled = run.devices, {"invalid": "held back by heat or protection", "warning": "at its power cap"}
     stretches = devices.throttled_stretches(run.device)
     highest = max(float(timeline["power_w"].max()), float(means["mean_power_w"].max() or 0.0))
     for device, axes in stage.panels.items():
-        axes.set_ylim(0, highest * HEADROOM or 1.0)
-        axes.set_ylabel("W")
+        axes.set(ylim=(0, highest * HEADROOM or 1.0), ylabel="W")
         for _, samples in timeline[timeline["device"] == device].groupby("launch"):
             _power_line(stage, axes, samples)
         for row in stretches[stretches["device"] == device].to_dict("records"):
             start, end = stage.seconds(row["start_ns"]), stage.seconds(row["end_ns"])
             wide, colour = max(end - start, 0.003 * stage.range_s), light(TONES[row["verdict"]])
-            axes.axvspan(start, start + wide, 0, 0.07, color=colour, linewidth=0, label=THROTTLED[row["verdict"]])
+            axes.axvspan(start, start + wide, 0, 0.07, color=colour, linewidth=0, label=throttled[row["verdict"]])
             axes.axvspan(start, start + wide, color=colour, alpha=0.13, linewidth=0, zorder=0)
         for row in means[(means["device"] == device) & means["mean_power_w"].notna()].to_dict("records"):
             _mean(run, stage, axes, row)
@@ -129,7 +121,7 @@ def power(run: Analysed) -> Plot | None:
     return drawing.finished(run, stage.figure, "power", title, caption, list(timeline["scenario"].unique()))
 
 
-def _stage(run: Run, rows: "pd.DataFrame", known: list[str]) -> Stage:
+def _stage(run: Run, rows: pd.DataFrame, known: list[str]) -> Stage:
     """A panel for each of these devices, GPUs in the order of their index, with the launches marked on it."""
     gpus = {gpu.uuid: gpu for gpu in run.document.machine.gpus}
     order = sorted(known, key=lambda device: (gpus[device].index if device in gpus else len(gpus), str(device)))
@@ -144,14 +136,17 @@ def _stage(run: Run, rows: "pd.DataFrame", known: list[str]) -> Stage:
         axes.xaxis.set_major_formatter("{x:,g}")
         axes.yaxis.set_major_locator(locator(4))
         axes.yaxis.set_major_formatter("{x:,.0f}")
-        axes.set_title(_device_name(device, gpus, run), y=1.0, pad=-11, x=0.005, zorder=6)
+        name = f"host memory, {run.document.machine.cpu}" if device == "cpu" else device
+        if device in gpus:
+            name = f"GPU {gpus[device].index}: {gpus[device].name}"
+        axes.set_title(plain(name), y=1.0, pad=-11, x=0.005, zorder=6)
         axes.title.set_bbox(BEHIND_TEXT)
         _mark_launches(stage, axes, numbered=device == order[0])
     axes.set_xlabel("seconds since the first sample of the run")
     return stage
 
 
-def _launches(run: Run, bounds: "pd.DataFrame", origin_ns: int) -> list[TableRow]:
+def _launches(run: Run, bounds: pd.DataFrame, origin_ns: int) -> list[TableRow]:
     """The launches with their places on the time axis, status, colour, and the number of their scenario in the key."""
     document = run.document
     records = {one.launch: one for one in (*document.superseded, *document.launches) if isinstance(one, LaunchRecord)}
@@ -189,16 +184,8 @@ def _mark_launches(stage: Stage, axes: Artist, *, numbered: bool) -> None:
 BEHIND_TEXT = {"facecolor": light("paper"), "edgecolor": "none", "alpha": 0.75, "pad": 1.0}
 
 
-def _device_name(device: str, gpus: dict[str, Gpu], run: Run) -> str:
-    if device in gpus:
-        return f"GPU {gpus[device].index}: {plain(gpus[device].name)}"
-    return f"host memory, {plain(str(run.document.machine.cpu))}" if device == "cpu" else plain(device)
-
-
-def _layers(stage: Stage, axes: Artist, launch: int, stack: "pd.DataFrame") -> None:
+def _layers(stage: Stage, axes: Artist, launch: int, stack: pd.DataFrame) -> None:
     """The processes of a launch on one device above each other; where one is unknown the ground is shaded."""
-    import numpy as np
-
     own = stack.loc[:, (stack != 0).any()]
     if own.empty:
         return
@@ -227,8 +214,6 @@ def _layers(stage: Stage, axes: Artist, launch: int, stack: "pd.DataFrame") -> N
 
 def _pid_label(stage: Stage, axes: Artist, times: Any, below: Any, above: Any, text: str) -> None:
     """The PID within its layer, lying or upright, where there is room for it."""
-    import numpy as np
-
     tall = above - below >= 0.6 * float((above - below).max())  # where the layer is about as high as it gets
     at = np.flatnonzero(tall)
     wide_s = float(times[at[-1]] - times[at[0]])
@@ -236,29 +221,20 @@ def _pid_label(stage: Stage, axes: Artist, times: Any, below: Any, above: Any, t
     lying, upright = stage.has_room(wide_s, len(text)) and letters_high >= 2, letters_high >= len(text)
     if lying or (upright and stage.has_room(wide_s, 2)):
         middle = float(times[at[0]] + times[at[-1]]) / 2
-        label = axes.text(
-            middle, float(np.interp(middle, times, (below + above) / 2)), text, rotation=0 if lying else 90
-        )
-        label.set(
-            fontsize=6.5, color=light("paper"), ha="center", va="center_baseline" if lying else "center", zorder=5
-        )
+        height = float(np.interp(middle, times, (below + above) / 2))
+        label = axes.text(middle, height, text, fontsize=6.5, color=light("paper"), ha="center", zorder=5)
+        label.set(rotation=0 if lying else 90, va="center_baseline" if lying else "center")
 
 
-def _thinned(stage: Stage, stack: "pd.DataFrame") -> "pd.DataFrame":
+def _thinned(stage: Stage, stack: pd.DataFrame) -> pd.DataFrame:
     """At most so many samples as can be told apart; of neighbours the one with something unknown, or the highest."""
-    width_ns = stage.range_s * 1e9 / MOST_SAMPLES
-    bins = ((stack.index.to_numpy() - stage.origin_ns) // width_ns).astype("int64")
     total = stack.sum(axis=1, skipna=False).fillna(float("inf"))
-    return stack.loc[total.groupby(bins).idxmax().to_numpy()]
+    return stack.loc[total.groupby(stage.columns(stack.index.to_numpy())).idxmax().to_numpy()]
 
 
-def _power_line(stage: Stage, axes: Artist, samples: "pd.DataFrame") -> None:
+def _power_line(stage: Stage, axes: Artist, samples: pd.DataFrame) -> None:
     """The power in one launch, broken where it is unknown for long."""
-    import numpy as np
-
-    width_ns = stage.range_s * 1e9 / MOST_SAMPLES
-    bins = ((samples["t_ns"].to_numpy() - stage.origin_ns) // width_ns).astype("int64")
-    thinned = samples.groupby(bins)[["t_ns", "power_w"]].mean()
+    thinned = samples.groupby(stage.columns(samples["t_ns"].to_numpy()))[["t_ns", "power_w"]].mean()
     times = stage.seconds(thinned["t_ns"].to_numpy(dtype=float))
     watts = thinned["power_w"].to_numpy(dtype=float)
     gaps = np.flatnonzero(np.diff(times) > devices.LARGEST_GAP_S) + 1

@@ -1,6 +1,6 @@
 """The tables of what a run took beside time: energy and heat, and memory beside what torch says of it."""
 
-from typing import TYPE_CHECKING
+import pandas as pd
 
 from bench.analyse import memory as held
 from bench.analyse import memory_parts
@@ -11,9 +11,6 @@ from bench.report import tables
 from bench.report.tables import UNKNOWN, Cell, Table, bounded, figure, number, tabulate, text
 from bench.runs.frames import TableRow
 from bench.runs.reader import Run
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 ENERGY_SOURCES = {
     "counter": "the driver's own counter of the whole board",
@@ -75,10 +72,10 @@ def _throttle(row: TableRow) -> Cell:
     return Cell(text=row["throttle"] or "nothing", tone=tables.TONES.get(row["verdict"], ""), wrap=True)
 
 
-def _energy_notes(run: Run, table: "pd.DataFrame") -> list[str]:
+def _energy_notes(run: Run, table: pd.DataFrame) -> list[str]:
     notes = [
         "Over the measured steps of a launch, summed over its devices; energy and mean power are means over launches, "
-        "clocks, temperature and peak power are of all devices and launches.",
+        "clocks, temperature and peak power are of all devices and launches."
     ]
     used = sorted({source for text in table["energy_source"].dropna() for source in text.split("+")})
     if used:
@@ -88,16 +85,10 @@ def _energy_notes(run: Run, table: "pd.DataFrame") -> list[str]:
             "A launch that heat or the hardware's protection held back is invalid: its figures are those of its "
             "cooling. A power cap is a warning: compare only under equal caps."
         )
-    notes += [
-        f"Energy of {row['scenario']} is unknown, or that of a launch: {row['energy_reason']}."
-        for row in table.to_dict("records")
-        if isinstance(row["energy_reason"], str)
-    ]
-    notes += [
-        f"Activity of {row['scenario']} is unknown, or a part of it: {row['activity_reason']}."
-        for row in table.to_dict("records")
-        if isinstance(row["activity_reason"], str)
-    ]
+    for row in table[table["energy_reason"].notna()].to_dict("records"):
+        notes.append(f"Energy of {row['scenario']} is unknown, or that of a launch: {row['energy_reason']}.")
+    for row in table[table["activity_reason"].notna()].to_dict("records"):
+        notes.append(f"Activity of {row['scenario']} is unknown, or a part of it: {row['activity_reason']}.")
     lacking = {"power": "peak_power_w", "clocks": "sm_clock_mhz", "temperature": "max_temperature_c"}
     lacking |= {"what holds a device back": "throttle", "PCIe traffic": "pcie_tx_mib_s"}
     lacking |= {"NVLink traffic": "nvlink_tx_mib_s", "activity of SMs (Hopper and later)": "sm_percent"}
@@ -153,13 +144,11 @@ def memory_parts_table(run: Run) -> Table | None:
     unknown = table[table["reason"].notna()].to_dict("records")
     notes += [f"Activations of {row['scenario']} are unknown: {row['reason']}." for row in unknown]
     predicted = table["forecast_method"].notna().any()
-    notes += _about_forecasts(table) if predicted else []
-    rows = [
-        one
-        for row in table.to_dict("records")
-        for one in (row | {"source": "live objects"}, _forecast(row))[: 2 if predicted else 1]
-    ]
-    return tabulate(columns if predicted else (*columns[:2], *columns[3:]), rows, notes)
+    records = table.to_dict("records")
+    if not predicted:
+        return tabulate((*columns[:2], *columns[3:]), records, notes)
+    rows = [one for row in records for one in (row | {"source": "live objects"}, _forecast(row))]
+    return tabulate(columns, rows, [*notes, *_about_forecasts(table)])
 
 
 def _forecast(row: TableRow) -> TableRow:
@@ -169,7 +158,7 @@ def _forecast(row: TableRow) -> TableRow:
     return row | sizes | {"source": "no run", "predicted_mib": peak, "rest_mib": row["measured_mib"] - peak}
 
 
-def _about_forecasts(table: "pd.DataFrame") -> list[str]:
+def _about_forecasts(table: pd.DataFrame) -> list[str]:
     methods = "; ".join(
         f"{method} for {', '.join(names)}" for method, names in table.groupby("forecast_method")["scenario"]
     )
@@ -194,7 +183,7 @@ def _measured_how(run: Run) -> str:
     )
 
 
-def _chosen_rows(run: Run, table: "pd.DataFrame", chosen: dict[str, int]) -> list[TableRow]:
+def _chosen_rows(run: Run, table: pd.DataFrame, chosen: dict[str, int]) -> list[TableRow]:
     """The rows of the chosen launches in the order of the scenarios."""
     rows = {name: table[table["launch"] == launch].to_dict("records") for name, launch in chosen.items()}
     return [row for name in scenarios(run.document) for row in rows.get(name, [])]
@@ -230,7 +219,8 @@ def _driver_table(run: Run, chosen: dict[str, int]) -> Table | None:
         figure("reserved MiB", "reserved_mib", ",.0f", group="torch's peaks"),
         figure("difference: context and libraries MiB", "context_mib", ",.0f"),
     )
-    found.sort(key=lambda row: (scenarios(run.document).index(row["scenario"]), row["rank"], _index(row, indices)))
+    found.sort(key=lambda row: (indices.get(row["device"], len(indices)), str(row["device"])))
+    found.sort(key=lambda row: (scenarios(run.document).index(row["scenario"]), row["rank"]))
     used = dict.fromkeys(_memory_source(row) for row in found)
     sources = (f"{name}: {MEMORY_SOURCES[name]}" if name in MEMORY_SOURCES else name for name in used)
     notes = [
@@ -250,11 +240,7 @@ def _memory_source(row: TableRow) -> str:
     return row["source"] if isinstance(row["source"], str) else "torch_allocator"
 
 
-def _index(row: TableRow, indices: dict[str, int]) -> tuple[int, str]:
-    return indices.get(row["device"], len(indices)), str(row["device"])
-
-
-def _peak(memory: "pd.DataFrame", row: TableRow) -> Cell:
+def _peak(memory: pd.DataFrame, row: TableRow) -> Cell:
     """The driver's figure, or why it is missing."""
     text = number(row["peak_mib"], ",.0f")
     if text != UNKNOWN:

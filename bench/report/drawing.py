@@ -14,8 +14,10 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import chdir, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from xml.sax.saxutils import escape, quoteattr
+
+import pandas as pd
 
 from bench.analyse.labels import what_ran
 from bench.analyse.launches import how_many, shown
@@ -25,9 +27,6 @@ from bench.runs.document import RunDocument, what_is_trained
 from bench.runs.launches import LaunchRecord
 from bench.runs.reader import Run
 from bench.words.caveats import failures
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 logging.getLogger("matplotlib").setLevel(logging.ERROR)
 """It warns of a home that it cannot write, where it would keep fonts; the plots are the same."""
@@ -49,7 +48,7 @@ def light(name: str) -> str:
     return THEME[name][0]
 
 
-STYLE = {
+STYLE = {  # of all plots
     "font.family": ["sans-serif"],
     "font.sans-serif": ["DejaVu Sans"],
     "font.size": 8.5,
@@ -86,7 +85,6 @@ STYLE = {
     "svg.fonttype": "none",
     "svg.hashsalt": "bench",
 }
-"""The style sheet of all plots."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,17 +100,13 @@ class Plot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A scenario in a plot: its name, what really ran, its colour, and the look of its line (``line`` for ``plot``)."""
+    """A scenario in a plot: its name, what really ran, its colour, and the look of its line."""
 
     scenario: str
     label: str
     colour: str
     dash: str
     marker: str
-
-    @property
-    def line(self) -> dict[str, Any]:
-        return {"color": light(self.colour), "linestyle": DASHES[self.dash]}
 
 
 @contextmanager
@@ -133,9 +127,7 @@ def colour_of(document: RunDocument, launch: LaunchRecord) -> str:
 
 
 def look_of(document: RunDocument, launch: LaunchRecord) -> tuple[str, str]:
-    """Hue and dash of a launch: its strategy's own, or with switches on those of their place among the sets of switches
-    in the run, in hues that no strategy of the run has, as far as there are enough.
-    """
+    """Hue and dash of a launch: its strategy's own, or with switches on a hue that no strategy of the run has."""
     ways = {one.scenario: (one.strategy, one.scenario.partition("+")[2]) for one in document.launches}
     declared = document.strategy_of(launch)
     way = ways.get(launch.scenario, (launch.strategy, ""))
@@ -157,27 +149,21 @@ def inline(svg: str, prefix: str, title: str) -> str:
     body = re.sub(r'<svg [^>]*?(viewBox="[^"]*")[^>]*>', lambda found: f"<svg {found[1]} {opening}", body, count=1)
     body = re.sub(r'\bid="', f'id="{prefix}-', body)
     body = re.sub(r'(href="#|url\(#)', rf"\g<1>{prefix}-", body)
-    names = {light: name for name, (light, _) in THEME.items()}
-
-    def as_variable(match: re.Match[str]) -> str:
-        name = names.get(match[2])
-        return f"{match[1]}var(--{name})" if name else match[0]
-
-    return re.sub(r"\b((?:fill|stroke)(?:: |=\"))(#[0-9a-f]{6})\b", as_variable, body)
+    variables = {light: f"var(--{name})" for name, (light, _) in THEME.items()}
+    colour = r"\b((?:fill|stroke)(?:: |=\"))(#[0-9a-f]{6})\b"
+    return re.sub(colour, lambda found: found[1] + variables.get(found[2], found[2]), body)
 
 
-def rows_of(run: Run, steps: "pd.DataFrame") -> list[Entry]:
+def rows_of(run: Run, steps: pd.DataFrame) -> list[Entry]:
     """The scenarios that have steps, with what really ran."""
     return rows_for(run, shown(run.document, steps))
 
 
 def rows_for(run: Run, launches: Mapping[str, LaunchRecord]) -> list[Entry]:
-    """A row for each of these launches by scenario."""
     return [entry_for(run, launch, what_ran(launch.effective)) for launch in launches.values()]
 
 
 def entry_for(run: Run, launch: LaunchRecord, label: str) -> Entry:
-    """The row of a launch, with this label."""
     return Entry(
         scenario=launch.scenario,
         label=short(label),
@@ -198,12 +184,10 @@ def short(text: str) -> str:
 
 
 def model_and_batch(document: RunDocument) -> str:
-    """What is trained, in a few words."""
     return what_is_trained(document.workload.title, document.workload.global_batch)
 
 
 def device(document: RunDocument) -> str:
-    """What it is trained on, in a few words."""
     workload, machine = document.workload, document.machine
     count = workload.replicas or 0
     if workload.device == "cpu":
@@ -240,8 +224,7 @@ def row_sheet(rows: Sequence[tuple[str, str]], columns: int = 1) -> tuple[Artist
 
 
 def right_label(axes: Artist, y: float, first: str, second: str, colour: str = "ink", *, within: bool = False) -> None:
-    """At the right of the axes a value and, smaller, what to know about it. ``within``: ``y`` is a part of their
-    height."""
+    """At the right of the axes a value and a smaller text. ``within``: ``y`` is a part of their height."""
     place = {"xycoords": "axes fraction" if within else axes.get_yaxis_transform(), "textcoords": "offset points"}
     axes.annotate(first, (1, y), (8, 1.5), va="bottom", color=light(colour), **place)
     axes.annotate(second, (1, y), (8, -2), va="top", fontsize=7.2, color=light("muted"), **place)
@@ -268,7 +251,7 @@ def key_beside(axes: Artist, rows: Sequence[tuple[Artist, Entry, str]]) -> None:
 
 def stacked(
     rows: Sequence[Entry],
-    parts: "pd.DataFrame",
+    parts: pd.DataFrame,
     colours: Mapping[str, str],
     whole: "pd.Series[float]",
     *,
@@ -287,9 +270,8 @@ def stacked(
     figure, (axes,) = row_sheet([(row.scenario, row.label) for row in rows])
     begins = parts.cumsum(axis=1).shift(axis=1, fill_value=0.0)
     for part in map(str, parts):
-        bars = axes.barh(
-            range(len(rows)), parts[part], left=begins[part], height=0.56, label=(names or {}).get(part, part)
-        )
+        label = (names or {}).get(part, part)
+        bars = axes.barh(range(len(rows)), parts[part], left=begins[part], height=0.56, label=label)
         labels = [f"{size:,.0f}" if size >= 10 else f"{size:.1f}" for size in parts[part]]
         labels = [text if size > 0.06 * longest else "" for text, size in zip(labels, parts[part], strict=True)]
         axes.bar_label(bars, labels, label_type="center", fontsize=7.5, color=light("paper"))
@@ -304,7 +286,8 @@ def stacked(
 
 def line_of(axes: Artist, row: Entry, x: Any, y: Any) -> Artist:
     """A scenario's line, with marks of its level."""
-    (line,) = axes.plot(x, y, **row.line, marker=row.marker, markersize=4.5, markevery=max(1, -(-len(x) // 12)))
+    (line,) = axes.plot(x, y, marker=row.marker, markersize=4.5, markevery=max(1, -(-len(x) // 12)))
+    line.set(color=light(row.colour), linestyle=DASHES[row.dash])
     hover(line, f"{row.scenario}: {y[-1]:,.4g} at {x[-1]:,}")
     return line
 

@@ -1,30 +1,22 @@
 """Every device by itself, as a table and a plot with the bound beyond which one is slow."""
 
 from bench.analyse.analysed import Analysed
-from bench.analyse.bars import bar
-from bench.analyse.each import Device, devices, scan_of
+from bench.analyse.each import devices, scan_of
 from bench.report import drawing
 from bench.report.drawing import Plot, light
-from bench.report.tables import UNKNOWN, Cell, Table, figure, tabulate, text
+from bench.report.tables import UNKNOWN, Table, figure, step_cell, tabulate, text
 from bench.words.scaling import slow_devices
-
-VERDICTS = {True: "slow", False: "like the others", None: "unknown"}
 
 
 def each_table(run: Analysed) -> Table | None:
     """A row for each device; None of a run that measured them together."""
     rows = devices(run)
-
-    def step(one: Device) -> Cell:
-        if one.step.value is None:
-            return Cell(text=UNKNOWN, small=one.failed or "", wrap=True)
-        return Cell(text=f"{one.step.value:,.1f}", small=bar(one.step.half_width_percent))
-
+    verdicts = {True: "slow", False: "like the others", None: "unknown"}
     columns = (
         text("device", lambda one: one.name),
-        figure("step ms", step),
+        figure("step ms", lambda one: step_cell(one.step, one.failed)),
         figure("against the median", lambda one: UNKNOWN if one.slower is None else f"{100 * one.slower:+.1f} %"),
-        text("verdict", lambda one: VERDICTS[one.is_slow]),
+        text("verdict", lambda one: verdicts[one.is_slow]),
     )
     notes = (
         "A device is called slow if it is slower than the median by more than chance would make any of them in 95 of "

@@ -12,6 +12,7 @@ from bench.analyse.history.gate import Judged, Outcome
 from bench.console import SHORT, align, count, few
 from bench.core.text import printable
 from bench.report import markdown
+from bench.report.drawing import plain
 from bench.report.tables import UNKNOWN, Cell, Table, as_change, figure, inert, tabulate, text
 
 TITLES = {gate.STEP_TIME: "step time", gate.MEMORY: "peak memory", gate.PARITY: "numerics"}
@@ -30,7 +31,6 @@ JUNIT = {
     **dict.fromkeys((*gate.UNDECIDED, gate.NOT_RUN), "skipped"),
 }
 """The element of a test case by verdict; one that passes has none."""
-
 LONG = 12
 """A terminal shows this many rows of a table and the lines above it."""
 
@@ -39,7 +39,7 @@ def sentence(outcome: Outcome) -> str:
     """The outcome in one line, gravest first."""
     if outcome.accepted is not None:
         found = _named(outcome, (gate.REGRESSED, *gate.ABSENT)) or "passes"
-        return f"Accepted by a person ({_flat(outcome.accepted)}): {found}; against {outcome.against}"
+        return f"Accepted by a person ({plain(outcome.accepted)}): {found}; against {outcome.against}"
     if outcome.verdict == gate.REGRESSED:
         return f"Regressed: {_named(outcome, (gate.REGRESSED,))}; against {outcome.against}"
     if outcome.obstacles:
@@ -94,7 +94,6 @@ def remedies(outcome: Outcome) -> list[str]:
 
 
 def _about_the_base(outcome: Outcome, said: set[str]) -> Iterator[str]:
-    """What can be done about the base of a history."""
     assert outcome.folder is not None
     folder = shlex.quote(outcome.folder)
     accept = f"python -m bench accept {outcome.run} --reason 'WHY' --history {folder}"
@@ -119,7 +118,7 @@ def as_text(outcome: Outcome, width: int | None = None) -> str:
     if outcome.rows:
         lines += ["", align(_fitting(table.texts(repeats=False), width), left=LEFT, width=width)]
     lines += _reasons(outcome)
-    lines += [f"warning: {_flat(text)}" for text in outcome.warnings]
+    lines += [f"warning: {plain(text)}" for text in outcome.warnings]
     lines += [f"note: {text}" for text in table.notes]
     if outcome.folder is None and outcome.rows:
         lines.append(f"note: the bounds are over launches within each run; {BETWEEN_RUNS}")
@@ -232,7 +231,7 @@ def _reasons(outcome: Outcome) -> list[str]:
     by_reason: dict[tuple[str, str], list[Judged]] = {}
     for row in outcome.rows:
         if row.why is not None and not (outcome.obstacles and row.verdict in gate.ABSENT):
-            by_reason.setdefault((row.verdict, _flat(row.why)), []).append(row)
+            by_reason.setdefault((row.verdict, plain(row.why)), []).append(row)
     return [f"{verdict}: {_who(rows, outcome)}: {why}" for (verdict, why), rows in by_reason.items()]
 
 
@@ -240,7 +239,7 @@ def _named(outcome: Outcome, verdicts: Sequence[str]) -> str:
     """The figures with these verdicts: those with a change first, the worst of them before the others."""
     rows = [row for row in outcome.rows if row.verdict in verdicts]
     one_by_one = [row for row in rows if row.ratio is not None or (row.metric == gate.PARITY and row.base is not None)]
-    texts = [_about_shortly(row) for row in sorted(one_by_one, key=lambda row: -(row.ratio or 0.0))]
+    texts = [_shortly(row) for row in sorted(one_by_one, key=lambda row: -(row.ratio or 0.0))]
     rest: dict[str, list[Judged]] = {}
     for row in sorted((row for row in rows if row not in one_by_one), key=lambda row: verdicts.index(row.verdict)):
         invalid = row.verdict == gate.MISSING and row.status == "ok"
@@ -258,7 +257,7 @@ def _who(rows: Sequence[Judged], outcome: Outcome) -> str:
     return few(texts)
 
 
-def _about_shortly(row: Judged) -> str:
+def _shortly(row: Judged) -> str:
     who = f"{row.scenario} {TITLES[row.metric]}"
     if row.ratio is None:
         return f"{who} {row.tonight or row.verdict}, was {row.base}"
@@ -272,7 +271,7 @@ def _about(row: Judged) -> str:
     if row.nights:
         parts.append(f"base of {count(len(row.nights), 'night')}")
     if row.why:
-        parts.append(_flat(row.why))
+        parts.append(plain(row.why))
     return "; ".join(parts)
 
 
@@ -285,7 +284,3 @@ def _value(value: float | str | None) -> str:
     if value is None or isinstance(value, str):
         return value or UNKNOWN
     return format(value, ",.0f" if value >= 1000 else ".1f" if value >= 100 else ".2f")
-
-
-def _flat(text: str) -> str:
-    return " ".join(text.split())

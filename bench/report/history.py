@@ -13,31 +13,19 @@ from bench.analyse.history.shifts import AT_LEAST, MIN_NIGHTS
 from bench.analyse.history.trends import METRICS, RECENT, Change, Event, Track, Trend
 from bench.console import few
 from bench.report import page, put
-from bench.report.blocks import Block, Chapter, Grid, PagePlot, there
+from bench.report.blocks import Grid, PagePlot, chapter_of, filled
 from bench.report.drawing import plain
-from bench.report.history_plots import FLAT, WORDS, moving, of_track, value
+from bench.report.history_plots import FLAT, WORDS, moving, of_track, span, value
 from bench.report.tables import UNKNOWN, Cell, Column, Table, as_change, figure, tabulate, text
 from bench.runs.files import check_writable, utf8
 
-PAGE = "history.html"
-
 NAMES = {"step_ms": "step time", "peak_total_mib": "peak memory", "energy_per_1000_j": "energy"}
 HEADINGS = {"step_ms": "step ms", "peak_total_mib": "MiB total", "energy_per_1000_j": "J/1,000"}
-
 LISTED = 10
 """Events that a terminal shows; the page has all."""
-
 NAMED = 4
 """More scenarios than these that shift on the same night are counted, not named."""
-
 NOTHING_ELSE = "nothing that a run records"
-
-ABOUT_COMMITS = (
-    "commits: of bench and its scenarios, from that of the last night before to that of the first night after; dirty: "
-    "with changes that no commit holds"
-)
-ABOUT_INTERVALS = "the interval is Student's t over the nights of the two levels, outliers apart"
-
 NOTES = (
     f"long-term change: the median of the last {RECENT} nights over that of the first {RECENT}; of fewer than "
     f"{2 * RECENT}, of the later half over the earlier",
@@ -63,15 +51,15 @@ def write(tracks: Sequence[Track], left_out: Sequence[tuple[str, str]], out: str
         files |= own
         sections.append(_section(track, drawn.values()))
     why = [why for _, why in left_out]
-    others = [
-        *_chapter("single", "Runs with nothing to compare to", Grid("Runs", _single(single)) if single else None),
-        *_chapter("left-out", "Runs that are left out", *why),
-    ]
+    others = filled(
+        chapter_of("single", "Runs with nothing to compare to", Grid("Runs", _single(single)) if single else None),
+        chapter_of("left-out", "Runs that are left out", *why),
+    )
     if others:
         answer = "Runs of the folder that are no nights of a track above."
         sections.append(page.Section(name="other runs", answer=answer, chapters=others))
     text = page.render(sections, title="bench history", heading="Nightly history")
-    return put({PAGE: utf8(text), **files}, out)
+    return put({"history.html": utf8(text), **files}, out)
 
 
 def worth_showing(tracks: Sequence[Track]) -> tuple[list[Track], list[Track]]:
@@ -83,20 +71,15 @@ def worth_showing(tracks: Sequence[Track]) -> tuple[list[Track], list[Track]]:
 def _section(track: Track, plots: Iterable[PagePlot]) -> page.Section:
     events = track.events
     shifted = "Nights on which figures shifted, the latest first"
-    chapters = (
-        *_chapter("scenarios", "Scenarios", Grid("Scenarios", summary_table(track))),
-        *_chapter("shifted", shifted, Grid(shifted, events_table(track)) if events else None),
-        *_chapter("trends", "Trends", *plots, *still(track)),
-        *_chapter("shifts", "Every shift with its interval", Grid("Shifts", shifts_table(track)) if events else None),
-        *_chapter("without", "Nights without a figure", Grid("Nights", _without(track)) if track.unusable else None),
+    chapters = filled(
+        chapter_of("scenarios", "Scenarios", Grid("Scenarios", summary_table(track))),
+        chapter_of("shifted", shifted, Grid(shifted, events_table(track)) if events else None),
+        chapter_of("trends", "Trends", *plots, *still(track)),
+        chapter_of("shifts", "Every shift with its interval", Grid("Shifts", shifts_table(track)) if events else None),
+        chapter_of("without", "Nights without a figure", Grid("Nights", _without(track)) if track.unusable else None),
     )
     said = " ".join(filter(None, (answer(track), last_night(track))))
     return page.Section(name=f"on {track.place}", label=track.work, answer=said, chapters=chapters)
-
-
-def _chapter(slug: str, title: str, *blocks: Block | None) -> list[Chapter]:
-    """A chapter of the blocks that are there; nothing without any."""
-    return [Chapter(slug=slug, title=title, blocks=there(*blocks))] if there(*blocks) else []
 
 
 def still(track: Track) -> list[str]:
@@ -107,12 +90,6 @@ def still(track: Track) -> list[str]:
         for metric in METRICS
         if track.of(metric) and not moving(track, metric)
     ]
-
-
-def span(track: Track) -> str:
-    if len(track.nights) == 1:
-        return f"1 night, {track.nights[0].date}"
-    return f"{len(track.nights):,} nights, {track.nights[0].date} to {track.nights[-1].date}"
 
 
 def answer(track: Track) -> str:
@@ -205,7 +182,11 @@ def events_table(track: Track) -> Table:
         text("commits", lambda event: Cell(text=event.commits, wrap=True)),
         text("what else changed", lambda event: Cell(text="; ".join(event.differs) or NOTHING_ELSE, wrap=True)),
     )
-    return tabulate(columns, track.events, (ABOUT_COMMITS,))
+    about_commits = (
+        "commits: of bench and its scenarios, from that of the last night before to that of the first night after; "
+        "dirty: with changes that no commit holds"
+    )
+    return tabulate(columns, track.events, [about_commits])
 
 
 def shifts_table(track: Track) -> Table:
@@ -225,7 +206,8 @@ def shifts_table(track: Track) -> Table:
         figure("nights after", lambda pair: f"{pair[1].shift.n_after:,}"),
     )
     pairs = [(event, change) for event in track.events for change in event.changes]
-    return tabulate(columns, pairs, (ABOUT_INTERVALS,))
+    about_intervals = "the interval is Student's t over the nights of the two levels, outliers apart"
+    return tabulate(columns, pairs, [about_intervals])
 
 
 def _without(track: Track) -> Table:
@@ -273,10 +255,8 @@ def as_text(tracks: Sequence[Track], width: int | None = None) -> str:
 
 def for_programs(tracks: Sequence[Track], left_out: Sequence[tuple[str, str]]) -> dict[str, object]:
     """The history as JSON values; what is unknown is null."""
-    return {
-        "tracks": [_track(track) for track in tracks],
-        "left_out": [{"path": path, "why": why} for path, why in left_out],
-    }
+    out = [{"path": path, "why": why} for path, why in left_out]
+    return {"tracks": [_track(track) for track in tracks], "left_out": out}
 
 
 def _track(track: Track) -> dict[str, object]:

@@ -18,18 +18,13 @@ from bench.report.drawing import Artist, Plot, light, locator
 from bench.report.tables import as_change
 
 PANEL_IN = 1.3
-
 DOTS_AT_MOST = 500
 """Nights that are drawn one by one; more are drawn in columns."""
-
 COLUMNS = 250
-
 NARROWEST = 0.04
 """The least height of a panel, in parts of its figure: noise is not to look like a cliff."""
-
 FLAT = 0.001
 """A figure that never moves by more is told in words."""
-
 PNG_DPI = 120
 """Less than that of the other plots: these are tall."""
 
@@ -50,10 +45,15 @@ WORDS = {
 }
 
 
+def span(track: Track) -> str:
+    if len(track.nights) == 1:
+        return f"1 night, {track.nights[0].date}"
+    return f"{len(track.nights):,} nights, {track.nights[0].date} to {track.nights[-1].date}"
+
+
 def value(metric: str, figure: float) -> str:
     """A figure with as many digits as matter: ``1,234``, ``26.61``."""
-    form = ",.0f" if figure >= 1000 else WORDS[metric].form
-    return format(figure, form)
+    return format(figure, ",.0f" if figure >= 1000 else WORDS[metric].form)
 
 
 def of_track(track: Track, prefix: str = "history") -> list[Plot]:
@@ -92,10 +92,7 @@ def _plot(track: Track, metric: str, trends: Sequence[Trend], prefix: str) -> Pl
     if still:
         names = ", ".join(f"{trend.scenario} ({value(metric, trend.latest or math.nan)})" for trend in still)
         caption += f" Not drawn, since all nights are within {100 * FLAT:.1f} % of each other: {names} {words.unit}."
-    nights = f"1 night ({track.nights[0].date})"
-    if len(track.nights) > 1:
-        nights = f"{len(track.nights):,} nights from {track.nights[0].date} to {track.nights[-1].date}"
-    about, source = f"{track.work} · {track.place}", f"bench history · {nights}"
+    about, source = f"{track.work} · {track.place}", f"bench history · {span(track)}"
     name = f"{prefix}-{metric.replace('_', '-')}"
     return drawing.drawn(figure, name, words.title, caption, about=about, source=source, dpi=PNG_DPI)
 
@@ -114,15 +111,14 @@ def _panel(axes: Artist, track: Track, trend: Trend, *, many: bool) -> None:
     else:
         axes.plot(known, figures, linestyle="none", marker="o", markersize=4.2 if len(known) <= 60 else 2.8)
         axes.lines[-1].set(color=light("muted"), alpha=0.75, markeredgewidth=0, label="a night")
-    for level in trend.levels.levels if _has_levels(trend) else ():
+    can_tell = len(trend.known) >= 2 * MIN_NIGHTS
+    for level in trend.levels.levels if can_tell else ():
         axes.plot([level.first - 0.5, level.last + 0.5], [level.value] * 2, color=light("ink"), linewidth=1.4)
         axes.lines[-1].set_label("level")
     for above, marker in ((True, "^"), (False, "v")):
-        nights = [
-            night for night, figure in zip(known, figures, strict=True) if (figure > high if above else figure < low)
-        ]
+        nights = known[figures > high if above else figures < low]
         edge, across = [0.95 if above else 0.05] * len(nights), axes.get_xaxis_transform()
-        if nights:
+        if len(nights):
             axes.plot(nights, edge, transform=across, linestyle="none", marker=marker, markersize=4, color=light("ink"))
             axes.lines[-1].set(markerfacecolor="none", markeredgewidth=0.8, label="night beyond the panel")
     _judged(axes, track, trend)
@@ -131,11 +127,6 @@ def _panel(axes: Artist, track: Track, trend: Trend, *, many: bool) -> None:
     latest = f"{value(trend.metric, trend.latest or math.nan)} {WORDS[trend.metric].unit}"
     over_all = "" if trend.over_all is None else f"{as_change(trend.over_all)} over all"
     drawing.right_label(axes, 0.5, latest, over_all, within=True)
-
-
-def _has_levels(trend: Trend) -> bool:
-    """There are nights enough to tell one level from another."""
-    return len(trend.known) >= 2 * MIN_NIGHTS
 
 
 def _limits(trend: Trend) -> tuple[float, float]:

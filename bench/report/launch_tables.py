@@ -19,7 +19,6 @@ from bench.runs.launches import Effective, LaunchRecord
 from bench.runs.reader import Run
 
 LOG = re.compile(r"logs/launch-(?P<launch>\d+)-.*-rank(?P<rank>\d+)\.log")
-"""The log of a rank."""
 
 
 def details(run: Run) -> tuple[list[tuple[str, str]], Table]:
@@ -28,22 +27,19 @@ def details(run: Run) -> tuple[list[tuple[str, str]], Table]:
     First what is the same for all scenarios, as pairs of a name and a text, then a table of what differs.
     """
     names = scenarios(run.document)
-    ran = {name: _effective(run.document, name) for name in names}
-    cells = {name: _detail_cells(found) for name, found in ran.items() if found is not None}
+    ran: dict[str, Effective] = {}
+    for launch in (*run.document.good, *run.document.launches):
+        if launch.effective:
+            ran.setdefault(launch.scenario, launch.effective)
+    cells = {name: _detail_cells(ran[name]) for name in names if name in ran}
     first, *others = cells.values() or [{}]
     alike = [name for name in first if others and all(row[name] == first[name] for row in others)]
 
     def column(name: str) -> Column:
-        def cell(scenario: str) -> Cell:
-            return Cell(text=cells[scenario][name] if scenario in cells else UNKNOWN, wrap=True)
+        return text(name, lambda scenario: Cell(text=cells.get(scenario, {}).get(name, UNKNOWN), wrap=True))
 
-        return text(name, cell)
-
-    table = tabulate(
-        (text("scenario", str), *(column(name) for name in first if name not in alike)),
-        names,
-        _about_details(names, cells),
-    )
+    columns = (text("scenario", str), *(column(name) for name in first if name not in alike))
+    table = tabulate(columns, names, _about_details(names, cells))
     return [(name, first[name]) for name in alike], table
 
 
@@ -61,14 +57,10 @@ def _about_details(names: list[str], cells: Mapping[str, Mapping[str, str]]) -> 
     return notes
 
 
-def _effective(document: RunDocument, scenario: str) -> Effective | None:
-    mine = [launch for launch in document.launches if launch.scenario == scenario and launch.effective]
-    mine.sort(key=lambda launch: launch.status != "ok")
-    return mine[0].effective if mine else None
-
-
 def _detail_cells(ran: Effective) -> dict[str, str]:
     tf32, scaler = ran.tf32, ran.scaler
+    backend = f"{ran.backend} ({ran.backend_class})" if ran.backend_class else f"{ran.backend}"
+    autotuning = {True: "on", False: "off", None: "no GPU" if tf32 is None else UNKNOWN}[ran.cudnn_benchmark]
     versions = (f"{name} {version}" for name, version in ran.versions.items() if version is not None)
     return {
         "wrapper": ran.wrapper,
@@ -84,21 +76,15 @@ def _detail_cells(ran: Effective) -> dict[str, str]:
         if scaler is None
         else f"{scaler['class'].rsplit('.', 1)[-1]}, {'dynamic' if scaler['dynamic'] else 'static'}, "
         f"{scaler['scale']:,g} at the end",
-        "backend × ranks": "none" if ran.backend is None else f"{_backend(ran)} × {ran.world_size}",
+        "backend × ranks": "none" if ran.backend is None else f"{backend} × {ran.world_size}",
         "memory format": ran.memory_format,
         "TF32": "no GPU"
         if tf32 is None
         else ", ".join(f"{name} {'on' if on else 'off'}" for name, on in encode(tf32).items()),
-        "cuDNN autotuning": {True: "on", False: "off", None: "no GPU" if tf32 is None else UNKNOWN}[
-            ran.cudnn_benchmark
-        ],
+        "cuDNN autotuning": autotuning,
         "threads per rank": str(ran.threads),
         "versions": ", ".join(versions),
     }
-
-
-def _backend(ran: Effective) -> str:
-    return f"{ran.backend} ({ran.backend_class})" if ran.backend_class else f"{ran.backend}"
 
 
 def _dtypes(counts: Mapping[str, int]) -> str:
@@ -137,8 +123,9 @@ def launches_table(run: Analysed) -> Table:
         small = f"different: {', '.join(differ)}" if differ else ""
         return Cell(text=UNKNOWN if differ is None else "no" if differ else "yes", small=small)
 
-    def found(launch: LaunchRecord) -> str:
-        return str(codes.get(launch.launch, "")) or ("none" if launch.status == "ok" else UNKNOWN)
+    def found(launch: LaunchRecord) -> Cell:
+        nothing = "none" if launch.status == "ok" else UNKNOWN
+        return Cell(text=str(codes.get(launch.launch, "")) or nothing, wrap=True)
 
     logs: dict[int, list[tuple[str, str]]] = {}
     for name in run.document.files:
@@ -163,7 +150,7 @@ def launches_table(run: Analysed) -> Table:
         figure("skew of ranks (%)", skew),
         figure("outliers", lambda launch: number(known(launch, "outliers"), ".0f")),
         figure("cores busy with others", lambda launch: number(launch.checks.foreign_cores, ".2f")),
-        text("findings", lambda launch: Cell(text=found(launch), wrap=True)),
+        text("findings", found),
         figure("skipped steps", lambda launch: number(launch.checks.skipped_steps, "d")),
         figure("last loss", last_loss),
         text("ranks alike", alike),
@@ -189,10 +176,7 @@ def facts(document: RunDocument) -> list[tuple[str, str]]:
     launches = f"{how_many(document)} of {request.warmup} warm-up and {request.iters} measured"
     ranks = "replica" if workload.replicas == 1 else "replicas"
     trained = [
-        (
-            "Workload",
-            f"{model_and_batch(document)} over {workload.replicas} {ranks}, {settings}, seed {workload.seed}",
-        ),
+        ("Workload", f"{model_and_batch(document)} over {workload.replicas} {ranks}, {settings}, seed {workload.seed}"),
         *_data(document),
         ("Workload hash", (workload.hash or "")[:16]),
         ("Measured", f"{launches} steps per scenario, profile {request.profile}, implementation {request.impl}"),
@@ -212,14 +196,10 @@ def facts(document: RunDocument) -> list[tuple[str, str]]:
         ("GPUs", _gpus(document)),
         ("Versions", _versions(document)),
         *trained,
-        (
-            "Load at the start",
-            f"{document.start.load_1min:.2f} (1 min) on {machine.cores_usable} usable cores",
-        ),
+        ("Load at the start", f"{document.start.load_1min:.2f} (1 min) on {machine.cores_usable} usable cores"),
     ]
-    if machine.environment:
-        pairs.append(("Environment", ", ".join(f"{name}={value}" for name, value in machine.environment.items())))
-    return pairs
+    variables = ", ".join(f"{name}={value}" for name, value in machine.environment.items())
+    return [*pairs, ("Environment", variables)] if variables else pairs
 
 
 def _data(document: RunDocument) -> list[tuple[str, str]]:
@@ -237,15 +217,11 @@ def _data(document: RunDocument) -> list[tuple[str, str]]:
 
 def _date(document: RunDocument) -> str:
     begin, end = document.start.utc or "", document.end and document.end.utc
+    began = f"{begin[:16].replace('T', ' ')} UTC"
     if not end:
-        return f"{_minutes(begin)} UTC; no end was recorded"
+        return f"{began}; no end was recorded"
     seconds = (datetime.fromisoformat(end) - datetime.fromisoformat(begin)).total_seconds()
-    return f"{_minutes(begin)} UTC, {duration(seconds)}"
-
-
-def _minutes(utc: str) -> str:
-    """``2026-11-21 12:11`` of an ISO 8601 time."""
-    return utc[:16].replace("T", " ")
+    return f"{began}, {duration(seconds)}"
 
 
 def _gpus(document: RunDocument) -> str:
@@ -258,10 +234,7 @@ def _gpus(document: RunDocument) -> str:
 
 def _versions(document: RunDocument) -> str:
     known: dict[str, Any] = {"bench": document.bench, "python": document.versions["python"]}
-    for launch in document.launches:
-        if launch.effective:
-            known |= launch.effective.versions
-            break
+    known |= next((launch.effective.versions for launch in document.launches if launch.effective), {})
     known |= {name: document.versions.get(name) for name in ("torch", "torchvision")}
     if document.apex.kind != "absent":
         known["apex"] = document.apex.version or document.apex.kind

@@ -1,6 +1,6 @@
 """What a sweep of the input shows: the rate of the loader by its workers, beside training alone and both together."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bench.analyse.analysed import Analysed
 from bench.analyse.bars import bar
@@ -10,9 +10,6 @@ from bench.report import drawing
 from bench.report.drawing import Plot, light
 from bench.report.tables import UNKNOWN, Cell, Table, figure, is_unknown, number, tabulate, text
 from bench.runs.frames import TableRow
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 NAMES = {"loader": "the loader alone", "training": "training alone", "both": "both together"}
 
@@ -25,37 +22,26 @@ def loader_words(run: Analysed) -> list[str]:
     return [sentence(swept, both), *remarks(swept, both, run.document.machine.cores_usable)]
 
 
-def loader_rates(run: Analysed) -> "pd.DataFrame | None":
-    """:func:`bench.analyse.loader.rates` of a run; None without a sweep."""
-    swept, both = _found(run)
-    return None if swept is None else rates(swept, both)
-
-
 def loader_table(run: Analysed) -> Table | None:
-    table = loader_rates(run)
-    if table is None:
+    swept, both = _found(run)
+    if swept is None:
         return None
     unit = run.document.workload.unit_short
 
     def rate(row: TableRow) -> Cell:
-        ends = (None if is_unknown(row[f"throughput_{end}per_s"]) else row[f"throughput_{end}per_s"] for end in ENDS)
+        values = (row[f"throughput_{end}per_s"] for end in ("", "low_", "high_"))
+        ends = (None if is_unknown(value) else value for value in values)
         return Cell(text=number(row["throughput_per_s"], ",.1f"), small=bar(half_width_percent(*ends)))
-
-    def enough(row: TableRow) -> str:
-        return UNKNOWN if is_unknown(row["enough"]) else "yes" if row["enough"] else "no"
 
     columns = (
         text("", lambda row: NAMES[row["what"]]),
         figure("workers of each rank", lambda row: UNKNOWN if is_unknown(row["workers"]) else f"{row['workers']}"),
         figure(f"{unit}/s", rate),
         figure(f"{unit}/s that training can reach", lambda row: number(row["bound_per_s"], ",.1f")),
-        text("enough", enough),
+        text("enough", lambda row: {True: "yes", False: "no"}.get(row["enough"], UNKNOWN)),
         figure("launches", lambda row: f"{row['launches']}"),
     )
-    return tabulate(columns, table.to_dict("records"))
-
-
-ENDS = ("", "low_", "high_")
+    return tabulate(columns, rates(swept, both).to_dict("records"))
 
 
 def loader_plot(run: Analysed) -> Plot | None:
@@ -81,11 +67,9 @@ def loader_plot(run: Analysed) -> Plot | None:
         axes.lines[-1].set_label(f"both together, --workers {swept.workers}")
         _interval(axes, place, both, light("ink"))
     axes.set_xticks(places, [str(workers) for workers in swept.loader])
-    axes.set_xlim(-0.3, max(places[-1], 1) + 0.3)
-    axes.set_ylim(0)
     axes.yaxis.set_major_formatter("{x:,.0f}")
-    axes.set_xlabel("workers of each rank's DataLoader")
-    axes.set_ylabel(f"{run.document.workload.unit} a second, over all ranks")
+    axes.set(xlim=(-0.3, max(places[-1], 1) + 0.3), xlabel="workers of each rank's DataLoader")
+    axes.set(ylim=(0, None), ylabel=f"{run.document.workload.unit} a second, over all ranks")
     caption = "Without workers a rank loads and trains in turn; with workers the lower of the two lines is the bound."
     if swept.training.low is not None:
         caption += " Bars and band: 95 % intervals over launches."

@@ -11,9 +11,10 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from bench.analyse.analysed import Analysed
 from bench.core.text import printable
@@ -26,10 +27,6 @@ from bench.words import tuned
 from bench.words.advice import Advice, advice, is_clear
 from bench.words.caveats import caveats
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-TEMPLATE = "page.html.j2"
 HEADING = "Data-parallel and mixed-precision benchmark"
 HERE = Path(__file__).parent
 
@@ -49,7 +46,7 @@ class Section:
     chapters: Sequence[Chapter]
 
 
-def section(run: Analysed, table: "pd.DataFrame", plots: dict[str, PagePlot], out: str) -> Section:
+def section(run: Analysed, table: pd.DataFrame, plots: dict[str, PagePlot], out: str) -> Section:
     """The section of a run, whose summary is ``table``, for a page in the folder ``out``."""
     return Section(
         name=f"run {run.id}",
@@ -88,17 +85,11 @@ def render(sections: Sequence[Section], *, title: str, heading: str, files: Sequ
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    script = _script()
+    script = (HERE / "vendor" / "sortable.min.js").read_text(encoding="utf-8")  # which sorts tables, with its licence
     sha256 = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    values: dict[str, object] = {"sections": sections, "title": title, "heading": heading, "files": files}
-    values |= {"theme": THEME, "script": script, "script_sha256": sha256}
-    return printable(environment.get_template(TEMPLATE).render(values))
-
-
-@cache
-def _script() -> str:
-    """The library that sorts tables, with its licence."""
-    return (HERE / "vendor" / "sortable.min.js").read_text(encoding="utf-8")
+    about = {"title": title, "heading": heading, "files": files, "theme": THEME}
+    page = environment.get_template("page.html.j2")
+    return printable(page.render(sections=sections, script=script, script_sha256=sha256, **about))
 
 
 def _together(value: Any) -> Any:

@@ -6,7 +6,9 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from bench.analyse import memory_timeline, published
 from bench.analyse.analysed import Analysed
@@ -28,14 +30,9 @@ from bench.report.scaling import scaling_plot
 from bench.report.search import search_plot
 from bench.report.verdict_plots import losses, speeds, time_spent, trade_off
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 DOTS_PER_SCENARIO = 1000
-
 BEYOND = 1.5
 """The axis of step times ends at this many times the largest third quartile; steps beyond are marked at its end."""
-
 MANY_SAMPLES = 500_000
 """From this many on, the samples of the whole run are drawn in a second process beside the rest."""
 
@@ -122,7 +119,8 @@ def step_times(run: Analysed) -> Plot | None:
     for position, row in enumerate(rows):
         colour, at = light(row.colour), middle[row.scenario]
         own = measured.loc[measured["scenario"] == row.scenario, "step_ms"].to_numpy()
-        heights = [position + jitter(k) * 0.5 for k in range(0, len(own), every)]
+        # the golden ratio fills the height evenly, and in the same way every time
+        heights = [position + 0.5 * (k * 0.6180339887498949 % 1.0 - 0.5) for k in range(0, len(own), every)]
         (dots,) = axes.plot(own[::every], heights, linestyle="none", marker="o", markersize=3.4, markeredgewidth=0)
         dots.set(color=colour, alpha=0.5, gid=f"dots-{row.scenario}")
         box = axes.barh(position, at["p75_ms"] - at["p25_ms"], 0.54, at["p25_ms"], color=colour, alpha=0.3, zorder=1.5)
@@ -139,23 +137,20 @@ def step_times(run: Analysed) -> Plot | None:
         speed = "" if units is None else f" · {1000 * units / at['median_ms']:,.1f} {unit}/s"
         middle_half = 100 * (at["p75_ms"] - at["p25_ms"]) / at["median_ms"]
         median = f"{at['median_ms']:,.1f} ms{speed} {bar(at['half_width_percent'])}".rstrip()
-        texts = (median, f"p25 to p75 span {middle_half:.1f} %")
-        drawing.right_label(axes, position, *texts)
-        drawing.hover(dots, f"{row.scenario}: {len(own):,} steps, median {'; '.join(texts)}")
+        span = f"p25 to p75 span {middle_half:.1f} %"
+        drawing.right_label(axes, position, median, span)
+        drawing.hover(dots, f"{row.scenario}: {len(own):,} steps, median {median}; {span}")
     dots.set_label("one measured step" + (f" (1 in {every} drawn)" if every > 1 else ""))
     box.set_label("p25 to p75")
     bar_.set_label("geometric mean of the launches' medians" if several else "median")
     if several:
         marks.set_label("median of a launch")
-    axes.set_xlim(left, edge)
-    axes.set_xlabel("step time of the slowest rank (ms)" + ("; the axis does not begin at 0" if cut else ""))
+    begins = "; the axis does not begin at 0" if cut else ""
+    axes.set(xlim=(left, edge), xlabel=f"step time of the slowest rank (ms){begins}")
     caption = "Warm-up steps are left out; a step lasts from the start of one iteration to the start of the next."
     if several:
         caption += " ±: from the figure to the farther end of its 95 % interval over launches."
     return drawing.finished(run, figure, "step-times", "Step time by scenario", caption, [row.scenario for row in rows])
-
-
-BACKWARD = "backward incl. communication"
 
 
 def phase_stack(run: Analysed) -> Plot | None:
@@ -167,7 +162,8 @@ def phase_stack(run: Analysed) -> Plot | None:
     known = phase_intervals(run.good_phases).dropna().to_dict("records")
     bars = {(row["scenario"], row["phase"]): (row["low_ms"], row["high_ms"]) for row in known}
     middle = spread(run.good_iterations, run.good_figures).set_index("scenario")["median_ms"]
-    widths, names = medians[[f"{phase}_ms" for phase in PHASES]].set_axis(list(PHASES), axis=1), {"backward": BACKWARD}
+    widths = medians[[f"{phase}_ms" for phase in PHASES]].set_axis(list(PHASES), axis=1)
+    names = {"backward": "backward incl. communication"}
     colours, called = {phase: phase for phase in PHASES}, "median of the whole step"
     figure, axes = drawing.stacked(rows, widths, colours, middle, unit="ms", called=called, names=names)
     begins = widths.cumsum(axis=1).shift(axis=1, fill_value=0.0)
@@ -178,8 +174,7 @@ def phase_stack(run: Analysed) -> Plot | None:
             if high > low:
                 farthest = max(farthest, high)
                 drawing.interval(axes, low, high, position + 0.19 * (-1) ** number)
-    axes.set_xlim(0, min(farthest, 1.5 * longest) * 1.03)
-    axes.set_xlabel("median of each phase (ms)")
+    axes.set(xlim=(0, min(farthest, 1.5 * longest) * 1.03), xlabel="median of each phase (ms)")
     caption = (
         "Of the rank whose step was the slowest. Medians of phases need not add up to the median of the step. "
         "Communication overlaps the backward pass, so it is not shown apart from it."
@@ -231,7 +226,7 @@ def memory(run: Analysed) -> Plot | None:
 SOURCES = {"rss": "rss: resident host memory of the process", "nvml_pid": "nvml_pid: what the driver counts for it"}
 
 
-def _memory_lines(axes: Artist, line: "pd.DataFrame", gpus: Sequence[Gpu]) -> None:
+def _memory_lines(axes: Artist, line: pd.DataFrame, gpus: Sequence[Gpu]) -> None:
     """A line for each process and device; the first is the widest, so that equal ones stay visible."""
     indices = {gpu.uuid: gpu.index for gpu in gpus}
     keys: list[Any] = list(line.groupby(memory_timeline.LINE, sort=True, observed=True))
@@ -267,10 +262,8 @@ def elapsed(run: Analysed) -> Plot | None:
         axes.fill_between(steps, *ends, color=light(row.colour), alpha=0.16, linewidth=0)
         keys.append((float(values[-1]), row, drawing.line_of(axes, row, steps, values)))
         last = max(last, int(steps[-1]))
-    axes.set_xlim(-0.5, last)
-    axes.set_ylim(0)
-    axes.set_xlabel("iteration (counted from 0)")
-    axes.set_ylabel("seconds since training began")
+    axes.set(xlim=(-0.5, last), xlabel="iteration (counted from 0)")
+    axes.set(ylim=(0, None), ylabel="seconds since training began")
     axes.xaxis.set_major_locator(locator(9, integer=True))
     keys.sort(key=lambda key: -key[0])
     drawing.key_beside(axes, [(line, row, f"{end:,.{1 if end >= 10 else 2}f} s") for end, row, line in keys])
@@ -280,11 +273,6 @@ def elapsed(run: Analysed) -> Plot | None:
     )
     title = "Elapsed time by iteration, cold start and warm-up included"
     return drawing.finished(run, figure, "elapsed", title, caption, [row.scenario for row in rows])
-
-
-def jitter(k: int) -> float:
-    """The k-th of a sequence in [-0.5, 0.5) that fills it evenly and is the same every time (golden ratio)."""
-    return (k * 0.6180339887498949) % 1.0 - 0.5
 
 
 DRAWINGS = (

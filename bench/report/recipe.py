@@ -20,7 +20,6 @@ from functools import cache
 from inspect import signature
 from keyword import iskeyword
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 from bench.analyse.analysed import Analysed
 from bench.analyse.labels import what_ran
@@ -35,12 +34,7 @@ from bench.seams import Recipe, WorkRecipe, discover, execute, switching
 from bench.seams.code import code_sha256
 from bench.seams.discover import SCENARIO, STRATEGY, SWITCH, WORKLOAD
 
-if TYPE_CHECKING:
-    from jinja2 import Template
-
-TEMPLATE = "train.py.j2"
 LINE = 120
-OF_A_FILE = ("import runpy", "from types import SimpleNamespace")
 ANOTHER = "choose another with --scenario NAME"
 
 
@@ -49,12 +43,22 @@ def script(run: Analysed, scenario: str | None = None, *, file: str = "train.py"
 
     Raises :class:`RequestError` where the run has no such scenario, or none that can be written down.
     """
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
     name, launch = _chosen(run, scenario)
     recipe, parts = _recipe(run.document, name, launch)
     measured = _measured(run, launch)
     command = f"{_launcher(launch)} {_plain(os.path.basename(file))} --checkpoint checkpoint.pt"
     values = _values(run.document, launch, recipe, parts)
-    return _template().render(**values, measured=measured, command=command)
+    environment = Environment(
+        loader=FileSystemLoader(os.path.dirname(__file__)),
+        autoescape=False,  # it is Python, and each text of the run is a literal or plain
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    return environment.get_template("train.py.j2").render(**values, measured=measured, command=command)
 
 
 def _chosen(run: Analysed, scenario: str | None) -> tuple[str, LaunchRecord]:
@@ -78,12 +82,10 @@ def _chosen(run: Analysed, scenario: str | None) -> tuple[str, LaunchRecord]:
 
 
 def _recipe(document: RunDocument, name: str, launch: LaunchRecord) -> tuple[Recipe, int]:
-    """What the strategy and the switches say, and how many replicas each process trains. Only what is installed is
-    loaded."""
+    """What the strategy and the switches say, and how many replicas each process trains."""
     strategies = discover.names(STRATEGY)
     if launch.strategy not in strategies:
-        what = f"{name} has a strategy of its own, which is not one of bench"
-        raise RequestError("--scenario", what, ANOTHER)
+        raise RequestError("--scenario", f"{name} has a strategy of its own, which is not one of bench", ANOTHER)
     module = discover.load_strategy(launch.strategy, strategies[launch.strategy])[1]
     if not hasattr(module, "recipe"):
         what = f"the strategy {launch.strategy} has no recipe"
@@ -166,7 +168,7 @@ def _values(document: RunDocument, launch: LaunchRecord, recipe: Recipe, parts: 
         f"from torch.utils.data import {', '.join(from_data)}",
         *(["import torch.distributed as dist"] if group else []),
         *(["from contextlib import nullcontext"] if recipe.quiet else []),
-        *(own.imports if own else OF_A_FILE),
+        *(own.imports if own else ("import runpy", "from types import SimpleNamespace")),
         *recipe.imports,
     ]
     return {
@@ -221,17 +223,15 @@ def _measured(run: Analysed, launch: LaunchRecord) -> list[str]:
     (row,) = (row for row in run.overview.to_dict("records") if row["scenario"] == launch.scenario)
     assert launch.effective is not None
     document = run.document
-    machine, chosen = document.machine, set(document.request.devices)
-    gpus = [gpu.name for gpu in machine.gpus if gpu.uuid in chosen]
+    machine = document.machine
+    gpus = [gpu.name for gpu in machine.gpus if gpu.uuid in document.request.devices]
     where = f"{len(gpus)} x {gpus[0]}" if gpus else f"{machine.cpu}, {machine.cores_usable} cores"
     launches = "1 launch" if row["launches_ok"] == 1 else f"{row['launches_ok']} launches"
-    text = (
+    return _wrapped(
         f"bench measured it in {run.id}: {row['step_median_ms']:.4g} ms a step, {row['throughput_per_s']:,.4g} "
         f"{row['unit']} a second ({launches}, {where}, torch {document.versions.get('torch') or 'unknown'}; "
-        f"{what_ran(launch.effective)}). "
-        f"Numerics: {row['parity'] or 'not compared'}."
+        f"{what_ran(launch.effective)}). Numerics: {row['parity'] or 'not compared'}."
     )
-    return _wrapped(text)
 
 
 def _wrapped(text: str) -> list[str]:
@@ -275,9 +275,8 @@ def _work(document: RunDocument) -> SimpleNamespace:
     fixed = {"seed": work.seed, "global_batch": work.global_batch, "device": work.device, "data": work.data}
     for name in work.settings:
         if not name.isidentifier() or iskeyword(name) or name in fixed:
-            raise RequestError(
-                "RUN", f"its workload has the setting {name!r}, which no script can have", "choose another"
-            )
+            what = f"its workload has the setting {name!r}, which no script can have"
+            raise RequestError("RUN", what, "choose another")
     values = {**work.settings, **fixed}
     return SimpleNamespace(**{name: _Text(one) if isinstance(one, str) else one for name, one in values.items()})
 
@@ -337,21 +336,6 @@ def _parsed(file: str) -> ast.Module:
             return ast.parse(content.read())
         except (SyntaxError, ValueError) as error:
             raise RequestError("RUN", f"{file} is not Python ({error})", "fix the file") from error
-
-
-@cache
-def _template() -> "Template":
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(os.path.dirname(__file__)),
-        autoescape=False,  # it is Python, and each text of the run is a literal or plain
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    return environment.get_template(TEMPLATE)
 
 
 def _plain(text: str) -> str:

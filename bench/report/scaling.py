@@ -8,13 +8,12 @@ from bench.analyse.algorithms import Algorithms
 from bench.analyse.all_reduce import samples
 from bench.analyse.all_reduce import sentences as about_all_reduces
 from bench.analyse.analysed import Analysed
-from bench.analyse.bars import bar
 from bench.analyse.predicted import Prediction
 from bench.analyse.scaling import PARTS, Scaled, foreseen, scaled
 from bench.report import all_reduce, drawing
 from bench.report.drawing import Plot, light
 from bench.report.each import on_terminal as each_on_terminal
-from bench.report.tables import UNKNOWN, Cell, Table, figure, number, tabulate, text
+from bench.report.tables import UNKNOWN, Cell, Table, figure, number, step_cell, tabulate, text
 from bench.runs.experiments import Scaling
 from bench.words import scaling as scaling_words
 
@@ -26,12 +25,6 @@ MOST_DRAWN = 64
 def scaling_table(run: Analysed) -> Table | None:
     """A row for each number of devices on each curve; None of a run that is not of ``bench scale``."""
     points = scaled(run)
-    unit = run.document.workload.unit_short
-
-    def step(one: Scaled) -> Cell:
-        if one.step.value is None:
-            return Cell(text=UNKNOWN, small=one.failed or "", wrap=True)
-        return Cell(text=f"{one.step.value:,.1f}", small=bar(one.step.half_width_percent))
 
     def efficiency(one: Scaled) -> Cell:
         value, low, high = one.efficiency.value, one.efficiency.low, one.efficiency.high
@@ -42,8 +35,8 @@ def scaling_table(run: Analysed) -> Table | None:
         text("scaling", lambda one: one.mode),
         figure("devices", lambda one: f"{one.count}"),
         figure("batch in all", lambda one: f"{one.global_batch}"),
-        figure("step ms", step),
-        figure(f"{unit}/s", lambda one: number(one.per_s, ",.1f")),
+        figure("step ms", lambda one: step_cell(one.step, one.failed)),
+        figure(f"{run.document.workload.unit_short}/s", lambda one: number(one.per_s, ",.1f")),
         figure("efficiency", efficiency),
         figure("loses ms", lambda one: number(one.loss.total_ms, ",.1f")),
         *(figure(f"{part} %", partial(_part, part)) for part in PARTS),
@@ -59,17 +52,11 @@ def scaling_table(run: Analysed) -> Table | None:
 
 def prediction_table(checks: Sequence[Prediction], asked: Sequence[Prediction]) -> Table | None:
     """A row for each prediction, those that were checked first."""
-    rows = [*checks, *asked]
-
-    def step(one: Prediction) -> Cell:
-        if one.step_ms is None:
-            return Cell(text="beyond a change of algorithm", wrap=True)
-        return Cell(text=f"{one.step_ms:,.1f}")
-
+    rows, beyond = [*checks, *asked], Cell(text="beyond a change of algorithm", wrap=True)
     columns = (
         text("scaling", lambda one: one.mode),
         figure("devices", lambda one: f"{one.count:,}"),
-        figure("predicted step ms", step),
+        figure("predicted step ms", lambda one: beyond if one.step_ms is None else f"{one.step_ms:,.1f}"),
         figure("of that waiting ms", lambda one: number(one.exposed_ms, ",.1f")),
         figure("efficiency", lambda one: UNKNOWN if one.efficiency is None else f"{100 * one.efficiency:.0f} %"),
         figure("measured ms", lambda one: number(one.measured_ms, ",.1f")),
@@ -93,18 +80,12 @@ def on_terminal(
         return each_on_terminal(run, width)
     mbit, algorithms = what_if_mbit or scaling.what_if_mbit, Algorithms.of(run.document)
     link = f" on a link of {mbit:,.0f} Mbit/s" if mbit else ""
+    bandwidth = all_reduce.bandwidth_table(samples(scaling.bandwidth, algorithms))
+    predictions = prediction_table(*foreseen(run, predict, what_if_mbit))
     parts = (
         ("", scaling_table(run), scaling_words.sentences(run)),
-        (
-            "All-reduces",
-            all_reduce.bandwidth_table(samples(scaling.bandwidth, algorithms)),
-            about_all_reduces(scaling.bandwidth, algorithms),
-        ),
-        (
-            f"Predictions{link}",
-            prediction_table(*foreseen(run, predict, what_if_mbit)),
-            scaling_words.about_predictions(run, predict, what_if_mbit),
-        ),
+        ("All-reduces", bandwidth, about_all_reduces(scaling.bandwidth, algorithms)),
+        (f"Predictions{link}", predictions, scaling_words.about_predictions(run, predict, what_if_mbit)),
     )
     lines = scaling_words.answer(run)
     for title, table, words in parts:
@@ -137,8 +118,7 @@ def scaling_plot(run: Analysed) -> Plot | None:
     axes.minorticks_off()
     axes.set_ylim(0, max(110.0, 1.08 * max(100 * (one.efficiency.value or 0.0) for one in points)))
     axes.yaxis.set_major_formatter("{x:,.0f} %")
-    axes.set_xlabel("devices")
-    axes.set_ylabel("efficiency")
+    axes.set(xlabel="devices", ylabel="efficiency")
     caption = "At 100 % every device is as fast as one by itself. Bars: 95 % intervals over launches."
     return drawing.finished(run, figure, "scaling", "What is left of the speed of each device", caption)
 

@@ -8,7 +8,6 @@ from bench.runs.experiments import Candidate, Tuning
 from bench.runs.frames import TableRow
 
 FINALIST, LEFT, BEATEN, OUT = "finalist", "still in at the end", "beaten", "cannot be used"
-UNTRIED = "not tried: the budget was spent"
 MARKS = {FINALIST: ("D", "line-1"), LEFT: ("o", "line-0"), BEATEN: ("o", "muted"), OUT: ("X", "line-3")}
 """The marker of each fate, and its colour in the theme."""
 
@@ -63,8 +62,14 @@ def search_words(run: Analysed) -> list[str]:
 def search_plot(run: Analysed) -> Plot | None:
     """Speed against memory of all candidates with a launch that ended well."""
     tuning = run.document.of(Tuning)
-    known = _known(tuning) if tuning is not None else {}
-    if tuning is None or not known:
+    if tuning is None:
+        return None
+    known = {  # MiB and speed of each candidate that has both
+        name: (one.peak_mib, one.throughput_per_s)
+        for name, one in tuning.candidates.items()
+        if one.peak_mib is not None and one.throughput_per_s is not None
+    }
+    if not known:
         return None
     figure, (axes,) = drawing.sheet(4.1)
     for kind, (marker, colour) in MARKS.items():
@@ -76,23 +81,12 @@ def search_plot(run: Analysed) -> Plot | None:
         if name in known:
             axes.annotate(drawing.plain(name), known[name], (7, 5), textcoords="offset points", fontsize=8)
     axes.margins(x=0.12, y=0.12)
-    axes.set_ylim(bottom=0)
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.grid(True)
-    axes.set_xlabel("peak MiB of a device")
-    axes.set_ylabel(f"{run.document.workload.unit} a second")
+    axes.set(ylim=(0, None), xlabel="peak MiB of a device", ylabel=f"{run.document.workload.unit} a second")
     caption = "The best is at the top left. A mark for each candidate with a launch that ended well; finalists by name."
     return drawing.finished(run, figure, "search", "Speed against memory of all candidates in the race", caption)
-
-
-def _known(tuning: Tuning) -> dict[str, tuple[float, float]]:
-    """MiB and speed of each candidate that has both."""
-    return {
-        name: (one.peak_mib, one.throughput_per_s)
-        for name, one in tuning.candidates.items()
-        if one.peak_mib is not None and one.throughput_per_s is not None
-    }
 
 
 def _became(tuning: Tuning, name: str, one: Candidate) -> str:
@@ -100,7 +94,7 @@ def _became(tuning: Tuning, name: str, one: Candidate) -> str:
         finalist = "measured again as a finalist; " if name in tuning.finalists else ""
         return finalist + (one.why_not or one.beaten or "")
     if not one.round:
-        return UNTRIED
+        return "not tried: the budget was spent"
     if name in tuning.finalists:
         return "won the race" if name == tuning.finalists[0] else "finalist"
     return LEFT

@@ -8,12 +8,14 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from bench.analyse import memory_timeline, published
 from bench.analyse.analysed import Analysed
 from bench.analyse.bars import RSS, about_intervals, about_memory, bar, plus_minus
-from bench.analyse.intervals import half_width_percent
+from bench.analyse.intervals import Estimate, half_width_percent
 from bench.analyse.recommendation import recommendations
 from bench.analyse.steps import BASE, about_base, base_of, scenarios, short_base
 from bench.console import SHORT, align
@@ -23,13 +25,9 @@ from bench.runs.frames import TableRow
 from bench.runs.reader import Run
 from bench.words.advice import is_clear
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 UNKNOWN = "–"
 NOTHING_SHOWN = "not above 0"
 """In place of what something adds, where that is not distinguishable from nothing."""
-
 TONES = {
     "valid": "good",
     "same": "good",
@@ -45,8 +43,6 @@ TONES = {
 
 FORMULA = re.compile(r"\s*([=@\uff1d\uff20]|[-+\uff0b\uff0d](?!\d*\.?\d+$))")
 """What a spreadsheet begins to calculate at, also where letters are wide."""
-
-"""A row of a table of pandas, by column."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,10 +107,9 @@ def ranged(heading: str, names: tuple[str, str, str], form: str, *, group: str =
 
     def cell(row: TableRow) -> Cell:
         value, low, high = (number(row[name], form) for name in names)
-        small = "" if UNKNOWN in (value, low, high) else f"{low} to {high}"
-        return Cell(
-            text=NOTHING_SHOWN if cost and not is_cost(*(row[name] for name in names[:2])) else value, small=small
-        )
+        if cost and not is_cost(row[names[0]], row[names[1]]):
+            value = NOTHING_SHOWN
+        return Cell(text=value, small="" if UNKNOWN in (value, low, high) else f"{low} to {high}")
 
     return figure(heading, cell, group=group)
 
@@ -140,14 +135,12 @@ class Table:
         return spans if any(name for name, _ in spans) else []
 
     def texts(self, *, repeats: bool = True) -> list[list[str]]:
-        """The headings and the cells, numbers with their intervals in line. Without ``repeats`` a first cell is empty
-        if it is that of the row before."""
+        """The headings and the cells. Without ``repeats`` a first cell is empty if it is that of the row before."""
         columns = []
         for column, cells in zip(self.columns, zip(*self.rows, strict=True), strict=bool(self.rows)):
             room = max(len(cell.interval) for cell in cells) if column.number and not cells[0].wrap else 0
-            columns.append(
-                [plain(cell.text) + f" {cell.interval:>{room}}" * bool(room and cell.interval) for cell in cells]
-            )
+            known = [f" {cell.interval:>{room}}" if room and cell.interval else "" for cell in cells]
+            columns.append([plain(cell.text) + interval for cell, interval in zip(cells, known, strict=True)])
         lines = [list(row) for row in zip(*columns, strict=True)]
         before = ""
         for line in () if repeats else lines:
@@ -183,20 +176,18 @@ def tabulate(
     return Table(columns=tuple(columns), rows=rows, notes=tuple(notes), marked=marked)
 
 
-def summary_of(run: Analysed) -> "pd.DataFrame":
+def summary_of(run: Analysed) -> pd.DataFrame:
     """The summary of a run (``bench.analyse.recommendation``) with the run's id as its first column."""
     return of_run(run, run.overview)
 
 
-def of_run(run: Run, table: "pd.DataFrame") -> "pd.DataFrame":
+def of_run(run: Run, table: pd.DataFrame) -> pd.DataFrame:
     """The table with the run's id as its first column."""
     return table.assign(run=run.id)[["run", *table.columns]]
 
 
-def csv(tables: Sequence["pd.DataFrame"]) -> str:
+def csv(tables: Sequence[pd.DataFrame]) -> str:
     """The tables of all runs below each other; figures in full, unknown ones empty."""
-    import pandas as pd
-
     whole = pd.concat([table.astype("object") for table in tables], ignore_index=True)
     for name in whole:
         whole[name] = pd.Series(map(_no_formula, whole[name]), dtype="object")
@@ -211,7 +202,7 @@ def _no_formula(cell: object) -> object:
     return f"'{text}" if FORMULA.match(text) else text
 
 
-def summary_table(run: Run, table: "pd.DataFrame") -> Table:
+def summary_table(run: Run, table: pd.DataFrame) -> Table:
     """The summary: speed, memory, energy where it is known, what ran, how it went."""
     notes = (*(f"{line}." for line in _about(table)), *_sources(table), *_why_unknown(run, table))
     records = _by_speed(table)
@@ -220,7 +211,7 @@ def summary_table(run: Run, table: "pd.DataFrame") -> Table:
     return tabulate(_summary_columns(records), records, notes, marked)
 
 
-def brief_summary(table: "pd.DataFrame", *, verbose: bool = False) -> Table:
+def brief_summary(table: pd.DataFrame, *, verbose: bool = False) -> Table:
     """The same columns as far as a terminal has room. ``verbose``: with what ran."""
     records = _by_speed(table)
     hidden = {"validity", "launches ok", *(() if verbose else ("what ran",))}
@@ -228,7 +219,7 @@ def brief_summary(table: "pd.DataFrame", *, verbose: bool = False) -> Table:
     return tabulate(columns, records, (*_about(table), *about_memory(table), *_failed(table)))
 
 
-def _by_speed(table: "pd.DataFrame") -> list[TableRow]:
+def _by_speed(table: pd.DataFrame) -> list[TableRow]:
     return table.sort_values("throughput_per_s", ascending=False, kind="stable").to_dict("records")
 
 
@@ -264,17 +255,17 @@ def _summary_columns(rows: Sequence[TableRow], *, brief: bool = False) -> list[C
     ]
 
 
-def _about(table: "pd.DataFrame") -> list[str]:
+def _about(table: pd.DataFrame) -> list[str]:
     """What ± and speeds are relative to."""
     return [*about_intervals(table), *about_base(table["relative_to"].iloc[0] if len(table) else BASE)]
 
 
-def _failed(table: "pd.DataFrame") -> list[str]:
+def _failed(table: pd.DataFrame) -> list[str]:
     wrong = table[(table["status"] != "ok") & table["reason"].notna()].to_dict("records")
     return [f"{row['scenario']}: {row['status']}: {row['reason']}" for row in wrong]
 
 
-def _sources(table: "pd.DataFrame") -> list[str]:
+def _sources(table: pd.DataFrame) -> list[str]:
     """Where the figures of memory come from."""
     named: dict[str, list[str]] = {}
     for row in table[table["memory_source"].notna()].to_dict("records"):
@@ -293,7 +284,7 @@ def _verdict(verdict: Any, why: Any) -> Cell:
     return Cell(text=verdict, small="" if is_unknown(why) else why, tone=TONES[verdict], wrap=True)
 
 
-def _why_unknown(run: Run, table: "pd.DataFrame") -> list[str]:
+def _why_unknown(run: Run, table: pd.DataFrame) -> list[str]:
     """What went wrong with a scenario, and a sentence for each figure that one with steps lacks."""
     notes = _failed(table)
     good = table[table["throughput_per_s"].notna()]
@@ -373,6 +364,13 @@ def as_change(ratio: float | None) -> str:
     return "0.0 %" if text in ("+0.0 %", "-0.0 %") else text
 
 
+def step_cell(step: Estimate, failed: str | None) -> Cell:
+    """The milliseconds of a step with their interval, or why they are unknown."""
+    if step.value is None:
+        return Cell(text=UNKNOWN, small=failed or "", wrap=True)
+    return Cell(text=f"{step.value:,.1f}", small=bar(step.half_width_percent))
+
+
 def is_cost(value: float | None, low: float | None) -> bool:
     """Whether what something adds is distinguishable from 0: the low end of its interval, if it has one, is above."""
     return is_unknown(value) or (value if is_unknown(low) else low) > 0  # type: ignore[operator]
@@ -380,6 +378,4 @@ def is_cost(value: float | None, low: float | None) -> bool:
 
 def is_unknown(value: Any) -> bool:
     """None, NaN and pandas' NA; infinity too, which is no figure for a table."""
-    import pandas as pd
-
     return bool(pd.isna(value)) or (isinstance(value, float) and math.isinf(value))

@@ -41,7 +41,6 @@ THEME: dict[str, tuple[str, str]] = {
     "line-7": ("#4f5d6e", "#aebacb"),
 }
 """By name the colour on a light page and on a dark one."""
-
 DASHES = {
     "solid": "-",
     "dotted": (0, (1, 1)),
@@ -50,11 +49,9 @@ DASHES = {
     "short": (0, (1.5, 1)),
 }
 """A strategy's kind of line, so that its hue is not the only sign of it."""
-
 HUES = {"grey": (210, 0.08), "red": (2, 0.68), "orange": (25, 0.85), "olive": (58, 0.7), "green": (130, 0.5)}
 HUES |= {"teal": (168, 0.7), "cyan": (192, 0.8), "blue": (217, 0.72), "violet": (262, 0.55), "magenta": (316, 0.5)}
 """Of a strategy: degrees on the colour wheel, and saturation."""
-
 LEVELS = {"o0": (9.5, 3.3), "o1": (6.2, 5.2), "o2": (4.2, 8.2), "o3": (3.0, 13.0)}
 """Of a precision level: the contrast of its colour with the page, the light one and the dark one. Marks need 3 (WCAG
 2.2, 1.4.11); no text has these colours."""

@@ -1,7 +1,8 @@
 """The tables of a run with all their values, in one place: as CSV beside a page, and as JSON of ``bench report``."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from bench.analyse import memory, memory_parts
 from bench.analyse import scaling as scalings
@@ -15,18 +16,14 @@ from bench.report import tables
 from bench.runs.document import RunDocument
 from bench.seams.experiment import experiments
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 IN_JSON = {"findings": "validity", "energy": "energy_by_device", "energy-by-scenario": "energy"}
 """Names in JSON, if they are not those of the files."""
-
 ONLY_JSON = ("summary", "energy-by-scenario", "memory")
 
 
-def values(run: Analysed) -> dict[str, "pd.DataFrame"]:
+def values(run: Analysed) -> dict[str, pd.DataFrame]:
     """The tables by name, each with the run's id as its first column; some may be empty."""
-    document = run.document
+    document, swept = run.document, found_by(run.document)
     on_gpus = memory.beside_torch(document.good, ok_rows(document, run.memory))
     on_cpu = memory.resident(document.launches, run.memory) if document.workload.device == "cpu" else None
     by_name = {
@@ -41,26 +38,19 @@ def values(run: Analysed) -> dict[str, "pd.DataFrame"]:
         "memory": on_gpus if on_cpu is None else on_cpu,
         "memory-parts": memory_parts.parts(document),
         **of_experiments(document),
-        **_input(run),
+        **({} if swept is None else {"input": rates(swept, together(document, run.good_figures))}),
         **_scaling(run),
     }
     return {name: tables.of_run(run, table) for name, table in by_name.items()}
 
 
-def of_experiments(document: RunDocument) -> dict[str, "pd.DataFrame"]:
+def of_experiments(document: RunDocument) -> dict[str, pd.DataFrame]:
     """The tables of the experiments that declare some; empty ones of those that a run has none of."""
     makers = [one.tables for one in experiments().values() if one.tables is not None]
     return {name: table for make in makers for name, table in make(document).items()}
 
 
-def _input(run: Analysed) -> dict[str, "pd.DataFrame"]:
-    swept = found_by(run.document)
-    return {} if swept is None else {"input": rates(swept, together(run.document, run.good_figures))}
-
-
-def _scaling(run: Analysed) -> dict[str, "pd.DataFrame"]:
-    import pandas as pd
-
+def _scaling(run: Analysed) -> dict[str, pd.DataFrame]:
     points = scalings.scaled(run)
     if not points:
         return {}

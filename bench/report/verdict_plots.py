@@ -1,6 +1,9 @@
 """The plots behind the verdicts: speed against memory, losses against the reference, what the time is spent on."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import pandas as pd
 
 from bench.analyse.analysed import Analysed
 from bench.analyse.bars import plus_minus
@@ -12,12 +15,6 @@ from bench.report.drawing import Artist, Plot, light, locator, short
 from bench.runs.experiments import Diagnosis
 from bench.runs.reader import Run
 from bench.words.advice import recommended
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-MARKS = 40
-"""Marks along a line, at most."""
 
 SPENT = {
     "convolutions": "convolutions",
@@ -39,8 +36,6 @@ SPENT = {
 
 def speeds(run: Analysed) -> Plot | None:
     """A bar for each scenario's throughput, the fastest on top, with its interval."""
-    import pandas as pd
-
     table = run.overview
     known = table[table["throughput_per_s"].notna()].sort_values("throughput_per_s", ascending=False, kind="stable")
     if known.empty:
@@ -58,17 +53,14 @@ def speeds(run: Analysed) -> Plot | None:
         low, high = row["throughput_low_per_s"], row["throughput_high_per_s"]
         if pd.notna(low):
             drawing.interval(axes, low, min(high, 2 * widest), position, cap="|")
-        ratio = (
-            ""
-            if pd.isna(row["relative_to_ddp"])
-            else f"{row['relative_to_ddp']:.2f} × {short_base(row['relative_to'])}"
-        )
+        ratio = ""
+        if pd.notna(row["relative_to_ddp"]):
+            ratio = f"{row['relative_to_ddp']:.2f} × {short_base(row['relative_to'])}"
         speed = " ".join(filter(None, (f"{row['throughput_per_s']:,.1f}", plus_minus(row, "throughput_per_s"))))
         drawing.right_label(axes, position, speed, ratio if believed else short(row["why_not"]))
         drawing.hover(patch, f"{row['scenario']}: {speed} {unit} a second {ratio}")
-    axes.set_xlim(0, None)
     axes.xaxis.set_major_formatter("{x:,.0f}")
-    axes.set_xlabel(f"{unit} a second; longer is faster")
+    axes.set(xlim=(0, None), xlabel=f"{unit} a second; longer is faster")
     caption = (
         "Lines: 95 % intervals over launches."
         if (known["launches_ok"] > 1).any()
@@ -82,8 +74,6 @@ def speeds(run: Analysed) -> Plot | None:
 
 def trade_off(run: Analysed) -> Plot | None:
     """Throughput against peak memory: a point for each scenario, the recommended ones marked."""
-    import pandas as pd
-
     table = run.overview
     known = table[table["throughput_per_s"].notna() & table["peak_total_mib"].notna()]
     if known.empty:
@@ -116,14 +106,6 @@ def trade_off(run: Analysed) -> Plot | None:
     axes.set_xlabel("peak memory of all processes, added up (MiB); further left is leaner")
     axes.set_ylabel(f"{run.document.workload.unit} a second; higher is faster")
     cut = [name for name, (low, _) in (("memory", axes.get_xlim()), ("speed", axes.get_ylim())) if low > 0.0]
-    caption = _about_trade_off(known, table, cut)
-    return drawing.finished(
-        run, figure, "trade-off", "Speed against memory", caption, [row["scenario"] for row in rows]
-    )
-
-
-def _about_trade_off(known: "pd.DataFrame", table: "pd.DataFrame", cut: list[str]) -> str:
-    """The caption. ``cut``: the axes that do not begin at 0."""
     if (known["launches_ok"] > 1).any():
         caption = (
             "Bars: 95 % intervals over launches; that of the memory is of a launch's mean peak, and the point is the "
@@ -135,17 +117,17 @@ def _about_trade_off(known: "pd.DataFrame", table: "pd.DataFrame", cut: list[str
     if cut:
         caption += " Neither axis begins at 0." if len(cut) == 2 else f" The axis of {cut[0]} does not begin at 0."
     without = table.loc[table["throughput_per_s"].notna() & table["peak_total_mib"].isna(), "scenario"]
-    return caption + (f" Without a known peak: {', '.join(without)}." if len(without) else "")
+    caption += f" Without a known peak: {', '.join(without)}." if len(without) else ""
+    shown_in = [row["scenario"] for row in rows]
+    return drawing.finished(run, figure, "trade-off", "Speed against memory", caption, shown_in)
 
 
-def _around(ends: "pd.DataFrame", part: float) -> tuple[float, float]:
+def _around(ends: pd.DataFrame, part: float) -> tuple[float, float]:
     """Limits of an axis for points (the first column) and the ends of their bars, NaN apart, none below 0.
 
     The margin is ``part`` of the range. A bar does not reach beyond half of the least or twice the most of all points:
     with two launches an interval may be a hundred times as wide as the points are apart.
     """
-    import numpy as np
-
     values = ends.astype(float).to_numpy()
     values = np.clip(values, np.nanmin(values[:, 0]) / 2, np.nanmax(values[:, 0]) * 2)
     low, high = float(np.nanmin(values)), float(np.nanmax(values))
@@ -155,8 +137,6 @@ def _around(ends: "pd.DataFrame", part: float) -> tuple[float, float]:
 
 def _bars(axes: Artist, row: dict[Any, Any], colour: str) -> None:
     """The 95 % intervals of a point, where they are known."""
-    import pandas as pd
-
     x, y = row["peak_total_mib"], row["throughput_per_s"]
     speeds = (row["throughput_low_per_s"], row["throughput_high_per_s"])
     peaks = (row["peak_total_low_mib"], row["peak_total_high_mib"])
@@ -168,8 +148,6 @@ def _bars(axes: Artist, row: dict[Any, Any], colour: str) -> None:
 
 def losses(run: Analysed) -> Plot | None:
     """The losses of every scenario, and the first ones of the reference."""
-    import numpy as np
-
     curves = loss_curves(run.document, run.iterations, run.numerics)
     curves = curves[np.isfinite(curves["loss"].astype(float))]
     if curves.empty:
@@ -180,10 +158,8 @@ def losses(run: Analysed) -> Plot | None:
     figure, (axes,) = drawing.sheet(2.6 + 0.02 * len(rows) ** 2)
     lines = {row.scenario: drawing.line_of(axes, row, *_xy(by_scenario[row.scenario], "loss")) for row in rows}
     drawing.shade(axes, -0.5, (run.document.workload.warmup or 0) - 0.5, "warm-up steps")
-    axes.set_xlim(-0.5, max(int(curves["step"].max()), 1))
     axes.xaxis.set_major_locator(locator(9, integer=True))
-    axes.set_xlabel("step (counted from 0)")
-    axes.set_ylabel("loss")
+    axes.set(xlim=(-0.5, max(int(curves["step"].max()), 1)), xlabel="step (counted from 0)", ylabel="loss")
     if len(exact):
         axes.plot(*_xy(exact, "reference"), linestyle="none", marker="+", markersize=5, label="reference, in fp32")
         axes.lines[-1].set(color=light("ink"), zorder=4)
@@ -193,7 +169,7 @@ def losses(run: Analysed) -> Plot | None:
     return drawing.finished(run, figure, "losses", title, caption, list(lines))
 
 
-def _xy(table: "pd.DataFrame", name: str) -> tuple[object, object]:
+def _xy(table: pd.DataFrame, name: str) -> tuple[object, object]:
     return table["step"].to_numpy(), table[name].to_numpy()
 
 
@@ -205,9 +181,8 @@ def time_spent(run: Run) -> Plot | None:
     table = table.set_index("scenario")
     rows = drawing.rows_for(run, {one.scenario: one for one in run.document.begun(Diagnosis).launches if one.looks})
     categories = [name for name in SPENT if name in table.columns and (table[name] >= 0.05).any()]
-    figure, axes = drawing.stacked(
-        rows, table[categories], SPENT, table["step_ms"], unit="ms", called="the profiled step"
-    )
+    step = table["step_ms"]
+    figure, axes = drawing.stacked(rows, table[categories], SPENT, step, unit="ms", called="the profiled step")
     axes.set_xlabel("self time of operators on rank 0 (ms a step, under the profiler)")
     caption = (
         "From diagnostic launches. The profiler makes every operator longer, so this is for shares and not for speeds. "

@@ -1,7 +1,8 @@
 """The tables behind the verdicts: findings, parity, where the time goes, and how the steps scatter."""
 
 import math
-from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from bench.analyse import communication as diagnosed
 from bench.analyse import parity as numerics
@@ -19,9 +20,6 @@ from bench.runs.experiments import Numerics
 from bench.runs.frames import TableRow
 from bench.runs.launches import LaunchRecord
 from bench.runs.reader import Run
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 def findings_table(run: Analysed) -> Table | None:
@@ -79,16 +77,13 @@ def _percent(part: float | None) -> str:
     return UNKNOWN if number(part, "") == UNKNOWN or part is None else percent(part)
 
 
-def _alike(launch: LaunchRecord) -> Cell:
+def _alike(launch: LaunchRecord) -> str:
     """Whether the checksums of all ranks' parameters agree."""
-    checks = launch.checks
     if launch.processes == 1:
-        return Cell(text="one process")
-    start, end = checks.initial_weights_alike, checks.final_weights_alike
-    if start is None and end is None:
-        return Cell(text=UNKNOWN)
+        return "one process"
+    start, end = launch.checks.initial_weights_alike, launch.checks.final_weights_alike
     said = {True: "yes", False: "no", None: UNKNOWN}
-    return Cell(text=f"{said[start]} → {said[end]}")
+    return UNKNOWN if start is None and end is None else f"{said[start]} → {said[end]}"
 
 
 def verdicts(run: Analysed) -> list[tuple[str, str]]:
@@ -108,10 +103,11 @@ def verdicts(run: Analysed) -> list[tuple[str, str]]:
 def no_reference(document: RunDocument) -> str | None:
     """Why nothing can be said about the numerics of a run; None where something can."""
     about = document.begun(Numerics).reference
-    if about is not None and about.status == "ok":
+    if about is None:
+        why = "was not computed (--no-parity, or the run ended before it)"
+    elif about.status == "ok":
         return None
-    why = "was not computed (--no-parity, or the run ended before it)"
-    if about is not None:
+    else:
         why = f"failed ({about.status}): {about.reason}"
     return (
         f"The reference {why}, so nothing can be said about same or not; a loss that is not finite, and ranks "
@@ -120,7 +116,6 @@ def no_reference(document: RunDocument) -> str | None:
 
 
 def _about_parity(document: RunDocument) -> tuple[str, ...]:
-    """How the verdicts come about."""
     about = document.begun(Numerics).reference
     if about is None or about.status != "ok":
         return ()
@@ -142,9 +137,7 @@ def _about_parity(document: RunDocument) -> tuple[str, ...]:
 
 def communication_table(run: Run) -> Table | None:
     """What synchronisation costs; None without a diagnostic launch."""
-    table = diagnosed.communication(run.document, run.diagnostics)
-    if table.empty:
-        return None
+    rows = diagnosed.communication(run.document, run.diagnostics).to_dict("records")
     columns = (
         text("scenario", "scenario"),
         _with_interval("exposed communication ms", "exposed"),
@@ -163,7 +156,7 @@ def communication_table(run: Run) -> Table | None:
         "elsewhere the paired difference. Cost of synchronising: the backward pass with it less that without "
         "(no_sync() or its like), steps taken in pairs, the slowest rank's.",
     )
-    return tabulate(columns, table.to_dict("records"), notes)
+    return tabulate(columns, rows, notes) if rows else None
 
 
 def _method(row: TableRow) -> Cell:
@@ -177,14 +170,12 @@ def _with_interval(heading: str, name: str) -> Column:
 
 def communication_words(run: Run) -> list[str]:
     """Of each DDP scenario whether its two figures agree, and from what the difference comes where they do not."""
-    table = diagnosed.communication(run.document, run.diagnostics)
-    agreeing = [row["scenario"] for row in table.to_dict("records") if row["agree"] is True]
-    said = [_explained(row) for row in table.to_dict("records") if row["agree"] is False]
+    rows = diagnosed.communication(run.document, run.diagnostics).to_dict("records")
+    agreeing = [row["scenario"] for row in rows if row["agree"] is True]
+    said = [_explained(row) for row in rows if row["agree"] is False]
     if agreeing:
-        said.append(
-            f"{listed(agreeing)}: the logger's exposed communication and the cost of synchronising agree within their "
-            "intervals."
-        )
+        agree = "the logger's exposed communication and the cost of synchronising agree within their intervals"
+        said.append(f"{listed(agreeing)}: {agree}.")
     return said
 
 
@@ -222,12 +213,10 @@ def _span(row: TableRow, name: str) -> str:
 
 def data_parallel_table(run: Run) -> Table | None:
     """The parts of DataParallel's forward pass; None where it was not looked at."""
-    table = diagnosed.data_parallel(run.diagnostics)
-    if table.empty:
-        return None
+    rows = diagnosed.data_parallel(run.diagnostics).to_dict("records")
     parts = (figure(f"{part.replace('_', ' ')} ms", f"{part}_ms", ",.2f") for part in diagnosed.PARTS)
     notes = ("Parts of the forward pass, medians over the steps of the diagnostic launch, devices idle in between.",)
-    return tabulate((text("scenario", "scenario"), *parts), table.to_dict("records"), notes)
+    return tabulate((text("scenario", "scenario"), *parts), rows, notes) if rows else None
 
 
 def spent_table(run: Run) -> Table | None:
@@ -264,11 +253,11 @@ def statistics_table(run: Analysed) -> Table | None:
     if figures.empty:
         return None
 
-    def outliers(mine: "pd.DataFrame") -> Cell:
+    def outliers(mine: pd.DataFrame) -> Cell:
         steps, out = int(mine["measured"].sum()), int(mine["outliers"].sum())
         return Cell(text=str(out), small=f"{100 * out / steps:.1f} %" if out else "")
 
-    def drift(mine: "pd.DataFrame") -> str:
+    def drift(mine: pd.DataFrame) -> str:
         most = max(mine["drift"].dropna(), key=abs, default=None)
         return UNKNOWN if most is None else number(100 * most, "+.1f")
 
@@ -293,9 +282,7 @@ def statistics_table(run: Analysed) -> Table | None:
 
 
 def _mean(heading: str, name: str) -> Column:
-    """The mean over launches with its interval."""
-
-    def cell(mine: "pd.DataFrame") -> Cell:
+    def cell(mine: pd.DataFrame) -> Cell:
         found = estimate(mine[name])
         return Cell(text=number(found.value, ",.1f"), small=bar(found.half_width_percent))
 

@@ -33,26 +33,12 @@ from bench.verbs.sets import named
 DEFAULT_BUDGET_S = 1200.0
 DEFAULT_RANKS = 2
 MOST_DEFAULT_WORKERS = 4
-
-SAME = (
-    "profile",
-    "impl",
-    "python",
-    "seed",
-    "fresh",
-    "label",
-    "until_precision",
-    "trace",
-    "parity",
-    "force",
-)
+SAME = ("profile", "impl", "python", "seed", "fresh", "label", "until_precision", "trace", "parity", "force")
 """Options that stand in a request under the same name and as they are given."""
 
 
 def add_work(parser: Parser, *, usual_set: str | None = None, usual: str | None = None) -> None:
-    """The options that say what is measured, and where. ``usual_set``: the default of a verb that is about several
-    scenarios; ``usual``: of one that is about one.
-    """
+    """What is measured, and where. The default is ``usual_set`` of scenarios, or ``usual``, a single one."""
     what = parser.add_argument_group("what is measured")
     if usual_set is not None:
         which = "scenarios or files, each with switches behind it: ddp+channels_last"
@@ -74,10 +60,8 @@ def add_work(parser: Parser, *, usual_set: str | None = None, usual: str | None 
     what.add_argument("--setting", action="append", default=[], metavar="NAME=VALUE", help=which)
     real = "a folder of real data for the workload (default: made-up data, ready in memory)"
     what.add_argument("--data", metavar="DIR", help=real)
-    default = (
-        "processes of each rank that load its data, 0: the rank itself (default with --data: its cores, at most 4)"
-    )
-    what.add_argument("--workers", type=worker_count, metavar="N", help=default)
+    many = "processes of each rank that load its data, 0: the rank itself (default with --data: its cores, at most 4)"
+    what.add_argument("--workers", type=worker_count, metavar="N", help=many)
     batch = what.add_mutually_exclusive_group()
     default = "examples a step in all (default: the workload's own; of resnet101 128, on the CPU 8)"
     batch.add_argument("--global-batch", type=whole_number, metavar="N", help=default)
@@ -149,6 +133,8 @@ def request_of(options: argparse.Namespace, scenarios: tuple[Found, ...], party:
     if os.sep in (options.python or ""):
         options.python = os.path.abspath(options.python)
     check_apex(options.apex)
+    site, site_file = discover.resolve(options.site, discover.SITE)
+    discover.try_site(site, site_file)
     trained = discover.load_workload(*discover.resolve(options.workload, WORKLOAD))
     if options.input_sweep and options.data is None:
         _check_loads(trained)
@@ -181,19 +167,13 @@ def request_of(options: argparse.Namespace, scenarios: tuple[Found, ...], party:
         sample_interval_s=options.sample_interval,
         per_rank=options.batch_per_rank is not None,
         set=options.set,
-        site=_site(options.site),
+        site=site if options.site == site else site_file,
         workers=min(MOST_DEFAULT_WORKERS, machine.cores() // replicas)
         if options.workers is None and options.data is not None and not options.input_sweep
         else options.workers,
         input_sweep=options.input_sweep,
         experiments={name: value for name in with_options() if (value := getattr(options, name))},
     )
-
-
-def _site(asked: str) -> str:
-    name, file = discover.resolve(asked, discover.SITE)
-    discover.try_site(name, file)
-    return asked if asked == name else file
 
 
 def _launches(options: argparse.Namespace, usual: int) -> int:

@@ -1,17 +1,14 @@
 """``python -m bench attach``: run a training script that bench did not write, unchanged, and measure its steps."""
 
 import sys
-from typing import TYPE_CHECKING
 
 from bench.console import count, tell
 from bench.core.codec import encode
 from bench.core.errors import RequestError
+from bench.experiments.attaching import Outcome, Wanted, attach
 from bench.machine.redact import RECORD, without_secrets
 from bench.runs.document import Attached
 from bench.verbs.options import Parser, called, place, print_json, scenario_name, whole_number
-
-if TYPE_CHECKING:
-    from bench.experiments.attaching import Outcome
 
 DESCRIPTION = """\
 Run a training command unchanged and record the steps of every rank, the memory of every process, and what trains, as a
@@ -61,8 +58,6 @@ def main(arguments: list[str]) -> int:
     if not command:
         problem = "there is no command" if "--" in arguments else "there is no '--' before the command"
         raise RequestError("COMMAND", problem, "write 'bench attach [OPTIONS] -- python train.py'")
-    from bench.experiments.attaching import Wanted, attach
-
     about = {name: value for name, value in vars(options).items() if name != "json"}
     outcome = attach(Wanted(command=command, **about), lambda text: tell(text, file=sys.stderr))
     if outcome.run is None:
@@ -76,7 +71,7 @@ def main(arguments: list[str]) -> int:
     return outcome.code
 
 
-def _lines(outcome: "Outcome") -> list[str]:
+def _lines(outcome: Outcome) -> list[str]:
     """What was measured, in a few lines for people."""
     from bench.analyse.analysed import Analysed
     from bench.analyse.labels import what_ran

@@ -45,10 +45,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _runs_in(path: str) -> list[str]:
-    """The run itself; of another folder those up to two folders below, as in ``results/reference/<gpu>-<date>/``.
-
-    Of ``results/*``, which names such folders too, some hold none.
-    """
+    """The run itself; of another folder those up to two folders below, as in ``results/reference/<gpu>-<date>/``."""
     if may_be_run(path):
         return [path]
     below = [found for depth in ("*", os.path.join("*", "*")) for found in glob(os.path.join(escape(path), depth))]

@@ -1,5 +1,6 @@
 """``python -m bench compare``: is one run, or one scenario, different from another, and by how much?"""
 
+import argparse
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -11,8 +12,6 @@ from bench.verbs.looked_at import latest_or
 from bench.verbs.options import Parser, print_json, scenario_names
 
 if TYPE_CHECKING:
-    import argparse
-
     from bench.analyse.between_runs import Compared
 
 DESCRIPTION = """\
@@ -58,8 +57,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--out", metavar="DIR", help="where --plot writes (default: reports); implies --plot")
     options = parser.parse_args(arguments)
     _check(options)
-    names = scenario_names(options.scenario)
-    compared = _compare(options, names)
+    compared = _compare(options, scenario_names(options.scenario))
     from bench.report import comparison
 
     files = _written(compared, options)
@@ -72,7 +70,7 @@ def main(arguments: list[str]) -> int:
     return OK if compared.comparable else NOT_COMPARABLE
 
 
-def _check(options: "argparse.Namespace") -> None:
+def _check(options: argparse.Namespace) -> None:
     given = len(options.runs)
     if given > 2:
         raise RequestError("RUN", f"{given} runs were given", "give BASE and NEW, or one RUN with --scenario")
@@ -87,7 +85,7 @@ def _check(options: "argparse.Namespace") -> None:
         check_writable("reports" if options.out is None else options.out)
 
 
-def _compare(options: "argparse.Namespace", names: list[str] | None) -> "Compared":
+def _compare(options: argparse.Namespace, names: list[str] | None) -> "Compared":
     from bench.analyse import between_runs
     from bench.analyse.comparable import obstacles
     from bench.analyse.history import nights
@@ -119,7 +117,7 @@ def _compare(options: "argparse.Namespace", names: list[str] | None) -> "Compare
     return between_runs.runs(base, new, names)
 
 
-def _written(compared: "Compared", options: "argparse.Namespace") -> list[str]:
+def _written(compared: "Compared", options: argparse.Namespace) -> list[str]:
     from bench.report import comparison
 
     targets: dict[str, bytes] = {}

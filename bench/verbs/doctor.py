@@ -2,13 +2,10 @@
 
 import argparse
 import sys
-from typing import TYPE_CHECKING
 
 from bench.core.errors import OK, RequestError
+from bench.runs.experiments import BandwidthRecord
 from bench.verbs.options import Parser, check_apex, check_python, print_json
-
-if TYPE_CHECKING:
-    from bench.runs.experiments import BandwidthRecord
 
 DESCRIPTION = """\
 What this machine can measure, and what would spoil it: GPUs, driver, topology, torch, apex module by module, CPU and
@@ -47,11 +44,18 @@ def main(arguments: list[str]) -> int:
 
     tell(page(report), file=sys.stdout)
     if record is not None:
-        tell("", *_page(record), file=sys.stdout)
+        from bench.analyse.all_reduce import samples, sentences
+        from bench.console import columns
+        from bench.report.all_reduce import bandwidth_table
+
+        table = bandwidth_table(samples([record]))
+        shown = [table.as_text(columns(sys.stdout))] if table else []
+        title = f"All-reduces over {record.processes} ranks"
+        tell("", title, "", *shown, "", *sentences([record]), file=sys.stdout)
     return OK
 
 
-def _all_reduces(options: argparse.Namespace) -> "BandwidthRecord":
+def _all_reduces(options: argparse.Namespace) -> BandwidthRecord:
     """A launch over all GPUs, or over two ranks on the CPU. Raises :class:`RequestError` for a single GPU."""
     from bench.console import Console
     from bench.experiments.bandwidth import of_this_machine
@@ -66,13 +70,3 @@ def _all_reduces(options: argparse.Namespace) -> "BandwidthRecord":
     if request.replicas < 2:
         raise RequestError("--bandwidth", "there is one GPU, and nothing to exchange with", "leave it out")
     return of_this_machine(request, found, Console())
-
-
-def _page(record: "BandwidthRecord") -> list[str]:
-    from bench.analyse.all_reduce import samples, sentences
-    from bench.console import columns
-    from bench.report.all_reduce import bandwidth_table
-
-    table = bandwidth_table(samples([record]))
-    shown = [table.as_text(columns(sys.stdout))] if table else []
-    return [f"All-reduces over {record.processes} ranks", "", *shown, "", *sentences([record])]

@@ -1,5 +1,6 @@
 """``python -m bench gate``: may this run pass, given the nights before it?"""
 
+import argparse
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -13,8 +14,6 @@ from bench.verbs import thresholds
 from bench.verbs.options import DEFAULT_OUT, Parser, called, print_json, scenario_names
 
 if TYPE_CHECKING:
-    import argparse
-
     from bench.analyse.history.gate import Base, Outcome, Rule
 
 DESCRIPTION = """\
@@ -94,7 +93,7 @@ def main(arguments: list[str]) -> int:
     return outcome.exit_code
 
 
-def _judged(options: "argparse.Namespace", rule: "Rule") -> "Outcome":
+def _judged(options: argparse.Namespace, rule: "Rule") -> "Outcome":
     only = scenario_names(options.scenario)
     new = nights.read_one(_found(options))
     if options.baseline is not None:
@@ -103,9 +102,8 @@ def _judged(options: "argparse.Namespace", rule: "Rule") -> "Outcome":
     return _against_history(new, nights.read(options.history), options.history, rule, only)
 
 
-def _found(options: "argparse.Namespace") -> str:
-    """The folder of the run: among the results, or else in the history by its id; ``latest`` is the last finished one
-    of the history, unless --results is given."""
+def _found(options: argparse.Namespace) -> str:
+    """The folder of the run: among the results, or in the history, whose last finished one may be ``latest``."""
     if options.run == "latest" and options.history is not None and options.results is None:
         last = last_finished(options.history)
         if last is not None:

@@ -2,7 +2,6 @@
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any
 
 from bench.analyse.history import nights
 from bench.console import columns, count, passing, tell
@@ -10,9 +9,6 @@ from bench.core.errors import OK, RequestError, closest
 from bench.runs.files import check_writable
 from bench.verbs import thresholds
 from bench.verbs.options import Parser, print_json, scenario_names
-
-if TYPE_CHECKING:
-    from bench.analyse.history.nights import Nights
 
 DESCRIPTION = """\
 Every run of a folder in the order of time: what each scenario took, how that changed, and the nights on which it
@@ -76,18 +72,17 @@ def main(arguments: list[str]) -> int:
         files = report.write(tracks, left_out, options.out)
     to = sys.stderr if options.json else sys.stdout
     tell(report.as_text(tracks, columns(to)), "", f"Page: {os.path.relpath(files[0])} (open it in a browser)", file=to)
-    lines = [f"left out: {one.why}" for one in found.left_out[:LISTED]]
+    for one in found.left_out[:LISTED]:
+        tell(plain(f"left out: {one.why}"), file=sys.stderr)
     if len(found.left_out) > LISTED:
-        lines.append(f"left out: {len(found.left_out) - LISTED} more, see the page or --json")
-    for line in lines:
-        tell(plain(line), file=sys.stderr)
+        tell(f"left out: {len(found.left_out) - LISTED} more, see the page or --json", file=sys.stderr)
     if options.json:
-        document: dict[str, Any] = {"page": files[0], "files": files, "folder": found.folder}
-        print_json({**document, **report.for_programs(tracks, left_out)})
+        about = report.for_programs(tracks, left_out)
+        print_json({"page": files[0], "files": files, "folder": found.folder, **about})
     return OK
 
 
-def _found(folder: str, option: str) -> "Nights":
+def _found(folder: str, option: str) -> nights.Nights:
     found = nights.read(folder, option)
     if not found.nights:
         problem = f"there is no finished run in {folder!r}"

@@ -7,6 +7,7 @@ import sys
 from bench.console import tell
 from bench.core.codec import encode
 from bench.core.errors import OK, RequestError
+from bench.experiments import importing
 from bench.machine.redact import without_secrets
 from bench.runs.document import Imported
 from bench.verbs.options import Parser, any_name, device_count, print_json, scenario_name, whole_number
@@ -30,33 +31,26 @@ start with many steps is one launch, whatever their number.
 Exit codes: 0 imported; 2 the request is wrong or the file cannot be understood, and nothing was written.
 """
 
-MAY_BE_KNOWN = ("global_batch", "replicas", "device", "warmup")
-"""Of the workload of an imported run."""
-
 UTC = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
 
 def main(arguments: list[str]) -> int:
     parser = Parser("import", DESCRIPTION, EPILOG)
     parser.add_argument("file", metavar="FILE", help="a CSV of step times")
-    parser.add_argument(
-        "--scenario", type=scenario_name, metavar="NAME", help="what was run, if the file does not say it"
-    )
+    what = "what was run, if the file does not say it"
+    parser.add_argument("--scenario", type=scenario_name, metavar="NAME", help=what)
     parser.add_argument("--model", type=any_name, metavar="NAME", help="what was trained, e.g. resnet101")
     parser.add_argument("--image-size", type=whole_number, metavar="PX", help="edge of the images")
     parser.add_argument("--global-batch", type=whole_number, metavar="N", help="examples per step over all ranks")
     parser.add_argument("--world-size", type=device_count, metavar="N", help="devices that shared the global batch")
     parser.add_argument("--warmup", type=whole_number, metavar="N", help="the first N steps of a launch were warm-up")
     parser.add_argument("--device", choices=("cpu", "cuda"), help="where it was measured")
-    parser.add_argument(
-        "--hardware", type=any_name, metavar="NAME", help="model of the GPU (or CPU), as the driver says"
-    )
+    what = "model of the GPU (or CPU), as the driver says"
+    parser.add_argument("--hardware", type=any_name, metavar="NAME", help=what)
     parser.add_argument("--measured", type=_utc, metavar="UTC", help="when, as 2024-05-01T12:00:00Z (default: now)")
     parser.add_argument("--label", type=without_secrets, metavar="TEXT", help="a few words to find it by")
     parser.add_argument("--out", default="results", metavar="DIR", help="where run folders are (default: results)")
     options = parser.parse_args(arguments)
-    from bench.experiments import importing
-
     about = {name: value for name, value in vars(options).items() if name not in ("file", "out", "json")}
     asked = importing.Options(**about)
     if asked.hardware is not None and asked.device is None:
@@ -69,7 +63,8 @@ def main(arguments: list[str]) -> int:
     from bench.analyse.comparable import WORDS
 
     work = encode(run.document.workload)
-    known = {"model": None, "image_size": None} | work["settings"] | {name: work[name] for name in MAY_BE_KNOWN}
+    known = {"model": None, "image_size": None} | work["settings"]
+    known |= {name: work[name] for name in ("global_batch", "replicas", "device", "warmup")}
     unknown = [WORDS.get(name, name.replace("_", " ")) for name, value in known.items() if value is None]
     lines = [
         f"Imported {launches} launch{'es' if launches > 1 else ''} of {scenarios}, {steps} measured steps: {run.path}",

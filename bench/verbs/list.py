@@ -4,9 +4,9 @@ import sys
 from typing import Any
 
 from bench import machine
+from bench.console import tell
 from bench.core.errors import RequestError
 from bench.core.records import SwitchOn
-from bench.core.text import printable
 from bench.seams import discover, switching
 from bench.seams.obstacle import obstacle
 from bench.verbs.options import Parser, check_apex, print_json
@@ -76,12 +76,7 @@ def main(arguments: list[str]) -> int:
     lines += ["", f"Strategies, which a scenario names: {', '.join(others['strategies'])}"]
     lines += [f"Sites, which --site chooses from: {', '.join(others['sites'])}"]
     lines += ["", "Run one: python -m bench run --scenario ddp_o2", "All of the comparison: python -m bench run"]
-    if sys.stdout.isatty():
-        from bench.console import tell
-
-        tell(*lines, file=sys.stdout)
-    else:
-        print(printable("\n".join(lines)))
+    tell(*lines, file=sys.stdout)
     return 0
 
 

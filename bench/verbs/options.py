@@ -13,14 +13,10 @@ from bench.core.errors import BenchError, RequestError
 
 DEFAULT_OUT = "results"
 """Where runs go, and where a run id is looked for."""
-
 MOST = 10**9
 """Of anything that is counted: more is a slip."""
-
-
 MOST_WORKERS = 1000
 """Of a rank's loader; each is a process."""
-
 MOST_DEVICES = 100_000
 """More than any job has: devices are listed one by one."""
 
@@ -147,37 +143,34 @@ def seed(text: str) -> int:
     return int(text)
 
 
+def _number(text: str) -> float:
+    """0.0 for what is no number, which no option takes."""
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0
+
+
 def seconds(text: str) -> float:
     """A finite number above 0."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0.0 < value < float("inf"):
+    if not 0.0 < _number(text) < float("inf"):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
-    return value
+    return float(text)
 
 
 def percentage(text: str) -> float:
     """A percentage above 0 and below 100, such as ``1%``, as a fraction."""
-    try:
-        value = float(text.removesuffix("%")) / 100 if text.endswith("%") else 0.0
-    except ValueError:
-        value = 0.0
-    if not 0.0 < value < 1.0:
+    value = _number(text.removesuffix("%")) / 100
+    if not text.endswith("%") or not 0.0 < value < 1.0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a percentage between 0% and 100%, such as 1%")
     return value
 
 
 def gibibytes(text: str) -> float:
     """Raises ``argparse.ArgumentTypeError`` for anything but a positive number."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0.0 < value <= MOST:
+    if not 0.0 < _number(text) <= MOST:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of GiB, such as 40")
-    return value
+    return float(text)
 
 
 def span(text: str) -> float:

@@ -7,13 +7,14 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from bench import machine
 from bench.console import Console, align, columns, count, duration, tell
 from bench.core.codec import encode
 from bench.core.errors import FAILED, OK, RequestError
-from bench.experiments import resume
+from bench.experiments import pipeline, resume
+from bench.experiments.batch_search import find_batches
+from bench.experiments.lab import Finished
 from bench.experiments.plan import PROFILES, Request, check_memory
 from bench.experiments.plan.interval_target import FEWEST_LAUNCHES
 from bench.runs.experiments import BatchSearch, IntervalTargetRecord, Scaling
@@ -31,24 +32,10 @@ from bench.verbs.asked import (
     request_of,
     same_work,
 )
-from bench.verbs.options import (
-    DEFAULT_OUT,
-    Parser,
-    called,
-    percentage,
-    place,
-    print_json,
-    seconds,
-    span,
-    whole_number,
-)
+from bench.verbs.options import DEFAULT_OUT, Parser, called, percentage, place, print_json, seconds, span, whole_number
 from bench.verbs.sets import PUBLISHED, scenarios_of, with_untuned
 from bench.verbs.show import answered, for_programs
 from bench.verbs.together import on_all_hosts
-
-if TYPE_CHECKING:
-    from bench.experiments.lab import Finished
-
 
 DESCRIPTION = """\
 Measure the training step of every scenario and write a run folder: every step of every rank, the memory of every
@@ -72,7 +59,6 @@ Exit codes: 0 all launches were done; 1 a launch failed, and the others are in t
 nothing was run; 130 interrupted, and what was done is in the run.
 """
 
-
 EXPERIMENTS = {
     "find_batch": (
         "has short launches of its own, which it decides on",
@@ -85,11 +71,7 @@ EXPERIMENTS = {
 }
 """By option of an experiment what it does in place of what other options ask for, and those options."""
 
-
-ON_ONE_HOST = {
-    "find_batch": "memory differs between hosts",
-    "input_sweep": "cores and disks differ between hosts",
-}
+ON_ONE_HOST = {"find_batch": "memory differs between hosts", "input_sweep": "cores and disks differ between hosts"}
 """By option why it is not for several hosts."""
 
 PRECISION = "the precision is part of a scenario, such as --scenario ddp_o2 (python -m bench list has them)"
@@ -103,9 +85,8 @@ def main(arguments: list[str]) -> int:
 
 def _run(options: argparse.Namespace, parser: Parser, party: Party | None) -> int:
     if options.resume is not None:
-        refuse_other_options(
-            options, parser, ("resume", "trust", "out", "wait", "force", "json", "verbose", "launches")
-        )
+        allowed = ("resume", "trust", "out", "wait", "force", "json", "verbose", "launches")
+        refuse_other_options(options, parser, allowed)
         return _resume(options, party)
     if options.trust:
         raise RequestError("--trust", "it has no effect without --resume", "leave it out")
@@ -122,8 +103,6 @@ def _run(options: argparse.Namespace, parser: Parser, party: Party | None) -> in
     check_memory(request, scenarios, machine.available_memory_bytes())
     if options.find_batch:
         return _find_batch(request, scenarios, options)
-    from bench.experiments import pipeline
-
     finished = pipeline.run(request, scenarios, out=options.out, console=Console(), wait=options.wait, party=party)
     if request.input_sweep:
         request = resume.request_of(finished.document)  # which has the workers that were chosen
@@ -131,8 +110,6 @@ def _run(options: argparse.Namespace, parser: Parser, party: Party | None) -> in
 
 
 def _find_batch(request: Request, scenarios: tuple[Found, ...], options: argparse.Namespace) -> int:
-    from bench.experiments.batch_search import find_batches
-
     finished = find_batches(request, scenarios, out=options.out, console=Console(), wait=options.wait)
     search = finished.document.of(BatchSearch)
     assert search is not None
@@ -167,10 +144,8 @@ def _resume(options: argparse.Namespace, party: Party | None) -> int:
         raise RequestError("--launches", planned, "name how many of each scenario there shall be in all")
     request = replace(request, force=request.force or options.force, launches=options.launches or request.launches)
     request = replace(request, task=resume.as_it_is_now(request.task))
-    from bench.experiments import lab, pipeline
-
     if not resume.anything_missing(document, request):
-        return _show(lab.Finished(path=path, document=document), request, None, options)
+        return _show(Finished(path=path, document=document), request, None, options)
     resume.check_site(document, request.site)
     scenarios = resume.scenarios_of(document)
     how = {"out": options.out, "console": Console(), "wait": options.wait, "resumed": path, "party": party}
@@ -179,31 +154,23 @@ def _resume(options: argparse.Namespace, party: Party | None) -> int:
 
 
 def _show(
-    finished: "Finished", request: Request, scenarios: tuple[Found, ...] | None, options: argparse.Namespace
+    finished: Finished, request: Request, scenarios: tuple[Found, ...] | None, options: argparse.Namespace
 ) -> int:
-    """Print the answer of a run that is on disk, its table, and what to do next. ``scenarios``: None where nothing was
-    left to do.
-    """
+    """Print the answer, the table and what to do next. ``scenarios``: None where nothing was left to do."""
     from bench.analyse.analysed import Analysed
     from bench.words.advice import more_wanted
 
     done = Analysed.of(read(finished.path))
     table = done.overview
     people = sys.stderr if options.json else sys.stdout
+    more, measured = more_wanted(done.document, table), bool(done.document.good)
     shown = (
         "",
         *answered(done, table, width=columns(people), verbose=options.verbose),
         *_how_precise(done.document.of(IntervalTargetRecord)),
         *(_where_time_went(finished) if options.verbose and finished.spent else ()),
         "",
-        _next_steps(
-            request,
-            scenarios,
-            finished.path,
-            finished.failed,
-            more_wanted(done.document, table),
-            bool(done.document.good),
-        ),
+        _next_steps(request, scenarios, finished.path, finished.failed, more, measured),
     )
     if scenarios is None:
         name = os.path.basename(finished.path)
@@ -214,7 +181,7 @@ def _show(
     return FAILED if finished.failed else OK
 
 
-def _where_time_went(finished: "Finished") -> Iterator[str]:
+def _where_time_went(finished: Finished) -> Iterator[str]:
     """A table of the time of this command, from its start until now."""
     after_s, whole_s = time.monotonic() - finished.ended_s, machine.age_s()
     before_s = whole_s - after_s - sum(finished.spent.values())
@@ -228,9 +195,8 @@ def run_parser() -> Parser:
     parser = Parser("run", DESCRIPTION, EPILOG.format(profiles=_profiles()), ELSEWHERE)
     add_work(parser, usual_set=PUBLISHED)
     much = add_steps(parser, "how much", "launches, warm-up and steps, see below (default: quick)")
-    much.add_argument(
-        "--launches", type=whole_number, metavar="R", help="launches of each scenario, with --resume in all"
-    )
+    many = "launches of each scenario, with --resume in all"
+    much.add_argument("--launches", type=whole_number, metavar="R", help=many)
     search = "instead: the largest global batch of each scenario that trains and leaves 5%% of the memory free; "
     begin = "on GPUs the search begins at --global-batch"
     much.add_argument("--find-batch", action="store_true", help=search + begin)

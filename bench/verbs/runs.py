@@ -8,6 +8,7 @@ from bench.core.errors import OK, RequestError
 from bench.runs.document import RunDocument
 from bench.runs.experiments import Scaling
 from bench.runs.names import run_ids
+from bench.runs.reader import verified
 from bench.verbs.options import Parser, print_json
 
 DESCRIPTION = """\
@@ -47,8 +48,6 @@ def main(arguments: list[str]) -> int:
 
 def _about(path: str) -> dict[str, object]:
     """A row; of a run that cannot be read the reason stands in the place of its answer."""
-    from bench.runs.reader import verified
-
     name = os.path.basename(path)
     try:
         document = verified(path, allow_incomplete=True)

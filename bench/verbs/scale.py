@@ -15,6 +15,7 @@ from bench.experiments import resume
 from bench.experiments.plan import PROFILES, RANKS, Request, check_memory
 from bench.experiments.plan.interval_target import FEWEST_LAUNCHES
 from bench.experiments.plan.scaling import EACH, MODES, default_counts, points
+from bench.experiments.scaling import Asked, scale
 from bench.runs.experiments import Scaling
 from bench.runs.names import find
 from bench.runs.reader import read, verified
@@ -28,8 +29,6 @@ from bench.verbs.together import on_all_hosts
 
 if TYPE_CHECKING:
     from bench.analyse.analysed import Analysed
-    from bench.experiments.scaling import Asked
-
 USUAL = "ddp"
 
 DESCRIPTION = """\
@@ -73,8 +72,6 @@ def _asked(options: argparse.Namespace, parser: Parser, party: Party | None) -> 
     usual = run_parser().parse_args([], options)  # what only `bench run` has, at its defaults
     request = _request(request_of(usual, chosen, party), counts, modes, options)
     check_memory(request, chosen, machine.available_memory_bytes())
-    from bench.experiments.scaling import Asked
-
     asked = Asked(counts=counts, modes=modes, predict=options.predict or (), what_if_mbit=options.what_if)
     return _scale(request, found, asked, options, party)
 
@@ -103,15 +100,12 @@ def _each(found: Found, options: argparse.Namespace, party: Party | None) -> int
     launches = options.launches or max(PROFILES[options.profile, request.device].launches, FEWEST_LAUNCHES)
     request = replace(request, launches=launches, parity=False, diagnose=False)
     check_memory(request, (found,), machine.available_memory_bytes())
-    from bench.experiments.scaling import Asked
-
     asked = Asked(counts=(request.replicas,), modes=(EACH,), predict=(), what_if_mbit=None)
     return _scale(request, found, asked, options, party)
 
 
 def _counts(options: argparse.Namespace, party: Party | None) -> tuple[int, ...]:
-    """The numbers of devices; the largest becomes that of the request. Raises :class:`RequestError` for one that is
-    larger than what was chosen."""
+    """The numbers of devices, of which the largest becomes that of the request."""
     _, gpus, _ = machine.choose_device(options.device)
     hosts = machine.here(machine.choose_gpus(options.gpus, gpus)) if party is None else party.hosts
     chosen = [uuid for host in hosts for uuid in host.devices]
@@ -155,13 +149,11 @@ def _request(request: Request, counts: tuple[int, ...], modes: tuple[str, ...], 
 def _scale(
     request: Request,
     found: Found,
-    asked: "Asked",
+    asked: Asked,
     options: argparse.Namespace,
     party: Party | None,
     path: str | None = None,
 ) -> int:
-    from bench.experiments.scaling import scale
-
     how: dict[str, Any] = {"out": options.out, "console": Console(), "wait": options.wait, "party": party}
     finished = scale(request, found, asked, resumed=path, **how)
     return _show(finished.path, options, failed=finished.failed)
@@ -185,8 +177,6 @@ def _resume(options: argparse.Namespace, parser: Parser, party: Party | None) ->
     resume.check_hosts(document, party)
     request = replace(request, force=request.force or options.force, task=resume.as_it_is_now(request.task))
     resume.check_site(document, request.site)
-    from bench.experiments.scaling import Asked
-
     predict, mbit = options.predict or known.predict, options.what_if or known.what_if_mbit
     asked = Asked(counts=known.counts, modes=known.modes, predict=predict, what_if_mbit=mbit)
     (found,) = resume.scenarios_of(document)

@@ -93,13 +93,10 @@ def _own() -> dict[str, tuple[str, ...]]:
     try:
         with open_regular("pyproject.toml", limit=JSON_BYTES) as file:
             sets = tomllib.load(file).get("tool", {}).get("bench", {}).get("sets", {})
-        return {name: tuple(_names_of(name, names)) for name, names in sets.items()}
+        for name, names in sets.items():
+            if not isinstance(names, list) or not names or not all(isinstance(one, str) for one in names):
+                what = f"pyproject.toml: tool.bench.sets.{name} is not a list of scenarios"
+                raise RequestError("--set", what, 'write it like ["ddp", "./mine.py"]')
+        return {name: tuple(names) for name, names in sets.items()}
     except (OSError, ValueError, RecursionError, AttributeError) as error:
         raise RequestError("--set", f"pyproject.toml cannot be read: {error}", "fix the file") from error
-
-
-def _names_of(name: str, names: object) -> list[str]:
-    if not isinstance(names, list) or not names or not all(isinstance(one, str) for one in names):
-        what = f"pyproject.toml: tool.bench.sets.{name} is not a list of scenarios"
-        raise RequestError("--set", what, 'write it like ["ddp", "./mine.py"]')
-    return names

@@ -16,9 +16,7 @@ if TYPE_CHECKING:
 
     from bench.analyse.analysed import Analysed
 
-DESCRIPTION = """\
-Print the answer, the table and the warnings of a run.
-"""
+DESCRIPTION = "Print the answer, the table and the warnings of a run.\n"
 EPILOG = """\
 examples:
   python -m bench show                     the latest run
@@ -50,8 +48,7 @@ def main(arguments: list[str]) -> int:
 
 
 def for_programs(run: "Analysed", table: "pd.DataFrame") -> dict[str, object]:
-    """A run as one JSON document: run.json, the summary, what memory holds, what checkpoints and the loss of a rank
-    cost, and what a sweep of its input found, if there was one."""
+    """A run as one JSON document: run.json, the summary, and the tables of what else was measured."""
     from bench.analyse.ladder import ladder
     from bench.analyse.loader import found_by, rates, sentence, together
     from bench.analyse.memory_parts import parts

@@ -58,8 +58,9 @@ def main(arguments: list[str]) -> int:
     asked = _asked(options, engine.ENGINE, arguments[len(own) + 1 :])
     text = engine.specification(asked)
     refuse_existing(options.out)
-    if not options.dry_run:
-        _check_client(engine.ENGINE.client)
+    client = engine.ENGINE.client
+    if not options.dry_run and shutil.which(client) is None:
+        raise RequestError("--engine", f"{client} is not installed here", "add --dry-run, and submit it where it is")
     if options.out is not None:
         write_new(options.out, text)
     if not options.json and options.out is None:
@@ -76,10 +77,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _submit(engine: ModuleType, asked: Asked, text: str) -> None:
-    """Give the specification to the engine's client. What the client prints goes to standard error.
-
-    Raises :class:`BenchError` if the client fails.
-    """
+    """Give the specification to the engine's client. Raises :class:`BenchError` if the client fails."""
     call = engine.call(asked)
     with NamedTemporaryFile("w", suffix=".yaml", prefix="bench-", encoding="utf-8") as file:
         file.write(text)
@@ -163,11 +161,6 @@ def _check_names(asked: argparse.Namespace, *, in_image: bool) -> None:
     discover.load_workload(*discover.resolve(asked.workload, WORKLOAD))
 
 
-def _check_client(client: str) -> None:
-    if shutil.which(client) is None:
-        raise RequestError("--engine", f"{client} is not installed here", "add --dry-run, and submit it where it is")
-
-
 def gpus_per_node(text: str) -> tuple[str | None, int]:
     """``8`` or ``H100:8``."""
     kind, colon, count = text.rpartition(":")
@@ -198,10 +191,8 @@ def job_name(text: str) -> str:
 
 
 def _parser() -> Parser:
-    known = {
-        name: execute.load_file(name, file, ENGINE).ENGINE.summary for name, file in discover.names(ENGINE).items()
-    }
-    engines = "\n".join(f"  {name:<11} {summary}" for name, summary in known.items())
+    known = {name: execute.load_file(name, file, ENGINE).ENGINE for name, file in discover.names(ENGINE).items()}
+    engines = "\n".join(f"  {name:<11} {engine.summary}" for name, engine in known.items())
     parser = Parser("submit", DESCRIPTION, EPILOG.format(engines=engines))
     parser.usage = "%(prog)s --engine NAME --nodes N [OPTIONS] -- [RUN OPTIONS]"
     parser.add_argument("--engine", required=True, metavar="NAME|FILE", help="which starts the processes, see below")

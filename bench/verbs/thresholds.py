@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 DEFAULT_FILE = "pyproject.toml"
 TABLE = "[tool.bench.gate]"
-
 FEWEST_NIGHTS = 3
 
 
@@ -53,11 +52,8 @@ def rule_from(options: argparse.Namespace) -> "Rule":
     """The rule that is asked for. Raises :class:`RequestError` that names the key and the file."""
     from bench.analyse.history.gate import MEMORY, STEP_TIME, Rule
 
-    given = _from_file(options.config)
-    for name in KINDS:
-        value = getattr(options, name.replace("-", "_"))
-        if value is not None:
-            given[name] = value
+    asked = {name: getattr(options, name.replace("-", "_")) for name in KINDS}
+    given = _from_file(options.config) | {name: value for name, value in asked.items() if value is not None}
     usual = Rule()
     return Rule(
         nights=int(given.get("nights", usual.nights)),

@@ -3,7 +3,7 @@
 import argparse
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import bench
@@ -25,23 +25,20 @@ OF_A_HOST = ("out", "json", "verbose", "wait", "force", "trust", "gpus", "python
 
 
 def on_all_hosts(
-    arguments: list[str],
-    parser: Parser,
-    perform: Callable[[argparse.Namespace, Party | None], int],
-    environment: Mapping[str, str] = os.environ,
+    arguments: list[str], parser: Parser, perform: Callable[[argparse.Namespace, Party | None], int]
 ) -> int:
     """``perform(options, party)`` on this host, or on the first of several, where ``party`` is all of them; the others
     take its launches. Returns the exit code, the same on all hosts.
     """
-    engine = engine_of(environment)
+    engine = engine_of(os.environ)
     if engine is None or engine.count == 1:
         return perform(parser.parse_args(arguments), None)
     if engine.index == 0:
-        with leading(engine, environment) as party:
+        with leading(engine, os.environ) as party:
             options = parser.parse_args(arguments)
             party.gather(_hello(options), Console().line)
             return party.end(perform(_continued(options, parser, party), party))
-    return _follow(arguments, parser, engine, environment)
+    return _follow(arguments, parser, engine)
 
 
 def _continued(options: argparse.Namespace, parser: Parser, party: Party) -> argparse.Namespace:
@@ -54,8 +51,8 @@ def _continued(options: argparse.Namespace, parser: Parser, party: Party) -> arg
     return argparse.Namespace(**{**vars(parser.parse_args([])), **kept, "resume": begun})
 
 
-def _follow(arguments: list[str], parser: Parser, engine: Started, environment: Mapping[str, str]) -> int:
-    with following(engine, environment) as line:
+def _follow(arguments: list[str], parser: Parser, engine: Started) -> int:
+    with following(engine, os.environ) as line:
         options = parser.parse_args(arguments)
         hello = _hello(options)
         mine = Options(

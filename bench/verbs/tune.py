@@ -3,15 +3,17 @@
 import argparse
 import sys
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from bench import machine
 from bench.console import Console, columns, tell
 from bench.core.codec import encode
 from bench.core.errors import FAILED, OK, RequestError
 from bench.experiments import resume
+from bench.experiments.batch_tuning import tune_batches
 from bench.experiments.plan import Request, check_memory
 from bench.experiments.plan.tuning import FINAL_LAUNCHES
+from bench.experiments.tuning import Searched, tune
 from bench.runs.experiments import Search, Tuning
 from bench.runs.names import find
 from bench.runs.reader import read, verified
@@ -19,14 +21,13 @@ from bench.seams import discover, switching
 from bench.seams.discover import SWITCH, Found
 from bench.seams.strategy import LEVELS
 from bench.sites.hosts.party import Party
-from bench.verbs.asked import add_result, add_steps, add_work, refuse_other_options, request_of
+from bench.verbs.asked import DEFAULT_BUDGET_S, add_result, add_steps, add_work, refuse_other_options, request_of
 from bench.verbs.options import Parser, called, gibibytes, place, print_json, span
 from bench.verbs.run import run_parser
 from bench.verbs.sets import scenarios_of
 from bench.verbs.show import answered
 from bench.verbs.together import on_all_hosts
 
-DEFAULT_BUDGET_S = 1200.0
 BASELINE = "ddp"
 USUAL_SET = "scenarios"
 
@@ -60,10 +61,11 @@ def _asked(options: argparse.Namespace, parser: Parser, party: Party | None) -> 
     if options.tune_batch and party is not None:
         what = "each batch is a separate run, and several hosts are for one"
         raise RequestError("--tune-batch", what, "leave it out, or start bench on one host for it")
-    asked = scenarios_of(
-        options.scenario, options.set or (None if options.scenario else USUAL_SET), options.switches, options.device
-    )
-    candidates = _with_baseline(asked)
+    set_ = options.set or (None if options.scenario else USUAL_SET)
+    asked = scenarios_of(options.scenario, set_, options.switches, options.device)
+    known = {found.name: found for found in asked}
+    baseline = known.pop(BASELINE, None) or switching.scenario(BASELINE)
+    candidates = (baseline, *known.values())  # a budget that is too short is known after one launch of the baseline
     usual = run_parser().parse_args([], options)  # what only `bench run` has, at its defaults
     request = replace(request_of(usual, candidates, party), launches=FINAL_LAUNCHES)
     if not options.scenario:  # whose order stands
@@ -88,9 +90,6 @@ def _search(
     party: Party | None,
     path: str | None = None,
 ) -> int:
-    from bench.experiments.batch_tuning import tune_batches
-    from bench.experiments.tuning import Searched, tune
-
     how = {"out": options.out, "console": Console(), "wait": options.wait, "resumed": path, "party": party}
     if not options.tune_batch:
         finished = tune(request, candidates, search, **how)
@@ -120,13 +119,7 @@ def _resume(options: argparse.Namespace, parser: Parser, party: Party | None) ->
     request = replace(request, force=request.force or options.force, task=resume.as_it_is_now(request.task))
     request = replace(request, scenarios=known.asked, launches=FINAL_LAUNCHES)
     resume.check_site(document, request.site)
-    search = Search(
-        budget_s=known.budget_s,
-        memory_limit_mib=known.memory_limit_mib,
-        floor=known.floor,
-        allow=known.allow,
-        baseline=known.baseline,
-    )
+    search = Search(**{field.name: getattr(known, field.name) for field in fields(Search)})
     return _search(request, resume.scenarios_of(document), search, options, party, path)
 
 
@@ -140,13 +133,6 @@ def _allowed(asked: str | None, device: str, floor: str) -> tuple[str, ...]:
     for name in (name for name in names if name not in LEVELS):
         switching.switch_on(name, "--allow")
     return tuple(names)
-
-
-def _with_baseline(asked: tuple[Found, ...]) -> tuple[Found, ...]:
-    """The baseline first: a budget that is too short is known after one launch of it."""
-    known = {found.name: found for found in asked}
-    baseline = known.pop(BASELINE, None) or switching.scenario(BASELINE)
-    return (baseline, *known.values())
 
 
 def _promise(found: Found, device: str) -> tuple[bool, ...]:

@@ -31,7 +31,6 @@ def answer(document: RunDocument, table: pd.DataFrame) -> str:
 
 
 def _of_attached(document: RunDocument, table: pd.DataFrame) -> str:
-    """How long a step is, and what it needs."""
     (row,) = table.to_dict("records")
     what = what_is_trained(document.workload.title, document.workload.global_batch)
     if _unknown(row["step_median_ms"]):
@@ -44,7 +43,7 @@ def _of_attached(document: RunDocument, table: pd.DataFrame) -> str:
 
 def is_clear(document: RunDocument, table: pd.DataFrame) -> bool:
     """True if the fastest scenario is significantly faster."""
-    return any(one.clear for one in _standings(document, table)[:1])
+    return any(one.tested and one.slower and not one.tied for one in _standings(document, table)[:1])
 
 
 def more_wanted(document: RunDocument, table: pd.DataFrame) -> int | None:
@@ -81,14 +80,6 @@ class Standing:
     def tested(self) -> bool:
         return bool(self.best["launches_ok"] >= LAUNCHES_WANTED)
 
-    @property
-    def alone(self) -> bool:
-        return not (self.tied or self.untested or self.slower)
-
-    @property
-    def clear(self) -> bool:
-        return self.tested and self.slower > 0 and not self.tied
-
 
 def _standings(document: RunDocument, table: pd.DataFrame) -> list[Standing]:
     """Of all scenarios, and of those on several replicas where that says something new; none without a valid one."""
@@ -117,24 +108,18 @@ def _standing(found: Recommendation, table: pd.DataFrame, where: str, verdicts: 
 
 def _headline(one: Standing) -> str:
     speed = f"{_speed(one.best)}{_against_base(one.best)}"
-    if one.alone:
+    if not (one.tied or one.untested or one.slower):
         return f"Only valid result{one.where}: {speed}.{_reserve(one.best)}"
     if not one.tested:
-        return f"Fastest{one.where} but untested, with {_launches(one.best)}: {speed}.{_reserve(one.best)}"
+        launches = "one launch" if one.best["launches_ok"] == 1 else f"{one.best['launches_ok']} launches"
+        return f"Fastest{one.where} but untested, with {launches}: {speed}.{_reserve(one.best)}"
     if one.tied:
         names = [one.best["scenario"], *(row["scenario"] for row in one.tied)]
         said = listed(names if len(names) < 4 else [*names[:2], f"{len(names) - 2} more"])
-        apart = f"{said} are not told apart by these launches{_would_tell(one)}"
+        wanted = still_wanted(one.more)
+        apart = f"{said} are not told apart by these launches{f'; {wanted}' if wanted else ''}"
         return f"No clear winner{one.where}: {apart}.{_reserve(one.best, *one.tied)}"
     return f"Fastest{one.where}: {speed}.{_reserve(one.best)}"
-
-
-def _would_tell(one: Standing) -> str:
-    return f"; {wanted}" if (wanted := still_wanted(one.more)) else ""
-
-
-def _launches(row: TableRow) -> str:
-    return "one launch" if row["launches_ok"] == 1 else f"{row['launches_ok']} launches"
 
 
 def _speed(row: TableRow) -> str:
@@ -151,7 +136,7 @@ def _against_base(row: TableRow) -> str:
 
 
 def in_lines(run: Run, table: pd.DataFrame) -> list[str]:
-    """The advice, and what was found about the figures with what to do, for a terminal."""
+    """The advice and the findings, for a terminal."""
     return [*(f"{about}: {text}" for about, text in advice(run.document, table)), *findings(run)]
 
 

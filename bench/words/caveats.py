@@ -89,10 +89,7 @@ def _about_checks(document: RunDocument) -> list[str]:
             lambda checks: checks.conservation_ok is False,
             "The steps of {} do not add up to the wall time of their window: do not trust them.",
         ),
-        (
-            lambda checks: bool(checks.ranks_differ),
-            "What ran was not the same on all ranks of {}: see the launches.",
-        ),
+        (lambda checks: bool(checks.ranks_differ), "What ran was not the same on all ranks of {}: see the launches."),
     )
     again = [launch.reason for launch in document.superseded if launch.status == "ok" and launch.reason]
     return [f"Not counted: {reason}." for reason in again] + [
@@ -113,8 +110,7 @@ def _about_chance(document: RunDocument, summary: pd.DataFrame) -> list[str]:
 
 
 def _about_device(document: RunDocument) -> list[str]:
-    found = []
-    workload = document.workload
+    found, workload = [], document.workload
     if document.of(Attached):
         return []
     if workload.device == "cpu":

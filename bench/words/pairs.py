@@ -19,14 +19,13 @@ def times(row: TableRow) -> str:
 
 def chance(row: TableRow) -> str:
     wanted = still_wanted(row["more"])
+    end = f" ({wanted})." if wanted else "."
     if row["verdict"] == TOO_FEW:
         few = min(row["n_base"], row["n_new"])
-        text = f"With {few} launch{'es' if few > 1 else ''} of each this run cannot tell whether that is chance"
-        return f"{text} ({wanted})." if wanted else f"{text}."
+        return f"With {few} launch{'es' if few > 1 else ''} of each this run cannot tell whether that is chance{end}"
     adjusted = f"p = {row['p_adjusted']:.2g} adjusted for all pairs"
     if row["verdict"] == ALIKE:
-        text = f"This could well be noise ({adjusted}): this run cannot tell which is faster"
-        return f"{text} ({wanted})." if wanted else f"{text}."
+        return f"This could well be noise ({adjusted}): this run cannot tell which is faster{end}"
     return f"Unlikely to be noise ({adjusted})."
 
 

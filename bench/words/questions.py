@@ -7,11 +7,7 @@ import pandas as pd
 
 from bench.analyse.analysed import Analysed
 from bench.analyse.communication import data_parallel, spent
-from bench.analyse.comparison import (
-    ALIKE,
-    TOO_FEW,
-    against_fastest,
-)
+from bench.analyse.comparison import ALIKE, TOO_FEW, against_fastest
 from bench.analyse.launches import looked_at, ok_rows
 from bench.analyse.loader import INPUT_BOUND, found_by, remarks, sentence, together
 from bench.analyse.memory import peak_by_process
@@ -98,8 +94,8 @@ def python(run: Analysed, table: pd.DataFrame) -> Answer | None:
     else:
         text = (
             f"In {listed(waits)}: the host is less than {100 * HOST_BOUND:.0f} % of a step ahead, so these tie on the "
+            "speed of Python. --batch-per-rank 64, +compile or +compile+cuda_graphs give the GPU more to do."
         )
-        text += "speed of Python. --batch-per-rank 64, +compile or +compile+cuda_graphs give the GPU more to do."
     return "Is the GPU waiting for Python?", text
 
 
@@ -322,8 +318,7 @@ def memory(run: Analysed, table: pd.DataFrame) -> Answer | None:
         parts = [f"{one} is the only scenario with a known peak of all processes together {mib[one]}." for one in mib]
     else:
         least, *_, most = mib
-        text = f"{most} has the highest peak of all processes together {mib[most]}, {least} the lowest {mib[least]}."
-        parts = [text]
+        parts = [f"{most} has the highest peak of all processes together {mib[most]}, {least} the lowest {mib[least]}."]
     indices = {gpu.uuid: gpu.index for gpu in run.document.machine.gpus}
     for scenario in [name for name in ("dp", "ddp") if name in set(peaks["scenario"])]:
         own = peaks[peaks["scenario"] == scenario]

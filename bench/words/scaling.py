@@ -56,11 +56,9 @@ def slow_devices(run: Analysed) -> str:
 
 def _share(ratio: Ratio) -> str:
     value = f"{100 * (ratio.value or 0.0):.0f} %"
-    return (
-        value
-        if ratio.low is None or ratio.high is None
-        else f"{value} ({100 * ratio.low:.0f} to {100 * ratio.high:.0f} %)"
-    )
+    if ratio.low is None or ratio.high is None:
+        return value
+    return f"{value} ({100 * ratio.low:.0f} to {100 * ratio.high:.0f} %)"
 
 
 def sentences(run: Analysed) -> list[str]:
@@ -85,9 +83,8 @@ def sentences(run: Analysed) -> list[str]:
             said.append(f"{mode.title()}: {lost}: {', '.join(named)}.{_doubt(last)}")
     cores, on_host = run.document.machine.cores_usable, max(scaling.counts) // max(1, len(run.document.hosts))
     if run.document.workload.device == "cpu" and on_host > 1:
-        share = (
-            f"{on_host} ranks share {cores} cores" if cores and on_host > cores else "The ranks share caches and memory"
-        )
+        crowded = cores and on_host > cores
+        share = f"{on_host} ranks share {cores} cores" if crowded else "The ranks share caches and memory"
         where = " of a host" if len(run.document.hosts) > 1 else ""
         said.append(f"{share}{where}, so computation slows down too, as it would not on devices of their own.")
     return said

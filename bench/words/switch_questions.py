@@ -7,9 +7,6 @@ from bench.analyse.ladder import turned_on
 from bench.core.text import listed
 from bench.words.pairs import Answer, chance, pair_of, times
 
-NEVER_REDUCED = "Expected to have finished reduction"
-"""What DDP says of parameters that got no gradient."""
-
 
 def partners(run: Analysed, switch: str) -> list[tuple[str, str]]:
     """The scenarios with this switch, each beside the same without it, as far as both were asked for."""
@@ -52,7 +49,7 @@ def unused_parameters(run: Analysed, table: pd.DataFrame) -> Answer | None:
         said += _against(run, switch)
         for name, without in partners(run, switch):
             failed = [one for one in run.document.launches if one.scenario == without and one.status == "error"]
-            if any(NEVER_REDUCED in (one.reason or "") for one in failed):
+            if any("Expected to have finished reduction" in (one.reason or "") for one in failed):  # DDP's words
                 trains = name in set(run.good_figures.frame["scenario"])
                 text = f"{without} fails: DDP waits for the gradients of parameters that take no part in the loss."
                 said.append(f"{text} {name} {'trains' if trains else 'does not train either'}.")
@@ -61,9 +58,7 @@ def unused_parameters(run: Analysed, table: pd.DataFrame) -> Answer | None:
 
 def sync_bn(run: Analysed, table: pd.DataFrame) -> Answer | None:
     said = _against(run, "sync_bn") + _idle(run, "sync_bn")
-    if not said:
-        return None
-    return "What does SyncBatchNorm cost?", " ".join(said)
+    return ("What does SyncBatchNorm cost?", " ".join(said)) if said else None
 
 
 def channels_last(run: Analysed, table: pd.DataFrame) -> Answer | None:

@@ -22,8 +22,7 @@ DOUBTFUL = ": check that it trains as well before you use it"
 
 
 def answer(run: Analysed, table: pd.DataFrame) -> list[str]:
-    """The answer of any run, a line or three; ``table``: its overview. A winner was chosen by the race, and its values
-    are of fresh launches."""
+    """The answer of any run, a line or three; ``table``: its overview. Values are of fresh launches, not the race."""
     tuning = run.document.of(Tuning)
     if run.document.of(Scaling) is not None:
         return scaling_words.answer(run)
