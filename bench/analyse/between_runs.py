@@ -66,19 +66,9 @@ THROUGHPUT = Metric(
     low_is_good=False,
 )
 MEMORY = Metric(
-    name="peak_memory",
-    title="peak memory",
-    unit="MiB",
-    figures=("peak_total_mib", "peak_pid_mib"),
-    words=(LESS, MORE),
+    name="peak_memory", title="peak memory", unit="MiB", figures=("peak_total_mib", "peak_pid_mib"), words=(LESS, MORE)
 )
-ENERGY = Metric(
-    name="energy",
-    title="energy",
-    unit="J per 1,000",
-    figures=("energy_per_1000_j",),
-    words=(LESS, MORE),
-)
+ENERGY = Metric(name="energy", title="energy", unit="J per 1,000", figures=("energy_per_1000_j",), words=(LESS, MORE))
 METRICS = (STEP_TIME, THROUGHPUT, MEMORY, ENERGY)
 PARITY = Metric(name="loss_parity", title="numerics", unit="", figures=(), words=(BETTER, WORSE))
 
@@ -281,12 +271,7 @@ def _bare(pair: _Pair, metric: str, reason: str | None) -> Row:
 
 
 def _row(
-    pair: _Pair,
-    metric: Metric,
-    base: dict[str, Any],
-    new: dict[str, Any],
-    runs: tuple[Digest, Digest],
-    tests: int,
+    pair: _Pair, metric: Metric, base: dict[str, Any], new: dict[str, Any], runs: tuple[Digest, Digest], tests: int
 ) -> Tested:
     figure, ours, theirs = _figures(metric, base, new)
     lacking = [side for side, known in zip(pair.sides, (ours, theirs), strict=True) if not known]

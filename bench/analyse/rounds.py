@@ -177,11 +177,7 @@ class Rounds:
     """One figure of all launches of a run, to set its scenarios against each other or against those of another run."""
 
     def __init__(
-        self,
-        scenarios: Sequence[str],
-        repeats: Sequence[int],
-        launches: Sequence[int],
-        values: Iterable[float | None],
+        self, scenarios: Sequence[str], repeats: Sequence[int], launches: Sequence[int], values: Iterable[float | None]
     ) -> None:
         """Of each launch its scenario, its round, its number and its figure; unknown figures are left out."""
         given = np.array([math.nan if value is None else value for value in values], dtype="float64")

@@ -176,11 +176,7 @@ def describe(gpus: list[Gpu], left_out: str | None = None) -> dict[str, Any]:
 
 def state() -> dict[str, Any]:
     """What changes while a run lasts; taken at its start and at its end."""
-    return {
-        "utc": utc_now(),
-        "load_1min": load(),
-        "memory_available_gib": round(available_memory_bytes() / 2**30, 2),
-    }
+    return {"utc": utc_now(), "load_1min": load(), "memory_available_gib": round(available_memory_bytes() / 2**30, 2)}
 
 
 def load() -> float:

@@ -243,10 +243,7 @@ def _figure(scenario: dict[str, Any], key: str) -> Figure | None:
 
 
 def replay(
-    nights: Iterable[tuple[str, Digest]],
-    rule: Rule,
-    accepted: Iterable[str] = (),
-    only: Sequence[str] | None = None,
+    nights: Iterable[tuple[str, Digest]], rule: Rule, accepted: Iterable[str] = (), only: Sequence[str] | None = None
 ) -> Base:
     """The base that these named nights of one series leave behind, in the order of time.
 
