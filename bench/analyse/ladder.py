@@ -87,8 +87,7 @@ def ladder(run: Analysed) -> pd.DataFrame:
     """One row a step: ``rung, change, step_ms``; ``gain``: how many times as fast as the rung before, with ``low`` and
     ``high`` (95 %, null with fewer than two launches) and ``verdict`` (adjusted over the rungs); ``numerics``;
     ``on_top`` and ``alone``: the gain over the last rung without it, and on the first rung, each with its interval;
-    ``interacts``: whether these two intervals part, null if unknown.
-    """
+    ``interacts``: whether these two intervals part, null if unknown."""
     rounds = Rounds.of(run.good_figures)
     parities = by_scenario(run.parity).set_index("scenario")["verdict"].to_dict()
     medians = run.good_figures.frame.groupby("scenario")["median_ms"].median().to_dict()

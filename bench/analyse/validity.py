@@ -247,8 +247,7 @@ def _checks(launch: LaunchRecord, ran: Effective, document: RunDocument) -> Iter
 
 def _cores(launch: LaunchRecord, ran: Effective) -> set[tuple[str, int]]:
     """The hosts of a launch, each with the cores that its ranks there could use. None if a
-    switch bound its ranks to some of the cores.
-    """
+    switch bound its ranks to some of the cores."""
     if ran.bound_cores is not None:
         return set()
     of_ranks = {(rank.host or "", rank.cores) for rank in launch.ranks if rank.cores is not None}

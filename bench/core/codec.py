@@ -237,8 +237,7 @@ def _plain(kind: Any) -> type:
 
 def _closest(kinds: tuple[Any, ...], value: Any) -> Any:
     """The kind that ``value`` is of, of several classes the one that has the fewest fields too many or too few; else
-    the first.
-    """
+    the first."""
     alike = [kind for kind in kinds if _plain(kind) is type(value)] or [k for k in kinds if k is not type(None)]
     if len(alike) > 1 and isinstance(value, dict):
         return min(alike, key=lambda kind: len(set(value) ^ set(hints(kind))) if _is_class(kind) else math.inf)

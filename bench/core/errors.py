@@ -58,8 +58,7 @@ class BenchError(Exception):
 
 class RequestError(BenchError):
     """The request is wrong. The parts are joined into one line: ``option: problem; remedy``. Another remedy takes the
-    place of ``remedy`` where the problem is that the system has no more of something.
-    """
+    place of ``remedy`` where the problem is that the system has no more of something."""
 
     exit_code = USAGE
 

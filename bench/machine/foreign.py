@@ -55,8 +55,7 @@ def occupant(nvml: Nvml, gpu: Gpu) -> tuple[str, bool] | None:
 
 def refuse(gpus: list[Gpu], chosen: tuple[str, ...], *, force: bool) -> list[str]:
     """What draws on the chosen GPUs, a line each. Raises :class:`RequestError` with PIDs, names and memory where one is
-    in use; not with ``force``.
-    """
+    in use; not with ``force``."""
     if force or not chosen:
         return []
     try:
