@@ -142,8 +142,7 @@ def runs(base: Digest, new: Digest, names: Sequence[str] | None = None) -> Compa
         sides = ours.get(against), theirs.get(name)
         obstacle = scenario_obstacle(*sides, attached=attached)
         pairs.append(_Pair(name, against, *sides, obstacle, ("the base run", "the new run")))
-    unplanned = (*_imported(base, new), *_attached(base, new, pairs))
-    warnings = (*differences(base, new), *_unclear(pairs, base, new), *unplanned)
+    warnings = (*differences(base, new), *_unclear(pairs, base, new), *_unplanned(pairs, base, new))
     return Compared(base=base, new=new, rows=_compared(pairs, base, new), warnings=warnings)
 
 
@@ -220,18 +219,12 @@ def _unclear(pairs: Sequence[_Pair], *runs: Digest) -> Iterator[str]:
             yield f"the {name} run has warnings{more}: {doubted}"
 
 
-def _imported(*digests: Digest) -> Iterator[str]:
-    for run in digests:
-        about = run.get("imported")
-        if about:
-            yield f"{run['run']} was imported from {about['file']}; its step times: {about['times']}"
-
-
-def _attached(base: Digest, new: Digest, pairs: Sequence[_Pair]) -> Iterator[str]:
-    """What is known of scripts that bench did not write, and what they train differently."""
+def _unplanned(pairs: Sequence[_Pair], base: Digest, new: Digest) -> Iterator[str]:
+    """What is known of runs that bench did not plan, and what scripts train differently."""
     for run in (base, new):
-        about = run.get("attached")
-        if about:
+        if about := run.get("imported"):
+            yield f"{run['run']} was imported from {about['file']}; its step times: {about['times']}"
+        if about := run.get("attached"):
             script = f"; {about['script']['file']}, SHA-256 {about['script']['sha256'][:12]}" if about["script"] else ""
             yield f"{run['run']} was attached to: {' '.join(about['command'])}{script}; its model and data are unknown"
     for pair in pairs if base.get("attached") or new.get("attached") else ():

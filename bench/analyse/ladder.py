@@ -93,52 +93,44 @@ def ladder(run: Analysed) -> pd.DataFrame:
     medians = run.good_figures.frame.groupby("scenario")["median_ms"].median().to_dict()
     found = of_run(run.document)
     first = found[0].before if found else ""
-    ratios = [rounds.ratio(step.before, step.rung) for step in found]
     counts = {name: len(values) for name, values in rounds.values.items()}
     before = looked_at(run.document)
-    tested = [
-        compared(replace(ratio, of_base=0.0), counts[step.before], counts[step.rung], len(found), before)
-        for step, ratio in zip(found, ratios, strict=True)
-    ]
+    tested = []
+    for step in found:
+        ratio = replace(rounds.ratio(step.before, step.rung), of_base=0.0)
+        tested.append(compared(ratio, counts[step.before], counts[step.rung], len(found), before))
     verdicts = [one.verdict for one in judged(tested)]
     rows: list[dict[str, object]] = []
-    for step, ratio, verdict in zip(found, ratios, verdicts, strict=True):
-        on_top = _gain(rounds.ratio(step.below, step.rung))
-        alone = _gain(None if step.alone is None else rounds.ratio(first, step.alone))
+    for step, verdict in zip(found, verdicts, strict=True):
+        gain, on_top = rounds.ratio(step.rung, step.before), rounds.ratio(step.rung, step.below)
+        alone = rounds.ratio(step.alone or "", first)
         rows.append(
             {
                 "before": step.before,
                 "rung": step.rung,
                 "change": step.change,
                 "step_ms": medians.get(step.rung),
-                **dict(zip(("gain", "low", "high"), _gain(ratio), strict=True)),
+                "gain": gain.value,
+                "low": gain.low,
+                "high": gain.high,
                 "verdict": verdict,
                 "numerics": parities.get(step.rung),
-                **dict(zip(("on_top", "on_top_low", "on_top_high"), on_top, strict=True)),
-                **dict(zip(("alone", "alone_low", "alone_high"), alone, strict=True)),
+                "on_top": on_top.value,
+                "on_top_low": on_top.low,
+                "on_top_high": on_top.high,
+                "alone": alone.value,
+                "alone_low": alone.low,
+                "alone_high": alone.high,
                 "interacts": _part(on_top, alone),
             }
         )
     return pd.DataFrame(rows)
 
 
-Gain = tuple[float | None, float | None, float | None]
-
-
-def _gain(ratio: Ratio | None) -> Gain:
-    """How many times as fast, with its interval: the inverse of a ratio of times."""
-    low, value, high = (None, None, None) if ratio is None else (ratio.low, ratio.value, ratio.high)
-    return _inverse(value), _inverse(high), _inverse(low)
-
-
-def _inverse(ratio: float | None) -> float | None:
-    return None if ratio is None else 1.0 / ratio
-
-
-def _part(on_top: Gain, alone: Gain) -> bool | None:
-    if None in on_top or None in alone:
+def _part(one: Ratio, other: Ratio) -> bool | None:
+    if one.low is None or one.high is None or other.low is None or other.high is None:
         return None
-    return bool(on_top[1] > alone[2] or on_top[2] < alone[1])  # type: ignore[operator]
+    return one.low > other.high or one.high < other.low
 
 
 def sentences(table: pd.DataFrame) -> list[str]:

@@ -203,12 +203,7 @@ def _anything(value: Any) -> Any:
     if isinstance(value, dict):
         return _mapping(_anything, value)
     if isinstance(value, list):
-        for place, one in enumerate(value):
-            try:
-                _anything(one)
-            except Damaged as error:
-                raise error.within(f"[{place}]") from None
-        return value
+        return list(_list(_anything, value))
     checked = {int: _int, float: _float, str: _text}.get(type(value))
     return value if checked is None else checked(value)
 

@@ -15,7 +15,6 @@ INCONCLUSIVE = 11
 NOT_COMPARABLE = 12
 INTERRUPTED = 130
 
-
 EXHAUSTED = {
     errno.ENOSPC: "make room on that disk",
     errno.EDQUOT: "make room on that disk",

@@ -145,7 +145,6 @@ RANGES: dict[str, tuple[int, int]] = {
 NOT_FINITE = ("loss", "value")
 """Columns of what a training computes, which may be NaN or infinite."""
 
-
 Setting = str | int | float | bool
 
 EXAMPLES = 3
@@ -417,7 +416,7 @@ def job_from_json(document: dict[str, Any]) -> Job:
     fields["switches"] = tuple(SwitchOn(**one) for one in fields["switches"])
     if fields["checkpoint"] is not None:
         fields["checkpoint"] = Checkpoint(**fields["checkpoint"])
-    fields["computations"] = tuple(map(computation_from_json, fields["computations"]))
+    fields["computations"] = tuple(Computation(**one) for one in fields["computations"])
     return Job(**fields)
 
 
@@ -425,10 +424,6 @@ def _placement_from_json(document: dict[str, Any]) -> Placement:
     core_set = document["core_set"]
     tuples = {"devices": tuple(document["devices"]), "core_set": None if core_set is None else tuple(core_set)}
     return Placement(**document | tuples)
-
-
-def computation_from_json(document: dict[str, Any]) -> Computation:
-    return Computation(**document)
 
 
 def canonical_json(value: object) -> str:

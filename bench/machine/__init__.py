@@ -156,6 +156,7 @@ def describe(gpus: list[Gpu], left_out: str | None = None) -> dict[str, Any]:
     import platform  # here and below: what 'bench list' has no use for would take a tenth of its time
 
     memory = _meminfo()
+    checkout = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     return {
         "host": os.uname().nodename,
         "os": platform.platform(),
@@ -170,7 +171,7 @@ def describe(gpus: list[Gpu], left_out: str | None = None) -> dict[str, Any]:
         "gpus": [asdict(gpu) for gpu in gpus],
         "gpus_reason": left_out,
         "environment": recorded_environment(),
-        "git": _own_git(),
+        "git": git(checkout, "bench/*.py", "scenarios/*.py") if os.path.exists(f"{checkout}/.git") else None,
     }
 
 
@@ -248,14 +249,6 @@ def _container() -> str | None:
     if os.path.exists("/run/.containerenv"):
         return "podman"
     return "kubernetes" if "KUBERNETES_SERVICE_HOST" in os.environ else None
-
-
-def _own_git() -> dict[str, Any] | None:
-    """Of the checkout that bench runs from, or None; untracked scenarios and modules count."""
-    folder = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    if not os.path.exists(os.path.join(folder, ".git")):
-        return None
-    return git(folder, "bench/*.py", "scenarios/*.py")
 
 
 def git(folder: str, *untracked: str) -> dict[str, Any] | None:

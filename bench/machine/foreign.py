@@ -17,7 +17,6 @@ OCCUPIED_MIB = 500.0
 BUSY_PERCENT = 5.0
 PATIENCE_S = 2.0
 
-
 Rows = Sequence[tuple[int, float | None]]
 """PID and MiB of processes; None: the driver gives no figure."""
 
