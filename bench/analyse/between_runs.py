@@ -301,12 +301,10 @@ def _before(runs: tuple[Digest, Digest], n_base: int, n_new: int) -> float:
 
 def _rounds(run: Digest, figure: str) -> Rounds:
     """A figure of all launches of a run."""
-    launches = [(one["scenario"], launch) for one in run["scenarios"] for launch in one["launches"]]
     return Rounds(
-        [scenario for scenario, _ in launches],
-        [launch["repeat"] for _, launch in launches],
-        [launch["launch"] for _, launch in launches],
-        [launch.get(figure) for _, launch in launches],
+        (one["scenario"], launch["repeat"], launch["launch"], launch.get(figure))
+        for one in run["scenarios"]
+        for launch in one["launches"]
     )
 
 

@@ -119,12 +119,11 @@ def launch_figures(run: Analysed, launches: Sequence[int]) -> tuple[LaunchFigure
 def _rounds(of_points: dict[tuple[int, int], list[LaunchRecord]], figures: LaunchFigures) -> Rounds:
     frame: Any = figures.frame
     medians = dict(zip(frame["launch"], frame["median_ms"], strict=True))
-    good = [(_key(point), one) for point, launches in of_points.items() for one in launches if one.status == "ok"]
     return Rounds(
-        [name for name, _ in good],
-        [one.repeat for _, one in good],
-        [one.launch for _, one in good],
-        [medians.get(one.launch) for _, one in good],
+        (_key(point), one.repeat, one.launch, medians.get(one.launch))
+        for point, launches in of_points.items()
+        for one in launches
+        if one.status == "ok"
     )
 
 

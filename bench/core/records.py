@@ -16,10 +16,6 @@ STATUSES = ("ok", "oom", "timeout", "killed", "unsupported", "error")
 PARITIES = ("same", "within half precision", "differs by design", "cannot tell", "diverged", "not finite")
 """The verdicts on numerics, from the best to the worst."""
 PHASES = ("data", "forward", "backward", "optimizer")
-PURPOSES = ("measure", "diagnose", "checkpoint", "restart", "reference", "input", "bandwidth", "exchanges")
-"""What a launch is for: figures; where its time goes; what a checkpoint costs; what the loss of a rank costs; the
-numbers that every scenario is held against; how fast the loader alone is; how fast an all-reduce is; what a step
-exchanges, and when."""
 CHECKPOINTS = ("torch", "dcp", "dcp_async")
 MOST_CHECKPOINT_STEPS = 50
 """Of a cycle of steps with one save, however seldom there is to be one."""
@@ -331,6 +327,9 @@ TOO_SLOW = "too slow"
 class Job:
     """What one launch executes; the same for all of its ranks.
 
+    ``purpose``: ``measure``; ``diagnose`` (where its time goes); ``checkpoint`` (what one costs); ``restart`` (what the
+    loss of a rank costs); ``reference`` (what every scenario is held against); ``input`` (how fast the loader alone
+    is); ``bandwidth`` (how fast an all-reduce is); ``exchanges`` (what a step exchanges, and when).
     ``options``: the scenario's, for ``build`` of its strategy. ``switches``: in the order in which they are applied.
     ``apex_problems``: why a module of apex cannot be
     imported, or None where it can; None as a whole where nobody has looked yet. ``logs``: the folder for what ranks

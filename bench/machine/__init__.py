@@ -155,7 +155,6 @@ def describe(gpus: list[Gpu], left_out: str | None = None) -> dict[str, Any]:
     """The machine as it stands in run.json. ``left_out``: which GPU cannot be used, and why."""
     import platform  # here and below: what 'bench list' has no use for would take a tenth of its time
 
-    memory = _meminfo()
     checkout = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     return {
         "host": os.uname().nodename,
@@ -164,7 +163,7 @@ def describe(gpus: list[Gpu], left_out: str | None = None) -> dict[str, Any]:
         "cpu": cpu_model(),
         "cores_usable": cores(),
         "cores_online": os.cpu_count(),
-        "memory_gib": round(memory["MemTotal"] / 2**30, 1),
+        "memory_gib": round(control_group.meminfo("MemTotal") / 2**30, 1),
         "governor": _line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
         "turbo_disabled": _line("/sys/devices/system/cpu/intel_pstate/no_turbo"),
         "container": _container(),
@@ -228,12 +227,6 @@ def recorded_environment() -> dict[str, str]:
         for name, value in sorted(os.environ.items())
         if name.startswith(RECORDED_PREFIXES) and not redact.is_secret(name)
     }
-
-
-def _meminfo() -> dict[str, int]:
-    """/proc/meminfo in bytes."""
-    with open("/proc/meminfo", encoding="ascii") as file:
-        return {line.split(":")[0]: int(line.split()[1]) * 1024 for line in file if line.rstrip().endswith("kB")}
 
 
 def _line(path: str) -> str | None:
