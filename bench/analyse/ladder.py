@@ -4,6 +4,7 @@ Gains of speed multiply where they are independent. The gain of a step on top of
 first rung: where their 95 % intervals part, the step interacts with what is below it, and nothing can be added up.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -138,9 +139,7 @@ def sentences(table: pd.DataFrame) -> list[str]:
     if table.empty:
         return []
     rows: list[TableRow] = table.to_dict("records")
-    total = 1.0
-    for row in rows:
-        total *= row["gain"] if pd.notna(row["gain"]) else 1.0
+    total = math.prod(row["gain"] for row in rows if pd.notna(row["gain"]))
     said = [f"The top rung, {rows[-1]['rung']}, is {total:.2f} times as fast as {rows[0]['before']}."]
     for row in rows:
         if row["interacts"] is True:
