@@ -66,19 +66,9 @@ THROUGHPUT = Metric(
     low_is_good=False,
 )
 MEMORY = Metric(
-    name="peak_memory",
-    title="peak memory",
-    unit="MiB",
-    figures=("peak_total_mib", "peak_pid_mib"),
-    words=(LESS, MORE),
+    name="peak_memory", title="peak memory", unit="MiB", figures=("peak_total_mib", "peak_pid_mib"), words=(LESS, MORE)
 )
-ENERGY = Metric(
-    name="energy",
-    title="energy",
-    unit="J per 1,000",
-    figures=("energy_per_1000_j",),
-    words=(LESS, MORE),
-)
+ENERGY = Metric(name="energy", title="energy", unit="J per 1,000", figures=("energy_per_1000_j",), words=(LESS, MORE))
 METRICS = (STEP_TIME, THROUGHPUT, MEMORY, ENERGY)
 PARITY = Metric(name="loss_parity", title="numerics", unit="", figures=(), words=(BETTER, WORSE))
 
@@ -152,8 +142,7 @@ def runs(base: Digest, new: Digest, names: Sequence[str] | None = None) -> Compa
         sides = ours.get(against), theirs.get(name)
         obstacle = scenario_obstacle(*sides, attached=attached)
         pairs.append(_Pair(name, against, *sides, obstacle, ("the base run", "the new run")))
-    unplanned = (*_imported(base, new), *_attached(base, new, pairs))
-    warnings = (*differences(base, new), *_unclear(pairs, base, new), *unplanned)
+    warnings = (*differences(base, new), *_unclear(pairs, base, new), *_unplanned(pairs, base, new))
     return Compared(base=base, new=new, rows=_compared(pairs, base, new), warnings=warnings)
 
 
@@ -230,18 +219,12 @@ def _unclear(pairs: Sequence[_Pair], *runs: Digest) -> Iterator[str]:
             yield f"the {name} run has warnings{more}: {doubted}"
 
 
-def _imported(*digests: Digest) -> Iterator[str]:
-    for run in digests:
-        about = run.get("imported")
-        if about:
-            yield f"{run['run']} was imported from {about['file']}; its step times: {about['times']}"
-
-
-def _attached(base: Digest, new: Digest, pairs: Sequence[_Pair]) -> Iterator[str]:
-    """What is known of scripts that bench did not write, and what they train differently."""
+def _unplanned(pairs: Sequence[_Pair], base: Digest, new: Digest) -> Iterator[str]:
+    """What is known of runs that bench did not plan, and what scripts train differently."""
     for run in (base, new):
-        about = run.get("attached")
-        if about:
+        if about := run.get("imported"):
+            yield f"{run['run']} was imported from {about['file']}; its step times: {about['times']}"
+        if about := run.get("attached"):
             script = f"; {about['script']['file']}, SHA-256 {about['script']['sha256'][:12]}" if about["script"] else ""
             yield f"{run['run']} was attached to: {' '.join(about['command'])}{script}; its model and data are unknown"
     for pair in pairs if base.get("attached") or new.get("attached") else ():
@@ -281,12 +264,7 @@ def _bare(pair: _Pair, metric: str, reason: str | None) -> Row:
 
 
 def _row(
-    pair: _Pair,
-    metric: Metric,
-    base: dict[str, Any],
-    new: dict[str, Any],
-    runs: tuple[Digest, Digest],
-    tests: int,
+    pair: _Pair, metric: Metric, base: dict[str, Any], new: dict[str, Any], runs: tuple[Digest, Digest], tests: int
 ) -> Tested:
     figure, ours, theirs = _figures(metric, base, new)
     lacking = [side for side, known in zip(pair.sides, (ours, theirs), strict=True) if not known]
@@ -323,12 +301,10 @@ def _before(runs: tuple[Digest, Digest], n_base: int, n_new: int) -> float:
 
 def _rounds(run: Digest, figure: str) -> Rounds:
     """A figure of all launches of a run."""
-    launches = [(one["scenario"], launch) for one in run["scenarios"] for launch in one["launches"]]
     return Rounds(
-        [scenario for scenario, _ in launches],
-        [launch["repeat"] for _, launch in launches],
-        [launch["launch"] for _, launch in launches],
-        [launch.get(figure) for _, launch in launches],
+        (one["scenario"], launch["repeat"], launch["launch"], launch.get(figure))
+        for one in run["scenarios"]
+        for launch in one["launches"]
     )
 
 

@@ -22,11 +22,7 @@ from bench.core.records import canonical_json
 
 Digest = dict[str, Any]  # as from bench.analyse.digest.of_run
 
-SOURCES = {
-    "peak_total_mib": "memory_source",
-    "peak_pid_mib": "memory_source",
-    "energy_per_1000_j": "energy_source",
-}
+SOURCES = {"peak_total_mib": "memory_source", "peak_pid_mib": "memory_source", "energy_per_1000_j": "energy_source"}
 """Where a scenario of a digest says how these figures were measured. All others are measured in one way."""
 
 OTHERWISE = "measured in another way"

@@ -11,7 +11,6 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -142,25 +141,22 @@ def verdict_of(ratio: float | None, p: float | None) -> str:
     return FASTER if ratio < 1.0 else SLOWER
 
 
-def between_scenarios(
-    launches: LaunchFigures, base: str, among: Iterable[str] | None = None, before: int = 0
-) -> pd.DataFrame:
+def between_scenarios(launches: LaunchFigures, base: str, among: Iterable[str] | None = None) -> pd.DataFrame:
     """Every other scenario against ``base``: one row each, in the order of ``launches``, columns :data:`COLUMNS`.
 
     ``launches``: all of a run that are ``ok``, because all of them show how it drifted. ``among``: the scenarios that
     are compared (default: all). ``ratio``: step time over that of ``base``, on the launches' medians. ``p_adjusted``:
-    over the scenarios and earlier verdicts; the verdict goes by it, the interval does not. ``before``: as in
-    :class:`Comparison`.
+    over the scenarios; the verdict goes by it, the interval does not.
     """
     rounds, names = _of(launches, among)
     pairs = [(base, scenario) for scenario in names if scenario != base]
-    return _table(judged(_compared(rounds, pairs, len(pairs), before)), pairs)
+    return _table(rounds, pairs)
 
 
-def pairwise(launches: LaunchFigures, among: Iterable[str] | None = None, before: int = 0) -> pd.DataFrame:
+def pairwise(launches: LaunchFigures, before: int = 0) -> pd.DataFrame:
     """Every scenario against every other once, as :func:`between_scenarios`; adjusted over all of the pairs."""
-    rounds, names = _of(launches, among)
-    return _pairs(rounds, names, list(combinations(names, 2)), before)
+    rounds, names = _of(launches, None)
+    return _table(rounds, list(combinations(names, 2)), before, len(names))
 
 
 def against_fastest(launches: LaunchFigures, among: Iterable[str] | None = None, before: int = 0) -> pd.DataFrame:
@@ -170,7 +166,8 @@ def against_fastest(launches: LaunchFigures, among: Iterable[str] | None = None,
     """
     rounds, names = _of(launches, among)
     fastest = min(names, key=lambda scenario: geometric_mean(rounds.values[scenario]), default=None)
-    return _pairs(rounds, names, [(fastest, name) for name in names if fastest and name != fastest], before)
+    pairs = [(fastest, name) for name in names if fastest and name != fastest]
+    return _table(rounds, pairs, before, len(names))
 
 
 def _of(launches: LaunchFigures, among: Iterable[str] | None) -> tuple[Rounds, list[str]]:
@@ -179,22 +176,16 @@ def _of(launches: LaunchFigures, among: Iterable[str] | None) -> tuple[Rounds, l
     return rounds, [name for name in rounds.values if name in wanted]
 
 
-def _pairs(rounds: Rounds, names: Sequence[str], pairs: Sequence[Any], before: int) -> pd.DataFrame:
-    tests = len(names) * (len(names) - 1) // 2
-    return _table(judged(_compared(rounds, pairs, tests, before), len(names)), pairs)
-
-
-def _compared(rounds: Rounds, pairs: Sequence[tuple[str, str]], tests: int, before: int) -> list[Comparison]:
+def _table(rounds: Rounds, pairs: Sequence[tuple[str, str]], before: int = 0, among: int = 0) -> pd.DataFrame:
+    """``among``: as in :func:`judged`; 0: each pair has the same base."""
+    tests = among * (among - 1) // 2 if among else len(pairs)
     counts = {name: len(mine) for name, mine in rounds.values.items()}
-    return [
+    found = [
         compared(rounds.ratio(base, new), counts.get(base, 0), counts.get(new, 0), tests, before) for base, new in pairs
     ]
-
-
-def _table(comparisons: Sequence[Comparison], pairs: Sequence[tuple[str, str]]) -> pd.DataFrame:
     rows = [
         {"base": base, "scenario": scenario, **asdict(one)}
-        for (base, scenario), one in zip(pairs, comparisons, strict=True)
+        for (base, scenario), one in zip(pairs, judged(found, among), strict=True)
     ]
     table = pd.DataFrame(rows, columns=list(COLUMNS))
     floats = dict.fromkeys(("ratio", "low", "high", "p", "p_adjusted"), "float64")

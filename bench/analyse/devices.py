@@ -14,8 +14,6 @@ samples at the ends of the window lie up to an interval inside, so energy is mea
 Where they are rarer than that, those that the sampler takes right before the window and right after it count, too.
 """
 
-import functools
-import operator
 from collections.abc import Iterator
 from typing import Any
 
@@ -106,9 +104,7 @@ def per_launch(
     peaks_w = {launch: _peak_power(mine) for launch, mine in _within(samples, windows(steps))}
     rows = []
     for launch, mine in table.groupby("launch", sort=True):
-        known = bool(mine["energy_j"].notna().all())
-        energy_j = float(mine["energy_j"].sum()) if known else None
-        powers = mine["mean_power_w"]
+        energy_j = mine["energy_j"].sum(skipna=False)
         rows.append(
             {
                 "launch": int(mine["launch"].iloc[0]),
@@ -118,14 +114,12 @@ def per_launch(
                 "energy_j": energy_j,
                 "energy_source": joined(mine["energy_source"].dropna()),
                 "energy_reason": "; ".join(dict.fromkeys(mine["energy_reason"].dropna())) or None,
-                "energy_per_1000_j": None
-                if energy_j is None or units is None
-                else 1000.0 * energy_j / (int(measured[launch]) * units),
-                "mean_power_w": float(powers.sum()) if powers.notna().all() else None,
+                "energy_per_1000_j": 1000.0 * energy_j / (measured[launch] * units) if units else None,
+                "mean_power_w": mine["mean_power_w"].sum(skipna=False),
                 "peak_power_w": peaks_w[launch],
                 "max_temperature_c": _known(mine["max_temperature_c"], "max"),
                 "throttle": _reasons(mine["throttle"]) or None,
-                "verdict": _worst(mine["verdict"]),
+                "verdict": throttle.worst(mine["verdict"]),
             }
         )
     columns = ["launch", "scenario", "devices", "window_s", "energy_j", "energy_source", "energy_reason"]
@@ -161,7 +155,7 @@ def per_scenario(
             "min_sm_clock_mhz": _known(theirs["min_sm_clock_mhz"], "min"),
             "max_temperature_c": _known(theirs["max_temperature_c"], "max"),
             "throttle": _reasons(theirs["throttle"]),
-            "verdict": _worst(mine["verdict"]),
+            "verdict": throttle.worst(mine["verdict"]),
         }
         for link in (*(f"{link}_mib_s" for link in LINKS), *list(ACTIVITY)[3:]):
             row[link] = _known(theirs.groupby("launch")[link].agg(lambda one: one.sum(skipna=False)), "mean")
@@ -181,10 +175,6 @@ def _reasons(texts: "pd.Series[str]") -> str | None:
     """The different names in lists of throttle reasons; None without a list."""
     told = texts.dropna()
     return ", ".join(dict.fromkeys(name for text in told for name in text.split(", ") if name)) if len(told) else None
-
-
-def _worst(verdicts: "pd.Series[str]") -> str:
-    return next(one for one in ("invalid", "warning", "unknown", "ok") if one in set(verdicts))
 
 
 def power_timeline(device: pd.DataFrame) -> pd.DataFrame:
@@ -236,8 +226,7 @@ def _one(samples: pd.DataFrame, launch: int, uuid: str, window_s: float) -> dict
     energy_j, source, reason = _energy(samples, window_s)
     power = samples["power_w"].dropna()
     mean_power_w = _known(power, "mean") if energy_j is None else energy_j / window_s
-    told = [int(bits) for bits in samples["throttle_reasons"].dropna().unique()]
-    bits = functools.reduce(operator.or_, told) if told else None
+    bits = throttle.combined(map(int, samples["throttle_reasons"].dropna().unique()))
     return {
         "launch": launch,
         "scenario": samples["scenario"].iloc[0],

@@ -127,6 +127,7 @@ def _scenario(
     mine = [launch for launch in document.launches if launch.scenario == name]
     found = [one for one in document.validity if one.scenario == name]
     good = [launch for launch in mine if launch.status == "ok"]
+    numbers = [launch.launch for launch in good]
     first = next(iter(good or mine), None)
     ran = first.effective if first else None
     status, reason = ended(mine)
@@ -140,13 +141,9 @@ def _scenario(
         "validity": min((one.severity for one in found), default="valid") if good else None,  # "invalid" < "warning"
         "invalid": list(dict.fromkeys(one.code for one in found if one.severity == "invalid")) if good else [],
         **_parity(name, document),
-        **{kind: _source(of, [launch.launch for launch in good]) for kind, of in sources.items()},
+        **{kind: joined(of[of.index.isin(numbers)].dropna()) for kind, of in sources.items()},
         "launches": [{"launch": one.launch, "repeat": one.repeat, **figures.get(one.launch, unknown)} for one in good],
     }
-
-
-def _source(sources: pd.Series, launches: list[int]) -> str | None:
-    return joined(sources[sources.index.isin(launches)].dropna())
 
 
 def _parity(name: str, document: RunDocument) -> dict[str, object]:

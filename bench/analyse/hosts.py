@@ -12,9 +12,8 @@ BUSY = 0.5
 
 def unlike(hosts: Sequence[HostRecord]) -> Iterator[str]:
     """Each difference to the first host, in a few words."""
-    first = hosts[0] if hosts else None
     for other in hosts[1:]:
-        assert first is not None
+        first = hosts[0]
         for what, ours, theirs in _facts(first, other):
             if ours is not None and theirs is not None and ours != theirs:
                 yield f"{what}: {ours} on {first.name}, {theirs} on {other.name}"

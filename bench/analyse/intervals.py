@@ -37,8 +37,8 @@ class Estimate:
         return half_width_percent(self.value, self.low, self.high)
 
 
-def estimate(values: Iterable[float | None], confidence: float = CONFIDENCE) -> Estimate:
-    """The geometric mean of one figure per launch, with its interval at ``confidence``.
+def estimate(values: Iterable[float | None]) -> Estimate:
+    """The geometric mean of one figure per launch, with its interval at :data:`CONFIDENCE`.
 
     exp(mean(log x) ± t · s(log x) / √n), with Student's t of n - 1 degrees of freedom (Student 1908). One value has no
     interval. Unknown ones (None, NaN) are left out, and ``n`` counts the others; ValueError at zero, less and infinity.
@@ -50,7 +50,7 @@ def estimate(values: Iterable[float | None], confidence: float = CONFIDENCE) -> 
     value = geometric_mean(known)
     if np.ptp(known) == 0.0:
         return Estimate(value=value, low=value, high=value, n=n)
-    half = t_quantile(confidence, n - 1) * float(np.std(np.log(known), ddof=1)) / math.sqrt(n)
+    half = t_quantile(CONFIDENCE, n - 1) * float(np.std(np.log(known), ddof=1)) / math.sqrt(n)
     return Estimate(value=value, low=value * math.exp(-half), high=value * _exp(half), n=n)
 
 

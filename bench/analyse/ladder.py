@@ -4,6 +4,7 @@ Gains of speed multiply where they are independent. The gain of a step on top of
 first rung: where their 95 % intervals part, the step interacts with what is below it, and nothing can be added up.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -87,59 +88,50 @@ def ladder(run: Analysed) -> pd.DataFrame:
     """One row a step: ``rung, change, step_ms``; ``gain``: how many times as fast as the rung before, with ``low`` and
     ``high`` (95 %, null with fewer than two launches) and ``verdict`` (adjusted over the rungs); ``numerics``;
     ``on_top`` and ``alone``: the gain over the last rung without it, and on the first rung, each with its interval;
-    ``interacts``: whether these two intervals part, null if unknown.
-    """
+    ``interacts``: whether these two intervals part, null if unknown."""
     rounds = Rounds.of(run.good_figures)
     parities = by_scenario(run.parity).set_index("scenario")["verdict"].to_dict()
     medians = run.good_figures.frame.groupby("scenario")["median_ms"].median().to_dict()
     found = of_run(run.document)
     first = found[0].before if found else ""
-    ratios = [rounds.ratio(step.before, step.rung) for step in found]
     counts = {name: len(values) for name, values in rounds.values.items()}
     before = looked_at(run.document)
-    tested = [
-        compared(replace(ratio, of_base=0.0), counts[step.before], counts[step.rung], len(found), before)
-        for step, ratio in zip(found, ratios, strict=True)
-    ]
+    tested = []
+    for step in found:
+        ratio = replace(rounds.ratio(step.before, step.rung), of_base=0.0)
+        tested.append(compared(ratio, counts[step.before], counts[step.rung], len(found), before))
     verdicts = [one.verdict for one in judged(tested)]
     rows: list[dict[str, object]] = []
-    for step, ratio, verdict in zip(found, ratios, verdicts, strict=True):
-        on_top = _gain(rounds.ratio(step.below, step.rung))
-        alone = _gain(None if step.alone is None else rounds.ratio(first, step.alone))
+    for step, verdict in zip(found, verdicts, strict=True):
+        gain, on_top = rounds.ratio(step.rung, step.before), rounds.ratio(step.rung, step.below)
+        alone = rounds.ratio(step.alone or "", first)
         rows.append(
             {
                 "before": step.before,
                 "rung": step.rung,
                 "change": step.change,
                 "step_ms": medians.get(step.rung),
-                **dict(zip(("gain", "low", "high"), _gain(ratio), strict=True)),
+                "gain": gain.value,
+                "low": gain.low,
+                "high": gain.high,
                 "verdict": verdict,
                 "numerics": parities.get(step.rung),
-                **dict(zip(("on_top", "on_top_low", "on_top_high"), on_top, strict=True)),
-                **dict(zip(("alone", "alone_low", "alone_high"), alone, strict=True)),
+                "on_top": on_top.value,
+                "on_top_low": on_top.low,
+                "on_top_high": on_top.high,
+                "alone": alone.value,
+                "alone_low": alone.low,
+                "alone_high": alone.high,
                 "interacts": _part(on_top, alone),
             }
         )
     return pd.DataFrame(rows)
 
 
-Gain = tuple[float | None, float | None, float | None]
-
-
-def _gain(ratio: Ratio | None) -> Gain:
-    """How many times as fast, with its interval: the inverse of a ratio of times."""
-    low, value, high = (None, None, None) if ratio is None else (ratio.low, ratio.value, ratio.high)
-    return _inverse(value), _inverse(high), _inverse(low)
-
-
-def _inverse(ratio: float | None) -> float | None:
-    return None if ratio is None else 1.0 / ratio
-
-
-def _part(on_top: Gain, alone: Gain) -> bool | None:
-    if None in on_top or None in alone:
+def _part(one: Ratio, other: Ratio) -> bool | None:
+    if one.low is None or one.high is None or other.low is None or other.high is None:
         return None
-    return bool(on_top[1] > alone[2] or on_top[2] < alone[1])  # type: ignore[operator]
+    return one.low > other.high or one.high < other.low
 
 
 def sentences(table: pd.DataFrame) -> list[str]:
@@ -147,9 +139,7 @@ def sentences(table: pd.DataFrame) -> list[str]:
     if table.empty:
         return []
     rows: list[TableRow] = table.to_dict("records")
-    total = 1.0
-    for row in rows:
-        total *= row["gain"] if pd.notna(row["gain"]) else 1.0
+    total = math.prod(row["gain"] for row in rows if pd.notna(row["gain"]))
     said = [f"The top rung, {rows[-1]['rung']}, is {total:.2f} times as fast as {rows[0]['before']}."]
     for row in rows:
         if row["interacts"] is True:

@@ -18,9 +18,7 @@ NOT_RUN = "not run"  # an interrupted run did not come to the scenario
 
 def ok_rows(document: RunDocument, frame: pd.DataFrame) -> pd.DataFrame:
     """The rows of the launches that are ``ok``: a launch that failed may have left the steps of some of its ranks."""
-    ok = [launch.launch for launch in document.good]
-    good = frame["launch"].isin(ok)
-    return frame if good.all() else frame[good]
+    return only(frame, frame["launch"].isin([launch.launch for launch in document.good]))
 
 
 def looked_at(document: RunDocument) -> int:

@@ -116,7 +116,7 @@ def sentence(swept: Swept, both: Estimate) -> str:
         return f"{idle}, so --workers 0 is enough{reached}."
     fewer = max(workers for workers in swept.loader if workers < enough)
     few = {0: "Without workers", 1: "With 0 or 1 workers for each rank"}
-    bound = f"to at most {swept.bound(fewer):,.{_digits(swept.bound(fewer))}f} {unit}"
+    bound = f"to at most {_number(swept.bound(fewer))} {unit}"
     return (
         f"{few.get(fewer, f'With 0 to {fewer} workers for each rank')} the loader bounds training {bound} where "
         f"{trains}; --workers {enough} is enough ({gives}){reached}."
@@ -141,9 +141,8 @@ def remarks(swept: Swept, both: Estimate, cores: int | None) -> list[str]:
         elif swept.first_mib >= MUCH_MIB:
             where = f"{swept.first_mib:,.0f} MiB of it from a disk"
         later = _text(swept.loader[max(swept.loader)])
-        first = f"{swept.first:,.{_digits(swept.first)}f}"
         said.append(
-            f"The first reading of the data, which does not count, gave {first} {swept.unit}/s with "
+            f"The first reading of the data, which does not count, gave {_number(swept.first)} {swept.unit}/s with "
             f"{_workers(max(swept.loader))} ({where}); later ones {later}."
         )
     return said
@@ -161,8 +160,7 @@ def what_to_do(swept: Swept) -> str:
 def rates(swept: Swept, both: Estimate) -> pd.DataFrame:
     """One row for each rate: ``what`` (``loader``, ``training`` or ``both``), ``workers`` (null for training alone),
     ``launches, throughput_per_s, throughput_low_per_s, throughput_high_per_s``; ``bound_per_s``: what both together can
-    reach with so many workers; ``enough``: whether so many are.
-    """
+    reach with so many workers; ``enough``: whether so many are."""
     rows = [
         _row("loader", workers, rate) | {"bound_per_s": swept.bound(workers), "enough": swept.is_enough(workers)}
         for workers, rate in swept.loader.items()
@@ -198,11 +196,11 @@ def _value(rate: Estimate) -> float:
 
 
 def _text(rate: Estimate) -> str:
-    return f"{_value(rate):,.{_digits(_value(rate))}f}"
+    return _number(_value(rate))
 
 
-def _digits(value: float) -> int:
-    return 0 if value >= 100 else 1
+def _number(value: float) -> str:
+    return f"{value:,.{0 if value >= 100 else 1}f}"
 
 
 def _workers(count: int) -> str:

@@ -27,9 +27,8 @@ def per_process(memory: pd.DataFrame) -> pd.DataFrame:
     known = only(memory, memory["used_mib"].notna())
     sums = known.groupby(["launch", "t_ns", "pid", "rank"])["used_mib"].sum().reset_index()
     scenarios = known.drop_duplicates("launch").set_index("launch")["scenario"]
-    return sums.assign(scenario=sums["launch"].map(scenarios))[
-        ["launch", "scenario", "t_ns", "pid", "rank", "used_mib"]
-    ]
+    sums.insert(1, "scenario", sums["launch"].map(scenarios))
+    return sums
 
 
 def peaks(memory: pd.DataFrame) -> pd.DataFrame:

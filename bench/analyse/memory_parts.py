@@ -99,12 +99,10 @@ def ddp_against_shards(document: RunDocument) -> tuple[str, str] | None:
     either = f"the larger of gradients ({ddp['gradients_mib']:,.1f}) and activations ({ddp['activations_mib']:,.1f})"
     said = [f"A rank of ddp needs {ddp['predicted_mib']:,.1f} MiB: {', '.join(lasting)}, and {either}."]
     if ddp["buckets_mib"]:
-        copy = (
-            "a second copy of the gradients, which one process does not have" if ddp["gradients_mib"] else "gradients"
-        )
-        said.append(
-            f"Its buckets hold {copy}" + ("; gradient_as_bucket_view saves it." if ddp["gradients_mib"] else ".")
-        )
+        holds = "gradients."
+        if ddp["gradients_mib"]:
+            holds = "a second copy of the gradients, which one process does not have; gradient_as_bucket_view saves it."
+        said.append(f"Its buckets hold {holds}")
     others = [name for name in ("single", *SHARDED) if name in rows and not math.isnan(rows[name]["predicted_mib"])]
     for name in others:
         more = 100 * (rows[name]["predicted_mib"] / ddp["predicted_mib"] - 1)

@@ -28,7 +28,7 @@ from bench.core.text import percent
 from bench.runs.document import Imported, ParityRecord, RunDocument
 from bench.runs.experiments import Numerics
 from bench.runs.frames import Iterations
-from bench.runs.launches import DoubleRecord, Effective, LaunchRecord
+from bench.runs.launches import Effective, LaunchRecord
 
 BOUND = 1e-6
 """The worst gradient of some 220 honest launches was 5e-10 off (docs/evidence.md)."""
@@ -125,7 +125,7 @@ class _Judged:
             when = "before the first step" if not launch.checks.initial_weights_alike else "after the last step"
             return values | {"verdict": DIVERGED, "reason": f"the ranks hold different parameters {when}"}
         values |= self._own_step()
-        why_not = self._why_not(self.double)
+        why_not = self._why_not()
         if why_not is None:
             values |= self._in_double() | {"loss_error": self._loss_error()}
             verdict, reason = self._decided(values, design, effective)
@@ -136,9 +136,9 @@ class _Judged:
             verdict, reason = DIVERGED, f"after the measured steps, {WORDS['update']} is {percent(own)} off"
         return values | {"verdict": verdict, "reason": reason}
 
-    def _why_not(self, double: DoubleRecord | None) -> str | None:
+    def _why_not(self) -> str | None:
         """Why it cannot be held against the reference."""
-        reference = self.document.begun(Numerics).reference
+        double, reference = self.double, self.document.begun(Numerics).reference
         if double is None or reference is None:
             return "it was not judged (--no-parity, or the run ended before it)"
         if reference.status != "ok":

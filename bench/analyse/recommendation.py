@@ -58,8 +58,7 @@ def recommendation(table: pd.DataFrame, verdicts: str = "against_fastest", *, se
 def recommendations(document: RunDocument, table: pd.DataFrame) -> Recommendation:
     """The recommendation, and the same of those on several replicas (``parallel``) if that says something new. Of
     scenarios that are not told apart, a search recommends its baseline, which is the simplest, if that trains the same;
-    else the one that won its race.
-    """
+    else the one that won its race."""
     tuning = document.of(Tuning)
     found = recommendation(table, searched=tuning is not None)
     alike = [name for name in (found.fastest, *found.not_told_apart) if name is not None]

@@ -17,7 +17,7 @@ all of that is wrong, with and without drift.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -176,41 +176,31 @@ def _reach(level: Level) -> Array:
 class Rounds:
     """One figure of all launches of a run, to set its scenarios against each other or against those of another run."""
 
-    def __init__(
-        self,
-        scenarios: Sequence[str],
-        repeats: Sequence[int],
-        launches: Sequence[int],
-        values: Iterable[float | None],
-    ) -> None:
+    def __init__(self, launches: Iterable[tuple[str, int, int, float | None]]) -> None:
         """Of each launch its scenario, its round, its number and its figure; unknown figures are left out."""
-        given = np.array([math.nan if value is None else value for value in values], dtype="float64")
-        known = ~np.isnan(given)
-        named = np.array(scenarios, dtype=object)[known]
-        self.values = {name: figures(given[known][named == name]) for name in dict.fromkeys(named.tolist())}
+        known = [one for one in launches if one[3] is not None and not math.isnan(one[3])]
+        named, repeats, numbers, given = (np.array([one[place] for one in known]) for place in range(4))
+        self.values = {name: figures(given[named == name]) for name in dict.fromkeys(named.tolist())}
         self._place = {name: place for place, name in enumerate(self.values)}
         self._fit: Drifting | None = None
         if self.values:
             middle = {name: geometric_mean(mine) for name, mine in self.values.items()}
-            logs = np.log(given[known] / np.array([middle[name] for name in named], dtype="float64"))
+            logs = np.log(given / np.array([middle[name] for name in named], dtype="float64"))
             self._middle = middle
             scenario = np.array([self._place[name] for name in named])
-            self._fit = Drifting.of(logs, scenario, np.array(repeats)[known], np.array(launches)[known])
+            self._fit = Drifting.of(logs, scenario, repeats, numbers)
 
     @classmethod
     def of(cls, launches: LaunchFigures, column: str = "median_ms") -> Self:
         frame: Any = launches.frame
-        return cls(*(frame[name].tolist() for name in ("scenario", "repeat", "launch", column)))
+        return cls(zip(*(frame[name].tolist() for name in ("scenario", "repeat", "launch", column)), strict=True))
 
-    def ratio(self, base: str, new: str, confidence: float = CONFIDENCE) -> Ratio:
+    def ratio(self, base: str, new: str) -> Ratio:
         """``new`` over ``base``, as :func:`bench.analyse.intervals.ratio_of` where a run had no drift."""
-        return self._ratio(self, base, new, confidence)
+        return self.over(self, base, new)
 
-    def over(self, other: Self, base: str, new: str, confidence: float = CONFIDENCE) -> Ratio:
+    def over(self, other: Self, base: str, new: str) -> Ratio:
         """``new`` of this run over ``base`` of another one."""
-        return self._ratio(other, base, new, confidence)
-
-    def _ratio(self, other: Self, base: str, new: str, confidence: float) -> Ratio:
         below, above = other.values.get(base, ()), self.values.get(new, ())
         if min(len(below), len(above)) == 0:
             return Ratio(value=None, low=None, high=None, p=None)
@@ -223,5 +213,5 @@ class Rounds:
         change = self._fit.change(self._place[base], self._place[new]) if other is self else ours.minus(theirs)
         error, freedom = float(change.error), float(change.degrees)
         of_base = float(theirs.error) ** 2 / max(error, LEAST_ERROR) ** 2
-        found = ratio_from(plain, float(change.value), error, freedom, confidence)
+        found = ratio_from(plain, float(change.value), error, freedom, CONFIDENCE)
         return replace(found, of_base=min(1.0, of_base) if other is self else 0.0)

@@ -11,7 +11,7 @@ computation.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
@@ -119,12 +119,11 @@ def launch_figures(run: Analysed, launches: Sequence[int]) -> tuple[LaunchFigure
 def _rounds(of_points: dict[tuple[int, int], list[LaunchRecord]], figures: LaunchFigures) -> Rounds:
     frame: Any = figures.frame
     medians = dict(zip(frame["launch"], frame["median_ms"], strict=True))
-    good = [(_key(point), one) for point, launches in of_points.items() for one in launches if one.status == "ok"]
     return Rounds(
-        [name for name, _ in good],
-        [one.repeat for _, one in good],
-        [one.launch for _, one in good],
-        [medians.get(one.launch) for _, one in good],
+        (_key(point), one.repeat, one.launch, medians.get(one.launch))
+        for point, launches in of_points.items()
+        for one in launches
+        if one.status == "ok"
     )
 
 
@@ -191,7 +190,7 @@ def _loss(
         why = "there is no diagnostic launch"
         if record is not None:
             why = record.reason or (record.looks[0].reasons.get("pairs") if record.looks else None) or why
-        return Loss(**dict.fromkeys(Loss.__slots__) | {"total_ms": total, "reason": why})
+        return replace(UNKNOWN_LOSS, total_ms=total, reason=why)
     whole = pairs[[f"{phase}_ms" for phase in PHASES]].sum(axis=1)
     steps = pairs.assign(whole_ms=whole).groupby(["pair", "synchronised"])
     slowest, middle = steps["whole_ms"].max().unstack(), steps["whole_ms"].mean().unstack()
@@ -203,9 +202,7 @@ def _loss(
     least = min(parts, key=lambda name: parts[name])
     if parts[least] < -NOISE * ideal_ms:
         why = f"in the diagnostic launch {least} takes {-parts[least]:,.1f} ms less than with one device"
-        return Loss(
-            **dict.fromkeys(Loss.__slots__) | {"total_ms": total, "reason": f"{why}: measure on an idle machine"}
-        )
+        return replace(UNKNOWN_LOSS, total_ms=total, reason=f"{why}: measure on an idle machine")
     return Loss(
         total_ms=total,
         **{f"{name}_ms": max(0.0, part) for name, part in parts.items()},

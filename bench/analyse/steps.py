@@ -260,12 +260,7 @@ def _time(name: str, stem: str, over_launches: Estimate) -> dict[str, float | No
 
 def _relative(rounds: Rounds, scenario: str, base: str) -> dict[str, float | str | None]:
     speed = rounds.ratio(scenario, base)
-    return {
-        "relative_to": base,
-        "relative_to_ddp": speed.value,
-        "relative_low": speed.low,
-        "relative_high": speed.high,
-    }
+    return {"relative_to": base, "relative_to_ddp": speed.value, "relative_low": speed.low, "relative_high": speed.high}
 
 
 def base_of(names: Sequence[str]) -> str:

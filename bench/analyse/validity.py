@@ -5,7 +5,7 @@ happened, and that may not be what was meant.
 """
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
@@ -66,13 +66,8 @@ def findings(
     for scenario, group in figures[figures.index.isin([launch.launch for launch in good])].groupby("scenario"):
         rows += [_row(None, scenario, finding) for finding in _scenario(scenario, group["median_ms"], document)]
         rows += [_row(None, scenario, finding) for finding in _hosts(scenario, document)]
-    for verdict in parity[parity["verdict"].isin(UNTRUE)].to_dict("records"):
-        rows.append(_row(verdict["launch"], verdict["scenario"], _untrue(verdict)))
     full = {launch.launch for launch in good if launch.effective and launch.effective.precision == "O0"}
-    for verdict in parity[(parity["verdict"] == WITHIN_HALF) & parity["launch"].isin(full)].to_dict("records"):
-        rows.append(_row(verdict["launch"], verdict["scenario"], _coarse(verdict)))
-    for verdict in parity[parity["verdict"] == CANNOT_TELL].to_dict("records"):
-        rows.append(_row(verdict["launch"], verdict["scenario"], _uncertain(verdict)))
+    rows += map(asdict, _numerics(parity, full))
     table = pd.DataFrame(rows, columns=list(COLUMNS))
     return table.astype({"launch": "Int64", "size": "float64"})
 
@@ -246,9 +241,7 @@ def _checks(launch: LaunchRecord, ran: Effective, document: RunDocument) -> Iter
 
 
 def _cores(launch: LaunchRecord, ran: Effective) -> set[tuple[str, int]]:
-    """The hosts of a launch, each with the cores that its ranks there could use. None if a
-    switch bound its ranks to some of the cores.
-    """
+    """The hosts of a launch, each with the cores that its ranks there could use; empty if a switch bound them."""
     if ran.bound_cores is not None:
         return set()
     of_ranks = {(rank.host or "", rank.cores) for rank in launch.ranks if rank.cores is not None}
@@ -384,27 +377,30 @@ def _hosts(scenario: object, document: RunDocument) -> Iterator[Finding]:
         )
 
 
-def _coarse(verdict: Mapping[object, object]) -> Finding:
-    """A launch that is declared fp32, where TF32 computes."""
-    return warning(
-        code="coarse numerics",
-        text="it is declared fp32 and computes in TF32",
-        remedy="if fp32 is meant, add --with tf32=off",
-    )
-
-
-def _uncertain(verdict: Mapping[object, object]) -> Finding:
-    return warning(
-        code="numerics cannot be told",
-        text=f"{verdict['reason']}, so a mistake would not show",
-        remedy="compare its losses with the reference's in the report",
-    )
-
-
-def _untrue(verdict: dict[Any, Any]) -> Finding:
-    return invalid(
-        code=verdict["verdict"],
-        text=verdict["reason"],
-        remedy="do not train with it as it is: its numerics are not those of the fp32 reference (see parity)",
-        size=verdict["gradient_error"],
-    )
+def _numerics(parity: pd.DataFrame, full: set[int]) -> Iterator[Finding]:
+    """``full``: the launches that are declared fp32."""
+    for one in parity[parity["verdict"].isin(UNTRUE)].to_dict("records"):
+        yield invalid(
+            launch=one["launch"],
+            scenario=one["scenario"],
+            code=one["verdict"],
+            text=one["reason"],
+            remedy="do not train with it as it is: its numerics are not those of the fp32 reference (see parity)",
+            size=one["gradient_error"],
+        )
+    for one in parity[(parity["verdict"] == WITHIN_HALF) & parity["launch"].isin(full)].to_dict("records"):
+        yield warning(
+            launch=one["launch"],
+            scenario=one["scenario"],
+            code="coarse numerics",
+            text="it is declared fp32 and computes in TF32",
+            remedy="if fp32 is meant, add --with tf32=off",
+        )
+    for one in parity[parity["verdict"] == CANNOT_TELL].to_dict("records"):
+        yield warning(
+            launch=one["launch"],
+            scenario=one["scenario"],
+            code="numerics cannot be told",
+            text=f"{one['reason']}, so a mistake would not show",
+            remedy="compare its losses with the reference's in the report",
+        )

@@ -38,8 +38,7 @@ class Channel:
 
     def receive(self) -> list[dict[str, Any]]:
         """The messages that are complete, after waiting once for a piece of them. Sets ``closed`` at the end of the
-        stream.
-        """
+        stream."""
         try:
             data = self.socket.recv(PIECE_BYTES)
         except ConnectionResetError:
@@ -82,8 +81,7 @@ def die_with_parent(parent: int) -> None:
 
 def forks_die_with_parent() -> None:
     """The same of every fork of this process, and of theirs. Who the parent is they know from before: a fork whose
-    parent has already ended would take whoever adopted it for that.
-    """
+    parent has already ended would take whoever adopted it for that."""
     parent = [os.getpid()]
     os.register_at_fork(
         before=lambda: parent.__setitem__(0, os.getpid()), after_in_child=lambda: die_with_parent(parent[0])

@@ -203,12 +203,7 @@ def _anything(value: Any) -> Any:
     if isinstance(value, dict):
         return _mapping(_anything, value)
     if isinstance(value, list):
-        for place, one in enumerate(value):
-            try:
-                _anything(one)
-            except Damaged as error:
-                raise error.within(f"[{place}]") from None
-        return value
+        return list(_list(_anything, value))
     checked = {int: _int, float: _float, str: _text}.get(type(value))
     return value if checked is None else checked(value)
 
@@ -237,8 +232,7 @@ def _plain(kind: Any) -> type:
 
 def _closest(kinds: tuple[Any, ...], value: Any) -> Any:
     """The kind that ``value`` is of, of several classes the one that has the fewest fields too many or too few; else
-    the first.
-    """
+    the first."""
     alike = [kind for kind in kinds if _plain(kind) is type(value)] or [k for k in kinds if k is not type(None)]
     if len(alike) > 1 and isinstance(value, dict):
         return min(alike, key=lambda kind: len(set(value) ^ set(hints(kind))) if _is_class(kind) else math.inf)

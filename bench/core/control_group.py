@@ -28,12 +28,12 @@ def memory_limit_bytes(root: str = ROOT, own: str = OWN) -> int | None:
     """How much this process and those in its group may use; None where it is no less than the machine has."""
     limits = [limit for limit, _ in _memory(root, own)]
     least = min(limits, default=None)
-    return None if least is None or least >= _meminfo("MemTotal") else least
+    return None if least is None or least >= meminfo("MemTotal") else least
 
 
 def available_memory_bytes(root: str = ROOT, own: str = OWN) -> int:
     """What can be had without swapping: by the kernel's estimate, and within each limit."""
-    return min([_meminfo("MemAvailable"), *(max(0, limit - used) for limit, used in _memory(root, own))])
+    return min([meminfo("MemAvailable"), *(max(0, limit - used) for limit, used in _memory(root, own))])
 
 
 def _memory(root: str, own: str) -> Iterator[tuple[int, int]]:
@@ -69,6 +69,7 @@ def _text(folder: str, name: str) -> str | None:
         return None
 
 
-def _meminfo(name: str) -> int:
+def meminfo(name: str) -> int:
+    """A size in /proc/meminfo (bytes)."""
     with open("/proc/meminfo", encoding="ascii") as file:
         return next(int(line.split()[1]) << 10 for line in file if line.startswith(f"{name}:"))

@@ -15,7 +15,6 @@ INCONCLUSIVE = 11
 NOT_COMPARABLE = 12
 INTERRUPTED = 130
 
-
 EXHAUSTED = {
     errno.ENOSPC: "make room on that disk",
     errno.EDQUOT: "make room on that disk",
@@ -58,8 +57,7 @@ class BenchError(Exception):
 
 class RequestError(BenchError):
     """The request is wrong. The parts are joined into one line: ``option: problem; remedy``. Another remedy takes the
-    place of ``remedy`` where the problem is that the system has no more of something.
-    """
+    place of ``remedy`` where the problem is that the system has no more of something."""
 
     exit_code = USAGE
 

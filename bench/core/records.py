@@ -16,10 +16,6 @@ STATUSES = ("ok", "oom", "timeout", "killed", "unsupported", "error")
 PARITIES = ("same", "within half precision", "differs by design", "cannot tell", "diverged", "not finite")
 """The verdicts on numerics, from the best to the worst."""
 PHASES = ("data", "forward", "backward", "optimizer")
-PURPOSES = ("measure", "diagnose", "checkpoint", "restart", "reference", "input", "bandwidth", "exchanges")
-"""What a launch is for: figures; where its time goes; what a checkpoint costs; what the loss of a rank costs; the
-numbers that every scenario is held against; how fast the loader alone is; how fast an all-reduce is; what a step
-exchanges, and when."""
 CHECKPOINTS = ("torch", "dcp", "dcp_async")
 MOST_CHECKPOINT_STEPS = 50
 """Of a cycle of steps with one save, however seldom there is to be one."""
@@ -144,7 +140,6 @@ RANGES: dict[str, tuple[int, int]] = {
 
 NOT_FINITE = ("loss", "value")
 """Columns of what a training computes, which may be NaN or infinite."""
-
 
 Setting = str | int | float | bool
 
@@ -332,6 +327,9 @@ TOO_SLOW = "too slow"
 class Job:
     """What one launch executes; the same for all of its ranks.
 
+    ``purpose``: ``measure``; ``diagnose`` (where its time goes); ``checkpoint`` (what one costs); ``restart`` (what the
+    loss of a rank costs); ``reference`` (what every scenario is held against); ``input`` (how fast the loader alone
+    is); ``bandwidth`` (how fast an all-reduce is); ``exchanges`` (what a step exchanges, and when).
     ``options``: the scenario's, for ``build`` of its strategy. ``switches``: in the order in which they are applied.
     ``apex_problems``: why a module of apex cannot be
     imported, or None where it can; None as a whole where nobody has looked yet. ``logs``: the folder for what ranks
@@ -417,7 +415,7 @@ def job_from_json(document: dict[str, Any]) -> Job:
     fields["switches"] = tuple(SwitchOn(**one) for one in fields["switches"])
     if fields["checkpoint"] is not None:
         fields["checkpoint"] = Checkpoint(**fields["checkpoint"])
-    fields["computations"] = tuple(map(computation_from_json, fields["computations"]))
+    fields["computations"] = tuple(Computation(**one) for one in fields["computations"])
     return Job(**fields)
 
 
@@ -425,10 +423,6 @@ def _placement_from_json(document: dict[str, Any]) -> Placement:
     core_set = document["core_set"]
     tuples = {"devices": tuple(document["devices"]), "core_set": None if core_set is None else tuple(core_set)}
     return Placement(**document | tuples)
-
-
-def computation_from_json(document: dict[str, Any]) -> Computation:
-    return Computation(**document)
 
 
 def canonical_json(value: object) -> str:

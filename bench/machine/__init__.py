@@ -155,7 +155,7 @@ def describe(gpus: list[Gpu], left_out: str | None = None) -> dict[str, Any]:
     """The machine as it stands in run.json. ``left_out``: which GPU cannot be used, and why."""
     import platform  # here and below: what 'bench list' has no use for would take a tenth of its time
 
-    memory = _meminfo()
+    checkout = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     return {
         "host": os.uname().nodename,
         "os": platform.platform(),
@@ -163,24 +163,20 @@ def describe(gpus: list[Gpu], left_out: str | None = None) -> dict[str, Any]:
         "cpu": cpu_model(),
         "cores_usable": cores(),
         "cores_online": os.cpu_count(),
-        "memory_gib": round(memory["MemTotal"] / 2**30, 1),
+        "memory_gib": round(control_group.meminfo("MemTotal") / 2**30, 1),
         "governor": _line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
         "turbo_disabled": _line("/sys/devices/system/cpu/intel_pstate/no_turbo"),
         "container": _container(),
         "gpus": [asdict(gpu) for gpu in gpus],
         "gpus_reason": left_out,
         "environment": recorded_environment(),
-        "git": _own_git(),
+        "git": git(checkout, "bench/*.py", "scenarios/*.py") if os.path.exists(f"{checkout}/.git") else None,
     }
 
 
 def state() -> dict[str, Any]:
     """What changes while a run lasts; taken at its start and at its end."""
-    return {
-        "utc": utc_now(),
-        "load_1min": load(),
-        "memory_available_gib": round(available_memory_bytes() / 2**30, 2),
-    }
+    return {"utc": utc_now(), "load_1min": load(), "memory_available_gib": round(available_memory_bytes() / 2**30, 2)}
 
 
 def load() -> float:
@@ -233,12 +229,6 @@ def recorded_environment() -> dict[str, str]:
     }
 
 
-def _meminfo() -> dict[str, int]:
-    """/proc/meminfo in bytes."""
-    with open("/proc/meminfo", encoding="ascii") as file:
-        return {line.split(":")[0]: int(line.split()[1]) * 1024 for line in file if line.rstrip().endswith("kB")}
-
-
 def _line(path: str) -> str | None:
     if not os.path.isfile(path):
         return None
@@ -252,14 +242,6 @@ def _container() -> str | None:
     if os.path.exists("/run/.containerenv"):
         return "podman"
     return "kubernetes" if "KUBERNETES_SERVICE_HOST" in os.environ else None
-
-
-def _own_git() -> dict[str, Any] | None:
-    """Of the checkout that bench runs from, or None; untracked scenarios and modules count."""
-    folder = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    if not os.path.exists(os.path.join(folder, ".git")):
-        return None
-    return git(folder, "bench/*.py", "scenarios/*.py")
 
 
 def git(folder: str, *untracked: str) -> dict[str, Any] | None:

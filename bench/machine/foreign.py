@@ -17,7 +17,6 @@ OCCUPIED_MIB = 500.0
 BUSY_PERCENT = 5.0
 PATIENCE_S = 2.0
 
-
 Rows = Sequence[tuple[int, float | None]]
 """PID and MiB of processes; None: the driver gives no figure."""
 
@@ -55,8 +54,7 @@ def occupant(nvml: Nvml, gpu: Gpu) -> tuple[str, bool] | None:
 
 def refuse(gpus: list[Gpu], chosen: tuple[str, ...], *, force: bool) -> list[str]:
     """What draws on the chosen GPUs, a line each. Raises :class:`RequestError` with PIDs, names and memory where one is
-    in use; not with ``force``.
-    """
+    in use; not with ``force``."""
     if force or not chosen:
         return []
     try:

@@ -71,10 +71,8 @@ def acquire(devices: Iterable[str], *, wait: bool, say: Callable[[str], None]) -
                 return _stand_in_line(folder, wanted, say) if wait else _take_now(folder, wanted)
             time.sleep(POLL_S)
     except OSError as error:
-        what, remedy = (
-            error.strerror,
-            "name a folder that root has made for all users, as by 'install -d -m 1777 FOLDER'",
-        )
+        what = error.strerror
+        remedy = "name a folder that root has made for all users, as by 'install -d -m 1777 FOLDER'"
         if error.filename not in (None, path):
             what, remedy = f"{error.filename}: {what}", f"have {error.filename} removed, or name another folder"
         raise RequestError(FOLDER_VARIABLE, f"locks cannot be kept in {path}: {what}", remedy) from error

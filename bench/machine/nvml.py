@@ -364,8 +364,7 @@ class Nvml:
 
     def path(self, one: str, other: str) -> dict[str, Any]:
         """How two devices reach each other: ``level``, the closest thing that both hang on; ``p2p`` and ``nvlink``:
-        whether one can read the other's memory, at all and over NVLink. None: unknown.
-        """
+        whether one can read the other's memory, at all and over NVLink. None: unknown."""
         pynvml = self._pynvml
         ask = partial(self._ask, (one, other))
         levels = {

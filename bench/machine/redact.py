@@ -58,8 +58,7 @@ def without_secrets(text: str) -> str:
 
 def command_line(words: Sequence[str]) -> list[str]:
     """A command line of bench's as it may be kept: its own options, and a command that follows as :func:`foreign` has
-    it, or all of that too with :data:`RECORD`.
-    """
+    it, or all of that too with :data:`RECORD`."""
     place = words.index("--") if "--" in words else len(words)
     own, rest = words[:place], words[place + 1 :]
     kept = rest and ["--", *(_pairs(rest) if RECORD in own else foreign(rest))]
@@ -68,8 +67,7 @@ def command_line(words: Sequence[str]) -> list[str]:
 
 def foreign(words: Sequence[str]) -> list[str]:
     """A command that is not bench's: its program, the first word that is a file, and how many other words there are,
-    with a checksum by which the same command is known. Nobody knows which of them is a secret.
-    """
+    with a checksum by which the same command is known. Nobody knows which of them is a secret."""
     program, *rest = words
     script = next((word for word in rest if os.path.isfile(word)), None)
     known = [without_secrets(program), *([] if script is None else [script])]

@@ -38,6 +38,10 @@ def verdict(bits: int) -> str:
     return "warning" if bits & WARNING else "ok"
 
 
+def worst(verdicts: Iterable[str]) -> str:
+    return min(verdicts, key=("invalid", "warning", "unknown", "ok").index)
+
+
 def combined(samples: Iterable[int | None]) -> int | None:
     """All bits that were set in any sample; None where no sample knows. One sample in twenty is enough."""
     known = [bits for bits in samples if bits is not None]
@@ -72,9 +76,7 @@ def check(device: Iterable[Mapping[str, Any]], steps: Iterable[Mapping[str, Any]
     if not samples:
         return None
     bits = {uuid: combined(values) for uuid, values in samples.items()}
-    found = {"unknown" if value is None else verdict(value) for value in bits.values()}
-    worst = next(one for one in ("invalid", "warning", "unknown", "ok") if one in found)
     return {
-        "verdict": worst,
+        "verdict": worst("unknown" if value is None else verdict(value) for value in bits.values()),
         "devices": {uuid: None if value is None else names(value) for uuid, value in bits.items()},
     }

@@ -34,20 +34,14 @@ LATE = "sampled late"
 
 def findings(path: str) -> list[str]:
     try:
-        whole = read(path, allow_incomplete=True)
+        run = read(path, allow_incomplete=True)
         stored(path)
     except RequestError as error:
         return [error.problem]
-    run = _of_known_launches(whole)
+    if not run.document.complete:  # it may have samples of a launch that has no record yet
+        known = [record.launch for record in run.document.records]
+        run = replace(run, **{name: (rows := getattr(run, name))[rows["launch"].isin(known)] for name in SAMPLED})
     return list(chain(_files(run), _document(run), _steps(run), _memory(run)))
-
-
-def _of_known_launches(run: Run) -> Run:
-    """An incomplete run without the samples of a launch that has no record yet."""
-    if run.document.complete:
-        return run
-    known = [record.launch for record in run.document.records]
-    return replace(run, **{name: (rows := getattr(run, name))[rows["launch"].isin(known)] for name in SAMPLED})
 
 
 def _files(run: Run) -> Iterator[str]:

@@ -152,8 +152,7 @@ class State:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostRecord:
     """One of several hosts of a run, the leader first. ``clock_offset_s``: how far its clock is ahead of the leader's,
-    known within ``clock_error_s``.
-    """
+    known within ``clock_error_s``."""
 
     name: str
     machine: Machine
@@ -166,8 +165,7 @@ class HostRecord:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRecord:
     """What started bench on several hosts. ``run``: what the engine calls the job; ``parent``: the process that started
-    the leader. Either shows that a later start is of the same job. ``attempt``: the last one, from 0.
-    """
+    the leader. Either shows that a later start is of the same job. ``attempt``: the last one, from 0."""
 
     name: str
     run: str | None
@@ -245,8 +243,7 @@ class Imported:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
     """Of an attached command. ``role``: ``rank``, ``helper`` (started by a rank) or ``launcher``. In tables a helper
-    counts with its rank, and a launcher with the first rank.
-    """
+    counts with its rank, and a launcher with the first rank."""
 
     pid: Pid
     rank: Count

@@ -21,8 +21,7 @@ class Profile:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NcclPath:
     """The way that NCCL took (:mod:`bench.worker.nccl_path`): channels by transport, such as ``P2P/CUMEM``, and by
-    algorithm and protocol the bytes of the smallest and of the largest collective. ``reason``: why none is known.
-    """
+    algorithm and protocol the bytes of the smallest and of the largest collective. ``reason``: why none is known."""
 
     transports: Mapping[str, Count]
     algorithms: Mapping[str, tuple[Count, ...]]
@@ -44,8 +43,7 @@ class Look:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryForecast(MemoryParts):
     """What rank 0 was predicted to hold without running it (:mod:`bench.worker.memory_forecast`), and by what
-    ``method``.
-    """
+    ``method``."""
 
     peak_mib: Amount | None
     method: str | None

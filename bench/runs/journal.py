@@ -50,8 +50,7 @@ def replay(path: str, document: dict[str, Any]) -> None:
 
 def change(before: Any, after: Any) -> Any:
     """What changed from one value to the next: ``["+", items]`` at the end of a list, ``[".", fields]`` of an object,
-    or ``["=", value]``.
-    """
+    or ``["=", value]``."""
     if isinstance(before, tuple) and isinstance(after, tuple) and all(map(is_, before, after[: len(before)])):
         if len(before) <= len(after):
             return ["+", encode(after[len(before) :])]

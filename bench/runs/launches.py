@@ -151,8 +151,7 @@ class Checks:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryParts:
     """What the memory of a rank is for. ``activations_mib``: what is alive when the forward pass ends. ``reason``: why
-    something is unknown.
-    """
+    something is unknown."""
 
     parameters_mib: Amount | None
     masters_mib: Amount | None

@@ -99,9 +99,8 @@ def _may_be(name: str, value: Any, table: str, kind: str) -> bool:
         return name not in ALWAYS_KNOWN[table]
     least, most = RANGES.get(name, (0, 1))  # the others are words
     if isinstance(value, str):
-        return kind == "string" and not any(
-            "\ud800" <= letter <= "\udfff" for letter in value
-        )  # which no table can hold
+        halves = any("\ud800" <= letter <= "\udfff" for letter in value)  # which no table can hold
+        return kind == "string" and not halves
     return type(value) in _KINDS.get(kind, (int,)) and least <= value <= most
 
 

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-
 ALWAYS_WRITTEN = ("steps", "memory")
 """Tables that a finished run has even if they are empty."""
 

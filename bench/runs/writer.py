@@ -139,8 +139,7 @@ class RunWriter:
         engine: parts.EngineRecord | None = None,
     ) -> None:
         """``probe_seed``: for a run that has none yet. ``launches``: how many of each scenario are asked for now.
-        ``engine``: what started this part.
-        """
+        ``engine``: what started this part."""
         seeds = (self._document.probe_seed, probe_seed)
         seed = next((seed for seed in seeds if seed is not None), None)
         request = replace(self._document.request, launches=launches)

@@ -313,8 +313,7 @@ def in_rounds(medians: dict[str, list[float | None]]) -> Rounds:
     count = len(next(iter(medians.values())))
     names = list(medians)
     order = [(name, number) for number in range(count) for name in (names[::-1] if number % 2 else names)]
-    scenarios, repeats = zip(*order, strict=True)
-    return Rounds(scenarios, repeats, range(len(order)), [medians[name][number] for name, number in order])
+    return Rounds((name, number, place, medians[name][number]) for place, (name, number) in enumerate(order))
 
 
 A = [1.004, 0.996, 1.003, 0.994, 1.003]

@@ -243,10 +243,7 @@ def _figure(scenario: dict[str, Any], key: str) -> Figure | None:
 
 
 def replay(
-    nights: Iterable[tuple[str, Digest]],
-    rule: Rule,
-    accepted: Iterable[str] = (),
-    only: Sequence[str] | None = None,
+    nights: Iterable[tuple[str, Digest]], rule: Rule, accepted: Iterable[str] = (), only: Sequence[str] | None = None
 ) -> Base:
     """The base that these named nights of one series leave behind, in the order of time.
 
@@ -400,6 +397,7 @@ class _Pair:
 def _judged(metric: str, names: Sequence[str], tonight: Mapping[str, Measured], base: Base, rule: Rule) -> list[Judged]:
     rows: list[Judged] = []
     pairs: list[_Pair] = []
+    wanted = max(rule.nights, FEWEST_NIGHTS)
     for name in names:
         known = [one for one in base[name] if metric in one.figures]
         figure = tonight[name].figures.get(metric)
@@ -409,7 +407,7 @@ def _judged(metric: str, names: Sequence[str], tonight: Mapping[str, Measured], 
                 rows.append(Judged(scenario=name, metric=metric, verdict=MISSING, nights=nights, why=NO_FIGURE))
             continue
         alike = [one for one in known if other_source(one.figures[metric].source, figure.source) is None]
-        pair = _pair(name, metric, figure, alike, max(rule.nights, FEWEST_NIGHTS))
+        pair = _pair(name, metric, figure, alike, wanted)
         few = _too_few(tonight[name], metric)
         if few is not None:
             rows.append(_row(metric, TOO_FEW, pair, why=few))
@@ -420,14 +418,9 @@ def _judged(metric: str, names: Sequence[str], tonight: Mapping[str, Measured], 
         else:
             pairs.append(pair)
     error = (1.0 - rule.level) / max(1, len(pairs))
-    wanted = max(rule.nights, FEWEST_NIGHTS)
-    enough = [sum(map(len, pair.scatter)) >= wanted and len(pair.before) > 1 for pair in pairs]
-    predicted = [pair for pair, many in zip(pairs, enough, strict=True) if many]
-    rows += _predicted(metric, predicted, error, rule.thresholds[metric])
-    rows += [
-        _by_interval(metric, pair, error, rule.before) for pair, many in zip(pairs, enough, strict=True) if not many
-    ]
-    return rows
+    enough = [pair for pair in pairs if sum(map(len, pair.scatter)) >= wanted and len(pair.before) > 1]
+    rows += _predicted(metric, enough, error, rule.thresholds[metric])
+    return rows + [_by_interval(metric, pair, error, rule.before) for pair in pairs if pair not in enough]
 
 
 def _pair(name: str, metric: str, tonight: Figure, nights: Sequence[Measured], wanted: int) -> _Pair:

@@ -107,7 +107,19 @@ def levels(series: Sequence[float | None]) -> Levels:
     tests = _tests(logs, outlying, cuts, correlation) if cuts else []
     edges = [0, *cuts, len(logs)]
     return Levels(
-        shifts=tuple(_shift(places, cut, test) for cut, test in zip(cuts, tests, strict=True)),
+        shifts=tuple(
+            Shift(
+                before=int(places[cut - 1]),
+                after=int(places[cut]),
+                ratio=math.exp(test.change),
+                low=math.exp(test.change - test.half),
+                high=math.exp(test.change + test.half),
+                p=test.p,
+                n_before=test.n_before,
+                n_after=test.n_after,
+            )
+            for cut, test in zip(cuts, tests, strict=True)
+        ),
         levels=tuple(_level(logs, places, outlying, start, end) for start, end in pairwise(edges)),
         outliers=tuple(int(place) for place in places[outlying]),
         noise=noise,
@@ -247,19 +259,6 @@ def _tests(logs: Array, outlying: NDArray[np.bool_], cuts: list[int], correlatio
         p = t_tail(change / error, freedom)
         tests.append(_Test(change, quantile * error, p, len(old), len(new)))
     return tests
-
-
-def _shift(places: NDArray[np.intp], cut: int, test: _Test) -> Shift:
-    return Shift(
-        before=int(places[cut - 1]),
-        after=int(places[cut]),
-        ratio=math.exp(test.change),
-        low=math.exp(test.change - test.half),
-        high=math.exp(test.change + test.half),
-        p=test.p,
-        n_before=test.n_before,
-        n_after=test.n_after,
-    )
 
 
 def _level(logs: Array, places: NDArray[np.intp], outlying: NDArray[np.bool_], start: int, end: int) -> Level:

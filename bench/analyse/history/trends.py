@@ -11,16 +11,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from bench.analyse.comparable import (
-    Digest,
-    changed,
-    key,
-    not_known,
-    other_source,
-    other_sources,
-    source_of,
-    unusable,
-)
+from bench.analyse.comparable import Digest, changed, key, not_known, other_source, other_sources, source_of, unusable
 from bench.analyse.history import gate
 from bench.analyse.history.shifts import Levels, Shift, levels
 from bench.runs.document import what_is_trained

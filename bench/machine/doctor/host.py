@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from glob import glob
 
 from bench import machine
 from bench.core import control_group
@@ -21,14 +22,7 @@ def facts() -> dict[str, object]:
         "memory_available_gib": round(machine.available_memory_bytes() / 2**30, 1),
         "memory_limit_gib": None if limit is None else round(limit / 2**30, 1),
         "shm_mib": shutil.disk_usage("/dev/shm").total // 2**20 if os.path.isdir("/dev/shm") else None,
-        "numa_nodes": numa_nodes(),
+        "numa_nodes": len(glob("/sys/devices/system/node/node[0-9]*")) or None,
         "own_pid_namespace": nested(),
         "rapl_reason": Rapl().reason,
     }
-
-
-def numa_nodes(root: str = "/sys/devices/system/node") -> int | None:
-    """How many NUMA nodes the machine has."""
-    if not os.path.isdir(root):
-        return None
-    return sum(name.removeprefix("node").isdigit() for name in os.listdir(root))

@@ -61,8 +61,7 @@ class Sampler:
 
     def begin(self, launch: int) -> None:
         """Look at the devices before the ranks of a launch start, and wait for that. Otherwise, what was there before
-        the launch is unknown.
-        """
+        the launch is unknown."""
         self._revive()
         with suppress(OSError):
             os.unlink(spool_path(self._config["spool"], launch))  # what a scenario has put there: a pipe would hang
@@ -97,8 +96,7 @@ class Sampler:
 
     def probe(self, launch: int, pid: int, stage: str) -> None:
         """A rank will allocate the probe (``before``), has ``allocated`` or has ``freed`` it (see
-        ``bench.machine.sample.attribution``). Meanwhile it is not sampled: the probe is not memory of the training.
-        """
+        ``bench.machine.sample.attribution``). Meanwhile it is not sampled: the probe is not memory of the training."""
         self._channel.send(event="probe", launch=launch, pid=pid, stage=stage)
 
     def finish(self, launch: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

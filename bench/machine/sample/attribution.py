@@ -65,8 +65,7 @@ class Listing:
 class Known:
     """``ranks``: PID as the rank knows it -> its devices, None if unknown. ``aliases``: PID in the driver's list ->
     (the rank's PID, source). ``earlier``: PIDs of earlier launches, which the driver may list a moment longer.
-    ``nested``: bench runs in its own PID namespace.
-    """
+    ``nested``: bench runs in its own PID namespace."""
 
     ranks: Mapping[int, tuple[str, ...] | None]
     aliases: Mapping[int, tuple[int, str]] = field(default_factory=dict)
@@ -77,8 +76,7 @@ class Known:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attributed:
     """``why``: ranks without any reading and the reason. ``foreign``: processes that are not bench's, as (PID, MiB or
-    None, whether that is certain: in a container an unknown PID may be the rank itself).
-    """
+    None, whether that is certain: in a container an unknown PID may be the rank itself)."""
 
     readings: list[Reading]
     why: dict[int, str]

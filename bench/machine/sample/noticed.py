@@ -22,8 +22,7 @@ def checks(
 
 def together(*hosts: tuple[Said | None, Said | None]) -> tuple[Said | None, Said | None]:
     """What the samplers of all hosts of a launch cost and found; None where that of one has died. What a sampler may
-    take is a share of its host's time, so that the cost is that of the host where it was highest.
-    """
+    take is a share of its host's time, so that the cost is that of the host where it was highest."""
     costs, found = [cost for cost, _ in hosts if cost], [finding for _, finding in hosts if finding]
     if len(costs) < len(hosts) or len(found) < len(hosts):
         return None, None
@@ -43,8 +42,7 @@ def allocator_rows(
     memory: Sequence[dict[str, Any]], ranks: Sequence[RankRecord], *, launch: int, scenario: str, host: str = ""
 ) -> list[dict[str, Any]]:
     """The allocator's peak, which is no sample, for each rank and GPU without any other figure. ``host``: of ranks that
-    name none.
-    """
+    name none."""
     known = {(row["rank"], row["device"]) for row in memory if row["used_mib"] is not None}
     last_ns = {row["host"]: row["t_ns"] for row in sorted(memory, key=lambda row: row["t_ns"])}
     rows = []

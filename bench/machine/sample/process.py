@@ -223,15 +223,13 @@ class Loop:
 
     def _edge(self, launch: int) -> None:
         """A sample of the devices where the measured window begins or ends, however rarely they are sampled within:
-        two of the driver's counter are enough for energy, and one of the throttle reasons for those.
-        """
+        two of the driver's counter are enough for energy, and one of the throttle reasons for those."""
         if launch in self.launches and self._has_devices():
             self._sample_devices(time.perf_counter_ns(), 0)
 
     def _full(self, launch: int) -> None:
         """Take the proportional set sizes now that the measured steps are over, and nothing of a rank's memory after:
-        the probe of its numerics is not memory of the training.
-        """
+        the probe of its numerics is not memory of the training."""
         if isinstance(self.memory, Rss) and launch in self.launches:
             start_ns = time.perf_counter_ns()
             self.pss_clock.due_ns = start_ns

@@ -34,8 +34,7 @@ def resident_mib(pid: int) -> float | None:
 
 def proportional_mib(pid: int) -> tuple[float | None, str | None]:
     """PSS in MiB, in which a page that n processes share counts 1/n, so these add up. Or None and why. The kernel walks
-    the whole page table for it: 10 ms and more for 1 GiB, during which the process cannot map memory.
-    """
+    the whole page table for it: 10 ms and more for 1 GiB, during which the process cannot map memory."""
     import psutil
 
     try:
@@ -170,8 +169,7 @@ class GpuMemory:
 
     def _alias(self, listed: int, rank: int, source: str, gpus: Collection[str]) -> None:
         """On these GPUs. What a probe shows is true of the rank's own: a sandbox such as gVisor gives all its processes
-        one PID, and on another GPU that is another rank.
-        """
+        one PID, and on another GPU that is another rank."""
         for uuid in gpus:
             self._aliases[uuid, listed] = rank, source
             self.foreign.pop((uuid, listed), None)  # so it was one of ours
