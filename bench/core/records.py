@@ -328,8 +328,9 @@ class Job:
     """What one launch executes; the same for all of its ranks.
 
     ``purpose``: ``measure``; ``diagnose`` (where its time goes); ``checkpoint`` (what one costs); ``restart`` (what the
-    loss of a rank costs); ``reference`` (what every scenario is held against); ``input`` (how fast the loader alone
-    is); ``bandwidth`` (how fast an all-reduce is); ``exchanges`` (what a step exchanges, and when).
+    loss of a rank costs); ``probe`` (its numerics, in double precision); ``reference`` (what those are held against);
+    ``loading`` (how fast the loader alone is); ``bandwidth`` (how fast an all-reduce is); ``exchanges`` (what a step
+    exchanges, and when).
     ``options``: the scenario's, for ``build`` of its strategy. ``switches``: in the order in which they are applied.
     ``apex_problems``: why a module of apex cannot be
     imported, or None where it can; None as a whole where nobody has looked yet. ``logs``: the folder for what ranks

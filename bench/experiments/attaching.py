@@ -162,7 +162,6 @@ def attach(wanted: Wanted, say: Say) -> Outcome:
         why = None
         for launch in range(wanted.launches):
             with scratch_folder("bench-attach-") as spool:
-                os.chmod(spool, 0o1733)  # the command may run as another user
                 done = _perform(wanted, launch, kind, uuids, spool, locks.descriptors)
             ranks, left = ranks_of(done.notes)
             if not ranks or ranks[0].steps < 1:
@@ -406,7 +405,7 @@ def _why_nothing(done: Commanded, ranks: list[Notes]) -> str:
     stepped = sum(len(one.marks_ns) for one in done.notes)
     if stepped:
         return f"an optimizer stepped {stepped} time{'s' * (stepped > 1)} only, and a step lies between two"
-    return "no optimizer of torch stepped in any Python process of it (python -I, -E and -S keep bench out)"
+    return "no optimizer of torch stepped in any Python process of it (python -I, -E and -S keep bench out, and so does another user)"
 
 
 def rows_of(notes: Notes, steps: int, warmup: int) -> list[dict[str, Any]]:
