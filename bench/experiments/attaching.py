@@ -405,7 +405,8 @@ def _why_nothing(done: Commanded, ranks: list[Notes]) -> str:
     stepped = sum(len(one.marks_ns) for one in done.notes)
     if stepped:
         return f"an optimizer stepped {stepped} time{'s' * (stepped > 1)} only, and a step lies between two"
-    return "no optimizer of torch stepped in any Python process of it (python -I, -E and -S keep bench out, and so does another user)"
+    kept_out = "python -I, -E and -S keep bench out, and so does another user"
+    return f"no optimizer of torch stepped in any Python process of it ({kept_out})"
 
 
 def rows_of(notes: Notes, steps: int, warmup: int) -> list[dict[str, Any]]:

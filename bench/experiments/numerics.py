@@ -27,8 +27,15 @@ def judge(lab: Lab, launches: Sequence[LaunchRecord] | None = None, scenarios: S
     """Do what is missing to judge these launches (default: the run's) of these scenarios (default: the lab's)."""
     good = lab.writer.document.good if launches is None else [one for one in launches if one.status == "ok"]
     measured = {one.scenario for one in good}
-    _in_double(lab, [one for one in scenarios or lab.scenarios if one.name in measured])
-    _reference(lab, good)
+    lacking = _lacking(lab, [one for one in scenarios or lab.scenarios if one.name in measured])
+    computations = tuple(dict.fromkeys(one.effective.computation for one in good if one.effective))
+    known = lab.writer.document.begun(Numerics).reference if has_reference(lab.writer.document) else None
+    with_reference = not {*computations} <= {*(known.computations if known else ())}
+    lab.progress.expect([*(job.scenario for job, _ in lacking), *[REFERENCE] * with_reference])
+    for job, same in lacking:
+        _in_double(lab, job, same)
+    if with_reference:
+        _reference(lab, computations)
 
 
 def ways(lab: Lab, scenarios: Sequence[Found]) -> list[tuple[Job, list[Found]]]:
@@ -47,42 +54,41 @@ def ways(lab: Lab, scenarios: Sequence[Found]) -> list[tuple[Job, list[Found]]]:
     return jobs
 
 
-def _in_double(lab: Lab, scenarios: Sequence[Found]) -> None:
-    judged = in_double_already(lab.writer.document)
+def _lacking(lab: Lab, scenarios: Sequence[Found]) -> list[tuple[Job, list[Found]]]:
+    """The ways that were not trained in double precision yet. Scenarios that share one that was are noted with it."""
+    judged, lacking = in_double_already(lab.writer.document), []
     for job, same in ways(lab, scenarios):
         names = tuple(one.name for one in same)
         numerics = lab.writer.document.begun(Numerics)
         known = next((one for one in numerics.doubles if {*names} & {*one.scenarios} & judged), None)
-        if known is not None:
-            more = replace(known, scenarios=tuple(dict.fromkeys((*known.scenarios, *names))))
-            doubles = tuple(more if one is known else one for one in numerics.doubles)
-            lab.writer.note(replace(numerics, doubles=doubles))
+        if known is None:
+            lacking.append((job, same))
             continue
-
-        def keep(done: Performed, job: Job = job, same: Sequence[Found] = same) -> str:
-            record = done.record
-            about = DoubleRecord(
-                launch=record.launch,
-                scenarios=tuple(one.name for one in same),
-                status=record.status,
-                reason=record.reason,
-                wall_s=record.wall_s,
-                left_out=tuple(one.spec for one in same[0].switches if one not in job.switches),
-            )
-            lab.writer.add_to(Numerics, about, "doubles", **done.tables)
-            return record.reason or f"in {record.wall_s:.0f} s"
-
-        lab.progress.expect([job.scenario])
-        perform(replace(job, launch=lab.next_launch()), lab, "judging", keep, double_rows)
+        more = replace(known, scenarios=tuple(dict.fromkeys((*known.scenarios, *names))))
+        lab.writer.note(replace(numerics, doubles=tuple(more if one is known else one for one in numerics.doubles)))
+    return lacking
 
 
-def _reference(lab: Lab, good: Sequence[LaunchRecord]) -> None:
+def _in_double(lab: Lab, job: Job, same: Sequence[Found]) -> None:
+    def keep(done: Performed) -> str:
+        record = done.record
+        about = DoubleRecord(
+            launch=record.launch,
+            scenarios=tuple(one.name for one in same),
+            status=record.status,
+            reason=record.reason,
+            wall_s=record.wall_s,
+            left_out=tuple(one.spec for one in same[0].switches if one not in job.switches),
+        )
+        lab.writer.add_to(Numerics, about, "doubles", **done.tables)
+        return record.reason or f"in {record.wall_s:.0f} s"
+
+    perform(replace(job, launch=lab.next_launch()), lab, "judging", keep, double_rows)
+
+
+def _reference(lab: Lab, computations: tuple[Computation, ...]) -> None:
     document = lab.writer.document
-    computations = tuple(dict.fromkeys(one.effective.computation for one in good if one.effective))
-    known = document.begun(Numerics).reference
-    if set(computations) <= set(known.computations if known and has_reference(document) else ()):
-        return
-    if known:
+    if known := document.begun(Numerics).reference:
         lab.writer.supersede(known)
     job = reference(lab.request, computations, lab.next_launch(), lab.site.hosts, document.probe_seed)
 
@@ -99,7 +105,6 @@ def _reference(lab: Lab, good: Sequence[LaunchRecord]) -> None:
         lab.writer.note(replace(lab.writer.document.begun(Numerics), reference=about), **done.tables)
         return done.record.reason or f"in {done.record.wall_s:.0f} s"
 
-    lab.progress.expect([REFERENCE])
     perform(job, lab, "training", keep, reference_rows)
 
 
