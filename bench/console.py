@@ -169,7 +169,7 @@ class RunProgress:
         if event["event"] == "phase":
             self._spend()
             self._phase = PHASE_WORDS.get(event["phase"], self._doing)
-        elif self._phase != PHASE_WORDS["probe"]:  # whose steps are none of those that were asked for
+        else:
             self._step, self._of = event["step"], event["of"]
             self._recent = [*self._recent[-8:], (time.monotonic(), self._step)]
             self._first = self._first or self._recent[0]

@@ -7,7 +7,8 @@ storages on the rank's device, each counted once.
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -32,51 +33,58 @@ def held_mib(device: torch.device) -> float:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / MIB
 
 
-def look(session: Session, load: Callable[[], Any]) -> dict[str, Any]:
-    """The parts in MiB, for :class:`bench.runs.launches.MemoryHeld`, from one step of all ranks.
+class Look:
+    """What a session holds before a step, and, with :meth:`forward` and :meth:`backward` in place of the session's own,
+    while it takes one. All ranks do.
 
     ``buckets``: DDP's, in which gradients lie themselves with ``gradient_as_bucket_view``. ``gathered``: whole weights
     that FSDP2 made of shards, the most at one time. ``batch``: its copy on a GPU. ``gradients``: those that are neither
     in the buckets nor of masters; ``early_gradients``: those of them that are there when the forward pass ends.
     ``activations``: what autograd keeps for the backward pass, the most at one time; None with a ``reason``.
     """
-    seen, model = Storages(session.parts.device), session.model
-    parameters = seen.add(model.parameters())
-    updated = [parameter for group in session.optimizer.param_groups for parameter in group["params"]]
-    ours = {id(parameter) for parameter in model.parameters()}
-    masters = [parameter for parameter in updated if id(parameter) not in ours]
-    logged = [one._get_ddp_logging_data() for one in ddp_of(session.module)]
-    batch = load()
-    of_batch = seen.add(tensors_in(batch))
-    found = {
-        "parameters": parameters,
-        "masters": seen.add([*masters, *(one.grad for one in masters if one.grad is not None)]),
-        "optimizer": seen.add(tensors_in([list(one.state.values()) for one in optimizers(session)])),
-        "buffers": seen.add(model.buffers()),
-        "buckets": sum(map(bucket_bytes, logged)),
-        "batch": of_batch if session.parts.device.type == "cuda" else 0,
-    }
-    reason = _unseen(session)
-    kept = Kept(seen, gathered_by_fsdp(model))
-    if reason is None:
-        with saved_tensors_hooks(kept.pack, kept.unpack):
-            loss = session.forward(batch)
-    else:
-        loss = session.forward(batch)
-    in_buckets = any(one["gradient_as_bucket_view"] for one in logged)
-    found["early_gradients"] = 0 if in_buckets else gradient_bytes(session, seen)
-    session.backward(loss)
-    del loss
-    found["gradients"] = 0 if in_buckets else gradient_bytes(session, seen)
-    found["gathered"] = kept.most_gathered
-    session.optimize()
-    if reason is None and not kept.most:
-        reason = NOTHING
-    return {
-        **{f"{name}_mib": size / MIB for name, size in found.items()},
-        "activations_mib": None if reason else kept.most / MIB,
-        "reason": reason,
-    }
+
+    def __init__(self, session: Session, batch: Any) -> None:
+        self.session, self.seen, model = session, Storages(session.parts.device), session.model
+        seen, parameters = self.seen, self.seen.add(model.parameters())
+        updated = [parameter for group in session.optimizer.param_groups for parameter in group["params"]]
+        ours = {id(parameter) for parameter in model.parameters()}
+        masters = [parameter for parameter in updated if id(parameter) not in ours]
+        logged = [one._get_ddp_logging_data() for one in ddp_of(session.module)]
+        of_batch = seen.add(tensors_in(batch))
+        self.bytes = {
+            "parameters": parameters,
+            "masters": seen.add([*masters, *(one.grad for one in masters if one.grad is not None)]),
+            "optimizer": seen.add(tensors_in([list(one.state.values()) for one in optimizers(session)])),
+            "buffers": seen.add(model.buffers()),
+            "buckets": sum(map(bucket_bytes, logged)),
+            "batch": of_batch if session.parts.device.type == "cuda" else 0,
+        }
+        self.in_buckets = any(one["gradient_as_bucket_view"] for one in logged)
+        self.reason = _unseen(session)
+        self.kept = Kept(seen, gathered_by_fsdp(model))
+
+    def forward(self, batch: Any) -> Tensor:
+        hooks = saved_tensors_hooks(self.kept.pack, self.kept.unpack) if self.reason is None else nullcontext()
+        with hooks:
+            loss = self.session.forward(batch)
+        self.bytes["early_gradients"] = self._gradients()
+        return loss
+
+    def backward(self, loss: Tensor) -> None:
+        self.session.backward(loss)
+        self.bytes |= {"gradients": self._gradients(), "gathered": self.kept.most_gathered}
+
+    def _gradients(self) -> int:
+        return 0 if self.in_buckets else gradient_bytes(self.session, self.seen)
+
+    def parts(self) -> dict[str, Any]:
+        """In MiB, for :class:`bench.runs.launches.MemoryHeld`."""
+        reason = self.reason if self.reason is not None or self.kept.most else NOTHING
+        return {
+            **{f"{name}_mib": size / MIB for name, size in self.bytes.items()},
+            "activations_mib": None if reason else self.kept.most / MIB,
+            "reason": reason,
+        }
 
 
 def _unseen(session: Session) -> str | None:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from bench.core.errors import BenchError
 from bench.worker import data, fingerprint
+from bench.worker.memory_parts import Look
 from bench.worker.plan import Plan, Report
 from bench.worker.precision import cast_floats, double_by_default
 from bench.worker.session import Parts, Session
@@ -138,15 +139,14 @@ def in_double(session: Session, parts: Parts, tick: Callable[[int], None]) -> di
     return {"gradients": gradients, "buffers": buffers, "updates": updates}
 
 
-def own_step(session: Session, load: Callable[[], data.Batch], *, main: bool) -> Updates:
+def own_step(session: Session, batch: data.Batch, look: Look, *, main: bool) -> Updates:
     """Take a step of the measured session with its optimizer as new. All ranks call it; the ``main`` one gets rows."""
-    batch = load()
     session.forget()
     session.capture = session.changes_gradients
     begin = [tensor.clone() for tensor in _whole(session)[0]]
-    for _ in range(MOST_SKIPPED):
+    for one in (look, *[session] * MOST_SKIPPED):
         skipped = session.skipped_steps()
-        session.backward(session.forward(batch))
+        one.backward(one.forward(batch))
         session.optimize()
         if skipped is None or session.skipped_steps() == skipped:
             break

@@ -160,16 +160,19 @@ def _measure(plan: Plan, report: Report, born_ns: int) -> dict[str, Any]:
         "final_sha256": fingerprint.checksum(session.weights()),
     }
     barrier()  # until every rank has read its peaks
-    tick = report("probe", of=2)
+    report("probe")
     if not session.compiled:
         watch.all_layers(session.model)
+    batch = load()
+    look = memory_parts.Look(session, batch)
     if plan.probe_seed is not None:
-        result["updates"] = probe.own_step(session, load, main=plan.parts.rank == 0)
-    tick(1)
+        result["updates"] = probe.own_step(session, batch, look, main=plan.parts.rank == 0)
+    else:
+        look.backward(look.forward(batch))
+        session.optimize()
+    result["memory"] = {"before_mib": before_mib, **look.parts()}
     result["effective"] = plan.what_ran(session, watch)
     watch.stop()
-    result["memory"] = {"before_mib": before_mib, **memory_parts.look(session, load)}
-    tick(2)
     return result
 
 

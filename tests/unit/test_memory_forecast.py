@@ -44,7 +44,9 @@ def live(parts: Parts) -> tuple[Session, dict[str, Any]]:
     session, load = parts.session(), load_of(parts)
     session.backward(session.forward(load()))
     session.optimize()
-    return session, memory_parts.look(session, load)
+    look = memory_parts.Look(session, batch := load())
+    look.backward(look.forward(batch))
+    return session, look.parts()
 
 
 @pytest.fixture(scope="module")
