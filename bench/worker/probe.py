@@ -221,7 +221,8 @@ class Plain:
             moved = float((copy.detach().to(wide) - start.to(wide)).norm())
             rounding = ROUNDINGS * unit * (float(start.to(wide).norm()) + 2 * moved)
             off = float((ours.to(wide) - copy.detach().to(wide)).norm())
-            stale = float((used.to(wide) - ours.to(used.dtype).to(wide)).norm())
+            same = used.data_ptr() == ours.data_ptr()
+            stale = 0.0 if same else float((used.to(wide) - ours.to(used.dtype).to(wide)).norm())
             length = max(moved, rounding) or 1.0
             rows.append(((off + stale) / length, rounding / length))
         return rows

@@ -1,5 +1,8 @@
 """What a new interpreter becomes: the worker host, or (with ``--fresh``) a rank. See ``bench.core.bootstrap``."""
 
+import os
+import sys
+
 from bench.core.channel import Channel, die_with_parent
 
 
@@ -13,7 +16,9 @@ def main(arguments: list[str]) -> int:
 
         mode, locks, *apex = rest
         kept = tuple(int(lock) for lock in locks.split(",") if lock)
-        return serve(channel, fresh=mode == "fresh", apex_path=apex[0] if apex else None, locks=kept)
+        status = serve(channel, fresh=mode == "fresh", apex_path=apex[0] if apex else None, locks=kept)
+        sys.stdout.flush()
+        os._exit(status)  # to clean up after torch takes half a second
     from bench.worker.__main__ import run
 
     return run(channel)
