@@ -144,7 +144,8 @@ def own_step(session: Session, batch: data.Batch, look: Look, *, main: bool) -> 
     session.forget()
     session.capture = session.changes_gradients
     begin = [tensor.clone() for tensor in _whole(session)[0]]
-    for one in (look, *[session] * MOST_SKIPPED):
+    steps: list[Look | Session] = [look, *[session] * MOST_SKIPPED]
+    for one in steps:
         skipped = session.skipped_steps()
         one.backward(one.forward(batch))
         session.optimize()
