@@ -287,6 +287,6 @@ EXPERIMENT = Experiment(
     launches="with checkpoints",
     order=2,
     chapter=chapter,
-    sentences=sentences,
-    tables=lambda document: {"checkpoints": checkpoints(document)},
+    sentences=lambda run: sentences(run.document),
+    tables=lambda run: {"checkpoints": checkpoints(run.document)},
 )

@@ -69,5 +69,5 @@ EXPERIMENT = Experiment(
     launch=launch,
     launches="with a profiler",
     order=1,
-    sentences=sentences,
+    sentences=lambda run: sentences(run.document),
 )

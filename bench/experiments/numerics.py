@@ -7,6 +7,7 @@ casts.
 from collections.abc import Sequence
 from dataclasses import replace
 
+from bench.core.codec import decode
 from bench.core.records import Computation, Job
 from bench.experiments.lab import Lab
 from bench.experiments.launch import Performed, perform
@@ -14,7 +15,7 @@ from bench.experiments.plan import REFERENCE, Request, in_double, reference
 from bench.experiments.resume import DONE
 from bench.experiments.rows import Results, Rows, numbers, update_rows
 from bench.runs.document import RunDocument
-from bench.runs.experiments import Numerics
+from bench.runs.experiments import Limits, Numerics, Work
 from bench.runs.launches import DoubleRecord, LaunchRecord, ReferenceRecord
 from bench.seams.discover import Found
 from bench.seams.experiment import Experiment
@@ -102,6 +103,9 @@ def _reference(lab: Lab, computations: tuple[Computation, ...]) -> None:
             computations=tuple(Computation(**one["computation"]) for one in passes),
             step_ms=tuple(one["step_ms"] for one in passes),
         )
+        for result in done.results[:1]:
+            work = decode(Work, result["work"], "work")
+            lab.writer.note(replace(lab.writer.document.begun(Limits), work=work))
         lab.writer.note(replace(lab.writer.document.begun(Numerics), reference=about), **done.tables)
         return done.record.reason or f"in {done.record.wall_s:.0f} s"
 

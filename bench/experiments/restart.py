@@ -236,6 +236,6 @@ EXPERIMENT = Experiment(
     launches="in which a rank is killed",
     order=3,
     chapter=chapter,
-    sentences=sentences,
-    tables=lambda document: {"restarts": restarts(document)},
+    sentences=lambda run: sentences(run.document),
+    tables=lambda run: {"restarts": restarts(run.document)},
 )

@@ -13,7 +13,6 @@ from bench.analyse.loader import found_by, rates, together
 from bench.analyse.verdicts import records
 from bench.core.codec import encode
 from bench.report import tables
-from bench.runs.document import RunDocument
 from bench.seams.experiment import experiments
 
 IN_JSON = {"findings": "validity", "energy": "energy_by_device", "energy-by-scenario": "energy"}
@@ -37,17 +36,17 @@ def values(run: Analysed) -> dict[str, pd.DataFrame]:
         "memory-beside-torch": on_gpus,
         "memory": on_gpus if on_cpu is None else on_cpu,
         "memory-parts": memory_parts.parts(document),
-        **of_experiments(document),
+        **of_experiments(run),
         **({} if swept is None else {"input": rates(swept, together(document, run.good_figures))}),
         **_scaling(run),
     }
     return {name: tables.of_run(run, table) for name, table in by_name.items()}
 
 
-def of_experiments(document: RunDocument) -> dict[str, pd.DataFrame]:
+def of_experiments(run: Analysed) -> dict[str, pd.DataFrame]:
     """The tables of the experiments that declare some; empty ones of those that a run has none of."""
     makers = [one.tables for one in experiments().values() if one.tables is not None]
-    return {name: table for make in makers for name, table in make(document).items()}
+    return {name: table for make in makers for name, table in make(run).items()}
 
 
 def _scaling(run: Analysed) -> dict[str, pd.DataFrame]:

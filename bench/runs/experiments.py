@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 
 from bench.core.codec import OneOf
 from bench.core.records import PHASES
-from bench.runs.fields import Amount, Batch, Count, Elements, Name, Names, Several
+from bench.runs.fields import Amount, Batch, Count, Elements, Flops, Name, Names, Several
 from bench.runs.launches import DoubleRecord, LaunchRecord, MemoryParts, ReferenceRecord
 
 
@@ -71,6 +71,25 @@ class Numerics:
     def double_of(self, scenario: str) -> DoubleRecord | None:
         """The launch in double precision that stands for a scenario."""
         return next((one for one in self.doubles if scenario in one.scenarios), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What a step must do, in fp32: FLOPs of an example (:mod:`bench.worker.work`), trained ``parameters``, the bytes
+    that the optimizer reads and writes, and those of the gradients, which replicas exchange."""
+
+    forward_flops: Flops
+    backward_flops: Flops
+    parameters: Elements
+    exchanged_bytes: Elements
+    optimizer_bytes: Elements
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a step must do, and what this machine can."""
+
+    work: Work | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,8 @@ Several = Annotated[int, Between(1, 10**6)]
 Batch = Annotated[int, Between(1, 10**9)]
 Amount = Annotated[float, Between(0, 10**15)]
 """Of time, memory, energy: what is measured, in the unit that is in the name."""
+Flops = Annotated[float, Between(0, 10**24)]
+"""Floating-point operations."""
 Utc = Annotated[str, Moment()]
 Status = Annotated[str, OneOf(STATUSES)]
 Parity = Annotated[str, OneOf(PARITIES)]

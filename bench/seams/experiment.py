@@ -27,9 +27,9 @@ class Experiment:
     ``alone``, all that such a run has is of this experiment. ``again(document)``: its launches that are done again.
     ``no_resume``: the problem and the remedy of one that cannot be resumed.
 
-    What it shows: ``chapter(material)`` on the page, where ``leads`` puts it first, ``sentences(document)`` on the
-    terminal, ``tables(document)`` as CSV and JSON. ``failed(record)``: how many launches failed, for the exit code.
-    ``instead``: what such a run did in place of measuring.
+    What it shows of a run (a :class:`bench.analyse.analysed.Analysed`): ``chapter(material)`` on the page, where
+    ``leads`` puts it first, ``sentences(run)`` on the terminal, ``tables(run)`` as CSV and JSON. ``failed(record)``:
+    how many launches failed, for the exit code. ``instead``: what such a run did in place of measuring.
     """
 
     record: type[Any]

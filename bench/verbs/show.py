@@ -57,7 +57,7 @@ def for_programs(run: "Analysed", table: "pd.DataFrame") -> dict[str, object]:
 
     found = {"path": run.path, **encode(run.document), "summary": records(table)}
     found |= {"memory_parts": records(parts(run.document)), "ladder": records(ladder(run))}
-    found |= {name: records(table) for name, table in of_experiments(run.document).items()}
+    found |= {name: records(table) for name, table in of_experiments(run).items()}
     swept = found_by(run.document)
     if swept is None:
         return found
@@ -92,7 +92,7 @@ def answered(run: "Analysed", table: "pd.DataFrame", *, width: int | None, verbo
         *([] if verbose else about_implementations(run.document)),
         "",
         *(f"{about}: {text}" for about, text in advice(run.document, table) if not about.startswith(said)),
-        *(text for one in told for text in one(run.document)),
+        *(text for one in told for text in one(run)),
         *_ladder(run, width),
         *(findings if verbose else main_finding)(run),
     ]

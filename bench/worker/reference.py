@@ -7,6 +7,7 @@ rounding. It also trains the first steps of the run in fp32, without TF32, on as
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from statistics import median
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from bench.core.records import Computation
-from bench.worker import data, probe
+from bench.worker import data, probe, work
 from bench.worker.plan import Plan, Report
 from bench.worker.precision import cast_floats, double_by_default, use_tf32
 from bench.worker.session import Parts
@@ -72,13 +73,16 @@ def steps(job: Parts) -> int:
 def perform(plan: Plan, report: Report) -> dict[str, Any]:
     """Compute what every scenario is held against."""
     assert plan.probe_seed is not None
-    done = report("measure", of=steps(plan.parts))
-    return {"passes": run(plan.parts, plan.probe_seed, done)}
+    done, counter = report("measure", of=steps(plan.parts)), work.Counter()
+    passes = run(plan.parts, plan.probe_seed, done, counter)
+    return {"passes": passes, "work": work.of_training(counter, plan.parts)}
 
 
-def run(job: Parts, probe_seed: int, on_step: Callable[[int], None]) -> list[dict[str, object]]:
+def run(
+    job: Parts, probe_seed: int, on_step: Callable[[int], None], counter: work.Counter | None = None
+) -> list[dict[str, object]]:
     """For each computation of this process the ``loss`` of the global batch in fp32, for the first steps, ``step_ms``,
-    the median of those after the first, and the fields of :class:`Double`.
+    the median of those after the first, and the fields of :class:`Double`. ``counter``: counts the first step in fp32.
     """
     probe.keep_freed()
     done = iter(range(1, 1 + steps(job)))
@@ -93,7 +97,8 @@ def run(job: Parts, probe_seed: int, on_step: Callable[[int], None]) -> list[dic
         for computation in same:
             if computation.threads:
                 torch.set_num_threads(computation.threads)
-            losses, step_ms = _train(job, computation, lambda: on_step(next(done)))
+            losses, step_ms = _train(job, computation, lambda: on_step(next(done)), counter)
+            counter = None
             passes.append({"computation": asdict(computation), "loss": losses, "step_ms": step_ms, **asdict(double)})
     return passes
 
@@ -118,16 +123,19 @@ def divisors_of(weights: list[float]) -> list[float]:
     return [float(sum(weights) / weight) if weight else math.inf for weight in weights]
 
 
-def _train(job: Parts, computation: Computation, tick: Callable[[], None]) -> tuple[list[float], float | None]:
+def _train(
+    job: Parts, computation: Computation, tick: Callable[[], None], counter: work.Counter | None
+) -> tuple[list[float], float | None]:
     """The losses of the first steps in fp32, and the median time of those after the first (ms)."""
     load, criterion = _loader(job, computation.replicas), loss_of(job.workload)
     model = job.build_model()
     optimizer = job.build_optimizer(model.parameters())
     around = Around(job.workload, model, optimizer, list(model.parameters()))
     losses, marks = [], []
-    for _ in range(fp32_steps(job)):
+    for step in range(fp32_steps(job)):
         optimizer.zero_grad()
-        losses.append(torch.stack(list(_chunks(model, criterion, load()))).sum().item())  # waits for a GPU
+        with counter if counter and not step else nullcontext():  # whose time is in no figure
+            losses.append(torch.stack(list(_chunks(model, criterion, load()))).sum().item())  # waits for a GPU
         around.before()
         optimizer.step()
         around.after()

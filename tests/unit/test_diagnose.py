@@ -196,7 +196,7 @@ def test_the_shares_of_the_profile_are_of_the_step(run: Run) -> None:
 
 
 def test_the_terminal_says_the_first_finding_and_where_the_traces_are(run: Run) -> None:
-    first, traces = experiments()["diagnose"].sentences(run.document)
+    first, traces = experiments()["diagnose"].sentences(run)
     assert re.match(r"Profiled steps spend most on one thing: ddp \d+ % on [a-z ]+; apex_ddp \d+ % on ", first)
     assert traces == f"Traces for ui.perfetto.dev: {run.path}/traces (7 files)"
 

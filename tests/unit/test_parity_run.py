@@ -15,9 +15,11 @@ from conftest import Executed, measured
 from standin.workloads import narrow
 
 from bench.analyse.analysed import Analysed
+from bench.analyse.limits import achieved
 from bench.analyse.parity import DIVERGED, NOT_FINITE, SAME, WITHIN_HALF, loss_curves
+from bench.analyse.peaks import OF_A_CPU
 from bench.analyse.recommendation import recommendation
-from bench.runs.experiments import Numerics
+from bench.runs.experiments import Limits, Numerics
 from bench.runs.reader import Run
 from bench.seams import discover
 from bench.sites.local import WorkerHost
@@ -68,6 +70,20 @@ def assert_sound(run: Run, scenario: str) -> None:
     assert found["replicas"] == (1 if scenario == "single" else 2)
     if scenario != "single":
         assert float(str(found["gradient_alone"])) > 0.3, "averaging makes a difference"
+
+
+def test_the_work_of_a_step_is_counted(run: Run) -> None:
+    """And so is how much of it a second sees, for each scenario that was measured."""
+    about, analysed = run.document.begun(Limits).work, Analysed.of(run)
+    first = 2 * 64 * 3 * 7**2 * 16**2  # convolution, whose images need no gradient
+    assert about is not None and about.backward_flops == 2 * about.forward_flops - first
+    assert about.exchanged_bytes == 4 * about.parameters and about.optimizer_bytes == 5 * about.exchanged_bytes
+    rows = achieved(analysed).set_index("scenario")
+    step_ms = analysed.overview.set_index("scenario")["step_median_ms"]
+    flops = (about.forward_flops + about.backward_flops) * FIRST_LOOK["global_batch"]
+    assert rows.loc["ddp", "tflops_per_s"] == pytest.approx(flops / step_ms["ddp"] / 1e9)
+    assert rows.loc["ddp_o1", "type"] == "bf16" and rows.loc["ddp", "type"] == "fp32"
+    assert rows["mfu"].isna().all() and set(rows["nominal"]) == {OF_A_CPU}
 
 
 DROPOUT = """
