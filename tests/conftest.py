@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from standin import Driver, compile_driver
 from standin.hosts import Link, linked
-from standin.workloads import BUILT_IN, task, workload
+from standin.workloads import BUILT_IN, task, tiny, workload
 
 from bench import machine
 from bench.cli import main
@@ -43,9 +43,6 @@ if sys.dont_write_bytecode and not Path(str(importlib.util.find_spec("torch").ca
 BEGAN_S = time.monotonic()
 GPU_TESTS_LIMIT = "BENCH_GPU_TESTS_S"
 """The variable that says how many seconds there are for the tests of a GPU: those that are not reached say so."""
-
-QUICK = {"model": "shufflenet_v2_x0_5"}
-"""What ``execute`` trains on the CPU: a launch takes half as long as with ResNet-18."""
 
 PRETENDED = "BENCH_STANDIN_CUDA" in os.environ
 measures_a_gpu = pytest.mark.skipif(PRETENDED, reason="measures a GPU, and this one is pretended")
@@ -141,14 +138,15 @@ def a_host(device: str, tmp_path_factory: pytest.TempPathFactory, *gpus: str) ->
     log, hosts = tmp_path_factory.mktemp("host") / "host.log", machine.here(gpus)
     with WorkerHost(python=None, fresh=False, apex_path=None, log=str(log), device=device, hosts=hosts) as running:
         running.wait_until_ready()
-        running.prepare(workload(device=device, **(QUICK if device == "cpu" else {})))
+        running.prepare(workload(device=device))
         yield running
 
 
 @pytest.fixture
 def execute(host: WorkerHost, tmp_path: Path) -> Callable[..., Executed]:
     """``execute(name_or_source, **changes)``: one launch of a named scenario, or of one given as source text."""
-    return executor(host, tmp_path)
+    run = executor(host, tmp_path)
+    return lambda scenario, **changes: run(scenario, **({"task": tiny()} | changes))
 
 
 def executor(host: WorkerHost, where: Path) -> Callable[..., Executed]:
@@ -162,7 +160,7 @@ def executor(host: WorkerHost, where: Path) -> Callable[..., Executed]:
             file.write_text(textwrap.dedent(scenario))
             scenario = str(file)
         found = switching.load(*discover.resolve(scenario))
-        job_request = request_for((found,), **(QUICK | changes))
+        job_request = request_for((found,), **changes)
         (planned,) = launches(job_request, (found,), one_host(2, *job_request.devices))
         job = replace(planned.job, logs=str(folder), rendezvous_timeout_s=60.0)
         events: list[dict[str, Any]] = []

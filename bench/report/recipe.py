@@ -20,6 +20,7 @@ from functools import cache
 from inspect import signature
 from keyword import iskeyword
 from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 from bench.analyse.analysed import Analysed
 from bench.analyse.labels import what_ran
@@ -34,6 +35,9 @@ from bench.seams import Recipe, WorkRecipe, discover, execute, switching
 from bench.seams.code import code_sha256
 from bench.seams.discover import SCENARIO, STRATEGY, SWITCH, WORKLOAD
 
+if TYPE_CHECKING:
+    from jinja2 import Template
+
 LINE = 120
 ANOTHER = "choose another with --scenario NAME"
 
@@ -43,13 +47,18 @@ def script(run: Analysed, scenario: str | None = None, *, file: str = "train.py"
 
     Raises :class:`RequestError` where the run has no such scenario, or none that can be written down.
     """
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
     name, launch = _chosen(run, scenario)
     recipe, parts = _recipe(run.document, name, launch)
     measured = _measured(run, launch)
     command = f"{_launcher(launch)} {_plain(os.path.basename(file))} --checkpoint checkpoint.pt"
     values = _values(run.document, launch, recipe, parts)
+    return _template().render(**values, measured=measured, command=command)
+
+
+@cache
+def _template() -> "Template":
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
     environment = Environment(
         loader=FileSystemLoader(os.path.dirname(__file__)),
         autoescape=False,  # it is Python, and each text of the run is a literal or plain
@@ -58,7 +67,7 @@ def script(run: Analysed, scenario: str | None = None, *, file: str = "train.py"
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    return environment.get_template("train.py.j2").render(**values, measured=measured, command=command)
+    return environment.get_template("train.py.j2")
 
 
 def _chosen(run: Analysed, scenario: str | None) -> tuple[str, LaunchRecord]:

@@ -97,7 +97,7 @@ def end(running: "subprocess.Popen[str]") -> None:
 
 @pytest.mark.parametrize(
     "line",
-    [pytest.param(line, marks=[] if line in (C10D, SRUN) else pytest.mark.slow) for line in LINES],
+    [pytest.param(line, marks=[] if line == C10D else pytest.mark.slow) for line in LINES],
     ids=NAMES,
 )
 def test_a_line_of_the_page(line: str, tmp_path: Path) -> None:

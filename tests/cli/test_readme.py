@@ -11,21 +11,24 @@ from pathlib import Path
 import pytest
 from conftest import CommandLine, in_this_process
 from PIL import Image
+from standin.workloads import tiny
+from test_next import VERBS
 from test_workload import MLP
 
 from bench.sites.local import WorkerHost
 
 ROOT = Path(__file__).resolve().parents[2]
 FEW = "--warmup 1 --iters 2 --launches 1 --batch-per-rank 2"
-SMALL = f"--model squeezenet1_1 --image-size 32 {FEW}"
-SEARCH = "--workload ./mlp.py --scenario single --allow none --warmup 1 --iters 2"
+ELSEWHERE = {f"python -m bench {shown}" for shown in ("tune --budget 20m", "doctor")}
+"""In test_next.py, which runs the command that each of them prints as well."""
+MEASURED = "python -m bench doctor --bandwidth"
+"""In test_all_reduce.py, which looks at what it measured."""
 README, PAGES = ROOT / "README.md", sorted((ROOT / "docs").glob("*.md"))
 SETUP = "python3 -m venv"
 NEEDS_GPUS = "--gpus"
 INCONCLUSIVE = 11
 """What a gate says of runs that have one launch of each scenario, as those of this test."""
 NEEDS_ITS_OWN_HOST = "--fresh"
-NEEDS_IMAGES = {"--model", "imagefolder"}
 
 
 def commands(*documents: Path) -> list[str]:
@@ -37,8 +40,6 @@ def commands(*documents: Path) -> list[str]:
 def shrink(arguments: list[str]) -> list[str]:
     """The same command with a small workload, since options given last win, and one scenario where it is all ten: an
     MLP where the model is not the point, which takes a third of the time."""
-    if arguments[0] == "tune":
-        return [*arguments, *SEARCH.split()]
     if arguments[0] == "scale" and "--resume" not in arguments:
         launches = 2 if "--each" in arguments else 1
         return [*arguments, *f"--workload ./mlp.py --warmup 1 --iters 6 --launches {launches}".split()]
@@ -50,9 +51,12 @@ def shrink(arguments: list[str]) -> list[str]:
     sooner = ["--budget", "1s"] if "--until-precision" in arguments else []
     fewer = [] if "--scenario" in arguments else ["--scenario", "single"]
     lighter = ["--no-parity"] if "--fresh" in arguments else []  # the reference is one interpreter more
-    images = NEEDS_IMAGES & set(arguments) or "channels_last" in " ".join(arguments)
-    small = SMALL if images else f"--workload ./mlp.py {FEW}"
-    return [*arguments, *fewer, *sooner, *lighter, *small.split()]
+    if "imagefolder" in arguments:
+        small = "--model squeezenet1_1 --image-size 32"
+    else:
+        images = "--model" in arguments or "channels_last" in " ".join(arguments)
+        small = f"--workload ./{'images' if images else 'mlp'}.py"
+    return [*arguments, *fewer, *sooner, *lighter, *small.split(), *FEW.split()]
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +66,7 @@ def folder(host: WorkerHost, tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert source is not None
     (here / "mine.py").write_text(source.group(1))
     (here / "mlp.py").write_text(MLP)
+    (here / "images.py").write_text(Path(tiny().file).read_text())
     (here / "times.csv").write_text("step_ms\n" + "\n".join(map(str, range(100, 120))))
     (here / "train.py").write_text((ROOT / "tests" / "standin" / "training.py").read_text())
     for name in ("cat", "dog"):
@@ -89,7 +94,9 @@ def bench(here: Path, arguments: list[str]) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("command", [c for c in commands(README, *PAGES) if not c.startswith(SETUP)])
+@pytest.mark.parametrize(
+    "command", [c for c in commands(README, *PAGES) if not c.startswith(SETUP) and c not in (*ELSEWHERE, MEASURED)]
+)
 def test_a_command_does_what_it_says(
     folder: Path, names: dict[str, str], run_here: CommandLine, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
@@ -108,6 +115,12 @@ def test_a_command_does_what_it_says(
     assert done.returncode == (INCONCLUSIVE if "gate" in words else 0), done.stderr
     if "--json" in words:
         assert [launch["status"] for launch in json.loads(done.stdout)["launches"]] == ["ok"]
+
+
+def test_what_other_tests_run_is_shown_and_run() -> None:
+    assert {*ELSEWHERE, MEASURED} <= {*commands(README, *PAGES)}
+    run = [" ".join(("python", "-m", "bench", *words)) for words in VERBS.values()]
+    assert all(any(one.startswith(shown) for one in run) for shown in ELSEWHERE)
 
 
 def test_the_set_up_commands_end_in_the_main_job_and_the_tests() -> None:

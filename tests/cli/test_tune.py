@@ -185,7 +185,10 @@ def test_the_most_promising_come_first() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (("--memory-limit", "0.01"), ("error: --memory-limit: nothing fits into 0.01 GiB", "the least that trains is")),
+        (
+            ("--memory-limit", "0.01", "--scenario", "ddp"),
+            ("error: --memory-limit: nothing fits into 0.01 GiB", "the least that trains is"),
+        ),
         (("--allow", "bucket_mb=x"), ("error: --allow: bucket_mb: 'x' is not a whole number", "write bucket_mb=100")),
         (
             ("--budget", "1s"),

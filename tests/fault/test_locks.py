@@ -14,14 +14,14 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from standin.processes import FASHION
 
 from bench.core.errors import RequestError
 from bench.machine import lock
 
 pytestmark = pytest.mark.fault
 
-MODEL = ("--model", "shufflenet_v2_x0_5", "--image-size", "32")
-SMALL = ["run", "--device", "cpu", *MODEL, "--warmup", "1", "--iters", "1"]
+SMALL = ["run", *FASHION, "--iters", "1"]
 
 HOLD = """
 import os, subprocess, sys, time

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import QUICK, CommandLine, Executed, one_host, request_for
+from conftest import CommandLine, Executed, one_host, request_for
 from standin import documented
 from standin.processes import alive, document_of, nobody_left, wait_for
 from standin.workloads import workload
@@ -44,7 +44,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[WorkerHo
         patch.setenv("BENCH_TEST_FAULT", str(folder / "fault.json"))
         with WorkerHost(python=None, fresh=False, apex_path=None, log=str(folder / "log"), device="cpu") as host:
             host.wait_until_ready()
-            host.prepare(workload(**QUICK))
+            host.prepare(workload())
             yield host, folder / "fault.json"
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from standin.processes import document_of, family, nobody_left, not_locked, start, wait_for
+from standin.processes import FASHION, document_of, family, nobody_left, not_locked, start, wait_for
 
 from bench.runs.check import findings
 
@@ -47,7 +47,7 @@ def test_the_rest_is_in_order(repository: Path, tmp_path: Path, phase: str, faul
     }
     out = tmp_path / "out"
     more = ["--scenario", "ddp,single", "--iters", "3", "--no-parity", "--stall-timeout", str(STALL_S)]
-    with start(repository, out, *more, env=environment) as running:
+    with start(repository, out, *more, small=FASHION, env=environment) as running:
         wait_for(lambda: not file.exists())
         hit_s = time.monotonic()
         members = [*family(running.pid), running.pid]

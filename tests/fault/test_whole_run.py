@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from standin.processes import command, document_of, family, nobody_left, not_locked, ranks_of, start, wait_for
+from conftest import CommandLine
+from standin.processes import FASHION, command, document_of, family, nobody_left, not_locked, ranks_of, start, wait_for
 
 from bench import cli
 from bench.runs.check import findings
@@ -27,8 +28,8 @@ pytestmark = pytest.mark.fault
 @pytest.fixture(scope="module")
 def killed(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("killed")
-    small = ("--model", "shufflenet_v2_x0_5", "--iters", "4", "--global-batch", "4", "--stall-timeout", "60")
-    with start(repository, out, "--scenario", "single,ddp", *small) as running:
+    small = ("--iters", "4", "--global-batch", "4", "--stall-timeout", "60")
+    with start(repository, out, "--scenario", "single,ddp", *small, small=FASHION) as running:
         ranks_of(running, 2)
         wait_for(lambda: list(out.glob("*/logs/*ddp-rank*.log")))
         everybody = [running.pid, *family(running.pid)]
@@ -38,17 +39,14 @@ def killed(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def test_a_killed_run_is_resumed(killed: Path, repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_killed_run_is_resumed(killed: Path, run_here: CommandLine) -> None:
     assert not_locked()
     (path,) = killed.iterdir()
     before = document_of(killed)
     assert [(launch["scenario"], launch["status"]) for launch in before["launches"]] == [("single", "ok")]
     assert any("is incomplete" in line for line in findings(str(path)))
     assert len(findings(str(path))) == 1
-    done = subprocess.run(
-        [sys.executable, "-m", "bench", "run", "--resume", "latest", "--out", str(killed), "--json"],
-        cwd=repository, capture_output=True, text=True,
-    )  # fmt: skip
+    done = run_here("run", "--resume", "latest", "--out", str(killed), "--json")
     assert done.returncode == 0, done.stderr
     document = document_of(killed)
     assert document["launches"][0] == before["launches"][0], "nothing twice"
@@ -61,8 +59,8 @@ def test_a_killed_run_is_resumed(killed: Path, repository: Path, capsys: pytest.
     assert (path / "logs" / "interrupted-launch-002-ddp-rank0.log").is_file()
     assert findings(str(path)) == []
     assert len(read(str(path)).steps) == 3 * 5
-    assert cli.main(["run", "--resume", str(path)]) == 0
-    assert "nothing to resume" in capsys.readouterr().err
+    again = run_here("run", "--resume", str(path))
+    assert again.returncode == 0 and "nothing to resume" in again.stderr
 
 
 def test_a_resumed_run_takes_no_other_options(killed: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,16 +14,21 @@ from bench.core.errors import RequestError
 from bench.machine import lock
 
 SMALL = ["--device", "cpu", "--model", "shufflenet_v2_x0_5", "--image-size", "32", "--warmup", "1"]
+FASHION = ["--device", "cpu", "--workload", "fashion_mlp", "--warmup", "1"]
+"""An MLP: a launch takes a third of the time."""
+
 GONE_S = 5.0
 
 
-def command(out: Path, *more: str) -> list[str]:
-    return [sys.executable, "-m", "bench", "run", *SMALL, "--out", str(out), *more]
+def command(out: Path, *more: str, small: Sequence[str] = SMALL) -> list[str]:
+    return [sys.executable, "-m", "bench", "run", *small, "--out", str(out), *more]
 
 
-def start(repository: Path, out: Path, *more: str, **options: Any) -> "subprocess.Popen[str]":
+def start(
+    repository: Path, out: Path, *more: str, small: Sequence[str] = SMALL, **options: Any
+) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        command(out, *more),
+        command(out, *more, small=small),
         cwd=repository,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

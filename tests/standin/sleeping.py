@@ -1,4 +1,4 @@
-"""A scenario whose steps mostly sleep, so that other work on the machine changes little: it computes a convolution."""
+"""A scenario whose steps mostly sleep, so that other work on the machine changes little: a convolution, or an MLP."""
 
 SOURCE = """
 from bench.seams import Scenario, Strategy, one_rank_for_all
@@ -12,14 +12,15 @@ def build(parts):
     from torch import nn
 
     def small(model):
-        return nn.Sequential(model.conv1, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        images = hasattr(model, "conv1")
+        return nn.Sequential(model.conv1, nn.AdaptiveAvgPool2d(1), nn.Flatten()) if images else model
 
     session = parts.session(wrap=small)
     forward = session.forward
 
     def sleepy(batch):
         time.sleep({seconds})
-        return forward((batch[0][:2], batch[1][:2] % 64))
+        return forward((batch[0][:2], batch[1][:2] % 8))
 
     session.forward = sleepy
     return session

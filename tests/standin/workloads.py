@@ -12,6 +12,20 @@ from bench.seams import discover
 BUILT_IN = discover.load_workload(*discover.resolve(discover.DEFAULT_WORKLOAD, discover.WORKLOAD))
 
 
+TINY = """
+
+def model(work):
+    from collections import OrderedDict
+
+    from torch import nn
+
+    assert work.model.startswith("resnet")
+    first = {"conv1": nn.Conv2d(3, 8, 3, stride=4, bias=False), "bn1": nn.BatchNorm2d(8), "relu": nn.ReLU()}
+    then = {"layer1": nn.Conv2d(8, 8, 3, bias=False), "bn2": nn.BatchNorm2d(8), "pool": nn.AdaptiveAvgPool2d(1)}
+    return nn.Sequential(OrderedDict(first | then | {"flatten": nn.Flatten(), "fc": nn.Linear(8, work.classes)}))
+"""
+"""Comes after the rest of the built-in workload, whose ``model`` it replaces, as :data:`NARROW` does."""
+
 NARROW = """
 
 def model(work):
@@ -27,7 +41,6 @@ def model(work):
     net.fc = nn.Linear(64, work.classes)
     return net
 """
-"""Comes after the rest of the built-in workload, whose ``model`` it replaces."""
 
 
 def task(device: str = "cpu", **settings: Any) -> Task:
@@ -37,13 +50,22 @@ def task(device: str = "cpu", **settings: Any) -> Task:
 FILES = tempfile.TemporaryDirectory(prefix="bench-workloads-")
 
 
-@cache
 def narrow(image_size: int = 32) -> Task:
     """A ResNet-18 of an eighth of the width: as deep, and quicker."""
-    file = Path(FILES.name, "narrow.py")
-    file.write_text(Path(BUILT_IN.file).read_text() + NARROW)
+    return _changed("narrow", NARROW, image_size)
+
+
+def tiny() -> Task:
+    """Two convolutions with batch norm and a linear layer, 9,800 weights: for tests that are not about the model."""
+    return _changed("tiny", TINY, 32)
+
+
+@cache
+def _changed(name: str, source: str, image_size: int) -> Task:
+    file = Path(FILES.name, f"{name}.py")
+    file.write_text(Path(BUILT_IN.file).read_text() + source)
     settings = BUILT_IN.workload.settings_on("cpu") | {"model": "resnet18", "image_size": image_size}
-    return discover.load_workload("narrow", str(file)).task("cpu", settings)
+    return discover.load_workload(name, str(file)).task("cpu", settings)
 
 
 def workload(**changes: Any) -> Training:

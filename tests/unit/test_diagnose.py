@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from conftest import measured
 from standin.documents import diagnostic, document, with_records
-from standin.workloads import narrow
+from standin.workloads import tiny
 from torch import nn
 from torch.autograd import DeviceType
 from torch.autograd.profiler_util import FunctionEvent
@@ -70,7 +70,7 @@ def run(host: WorkerHost, tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("diagnose")
     (folder / "opaque.py").write_text(OPAQUE)
     names = [*SCENARIOS[:-1], str(folder / "opaque.py")]
-    small = {"task": narrow(), "global_batch": 4, "warmup": 1, "iters": ITERS}
+    small = {"task": tiny(), "global_batch": 4, "warmup": 1, "iters": ITERS}
     return measured(host, folder, names, parity=False, diagnose=True, trace=True, **small)
 
 

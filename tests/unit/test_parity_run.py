@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Executed, measured
-from standin.workloads import narrow
+from standin.workloads import tiny
 
 from bench.analyse.analysed import Analysed
 from bench.analyse.limits import achieved
@@ -38,11 +38,11 @@ REFUSED = "coarse_later"
 UNTRUE = frauds.FRAUDS.keys() - {REFUSED}
 
 
-@pytest.fixture(scope="module", params=["narrow", pytest.param("whole", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=["tiny", pytest.param("whole", marks=pytest.mark.slow)])
 def run(request: pytest.FixtureRequest, host: WorkerHost, tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("parity")
     names = [*IN_ORDER, *(str(frauds.write(folder, name)) for name in UNTRUE)]
-    model = {"task": narrow()} if request.param == "narrow" else {}
+    model = {"task": tiny()} if request.param == "tiny" else {}
     return measured(host, folder, names, warmup=WARMUP, iters=ITERS, **(FIRST_LOOK | model))
 
 
@@ -164,7 +164,7 @@ def test_a_broken_recipe_and_why(run: Run, scenario: str, verdict: str, reason: 
 
 
 def test_half_in_the_measured_steps_is_refused(execute: Callable[..., Executed]) -> None:
-    done = execute(frauds.source(REFUSED), task=narrow(), warmup=WARMUP, iters=ITERS, **FIRST_LOOK)
+    done = execute(frauds.source(REFUSED), task=tiny(), warmup=WARMUP, iters=ITERS, **FIRST_LOOK)
     assert "O0 was asked for, but O1 ran" in str(done.outcome.reason)
 
 

@@ -1,23 +1,20 @@
 """Faults planted in real launches show where they were planted, in the right size and with the right name.
 
-All of them are in one run of two ranks: steps sleep for most of their time, so that other work on the machine changes
-little, and compute a single convolution, averaged by torch DDP over gloo. A size is measured within a launch: its odd
-steps carry the fault, or more of it, and its even steps stand beside them, so that a launch during which the machine is
-slower does not change the difference. Other work that comes and goes can still do so: a size that is not met is
-measured again, twice at most. One that is wrong is wrong each time.
+All of them are in one run of two ranks, which mostly sleep and train a single convolution with torch DDP over gloo. A
+rank notes how long each of its sleeps took: a phase must hold that, however busy the machine is, and in the least
+disturbed step nothing else to speak of.
 """
 
+import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
 import pytest
 from conftest import measured
-from standin.frames import launch_figures
-from standin.workloads import narrow
+from standin.workloads import tiny
 
 from bench import machine
 from bench.analyse.analysed import Analysed
@@ -28,7 +25,7 @@ from bench.runs.reader import Run
 from bench.sites.local import WorkerHost
 from bench.words.caveats import caveats
 
-WARMUP, ITERS = 3, 45
+WARMUP, ITERS = 3, 24
 
 SOURCE = """
 from bench.seams import Scenario, Strategy
@@ -37,6 +34,7 @@ SCENARIO = Scenario(summary="planted", strategy=Strategy(label="planted"))
 
 
 def build(parts):
+    import json
     import time
     import torch
     from torch import nn
@@ -50,22 +48,26 @@ def build(parts):
 
     session = parts.session(wrap=small)
     forward, chain = session.forward, loop._chain
-    done = {{"load": 0, "forward": 0}}
+    slept = {{"load": [], "forward": [], "after": []}}
+
+    def sleep(what, seconds):
+        began = time.perf_counter()
+        time.sleep(seconds)
+        slept[what].append(1000 * (time.perf_counter() - began))
 
     def planted_forward(batch):
-        step = done["forward"]
-        done["forward"] += 1
-        time.sleep({forward})
-        return forward((batch[0], batch[1] % 64))
+        step = len(slept["forward"])
+        sleep("forward", {forward})
+        return forward((batch[0], batch[1] % 8))
 
     def planted_chain(session, load, *rest):
         def planted_load():
-            step = done["load"]
-            done["load"] += 1
-            time.sleep({load})
+            step = len(slept["load"])
+            sleep("load", {load})
             return load()
         chain(session, planted_load, *rest)
-        time.sleep({after})
+        sleep("after", {after})
+        print("slept", json.dumps(slept), flush=True)
 
     session.forward, loop._chain = planted_forward, planted_chain
     {more}
@@ -78,24 +80,19 @@ HONEST = {"forward": "0.01", "load": "0", "after": "0", "alone": "False", "more"
 PLANTED: dict[str, dict[str, str]] = {
     "plain": {},
     "slow_loader": {"load": "0.02 + 0.02 * (step % 2)"},
-    "slow_rank": {"load": "0.01 * parts.rank * (step % 2)"},
-    "slow_start": {"forward": f"0.02 if step < {WARMUP + ITERS // 3} else 0.01"},
+    "slow_rank": {"load": "0.2 * parts.rank * (step % 9 == 8)"},
+    "slow_start": {"forward": f"0.04 if step < {WARMUP + ITERS // 3} else 0.01"},
     "uneven": {"alone": "True", "forward": "0.01 + 0.01 * parts.rank"},
     "greedy": {"more": "torch.set_num_threads(torch.get_num_threads() + parts.rank)"},
     "hidden": {"after": "0.05"},
 }
 
 
-ATTEMPTS = 3
-
-Meets = Callable[[str, Callable[[Run], None]], None]
-
-
 def launch(host: WorkerHost, folder: Path, *names: str) -> Run:
     files = [folder / f"{name}.py" for name in names]
     for file in files:
         file.write_text(SOURCE.format(**(HONEST | PLANTED[file.stem])))
-    small = {"task": narrow(), "global_batch": 2, "parity": False}
+    small = {"task": tiny(), "global_batch": 2, "parity": False}
     return measured(host, folder, list(map(str, files)), warmup=WARMUP, iters=ITERS, **small)
 
 
@@ -104,42 +101,20 @@ def run(host: WorkerHost, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return launch(host, tmp_path_factory.mktemp("planted"), *PLANTED)
 
 
-@pytest.fixture
-def meets(run: Run, host: WorkerHost, tmp_path: Path) -> Meets:
-    """``meets(scenario, check)``: check a size in the run, and where it is not met in one of the scenario alone."""
-
-    def again(scenario: str, check: Callable[[Run], None]) -> None:
-        found = run
-        for attempt in range(1, ATTEMPTS + 1):
-            try:
-                check(found)
-                return
-            except AssertionError:
-                if attempt == ATTEMPTS:
-                    raise
-            found = launch(host, tmp_path, scenario)
-
-    return again
-
-
-def measured_steps(run: Run, scenario: str) -> pd.DataFrame:
-    """Of the launch that counts, whatever it is in the place of."""
+def of_rank(run: Run, scenario: str, rank: int) -> pd.DataFrame:
+    """The measured steps of the launch that counts, with what the rank slept in them: ``slept_load`` and so on (ms)."""
     (launch,) = [one.launch for one in run.document.launches if one.scenario == scenario]
-    return run.steps[(run.steps["launch"] == launch) & ~run.steps["warmup"]]
+    steps = run.steps[(run.steps["launch"] == launch) & (run.steps["rank"] == rank)].sort_values("step")
+    log = next(Path(run.path).glob(f"logs/launch-{launch:03}-{scenario}-rank{rank}.log")).read_text()
+    slept = json.loads(log.rpartition("slept ")[2].splitlines()[0])
+    steps = steps.assign(**{f"slept_{phase}": slept[phase][: len(steps)] for phase in ("load", "forward")})
+    return steps[~steps["warmup"]].set_index("step")
 
 
-def more_on_odd_steps(steps: pd.DataFrame) -> pd.Series:
-    """By how much the phases and the step of odd steps are longer than those of even ones (medians, ms)."""
-    columns = [name for name in steps.columns if name.endswith("_ms")]
-    odd = steps["step"] % 2 == 1
-    return steps.loc[odd, columns].median() - steps.loc[~odd, columns].median()
-
-
-def more_headline_ms(run: Run, scenario: str) -> float:
-    steps = measured_steps(run, scenario)
-    halves = (launch_figures(steps[steps["step"] % 2 == rest]).frame["median_ms"] for rest in (1, 0))
-    odd, even = (float(half.iloc[0]) for half in halves)
-    return odd - even
+def is_theirs(measured: pd.Series, slept: pd.Series, least_ms: float = 2.0) -> bool:
+    """Whether a phase holds what was slept in it, and at the least no more than ``least_ms`` beside it."""
+    more = measured - slept
+    return bool(more.min() >= 0 and more.min() < least_ms)
 
 
 def codes(run: Run, scenario: str) -> dict[str, str]:
@@ -147,48 +122,42 @@ def codes(run: Run, scenario: str) -> dict[str, str]:
     return {finding.code: finding.severity for finding in about if finding.launch is not None}
 
 
-def test_20_ms_in_the_data_loader_are_20_ms_of_data_and_of_the_step(run: Run, meets: Meets) -> None:
-    def check(run: Run) -> None:
-        steps = measured_steps(run, "slow_loader")
-        for rank in (0, 1):
-            more = more_on_odd_steps(steps[steps["rank"] == rank])
-            assert more["data_ms"] == pytest.approx(20, abs=2)
-            assert more["step_ms"] == pytest.approx(20, abs=2)
-            assert more["forward_ms"] == pytest.approx(0, abs=2) and more["optimizer_ms"] == pytest.approx(0, abs=2)
-        assert more_headline_ms(run, "slow_loader") == pytest.approx(20, abs=2)
-
-    meets("slow_loader", check)
+def test_20_ms_in_the_data_loader_are_20_ms_of_data_and_of_the_step(run: Run) -> None:
+    for rank in (0, 1):
+        steps = of_rank(run, "slow_loader", rank)
+        assert steps["slept_load"].min() >= 20 and steps["slept_load"].max() >= 40
+        assert is_theirs(steps["data_ms"], steps["slept_load"])
+        assert is_theirs(steps["forward_ms"], steps["slept_forward"], 5.0) and steps["optimizer_ms"].min() < 2
+        assert is_theirs(steps["step_ms"], steps["slept_load"] + steps["slept_forward"], 10.0)
 
 
-def test_10_ms_on_one_rank_are_10_ms_for_all_and_the_other_rank_waits(run: Run, meets: Meets) -> None:
-    def check(run: Run) -> None:
-        assert more_headline_ms(run, "slow_rank") == pytest.approx(10, abs=2)
-        steps = measured_steps(run, "slow_rank")
-        slow, waiting = (more_on_odd_steps(steps[steps["rank"] == rank]) for rank in (1, 0))
-        assert slow["data_ms"] == pytest.approx(10, abs=2) and slow["backward_ms"] == pytest.approx(0, abs=2)
-        assert waiting["data_ms"] == pytest.approx(0, abs=2), "it is not its own data that rank 0 waits for"
-        assert waiting["backward_ms"] == pytest.approx(10, abs=2), "it waits where gradients are averaged"
-
-    meets("slow_rank", check)
+def test_a_slow_rank_is_slow_for_all_and_the_other_rank_waits(run: Run) -> None:
+    waiting, slow = (of_rank(run, "slow_rank", rank) for rank in (0, 1))
+    at = slow.index[slow.index % 9 == 8]
+    assert len(at) == ITERS // 9 + 1
+    assert is_theirs(slow["data_ms"], slow["slept_load"]) and slow.loc[at, "data_ms"].min() >= 200
+    assert waiting.loc[at, "data_ms"].min() < 2, "it is not its own data that rank 0 waits for"
+    steps = (
+        Analysed.of(run).iterations.frame.query("scenario == 'slow_rank' and not warmup").set_index("step")["step_ms"]
+    )
+    assert steps[at].min() >= 200
+    ready_ns = slow["start_ns"] + 1e6 * (slow["data_ms"] + slow["forward_ms"])
+    averaged_ns = waiting["start_ns"] + 1e6 * (waiting["data_ms"] + waiting["forward_ms"] + waiting["backward_ms"])
+    assert (averaged_ns > ready_ns).all(), "it waits where gradients are averaged"
+    assert waiting.loc[at, "backward_ms"].median() > 100 > waiting["backward_ms"].drop(at).median()
 
 
 def test_input_that_is_waited_for_is_found(run: Run) -> None:
     assert codes(run, "slow_loader")["input-bound"] == "warning"
-    assert "input-bound" not in codes(run, "plain")
+    shares = Analysed.of(run).figures.frame.set_index("scenario")["data_share"]
+    assert shares["plain"] < shares["slow_loader"] / 2
 
 
-def test_a_first_third_that_is_twice_as_slow_is_unsteady(run: Run, meets: Meets) -> None:
-    assert codes(run, "slow_start")["unsteady"] == "warning"
-    (finding,) = [
-        finding for finding in run.document.validity if finding.scenario == "slow_start" and finding.code == "unsteady"
-    ]
-    assert "faster than its first" in finding.text and "--warmup" in finding.remedy
-
-    def check(run: Run) -> None:
-        drift = launch_figures(run.steps).frame.set_index("scenario").loc["slow_start", "drift"]
-        assert drift == pytest.approx(-0.5, abs=0.15)
-
-    meets("slow_start", check)
+def test_a_first_third_that_is_slower_is_unsteady(run: Run) -> None:
+    (finding,) = [one for one in run.document.validity if (one.scenario, one.code) == ("slow_start", "unsteady")]
+    assert finding.severity == "warning" and "faster than its first" in finding.text and "--warmup" in finding.remedy
+    drift = Analysed.of(run).figures.frame.set_index("scenario").loc["slow_start", "drift"]
+    assert -0.85 < drift < -0.3, "from 40 ms to 10, and what a step takes beside"
 
 
 def test_ranks_that_are_apart_are_found_with_the_slower_one_named(run: Run) -> None:
@@ -207,10 +176,8 @@ def test_a_rank_that_takes_more_threads_than_its_share_makes_the_launch_invalid(
 def test_time_that_no_phase_has_makes_the_launch_invalid(run: Run) -> None:
     assert codes(run, "hidden")["phases"] == "invalid"
     (launch,) = [launch for launch in run.document.launches if launch.scenario == "hidden"]
-    window_ms = (
-        run.steps[(run.steps["launch"] == launch.launch) & ~run.steps["warmup"]].groupby("rank")["step_ms"].sum()
-    )
-    assert launch.checks.conservation_error == pytest.approx(50 / (window_ms.min() + 50), rel=0.2)
+    window_ms = min(of_rank(run, "hidden", rank)["step_ms"].sum() for rank in (0, 1))
+    assert launch.checks.conservation_error >= 0.99 * 50 / (window_ms + 50)
     assert {"greedy", "hidden"} <= set((run.document.recommendation or Recommendation()).left_out)
 
 
@@ -226,7 +193,7 @@ def test_a_launch_that_load_held_up_is_measured_once_more(host: WorkerHost, tmp_
     endless = [sys.executable, "-c", "while True: pass"]
     others = [subprocess.Popen(endless) for _ in range(1 + machine.cores() // 5)]
     try:
-        small = {"task": narrow(), "global_batch": 2, "parity": False}
+        small = {"task": tiny(), "global_batch": 2, "parity": False}
         made = measured(host, tmp_path, [str(hidden)], warmup=1, iters=9, replicas=1, **small)
     finally:
         for other in others:

@@ -5,15 +5,16 @@ import math
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import QUICK, measured
+from conftest import measured
 from standin import ranks
 from standin.runs import Launch, analysed, write_run
 
@@ -91,33 +92,47 @@ def optimizer(work, parameters):
 '''
 
 
-def run_of(folder: Path, about: dict[str, Any] | None = None, **ran: Any) -> Analysed:
-    """A run that was written by hand, with every scenario of :data:`NAMES`. ``about``: other values of its workload."""
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Analysed:
+    """A run that was written by hand, with every scenario of :data:`NAMES`."""
     launches = []
     for name, (strategy, precision) in NAMES.items():
         usual = "ddp" if strategy not in ("single", "dp") else strategy
-        one = Launch(name, [[9, 40, 41]] * 2, [[100.0]] * 2, strategy=usual, precision=precision, ran=ran)
-        launches.append(one)
-    path = write_run(folder, launches, about={"workload": {"settings": SETTINGS} | (about or {})})
-    run = analysed(str(path))
-    document = run.document
-    for launch in document.launches:  # what Launch has for all alike
-        alone = launch.scenario in ("single", "dp")
-        object.__setattr__(launch, "strategy", NAMES[launch.scenario][0])
-        object.__setattr__(launch, "processes", 1 if alone else 2)
-        object.__setattr__(launch, "replicas", {"single": 1, "ddp_accumulate": 4}.get(launch.scenario, 2))
-    return run
+        launches.append(Launch(name, [[9, 40, 41]] * 2, [[100.0]] * 2, strategy=usual, precision=precision))
+    folder = write_run(tmp_path_factory.mktemp("recipe"), launches, about={"workload": {"settings": SETTINGS}})
+    return analysed(str(folder))
+
+
+@pytest.fixture
+def run_of(written: Analysed) -> Callable[..., Analysed]:
+    """``run_of(about, **ran)``: with other values of its workload, and of what ran in every launch."""
+
+    def changed(about: Mapping[str, Any] | None = None, **ran: Any) -> Analysed:
+        launches = []
+        for launch in written.document.launches:  # what Launch has for all alike
+            name, alone = launch.scenario, launch.scenario in ("single", "dp")
+            replicas = {"single": 1, "ddp_accumulate": 4}.get(name, 2)
+            how = {"strategy": NAMES[name][0], "processes": 1 if alone else 2, "replicas": replicas}
+            launches.append(replace(launch, **how, effective=replace(launch.effective, **ran)))
+        workload = replace(written.document.workload, **(about or {}))
+        run = replace(written, document=replace(written.document, workload=workload, launches=tuple(launches)))
+        vars(run).update(parity=written.parity, overview=written.overview)
+        return run
+
+    return changed
 
 
 @pytest.mark.parametrize(("on_gpu", "workers"), [(False, None), (True, None), (True, 2)])
-def test_a_script_is_short_plain_and_sound(tmp_path: Path, on_gpu: bool, workers: int | None) -> None:
+def test_a_script_is_short_plain_and_sound(
+    run_of: Callable[..., Analysed], tmp_path: Path, on_gpu: bool, workers: int | None
+) -> None:
     """It passes ruff's check and format, and mypy, and imports nothing of bench."""
     gpu = {"device": "cuda"} if on_gpu else {}
-    ran = {"scaler": SCALER, "compute_dtypes": ["float16"]} if on_gpu else {}
+    ran = {"scaler": SCALER, "compute_dtypes": ("float16",)} if on_gpu else {}
     about = gpu | {"workers": workers, "prefetch": 2 if workers else None}
     files = []
     for on in (), MANY:
-        run = run_of(tmp_path / "results", about, **ran, switches=dict.fromkeys(on))
+        run = run_of(about, **ran, switches=dict.fromkeys(on))
         for name in NAMES:
             text = script(run, name)
             assert len(text.splitlines()) <= 120 or "checkpointing" in on
@@ -127,10 +142,9 @@ def test_a_script_is_short_plain_and_sound(tmp_path: Path, on_gpu: bool, workers
             files.append(tmp_path / f"{name}_{len(on)}.py")
             files[-1].write_text(text)
     check_style(tmp_path)
-    if on_gpu:  # once is enough: it takes seconds
+    if workers:  # once is enough: it takes seconds
         how = ["--follow-imports=skip", "--ignore-missing-imports", f"--cache-dir={tmp_path}", "--strict"]
-        some = files if workers else files[:1]
-        done = subprocess.run([sys.executable, "-m", "mypy", *how, *map(str, some)], capture_output=True, text=True)
+        done = subprocess.run([sys.executable, "-m", "mypy", *how, *map(str, files)], capture_output=True, text=True)
         assert done.returncode == 0, done.stdout
 
 
@@ -143,10 +157,12 @@ def check_style(folder: Path) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-def searched(device: str = "cuda") -> Iterator[Found]:
-    """The longest of what a search can recommend: each scenario at each level with all switches that go with it."""
+@cache
+def searched() -> dict[str, Found]:
+    """The longest that a search can recommend, by name: scenarios at each level with all switches that go with it."""
     known = {name: switching.load_switch(name, file) for name, file in discover.names(discover.SWITCH).items()}
-    usual = [name for name, one in known.items() if device in one.searched_on and name != "numa"]
+    longest = {}
+    usual = [name for name, one in known.items() if "cuda" in one.searched_on and name != "numa"]
     for name, file in discover.names().items():
         plain = switching.load(name, file)
         if plain.strategy.differs or not hasattr(
@@ -159,12 +175,13 @@ def searched(device: str = "cuda") -> Iterator[Found]:
                 if switch and switch not in without.split():
                     with suppress(RequestError):
                         found = switching.with_switches(found, [switch], "--allow")
-            yield found
+            longest[found.name] = found
+    return longest
 
 
 @pytest.mark.parametrize("kind", ["own", "file", "data"])
 def test_what_a_search_recommends_fits_into_120_lines(
-    tmp_path: Path, kind: str, request: pytest.FixtureRequest
+    run_of: Callable[..., Analysed], tmp_path: Path, kind: str, request: pytest.FixtureRequest
 ) -> None:
     """Of a workload of bench's own, of the user's, and of the user's with real data; a path that fills a line would
     add two more."""
@@ -176,11 +193,11 @@ def test_what_a_search_recommends_fits_into_120_lines(
         about |= {"name": "mine", "file": str(mine), "sha256": discover.sha256(str(mine)), "settings": {"width": 32}}
     if kind == "data":
         about |= {"workers": 2, "prefetch": 2, "data": "/tmp"}
-    run = run_of(tmp_path / "results", about, cudnn_benchmark=True, optimizer_settings={"momentum": 0.9})
+    run = run_of(about, cudnn_benchmark=True, optimizer_settings={"momentum": 0.9})
     (plain,) = (one for one in run.document.launches if one.scenario == "ddp")
     row = Analysed.of(run).overview.query("scenario == 'ddp'")
     scripts.mkdir()
-    for found in {found.name: found for found in searched()}.values():
+    for found in searched().values():
         on, level = [one.name for one in found.switches], found.scenario.precision
         half = "float32" if level == "O0" else "bfloat16" if "bf16" in on else "float16"
         scaler = SCALER if half == "float16" and level != "O3" else None
@@ -201,16 +218,16 @@ def test_what_a_search_recommends_fits_into_120_lines(
     check_style(scripts)
 
 
-def test_texts_of_a_run_end_no_string_and_no_line(tmp_path: Path) -> None:
+def test_texts_of_a_run_end_no_string_and_no_line(run_of: Callable[..., Analysed]) -> None:
     """A run may be somebody else's, and its script is executed."""
     attack = '"""\nimport os; os.system("x")\n\\"""'
     settings = SETTINGS | {"model": "resnet\"18\"\n'''; import os", "classes": "1), print("}
-    text = script(run_of(tmp_path, {"title": attack, "settings": settings}), "ddp")
+    text = script(run_of({"title": attack, "settings": settings}), "ddp")
     assert not [node for node in ast.walk(ast.parse(text)) if getattr(node, "attr", None) == "system"]
     literals = [node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant)]
     assert settings["model"] in literals and settings["classes"] in literals
     with pytest.raises(RequestError, match="which no script can have"):
-        script(run_of(tmp_path, {"sha256": None, "settings": {"x=1); import os; (y": 1}}), "ddp")
+        script(run_of({"sha256": None, "settings": {"x=1); import os; (y": 1}}), "ddp")
 
 
 @pytest.mark.parametrize(
@@ -224,14 +241,14 @@ def test_texts_of_a_run_end_no_string_and_no_line(tmp_path: Path) -> None:
         ({"about": {"code_sha256": "0" * 64}}, "is not what it was"),
     ],
 )
-def test_what_cannot_be_written_down(tmp_path: Path, changes: dict[str, Any], says: str) -> None:
-    run = run_of(tmp_path, changes.get("about"))
+def test_what_cannot_be_written_down(run_of: Callable[..., Analysed], changes: dict[str, Any], says: str) -> None:
+    run = run_of(changes.get("about"))
     with pytest.raises(RequestError, match=says):
         script(run, changes.get("scenario", "ddp"))
 
 
-def test_the_page_ends_with_the_recipe_of_its_recommendation(tmp_path: Path) -> None:
-    run = run_of(tmp_path)
+def test_the_page_ends_with_the_recipe_of_its_recommendation(run_of: Callable[..., Analysed]) -> None:
+    run = run_of()
     advised = replace(run.document, recommendation=Recommendation(fastest="ddp_o1"))
     run = replace(run, document=advised)
     last = chapters.of_run(chapters.Material(run=run, table=Analysed.of(run).overview, plots={}))[-1]
@@ -245,10 +262,10 @@ def test_the_page_ends_with_the_recipe_of_its_recommendation(tmp_path: Path) -> 
     assert said.blocks == ("There is no script of ddp_o1: the file of its workload, /gone.py, is missing.",)
 
 
-def test_fsdp2_leaves_the_step_of_sgd_to_torch(tmp_path: Path) -> None:
+def test_fsdp2_leaves_the_step_of_sgd_to_torch(run_of: Callable[..., Analysed]) -> None:
     """``fused=False`` would be a loop over all weights on a GPU; Adam's fused step has a rule for shards."""
-    assert "weight_decay=0.0001, fused=None)" in script(run_of(tmp_path / "sgd"), "fsdp2")
-    run = run_of(tmp_path / "adamw")
+    assert "weight_decay=0.0001, fused=None)" in script(run_of(), "fsdp2")
+    run = run_of()
     launches = tuple(
         replace(one, effective=replace(one.effective, optimizer="torch.optim.adamw.AdamW"))
         for one in run.document.launches
@@ -271,10 +288,10 @@ def test_fsdp2_leaves_the_step_of_sgd_to_torch(tmp_path: Path) -> None:
         ({"foreach": None}, "weight_decay=0.0001, fused=False, foreach=True"),
     ],
 )
-def test_switches_are_written(tmp_path: Path, switches: dict[str, None], line: str) -> None:
-    text = script(run_of(tmp_path, switches=switches), "ddp")
+def test_switches_are_written(run_of: Callable[..., Analysed], switches: dict[str, None], line: str) -> None:
+    text = script(run_of(switches=switches), "ddp")
     assert text.count(line) == 1
-    assert line not in script(run_of(tmp_path, switches=dict.fromkeys(switches, "it had no effect")), "ddp")
+    assert line not in script(run_of(switches=dict.fromkeys(switches, "it had no effect")), "ddp")
 
 
 @pytest.mark.parametrize(
@@ -285,9 +302,9 @@ def test_switches_are_written(tmp_path: Path, switches: dict[str, None], line: s
         ("bucket_mb=x", "has the switch bucket_mb on, but 'x' is not a whole number"),
     ],
 )
-def test_switches_that_cannot_be_written(tmp_path: Path, switch: str, says: str) -> None:
+def test_switches_that_cannot_be_written(run_of: Callable[..., Analysed], switch: str, says: str) -> None:
     with pytest.raises(RequestError, match=f"^--scenario: ddp {says}"):
-        script(run_of(tmp_path, switches={switch: None}), "ddp")
+        script(run_of(switches={switch: None}), "ddp")
 
 
 def test_every_switch_has_a_recipe_or_none_on_purpose() -> None:
@@ -350,8 +367,8 @@ def test_runs_without_a_recipe(
     assert not out.exists() and not captured.out
 
 
-def test_a_run_that_diverged_has_no_recipe(tmp_path: Path) -> None:
-    run = run_of(tmp_path)
+def test_a_run_that_diverged_has_no_recipe(run_of: Callable[..., Analysed]) -> None:
+    run = run_of()
     vars(run)["parity"] = run.parity.assign(verdict=DIVERGED)
     with pytest.raises(RequestError, match="ddp is diverged: it does not train the same model"):
         script(run, "ddp")
@@ -436,21 +453,18 @@ def test_a_script_of_the_users_workload(
     (tmp_path / "script" / "train.py").write_text(script(run, scenario))
     check_style(tmp_path / "script")
     steps = run.steps.groupby("step")["loss"].mean()
-    command = [
-        sys.executable,
-        *launcher,
-        str(tmp_path / "script" / "train.py"),
-        "--log-every",
-        "1",
-        "--checkpoint",
-        "it.pt",
-    ]
+    file = tmp_path / "script" / "train.py"
     losses = []
     for last in (2, len(steps)):
-        more = (*command, "--steps", str(last))
-        done = subprocess.run(more, capture_output=True, text=True, check=False, cwd=tmp_path)
-        assert done.returncode == 0 and "UserWarning" not in done.stderr, done.stderr
-        losses += losses_in(done.stdout)
+        more = ("--log-every", "1", "--checkpoint", "it.pt", "--steps", str(last))
+        if launcher:
+            command = [sys.executable, *launcher, str(file), *more]
+            done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+            output = done.stdout + done.stderr
+        else:
+            output = ranks.run(file, 1, *more)
+        assert "UserWarning" not in output, output
+        losses += losses_in(output)
     assert losses == pytest.approx(list(steps), rel=1e-6)
 
 
@@ -459,7 +473,7 @@ def test_a_scenario_of_the_users_with_switches(trained: Trained, tmp_path: Path)
     """Its options are read from its file."""
     text = 'from bench.seams import Scenario\nSCENARIO = Scenario(summary="mine", strategy="averaging", options={})\n'
     (tmp_path / "mine.py").write_text(text.replace("{}", '{"period": 2}'))
-    trained((f"{tmp_path / 'mine.py'}+foreach+checkpointing",), 4, **QUICK)
+    trained((f"{tmp_path / 'mine.py'}+foreach+checkpointing",), 4, model="shufflenet_v2_x0_5")
     assert "PeriodicModelAverager(period=2)" in (tmp_path / "mine_checkpointing_foreach.py").read_text()
     (tmp_path / "mine.py").write_text(text)
     run = Analysed.of(read(str(next((tmp_path / "out").iterdir()))))

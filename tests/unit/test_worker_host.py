@@ -121,7 +121,7 @@ def test_a_rank_that_makes_no_progress_is_ended(execute: Callable[..., Executed]
         "        session.optimize = sometimes\n"
         "        return session",
     )
-    done = execute(source, iters=40, stall_timeout_s=3.0)
+    done = execute(source, iters=40, stall_timeout_s=2.0)
     assert done.outcome.status == "timeout"
     assert remedy in (done.outcome.reason or "")
     assert not any(alive(rank["pid"]) for rank in done.outcome.ranks)
