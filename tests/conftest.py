@@ -123,9 +123,11 @@ class Executed:
 
 @pytest.fixture(scope="session", autouse=True)
 def locks_of_this_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Locks in a folder of these tests, so that those of another checkout on this machine do not disturb them."""
+    """Locks in a folder of these tests, so that those of another checkout on this machine do not disturb them; and no
+    wait for the disk, which would be most of the time that it takes to write a run by hand."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("BENCH_LOCK_DIR", str(tmp_path_factory.mktemp("locks")))
+        patch.setattr(os, "fsync", lambda descriptor: None)
         yield
 
 
