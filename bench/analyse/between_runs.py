@@ -39,6 +39,7 @@ BETWEEN_RUNS = (
 )
 
 PAGE_MIB = 2.0  # in which a GPU maps memory
+LEAST_LOSS = 1e-3  # by which final losses of the same work scatter at least: another order of summation makes it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +71,12 @@ MEMORY = Metric(
 )
 ENERGY = Metric(name="energy", title="energy", unit="J per 1,000", figures=("energy_per_1000_j",), words=(LESS, MORE))
 METRICS = (STEP_TIME, THROUGHPUT, MEMORY, ENERGY)
+WAIT = Metric(name="wait", title="wait for data", unit="ms", figures=("wait_ms",), words=(LESS, MORE))
+START_UP = Metric(name="start_up", title="start-up", unit="ms", figures=("startup_ms",), words=(FASTER, SLOWER))
+WALL = Metric(name="wall_time", title="whole command", unit="ms", figures=("wall_ms",), words=(FASTER, SLOWER))
+LOSS = Metric(name="final_loss", title="final loss", unit="", figures=("final_loss",), words=("lower", "higher"))
+OF_COMMANDS = (LOSS, WAIT, START_UP, WALL)
+"""What is known of commands that bench was attached to, besides."""
 PARITY = Metric(name="loss_parity", title="numerics", unit="", figures=(), words=(BETTER, WORSE))
 
 
@@ -132,6 +139,7 @@ class Compared:
 
 def runs(base: Digest, new: Digest, names: Sequence[str] | None = None) -> Compared:
     """Every scenario of either run, or those of ``names``, against the one of the same name: a row per metric."""
+    base, new = _with_commands(base), _with_commands(new)
     ours, theirs = ({one["scenario"]: one for one in run["scenarios"]} for run in (base, new))
     attached = any(run.get("attached") for run in (base, new))
     both = [(name, name) for name in (names if names is not None else dict.fromkeys([*ours, *theirs]))]
@@ -148,13 +156,24 @@ def runs(base: Digest, new: Digest, names: Sequence[str] | None = None) -> Compa
 
 def scenarios(run: Digest, names: Sequence[str], against: str) -> Compared:
     """Scenarios of one run against another one of it: a row per metric."""
+    run = _with_commands(run)
     known = {one["scenario"]: one for one in run["scenarios"]}
     pairs = []
     for name in names:
         why = {one: unusable(known.get(one)) for one in (against, name)}
         obstacle = "; ".join(f"{one}: {text}" for one, text in why.items() if text) or None
         pairs.append(_Pair(name, against, known.get(against), known.get(name), obstacle, (against, name)))
-    return Compared(base=run, new=run, rows=_compared(pairs, run, run))
+    return Compared(base=run, new=run, rows=_compared(pairs, run, run), warnings=tuple(_other_ran(pairs, run, run)))
+
+
+def _with_commands(run: Digest) -> Digest:
+    """The run with what is known of each launch of a command among the launch's figures."""
+    about = {one["launch"]: one for one in (run.get("attached") or {}).get("launches", ())}
+    scenarios = [
+        one | {"launches": [about.get(launch["launch"], {}) | launch for launch in one["launches"]]}
+        for one in run["scenarios"]
+    ]
+    return {**run, "scenarios": scenarios} if about else run
 
 
 def of_memory(base: Sequence[float | None], new: Sequence[float | None], processes: int) -> Comparison:
@@ -183,6 +202,26 @@ def of_memory(base: Sequence[float | None], new: Sequence[float | None], process
     low, high = ratio * math.exp(-half), ratio * math.exp(min(half, 700.0))
     verdict = comparison.verdict_of(ratio, p)
     return Comparison(ratio=ratio, low=low, high=high, p=p, verdict=verdict, error=error, freedom=freedom, **counts)
+
+
+def of_loss(base: Sequence[float], new: Sequence[float]) -> Comparison:
+    """Compare final losses, one per launch, by Welch's t; each is taken to scatter by at least :data:`LEAST_LOSS`."""
+    counts = {"n_base": len(base), "n_new": len(new)}
+    means = [float(np.mean(side)) for side in (base, new)]
+    if min(means) <= 0.0 or min(counts.values()) < 2:
+        ratio = means[1] / means[0] if min(means) > 0.0 else None
+        return Comparison(ratio=ratio, low=None, high=None, p=None, verdict=TOO_FEW, **counts)
+    sides = ((max(float(np.var(side, ddof=1)), (LEAST_LOSS * means[0]) ** 2), len(side)) for side in (base, new))
+    error, freedom = welch(sides)
+    half, apart = t_quantile(CONFIDENCE, freedom) * error, means[1] - means[0]
+    return Comparison(
+        ratio=means[1] / means[0],
+        low=max(0.0, means[1] - half) / means[0],
+        high=(means[1] + half) / means[0],
+        p=t_tail(apart / error, freedom) if min(counts.values()) >= LAUNCHES_WANTED else None,
+        verdict=TOO_FEW,
+        **counts,
+    )
 
 
 def least_of_memory(base: float, new: float, processes: int) -> float:
@@ -225,8 +264,15 @@ def _unplanned(pairs: Sequence[_Pair], base: Digest, new: Digest) -> Iterator[st
         if about := run.get("imported"):
             yield f"{run['run']} was imported from {about['file']}; its step times: {about['times']}"
         if about := run.get("attached"):
-            script = f"; {about['script']['file']}, SHA-256 {about['script']['sha256'][:12]}" if about["script"] else ""
-            yield f"{run['run']} was attached to: {' '.join(about['command'])}{script}; its model and data are unknown"
+            for one in about["commands"].values():
+                file = one["script"]
+                script = f"; {file['file']}, SHA-256 {file['sha256'][:12]}" if file else ""
+                command = " ".join(one["command"])
+                yield f"{run['run']} was attached to: {command}{script}; its model and data are unknown"
+    yield from _other_ran(pairs, base, new)
+
+
+def _other_ran(pairs: Sequence[_Pair], base: Digest, new: Digest) -> Iterator[str]:
     for pair in pairs if base.get("attached") or new.get("attached") else ():
         ran = [(side or {}).get("what_ran") for side in (pair.base, pair.new)]
         if all(ran) and ran[0] != ran[1]:
@@ -237,7 +283,7 @@ def _compared(pairs: Sequence[_Pair], base: Digest, new: Digest) -> tuple[Row, .
     good = sum(pair.obstacle is None for pair in pairs)
     rows = [one for pair in pairs for one in _rows(pair, base, new, good)]
     adjusted: dict[tuple[str, str], float | None] = {}
-    for metric in METRICS:
+    for metric in (*METRICS, *OF_COMMANDS):
         tested = [(row, found) for row, found in rows if row.metric == metric.name and found is not None]
         for (row, _), found in zip(tested, judged([found for _, found in tested]), strict=True):
             times = adjusted.get((row.scenario, STEP_TIME.name)) if metric is THROUGHPUT else found.p_adjusted
@@ -249,11 +295,12 @@ Tested = tuple[Row, Comparison | None]
 
 
 def _rows(pair: _Pair, base: Digest, new: Digest, tests: int) -> list[Tested]:
-    names = [*(metric.name for metric in METRICS), PARITY.name]
+    metrics = (*METRICS, *(OF_COMMANDS if base.get("attached") and new.get("attached") else ()))
+    names = [*(metric.name for metric in metrics), PARITY.name]
     if pair.obstacle is not None or pair.base is None or pair.new is None:
         return [(_bare(pair, name, pair.obstacle), None) for name in names]
     sides = (pair.base, pair.new)
-    figures = [_row(pair, metric, *sides, (base, new), tests) for metric in METRICS]
+    figures = [_row(pair, metric, *sides, (base, new), tests) for metric in metrics]
     return [*figures, (_parity(pair, *sides), None)]
 
 
@@ -272,12 +319,15 @@ def _row(
         reason: str | None = f"unknown in {'both' if len(lacking) == 2 else lacking[0]}"
     else:
         reason = other_source(source_of(base, figure), source_of(new, figure))
-    means = [geometric_mean(figures(side)) if side else None for side in (ours, theirs)]
+    mean = np.mean if metric is LOSS else lambda side: geometric_mean(figures(side))
+    means = [float(mean(side)) if side else None for side in (ours, theirs)]
     row = replace(_bare(pair, metric.name, reason), figure=figure, base=means[0], new=means[1])
     if reason is not None:
         return replace(row, n_base=len(ours), n_new=len(theirs)), None
     before = _before(runs, len(ours), len(theirs))
-    if metric is MEMORY:
+    if metric is LOSS:
+        found = replace(of_loss(ours, theirs), before=before)
+    elif metric is MEMORY:
         processes = max(base["world_size"] or 1, new["world_size"] or 1) if figure == "peak_total_mib" else 1
         found = replace(of_memory(ours, theirs, processes), before=before)
         peaks = geometric_mean(figures(ours)), geometric_mean(figures(theirs))
@@ -323,7 +373,7 @@ def _figures(metric: Metric, base: dict[str, Any], new: dict[str, Any]) -> tuple
 def _judged(row: Row) -> Row:
     if row.reason is not None or row.metric == PARITY.name:
         return row
-    metric = next(one for one in METRICS if one.name == row.metric)
+    metric = next(one for one in (*METRICS, *OF_COMMANDS) if one.name == row.metric)
     row = _with_interval(row)
     verdict = comparison.verdict_of(row.ratio, row.p_adjusted)
     if verdict in (TOO_FEW, ALIKE):

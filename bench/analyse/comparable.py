@@ -55,7 +55,9 @@ WORDS = {
 def key(digest: Digest) -> tuple[str, str | None, tuple[str, ...], int | None]:
     """Equal values are of one series: workload (by its hash, if it has one), device, hardware, world size."""
     attached = digest.get("attached")
-    work = digest["workload"].get("hash") or canonical_json([_work(digest), attached and attached["command"]])
+    work = digest["workload"].get("hash") or canonical_json(
+        [_work(digest), attached and [one["command"] for one in attached["commands"].values()]]
+    )
     return work, digest["device"], tuple(sorted(digest["hardware"])), digest["replicas"]
 
 

@@ -1,23 +1,26 @@
 """A run of a training script that bench did not write: it runs unchanged, and a recorder in its processes notes steps.
 
     python -m bench attach -- torchrun --nproc-per-node 2 train.py
+    python -m bench attach --base "python old.py" -- python new.py
 
-The recorder (``bench/worker/attached``) is on the command's ``PYTHONPATH``, and nothing else of it is changed: it has
-our standard streams, our terminal, and the signals that we get. What a step is: :data:`STEP`.
+Several commands alternate in rounds, every other one backwards, so that drift is the same for all. The recorder
+(``bench/worker/attached``) is on the command's ``PYTHONPATH``, and nothing else of it is changed: it has our standard
+streams, our terminal, and the signals that we get. What a step is: :data:`STEP`.
 """
 
 import os
 import resource
 import signal
+import statistics
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from glob import glob
-from itertools import islice
+from itertools import count, islice
 from typing import Any
 
 import bench
@@ -27,6 +30,8 @@ from bench.core.codec import Damaged, decode, encode
 from bench.core.errors import RequestError, described
 from bench.core.files import open_regular, parse_json, scratch_folder
 from bench.experiments.lab import judged
+from bench.experiments.measure import slowest_ms
+from bench.experiments.plan.interval_target import IntervalTarget
 from bench.machine import foreign, redact
 from bench.machine.lock import acquire
 from bench.machine.sample import Sampler
@@ -61,6 +66,8 @@ SENT_BY_THE_KERNEL = 0x80
 LOOK_S = 0.25
 NOTES_BYTES = 1 << 30
 """Of one process: a step takes some 40."""
+GRACE_S = 10.0
+"""Between SIGTERM and SIGKILL, for a command that took too long."""
 TREE_S = 1.0
 """Between two searches for new ranks, and for new processes."""
 
@@ -68,19 +75,36 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What the options say. ``warmup``: None for :data:`MOST_WARMUP`."""
+class Side:
+    """A command. ``name``: its scenario; None: by what trains. ``cwd``: None for the folder that bench is in.
+    ``environment``: what it has besides ours. ``limit_s``: how long it may take."""
 
     command: tuple[str, ...]
+    name: str | None = None
+    cwd: str | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    limit_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What the options say. ``warmup``: None for :data:`MOST_WARMUP`. ``launches``: of each side.
+
+    ``until_precision``, ``budget_s``: as in :class:`IntervalTarget`. ``quiet``: what the commands print goes to
+    standard error."""
+
+    sides: tuple[Side, ...]
     out: str
     label: str | None = None
-    scenario: str | None = None
     global_batch: int | None = None
     warmup: int | None = None
     launches: int = 1
+    until_precision: float | None = None
+    budget_s: float = 0.0
     wait: bool = False
     force: bool = False
     record_command: bool = False
+    quiet: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +151,7 @@ class Commanded:
     code: int
     interrupted: bool
     started_utc: str
+    started_ns: int
     wall_s: float
     foreign_cores: float
     notes: tuple[Notes, ...]
@@ -138,18 +163,63 @@ class Commanded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """``code``: of the command. ``run``: None if nothing was recorded, for the reason ``why``."""
+    """``code``: of the last command. ``run``: None if nothing was recorded. ``why``: nothing was of the last one, which
+    is ``side``."""
 
     code: int
     run: Run | None
     why: str | None
+    side: str | None
+    interrupted: bool = False
 
 
 def attach(wanted: Wanted, say: Say) -> Outcome:
-    """Run the command, ``wanted.launches`` times or until it fails, and write what was recorded.
+    """Run the commands in rounds until one of them fails, and write what was recorded.
 
-    Raises :class:`RequestError` before the command is started.
+    Raises :class:`RequestError` before the first command is started.
     """
+    with begun(wanted, say) as commands:
+        target = None
+        if wanted.until_precision is not None:
+            target = IntervalTarget(wanted.until_precision, wanted.budget_s, started=time.monotonic())
+        for repeat in count():
+            sides = wanted.sides if repeat % 2 == 0 else wanted.sides[::-1]
+            if repeat >= wanted.launches and not _another_round(commands, target):
+                break
+            for side in sides:
+                launched = commands.launch(side, repeat)
+                if launched.why or launched.code or launched.interrupted:
+                    return commands.finish(launched)
+                if target is not None:
+                    target.add(launched.name, launched.step_ms, launched.wall_s)
+            if len(sides) > 1:
+                last = ", ".join(f"{name} {ms:,.4g} ms a step" for name, ms in commands.last_ms.items())
+                say(f"bench: round {repeat + 1}: {last}")
+        return commands.finish(launched)
+
+
+def _another_round(commands: "Commands", target: IntervalTarget | None) -> bool:
+    names = target.next_round(list(commands.last_ms)) if target is not None else []
+    return target is not None and bool(names) and target.affords(names)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launched:
+    """A command that has ended. ``step_ms``: median of its slowest rank's measured steps, None where ``why`` says why
+    nothing was recorded."""
+
+    name: str
+    code: int
+    interrupted: bool
+    wall_s: float
+    launch: int | None = None
+    step_ms: float | None = None
+    why: str | None = None
+
+
+@contextmanager
+def begun(wanted: Wanted, say: Say, writer: RunWriter | None = None) -> Iterator["Commands"]:
+    """``writer``: of a run that goes on. Raises :class:`RequestError` where nothing can be measured."""
     check_writable(wanted.out)
     machine.refuse_missing_directory()
     machine.refuse_few_files(1)
@@ -157,56 +227,91 @@ def attach(wanted: Wanted, say: Say) -> Outcome:
     uuids = tuple(gpu.uuid for gpu in gpus)
     with acquire(uuids, wait=wanted.wait, say=say) as locks:
         foreign.refuse(gpus, uuids, force=wanted.force)
-        here, begin, began = machine.describe(gpus, left_out), machine.state(), time.gmtime()
-        writer: RunWriter | None = None
-        why = None
-        for launch in range(wanted.launches):
-            with scratch_folder("bench-attach-") as spool:
-                done = _perform(wanted, launch, kind, uuids, spool, locks.descriptors)
-            ranks, left = ranks_of(done.notes)
-            if not ranks or ranks[0].steps < 1:
-                why = _why_nothing(done, ranks)
-                break
-            if writer is None:
-                writer = RunWriter(wanted.out, _document(wanted, ranks, here, begin, uuids), began)
-            _add(writer, done, ranks, left)
-            if done.code or done.interrupted:
-                break
-        if writer is None:
-            return Outcome(code=done.code, run=None, why=why)
-        run = judged(writer)
+        here, begin = machine.describe(gpus, left_out), machine.state()
+        yield Commands(wanted, kind, uuids, here, begin, locks.descriptors, writer)
+
+
+class Commands:
+    """Launches commands under one lock, and writes them to one run, which begins with the first that has steps."""
+
+    def __init__(
+        self,
+        wanted: Wanted,
+        kind: str,
+        gpus: tuple[str, ...],
+        here: dict[str, Any],
+        begin: dict[str, Any],
+        locks: tuple[int, ...],
+        writer: RunWriter | None,
+    ) -> None:
+        self.writer = writer
+        self.last_ms: dict[str, float] = {}
+        """Of each scenario the step time of its last launch."""
+        self._wanted, self._kind, self._gpus, self._locks = wanted, kind, gpus, locks
+        self._here, self._begin, self._began = here, begin, time.gmtime()
+
+    def launch(self, side: Side, repeat: int) -> Launched:
+        number = self.writer.document.next_launch if self.writer else 1
+        with scratch_folder("bench-attach-") as spool:
+            done = self._perform(side, number, spool)
+        ranks, left = ranks_of(done.notes)
+        ended: dict[str, Any] = {"code": done.code, "interrupted": done.interrupted, "wall_s": done.wall_s}
+        if not ranks or ranks[0].steps < 1:
+            return Launched(name=side.name or "", why=_why_nothing(done, ranks), **ended)
+        name = side.name or name_of(ranks[0].ran)
+        about = _command(side, ranks[0], self._wanted)
+        if self.writer is None:
+            document = _document(self._wanted, name, about, ranks, self._here, self._begin, self._gpus)
+            self.writer = RunWriter(self._wanted.out, document, self._began)
+        steps = _add(self.writer, done, ranks, left, name, about, repeat)
+        step_ms = statistics.median(slowest_ms(steps) or [row["step_ms"] for row in steps])
+        self.last_ms[name] = step_ms
+        return Launched(name=name, launch=number, step_ms=step_ms, **ended)
+
+    def finish(self, last: Launched) -> Outcome:
+        """Seal the run."""
+        about: dict[str, Any] = {"code": last.code, "why": last.why, "side": last.name or None}
+        if self.writer is None:
+            return Outcome(run=None, interrupted=last.interrupted, **about)
+        self.writer.note_request(*_as_launched(self.writer.document))
+        run = judged(self.writer)
         from bench.analyse.digest import of_run
 
-        writer.finish(complete=True, digest=of_run(run), end=stored.State(**machine.state()))
-    return Outcome(code=done.code, run=writer.frames(), why=why)
+        self.writer.finish(complete=True, digest=of_run(run), end=stored.State(**machine.state()))
+        return Outcome(run=self.writer.frames(), interrupted=last.interrupted, **about)
+
+    def _perform(self, side: Side, launch: int, spool: str) -> Commanded:
+        watch = _Watch(launch, side.name, self._kind, self._gpus, spool)
+        try:
+            started_utc, started, busy = machine.utc_now(), time.monotonic(), machine.busy_s() - _cpu_s()
+            with _signals_wait() as mask:
+                started_ns = time.perf_counter_ns()
+                command = _start(side, spool, self._locks, mask, quiet=self._wanted.quiet)
+                code, interrupted = _supervise(command, watch, side.limit_s)
+            wall_s = time.monotonic() - started
+            memory, devices = watch.sampler.finish(launch)
+            noticed = {"sampling": watch.sampler.cost, **checks(watch.sampler.findings, devices, [])}
+        finally:
+            watch.sampler.stop()
+        return Commanded(
+            code=code,
+            interrupted=interrupted,
+            started_utc=started_utc,
+            started_ns=started_ns,
+            wall_s=wall_s,
+            foreign_cores=max(0.0, machine.busy_s() - _cpu_s() - busy) / wall_s,
+            notes=(*watch.problems, *(read(path) for path in sorted(glob(os.path.join(spool, "*.jsonl"))))),
+            tree=watch.tree,
+            memory=memory,
+            device=devices,
+            noticed=noticed,
+        )
 
 
-def _perform(
-    wanted: Wanted, launch: int, device: str, gpus: tuple[str, ...], spool: str, locks: tuple[int, ...]
-) -> Commanded:
-    watch = _Watch(launch, wanted.scenario, device, gpus, spool)
-    try:
-        started_utc, started, busy = machine.utc_now(), time.monotonic(), machine.busy_s() - _cpu_s()
-        with _signals_wait() as mask:
-            command = _start(wanted.command, spool, locks, mask)
-            code, interrupted = _supervise(command, watch)
-        wall_s = time.monotonic() - started
-        memory, devices = watch.sampler.finish(launch)
-        noticed = {"sampling": watch.sampler.cost, **checks(watch.sampler.findings, devices, [])}
-    finally:
-        watch.sampler.stop()
-    return Commanded(
-        code=code,
-        interrupted=interrupted,
-        started_utc=started_utc,
-        wall_s=wall_s,
-        foreign_cores=max(0.0, machine.busy_s() - _cpu_s() - busy) / wall_s,
-        notes=(*watch.problems, *(read(path) for path in sorted(glob(os.path.join(spool, "*.jsonl"))))),
-        tree=watch.tree,
-        memory=memory,
-        device=devices,
-        noticed=noticed,
-    )
+def _as_launched(document: stored.RunDocument) -> tuple[stored.Asked, stored.WorkloadRecord]:
+    """The request with as many launches as there were, since rounds may have been added."""
+    most = max((launch.repeat for launch in document.launches), default=0) + 1
+    return replace(document.request, launches=max(document.request.launches or 1, most)), document.workload
 
 
 def _cpu_s() -> float:
@@ -225,19 +330,21 @@ def _signals_wait() -> Iterator[set[int]]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _start(command: Sequence[str], spool: str, locks: tuple[int, ...], mask: set[int]) -> "subprocess.Popen[bytes]":
-    paths = [RECORDER, *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), FOLDER_VARIABLE: spool}
+def _start(side: Side, spool: str, locks: tuple[int, ...], mask: set[int], *, quiet: bool) -> "subprocess.Popen[bytes]":
+    command, environment = side.command, {**os.environ, **side.environment}
+    paths = [RECORDER, *filter(None, [environment.get("PYTHONPATH")])]
     sys.stdout.flush()
     try:
         return subprocess.Popen(
             command,
-            env=environment,
+            cwd=side.cwd,
+            env={**environment, "PYTHONPATH": os.pathsep.join(paths), FOLDER_VARIABLE: spool},
+            stdout=2 if quiet else None,
             pass_fds=locks,  # for as long as something of it runs, nobody else measures here
             preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, mask),
         )
     except FileNotFoundError as error:
-        problem = f"there is no command {command[0]!r}"
+        problem = f"there is no command {command[0]!r}" + (f" in {side.cwd}" if side.cwd else "")
         raise RequestError("COMMAND", problem, "give it as in a shell: -- python train.py") from error
     except OSError as error:
         what = f"{command[0]} cannot be started: {error.strerror}"
@@ -246,9 +353,12 @@ def _start(command: Sequence[str], spool: str, locks: tuple[int, ...], mask: set
         raise RequestError("COMMAND", what, remedy) from error
 
 
-def _supervise(command: "subprocess.Popen[bytes]", watch: "_Watch") -> tuple[int, bool]:
-    """Wait for the command's end, asleep. Returns its exit code as a shell has it, and whether Ctrl-C came."""
-    interrupted = False
+def _supervise(command: "subprocess.Popen[bytes]", watch: "_Watch", limit_s: float | None) -> tuple[int, bool]:
+    """Wait for the command's end, asleep. Returns its exit code as a shell has it, and whether Ctrl-C came.
+
+    One that takes longer than ``limit_s`` gets SIGTERM, and :data:`GRACE_S` later SIGKILL, and so do its processes.
+    """
+    interrupted, begun_s, ending = False, time.monotonic(), signal.SIGTERM
     while True:
         with suppress(InterruptedError):
             told = signal.sigtimedwait([*FORWARDED, signal.SIGCHLD], LOOK_S)
@@ -260,6 +370,9 @@ def _supervise(command: "subprocess.Popen[bytes]", watch: "_Watch") -> tuple[int
         code = command.poll()
         if code is not None:
             return (code if code >= 0 else 128 - code), interrupted
+        if limit_s is not None and time.monotonic() - begun_s > limit_s:
+            watch.end(command.pid, ending)
+            begun_s, limit_s, ending = time.monotonic(), GRACE_S, signal.SIGKILL
 
 
 class _Watch:
@@ -291,6 +404,13 @@ class _Watch:
                 self._look(command)
         except Exception as error:  # noqa: BLE001
             self.problems = [Notes(about={}, ran={}, problem=f"the notes cannot be followed ({described(error)})")]
+
+    def end(self, command: int, number: int) -> None:
+        """Send a signal to the command and to those of its processes that are there."""
+        self._look_at_tree(command)
+        for pid in (command, *(pid for pid in self.tree if state_and_parent(pid)[1] == self.tree[pid][0])):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def _look(self, command: int) -> None:
         for name in sorted({name for name in os.listdir(self._spool) if name.endswith(".jsonl")} - self._files):
@@ -373,6 +493,8 @@ def _take(notes: Notes, found: dict[str, Any]) -> None:
     if "end" in found:
         notes.end = found["end"]
         decode(dict[str, Count], notes.end["others"]), decode(dict[str, Amount], notes.end["allocator"])
+        decode(dict[str, float | str | None], {"": notes.end.get("final_loss")})
+        decode(dict[str, float], notes.end.get("norms", {}))
     notes.marks_ns += decode(tuple[int, ...], found.get("marks_ns", ()))
     notes.waits_ms += decode(tuple[float | None, ...], found.get("data_ms", ()))
     notes.spans_ms += decode(tuple[Amount, ...], found.get("cuda_ms", ()))
@@ -428,16 +550,27 @@ def _warmup(wanted: Wanted, steps: int) -> int:
     return min(MOST_WARMUP, steps // 5) if wanted.warmup is None else min(wanted.warmup, steps - 1)
 
 
-def _add(writer: RunWriter, done: Commanded, ranks: list[Notes], left: list[str]) -> None:
-    """A launch with its rows on disk."""
-    launch, scenario, host = writer.document.next_launch, writer.document.request.scenarios[0], os.uname().nodename
+def _add(
+    writer: RunWriter,
+    done: Commanded,
+    ranks: list[Notes],
+    left: list[str],
+    scenario: str,
+    command: stored.Command,
+    repeat: int,
+) -> list[dict[str, Any]]:
+    """A launch with its rows on disk. Returns those of its steps."""
+    launch, host = writer.document.next_launch, os.uname().nodename
+    request = writer.document.request
+    if scenario not in request.scenarios:
+        writer.note_request(replace(request, scenarios=(*request.scenarios, scenario)), writer.document.workload)
     well = done.code == 0 or done.interrupted
     fewest = min(one.steps for one in ranks)
     kept = {str(rank): fewest if well else one.steps for rank, one in enumerate(ranks)}
     if well and fewest < max(one.steps for one in ranks):
         left.append(f"steps after the {fewest} that every rank has")
     warmup = min(writer.document.workload.warmup or 0, fewest - 1)
-    head = {"launch": launch, "scenario": scenario, "repeat": launch}
+    head = {"launch": launch, "scenario": scenario, "repeat": repeat}
     steps = [
         {**head, "rank": rank, "host": host, **row}
         for rank, one in enumerate(ranks)
@@ -455,6 +588,10 @@ def _add(writer: RunWriter, done: Commanded, ranks: list[Notes], left: list[str]
     device = [{**row, **of} for row in done.device]
     record = _record(done, ranks, head, warmup, fewest, kept)
     memory += allocator_rows(memory, record.ranks, launch=launch, scenario=scenario, host=host)
+    loss = ranks[0].end.get("final_loss")
+    if isinstance(loss, str):
+        left.append(f"the final loss, which is {loss}")
+    waits = [row["data_ms"] for row in steps if not row["warmup"] and row["rank"] == 0 and row["data_ms"] is not None]
     about = stored.AttachedLaunch(
         launch=launch,
         exit_code=done.code,
@@ -462,11 +599,18 @@ def _add(writer: RunWriter, done: Commanded, ranks: list[Notes], left: list[str]
         others=dict(sum((Counter(one.end.get("others", {})) for one in ranks), Counter())),
         processes=tuple(processes),
         left_out=tuple(left),
+        startup_ms=(ranks[0].marks_ns[0] - done.started_ns) / 1e6,
+        wall_ms=None if done.interrupted else 1000.0 * done.wall_s,
+        wait_ms=(statistics.fmean(waits) if waits else None) or None,
+        final_loss=None if isinstance(loss, str) else loss,
+        norms=ranks[0].end.get("norms", {}),
     )
     attached = writer.document.of(stored.Attached)
     assert attached is not None
-    writer.note(replace(attached, launches=(*attached.launches, about)))
+    commands = {**attached.commands, scenario: attached.commands.get(scenario, command)}
+    writer.note(replace(attached, commands=commands, launches=(*attached.launches, about)))
     writer.add(record, steps=steps, memory=memory, device=device)
+    return steps
 
 
 def _process(pid: int, tree: dict[int, tuple[int, str]], by_pid: dict[int, int]) -> stored.Process:
@@ -538,31 +682,40 @@ def _apart(notes: Notes) -> float | None:
     return abs(sum(notes.spans_ms) - host_ms) / host_ms
 
 
-def _document(
-    wanted: Wanted, ranks: list[Notes], here: dict[str, Any], begin: dict[str, Any], gpus: tuple[str, ...]
-) -> stored.RunDocument:
-    """What is known of the run: null is what neither the script's objects nor the options say."""
-    first, steps = ranks[0], min(one.steps for one in ranks)
-    scenario = wanted.scenario or name_of(first.ran)
+def _command(side: Side, first: Notes, wanted: Wanted) -> stored.Command:
     script = first.about["script"]
     there = script is not None and os.path.isfile(script)
     whole = (redact.RECORD,) if wanted.record_command else ()
-    command = redact.command_line((*whole, "--", *wanted.command))[len(whole) + 1 :]
+    return stored.Command(
+        command=tuple(redact.command_line((*whole, "--", *side.command))[len(whole) + 1 :]),
+        cwd=os.path.abspath(side.cwd or "."),
+        environment=tuple(redact.command_line([f"{name}={value}" for name, value in side.environment.items()])),
+        script=stored.Source(file=script, sha256=sha256(script)) if there else None,
+        git=decode(stored.Git, found) if there and (found := machine.git(os.path.dirname(script))) else None,
+    )
+
+
+def _document(
+    wanted: Wanted,
+    scenario: str,
+    command: stored.Command,
+    ranks: list[Notes],
+    here: dict[str, Any],
+    begin: dict[str, Any],
+    gpus: tuple[str, ...],
+) -> stored.RunDocument:
+    """What is known of the run: null is what neither the script's objects nor the options say."""
+    first, steps = ranks[0], min(one.steps for one in ranks)
     kind = first.ran["device"]["type"]
     python, executable = first.about["python"]
     attached = stored.Attached(
-        command=tuple(command),
-        cwd=os.getcwd(),
-        script=stored.Source(file=script, sha256=sha256(script)) if there else None,
-        git=decode(stored.Git, found) if there and (found := machine.git(os.path.dirname(script))) else None,
-        step=STEP,
-        times=CUDA_TIMES if kind == "cuda" else HOST_TIMES,
+        commands={scenario: command}, step=STEP, times=CUDA_TIMES if kind == "cuda" else HOST_TIMES
     )
     return stored.RunDocument(
         bench=bench.__version__,
         command=tuple(redact.command_line(sys.argv[1:])),
         request=stored.Asked(
-            scenarios=(scenario,),
+            scenarios=tuple(side.name or scenario for side in wanted.sides),
             devices=tuple(uuid for uuid in gpus if any(uuid in one.about["devices"] for one in ranks)),
             warmup=_warmup(wanted, steps),
             iters=steps - _warmup(wanted, steps),
@@ -570,7 +723,7 @@ def _document(
             label=wanted.label,
         ),
         workload=stored.WorkloadRecord(
-            title=os.path.basename(script) if there else " ".join(command),
+            title=os.path.basename(command.script.file) if command.script else " ".join(command.command),
             global_batch=wanted.global_batch,
             replicas=first.ran["replicas"],
             device=kind if kind in ("cpu", "cuda") else None,

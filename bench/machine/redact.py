@@ -56,11 +56,18 @@ def without_secrets(text: str) -> str:
     return text if hidden == decoded else hidden
 
 
+COMMANDS = ("--base", "--also", "--build")
+"""Options of bench whose value is a command."""
+
+
 def command_line(words: Sequence[str]) -> list[str]:
     """A command line of bench's as it may be kept: its own options, and a command that follows as :func:`foreign` has
     it, or all of that too with :data:`RECORD`."""
     place = words.index("--") if "--" in words else len(words)
-    own, rest = words[:place], words[place + 1 :]
+    own, rest = list(words[:place]), words[place + 1 :]
+    for number, word in enumerate(own[:-1]):
+        if word in COMMANDS and RECORD not in own:
+            own[number + 1] = " ".join(foreign(own[number + 1].split() or [""]))
     kept = rest and ["--", *(_pairs(rest) if RECORD in own else foreign(rest))]
     return [*_pairs(own), *kept]
 

@@ -19,8 +19,9 @@ from bench.runs.document import what_is_trained
 
 NAME = "comparison"
 """Of the files."""
-TITLES = {metric.name: metric.title for metric in (*between_runs.METRICS, PARITY)}
-UNITS = {metric.name: metric.unit for metric in between_runs.METRICS}
+METRICS = (*between_runs.METRICS, *between_runs.OF_COMMANDS)
+TITLES = {metric.name: metric.title for metric in (*METRICS, PARITY)}
+UNITS = {metric.name: metric.unit for metric in METRICS}
 TONES = {BETTER: "good", WORSE: "bad"}
 
 
@@ -42,9 +43,25 @@ def named(digest: Digest) -> str:
     return f"{digest['run']}{label}" + (f", imported from {plain(imported['file'])}" if imported else "")
 
 
+def step_times(compared: Compared) -> list[str]:
+    """What a step takes, in a sentence for each scenario."""
+    lines = []
+    for row in compared.rows:
+        if row.metric == STEP_TIME.name and row.ratio is not None:
+            span = f" ({_span(row.low, row.high)})" if row.low is not None else ""
+            p = f", p {_p(row.p_adjusted)}" if row.p_adjusted is not None else ""
+            lines.append(
+                f"{row.scenario} takes {_ratio(row.ratio)}{span} of {row.against}'s time a step: {row.verdict}{p}"
+            )
+    return [plain(line) for line in lines]
+
+
 def in_words(compared: Compared) -> list[str]:
     """What was found, a sentence each: the differences, then what has none, then what could not be told."""
     told = [row for row in compared.rows if row.metric != between_runs.THROUGHPUT.name]
+    told.sort(
+        key=lambda row: row.metric != between_runs.LOSS.name
+    )  # whoever trains something else, how fast matters less
     lines = [_difference(row, compared) for row in told if row.change in (BETTER, WORSE)]
     for verdict, begin in ((ALIKE, "no difference found"), (TOO_FEW, "too few launches for a verdict")):
         by_metric = {
@@ -172,7 +189,7 @@ def _difference(row: Row, compared: Compared) -> str:
     if row.metric == PARITY.name:
         return f"{who}: {row.verdict} numerics: {row.new}, where the base is {row.base}"
     assert row.ratio is not None  # it has a verdict
-    what = {STEP_TIME.name: row.verdict, MEMORY.name: f"{row.verdict} memory"}.get(row.metric, f"{row.verdict} energy")
+    what = {MEMORY.name: f"{row.verdict} memory", ENERGY.name: f"{row.verdict} energy"}.get(row.metric, row.verdict)
     much = f"{TITLES[row.metric]} {100 * (row.ratio - 1):+.1f} %"
     known = [f"95 % interval {_span(row.low, row.high)}"] if row.low is not None else []
     known += [f"p {_p(row.p_adjusted)}"] if row.p_adjusted is not None else []

@@ -182,12 +182,12 @@ def facts(document: RunDocument) -> list[tuple[str, str]]:
         ("Measured", f"{launches} steps per scenario, profile {request.profile}, implementation {request.impl}"),
     ]
     if (attached := document.of(Attached)) is not None:
-        script = attached.script
-        trained = [
-            ("Command", f"{' '.join(attached.command)} in {attached.cwd}"),
-            ("Script", f"{script.file}, SHA-256 {script.sha256[:16]}" if script else "unknown"),
-            ("Measured", f"{launches} steps, by {attached.times}"),
-        ]
+        trained = [("Measured", f"{launches} steps, by {attached.times}")]
+        for name, one in attached.commands.items():
+            of = f" of {name}" if len(attached.commands) > 1 else ""
+            script = f"{one.script.file}, SHA-256 {one.script.sha256[:16]}" if one.script else "unknown"
+            trained += [(f"Command{of}", f"{' '.join((*one.environment, *one.command))} in {one.cwd}")]
+            trained += [(f"Script{of}", script)]
     pairs = [
         ("Date", _date(document)),
         ("Host", f"{machine.host}, {machine.os}"),

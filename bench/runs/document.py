@@ -253,7 +253,12 @@ class Process:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttachedLaunch:
-    """``calls``: by rank of the optimizer that delimits its steps. ``others``: of the other optimizers, by class."""
+    """``calls``: by rank of the optimizer that delimits its steps. ``others``: of the other optimizers, by class.
+
+    Of rank 0: ``startup_ms`` from the command's start to its first optimizer step, ``wait_ms`` for the data of a step
+    (mean), ``final_loss`` (mean of its last ten steps). ``norms``: of its gradients and weights in its first steps,
+    where asked for. ``wall_ms``: of the whole command; None where it was interrupted.
+    """
 
     launch: Count
     exit_code: int
@@ -261,19 +266,37 @@ class AttachedLaunch:
     others: Mapping[str, Count]
     processes: tuple[Process, ...]
     left_out: Names
+    startup_ms: Amount | None = None
+    wall_ms: Amount | None = None
+    wait_ms: Amount | None = None
+    final_loss: float | None = None
+    norms: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """One that bench was attached to. ``environment``: what it had besides bench's. ``git``: of the script's folder."""
+
+    command: Names
+    cwd: str
+    environment: Names
+    script: Source | None
+    git: Git | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attached:
-    """What bench was attached to. ``step``: what delimits one. ``times``: by which clock. ``git``: of its folder."""
+    """What bench was attached to, by scenario. ``step``: what delimits one. ``times``: by which clock."""
 
-    command: Names
-    cwd: str
-    script: Source | None
-    git: Git | None
+    commands: Mapping[Name, Command]
     step: str
     times: str
     launches: tuple[AttachedLaunch, ...] = ()
+
+    @property
+    def git(self) -> Git | None:
+        """Of the command that was asked for last."""
+        return next((one.git for one in reversed([*self.commands.values()])), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

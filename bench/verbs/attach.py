@@ -1,42 +1,101 @@
-"""``python -m bench attach``: run a training script that bench did not write, unchanged, and measure its steps."""
+"""``python -m bench attach``: run training scripts that bench did not write, unchanged, and measure their steps."""
 
+import argparse
+import os
+import shlex
 import sys
 
-from bench.console import count, tell
+from bench.console import columns, count, tell
 from bench.core.codec import encode
-from bench.core.errors import RequestError
-from bench.experiments.attaching import Outcome, Wanted, attach
+from bench.core.errors import INTERRUPTED, NOT_COMPARABLE, OK, RequestError
+from bench.experiments.attaching import Outcome, Side, Wanted, attach
+from bench.experiments.plan.interval_target import FIRST_STAGE
 from bench.machine.redact import RECORD, without_secrets
 from bench.runs.document import Attached
-from bench.verbs.options import Parser, called, place, print_json, scenario_name, whole_number
+from bench.runs.files import check_file, replace_all, unwritable, utf8
+from bench.verbs.asked import DEFAULT_BUDGET_S
+from bench.verbs.options import (
+    Parser,
+    called,
+    percentage,
+    place,
+    print_json,
+    scenario_name,
+    scenario_names,
+    span,
+    whole_number,
+)
 
 DESCRIPTION = """\
 Run a training command unchanged and record the steps of every rank, the memory of every process, and what trains, as a
 run to report, compare and gate. What counts is which processes step an optimizer of torch.optim: the command may be
 python, python -m, torchrun, or a shell script that calls them.
 
+With --base, two commands run in turns, in rounds whose order alternates, and are compared: the time of a step, peak
+memory, the wait for data, start-up, the whole command, and the loss at the end.
+
 A step lasts from one call of the first optimizer that steps in a process to the next. With gradient accumulation it has
-several forward passes; a call that a loss scaler skips makes the step longer. The wait for a DataLoader is recorded,
-other phases and the loss are not. Nothing is synchronised: on a GPU, steps are timed by CUDA events.
+several forward passes; a call that a loss scaler skips makes the step longer. The wait for a DataLoader and the loss at
+the end are recorded, other phases are not. Nothing is synchronised: on a GPU, steps are timed by CUDA events.
 """
 EPILOG = """\
 examples:
   python -m bench attach -- python train.py --epochs 1
   python -m bench attach --global-batch 512 -- torchrun --nproc-per-node 8 train.py
   python -m bench attach --launches 5 --label 'new loader' -- python -m package.train     for a verdict on differences
-  python -m bench compare RUN-OF-A RUN-OF-B                                               script A against script B
+  python -m bench attach --base 'python old.py' -- python new.py                          old against new, in turns
+  python -m bench attach --base '/envs/2.9/bin/python train.py' -- /envs/2.11/bin/python train.py
 
 The command keeps its standard streams, signals and exit code: bench exits with the command's, or with 128 and the
 signal's number as a shell does, and prints its own lines on standard error after the end. Ctrl-C ends the command; the
 steps until then count. --json prints the document on standard output after all that the command prints there.
 bench itself exits with 2 if the request is wrong, or if the command ended well and nothing was recorded. Python
 started with -I, -E or -S, and optimizers that are not torch.optim.Optimizer, are not seen.
+
+With --base the exit codes are those of compare: 0 compared, whatever was found; 2 the request is wrong; 12 a command
+failed, or nothing could be compared; 130 interrupted. With --json, what the commands print goes to standard error.
 """
+BASE = "--base"
 
 
 def main(arguments: list[str]) -> int:
     own = arguments[: arguments.index("--")] if "--" in arguments else arguments
     command = tuple(arguments[len(own) + 1 :])
+    parser = _parser()
+    options, rest = parser.parse_known_args(own)
+    if rest and command:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if not command:
+        problem = "there is no command" if "--" in arguments else "there is no '--' before the command"
+        raise RequestError("COMMAND", problem, "write 'bench attach [OPTIONS] -- python train.py'")
+    sides = _sides(options, command)
+    several = len(sides) > 1
+    names = ("out", "label", "global_batch", "warmup", "until_precision", "wait", "force", "record_command")
+    launches = FIRST_STAGE if several or options.until_precision is not None else 1
+    wanted = Wanted(
+        sides=sides,
+        launches=options.launches or launches,
+        budget_s=options.budget,
+        quiet=several and options.json,
+        **{name: getattr(options, name) for name in names},
+    )
+    outcome = attach(wanted, lambda text: tell(text, file=sys.stderr))
+    if outcome.run is None:
+        of = f" of {outcome.side}" if several else ""
+        if not outcome.code:
+            raise RequestError("COMMAND", f"nothing was recorded{of}: {outcome.why}", "see 'bench attach --help'")
+        line = f"bench: nothing was recorded{of}, and the command ended with exit code {outcome.code}"
+        tell(line, file=sys.stderr)
+        return NOT_COMPARABLE if several else outcome.code
+    if several:
+        return _compared(outcome, [side.name or "" for side in sides], options)
+    tell(*_lines(outcome), file=sys.stderr)
+    if options.json:
+        print_json({"path": outcome.run.path, **encode(outcome.run.document)})
+    return outcome.code
+
+
+def _parser() -> Parser:
     parser = Parser("attach", DESCRIPTION, EPILOG)
     parser.usage = "%(prog)s [OPTIONS] -- COMMAND..."
     parser.add_argument("--label", type=without_secrets, metavar="TEXT", help="a few words to find it by")
@@ -45,30 +104,111 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--global-batch", type=whole_number, metavar="N", help="examples per step over all ranks")
     what = "leave the first N steps out (default: 10, or a fifth of few)"
     parser.add_argument("--warmup", type=whole_number, metavar="N", help=what)
-    what = "run the command R times (default: 1; a verdict needs 3)"
-    parser.add_argument("--launches", type=whole_number, default=1, metavar="R", help=what)
+    what = "run each command R times (default: 1, with --base 5; a verdict needs 3)"
+    parser.add_argument("--launches", type=whole_number, metavar="R", help=what)
+    what = "more launches until the 95 %% interval of each step time is that narrow"
+    parser.add_argument("--until-precision", type=percentage, metavar="2%", help=what)
+    what = "time for --until-precision (default: 20m)"
+    parser.add_argument("--budget", type=span, default=DEFAULT_BUDGET_S, metavar="20m", help=what)
     parser.add_argument("--wait", action="store_true", help="queue until no other run of bench uses these devices")
     parser.add_argument("--force", action="store_true", help="measure also on GPUs that others use")
     what = "record all of the command (default: its program, its script, and a checksum: the rest may have secrets)"
     parser.add_argument(RECORD, action="store_true", help=what)
     parser.add_argument("--out", default="results", metavar="DIR", help="where run folders are (default: results)")
-    options, rest = parser.parse_known_args(own)
-    if rest and command:
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    if not command:
-        problem = "there is no command" if "--" in arguments else "there is no '--' before the command"
-        raise RequestError("COMMAND", problem, "write 'bench attach [OPTIONS] -- python train.py'")
-    about = {name: value for name, value in vars(options).items() if name != "json"}
-    outcome = attach(Wanted(command=command, **about), lambda text: tell(text, file=sys.stderr))
-    if outcome.run is None:
-        if not outcome.code:
-            raise RequestError("COMMAND", f"nothing was recorded: {outcome.why}", "see 'bench attach --help'")
-        tell(f"bench: nothing was recorded, and the command ended with exit code {outcome.code}", file=sys.stderr)
-        return outcome.code
-    tell(*_lines(outcome), file=sys.stderr)
+    turns = parser.add_argument_group("two commands in turns")
+    turns.add_argument(BASE, metavar="'COMMAND'", help="what the command is compared with, in one argument")
+    what = "one more command, likewise (may be repeated)"
+    turns.add_argument("--also", metavar="'COMMAND'", action="append", default=[], help=what)
+    what = "what tables call base, new and those of --also, in this order"
+    turns.add_argument("--names", metavar="A,B", help=what)
+    turns.add_argument("--base-cwd", metavar="DIR", help="the folder that the base runs in (default: this one)")
+    what = "a variable of the base's environment (may be repeated)"
+    turns.add_argument("--base-env", metavar="NAME=VALUE", action="append", default=[], help=what)
+    turns.add_argument("--markdown", metavar="FILE", help="write the comparison as Markdown, for a pull request")
+    return parser
+
+
+def _sides(options: argparse.Namespace, command: tuple[str, ...]) -> tuple[Side, ...]:
+    if options.base is None:
+        for name in ("also", "names", "base_cwd", "base_env", "markdown"):
+            if getattr(options, name):
+                remedy = "give what the command is compared with, as in --base 'python old.py'"
+                raise RequestError(f"--{name.replace('_', '-')}", "there is no --base", remedy)
+        return (Side(command=command, name=options.scenario),)
+    if options.scenario is not None:
+        raise RequestError("--scenario", "it is for one command", "name several with --names A,B")
+    if options.base_cwd is not None and not os.path.isdir(options.base_cwd):
+        raise RequestError("--base-cwd", f"{options.base_cwd!r} is no folder", "give one that exists")
+    if options.markdown is not None:
+        check_file("--markdown", options.markdown)
+    environment = dict(assignment(text, "--base-env") for text in options.base_env)
+    base = Side(command=words(options.base, BASE), cwd=options.base_cwd, environment=environment)
+    sides = (base, Side(command=command), *(Side(command=words(text, "--also")) for text in options.also))
+    usual = ["base", "new", *(f"also{number}" for number in range(1, len(options.also) + 1))]
+    names = scenario_names(options.names) or usual
+    if len(names) != len(sides):
+        problem = f"{options.names!r} has {count(len(names), 'different name')} for {count(len(sides), 'command')}"
+        raise RequestError("--names", problem, f"give {len(sides)}, such as {','.join(usual)}")
+    return tuple(
+        Side(command=side.command, name=scenario_name(name), cwd=side.cwd, environment=side.environment)
+        for side, name in zip(sides, names, strict=True)
+    )
+
+
+def words(text: str, option: str) -> tuple[str, ...]:
+    """A command in one argument, as a shell splits it."""
+    try:
+        found = tuple(shlex.split(text))
+    except ValueError as error:
+        raise RequestError(option, f"{text!r}: {str(error).lower()}", "quote it as for a shell") from error
+    if not found:
+        raise RequestError(option, "it is empty", f"give a command in one argument: {option} 'python train.py'")
+    return found
+
+
+def assignment(text: str, option: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise RequestError(option, f"{text!r} is not NAME=VALUE", f"write {option} OMP_NUM_THREADS=4")
+    return name, value
+
+
+def _compared(outcome: Outcome, names: list[str], options: argparse.Namespace) -> int:
+    """The answer of ``bench compare`` on the scenarios of the run."""
+    from bench.analyse import between_runs
+    from bench.analyse.history import nights
+    from bench.report import comparison
+
+    assert outcome.run is not None
+    if outcome.why:
+        ended = f" (exit code {outcome.code})" if outcome.code else ""
+        tell(f"bench: nothing was recorded of {outcome.side}: {outcome.why}{ended}", file=sys.stderr)
+    compared = between_runs.scenarios(nights.with_findings(outcome.run.path), names[1:], names[0])
+    to = sys.stderr if options.json else sys.stdout
+    answers = [f"bench: {text}" for text in comparison.step_times(compared)]
+    tell("", *answers, "", comparison.as_text(compared, columns(to)), file=to)
+    files = []
+    if options.markdown is not None:
+        try:
+            replace_all({options.markdown: utf8(comparison.as_markdown(compared))})
+        except OSError as error:
+            raise unwritable("--markdown", options.markdown, error, "give another place") from error
+        files = [options.markdown]
+        tell(f"Wrote {place(options.markdown)}", file=sys.stderr)
+    run = called(outcome.run.path)
+    more = (
+        f"python -m bench compare {run} --scenario {shlex.quote(','.join(names[1:]))} --against {shlex.quote(names[0])}"
+    )
+    tell(
+        f"bench: run folder: {place(outcome.run.path)}",
+        f"bench: next: python -m bench report {run}, or {more} --plot",
+        file=sys.stderr,
+    )
     if options.json:
-        print_json({"path": outcome.run.path, **encode(outcome.run.document)})
-    return outcome.code
+        print_json({"path": outcome.run.path, **comparison.for_programs(compared), "files": files})
+    if outcome.interrupted:
+        return INTERRUPTED
+    return OK if compared.comparable else NOT_COMPARABLE
 
 
 def _lines(outcome: Outcome) -> list[str]:

@@ -31,8 +31,14 @@ def answer(document: RunDocument, table: pd.DataFrame) -> str:
 
 
 def _of_attached(document: RunDocument, table: pd.DataFrame) -> str:
-    (row,) = table.to_dict("records")
-    what = what_is_trained(document.workload.title, document.workload.global_batch)
+    rows = table.to_dict("records")
+    titles = [row["scenario"] for row in rows]
+    if len(rows) == 1:
+        titles = [what_is_trained(document.workload.title, document.workload.global_batch)]
+    return " ".join(_of_command(title, row) for title, row in zip(titles, rows, strict=True))
+
+
+def _of_command(what: str, row: TableRow) -> str:
     if _unknown(row["step_median_ms"]):
         return f"{what}: no valid result."
     time = " ".join(filter(None, (f"{row['step_median_ms']:,.4g}", plus_minus(row, "step_median_ms"))))

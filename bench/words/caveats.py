@@ -53,9 +53,10 @@ def _about_attached(document: RunDocument) -> list[str]:
     if attached is None:
         return []
     batch = "" if document.workload.global_batch else ", throughput (--global-batch N)"
+    named = list(dict.fromkeys(" ".join(one.command) for one in attached.commands.values()))
     text = [
-        f"Measured by attaching to: {' '.join(attached.command)}. A step lasts {attached.step}.",
-        f"Unknown of a script that bench did not write: its data, loss, forward and backward phases, numerics{batch}.",
+        f"Measured by attaching to: {listed(named)}. A step lasts {attached.step}.",
+        f"Unknown of a script that bench did not write: its data, forward and backward phases, numerics{batch}.",
     ]
     left_out = [one for launch in attached.launches for one in launch.left_out]
     return [*text, *([f"Left out: {'; '.join(dict.fromkeys(left_out))}."] if left_out else [])]

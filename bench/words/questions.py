@@ -117,7 +117,7 @@ def epochs(run: Analysed, table: pd.DataFrame) -> Answer | None:
 
 
 def fastest(run: Analysed, table: pd.DataFrame) -> Answer | None:
-    if run.document.of(Attached):
+    if run.document.of(Attached) and len(table) < 2:
         return None
     question = "Which is fastest, and by how much?"
     searched = run.document.of(Tuning) is not None

@@ -69,9 +69,11 @@ def test_a_script_is_measured_as_it_is(attach: Any, bench: Bench) -> None:
     assert (launch.scenario, launch.status, document.request.label) == ("single", "ok", "mine")
     assert launch.effective.parameter_dtypes == {"float32": 2762} and launch.effective.compute_dtypes == ("bfloat16",)
     assert (launch.effective.precision, launch.effective.optimizer) == ("O1", "__main__.Descent")
-    assert attached.script.file == SCRIPT and attached.command[:2] == (PYTHON, SCRIPT)
-    assert attached.command[2].startswith("(2 more words, SHA-256 ") and "--load-ms" not in str(document.command)
-    assert (attached.launches[0].calls, attached.launches[0].others) == ({"0": 20}, {"Other": 20})
+    command, about = attached.commands["single"], attached.launches[0]
+    assert command.script.file == SCRIPT and command.command[:2] == (PYTHON, SCRIPT)
+    assert command.command[2].startswith("(2 more words, SHA-256 ") and "--load-ms" not in str(document.command)
+    assert (about.calls, about.others) == ({"0": 20}, {"Other": 20})
+    assert 1 < about.final_loss < 4 and about.wait_ms > 19 and 0 < about.startup_ms < about.wall_ms
     assert run.memory["used_mib"].max() > 50 and set(run.memory["pid"]) == {launch.ranks[0].pid}
     assert {one.code for one in document.validity} >= {"input-bound", "few launches"}
     assert document.parity[0].reason == "it was attached: nothing is known of its numerics"

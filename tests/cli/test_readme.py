@@ -69,6 +69,8 @@ def folder(host: WorkerHost, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (here / "images.py").write_text(Path(tiny().file).read_text())
     (here / "times.csv").write_text("step_ms\n" + "\n".join(map(str, range(100, 120))))
     (here / "train.py").write_text((ROOT / "tests" / "standin" / "training.py").read_text())
+    for name in ("old.py", "new.py"):
+        (here / name).write_text((ROOT / "tests" / "standin" / "noting.py").read_text())
     for name in ("cat", "dog"):
         (here / "JPEGS" / name).mkdir(parents=True)
         for number in range(2):
@@ -105,7 +107,7 @@ def test_a_command_does_what_it_says(
     arguments = shrink(words[3:])
     if "attach" in words:
         arguments = [
-            sys.executable if word == "python" else word for word in [*arguments[:1], "--out", "own", *arguments[1:]]
+            re.sub("^python(?= |$)", sys.executable, word) for word in [*arguments[:1], "--out", "own", *arguments[1:]]
         ]
     monkeypatch.chdir(folder)
     done = bench(folder, arguments) if NEEDS_ITS_OWN_HOST in words else run_here(*arguments)

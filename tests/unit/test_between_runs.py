@@ -71,7 +71,8 @@ def test_a_slower_scenario_is_named_and_the_others_are_not(base: Digest, new: Di
 def attached(run: str, script: str, of: dict[str, Any], **work: Any) -> Digest:
     """Of a script that bench was attached to; nothing is known of its work but what is given."""
     record = encode(WorkloadRecord(device="cpu", replicas=2, **work))
-    about = {"command": ["python", script], "script": {"file": f"/{script}", "sha256": "0123456789abcdef"}}
+    command = {"command": ["python", script], "script": {"file": f"/{script}", "sha256": "0123456789abcdef"}}
+    about = {"commands": {of["scenario"]: command}}
     return digest(run, of) | {"workload": record, "device": "cpu", "attached": about}
 
 
@@ -89,6 +90,33 @@ def test_script_against_script_says_what_differs_and_is_unknown() -> None:
     assert obstacles(old, attached("n", "b.py", new["scenarios"][0], global_batch=16)) == ["global batch: 8 against 16"]
     unknown = between_runs.runs(old, attached("n", "b.py", new["scenarios"][0])).warnings
     assert "not known to be the same work: global batch" in unknown
+
+
+@pytest.mark.parametrize(
+    ("base", "new", "verdict"),
+    [
+        ([2.0, 2.0, 2.0], [2.0, 2.0, 2.0001], "no difference found"),
+        ([2.0, 2.0, 2.0], [2.0, 2.01, 2.02], "no difference found"),
+        ([2.0, 2.0, 2.0], [2.1, 2.11, 2.1], "higher"),
+        ([2.0, 2.1, 2.2], [1.0, 1.1, 1.0], "lower"),
+        ([2.0, 2.1], [1.0, 1.1], "too few launches"),
+        ([-2.0, -2.1, -2.0], [1.0, 1.1, 1.0], "too few launches"),
+    ],
+)
+def test_final_losses_of_commands(base: list[float], new: list[float], verdict: str) -> None:
+    """Of launches without any scatter a difference counts only beyond what rounding makes."""
+    sides = []
+    for run, losses in (("old", base), ("new", new)):
+        of = scenario("ddp", [50.0] * len(losses))
+        about = [
+            {"launch": launch["launch"], "final_loss": loss, "startup_ms": 9.0}
+            for launch, loss in zip(of["launches"], losses, strict=True)
+        ]
+        side = attached(run, "a.py", of)
+        sides.append(side | {"attached": side["attached"] | {"launches": about}})
+    of_runs = rows(between_runs.runs(*sides))
+    assert of_runs["ddp", "final_loss"].verdict == verdict
+    assert of_runs["ddp", "start_up"].n_base == len(base) and of_runs["ddp", "wall_time"].reason == "unknown in both"
 
 
 def test_a_series_of_an_attached_script_goes_by_its_command() -> None:

@@ -323,10 +323,7 @@ IMPORTED = {
     "left_out": [],
 }
 ATTACHED = {
-    "command": ["train.py"],
-    "cwd": "/",
-    "script": None,
-    "git": None,
+    "commands": {},
     "step": "optimizer",
     "times": "clock",
     "launches": [],

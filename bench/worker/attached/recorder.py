@@ -31,6 +31,10 @@ from typing import Any
 
 PERIOD_NS = 1_000_000_000
 """Between two lines of a file."""
+LOSSES = 10
+"""The last ones, whose mean is the final loss."""
+FIRST_STEPS = 3
+"""Whose norms are noted, where ``BENCH_ATTACH_NUMERICS`` is set."""
 LATE_S = 1.0
 """How long the end of the script may wait for the last events."""
 
@@ -55,6 +59,9 @@ class State:
         self.watch: Any = None
         self.ran: dict[str, Any] = {}
         self.flushed_ns = 0
+        self.loss: Any = None
+        self.losses: deque[Any] = deque(maxlen=LOSSES)
+        self.norms: dict[str, float] = {}
 
 
 STATE = State()
@@ -136,11 +143,47 @@ def on_step(optimizer: Any, args: Any, kwargs: Any) -> None:
         if thread in WAITED_NS:
             WAITED_NS[thread] = 0
         state.calls += 1
+        if state.loss is not None:
+            state.losses.append(state.loss)
+        if state.calls <= FIRST_STEPS and os.environ.get("BENCH_ATTACH_NUMERICS"):
+            _note_norms(state, optimizer)
         if now_ns - state.flushed_ns > PERIOD_NS:
             state.flushed_ns = now_ns
             _flush(state)
     except Exception as error:  # noqa: BLE001  # whatever it is, the script goes on
         _give_up(state, error)
+
+
+def _watch_backward(torch: Any) -> None:
+    """Have the last loss kept, without what it was made of. It is read at the end, when it is there."""
+    backward = torch.autograd.backward
+    if hasattr(backward, "_bench"):
+        return
+
+    def noting(tensors: Any, *args: Any, **more: Any) -> Any:
+        if isinstance(tensors, torch.Tensor) and tensors.numel() == 1:
+            STATE.loss = tensors.detach()
+        return backward(tensors, *args, **more)
+
+    noting._bench = noting._torchdynamo_disable = True  # type: ignore[attr-defined]
+    torch.autograd.backward = noting
+
+
+def _note_norms(state: State, optimizer: Any) -> None:
+    """Of the gradients, and of the weights after the step."""
+    parameters = [p.detach() for group in optimizer.param_groups for p in group["params"]]
+    gradients = [p.grad.detach() for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+    for name, tensors in (("gradients", gradients), ("weights", parameters)):
+        square = sum(float(getattr(t, "_local_tensor", t).double().square().sum()) for t in tensors)
+        state.norms[f"{name}, step {state.calls}"] = square**0.5
+
+
+def _final_loss(state: State) -> float | str | None:
+    """None where it is unknown, which it is with a loss scaler; text where it is not finite."""
+    if state.ran.get("scaler") or not state.losses or (state.events and not state.events[-1].query()):
+        return None
+    loss = sum(map(float, state.losses)) / len(state.losses)
+    return loss if abs(loss) < float("inf") else str(loss)
 
 
 def _give_up(state: State, error: Exception) -> None:
@@ -174,6 +217,7 @@ def _begin(state: State, optimizer: Any) -> None:
     state.ran = about["effective"]
     if device.type == "cuda":
         state.stream = lambda: torch.cuda.current_stream(device)
+    _watch_backward(torch)
 
 
 def _open(state: State) -> None:
@@ -245,7 +289,8 @@ def _end() -> None:
         peaks = {"max_rss_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
         if state.stream is not None:
             peaks = _peaks()
-        _write(state, {"end": {"calls": state.calls, "others": state.others, "allocator": peaks}})
+        end = {"calls": state.calls, "others": state.others, "allocator": peaks}
+        _write(state, {"end": {**end, "final_loss": _final_loss(state), "norms": state.norms}})
     except Exception as error:  # noqa: BLE001
         _give_up(state, error)
 
