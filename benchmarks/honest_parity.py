@@ -4,10 +4,10 @@
     python benchmarks/honest_parity.py --planted
 
 Each run of bench draws a workload, a size, a batch, a seed and what the CPU's kernels may use (``ONEDNN_MAX_CPU_ISA``,
-``ATEN_CPU_CAPABILITY``), and trains ten of the honest scenarios on it (three of a large model), on two ranks with one
-thread each, or one rank with two. Passes if none is diverged and at most 2 % cannot be told. ``--planted`` plants each
-mistake of frauds.py and more_frauds.py in runs of ResNet-18: passes if none is as good as an honest one and 95 % are
-diverged, or refused since what ran contradicts its label.
+``ATEN_CPU_CAPABILITY``), and trains sixteen of the honest scenarios on it (three of a large model), on two ranks with
+one thread each, or one rank with two. Passes if none is diverged and at most 2 % cannot be told. ``--planted`` plants
+each mistake of frauds.py and more_frauds.py in runs of ResNet-18: passes if none is as good as an honest one and 95 %
+are diverged, or refused since what ran contradicts its label.
 """
 
 import argparse
@@ -121,7 +121,7 @@ def draw(drawn: random.Random) -> Run:
         pool += [f"{name}+channels_last" for name in (*PLAIN, *HALF) if name != "fsdp2"]  # which it does not go with
     if batch == 4:
         pool = [name for name in pool if not name.startswith("ddp_accumulate")]
-    names = drawn.sample(pool, 3 if model in LARGE else 10)
+    names = drawn.sample(pool, 3 if model in LARGE else 16)
     if drawn.random() < COMPILED and model in ("resnet18", "fashion_mlp"):
         names[0] = "ddp+compile"
     size = {"vit_b_16": 224, "mobilenet_v3_small": drawn.choice((32, 64))}.get(model, drawn.choice((32, 48, 64)))

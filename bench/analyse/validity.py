@@ -250,7 +250,8 @@ def _cores(launch: LaunchRecord, ran: Effective) -> set[tuple[str, int]]:
 
 def _threads(launch: LaunchRecord, ran: Effective, cores: set[tuple[str, int]]) -> Iterator[Finding]:
     differ, hosts = launch.checks.ranks_differ, sorted({host for host, _ in cores})
-    had = {(rank.host or "", rank.ran_threads, rank.threads) for rank in launch.ranks if rank.ran_threads is not None}
+    chosen, ranks = ran.chosen_threads, [rank for rank in launch.ranks if rank.ran_threads is not None]
+    had = {(rank.host or "", rank.ran_threads, chosen or rank.threads) for rank in ranks}
     unequal = []
     if differ:
         unequal.append(f"its ranks differ in {', '.join(differ)}")

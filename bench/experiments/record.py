@@ -18,7 +18,7 @@ SLICE_MS = 10.0
 
 EXPECTED_TO_DIFFER = {"device", "compiled"}
 """Keys of ``effective`` in which the ranks of a launch differ by design."""
-OF_A_HOST = {"threads", "affinity", "bound_cores"}
+OF_A_HOST = {"threads", "affinity", "bound_cores", "chosen_threads"}
 """Keys in which ranks on different hosts differ."""
 OF_A_PASS = {"precision", "compute_dtypes", "memory_format", "gradient_dtypes"}
 """Keys in which a server differs from the ranks that compute."""

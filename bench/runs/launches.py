@@ -42,7 +42,7 @@ class Effective:
 
     ``norm_parts``: into how many parts a batch is cut for batch norm. ``switches``: of each that was on what was seen
     instead of it, None where it took effect. ``affinity``: the cores that it could use; ``bound_cores``: those that a
-    switch left it, None if none took any away.
+    switch left it, None if none took any away; ``chosen_threads``: those that a switch gave it, None if none did.
 
     ``label``: what the strategy is called. ``*_dtypes``: elements by type. ``backend_class``: whose NCCL it is, which
     torch 2.15 has two of. ``apex_kernels`` and ``bf16_instructions`` are null where they do not apply.
@@ -78,6 +78,7 @@ class Effective:
     threads: Count
     affinity: Count
     bound_cores: Count | None
+    chosen_threads: Count | None
     versions: Mapping[str, str | int | None]
     precision: Precision | None
     apex_kernels: bool | None

@@ -4,6 +4,8 @@ Each block of the model is a unit whose weights are gathered before it computes 
 the blocks are what the outermost ``Sequential`` and ``ModuleList`` of a model hold, such as the residual blocks of a
 ResNet or the layers of a transformer. What is left forms a unit with the whole model. ``reshard``: drop the gathered
 weights after the forward pass and gather them again for the backward pass (less memory, more communication).
+``copies``: how many groups of ranks share the weights, each all of them (HSDP); gradients are also averaged over the
+groups.
 """
 
 from bench.seams import Recipe, Strategy
@@ -18,19 +20,27 @@ STRATEGY = Strategy(
     dash="solid",
 )
 
+MESH = ("replicate", "shard")
 UNFUSED = ("SGD",)
 """Optimizers whose fused step has no rule for shards in ``torch/distributed/tensor/_ops``; Adam's have one."""
 
 
-def build(parts, reshard=True):
+def build(parts, reshard=True, copies=1):
+    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
+    from bench.core.errors import BenchError
     from bench.worker.blocks import blocks
 
+    if parts.world_size % copies:
+        raise BenchError(f"{copies} copies cannot be shared by {parts.world_size} ranks; use a multiple of {copies}")
+
     def wrap(model):
+        shape = (copies, parts.world_size // copies)
+        mesh = init_device_mesh(parts.device.type, shape, mesh_dim_names=MESH) if copies > 1 else None
         for block in blocks(model):
-            fully_shard(block, reshard_after_forward=reshard)
-        return fully_shard(model, reshard_after_forward=reshard)
+            fully_shard(block, mesh=mesh, reshard_after_forward=reshard)
+        return fully_shard(model, mesh=mesh, reshard_after_forward=reshard)
 
     def optimizer(parameters):
         made = parts.build_optimizer(parameters)
@@ -48,17 +58,23 @@ def build(parts, reshard=True):
     )
 
 
-def recipe(reshard=True):
+def recipe(reshard=True, copies=1):
+    how, mesh = f"reshard_after_forward={reshard!r}", ""
+    imports = ("from torch.distributed.device_mesh import init_device_mesh",) if copies > 1 else ()
+    if copies > 1:
+        mesh = f"mesh = init_device_mesh(device.type, ({copies}, world // {copies}), mesh_dim_names={MESH})\n"
+        mesh, how = mesh.replace("'", '"'), f"mesh=mesh, {how}"
     return Recipe(
         imports=(
             "from torch.distributed.checkpoint import state_dict",
+            *imports,
             "from torch.distributed.fsdp import fully_shard",
         ),
         blocks=True,
         wrap=f"""\
-for block in blocks:
-    fully_shard(block, reshard_after_forward={reshard!r})
-fully_shard(net, reshard_after_forward={reshard!r})""",
+{mesh}for block in blocks:
+    fully_shard(block, {how})
+fully_shard(net, {how})""",
         unfused=UNFUSED,
         gather="""\
 how = state_dict.StateDictOptions(full_state_dict=True, cpu_offload=True)

@@ -60,6 +60,7 @@ def read(session: Session, strategy: Strategy, watch: TypeWatch) -> dict[str, An
         "threads": torch.get_num_threads(),
         "affinity": len(os.sched_getaffinity(0)),
         "bound_cores": session.bound_cores,
+        "chosen_threads": session.chosen_threads,
         "versions": versions(),
     }
     found["compiled"] = _compiled()

@@ -140,10 +140,11 @@ class Session:
         self._serve = serve
         self.parts, self.micro_batches = parts, micro_batches
         self.quiet, self.whole, self._after_step, self._replicas = quiet, whole, after_step, replicas
-        given = os.sched_getaffinity(0)
+        cores, threads = os.sched_getaffinity(0), torch.get_num_threads()
         parts.from_switches("begin")
-        now = os.sched_getaffinity(0)
-        self.bound_cores = None if now == given else len(now)
+        bound, chosen = os.sched_getaffinity(0), torch.get_num_threads()
+        self.bound_cores = None if bound == cores else len(bound)
+        self.chosen_threads = None if chosen == threads else chosen
         overwrites = any(load_switch(one.name, one.file).overwrites for one in parts.job.switches)
         self.kept: Callable[[Tensor], Tensor] = copied if overwrites else Tensor.detach
         self._batch = [partial(change, parts) for change in parts.functions("batch").values()]

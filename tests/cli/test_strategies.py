@@ -37,6 +37,7 @@ WHOLE = (
     "ddp",
     "fsdp2",
     "fsdp2_no_reshard",
+    "hsdp",
     "replicate",
     "zero1",
     "ddp_accumulate",
@@ -118,7 +119,7 @@ def test_what_ran_has_its_options(document: dict[str, Any]) -> None:
     ran = {launch["scenario"]: launch["effective"] for launch in document["launches"]}
     assert ran["fsdp2"]["label"] == "FSDP2" and ran["fsdp2_no_reshard"]["label"] == "FSDP2 [reshard False]"
     assert ran["ddp_fp16_hook"]["label"] == "torch DDP, compressed [hook fp16]"
-    assert {name for name in ran if ran[name]["weights"] == "sharded"} == {"fsdp2", "fsdp2_no_reshard"}
+    assert {name for name in ran if ran[name]["weights"] == "sharded"} == {"fsdp2", "fsdp2_no_reshard", "hsdp"}
     assert not {"fused", "foreach"} & ran["fsdp2"]["optimizer_settings"].keys(), "torch chooses: foreach on a GPU"
     assert ran["ddp"]["optimizer_settings"]["fused"]
     assert ran["zero1"]["optimizer"].endswith("ZeroRedundancyOptimizer")

@@ -207,9 +207,10 @@ def test_the_table_in_the_docs_has_each_as_it_is(repository: Path) -> None:
     rows = [line.replace("\\|", "/") for line in (repository / "docs" / "measure.md").read_text().splitlines()]
     cells = [[cell.strip(" `") for cell in row.split("|")[1:-1]] for row in rows if row.startswith("| `")]
     shown = {cell[0].partition("=")[0]: cell for cell in cells if len(cell) == 3}
+    where = {"cuda": "GPU", "cpu": "CPU", None: "CPU, GPU"}
     for name, file in discover.names(discover.SWITCH).items():
         declared = switching.load_switch(name, file)
-        assert shown[name][1:] == [declared.summary, "GPU" if declared.device else "CPU, GPU"]
+        assert shown[name][1:] == [declared.summary, where[declared.device]]
 
 
 # What they do
@@ -375,6 +376,17 @@ def test_cores_that_a_switch_takes_away_are_known(tmp_path: Path) -> None:
         os.sched_setaffinity(0, given)
     assert ran["bound_cores"] == (1 if len(given) > 1 else None)
     assert session_for("single")[0].bound_cores is None
+
+
+def test_threads_that_a_switch_gives_are_planned() -> None:
+    given = torch.get_num_threads()
+    try:
+        _, ran = trained(f"single+threads={given + 1}", steps=1)
+    finally:
+        torch.set_num_threads(given)
+    assert (ran["threads"], ran["chosen_threads"]) == (given + 1, given + 1)
+    assert ran["label"] == f"no wrapper + threads: {given + 1}"
+    assert session_for("single")[0].chosen_threads is None
 
 
 def test_a_switch_of_ones_own_is_called(mine: str) -> None:

@@ -372,6 +372,7 @@ def _about(optimizer: Any, device: Any, state: State) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "affinity": len(os.sched_getaffinity(0)),
         "bound_cores": None,
+        "chosen_threads": None,
         "versions": {"torch": str(torch.__version__), "cuda": torch.version.cuda if cuda else None},
         "precision": None,
         "apex_kernels": None,
