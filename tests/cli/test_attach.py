@@ -292,23 +292,19 @@ WRONG_NOTES = {
 }
 
 
-def test_odd_notes_do_not_end_a_run(attach: Any) -> None:
+def test_odd_notes_and_an_exit_at_once_cost_no_step(attach: Any) -> None:
     every = "".join(
         f"odd = os.path.join(spool, '{n}-1.jsonl')\n{line}\n" for n, line in enumerate(WRONG_NOTES.values())
     )
-    code, _, err, run = attach((), PYTHON, "-c", BREAK % every, SCRIPT)
-    assert code == 0 and err.count("is not what the recorder writes") == len(WRONG_NOTES) and len(run.steps) == 19
+    at_once = "import torch; sys.exit = os._exit"
+    code, _, err, run = attach((), PYTHON, "-c", BREAK % (every + at_once), SCRIPT, "--end", "3")
+    assert code == 3 and err.count("is not what the recorder writes") == len(WRONG_NOTES) and len(run.steps) == 19
 
 
 def test_the_command_outlives_its_notes(bench: Bench) -> None:
     gone = BREAK % "shutil.rmtree(spool)"
     code, out, err = bench("attach", "--", PYTHON, "-c", gone, SCRIPT)
     assert code == 2 and out.startswith("mean ") and "the notes cannot be followed (FileNotFoundError" in err
-
-
-def test_no_step_is_lost_where_a_script_exits_at_once(attach: Any, tmp_path: Path) -> None:
-    code, _, _, run = attach((), PYTHON, "-c", BREAK % "import torch; sys.exit = os._exit", SCRIPT, "--end", "3")
-    assert code == 3 and len(run.steps) == 19
 
 
 def test_a_full_disk_is_named(recorder: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

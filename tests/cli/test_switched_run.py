@@ -8,6 +8,7 @@ import pytest
 from conftest import in_this_process
 from standin.runs import analysed
 from standin.schemas import is_valid
+from standin.workloads import narrow
 
 from bench import report
 from bench.seams.discover import SWITCH, names
@@ -15,18 +16,8 @@ from bench.seams.switching import switch_obstacle
 from bench.sites.local import WorkerHost
 from bench.verbs.sets import switched
 
-SMALL = (
-    "--device",
-    "cpu",
-    "--model",
-    "shufflenet_v2_x0_5",
-    "--image-size",
-    "32",
-    "--global-batch",
-    "4",
-    "--warmup",
-    "1",
-)
+MODEL = ("--workload", narrow().file, "--model", "resnet18", "--image-size", "32")
+SMALL = ("--device", "cpu", *MODEL, "--global-batch", "4", "--warmup", "1")
 PLAIN, VIEW, HALF = ASKED = (
     "ddp+channels_last",
     "ddp+bucket_mb=3+bucket_view+channels_last+checkpointing+static_graph",

@@ -106,39 +106,6 @@ def test_a_failed_launch_is_done_again_and_its_record_kept(repository: Path, tmp
     assert refused.returncode == 2 and "is not what it was when the run was started" in refused.stderr
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("victim", "number"),
-    [(victim, signal.SIGKILL) for victim in ("supervisor", "host", "rank", "sampler")]
-    + [(victim, signal.SIGSTOP) for victim in ("host", "rank", "sampler")],
-)
-def test_nobody_is_left(repository: Path, tmp_path: Path, victim: str, number: signal.Signals) -> None:
-    """The supervisor is not among those that are stopped: a run that somebody stops waits until it is continued."""
-    running = start(
-        repository, tmp_path, "--scenario", "ddp,single", "--iters", "60", "--no-parity", "--stall-timeout", "5"
-    )
-    ranks_of(running, 2)
-    time.sleep(1.5)
-    members = family(running.pid)
-    pid = running.pid if victim == "supervisor" else next(pid for pid, role in members.items() if role == victim)
-    os.kill(pid, number)
-    _, shown = running.communicate(timeout=200)
-    assert nobody_left([running.pid, *members])
-    assert not_locked()
-    assert "Traceback" not in shown
-    document = document_of(tmp_path)
-    states = [(launch["scenario"], launch["status"]) for launch in document["launches"]]
-    expected = {"host": "killed", "rank": "killed", "sampler": "ok"}
-    if victim == "supervisor":
-        assert states == []
-    else:
-        status = "timeout" if number == signal.SIGSTOP and victim != "sampler" else expected[victim]
-        assert states == [("ddp", status), ("single", "ok")]
-        assert running.returncode == (0 if victim == "sampler" else 1)
-        (path,) = tmp_path.iterdir()
-        assert findings(str(path)) == []
-
-
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 130), (signal.SIGKILL, -signal.SIGKILL)], ids=str)
 def test_what_ends_while_torch_is_imported_leaves_nothing(
     repository: Path, tmp_path: Path, number: signal.Signals, code: int

@@ -570,25 +570,31 @@ def test_tables_behind_the_verdicts_are_files_with_figures_in_full(whole: Analys
 
 
 @pytest.mark.parametrize(
-    ("launches", "complete", "expected"),
+    ("launches", "page", "expected"),
     [
-        ([GONE, BROKEN], True, "Nothing was found: no launch ended well."),
-        ([DDP], False, "--diagnose"),
-        ([DDP, DDP, DDP], True, "95 % intervals over launches"),
+        ([GONE, BROKEN], page_of, "Nothing was found: no launch ended well."),
+        ([DDP], page_of, "--diagnose"),
+        ([DDP, DDP, DDP], page_of, "95 % intervals over launches"),
         (
             [DDP, replace(FINITE, scenario="ddp_o1")],
-            True,
+            texts_of,
             "What its time is spent on was not looked at: --diagnose shows it.",
         ),
-        ([DDP], True, "ddp is the only scenario with figures that count"),
-        ([SINGLE], True, "single is the only scenario with figures that count"),
-        ([APEX], True, "was not computed (--no-parity, or the run ended before it)"),
+        ([DDP], texts_of, "ddp is the only scenario with figures that count"),
+        ([SINGLE], texts_of, "single is the only scenario with figures that count"),
+        ([APEX], page_of, "was not computed (--no-parity, or the run ended before it)"),
     ],
     ids=["all failed", "interrupted", "launches", "no diagnosis", "one scenario", "one process", "no memory"],
 )
-def test_pages_of_partial_runs(launches: list[Launch], complete: bool, expected: str, tmp_path: Path) -> None:
-    run = analysed(str(write_run(tmp_path, launches, complete=complete)), allow_incomplete=True)
-    text = page_of(run)
+def test_pages_of_partial_runs(
+    launches: list[Launch],
+    page: Callable[[Analysed], str],
+    expected: str,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+) -> None:
+    complete = "interrupted" not in request.node.name
+    text = page(analysed(str(write_run(tmp_path, launches, complete=complete)), allow_incomplete=True))
     assert expected in text
     assert "python -m bench run --diagnose shows what communication costs" in text
     assert "NaN" not in text and "nan" not in text.split()
