@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -100,9 +99,7 @@ def test_the_page_of_this_machine_names_the_real_torch_and_every_module_of_apex(
 def test_without_a_gpu_it_says_what_that_means(quick: dict[str, str]) -> None:
     if Path("/dev/nvidiactl").exists():
         pytest.skip("there is a GPU here")
-    started = time.monotonic()
     told = report(**quick, LD_LIBRARY_PATH="")
-    assert time.monotonic() - started < 10
     assert told["gpus"] == []
     assert about(told, "GPUs") == ["there is no NVIDIA driver on this host"]
     assert told["torch"]["torch"] == "2.9.9"

@@ -398,15 +398,21 @@ def test_memory_shows_in_its_own_rows(sampler: Sampler, children: list[Child], t
     assert rise(stays.pid) == pytest.approx(0, abs=10)
 
 
+def test_a_rank_is_sampled_as_soon_as_it_is_watched(children: list[Child], tmp_path: Path) -> None:
+    sampler = Sampler.start(device="cpu", gpus=(), spool=str(tmp_path), host="node1", interval_s=3600.0)
+    for rank, child in enumerate(children):
+        sampler.watch(0, "ddp", rank, child.pid)
+        until(lambda rank=rank: len(moments(tmp_path)) > rank)
+    sampler.stop()
+
+
 def test_a_tick_has_one_time(sampler: Sampler, children: list[Child], tmp_path: Path) -> None:
     sampler.watch(0, "ddp", 0, children[0].pid)
     until(lambda: moments(tmp_path))
-    watched_ns = time.perf_counter_ns()
     sampler.watch(0, "ddp", 1, children[1].pid)
     until(lambda: len(moments(tmp_path)) >= 5)
     memory, _ = sampler.finish(0)
     first_ns = min(row["t_ns"] for row in memory if row["rank"] == 1)
-    assert 0 < first_ns - watched_ns < 200_000_000
     later = [row for row in memory if row["t_ns"] > first_ns]
     ticks = {t_ns: [row["rank"] for row in later if row["t_ns"] == t_ns] for t_ns in {row["t_ns"] for row in later}}
     assert list(ticks.values()) == [[0, 1]] * len(ticks)
@@ -417,9 +423,9 @@ def test_ticks_do_not_drift(sampler: Sampler, children: list[Child], tmp_path: P
     until(lambda: len(moments(tmp_path)) >= 14)
     memory, _ = sampler.finish(0)
     times = sorted(row["t_ns"] for row in memory)
-    lateness_ms = sorted((t_ns - times[0]) % MEMORY_PERIOD_NS / 1e6 for t_ns in times[1:])
-    # The median, since a busy machine may wake any one of them late; a clock that drifts puts them anywhere.
-    assert lateness_ms[len(lateness_ms) // 2] < 25, lateness_ms
+    lateness_ms = [(t_ns - times[0]) % MEMORY_PERIOD_NS / 1e6 for t_ns in times[1:]]
+    # The least, since a busy machine may wake any of them late; a clock that drifts has none on the grid in the end.
+    assert min(lateness_ms[-7:]) < 5, lateness_ms
     assert sampler.cost is not None
     assert sampler.cost["memory"]["calls"] == len(times)
     assert 0 < sampler.cost["memory"]["max_ms"] <= sampler.cost["memory"]["total_ms"]
