@@ -103,7 +103,7 @@ def test_a_run_stands_in_line_for_the_gpu_of_another_whose_ranks_are_on_it(waite
     ("line", "problem"),
     [
         ("value * cuda 12040", "CUDA: torch needs CUDA 13"),
-        ("value * capability 70", "GPU 0: torch has no code for its sm_70"),
+        pytest.param("value * capability 70", "GPU 0: torch has no code for its sm_70", marks=pytest.mark.slow),
         (f"value {A} mig 1", f"GPU {A} is cut into MIG slices"),
     ],
 )
