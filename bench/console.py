@@ -3,7 +3,6 @@
 import io
 import os
 import re
-import statistics
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -188,6 +187,8 @@ class RunProgress:
 
     def _time_left(self) -> str:
         """From the mean of the launches of the same scenario, else of all; the one in hand goes by its own steps."""
+        from statistics import fmean  # here, since 'bench list' does without it
+
         everything = [seconds for took in self._took_s.values() for seconds in took]
         had_s = time.monotonic() - self._began
         own_s = None  # until two steps are timed: the first one and the start say nothing of the others
@@ -196,8 +197,8 @@ class RunProgress:
             own_s = first_s - self._began + (self._of - first) * (last_s - first_s) / (last - first)
         if own_s is None and not everything:
             return "?"
-        usual_s = statistics.mean(everything or [own_s or 0.0])
-        expected = {name: statistics.mean(took) for name, took in self._took_s.items()}
+        usual_s = fmean(everything or [own_s or 0.0])
+        expected = {name: fmean(took) for name, took in self._took_s.items()}
         left_s = sum(expected.get(name, usual_s) for name in self._coming)
         if self._phase:
             left_s += max(0.0, (own_s or expected.get(self._scenario, usual_s)) - had_s)

@@ -160,12 +160,17 @@ def names(kind: Kind = SCENARIO) -> dict[str, str]:
     A missing module of an installed package stands in place of its file, for :func:`resolve` and :func:`load_file` to
     refuse. Raises :class:`RequestError` where two have the same name.
     """
+    return dict(_names(kind, tuple(sys.path)))
+
+
+@cache  # each scenario asks for the strategies
+def _names(kind: Kind, places: tuple[str, ...]) -> dict[str, str]:
     files = {
         entry.name[:-3]: entry.path
         for entry in sorted(os.scandir(kind.folder), key=lambda entry: entry.name)
         if entry.name.endswith(".py") and not entry.name.startswith("_")
     }
-    for name, file in _entry_points(f"bench.{kind.plural}"):
+    for name, file in _entry_points(f"bench.{kind.plural}", places):
         if name in files:
             what = f"{name!r} is defined twice, by {files[name]} and by {file}"
             raise RequestError(kind.plural, what, "rename one of them or uninstall the package that brings it")
@@ -240,12 +245,12 @@ def load_strategy(name: str, file: str) -> tuple[Strategy, ModuleType]:
     return strategy, module
 
 
-def _entry_points(group: str) -> list[tuple[str, str]]:
+def _entry_points(group: str, places: tuple[str, ...]) -> list[tuple[str, str]]:
     """``(name, file)`` of what installed packages declare in this group; the module where there is no file.
 
     ``importlib.metadata`` is slow to import, so it is asked only where some package has the group at all.
     """
-    if not any(f"[{group}]" in _entry_point_texts(folder) for folder in sys.path):
+    if not any(f"[{group}]" in _entry_point_texts(folder) for folder in places):
         return []
     from importlib.metadata import entry_points
 
