@@ -7,7 +7,7 @@ Pure: from the variables of the environment to a :class:`Started`, by the names 
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bench.core.errors import RequestError
 
@@ -30,8 +30,8 @@ class Started:
     name: str
     index: int
     count: int
-    address: str
-    port: int
+    address: str = ""
+    port: int = 0
     agent_store: bool = False
     attempt: int = 0
     run: str | None = None
@@ -45,7 +45,7 @@ def engine_of(environment: Environment) -> Started | None:
     """
     for signs, read in ENGINES:
         if any(sign in environment for sign in signs):
-            engine = read(environment)
+            engine = _meeting(read(environment), environment, "PET_" if read is _pet else "")
             if not 0 <= engine.index < engine.count:
                 problem = f"{engine.name} gives this host number {engine.index}, and there are {engine.count}"
                 raise RequestError(signs[0], problem, "number hosts from 0, each once")
@@ -58,9 +58,8 @@ def _torchrun(environment: Environment) -> Started:
     if ranks != count:
         raise _too_many("torchrun", ranks, count, "--nproc-per-node 1")
     run = environment["TORCHELASTIC_RUN_ID"]
-    return _engine(
-        "torchrun",
-        environment,
+    return Started(
+        name="torchrun",
         index=_number(environment, "GROUP_RANK"),
         count=count,
         agent_store=environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
@@ -75,12 +74,10 @@ def _pet(environment: Environment) -> Started:
     if ":" in nodes:
         what = f"{nodes!r} is a range, and each run has a fixed number of hosts"
         raise RequestError("PET_NNODES", what, "give one number, or start bench with torchrun")
-    return _engine(
-        "PyTorchJob" if "RANK" in environment else "TrainJob",
-        environment,
+    return Started(
+        name="PyTorchJob" if "RANK" in environment else "TrainJob",
         index=_number(environment, "PET_NODE_RANK"),
         count=_number(environment, "PET_NNODES"),
-        prefix="PET_",
     )
 
 
@@ -89,7 +86,7 @@ def _plain(environment: Environment) -> Started:
     count, here = _number(environment, "WORLD_SIZE"), _number(environment, "LOCAL_WORLD_SIZE", default=1)
     if here > 1:
         raise _too_many("the engine", count, max(1, count // here), "one process per host")
-    return _engine("env://", environment, index=_number(environment, "RANK"), count=count)
+    return Started(name="env://", index=_number(environment, "RANK"), count=count)
 
 
 def _slurm(environment: Environment) -> Started:
@@ -100,35 +97,32 @@ def _slurm(environment: Environment) -> Started:
         raise _too_many("srun", tasks, count, "--ntasks-per-node 1")
     names = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
     nodes = next((environment[name] for name in names if environment.get(name)), "")
-    return _engine(
-        "Slurm",
-        environment,
+    return Started(
+        name="Slurm",
         index=_number(environment, "SLURM_PROCID"),
         count=count,
-        first=first_of(nodes),
+        address=first_of(nodes),
         attempt=_number(environment, "SLURM_RESTART_COUNT", default=0),
         run=environment.get("SLURM_JOB_ID"),
     )
 
 
 def _skypilot(environment: Environment) -> Started:
-    return _engine(
-        "SkyPilot",
-        environment,
+    return Started(
+        name="SkyPilot",
         index=_number(environment, "SKYPILOT_NODE_RANK"),
         count=_number(environment, "SKYPILOT_NUM_NODES", default=1),
-        first=(environment.get("SKYPILOT_NODE_IPS", "").split() or [""])[0],
+        address=(environment.get("SKYPILOT_NODE_IPS", "").split() or [""])[0],
         run=environment.get("SKYPILOT_TASK_ID"),
     )
 
 
 def _dstack(environment: Environment) -> Started:
-    return _engine(
-        "dstack",
-        environment,
+    return Started(
+        name="dstack",
         index=_number(environment, "DSTACK_NODE_RANK"),
         count=_number(environment, "DSTACK_NODES_NUM", default=1),
-        first=environment.get("DSTACK_MASTER_NODE_IP", ""),
+        address=environment.get("DSTACK_MASTER_NODE_IP", ""),
         run=environment.get("DSTACK_RUN_NAME"),
     )
 
@@ -144,30 +138,19 @@ ENGINES: tuple[tuple[tuple[str, ...], Callable[[Environment], Started]], ...] = 
 """By the variables that show which engine started this process. The first match counts: Slurm may start torchrun."""
 
 
-def _engine(
-    name: str,
-    environment: Environment,
-    *,
-    index: int,
-    count: int,
-    first: str = "",
-    prefix: str = "",
-    agent_store: bool = False,
-    attempt: int = 0,
-    run: str | None = None,
-) -> Started:
-    """``first``: the address of the first host if MASTER_ADDR is not set. ``prefix``: of both variables."""
-    about = {"index": index, "count": count, "agent_store": agent_store, "attempt": attempt, "run": run}
-    if count == 1:
-        return Started(name=name, address="", port=0, **about)  # type: ignore[arg-type]
-    named = environment.get(f"{prefix}MASTER_ADDR") or environment.get("MASTER_ADDR") or first
-    if not named:
+def _meeting(engine: Started, environment: Environment, prefix: str) -> Started:
+    """The engine with where all hosts meet: at the address that it names, unless a variable does. ``prefix``: of both
+    variables."""
+    if engine.count == 1:
+        return replace(engine, address="")
+    address = environment.get(f"{prefix}MASTER_ADDR") or environment.get("MASTER_ADDR") or engine.address
+    if not address:
         raise _missing(f"{prefix}MASTER_ADDR", "set it to the address of the first host, the same on all hosts")
     own = f"{prefix}MASTER_PORT"
     port = _number(environment, own if own in environment else "MASTER_PORT")
     if not 0 < port < 1 << 16:
         raise RequestError(own, f"{port} is not a port", "set it to a port that is free on the first host")
-    return Started(name=name, address=named, port=port, **about)  # type: ignore[arg-type]
+    return replace(engine, address=address, port=port)
 
 
 def first_of(nodes: str) -> str:
@@ -218,3 +201,11 @@ def secret_of(environment: Environment) -> bytes | None:
     if not found:
         raise RequestError(SECRET_FILE, f"{file} is empty", "write one into it: openssl rand -hex 16")
     return found
+
+
+def secret_or_problem(environment: Environment) -> tuple[bytes | None, RequestError | None]:
+    """The secret, or why its file is bad: hosts meet before they say so, since all of them are to end."""
+    try:
+        return secret_of(environment), None
+    except RequestError as error:
+        return None, error

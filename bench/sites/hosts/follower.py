@@ -8,7 +8,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -22,12 +22,12 @@ from bench.machine.sample import Sampler
 from bench.runs.files import LOG_LIMIT_BYTES, sha256, shorten
 from bench.seams.discover import STRATEGY, SWITCH, WORKLOAD, names
 from bench.seams.execute import Kind
-from bench.seams.site import Elsewhere, Event, LaunchInterrupted, Outcome
+from bench.seams.site import Elsewhere, Event, LaunchInterrupted
 from bench.sites.hosts.address import addresses_here
-from bench.sites.hosts.engine import Started, secret_of
+from bench.sites.hosts.engine import Started, secret_or_problem
 from bench.sites.hosts.hello import Hello
 from bench.sites.hosts.line import QUIET_S, Gone, Line, Message
-from bench.sites.hosts.meeting import call
+from bench.sites.hosts.meeting import call, refusal
 from bench.sites.local import WorkerHost
 
 TRACE_LIMIT_BYTES = 64 << 20
@@ -49,10 +49,7 @@ class Options:
 @contextmanager
 def following(engine: Started, environment: Mapping[str, str]) -> Iterator[Line]:
     """The connection to the first host. If this host cannot go on, it sends the reason."""
-    try:
-        secret, problem = secret_of(environment), None
-    except RequestError as error:
-        secret, problem = None, error
+    secret, problem = secret_or_problem(environment)
     try:
         line = call(engine, secret)
     except RequestError as error:
@@ -68,23 +65,18 @@ def following(engine: Started, environment: Mapping[str, str]) -> Iterator[Line]
         line.close()
 
 
-def _words(error: BaseException) -> str:
-    if isinstance(error, BenchError):
-        return str(error)
-    return "it was interrupted" if isinstance(error, KeyboardInterrupt) else f"bench failed ({type(error).__name__})"
-
-
 def _tell(line: Line, error: BaseException) -> None:
     if isinstance(error, _Ended):
         return
-    try:
+    with suppress(Gone):
         if isinstance(error, RequestError):
             line.send(event="refused", option=error.option, problem=error.problem, remedy=error.remedy)
         else:
             code = error.exit_code if isinstance(error, BenchError) else FAILED
-            line.send(event="failed", why=_words(error), code=code)
-    except Gone:
-        pass
+            why = f"bench failed ({type(error).__name__})"
+            if isinstance(error, BenchError | KeyboardInterrupt):
+                why = str(error) or "it was interrupted"
+            line.send(event="failed", why=why, code=code)
 
 
 class _Ended(Exception):
@@ -126,16 +118,11 @@ def _next(line: Line, *events: str) -> Message:
                 case {"event": "end", "code": int(code)}:
                     raise _Ended(code, message.get("why"))
                 case {"event": "refused"}:
-                    raise _refused(message)
+                    raise refusal(message)
                 case {"event": event} if event in events:
                     return message
                 case _:
                     raise Gone("it sent what bench does not")
-
-
-def _refused(message: Message) -> RequestError:
-    option, problem, remedy = (str(message.get(part)) for part in ("option", "problem", "remedy"))
-    return RequestError(option, problem, remedy)
 
 
 def here(kind: Kind, name: str, file: str) -> str:
@@ -261,7 +248,7 @@ class _Launch:
                     case {"event": "end", "code": int(code)}:
                         self.end = _Ended(code, message.get("why"))
                     case {"event": "refused"}:
-                        self.end = _refused(message)
+                        self.end = refusal(message)
                     case _:
                         raise Gone("it sent what bench does not")
         except Gone as error:
@@ -302,7 +289,8 @@ class _Launch:
             findings=host.sampler.findings if sampled else None,
             foreign_cores=max(0.0, busy_s) / wall_s,
         )
-        self.line.send(event="over", outcome=_as_json(outcome), elsewhere=asdict(elsewhere))
+        own = {name: value for name, value in asdict(outcome).items() if name not in ("elsewhere", "lost")}
+        self.line.send(event="over", outcome=own, elsewhere=asdict(elsewhere))
         self.line.look_every(None)
         if self.end:
             raise self.end
@@ -320,7 +308,3 @@ class _Launch:
             if os.path.isfile(trace) and os.path.getsize(trace) <= TRACE_LIMIT_BYTES:
                 with open(trace, "rb") as file:
                     self.line.send(event="trace", rank=number, base64=base64.b64encode(file.read()).decode())
-
-
-def _as_json(outcome: Outcome) -> dict[str, Any]:
-    return {name: value for name, value in asdict(outcome).items() if name not in ("elsewhere", "lost")}

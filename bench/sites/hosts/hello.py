@@ -44,13 +44,9 @@ def refuse_unlike(leader: Hello, other: Hello, name: str) -> None:
 
 
 def _shown(value: Any) -> str:
-    return (
-        "nothing"
-        if value is None or value == []
-        else " ".join(map(str, value))
-        if isinstance(value, list)
-        else str(value)
-    )
+    if value in (None, []):
+        return "nothing"
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _models(host: Hello) -> list[str]:

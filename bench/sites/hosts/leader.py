@@ -187,15 +187,13 @@ class _Launch:
         """Wait until every other host has reported how its part ended. If ours failed, have them end theirs."""
         patience_s = FINISH_S + self.job.stall_timeout_s if own.status == "ok" else ANSWER_S
         if own.status != "ok":
-            stalled = own.status == "timeout"
+            stalled, reason = own.status == "timeout", f"the launch failed on {self.site.party.name}"
+            if stalled and own.reason:
+                reason = own.reason.partition(":")[0]
             for member in self.members:
                 if member.line in self.watched():
                     with suppress(Gone):
-                        reason = (
-                            own.reason if stalled and own.reason else f"the launch failed on {self.site.party.name}"
-                        )
-                        short = reason.partition(":")[0] if stalled else reason
-                        member.line.send(event="abort", reason=short, collateral=True, stalled=stalled)
+                        member.line.send(event="abort", reason=reason, collateral=True, stalled=stalled)
         heard_s = time.monotonic()
         while waiting := self.watched():
             readable, _, _ = select.select(waiting, [], [], 1.0)

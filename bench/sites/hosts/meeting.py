@@ -47,11 +47,16 @@ class Caller:
     index: int | None = None
 
 
+def refusal(message: Message, who: str = "") -> RequestError:
+    """The error that another host refuses by; ``who``: that host, if it is to be named."""
+    option, problem, remedy = (str(message.get(part)) for part in ("option", "problem", "remedy"))
+    return RequestError(option, f"on {who}: {problem}" if who else problem, remedy)
+
+
 def relayed(who: str, message: Message) -> BenchError:
     """The error of another host, as this one reports it."""
     if message["event"] == "refused":
-        option, problem, remedy = (str(message.get(part)) for part in ("option", "problem", "remedy"))
-        return RequestError(option, f"on {who}: {problem}", remedy)
+        return refusal(message, who)
     error = HostError(f"on {who}: {message.get('why')}")
     if message.get("code") == USAGE:
         error.exit_code = USAGE
@@ -219,9 +224,9 @@ def _called(connected: socket.socket, engine: Started, secret: bytes | None) -> 
         nonces = _prove(line, engine.index, secret)
         if secret is None:
             raise no_secret()
-        answer: dict[str, Any] = line.wait_for("proof", "refused", limit_s=SHAKE_S)
+        answer = line.wait_for("proof", "refused", limit_s=SHAKE_S)
         if answer["event"] == "refused":
-            raise RequestError(*(str(answer.get(part)) for part in ("option", "problem", "remedy")))
+            raise refusal(answer)
         shown = answer.get("proof")
         if not is_hex(shown, PROOF_LETTERS) or not hmac.compare_digest(str(shown), proof(secret, "leader", nonces)):
             raise RequestError(SECRET, f"it differs from that of the bench at {line.peer}", SAME_SECRET)

@@ -17,7 +17,7 @@ from bench.core.children import born
 from bench.core.codec import Damaged, decode
 from bench.core.errors import FAILED, INTERRUPTED, BenchError, HostError, RequestError
 from bench.core.records import Host
-from bench.sites.hosts.engine import Started, secret_of
+from bench.sites.hosts.engine import Started, secret_or_problem
 from bench.sites.hosts.hello import Hello, named, placed, refuse_unlike
 from bench.sites.hosts.line import Gone, Line, Message
 from bench.sites.hosts.meeting import JOIN_S, SAY_WAITING_S, Caller, Listener, no_secret, relayed
@@ -122,10 +122,12 @@ class Party:
             self._tell(event="refused", **message)
         elif isinstance(error, SystemExit):
             self._tell(event="end", code=error.code if isinstance(error.code, int) else 0, why=None)
+        elif isinstance(error, KeyboardInterrupt):
+            self._tell(event="end", code=INTERRUPTED, why="it was interrupted")
+        elif isinstance(error, BenchError):
+            self._tell(event="end", code=error.exit_code, why=str(error))
         else:
-            code = error.exit_code if isinstance(error, BenchError) else FAILED
-            why = str(error) if isinstance(error, BenchError) else "it was interrupted" if _is_signal(error) else None
-            self._tell(event="end", code=INTERRUPTED if _is_signal(error) else code, why=why or type(error).__name__)
+            self._tell(event="end", code=FAILED, why=type(error).__name__)
 
     def _tell(self, **message: object) -> None:
         """Send this to every host once. Before the run, wait for those that have not joined yet."""
@@ -135,11 +137,11 @@ class Party:
         sent: set[int] = set()
         until_s = time.monotonic() + LINGER_S
         while True:
-            for line, index in [(one.line, one.index) for one in self._listener.callers if one.index is not None]:
-                if index not in sent:
-                    sent.add(index)
+            for caller in self._listener.callers:
+                if caller.index is not None and caller.index not in sent:
+                    sent.add(caller.index)
                     with suppress(Gone):
-                        line.send(**message)
+                        caller.line.send(**message)
             informed = len(sent) + self._listener.turned_away
             if self.members or informed >= self.engine.count - 1 or time.monotonic() > until_s:
                 return
@@ -152,23 +154,19 @@ class Party:
             caller.line.close()
 
 
-def _is_signal(error: BaseException) -> bool:
-    return isinstance(error, KeyboardInterrupt)
-
-
 def _compare_clocks(member: Member) -> None:
     """By how much the other host's clock is ahead, from the fastest of :data:`CLOCK_LOOKS` answers."""
-    found: list[tuple[float, float]] = []
+    answers: list[tuple[float, float]] = []
     try:
         for _ in range(CLOCK_LOOKS):
             sent_s = time.time()
             member.line.send(event="clock")
             answer = member.line.wait_for("clock", limit_s=CLOCK_LIMIT_S)
             came_s = time.time()
-            found.append(((came_s - sent_s) / 2, float(answer["utc"]) - (sent_s + came_s) / 2))
+            answers.append(((came_s - sent_s) / 2, float(answer["utc"]) - (sent_s + came_s) / 2))
     except Gone as error:
         raise HostError(f"{member.name} left before the run: {error}") from error
-    member.error_s, member.offset_s = min(found)
+    member.error_s, member.offset_s = min(answers)
 
 
 @contextmanager
@@ -177,14 +175,10 @@ def leading(engine: Started, environment: Mapping[str, str]) -> Iterator[Party]:
 
     Raises :class:`RequestError` without a secret.
     """
-    secret, problem = None, None
-    try:
-        secret = secret_of(environment)
-    except RequestError as error:
-        problem = error
+    secret, problem = secret_or_problem(environment)
     party = Party(engine, environment, secret)
     try:
-        if problem is not None or secret is None:
+        if secret is None:
             raise problem or no_secret()
         yield party
     except BaseException as error:
