@@ -185,7 +185,8 @@ def _against_history(
         accepted=None if accepted is None else accepted.reason,
         warnings=(
             *([f"{count(later, 'later run')} in {folder} not looked at"] if later else []),
-            *_left_out(left_out),
+            *(f"left out: {run.why}" for run in left_out[:LISTED]),
+            *([f"and {len(left_out) - LISTED} more are left out: see --json"] if len(left_out) > LISTED else []),
             *(_differences(last, new) if last else ()),
         ),
         left_out=tuple((one.path, one.why) for one in left_out),
@@ -233,11 +234,6 @@ def _in_words(base: "Base", folder: str) -> str:
     if fewest != most:
         return f"the last accepted nights in {folder} ({fewest} to {most})"
     return f"the last {'accepted night' if most == 1 else f'{most} accepted nights'} in {folder}"
-
-
-def _left_out(runs: list[nights.LeftOut]) -> list[str]:
-    more = [f"and {len(runs) - LISTED} more are left out: see --json"] if len(runs) > LISTED else []
-    return [*(f"left out: {run.why}" for run in runs[:LISTED]), *more]
 
 
 def _differences(old: nights.Night, new: nights.Night) -> list[str]:

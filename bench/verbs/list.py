@@ -1,6 +1,7 @@
 """``python -m bench list``: every scenario, and whether it can run here; workloads, strategies and sites."""
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from bench import machine
@@ -8,9 +9,11 @@ from bench.console import tell
 from bench.core.errors import RequestError
 from bench.core.records import SwitchOn
 from bench.seams import discover, switching
+from bench.seams.execute import Kind
 from bench.seams.obstacle import obstacle
 from bench.verbs.options import Parser, check_apex, print_json
 
+Row = dict[str, Any]
 RANKS = 2
 """On the CPU, by default."""
 
@@ -33,33 +36,41 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     check_apex(options.apex)
     device, gpus, _ = machine.choose_device(options.device)
-    scenarios = []
-    for name, file in discover.names().items():
-        try:
-            found = switching.load(name, file)
-        except RequestError as error:  # a broken file of somebody's is a row of the table, not the end of it
-            unknown = dict.fromkeys(("strategy", "precision", "needs", "doc"))
-            broken = {"name": name, "summary": "", "runs_here": False, "reason": error.problem, "file": file}
-            scenarios.append(broken | unknown)
-            continue
-        scenario = found.scenario
+
+    def scenario(name: str, file: str) -> Row:
+        found = switching.load(name, file)
         reason = obstacle(found, device=device, impl=options.impl, apex_path=options.apex)
         reason = reason or found.strategy.obstacle(device, len(gpus) if device == "cuda" else RANKS)
-        scenarios.append(
-            {
-                "name": name,
-                "summary": scenario.summary,
-                "strategy": found.strategy_name,
-                "precision": scenario.precision,
-                "needs": list(scenario.needs),
-                "runs_here": reason is None,
-                "reason": reason,
-                "file": file,
-                "doc": found.doc,
-            }
-        )
-    workloads = [_workload(name, file, device) for name, file in discover.names(discover.WORKLOAD).items()]
-    switches = [_switch(name, file, device) for name, file in discover.names(discover.SWITCH).items()]
+        return {
+            "summary": found.scenario.summary,
+            "strategy": found.strategy_name,
+            "precision": found.scenario.precision,
+            "needs": list(found.scenario.needs),
+            "runs_here": reason is None,
+            "reason": reason,
+            "doc": found.doc,
+        }
+
+    def switch(name: str, file: str) -> Row:
+        declared = switching.load_switch(name, file)
+        reason = switching.switch_obstacle(SwitchOn(name=name, file=file), device)
+        more = {"choices": list(declared.choices), "excludes": list(declared.excludes), "value": declared.value}
+        return {"summary": declared.summary, "runs_here": reason is None, "reason": reason, **more}
+
+    def workload(name: str, file: str) -> Row:
+        found = discover.load_workload(name, file)
+        return {
+            "summary": found.workload.summary,
+            "unit": found.workload.unit,
+            "global_batch": found.workload.batch_on(device),
+            "settings": found.workload.settings_on(device),
+            "reads": found.workload.reads or None,
+            "doc": found.doc,
+        }
+
+    scenarios = _rows(discover.SCENARIO, scenario, "strategy", "precision", "needs", "doc")
+    switches = _rows(discover.SWITCH, switch, "value", "choices", "excludes")
+    workloads = _rows(discover.WORKLOAD, workload, "unit", "global_batch", "settings", "reads", "doc")
     others = {kind.plural: list(discover.names(kind)) for kind in (discover.STRATEGY, discover.SITE)}
     if options.json:
         about = {"device": device, "gpus": [gpu.uuid for gpu in gpus]}
@@ -71,8 +82,7 @@ def main(arguments: list[str]) -> int:
     lines += ["", "Switches, which --with and NAME+SWITCH turn on:", "", *_yes_or_no(switches)]
     lines += ["", "Workloads, which --workload chooses from:", ""]
     width = max(len(str(row["name"])) for row in workloads)
-    for row in workloads:
-        lines.append(f"  {row['name']:<{width}}  {row['summary'] or row['reason']}")
+    lines += [f"  {row['name']:<{width}}  {row['summary'] or row['reason']}" for row in workloads]
     lines += ["", f"Strategies, which a scenario names: {', '.join(others['strategies'])}"]
     lines += [f"Sites, which --site chooses from: {', '.join(others['sites'])}"]
     lines += ["", "Run one: python -m bench run --scenario ddp_o2", "All of the comparison: python -m bench run"]
@@ -80,7 +90,19 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _yes_or_no(rows: list[dict[str, Any]]) -> list[str]:
+def _rows(kind: Kind, declared: Callable[[str, str], Row], *unknown: str) -> list[Row]:
+    """A row for each file of a seam; of a broken file, the reason, and nothing in the columns that are ``unknown``."""
+    rows = []
+    for name, file in discover.names(kind).items():
+        row: Row = {"name": name, "summary": "", "reason": None, "file": file}
+        try:
+            rows.append(row | declared(name, file))
+        except RequestError as error:
+            rows.append(row | dict.fromkeys(unknown) | {"runs_here": False, "reason": error.problem})
+    return rows
+
+
+def _yes_or_no(rows: list[Row]) -> list[str]:
     """Lines that say what can run here, and why the rest cannot."""
     width, lines = max(len(row["name"]) for row in rows), []
     for row in rows:
@@ -88,39 +110,3 @@ def _yes_or_no(rows: list[dict[str, Any]]) -> list[str]:
         if row["reason"]:
             lines.append(f"  {'':<{width}}       {row['reason']}")
     return lines
-
-
-def _switch(name: str, file: str, device: str) -> dict[str, object]:
-    """A switch; if its file is broken, the reason."""
-    row: dict[str, object] = {"name": name, "summary": "", "runs_here": False, "reason": None, "file": file}
-    try:
-        declared = switching.load_switch(name, file)
-        reason = switching.switch_obstacle(SwitchOn(name=name, file=file), device)
-    except RequestError as error:
-        return row | dict.fromkeys(("value", "choices", "excludes")) | {"reason": error.problem}
-    return row | {
-        "summary": declared.summary,
-        "runs_here": reason is None,
-        "reason": reason,
-        "value": declared.value,
-        "choices": list(declared.choices),
-        "excludes": list(declared.excludes),
-    }
-
-
-def _workload(name: str, file: str, device: str) -> dict[str, object]:
-    """A workload; if its file is broken, the reason."""
-    row: dict[str, object] = {"name": name, "summary": "", "reason": None, "file": file}
-    try:
-        found = discover.load_workload(name, file)
-    except RequestError as error:
-        return row | dict.fromkeys(("unit", "global_batch", "settings", "reads", "doc")) | {"reason": error.problem}
-    declared = found.workload
-    return row | {
-        "summary": declared.summary,
-        "unit": declared.unit,
-        "global_batch": declared.batch_on(device),
-        "settings": declared.settings_on(device),
-        "reads": declared.reads or None,
-        "doc": found.doc,
-    }
