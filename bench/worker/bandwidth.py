@@ -7,7 +7,6 @@ does with its buckets.
 
 import os
 from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -35,24 +34,27 @@ MOST_MS = 6000.0
 """All-reduces that are expected to take longer are left out."""
 
 
-def perform(plan: Plan, report: Report) -> dict[str, Any]:
+def perform(plan: Plan, report: Report) -> dict[str, object]:
     """Time all-reduces by size and train nothing."""
     return run(plan.parts.device, report("measure", of=len(PLAN)))
 
 
-def run(device: torch.device, on_turn: Callable[[int], None]) -> dict[str, Any]:
+def run(device: torch.device, on_turn: Callable[[int], None]) -> dict[str, object]:
     """Time everything of :data:`PLAN`. ``bytes``, ``at_once``: size and number; ``times_ms``: of each its samples, the
     time of all at once over their number as this rank saw it; ``left_out``: why larger ones are missing. All ranks take
     the same steps. ``on_turn(k)`` is called after each.
     """
-    found: dict[str, Any] = {"bytes": [], "at_once": [], "times_ms": [], "left_out": None}
+    sizes: list[int] = []
+    together: list[int] = []
+    times_ms: list[list[float]] = []
+    left_out = None
     alone_ms: dict[int, float] = {}
     _timed([torch.zeros(SIZES[0] // 4, device=device)], MOST_CALLS, device)
     for turn, (at_once, size) in enumerate(PLAN, start=1):
         if at_once * alone_ms.setdefault(size, 4 * alone_ms.get(size // 4, 0.0)) > MOST_MS:
             what = f"{at_once} at once" if at_once > 1 else "one"
             takes = f"{what} of {size >> 10:,} KiB would take about {at_once * alone_ms[size] / 1000:,.1f} s"
-            found["left_out"] = found["left_out"] or f"some all-reduces were left out: {takes}"
+            left_out = left_out or f"some all-reduces were left out: {takes}"
             continue
         tensors = [torch.zeros(size // 4, device=device) for _ in range(at_once)]
         _timed(tensors, 1, device)
@@ -61,11 +63,12 @@ def run(device: torch.device, on_turn: Callable[[int], None]) -> dict[str, Any]:
         expected_ms = at_once * alone_ms[size]
         calls = max(1, min(MOST_CALLS, round(SAMPLE_MS / expected_ms)))
         samples = max(FEWEST_SAMPLES, min(SAMPLES, int(SIZE_LIMIT_MS / (calls * expected_ms))))
-        found["bytes"].append(size)
-        found["at_once"].append(at_once)
-        found["times_ms"].append([_timed(tensors, calls, device) for _ in range(samples)])
+        sizes.append(size)
+        together.append(at_once)
+        times_ms.append([_timed(tensors, calls, device) for _ in range(samples)])
         on_turn(turn)
-    return {"bandwidth": found, "transport": transport(os.environ)}
+    measured = {"bytes": sizes, "at_once": together, "times_ms": times_ms, "left_out": left_out}
+    return {"bandwidth": measured, "transport": transport(os.environ)}
 
 
 def once(device: torch.device) -> None:

@@ -42,7 +42,7 @@ def steps_of(wanted: Checkpoint) -> int:
     return 2 * pairs_of(wanted) * wanted.steps + 2
 
 
-def perform(plan: Plan, report: Report) -> dict[str, Any]:
+def perform(plan: Plan, report: Report) -> dict[str, object]:
     """Find out what saving and loading costs."""
     wanted = plan.parts.job.checkpoint
     assert wanted is not None
@@ -55,7 +55,7 @@ def perform(plan: Plan, report: Report) -> dict[str, Any]:
     return {"effective": ran, "checkpoint": run(session, load, wanted, tick)}
 
 
-def run(session: Session, load: Load, wanted: Checkpoint, tick: Callable[[int], None]) -> dict[str, Any]:
+def run(session: Session, load: Load, wanted: Checkpoint, tick: Callable[[int], None]) -> dict[str, object]:
     """For :class:`bench.runs.experiments.CheckpointLook` (ms), and ``size_mib`` of the files. Every rank calls it."""
     keeper = (Torch if wanted.how == "torch" else Distributed)(session, wanted)
     times: dict[str, list[float]] = {"saving_ms": [], "plain_ms": [], "save_ms": []}
@@ -111,7 +111,7 @@ class Keeper:
         self.dealt_out = hasattr(session.optimizer, "consolidate_state_dict")  # ZeRO-1: each rank has a part of it
         os.makedirs(self.folder, exist_ok=True)
 
-    def state(self, optimizer: Any) -> dict[str, Any]:
+    def state(self, optimizer: Any) -> dict[str, object]:
         masters = {str(number): master for number, master in enumerate(self.masters)}
         scaler = {} if self.session.scaler is None else self.session.scaler.state_dict()
         return {
@@ -176,7 +176,7 @@ class Distributed(Keeper):
         self.pending: Any = None
         self.optimizer = session.optimizer.optim if self.dealt_out else session.optimizer
 
-    def parts(self) -> dict[str, Any]:
+    def parts(self) -> dict[str, object]:
         state = self.state(self.optimizer.state_dict())
         if self.dealt_out:
             state[f"optimizer of rank {self.rank}"] = state.pop("optimizer")

@@ -72,7 +72,7 @@ STEP_MARK = "ProfilerStep#"
 _CATEGORY_OF = {name: category for category, names in CATEGORIES.items() for name in names}
 
 
-def perform(plan: Plan, report: Report) -> dict[str, Any]:
+def perform(plan: Plan, report: Report) -> dict[str, object]:
     """Find out where the time goes."""
     from bench.worker.rank import barrier, leave
 
@@ -95,7 +95,7 @@ def perform(plan: Plan, report: Report) -> dict[str, Any]:
     return {"effective": ran, **found}
 
 
-def run(session: Session, probe: str | None, strategy: ModuleType, load: Load, report: Report) -> dict[str, Any]:
+def run(session: Session, probe: str | None, strategy: ModuleType, load: Load, report: Report) -> dict[str, object]:
     """All probes; every rank takes the same steps. ``probe``: the name of the strategy's own, defined by its module
     ``strategy``; None: it has none. ``probes`` of the result: by name the rows of each, or why there are none.
     """
@@ -109,7 +109,7 @@ def run(session: Session, probe: str | None, strategy: ModuleType, load: Load, r
     }
 
 
-def paired(session: Session, load: Load, pairs: int, tick: Tick) -> tuple[list[dict[str, Any]], str | None]:
+def paired(session: Session, load: Load, pairs: int, tick: Tick) -> tuple[list[dict[str, object]], str | None]:
     """``2 * pairs`` steps, with and without synchronisation in the order ABBA: one row a step, or why there are none.
 
     The ranks' weights drift apart in the steps without; the time of a step does not depend on them.
@@ -136,7 +136,7 @@ def paired(session: Session, load: Load, pairs: int, tick: Tick) -> tuple[list[d
     clock.mark()
     clock.wait()
     _, spans = clock.read()
-    rows = []
+    rows: list[dict[str, object]] = []
     for step, synchronised in enumerate(order):
         phases = spans[step * MARKS_PER_STEP : (step + 1) * MARKS_PER_STEP]
         times = {f"{phase}_ms": value for phase, value in zip(PHASES, phases, strict=True)}

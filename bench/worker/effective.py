@@ -2,7 +2,8 @@
 
 import os
 import sys
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -26,12 +27,15 @@ from bench.worker.live import (
 from bench.worker.precision import Amp, ApexAmp
 from bench.worker.session import Session
 
+if TYPE_CHECKING:
+    from bench.worker.live import Ran
 
-def read(session: Session, strategy: Strategy, watch: TypeWatch) -> dict[str, Any]:
+
+def read(session: Session, strategy: Strategy, watch: TypeWatch) -> Ran:
     """Describe the session that just trained. Dtypes map to the number of elements that have them."""
     model, cuda = session.model, session.parts.device.type == "cuda"
     norms = [m for m in model.modules() if isinstance(m, _BatchNorm)]
-    found: dict[str, Any] = {
+    found: Ran = {
         "model": class_name(model),
         "wrapper": class_name(session.module),
         "parallel_impl": _parallel_impl(session),
@@ -75,7 +79,7 @@ def read(session: Session, strategy: Strategy, watch: TypeWatch) -> dict[str, An
 
 
 def contradictions(
-    effective: dict[str, Any], *, precision: str, half: str, strategy: Strategy, implementation: str | None
+    effective: Ran, *, precision: str, half: str, strategy: Strategy, implementation: str | None
 ) -> list[str]:
     """Where what ran (``effective``, from :func:`read`) is not what the scenario's name says: nothing, in an honest
     launch.
@@ -99,12 +103,12 @@ def contradictions(
     return found
 
 
-def _dtype_story(effective: dict[str, Any]) -> str:
+def _dtype_story(effective: Ran) -> str:
     parts = ("parameter", "batch_norm", "compute", "optimizer")
     return ", ".join(f"{part} {' and '.join(effective[f'{part}_dtypes']) or 'none'}" for part in parts)
 
 
-def versions() -> dict[str, Any]:
+def versions() -> dict[str, object]:
     """Versions of what computes."""
     nccl = torch.cuda.nccl.version() if torch.cuda.is_available() and dist.is_nccl_available() else None
     return {
@@ -116,7 +120,7 @@ def versions() -> dict[str, Any]:
     }
 
 
-def _label(strategy: Strategy, found: dict[str, Any]) -> str:
+def _label(strategy: Strategy, found: Ran) -> str:
     """By the wrapper that is there; of a strategy that names none, what it calls itself and the wrapper."""
     if strategy.alone_label is not None and found["replicas"] == 1:
         return strategy.alone_label
@@ -127,12 +131,12 @@ def _label(strategy: Strategy, found: dict[str, Any]) -> str:
     return strategy.label + wrapper
 
 
-def _in_brackets(options: dict[str, Any]) -> str:
+def _in_brackets(options: Mapping[str, object]) -> str:
     """``[period 4]``; empty without options."""
     return f" [{', '.join(f'{name} {value}' for name, value in options.items())}]" if options else ""
 
 
-def _compiled() -> dict[str, Any] | None:
+def _compiled() -> dict[str, object] | None:
     """What ``torch.compile`` did in this process (:class:`bench.runs.launches.Compiled`); None if it did nothing."""
     if "torch._dynamo.utils" not in sys.modules:  # importing it takes a second
         return None
@@ -175,7 +179,7 @@ def _precision_impl(session: Session) -> str:
     return "torch" if session.amp.precision.level == "O0" else "native"
 
 
-def _apex_kernels(found: dict[str, Any]) -> bool | None:
+def _apex_kernels(found: Ran) -> bool | None:
     """Whether apex has its compiled kernels; without, Python stands in. None where nothing of apex ran."""
     if "apex" not in (found["parallel_impl"], found["precision_impl"]):
         return None
@@ -184,7 +188,7 @@ def _apex_kernels(found: dict[str, Any]) -> bool | None:
     return bool(multi_tensor_applier.available)
 
 
-def _scaler(session: Session) -> dict[str, Any] | None:
+def _scaler(session: Session) -> dict[str, object] | None:
     if session.scaler is None:
         return None
     scaler, name = session.scaler, class_name(session.scaler)

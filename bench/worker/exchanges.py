@@ -101,14 +101,14 @@ def join() -> None:
     dist.init_process_group(BACKEND, store=dist.HashStore(), rank=0, world_size=1)
 
 
-def perform(plan: Plan, report: Report) -> dict[str, Any]:
+def perform(plan: Plan, report: Report) -> dict[str, object]:
     """Note what a step exchanges, and when."""
     load, session, steps = plan.load(), plan.build(), plan.parts.job.iters
     tick = report("measure", of=SETTLING + max(FEWEST, steps))
     return run(session, load, steps, tick)
 
 
-def run(session: Session, load: Callable[[], Batch], steps: int, tick: Callable[[int], None]) -> dict[str, Any]:
+def run(session: Session, load: Callable[[], Batch], steps: int, tick: Callable[[int], None]) -> dict[str, object]:
     """Train, and note what is exchanged. ``ends_ms``: when each phase ended, medians over the steps; ``exchanges``:
     kind, phase, bytes and moment of each collective; ``why_not``: why nothing is known of them.
     """

@@ -10,7 +10,6 @@ import os
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
-from typing import Any
 
 APEX_EXTRAS = ("apex.optimizers", "apex.normalization", "amp_C", "apex_C", "syncbn")
 """Parts of apex that make it faster, where they were built; looked for and not imported."""
@@ -20,14 +19,14 @@ def main(arguments: list[str]) -> int:
     """``[APEX_PATH]``: print the facts as the last line of standard output."""
     from bench.worker import apex
 
-    facts: dict[str, Any] = {"executable": sys.executable, "python": sys.version.split()[0]}
+    facts: dict[str, object] = {"executable": sys.executable, "python": sys.version.split()[0]}
     facts["torch"], facts["torch_problem"] = _torch()
     facts["torchvision"], facts["torchvision_problem"] = None, None
     if facts["torch"] is not None:
         facts |= _of_torch()
         facts["torchvision"], facts["torchvision_problem"] = _torchvision()
-    facts["apex"] = apex.probe(arguments[0] if arguments else None)
-    facts["apex"]["extras"] = {name: _is_there(name) for name in APEX_EXTRAS}
+    extras = {name: _is_there(name) for name in APEX_EXTRAS}
+    facts["apex"] = {**apex.probe(arguments[0] if arguments else None), "extras": extras}
     print("\n" + json.dumps(facts))
     return 0
 

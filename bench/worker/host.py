@@ -57,10 +57,10 @@ def serve(channel: Channel, *, fresh: bool, apex_path: str | None, locks: tuple[
                 fresh = fresh or _threads() != 1
                 channel.send(event="prepared", fresh=fresh, threads=_threads(), **prepared)
             if message["event"] == "launch":
-                job = job_from_json(message["job"])
-                how: dict[str, Any] = {"fresh": fresh, "locks": locks, "command": message["command"]}
-                how["meet"] = Meet(**message["meet"]) if message["meet"] else None
-                supervise(start_launch(job, channel, **how), channel)
+                job, command = job_from_json(message["job"]), message["command"]
+                meet = Meet(**message["meet"]) if message["meet"] else None
+                launch = start_launch(job, channel, fresh=fresh, locks=locks, command=command, meet=meet)
+                supervise(launch, channel)
     return 0
 
 
@@ -111,7 +111,7 @@ def _tried(workload: Training) -> dict[str, object]:
     return answer
 
 
-def _describe(apex_path: str | None) -> dict[str, Any]:
+def _describe(apex_path: str | None) -> dict[str, object]:
     """Import what the ranks will need, and say what is here. Apex is tried in a child (see ``bench.worker.apex``)."""
     import torch
     import torch._dynamo  # which an optimizer imports when it is made, for seconds, in each rank

@@ -22,7 +22,7 @@ READ = "read_bytes:"
 """In /proc/PID/io: what a process had fetched from a disk. What the page cache had does not count."""
 
 
-def perform(plan: Plan, report: Report) -> dict[str, Any]:
+def perform(plan: Plan, report: Report) -> dict[str, object]:
     """Take the batches that training would and train nothing."""
     job, rank = plan.parts.job, plan.parts.rank
     pin = plan.parts.device.type == "cuda"
@@ -33,7 +33,7 @@ def perform(plan: Plan, report: Report) -> dict[str, Any]:
     return run(stream, job.workload.warmup, job.iters, report("measure"))
 
 
-def run(stream: Iterator[Any], filling: int, batches: int, on_batch: Callable[[int], None]) -> dict[str, Any]:
+def run(stream: Iterator[Any], filling: int, batches: int, on_batch: Callable[[int], None]) -> dict[str, object]:
     """Take ``filling`` batches and then ``batches``, and time each.
 
     ``warmup``, ``measured``: as :class:`bench.worker.loop.Timings` of steps that are waiting for data and nothing else,

@@ -77,7 +77,7 @@ class Look:
     def _gradients(self) -> int:
         return 0 if self.in_buckets else gradient_bytes(self.session, self.seen)
 
-    def parts(self) -> dict[str, Any]:
+    def parts(self) -> dict[str, object]:
         """In MiB, for :class:`bench.runs.launches.MemoryHeld`."""
         reason = self.reason if self.reason is not None or self.kept.most else NOTHING
         return {

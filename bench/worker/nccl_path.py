@@ -4,7 +4,6 @@ import os
 import re
 import tempfile
 from collections import Counter
-from typing import Any
 
 VARIABLES = ("NCCL_DEBUG", "NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS")
 CHANNEL = re.compile(r"NCCL INFO Channel .* via (\S+)")
@@ -25,7 +24,7 @@ def listen() -> str | None:
     return file
 
 
-def read(file: str | None) -> dict[str, Any]:
+def read(file: str | None) -> dict[str, object]:
     """``transports``: channels by what they go through; ``algorithms``: by collective, algorithm and protocol the bytes
     of the smallest and of the largest, such as ``{"AllReduce RING/LL": [4, 1048576]}``; ``reason``: why there is none.
     """

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import ModuleType
-from typing import Any
 
 import torch
 
@@ -89,7 +88,7 @@ class Plan:
             raise TypeError(f"{what}; return a Session, such as parts.session(wrap=...)")
         return session
 
-    def what_ran(self, session: Session, watch: live.TypeWatch) -> dict[str, Any]:
+    def what_ran(self, session: Session, watch: live.TypeWatch) -> dict[str, object]:
         """Read off the live objects. Raises :class:`BenchError` where the scenario says something else."""
         ran = effective.read(session, self.strategy, watch)
         job = self.parts.job

@@ -89,7 +89,7 @@ def execute(job: Job, me: Identity, channel: Channel, born_ns: int) -> None:
     tell("done", result=text)
 
 
-def _train(job: Job, me: Identity, tell: Any, born_ns: int) -> dict[str, Any]:
+def _train(job: Job, me: Identity, tell: Any, born_ns: int) -> dict[str, object]:
     purpose = None if job.purpose == "measure" else import_module(f"bench.worker.{job.purpose}")
     if job.purpose == "restart":  # the ranks are started by what this process starts
         return {"rank": me.rank, "pid": os.getpid(), **restart.run(job, tell)}
@@ -124,7 +124,7 @@ def _train(job: Job, me: Identity, tell: Any, born_ns: int) -> dict[str, Any]:
     return {"rank": me.rank, "pid": os.getpid(), **result}
 
 
-def _measure(plan: Plan, report: Report, born_ns: int) -> dict[str, Any]:
+def _measure(plan: Plan, report: Report, born_ns: int) -> dict[str, object]:
     """Warm up, measure, take one more step to look at, and read what ran off the live objects."""
     job, device = plan.parts.job, plan.parts.device
     steps, load = job.workload.warmup, plan.load()
@@ -145,7 +145,7 @@ def _measure(plan: Plan, report: Report, born_ns: int) -> dict[str, Any]:
     cpu_s = time.process_time() - cpu_before
     report("record")
     skipped = session.skipped_steps()
-    result: dict[str, Any] = {
+    result: dict[str, object] = {
         "warmup": asdict(warmup),
         "measured": asdict(measured),
         "host_lead_ms": statistics.median(measured.lead_ms) if measured.lead_ms else None,
@@ -228,7 +228,7 @@ def _join(job: Job, me: Identity, device: torch.device) -> None:
 def join(job: Job, me: Identity, device: torch.device, store: dist.Store | None) -> None:
     """Form the process group over a store, or by ``env://`` without one."""
     backend: str = "gloo"
-    options: dict[str, Any] = {}
+    options: dict[str, object] = {}
     if device.type == "cuda":
         backend, options = backend_of(len(job.ranks[me.rank].devices), device)
     timeout = timedelta(seconds=job.rendezvous_timeout_s)

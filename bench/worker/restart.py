@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
@@ -35,6 +35,21 @@ Tell = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """A line of a diary: what a rank of a ``turn`` of the engine did, in or after which step, and when
+    (``ns``: CLOCK_MONOTONIC). ``ran``: at the end, what trained."""
+
+    turn: int
+    rank: int
+    pid: int
+    what: str
+    step: int
+    ns: int
+    loss: float = math.nan
+    ran: Mapping[str, object] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Steps:
     """A rank is killed after ``killed`` steps; training ends at step ``last``."""
 
@@ -47,7 +62,7 @@ class Steps:
         return cls(killed=killed, last=killed + STEPS_AFTER)
 
 
-def run(job: Job, tell: Tell) -> dict[str, Any]:
+def run(job: Job, tell: Tell) -> dict[str, object]:
     """For :class:`bench.runs.experiments.RestartLook`, or why there is no engine (``missing``)."""
     if find_spec(ENGINE) is None:
         return {"missing": "torch has no torchrun here (torch.distributed.run); use a torch that has torch.distributed"}
@@ -62,14 +77,15 @@ def run(job: Job, tell: Tell) -> dict[str, Any]:
     diaries = Diaries(folder, inner.processes)
     killed_ns, reached = None, 0
     for note in _until_over(engine, diaries):
-        reached = max(reached, note["step"])
+        reached = max(reached, note.step)
         tell("step", step=reached, of=steps.last)
-        if killed_ns is None and note["what"] == "step" and (note["rank"], note["step"]) == (victim, steps.killed):
+        if killed_ns is None and (note.what, note.rank, note.step) == ("step", victim, steps.killed):
             killed_ns = time.monotonic_ns()
-            os.kill(note["pid"], signal.SIGKILL)
+            os.kill(note.pid, signal.SIGKILL)
+    ran = next((note.ran for note in diaries.notes if (note.turn, note.rank) == (1, 0) and note.ran), None)
     if engine.returncode != 0 or killed_ns is None:
         raise BenchError(f"torchrun ended with status {engine.returncode} before training was over; see the log")
-    return {**found(diaries.notes, killed_ns, victim, steps), "effective": diaries.one("ran", 1)["ran"]}
+    return {**found(diaries.notes, killed_ns, victim, steps), "effective": ran}
 
 
 def _as_trained(job: Job) -> Job:
@@ -97,7 +113,7 @@ def _environment() -> dict[str, str]:
     return kept | {"PYTHONPATH": os.pathsep.join(filter(None, (here, kept.get("PYTHONPATH"))))}
 
 
-def _until_over(engine: "subprocess.Popen[bytes]", diaries: "Diaries") -> Iterator[dict[str, Any]]:
+def _until_over(engine: "subprocess.Popen[bytes]", diaries: "Diaries") -> Iterator[Note]:
     """What ranks write down, as they do, until the engine has ended."""
     while engine.poll() is None:
         yield from diaries.read()
@@ -113,9 +129,9 @@ class Diaries:
             os.path.join(folder, DIARY.format(turn=turn, rank=rank)) for turn in (0, 1) for rank in range(ranks)
         ]
         self.read_to = dict.fromkeys(self.files, 0)
-        self.notes: list[dict[str, Any]] = []
+        self.notes: list[Note] = []
 
-    def read(self) -> list[dict[str, Any]]:
+    def read(self) -> list[Note]:
         """The notes since the last time."""
         new = []
         for path in self.files:
@@ -124,24 +140,20 @@ class Diaries:
                     file.seek(self.read_to[path])
                     whole, newline, _ = file.read().rpartition(b"\n")
                 self.read_to[path] += len(whole + newline)
-                new += [json.loads(line) for line in whole.splitlines()]
+                new += [Note(**json.loads(line)) for line in whole.splitlines()]
         self.notes += new
         return new
 
-    def one(self, what: str, turn: int) -> dict[str, Any]:
-        """Of the first rank."""
-        return next(note for note in self.notes if (note["what"], note["turn"], note["rank"]) == (what, turn, 0))
 
-
-def found(notes: list[dict[str, Any]], killed_ns: int, victim: int, steps: Steps) -> dict[str, Any]:
+def found(notes: Sequence[Note], killed_ns: int, victim: int, steps: Steps) -> dict[str, object]:
     """Times (ms) from the kill to when the last rank was there; and what the steps say that were trained twice."""
     ends: dict[tuple[int, str, int], int] = defaultdict(int)
     losses: dict[int, dict[tuple[int, int], float]] = {0: {}, 1: {}}
     for note in notes:
-        at = (note["turn"], note["what"], note["step"])
-        ends[at] = max(ends[at], note["ns"])
-        if note["what"] == "step":
-            losses[note["turn"]][note["rank"], note["step"]] = note["loss"]
+        at = note.turn, note.what, note.step
+        ends[at] = max(ends[at], note.ns)
+        if note.what == "step":
+            losses[note.turn][note.rank, note.step] = note.loss
     loaded = next(step for turn, what, step in ends if (turn, what) == (1, "loaded"))
 
     def since_ms(what: str, step: int) -> float:

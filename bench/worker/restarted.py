@@ -9,6 +9,7 @@ import os
 import shutil
 import sys
 import time
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from bench.core.channel import die_with_parent
@@ -16,6 +17,15 @@ from bench.core.errors import BenchError
 from bench.core.records import Checkpoint, job_from_json
 from bench.worker.plan import Identity, Plan
 from bench.worker.restart import DIARY, LATEST, Steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """A checkpoint that is whole: after which step, where, and the checksum of the weights."""
+
+    step: int
+    folder: str
+    weights: str
 
 
 class Diary:
@@ -56,11 +66,11 @@ def main(folder: str) -> None:
     keeper = checkpoint.Torch(session, job.checkpoint)
     saved = latest(folder)
     if saved is not None:
-        keeper.folder = saved["folder"]
+        keeper.folder = saved.folder
         keeper.load()
-        if saved["weights"] != fingerprint.checksum(session.weights()):
+        if saved.weights != fingerprint.checksum(session.weights()):
             raise BenchError("the weights that were loaded after the restart are not those that were saved")
-    first = saved["step"] if saved is not None else 0
+    first = saved.step if saved is not None else 0
     for _ in range(first):
         load()  # training goes on with the batch after those that it has seen
     diary.note("loaded", first)
@@ -82,14 +92,13 @@ def main(folder: str) -> None:
         dist.destroy_process_group()
 
 
-def latest(folder: str) -> dict[str, Any] | None:
-    """The last checkpoint that is whole; None if there is none yet."""
+def latest(folder: str) -> Saved | None:
+    """The last one; None if there is none yet."""
     path = os.path.join(folder, LATEST)
     if not os.path.exists(path):
         return None
     with open(path, encoding="utf-8") as file:
-        found: dict[str, Any] = json.load(file)
-    return found
+        return Saved(**json.load(file))
 
 
 def save(keeper: Any, folder: str, step: int, weights: str, rank: int) -> None:
@@ -99,13 +108,13 @@ def save(keeper: Any, folder: str, step: int, weights: str, rank: int) -> None:
     os.makedirs(keeper.folder, exist_ok=True)
     keeper.save()
     if rank == 0:
-        about = {"step": step, "folder": keeper.folder, "weights": weights}
+        about = asdict(Saved(step=step, folder=keeper.folder, weights=weights))
         path = os.path.join(folder, LATEST)
         with open(f"{path}.part", "w", encoding="utf-8") as file:
             json.dump(about, file)
         os.replace(file.name, path)
         if before is not None:
-            shutil.rmtree(before["folder"], ignore_errors=True)
+            shutil.rmtree(before.folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -82,7 +82,7 @@ class Parts:
         return {one.name: one.value for one in self.job.switches}
 
     @property
-    def wrapper(self) -> dict[str, Any]:
+    def wrapper(self) -> dict[str, object]:
         """Keywords for the wrapper of the strategy, from the switches that are on."""
         return {name: value for keywords in self.from_switches("wrapper") for name, value in keywords.items()}
 

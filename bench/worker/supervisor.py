@@ -70,7 +70,7 @@ class Failure:
     kind: str
     reason: str
     collateral: bool = False
-    memory: dict[str, Any] | None = None
+    memory: dict[str, object] | None = None
     behind: tuple[float, ...] = ()
 
 

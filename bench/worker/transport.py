@@ -6,7 +6,6 @@ import re
 import socket
 import struct
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -15,7 +14,7 @@ SIOCGIFADDR = 0x8915
 ESTABLISHED = "01"
 
 
-def transport(environment: Mapping[str, str]) -> dict[str, Any]:
+def transport(environment: Mapping[str, str]) -> dict[str, object]:
     """``backend``; ``library``: whose version; ``interface``: of the sockets between ranks, None where there are none;
     ``nominal_mbit``: what the interface says of itself; ``reason``: why something is unknown.
     """

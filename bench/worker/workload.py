@@ -255,7 +255,7 @@ def wrong_loss(workload: Training, loss: Any) -> Refused | None:
     return None
 
 
-def settings_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+def settings_of(optimizer: torch.optim.Optimizer) -> dict[str, object]:
     """The hyperparameters that an optimizer's groups of parameters have, where all have the same."""
     first, *others = optimizer.param_groups
     return {
@@ -265,7 +265,7 @@ def settings_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     }
 
 
-def contradictions(workload: Training, hyperparameters: dict[str, Any]) -> list[str]:
+def contradictions(workload: Training, hyperparameters: dict[str, object]) -> list[str]:
     """Where what was built is not what the settings say. ``hyperparameters``: as from :func:`settings_of`."""
     found = []
     for name, value in workload.settings.items():
@@ -295,7 +295,7 @@ def prepare(workload: Training) -> None:
             raise RequestError("--workload", what, "install it there, or name another interpreter") from error
 
 
-def examine(workload: Training) -> dict[str, Any]:
+def examine(workload: Training) -> dict[str, object]:
     """Whether a workload can be trained with these settings: ``refused`` (option, problem, remedy) or None.
 
     ``example_bytes``: of one example, None for more than this process may take. ``examples``: how many there are of

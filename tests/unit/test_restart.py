@@ -2,7 +2,7 @@
 
 import json
 import os
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,15 +17,16 @@ from bench.experiments.restart import RestartLook, RestartRecord, Restarts, rest
 from bench.seams.switching import scenario
 from bench.worker import restart
 from bench.worker import restarted as member
+from bench.worker.restart import Note
 
 KILLED_NS = 10**9
 
 
-def note(turn: int, what: str, step: int, ms: float, rank: int = 0, **more: Any) -> dict[str, Any]:
-    return {"turn": turn, "rank": rank, "what": what, "step": step, "ns": KILLED_NS + int(1e6 * ms), **more}
+def note(turn: int, what: str, step: int, ms: float, rank: int = 0, **more: Any) -> Note:
+    return Note(turn=turn, rank=rank, pid=1, what=what, step=step, ns=KILLED_NS + int(1e6 * ms), **more)
 
 
-def diary(turn: int, rank: int, first: int, last: int, late_ms: float) -> list[dict[str, Any]]:
+def diary(turn: int, rank: int, first: int, last: int, late_ms: float) -> list[Note]:
     """A step takes 100 ms; the second start has torch after 3 s, has met after 4 s and loaded after 6 s."""
     begin_ms = 6000.0 if turn else -100.0 * last
     found = [note(turn, what, 0, ms + late_ms, rank) for what, ms in (("up", 3000.0), ("joined", 4000.0)) if turn]
@@ -37,7 +38,7 @@ def diary(turn: int, rank: int, first: int, last: int, late_ms: float) -> list[d
 
 def test_times_run_from_the_kill_to_the_last_rank() -> None:
     notes = [*diary(0, 0, 0, 6, 0.0), *diary(0, 1, 0, 6, 0.0), *diary(1, 0, 4, 8, 0.0), *diary(1, 1, 4, 8, 20.0)]
-    notes[-3]["loss"] *= 1.001  # of step 6, which was trained twice
+    notes[-3] = replace(notes[-3], loss=1.001 * notes[-3].loss)  # of step 6, which was trained twice
     found = restart.found(notes, KILLED_NS, 1, restart.Steps(killed=6, last=8))
     assert found == {
         "killed_rank": 1,
@@ -63,10 +64,11 @@ def test_diaries_are_read_as_they_grow(tmp_path: Path) -> None:
     diaries, mine = restart.Diaries(str(tmp_path), 2), member.Diary(str(tmp_path), 0, 1)
     assert diaries.read() == []
     mine.note("up")
-    os.write(mine.fd, b'{"what": ')
-    assert [one["what"] for one in diaries.read()] == ["up"]
-    os.write(mine.fd, b'"step"}\n')
-    assert [one["what"] for one in diaries.read()] == ["step"]
+    text = json.dumps(asdict(note(0, "step", 1, 5.0))).encode()
+    os.write(mine.fd, text[:9])
+    assert [one.what for one in diaries.read()] == ["up"]
+    os.write(mine.fd, text[9:] + b"\n")
+    assert [one.what for one in diaries.read()] == ["step"]
 
 
 def test_a_second_start_goes_on_from_the_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,8 +88,8 @@ def test_a_second_start_goes_on_from_the_checkpoint(tmp_path: Path, monkeypatch:
             assert saved["step"] == 4 and os.listdir(saved["folder"]) == ["checkpoint.pt"]
             monkeypatch.setattr(restart.Steps, "of", lambda every: restart.Steps(killed=3, last=6))
     notes = diaries.read()
-    assert [one["step"] for one in notes if one["what"] == "step"] == [1, 2, 3, 4, 5, 5, 6]
-    five, again = [one["loss"] for one in notes if (one["what"], one["step"]) == ("step", 5)]
+    assert [one.step for one in notes if one.what == "step"] == [1, 2, 3, 4, 5, 5, 6]
+    five, again = [one.loss for one in notes if (one.what, one.step) == ("step", 5)]
     assert five == again, "weights, momentum and data are where they were"
     (latest,) = tmp_path.glob("step-*")
     assert latest.name == "step-6"
