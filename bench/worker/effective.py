@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -27,8 +27,8 @@ from bench.worker.live import (
 from bench.worker.precision import Amp, ApexAmp
 from bench.worker.session import Session
 
-if TYPE_CHECKING:
-    from bench.worker.live import Ran
+Ran = dict[str, Any]
+"""What is read off the live objects, as JSON values: :class:`bench.runs.launches.Effective`."""
 
 
 def read(session: Session, strategy: Strategy, watch: TypeWatch) -> Ran:

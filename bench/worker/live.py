@@ -14,9 +14,6 @@ from torch import Tensor, nn
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    Ran = dict[str, Any]
-    """What is read off the live objects, as JSON values: :class:`bench.runs.launches.Effective`."""
-
 _is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", bool)
 """False before torch 2.1."""
 
@@ -66,7 +63,7 @@ class TypeWatch:
             hook.remove()
 
 
-def observed_level(effective: Ran) -> str | None:
+def observed_level(effective: dict[str, Any]) -> str | None:
     """The AMP level that these dtypes are, or None where they are no level of the table."""
     weights, norms = set(effective["parameter_dtypes"]), set(effective["batch_norm_dtypes"])
     compute, updated = set(effective["compute_dtypes"]), set(effective["optimizer_dtypes"])
