@@ -276,7 +276,7 @@ def _said(descriptor: int) -> Any:
         return None
 
 
-def _myself() -> dict[str, Any]:
+def _myself() -> dict[str, object]:
     return {
         "pid": os.getpid(),
         "born": born(os.getpid()),
@@ -293,7 +293,7 @@ def _name_of(user: int) -> str:
         return str(user)
 
 
-def _read(folder: _Folder, name: str) -> dict[str, Any]:
+def _read(folder: _Folder, name: str) -> dict[str, object]:
     """Who signed a lock last; empty if nobody has, or is just doing so."""
     try:
         descriptor = folder.open(f"{name}.lock", os.O_RDONLY)
@@ -304,12 +304,12 @@ def _read(folder: _Folder, name: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _runs(holder: dict[str, Any]) -> bool:
+def _runs(holder: dict[str, object]) -> bool:
     pid = holder.get("pid")
     return isinstance(pid, int) and born(pid) is not None and born(pid) == holder.get("born")
 
 
-def _describe(holder: dict[str, Any]) -> str:
+def _describe(holder: dict[str, object]) -> str:
     if not holder:
         return "another run"
     what = "" if _runs(holder) else "what is left of "
@@ -318,7 +318,7 @@ def _describe(holder: dict[str, Any]) -> str:
     return f"{what}PID {pid} ({user}, since {since}: {command})"
 
 
-def _left(folder: _Folder, name: str, holder: dict[str, Any]) -> str:
+def _left(folder: _Folder, name: str, holder: dict[str, object]) -> str:
     """Which processes of this user still hold the lock of a run whose bench is gone, such as an attached script."""
     if _runs(holder):
         return ""

@@ -17,6 +17,8 @@ from typing import Any
 from bench.core.errors import BenchError
 from bench.core.records import ACTIVITY_COLUMNS, Gpu
 
+Foreign = Any
+"""What pynvml, which has no types, takes and gives."""
 LIBRARY = "libnvidia-ml.so.1"
 """The soname that pynvml loads."""
 
@@ -135,13 +137,13 @@ class Nvml:
                 f"NVML does not start: {_line(error)}; fix the driver until nvidia-smi works, or use --device cpu"
             ) from error
         self.scrambled = 0
-        self._handles: dict[str, Any] = {}
+        self._handles: dict[str, Foreign] = {}
         self._mig: dict[str, bool] = {}
-        self._gpm: dict[str, Any] = {}
+        self._gpm: dict[str, Foreign] = {}
         self._no_gpm: dict[str, str] = {}
-        self._list_processes: Callable[[Any], Any] = pynvml.nvmlDeviceGetComputeRunningProcesses
-        self._throttle_reasons: Callable[[Any], Any] = pynvml.nvmlDeviceGetCurrentClocksEventReasons
-        self._reads: dict[str, tuple[Callable[[Any], Any], float]] = {
+        self._list_processes: Callable[[Foreign], Foreign] = pynvml.nvmlDeviceGetComputeRunningProcesses
+        self._throttle_reasons: Callable[[Foreign], Foreign] = pynvml.nvmlDeviceGetCurrentClocksEventReasons
+        self._reads: dict[str, tuple[Callable[[Foreign], Foreign], float]] = {
             "utilisation_percent": (lambda handle: pynvml.nvmlDeviceGetUtilizationRates(handle).gpu, 1.0),
             "power_w": (pynvml.nvmlDeviceGetPowerUsage, 1e-3),
             "energy_mj": (pynvml.nvmlDeviceGetTotalEnergyConsumption, 1.0),
@@ -247,7 +249,7 @@ class Nvml:
         handle, reason = self._try(self._handle, uuid)
         if reason is not None:
             return unknown_sample(reason)
-        sample: dict[str, Any] = {}
+        sample: dict[str, object] = {}
         reasons: dict[str, str] = {}
         for metric, (read, unit) in self._reads.items():
             value, reason = self._try(read, handle)
@@ -263,7 +265,7 @@ class Nvml:
         told = "; ".join(f"{metric}: {reason}" for metric, reason in (reasons | problems).items())
         return {**sample, "reason": told or None, **counters, "mig": mig, **self._activity(uuid)}
 
-    def _activity(self, uuid: str) -> dict[str, Any]:
+    def _activity(self, uuid: str) -> dict[str, object]:
         """The GPM metrics of a GPU or a MIG slice since the last call, and why some are None."""
         if uuid not in self._no_gpm:
             values, reason = self._try(self._gpm_since, uuid)
@@ -272,7 +274,7 @@ class Nvml:
             self._no_gpm[uuid] = reason  # it is not asked again
         return unknown_activity(self._no_gpm[uuid])
 
-    def _gpm_since(self, uuid: str) -> dict[str, Any]:
+    def _gpm_since(self, uuid: str) -> dict[str, object]:
         pynvml, handle = self._pynvml, self._handle(uuid)
         of_slice = uuid.startswith("MIG-")
         gpu = pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle) if of_slice else handle
@@ -296,7 +298,7 @@ class Nvml:
         finally:
             pynvml.nvmlGpmSampleFree(before)
 
-    def _gpm_between(self, before: Any, now: Any) -> dict[str, Any]:
+    def _gpm_between(self, before: Foreign, now: Foreign) -> dict[str, object]:
         pynvml = self._pynvml
         metrics = (
             pynvml.NVML_GPM_METRIC_SM_UTIL,
@@ -328,7 +330,7 @@ class Nvml:
             "cuda": None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}",
         }
 
-    def details(self, uuid: str) -> dict[str, Any]:
+    def details(self, uuid: str) -> dict[str, object]:
         """What :class:`Gpu` lacks, for a page about the device: what the driver does not know is None.
 
         ``processes`` and ``graphics``: (PID, name, MiB); ``now``: :meth:`device_sample`.
@@ -362,7 +364,7 @@ class Nvml:
             "now": self.device_sample(uuid),
         }
 
-    def path(self, one: str, other: str) -> dict[str, Any]:
+    def path(self, one: str, other: str) -> dict[str, object]:
         """How two devices reach each other: ``level``, the closest thing that both hang on; ``p2p`` and ``nvlink``:
         whether one can read the other's memory, at all and over NVLink. None: unknown."""
         pynvml = self._pynvml
@@ -422,7 +424,7 @@ class Nvml:
         self._handles.clear()
         self._try(self._pynvml.nvmlShutdown)
 
-    def _describe(self, number: int) -> tuple[tuple[int, int, int], dict[str, Any]]:
+    def _describe(self, number: int) -> tuple[tuple[int, int, int], dict[str, object]]:
         """The place in PCI order of the device that NVML numbers ``number``, and the fields of its :class:`Gpu`."""
         pynvml = self._pynvml
         handle = pynvml.nvmlDeviceGetHandleByIndex(number)
@@ -441,12 +443,12 @@ class Nvml:
         }
         return (pci.domain, pci.bus, pci.device), fields
 
-    def _ask(self, uuids: str | tuple[str, str], function: Callable[..., Any], *arguments: Any) -> Any:
+    def _ask(self, uuids: str | tuple[str, str], function: Callable[..., Foreign], *arguments: object) -> Foreign:
         """What ``function`` gives for one or two devices, or None."""
         of = (uuids,) if isinstance(uuids, str) else uuids
         return self._try(lambda: function(*map(self._handle, of), *arguments))[0]
 
-    def _handle(self, uuid: str) -> Any:
+    def _handle(self, uuid: str) -> Foreign:
         if uuid not in self._handles:
             self._handles[uuid] = self._pynvml.nvmlDeviceGetHandleByUUID(uuid)
         return self._handles[uuid]
@@ -458,7 +460,7 @@ class Nvml:
             return f"{NO_FIGURE}: WSL2's driver has none of a process"
         return NO_FIGURE
 
-    def _read_links(self, handle: Any) -> tuple[dict[str, Any], dict[str, str]]:
+    def _read_links(self, handle: Foreign) -> tuple[dict[str, object], dict[str, str]]:
         """The counters of :data:`LINKS`, in one call (that for PCIe alone waits 20 ms each), and why one is None."""
         pynvml = self._pynvml
         fields = {
@@ -471,7 +473,7 @@ class Nvml:
         answers, reason = self._try(lambda: list(pynvml.nvmlDeviceGetFieldValues(handle, asked)))
         if reason is not None:
             return dict.fromkeys(LINKS), dict.fromkeys(LINKS, reason)
-        values: dict[str, Any] = dict.fromkeys(LINKS)
+        values: dict[str, object] = dict.fromkeys(LINKS)
         problems: dict[str, str] = {}
         for (name, (_, unit)), answer in zip(fields.items(), answers, strict=True):
             value, reason = self._field(answer)
@@ -481,7 +483,7 @@ class Nvml:
                 values[name] = value * unit
         return values, problems
 
-    def _field(self, answer: Any) -> tuple[int | None, str | None]:
+    def _field(self, answer: Foreign) -> tuple[int | None, str | None]:
         """A field's value, or None and the reason."""
         pynvml = self._pynvml
         if answer.nvmlReturn != pynvml.NVML_SUCCESS:
@@ -490,21 +492,21 @@ class Nvml:
         value = answer.value.uiVal if narrow else answer.value.ullVal
         return (None, NO_FIGURE) if value in _NOT_AVAILABLE else (value, None)
 
-    def _running(self, handle: Any) -> Any:
+    def _running(self, handle: Foreign) -> Foreign:
         try:
             return self._list_processes(handle)
         except self._pynvml.NVMLLibraryMismatchError:
             self._list_processes = self._pynvml.nvmlDeviceGetComputeRunningProcesses_v2
             return self._list_processes(handle)
 
-    def _read_throttle_reasons(self, handle: Any) -> Any:
+    def _read_throttle_reasons(self, handle: Foreign) -> Foreign:
         try:
             return self._throttle_reasons(handle)
         except self._pynvml.NVMLError_FunctionNotFound:  # drivers before R535 only know the older name
             self._throttle_reasons = self._pynvml.nvmlDeviceGetCurrentClocksThrottleReasons
             return self._throttle_reasons(handle)
 
-    def _try(self, function: Callable[..., Any], *arguments: Any) -> tuple[Any, str | None]:
+    def _try(self, function: Callable[..., Foreign], *arguments: object) -> tuple[Foreign, str | None]:
         """What ``function`` gives, or None and the reason."""
         try:
             value = function(*arguments)
@@ -513,13 +515,13 @@ class Nvml:
         return (None, NO_FIGURE) if value in _NOT_AVAILABLE else (value, None)
 
 
-def unknown_sample(reason: str) -> dict[str, Any]:
+def unknown_sample(reason: str) -> dict[str, object]:
     """What :meth:`Nvml.device_sample` gives for a device of which nothing is known."""
     unknown = {**dict.fromkeys(METRICS), "reason": reason, **dict.fromkeys(LINKS), "mig": None}
     return unknown | unknown_activity(reason)
 
 
-def unknown_activity(reason: str | None) -> dict[str, Any]:
+def unknown_activity(reason: str | None) -> dict[str, object]:
     """No GPM metric, for this reason."""
     return {**dict.fromkeys(ACTIVITY_COLUMNS), "activity_reason": reason}
 

@@ -10,6 +10,7 @@ from functools import reduce
 from operator import or_
 from typing import Any
 
+Row = Mapping[str, Any]
 REASONS = {
     0x1: "idle",
     0x2: "application clocks",
@@ -48,7 +49,7 @@ def combined(samples: Iterable[int | None]) -> int | None:
     return reduce(or_, known) if known else None
 
 
-def measured_window(steps: Iterable[Mapping[str, Any]]) -> tuple[int, int] | None:
+def measured_window(steps: Iterable[Row]) -> tuple[int, int] | None:
     """When the measured steps of a launch began and ended (ns, monotonic clock); None where there are none."""
     measured = [row for row in steps if not row["warmup"]]
     if not measured:
@@ -57,12 +58,12 @@ def measured_window(steps: Iterable[Mapping[str, Any]]) -> tuple[int, int] | Non
     return min(row["start_ns"] for row in measured), max(ends_ns)
 
 
-def check(device: Iterable[Mapping[str, Any]], steps: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
+def check(device: Iterable[Row], steps: Iterable[Row]) -> dict[str, object] | None:
     """What throttled a launch within its measured window, for its record; None if no device was sampled in it.
 
     ``verdict``: the worst over the devices. ``devices``: by UUID the names of the reasons, or None if unknown.
     """
-    by_host: dict[str | None, list[Mapping[str, Any]]] = {}
+    by_host: dict[str | None, list[Row]] = {}
     for row in steps:
         by_host.setdefault(row.get("host"), []).append(row)
     windows = {host: window for host, rows in by_host.items() if (window := measured_window(rows)) is not None}

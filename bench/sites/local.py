@@ -19,7 +19,7 @@ from bench.core.children import children, end_children
 from bench.core.errors import BenchError, HostError, RequestError, remedy_of
 from bench.core.files import log_end
 from bench.core.records import Host, Job, Training, job_to_json
-from bench.seams.site import Beside, Connected, LaunchInterrupted, Options, Outcome, Site
+from bench.seams.site import Beside, Connected, Event, LaunchInterrupted, Options, Outcome, Site
 
 START_TIMEOUT_S = 300.0
 Command = Callable[[Job, str], list[str]]
@@ -58,7 +58,7 @@ class WorkerHost:
     ) -> None:
         self.python = python or sys.executable
         self.log = log
-        self.description: dict[str, Any] = {}
+        self.description: Event = {}
         self.hosts = hosts or machine.here(())
         self._command = command
         self._fresh, self._apex_path, self._device, self._locks = fresh, apex_path, device, locks
@@ -99,7 +99,7 @@ class WorkerHost:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def wait_until_ready(self, on_wait: Callable[[float], None] = lambda seconds: None) -> dict[str, Any]:
+    def wait_until_ready(self, on_wait: Callable[[float], None] = lambda seconds: None) -> Event:
         """As the protocol says. Raises :class:`HostError` when it takes too long."""
         started = time.monotonic()
         while time.monotonic() - started < START_TIMEOUT_S:
@@ -148,7 +148,7 @@ class WorkerHost:
             raise self._ended(f"while it imported {workload.file}")
         raise RequestError("--workload", f"{workload.file} {how}", "fix the file")
 
-    def perform(self, job: Job, on_event: Callable[[dict[str, Any]], None], beside: Beside | None = None) -> Outcome:
+    def perform(self, job: Job, on_event: Callable[[Event], None], beside: Beside | None = None) -> Outcome:
         """As the protocol says; ``on_event`` receives every message of every rank. ``beside``: of a launch on several
         hosts, of which this one starts its own ranks.
 
@@ -159,9 +159,9 @@ class WorkerHost:
         if self.channel.closed:
             self._start_again()
         self._others = children()
-        seen: dict[int, dict[str, Any]] = {}
+        seen: dict[int, Event] = {}
 
-        def hear(message: dict[str, Any]) -> None:
+        def hear(message: Event) -> None:
             _take_note(seen, message)
             on_event(message)
 
@@ -180,8 +180,8 @@ class WorkerHost:
 
     def _wait_for_end(
         self,
-        on_event: Callable[[dict[str, Any]], None],
-        seen: dict[int, dict[str, Any]],
+        on_event: Callable[[Event], None],
+        seen: dict[int, Event],
         patience_s: float,
         beside: Beside | None = None,
     ) -> Outcome:
@@ -208,7 +208,7 @@ class WorkerHost:
                 return self._gone(seen, "timeout", f"the worker host said nothing for {patience_s:.0f} s and was ended")
         return self._gone(seen, "killed", f"the worker host went away: {self._last_words()}")
 
-    def _gone(self, seen: dict[int, dict[str, Any]], status: str, reason: str) -> Outcome:
+    def _gone(self, seen: dict[int, Event], status: str, reason: str) -> Outcome:
         """The end of a launch whose host is gone, and with it its ranks, by their last messages."""
         self.close()
         self.channel.closed = True
@@ -224,7 +224,7 @@ class WorkerHost:
         except RequestError as error:
             raise HostError(f"the worker host went away and did not come up again: {error.problem}") from error
 
-    def _messages(self, patience_s: float) -> list[dict[str, Any]]:
+    def _messages(self, patience_s: float) -> list[Event]:
         readable, _, _ = select.select([self.channel], [], [], patience_s)
         return self.channel.receive() if readable else []
 
@@ -251,7 +251,7 @@ class WorkerHost:
         self._others = None
 
 
-def _take_note(seen: dict[int, dict[str, Any]], message: dict[str, Any]) -> None:
+def _take_note(seen: dict[int, Event], message: Event) -> None:
     """What a message says of its rank: pid, phase, step."""
     if "rank" in message:
         known = seen.setdefault(message["rank"], {"rank": message["rank"], "pid": None})

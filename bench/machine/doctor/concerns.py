@@ -6,6 +6,8 @@ from typing import Any
 
 from bench.machine import foreign, nvml, throttle, wheel
 
+Facts = dict[str, Any]
+"""Of ``bench.machine.doctor``, as JSON values; None: unknown."""
 LEVELS = ("problem", "warning", "note")
 """A problem keeps something from being measured, a warning spoils figures, a note is good to know."""
 
@@ -21,7 +23,7 @@ class Concern:
     remedy: str
 
 
-def concerns(report: dict[str, Any]) -> list[Concern]:
+def concerns(report: Facts) -> list[Concern]:
     """All concerns about the facts of ``bench.machine.doctor``, the gravest first."""
     found = [*_driver(report), *_torch(report), *_apex(report["torch"]), *_host(report["host"])]
     for gpu in report["gpus"]:
@@ -30,7 +32,7 @@ def concerns(report: dict[str, Any]) -> list[Concern]:
     return sorted(found, key=lambda finding: LEVELS.index(finding.level))
 
 
-def _driver(report: dict[str, Any]) -> Iterator[Concern]:
+def _driver(report: Facts) -> Iterator[Concern]:
     problem, reason = report["pynvml"]["problem"], report["gpus_reason"]
     if problem is not None:
         what, _, remedy = problem.partition("; ")
@@ -46,7 +48,7 @@ def _driver(report: dict[str, Any]) -> Iterator[Concern]:
         yield Concern("note", "GPUs", what, on_cpu, remedy)
 
 
-def _torch(report: dict[str, Any]) -> Iterator[Concern]:
+def _torch(report: Facts) -> Iterator[Concern]:
     torch, gpus = report["torch"], report["gpus"]
     if torch.get("bf16_instructions") is False and not gpus:
         yield Concern(
@@ -84,7 +86,7 @@ def _no_backend(backend: str, where: str) -> Concern:
     return Concern("problem", "torch", f"torch was built without {backend}", stops, "use another build of torch")
 
 
-def _apex(torch: dict[str, Any]) -> Iterator[Concern]:
+def _apex(torch: Facts) -> Iterator[Concern]:
     if torch["problem"] is not None:
         return
     problems, extras = torch["apex"]["problems"], torch["apex"]["extras"]
@@ -100,7 +102,7 @@ def _apex(torch: dict[str, Any]) -> Iterator[Concern]:
         yield Concern("note", "apex", f"apex is there without {', '.join(absent)}", slower, remedy)
 
 
-def _host(host: dict[str, Any]) -> Iterator[Concern]:
+def _host(host: Facts) -> Iterator[Concern]:
     cores, quota, shm_mib = host["cores_usable"], host["cpu_quota"], host["shm_mib"]
     if host["governor"] not in (None, "performance"):
         finding = f"the frequency governor is {host['governor']}"
@@ -125,7 +127,7 @@ def _host(host: dict[str, Any]) -> Iterator[Concern]:
         yield Concern("note", "energy", what, unknown, remedy or "measure on the bare machine if you need it")
 
 
-def _gpu(gpu: dict[str, Any]) -> Iterator[Concern]:
+def _gpu(gpu: Facts) -> Iterator[Concern]:
     about, smi = f"GPU {gpu['index']}", f"sudo nvidia-smi -i {gpu['index']}"
     if gpu["mig"]:
         whole = "bench measures whole GPUs, and 'bench run' refuses this one"
@@ -156,7 +158,7 @@ def _gpu(gpu: dict[str, Any]) -> Iterator[Concern]:
         yield Concern("warning", about, finding, "launches that run like that are marked invalid", remedy)
 
 
-def _company(gpu: dict[str, Any], host: dict[str, Any]) -> Iterator[Concern]:
+def _company(gpu: Facts, host: Facts) -> Iterator[Concern]:
     about = f"GPU {gpu['index']}"
     computing, drawing = ([(pid, mib) for pid, _, mib in gpu[kind]] for kind in ("processes", "graphics"))
     occupied, busy = gpu["occupied_mib"], gpu["now"]["utilisation_percent"]
@@ -190,7 +192,7 @@ def _company(gpu: dict[str, Any], host: dict[str, Any]) -> Iterator[Concern]:
         yield Concern("note", about, finding, partly, "docker run --pid host")
 
 
-def _together(gpus: list[dict[str, Any]], topology: list[dict[str, Any]]) -> Iterator[Concern]:
+def _together(gpus: list[Facts], topology: list[Facts]) -> Iterator[Concern]:
     names = sorted({gpu["name"] for gpu in gpus})
     if len(names) > 1:
         finding = f"they are of {len(names)} models: {', '.join(names)}"

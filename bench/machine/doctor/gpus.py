@@ -4,7 +4,6 @@ import os
 from contextlib import closing
 from dataclasses import asdict
 from itertools import combinations
-from typing import Any
 
 from bench.machine import nvml
 
@@ -40,7 +39,7 @@ def numa_node(pci_bus_id: str, root: str = "/sys/bus/pci/devices") -> int | None
     return node if node >= 0 else None
 
 
-def _pynvml() -> dict[str, Any]:
+def _pynvml() -> dict[str, object]:
     """Which module ``pynvml`` is, and what is wrong with it; also where there is no driver to ask."""
     try:
         module = nvml.import_pynvml()

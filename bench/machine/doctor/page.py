@@ -1,11 +1,11 @@
 """The report of ``bench doctor`` as one page of text for people."""
 
-from typing import Any
+from bench.machine.doctor.concerns import Facts
 
 MARKS = {"problem": "✗", "warning": "!", "note": "·"}
 
 
-def page(report: dict[str, Any]) -> str:
+def page(report: Facts) -> str:
     """Facts, a line for each GPU, then the findings."""
     lines = [*_host(report["host"]), _driver(report["driver"]), *_gpus(report), *_torch(report["torch"]), ""]
     if not report["findings"]:
@@ -20,7 +20,7 @@ def page(report: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _host(host: dict[str, Any]) -> list[str]:
+def _host(host: Facts) -> list[str]:
     container = f"in a container ({host['container']})" if host["container"] else "no container seen"
     namespace = ", PID namespace of its own" if host["own_pid_namespace"] else ""
     quota = "" if host["cpu_quota"] is None else f", {host['cpu_quota']:g} cores' worth of time"
@@ -43,7 +43,7 @@ def _driver(driver: dict[str, object]) -> str:
     return f"Driver   {driver['version']}, NVML {_known(driver['nvml'])}, CUDA up to {_known(driver['cuda'])}"
 
 
-def _gpus(report: dict[str, Any]) -> list[str]:
+def _gpus(report: Facts) -> list[str]:
     lines = []
     for gpu in report["gpus"]:
         now = gpu["now"]
@@ -75,7 +75,7 @@ def _gpus(report: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _torch(torch: dict[str, Any]) -> list[str]:
+def _torch(torch: Facts) -> list[str]:
     if torch["problem"] is not None:
         return ["torch    unusable"]
     apex = torch["apex"]

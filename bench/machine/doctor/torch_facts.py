@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-from typing import Any
 
 from bench.core.bootstrap import program
 from bench.core.errors import RequestError
@@ -31,7 +30,7 @@ def ask(*, apex_path: str | None, python: str | None) -> "subprocess.Popen[str]"
         raise RequestError("--python", problem, "give an interpreter's path") from error
 
 
-def answer(child: "subprocess.Popen[str]") -> dict[str, Any]:
+def answer(child: "subprocess.Popen[str]") -> dict[str, object]:
     """The facts of ``bench.worker.facts``, or ``{"problem": one line}`` if the child died before."""
     try:
         output, errors = child.communicate(timeout=LIMIT_S)

@@ -25,6 +25,9 @@ from bench.core.records import Job
 from bench.machine.sample.attribution import unavailable
 from bench.runs.spool import read_spool, spool_path
 
+Event = dict[str, Any]
+"""What crosses between processes, or a row of a table, as JSON values."""
+
 __all__ = ["ANSWER_LIMIT_S", "START_LIMIT_S", "Sampler", "read_spool"]
 
 ANSWER_LIMIT_S = 5.0
@@ -39,19 +42,19 @@ class Sampler:
     The kernel ends the process with the thread that started it, so start it from the main thread.
     """
 
-    def __init__(self, config: dict[str, Any]) -> None:
-        self.cost: dict[str, Any] | None = None
-        self.findings: dict[str, Any] | None = None
+    def __init__(self, config: Event) -> None:
+        self.cost: Event | None = None
+        self.findings: Event | None = None
         self.knows_pids = False
         self._config = config
         self._log = os.path.join(config["spool"], "sampler.log")
         self._begun: int | None = None
         self._done: dict[int, set[int]] = {}
-        self._watched: dict[int, list[dict[str, Any]]] = {}
+        self._watched: dict[int, list[Event]] = {}
         self._spawn()
 
     @classmethod
-    def start(cls, *, device: str, gpus: tuple[str, ...], spool: str, host: str, **options: Any) -> "Sampler":
+    def start(cls, *, device: str, gpus: tuple[str, ...], spool: str, host: str, **options: object) -> "Sampler":
         """Start the process without waiting for it. ``spool``: an existing folder. ``options``: of ``process.Loop``."""
         return cls({"device": device, "gpus": list(gpus), "spool": spool, "host": host, **options})
 
@@ -78,7 +81,7 @@ class Sampler:
         self._watched.setdefault(launch, []).append(message)
         self._channel.send(event="watch", begun=launch == self._begun, **message)
 
-    def hear(self, job: Job, event: dict[str, Any]) -> None:
+    def hear(self, job: Job, event: Event) -> None:
         """Act on an event of a rank. The slow samples are taken when all ranks have done their steps."""
         if event["event"] == "up":
             self.watch(job.launch, job.scenario, event["rank"], event["pid"], job.ranks[event["rank"]].devices)
@@ -99,7 +102,7 @@ class Sampler:
         ``bench.machine.sample.attribution``). Meanwhile it is not sampled: the probe is not memory of the training."""
         self._channel.send(event="probe", launch=launch, pid=pid, stage=stage)
 
-    def finish(self, launch: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    def finish(self, launch: int) -> tuple[list[Event], list[Event]]:
         """Stop watching a launch. Returns its memory rows and its device rows (as in ``bench.core.records``).
 
         If a rank or GPU was never seen, or the process died (it is restarted), a row has the ``reason``.
@@ -172,7 +175,7 @@ class Sampler:
         self._ready = self._ready or self._receive("ready", self._start_deadline_s - time.monotonic()) is not None
         return self._ready
 
-    def _receive(self, event: str, limit_s: float) -> dict[str, Any] | None:
+    def _receive(self, event: str, limit_s: float) -> Event | None:
         deadline_s = time.monotonic() + limit_s
         poll = select.poll()
         poll.register(self._channel, select.POLLIN)

@@ -33,7 +33,7 @@ class Reading:
     reason: str | None = None
     pss_mib: float | None = None
 
-    def row(self, rank: int, **head: Any) -> dict[str, Any]:
+    def row(self, rank: int, **head: Any) -> dict[str, object]:
         """As in ``MEMORY_COLUMNS``. ``head``: ``launch``, ``scenario``, ``host`` and ``t_ns``."""
         fields = {**head, "rank": rank, **asdict(self)}
         return {name: fields[name] for name in MEMORY_COLUMNS}

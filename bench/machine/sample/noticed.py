@@ -8,13 +8,12 @@ from bench.machine.sample.attribution import Reading
 from bench.runs.launches import RankRecord
 
 Said = dict[str, Any]
+"""Of a sampler, or a row of a table that it made."""
 
 _LAST_RESORT = "the driver gave no figure of this process; this is the peak that torch reserved, without CUDA's context"
 
 
-def checks(
-    findings: dict[str, Any] | None, device: Sequence[dict[str, Any]], steps: Sequence[dict[str, Any]]
-) -> dict[str, Any]:
+def checks(findings: Said | None, device: Sequence[Said], steps: Sequence[Said]) -> Said:
     """For ``LaunchRecord.checks``. ``foreign`` is None if the sampler died."""
     found = findings or {"foreign": None, "scrambled_lists": None}
     return {**found, "throttle": throttle.check(device, steps)}
@@ -39,8 +38,8 @@ def together(*hosts: tuple[Said | None, Said | None]) -> tuple[Said | None, Said
 
 
 def allocator_rows(
-    memory: Sequence[dict[str, Any]], ranks: Sequence[RankRecord], *, launch: int, scenario: str, host: str = ""
-) -> list[dict[str, Any]]:
+    memory: Sequence[Said], ranks: Sequence[RankRecord], *, launch: int, scenario: str, host: str = ""
+) -> list[Said]:
     """The allocator's peak, which is no sample, for each rank and GPU without any other figure. ``host``: of ranks that
     name none."""
     known = {(row["rank"], row["device"]) for row in memory if row["used_mib"] is not None}

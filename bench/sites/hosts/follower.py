@@ -239,7 +239,7 @@ class _Launch:
     def listening(self, port: int) -> None:
         raise AssertionError("rank 0 is on the first host")
 
-    def heed(self, readable: list[Any]) -> dict[str, Any] | None:
+    def heed(self, readable: list[Any]) -> Message | None:
         try:
             for message in self.line.receive() if readable else []:
                 match message:

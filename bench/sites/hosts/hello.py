@@ -21,7 +21,7 @@ class Hello:
     cores: int
     devices: Names
     machine: Machine
-    asked: Mapping[str, Any] = field(default_factory=dict)
+    asked: Mapping[str, object] = field(default_factory=dict)
 
 
 def refuse_unlike(leader: Hello, other: Hello, name: str) -> None:

@@ -151,7 +151,7 @@ class _Launch:
             except Gone as error:
                 self.lost[member.name] = str(error)
 
-    def heed(self, readable: list[Any]) -> dict[str, Any] | None:
+    def heed(self, readable: list[Any]) -> Message | None:
         """Read how other hosts ended. Returns why the ranks here must end if one failed or is lost."""
         for member in self.members:
             if member.line not in readable:
