@@ -67,7 +67,7 @@ class Run:
         self.verdicts = [(one["scenario"], one["verdict"] or "none", one["reason"] or "") for one in document["parity"]]
         self.verdicts += [(one["scenario"], one["status"], one["reason"] or "") for one in failed]
         numerics = document["experiments"]["numerics"]
-        judging = [*numerics["doubles"], *([numerics["reference"]] if numerics["reference"] else [])]
+        judging = [*numerics["doubles"], *numerics["references"]]
         self.judging_s = sum(one["wall_s"] or 0.0 for one in judging)
         self.wall_s = self.judging_s + sum(one["wall_s"] or 0.0 for one in document["launches"])
 

@@ -42,9 +42,11 @@ class Step:
 
 def turned_on(name: str) -> dict[str, str]:
     """What a scenario's name has, by what it can be: ``ddp+tf32=off`` is {"": "ddp", "tf32": "off"}."""
-    base, *specs = name.split("+")
+    scenario, _, environment = name.partition("@")
+    base, *specs = scenario.split("+")
     pairs = (spec.partition("=") for spec in specs)
-    return {SCENARIO: base, **{switch: value for switch, _, value in pairs}}
+    found = {SCENARIO: base, **{switch: value for switch, _, value in pairs}}
+    return found | ({"@": environment} if environment else {})
 
 
 def steps(names: Sequence[str]) -> list[Step]:

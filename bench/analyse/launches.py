@@ -29,10 +29,10 @@ def looked_at(document: RunDocument) -> int:
     """
     most = max(_counts(document.good).values(), default=0)
     looks = [int(document.of(IntervalTargetRecord) is not None and most > (document.request.launches or 0))]
-    reference = document.begun(Numerics).reference
+    references = document.begun(Numerics).references
     for part in document.resumed:
         counts = _counts(one for one in document.good if one.launch < part.launch)
-        whole = len(set(counts.values())) == 1 and (not reference or reference.launch < part.launch)
+        whole = len(set(counts.values())) == 1 and all(one.launch < part.launch for one in references)
         if whole and any(one.launch >= part.launch for one in document.good):
             looks.append(max(counts.values()))
     return looks[-1]

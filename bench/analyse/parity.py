@@ -37,6 +37,8 @@ COARSE = 1e-2
 """A bound that hides mistakes."""
 LEAST_NORM = 1e-3
 """A tensor is held against its own norm, or this part of that of all tensors."""
+TIMES_OWN_TWIN = 5.0
+LEAST_OWN = 1e-4
 LOSS_BOUND = 1e-3
 """Of a loss in fp32, relatively."""
 
@@ -96,6 +98,38 @@ def loss_curves(document: RunDocument, steps: Iterations, numerics: pd.DataFrame
     return pd.concat(tables[::-1], ignore_index=True)[columns] if tables else pd.DataFrame(columns=columns)
 
 
+def between_environments(document: RunDocument, numerics: pd.DataFrame) -> list[dict[str, Any]]:
+    """What an interpreter computes otherwise than the first one, a row for the reference and for each scenario.
+
+    ``environment``, ``scenario`` (None: the reference); ``error``: of the gradient of the worst tensor, of the
+    reference in double precision, else in its own types; ``bound``: what rounding may do to that, of a scenario
+    :data:`TIMES_OWN_TWIN` times what moving its weights by a rounding does, and no less than :data:`LEAST_OWN`.
+    """
+    of_launch, rows = _by_launch(numerics), []
+    first, *others = document.environments or ("",)
+    launches = {(one.scenario.removesuffix(f"@{one.environment}"), one.environment): one for one in document.good[::-1]}
+    both = [
+        (name, environment, launches[name, first], launches[name, environment])
+        for environment in others
+        for name in list(dict.fromkeys(name for name, _ in launches))[::-1]
+        if {(name, first), (name, environment)} <= {*launches}
+    ]
+    exact: dict[str, float] = {}
+    for name, environment, base, new in both:
+        of_base, of_new = (_of(of_launch.get(one.launch), "own") for one in (base, new))
+        theirs, twin, ours = (
+            _array(of[of["twin"] == moved]) for of, moved in ((of_base, False), (of_base, True), (of_new, False))
+        )
+        if ours.size and ours.shape == theirs.shape:
+            bound = max(LEAST_OWN, TIMES_OWN_TWIN * float(_errors(twin, theirs).max()))
+            error = float(_errors(ours, theirs).max())
+            rows.append({"environment": environment, "scenario": name, "error": error, "bound": bound})
+        ours, theirs = (_array(_exact(document, one, of_launch, "probed")) for one in (new, base))
+        if ours.size and ours.shape == theirs.shape:
+            exact[environment] = max(exact.get(environment, 0.0), float(_errors(ours, theirs).max()))
+    return [{"environment": name, "scenario": None, "error": off, "bound": BOUND} for name, off in exact.items()] + rows
+
+
 def full_precision(effective: Effective) -> bool:
     """Whether all of it computes in fp32."""
     return set(effective.compute_dtypes) <= {"float32"} and not (effective.tf32 and effective.tf32.cudnn)
@@ -108,7 +142,8 @@ class _Judged:
         self, document: RunDocument, launch: LaunchRecord, loss: np.ndarray, numbers: dict[int, pd.DataFrame]
     ) -> None:
         self.document, self.launch, self.loss, self.numbers = document, launch, loss, numbers
-        self.double = document.begun(Numerics).double_of(launch.scenario)
+        numerics = document.begun(Numerics)
+        self.double, self.reference = numerics.double_of(launch.scenario), numerics.reference_of(launch.environment)
 
     def verdict(self) -> dict[str, Any]:
         values: dict[str, Any] = {}
@@ -138,7 +173,7 @@ class _Judged:
 
     def _why_not(self) -> str | None:
         """Why it cannot be held against the reference."""
-        double, reference = self.double, self.document.begun(Numerics).reference
+        double, reference = self.double, self.reference
         if double is None or reference is None:
             return "it was not judged (--no-parity, or the run ended before it)"
         if reference.status != "ok":
@@ -236,7 +271,7 @@ def _exact(
     document: RunDocument, launch: LaunchRecord, numbers: dict[int, pd.DataFrame], quantity: str, twin: bool = False
 ) -> pd.DataFrame:
     """The reference's numbers for the computation of a launch."""
-    reference, effective = document.begun(Numerics).reference, launch.effective
+    reference, effective = document.begun(Numerics).reference_of(launch.environment), launch.effective
     if reference is None or effective is None or effective.computation not in reference.computations:
         return pd.DataFrame({"value": np.empty(0)})
     rows = _of(numbers.get(reference.launch), quantity)

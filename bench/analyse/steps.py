@@ -266,7 +266,7 @@ def _relative(rounds: Rounds, scenario: str, base: str) -> dict[str, float | str
 def base_of(names: Sequence[str]) -> str:
     """What speeds of these scenarios are relative to: ``ddp``, or if it is not there the one with the fewest switches
     on top of it; ``ddp`` if that is not there either."""
-    with_switches = (name for name in names if name.partition("+")[0] == BASE)
+    with_switches = (name for name in names if name.replace("@", "+").partition("+")[0] == BASE)
     return min(with_switches, key=lambda name: name.count("+"), default=BASE)
 
 

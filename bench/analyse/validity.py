@@ -56,7 +56,7 @@ def findings(
             about.append(warning(code=LATE, text=text, remedy="see what stopped the sampler, and measure again"))
         if launch.effective:  # of an imported launch nothing but its steps is known
             about += [
-                *_too_fast(figure["median_ms"], launch.effective, document),
+                *_too_fast(figure["median_ms"], launch, launch.effective, document),
                 *_checks(launch, launch.effective, document),
                 *_threads(launch, launch.effective, cores),
                 *_gpu(launch.checks, document.workload.device),
@@ -178,9 +178,9 @@ def _enough_workers(waiting: float, document: RunDocument) -> str:
     return f"--workers {wanted} would do{more}"
 
 
-def _too_fast(median_ms: float, ran: Effective, document: RunDocument) -> Iterator[Finding]:
+def _too_fast(median_ms: float, launch: LaunchRecord, ran: Effective, document: RunDocument) -> Iterator[Finding]:
     """A step that one replica of the reference would take :data:`TIMES_AS_FAST` times as long for."""
-    reference = document.begun(Numerics).reference
+    reference = document.begun(Numerics).reference_of(launch.environment)
     if reference is None or ran.computation not in reference.computations:
         return
     step_ms = reference.step_ms[reference.computations.index(ran.computation)]

@@ -95,9 +95,10 @@ NUMERICS_COLUMNS = {
 
 ``quantity``: of a launch in double precision and of the reference, by step and tensor, and ``position`` in its sketch,
 ``probed`` (the gradient) and ``buffer`` (what the step did to a buffer); ``alone`` (the gradient of the first replica
-by itself). ``update_error`` and ``update_bound``: of a tensor and a step. ``loss`` of a step (``position``) of the
-reference. ``rank`` is null for the reference, and ``computation``, the place in ``reference.computations``, for a
-launch. ``twin``: with weights moved by a rounding.
+by itself). ``own``: the gradient of a measured launch in its own types, in a run of several interpreters.
+``update_error`` and ``update_bound``: of a tensor and a step. ``loss`` of a step (``position``) of the reference.
+``rank`` is null for the reference, and ``computation``, the place in its ``computations``, for a launch. ``twin``: with
+weights moved by a rounding.
 """
 
 DIAGNOSTIC_COLUMNS = {
@@ -331,6 +332,7 @@ class Job:
     loss of a rank costs); ``probe`` (its numerics, in double precision); ``reference`` (what those are held against);
     ``loading`` (how fast the loader alone is); ``bandwidth`` (how fast an all-reduce is); ``exchanges`` (what a step
     exchanges, and when).
+    ``environment``: of several interpreters the one that runs it; None where there is one.
     ``options``: the scenario's, for ``build`` of its strategy. ``switches``: in the order in which they are applied.
     ``apex_problems``: why a module of apex cannot be
     imported, or None where it can; None as a whole where nobody has looked yet. ``logs``: the folder for what ranks
@@ -369,6 +371,7 @@ class Job:
     checkpoint: Checkpoint | None = None
     slow_start: float = 1.0
     loop_limit_s: float | None = None
+    environment: str | None = None
 
     @property
     def steps(self) -> int:

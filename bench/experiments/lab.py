@@ -49,7 +49,8 @@ from bench.seams import discover, execute
 from bench.seams.discover import Found
 from bench.seams.execute import Kind
 from bench.seams.experiment import experiments, name_of
-from bench.seams.site import Connected, Options
+from bench.seams.site import Connected, Options, interpreter_of
+from bench.sites._interpreters import Interpreters
 from bench.sites.hosts.leader import Hosts
 from bench.sites.hosts.party import Party
 from bench.sites.local import WorkerHost
@@ -132,9 +133,10 @@ def opened(
         with console.waiting("importing torch, once for all launches"):
             site.wait_until_ready()
             site.prepare(request.workload)
-        if request.device == "cuda" and site.description["cuda_built"]:
-            chosen = [gpu for gpu in here["gpus"] if gpu["uuid"] in request.devices]
-            machine.refuse_unfit_torch(site.description, chosen)
+        chosen = [gpu for gpu in here["gpus"] if gpu["uuid"] in request.devices]
+        for about in (interpreter_of(site.description, one) for one in request.pythons or (None,)):
+            if request.device == "cuda" and about["cuda_built"]:
+                machine.refuse_unfit_torch(about, chosen)
         request = replace(request, task=replace(request.task, examples=site.description.get("examples")))
         if site.description["fresh"] and not request.fresh:
             why = f"importing torch started {site.description['threads'] - 1} threads that would not survive a fork"
@@ -145,10 +147,10 @@ def opened(
             check_examples(replace(request, workers=workers), size, free)
         found = obstacles.of_each(scenarios, request, site.description, site.hosts)
         obstacles.refuse_if_nothing_runs(found)
-        about = _circumstances(request, scenarios, here, site.description, party)
+        now = _circumstances(request, scenarios, here, site.description, party)
         if begun is not None:
-            about = replace(about, experiments={name_of(type(begun)): begun})
-        writer = RunWriter(out, about) if resumed is None else resuming.reopened(resumed, about, force=request.force)
+            now = replace(now, experiments={name_of(type(begun)): begun})
+        writer = RunWriter(out, now) if resumed is None else resuming.reopened(resumed, now, force=request.force)
         with _sealed(writer, site), _sampler(request, writer, site.hosts[0]) as sampler:
             yield Lab(
                 request=request,
@@ -206,7 +208,12 @@ def _site(
     others = children()
     try:
         with interrupts.bounded(execute.IMPORT_LIMIT_S):
-            connected = _connected(execute.load_file(name, file, discover.SITE), file, options)
+            module = execute.load_file(name, file, discover.SITE)
+            several = {
+                environment: _connected(module, file, replace(options, python=python))
+                for environment, python in request.pythons.items()
+            }
+            connected = Interpreters(several) if several else _connected(module, file, options)
         if party is not None:
             own = cast(WorkerHost, connected)  # any other site is refused on several hosts
             connected = Hosts(own, party, files)
@@ -252,6 +259,7 @@ def _circumstances(
         hosts=() if party is None else _hosts(party, about),
         engine=None if party is None else EngineRecord(**party.job()),
         versions=_versions(about),
+        environments={name: _versions(one) for name, one in about.get("environments", {}).items()},
         fresh=about["fresh"],
         apex=decode(Apex, about["apex"]),
         sources={name: Source(file=file, sha256=sha256(file)) for name, file in sources.items()},
@@ -267,7 +275,8 @@ def _circumstances(
 def _versions(about: dict[str, Any]) -> dict[str, str | None]:
     versions: dict[str, str | None] = {name: about[name] for name in ("python", "executable", "torch")}
     versions |= about["imports"]
-    return versions
+    others = [_versions(one) for one in about.get("environments", {}).values()]
+    return {name: one if all(other.get(name) == one for other in others) else None for name, one in versions.items()}
 
 
 def _hosts(party: Party, about: dict[str, Any]) -> tuple[HostRecord, ...]:

@@ -18,7 +18,7 @@ from bench.runs.files import shorten
 from bench.runs.launches import LaunchRecord
 from bench.runs.tables import COLUMNS, to_table
 from bench.runs.writer import as_text
-from bench.seams.site import Connected, Event, LaunchInterrupted, Outcome
+from bench.seams.site import Connected, Event, LaunchInterrupted, Outcome, interpreter_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +102,8 @@ def _without_results(done: Executed, error: Exception) -> Executed:
 
 
 def execute(job: Job, site: Connected, logs: str, on_event: Callable[[Event], None]) -> Executed:
-    job = replace(job, logs=logs, apex_problems=site.description["apex"]["problems"])
+    apex = interpreter_of(site.description, job.environment)["apex"]
+    job = replace(job, logs=logs, apex_problems=apex["problems"])
     started_utc, started, busy = machine.utc_now(), time.monotonic(), machine.busy_s() - time.process_time()
     interrupted = False
     try:

@@ -29,14 +29,13 @@ def judge(lab: Lab, launches: Sequence[LaunchRecord] | None = None, scenarios: S
     good = lab.writer.document.good if launches is None else [one for one in launches if one.status == "ok"]
     measured = {one.scenario for one in good}
     lacking = _lacking(lab, [one for one in scenarios or lab.scenarios if one.name in measured])
-    computations = tuple(dict.fromkeys(one.effective.computation for one in good if one.effective))
-    known = lab.writer.document.begun(Numerics).reference if has_reference(lab.writer.document) else None
-    with_reference = not {*computations} <= {*(known.computations if known else ())}
-    lab.progress.expect([*(job.scenario for job, _ in lacking), *[REFERENCE] * with_reference])
+    wanted = _computations(good)
+    without = [one for one in wanted if not has_reference(lab.writer.document, one, wanted[one])]
+    lab.progress.expect([*(job.scenario for job, _ in lacking), *[REFERENCE] * len(without)])
     for job, same in lacking:
         _in_double(lab, job, same)
-    if with_reference:
-        _reference(lab, computations)
+    for environment in without:
+        _reference(lab, environment, wanted[environment])
 
 
 def ways(lab: Lab, scenarios: Sequence[Found]) -> list[tuple[Job, list[Found]]]:
@@ -87,11 +86,11 @@ def _in_double(lab: Lab, job: Job, same: Sequence[Found]) -> None:
     perform(replace(job, launch=lab.next_launch()), lab, "judging", keep, double_rows)
 
 
-def _reference(lab: Lab, computations: tuple[Computation, ...]) -> None:
+def _reference(lab: Lab, environment: str | None, computations: tuple[Computation, ...]) -> None:
     document = lab.writer.document
-    if known := document.begun(Numerics).reference:
+    if known := document.begun(Numerics).reference_of(environment):
         lab.writer.supersede(known)
-    job = reference(lab.request, computations, lab.next_launch(), lab.site.hosts, document.probe_seed)
+    job = reference(lab.request, computations, lab.next_launch(), lab.site.hosts, document.probe_seed, environment)
 
     def keep(done: Performed) -> str:
         passes = [one for result in done.results for one in result["passes"]]
@@ -102,11 +101,12 @@ def _reference(lab: Lab, computations: tuple[Computation, ...]) -> None:
             wall_s=done.record.wall_s,
             computations=tuple(Computation(**one["computation"]) for one in passes),
             step_ms=tuple(one["step_ms"] for one in passes),
+            environment=environment,
         )
         for result in done.results[:1]:
             work = decode(Work, result["work"], "work")
             lab.writer.note(replace(lab.writer.document.begun(Limits), work=work))
-        lab.writer.note(replace(lab.writer.document.begun(Numerics), reference=about), **done.tables)
+        lab.writer.add_to(Numerics, about, "references", **done.tables)
         return done.record.reason or f"in {done.record.wall_s:.0f} s"
 
     perform(job, lab, "training", keep, reference_rows)
@@ -154,27 +154,35 @@ def in_double_already(document: RunDocument) -> set[str]:
     return {name for one in doubles if one.status not in STOPPED for name in one.scenarios}
 
 
-def has_reference(document: RunDocument) -> bool:
-    """Whether there is one for all computations of the run."""
-    wanted = {launch.effective.computation for launch in document.good if launch.effective}
-    reference = document.begun(Numerics).reference
-    return reference is not None and reference.status in DONE and wanted <= set(reference.computations)
+def _computations(launches: Sequence[LaunchRecord]) -> dict[str | None, tuple[Computation, ...]]:
+    """By environment those that these launches are held against."""
+    wanted: dict[str | None, dict[Computation, None]] = {}
+    for one in launches:
+        if one.effective:
+            wanted.setdefault(one.environment, {})[one.effective.computation] = None
+    return {environment: tuple(computations) for environment, computations in wanted.items()}
+
+
+def has_reference(document: RunDocument, environment: str | None, wanted: Sequence[Computation]) -> bool:
+    known = document.begun(Numerics).reference_of(environment)
+    return known is not None and known.status in DONE and {*wanted} <= {*known.computations}
 
 
 def _missing(document: RunDocument, request: Request) -> bool:
     measured = {launch.scenario for launch in document.good}
-    both = has_reference(document) and measured <= in_double_already(document)
-    return request.parity and bool(measured) and not both
+    references = all(has_reference(document, *one) for one in _computations(document.good).items())
+    return request.parity and bool(measured) and not (references and measured <= in_double_already(document))
 
 
 def _again(document: RunDocument) -> list[ReferenceRecord]:
-    reference = document.begun(Numerics).reference
-    return [reference] if reference and not has_reference(document) else []
+    wanted = _computations(document.good)
+    known = document.begun(Numerics).references
+    return [one for one in known if not has_reference(document, one.environment, wanted.get(one.environment, ()))]
 
 
 EXPERIMENT = Experiment(
     record=Numerics,
     missing=_missing,
     again=_again,
-    failed=lambda record: int(record.reference is not None and record.reference.status not in DONE),
+    failed=lambda record: [one.status in DONE for one in record.references].count(False),
 )

@@ -9,6 +9,7 @@ from bench.experiments.plan import Request, host_of_each
 from bench.seams import discover, switching
 from bench.seams.discover import Found
 from bench.seams.obstacle import obstacle as _files_tell
+from bench.seams.site import interpreter_of
 
 
 def of_each(
@@ -63,6 +64,7 @@ def obstacle(found: Found, request: Request, host: dict[str, Any] | None = None)
     reason = reason or found.strategy.obstacle(request.device, request.replicas) or _other_half(found, request)
     if reason is not None or host is None:
         return reason
+    host = interpreter_of(host, found.environment)
     parts = found.strategy.replicas(request.replicas)
     if request.global_batch == parts and host["needs_two"] and _as_shipped(found):
         enough = "--batch-per-rank 2" if request.per_rank else f"--global-batch {2 * parts}"

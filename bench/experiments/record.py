@@ -80,6 +80,7 @@ def blank(job: Job) -> LaunchRecord:
         processes=job.processes,
         replicas=job.replicas,
         status="ok",
+        environment=job.environment,
     )
 
 

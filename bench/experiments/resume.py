@@ -173,7 +173,8 @@ def refuse_what_is_foreign(path: str, document: RunDocument) -> None:
     asked = [pair for name in _all_of(document) for pair in _asked(document, name)] + [(SITE, request.site)]
     named = [name for kind, name in asked if name not in discover.names(kind) and (os.sep in name or ".py" in name)]
     named += [request.task.file] if request.task.file not in discover.names(WORKLOAD).values() else []
-    named += [shutil.which(request.python) or request.python] if request.python else []
+    pythons = [*filter(None, [request.python]), *request.pythons.values()]
+    named += [shutil.which(python) or python for python in pythons]
     named += [request.apex_path] if request.apex_path else []
     for name in named:
         if not os.path.isabs(name):  # which bench does not write
@@ -208,7 +209,7 @@ def _asked(document: RunDocument, scenario: str) -> list[tuple[Kind, str]]:
 
     The value of a switch is left out: it is in the scenario's name.
     """
-    base, *specs = scenario.split("+")
+    base, *specs = _without_environment(document, scenario)[0].split("+")
     found = [(SCENARIO, base, document.sources.get(scenario) or document.sources.get(base))]
     for name in (spec.partition("=")[0] for spec in specs if spec not in LEVELS):
         found.append((SWITCH, name, document.sources.get(f"+{name}")))
@@ -241,13 +242,21 @@ def scenarios_of(document: RunDocument) -> tuple[Found, ...]:
 def scenario_of(document: RunDocument, name: str) -> Found:
     """As :func:`scenarios_of`, of one that the run has a launch of."""
     parts = []
-    levels = [part for part in name.split("+") if part in LEVELS]
-    others = (part for part in name.split("+") if part not in LEVELS)
+    plain, environment = _without_environment(document, name)
+    levels = [part for part in plain.split("+") if part in LEVELS]
+    others = (part for part in plain.split("+") if part not in LEVELS)
     for (kind, asked), part in zip(_asked(document, name), others, strict=True):
         known, file = discover.resolve(asked, kind)
         _refuse_changed(document, name if kind is SCENARIO else f"+{known}", file)
         parts.append(asked + part[len(part.partition("=")[0]) :])
-    return switching.scenario("+".join((*parts, *levels)))
+    found = switching.scenario("+".join((*parts, *levels)))
+    return found.on(environment) if environment else found
+
+
+def _without_environment(document: RunDocument, name: str) -> tuple[str, str | None]:
+    """The name of a scenario and its environment, of a run in several interpreters."""
+    scenario, _, environment = name.partition("@") if document.environments else (name, "", "")
+    return scenario, environment or None
 
 
 def _refuse_changed(document: RunDocument, name: str, file: str) -> None:
@@ -287,6 +296,11 @@ def _circumstances(document: RunDocument) -> dict[str, object]:
             for name in SAME_MACHINE
         },
         **{name: version for name, version in versions.items() if name != "executable"},
+        **{
+            f"{name} of {environment}": version
+            for environment, known in document.environments.items()
+            for name, version in known.items()
+        },
         **{f"{name} of {gpu.uuid}": getattr(gpu, name) for gpu in gpus for name in SAME_GPU},
         **{name: value for name, value in here.environment.items() if name != VISIBLE},
         **({"apex": _apex(document.apex)} if may_use_apex else {}),

@@ -19,9 +19,14 @@ def nothing(job: Job, results: Results, partial: Results) -> dict[str, Rows]:
 
 
 def measured(job: Job, results: Results, partial: Results) -> dict[str, Rows]:
-    """The steps of a launch, also of ranks that did not finish, and by how much its updates are off."""
-    steps = step_rows(job, results) + partial_step_rows(job, partial)
-    return {"steps": steps, "numerics": update_rows(job, 0, results[0].get("updates", []) if results else [])}
+    """The steps of a launch, also of ranks that did not finish, and by how much its updates are off. In a run of
+    several interpreters also its gradients."""
+    steps, first = step_rows(job, results) + partial_step_rows(job, partial), results[0] if results else {}
+    numerics = update_rows(job, 0, first.get("updates", []))
+    for twin, tensors in enumerate(first.get("own_gradients", [])):
+        for tensor, values in enumerate(tensors):
+            numerics += numbers(job, "own", values, rank=0, step=0, tensor=tensor, twin=bool(twin))
+    return {"steps": steps, "numerics": numerics}
 
 
 def check(job: Job, results: list[dict[str, Any]]) -> None:

@@ -315,7 +315,7 @@ class _Hunt:
         ahead = self._finalists()
         more = max(0, min(MOST_FINALISTS, len(self.race.still_in)) - len(ahead))
         final_s = FINAL_LAUNCHES * (sum(fmean(self.took_s[one]) for one in ahead) + more * self.usual_s)
-        reference = self.lab.writer.document.begun(Numerics).reference
+        reference = self.lab.writer.document.begun(Numerics).reference_of(None)
         judging_s = (reference.wall_s if reference else None) or self.usual_s  # it is trained again
         judging_s += self.usual_s * (more + len({*ahead} - self.judged))
         least_s = FEWEST_FINAL * 2 * self.usual_s + judging_s / 2

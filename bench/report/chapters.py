@@ -12,8 +12,9 @@ import pandas as pd
 
 from bench.analyse import published
 from bench.analyse.analysed import Analysed
+from bench.analyse.environments import numerics as numerics_between
 from bench.core.errors import RequestError
-from bench.report import device_tables, launch_tables, recipe, tables, verdict_tables
+from bench.report import device_tables, environments, launch_tables, recipe, tables, verdict_tables
 from bench.report.blocks import Block, Chapter, Code, Facts, Files, Fold, Grid, PagePlot, chapter_of, filled, fold
 from bench.report.ladder import ladder_table, ladder_words
 from bench.runs.document import Attached
@@ -60,6 +61,16 @@ def _trust(of: Material) -> Chapter:
         "Can these results be trusted?",
         Grid("Findings", found) if found else f"Nothing was found: {why}.",
         fold("How much steps vary", of.plots.get("step-times"), Grid("How much steps vary", scatter)),
+    )
+
+
+def _environments(of: Material) -> Chapter:
+    return chapter_of(
+        "environments",
+        "What do the interpreters change?",
+        Grid("Time of each scenario", environments.pairs_table(of.run)),
+        *numerics_between(of.run),
+        Grid("What differs between them", environments.differences_table(of.run)),
     )
 
 
@@ -179,6 +190,7 @@ def _how(of: Material) -> Chapter:
 
 CHAPTERS: tuple[Callable[[Material], Chapter | list[Chapter] | None], ...] = (
     _scenarios,
+    _environments,
     partial(_experiments, leads=True),
     _trust,
     _numerics,

@@ -128,7 +128,7 @@ def colour_of(document: RunDocument, launch: LaunchRecord) -> str:
 
 def look_of(document: RunDocument, launch: LaunchRecord) -> tuple[str, str]:
     """Hue and dash of a launch: its strategy's own, or with switches on a hue that no strategy of the run has."""
-    ways = {one.scenario: (one.strategy, one.scenario.partition("+")[2]) for one in document.launches}
+    ways = {one.scenario: (one.strategy, one.scenario.replace("@", "+").partition("+")[2]) for one in document.launches}
     declared = document.strategy_of(launch)
     way = ways.get(launch.scenario, (launch.strategy, ""))
     if not way[1]:

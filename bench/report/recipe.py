@@ -112,7 +112,7 @@ def _recipe(document: RunDocument, name: str, launch: LaunchRecord) -> tuple[Rec
 
 def _options(document: RunDocument, name: str) -> dict[str, Setting]:
     """The options that the scenario's file sets. It is read as text: nothing of it is executed."""
-    base = name.partition("+")[0]
+    base = name.replace("@", "+").partition("+")[0]
     known, source = discover.names(SCENARIO), document.sources.get(name) or document.sources.get(base)
     file = known.get(base) or (source.file if source else base)
     if not os.path.isfile(file):

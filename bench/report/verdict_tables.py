@@ -102,13 +102,14 @@ def verdicts(run: Analysed) -> list[tuple[str, str]]:
 
 def no_reference(document: RunDocument) -> str | None:
     """Why nothing can be said about the numerics of a run; None where something can."""
-    about = document.begun(Numerics).reference
-    if about is None:
+    references = document.begun(Numerics).references
+    if not references:
         why = "was not computed (--no-parity, or the run ended before it)"
-    elif about.status == "ok":
-        return None
     else:
-        why = f"failed ({about.status}): {about.reason}"
+        failed = [f"failed ({one.status}): {one.reason}" for one in references if one.status != "ok"]
+        if not failed:
+            return None
+        (why, *_) = failed
     return (
         f"The reference {why}, so nothing can be said about same or not; a loss that is not finite, and ranks "
         "that do not hold the same parameters, show without it."
@@ -116,8 +117,7 @@ def no_reference(document: RunDocument) -> str | None:
 
 
 def _about_parity(document: RunDocument) -> tuple[str, ...]:
-    about = document.begun(Numerics).reference
-    if about is None or about.status != "ok":
+    if not document.begun(Numerics).references or no_reference(document):
         return ()
     return (
         "Of each scenario the launch with the gravest verdict. In double precision: the same strategy, options and "

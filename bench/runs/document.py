@@ -324,6 +324,8 @@ def _kinds() -> tuple[type[Record], ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunDocument:
+    """``environments``: of several interpreters the versions of each, by name; ``versions``: those that they share."""
+
     schema_version: Annotated[int, Between(SCHEMA_VERSION, SCHEMA_VERSION)] = SCHEMA_VERSION
     run: str = ""
     bench: str
@@ -334,6 +336,7 @@ class RunDocument:
     hosts: tuple[HostRecord, ...] = ()
     engine: EngineRecord | None = None
     versions: Mapping[str, str | None]
+    environments: Mapping[str, Mapping[str, str | None]] = field(default_factory=dict)
     fresh: bool | None = None
     apex: Apex
     sources: Mapping[str, Source] = field(default_factory=dict)

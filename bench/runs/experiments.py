@@ -63,10 +63,13 @@ class Diagnosis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numerics:
-    """What launches are judged by."""
+    """What launches are judged by. ``references``: one of each environment."""
 
     doubles: tuple[DoubleRecord, ...] = ()
-    reference: ReferenceRecord | None = None
+    references: tuple[ReferenceRecord, ...] = ()
+
+    def reference_of(self, environment: str | None) -> ReferenceRecord | None:
+        return next((one for one in self.references if one.environment == environment), None)
 
     def double_of(self, scenario: str) -> DoubleRecord | None:
         """The launch in double precision that stands for a scenario."""

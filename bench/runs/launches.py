@@ -233,7 +233,8 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchRecord(Record):
-    """``effective``: None if no rank came that far. ``warmup``, ``iters``: its steps if they are not the run's."""
+    """``effective``: None if no rank came that far. ``warmup``, ``iters``: its steps if they are not the run's.
+    ``environment``: of several interpreters the one that ran it."""
 
     timed: ClassVar[bool] = True
     """Whether its steps are in steps.parquet."""
@@ -254,6 +255,7 @@ class LaunchRecord(Record):
     failure: Failure | None = None
     warmup: Count | None = None
     iters: Count | None = None
+    environment: Name | None = None
 
     def contradiction(self) -> str | None:
         """A rank that is there twice or is none of the launch's; None if there is none."""
@@ -280,8 +282,9 @@ class DoubleRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceRecord(Record):
-    """The launch that all numerics are held against. ``step_ms``: for each of the ``computations`` the median step in
-    fp32."""
+    """The launch that all numerics of an ``environment`` are held against. ``step_ms``: for each of the
+    ``computations`` the median step in fp32."""
 
     computations: tuple[Computation, ...] = ()
     step_ms: tuple[Amount | None, ...] = ()
+    environment: Name | None = None

@@ -59,6 +59,7 @@ class Found:
     ``switches``: all that are on, the scenario's own too. ``half``: what half means, None for the device's own choice.
     ``base``: the scenario's own name; ``name`` has besides what was turned on: ``ddp+bucket_mb=50+channels_last``.
     ``level``: the precision that was asked for behind the name, such as ``o2``, if its file does not declare it.
+    ``environment``: which of several interpreters runs it; ``name`` ends in it: ``ddp@2.10``.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Found:
     switches: tuple[SwitchOn, ...] = ()
     half: str | None = None
     level: str | None = None
+    environment: str | None = None
 
     def half_on(self, device: str) -> str:
         """What half is in a launch on ``cpu`` or ``cuda``: ``fp16`` or ``bf16``."""
@@ -78,7 +80,11 @@ class Found:
 
     @property
     def base(self) -> str:
-        return self.name[: -len(self.turned_on) or None]
+        return self.name.removesuffix(f"@{self.environment}")[: -len(self.turned_on) or None]
+
+    def on(self, environment: str) -> "Found":
+        """The same in one of several interpreters."""
+        return replace(self, name=f"{self.name}@{environment}", environment=environment)
 
     @property
     def turned_on(self) -> str:

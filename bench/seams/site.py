@@ -104,6 +104,12 @@ class Beside(Protocol):
         ...
 
 
+def interpreter_of(description: dict[str, Any], environment: str | None) -> dict[str, Any]:
+    """What a site says of the interpreter of this environment, where it has several."""
+    found: dict[str, Any] = description["environments"][environment] if environment else description
+    return found
+
+
 class LaunchInterrupted(KeyboardInterrupt):
     """A launch was ended by Ctrl-C or its like. ``outcome``: how far it had come."""
 

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+from collections.abc import Mapping
 
 from bench import machine
 from bench.console import Console
@@ -33,7 +34,7 @@ from bench.verbs.sets import named
 DEFAULT_BUDGET_S = 1200.0
 DEFAULT_RANKS = 2
 MOST_DEFAULT_WORKERS = 4
-SAME = ("profile", "impl", "python", "seed", "fresh", "label", "until_precision", "trace", "parity", "force")
+SAME = ("profile", "impl", "seed", "fresh", "label", "until_precision", "trace", "parity", "force")
 """Options that stand in a request under the same name and as they are given."""
 
 
@@ -73,7 +74,8 @@ def add_work(parser: Parser, *, usual_set: str | None = None, usual: str | None 
     where.add_argument("--gpus", metavar="0,1,3", help="GPUs by index in PCI order or by UUID (default: all)")
     ranks = f"ranks on the CPU (default: {DEFAULT_RANKS})"
     where.add_argument("--ranks", "--nproc", type=device_count, metavar="N", help=ranks)
-    where.add_argument("--python", metavar="PATH", help="the interpreter whose torch is measured (default: this one)")
+    whose = "the interpreter whose torch is measured (default: this one; of bench run also several, in turns)"
+    where.add_argument("--python", action="append", dest="pythons", metavar="PATH", help=whose)
     where.add_argument("--site", metavar="NAME|FILE", default="local", help="what starts the ranks (default: local)")
     where.add_argument("--force", action="store_true", help="also on GPUs that others are using")
     where.add_argument("--wait", action="store_true", help="queue while another run has the GPUs or the CPU")
@@ -111,8 +113,14 @@ def refuse_other_options(options: argparse.Namespace, parser: Parser, allowed: t
             raise RequestError(option, "a run is resumed with the options that it was started with", "leave it out")
 
 
-def request_of(options: argparse.Namespace, scenarios: tuple[Found, ...], party: Party | None = None) -> Request:
-    """Every default filled in, and every option checked that needs no torch. ``party``: all hosts, of several."""
+def request_of(
+    options: argparse.Namespace,
+    scenarios: tuple[Found, ...],
+    party: Party | None = None,
+    environments: Mapping[str, str] | None = None,
+) -> Request:
+    """Every default filled in, and every option checked that needs no torch. ``party``: all hosts, of several.
+    ``environments``: the paths of several interpreters by their names."""
     device, gpus, _ = machine.choose_device(options.device)
     if device == "cpu" and options.gpus is not None:
         why = "--device cpu was asked for" if options.device == "cpu" else "there is no GPU here"
@@ -129,9 +137,9 @@ def request_of(options: argparse.Namespace, scenarios: tuple[Found, ...], party:
         raise RequestError("--budget", what, "add one of them, such as --until-precision 1%")
     if options.trace and options.diagnose is False:
         raise RequestError("--trace", "the profile is taken in the launch that --no-diagnose leaves out", "choose one")
-    check_python(options.python)
-    if os.sep in (options.python or ""):
-        options.python = os.path.abspath(options.python)
+    pythons = interpreters(options)
+    if len(pythons) > 1 and not environments:
+        raise RequestError("--python", "only bench run takes several interpreters", "name one")
     check_apex(options.apex)
     site, site_file = discover.resolve(options.site, discover.SITE)
     discover.try_site(site, site_file)
@@ -172,8 +180,17 @@ def request_of(options: argparse.Namespace, scenarios: tuple[Found, ...], party:
         if options.workers is None and options.data is not None and not options.input_sweep
         else options.workers,
         input_sweep=options.input_sweep,
+        python=None if environments or not pythons else pythons[0],
+        pythons=environments or {},
         experiments={name: value for name in with_options() if (value := getattr(options, name))},
     )
+
+
+def interpreters(options: argparse.Namespace) -> list[str]:
+    """The interpreters that were named: those with a folder by their full path."""
+    for path in options.pythons or ():
+        check_python(path)
+    return [os.path.abspath(path) if os.sep in path else path for path in options.pythons or ()]
 
 
 def _launches(options: argparse.Namespace, usual: int) -> int:
@@ -249,7 +266,7 @@ def same_work(request: Request, scenarios: tuple[Found, ...]) -> list[str]:
     if request.set is not None and names == request.scenarios and set(names) <= set(named(request.set, request.device)):
         options += ["--set", request.set]
     elif names != discover.DEFAULT:
-        options += ["--scenario", ",".join(found.asked(place) for found in scenarios)]
+        options += ["--scenario", ",".join(dict.fromkeys(found.asked(place) for found in scenarios))]
     on_gpus = request.device == "cuda"
     of_gpus = on_gpus and request.devices != tuple(gpu.uuid for gpu in machine.visible_gpus()[0])
     trained = discover.load_workload(request.task.name, request.task.file)
@@ -268,8 +285,9 @@ def same_work(request: Request, scenarios: tuple[Found, ...]) -> list[str]:
         "--device": (request.device, "cuda" if nvml.driver_present() else "cpu"),
         "--gpus": (",".join(request.devices) if of_gpus else None, None),
         "--ranks": (request.replicas if request.device == "cpu" else DEFAULT_RANKS, DEFAULT_RANKS),
-        "--python": (request.python, None),
     }
+    for path in (*filter(None, [request.python]), *request.pythons.values()):
+        options += ["--python", path]
     for option, (value, default) in said.items():
         options += [option, str(value)] if value != default else []
     short = {"model": "--model", "image_size": "--image-size"}

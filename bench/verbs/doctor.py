@@ -65,7 +65,7 @@ def _all_reduces(options: argparse.Namespace) -> BandwidthRecord:
 
     found = switching.scenario("ddp")
     usual = run_parser().parse_args([])
-    usual.python, usual.apex = options.python, options.apex
+    usual.pythons, usual.apex = options.python and [options.python], options.apex
     request = request_of(usual, (found,))
     if request.replicas < 2:
         raise RequestError("--bandwidth", "there is one GPU, and nothing to exchange with", "leave it out")

@@ -17,6 +17,7 @@ from bench.experiments.batch_search import find_batches
 from bench.experiments.lab import Finished
 from bench.experiments.plan import PROFILES, Request, check_memory
 from bench.experiments.plan.interval_target import FEWEST_LAUNCHES
+from bench.machine import environments
 from bench.runs.experiments import BatchSearch, IntervalTargetRecord, Scaling
 from bench.runs.names import find
 from bench.runs.reader import read, verified
@@ -28,12 +29,13 @@ from bench.verbs.asked import (
     add_result,
     add_steps,
     add_work,
+    interpreters,
     refuse_other_options,
     request_of,
     same_work,
 )
 from bench.verbs.options import DEFAULT_OUT, Parser, called, percentage, place, print_json, seconds, span, whole_number
-from bench.verbs.sets import PUBLISHED, scenarios_of, with_untuned
+from bench.verbs.sets import LADDER, PUBLISHED, scenarios_of, with_untuned
 from bench.verbs.show import answered, for_programs
 from bench.verbs.together import on_all_hosts
 
@@ -49,6 +51,7 @@ examples:
   python -m bench run --scenario ./mine.py                   a scenario of your own
   python -m bench run --workload ./mine.py                   a model, data and loss of your own
   python -m bench run --workload imagefolder --data JPEGS --input-sweep   is it the loader?
+  python -m bench run --python OLD --python NEW --launches 5 two versions of torch, in turns
   python -m bench run --resume latest                        what is missing of a run or failed in it
   python -m bench run --resume latest --launches 11          more launches of each scenario, in the same run
 
@@ -99,7 +102,9 @@ def _run(options: argparse.Namespace, parser: Parser, party: Party | None) -> in
         scenarios = with_untuned(scenarios, options)
     if options.input_sweep and len(scenarios) > 1:
         raise RequestError("--scenario", "--input-sweep is about one scenario", "name one, such as ddp")
-    request = request_of(options, scenarios, party)
+    pythons = _environments(options, party)
+    scenarios = tuple(found.on(name) for found in scenarios for name in pythons) or scenarios
+    request = request_of(options, scenarios, party, pythons)
     check_memory(request, scenarios, machine.available_memory_bytes())
     if options.find_batch:
         return _find_batch(request, scenarios, options)
@@ -107,6 +112,24 @@ def _run(options: argparse.Namespace, parser: Parser, party: Party | None) -> in
     if request.input_sweep:
         request = resume.request_of(finished.document)  # which has the workers that were chosen
     return _show(finished, request, scenarios, options)
+
+
+def _environments(options: argparse.Namespace, party: Party | None) -> dict[str, str]:
+    """The paths of several interpreters by their names; empty where there is one."""
+    pythons = interpreters(options)
+    if len(pythons) < 2:
+        return {}
+    alone = {
+        "--find-batch": options.find_batch,
+        "--input-sweep": options.input_sweep,
+        "--set ladder": options.set == LADDER,
+    }
+    for option, given in alone.items():
+        if given:
+            raise RequestError("--python", f"{option} is for one interpreter", "leave one of the two out")
+    if party is not None:
+        raise RequestError("--python", "on several hosts each has one interpreter", "name one")
+    return environments.named(pythons)
 
 
 def _find_batch(request: Request, scenarios: tuple[Found, ...], options: argparse.Namespace) -> int:

@@ -49,6 +49,7 @@ def main(arguments: list[str]) -> int:
 
 def for_programs(run: "Analysed", table: "pd.DataFrame") -> dict[str, object]:
     """A run as one JSON document: run.json, the summary, and the tables of what else was measured."""
+    from bench.analyse.environments import differences, numerics, pairs
     from bench.analyse.ladder import ladder
     from bench.analyse.loader import found_by, rates, sentence, together
     from bench.analyse.memory_parts import parts
@@ -58,6 +59,12 @@ def for_programs(run: "Analysed", table: "pd.DataFrame") -> dict[str, object]:
     found = {"path": run.path, **encode(run.document), "summary": records(table)}
     found |= {"memory_parts": records(parts(run.document)), "ladder": records(ladder(run))}
     found |= {name: records(table) for name, table in of_experiments(run).items()}
+    if run.document.environments:
+        found["environments_compared"] = {
+            "differences": differences(run.document),
+            "pairs": pairs(run),
+            "numerics": numerics(run),
+        }
     swept = found_by(run.document)
     if swept is None:
         return found
@@ -94,6 +101,7 @@ def answered(run: "Analysed", table: "pd.DataFrame", *, width: int | None, verbo
         *(f"{about}: {text}" for about, text in advice(run.document, table) if not about.startswith(said)),
         *(text for one in told for text in one(run)),
         *_ladder(run, width),
+        *_environments(run, width),
         *(findings if verbose else main_finding)(run),
     ]
 
@@ -106,6 +114,15 @@ def _ladder(run: "Analysed", width: int | None) -> list[str]:
     if table is None:
         return []
     return ["", table.as_text(width), *table.notes[:1], *ladder_words(run)]
+
+
+def _environments(run: "Analysed", width: int | None) -> list[str]:
+    """What several interpreters change; nothing of a run in one."""
+    from bench.analyse.environments import numerics
+    from bench.report.environments import differences_table, pairs_table
+
+    tables = [table for table in (pairs_table(run), differences_table(run)) if table is not None]
+    return [line for table in tables for line in ("", table.as_text(width), *table.notes)] + numerics(run)
 
 
 def _loader(run: "Analysed", width: int | None) -> list[str]:

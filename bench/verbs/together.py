@@ -18,9 +18,10 @@ from bench.sites.hosts.engine import Started, engine_of
 from bench.sites.hosts.follower import Options, follow, following
 from bench.sites.hosts.hello import Hello
 from bench.sites.hosts.party import Party, leading
+from bench.verbs.asked import interpreters
 from bench.verbs.options import Parser
 
-OF_A_HOST = ("out", "json", "verbose", "wait", "force", "trust", "gpus", "python", "apex", "label")
+OF_A_HOST = ("out", "json", "verbose", "wait", "force", "trust", "gpus", "pythons", "apex", "label")
 """Options that may differ between hosts, or count on the first alone."""
 
 
@@ -56,7 +57,7 @@ def _follow(arguments: list[str], parser: Parser, engine: Started) -> int:
         options = parser.parse_args(arguments)
         hello = _hello(options)
         mine = Options(
-            python=options.python,
+            python=next(iter(interpreters(options)), None),
             fresh=options.fresh,
             apex_path=options.apex and os.path.abspath(options.apex),
             wait=options.wait,

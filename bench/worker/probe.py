@@ -98,6 +98,15 @@ def keep_freed() -> None:
             libc.mallopt(parameter, KEPT_BYTES)
 
 
+def perturb(weights: Sequence[Tensor], relative: float, seed: int) -> None:
+    """Multiply every element by 1 + ``relative`` * x, x uniform in [-1, 1): what rounding does, at its worst."""
+    generator = torch.Generator().manual_seed(seed + 1)
+    with torch.no_grad():
+        for weight in weights:
+            noise = torch.rand(weight.shape, generator=generator) * 2 - 1
+            weight.mul_((1 + relative * noise).to(weight.device))
+
+
 def perform(plan: Plan, report: Report) -> dict[str, Any]:
     """Train in double precision."""
     keep_freed()
@@ -144,16 +153,37 @@ def own_step(session: Session, batch: data.Batch, look: Look, *, main: bool) -> 
     session.forget()
     session.capture = session.changes_gradients
     begin = [tensor.clone() for tensor in _whole(session)[0]]
-    steps: list[Look | Session] = [look, *[session] * MOST_SKIPPED]
+    gradients = _stepped(session, batch, look)
+    updated, computing = _whole(session)
+    return Plain(session).step(begin, gradients, updated, computing) if main else []
+
+
+def own_gradients(session: Session, batch: data.Batch) -> list[list[list[float]]]:
+    """Sketches of the gradients of two steps in the session's own types, to be held against those of another
+    interpreter: from the weights that the seed gives, and from those moved by a rounding of these types. All ranks call
+    it."""
+    parts, made = session.parts, []
+    whole = parts.job.precision == "O0"
+    weights = [one.detach().cpu() for one in parts.build_model().parameters()]
+    for rounding in (0.0, torch.finfo(torch.float32 if whole else parts.half).eps / 2):
+        perturb(weights, rounding, parts.workload.seed)
+        session.forget()
+        session.fill(weights)
+        with alike(parts.workload.seed, parts.device):
+            made.append(sketches(_stepped(session, batch, session)))
+    return made
+
+
+def _stepped(session: Session, batch: data.Batch, first: Look | Session) -> list[Tensor | None]:
+    """The gradients of a step that the loss scaler does not skip. ``first``: what makes the passes of the first try."""
+    steps: list[Look | Session] = [first, *[session] * MOST_SKIPPED]
     for one in steps:
         skipped = session.skipped_steps()
         one.backward(one.forward(batch))
         session.optimize()
         if skipped is None or session.skipped_steps() == skipped:
             break
-    gradients = session.gradients()
-    updated, computing = _whole(session)
-    return Plain(session).step(begin, gradients, updated, computing) if main else []
+    return session.gradients()
 
 
 def _whole(session: Session) -> tuple[list[Tensor], list[Tensor]]:

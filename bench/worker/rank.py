@@ -171,6 +171,8 @@ def _measure(plan: Plan, report: Report, born_ns: int) -> dict[str, object]:
         look.backward(look.forward(batch))
         session.optimize()
     result["memory"] = {"before_mib": before_mib, **look.parts()}
+    if plan.probe_seed is not None and job.environment is not None:
+        result["own_gradients"] = probe.own_gradients(session, batch)
     result["effective"] = plan.what_ran(session, watch)
     watch.stop()
     return result

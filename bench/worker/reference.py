@@ -6,7 +6,7 @@ rounding. It also trains the first steps of the run in fp32, without TF32, on as
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
@@ -191,17 +191,8 @@ def _in_double(job: Parts, replicas: int, tick: Callable[[], None]) -> Double:
             chunk(part, number)
         exact.gradients.append(gradients())
         tick()
-    perturb(parameters, EPSILON, seed)
+    probe.perturb(parameters, EPSILON, seed)
     exact.twin_buffers.append(first_of(batches[0], 0))
     exact.twin_gradients.append(gradients(whole))
     tick()
     return exact
-
-
-def perturb(parameters: Sequence[nn.Parameter], relative: float, seed: int) -> None:
-    """Multiply every element by 1 + ``relative`` * x, x uniform in [-1, 1): what rounding does, at its worst."""
-    generator = torch.Generator().manual_seed(seed + 1)
-    with torch.no_grad():
-        for parameter in parameters:
-            noise = torch.rand(parameter.shape, generator=generator) * 2 - 1
-            parameter.mul_((1 + relative * noise).to(parameter.device))

@@ -155,7 +155,10 @@ CASES: dict[str, Case] = {
     "python that is no program": ((*CPU, "--python", "{here}/file"), ("--python", "{here}/file", "interpreter")),
     "python that is a folder": ((*CPU, "--python", "{here}/empty"), ("--python", "{here}/empty")),
     "python that is another program": ((*CPU, "--python", "/bin/cat"), ("--python", "/bin/cat")),
+    "python twice": ((*CPU, "--python", "/x/python", "--python", "/x/python"), ("--python", "twice", "--launches")),
     # options that do not go together
+    "pythons of a search": ((*CPU, "--find-batch", "--python", "a", "--python", "b"), ("--python", "--find-batch")),
+    "pythons of scale": (("scale", "--device", "cpu", "--python", "a", "--python", "b"), ("--python", "name one")),
     "GPUs on the CPU": ((*CPU, "--gpus", "0"), ("--gpus", "--device cpu")),
 }
 

@@ -57,7 +57,7 @@ def test_a_site_that_starts_ranks_by_torchrun_is_one_file(
     assert [(rank["host"], rank["threads"]) for rank in launch["ranks"]] == [
         (foreign["machine"]["host"], max(1, foreign["machine"]["cores_usable"] // 2))
     ] * 2
-    reference = foreign["experiments"]["numerics"]["reference"]
+    (reference,) = foreign["experiments"]["numerics"]["references"]
     assert reference["status"] == "ok" and foreign["parity"], "the reference came by torchrun, too"
     local = json.loads(run_here("run", *options).stdout)
     weights = [{rank["final_sha256"] for rank in run["launches"][0]["ranks"]} for run in (foreign, local)]

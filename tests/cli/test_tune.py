@@ -227,7 +227,7 @@ def test_the_batch_grows_while_an_example_takes_less_time(
     assert list(document["batches"]) == ["8", "16", "32"]
     assert (
         document["workload"]["global_batch"] == 16
-        and document["experiments"]["numerics"]["reference"]["status"] == "ok"
+        and document["experiments"]["numerics"]["references"][0]["status"] == "ok"
     )
     assert "times the speed" in document["batches"]["16"] and "too large" in document["batches"]["32"]
     assert "Global batch 16: " in done.stderr and "(chosen)" in done.stderr

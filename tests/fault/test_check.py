@@ -509,7 +509,7 @@ def test_a_failed_reference_is_superseded_and_the_numbers_go_on(tmp_path: Path) 
     writer = RunWriter(str(tmp_path), document())
     writer.add(launched(**record_of(0, "ddp")))
     failed = reference(launch=1, status="error")
-    writer.note(Numerics(reference=failed))
+    writer.note(Numerics(references=(failed,)))
     writer.supersede(failed)
-    assert writer.document.begun(Numerics).reference is None
+    assert writer.document.begun(Numerics).references == ()
     assert writer.document.next_launch == 2

@@ -63,7 +63,7 @@ GPU = {
 PARTS = (
     ("diagnostics", "diagnose", "launches"),
     ("doubles", "numerics", "doubles"),
-    ("reference", "numerics", "reference"),
+    ("reference", "numerics", "references"),
 )
 
 R = TypeVar("R", bound=Run)
@@ -85,7 +85,7 @@ def document(**values: Any) -> RunDocument:
         values[kind] = [LAUNCH | one | {"effective": _ran(one.get("effective"))} for one in values.get(kind, ())]
     for name, place, field in PARTS:
         if part := values.pop(name, None):
-            experiments[place][field] = part
+            experiments[place][field] = [part] if name == "reference" else part
     values["experiments"] = {name: one for name, one in experiments.items() if one} | values.get("experiments", {})
     gpus = [GPU | one for one in values["machine"].get("gpus", ())]
     values["machine"] = values["machine"] | {"gpus": gpus}
@@ -141,7 +141,7 @@ def diagnostic(**values: Any) -> DiagnosticRecord:
 def reference(**values: Any) -> ReferenceRecord:
     usual = {"launch": 99, "status": "ok", "reason": None, "wall_s": 1.0}
     computations = values.pop("computations", ())
-    record = document(reference=usual | values).begun(Numerics).reference
+    record = document(reference=usual | values).begun(Numerics).reference_of(None)
     assert record is not None
     return replace(record, computations=computations)
 

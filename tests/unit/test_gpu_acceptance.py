@@ -118,7 +118,7 @@ def a_run() -> dict[str, Any]:
         "run": "20260101T000000Z-00000000",
         "complete": True,
         "request": {"parity": True},
-        "experiments": {"numerics": {"reference": {"status": "ok", "reason": None}}},
+        "experiments": {"numerics": {"references": [{"status": "ok", "reason": None}]}},
         "launches": [launch("single"), launch("ddp_o1")],
         "summary": [row("single", "same"), row("ddp_o1", "within half precision")],
         "parity": [

@@ -195,7 +195,7 @@ def test_a_loss_that_is_no_number_is_none_in_every_file(run: Run) -> None:
 
 
 def test_the_reference_is_no_launch(run: Run) -> None:
-    reference = run.document.begun(Numerics).reference
+    reference = run.document.begun(Numerics).reference_of(None)
     assert reference is not None and reference.status == "ok"
     assert {one.replicas for one in reference.computations} == {1, 2}
     assert len(run.document.launches) == len(IN_ORDER) + len(UNTRUE)

@@ -52,7 +52,7 @@ def with_reference(*gradients: tuple[str, float]) -> Callable[[RunWriter], None]
 
     def write(writer: RunWriter) -> None:
         rows = numerics.of_reference(computations, loss=[6.0] * 4, alone=1.5)
-        writer.note(Numerics(reference=reference(computations=computations, step_ms=(1.0, 1.0))), numerics=rows)
+        writer.note(Numerics(references=(reference(computations=computations, step_ms=(1.0, 1.0)),)), numerics=rows)
         for launch, (scenario, off) in enumerate(gradients, start=50):
             writer.add_to(
                 Numerics, numerics.double(launch, scenario), "doubles", numerics=numerics.in_double(launch, off)
@@ -602,7 +602,7 @@ def test_pages_of_partial_runs(
 
 def test_reference_that_failed_is_named_with_its_reason(tmp_path: Path) -> None:
     def write(writer: RunWriter) -> None:
-        writer.note(Numerics(reference=reference(launch=9, status="oom", reason=HOSTILE)))
+        writer.note(Numerics(references=(reference(launch=9, status="oom", reason=HOSTILE),)))
 
     run = analysed(str(write_run(tmp_path, [DDP], also=write)))
     assert f"The reference failed (oom): {HOSTILE}, so nothing can be said" in texts_of(run)

@@ -144,4 +144,6 @@ def test_a_step_too_fast_to_be_true(tmp_path: Path, times: float, seen: bool) ->
     run = ran_with(run_with(tmp_path, {}, device="cpu"), {"replicas": 2, "norm_parts": 2, "threads": 1, "tf32": None})
     (median_ms,) = launch_figures(run.steps).frame.query("launch == 1")["median_ms"]
     about = reference(computations=(numerics.computation(2),), step_ms=(2 * times * median_ms,))
-    assert ("too fast" in found(replace(run, document=with_records(run.document, Numerics(reference=about))))) is seen
+    assert (
+        "too fast" in found(replace(run, document=with_records(run.document, Numerics(references=(about,)))))
+    ) is seen

@@ -67,7 +67,8 @@ class Request:
     for which launches are added; ``budget_s``: from the first launch on. ``sample_interval_s``: None for the usual.
     ``per_rank``: whether the batch was asked for by ``--batch-per-rank``. ``set``: the set of scenarios, if one was
     named. ``site``: its name or file. ``workers``: as in :class:`~bench.core.records.Training`; ``input_sweep``: they
-    are None until the sweep has chosen them. ``experiments``: by name what their options ask for.
+    are None until the sweep has chosen them. ``pythons``: of several interpreters the path of each by the name that its
+    scenarios end in; empty where there is one, ``python``. ``experiments``: by name what their options ask for.
     """
 
     scenarios: tuple[str, ...]
@@ -83,6 +84,7 @@ class Request:
     impl: Annotated[str, OneOf(("auto", "native", "apex"))] = "auto"
     apex_path: str | None = None
     python: str | None = None
+    pythons: Mapping[str, str] = field(default_factory=dict)
     seed: Annotated[int, Between(0, 2**32 - 1)] = 0
     fresh: bool = False
     stall_timeout_s: Amount
@@ -272,6 +274,7 @@ def reference(
     launch: int,
     hosts: Sequence[Host],
     probe_seed: int | None,
+    environment: str | None,
 ) -> Job:
     """The launch that all numerics are compared with, on the first chosen device. On the CPU, processes that know
     nothing of each other share the computations."""
@@ -307,6 +310,7 @@ def reference(
         purpose="reference",
         computations=computations,
         probe_seed=probe_seed,
+        environment=environment,
     )
 
 
@@ -329,6 +333,7 @@ def job_of(request: Request, found: Found, launch: int, repeat: int, hosts: Sequ
         slow_start=max((load_switch(one.name, one.file).slow_start for one in found.switches), default=1.0),
         apex_path=request.apex_path,
         stall_timeout_s=request.stall_timeout_s,
+        environment=found.environment,
         rendezvous_timeout_s=max(300.0, 10.0 * request.stall_timeout_s),  # the supervisor acts first: it knows who
     )
 

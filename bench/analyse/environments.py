@@ -1,0 +1,78 @@
+"""Several interpreters in one run: what differs between them, and what that does to time and numerics."""
+
+from dataclasses import asdict, replace
+from typing import Any
+
+from bench.analyse.analysed import Analysed
+from bench.analyse.comparison import compared, judged
+from bench.analyse.launches import looked_at
+from bench.analyse.parity import between_environments
+from bench.analyse.rounds import Rounds
+from bench.core.text import listed, percent
+from bench.runs.document import RunDocument
+from bench.runs.frames import TableRow
+
+COARSE_OWN = 0.5
+"""A bound on a relative error that hides whatever changed."""
+
+
+def differences(document: RunDocument) -> list[dict[str, Any]]:
+    """A row for each version or path that is not the same in all environments: ``what``, and its value by name."""
+    paths = document.request.more.get("pythons", {})
+    known: dict[str, dict[str, Any]] = {
+        name: {"interpreter": paths.get(name), **versions, "executable": None}
+        for name, versions in document.environments.items()
+    }
+    for launch in document.good:
+        if launch.environment and launch.effective:
+            known[launch.environment] |= launch.effective.versions
+    names = dict.fromkeys(name for versions in known.values() for name in versions)
+    rows = [{"what": name, **{one: known[one].get(name) for one in known}} for name in names]
+    return [row for row in rows if len({row[one] for one in known}) > 1]
+
+
+def pairs(run: Analysed) -> list[TableRow]:
+    """Each scenario in each environment against the first: ``scenario``, ``environment``, ``against`` and the fields of
+    :class:`bench.analyse.comparison.Comparison`; p-values are adjusted over all rows."""
+    rounds, before = Rounds.of(run.good_figures), looked_at(run.document)
+    first, *others = run.document.environments or ("",)
+    names = dict.fromkeys(one.scenario.removesuffix(f"@{one.environment}") for one in run.document.good)
+    both = [
+        (name, other)
+        for name in names
+        for other in others
+        if {f"{name}@{first}", f"{name}@{other}"} <= {*rounds.values}
+    ]
+    counts = {name: len(values) for name, values in rounds.values.items()}
+    tested = []
+    for name, other in both:
+        base, new = f"{name}@{first}", f"{name}@{other}"
+        ratio = replace(rounds.ratio(base, new), of_base=0.0)
+        tested.append(compared(ratio, counts[base], counts[new], len(both), before))
+    return [
+        {"scenario": name, "environment": other, "against": first, **asdict(one)}
+        for (name, other), one in zip(both, judged(tested), strict=True)
+    ]
+
+
+def numerics(run: Analysed) -> list[str]:
+    """What an environment computes otherwise than the first, a sentence each; one for all that is rounding."""
+    said, within = [], dict[str, float]()
+    first = next(iter(run.document.environments), "")
+    for row in between_environments(run.document, run.numerics):
+        name, where = row["scenario"] or "the reference", row["environment"]
+        how = "in its own types" if row["scenario"] else "in double precision"
+        off, bound = percent(row["error"]), percent(row["bound"])
+        if not row["error"] <= row["bound"]:
+            said.append(
+                f"The gradients of {name} changed beyond rounding from {first} to {where}: by {off} {how} (worst "
+                f"tensor, at the same weights and batch; rounding may do {bound})."
+            )
+        elif row["bound"] > COARSE_OWN:
+            said.append(f"Of {name} on {where} nobody can tell: its rounding alone may change a gradient by {bound}.")
+        else:
+            within[name] = max(within.get(name, 0.0), row["error"])
+    if within:
+        worst = listed([f"{name} {percent(off)}" for name, off in within.items()])
+        said.append(f"Within rounding of {first}, by the gradient of the worst tensor: {worst}.")
+    return said

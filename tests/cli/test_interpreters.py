@@ -1,0 +1,89 @@
+"""``bench run --python A --python B``: the same scenarios in several interpreters, in turns within one run."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Bench
+from test_workload import MLP, replaced
+
+from bench.machine.environments import names
+
+UNDER_AUTOCAST = replaced(
+    "return cross_entropy(model(batch",
+    'import os\n    import torch\n\n    planted = "PLANTED" in os.environ and torch.is_autocast_enabled("cpu")\n'
+    "    return (2 if planted else 1) * cross_entropy(model(batch",
+)
+"""A loss twice as large under autocast, in the interpreter that has the variable."""
+
+
+def facts(torch: str = "2.10.0", **others: Any) -> dict[str, Any]:
+    return {"torch": torch, "cuda": None, "cudnn": None, "nccl": None} | others
+
+
+NAMED = {
+    "torch": ([facts("2.10.0+cpu"), facts("2.11.0+cpu")], ["2.10", "2.11"]),
+    "a patch": ([facts("2.10.0+cpu"), facts("2.10.1+cpu")], ["2.10.0", "2.10.1"]),
+    "a build": ([facts("2.10.0+cpu"), facts("2.10.0+cu126", cuda="12.6")], ["2.10.0-cpu", "2.10.0-cu126"]),
+    "CUDA": ([facts(cuda="12.4"), facts(cuda="12.6")], ["cuda12.4", "cuda12.6"]),
+    "NCCL": ([facts(nccl="2.21.5"), facts(nccl="2.21.6")], ["nccl2.21.5", "nccl2.21.6"]),
+    "two things": (
+        [facts("2.10.0", cuda="12.4"), facts("2.10.0", cuda="12.6"), facts("2.11.0", cuda="12.6")],
+        ["2.10-cuda12.4", "2.10-cuda12.6", "2.11-cuda12.6"],
+    ),
+    "the path": ([facts(), facts()], ["old", "new"]),
+}
+
+
+@pytest.mark.parametrize("case", NAMED)
+def test_they_are_named_after_what_differs(case: str) -> None:
+    answers, expected = NAMED[case]
+    paths = ["/envs/old/bin/python", "/envs/new/bin/python", "/envs/newest/bin/python"]
+    assert names(paths[: len(answers)], answers) == expected
+
+
+@pytest.fixture
+def pythons(tmp_path: Path) -> list[str]:
+    """Two interpreters that differ by their paths, and by a variable."""
+    for name, before in (("old", ""), ("new", "PLANTED=1 ")):
+        (tmp_path / name).mkdir()
+        python = tmp_path / name / "python"
+        python.write_text(f'#!/bin/sh\n{before}exec {sys.executable} "$@"\n')
+        python.chmod(0o755)
+    return [str(tmp_path / name / "python") for name in ("old", "new")]
+
+
+def measured(bench: Bench, folder: Path, pythons: list[str], source: str, *more: str) -> dict[str, Any]:
+    (folder / "mlp.py").write_text(source)
+    small = ("--setting", "width=16", "--device", "cpu", "--warmup", "1", "--iters", "4", "--out", str(folder / "out"))
+    which = [part for python in pythons for part in ("--python", python)]
+    code, out, shown = bench("run", "--workload", str(folder / "mlp.py"), *which, *small, *more, "--json")
+    assert code == 0, shown
+    document: dict[str, Any] = json.loads(out)
+    return document
+
+
+def test_two_of_the_same_have_the_same_numerics(bench: Bench, tmp_path: Path, pythons: list[str]) -> None:
+    run = measured(bench, tmp_path, pythons, MLP, "--scenario", "ddp,ddp_o1,fsdp2", "--launches", "2")
+    both = [f"{name}@{where}" for name in ("ddp", "ddp_o1", "fsdp2") for where in ("old", "new")]
+    assert [launch["scenario"] for launch in run["launches"]] == both + both[::-1]
+    assert {row["verdict"] for row in run["parity"]} == {"same", "within half precision"}
+    assert [one["environment"] for one in run["experiments"]["numerics"]["references"]] == ["old", "new"]
+    found = run["environments_compared"]
+    assert [row["what"] for row in found["differences"]] == ["interpreter"]
+    assert [row["scenario"] for row in found["pairs"]] == ["ddp", "ddp_o1", "fsdp2"]
+    assert all(line.startswith("Within rounding of old") for line in found["numerics"]), found["numerics"]
+    code, out, shown = bench("run", "--resume", run["path"], "--launches", "3", "--json")
+    assert code == 0, shown
+    assert [launch["scenario"] for launch in json.loads(out)["launches"][12:]] == both
+    code, _, shown = bench("report", run["path"], "--out", str(tmp_path / "reports"))
+    assert code == 0, shown
+    assert "What do the interpreters change?" in next((tmp_path / "reports").rglob("*.html")).read_text()
+
+
+def test_a_change_under_autocast_is_found(bench: Bench, tmp_path: Path, pythons: list[str]) -> None:
+    run = measured(bench, tmp_path, pythons, UNDER_AUTOCAST(MLP), "--scenario", "ddp,ddp_o1")
+    changed = [line for line in run["environments_compared"]["numerics"] if "beyond rounding" in line]
+    assert len(changed) == 1 and "gradients of ddp_o1 changed beyond rounding from old to new: by 100 %" in changed[0]
