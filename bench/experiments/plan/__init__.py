@@ -274,7 +274,7 @@ def reference(
     launch: int,
     hosts: Sequence[Host],
     probe_seed: int | None,
-    environment: str | None,
+    environment: str | None = None,
 ) -> Job:
     """The launch that all numerics are compared with, on the first chosen device. On the CPU, processes that know
     nothing of each other share the computations."""
