@@ -14,7 +14,7 @@ SCRIPT = str(Path(__file__).parent.parent / "standin" / "training.py")
 SMALL = ("--workload", "mlp.py", "--setting", "width=16", "--device", "cpu", "--warmup", "1", "--iters", "3")
 ATTACH = ("attach", "--scenario", "mine", "--", sys.executable, SCRIPT, "--steps", "8")
 VERBS = {
-    "run": ("run", "--scenario", "ddp", *SMALL),
+    "run": ("run", "--scenario", "ddp", "--no-parity", *SMALL),
     "attach": ATTACH,
     "doctor": ("doctor",),
     "import": ("import", "mine.csv", "--scenario", "ddp", "--device", "cpu"),
