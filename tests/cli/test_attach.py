@@ -59,8 +59,8 @@ def attach(bench: Bench) -> Any:
 def test_a_script_is_measured_as_it_is(attach: Any, bench: Bench) -> None:
     """Its own step times are ours, and nothing else is on its standard output."""
     code, out, err, run = attach(("--label", "mine", "--global-batch", "8"), PYTHON, SCRIPT, "--load-ms", "20")
-    assert code == 0 and out.startswith("mean ") and out.count("\n") == 1
-    assert run.steps["step_ms"].mean() == pytest.approx(float(out.split()[1]), rel=0.02)
+    assert code == 0 and out.startswith("median ") and out.count("\n") == 1
+    assert run.steps["step_ms"].median() == pytest.approx(float(out.split()[1]), rel=0.02)
     assert len(run.steps) == 19 and list(run.steps["warmup"]).index(False) == 3
     measured = run.steps[~run.steps["warmup"]]
     assert measured["data_ms"].median() > 19 and measured["forward_ms"].isna().all() and measured["loss"].isna().all()
@@ -109,13 +109,13 @@ def test_ranks_of_a_launcher(attach: Any, launcher: str) -> None:
     if launcher == "sh":
         command = ("sh", "-c", f"({RANK % (port, 0)}) & {RANK % (port, 1)} && wait", "sh")
     code, out, _, run = attach((), *command, "--workers", "2", "--steps", "120")
-    assert code == 0 and out.count("mean") == 2
+    assert code == 0 and out.count("median") == 2
     (launch,) = run.document.launches
     assert (launch.scenario, launch.processes, launch.replicas) == ("ddp", 2, 2)
     assert (launch.effective.label, launch.effective.backend, launch.effective.world_size) == ("torch DDP", "gloo", 2)
     assert list(run.steps.groupby("rank").size()) == [119, 119]
-    means = sorted(float(line.split()[1]) for line in out.splitlines() if line.startswith("mean"))
-    assert sorted(run.steps.groupby("rank")["step_ms"].mean()) == pytest.approx(means, rel=0.02)
+    medians = sorted(float(line.split()[1]) for line in out.splitlines() if line.startswith("median"))
+    assert sorted(run.steps.groupby("rank")["step_ms"].median()) == pytest.approx(medians, rel=0.02)
     roles = [one.role for one in run.document.of(stored.Attached).launches[0].processes]
     assert roles.count("rank") == 2 and "launcher" in roles and "helper" in roles
     sampled = set(run.memory.loc[run.memory["used_mib"].notna(), "pid"])
@@ -304,7 +304,7 @@ def test_odd_notes_and_an_exit_at_once_cost_no_step(attach: Any) -> None:
 def test_the_command_outlives_its_notes(bench: Bench) -> None:
     gone = BREAK % "shutil.rmtree(spool)"
     code, out, err = bench("attach", "--", PYTHON, "-c", gone, SCRIPT)
-    assert code == 2 and out.startswith("mean ") and "the notes cannot be followed (FileNotFoundError" in err
+    assert code == 2 and out.startswith("median ") and "the notes cannot be followed (FileNotFoundError" in err
 
 
 def test_a_full_disk_is_named(recorder: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
