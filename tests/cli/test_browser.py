@@ -56,14 +56,8 @@ def unfold(page: Any) -> None:
     page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true })")
 
 
-@pytest.mark.parametrize(
-    ("width", "scheme"),
-    [
-        (1280, "light"),
-        pytest.param(1280, "dark", marks=pytest.mark.slow),
-        pytest.param(390, "light", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (390, "light")])
 def test_axe_finds_nothing_serious(browser: Any, page_file: Path, width: int, scheme: str) -> None:
     page = opened(browser, page_file, width, scheme)
     unfold(page)
