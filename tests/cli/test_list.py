@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ CONTRACT = {
 needs_torch = pytest.mark.skipif(find_spec("torchvision") is None, reason="torchvision is not installed")
 
 
+@cache
 def bench(*arguments: str, interpreter: tuple[str, ...] = (), **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, *interpreter, "-m", "bench", *arguments],
@@ -153,7 +155,7 @@ def test_torchrun_takes_no_option_of_bench(verb: str) -> None:
 
     launcher = get_args_parser()
     theirs = [name for action in launcher._actions for name in action.option_strings]
-    rows = re.findall(r"^  (-.+?)(?:  |$)", bench(verb, "--help").stdout, re.MULTILINE)
+    rows = re.findall(r"^  (-.+?)(?:  |$)", nothing_heavy(verb, "--help").stdout, re.MULTILINE)
     options = [re.findall(r"(?<![\w-])--?[a-z][\w-]*", row) for row in rows]
     assert ["-h", "--help"] in options
     for names in options:

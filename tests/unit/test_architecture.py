@@ -45,21 +45,6 @@ def test_the_recipe_in_contributing_passes_the_checks(repository: Path, tmp_path
     assert check(here, command) == ""
 
 
-def test_the_command_line_answers_without_heavy_imports(repository: Path) -> None:
-    heavy = ("torch", "torchvision", "pandas", "scipy", "matplotlib", "pyarrow", "rich", "pynvml", "apex")
-    for arguments in (["--help"], ["list"], ["list", "--json"]):
-        done = subprocess.run(
-            [sys.executable, "-X", "importtime", "-m", "bench", *arguments],
-            cwd=repository,
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0
-        imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if "import time:" in line}
-        assert "bench.cli" in imported, "the list of imports is not what is looked for"
-        assert not imported & set(heavy), arguments
-
-
 def test_ci_runs_the_second_command_of_the_readme(repository: Path) -> None:
     script = (repository / ".ci" / "run").read_text()
     command, slow = (line for line in script.splitlines() if "-m pytest" in line)

@@ -16,7 +16,7 @@ import pytest
 import torch
 import torch._dynamo
 from conftest import one_host, request_for
-from standin.workloads import narrow
+from standin.workloads import tiny
 from torch import nn
 from torchvision import models
 
@@ -37,7 +37,7 @@ SINGLE = switching.load(*discover.resolve("single"))
 
 def parts_for(precision: str = "O0", half: str = "bf16", global_batch: int = 2) -> Parts:
     """With two images where they do not matter."""
-    (planned,) = launches(request_for((SINGLE,), global_batch=global_batch, task=narrow()), (SINGLE,), one_host(1))
+    (planned,) = launches(request_for((SINGLE,), global_batch=global_batch, task=tiny()), (SINGLE,), one_host(1))
     return Parts(
         job=replace(planned.job, precision=precision, half=half),
         rank=0,
