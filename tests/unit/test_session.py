@@ -100,7 +100,7 @@ def test_a_label_that_does_not_say_what_ran_is_noticed(asked: str, done: str) ->
 def test_a_missing_wrapper_is_noticed(name: str) -> None:
     strategy = switching.load(*discover.resolve(name)).strategy
     for one in strategy.implementations:
-        said = f"{one.label} means {one.wrapper}, but the wrapper is bench_workload_narrow.model"
+        said = f"{one.label} means {one.wrapper}, but the wrapper is torch.nn.modules.container.Sequential"
         assert said in wrong("O0", "O0", strategy, one.name)
 
 
