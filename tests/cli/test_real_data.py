@@ -177,7 +177,7 @@ import time
 
 from bench.seams import Workload
 
-WORKLOAD = Workload(summary="a step of 60 ms, a batch of 20 ms", unit="samples", global_batch=4)
+WORKLOAD = Workload(summary="a step of 100 ms, a batch of 30 ms", unit="samples", global_batch=4)
 
 
 def model(work):
@@ -195,12 +195,12 @@ def example(work, index):
 def collate(examples):
     import torch
 
-    time.sleep(0.02)
+    time.sleep(0.03)
     return torch.stack(examples)
 
 
 def loss(model, batch):
-    time.sleep(0.06)
+    time.sleep(0.1)
     return model(batch).square().mean()
 
 
@@ -217,7 +217,7 @@ def test_a_slow_loader_binds_without_processes_and_not_with_four(run_here: Comma
     found = {}
     for workers in ("0", "4"):
         out = tmp_path / f"out{workers}"
-        done = run_here(*asked, "--iters", "16", "--warmup", "9", "--workers", workers, "--out", str(out))
+        done = run_here(*asked, "--iters", "9", "--warmup", "5", "--workers", workers, "--out", str(out))
         assert done.returncode == 0, done.stderr
         found[workers] = {one.code: one.remedy for one in ran(out).validity}
     assert re.match(r"--workers 1 would do", found["0"]["input-bound"])
@@ -226,8 +226,8 @@ def test_a_slow_loader_binds_without_processes_and_not_with_four(run_here: Comma
 
 @pytest.mark.slow
 def test_a_sweep_names_the_slow_loader_and_how_many_workers_are_enough(run_here: CommandLine, tmp_path: Path) -> None:
-    """A step of 60 ms and a batch of 80 ms: two workers make one in 40 ms."""
-    (tmp_path / "slow.py").write_text(SLOW.replace("0.02)", "0.08)"))
+    """A step of 100 ms and a batch of 130 ms: two workers make one in 65 ms."""
+    (tmp_path / "slow.py").write_text(SLOW.replace("0.03)", "0.13)"))
     asked = ("run", "--workload", str(tmp_path / "slow.py"), "--scenario", "single", "--ranks", "1", *FEW)
     done = run_here(*asked, "--input-sweep", "--json", "--out", str(tmp_path / "out"))
     assert done.returncode == 0, done.stderr
