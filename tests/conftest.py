@@ -57,11 +57,20 @@ Bench = Callable[..., tuple[int, str, str]]
 
 
 LONGEST_FIRST = (
-    *("cli/test_readme.py", "unit/test_recipe.py", "cli/test_run.py", "unit/test_parity_run.py"),
-    *("cli/test_site.py", "fault/test_whole_run.py", "cli/test_hosts.py", "cli/test_nightly.py"),
-    *("unit/test_report_verdicts.py", "cli/test_attach.py", "cli/test_scale.py", "cli/test_tune.py"),
-    *("fault/test_ranks.py", "unit/test_planted.py", "unit/test_diagnose.py", "unit/test_session.py"),
-    *("unit/test_report_devices.py", "unit/test_report.py", "cli/test_workload.py", "fault/test_victims.py"),
+    *(
+        "cli/test_readme.py",
+        "cli/test_attach.py",
+        "cli/test_tune.py",
+        "unit/test_recipe.py",
+        "unit/test_gpu_sampler.py",
+    ),
+    *("unit/test_report_verdicts.py", "unit/test_report.py", "unit/test_report_devices.py", "unit/test_sampler.py"),
+    *("cli/test_scale.py", "unit/test_parity_run.py", "cli/test_engine_lines.py", "unit/test_architecture.py"),
+    *("cli/test_streams.py", "cli/test_strategies.py", "cli/test_hosts.py", "cli/test_run.py", "cli/test_real_data.py"),
+    *("cli/test_cuda_pretended.py", "cli/test_workload.py", "fault/test_whole_run.py", "fault/test_ranks.py"),
+    *("cli/test_next.py", "fault/test_lost_hosts.py", "fault/test_victims.py", "cli/test_nightly.py"),
+    *("cli/test_history.py", "cli/test_compare.py", "cli/test_own_steps.py", "cli/test_own_strategies.py"),
+    *("unit/test_worker_host.py", "unit/test_planted.py", "unit/test_diagnose.py", "unit/test_session.py"),
 )
 """The files that take longest. They come first, so that the last ones, which one worker does alone while the others
 have nothing left, are short."""
