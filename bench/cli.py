@@ -30,6 +30,7 @@ verbs:
   accept    record that a slower run is meant to be so
   import    make a run of a measurement by others, to compare with
   attach    measure a training script of your own, unchanged
+  bisect    which commit or version made it slower?
   recipe    a training script of what a run measured, without bench
   submit    run on several hosts by Slurm, Kubernetes or SkyPilot
 
@@ -53,7 +54,7 @@ BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 # fmt: off
 VERBS = (
     "doctor", "list", "run", "runs", "show", "report", "check", "compare", "gate", "history", "accept", "import",
-    "attach", "tune", "recipe", "submit", "scale",
+    "attach", "bisect", "tune", "recipe", "submit", "scale",
 )
 # fmt: on
 

@@ -21,6 +21,7 @@ from bench.core.channel import die_with_parent
 from bench.core.records import PHASES, Gpu
 from bench.report import drawing
 from bench.report.all_reduce import bandwidth_plot
+from bench.report.bisection import bisection_plot
 from bench.report.device_plots import memory_held, memory_stack, power
 from bench.report.drawing import Artist, Plot, light, locator
 from bench.report.each import each_plot
@@ -286,6 +287,7 @@ DRAWINGS = (
     search_plot,
     ladder_plot,
     scaling_plot,
+    bisection_plot,
     bandwidth_plot,
     each_plot,
     memory,

@@ -221,6 +221,35 @@ class Tuning(Search):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """The figure of a candidate over that of the good end, with its 95 % interval."""
+
+    ratio: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bisected:
+    """What ``bench bisect`` found. ``candidates``: in order, the good end first, each with what it is. ``low``,
+    ``high``: the bracket, the last that is as the good end and the first that is as the bad one. ``figure``: of the
+    launches, by which they were told apart. ``ends_differ``: beyond noise. ``decided``: nothing is left between
+    ``low`` and ``high`` that can be launched. ``launches``: of the blocks that counted. ``skipped``: why."""
+
+    of: str
+    candidates: Mapping[Name, str]
+    figure: str
+    error: float
+    low: Name
+    high: Name
+    ends_differ: bool = False
+    decided: bool = False
+    launches: Count = 0
+    levels: Mapping[Name, Level] = field(default_factory=dict)
+    skipped: Mapping[Name, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Transport:
     """Over what ranks talk. ``interface``: of their sockets, or what links GPUs of a host. ``nominal_mbit``: what it
     sends at most. ``reason``: why something is unknown."""

@@ -16,12 +16,15 @@ from bench.core.text import listed
 from bench.runs.document import Attached, Recommendation, RunDocument, what_is_trained
 from bench.runs.frames import TableRow
 from bench.runs.reader import Run
+from bench.words.bisected import in_words
 
 Advice = tuple[str, str]  # what is advised about, and the advice
 
 
 def answer(document: RunDocument, table: pd.DataFrame) -> str:
     """Which scenario is fastest, if this run can tell; a second sentence if one replica won."""
+    if bisected := in_words(document):
+        return bisected[0]
     if document.of(Attached):
         return _of_attached(document, table)
     standings = _standings(document, table)

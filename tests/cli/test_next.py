@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,11 +12,15 @@ from test_workload import MLP
 
 NEXT = re.compile(r"[Nn]ext: (.*)|As a script: (.*)")
 SCRIPT = str(Path(__file__).parent.parent / "standin" / "training.py")
+NOTING = str(Path(SCRIPT).parent / "noting.py")
+REPOSITORY = """git init -q && git config user.name a && git config user.email a@localhost && git add mlp.py &&
+git commit -qm 1 && echo '{"step_ms": 150}' > settings.json && git add settings.json && git commit -qm 2"""
 SMALL = ("--workload", "mlp.py", "--setting", "width=16", "--device", "cpu", "--warmup", "1", "--iters", "3")
 ATTACH = ("attach", "--scenario", "mine", "--", sys.executable, SCRIPT, "--steps", "8")
 VERBS = {
     "run": ("run", "--scenario", "ddp", "--no-parity", *SMALL),
     "attach": ATTACH,
+    "bisect": ("bisect", "--git", ".", "--good", "HEAD~1", "--bad", "HEAD", "--", sys.executable, NOTING),
     "doctor": ("doctor",),
     "import": ("import", "mine.csv", "--scenario", "ddp", "--device", "cpu"),
     "scale": ("scale", "--counts", "1,2", "--weak", "--launches", "1", *SMALL),
@@ -38,6 +43,8 @@ def test_the_next_command_works(
     monkeypatch.chdir(tmp_path)
     Path("mlp.py").write_text(MLP)
     Path("mine.csv").write_text("step_ms\n" + "\n".join(["10.0", "10.1", "10.3"] * 4))
+    if verb == "bisect":
+        subprocess.run(["sh", "-c", REPOSITORY], check=True)
     if verb in ("attach", "import"):  # the next one is a comparison with another run
         assert run_here(*ATTACH if verb == "attach" else VERBS["run"]).returncode == 0
     other = "latest" if verb == "import" else next((path.name for path in Path("results").glob("*")), "")

@@ -72,6 +72,11 @@ def folder(host: WorkerHost, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (here / "train.py").write_text((ROOT / "tests" / "standin" / "training.py").read_text())
     for name in ("old.py", "new.py"):
         (here / name).write_text((ROOT / "tests" / "standin" / "noting.py").read_text())
+    for number, step_ms in enumerate((100, 100, 130)):
+        (here / "settings.json").write_text(f'{{"step_ms": {step_ms}}}')
+        for words in (("init", "-q"), ("add", "new.py", "settings.json"), ("commit", "-qm", f"{number}")):
+            who = ("-c", "user.name=a", "-c", "user.email=a@localhost")
+            subprocess.run(["git", *who, *words], cwd=here, check=True, capture_output=True)
     for name in ("cat", "dog"):
         (here / "JPEGS" / name).mkdir(parents=True)
         for number in range(2):
@@ -106,7 +111,7 @@ def test_a_command_does_what_it_says(
     words = [names.get(word, word) for word in shlex.split(command)]
     assert words[:3] == ["python", "-m", "bench"], "a command that this test does not know how to run"
     arguments = shrink(words[3:])
-    if "attach" in words:
+    if {"attach", "bisect"} & {*words}:
         arguments = [
             re.sub("^python(?= |$)", sys.executable, word) for word in [*arguments[:1], "--out", "own", *arguments[1:]]
         ]

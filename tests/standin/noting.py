@@ -5,6 +5,7 @@ import argparse
 import json
 import os
 import random
+import signal
 import sys
 import time
 from pathlib import Path
@@ -18,6 +19,7 @@ parser.add_argument("--steps", type=int, default=12)
 parser.add_argument("--end", type=int, default=0)
 parser.add_argument("--print-mb", type=int, default=0)
 parser.add_argument("--sleep", type=float, default=0.0)
+parser.add_argument("--interrupt-at", type=int, default=0, help="the launch that sends Ctrl-C to bench")
 settings = Path(os.getcwd(), "settings.json")
 if settings.exists():
     parser.set_defaults(**json.loads(settings.read_text()))
@@ -25,7 +27,10 @@ options = parser.parse_args()
 if "NOTED" in os.environ:  # a file with a line for each launch: the noise is random, and the same in every test
     with open(os.environ["NOTED"], "a+") as file:
         file.write("\n")
-        random.seed(file.tell())
+        random.seed(launch := file.tell())
+    if launch == options.interrupt_at:
+        os.kill(os.getppid(), signal.SIGINT)
+        time.sleep(30)
 
 RAN = {
     "model": "__main__.Model",

@@ -1,0 +1,279 @@
+"""``bench bisect``: which of many versions or commits made a command slower, or changed what it trains.
+
+    python -m bench bisect --git . --good v1.0 --bad main -- python train.py
+
+Each candidate is a scenario of one run, whose launches are those of ``bench attach``, and the search is
+:mod:`bench.experiments.plan.bisection`. What it has launched stands in the run, so that an interrupted one goes on.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import fmean, median
+from typing import Any
+
+from bench.core.errors import BenchError, RequestError
+from bench.core.files import scratch_folder
+from bench.experiments.attaching import Commands, Launched, Side, Wanted, begun
+from bench.experiments.candidates import Candidate
+from bench.experiments.measure import slowest_ms
+from bench.experiments.plan.bisection import ERROR, FEWEST_BLOCKS, Bisection
+from bench.runs.document import Attached
+from bench.runs.experiments import Bisected, Level
+from bench.runs.reader import Run, verified
+from bench.runs.writer import RunWriter
+from bench.seams.experiment import Experiment
+
+STEP_TIME, MEMORY, NUMERICS = "step time", "peak memory", "numerics"
+SLOWER = {STEP_TIME: ("slower", "faster"), MEMORY: ("larger", "leaner")}
+"""What a change is called, upwards and downwards; of numerics it is one either way."""
+LONGEST, LEAST_S = 10.0, 60.0
+"""A launch may take so many times as long as the longest that ended well, and a minute more."""
+NUMERICS_VARIABLE = "BENCH_ATTACH_NUMERICS"
+
+
+def chapter(of: Any) -> Any:
+    from bench.report.bisection import bisection_table
+    from bench.report.blocks import Grid, chapter_of
+    from bench.words.bisected import in_words
+
+    table = Grid("Candidates", bisection_table(of.run))
+    return chapter_of(
+        "bisection", "Which one changed it?", *in_words(of.run.document), of.plots.get("bisection"), table
+    )
+
+
+def sentences(run: Run) -> list[str]:
+    from bench.words.bisected import in_words
+
+    return in_words(run.document)[1:]
+
+
+EXPERIMENT = Experiment(
+    record=Bisected,
+    no_resume=("that run is of bench bisect", "give bench bisect the same options and --resume RUN"),
+    chapter=chapter,
+    leads=True,
+    sentences=sentences,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """``of``: what is searched, in words by which it is known again. ``prepare``: makes the side of a candidate, within
+    a folder, or raises a :class:`BenchError` that says why it cannot. ``path``: of the run that goes on."""
+
+    of: str
+    candidates: tuple[Candidate, ...]
+    prepare: Callable[[Candidate, str], Side]
+    metric: str
+    budget_s: float
+    wanted: Wanted
+    path: str | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Searching:
+    """A search under way."""
+
+    asked: Asked
+    commands: Commands
+    scratch: str
+    say: Callable[[str], None]
+    search: Bisection
+    figure: str
+    skipped: dict[str, str]
+    sides: dict[str, Side] = field(default_factory=dict)
+    walls_s: list[float] = field(default_factory=list)
+    began_s: float = field(default_factory=time.monotonic)
+
+
+def bisect(asked: Asked, say: Callable[[str], None]) -> tuple[Run, bool]:
+    """Search, and write what was launched. Returns the run, and whether it was interrupted."""
+    writer = None if asked.path is None else _reopened(asked)
+    with scratch_folder("bench-bisect-") as scratch, begun(asked.wanted, say, writer) as commands:
+        search, figure, skipped = replay(asked, writer)
+        doing = Searching(
+            asked=asked, commands=commands, scratch=scratch, say=say, search=search, figure=figure, skipped=skipped
+        )
+        try:
+            interrupted = _search(doing)
+        except KeyboardInterrupt:
+            interrupted = True
+        except BenchError:
+            if commands.writer is not None:
+                commands.writer.finish(complete=False)
+            raise
+        writer = commands.writer
+        if writer is None:
+            raise KeyboardInterrupt
+        request = writer.document.request
+        names = tuple(one.name for one in asked.candidates if one.name in request.scenarios)
+        writer.note_request(replace(request, scenarios=names), writer.document.workload)
+        _note(doing)
+        if interrupted:
+            writer.finish(complete=False)
+            return writer.frames(), True
+        run = commands.finish(Launched(name="", code=0, interrupted=False, wall_s=0.0)).run
+        assert run is not None
+        return run, False
+
+
+def _reopened(asked: Asked) -> RunWriter:
+    assert asked.path is not None
+    known = verified(asked.path, allow_incomplete=True, option="--resume").of(Bisected)
+    if known is None:
+        raise RequestError("--resume", "that run is not of bench bisect", "name one that is, or start a new one")
+    if known.of != asked.of or known.candidates != {one.name: one.about for one in asked.candidates}:
+        first, *_, last = known.candidates
+        problem = f"that run searched something else: {known.of}, from {first} to {last}"
+        raise RequestError("--resume", problem, "give the same options and command")
+    return RunWriter.reopen(asked.path)
+
+
+def _search(doing: Searching) -> bool:
+    """Blocks of launches until the search is over, or would take longer than its budget. Returns True for Ctrl-C."""
+    while names := doing.search.next_block():
+        spent_s, each_s = time.monotonic() - doing.began_s, fmean(doing.walls_s) if doing.walls_s else 0.0
+        if spent_s + each_s * len(names) > doing.asked.budget_s:
+            break
+        repeat = 0
+        if doing.commands.writer is not None:
+            repeat = max((one.repeat for one in doing.commands.writer.document.launches), default=-1) + 1
+        for name in names:
+            launched, why = _launch(doing, name, repeat)
+            if launched is not None and launched.interrupted:
+                return True
+            if why is not None:
+                _skip(doing, name, why)
+                break
+        else:
+            _count(doing, len(names))
+        if doing.commands.writer is not None:
+            _note(doing)
+    return False
+
+
+def _launch(doing: Searching, name: str, repeat: int) -> tuple[Launched | None, str | None]:
+    """A launch of a candidate, and why there is none that counts."""
+    if name not in doing.sides:
+        candidate = next(one for one in doing.asked.candidates if one.name == name)
+        try:
+            doing.sides[name] = doing.asked.prepare(candidate, doing.scratch)
+        except BenchError as error:
+            return None, str(error)
+    limit_s = LONGEST * max(doing.walls_s) + LEAST_S if doing.walls_s else None
+    side = replace(doing.sides[name], name=name, limit_s=limit_s)
+    if doing.asked.metric == NUMERICS:
+        side = replace(side, environment={**side.environment, NUMERICS_VARIABLE: "1"})
+    launched = doing.commands.launch(side, repeat)
+    if launched.code and not launched.interrupted:
+        late = limit_s is not None and launched.wall_s > limit_s
+        why = f"took longer than {limit_s:.0f} s" if late else f"ended with exit code {launched.code}"
+        return launched, f"the command {why}"
+    if launched.why is None:
+        doing.walls_s.append(launched.wall_s)
+    return launched, launched.why
+
+
+def _skip(doing: Searching, name: str, why: str) -> None:
+    for end, option in ((0, "--good"), (-1, "--bad")):
+        if name == doing.search.candidates[end]:
+            raise RequestError(option, f"{name} cannot be measured: {why}", "give one that runs")
+    doing.search.skip(name)
+    doing.skipped[name] = why
+    doing.say(f"bench: {name} is skipped: {why}")
+
+
+def _count(doing: Searching, block: int) -> None:
+    """Add a whole block to the search, and say how it stands."""
+    assert doing.commands.writer is not None
+    doing.search, doing.figure, _ = replay(doing.asked, doing.commands.writer, doing.skipped)
+    search, document = doing.search, doing.commands.writer.document
+    low, high = search.candidates[search.low], search.candidates[search.high]
+    words = f"{len(document.launches)} launches: between {low} and {high}, {len(search.left)} left"
+    candidate = search.candidate
+    if not search.ends_differ:
+        words += "; the ends are not told apart yet"
+    elif candidate is not None and (odds := search.log_odds):
+        side = high if odds > 0 else low
+        words += f"; {candidate} is as {side} with odds of {min(9999.0, 2.718 ** abs(odds)):,.0f} to 1"
+    if search.ends_differ and search.blocks_left:
+        left_s = search.blocks_left * block * fmean(doing.walls_s)
+        words += f"; about {left_s / 60:,.0f} min left"
+    doing.say(f"bench: {words}")
+
+
+def replay(
+    asked: Asked, writer: RunWriter | None, skipped: Mapping[str, str] | None = None
+) -> tuple[Bisection, str, dict[str, str]]:
+    """The search as far as the launches of a run bring it, the figure that it goes by, and what was skipped."""
+    names = [one.name for one in asked.candidates]
+    blocks = [] if writer is None else list(_blocks(writer, asked.metric, names))
+    figures = [set.intersection(*(set(launch) for launch in block.values())) for block in blocks] or [set()]
+    possible = sorted(set.intersection(*figures))
+    best, figure = -1.0, asked.metric
+    for one in possible:  # which figure shows the change best is chosen by the first blocks alone
+        search = Bisection(names)
+        for block in blocks[:FEWEST_BLOCKS]:
+            search.add({name: launch[one] for name, launch in block.items()})
+        if search.distance > best:
+            best, figure = search.distance, one
+    if blocks and not possible:
+        raise BenchError(f"nothing is known of the {asked.metric} of these launches; search by the step time instead")
+    search = Bisection(names)
+    for block in blocks:
+        search.add({name: launch[figure] for name, launch in block.items()})
+    recorded = writer.document.of(Bisected) if writer is not None else None
+    known = dict(skipped if skipped is not None else recorded.skipped if recorded else {})
+    for name in known:
+        search.skip(name)
+    return search, figure, known
+
+
+def _blocks(writer: RunWriter, metric: str, names: Sequence[str]) -> Iterator[dict[str, dict[str, float]]]:
+    """Of each block that is whole the figures of its launches, by candidate and by what they are of."""
+    document = writer.document
+    attached = document.of(Attached)
+    assert attached is not None
+    about = {one.launch: one for one in attached.launches}
+    frames, peaks = writer.frames(), {}
+    if metric == MEMORY:
+        from bench.analyse.memory import peaks as peaks_of
+
+        table = peaks_of(frames.memory)
+        peaks = dict(zip(table["launch"], table["peak_total_mib"], strict=True))
+    steps = {launch: rows.to_dict("records") for launch, rows in frames.steps.groupby("launch")}
+    by_repeat: dict[int, dict[str, dict[str, float]]] = {}
+    for launch in document.good:
+        number, noted = launch.launch, about[launch.launch]
+        if metric == NUMERICS:
+            told = {**noted.norms, **({"final loss": noted.final_loss} if noted.final_loss is not None else {})}
+        elif metric == MEMORY:
+            told = {metric: peaks.get(number, 0.0)}
+        else:
+            told = {metric: median(slowest_ms(steps[number]))}
+        if noted.wall_ms is not None:  # which an interrupted one has not
+            known = {name: value for name, value in told.items() if value > 0.0}
+            by_repeat.setdefault(launch.repeat, {})[launch.scenario] = known
+    yield from (block for block in by_repeat.values() if {names[0], names[-1]} <= block.keys())
+
+
+def _note(doing: Searching) -> None:
+    search, writer = doing.search, doing.commands.writer
+    assert writer is not None
+    levels = {name: Level(ratio=ratio, low=low, high=high) for name, (ratio, low, high) in search.levels().items()}
+    record = Bisected(
+        of=doing.asked.of,
+        candidates={one.name: one.about for one in doing.asked.candidates},
+        figure=doing.figure,
+        error=ERROR,
+        low=search.candidates[search.low],
+        high=search.candidates[search.high],
+        ends_differ=search.ends_differ,
+        decided=search.over,
+        launches=len(writer.document.launches),
+        levels=levels,
+        skipped=doing.skipped,
+    )
+    writer.note(record)

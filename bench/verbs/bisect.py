@@ -1,0 +1,168 @@
+"""``python -m bench bisect``: which version or commit made it slower, or changed what it trains?"""
+
+import argparse
+import shlex
+import shutil
+import sys
+
+from bench.console import tell
+from bench.core.codec import encode
+from bench.core.errors import INCONCLUSIVE, INTERRUPTED, OK, RequestError
+from bench.experiments.attaching import Wanted
+from bench.experiments.bisecting import MEMORY, NUMERICS, STEP_TIME, Asked, bisect
+from bench.experiments.candidates import (
+    Candidate,
+    Prepare,
+    between,
+    commits,
+    environment,
+    environments,
+    interpreter,
+    interpreters,
+    versions,
+    work_tree,
+)
+from bench.machine.redact import RECORD, foreign, without_secrets
+from bench.runs.experiments import Bisected
+from bench.runs.names import find
+from bench.verbs.attach import words
+from bench.verbs.options import Parser, called, place, print_json, span, whole_number
+
+DESCRIPTION = """\
+Find the version of a package, or the commit of a repository, that made a training command slower. A binary search, of
+which each step launches the candidate in turns with both ends, as bench attach does, until a test says to which it
+belongs. Noise makes it take more launches, and it never guesses: at most 5 % of such searches are wrong, and one that
+its budget ends says what is left. A candidate that does not build or run is skipped.
+"""
+EPILOG = """\
+examples:
+  python -m bench bisect --git . --good v1.0 --bad main -- python train.py
+  python -m bench bisect --git . --good v1.0 --bad main --build 'pip install -e .' -- python train.py
+  python -m bench bisect --git . --good v1.0 --bad main --numerics -- python train.py
+  python -m bench bisect --package torch --good 2.9 --bad 2.11 -- python train.py
+  python -m bench bisect --package torch --pythons old/bin/python,mid/bin/python,new/bin/python -- python train.py
+
+A commit is checked out into a work tree of its own, in which the command runs, and which comes first on PYTHONPATH.
+--package has uv make environments, and keeps them; 'python' in the command is theirs. --numerics asks what changed the
+loss at the end, or the gradients and weights of the first three steps: seed the command.
+
+Exit codes: 0 found; 1 a launch of an end failed; 2 the request is wrong; 11 undecided within the budget; 130
+interrupted: give the same options and --resume RUN to go on.
+"""
+DEFAULT_BUDGET_S = 3600.0
+
+
+def main(arguments: list[str]) -> int:
+    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    command = tuple(arguments[len(own) + 1 :])
+    options = _parser().parse_args(own)
+    if options.remove_environments:
+        shutil.rmtree(environments(), ignore_errors=True)
+        if not command:
+            tell(f"Removed {environments()}", file=sys.stderr)
+            return OK
+    if not command:
+        raise RequestError("COMMAND", "there is no command", "write 'bench bisect [OPTIONS] -- python train.py'")
+    of, candidates, prepare = _searched(options, command)
+    if len(candidates) < 2:
+        raise RequestError("--bad", "there is one candidate only", "give two that differ")
+    wanted = Wanted(
+        sides=(),
+        out=options.out,
+        label=options.label,
+        warmup=options.warmup,
+        wait=options.wait,
+        force=options.force,
+        record_command=options.record_command,
+        quiet=options.json,
+    )
+    asked = Asked(
+        of=f"{of}: {' '.join(foreign(command))}",
+        candidates=candidates,
+        prepare=prepare,
+        metric=NUMERICS if options.numerics else MEMORY if options.memory else STEP_TIME,
+        budget_s=options.budget,
+        wanted=wanted,
+        path=options.resume and find(options.resume, options.out, "--resume"),
+    )
+    tell(f"bench: {len(candidates)} candidates, from {candidates[0].name} to {candidates[-1].name}", file=sys.stderr)
+    run, interrupted = bisect(asked, lambda text: tell(text, file=sys.stderr))
+    from bench.words.bisected import in_words
+
+    answer, *rest = in_words(run.document)
+    run_is, found = called(run.path), run.document.of(Bisected)
+    assert found is not None
+    if interrupted:
+        again = list(own)
+        if options.resume is not None:
+            at = again.index("--resume")
+            del again[at : at + 2]
+        line = shlex.join(["python", "-m", "bench", "bisect", "--resume", run_is, *again, "--", *command])
+        tell(f"bench: interrupted; go on with: {line}", file=sys.stderr)
+        return INTERRUPTED
+    tell(
+        *rest, f"bench: run folder: {place(run.path)}", f"bench: next: python -m bench report {run_is}", file=sys.stderr
+    )
+    tell(answer, file=sys.stderr if options.json else sys.stdout)
+    if options.json:
+        print_json({"path": run.path, "answer": answer, **encode(found)})
+    return OK if found.decided else INCONCLUSIVE
+
+
+def _searched(options: argparse.Namespace, command: tuple[str, ...]) -> tuple[str, tuple[Candidate, ...], Prepare]:
+    """What is searched, its candidates, and how one is prepared."""
+    if (options.git is None) is (options.package is None):
+        raise RequestError("--git", "give either --git or --package", "as in --git . --good v1.0 --bad main")
+    if options.pythons is None and (options.good is None or options.bad is None):
+        missing = "--good" if options.good is None else "--bad"
+        raise RequestError(missing, "it is missing", "give the last one known to be good, and one known to be bad")
+    if options.git is not None:
+        if options.pythons is not None or options.also_install:
+            raise RequestError(
+                "--pythons" if options.pythons else "--also-install", "it goes with --package", "leave it out"
+            )
+        build = words(options.build, "--build") if options.build else ()
+        found = commits(options.git, options.good, options.bad)
+        return f"commits of {options.git}", found, work_tree(options.git, command, build)
+    if options.build is not None:
+        raise RequestError("--build", "it is for commits", "leave it out, or search --git")
+    if options.pythons is None:
+        found = versions(options.package, options.good, options.bad)
+        return (
+            f"versions of {options.package}",
+            found,
+            environment(options.package, command, tuple(options.also_install)),
+        )
+    found = interpreters(options.package, [python for python in options.pythons.split(",") if python])
+    if len(found) > 1:
+        names = [one.name for one in found]
+        kept = between(names, options.good or names[0], options.bad or names[-1])
+        found = tuple(one for one in found if one.name in kept)
+    return f"interpreters with {options.package}", found, interpreter(command)
+
+
+def _parser() -> Parser:
+    parser = Parser("bisect", DESCRIPTION, EPILOG)
+    parser.usage = "%(prog)s (--package NAME | --git REPO) --good A --bad B [OPTIONS] -- COMMAND..."
+    parser.add_argument("--git", metavar="REPO", help="search the commits of this repository")
+    parser.add_argument("--package", metavar="NAME", help="search the versions of this package")
+    parser.add_argument("--good", metavar="A", help="the last that is known to be good")
+    parser.add_argument("--bad", metavar="B", help="one that is known to be bad")
+    parser.add_argument("--numerics", action="store_true", help="by loss, gradients and weights, not by the step time")
+    parser.add_argument("--memory", action="store_true", help="by the peak of memory, not by the step time")
+    parser.add_argument("--build", metavar="'COMMAND'", help="run this once in the work tree of each commit")
+    parser.add_argument("--pythons", metavar="A,B,C", help="interpreters that have the package, in order; no network")
+    what = "install this in each environment, too (may be repeated)"
+    parser.add_argument("--also-install", metavar="PACKAGE", action="append", default=[], help=what)
+    what = "remove the environments that uv made for earlier searches, first"
+    parser.add_argument("--remove-environments", action="store_true", help=what)
+    parser.add_argument("--budget", type=span, default=DEFAULT_BUDGET_S, metavar="1h", help="time for it (default: 1h)")
+    what = "leave the first N steps of a launch out (default: 10, or a fifth of few)"
+    parser.add_argument("--warmup", type=whole_number, metavar="N", help=what)
+    parser.add_argument("--label", type=without_secrets, metavar="TEXT", help="a few words to find it by")
+    parser.add_argument("--resume", metavar="RUN", help="go on with an interrupted search, or with a larger budget")
+    parser.add_argument("--wait", action="store_true", help="queue until no other run of bench uses these devices")
+    parser.add_argument("--force", action="store_true", help="measure also on GPUs that others use")
+    parser.add_argument(RECORD, action="store_true", help="record all of the command, see 'bench attach --help'")
+    parser.add_argument("--out", default="results", metavar="DIR", help="where run folders are (default: results)")
+    return parser

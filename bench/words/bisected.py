@@ -1,0 +1,55 @@
+"""What ``bench bisect`` found, in a sentence."""
+
+from bench.core.text import listed
+from bench.runs.document import RunDocument
+from bench.runs.experiments import Bisected, Level
+
+WORDS = {
+    "step time": ("slower", "faster", "a step takes"),
+    "peak memory": ("larger", "leaner", "its peak of memory is"),
+}
+"""By figure what a candidate above the good end is called, one below it, and what the ratio is of."""
+
+
+def in_words(document: RunDocument) -> list[str]:
+    """The answer, and what was left out on the way."""
+    found = document.of(Bisected)
+    if found is None:
+        return []
+    good, bad = next(iter(found.candidates)), [*found.candidates][-1]
+    more, less, what = WORDS.get(found.figure, ("different", "different", f"{found.figure}:"))
+    change = found.levels.get(bad)
+    names = [*found.candidates]
+    between = names[names.index(found.low) + 1 : names.index(found.high)]
+    sure = f"at most {100 * found.error:.0f} % of such searches are wrong"
+    launches = f"{found.launches} launches"
+    if not found.ends_differ:
+        apart = f" ({what} {span_text(change)} of that)" if change else ""
+        answer = f"{bad} is not told apart from {good} within the budget{apart}; {launches}."
+    elif not found.decided:
+        answer = (
+            f"Between {found.low} and {found.high}, undecided within the budget: {len(between)} between them are not "
+            f"told apart; {what} {span_text(change)} in {bad} of that in {good}; {launches}. --budget gives more."
+        )
+    else:
+        word = more if change is None or change.ratio > 1.0 else less
+        who = f"{found.high}" if not between else f"One of {listed([*between, found.high])}"
+        about = f" ({found.candidates[found.high]})" if not between and found.candidates[found.high] else ""
+        skipped = f" ({listed(between)} cannot be launched)" if between else ""
+        answer = (
+            f"{who}{about} is the first that is {word}{skipped}: {what} {span_text(change)} in {bad} of that in "
+            f"{good}; {sure}; {launches}."
+        )
+    return [answer, *(f"Skipped: {name}, {why}." for name, why in found.skipped.items())]
+
+
+def ratio_text(level: Level | None) -> str:
+    return "unknown" if level is None else f"{level.ratio:.4g}"
+
+
+def interval_text(level: Level | None) -> str:
+    return "" if level is None or level.low == level.high else f"{level.low:.4g} to {level.high:.4g}"
+
+
+def span_text(level: Level | None) -> str:
+    return f"{ratio_text(level)} ({interval_text(level)})" if interval_text(level) else ratio_text(level)

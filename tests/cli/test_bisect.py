@@ -1,0 +1,202 @@
+"""``bench bisect`` finds the commit or the version that changed something, and never guesses."""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Bench
+from standin.schemas import is_valid
+
+from bench.cli import main
+from bench.runs.check import findings
+from bench.runs.experiments import Bisected
+from bench.runs.reader import read
+
+STANDIN = Path(__file__).parent.parent / "standin"
+NOTING = ("--", sys.executable, str(STANDIN / "noting.py"))
+
+
+@pytest.fixture
+def bench(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NOTED", str(tmp_path / "noted"))
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        code = main([str(argument) for argument in arguments])
+        said = capfd.readouterr()
+        return code, said.out, said.err
+
+    return run
+
+
+Repository = Callable[[Sequence[dict[str, str]]], list[str]]
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    """Make ``repo`` with a commit of each of these contents of its files; returns their names."""
+
+    def git(*words: str) -> str:
+        who = ("-c", "user.name=a", "-c", "user.email=a@localhost")
+        command = ["git", "-C", str(tmp_path / "repo"), *who, *words]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    def make(contents: Sequence[dict[str, str]]) -> list[str]:
+        (tmp_path / "repo").mkdir()
+        git("init", "-q")
+        names = []
+        for number, files in enumerate(contents):
+            for name, text in files.items():
+                (tmp_path / "repo" / name).write_text(text)
+            git("add", ".")
+            git("commit", "-q", "--allow-empty", "-m", f"change {number}")
+            names.append(git("rev-parse", "--short=10", "HEAD"))
+        return names
+
+    return make
+
+
+def noted(*settings: dict[str, float]) -> list[dict[str, str]]:
+    return [{"settings.json": json.dumps(one)} for one in settings]
+
+
+def only_run() -> Any:
+    (path,) = Path("results").iterdir()
+    assert findings(str(path)) == [] and is_valid(path)
+    return read(str(path))
+
+
+def test_the_commit_that_made_it_slower(bench: Bench, repository: Repository) -> None:
+    """One in the middle does not run, and is skipped. The repository is as before."""
+    fast, slow = {"step_ms": 100.0}, {"step_ms": 115.0}
+    names = repository(noted(fast, fast, fast, fast, fast | {"end": 3}, slow, slow, slow))
+    code, out, err = bench("bisect", "--git", "repo", "--good", "HEAD~7", "--bad", "HEAD", "--json", *NOTING)
+    assert code == 0, err
+    answer = json.loads(out)
+    assert answer["answer"].startswith(
+        f"One of {names[4]} and {names[5]} is the first that is slower ({names[4]} cannot"
+    )
+    assert (answer["low"], answer["high"], list(answer["candidates"])) == (names[3], names[5], names)
+    assert answer["skipped"] == {names[4]: "the command ended with exit code 3"}
+    level = answer["levels"][names[-1]]
+    assert level["low"] < 1.15 < level["high"]
+    assert f"8 candidates, from {names[0]} to {names[7]}" in err and "odds of" in err and "min left" in err
+    run = only_run()
+    assert set(run.document.request.scenarios) <= set(names) and run.document.of(Bisected).decided
+    code, page, _ = bench("report", "latest")
+    assert code == 0 and "is the first that is slower" in page
+    assert Path("reports/bisection.svg").exists() and "Which one changed it?" in Path("reports/index.html").read_text()
+    status = subprocess.run(["git", "-C", "repo", "worktree", "list"], capture_output=True, text=True, check=True)
+    assert status.stdout.count("\n") == 1
+
+
+@pytest.mark.parametrize("option", ["--numerics", None])
+def test_what_changes_gradients_and_not_time(bench: Bench, repository: Repository, option: str | None) -> None:
+    old, new = {"noise": 0.001, "norm": 1.0}, {"noise": 0.001, "norm": 1.02}
+    names = repository(noted(old, old, new, new))
+    more = (option,) if option else ("--budget", "1s")
+    code, out, err = bench("bisect", "--git", "repo", "--good", names[0], "--bad", names[3], *more, *NOTING)
+    if option:
+        assert code == 0 and out.startswith(
+            f"{names[2]} (change 2) is the first that is different: gradients, step 1"
+        ), err
+    else:
+        assert code == 11 and "is not told apart from" in out
+    only_run()
+
+
+def test_an_interrupted_search_goes_on(bench: Bench, repository: Repository) -> None:
+    fast, slow = {"step_ms": 100.0}, {"step_ms": 120.0}
+    names = repository(noted(fast, fast, slow, slow))
+    ends = ("--git", "repo", "--good", names[0], "--bad", names[3])
+    code, _, err = bench("bisect", *ends, *NOTING, "--interrupt-at", 5)
+    assert code == 130
+    (line,) = [line for line in err.splitlines() if line.startswith("bench: interrupted; go on with: ")]
+    words = shlex.split(line.partition("with: ")[2])
+    code, out, err = bench(*words[3:])
+    assert code == 0 and out.startswith(f"{names[2]} (change 2) is the first that is slower"), err
+    launches = only_run().document.launches
+    assert [one.repeat for one in launches[:7]] == [0, 0, 0, 1, 2, 2, 2]
+    code, _, err = bench("bisect", "--resume", "latest", *ends[:3], names[1], *ends[4:], *NOTING)
+    assert code == 2 and "--resume: that run searched something else: commits of repo" in err
+
+
+@pytest.mark.parametrize("how", ["interpreters", "uv"])
+def test_versions_of_a_package(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    """Interpreters that are there, and environments that uv makes, once."""
+    script = '#!/bin/sh\n[ "$1" = -c ] && { echo %s; exit; }\nexec "%s" "$@" --step-ms %s\n'
+    speeds = {"1.0": 100, "1.1": 100, "1.2": 130, "2.0": 130}
+    made = {version: script % (version, sys.executable, ms) for version, ms in speeds.items()}
+    for version, text in made.items():
+        (tmp_path / version).mkdir()
+        (tmp_path / version / "python").write_text(text)
+        (tmp_path / version / "python").chmod(0o755)
+    if how == "interpreters":
+        options: tuple[str, ...] = ("--pythons", ",".join(str(tmp_path / version / "python") for version in made))
+    else:
+        (tmp_path / "tools").mkdir()
+        (tmp_path / "tools" / "uv").write_text(
+            "#!/bin/sh\n"
+            f"echo $@ >> {tmp_path}/asked\n"
+            '[ $1 = run ] && echo "Available versions: 2.1, 2.0, 1.2, 1.1, 1.0, 0.9"\n'
+            'for last; do :; done\n[ $1 = venv ] && mkdir -p "$last/bin"\n'
+            f"[ $1 = pip ] && cp {tmp_path}/${{6#thing==}}/python $5\nexit 0\n"
+        )
+        (tmp_path / "tools" / "uv").chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path / 'tools'}{os.pathsep}{os.environ['PATH']}")
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        options = ("--good", "1", "--bad", "2.0")
+    options = ("--package", "thing", *options, "--out", "runs")
+    code, out, err = bench("bisect", *options, "--", "python", NOTING[2])
+    assert code == 0 and out.startswith("1.2 (") and "is the first that is slower" in out, err
+    if how == "uv":
+        assert (tmp_path / "asked").read_text().count("venv --quiet") == len(
+            list((tmp_path / "cache/bench/environments").iterdir())
+        )
+        code, _, err = bench("bisect", "--remove-environments")
+        assert code == 0 and not (tmp_path / "cache/bench/environments").exists()
+
+
+REFUSED = {
+    "nothing": ((), "--git: give either --git or --package"),
+    "no end": (("--git", ".", "--good", "HEAD"), "--bad: it is missing"),
+    "no repository": (("--git", "/", "--good", "a", "--bad", "b"), "--git: / is no git repository"),
+    "no revision": (("--git", "repo", "--good", "a", "--bad", "b"), "--good: there is no revision 'a' in repo"),
+    "the same": (("--git", "repo", "--good", "HEAD", "--bad", "HEAD"), "--bad: HEAD is the same commit as HEAD"),
+    "swapped": (("--git", "repo", "--good", "HEAD", "--bad", "HEAD~1"), "--good: HEAD is not an ancestor of HEAD~1"),
+    "no interpreter": (("--package", "torch", "--pythons", "nowhere"), "--pythons: nowhere has no package 'torch'"),
+    "build": (("--package", "torch", "--pythons", "a", "--build", "make"), "--build: it is for commits"),
+    "an end fails": (
+        ("--git", "repo", "--good", "HEAD~1", "--bad", "HEAD"),
+        "--bad: {bad} cannot be measured: the comm",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_wrong_searches_are_one_line(bench: Bench, repository: Repository, case: str) -> None:
+    names = repository(noted({}, {"end": 3}))
+    arguments, line = REFUSED[case]
+    code, out, err = bench("bisect", *arguments, *NOTING)
+    assert (code, out) == (2, "") and line.format(bad=names[-1]) in err and "Traceback" not in err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("option", ["--budget=20m", "--numerics"])
+def test_a_script_of_torch_is_searched(bench: Bench, repository: Repository, option: str) -> None:
+    """A commit that makes a step wait longer, and one that changes the gradients."""
+    text = (STANDIN / "training.py").read_text().replace("import torch\n", "import torch\ntorch.manual_seed(0)\n", 1)
+    late = text.replace("time.sleep(0.01)", "time.sleep(0.2)")
+    other = text.replace("loss.backward()", "(1.05 * loss).backward()")
+    assert len({text, late, other}) == 3
+    changed = other if option == "--numerics" else late
+    names = repository([{"train.py": one} for one in (text, text, changed, changed)])
+    command = ("--", sys.executable, "train.py", "--steps", "12")
+    code, out, err = bench("bisect", "--git", "repo", "--good", names[0], "--bad", names[3], option, *command)
+    assert code == 0 and out.startswith(f"{names[2]} (change 2) is the first that is"), err

@@ -1,0 +1,75 @@
+"""The search of ``bench bisect``, on figures that are made up."""
+
+import math
+import random
+
+import pytest
+
+from bench.experiments.plan.bisection import Bisection
+
+
+def searched(bisection: Bisection, slower_from: int, step: float, noise: float, blocks: int, drift: float = 0.0) -> int:
+    """Do so many blocks, of candidates called by their number. Returns how many launches there were."""
+    draw, done = random.Random(1), 0
+    for _ in range(blocks):
+        figures = {}
+        for name in bisection.next_block():
+            level = math.log1p(step) * (int(name) >= slower_from) + drift * done
+            figures[name] = math.exp(level + draw.gauss(0.0, noise))
+            done += 1
+        if figures:
+            bisection.add(figures)
+    return done
+
+
+@pytest.mark.parametrize("slower_from", [1, 5, 8, 15])
+@pytest.mark.parametrize(("step", "noise"), [(0.1, 0.01), (-0.2, 0.02), (1.0, 0.0), (1e-4, 0.0)])
+def test_the_first_bad_one_is_found(slower_from: int, step: float, noise: float) -> None:
+    bisection = Bisection([str(number) for number in range(16)])
+    searched(bisection, slower_from, step, noise, 60, drift=0.001 if noise else 0.0)
+    assert bisection.over and (bisection.low, bisection.high) == (slower_from - 1, slower_from)
+    assert bisection.next_block() == []
+    ratio, low, high = bisection.levels()["15"]
+    assert low <= 1.0 + step <= high or ratio == pytest.approx(1.0 + step, rel=1e-6)
+
+
+def test_equal_ends_are_never_told_apart() -> None:
+    bisection = Bisection([str(number) for number in range(16)])
+    searched(bisection, 99, 0.0, 0.02, 100)
+    assert not bisection.ends_differ and (bisection.low, bisection.high) == (0, 15)
+
+
+def test_noise_takes_more_launches() -> None:
+    launches = []
+    for noise in (0.005, 0.05):
+        bisection = Bisection([str(number) for number in range(16)])
+        launches.append(searched(bisection, 6, 0.1, noise, 300))
+        assert bisection.high == 6 and bisection.over
+    assert launches[1] > 2 * launches[0]
+
+
+def test_one_slow_launch_decides_nothing() -> None:
+    bisection = Bisection(["a", "b", "c"])
+    for number in range(3):
+        bisection.add({"a": 1.0 + 0.003 * number, "b": 1.05, "c": 1.1})
+    assert bisection.ends_differ
+    bisection.add({"a": 1.0, "b": 50.0, "c": 1.1})
+    assert (bisection.low, bisection.high) == (0, 2)
+
+
+def test_a_skipped_one_is_stepped_over() -> None:
+    bisection = Bisection([str(number) for number in range(8)])
+    assert bisection.candidate == "4"
+    bisection.skip("4")
+    searched(bisection, 4, 0.2, 0.005, 60)
+    assert bisection.over and (bisection.low, bisection.high) == (3, 5)
+
+
+def test_blocks_alternate_and_two_candidates_are_enough() -> None:
+    bisection = Bisection(["a", "b"])
+    assert bisection.next_block() == ["a", "b"]
+    bisection.add({"a": 1.0, "b": 1.2})
+    assert bisection.next_block() == ["b", "a"]
+    for _ in range(4):
+        bisection.add({"a": 1.0, "b": 1.2})
+    assert bisection.over and bisection.next_block() == []
