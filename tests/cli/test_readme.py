@@ -74,7 +74,11 @@ def folder(host: WorkerHost, tmp_path_factory: pytest.TempPathFactory) -> Path:
         (here / name).write_text((ROOT / "tests" / "standin" / "noting.py").read_text())
     for number, step_ms in enumerate((100, 100, 130)):
         (here / "settings.json").write_text(f'{{"step_ms": {step_ms}}}')
-        for words in (("init", "-q"), ("add", "new.py", "settings.json"), ("commit", "-qm", f"{number}")):
+        for words in (
+            ("init", "-q"),
+            ("add", "new.py", "settings.json"),
+            ("commit", "--allow-empty", "-qm", f"{number}"),
+        ):
             who = ("-c", "user.name=a", "-c", "user.email=a@localhost")
             subprocess.run(["git", *who, *words], cwd=here, check=True, capture_output=True)
     for name in ("cat", "dog"):
