@@ -62,6 +62,7 @@ RAN = {
     "bf16_instructions": None,
     "bf16_by_fp32": False,
     "threads": 1,
+    "chosen_threads": None,
     "affinity": 2,
     "bound_cores": None,
     "versions": {"torch": os.environ.get("NOTED_TORCH", "2.0"), "cuda": None},
