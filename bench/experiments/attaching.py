@@ -119,25 +119,45 @@ class About:
     effective: Effective
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """What a process notes at its end. ``calls``: of the first optimizer; ``others``: of the others, by class."""
+
+    calls: Count = 0
+    others: Mapping[str, Count] = field(default_factory=dict)
+    allocator: Mapping[str, Amount] | None = None
+    final_loss: float | str | None = None
+    norms: Mapping[str, float] = field(default_factory=dict)
+
+
 @dataclass(slots=True, kw_only=True)
 class Notes:
     """What a process noted. ``waits_ms``: for data, by mark. ``spans_ms``: steps by CUDA events, of the first marks."""
 
-    about: dict[str, Any]
-    ran: dict[str, Any]
+    about: About | None = None
     marks_ns: list[int] = field(default_factory=list)
     waits_ms: list[float | None] = field(default_factory=list)
     spans_ms: list[float] = field(default_factory=list)
-    end: dict[str, Any] = field(default_factory=dict)
+    end: End = field(default_factory=End)
     problem: str | None = None
 
     @property
+    def who(self) -> About:
+        """Of a process that has begun to step."""
+        assert self.about is not None
+        return self.about
+
+    @property
+    def ran(self) -> Effective:
+        return self.who.effective
+
+    @property
     def pid(self) -> int:
-        return int(self.about["pid"])
+        return self.who.pid
 
     @property
     def cuda(self) -> bool:
-        return bool(self.ran["device"]["type"] == "cuda")
+        return self.ran.device["type"] == "cuda"
 
     @property
     def steps(self) -> int:
@@ -385,7 +405,7 @@ class _Watch:
         """By PID the parent's, and the name."""
         self._launch, self._scenario, self._spool = launch, scenario, spool
         self._files: set[str] = set()
-        self._ranks: dict[int, dict[str, Any]] = {}
+        self._ranks: dict[int, About] = {}
         self._watched: set[int] = set()
         self._looked_s = 0.0
         self._sample(device, gpus)
@@ -403,7 +423,7 @@ class _Watch:
             if not self.problems:
                 self._look(command)
         except Exception as error:  # noqa: BLE001
-            self.problems = [Notes(about={}, ran={}, problem=f"the notes cannot be followed ({described(error)})")]
+            self.problems = [Notes(problem=f"the notes cannot be followed ({described(error)})")]
 
     def end(self, command: int, number: int) -> None:
         """Send a signal to the command and to those of its processes that are there."""
@@ -425,14 +445,14 @@ class _Watch:
             self._look_at_tree(command)
 
     def _watch_rank(self, notes: Notes) -> None:
-        about = notes.about
+        about = notes.who
         self._scenario = self._scenario or name_of(notes.ran)
         if self._device == "cuda" and not notes.cuda:
             self.sampler.stop()  # there are GPUs, and it trains on none
             self._sample("cpu", ())
-        devices = tuple(about["devices"]) or None
-        self._watched.add(about["pid"])
-        self.sampler.watch(self._launch, self._scenario, about["rank"], about["pid"], devices)
+        devices = about.devices or None
+        self._watched.add(about.pid)
+        self.sampler.watch(self._launch, self._scenario, about.rank, about.pid, devices)
 
     def _look_at_tree(self, command: int) -> None:
         """Find the processes of the command. On the CPU they are sampled; GPUs list the processes that are on them."""
@@ -447,21 +467,21 @@ class _Watch:
                 self.tree[pid] = parents[pid] or 0, file.read().strip()
                 if self._device == "cpu" and pid not in self._watched:
                     self._watched.add(pid)
-                    rank = next((self._ranks[one]["rank"] for one in line if one in self._ranks), 0)
+                    rank = next((self._ranks[one].rank for one in line if one in self._ranks), 0)
                     assert self._scenario is not None  # since there is a rank
                     self.sampler.watch(self._launch, self._scenario, rank, pid)
 
 
-def name_of(ran: dict[str, Any]) -> str:
+def name_of(ran: Effective) -> str:
     """The scenario that this is, by bench's name."""
     names = {"torch DDP": "ddp", "apex DDP": "apex_ddp", "DataParallel": "dp", "torch FSDP": "fsdp"}
-    plain = "single" if ran["world_size"] == 1 else "custom"
-    return names.get(ran["label"], "fsdp2" if ran["label"] == "torch FSDP2" else plain)
+    plain = "single" if ran.world_size == 1 else "custom"
+    return names.get(ran.label, "fsdp2" if ran.label == "torch FSDP2" else plain)
 
 
 def read(path: str, lines: int | None = None) -> Notes:
     """What a process noted in the first ``lines`` (None: all), up to where it was killed or noted what it cannot."""
-    notes, number = Notes(about={}, ran={}), 0
+    notes, number = Notes(), 0
     written, _, code = os.path.basename(path).removesuffix(".jsonl").partition("-errno-")
     try:
         with open_regular(path, limit=NOTES_BYTES) as file:
@@ -470,7 +490,7 @@ def read(path: str, lines: int | None = None) -> Notes:
                     break
                 _take(notes, parse_json(line))
         if notes.marks_ns != sorted(notes.marks_ns) or (notes.about and notes.steps >= max(1, len(notes.marks_ns))):
-            notes.about = {}
+            notes.about = None
             raise Damaged("are not those of steps", "marks_ns")
         if code.isdecimal():
             notes.problem = f"PID {written.partition('-')[0]} could not write its notes: {os.strerror(int(code))}"
@@ -480,24 +500,24 @@ def read(path: str, lines: int | None = None) -> Notes:
     return notes
 
 
-def _take(notes: Notes, found: dict[str, Any]) -> None:
+def _take(notes: Notes, line: Any) -> None:
     """Add a line. Raises what comes of one that the recorder has not written."""
-    about = found.get("begin")
-    ran = found["ran"] if about is None and "ran" in found else about and about["effective"]
-    if about is not None and (len(decode(About, about).python) != 2 or notes.about):
-        raise Damaged("is not that of a process", "begin")
-    if ran is not None and decode(Effective, ran).device["type"]:
-        notes.ran, notes.about = ran, about or notes.about
-    if "problem" in found:
-        notes.problem = decode(str, found["problem"])
-    if "end" in found:
-        notes.end = found["end"]
-        decode(dict[str, Count], notes.end["others"]), decode(dict[str, Amount], notes.end["allocator"])
-        decode(dict[str, float | str | None], {"": notes.end.get("final_loss")})
-        decode(dict[str, float], notes.end.get("norms", {}))
-    notes.marks_ns += decode(tuple[int, ...], found.get("marks_ns", ()))
-    notes.waits_ms += decode(tuple[float | None, ...], found.get("data_ms", ()))
-    notes.spans_ms += decode(tuple[Amount, ...], found.get("cuda_ms", ()))
+    if "begin" in line:
+        about = decode(About, line["begin"])
+        if len(about.python) != 2 or not about.effective.device["type"] or notes.about:
+            raise Damaged("is not that of a process", "begin")
+        notes.about = about
+    if "ran" in line:
+        if notes.about is None:
+            raise Damaged("is of a process that has not begun", "ran")
+        notes.about = replace(notes.about, effective=decode(Effective, line["ran"]))
+    if "problem" in line:
+        notes.problem = decode(str, line["problem"])
+    if "end" in line:
+        notes.end = decode(End, encode(End()) | line["end"])
+    notes.marks_ns += decode(tuple[int, ...], line.get("marks_ns", ()))
+    notes.waits_ms += decode(tuple[float | None, ...], line.get("data_ms", ()))
+    notes.spans_ms += decode(tuple[Amount, ...], line.get("cuda_ms", ()))
 
 
 def ranks_of(notes: Sequence[Notes]) -> tuple[list[Notes], list[str]]:
@@ -508,13 +528,13 @@ def ranks_of(notes: Sequence[Notes]) -> tuple[list[Notes], list[str]]:
     chosen: dict[int, Notes] = {}
     left = [one.problem for one in notes if one.problem]
     for one in sorted((one for one in notes if one.about), key=lambda one: -one.steps):
-        rank = one.about["rank"]
+        rank = one.who.rank
         if rank in chosen:
             left.append(f"PID {one.pid} with {one.steps} steps, as rank {rank} is PID {chosen[rank].pid}")
         elif one.steps:
             chosen[rank] = one
     ranks = [chosen[rank] for rank in sorted(chosen)]
-    world = max((one.ran["world_size"] for one in ranks), default=0)
+    world = max((one.ran.world_size for one in ranks), default=0)
     if world > len(ranks):
         left.append(f"{world - len(ranks)} of {world} ranks, which step no optimizer on this host")
     return ranks, left
@@ -588,7 +608,7 @@ def _add(
     device = [{**row, **of} for row in done.device]
     record = _record(done, ranks, head, warmup, fewest, kept)
     memory += allocator_rows(memory, record.ranks, launch=launch, scenario=scenario, host=host)
-    loss = ranks[0].end.get("final_loss")
+    loss = ranks[0].end.final_loss
     if isinstance(loss, str):
         left.append(f"the final loss, which is {loss}")
     waits = [row["data_ms"] for row in steps if not row["warmup"] and row["rank"] == 0 and row["data_ms"] is not None]
@@ -596,14 +616,14 @@ def _add(
         launch=launch,
         exit_code=done.code,
         calls={str(rank): len(one.marks_ns) for rank, one in enumerate(ranks)},
-        others=dict(sum((Counter(one.end.get("others", {})) for one in ranks), Counter())),
+        others=dict(sum((Counter(one.end.others) for one in ranks), Counter())),
         processes=tuple(processes),
         left_out=tuple(left),
         startup_ms=(ranks[0].marks_ns[0] - done.started_ns) / 1e6,
         wall_ms=None if done.interrupted else 1000.0 * done.wall_s,
         wait_ms=(statistics.fmean(waits) if waits else None) or None,
         final_loss=None if isinstance(loss, str) else loss,
-        norms=ranks[0].end.get("norms", {}),
+        norms=ranks[0].end.norms,
     )
     attached = writer.document.of(stored.Attached)
     assert attached is not None
@@ -628,7 +648,7 @@ def _record(
     done: Commanded, ranks: list[Notes], head: dict[str, Any], warmup: int, fewest: int, kept: dict[str, int]
 ) -> LaunchRecord:
     first = ranks[0]
-    ran = decode(Effective, first.ran, "effective")
+    ran = first.ran
     status, reason = "ok", "Ctrl-C ended it" if done.interrupted else None
     if done.code and not done.interrupted:
         status = "killed" if done.code > 128 else "error"
@@ -656,12 +676,12 @@ def _record(
                 rank=rank,
                 pid=one.pid,
                 host=os.uname().nodename,
-                threads=one.ran["threads"],  # as many as the script wanted
-                ran_threads=one.ran["threads"],
-                cores=one.ran["affinity"],
+                threads=one.ran.threads,  # as many as the script wanted
+                ran_threads=one.ran.threads,
+                cores=one.ran.affinity,
                 step=one.steps,
-                device=one.ran["device"],
-                allocator=one.end.get("allocator"),
+                device=one.ran.device,
+                allocator=one.end.allocator,
             )
             for rank, one in enumerate(ranks)
         ),
@@ -683,15 +703,14 @@ def _apart(notes: Notes) -> float | None:
 
 
 def _command(side: Side, first: Notes, wanted: Wanted) -> stored.Command:
-    script = first.about["script"]
-    there = script is not None and os.path.isfile(script)
+    script = first.who.script if first.who.script and os.path.isfile(first.who.script) else None
     whole = (redact.RECORD,) if wanted.record_command else ()
     return stored.Command(
         command=tuple(redact.command_line((*whole, "--", *side.command))[len(whole) + 1 :]),
         cwd=os.path.abspath(side.cwd or "."),
         environment=tuple(redact.command_line([f"{name}={value}" for name, value in side.environment.items()])),
-        script=stored.Source(file=script, sha256=sha256(script)) if there else None,
-        git=decode(stored.Git, found) if there and (found := machine.git(os.path.dirname(script))) else None,
+        script=stored.Source(file=script, sha256=sha256(script)) if script else None,
+        git=decode(stored.Git, found) if script and (found := machine.git(os.path.dirname(script))) else None,
     )
 
 
@@ -706,17 +725,18 @@ def _document(
 ) -> stored.RunDocument:
     """What is known of the run: null is what neither the script's objects nor the options say."""
     first, steps = ranks[0], min(one.steps for one in ranks)
-    kind = first.ran["device"]["type"]
-    python, executable = first.about["python"]
+    kind = first.ran.device["type"]
+    python, executable = first.who.python
     attached = stored.Attached(
         commands={scenario: command}, step=STEP, times=CUDA_TIMES if kind == "cuda" else HOST_TIMES
     )
+    versions = {name: None if value is None else str(value) for name, value in first.ran.versions.items()}
     return stored.RunDocument(
         bench=bench.__version__,
         command=tuple(redact.command_line(sys.argv[1:])),
         request=stored.Asked(
             scenarios=tuple(side.name or scenario for side in wanted.sides),
-            devices=tuple(uuid for uuid in gpus if any(uuid in one.about["devices"] for one in ranks)),
+            devices=tuple(uuid for uuid in gpus if any(uuid in one.who.devices for one in ranks)),
             warmup=_warmup(wanted, steps),
             iters=steps - _warmup(wanted, steps),
             launches=wanted.launches,
@@ -725,12 +745,12 @@ def _document(
         workload=stored.WorkloadRecord(
             title=os.path.basename(command.script.file) if command.script else " ".join(command.command),
             global_batch=wanted.global_batch,
-            replicas=first.ran["replicas"],
+            replicas=first.ran.replicas,
             device=kind if kind in ("cpu", "cuda") else None,
             warmup=_warmup(wanted, steps),
         ),
         machine=decode(stored.Machine, here),
-        versions={"python": python, "executable": executable, **first.ran["versions"]},
+        versions={"python": python, "executable": executable, **versions},
         apex=stored.Apex(),
         experiments={"attaching": attached},
         start=stored.State(**begin),

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from conftest import Bench
 from standin.schemas import is_valid
 
 from bench.cli import main
-from bench.experiments.attaching import RECORDER, Notes, ranks_of, rows_of
+from bench.experiments.attaching import RECORDER, About, Notes, ranks_of, rows_of
 from bench.experiments.attaching import read as read_notes
 from bench.runs import document as stored
 from bench.runs.check import findings
@@ -180,10 +181,10 @@ def test_a_sitecustomize_of_the_users_is_imported_and_ours_leaves_no_trace(tmp_p
 
 
 def notes(rank: int, steps: int, pid: int, kind: str = "cpu", **more: Any) -> Notes:
-    about = {"pid": pid, "rank": rank, "devices": []}
-    ran = {"device": {"type": kind}, "world_size": 2}
+    ran: Any = SimpleNamespace(device={"type": kind}, world_size=2)
+    about = About(pid=pid, rank=rank, script=None, python=(), devices=(), effective=ran)
     marks = [1_000_000 * (10 + 2 * step) for step in range(steps + 1)]
-    return Notes(about=about, ran=ran, marks_ns=marks, waits_ms=[0.5] * len(marks), **more)
+    return Notes(about=about, marks_ns=marks, waits_ms=[0.5] * len(marks), **more)
 
 
 def test_of_two_processes_with_one_rank_the_one_of_more_steps_counts() -> None:
