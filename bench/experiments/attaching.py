@@ -88,7 +88,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What the options say. ``warmup``: None for :data:`MOST_WARMUP`. ``launches``: of each side.
+    """The request. ``warmup``: None for :data:`MOST_WARMUP`. ``launches``: of each side.
 
     ``until_precision``, ``budget_s``: as in :class:`IntervalTarget`. ``quiet``: what the commands print goes to
     standard error."""
@@ -121,7 +121,7 @@ class About:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
-    """What a process notes at its end. ``calls``: of the first optimizer; ``others``: of the others, by class."""
+    """A process's last note. ``calls``: of the first optimizer; ``others``: of the others, by class."""
 
     calls: Count = 0
     others: Mapping[str, Count] = field(default_factory=dict)
@@ -132,7 +132,8 @@ class End:
 
 @dataclass(slots=True, kw_only=True)
 class Notes:
-    """What a process noted. ``waits_ms``: for data, by mark. ``spans_ms``: steps by CUDA events, of the first marks."""
+    """The notes of a process. ``waits_ms``: for data, by mark. ``spans_ms``: steps by CUDA events, of the first
+    marks."""
 
     about: About | None = None
     marks_ns: list[int] = field(default_factory=list)
@@ -480,7 +481,7 @@ def name_of(ran: Effective) -> str:
 
 
 def read(path: str, lines: int | None = None) -> Notes:
-    """What a process noted in the first ``lines`` (None: all), up to where it was killed or noted what it cannot."""
+    """The notes of a process in the first ``lines`` (None: all), up to where it was killed or noted what it cannot."""
     notes, number = Notes(), 0
     written, _, code = os.path.basename(path).removesuffix(".jsonl").partition("-errno-")
     try:
@@ -723,7 +724,7 @@ def _document(
     begin: dict[str, Any],
     gpus: tuple[str, ...],
 ) -> stored.RunDocument:
-    """What is known of the run: null is what neither the script's objects nor the options say."""
+    """The document of the run: null is what neither the script's objects nor the options say."""
     first, steps = ranks[0], min(one.steps for one in ranks)
     kind = first.ran.device["type"]
     python, executable = first.who.python

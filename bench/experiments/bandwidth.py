@@ -33,7 +33,7 @@ def of_this_machine(request: Request, found: Found, console: Console) -> Bandwid
 
 
 def of(job: Job, launch: LaunchRecord, results: list[dict[str, Any]]) -> BandwidthRecord:
-    """What the ranks of a launch report, as its record: of each sample the slowest rank."""
+    """The record of a launch from the reports of its ranks: of each sample the slowest rank."""
     found = [result["bandwidth"] for result in results] if launch.status == "ok" else []
     return BandwidthRecord.of(
         launch,
@@ -51,7 +51,8 @@ def of(job: Job, launch: LaunchRecord, results: list[dict[str, Any]]) -> Bandwid
 
 
 def _transport(job: Job, reported: dict[str, object]) -> Transport:
-    """What rank 0 reports. NCCL does not say what it goes over, but the driver knows how GPUs of a host are linked."""
+    """The transport that rank 0 reports. NCCL does not say what it goes over, but the driver knows how GPUs of a host
+    are linked."""
     transport = decode(Transport, reported, "transport")
     if transport.backend != "nccl" or len({rank.host for rank in job.ranks}) > 1:
         return transport

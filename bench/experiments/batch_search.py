@@ -112,7 +112,7 @@ def _try_batch(found: Found, batch: int, capacity_mib: float, lab: Lab) -> tuple
 
 
 def _judged(done: Performed, work: Training, capacity_mib: float) -> search.Try:
-    """What a launch with this global batch says about it."""
+    """The verdict of a launch on its global batch."""
     peak_mib = steady_mib(done.tables["memory"], done.record.ranks)
     median_ms = median_step_ms(done)
     why_not = None if median_ms is not None else done.record.reason or done.record.status

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from bench.report.tables import Table
 
 SPARE_MIB = 64.0
-"""What must be left on the disk for the run itself."""
+"""Left on the disk for the run itself."""
 OVERHEAD = 1.1
 """Of the files over what is in them."""
 COLUMNS = (
@@ -44,7 +44,7 @@ HOW = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointLook:
-    """What a rank saw of checkpoints: cycles of steps that begin with a save, and as many without (ms).
+    """A rank's times of checkpoints: cycles of steps that begin with a save, and as many without (ms).
 
     ``save_ms``: until training goes on. ``next_step_ms``: the first step after a checkpoint was loaded.
     """

@@ -27,7 +27,7 @@ def launch(found: Found, repeat: int, lab: Lab) -> None:
 
 
 def found_by(done: Performed) -> dict[str, Any]:
-    """What a diagnostic launch adds to its record: what each rank saw, and the memory that the first one predicted."""
+    """The fields of a diagnostic record: what each rank saw, and the memory that the first one predicted."""
     looks = tuple(
         Look(
             reasons={name: of["reason"] for name, of in result["probes"].items()},
@@ -50,7 +50,7 @@ def diagnostic_rows(job: Job, results: Results, partial: Results) -> dict[str, R
 
 
 def sentences(document: RunDocument) -> list[str]:
-    """What the profiled steps of each scenario are spent on first of all, and where the traces are."""
+    """The largest part of each scenario's profiled steps, and where the traces are."""
     said, traces = [], list[str]()
     for one in document.begun(Diagnosis).launches:
         for look in one.looks[:1]:

@@ -51,7 +51,7 @@ SHORTEST_MS, LONGEST_MS = 1e-6, 1e9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What the options say of the measurement."""
+    """The measurement as the options describe it."""
 
     scenario: str | None = None
     model: str | None = None
@@ -85,7 +85,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """What a file says. ``warmup``: the same in all launches, else None. ``left_out``: what was not read."""
+    """The content of a file. ``warmup``: the same in all launches, else None. ``left_out``: what was not read."""
 
     launches: tuple[Launch, ...]
     warmup: int | None
@@ -106,7 +106,7 @@ def is_scenario(text: str) -> bool:
 
 
 def read(path: str, options: Options) -> Measurement:
-    """What ``path`` says; raises :class:`RequestError` if it is no CSV of step times."""
+    """The measurement in ``path``; raises :class:`RequestError` if it is no CSV of step times."""
     try:
         with open_regular(path, limit=TEXT_BYTES) as file:
             text = file.read().decode("utf-8-sig")
@@ -270,7 +270,7 @@ def _launch(
 
 
 def _document(path: str, found: Measurement, options: Options) -> stored.RunDocument:
-    """What the run says of itself: null if neither the file nor the options say it."""
+    """The document of the run: null if neither the file nor the options say it."""
     stated = {"global_batch": options.global_batch, "replicas": options.world_size, "device": options.device}
     workload: dict[str, Any] = encode(stored.WorkloadRecord()) | {"warmup": found.warmup}
     workload |= {name: value for name, value in stated.items() if value is not None}

@@ -74,7 +74,8 @@ def with_enough_workers(lab: Lab) -> Lab | None:
 
 
 def _rounds(counts: tuple[int, ...], repeats: int) -> list[tuple[int | None, int]]:
-    """What each round does. Every other one goes backwards, so that drift of the machine affects all alike."""
+    """Number of workers and repeat of each launch, round by round. Every other round goes backwards, so that drift of
+    the machine affects all alike."""
     each: tuple[int | None, ...] = (*counts, TRAINING)
     return [(workers, repeat) for repeat in range(repeats) for workers in (each[::-1] if repeat % 2 else each)]
 

@@ -99,7 +99,7 @@ def how_fast(lab: Lab, done: Performed) -> str:
 
 
 def _target(lab: Lab, later: int) -> IntervalTarget | None:
-    """What ``--until-precision`` asks for, with the launches that a resumed run already has."""
+    """The target of ``--until-precision``, with the launches that a resumed run already has."""
     if lab.request.until_precision is None:
         return None
     assert lab.request.budget_s is not None

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 COPIES = 2
 """Of a checkpoint: the one before goes when the next one is whole."""
 EVERY = Checkpoint(every=4)
-"""What is saved if nothing else is asked for."""
+"""The checkpoints if nothing else is asked for."""
 PARTS = ("up_s", "joined_s", "loaded_s", "step_s")
 COLUMNS = (
     *("scenario", "launches", "every", "killed_step", "resumed_step", "next_step_s", "next_step_low_s"),
@@ -41,7 +41,8 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartLook:
-    """What came of killing a rank after its step ``killed_step``: all went on from the checkpoint of ``resumed_step``.
+    """The consequence of killing a rank after its step ``killed_step``: all went on from the checkpoint of
+    ``resumed_step``.
 
     Times (ms) run from the kill until the last rank was there: its new interpreter had imported torch (``up_ms``), it
     had met the others (``joined_ms``) and loaded the checkpoint (``loaded_ms``), its next step was over

@@ -71,7 +71,7 @@ EXPERIMENT = Experiment(record=Scaling, missing=_missing, alone=True, chapter=ch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What ``bench scale`` asks for besides the request, which is that of all devices."""
+    """The request of ``bench scale`` besides that of all devices."""
 
     counts: tuple[int, ...]
     modes: tuple[str, ...]
@@ -146,7 +146,8 @@ class _Curves:
         return scaling
 
     def _rounds(self) -> list[tuple[Point, int]]:
-        """What is still to be measured, every other round backwards, so that drift of the machine affects all alike."""
+        """The points and repeats still to be measured, every other round backwards, so that drift of the machine
+        affects all alike."""
         whole = {(one.replicas, self.lab.request.global_batch, one.repeat) for one in self.lab.writer.document.launches}
         done = whole | {(one.replicas, one.global_batch, one.repeat) for one in self._scaling.launches}
         rounds = [

@@ -1,4 +1,4 @@
-"""What this host is. Reads files and asks NVML; imports no torch."""
+"""This host, as its files and NVML describe it; imports no torch."""
 
 import os
 import resource
@@ -38,7 +38,7 @@ def cores() -> int:
 
 
 def available_memory_bytes() -> int:
-    """What can be had without swapping, within the limit of the control group."""
+    """Memory to be had without swapping, within the limit of the control group."""
     return control_group.available_memory_bytes()
 
 
@@ -175,7 +175,7 @@ def describe(gpus: list[Gpu], left_out: str | None = None) -> dict[str, Any]:
 
 
 def state() -> dict[str, Any]:
-    """What changes while a run lasts; taken at its start and at its end."""
+    """The load and the free memory, which change while a run lasts."""
     return {"utc": utc_now(), "load_1min": load(), "memory_available_gib": round(available_memory_bytes() / 2**30, 2)}
 
 

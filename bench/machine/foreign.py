@@ -31,7 +31,7 @@ def in_use(computing: Rows, drawing: Rows, occupied_mib: float | None, busy_perc
 
 
 def occupant(nvml: Nvml, gpu: Gpu) -> tuple[str, bool] | None:
-    """What is on a GPU, and whether it is in use; None if it is free as far as the driver knows.
+    """The processes on a GPU in words, and whether it is in use; None if it is free as far as the driver knows.
 
     Such as ``GPU 0 (NVIDIA H100): PID 4711 (python, 2,048 MiB), 2,100 MiB occupied, 97 % busy``.
     """
@@ -53,8 +53,8 @@ def occupant(nvml: Nvml, gpu: Gpu) -> tuple[str, bool] | None:
 
 
 def refuse(gpus: list[Gpu], chosen: tuple[str, ...], *, force: bool) -> list[str]:
-    """What draws on the chosen GPUs, a line each. Raises :class:`RequestError` with PIDs, names and memory where one is
-    in use; not with ``force``."""
+    """A line for each chosen GPU on which something draws. Raises :class:`RequestError` with PIDs, names and memory
+    where one is in use; not with ``force``."""
     if force or not chosen:
         return []
     try:

@@ -29,7 +29,7 @@ FOLDER_VARIABLE = "BENCH_LOCK_DIR"
 SHARED_FOLDER = "/tmp/bench-locks"
 POLL_S = 0.2
 ENDING_S = 5.0
-"""What is left of a run without its command line counts as a holder after this time."""
+"""After this time the remains of a run whose command line is gone count as a holder."""
 SLEEPING_S = 10.0
 """Who has a place in the queue and leaves free for this time what it waits for is passed."""
 MOST_BYTES = 1 << 16
@@ -54,7 +54,7 @@ class Locks:
 
 
 class _Replaced(Exception):
-    """What was opened is no longer what lies there."""
+    """The file that was opened is no longer the one of that name."""
 
 
 def acquire(devices: Iterable[str], *, wait: bool, say: Callable[[str], None]) -> Locks:
@@ -269,7 +269,7 @@ def _open(folder: _Folder, name: str) -> int:
 
 
 def _said(descriptor: int) -> Any:
-    """What a lock or a ticket says; an empty list if nothing, None if that is not from bench."""
+    """The content of a lock or a ticket; an empty list if there is none, None if it is not from bench."""
     try:
         return parse_json(os.pread(descriptor, MOST_BYTES, 0) or b"[]")
     except ValueError:

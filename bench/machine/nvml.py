@@ -1,4 +1,4 @@
-"""What NVIDIA's driver says about GPUs and the processes on them: the one place that talks to ``pynvml``.
+"""NVIDIA's driver on GPUs and the processes on them: the one place that talks to ``pynvml``.
 
     python -c "from bench.machine.nvml import list_gpus; print(list_gpus())"
 
@@ -18,7 +18,7 @@ from bench.core.errors import BenchError
 from bench.core.records import ACTIVITY_COLUMNS, Gpu
 
 Foreign = Any
-"""What pynvml, which has no types, takes and gives."""
+"""A value of pynvml, which has no types."""
 LIBRARY = "libnvidia-ml.so.1"
 """The soname that pynvml loads."""
 
@@ -56,7 +56,7 @@ _MIB = 2**20
 _ATTEMPTS = 4
 _ALL_LINKS = 2**32 - 1
 _LANE_MBIT = {1: 2_000, 2: 4_000, 3: 7_877, 4: 15_754, 5: 31_508, 6: 60_500}
-"""What a PCIe lane carries one way by generation, its line code taken off (8b/10b, then 128b/130b, then flits)."""
+"""The rate of a PCIe lane one way by generation, its line code taken off (8b/10b, then 128b/130b, then flits)."""
 _P2P_READ, _P2P_NVLINK = 0, 2
 """NVML_P2P_CAPS_INDEX_READ and _NVLINK: pynvml has the first one as a tuple, which its own function refuses."""
 
@@ -331,7 +331,7 @@ class Nvml:
         }
 
     def details(self, uuid: str) -> dict[str, object]:
-        """What :class:`Gpu` lacks, for a page about the device: what the driver does not know is None.
+        """More than :class:`Gpu` has, for a page about the device; None where the driver does not know.
 
         ``processes`` and ``graphics``: (PID, name, MiB); ``now``: :meth:`device_sample`.
         """
@@ -385,7 +385,7 @@ class Nvml:
         }
 
     def link(self, uuids: Sequence[str]) -> tuple[str | None, float | None]:
-        """What these devices are linked by, NVLink or else PCIe, and what the slowest nominally sends (Mbit/s)."""
+        """The link between these devices, NVLink or else PCIe, and the nominal rate of the slowest (Mbit/s)."""
         if all(self.path(one, other)["nvlink"] for one, other in pairwise(uuids)):
             links = min(map(self._nvlinks, uuids))
             speeds = [self._nvlink_mbit(uuid) or 0.0 for uuid in uuids]
@@ -410,7 +410,7 @@ class Nvml:
         return sum(1 for state in states if state == pynvml.NVML_FEATURE_ENABLED)
 
     def _nvlink_mbit(self, uuid: str) -> float | None:
-        """What each of them sends; the driver has MB/s."""
+        """The rate of each of them; the driver has MB/s."""
         field = self._pynvml.NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON
         answers = self._ask(uuid, self._pynvml.nvmlDeviceGetFieldValues, [field])
         value, _ = self._field(answers[0]) if answers else (None, None)
@@ -444,7 +444,7 @@ class Nvml:
         return (pci.domain, pci.bus, pci.device), fields
 
     def _ask(self, uuids: str | tuple[str, str], function: Callable[..., Foreign], *arguments: object) -> Foreign:
-        """What ``function`` gives for one or two devices, or None."""
+        """The answer of ``function`` for one or two devices, or None."""
         of = (uuids,) if isinstance(uuids, str) else uuids
         return self._try(lambda: function(*map(self._handle, of), *arguments))[0]
 
@@ -507,7 +507,7 @@ class Nvml:
             return self._throttle_reasons(handle)
 
     def _try(self, function: Callable[..., Foreign], *arguments: object) -> tuple[Foreign, str | None]:
-        """What ``function`` gives, or None and the reason."""
+        """The answer of ``function``, or None and the reason."""
         try:
             value = function(*arguments)
         except self._errors as error:
@@ -516,7 +516,7 @@ class Nvml:
 
 
 def unknown_sample(reason: str) -> dict[str, object]:
-    """What :meth:`Nvml.device_sample` gives for a device of which nothing is known."""
+    """:meth:`Nvml.device_sample` of a device of which nothing is known."""
     unknown = {**dict.fromkeys(METRICS), "reason": reason, **dict.fromkeys(LINKS), "mig": None}
     return unknown | unknown_activity(reason)
 

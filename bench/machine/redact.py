@@ -1,4 +1,4 @@
-"""What never stands in a file: values that look like credentials, by their names or by themselves."""
+"""Secrets, which stand in no file: values that look like credentials, by their names or by themselves."""
 
 import hashlib
 import os

@@ -27,7 +27,7 @@ WARNING = 0x4
 
 
 def names(bits: int) -> list[str]:
-    """What the bits stand for; a bit that this list does not know is given as a number."""
+    """The names of these bits; a bit without a name is given as a number."""
     unknown = bits & ~sum(REASONS)
     return [name for bit, name in REASONS.items() if bits & bit] + ([hex(unknown)] if unknown else [])
 
@@ -59,7 +59,7 @@ def measured_window(steps: Iterable[Row]) -> tuple[int, int] | None:
 
 
 def check(device: Iterable[Row], steps: Iterable[Row]) -> dict[str, object] | None:
-    """What throttled a launch within its measured window, for its record; None if no device was sampled in it.
+    """The throttling of a launch within its measured window, for its record; None if no device was sampled in it.
 
     ``verdict``: the worst over the devices. ``devices``: by UUID the names of the reasons, or None if unknown.
     """

@@ -252,14 +252,14 @@ class WorkerHost:
 
 
 def _take_note(seen: dict[int, Event], message: Event) -> None:
-    """What a message says of its rank: pid, phase, step."""
+    """Remember the pid, phase and step of a rank from its message."""
     if "rank" in message:
         known = seen.setdefault(message["rank"], {"rank": message["rank"], "pid": None})
         known |= {name: message[name] for name in ("pid", "phase", "step") if name in message}
 
 
 def _parsed(result: str) -> Any:
-    """What a rank sent, as it is; None for what is no JSON."""
+    """A rank's result; None for what is no JSON."""
     try:
         return json.loads(result)
     except (ValueError, RecursionError):

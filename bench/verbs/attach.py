@@ -212,7 +212,7 @@ def _compared(outcome: Outcome, names: list[str], options: argparse.Namespace) -
 
 
 def _lines(outcome: Outcome) -> list[str]:
-    """What was measured, in a few lines for people."""
+    """The measurement in a few lines for people."""
     from bench.analyse.analysed import Analysed
     from bench.analyse.labels import what_ran
 

@@ -1,4 +1,4 @@
-"""What the verbs' parsers have in common: errors of one line, and numbers that say what they take."""
+"""The base of the verbs' parsers: errors of one line, and numbers that say what they take."""
 
 import argparse
 import os
@@ -216,7 +216,7 @@ def place(path: str) -> str:
 
 
 def called(path: str) -> str:
-    """What a command calls a run: its id where ids are looked for, else its folder, as a shell takes it."""
+    """The name of a run in a command: its id where ids are looked for, else its folder, as a shell takes it."""
     folder, name = os.path.split(os.path.abspath(path))
     return shlex.quote(name if folder == os.path.abspath(DEFAULT_OUT) else place(path))
 

@@ -81,7 +81,7 @@ def _what_to_look_at(runs: "list[Analysed]", files: list[str]) -> str:
 
 
 def _for_programs(runs: "list[Analysed]") -> dict[str, list[dict[str, object]]]:
-    """What the page says, as JSON values, each with the id of its run: what is unknown is null."""
+    """The page as JSON values, each with the id of its run; what is unknown is null."""
     from bench.analyse.recommendation import recommendations
     from bench.report.values import as_json
     from bench.words.questions import questions

@@ -183,7 +183,7 @@ def resource(text: str) -> str:
 
 
 def job_name(text: str) -> str:
-    """What Kubernetes takes as the name of a service, with room for what engines add to it."""
+    """A name for a service of Kubernetes, with room for what engines add to it."""
     if not re.fullmatch(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?", text):
         what = "is not a name of up to 40 small letters, digits and hyphens that begins with a letter"
         raise argparse.ArgumentTypeError(f"{text!r} {what}")

@@ -67,7 +67,7 @@ def rule_from(options: argparse.Namespace) -> "Rule":
 
 
 def _from_file(file: str | None) -> dict[str, float]:
-    """What the table of a file sets, by name; nothing if the default file or its table is missing."""
+    """The values in the table of a file, by name; nothing if the default file or its table is missing."""
     import tomllib
 
     path = DEFAULT_FILE if file is None else file

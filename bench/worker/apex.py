@@ -23,7 +23,7 @@ def add_to_path(apex_path: str | None) -> None:
 
 
 def probe(apex_path: str | None) -> dict[str, Any]:
-    """What is there: the files' description, and for each module ``None`` (it imports) or one line why not."""
+    """The description of apex's files, and for each module ``None`` (it imports) or one line why not."""
     add_to_path(apex_path)
     files = classify(apex_path)
     there = {"apex.amp": files.amp, "apex.parallel": files.parallel}

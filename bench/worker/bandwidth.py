@@ -28,7 +28,7 @@ SAMPLE_MS, MOST_CALLS = 20.0, 100
 
 SAMPLES, FEWEST_SAMPLES = 7, 3
 SIZE_LIMIT_MS = 4000.0
-"""What the samples of one size may take, down to the fewest."""
+"""For the samples of one size, unless there would be fewer than the fewest."""
 
 MOST_MS = 6000.0
 """All-reduces that are expected to take longer are left out."""

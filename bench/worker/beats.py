@@ -107,7 +107,7 @@ class Beats:
         return Position(done=step + done, phase=PHASES[phase])
 
     def steps(self, rank: int) -> list[dict[str, float | int]]:
-        """What this rank has measured of the steps that it came to the end of: ``start_ns``, phases and ``step_ms``."""
+        """The steps that this rank has finished, as rows: ``start_ns``, phases and ``step_ms``."""
         rows: list[dict[str, float | int]] = []
         for first_step, ticks in self.windows(rank):
             for done in range((len(ticks) - 1) // MARKS_PER_STEP):

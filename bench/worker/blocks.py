@@ -6,7 +6,7 @@ from torch import nn
 
 
 def blocks(module: nn.Module) -> Iterator[nn.Module]:
-    """What the outermost ``Sequential`` and ``ModuleList`` of a model hold, as far as it has parameters: the residual
+    """The members of the outermost ``Sequential`` and ``ModuleList`` of a model, those with parameters: the residual
     blocks of a ResNet, the layers of a transformer."""
     for child in module.children():
         if isinstance(child, nn.ModuleList | nn.Sequential):

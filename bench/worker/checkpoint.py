@@ -1,4 +1,4 @@
-"""What a checkpoint costs: cycles of steps that begin with a save, between cycles of as many steps without one.
+"""The cost of a checkpoint: cycles of steps that begin with a save, between cycles of as many steps without one.
 
 The order is ABBA, so that drift hits both alike. Weights, optimizer state, master weights and the loss scale are saved,
 by ``torch.save`` of rank 0 or by ``torch.distributed.checkpoint``; loaded again, they must be what was saved.
@@ -100,7 +100,7 @@ def run(session: Session, load: Load, wanted: Checkpoint, tick: Callable[[int], 
 
 
 class Keeper:
-    """What is saved of a session, and how."""
+    """The state of a session that is saved, and how."""
 
     def __init__(self, session: Session, wanted: Checkpoint) -> None:
         self.session, self.folder, self.rank = session, wanted.folder, session.parts.rank

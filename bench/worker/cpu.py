@@ -1,4 +1,4 @@
-"""What this CPU can compute fast."""
+"""The types that this CPU computes fast in."""
 
 import torch
 

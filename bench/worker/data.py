@@ -20,7 +20,7 @@ from bench.seams import execute
 from bench.worker.workload import collate_of, example_of, map_tensors
 
 Batch = Any
-"""What ``collate`` made of the examples: tensors in tuples, lists and dicts."""
+"""Made by ``collate``: tensors in tuples, lists and dicts."""
 
 
 def shard(workload: Training, replicas: int, replica: int, epoch: int = 0) -> list[list[int]]:

@@ -210,7 +210,7 @@ def _phase(event: Any) -> str | None:
 
 
 def category(event: Any) -> str:
-    """What an event of the profiler is spent on: that of the nearest known name, itself first, then its parents."""
+    """The category of a profiler event: that of the nearest known name, its own first, then its parents'."""
     if event.name == COPY_OF_MANY:
         return "casts" if _phase(event) == "optimizer" else "bucket copies"
     if _phase(event) == "data":

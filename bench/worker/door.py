@@ -20,7 +20,7 @@ class Door:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the ranks need to find it (see :func:`bench.core.channel.call_home`)."""
+        """The variables by which ranks find it (see :func:`bench.core.channel.call_home`)."""
         host, port = self.listener.getsockname()
         return {ADDRESS: f"{host}:{port}", TOKEN: self.token}
 
@@ -44,7 +44,7 @@ class Door:
 
     @staticmethod
     def _said(caller: Channel) -> list[Any] | None:
-        """What a stranger says; None for what is no message, and at the end."""
+        """A caller's messages; None for what is no message, and at the end."""
         try:
             said = caller.receive()
         except json.JSONDecodeError:

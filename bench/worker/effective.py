@@ -1,4 +1,4 @@
-"""What really ran, read off the live objects after the steps, never off the request."""
+"""The implementation that really ran, read off the live objects after the steps, never off the request."""
 
 import os
 import sys
@@ -28,7 +28,7 @@ from bench.worker.precision import Amp, ApexAmp
 from bench.worker.session import Session
 
 Ran = dict[str, Any]
-"""What is read off the live objects, as JSON values: :class:`bench.runs.launches.Effective`."""
+""":class:`bench.runs.launches.Effective` as JSON values."""
 
 
 def read(session: Session, strategy: Strategy, watch: TypeWatch) -> Ran:
@@ -137,7 +137,8 @@ def _in_brackets(options: Mapping[str, object]) -> str:
 
 
 def _compiled() -> dict[str, object] | None:
-    """What ``torch.compile`` did in this process (:class:`bench.runs.launches.Compiled`); None if it did nothing."""
+    """The graphs of ``torch.compile`` in this process (:class:`bench.runs.launches.Compiled`); None if there are
+    none."""
     if "torch._dynamo.utils" not in sys.modules:  # importing it takes a second
         return None
     from torch._dynamo import utils
@@ -198,7 +199,8 @@ def _scaler(session: Session) -> dict[str, object] | None:
 
 
 def _backend_class(device: torch.device) -> str:
-    """What communicates, such as ``ProcessGroupNCCL2``, which is "nccl" since torch 2.15 (pytorch/pytorch#192281)."""
+    """The class that communicates, such as ``ProcessGroupNCCL2``, which is "nccl" since torch 2.15
+    (pytorch/pytorch#192281)."""
     group = dist.group.WORLD
     assert group is not None
     return type(group._get_backend(device)).__name__

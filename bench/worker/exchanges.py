@@ -1,4 +1,4 @@
-"""What a step hands over to its process group, and when: one rank, in a group in which nothing takes any time.
+"""The exchanges of a step, by size and time: one rank, in a group in which nothing takes any time.
 
 The rank computes as it would among many: wrapper, hooks, buckets and casts are the scenario's own, and every collective
 is noted with its size and the moment of its call. What it would take is reckoned elsewhere, for any number of ranks

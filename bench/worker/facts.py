@@ -1,4 +1,4 @@
-"""What this interpreter has to measure with: torch and its libraries, and apex module by module, as one JSON line.
+"""The libraries of this interpreter: torch and those it needs, and apex module by module, as one JSON line.
 
 ``bench doctor`` starts a child for it: the command line never imports torch, and a broken torch may end its process.
 """

@@ -167,7 +167,7 @@ def start_launch(
 
 
 def _listener(launch: Launch) -> AbstractContextManager[socket.socket | None]:
-    """What rank 0 listens on for the others; None on a host that has no rank 0."""
+    """The socket on which rank 0 meets the others; None on a host without rank 0."""
     address = "127.0.0.1" if launch.meet is None else launch.meet.address
     if launch.meet is not None and launch.meet.port is not None:
         return nullcontext()
@@ -247,13 +247,13 @@ def _start_launcher(job: Job, command: list[str], locks: tuple[int, ...]) -> Lau
 
 
 def _off_the_path() -> dict[str, str]:
-    """What keeps the working directory off a launcher's import path, unless that is where its ranks find bench."""
+    """Keeps the working directory off a launcher's import path, unless its ranks find bench there."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     return {} if os.getcwd() == os.path.dirname(package) else {"PYTHONSAFEPATH": "1"}
 
 
 def _environment(job: Job, launch: Launch | None = None) -> dict[str, str]:
-    """What all ranks of a launch on this host find in their environment beside what was there."""
+    """The environment of all ranks of a launch on this host, beside the host's own."""
     first = job.ranks[launch.numbers[0] if launch is not None else 0]
     interface = "lo" if launch is None or launch.meet is None else launch.meet.interface
     names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
@@ -267,7 +267,7 @@ def _environment(job: Job, launch: Launch | None = None) -> dict[str, str]:
 
 
 def _rendezvous(launch: Launch, listener: socket.socket | None) -> dict[str, str]:
-    """What those that the host starts itself find there for meeting each other."""
+    """The variables by which ranks that the host starts itself meet each other."""
     meet, beats = launch.meet, launch.beats
     port = listener.getsockname()[1] if listener is not None else meet and meet.port
     return {

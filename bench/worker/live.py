@@ -1,4 +1,4 @@
-"""What can be read off live objects with torch and the standard library alone, in any Python from 3.8 on: a script that
+"""Facts read off live objects with torch and the standard library alone, in any Python from 3.8 on: a script that
 bench is attached to (``bench/worker/attached``) may run in an interpreter that has nothing else.
 """
 
@@ -22,7 +22,7 @@ _last: deque[TypeWatch] = deque(maxlen=1)
 
 
 def _note_while_compiling(context: Any) -> None:
-    """What the hook does of a graph. One that changed the watch in each step would be compiled twice."""
+    """The hook while a graph is made: one that changed the watch in each step would be compiled twice."""
     _last[0].see(context.get_local("output").as_fake())
 
 

@@ -24,7 +24,7 @@ PROGRESS_INTERVAL_NS = 250_000_000
 
 @dataclass(slots=True, kw_only=True)
 class Timings:
-    """What a window measured: per step its start (ns, monotonic clock), phases and total (ms), and its loss.
+    """The timings of a window: per step its start (ns, monotonic clock), phases and total (ms), and its loss.
     ``wall_ms``: host time of the window, for the check that the steps add up to it. ``lead_ms``: on a GPU, how far the
     host was ahead at the end of each step: from its last call of the step to the device's end of it.
     """

@@ -1,4 +1,4 @@
-"""What the memory of a rank will hold, predicted without computing, by torch's ``MemTracker`` in one fake step.
+"""The memory that a rank will need, predicted without computing, by torch's ``MemTracker`` in one fake step.
 
 A fake tensor has a shape and a device and no values (``FakeTensorMode``), so the step takes seconds and next to no
 memory. It is that of one process with this rank's part of the batch, under the same precision and switches. What the
@@ -32,7 +32,7 @@ Sizes = dict[str, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Around:
-    """What a strategy does with the model, read off its live objects.
+    """A strategy's effect on memory, read off its live objects.
 
     ``buckets``: torch DDP has a copy of all gradients; ``views``: the gradients lie in it. ``dealt``: the parts of
     which each of ``ranks`` ranks has its share. ``unknown``: why the peak cannot be predicted; ``refused``: why

@@ -10,7 +10,7 @@ CHANNEL = re.compile(r"NCCL INFO Channel .* via (\S+)")
 """Such as ``Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM`` or ``... [send] via NET/IB/0/GDRDMA``."""
 
 CHOICE = re.compile(r"NCCL INFO (\w+): (\d+) Bytes -> Algo (\w+) proto (\w+)")
-"""What the tuner chose for a collective of this size."""
+"""The tuner's choice for a collective of this size."""
 
 
 def listen() -> str | None:

@@ -1,4 +1,4 @@
-"""What a rank builds for its job, and what it reports by."""
+"""A rank's plan for its job: the parts, the strategy, and how it reports."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -42,7 +42,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What this rank builds: the parts, and the strategy with the module that defines it."""
+    """The parts that this rank builds from, and the strategy with the module that defines it."""
 
     parts: Parts
     strategy: Strategy
@@ -77,7 +77,7 @@ class Plan:
         return cls(parts=parts, strategy=strategy, module=module, probe_seed=job.probe_seed)
 
     def load(self) -> Callable[[], data.Batch]:
-        """What gives the batches of this process: the parts of the replicas that it trains."""
+        """The loader of this process: the parts of the replicas that it trains."""
         job = self.parts.job
         return data.feeds(job.workload, job.replicas, [job.parts_of(self.parts.rank)], self.parts.device)
 
@@ -109,7 +109,7 @@ class Plan:
 
 
 def _apex_problems(job: Job, device: torch.device) -> dict[str, str | None]:
-    """What the worker host found; under a foreign launcher this rank looks itself, on a GPU, where it matters."""
+    """The worker host's findings; under a foreign launcher this rank looks itself, on a GPU, where it matters."""
     if job.apex_problems is not None:
         return job.apex_problems
     problems: dict[str, str | None] = dict.fromkeys(APEX_MODULES)

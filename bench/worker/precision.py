@@ -32,7 +32,7 @@ Optimizers = Callable[[Iterable[Tensor]], torch.optim.Optimizer]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precision:
-    """What computes in which type, and how the weights are kept and updated. ``half``: what "half" means here."""
+    """The types of a level: for computing, and for keeping and updating weights. ``half``: what "half" means here."""
 
     level: str
     half: torch.dtype
@@ -77,7 +77,7 @@ class Amp:
         return model
 
     def around(self, module: nn.Module) -> Any:
-        """What the loss calls: the module, between casts of its inputs to half and of its outputs to fp32."""
+        """The callable for the loss: the module, between casts of its inputs to half and of its outputs to fp32."""
         if not self.precision.half_weights:
             return module
         half = self.precision.half
@@ -159,7 +159,7 @@ class Amp:
 
 
 def updated(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """What the optimizer updates for each parameter of the model: itself, or its master."""
+    """The tensor that the optimizer updates for each parameter of the model: itself, or its master."""
     of_model = list(model.parameters())
     held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     ours, theirs = {id(parameter) for parameter in of_model}, {id(parameter) for parameter in held}

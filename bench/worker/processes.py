@@ -1,4 +1,4 @@
-"""What a process is doing, seen from outside: is it stopped, and which line of which file is it in.
+"""A process seen from outside: is it stopped, and which line of which file is it in.
 
 Nothing here is done to a rank that is measuring, but for what costs a few microseconds.
 """

@@ -1,4 +1,4 @@
-"""What the loss of a rank costs: torchrun trains, a rank is killed, torchrun starts all of them again.
+"""The cost of a lost rank: torchrun trains, a rank is killed, torchrun starts all of them again.
 
 One process of the worker host stands in for the launch. It starts torchrun, watches the diaries that the ranks keep
 (:mod:`bench.worker.restarted`), kills the last rank between two checkpoints, and waits until all have gone on from the
@@ -114,7 +114,7 @@ def _environment() -> dict[str, str]:
 
 
 def _until_over(engine: "subprocess.Popen[bytes]", diaries: "Diaries") -> Iterator[Note]:
-    """What ranks write down, as they do, until the engine has ended."""
+    """The ranks' notes as they come, until the engine has ended."""
     while engine.poll() is None:
         yield from diaries.read()
         time.sleep(LOOK_EVERY_S)
@@ -122,7 +122,7 @@ def _until_over(engine: "subprocess.Popen[bytes]", diaries: "Diaries") -> Iterat
 
 
 class Diaries:
-    """What the ranks of each start of the engine have written down: a line of JSON each time."""
+    """The files in which the ranks of each start of the engine note things, a line of JSON each."""
 
     def __init__(self, folder: str, ranks: int) -> None:
         self.files = [

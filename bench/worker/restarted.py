@@ -29,7 +29,7 @@ class Saved:
 
 
 class Diary:
-    """What this rank did and when (``ns``: CLOCK_MONOTONIC), for whoever watches."""
+    """A rank's notes (:class:`bench.worker.restart.Note`), for whoever watches."""
 
     def __init__(self, folder: str, turn: int, rank: int) -> None:
         self.about = {"turn": turn, "rank": rank, "pid": os.getpid()}

@@ -31,7 +31,7 @@ from bench.worker.workload import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What a strategy builds from: a job as one rank sees it.
+    """A job as one rank sees it, from which a strategy builds.
 
     ``device``: where this rank computes, the first of its :attr:`devices`. ``implementation``: which of the strategy's
     was chosen, if it has any; ``amp``: whose precision level (``native`` or ``apex``).
@@ -56,7 +56,7 @@ class Parts:
 
     @property
     def half(self) -> torch.dtype:
-        """What "half" means here."""
+        """The type that "half" means here."""
         dtype: torch.dtype = getattr(torch, HALVES[self.job.half])
         return dtype
 
@@ -92,7 +92,7 @@ class Parts:
         return {switch: getattr(module, name) for switch, module in modules.items() if hasattr(module, name)}
 
     def from_switches(self, name: str) -> list[Any]:
-        """What the functions of this name return, given these parts."""
+        """The results of the functions of this name, given these parts."""
         return [function(self) for function in self.functions(name).values()]
 
     def build(self, strategy: str, **options: Any) -> "Session":
@@ -184,7 +184,7 @@ class Session:
         return loss if self._weight is None else loss * self._shares([batch])[0]
 
     def _shares(self, batches: list[object]) -> Tensor | list[float]:
-        """What the loss of each of this rank's batches counts in the mean over the ranks, so that it is the mean over
+        """The share of each of this rank's batches in the mean over the ranks, so that it is the mean over
         the global batch."""
         if self._weight is None:
             return [1.0 / len(batches)] * len(batches)
@@ -247,14 +247,15 @@ class Session:
         return [None if gradient is None else self.whole(gradient).cpu() for gradient in self.held_gradients()]
 
     def weights(self) -> list[Tensor]:
-        """What the optimizer updates and what the model computes with, whole: where there are master weights, both."""
+        """The weights that the optimizer updates and those that compute, whole: where there are master weights,
+        both."""
         updated = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         ours = {id(parameter) for parameter in updated}
         computing = [parameter for parameter in self.model.parameters() if id(parameter) not in ours]
         return [self.whole(parameter.detach()) for parameter in (*updated, *computing)]
 
     def updated(self) -> list[Tensor]:
-        """What the optimizer updates for each parameter of the model, as this rank holds it: itself, or its master."""
+        """The tensor that the optimizer updates for each parameter, as this rank holds it: itself, or its master."""
         masters = dict(zip(map(id, self.amp.half_weights), self.amp.masters, strict=True))  # whatever their groups
         if masters:
             return [masters.get(id(parameter), parameter) for parameter in self.model.parameters()]

@@ -1,4 +1,4 @@
-"""What a new interpreter becomes: the worker host, or (with ``--fresh``) a rank. See ``bench.core.bootstrap``."""
+"""The roles of a new interpreter: the worker host, or (with ``--fresh``) a rank. See ``bench.core.bootstrap``."""
 
 import os
 import sys

@@ -275,7 +275,7 @@ def _progress(rank: Rank, step: int) -> None:
 
 
 def _hear_the_last(launch: Launch, rank: Rank, control: Channel) -> None:
-    """What a rank said before it ended, since its channel was last read."""
+    """Read a rank's last messages, from before it ended."""
     while not rank.channel.closed and select.select([rank.channel], [], [], 0)[0]:
         _listen(launch, rank, control)
 
@@ -376,7 +376,7 @@ def _check_progress(launch: Launch, control: Channel) -> None:
 
 
 def _look_at(launch: Launch, rank: Rank) -> None:
-    """What can be seen of a rank without disturbing it: the marks of its loop, and whether it is stopped."""
+    """Look at a rank without disturbing it: the marks of its loop, and whether it is stopped."""
     now = time.monotonic()
     if not processes.stopped(rank.pid):
         rank.stopped_s = None

@@ -93,7 +93,7 @@ def interface_of(address: str) -> str | None:
 
 
 def nominal_mbit(interface: str, root: str = "/sys/class/net") -> float | None:
-    """What an interface says of its speed (Mbit/s); None where it says nothing, as a loopback does."""
+    """The nominal speed of an interface (Mbit/s); None where it has none, as a loopback."""
     try:
         with open(f"{root}/{interface}/speed") as file:
             speed = int(file.read())

@@ -21,7 +21,7 @@ Loss = Callable[[Forward, Any], Tensor]
 """``loss(model, batch)``: the mean loss of a batch, a scalar; it calls the model itself."""
 
 NO_MEMORY = ("can't allocate memory", "storage size calculation overflowed", "bad_alloc")
-"""What torch says without room for a tensor on the CPU."""
+"""In torch's errors where there is no room for a tensor on the CPU."""
 
 Refused = tuple[str, str, str]
 """The option, the problem and the remedy of a request that is refused."""
@@ -30,11 +30,11 @@ AWAKE = (0.1, 0.3)
 """Between these are the elements of a parameter that the workload's model begins with at 0."""
 
 HYPERPARAMETERS = {"learning_rate": "lr"}
-"""What the optimizers of torch call a setting; the others have the same name."""
+"""Settings by another name in torch's optimizers."""
 
 
 class Work:
-    """What a workload's functions are given: its settings as attributes, and ``seed``, ``global_batch``, ``device``,
+    """The argument of a workload's functions: its settings as attributes, and ``seed``, ``global_batch``, ``device``,
     and ``data``: the folder of real data, or None.
 
     ``used``: the settings that were read, since one that is not changes nothing.
@@ -102,7 +102,7 @@ def build_optimizer(workload: Training, parameters: Iterable[Tensor]) -> torch.o
 
 
 class Around:
-    """What a workload does around each step of an optimizer that updates these ``parameters`` of ``model``. ``steps``:
+    """A workload's own work around each step of an optimizer that updates these ``parameters`` of ``model``. ``steps``:
     False where another process makes the steps, and the schedule alone goes on."""
 
     def __init__(

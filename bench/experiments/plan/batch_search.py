@@ -35,7 +35,7 @@ class Try:
 def next_batch(
     tries: Mapping[int, bool], unit: int, first: int | None = None, expected: float | None = None
 ) -> int | None:
-    """What to try after ``tries`` (by global batch: whether it trains); None when the largest is known.
+    """The batch to try after ``tries`` (by global batch: whether it trains); None when the largest is known.
 
     Multiples of ``unit``, so that all replicas have equal parts. ``first``: by default two examples each, since batch
     norm needs two. ``expected``: the largest that should fit. It replaces the double and the middle, though never so
@@ -86,7 +86,8 @@ def expected_s(took_s: Sequence[tuple[int, float]], batch: int) -> float:
 
 
 def predicted_mib(tries: Sequence[Try], global_batch: int) -> float | None:
-    """What ``global_batch`` will need, on the line through the two largest that train; None before there are two."""
+    """The memory that ``global_batch`` will need, on the line through the two largest that train; None before there are
+    two."""
     known = sorted(
         (one.global_batch, one.peak_mib) for one in tries if one.why_not is None and one.peak_mib is not None
     )

@@ -83,7 +83,7 @@ class IntervalTarget:
         return self._launches(scenario) >= FEWEST_LAUNCHES and width is not None and width <= self.target
 
     def outcome(self, scenarios: Sequence[str]) -> IntervalTargetRecord:
-        """What was asked for and what came of it, for run.json."""
+        """The target and what came of it, for run.json."""
         reached = {
             name: Reached(launches=self._launches(name), half_width=self.half_width(name), reached=self._reached(name))
             for name in scenarios

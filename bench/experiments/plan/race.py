@@ -26,7 +26,7 @@ OUTLYING = 0.1
 """A launch may be this much slower by accident."""
 
 NEAR = 0.01
-"""What cannot be faster than the best by more than this need not be told apart from it."""
+"""A candidate that cannot be faster than the best by more than this need not be told apart from it."""
 
 STRETCHES = 5
 """Parts of a round of many candidates, each with a control in front."""

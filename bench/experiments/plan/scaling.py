@@ -31,8 +31,8 @@ def default_counts(devices: int) -> tuple[int, ...]:
 
 
 def points(counts: Sequence[int], batch_per_rank: int, modes: Sequence[str]) -> tuple[Point, ...]:
-    """What is measured, the smallest number of devices first. The last is all devices with the run's own batch: both
-    curves end there.
+    """The points that are measured, the smallest number of devices first. The last is all devices with the run's own
+    batch: both curves end there.
 
     Raises :class:`RequestError` where the batch in all is not divisible by a number of devices.
     """

@@ -1,4 +1,4 @@
-"""What `bench tune` asks for, which candidates there are, and who is measured by fresh launches at the end."""
+"""The candidates of `bench tune`, and who is measured by fresh launches at the end."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -24,9 +24,9 @@ go with it."""
 def next_switches(
     race: Race, tried: Tried, allow: Sequence[str], plain: Collection[str] = ()
 ) -> list[tuple[str, tuple[str, ...]]]:
-    """What to try when a race is over: the best of ``plain``, those in fp32, at each precision level; then the best of
-    all with each switch by itself; then the best of those with all that gained something, the greatest gain first; in
-    the end nothing."""
+    """The next candidates when a race is over: the best of ``plain``, those in fp32, at each precision level; then the
+    best of all with each switch by itself; then the best of those with all that gained something, the greatest gain
+    first; in the end nothing."""
     if not tried and (products := _products(race, allow, plain)):
         return products
     switches = [one for one in allow if one not in LEVELS]

@@ -1,4 +1,4 @@
-"""What this machine can measure, and what would spoil it: facts, and findings with their consequence and remedy.
+"""Facts about this machine, and findings about what would spoil a measurement, with consequence and remedy.
 
 Nothing is measured or changed; no CUDA context is made. A child interpreter imports torch in the meantime.
 """

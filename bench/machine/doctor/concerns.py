@@ -1,4 +1,4 @@
-"""What the facts mean for a measurement: each finding with its consequence and remedy. Pure."""
+"""Concerns that follow from the facts: each finding with its consequence and remedy. Pure."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What torch says of itself, asked of a child interpreter: this one, or the one that ``--python`` names."""
+"""Facts about torch from a child interpreter: this one, or the one that ``--python`` names."""
 
 import json
 import os

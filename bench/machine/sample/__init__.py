@@ -26,7 +26,7 @@ from bench.machine.sample.attribution import unavailable
 from bench.runs.spool import read_spool, spool_path
 
 Event = dict[str, Any]
-"""What crosses between processes, or a row of a table, as JSON values."""
+"""A message between processes, or a row of a table, as JSON values."""
 
 __all__ = ["ANSWER_LIMIT_S", "START_LIMIT_S", "Sampler", "read_spool"]
 

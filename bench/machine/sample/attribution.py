@@ -49,7 +49,7 @@ class Before:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """What the driver said of one device. ``reason``: why the list, or a figure in it, is missing."""
+    """The driver's answer about one device. ``reason``: why the list, or a figure in it, is missing."""
 
     device: str
     rows: Rows

@@ -1,4 +1,4 @@
-"""What a launch's record says of its sampling, and the last resort where the driver gave no figure of a rank."""
+"""The sampling of a launch as its record has it, and the last resort where the driver gave no figure of a rank."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +20,7 @@ def checks(findings: Said | None, device: Sequence[Said], steps: Sequence[Said])
 
 
 def together(*hosts: tuple[Said | None, Said | None]) -> tuple[Said | None, Said | None]:
-    """What the samplers of all hosts of a launch cost and found; None where that of one has died. What a sampler may
+    """Cost and findings of the samplers of all hosts of a launch; None where one has died. What a sampler may
     take is a share of its host's time, so that the cost is that of the host where it was highest."""
     costs, found = [cost for cost, _ in hosts if cost], [finding for _, finding in hosts if finding]
     if len(costs) < len(hosts) or len(found) < len(hosts):

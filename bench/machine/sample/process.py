@@ -74,7 +74,7 @@ class Clock:
 
 @dataclass(slots=True)
 class Cost:
-    """What one kind of sample took from a launch."""
+    """The time that one kind of sample took from a launch."""
 
     calls: int = 0
     total_ms: float = 0.0

@@ -14,7 +14,7 @@ from bench.seams.engine import Asked
 Yaml = Mapping[str, object]
 
 PLAIN = re.compile(r"[A-Za-z~/][\w./~-]*", re.ASCII)
-"""What YAML takes as a string without quotes."""
+"""A string in YAML without quotes."""
 
 NO_STRING = {"true", "false", "yes", "no", "on", "off", "null", "y", "n", "~"}
 """Plain words that a parser of YAML 1.1, such as kubectl's, does not read as strings."""

@@ -1,4 +1,4 @@
-"""What both kinds of Kubernetes job share: the secret of a job, and the contents of its pods."""
+"""The parts that both kinds of Kubernetes job share: the secret of a job, and the contents of its pods."""
 
 import json
 
@@ -23,7 +23,7 @@ def call(asked: Asked) -> Call:
 
 
 def by_hand(asked: Asked) -> dict[str, str]:
-    """What :func:`call` does, as commands."""
+    """:func:`call` as commands."""
     secret = f'kubectl create secret generic {asked.name} --from-literal={SECRET}="$(openssl rand -hex 16)"'
     return {"First": secret, "Submit": "kubectl create -f THIS-FILE"}
 

@@ -1,4 +1,5 @@
-"""What an engine passes to each bench that it starts: the number of its host, how many there are, where the first is.
+"""The variables that an engine gives to each bench that it starts: the number of its host, how many there are, where
+the first is.
 
     torchrun --nnodes 2 --nproc-per-node 1 --node-rank 0 --master-addr node0 --master-port 29500 -m bench run
 

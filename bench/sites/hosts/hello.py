@@ -1,4 +1,4 @@
-"""What hosts send each other before a run, and why some cannot work together. Pure."""
+"""The introduction of a host before a run, and why some hosts cannot work together. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -53,7 +53,8 @@ class Party:
         self._listener = Listener(engine, environment, secret)
 
     def job(self) -> dict[str, Any]:
-        """What identifies the job when the engine restarts it (:class:`bench.runs.document.EngineRecord`)."""
+        """The identity of the job, by which it is known when the engine restarts it
+        (:class:`bench.runs.document.EngineRecord`)."""
         engine, parent = self.engine, os.getppid()
         return {"name": engine.name, "run": engine.run, "parent": f"{parent}-{born(parent)}", "attempt": engine.attempt}
 

@@ -1,4 +1,4 @@
-"""What ``bench attach`` does in the script's processes: it notes when an optimizer has stepped, and what trains.
+"""The recorder of ``bench attach`` in the script's processes: it notes when an optimizer has stepped, and what trains.
 
 A step is what lies between two calls of the first optimizer that steps in a process; calls of the others are counted.
 The notes of a process go to a file of its own in the folder ``BENCH_ATTACH``, a line of JSON about every second, so
@@ -421,7 +421,7 @@ def _inner(module: Any) -> Any:
 
 
 def _label(wrapper: Any, model: Any) -> tuple[str, str | None]:
-    """What bench calls this way to train, and whose it is (None: nobody's)."""
+    """Bench's label for this way to train, and whose it is (None: nobody's)."""
     if wrapper is None:
         return "unknown", None
     owner, name = type(wrapper).__module__.split(".")[0], type(wrapper).__name__
