@@ -60,13 +60,11 @@ def _all_reduces(options: argparse.Namespace) -> BandwidthRecord:
     from bench.console import Console
     from bench.experiments.bandwidth import of_this_machine
     from bench.seams import switching
-    from bench.verbs.asked import request_of
-    from bench.verbs.run import run_parser
+    from bench.verbs.asked import Options, request_of
 
     found = switching.scenario("ddp")
-    usual = run_parser().parse_args([])
-    usual.pythons, usual.apex = options.python and [options.python], options.apex
-    request = request_of(usual, (found,))
+    pythons = [options.python] if options.python else None
+    request = request_of(Options(pythons=pythons, apex=options.apex), (found,))
     if request.replicas < 2:
         raise RequestError("--bandwidth", "there is one GPU, and nothing to exchange with", "leave it out")
     return of_this_machine(request, found, Console())

@@ -21,9 +21,8 @@ from bench.runs.names import find
 from bench.runs.reader import read, verified
 from bench.seams.discover import Found
 from bench.sites.hosts.party import Party
-from bench.verbs.asked import DEFAULT_RANKS, add_result, add_steps, add_work, refuse_other_options, request_of
+from bench.verbs.asked import DEFAULT_RANKS, Options, add_result, add_steps, add_work, refuse_other_options, request_of
 from bench.verbs.options import Parser, called, place, print_json, what_if, whole_number, whole_numbers
-from bench.verbs.run import run_parser
 from bench.verbs.sets import scenarios_of
 from bench.verbs.together import on_all_hosts
 
@@ -69,8 +68,7 @@ def _asked(options: argparse.Namespace, parser: Parser, party: Party | None) -> 
     modes = tuple(mode for mode in MODES if getattr(options, mode)) or MODES
     counts = _counts(options, party)
     _check_scenario(found, counts)
-    usual = run_parser().parse_args([], options)  # what only `bench run` has, at its defaults
-    request = _request(request_of(usual, chosen, party), counts, modes, options)
+    request = _request(request_of(Options.of(options), chosen, party), counts, modes, options)
     check_memory(request, chosen, machine.available_memory_bytes())
     asked = Asked(counts=counts, modes=modes, predict=options.predict or (), what_if_mbit=options.what_if)
     return _scale(request, found, asked, options, party)
@@ -96,7 +94,7 @@ def _each(found: Found, options: argparse.Namespace, party: Party | None) -> int
     if options.launches == 1:
         raise RequestError("--launches", "one launch of each shows no scatter to judge by", "give at least 2")
     _check_scenario(found, (1,))
-    request = request_of(run_parser().parse_args([], options), (found,), party)
+    request = request_of(Options.of(options), (found,), party)
     launches = options.launches or max(PROFILES[options.profile, request.device].launches, FEWEST_LAUNCHES)
     request = replace(request, launches=launches, parity=False, diagnose=False)
     check_memory(request, (found,), machine.available_memory_bytes())

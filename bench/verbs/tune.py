@@ -21,9 +21,16 @@ from bench.seams import discover, switching
 from bench.seams.discover import SWITCH, Found
 from bench.seams.strategy import LEVELS
 from bench.sites.hosts.party import Party
-from bench.verbs.asked import DEFAULT_BUDGET_S, add_result, add_steps, add_work, refuse_other_options, request_of
+from bench.verbs.asked import (
+    DEFAULT_BUDGET_S,
+    Options,
+    add_result,
+    add_steps,
+    add_work,
+    refuse_other_options,
+    request_of,
+)
 from bench.verbs.options import Parser, called, gibibytes, place, print_json, span
-from bench.verbs.run import run_parser
 from bench.verbs.sets import scenarios_of
 from bench.verbs.show import answered
 from bench.verbs.together import on_all_hosts
@@ -66,8 +73,7 @@ def _asked(options: argparse.Namespace, parser: Parser, party: Party | None) -> 
     known = {found.name: found for found in asked}
     baseline = known.pop(BASELINE, None) or switching.scenario(BASELINE)
     candidates = (baseline, *known.values())  # a budget that is too short is known after one launch of the baseline
-    usual = run_parser().parse_args([], options)  # what only `bench run` has, at its defaults
-    request = replace(request_of(usual, candidates, party), launches=FINAL_LAUNCHES)
+    request = replace(request_of(Options.of(options), candidates, party), launches=FINAL_LAUNCHES)
     if not options.scenario:  # whose order stands
         candidates = tuple(sorted(candidates, key=lambda found: _promise(found, request.device)))
         request = replace(request, scenarios=tuple(found.name for found in candidates))

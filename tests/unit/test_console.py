@@ -299,12 +299,12 @@ def test_the_next_run_is_the_same(asked: str, driver: bool, tmp_path: Path, monk
     parser = verb.run_parser()
     options = parser.parse_args(["--device", "cpu", *shlex.split(asked)])
     scenarios = scenarios_of(options.scenario, options.set)
-    request = verb.request_of(options, scenarios)
+    request = verb.request_of(verb.Options.of(options), scenarios)
     text = verb._next_steps(request, scenarios, str(tmp_path / "a folder" / "20260101T000000Z-00000000"), 0)
     words = shlex.split(text.splitlines()[-1].split("python -m bench run ")[1])
     again = parser.parse_args(words)
     assert (again.profile, os.path.abspath(again.out)) == ("standard", str(tmp_path / "a folder"))
-    found = verb.request_of(again, scenarios_of(again.scenario, again.set))
+    found = verb.request_of(verb.Options.of(again), scenarios_of(again.scenario, again.set))
     same = ("launches", "warmup", "iters", "profile", "diagnose", "label", "per_rank")
     assert replace(found, **{name: getattr(request, name) for name in same}) == request
 
@@ -318,7 +318,7 @@ def test_the_report_that_is_named_finds_the_run(folder: str, tmp_path: Path, mon
     path.mkdir(parents=True)
     (path / "run.json").write_text("{}")
     scenarios = (switching.load(*discover.resolve("ddp")),)
-    request = verb.request_of(verb.run_parser().parse_args(["--device", "cpu", "--launches", "3"]), scenarios)
+    request = verb.request_of(verb.Options(device="cpu", launches=3), scenarios)
     line = verb._next_steps(request, scenarios, str(path), 0).splitlines()[-1]
     (name,) = shlex.split(line.removeprefix("Next: python -m bench report "))
     assert os.path.samefile(find(name, "results"), path)
