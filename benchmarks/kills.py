@@ -2,12 +2,12 @@
 
     python benchmarks/kills.py [--kills 30] [--seed 0] [--minutes 20] [--json]
 
-Each kill takes one of run, tune, scale and attach on the CPU, waits for a random time, and ends one of its processes by
-SIGKILL: the command itself, the worker host, a rank, the sampler, or a script that is attached. Then within 20 seconds
-no process of it may be left, but for a script whose bench was killed; its lock must be free; the folder must be
-readable; and ``--resume`` must complete it. A run of attach is not resumed.
+Each kill takes one of run, tune, scale and attach on the CPU, waits for a random part of the time that it took
+undisturbed, and ends one of its processes by SIGKILL: the command itself, the worker host, a rank, the sampler, or a
+script that is attached. Then within 20 seconds no process of it may be left, but for a script whose bench was killed;
+its lock must be free; the folder must be readable; and ``--resume`` must complete it. A run of attach is not resumed.
 
-All counts of what went wrong must be 0.
+All counts of what went wrong must be 0: what was left, locked, torn, not resumed, or did not end.
 """
 
 import argparse
@@ -29,15 +29,14 @@ from bench.runs.check import findings
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "tests" / "standin" / "training.py"
-LATEST_S = {"run": 25.0, "tune": 45.0, "scale": 45.0, "attach": 15.0}
 GONE_S = 20.0
 RELEASED_S = 5.0
 """For the kernel to take a large process down, whose environment can no longer be read."""
-LIMIT_S = 400.0
+LIMIT_S = 900.0
 WORK = ["--workload", "fashion_mlp", "--device", "cpu", "--warmup", "1", "--iters", "3"]
 VERBS = {
     "run": [*WORK, "--scenario", "ddp,single", "--launches", "2", "--no-parity"],
-    "tune": [*WORK, "--scenario", "ddp", "--allow", "foreach"],
+    "tune": [*WORK, "--scenario", "ddp", "--allow", "foreach", "--budget", "6m"],
     "scale": [*WORK, "--scenario", "ddp", "--counts", "2", "--launches", "2"],
     "attach": ["--", sys.executable, str(SCRIPT), "--load-ms", "300"],
 }
@@ -50,33 +49,50 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=20.0, help="begin no kill after this time (default: 20)")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     options = parser.parse_args()
-    wrong: Counter[str] = Counter({"left": 0, "locked": 0, "torn": 0, "not resumed": 0})
+    wrong: Counter[str] = Counter({"left": 0, "locked": 0, "torn": 0, "not resumed": 0, "no end": 0})
     killed: Counter[str] = Counter()
     until_s = time.monotonic() + 60 * options.minutes
+    latest_s = {verb: undisturbed_s(verb) for verb in VERBS}
     for number in range(options.kills):
         if time.monotonic() < until_s:
-            killed[one(random.Random(f"{options.seed}-{number}"), f"{options.seed}-{number}", wrong)] += 1
+            mark = f"{options.seed}-{number}"
+            try:
+                killed[one(random.Random(mark), mark, latest_s, wrong)] += 1
+            except subprocess.TimeoutExpired as error:
+                note(wrong, "no end", True, mark, error, [words(pid) for pid in marked(mark)])
+                end(lambda one: True, mark)
     passed = not any(wrong.values()) and sum(killed.values()) > 0
     print(json.dumps({"killed": killed, "wrong": wrong, "passed": passed}) if options.json else f"{killed}: {wrong}")
     return 0 if passed else 1
 
 
-def one(chance: random.Random, mark: str, wrong: Counter[str]) -> str:
+def undisturbed_s(verb: str) -> float:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        began_s = time.monotonic()
+        bench([verb, *VERBS[verb]], about_a_run(folder, "none")).check_returncode()
+        return time.monotonic() - began_s
+
+
+def about_a_run(folder: str, mark: str) -> dict[str, Any]:
+    return {
+        "cwd": folder,
+        "env": {**os.environ, "KILLS": mark, "BENCH_LOCK_DIR": f"{folder}/locks", "PYTHONPATH": str(ROOT)},
+        "stdin": subprocess.DEVNULL,
+        "stdout": subprocess.DEVNULL,
+        "stderr": subprocess.PIPE,
+        "text": True,
+    }
+
+
+def one(chance: random.Random, mark: str, latest_s: dict[str, float], wrong: Counter[str]) -> str:
     """One run and its kill; what it killed of which verb."""
     verb = chance.choice(list(VERBS))
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         home = Path(folder)
-        about: dict[str, Any] = {
-            "cwd": folder,
-            "env": {**os.environ, "KILLS": mark, "BENCH_LOCK_DIR": f"{folder}/locks", "PYTHONPATH": str(ROOT)},
-            "stdin": subprocess.DEVNULL,
-            "stdout": subprocess.DEVNULL,
-            "stderr": subprocess.PIPE,
-            "text": True,
-        }
+        about = about_a_run(folder, mark)
         with subprocess.Popen([sys.executable, "-m", "bench", verb, *VERBS[verb]], **about) as process:
             with suppress(subprocess.TimeoutExpired):
-                process.wait(chance.uniform(0.5, LATEST_S[verb]))
+                process.wait(chance.uniform(0.0, latest_s[verb]))
             pids = [process.pid, *marked(mark, but=process.pid)] if process.poll() is None else []
             # the command itself as often as all others together
             pid = chance.choice(pids[:1] if chance.random() < 0.5 else pids) if pids else None
@@ -89,14 +105,20 @@ def one(chance: random.Random, mark: str, wrong: Counter[str]) -> str:
                 end(lambda one: str(SCRIPT) in words(one), mark)
             elif pid == process.pid:
                 process.wait()
-            said = process.communicate(timeout=LIMIT_S)[1] if verb != "attach" else ""
+            try:
+                said = process.communicate(timeout=LIMIT_S)[1] if verb != "attach" else ""
+            except subprocess.TimeoutExpired:
+                end(lambda one: True, mark)
+                raise
         deadline_s = time.monotonic() + GONE_S
         while (left := marked(mark)) and time.monotonic() < deadline_s:
             time.sleep(0.1)
         note(wrong, "left", bool(left), mark, what, [words(one) for one in left])
         end(lambda one: True, mark)
         note(wrong, "locked", is_locked(home / "locks" / "cpu.lock"), mark, what)
-        for path in (run.parent for run in home.glob("results/*/run.json")):
+        paths = [run.parent for run in home.glob("results/*/run.json")]
+        what += ", with a run" if paths else ""
+        for path in paths:
             found = [one for one in findings(str(path)) if " is incomplete: " not in one]
             note(wrong, "torn", bool(found), mark, what, found)
             if verb != "attach":

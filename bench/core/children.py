@@ -5,7 +5,7 @@ import os
 import resource
 import signal
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from os import _exit  # as it is before a file of somebody's replaces it
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 KILL_PATIENCE_S = 30.0
 END_PATIENCE_S = 1.0
+LAUNCHER = "BENCH_LAUNCHER"
+"""In the environment of ranks that a launcher starts: its PID."""
 MOST_BYTES = 1 << 20
 """Of an answer."""
 UNREADABLE = "gave no answer that can be read"
@@ -37,6 +39,21 @@ def state_and_parent(pid: int) -> tuple[str | None, int | None]:
     except (FileNotFoundError, ProcessLookupError):
         return None, None
     return state, int(parent)
+
+
+def become_launcher(parent: int, environment: Mapping[str, str]) -> None:
+    """What a fork does before it executes a launcher: it dies with its parent, and its ranks know it by its PID."""
+    die_with_parent(parent)
+    os.environ.clear()
+    os.environ.update({**environment, LAUNCHER: str(os.getpid())})
+
+
+def die_with_launcher() -> None:
+    """Have the kernel kill this rank when its parent ends. Where its launcher has ended already, the parent is whoever
+    adopted the rank: it ends at once."""
+    die_with_parent(os.getppid())
+    if LAUNCHER in os.environ and state_and_parent(int(os.environ[LAUNCHER]))[0] in (None, "Z"):
+        _exit(1)
 
 
 def born(pid: int) -> int | None:

@@ -155,6 +155,8 @@ def _decoder(kind: Any) -> Decoder:
         return partial(_either, inner[1].types())
     if origin is Annotated:
         return partial(_bounded, _decoder(inner[0]), inner[1])
+    if origin in (Union, UnionType) and len(inner) == 2 and type(None) in inner:  # as most are
+        return partial(_optional, _decoder(inner[0] if inner[1] is type(None) else inner[1]))
     if origin in (Union, UnionType):
         return partial(_either, inner)
     if origin is tuple:
@@ -213,6 +215,10 @@ def _bounded(plain: Decoder, bound: Between | OneOf | Length | Moment, value: An
     if found not in bound:
         raise Damaged(f"must be {bound}, not {json.dumps(found)[:40]}")
     return found
+
+
+def _optional(plain: Decoder, value: Any) -> Any:
+    return None if value is None else plain(value)
 
 
 def _either(kinds: tuple[Any, ...], value: Any) -> Any:
@@ -277,7 +283,7 @@ def _object(kind: Any, value: Any) -> Any:
     if not isinstance(value, dict):
         raise _other("an object", value)
     decoders = _fields(kind)
-    rest = {name: one for name, one in value.items() if name not in decoders}
+    rest = {} if value.keys() == decoders.keys() else {name: value[name] for name in value if name not in decoders}
     if rest and REST not in decoders:
         raise Damaged("is unknown", _safe(next(iter(rest))))
     found = {}

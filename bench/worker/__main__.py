@@ -6,7 +6,8 @@ It connects to the worker host that its environment names, and answers as a rank
 import os
 import time
 
-from bench.core.channel import Channel, call_home, die_with_parent
+from bench.core.channel import Channel, call_home
+from bench.core.children import die_with_launcher
 from bench.core.records import job_from_json
 
 STARTED_NS = time.perf_counter_ns()
@@ -28,5 +29,5 @@ def run(channel: Channel, *, own_log: bool = False) -> int:
 
 
 if __name__ == "__main__":
-    die_with_parent(os.getppid())
+    die_with_launcher()
     raise SystemExit(run(call_home(int(os.environ["RANK"])), own_log=True))

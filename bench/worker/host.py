@@ -20,7 +20,7 @@ from typing import Any
 
 from bench.core.bootstrap import program
 from bench.core.channel import Channel, adopt_orphans, die_with_parent
-from bench.core.children import Unanswered, ask
+from bench.core.children import Unanswered, ask, become_launcher
 from bench.core.errors import RequestError, remedy_of
 from bench.core.records import Job, Meet, Training, job_from_json, job_to_json
 from bench.worker.beats import FD_VARIABLE, Beats
@@ -227,16 +227,16 @@ def _start_launcher(job: Job, command: list[str], locks: tuple[int, ...]) -> Lau
     door = Door(job.processes)
     launch = Launch(job, None, oom_kills=oom_kills(), door=door)
     log = _open_log(launch.launcher_log)
+    environment = os.environ | _environment(job) | door.environment | _off_the_path()
     try:
         launch.launcher = subprocess.Popen(
             command,
-            env=os.environ | _environment(job) | door.environment | _off_the_path(),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             pass_fds=locks,
             process_group=0,
-            preexec_fn=partial(die_with_parent, os.getpid()),
+            preexec_fn=partial(become_launcher, os.getpid(), environment),
         )
     except OSError as error:
         reason = f"{command[0]} could not be started: {error.strerror}"

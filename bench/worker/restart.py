@@ -20,7 +20,7 @@ from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
-from bench.core.channel import die_with_parent
+from bench.core.children import become_launcher
 from bench.core.errors import BenchError
 from bench.core.records import Job, job_from_json, job_to_json
 
@@ -71,9 +71,8 @@ def run(job: Job, tell: Tell) -> dict[str, object]:
     inner = _as_trained(job)
     victim, steps = inner.processes - 1, Steps.of(job.checkpoint.steps)
     tell("phase", phase="restart")
-    engine = subprocess.Popen(
-        _command(folder, inner.processes), env=_environment(), preexec_fn=partial(die_with_parent, os.getpid())
-    )
+    begin = partial(become_launcher, os.getpid(), _environment())
+    engine = subprocess.Popen(_command(folder, inner.processes), preexec_fn=begin)
     diaries = Diaries(folder, inner.processes)
     killed_ns, reached = None, 0
     for note in _until_over(engine, diaries):

@@ -12,7 +12,7 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from bench.core.channel import die_with_parent
+from bench.core.children import die_with_launcher
 from bench.core.errors import BenchError
 from bench.core.records import Checkpoint, job_from_json
 from bench.worker.plan import Identity, Plan
@@ -118,5 +118,5 @@ def save(keeper: Any, folder: str, step: int, weights: str, rank: int) -> None:
 
 
 if __name__ == "__main__":
-    die_with_parent(os.getppid())
+    die_with_launcher()
     main(sys.argv[1])

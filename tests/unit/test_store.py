@@ -5,6 +5,9 @@ import hashlib
 import json
 import math
 import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -396,6 +399,17 @@ def test_a_run_is_found_by_folder_by_id_and_as_the_latest(tmp_path: Path) -> Non
     assert find("20300101T000000Z-00000000", str(out)) == newest
     assert find(newest, "elsewhere") == newest
     assert find(newest + "/", "elsewhere") == newest
+
+
+def test_latest_reads_no_other_run(tmp_path: Path) -> None:
+    last = write_run(tmp_path / "results", [DDP])
+    for number in range(20):
+        shutil.copytree(last, last.with_name(f"20200101T000000Z-{number:08x}"))
+    count = "import sys; opened = []; sys.addaudithook(lambda event, what: event == 'open' and opened.append(what[0]))"
+    show = "from bench.cli import main; main(['show']); print({str(one) for one in opened if 'run.json' in str(one)})"
+    there = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}}
+    told = subprocess.run([sys.executable, "-c", f"{count}; {show}"], **there, capture_output=True, text=True)
+    assert told.stdout.splitlines()[-1] == str({str(last / "run.json")}), told.stderr
 
 
 def test_what_is_looked_at_is_the_last_finished_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,8 @@
 
 import os
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +16,7 @@ import torch.distributed as dist
 from conftest import Executed, one_host, request_for
 
 from bench.core.channel import Channel
-from bench.core.children import Unanswered, ask
+from bench.core.children import LAUNCHER, Unanswered, ask
 from bench.core.control_group import available_memory_bytes
 from bench.core.errors import BenchError, HostError, RequestError
 from bench.core.records import job_to_json
@@ -258,6 +260,21 @@ def test_apex_is_probed_in_the_workers_interpreter(tmp_path: Path) -> None:
     assert found["kind"] == "nvidia"
     assert found["problems"]["apex.amp"] is None
     assert "No module named 'no_such_kernel'" in found["problems"]["apex.parallel"]
+
+
+@pytest.mark.parametrize("rank", ["bench.worker", "bench.worker.restarted"])
+def test_a_rank_without_its_launcher_ends(rank: str, tmp_path: Path) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        door = {"BENCH_SUPERVISOR": f"127.0.0.1:{server.getsockname()[1]}", "BENCH_TOKEN": "", "RANK": "0"}
+        path = str(Path(__file__).parents[2])
+        began = {**os.environ, **door, "PYTHONPATH": path, "TORCHELASTIC_RESTART_COUNT": "0", LAUNCHER: str(gone.pid)}
+        orphan = subprocess.run([sys.executable, "-m", rank, str(tmp_path)], env=began, capture_output=True, timeout=60)
+        server.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            server.accept()
+    assert (orphan.returncode, orphan.stderr) == (1, b"") and not any(tmp_path.iterdir())
 
 
 def test_turns_of_a_launch_that_fails_say_why_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -260,6 +260,7 @@ def replay(
 def after(tonight: Mapping[str, Measured], rows: Sequence[Judged], base: Base, rule: Rule, *, by_person: bool) -> Base:
     verdicts = _said(rows)
     grown = dict(base)
+    gains = {(row.scenario, row.metric): row for row in rows if row.rose or row.verdict == BETTER}
     for name, one in tonight.items():
         if one.why is not None:
             continue
@@ -267,10 +268,11 @@ def after(tonight: Mapping[str, Measured], rows: Sequence[Judged], base: Base, r
             if TOO_FEW not in verdicts[name]:  # they could be no base
                 grown[name] = (one,)
         elif verdicts[name] <= set(PASSES):
-            own = [row for row in rows if row.scenario == name]
-            better = frozenset(row.metric for row in own if row.verdict == BETTER)
-            rose = frozenset(row.metric for row in own if row.rose)
-            grown[name] = _kept((*base.get(name, ()), replace(one, better=better, rose=rose)), rule.nights)
+            own = [gains[name, metric] for metric in METRICS if (name, metric) in gains]
+            if own:
+                better = frozenset(row.metric for row in own if row.verdict == BETTER)
+                one = replace(one, better=better, rose=frozenset(row.metric for row in own if row.rose))
+            grown[name] = _kept((*base.get(name, ()), one), rule.nights)
     if by_person:
         return {name: nights for name, nights in grown.items() if name in tonight}
     return grown
@@ -286,6 +288,8 @@ def _kept(nights: tuple[Measured, ...], wanted: int) -> tuple[Measured, ...]:
 
 def _levels(nights: Sequence[Measured], metric: str) -> list[list[Measured]]:
     """The nights of each level of a metric. One better night alone is in none."""
+    if not any(one.better or one.rose for one in nights):  # as mostly
+        return [list(nights)]
     levels: list[list[Measured]] = [[]]
     for before, one in zip((None, *nights), nights, strict=False):
         if before is not None and metric in one.rose:
@@ -317,8 +321,8 @@ def judge(tonight: Mapping[str, Measured], base: Base, rule: Rule) -> list[Judge
 
 def _not_judged(name: str, tonight: Measured | None, nights: Sequence[Measured]) -> list[Judged]:
     """The rows of a scenario that cannot be compared with its base as a whole; none where it can."""
-    names = tuple(one.night for one in nights)
     if tonight is None or tonight.why is not None:
+        names = tuple(one.night for one in nights)
         why, status = (tonight.why, tonight.status) if tonight else (NOT_THERE, None)
         verdict = NOT_RUN if status == "unsupported" and not nights else MISSING
         return [
@@ -346,6 +350,7 @@ def _not_judged(name: str, tonight: Measured | None, nights: Sequence[Measured])
         why = f"another world size: {sizes[0]}; the base is of {sizes[1]}"
     if why is None:
         return []
+    names = tuple(one.night for one in nights)
     about: dict[str, Any] = {"scenario": name, "verdict": NOT_COMPARABLE, "nights": names, "why": why}
     return [Judged(metric=metric, tonight=_shown(tonight, metric), **about) for metric in _metrics(tonight)]
 
@@ -406,7 +411,11 @@ def _judged(metric: str, names: Sequence[str], tonight: Mapping[str, Measured], 
                 nights = tuple([one.night for one in known])
                 rows.append(Judged(scenario=name, metric=metric, verdict=MISSING, nights=nights, why=NO_FIGURE))
             continue
-        alike = [one for one in known if other_source(one.figures[metric].source, figure.source) is None]
+        ways = {one.figures[metric].source for one in known}
+        if any(other_source(way, figure.source) for way in ways):
+            alike = [one for one in known if other_source(one.figures[metric].source, figure.source) is None]
+        else:
+            alike = known
         pair = _pair(name, metric, figure, alike, wanted)
         few = _too_few(tonight[name], metric)
         if few is not None:
@@ -467,7 +476,8 @@ def _predicted(metric: str, pairs: Sequence[_Pair], error: float, threshold: flo
         else:
             wanted = _launches_wanted(threshold, partial(_predicted_bound, pair, margin))
             rows.append(_unseen(metric, pair, difference, bound, threshold, wanted))
-        rows[-1] = replace(rows[-1], rose=rose)
+        if rose:
+            rows[-1] = replace(rows[-1], rose=True)
     return rows
 
 
