@@ -417,7 +417,8 @@ def test_what_a_file_declares_executes_nothing_here(tmp_path: Path) -> None:
     ],
 )
 def test_a_forged_answer_is_refused(tmp_path: Path, said: bytes, problem: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(execute, "IMPORT_LIMIT_S", 1.0)
+    if "not done" in problem:
+        monkeypatch.setattr(execute, "IMPORT_LIMIT_S", 1.0)
     file = scenario_file(tmp_path, FORGED.replace("SAID", repr(said)))
     assert problem in refusal(lambda: switching.load("mine", file)).problem
 

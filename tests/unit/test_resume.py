@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import Bench, request_for
+from conftest import Bench, request_for, serve_runs
 from pyarrow import parquet
 from standin import documents
 from standin.documents import with_records
@@ -30,6 +30,7 @@ from bench.runs.launches import DoubleRecord
 from bench.runs.reader import verified
 from bench.seams import discover, switching
 from bench.sites.hosts.engine import engine_of
+from bench.sites.local import WorkerHost
 from bench.verbs import run, scale, together, tune
 
 FOUND = tuple(switching.load(*discover.resolve(name)) for name in ("single", "ddp"))
@@ -343,8 +344,10 @@ def test_a_job_that_its_engine_restarts_goes_on_with_its_run(verb: Any, monkeypa
 
 @pytest.mark.parametrize(("verb", "kind"), [("scale", Scaling), ("tune", Tuning)])
 def test_killed_before_its_first_launch(
-    verb: str, kind: type[Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    verb: str, kind: type[Any], host: WorkerHost, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    serve_runs(host, monkeypatch)
+
     def killed(*_: object) -> None:
         raise KeyError("as if by SIGKILL")
 

@@ -19,8 +19,9 @@ pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one co
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Analysed:
-    """A run with as many samples as make a second process worth while."""
+    """A run with as many samples as make a second process worth while, whose other plots are left out."""
     monkeypatch.setattr(plots, "MANY_SAMPLES", 1)
+    monkeypatch.setattr(plots, "DRAWINGS", ())
     return analysed(str(write_run(tmp_path, [DP, DDP2], gpus=GPUS)))
 
 

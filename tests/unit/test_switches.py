@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from conftest import one_host, request_for
 from standin import documented
+from standin.workloads import narrow
 from torch import nn
 
 from bench.core.errors import BenchError, RequestError
@@ -141,7 +142,7 @@ def test_a_run_is_resumed_with_its_switches(mine: str) -> None:
     class Document:
         request, sources = request_for((found,)), recorded
         workload = request.workload
-        of = {}.get
+        of, environments = {}.get, None
 
     assert resume.scenarios_of(Document) == (found,)  # type: ignore[arg-type]
     Path(mine).write_text(MINE + "\n")
@@ -226,7 +227,7 @@ def group() -> Iterator[None]:
 def session_for(request: str, **changes: Any) -> tuple[Session, Any]:
     """The session of a scenario on one rank, on the small model of the tests."""
     found = scenario(request)
-    asked = request_for((found,), replicas=1, global_batch=2, **changes)
+    asked = request_for((found,), **({"task": narrow(), "replicas": 1, "global_batch": 2} | changes))
     (planned,) = launches(asked, (found,), one_host(1))
     parts = Parts(
         job=replace(planned.job, ranks=planned.job.ranks[:1]),
