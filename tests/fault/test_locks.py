@@ -386,22 +386,3 @@ def test_a_run_that_waits_is_interrupted_and_leaves_the_queue(repository: Path, 
         _, shown = waiting.communicate(timeout=60)
     assert (waiting.returncode, shown.splitlines()[-1]) == (130, "bench: interrupted")
     assert list(folder.glob("line-*")) == []
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("wait", [True, False])
-def test_twenty_runs_started_at_once(repository: Path, tmp_path: Path, folder: Path, wait: bool) -> None:
-    more = ["--wait"] if wait else ["--iters", "3000"]
-    runs = [bench_run(repository, tmp_path / f"out{number}", *more) for number in range(20)]
-    if not wait:
-        wait_for(lambda: sum(run.poll() is not None for run in runs) == 19, 250)
-        for run in runs:
-            if run.poll() is None:
-                run.send_signal(signal.SIGINT)
-    codes = []
-    for run in runs:
-        _, shown = run.communicate(timeout=1500)
-        codes.append(run.returncode)
-        assert "Traceback" not in shown
-    assert sorted(codes) == ([0] * 20 if wait else [2] * 19 + [130])
