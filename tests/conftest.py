@@ -242,7 +242,7 @@ def measured(host: WorkerHost, folder: Path, names: Sequence[str], **changes: An
     with pytest.MonkeyPatch.context() as patch:
         serve_runs(host, patch)
         finished = pipeline.run(
-            request_for(found, **changes), found, out=str(folder / "out"), console=Console(quiet=True)
+            request_for(found, **changes), found, lab.Start(out=str(folder / "out"), console=Console(quiet=True))
         )
     assert finished.failed == 0, finished.document.launches
     return read_run(finished.path)

@@ -20,7 +20,7 @@ from bench.seams.discover import Found
 def of_this_machine(request: Request, found: Found, console: Console) -> BandwidthRecord:
     """A launch over all chosen devices that leaves no run behind."""
     with (
-        lab._alone(request, wait=False, console=console) as (locks, _),
+        lab._alone(request, lab.Start(out="", console=console)) as (locks, _),
         lab._site(request, locks.descriptors) as site,
         tempfile.TemporaryDirectory() as logs,
     ):

@@ -7,10 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from bench import machine
-from bench.console import Console
 from bench.core.errors import RequestError
 from bench.core.records import Host, Training
-from bench.experiments.lab import Finished, Lab, opened
+from bench.experiments.lab import Finished, Lab, Start, opened
 from bench.experiments.launch import Performed, perform
 from bench.experiments.measure import median_step_ms
 from bench.experiments.plan import Planned, Request, one_round
@@ -28,11 +27,9 @@ EXPERIMENT = Experiment(
 )
 
 
-def find_batches(
-    request: Request, scenarios: tuple[Found, ...], *, out: str, console: Console, wait: bool = False
-) -> Finished:
-    """Search for each scenario and write a run folder under ``out``; see :func:`bench.experiments.pipeline.run`."""
-    with opened(request, scenarios, out=out, console=console, wait=wait) as lab, lab.progress:
+def find_batches(request: Request, scenarios: tuple[Found, ...], start: Start) -> Finished:
+    """Search for each scenario and write a run folder; see :func:`bench.experiments.pipeline.run`."""
+    with opened(request, scenarios, start) as lab, lab.progress:
         search_each(lab)
     return Finished(path=lab.writer.path, document=lab.writer.document)
 

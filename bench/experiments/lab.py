@@ -98,26 +98,35 @@ class Finished:
         return total
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """How a run is started. ``out``: where its folder goes. ``wait``: queue for GPUs or CPU that another run has.
+    ``resumed``: the folder of the run to be continued. ``party``: the hosts, where there are several."""
+
+    out: str
+    console: Console = field(default_factory=Console)
+    wait: bool = False
+    resumed: str | None = None
+    party: Party | None = None
+
+
 @contextmanager
 def opened(
     request: Request,
     scenarios: tuple[Found, ...],
+    start: Start,
     *,
-    out: str,
-    console: Console,
-    wait: bool = False,
-    resumed: str | None = None,
-    party: Party | None = None,
     also: Sequence[tuple[Kind, str, str]] = (),
     begun: object = None,
 ) -> Iterator[Lab]:
     """Everything that the experiments of one run need; sealed and closed on leaving.
 
-    ``resumed``: the folder of the run to be continued. ``party``: the hosts, where there are several. ``also``: kind,
-    name and file of what ranks may execute besides, which is to be the same on all hosts. ``begun``: the record of an
-    experiment that a new run is of from its first moment, so that whatever kills it, it can be resumed. Raises
-    :class:`RequestError` before anything is written, and :class:`Interrupted` once an interrupted run is sealed.
+    ``also``: kind, name and file of what ranks may execute besides, which is to be the same on all hosts. ``begun``:
+    the record of an experiment that a new run is of from its first moment, so that whatever kills it, it can be
+    resumed. Raises :class:`RequestError` before anything is written, and :class:`Interrupted` once an interrupted run
+    is sealed.
     """
+    out, console, party = start.out, start.console, start.party
     check_writable(out)
     machine.refuse_missing_directory()
     machine.refuse_few_files(request.replicas if party is None else len(party.hosts[0].devices) or party.hosts[0].cores)
@@ -126,7 +135,7 @@ def opened(
     obstacles.refuse_unreachable_loopback(scenarios)
     obstacles.refuse_if_nothing_runs(obstacles.of_each(scenarios, request))
     with (
-        _alone(request, wait=wait, console=console, party=party) as (locks, here),
+        _alone(request, start) as (locks, here),
         _site(request, locks.descriptors, [*discover.files_of(scenarios, request.task), *also], party) as site,
     ):
         began_s = time.monotonic()
@@ -150,7 +159,9 @@ def opened(
         now = _circumstances(request, scenarios, here, site.description, party)
         if begun is not None:
             now = replace(now, experiments={name_of(type(begun)): begun})
-        writer = RunWriter(out, now) if resumed is None else resuming.reopened(resumed, now, force=request.force)
+        writer = (
+            RunWriter(out, now) if start.resumed is None else resuming.reopened(start.resumed, now, force=request.force)
+        )
         with _sealed(writer, site), _sampler(request, writer, site.hosts[0]) as sampler:
             yield Lab(
                 request=request,
@@ -170,12 +181,11 @@ def opened(
 
 
 @contextmanager
-def _alone(
-    request: Request, *, wait: bool, console: Console, party: Party | None = None
-) -> Iterator[tuple[Locks, dict[str, Any]]]:
+def _alone(request: Request, start: Start) -> Iterator[tuple[Locks, dict[str, Any]]]:
     """The locks of this host's devices, and what this machine is while they are held."""
-    devices = request.devices if party is None else party.hosts[0].devices
-    with acquire(devices, wait=wait, say=console.line) as locks:
+    devices = request.devices if start.party is None else start.party.hosts[0].devices
+    console = start.console
+    with acquire(devices, wait=start.wait, say=console.line) as locks:
         _, gpus, left_out = machine.choose_device(request.device)
         for drawing in foreign.refuse(gpus, devices, force=request.force):
             remedy = "its share is in the figures: measure on a GPU without a screen if there is one"

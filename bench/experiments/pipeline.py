@@ -10,31 +10,17 @@ from collections.abc import Callable, Iterator
 from bench import machine
 from bench.console import Console, count, duration
 from bench.experiments import input_sweep, measure, numerics, resume
-from bench.experiments.lab import Finished, Lab, opened
+from bench.experiments.lab import Finished, Lab, Start, opened
 from bench.experiments.plan import Request
 from bench.runs.document import launches_of
 from bench.seams.discover import Found
 from bench.seams.experiment import experiments
-from bench.sites.hosts.party import Party
 
 
-def run(
-    request: Request,
-    scenarios: tuple[Found, ...],
-    *,
-    out: str,
-    console: Console,
-    wait: bool = False,
-    resumed: str | None = None,
-    party: Party | None = None,
-) -> Finished:
-    """Measure every scenario of ``request`` and write a run folder under ``out``.
-
-    ``wait``: queue for GPUs or CPU that another run has. ``resumed``, ``party`` and errors: as for
-    :func:`bench.experiments.lab.opened`.
-    """
-    with opened(request, scenarios, out=out, console=console, wait=wait, resumed=resumed, party=party) as lab:
-        _announce(lab, console)
+def run(request: Request, scenarios: tuple[Found, ...], start: Start) -> Finished:
+    """Measure every scenario of ``request`` and write a run folder. Raises as :func:`bench.experiments.lab.opened`."""
+    with opened(request, scenarios, start) as lab:
+        _announce(lab, start.console)
         with lab.progress:
             ready = input_sweep.with_enough_workers(lab) if request.input_sweep else lab
             if ready is not None:

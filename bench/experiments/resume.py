@@ -145,6 +145,16 @@ def request_of(document: RunDocument) -> Request:
     return request
 
 
+def continued(path: str, document: RunDocument, party: Party | None, *, trust: bool, force: bool) -> Request:
+    """The request of a run that is continued here and now. Raises :class:`RequestError` where it may not be, or cannot:
+    for somebody else's code (without ``trust``), other hosts, or other data."""
+    if not trust:
+        refuse_what_is_foreign(path, document)
+    request = request_of(document)
+    check_hosts(document, party)
+    return replace(request, force=request.force or force, task=as_it_is_now(request.task))
+
+
 def as_it_is_now(task: Task) -> Task:
     """What is trained, with the data as its folder has it today."""
     if task.data is None:

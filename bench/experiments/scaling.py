@@ -7,14 +7,14 @@ one whose ranks compute and exchange nothing. The last two predict numbers that 
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from bench.console import Console, count
+from bench.console import count
 from bench.core.codec import decode
 from bench.core.records import Job
 from bench.experiments import bandwidth, measure, resume
 from bench.experiments.diagnose import diagnostic_rows, found_by
-from bench.experiments.lab import Finished, Lab, opened
+from bench.experiments.lab import Finished, Lab, Start, opened
 from bench.experiments.launch import Performed, perform, where_to_look
 from bench.experiments.plan import Request
 from bench.experiments.plan import scaling as plan
@@ -24,7 +24,6 @@ from bench.runs.document import RunDocument, launches_of
 from bench.runs.experiments import Exchange, ExchangesRecord, PointDiagnostic, PointRecord, Scaling
 from bench.seams.discover import Found
 from bench.seams.experiment import Experiment
-from bench.sites.hosts.party import Party
 
 if TYPE_CHECKING:
     from bench.report.blocks import Chapter
@@ -84,23 +83,12 @@ class Asked:
         return plan.points(self.counts, request.global_batch // max(self.counts), self.modes)
 
 
-def scale(
-    request: Request,
-    found: Found,
-    asked: Asked,
-    *,
-    out: str,
-    console: Console,
-    wait: bool = False,
-    resumed: str | None = None,
-    party: Party | None = None,
-) -> Finished:
-    """Write a run folder under ``out``, or go on with ``resumed``; see :func:`bench.experiments.pipeline.run`."""
+def scale(request: Request, found: Found, asked: Asked, start: Start) -> Finished:
+    """Write a run folder, or go on with one; see :func:`bench.experiments.pipeline.run`."""
     points = asked.points(request)
-    how: dict[str, Any] = {"out": out, "console": console, "wait": wait, "resumed": resumed, "party": party}
     batch_per_rank = request.global_batch // max(asked.counts)
     begun = Scaling(batch_per_rank=batch_per_rank, **{one.name: getattr(asked, one.name) for one in fields(asked)})
-    with opened(request, (found,), **how, begun=begun) as lab, lab.progress:
+    with opened(request, (found,), start, begun=begun) as lab, lab.progress:
         known = lab.writer.document.begun(Scaling)
         lab.writer.note(replace(known, predict=asked.predict, what_if_mbit=asked.what_if_mbit))
         if lab.obstacles[found.name] is None and points:

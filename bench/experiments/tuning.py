@@ -16,12 +16,12 @@ from itertools import chain, product
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from bench.console import Console, count, duration
+from bench.console import count, duration
 from bench.core.errors import RequestError
 from bench.core.records import PARITIES, TOO_SLOW, Job
 from bench.experiments import measure, numerics, obstacles, resume
 from bench.experiments.batch_search import steady_mib
-from bench.experiments.lab import Finished, Lab, opened, recorded
+from bench.experiments.lab import Finished, Lab, Start, opened, recorded
 from bench.experiments.launch import Performed, perform
 from bench.experiments.plan import Request, one_round
 from bench.experiments.plan.race import Race
@@ -35,7 +35,6 @@ from bench.seams.discover import SWITCH, Found
 from bench.seams.execute import Kind
 from bench.seams.experiment import Experiment
 from bench.seams.strategy import LEVELS
-from bench.sites.hosts.party import Party
 
 if TYPE_CHECKING:
     from bench.report.blocks import Chapter
@@ -93,20 +92,13 @@ def tune(
     request: Request,
     candidates: tuple[Found, ...],
     search: Search,
-    *,
-    out: str,
-    console: Console,
-    wait: bool = False,
-    resumed: str | None = None,
-    party: Party | None = None,
+    start: Start,
 ) -> Searched:
-    """Write a run folder under ``out``, or go on with ``resumed``; ``party``: the hosts, if there are several. If the
-    budget turns out to be too short to compare two candidates, raises :class:`RequestError` after the first launch and
-    leaves no folder.
+    """Write a run folder, or go on with one. If the budget turns out to be too short to compare two candidates, raises
+    :class:`RequestError` after the first launch and leaves no folder.
     """
-    how: Any = {"out": out, "console": console, "wait": wait, "resumed": resumed, "party": party}
     begun = Tuning(**asdict(search), asked=tuple(found.name for found in candidates))
-    with opened(request, candidates, **how, also=_switches(search.allow), begun=begun) as lab, lab.progress:
+    with opened(request, candidates, start, also=_switches(search.allow), begun=begun) as lab, lab.progress:
         hunt = _Hunt(lab, search)
         hunt.run()
         names = hunt.choose()

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from bench import machine
-from bench.console import Console, align, columns, count, duration, tell
+from bench.console import align, columns, count, duration, tell
 from bench.core.codec import encode
 from bench.core.errors import FAILED, OK, RequestError
 from bench.experiments import pipeline, resume
 from bench.experiments.batch_search import find_batches
-from bench.experiments.lab import Finished
+from bench.experiments.lab import Finished, Start
 from bench.experiments.plan import PROFILES, Request, check_memory
 from bench.experiments.plan.interval_target import FEWEST_LAUNCHES
 from bench.machine import environments
@@ -109,7 +109,7 @@ def _run(options: argparse.Namespace, parser: Parser, party: Party | None) -> in
     check_memory(request, scenarios, machine.available_memory_bytes())
     if options.find_batch:
         return _find_batch(request, scenarios, options)
-    finished = pipeline.run(request, scenarios, out=options.out, console=Console(), wait=options.wait, party=party)
+    finished = pipeline.run(request, scenarios, Start(out=options.out, wait=options.wait, party=party))
     if request.input_sweep:
         request = resume.request_of(finished.document)  # which has the workers that were chosen
     return _show(finished, request, scenarios, options)
@@ -134,7 +134,7 @@ def _environments(options: argparse.Namespace, party: Party | None) -> dict[str,
 
 
 def _find_batch(request: Request, scenarios: tuple[Found, ...], options: argparse.Namespace) -> int:
-    finished = find_batches(request, scenarios, out=options.out, console=Console(), wait=options.wait)
+    finished = find_batches(request, scenarios, Start(out=options.out, wait=options.wait))
     search = finished.document.of(BatchSearch)
     assert search is not None
     rows: list[tuple[str, ...]] = [("scenario", "largest batch", f"{request.task.unit_short}/s", "MiB", "the next one")]
@@ -159,21 +159,17 @@ def _resume(options: argparse.Namespace, party: Party | None) -> int:
     document = verified(path, allow_incomplete=True, option="--resume")
     if document.of(Scaling):
         raise RequestError("--resume", "that run is of bench scale", f"go on with bench scale --resume {called(path)}")
-    if not options.trust:
-        resume.refuse_what_is_foreign(path, document)
-    request = resume.request_of(document)
-    resume.check_hosts(document, party)
+    request = resume.continued(path, document, party, trust=options.trust, force=options.force)
     if options.launches is not None and options.launches < request.launches:
         planned = f"{options.launches} is fewer than the {request.launches} that this run was asked for"
         raise RequestError("--launches", planned, "name how many of each scenario there shall be in all")
-    request = replace(request, force=request.force or options.force, launches=options.launches or request.launches)
-    request = replace(request, task=resume.as_it_is_now(request.task))
+    request = replace(request, launches=options.launches or request.launches)
     if not resume.anything_missing(document, request):
         return _show(Finished(path=path, document=document), request, None, options)
     resume.check_site(document, request.site)
     scenarios = resume.scenarios_of(document)
-    how = {"out": options.out, "console": Console(), "wait": options.wait, "resumed": path, "party": party}
-    finished = pipeline.run(request, scenarios, **how)
+    start = Start(out=options.out, wait=options.wait, resumed=path, party=party)
+    finished = pipeline.run(request, scenarios, start)
     return _show(finished, request, scenarios, options)
 
 

@@ -4,14 +4,15 @@ import argparse
 import math
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bench import machine
-from bench.console import Console, columns, tell
+from bench.console import columns, tell
 from bench.console import count as quantity
 from bench.core.codec import encode
 from bench.core.errors import FAILED, OK, RequestError
 from bench.experiments import resume
+from bench.experiments.lab import Start
 from bench.experiments.plan import PROFILES, RANKS, Request, check_memory
 from bench.experiments.plan.interval_target import FEWEST_LAUNCHES
 from bench.experiments.plan.scaling import EACH, MODES, default_counts, points
@@ -152,8 +153,8 @@ def _scale(
     party: Party | None,
     path: str | None = None,
 ) -> int:
-    how: dict[str, Any] = {"out": options.out, "console": Console(), "wait": options.wait, "party": party}
-    finished = scale(request, found, asked, resumed=path, **how)
+    start = Start(out=options.out, wait=options.wait, resumed=path, party=party)
+    finished = scale(request, found, asked, start)
     return _show(finished.path, options, failed=finished.failed)
 
 
@@ -170,10 +171,7 @@ def _resume(options: argparse.Namespace, parser: Parser, party: Party | None) ->
     request = resume.request_of(document)
     if not resume.anything_missing(document, request):
         return _show(path, options, failed=0)
-    if not options.trust:
-        resume.refuse_what_is_foreign(path, document)
-    resume.check_hosts(document, party)
-    request = replace(request, force=request.force or options.force, task=resume.as_it_is_now(request.task))
+    request = resume.continued(path, document, party, trust=options.trust, force=options.force)
     resume.check_site(document, request.site)
     predict, mbit = options.predict or known.predict, options.what_if or known.what_if_mbit
     asked = Asked(counts=known.counts, modes=known.modes, predict=predict, what_if_mbit=mbit)

@@ -6,11 +6,12 @@ from contextlib import suppress
 from dataclasses import fields, replace
 
 from bench import machine
-from bench.console import Console, columns, tell
+from bench.console import columns, tell
 from bench.core.codec import encode
 from bench.core.errors import FAILED, OK, RequestError
 from bench.experiments import resume
 from bench.experiments.batch_tuning import tune_batches
+from bench.experiments.lab import Start
 from bench.experiments.plan import Request, check_memory
 from bench.experiments.plan.tuning import FINAL_LAUNCHES
 from bench.experiments.tuning import Searched, tune
@@ -96,14 +97,14 @@ def _search(
     party: Party | None,
     path: str | None = None,
 ) -> int:
-    how = {"out": options.out, "console": Console(), "wait": options.wait, "resumed": path, "party": party}
+    start = Start(out=options.out, wait=options.wait, resumed=path, party=party)
     if not options.tune_batch:
-        finished = tune(request, candidates, search, **how)
+        finished = tune(request, candidates, search, start)
         return _show(finished.path, options, failed=finished.failed)
 
     def one(request: Request, candidates: tuple[Found, ...], search: Search) -> Searched:
         check_memory(request, candidates, machine.available_memory_bytes())
-        return tune(request, candidates, search, **how)
+        return tune(request, candidates, search, start)
 
     found = tune_batches(request, candidates, search, one)
     return _show(found.best.path, options, failed=found.best.failed, batches=found.tried)
@@ -119,10 +120,7 @@ def _resume(options: argparse.Namespace, parser: Parser, party: Party | None) ->
     request = resume.request_of(document)
     if not resume.anything_missing(document, request):
         return _show(path, options, failed=0)
-    if not options.trust:
-        resume.refuse_what_is_foreign(path, document)
-    resume.check_hosts(document, party)
-    request = replace(request, force=request.force or options.force, task=resume.as_it_is_now(request.task))
+    request = resume.continued(path, document, party, trust=options.trust, force=options.force)
     request = replace(request, scenarios=known.asked, launches=FINAL_LAUNCHES)
     resume.check_site(document, request.site)
     search = Search(**{field.name: getattr(known, field.name) for field in fields(Search)})
