@@ -126,8 +126,8 @@ def opened(
     resumed. Raises :class:`RequestError` before anything is written, and :class:`Interrupted` once an interrupted run
     is sealed.
     """
-    out, console, party = start.out, start.console, start.party
-    check_writable(out)
+    console, party = start.console, start.party
+    check_writable(start.out)
     machine.refuse_missing_directory()
     machine.refuse_few_files(request.replicas if party is None else len(party.hosts[0].devices) or party.hosts[0].cores)
     machine.refuse_blocking_launches(request.device)
@@ -159,9 +159,10 @@ def opened(
         now = _circumstances(request, scenarios, here, site.description, party)
         if begun is not None:
             now = replace(now, experiments={name_of(type(begun)): begun})
-        writer = (
-            RunWriter(out, now) if start.resumed is None else resuming.reopened(start.resumed, now, force=request.force)
-        )
+        if start.resumed is None:
+            writer = RunWriter(start.out, now)
+        else:
+            writer = resuming.reopened(start.resumed, now, force=request.force)
         with _sealed(writer, site), _sampler(request, writer, site.hosts[0]) as sampler:
             yield Lab(
                 request=request,

@@ -7,7 +7,6 @@ import pytest
 from conftest import request_for
 
 from bench import machine
-from bench.console import Console
 from bench.core.errors import RequestError
 from bench.core.records import Gpu
 from bench.experiments import lab, obstacles
@@ -132,7 +131,7 @@ def test_a_left_out_gpu_is_recorded(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     request = request_for(
         (switching.load(*discover.resolve("single")),), device="cuda", devices=(FOUR[0].uuid,), force=True
     )
-    with lab._alone(request, wait=False, console=Console()) as (_, here):
+    with lab._alone(request, lab.Start(out="")) as (_, here):
         assert here["gpus_reason"] == LOST
     assert f"warning: {LOST}" in capsys.readouterr().err
 
