@@ -147,7 +147,7 @@ def _printable(text: str) -> str:
 @cache
 def _decoder(kind: Any) -> Decoder:
     origin, inner = get_origin(kind), get_args(kind)
-    if kind is Any:
+    if kind in (Any, object):
         return _anything
     if origin is Annotated and isinstance(inner[1], Named):
         return partial(_named, inner[1])
