@@ -563,7 +563,7 @@ def circumstances(options: argparse.Namespace, gpus: Sequence[Gpu]) -> dict[str,
     from importlib.metadata import version
 
     host = machine.describe(list(gpus))
-    git = host["git"]
+    git = host.git
     about = {}
     if gpus:
         first = gpus[0]
@@ -574,10 +574,10 @@ def circumstances(options: argparse.Namespace, gpus: Sequence[Gpu]) -> dict[str,
         )
     return about | {
         "command": f"python3 benchmarks/gpu_acceptance.py {shlex.join(redact.command_line(sys.argv[1:]))}",
-        "commit": "unknown: not a git checkout" if git is None else git["commit"] + " with changes" * git["dirty"],
+        "commit": "unknown: not a git checkout" if git is None else git.commit + " with changes" * git.dirty,
         "torch": version("torch"),
-        "Python": host["python"],
-        "CPU": f"{host['cpu']}, {host['cores_usable']} cores usable{', in a container' if host['container'] else ''}",
+        "Python": host.python or "unknown",
+        "CPU": f"{host.cpu}, {host.cores_usable} cores usable{', in a container' if host.container else ''}",
         "workload": "{model}, {image_size} px, global batch {global_batch}, on {device}".format_map(vars(options)),
         "UTC": machine.utc_now(),
     }

@@ -32,6 +32,7 @@ from bench.core.files import open_regular, parse_json, scratch_folder
 from bench.experiments.lab import judged
 from bench.experiments.measure import slowest_ms
 from bench.experiments.plan.interval_target import IntervalTarget
+from bench.experiments.rows import Rows
 from bench.machine import foreign, redact
 from bench.machine.lock import acquire
 from bench.machine.sample import Sampler
@@ -177,8 +178,8 @@ class Commanded:
     foreign_cores: float
     notes: tuple[Notes, ...]
     tree: dict[int, tuple[int, str]]
-    memory: list[dict[str, Any]]
-    device: list[dict[str, Any]]
+    memory: Rows
+    device: Rows
     noticed: dict[str, Any]
 
 
@@ -260,8 +261,8 @@ class Commands:
         wanted: Wanted,
         kind: str,
         gpus: tuple[str, ...],
-        here: dict[str, Any],
-        begin: dict[str, Any],
+        here: stored.Machine,
+        begin: stored.State,
         locks: tuple[int, ...],
         writer: RunWriter | None,
     ) -> None:
@@ -298,7 +299,7 @@ class Commands:
         run = judged(self.writer)
         from bench.analyse.digest import of_run
 
-        self.writer.finish(complete=True, digest=of_run(run), end=stored.State(**machine.state()))
+        self.writer.finish(complete=True, digest=of_run(run), end=machine.state())
         return Outcome(run=self.writer.frames(), interrupted=last.interrupted, **about)
 
     def _perform(self, side: Side, launch: int, spool: str) -> Commanded:
@@ -552,7 +553,7 @@ def _why_nothing(done: Commanded, ranks: list[Notes]) -> str:
     return f"no optimizer of torch stepped in any Python process of it ({kept_out})"
 
 
-def rows_of(notes: Notes, steps: int, warmup: int) -> list[dict[str, Any]]:
+def rows_of(notes: Notes, steps: int, warmup: int) -> Rows:
     """The first ``steps`` of a rank."""
     rows = []
     start_ns = notes.marks_ns[0] if notes.marks_ns else 0
@@ -579,7 +580,7 @@ def _add(
     scenario: str,
     command: stored.Command,
     repeat: int,
-) -> list[dict[str, Any]]:
+) -> Rows:
     """A launch with its rows on disk. Returns those of its steps."""
     launch, host = writer.document.next_launch, os.uname().nodename
     request = writer.document.request
@@ -711,7 +712,7 @@ def _command(side: Side, first: Notes, wanted: Wanted) -> stored.Command:
         cwd=os.path.abspath(side.cwd or "."),
         environment=tuple(redact.command_line([f"{name}={value}" for name, value in side.environment.items()])),
         script=stored.Source(file=script, sha256=sha256(script)) if script else None,
-        git=decode(stored.Git, found) if script and (found := machine.git(os.path.dirname(script))) else None,
+        git=machine.git(os.path.dirname(script)) if script else None,
     )
 
 
@@ -720,8 +721,8 @@ def _document(
     scenario: str,
     command: stored.Command,
     ranks: list[Notes],
-    here: dict[str, Any],
-    begin: dict[str, Any],
+    here: stored.Machine,
+    begin: stored.State,
     gpus: tuple[str, ...],
 ) -> stored.RunDocument:
     """The document of the run: null is what neither the script's objects nor the options say."""
@@ -750,9 +751,9 @@ def _document(
             device=kind if kind in ("cpu", "cuda") else None,
             warmup=_warmup(wanted, steps),
         ),
-        machine=decode(stored.Machine, here),
+        machine=here,
         versions={"python": python, "executable": executable, **versions},
         apex=stored.Apex(),
         experiments={"attaching": attached},
-        start=stored.State(**begin),
+        start=begin,
     )

@@ -2,7 +2,6 @@
 
 import tempfile
 from dataclasses import replace
-from typing import Any
 
 from bench.console import Console
 from bench.core.codec import decode
@@ -11,6 +10,7 @@ from bench.experiments import lab, record
 from bench.experiments.launch import execute
 from bench.experiments.plan import Request
 from bench.experiments.plan.scaling import bandwidth_at
+from bench.experiments.rows import Results
 from bench.machine.nvml import link_between
 from bench.runs.experiments import AllReduces, BandwidthRecord, Transport
 from bench.runs.launches import LaunchRecord
@@ -32,7 +32,7 @@ def of_this_machine(request: Request, found: Found, console: Console) -> Bandwid
     return of(job, record.of(job, done, {}), done.outcome.results)
 
 
-def of(job: Job, launch: LaunchRecord, results: list[dict[str, Any]]) -> BandwidthRecord:
+def of(job: Job, launch: LaunchRecord, results: Results) -> BandwidthRecord:
     """The record of a launch from the reports of its ranks: of each sample the slowest rank."""
     found = [result["bandwidth"] for result in results] if launch.status == "ok" else []
     return BandwidthRecord.of(

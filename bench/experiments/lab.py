@@ -55,6 +55,9 @@ from bench.sites.hosts.leader import Hosts
 from bench.sites.hosts.party import Party
 from bench.sites.local import WorkerHost
 
+Description = Mapping[str, Any]
+"""Of a site (:mod:`bench.worker.host`), as JSON values."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lab:
@@ -142,7 +145,7 @@ def opened(
         with console.waiting("importing torch, once for all launches"):
             site.wait_until_ready()
             site.prepare(request.workload)
-        chosen = [gpu for gpu in here["gpus"] if gpu["uuid"] in request.devices]
+        chosen = [gpu for gpu in here.gpus if gpu.uuid in request.devices]
         for about in (interpreter_of(site.description, one) for one in request.pythons or (None,)):
             if request.device == "cuda" and about["cuda_built"]:
                 machine.refuse_unfit_torch(about, chosen)
@@ -182,7 +185,7 @@ def opened(
 
 
 @contextmanager
-def _alone(request: Request, start: Start) -> Iterator[tuple[Locks, dict[str, Any]]]:
+def _alone(request: Request, start: Start) -> Iterator[tuple[Locks, Machine]]:
     """The locks of this host's devices, and what this machine is while they are held."""
     devices = request.devices if start.party is None else start.party.hosts[0].devices
     console = start.console
@@ -252,8 +255,8 @@ def _connected(site: ModuleType, file: str, options: Options) -> Connected:
 def _circumstances(
     request: Request,
     scenarios: tuple[Found, ...],
-    here: dict[str, Any],
-    about: dict[str, Any],
+    here: Machine,
+    about: Description,
     party: Party | None,
 ) -> RunDocument:
     asked, work = recorded(request)
@@ -266,7 +269,7 @@ def _circumstances(
         command=tuple(redact.command_line(sys.argv[1:])),
         request=asked,
         workload=work,
-        machine=decode(Machine, here),
+        machine=here,
         hosts=() if party is None else _hosts(party, about),
         engine=None if party is None else EngineRecord(**party.job()),
         versions=_versions(about),
@@ -278,23 +281,21 @@ def _circumstances(
             name: StrategyRecord(hue=one.hue, dash=one.dash, differs=one.differs, restarts=one.restarts)
             for name, one in ((found.strategy_name, found.strategy) for found in scenarios)
         },
-        start=State(**machine.state()),
+        start=machine.state(),
         probe_seed=secrets.randbits(31),
     )
 
 
-def _versions(about: dict[str, Any]) -> dict[str, str | None]:
+def _versions(about: Description) -> dict[str, str | None]:
     versions: dict[str, str | None] = {name: about[name] for name in ("python", "executable", "torch")}
     versions |= about["imports"]
     others = [_versions(one) for one in about.get("environments", {}).values()]
     return {name: one if all(other.get(name) == one for other in others) else None for name, one in versions.items()}
 
 
-def _hosts(party: Party, about: dict[str, Any]) -> tuple[HostRecord, ...]:
+def _hosts(party: Party, about: Description) -> tuple[HostRecord, ...]:
     assert party.hello is not None
-    own = HostRecord(
-        name=party.name, machine=party.hello.machine, versions=_versions(about), start=State(**machine.state())
-    )
+    own = HostRecord(name=party.name, machine=party.hello.machine, versions=_versions(about), start=machine.state())
     others = (
         HostRecord(
             name=member.name,
@@ -341,12 +342,12 @@ def _sealed(writer: RunWriter, site: Connected) -> Iterator[None]:
 
             run = judged(writer)
             digest = None if writer.document.instead else of_run(run)
-            writer.finish(complete=True, digest=digest, end=State(**machine.state()))
+            writer.finish(complete=True, digest=digest, end=machine.state())
         except (KeyboardInterrupt, HostError) as error:
             with interrupts.held():
                 _keep_log(site, writer)
                 judged(writer)
-                writer.finish(complete=False, end=State(**machine.state()))
+                writer.finish(complete=False, end=machine.state())
                 if isinstance(error, HostError):
                     raise
                 raise Interrupted(f"interrupted; what was done is in {writer.path}{_go_on(writer)}") from error

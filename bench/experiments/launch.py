@@ -4,7 +4,6 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from bench import machine
 from bench.core.codec import decode, encode
@@ -27,7 +26,7 @@ class Performed:
 
     job: Job
     record: LaunchRecord
-    results: list[dict[str, Any]]
+    results: rows.Results
     tables: dict[str, rows.Rows]
 
 
@@ -77,7 +76,7 @@ def _described(
     outcome, elsewhere = done.outcome, done.outcome.elsewhere
     rows.check(job, outcome.results)
     tables = rows_of(job, outcome.results, outcome.partial)
-    noticed: dict[str, Any] = {}
+    noticed: dict[str, object] = {}
     if sampled:
         memory = [*memory, *(row for one in elsewhere for row in one.memory)]
         device = [*device, *(row for one in elsewhere for row in one.device)]

@@ -1,6 +1,6 @@
 """Why a scenario, or a whole request, cannot run here: found before the first launch."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bench.core.errors import RequestError
@@ -58,7 +58,7 @@ def refuse_unreachable_loopback(scenarios: tuple[Found, ...]) -> None:
             raise RequestError("--scenario", problem, what) from error
 
 
-def obstacle(found: Found, request: Request, host: dict[str, Any] | None = None) -> str | None:
+def obstacle(found: Found, request: Request, host: Mapping[str, Any] | None = None) -> str | None:
     """Why the scenario cannot run here, judged by the machine and, once known, by what the worker host imported."""
     reason = _files_tell(found, device=request.device, impl=request.impl, apex_path=request.apex_path, packages=False)
     reason = reason or found.strategy.obstacle(request.device, request.replicas) or _other_half(found, request)

@@ -3,10 +3,10 @@
 import math
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import Any
 
 from bench.core.codec import decode, encode
 from bench.core.records import Job
+from bench.experiments.rows import Results
 from bench.runs.launches import Checks, Effective, Failure, LaunchRecord, MemoryHeld, RankRecord
 from bench.seams.site import Outcome
 
@@ -36,7 +36,7 @@ class Executed:
     interrupted: bool = False
 
 
-def of(job: Job, done: Executed, checks: dict[str, Any]) -> LaunchRecord:
+def of(job: Job, done: Executed, checks: dict[str, object]) -> LaunchRecord:
     """The record of a launch. ``checks``: what others have verified about it."""
     outcome, results = done.outcome, done.outcome.results
     ran = results[0].get("effective") if results else None
@@ -84,7 +84,7 @@ def blank(job: Job) -> LaunchRecord:
     )
 
 
-def _checks(results: list[dict[str, Any]], hosts: list[str], servers: Collection[int] = ()) -> dict[str, Any]:
+def _checks(results: Results, hosts: list[str], servers: Collection[int] = ()) -> dict[str, object]:
     """What can be verified about a measured launch (:class:`bench.runs.launches.Checks`).
 
     ``hosts``: of each rank, in the order of ``results``. ``servers``: ranks that compute no passes. Weights are alike
@@ -116,7 +116,7 @@ def _checks(results: list[dict[str, Any]], hosts: list[str], servers: Collection
     }
 
 
-def _ranks(outcome: Outcome, results: list[dict[str, Any]], job: Job) -> tuple[RankRecord, ...]:
+def _ranks(outcome: Outcome, results: Results, job: Job) -> tuple[RankRecord, ...]:
     """What is known of each rank; of one that wrote no result, what the supervisor saw."""
     by_rank = {result["rank"]: result for result in results}
     ranks = []

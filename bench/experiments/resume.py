@@ -4,7 +4,7 @@ import os
 import shutil
 import stat
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields, replace
 from itertools import product
 from pathlib import Path
@@ -65,7 +65,7 @@ def unfinished(out: str, job: dict[str, object]) -> str | None:
     return None
 
 
-def _is_of(document: RunDocument, job: dict[str, Any]) -> bool:
+def _is_of(document: RunDocument, job: Mapping[str, Any]) -> bool:
     """Whether a run belongs to this job of an engine. A job that torchrun has a name for is one command. For other
     engines it must be a restart: without one it may be a new job.
     """
@@ -125,7 +125,7 @@ def reopened(path: str, about: RunDocument, *, force: bool) -> RunWriter:
     check_same(verified(path, allow_incomplete=True), about)
     writer = RunWriter.reopen(path)
     supersede_failures(writer)
-    now = Resumed(launch=writer.document.next_launch, force=force, **machine.state())
+    now = Resumed(launch=writer.document.next_launch, force=force, **encode(machine.state()))
     writer.note_resumed(now, about.probe_seed, about.request.launches, about.engine)
     return writer
 

@@ -8,7 +8,9 @@ from typing import Any
 from bench.core.records import PHASES, Job
 
 Rows = list[dict[str, Any]]
-Results = list[dict[str, Any]]
+Result = dict[str, Any]
+"""What a rank sends, as JSON values."""
+Results = list[Result]
 Maker = Callable[[Job, Results, Results], dict[str, Rows]]
 """Makes the rows of a launch, by table, of the results of its ranks and of what those sent that did not finish."""
 
@@ -29,7 +31,7 @@ def measured(job: Job, results: Results, partial: Results) -> dict[str, Rows]:
     return {"steps": steps, "numerics": numerics}
 
 
-def check(job: Job, results: list[dict[str, Any]]) -> None:
+def check(job: Job, results: Results) -> None:
     """Raise ``ValueError`` that names a rank whose times cannot be those of its steps: its clock stands still, say."""
     numbers = [result.get("rank") if isinstance(result, dict) else None for result in results]
     if not set(numbers) <= set(range(job.processes)) or len(set(numbers)) < len(numbers):
@@ -47,7 +49,7 @@ def check(job: Job, results: list[dict[str, Any]]) -> None:
                         raise ValueError(f"the clock of rank {result['rank']} is wrong: {name} is {ms} ({window})")
 
 
-def step_rows(job: Job, results: list[dict[str, Any]]) -> Rows:
+def step_rows(job: Job, results: Results) -> Rows:
     """The rows of steps.parquet of one launch: warm-up steps first, numbered on."""
     columns = ("start_ns", *(f"{phase}_ms" for phase in PHASES), "step_ms", "loss")
     rows: Rows = []
@@ -62,7 +64,7 @@ def step_rows(job: Job, results: list[dict[str, Any]]) -> Rows:
     return rows
 
 
-def partial_step_rows(job: Job, partial: list[dict[str, Any]]) -> Rows:
+def partial_step_rows(job: Job, partial: Results) -> Rows:
     """The rows of steps.parquet of the ranks that did not finish: their losses are unknown."""
     head = {"launch": job.launch, "scenario": job.scenario, "repeat": job.repeat}
     return [

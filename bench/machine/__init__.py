@@ -3,14 +3,17 @@
 import os
 import resource
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bench.core import control_group
 from bench.core.errors import RequestError
 from bench.core.records import Gpu, Host
 from bench.machine import nvml
+
+if TYPE_CHECKING:
+    from bench.runs.document import Git, Machine, State
 
 RECORDED_PREFIXES = ("NCCL_", "TORCH_", "CUDA_", "GLOO_", "OMP_", "MKL_", "KMP_", "PYTORCH_", "NVIDIA_TF32_")
 BLOCKING = "CUDA_LAUNCH_BLOCKING"
@@ -110,12 +113,12 @@ def refuse_blocking_launches(device: str) -> None:
         raise RequestError(BLOCKING, problem, f"unset {BLOCKING}")
 
 
-def refuse_unfit_torch(description: dict[str, Any], gpus: Iterable[dict[str, Any]]) -> None:
+def refuse_unfit_torch(description: Mapping[str, Any], gpus: Iterable[Gpu]) -> None:
     """Raises :class:`RequestError` where no launch could compute on these GPUs. ``description``: of the worker host."""
     from bench.machine import wheel
 
     cuda, newest = description["cuda_built"], nvml.newest_cuda()
-    for about, problem, remedy in wheel.problems(cuda, description["architectures"], newest, gpus):
+    for about, problem, remedy in wheel.problems(cuda, description["architectures"], newest, map(asdict, gpus)):
         raise RequestError("--device", f"{about}: {problem}", remedy)
 
 
@@ -151,32 +154,37 @@ def choose_gpus(asked: str | None, here: list[Gpu]) -> tuple[str, ...]:
     return tuple(chosen)
 
 
-def describe(gpus: list[Gpu], left_out: str | None = None) -> dict[str, Any]:
+def describe(gpus: Sequence[Gpu], left_out: str | None = None) -> "Machine":
     """The machine as it stands in run.json. ``left_out``: which GPU cannot be used, and why."""
     import platform  # here and below: what 'bench list' has no use for would take a tenth of its time
 
+    from bench.runs.document import Machine
+
     checkout = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    return {
-        "host": os.uname().nodename,
-        "os": platform.platform(),
-        "python": platform.python_version(),
-        "cpu": cpu_model(),
-        "cores_usable": cores(),
-        "cores_online": os.cpu_count(),
-        "memory_gib": round(control_group.meminfo("MemTotal") / 2**30, 1),
-        "governor": _line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
-        "turbo_disabled": _line("/sys/devices/system/cpu/intel_pstate/no_turbo"),
-        "container": _container(),
-        "gpus": [asdict(gpu) for gpu in gpus],
-        "gpus_reason": left_out,
-        "environment": recorded_environment(),
-        "git": git(checkout, "bench/*.py", "scenarios/*.py") if os.path.exists(f"{checkout}/.git") else None,
-    }
+    return Machine(
+        host=os.uname().nodename,
+        os=platform.platform(),
+        python=platform.python_version(),
+        cpu=cpu_model(),
+        cores_usable=cores(),
+        cores_online=os.cpu_count(),
+        memory_gib=round(control_group.meminfo("MemTotal") / 2**30, 1),
+        governor=_line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+        turbo_disabled=_line("/sys/devices/system/cpu/intel_pstate/no_turbo"),
+        container=_container(),
+        gpus=tuple(gpus),
+        gpus_reason=left_out,
+        environment=recorded_environment(),
+        git=git(checkout, "bench/*.py", "scenarios/*.py") if os.path.exists(f"{checkout}/.git") else None,
+    )
 
 
-def state() -> dict[str, Any]:
+def state() -> "State":
     """The load and the free memory, which change while a run lasts."""
-    return {"utc": utc_now(), "load_1min": load(), "memory_available_gib": round(available_memory_bytes() / 2**30, 2)}
+    from bench.runs.document import State
+
+    free_gib = round(available_memory_bytes() / 2**30, 2)
+    return State(utc=utc_now(), load_1min=load(), memory_available_gib=free_gib)
 
 
 def load() -> float:
@@ -244,9 +252,11 @@ def _container() -> str | None:
     return "kubernetes" if "KUBERNETES_SERVICE_HOST" in os.environ else None
 
 
-def git(folder: str, *untracked: str) -> dict[str, Any] | None:
+def git(folder: str, *untracked: str) -> "Git | None":
     """Commit and dirty flag of the checkout that a folder is in, or None. ``untracked``: new files that count."""
     import subprocess
+
+    from bench.runs.document import Git
 
     def ask(*words: str) -> str:
         return subprocess.run(["git", "-C", folder, *words], capture_output=True, text=True, check=True).stdout.strip()
@@ -258,4 +268,4 @@ def git(folder: str, *untracked: str) -> dict[str, Any] | None:
             dirty += ask("status", "--porcelain", "--untracked-files=all", "--", *untracked)
     except (OSError, subprocess.CalledProcessError):
         return None
-    return {"commit": commit, "dirty": bool(dirty)}
+    return Git(commit=commit, dirty=bool(dirty))

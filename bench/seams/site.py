@@ -7,7 +7,7 @@ torchrun.
 Results are values: nothing is read from a folder that only one host has.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Protocol
@@ -104,9 +104,9 @@ class Beside(Protocol):
         ...
 
 
-def interpreter_of(description: dict[str, Any], environment: str | None) -> dict[str, Any]:
+def interpreter_of(description: Mapping[str, Any], environment: str | None) -> Mapping[str, Any]:
     """What a site says of the interpreter of this environment, where it has several."""
-    found: dict[str, Any] = description["environments"][environment] if environment else description
+    found: Mapping[str, Any] = description["environments"][environment] if environment else description
     return found
 
 

@@ -9,11 +9,10 @@ from pathlib import Path
 import bench
 from bench import machine
 from bench.console import Console
-from bench.core.codec import decode, encode
+from bench.core.codec import encode
 from bench.core.errors import RequestError
 from bench.experiments import resume
 from bench.machine import foreign
-from bench.runs.document import Machine
 from bench.sites.hosts.engine import Started, engine_of
 from bench.sites.hosts.follower import Options, follow, following
 from bench.sites.hosts.hello import Hello
@@ -80,7 +79,7 @@ def _hello(options: argparse.Namespace) -> Hello:
         device=device,
         cores=machine.cores(),
         devices=machine.choose_gpus(options.gpus, gpus),
-        machine=decode(Machine, machine.describe(gpus, left_out)),
+        machine=machine.describe(gpus, left_out),
         asked=asked,
     )
 

@@ -303,7 +303,7 @@ def test_what_counts_as_a_change_of_code(tmp_path: Path, monkeypatch: pytest.Mon
         subprocess.run(["git", *who, *arguments], cwd=tmp_path, check=True, capture_output=True)
 
     def dirty() -> bool:
-        said: bool = machine.describe([])["git"]["dirty"]
+        said: bool = machine.describe([]).git.dirty
         return said
 
     for name in ("bench/machine.py", "scenarios/ddp.py"):

@@ -14,8 +14,8 @@ def facts() -> dict[str, object]:
     """As JSON values; None is what this system does not tell."""
     described, limit = machine.describe([]), control_group.memory_limit_bytes()
     return {
-        **{name: described[name] for name in ("host", "os", "python", "cpu", "cores_usable", "cores_online")},
-        **{name: described[name] for name in ("memory_gib", "governor", "turbo_disabled", "container")},
+        **{name: getattr(described, name) for name in ("host", "os", "python", "cpu", "cores_usable", "cores_online")},
+        **{name: getattr(described, name) for name in ("memory_gib", "governor", "turbo_disabled", "container")},
         "cores_of_affinity": len(os.sched_getaffinity(0)),
         "cpu_quota": control_group.cpu_quota(),
         "load_1min": machine.load(),

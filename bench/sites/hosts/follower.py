@@ -169,7 +169,7 @@ class _Follower:
             interval_s=options.sample_interval_s,
         )
         stack.callback(self.sampler.stop)
-        line.send(event="ready", description=self.site.wait_until_ready(), state=machine.state())
+        line.send(event="ready", description=self.site.wait_until_ready(), state=encode(machine.state()))
 
     def serve(self) -> None:
         """Perform what the first host asks for, until it ends."""
