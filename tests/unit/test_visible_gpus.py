@@ -132,7 +132,7 @@ def test_a_left_out_gpu_is_recorded(monkeypatch: pytest.MonkeyPatch, capsys: pyt
         (switching.load(*discover.resolve("single")),), device="cuda", devices=(FOUR[0].uuid,), force=True
     )
     with lab._alone(request, lab.Start(out="")) as (_, here):
-        assert here["gpus_reason"] == LOST
+        assert here.gpus_reason == LOST
     assert f"warning: {LOST}" in capsys.readouterr().err
 
 
