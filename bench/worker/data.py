@@ -8,7 +8,6 @@ the clock starts. With ``workers`` a ``DataLoader`` makes the batches during tra
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import cycle, repeat
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,10 +16,8 @@ from torch.utils.data import DataLoader, DistributedSampler
 from bench.core.errors import BenchError
 from bench.core.records import Training
 from bench.seams import execute
+from bench.worker.workload import Batch as Batch
 from bench.worker.workload import collate_of, example_of, map_tensors
-
-Batch = Any
-"""Made by ``collate``: tensors in tuples, lists and dicts."""
 
 
 def shard(workload: Training, replicas: int, replica: int, epoch: int = 0) -> list[list[int]]:
@@ -145,7 +142,7 @@ class Examples:
     def __init__(self, workload: Training) -> None:
         self.file, self.example, self._collate = workload.file, example_of(workload), collate_of(workload)
 
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index: int) -> Batch:
         try:
             return self.example(index)
         except MemoryError:
@@ -165,7 +162,7 @@ class Examples:
             return Broken(f"{self.file}: no batch can be made of the examples: {error}", remedy)
 
 
-def _whole(made: Any) -> Any:
+def _whole(made: Batch) -> Batch:
     if isinstance(made, Broken):
         raise BenchError("; ".join(filter(None, (made.problem, made.remedy))))
     return made

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from multiprocessing import active_children
 from time import perf_counter_ns
-from typing import Any
 
 from bench.core.records import PHASES
 from bench.worker import data
@@ -33,7 +32,7 @@ def perform(plan: Plan, report: Report) -> dict[str, object]:
     return run(stream, job.workload.warmup, job.iters, report("measure"))
 
 
-def run(stream: Iterator[Any], filling: int, batches: int, on_batch: Callable[[int], None]) -> dict[str, object]:
+def run(stream: Iterator[object], filling: int, batches: int, on_batch: Callable[[int], None]) -> dict[str, object]:
     """Take ``filling`` batches and then ``batches``, and time each.
 
     ``warmup``, ``measured``: as :class:`bench.worker.loop.Timings` of steps that are waiting for data and nothing else,
@@ -69,7 +68,7 @@ def _taken(stream: Iterator[object], batches: int, on_batch: Callable[[int], Non
     return ticks
 
 
-def _window(ticks: list[int]) -> dict[str, list[Any]]:
+def _window(ticks: list[int]) -> dict[str, list[int] | list[float] | list[None]]:
     times_ms = [(end - start) / 1e6 for start, end in pairwise(ticks)]
     nothing = {f"{phase}_ms": [0.0] * len(times_ms) for phase in PHASES if phase != "data"}
     loss = [None] * len(times_ms)

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from bench.core.errors import BenchError
+from bench.worker.workload import Batch
 
 Optimizers = Callable[[Iterable[Tensor]], torch.optim.Optimizer]
 """Makes the optimizer of these parameters."""
@@ -88,10 +89,10 @@ class Amp:
 
         return call
 
-    def context(self) -> AbstractContextManager[Any]:
+    def context(self) -> AbstractContextManager[object]:
         if not self.precision.autocast:
             return nullcontext()
-        autocast: AbstractContextManager[Any] = torch.autocast(self.device.type, dtype=self.precision.half)
+        autocast: AbstractContextManager[object] = torch.autocast(self.device.type, dtype=self.precision.half)
         return autocast
 
     def prepare(self, model: nn.Module) -> torch.optim.Optimizer:
@@ -138,7 +139,7 @@ class Amp:
             with torch.no_grad():
                 torch._foreach_copy_(self.half_weights, self.masters)
 
-    def _count(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    def _count(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
         self.executed += 1
         found = getattr(optimizer, "found_inf", None)  # set by GradScaler on fused optimizers, whose kernel skips
         if found is not None:
@@ -211,7 +212,7 @@ class ApexAmp(Amp):
         self.calls += 1
         self.optimizer.step()
 
-    def _count(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    def _count(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
         self.executed += 1
 
     def gradients(self) -> list[Tensor | None]:
@@ -265,7 +266,7 @@ def half_except_batch_norm(model: nn.Module, half: torch.dtype) -> None:
                         tensor.data = tensor.data.to(half)
 
 
-def cast_floats(tree: Any, dtype: torch.dtype) -> Any:
+def cast_floats(tree: Batch, dtype: torch.dtype) -> Batch:
     """The same tree of tuples, lists and dicts with every floating-point tensor in ``dtype``."""
     if isinstance(tree, Tensor):
         return tree.to(dtype) if tree.is_floating_point() else tree

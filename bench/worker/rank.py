@@ -63,7 +63,7 @@ def execute(job: Job, me: Identity, channel: Channel, born_ns: int) -> None:
     pid = os.getpid()
     gc.freeze()  # each window begins with a collection, which would go through all that torch's import made
 
-    def tell(event: str, **values: Any) -> None:
+    def tell(event: str, **values: object) -> None:
         if os.getpid() == pid:
             channel.send(event=event, rank=me.rank, **values)
 

@@ -36,7 +36,7 @@ class Diary:
         path = os.path.join(folder, DIARY.format(turn=turn, rank=rank))
         self.fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
-    def note(self, what: str, step: int = 0, **more: Any) -> None:
+    def note(self, what: str, step: int = 0, **more: object) -> None:
         line = {**self.about, "what": what, "step": step, "ns": time.monotonic_ns(), **more}
         os.write(self.fd, json.dumps(line).encode() + b"\n")
 

@@ -19,6 +19,7 @@ from bench.seams.switching import load_switch, switch_module
 from bench.worker.precision import Amp, ApexAmp, Optimizers, begin_momentum_at_zero, precision_of, updated
 from bench.worker.workload import (
     Around,
+    Batch,
     build_in_double,
     build_model,
     build_optimizer,
@@ -95,7 +96,7 @@ class Parts:
         """The results of the functions of this name, given these parts."""
         return [function(self) for function in self.functions(name).values()]
 
-    def build(self, strategy: str, **options: Any) -> "Session":
+    def build(self, strategy: str, **options: object) -> "Session":
         """The session that another strategy builds, by its name: for one that changes something of it."""
         _, module = discover.load_strategy(strategy, discover.names(discover.STRATEGY)[strategy])
         session: Session = module.build(self, **options)
@@ -163,7 +164,7 @@ class Session:
             self.module = change(parts, self.module)
         self._call = self.amp.around(self.module)
 
-    def forward(self, batch: Any) -> Tensor:
+    def forward(self, batch: Batch) -> Tensor:
         """The mean loss of this process's part of the batch: a scalar on the device, times what it counts among the
         ranks. The last step's gradients are dropped only now, so that they can be read after the last step.
         """
@@ -196,7 +197,7 @@ class Session:
             ranks = dist.get_world_size()
         return mine * ranks / total.clamp(min=torch.finfo(total.dtype).tiny)
 
-    def _accumulated(self, batch: Any) -> Tensor:
+    def _accumulated(self, batch: Batch) -> Tensor:
         """All micro-batches forward, and all but the last backward, whose gradients this rank keeps to itself."""
         job, pieces = self.parts.job, self.micro_batches
         held = job.batch_per_replica * len(job.parts_of(self.parts.rank))

@@ -14,10 +14,13 @@ from bench.core.errors import BenchError, RequestError
 from bench.core.records import Setting, Training
 from bench.seams import discover, execute
 
+Batch = Any
+"""Tensors in tuples, lists and dicts: an example, what ``collate`` makes of several, or what a model returns."""
+
 Forward = Callable[..., Any]
 """The model, or whatever a strategy and a precision made of it: called with the model's inputs."""
 
-Loss = Callable[[Forward, Any], Tensor]
+Loss = Callable[[Forward, Batch], Tensor]
 """``loss(model, batch)``: the mean loss of a batch, a scalar; it calls the model itself."""
 
 NO_MEMORY = ("can't allocate memory", "storage size calculation overflowed", "bad_alloc")
@@ -185,7 +188,7 @@ def loss_of(workload: Training) -> Loss:
     return loss
 
 
-def example_of(workload: Training) -> Callable[[int], Any]:
+def example_of(workload: Training) -> Callable[[int], Batch]:
     """Raises :class:`BenchError` if there is more or less real data than when the run began."""
     opened = _open(workload)
     if workload.data is not None:
@@ -196,24 +199,26 @@ def example_of(workload: Training) -> Callable[[int], Any]:
     return lambda index: opened.module.example(opened.work, index)
 
 
-def collate_of(workload: Training) -> Callable[[list[Any]], Any]:
-    collate: Callable[[list[Any]], Any] = getattr(_open(workload).module, "collate", torch.utils.data.default_collate)
+def collate_of(workload: Training) -> Callable[[list[Batch]], Batch]:
+    collate: Callable[[list[Batch]], Batch] = getattr(
+        _open(workload).module, "collate", torch.utils.data.default_collate
+    )
     return collate
 
 
-def weight_of(workload: Training) -> Callable[[Any], float] | None:
+def weight_of(workload: Training) -> Callable[[Batch], float] | None:
     """How much a part of a batch counts in the mean; None: all count the same, as they have equally many examples."""
-    weight: Callable[[Any], float] | None = getattr(_open(workload).module, "weight", None)
+    weight: Callable[[Batch], float] | None = getattr(_open(workload).module, "weight", None)
     return weight
 
 
-def tensors_in(tree: Any) -> list[Tensor]:
+def tensors_in(tree: Batch) -> list[Tensor]:
     found: list[Tensor] = []
     map_tensors(found.append, tree)
     return found
 
 
-def map_tensors(function: Callable[[Tensor], Any], tree: Any) -> Any:
+def map_tensors(function: Callable[[Tensor], object], tree: Batch) -> Batch:
     """A batch with ``function`` applied to each of its tensors; other values stay as they are."""
     if isinstance(tree, Tensor):
         return function(tree)
@@ -225,7 +230,7 @@ def map_tensors(function: Callable[[Tensor], Any], tree: Any) -> Any:
     return tree
 
 
-def cut(tree: Any, examples: int, pieces: int) -> list[Any]:
+def cut(tree: Batch, examples: int, pieces: int) -> list[Batch]:
     """A batch of so many ``examples`` in pieces of equal size, one after the other: what has an entry for each example
     is cut, and anything else is in every piece.
     """

@@ -95,7 +95,7 @@ def _timed(function: Any) -> Any:
     from functools import wraps
 
     @wraps(function)
-    def timed(*args: Any, **more: Any) -> Any:
+    def timed(*args: object, **more: object) -> Any:
         thread = get_ident()
         if thread in WAITING:
             return function(*args, **more)
@@ -120,7 +120,7 @@ def _forget() -> None:
     WAITING.clear()
 
 
-def on_step(optimizer: Any, args: Any, kwargs: Any) -> None:
+def on_step(optimizer: Any, args: object, kwargs: object) -> None:
     state = STATE
     if state.off:
         return
@@ -160,7 +160,7 @@ def _watch_backward(torch: Any) -> None:
     if hasattr(backward, "_bench"):
         return
 
-    def noting(tensors: Any, *args: Any, **more: Any) -> Any:
+    def noting(tensors: Any, *args: object, **more: object) -> Any:
         if isinstance(tensors, torch.Tensor) and tensors.numel() == 1:
             STATE.loss = tensors.detach()
         return backward(tensors, *args, **more)
@@ -226,7 +226,7 @@ def _open(state: State) -> None:
         state.file = os.open(state.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
 
-def _write(state: State, line: dict[str, Any]) -> None:
+def _write(state: State, line: dict[str, object]) -> None:
     """The line, or nothing of it."""
     assert state.file is not None
     text = (json.dumps(line) + "\n").encode()
