@@ -21,6 +21,7 @@ verbs:
   runs      what runs there are, each with its answer
   tune      search for the fastest way to train this that still trains it
   scale     what more devices bring, what is lost, and how it goes on
+  limits    what this machine could do on this model, and where the rest goes
   show      the answer and the table of a run again
   report    turn runs into a page with tables and plots
   check     verify runs: seals, counts, and figures that add up
@@ -54,7 +55,7 @@ BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 # fmt: off
 VERBS = (
     "doctor", "list", "run", "runs", "show", "report", "check", "compare", "gate", "history", "accept", "import",
-    "attach", "bisect", "tune", "recipe", "submit", "scale",
+    "attach", "bisect", "tune", "recipe", "submit", "scale", "limits",
 )
 # fmt: on
 

@@ -34,6 +34,9 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 """Before torch is imported, here and in whatever the tests start: threads that spin while they wait for each other make
 a step ten times slower where other work shares the cores, and tests have all kinds of neighbours."""
 
+CACHE = tempfile.TemporaryDirectory(prefix="bench-tests-")
+os.environ["BENCH_CACHE_DIR"] = CACHE.name
+
 if sys.dont_write_bytecode and not Path(str(importlib.util.find_spec("torch").cached)).exists():  # type: ignore[union-attr]
     # Every process that a test starts would compile torch again, which takes longer than to import it.
     BYTECODE = tempfile.TemporaryDirectory(prefix="bench-tests-")

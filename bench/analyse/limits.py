@@ -11,15 +11,16 @@ from bench.runs.experiments import Limits
 from bench.runs.launches import Effective, LaunchRecord
 
 ACHIEVED = ("scenario", "type", "devices", "step_ms", "tflops_per_s", "tflops_per_s_low", "tflops_per_s_high")
-OF_PEAK = ("nominal_tflops", "mfu", "nominal")
+OF_PEAK = ("ceiling_tflops", "of_ceiling", "nominal_tflops", "mfu", "nominal")
 
 
 def achieved(run: Analysed) -> pd.DataFrame:
     """One row per scenario that was measured, if the work of a step is known: :data:`ACHIEVED` and :data:`OF_PEAK`.
 
     ``type``: the fastest that its matrix products may take (:func:`arithmetic`). ``tflops_per_s``: what the model
-    needs, over the step, on all devices, with its 95 % interval over launches. ``mfu``: of the dense nominal peak; null
-    with the reason in ``nominal``, which else is the source.
+    needs, over the step, on all devices, with its 95 % interval over launches. ``of_ceiling``: of the measured ceiling
+    of matrix products; null where none is known. ``mfu``: of the dense nominal peak; null with the reason in
+    ``nominal``, which else is the source.
     """
     work, batch = run.document.begun(Limits).work, run.document.workload.global_batch
     rows = []
@@ -34,6 +35,10 @@ def achieved(run: Analysed) -> pd.DataFrame:
         reached = _speeds(tflop, row)
         mfu = None if nominal is None else (reached["tflops_per_s"] or 0.0) / (devices * nominal)
         about = {"scenario": row["scenario"], "type": kind, "devices": devices, "step_ms": row["step_median_ms"]}
+        ceilings = run.document.begun(Limits).ceilings_of(launch)
+        held = min(ceilings.tflops.get(f"matrix products {kind}", ()), default=None) if ceilings else None
+        of_ceiling = (reached["tflops_per_s"] or 0.0) / (launch.processes * held) if held else None
+        about |= {"ceiling_tflops": held, "of_ceiling": of_ceiling}
         rows.append({**about, **reached, "nominal_tflops": nominal, "mfu": mfu, "nominal": why})
     return pd.DataFrame(rows, columns=[*ACHIEVED, *OF_PEAK])
 

@@ -331,7 +331,7 @@ class Job:
     ``purpose``: ``measure``; ``diagnose`` (where its time goes); ``checkpoint`` (what one costs); ``restart`` (what the
     loss of a rank costs); ``probe`` (its numerics, in double precision); ``reference`` (what those are held against);
     ``loading`` (how fast the loader alone is); ``bandwidth`` (how fast an all-reduce is); ``exchanges`` (what a step
-    exchanges, and when).
+    exchanges, and when); ``limits`` (what the parts of a step are); ``ceilings`` (what the devices can do).
     ``environment``: of several interpreters the one that runs it; None where there is one.
     ``options``: the scenario's, for ``build`` of its strategy. ``switches``: in the order in which they are applied.
     ``apex_problems``: why a module of apex cannot be

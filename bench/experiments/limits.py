@@ -1,8 +1,28 @@
-"""What a step must do, and how much of what this machine can do that is."""
+"""How far a step is from what this machine can do: launches that take it apart, and ceilings of the devices.
 
-from typing import TYPE_CHECKING
+Ceilings are measured once and kept by device, driver, torch and ranks (:func:`kept_in`): a later run on the machine has
+them for nothing. Nothing of this runs in a measured window.
+"""
 
-from bench.runs.experiments import Limits
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from bench.core.codec import Damaged, decode, encode
+from bench.core.files import read_json
+from bench.core.records import Job, canonical_json
+from bench.experiments.lab import Lab
+from bench.experiments.launch import Performed, perform, where_to_look
+from bench.experiments.plan import Request, job_of
+from bench.experiments.rows import Results, Rows
+from bench.machine import visible_gpus
+from bench.runs.experiments import Ceilings, CeilingsLaunch, Limits, LimitsLaunch, Operator
+from bench.runs.files import write_atomically
+from bench.runs.launches import BUSY, LaunchRecord
+from bench.seams.discover import Found
 from bench.seams.experiment import Experiment
 
 if TYPE_CHECKING:
@@ -12,18 +32,173 @@ if TYPE_CHECKING:
     from bench.report.blocks import Chapter
     from bench.report.chapters import Material
 
+ASKED = ("limits", "prove")
+"""What a request asks for, of which either takes steps apart."""
+
+
+def rounds(request: Request, strategy: object) -> int:
+    return request.launches if {*ASKED} & {*request.experiments} else 0
+
+
+def launch(found: Found, repeat: int, lab: Lab) -> None:
+    """Take a step of a scenario apart, and measure the ceilings of its ranks if they are not known."""
+    job = replace(job_of(lab.request, found, lab.next_launch(), repeat, lab.site.hosts), purpose="limits")
+    perform(job, lab, "taking apart", lambda done: _kept(lab, done), limits_rows)
+    if not repeat:
+        _with_ceilings(found, lab)
+
+
+def _kept(lab: Lab, done: Performed) -> str:
+    results, record = done.results, done.record
+    first = results[0] if results else {}
+    lab.writer.add_to(
+        Limits,
+        LimitsLaunch.of(
+            record,
+            spent_ms=tuple(result["spent_ms"] for result in results),
+            lead_ms=tuple(result["lead_ms"] for result in results),
+            all_reduce_ms=max((ms for one in results if (ms := one["all_reduce_ms"]) is not None), default=None),
+            operators=tuple(decode(Operator, one, "operators") for one in first.get("operators", ())),
+            reasons={"communication": first.get("pairs_reason"), "operators": first.get("operators_reason")},
+        ),
+        **done.tables,
+    )
+    return where_to_look(record) or "the parts of a step are known"
+
+
+def limits_rows(job: Job, results: Results, partial: Results) -> dict[str, Rows]:
+    """The plain steps, and those with and without an exchange (:data:`bench.core.records.DIAGNOSTIC_COLUMNS`)."""
+    rows: Rows = []
+    for result in results:
+        for look, name in (("plain", "plain"), ("exchange", "pairs")):
+            head = {"launch": job.launch, "scenario": job.scenario, "rank": result["rank"], "look": look}
+            rows += [{**head, "step": step, **values} for step, values in enumerate(result[name])]
+    return {"diagnostics": rows}
+
+
+def _with_ceilings(found: Found, lab: Lab) -> None:
+    job = replace(
+        job_of(lab.request, found, lab.next_launch(), lab.request.launches, lab.site.hosts), purpose="ceilings"
+    )
+    about = _about(job, lab)
+    known = lab.writer.document.begun(Limits)
+    if any(_is_of(one, about) for one in known.ceilings):
+        return
+    kept = from_cache(about)
+    if kept is not None:
+        lab.writer.note(replace(known, ceilings=(*known.ceilings, kept)))
+        return
+
+    def keep(done: Performed) -> str:
+        lab.writer.add_to(Limits, CeilingsLaunch.of(done.record), "measured")
+        if done.record.status != "ok":
+            return where_to_look(done.record)
+        measured = ceilings_of(about, done)
+        limits = lab.writer.document.begun(Limits)
+        lab.writer.note(replace(limits, ceilings=(*limits.ceilings, measured)))
+        return keep_for_later(measured, done.record, lab.writer.document.machine.cores_usable)
+
+    lab.progress.expect([found.name])
+    perform(job, lab, "measuring ceilings", keep)
+
+
+def _about(job: Job, lab: Lab) -> dict[str, Any]:
+    """What ceilings hold for."""
+    gpu = next((one for one in visible_gpus()[0] if one.uuid in job.ranks[0].devices), None)
+    return {
+        "device": gpu.name if gpu else lab.writer.document.machine.cpu or "CPU",
+        "driver": gpu.driver if gpu else None,
+        "torch": lab.site.description["torch"],
+        "processes": job.processes,
+        "threads": job.ranks[0].threads,
+    }
+
+
+def _is_of(ceilings: Ceilings, about: Mapping[str, Any]) -> bool:
+    return all(getattr(ceilings, name) == value for name, value in about.items())
+
+
+def ceilings_of(about: Mapping[str, Any], done: Performed) -> Ceilings:
+    of_ranks = [result["ceilings"] for result in done.results]
+    figures = {
+        group: {name: [one[group][name] for one in of_ranks] for name in of_ranks[0][group]}
+        for group in ("tflops", "gib_per_s")
+    }
+    more = {"launch_us": [one["launch_us"] for one in of_ranks], "reasons": of_ranks[0]["reasons"]}
+    return decode(Ceilings, {**about, **figures, **more, "utc": done.record.ended_utc}, "ceilings")
+
+
+def kept_in(about: Mapping[str, Any]) -> str:
+    """The file in which ceilings are kept on this machine."""
+    usual = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "bench")
+    key = hashlib.sha256(canonical_json(dict(about)).encode()).hexdigest()[:16]
+    return os.path.join(os.environ.get("BENCH_CACHE_DIR") or usual, f"ceilings-{key}.json")
+
+
+def from_cache(about: Mapping[str, Any]) -> Ceilings | None:
+    """What was measured before; None where nothing was, or it cannot be read."""
+    try:
+        ceilings = decode(Ceilings, read_json(kept_in(about)), "ceilings")
+    except (OSError, ValueError, Damaged):
+        return None
+    return ceilings if _is_of(ceilings, about) else None
+
+
+def keep_for_later(ceilings: Ceilings, launch: LaunchRecord, cores: int | None) -> str:
+    """Keep ceilings for later runs, unless others kept the machine busy. Returns a line for people."""
+    busy = launch.checks.foreign_cores or 0.0
+    if ceilings.driver is None and busy > BUSY * (cores or 1):
+        return f"ceilings, not kept for later runs: others kept {busy:.1f} cores busy"
+    about = {name: getattr(ceilings, name) for name in ("device", "driver", "torch", "processes", "threads")}
+    path = kept_in(about)
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        write_atomically(path, json.dumps(encode(ceilings), indent=1).encode())
+    except OSError as error:
+        return f"ceilings, not kept for later runs: {path}: {error.strerror}"
+    return "ceilings, kept for later runs"
+
+
+def after(lab: Lab) -> None:
+    """Take what is known of this machine into the run: that costs nothing."""
+    document = lab.writer.document
+    if document.begun(Limits).work is None:
+        return
+    for found in lab.runnable:
+        job = job_of(lab.request, found, 0, 0, lab.site.hosts)
+        about, known = _about(job, lab), lab.writer.document.begun(Limits)
+        if not any(_is_of(one, about) for one in known.ceilings) and (kept := from_cache(about)) is not None:
+            lab.writer.note(replace(known, ceilings=(*known.ceilings, kept)))
+
 
 def tables(run: "Analysed") -> "dict[str, pd.DataFrame]":
+    from bench.analyse.account import limits
     from bench.analyse.limits import achieved
 
-    return {"arithmetic": achieved(run)}
+    return {"arithmetic": achieved(run), "limits": limits(run)}
+
+
+def sentences(run: "Analysed") -> list[str]:
+    from bench.words.limits import sentences as words
+
+    return words(run)
 
 
 def chapter(of: "Material") -> "Chapter":
-    from bench.report.blocks import Grid, chapter_of
-    from bench.report.limits import arithmetic_table
+    from bench.report.limits import chapter as drawn
 
-    return chapter_of("limits", "How far from the limit?", Grid("Arithmetic", arithmetic_table(of.run)))
+    return drawn(of)
 
 
-EXPERIMENT = Experiment(record=Limits, order=4, chapter=chapter, tables=tables)
+EXPERIMENT = Experiment(
+    record=Limits,
+    asked=bool,
+    rounds=rounds,
+    launch=launch,
+    launches="that take a step apart",
+    order=4,
+    after=after,
+    chapter=chapter,
+    sentences=sentences,
+    tables=tables,
+)

@@ -31,6 +31,9 @@ def run(request: Request, scenarios: tuple[Found, ...], start: Start) -> Finishe
                     launch(found, repeat, ready)
                 if request.parity:
                     numerics.judge(ready)
+                for one in experiments().values():
+                    if one.after is not None:
+                        one.after(ready)
         launched_s = time.monotonic()
     spent = lab.progress.spent | {"sealing": time.monotonic() - launched_s}
     return Finished(path=lab.writer.path, document=lab.writer.document, spent=spent)

@@ -1,9 +1,24 @@
-"""How far a step is from what this machine can do: its tables."""
+"""How far a step is from what this machine can do: its tables and plots."""
 
+from typing import TYPE_CHECKING
+
+from bench.analyse.account import PARTS, limits
 from bench.analyse.analysed import Analysed
 from bench.analyse.limits import achieved
-from bench.report.tables import Table, figure, is_unknown, ranged, tabulate, text
+from bench.report.blocks import Chapter, Grid, chapter_of, fold
+from bench.report.tables import Cell, Table, figure, is_unknown, ranged, tabulate, text
 from bench.runs.experiments import Limits
+from bench.words.limits import NAMES, sentences
+
+if TYPE_CHECKING:
+    from bench.report.chapters import Material
+
+MEANING = PARTS | {
+    "unexplained": "what is left over; negative where the parts are more than the step",
+    "step": "a plain step of these launches",
+    "limit": "what no kernels can beat: FLOPs and bytes of each operator over the measured ceilings",
+    "own limit": "what these kernels cannot beat: each operator alone and warm",
+}
 
 
 def arithmetic_table(run: Analysed) -> Table | None:
@@ -16,6 +31,8 @@ def arithmetic_table(run: Analysed) -> Table | None:
         text("type", "type"),
         figure("devices", "devices", "d"),
         ranged("TFLOP/s", ("tflops_per_s", "tflops_per_s_low", "tflops_per_s_high"), ",.3g"),
+        figure("measured TFLOP/s of a rank", "ceiling_tflops", ",.3g"),
+        figure("of that", "of_ceiling", ".1%"),
         figure("nominal TFLOP/s of a device", "nominal_tflops", ",.1f"),
         figure("MFU", "mfu", ".1%"),
     )
@@ -25,9 +42,68 @@ def arithmetic_table(run: Analysed) -> Table | None:
     notes = [
         f"An example takes {forward:,.3g} GFLOP forward and {backward:,.3g} backward (convolutions, matrix products "
         "and attention, as torch.utils.flop_counter counts them); what is computed again, as with activation "
-        "checkpointing, does not count. TFLOP/s: over all devices, with its 95 % interval over launches.",
+        "checkpointing, does not count. TFLOP/s: over all devices, with its 95 % interval over launches. Measured: "
+        "what matrix products of this type hold for seconds (python -m bench limits).",
         "MFU: of the dense nominal peak of all devices. "
         + ("It is unknown" if unknown else "The nominal peak")
         + f": {'; '.join(sources)}.",
     ]
     return tabulate(columns, rows, notes)
+
+
+def account_table(run: Analysed) -> Table | None:
+    """The parts of a step, a row each, for each scenario."""
+    rows = limits(run).to_dict("records")
+    columns = (
+        text("scenario", "scenario"),
+        text("part", lambda row: NAMES.get(row["part"], row["part"])),
+        ranged("ms", ("ms", "low_ms", "high_ms"), ",.3g"),
+        figure("of the step", "share", ".1%"),
+        text("what it is", lambda row: Cell(text=MEANING[row["part"]], wrap=True)),
+    )
+    notes = (
+        "Means over launches that take a step apart, with 95 % intervals; held against the plain steps of the same "
+        "launches. Nothing is scaled to fit: what is left over is unexplained.",
+    )
+    return tabulate(columns, rows, notes) if rows else None
+
+
+def ceilings_table(run: Analysed) -> Table | None:
+    """What the devices hold for seconds, of the slowest rank."""
+    rows = []
+    for one in run.document.begun(Limits).ceilings:
+        where = f"{one.processes} x {one.device}" if one.driver else f"{one.processes} x {one.threads} threads"
+        figures = [(name, values, "TFLOP/s") for name, values in one.tflops.items()]
+        figures += [(f"memory: {name.replace('_', ' ')}", values, "GiB/s") for name, values in one.gib_per_s.items()]
+        figures += [("call of an operator", one.launch_us, "µs")]
+        rows += [
+            {"where": where, "what": what, "low": min(of), "high": max(of), "unit": unit} for what, of, unit in figures
+        ]
+    columns = (
+        text("ranks", "where"),
+        text("what", "what"),
+        figure("slowest rank", "low", ",.3g"),
+        figure("fastest rank", "high", ",.3g"),
+        text("unit", "unit"),
+    )
+    notes = ("Of each rank, while all measure at the same time; what holds for seconds, not for an instant.",)
+    return tabulate(columns, rows, notes) if rows else None
+
+
+def on_terminal(run: Analysed, width: int | None) -> list[str]:
+    tables = [one for one in (account_table(run), arithmetic_table(run), ceilings_table(run)) if one]
+    return [*sentences(run), *(line for table in tables for line in ("", table.as_text(width)))]
+
+
+def chapter(of: "Material") -> Chapter:
+    run = of.run
+    plots = [plot for name, plot in of.plots.items() if name.startswith("limits-")]
+    return chapter_of(
+        "limits",
+        "How far from the limit?",
+        *sentences(run),
+        *plots,
+        Grid("The account of a step", account_table(run)),
+        Grid("Arithmetic", arithmetic_table(run)),
+        fold("What this machine can do", Grid("What this machine can do", ceilings_table(run))),
+    )

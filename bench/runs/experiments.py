@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 
 from bench.core.codec import OneOf
 from bench.core.records import PHASES
-from bench.runs.fields import Amount, Batch, Count, Elements, Flops, Name, Names, Several
+from bench.runs.fields import Amount, Batch, Count, Elements, Flops, Name, Names, Several, Utc
 from bench.runs.launches import DoubleRecord, LaunchRecord, MemoryParts, ReferenceRecord
 
 
@@ -89,10 +89,78 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ceilings:
+    """What devices of this kind can do, measured by all ranks at the same time, a value for each rank.
+
+    ``device``: the GPU's name, or the CPU's. ``tflops``: by operator and type, such as ``convolutions bf16``.
+    ``gib_per_s``: of reading, writing, an optimizer's step, and copies to the device. ``launch_us``: that an operator's
+    call costs the host. ``reasons``: why something is missing. ``utc``: when it was measured.
+    """
+
+    device: str
+    driver: str | None
+    torch: str | None
+    processes: Several
+    threads: Count
+    utc: Utc
+    tflops: Mapping[str, tuple[Amount, ...]]
+    gib_per_s: Mapping[str, tuple[Amount, ...]]
+    launch_us: tuple[Amount, ...]
+    reasons: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CeilingsLaunch(LaunchRecord):
+    """A launch that trains nothing, and measures what the devices can do."""
+
+    timed: ClassVar[bool] = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operator:
+    """An operator of a step with arguments of one form: how often, its FLOPs and the bytes of its tensors each time,
+    and how long it takes alone and warm; None if it could not be repeated."""
+
+    name: str
+    phase: Annotated[str, OneOf(PHASES)]
+    type: str
+    count: Count
+    flops: Elements
+    bytes: Elements
+    alone_ms: Amount | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitsLaunch(LaunchRecord):
+    """A launch that takes a step apart (:mod:`bench.worker.limits`).
+
+    ``spent_ms``: by rank, of a profiled step without an exchange, by class. ``lead_ms``: by rank, as ``host_lead_ms``
+    of a rank. ``all_reduce_ms``: of all gradients alone, of the slowest rank. ``operators``: of the first rank; those
+    of the first launch of a scenario stand for all. ``reasons``: why something is missing.
+    """
+
+    timed: ClassVar[bool] = False
+    spent_ms: tuple[Mapping[str, Amount], ...] = ()
+    lead_ms: tuple[float | None, ...] = ()
+    all_reduce_ms: Amount | None = None
+    operators: tuple[Operator, ...] = ()
+    reasons: Mapping[str, str | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a step must do, and what this machine can."""
+    """What a step must do, what this machine can, and launches that take a step apart."""
 
     work: Work | None = None
+    ceilings: tuple[Ceilings, ...] = ()
+    measured: tuple[CeilingsLaunch, ...] = ()
+    launches: tuple[LimitsLaunch, ...] = ()
+
+    def ceilings_of(self, launch: LaunchRecord) -> Ceilings | None:
+        """Those of as many ranks with as many threads as a launch has; None if they were not measured."""
+        threads = {rank.threads for rank in launch.ranks}
+        same = (one for one in self.ceilings if one.processes == launch.processes and {one.threads} == threads)
+        return next(same, None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

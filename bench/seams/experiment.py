@@ -23,6 +23,8 @@ class Experiment:
     Launches beside the measured ones: ``rounds(request, strategy)`` says how many of each scenario, ``launch(found,
     repeat, lab)`` does one, and ``launches`` are words for them behind their number. ``order``: which comes first.
 
+    ``after(lab)``: what is done when all launches of the run are.
+
     Resume: ``missing(document, request)``, whether there is something to do, where ``rounds`` does not say it; where
     ``alone``, all that such a run has is of this experiment. ``again(document)``: its launches that are done again.
     ``no_resume``: the problem and the remedy of one that cannot be resumed.
@@ -40,6 +42,7 @@ class Experiment:
     launch: Callable[[Any, int, Any], None] | None = None
     launches: str = ""
     order: int = 0
+    after: Callable[[Any], None] | None = None
     missing: Callable[[Any, Any], bool] | None = None
     alone: bool = False
     again: Callable[[Any], list[Any]] | None = None

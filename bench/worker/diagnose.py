@@ -202,7 +202,7 @@ def spent_ms(events: Iterable[Any], device: str) -> dict[str, float]:
     return spent
 
 
-def _phase(event: Any) -> str | None:
+def phase_of(event: Any) -> str | None:
     """The phase around an event; None in autograd's own threads, which work for the backward pass."""
     while event is not None and event.name not in PHASES:
         event = event.cpu_parent
@@ -212,8 +212,8 @@ def _phase(event: Any) -> str | None:
 def category(event: Any) -> str:
     """The category of a profiler event: that of the nearest known name, its own first, then its parents'."""
     if event.name == COPY_OF_MANY:
-        return "casts" if _phase(event) == "optimizer" else "bucket copies"
-    if _phase(event) == "data":
+        return "casts" if phase_of(event) == "optimizer" else "bucket copies"
+    if phase_of(event) == "data":
         return "input"  # a copy to the device is a _to_copy, as a cast is
     while event is not None:
         found = _CATEGORY_OF.get(event.name)

@@ -23,6 +23,7 @@ VERBS = {
     "bisect": ("bisect", "--git", ".", "--good", "HEAD~1", "--bad", "HEAD", "--", sys.executable, NOTING),
     "doctor": ("doctor",),
     "import": ("import", "mine.csv", "--scenario", "ddp", "--device", "cpu"),
+    "limits": ("limits", "--workload", "fashion_mlp", "--scenario", "single", *SMALL),
     "scale": ("scale", "--counts", "1,2", "--weak", "--launches", "1", *SMALL),
     "tune": ("tune", "--budget", "20m", "--scenario", "ddp", "--allow", "none", *SMALL),
 }

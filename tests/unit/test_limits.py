@@ -1,16 +1,26 @@
 """How much of what a machine can do a step does: work, peaks, ceilings, and the account of a step."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
+from standin.documents import launch
 from standin.workloads import workload
+from torch.autograd import DeviceType
 
+from bench.analyse.account import Account, account, bound_ms
 from bench.analyse.peaks import PEAKS, peak
+from bench.core.codec import decode
 from bench.core.records import Task, Training
+from bench.experiments import limits as experiment
+from bench.runs.experiments import Ceilings, Operator
 from bench.seams import discover
 from bench.seams.discover import WORKLOAD
+from bench.worker import ceilings as worker_ceilings
+from bench.worker import limits as worker
 from bench.worker import work
 from bench.worker.workload import build_model, build_optimizer, loss_of
 
@@ -91,3 +101,183 @@ def test_nominal_peaks_are_dense_and_of_this_very_device(device: str | None, kin
     value, why = peak(device, kind)
     assert value == tflops and why
     assert value is None or why in {source for _, _, source in PEAKS}
+
+
+CEILINGS = {
+    "device": "CPU",
+    "driver": None,
+    "torch": "2.6",
+    "processes": 1,
+    "threads": 2,
+    "utc": "2026-01-01T00:00:00Z",
+    "tflops": {"matrix products fp32": [0.1], "convolutions fp32": [0.2], "matrix products tf32": [0.8]},
+    "gib_per_s": {"read": [10.0], "write": [8.0], "optimizer": [9.0]},
+    "launch_us": [1.0],
+    "reasons": {},
+}
+
+
+def operator(name: str, phase: str = "forward", count: int = 1, **of: Any) -> Operator:
+    usual = {"type": "fp32", "flops": 0, "bytes": 0, "alone_ms": 1.0}
+    return decode(Operator, {"name": name, "phase": phase, "count": count, **usual, **of})
+
+
+OPERATORS = (
+    operator("mm.default", count=2, flops=10**9, bytes=2**20, alone_ms=15.0),  # 10 ms at the ceiling
+    operator("convolution.default", flops=10**9, bytes=2**20, alone_ms=4.0),  # faster than its ceiling, 5 ms
+    operator("relu.default", bytes=10 * 2**30 // 1000, alone_ms=3.0),  # 1 ms at the memory's
+    operator("_fused_sgd_.default", "optimizer", bytes=10 * 2**30 // 1000, alone_ms=2.0),
+)
+
+
+def taken_apart(**of: Any) -> Any:
+    effective = SimpleNamespace(compute_dtypes=("float32",), tf32=None)
+    usual = {"scenario": "ddp", "launch": 3, "processes": 2, "effective": effective, "lead_ms": (None, None)}
+    spent = {"arithmetic": 40.0, "memory": 3.0, "optimizer": 1.0, "communication": 0.0, "host": 5.0}
+    more = {"spent_ms": (spent, spent), "operators": OPERATORS, "reasons": {}}
+    return SimpleNamespace(**usual | more | of)
+
+
+def steps(forward_ms: tuple[float, float] = (30.0, 30.0), exchange_ms: float = 4.0) -> pd.DataFrame:
+    """Two ranks that wait for each other in the backward pass."""
+    latest = max(forward_ms)
+    plain = [
+        {"look": "plain", "rank": rank, "step": step, "data_ms": 2.0, "forward_ms": own, "optimizer_ms": 3.0}
+        | {"backward_ms": 20.0 + exchange_ms + latest - own}
+        for step in range(4)
+        for rank, own in enumerate(forward_ms)
+    ]
+    waited = (latest - sum(forward_ms) / 2) if latest > min(forward_ms) else 0.0
+    pairs = [
+        {"look": "exchange", "rank": rank, "pair": pair, "synchronised": on}
+        | {"backward_ms": 20.0 + (exchange_ms + waited) * on}
+        for pair in range(3)
+        for on in (True, False)
+        for rank in range(2)
+    ]
+    return pd.DataFrame(plain + pairs)
+
+
+def accounted(rows: pd.DataFrame, **of: Any) -> Account:
+    launch = taken_apart(**of)
+    return account(launch, launch, decode(Ceilings, CEILINGS), rows)
+
+
+def test_the_parts_of_a_step_and_what_is_left_over() -> None:
+    of = accounted(steps())
+    assert of.step_ms == pytest.approx(59.0)
+    assert of.parts == pytest.approx(
+        {
+            "arithmetic": 2 * 10.0 + 4.0,
+            "kernels": 2 * 5.0,
+            "memory": 3.0,
+            "optimizer": 2.0,
+            "contention": 40.0 - 34.0,  # the optimizer is faster in the step than alone: that is nobody's gain
+            "communication": 4.0,
+            "stragglers": 0.0,
+            "data": 2.0,
+            "host": 5.0,
+        }
+    )
+    assert of.unexplained_ms == pytest.approx(59.0 - 56.0) and not of.adds_up
+    assert of.own_limit_ms == pytest.approx(39.0) and of.limit_ms == pytest.approx(24.0 + 1.0 + 1.0)
+
+
+def test_a_slow_rank_is_a_straggler_and_no_communication() -> None:
+    parts = accounted(steps(forward_ms=(30.0, 50.0))).parts
+    assert parts["stragglers"] == pytest.approx(10.0) and parts["communication"] == pytest.approx(4.0)
+
+
+def test_without_ceilings_there_is_no_limit_and_without_operators_no_own() -> None:
+    launch = taken_apart()
+    assert account(launch, launch, None, steps()).limit_ms is None
+    compiled = accounted(steps(), operators=(), reasons={"operators": "compiled", "communication": None})
+    assert compiled.own_limit_ms is None and compiled.parts["arithmetic"] == 40.0 and "kernels" not in compiled.parts
+    assert compiled.reasons == {"operators": "compiled"}
+
+
+def test_a_step_without_steps_to_compare_has_no_communication() -> None:
+    rows = steps()
+    of = accounted(rows[rows["look"] == "plain"], reasons={"communication": "no_sync is not there"})
+    assert "communication" not in of.parts and of.unexplained_ms == pytest.approx(7.0)
+
+
+@pytest.mark.parametrize(("lead_ms", "host_ms"), [((20.0, 30.0), 0.0), ((20.0, 0.5), 59.0 - 44.0)])
+def test_a_gpu_waits_for_a_host_that_is_not_ahead(lead_ms: tuple[float, float], host_ms: float) -> None:
+    assert accounted(steps(), lead_ms=lead_ms).parts["host"] == pytest.approx(host_ms)
+
+
+def test_tf32_has_a_ceiling_of_its_own() -> None:
+    one = operator("mm.default", flops=8 * 10**9)
+    assert [bound_ms(one, decode(Ceilings, CEILINGS), kind) for kind in ("fp32", "tf32")] == pytest.approx([80.0, 10.0])
+
+
+def test_ceilings_are_kept_by_what_they_hold_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BENCH_CACHE_DIR", str(tmp_path))
+    ceilings = decode(Ceilings, CEILINGS)
+    about = {name: CEILINGS[name] for name in ("device", "driver", "torch", "processes", "threads")}
+    busy, idle = (launch(checks={"foreign_cores": cores}) for cores in (0.5, 0.1))
+    assert "not kept" in experiment.keep_for_later(ceilings, busy, 2) and experiment.from_cache(about) is None
+    assert experiment.keep_for_later(ceilings, idle, 2) == "ceilings, kept for later runs"
+    assert experiment.from_cache(about) == ceilings
+    assert experiment.from_cache(about | {"torch": "2.7"}) is None
+    Path(experiment.kept_in(about)).write_text("{}")
+    assert experiment.from_cache(about) is None
+
+
+def test_ceilings_are_what_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"TRIAL_S": 0.01, "SUSTAINED_S": 0.05, "SAMPLE_S": 0.01}.items():
+        monkeypatch.setattr(worker_ceilings, name, value)
+    monkeypatch.setattr(worker_ceilings, "EDGES", {"cpu": (64, 128)})
+    monkeypatch.setattr(worker_ceilings, "IMAGES", {"cpu": ((1, 8, 8),)})
+    monkeypatch.setattr(worker_ceilings, "BYTES", {"cpu": 2**22})
+    turns: list[int] = []
+    plan = SimpleNamespace(parts=SimpleNamespace(device=torch.device("cpu")))
+    found = worker_ceilings.perform(plan, lambda phase, of: turns.append)["ceilings"]  # type: ignore[arg-type]
+    kinds = ("matrix products", "convolutions")
+    assert set(found["tflops"]) == {f"{kind} {name}" for kind in kinds for name in ("fp32", "bf16")}
+    assert set(found["gib_per_s"]) == {"read", "write", "optimizer"} and turns == list(range(1, 8))
+    assert all(value > 0 for group in ("tflops", "gib_per_s") for value in found[group].values())
+    assert found["launch_us"] > 0 and found["reasons"]["to_device"] == worker_ceilings.NO_COPY
+
+
+def test_each_operator_is_repeated_with_its_own_shapes() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 16))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, fused=True)
+    session = SimpleNamespace(quiet="there is none")
+    session.forward = lambda batch: torch.nn.functional.cross_entropy(model(batch[0]), batch[1])
+    session.backward, session.optimize = torch.Tensor.backward, optimizer.step
+    batch = torch.randn(4, 8), torch.tensor([0, 1, 15, 3])
+    operators = worker.captured(session, lambda: batch)  # type: ignore[arg-type]
+    found, reason = worker.replayed(operators, torch.device("cpu"), lambda done: None)
+    assert reason is None and all(one["alone_ms"] > 0 for one in found)  # type: ignore[operator]
+    products = [one for one in found if one["flops"]]
+    flops = 2 * 4 * 8 * 16, 2 * 4 * 16 * 16
+    assert sum(int(str(one["flops"])) for one in products if one["phase"] == "forward") == sum(flops)
+    assert sum(int(str(one["flops"])) for one in products if one["phase"] == "backward") == flops[0] + 2 * flops[1]
+    (step,) = (one for one in found if str(one["name"]).startswith("_fused"))
+    assert step["phase"] == "optimizer" and step["type"] == "fp32"
+    parameters = sum(parameter.nbytes for parameter in model.parameters())
+    assert 3 * parameters <= int(str(step["bytes"])) < 3 * parameters + 100
+
+
+def test_what_is_between_operators_is_the_host() -> None:
+    def event(name: str, us: float, parent: Any = None, children: int = 0, thread: int = 1) -> Any:
+        of = {"name": name, "self_cpu_time_total": us, "cpu_parent": parent, "cpu_children": [None] * children}
+        return SimpleNamespace(**of, thread=thread, device_type=DeviceType.CPU)
+
+    forward, optimizer = event("forward", 100.0, children=3), event("optimizer", 10.0)
+    around = event("autograd::engine::evaluate_function: AddmmBackward0", 20.0)
+    events = [
+        *(forward, optimizer, around, event("data", 500.0), event("Optimizer.step#SGD.step", 5.0, optimizer)),
+        event("aten::addmm", 300.0, forward, children=1),
+        event("aten::relu", 30.0, forward),
+        event("mine::slow", 40.0, forward),
+        event("aten::_fused_sgd_", 50.0, optimizer),
+        event("gloo:all_reduce", 70.0, thread=1),
+        event("aten::mm", 9000.0, thread=2),
+    ]
+    spent = worker.by_class(events, "cpu", 2.0)
+    assert spent == pytest.approx(
+        {"arithmetic": 0.298, "memory": 0.07, "optimizer": 0.05, "communication": 0.07, "host": 0.135 - 0.006}
+    )

@@ -1,0 +1,192 @@
+"""The account of a step: parts that are measured one by one, and what is left over.
+
+The parts of a launch that takes a step apart (:mod:`bench.worker.limits`) are held against its own plain steps.
+Nothing is scaled to fit: what is left over is ``unexplained``, and negative where the parts are more than the step.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from bench.analyse.analysed import Analysed
+from bench.analyse.intervals import mean_interval
+from bench.analyse.limits import arithmetic
+from bench.core.records import PHASES
+from bench.runs.experiments import Ceilings, Limits, LimitsLaunch, Operator
+
+PARTS = {
+    "arithmetic": "arithmetic and its memory traffic, at this device's measured ceilings",
+    "kernels": "convolutions, matrix products and attention, alone and warm, beyond that",
+    "memory": "operators that compute next to nothing, alone and warm: batch norm, activations, copies",
+    "optimizer": "the optimizer's operators, alone and warm",
+    "contention": "operators take longer in the step than alone and warm: cold caches, fresh memory, other ranks",
+    "communication": "exchange of gradients that nothing hides",
+    "stragglers": "waiting for the rank that comes last",
+    "data": "waiting for the batch",
+    "host": "Python and torch between operators",
+}
+"""Of a step, in the order of the waterfall, and what they are; ``unexplained`` is what is left over."""
+
+ADDS_UP = 0.05
+"""Of the step, what may be left over."""
+AHEAD = 0.1
+"""Of the step: a host that is this far ahead of its GPU keeps it busy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """Of one launch, in milliseconds: the ``step`` and its ``parts``; ``limit_ms``: what the step cannot beat on this
+    device, None where no ceilings are known; ``reasons``: why a part is missing."""
+
+    scenario: str
+    launch: int
+    step_ms: float
+    parts: Mapping[str, float]
+    limit_ms: float | None
+    own_limit_ms: float | None
+    reasons: Mapping[str, str]
+
+    @property
+    def unexplained_ms(self) -> float:
+        return self.step_ms - sum(self.parts.values())
+
+    @property
+    def adds_up(self) -> bool:
+        return abs(self.unexplained_ms) <= ADDS_UP * self.step_ms
+
+
+def accounts(run: Analysed) -> list[Account]:
+    """Of each launch that took a step apart and ended well."""
+    limits = run.document.begun(Limits)
+    first = {one.scenario: one for one in reversed(limits.launches) if one.operators}
+    return [
+        account(one, first.get(one.scenario, one), limits.ceilings_of(one), rows)
+        for one in limits.launches
+        if one.status == "ok" and one.effective
+        for rows in (run.diagnostics[run.diagnostics["launch"] == one.launch],)
+        if len(rows)
+    ]
+
+
+def account(launch: LimitsLaunch, of_operators: LimitsLaunch, ceilings: Ceilings | None, rows: pd.DataFrame) -> Account:
+    """``of_operators``: the launch of the scenario whose operators stand for all; ``rows``: its diagnostics."""
+    assert launch.effective is not None
+    plain = rows[rows["look"] == "plain"]
+    phases = [f"{phase}_ms" for phase in PHASES]
+    by_rank = plain.assign(step_ms=plain[phases].sum(axis=1), begun_ms=plain["data_ms"] + plain["forward_ms"])
+    step_ms = float(by_rank.groupby("step")["step_ms"].max().median())
+    data_ms = float(plain.groupby("step")["data_ms"].mean().median())
+    begun = by_rank.groupby("step")["begun_ms"]
+    stragglers_ms = float((begun.max() - begun.mean()).median()) if launch.processes > 1 else 0.0
+    spent = pd.DataFrame([dict(one) for one in launch.spent_ms]).mean()
+    communication_ms = _communication_ms(rows[rows["look"] == "exchange"])
+    if communication_ms is None:
+        communication_ms = 0.0 if launch.processes == 1 else None
+    fp32 = arithmetic(launch.effective)
+    operators = [one for one in of_operators.operators if one.alone_ms is not None]
+    alone = _alone(operators, ceilings, fp32)
+    parts: dict[str, float] = {"data": data_ms, "stragglers": stragglers_ms, "host": _host_ms(launch, spent, step_ms)}
+    if communication_ms is not None:
+        parts["communication"] = max(0.0, communication_ms - stragglers_ms)
+    for name in ("arithmetic", "memory", "optimizer"):
+        parts[name] = alone[name] if alone else float(spent[name])
+    if alone:
+        parts["arithmetic"], parts["kernels"] = alone["limit"], alone["arithmetic"] - alone["limit"]
+        parts["contention"] = sum(
+            max(0.0, float(spent[name]) - alone[name]) for name in ("arithmetic", "memory", "optimizer")
+        )
+    reasons = {name: why for name, why in launch.reasons.items() if why}
+    limit = own = None
+    if alone:
+        own = alone["arithmetic"] + alone["memory"] + alone["optimizer"]
+        limit = alone["limit"] + alone["traffic"] if ceilings else None
+    return Account(
+        scenario=launch.scenario,
+        launch=launch.launch,
+        step_ms=step_ms,
+        parts={name: parts[name] for name in PARTS if name in parts},
+        limit_ms=limit,
+        own_limit_ms=own,
+        reasons=reasons,
+    )
+
+
+def _host_ms(launch: LimitsLaunch, spent: "pd.Series[float]", step_ms: float) -> float:
+    """On the CPU what lies between operators. A GPU waits for its host in what its kernels leave of the step, unless
+    the host is ahead of it at the end of a step."""
+    leads = [one for one in launch.lead_ms if one is not None]
+    if not leads:
+        return float(spent["host"])
+    behind = min(leads) < AHEAD * step_ms
+    return max(0.0, step_ms - float(spent.drop("host").sum())) if behind else 0.0
+
+
+def _communication_ms(rows: pd.DataFrame) -> float | None:
+    """What the exchange adds to the backward pass of the slowest rank: the median over pairs of steps."""
+    if rows.empty:
+        return None
+    slowest = rows.groupby(["pair", "synchronised"])["backward_ms"].max().unstack()
+    return float((slowest[True] - slowest[False]).median())
+
+
+def _alone(operators: list[Operator], ceilings: Ceilings | None, fp32: str) -> dict[str, float] | None:
+    """Milliseconds of all operators of a step, alone and warm, by class; ``limit``: those with FLOPs at the ceilings,
+    ``traffic``: the others at the memory's. An operator that is faster than a ceiling, such as one whose data are in a
+    cache, counts as it is."""
+    if not operators:
+        return None
+    sums = dict.fromkeys(("arithmetic", "memory", "optimizer", "limit", "traffic"), 0.0)
+    for one in operators:
+        alone_ms = one.alone_ms or 0.0
+        name = "arithmetic" if one.flops else "optimizer" if one.phase == "optimizer" else "memory"
+        sums[name] += one.count * alone_ms
+        sums["limit" if one.flops else "traffic"] += one.count * min(alone_ms, bound_ms(one, ceilings, fp32))
+    return sums
+
+
+def bound_ms(one: Operator, ceilings: Ceilings | None, fp32: str) -> float:
+    """What an operator cannot beat: its FLOPs or its bytes over the measured ceiling, whichever takes longer.
+
+    ``fp32``: what convolutions and products of fp32 are computed in where TF32 is allowed.
+    """
+    if ceilings is None:
+        return float("inf")
+    kind = fp32 if one.type == "fp32" and fp32 == "tf32" else one.type
+    what = "convolutions" if "convolution" in one.name else "matrix products"
+    tflops, gib = ceilings.tflops.get(f"{what} {kind}"), ceilings.gib_per_s["read"]
+    computing_ms = one.flops / (min(tflops) * 1e9) if tflops else 0.0
+    return max(computing_ms, one.bytes / (min(gib) * 2**30) * 1e3)
+
+
+LIMITS = ("scenario", "part", "ms", "low_ms", "high_ms", "share", "share_low", "share_high", "launches")
+
+
+def limits(run: Analysed) -> pd.DataFrame:
+    """A row for each scenario and part of its step: :data:`LIMITS`, means over launches with 95 % intervals.
+
+    ``share``: of the step. The parts are those of :data:`PARTS`, then ``unexplained``; ``step`` is the whole,
+    ``limit`` what it cannot beat on this device, and ``own limit`` what it cannot beat with these kernels.
+    """
+    rows: list[dict[str, Any]] = []
+    of_all = accounts(run)
+    for scenario in dict.fromkeys(one.scenario for one in of_all):
+        mine = [one for one in of_all if one.scenario == scenario]
+        for part in (*PARTS, "unexplained", "step", "limit", "own limit"):
+            values = [(ms, ms / one.step_ms) for one in mine if (ms := _of(one, part)) is not None]
+            if values:
+                times, shares = (pd.Series(column).to_numpy() for column in zip(*values, strict=True))
+                figures = (*mean_interval(times), *mean_interval(shares), len(values))
+                rows.append(dict(zip(LIMITS, (scenario, part, *figures), strict=True)))
+    return pd.DataFrame(rows, columns=list(LIMITS))
+
+
+def _of(one: Account, part: str) -> float | None:
+    whole = {
+        "unexplained": one.unexplained_ms,
+        "step": one.step_ms,
+        "limit": one.limit_ms,
+        "own limit": one.own_limit_ms,
+    }
+    return whole.get(part) if part in whole else one.parts.get(part)

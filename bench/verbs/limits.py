@@ -1,0 +1,75 @@
+"""``python -m bench limits``: what this machine could do on this model, and where the rest of the step goes."""
+
+import argparse
+import sys
+from dataclasses import replace
+
+from bench import machine
+from bench.console import columns, tell
+from bench.core.errors import FAILED, OK
+from bench.experiments import pipeline
+from bench.experiments.lab import Start
+from bench.experiments.plan import check_memory
+from bench.runs.reader import read
+from bench.verbs.asked import Options, add_result, add_steps, add_work, request_of
+from bench.verbs.options import Parser, called, place, print_json, whole_number
+from bench.verbs.sets import scenarios_of
+from bench.verbs.show import for_programs
+
+USUAL = "ddp"
+DESCRIPTION = """\
+How far is the fastest from the possible? Measures what the devices of this machine hold for seconds (matrix products
+and convolutions in each type, memory, copies, a kernel's launch), takes a step of this model apart, and accounts for
+all of it: arithmetic at the ceiling, kernels below it, memory-bound operators, communication, data, Python. What is
+left over is shown as unexplained.
+"""
+EPILOG = """\
+How to read it:
+  limit        what no kernels can beat here: FLOPs and bytes of each operator over the measured ceilings
+  own limit    what the step cannot beat with these kernels: each operator with its own shapes, alone and warm
+  MFU          model FLOPs over the dense nominal peak; data sheets often show twice as much, with sparsity
+
+Ceilings take a minute. They are kept under ~/.cache/bench by device, driver, torch version and number of ranks, and a
+later run on this machine uses them. On a busy CPU they are measured and not kept.
+
+examples:
+  python -m bench limits                                  ddp on ResNet-101
+  python -m bench limits --workload gpt --scenario single
+  python -m bench limits --scenario ddp_o2 --launches 5   with intervals over five launches
+
+Exit codes: 0 done; 1 a launch failed, and the others are in the run; 2 the request is wrong, and nothing was run; 130
+interrupted, and what was done is in the run.
+"""
+
+
+def main(arguments: list[str]) -> int:
+    parser = Parser("limits", DESCRIPTION, EPILOG)
+    add_work(parser, usual=USUAL)
+    much = add_steps(parser, "how much", "see 'bench run --help' (default: quick)")
+    many = "launches of the scenario, and as many that take a step apart"
+    much.add_argument("--launches", type=whole_number, metavar="R", help=many)
+    add_result(parser)
+    options = parser.parse_args(arguments)
+    if options.resume is not None:
+        from bench.verbs.run import main as run
+
+        return run(arguments)
+    chosen = scenarios_of(options.scenario or [USUAL], None, options.switches, options.device)
+    request = request_of(Options.of(options), chosen)
+    request = replace(request, parity=False, experiments={"limits": True})
+    check_memory(request, chosen, machine.available_memory_bytes())
+    finished = pipeline.run(request, chosen, Start(out=options.out, wait=options.wait))
+    return show(finished.path, options, failed=finished.failed)
+
+
+def show(path: str, options: argparse.Namespace, *, failed: int) -> int:
+    from bench.analyse.analysed import Analysed
+    from bench.report.limits import on_terminal
+
+    run = Analysed.of(read(path))
+    people = sys.stderr if options.json else sys.stdout
+    after = f"Run folder: {place(path)}\nNext: python -m bench report {called(path)}"
+    tell("", *on_terminal(run, columns(people)), "", after, file=people)
+    if options.json:
+        print_json(for_programs(run, run.overview))
+    return FAILED if failed else OK

@@ -1,0 +1,112 @@
+"""``bench limits`` takes a step apart: what is planted lands in its own part, and in no other."""
+
+import csv
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import CommandLine
+from standin.schemas import is_valid
+from test_workload import MLP
+
+from bench.core.codec import decode
+from bench.experiments import limits
+from bench.runs.experiments import Ceilings
+
+PLANTED_MS, EXAMPLES = 200.0, 8
+DATA = """
+
+def size(work):
+    return 64
+
+
+def collate(examples):
+    import time
+
+    import torch
+
+    time.sleep({seconds})
+    return torch.utils.data.default_collate(examples)
+"""
+FORWARD = """
+    import time
+
+    import torch
+
+    out = model(batch["x"])
+    {planted}
+    return torch.nn.functional.cross_entropy(out, batch["y"])
+"""
+SORT = "out = out + 0 * torch.sort(torch.arange(2_000_000.0).flip(0))[0][0]"
+"""By one thread: some 100 ms."""
+
+
+def planted(kind: str) -> str:
+    head, loss, tail = MLP.partition("def loss(model, batch):\n")
+    if kind == "data":
+        source = MLP.replace("WORKLOAD = Workload(", 'WORKLOAD = Workload(\n    reads="nothing",')
+        return source + DATA.format(seconds=PLANTED_MS / 1000)
+    body = FORWARD.format(planted=SORT if kind == "memory" else f"time.sleep({PLANTED_MS / 1000})")
+    return head + loss + body + "\n\n" + tail[tail.index("def optimizer") :]
+
+
+def known(about: Mapping[str, Any]) -> Ceilings:
+    kinds = [f"{kind} {name}" for kind in ("matrix products", "convolutions") for name in ("fp32", "bf16")]
+    figures = {
+        "tflops": {kind: [0.1] for kind in kinds},
+        "gib_per_s": {way: [5.0] for way in ("read", "write", "optimizer")},
+    }
+    return decode(Ceilings, {**about, **figures, "launch_us": [2.0], "reasons": {}, "utc": "2026-01-01T00:00:00Z"})
+
+
+@pytest.mark.parametrize("kind", ["data", "host", "memory"])
+def test_what_is_planted_lands_in_its_own_part(
+    run_here: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(limits, "from_cache", known)
+    (tmp_path / "mine.py").write_text(planted(kind))
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "one").touch()
+    asked = ["--workload", str(tmp_path / "mine.py"), "--setting", "width=16", "--global-batch", str(EXAMPLES)]
+    asked += ["--data", str(tmp_path / "data"), "--workers", "0"] if kind == "data" else []
+    few = ("--device", "cpu", "--scenario", "single", "--warmup", "1", "--iters", "2")
+    done = run_here("limits", *asked, *few, "--out", str(tmp_path / "out"), "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    parts = {row["part"]: row for row in document["limits"]}
+    assert "single reaches " in done.stderr and "of what this machine can do on this model" in done.stderr
+    others = sum(parts[name]["ms"] for name in ("data", "host", "memory", "kernels") if name != kind)
+    if kind == "memory":  # it computes, and takes longer on a busy machine
+        assert parts["memory"]["ms"] + parts["contention"]["ms"] > 5 * others
+    else:
+        assert parts[kind]["ms"] == pytest.approx(PLANTED_MS, rel=0.1) and others < 0.2 * PLANTED_MS
+    (path,) = (tmp_path / "out").iterdir()
+    assert is_valid(path)
+    if kind == "host":
+        assert run_here("report", str(path), "--out", str(tmp_path / "page")).returncode == 0
+        page = (tmp_path / "page" / "index.html").read_text()
+        assert "How far from the limit?" in page and "The account of a step" in page
+        rows = list(csv.DictReader((tmp_path / "page" / "limits.csv").open()))
+        assert sum(
+            float(row["ms"]) for row in rows if row["part"] not in ("step", "limit", "own limit")
+        ) == pytest.approx(float(next(row["ms"] for row in rows if row["part"] == "step")))
+        assert run_here("check", str(path)).returncode == 0
+
+
+def test_a_run_has_what_is_known_of_the_machine(
+    run_here: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And no launch more for it."""
+    monkeypatch.setattr(limits, "from_cache", known)
+    (tmp_path / "mlp.py").write_text(MLP)
+    asked = ("--workload", str(tmp_path / "mlp.py"), "--device", "cpu", "--warmup", "1", "--iters", "1")
+    done = run_here("run", *asked, "--scenario", "ddp", "--out", str(tmp_path / "out"), "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    of_limits = document["experiments"]["limits"]
+    assert [one["processes"] for one in of_limits["ceilings"]] == [2]
+    assert of_limits["launches"] == [] and of_limits["measured"] == []
+    (row,) = document["arithmetic"]
+    assert row["of_ceiling"] == pytest.approx(row["tflops_per_s"] / 2 / 0.1)
