@@ -13,8 +13,7 @@ from bench.runs.document import RunDocument
 from bench.runs.experiments import Scaling
 
 NVLS_ABOVE, NVLS_BYTES = 4, 2 << 20
-NVLS_CAPABILITY = 9
-"""The first generation of GPUs whose NVSwitches reduce: Hopper."""
+NVLS_CAPABILITY = 9  # the first generation of GPUs whose NVSwitches reduce: Hopper
 
 
 def family(algorithm: str | None) -> str:
@@ -65,13 +64,13 @@ class Algorithms:
         alike = [one for one in self.read if (self._between_hosts(one), self._sign(one, size)) == sign]
         below = max((one for one in alike if one < ranks), default=None)
         above = min((one for one in alike if one > ranks), default=None)
-        found = {_nearest(self.read[one], size) for one in (below, above) if one is not None}
-        if len({family(one) for one in found}) > 1:
+        nearest = {_nearest(self.read[one], size) for one in (below, above) if one is not None}
+        if len({family(one) for one in nearest}) > 1:
             return None
-        return network + min(found, default=self._sign(ranks, size))
+        return network + min(nearest, default=self._sign(ranks, size))
 
     def why(self, ranks: int) -> str:
-        """What changes before this number, in words."""
+        """The change of algorithm before this number, in words."""
         if self._between_hosts(ranks):
             return f"a host has {self.per_host:,} GPUs, and between hosts NCCL goes over a network"
         if self.nvls and ranks > NVLS_ABOVE:
@@ -87,8 +86,7 @@ class Algorithms:
         return "NVLS" if ranks > NVLS_ABOVE and size >= NVLS_BYTES else "RING"
 
 
-RING = Algorithms()
-"""One ring, whatever the number of ranks: gloo's."""
+RING = Algorithms()  # one ring, whatever the number of ranks: gloo's
 
 
 def _nearest(sizes: Mapping[str, tuple[int, ...]], size: float) -> str:

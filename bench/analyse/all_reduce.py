@@ -1,4 +1,4 @@
-"""What an all-reduce takes, from launches that do nothing else: bus bandwidth, and a fit to reckon with.
+"""The time of an all-reduce, from launches that do nothing else: bus bandwidth, and a fit to reckon with.
 
 The fit has two parts: a latency a for each step of a ring, and a time b for each byte on the busiest link:
 
@@ -35,7 +35,7 @@ HUBER = 1.345
 ROUNDS = 50
 
 BREAK_SIZES, BREAK_ERROR, BREAK_GAIN = 3, 0.05, 0.5
-"""What is a break and not noise: it has so many sizes on each side, and takes this share of a mean error that is at
+"""A break, and not noise, has so many sizes on each side, and takes this share of a mean error that is at
 least so large."""
 
 
@@ -60,7 +60,8 @@ class Sample:
 
     @property
     def bus_gb_s(self) -> float:
-        """What each rank sends and receives, over the time (GB/s, 10^9 bytes): 2 (N - 1) / N · bytes / time."""
+        """The bytes that each rank sends and receives, over the time (GB/s, 10^9 bytes): 2 (N - 1) / N · bytes /
+        time."""
         return bus_share(self.ranks) * self.bytes / self.time_ms / 1e6
 
     @property
@@ -91,8 +92,12 @@ class Link:
 
     def of(self, algorithm: str | None, size: float) -> "Link | None":
         """The fit that holds for this size; None where no all-reduce of this algorithm is in it."""
-        known = [one for one in self.pieces or (self,) if one.algorithm == family(algorithm)]
-        return min(known, key=lambda one: _outside(one.sizes, size), default=None) if algorithm is not None else None
+        if algorithm is None:
+            return None
+        fits = [one for one in self.pieces or (self,) if one.algorithm == family(algorithm)]
+        return min(
+            fits, key=lambda one: max(1.0, one.sizes[0] / max(size, 1.0), size / max(one.sizes[1], 1)), default=None
+        )
 
     def all_reduce_ms(self, size: float, ranks: int) -> float:
         steps, share = _ways(self.algorithm, ranks)
@@ -104,7 +109,7 @@ class Link:
 
     @property
     def gb_s(self) -> float:
-        """What large all-reduces approach (GB/s)."""
+        """The bandwidth that large all-reduces approach (GB/s)."""
         return 1.0 / self.beta_ms / 1e6 if self.beta_ms else math.inf
 
 
@@ -116,11 +121,6 @@ def bus_share(ranks: int) -> float:
 def _ways(algorithm: str, ranks: int) -> tuple[float, float]:
     """Steps one after the other, and how often each byte crosses the busiest link."""
     return (2.0, 1.0) if algorithm.startswith("NVLS") else (2.0 * (ranks - 1), bus_share(ranks))
-
-
-def _outside(sizes: tuple[int, int], size: float) -> float:
-    """By what factor this size is beyond these; 1 within them."""
-    return max(1.0, sizes[0] / max(size, 1.0), size / max(sizes[1], 1))
 
 
 def samples(records: Iterable[BandwidthRecord], algorithms: Algorithms = RING) -> list[Sample]:
@@ -197,7 +197,14 @@ def _line(measured: Sequence[Sample], algorithm: str) -> tuple[Link, Array]:
     times = np.array([one.time_ms for one in measured])
     ways = np.array([_ways(algorithm, one.ranks) for one in measured])
     steps, volume = ways[:, 0], ways[:, 1] * [one.bytes for one in measured]
-    alpha, beta = _coefficients(np.column_stack([steps, volume]), times)
+    rows = np.column_stack([steps, volume]) / times[:, None]
+    coefficients = np.zeros(2)
+    for part in ([0, 1], [1], [0]):  # neither may be below 0
+        coefficients[:] = 0.0
+        coefficients[part] = _huber(rows[:, part], times)
+        if (coefficients >= 0.0).all():
+            break
+    alpha, beta = map(float, coefficients)
     apart = np.abs((alpha * steps + beta * volume) / times - 1.0)
     link = Link(
         alpha_ms=alpha,
@@ -211,29 +218,17 @@ def _line(measured: Sequence[Sample], algorithm: str) -> tuple[Link, Array]:
     return link, apart
 
 
-def _coefficients(design: Array, times: Array) -> tuple[float, float]:
-    """Two coefficients, neither below 0."""
-    rows = design / times[:, None]
-    found = np.zeros(2)
-    for part in ((0, 1), (1,), (0,)):
-        found[:] = 0.0
-        found[list(part)] = _huber(rows[:, list(part)], times)
-        if (found >= 0.0).all():
-            break
-    return float(found[0]), float(found[1])
-
-
 def _huber(rows: Array, importance: Array) -> Array:
     """The coefficients with which rows come closest to 1 (iteratively reweighted least squares)."""
     weights = np.ones(len(rows))
-    found: Array = np.zeros(rows.shape[1])
+    coefficients: Array = np.zeros(rows.shape[1])
     for _ in range(ROUNDS):
         root = np.sqrt(weights * importance)
-        found = np.asarray(np.linalg.lstsq(rows * root[:, None], root, rcond=None)[0], dtype="float64")
-        apart = np.abs(rows @ found - 1.0)
+        coefficients = np.asarray(np.linalg.lstsq(rows * root[:, None], root, rcond=None)[0], dtype="float64")
+        apart = np.abs(rows @ coefficients - 1.0)
         scale = max(float(np.median(apart)) / 0.6745, 1e-9)
         weights = np.minimum(1.0, HUBER * scale / np.maximum(apart, 1e-12))
-    return found
+    return coefficients
 
 
 def for_programs(records: Sequence[BandwidthRecord], algorithms: Algorithms = RING) -> dict[str, object]:
@@ -249,41 +244,33 @@ def for_programs(records: Sequence[BandwidthRecord], algorithms: Algorithms = RI
     }
 
 
-def _fit(link: Link, *, whole: bool) -> str:
-    of = "" if whole else f" of {size_text(link.sizes[0])} to {size_text(link.sizes[1])}"
-    algorithm = f" ({link.algorithm}, {', '.join(map(str, link.ranks))} ranks)" if link.algorithm else ""
-    rate = f"{link.gb_s:,.2f} GB/s" if link.beta_ms else "a bandwidth too high to tell"
-    step = "an all-reduce's start and end" if _ways(link.algorithm, 2) == _ways(link.algorithm, 3) else "a ring"
-    missed = f"{100 * link.typical:.0f} % (median) and {100 * link.worst:.0f} % at most"
-    latency = f"{1000 * link.alpha_ms:,.1f} µs a step of {step}"
-    return f"Fit{of}{algorithm}: {latency} and {rate}; it misses the measured times by {missed}."
-
-
-def _at_once(measured: Sequence[Sample]) -> list[str]:
-    """What those at once took against one after the other: most ranks and, of these, the largest size."""
-    times = {(one.ranks, one.bytes, one.at_once): one.time_ms for one in measured}
-    largest = {key[2]: key for key in sorted(times) if key[2] > 1}
-    return [
-        f"{number} at once of {size_text(size)} over {ranks} ranks took {times[key] / times[ranks, size, 1]:.2f} times "
-        "as long as one after the other."
-        for number, key in sorted(largest.items())
-        for ranks, size, _ in (key,)
-    ]
-
-
 def sentences(records: Sequence[BandwidthRecord], algorithms: Algorithms = RING) -> list[str]:
     """The fit with its errors, over what the ranks talked, and what is missing."""
     link = fitted(samples(records, algorithms))
     parts = () if link is None else link.pieces or (link,)
-    said = [_fit(one, whole=len(parts) == 1) for one in parts]
-    said += _at_once(samples(records))
+    texts = []
+    for fit in parts:
+        of = "" if len(parts) == 1 else f" of {size_text(fit.sizes[0])} to {size_text(fit.sizes[1])}"
+        algorithm = f" ({fit.algorithm}, {', '.join(map(str, fit.ranks))} ranks)" if fit.algorithm else ""
+        rate = f"{fit.gb_s:,.2f} GB/s" if fit.beta_ms else "a bandwidth too high to tell"
+        step = "an all-reduce's start and end" if fit.algorithm.startswith("NVLS") else "a ring"
+        texts.append(
+            f"Fit{of}{algorithm}: {1000 * fit.alpha_ms:,.1f} µs a step of {step} and {rate}; it misses the measured "
+            f"times by {100 * fit.typical:.0f} % (median) and {100 * fit.worst:.0f} % at most."
+        )
+    times = {(one.ranks, one.bytes, one.at_once): one.time_ms for one in samples(records)}
+    largest = {key[2]: key for key in sorted(times) if key[2] > 1}  # most ranks and, of these, the largest size
+    for number, (ranks, size, _) in sorted(largest.items()):
+        ratio = times[ranks, size, number] / times[ranks, size, 1]
+        together = f"{number} at once of {size_text(size)} over {ranks} ranks"
+        texts.append(f"{together} took {ratio:.2f} times as long as one after the other.")
     for transport in dict.fromkeys(one.transport for one in records if one.transport):
         over = f" over {transport.interface}" if transport.interface else ""
         nominal = transport.nominal_mbit
         speed = f", nominally {nominal:,.0f} Mbit/s ({nominal / 8000:,.2f} GB/s)" if nominal else ""
         why = f" ({transport.reason})" if transport.reason else ""
-        said.append(f"Transport: {transport.library or transport.backend}{over}{speed}{why}.")
+        texts.append(f"Transport: {transport.library or transport.backend}{over}{speed}{why}.")
     left_out = dict.fromkeys(one.left_out for one in records if one.left_out)
-    said += [f"{why[0].upper()}{why[1:]}." for why in left_out]
-    said += [f"All-reduces over {one.processes} ranks failed: {one.reason}." for one in records if one.status != "ok"]
-    return said
+    texts += [f"{why[0].upper()}{why[1:]}." for why in left_out]
+    texts += [f"All-reduces over {one.processes} ranks failed: {one.reason}." for one in records if one.status != "ok"]
+    return texts

@@ -6,7 +6,6 @@
 A report asks for the figures of a launch two dozen times, and of millions of steps each time takes seconds.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Self
@@ -38,8 +37,8 @@ class Analysed(Run):
     @cached_property
     def iterations(self) -> Iterations:
         """Without those of launches that others have taken the place of."""
-        known = self.timed if isinstance(self.timed, Iterations) else per_iteration(self.timed)
-        return known.only(known.frame["launch"].isin([launch.launch for launch in self.document.launches]))
+        iterations = self.timed if isinstance(self.timed, Iterations) else per_iteration(self.timed)
+        return iterations.only(iterations.frame["launch"].isin([launch.launch for launch in self.document.launches]))
 
     @cached_property
     def good_iterations(self) -> Iterations:
@@ -105,15 +104,20 @@ def overview(run: Analysed) -> pd.DataFrame:
     ``against_fastest_parallel`` among those of them on several replicas; null for the fastest itself and for others.
     ``*_more``: as from :func:`bench.analyse.comparison.more_launches`.
     """
-    table, found = summary(run.document, run.figures, run.peaks), run.findings
-    verdict = validity.by_scenario(found, scenarios(run.document))
+    table, concerns = summary(run.document, run.figures, run.peaks), run.findings
+    verdict = validity.by_scenario(concerns, scenarios(run.document))
     parities = by_scenario(run.parity).set_index("scenario")["verdict"]
-    codes = found.groupby("scenario")["code"].agg(lambda mine: ", ".join(dict.fromkeys(mine)))
+    codes, grave = (
+        rows.groupby("scenario")["code"].agg(lambda codes: ", ".join(dict.fromkeys(codes)))
+        for rows in (concerns, concerns[concerns["severity"] == "invalid"])
+    )
     measured = table["launches_ok"] > 0
     table["parity"] = table["scenario"].map(parities).where(measured, None)
     table["validity"] = table["scenario"].map(verdict).where(measured, None)
     table["findings"] = table["scenario"].map(codes).where(measured, None)
-    table["why_not"] = [_why_not(row, found) for row in table.to_dict("records")]
+    untrue = table["parity"].where(table["parity"].isin(UNTRUE), table["scenario"].map(grave))
+    why_not = table["status"].where(table["status"] != "ok", untrue).astype("object")
+    table["why_not"] = why_not.where(why_not.notna(), None)
     energy, figures = run.energy.set_index("scenario"), run.good_figures
     for name in ENERGY:
         table[name] = table["scenario"].map(energy[name]).astype("float64")
@@ -127,14 +131,3 @@ def overview(run: Analysed) -> pd.DataFrame:
         for name, of_rival in ((column, "verdict"), (f"{column}_more", "more")):
             table[name] = table["scenario"].map(dict(zip(rivals["scenario"], rivals[of_rival], strict=True)))
     return table
-
-
-def _why_not(row: Mapping[object, object], found: pd.DataFrame) -> str | None:
-    if row["status"] != "ok":
-        return str(row["status"])
-    if row["parity"] in UNTRUE:
-        return str(row["parity"])
-    if row["validity"] == "invalid":
-        grave = found[(found["scenario"] == row["scenario"]) & (found["severity"] == "invalid")]
-        return ", ".join(dict.fromkeys(grave["code"]))
-    return None

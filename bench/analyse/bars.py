@@ -1,11 +1,11 @@
 """Error bars in words: what stands behind a figure in a table, and what is said where nothing does."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import pandas as pd
 
 from bench.analyse.intervals import half_width_percent
+from bench.runs.frames import TableRow
 
 ENDS = {
     "throughput_per_s": "throughput_{}_per_s",
@@ -22,7 +22,7 @@ it is the largest of all launches, and the interval in the files is that of thei
 RSS = "rss"
 
 
-def plus_minus(row: Mapping[Any, Any], name: str) -> str:
+def plus_minus(row: TableRow, name: str) -> str:
     """``±1.3%``: how far the farther end of its interval is from the figure ``name`` of such a row; may be empty."""
     if name not in ENDS:
         return ""
@@ -42,13 +42,13 @@ def all_mib(row: Mapping[object, object]) -> str:
 
 
 def about_memory(summary: pd.DataFrame) -> list[str]:
-    """What the memory of all processes is, below a summary, where it is more than they take of the host."""
+    """A note below a summary where the memory of all processes is more than they take of the host."""
     added = any(RSS in str(source) for source in summary["memory_source"])
     return ["MiB total: RSS added up, in which a page that ranks share counts once in each"] if added else []
 
 
 def about_intervals(summary: pd.DataFrame) -> list[str]:
-    """What ± means below a summary, and which scenarios have none and why."""
+    """Notes below a summary: the meaning of ±, and which scenarios have none and why."""
     measured = summary[summary["launches_ok"] > 0]
     alone = measured.loc[measured["launches_ok"] == 1, "scenario"]
     lines = []

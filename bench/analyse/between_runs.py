@@ -14,14 +14,23 @@ shows only in a history (``bench gate --history``). Scenarios of one run are int
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from bench.analyse import comparison
-from bench.analyse.comparable import Digest, differences, other_source, scenario_obstacle, source_of, unusable
-from bench.analyse.comparison import ALIKE, FASTER, LAUNCHES_WANTED, SLOWER, TOO_FEW, Comparison, judged
+from bench.analyse.comparable import Digest, Entry, differences, other_source, scenario_obstacle, source_of, unusable
+from bench.analyse.comparison import (
+    ALIKE,
+    FASTER,
+    LAUNCHES_WANTED,
+    SLOWER,
+    TOO_FEW,
+    Comparison,
+    compared,
+    each_side,
+    judged,
+    verdict_of,
+)
 from bench.analyse.intervals import CONFIDENCE, figures, geometric_mean, t_quantile, t_tail, welch
 from bench.analyse.launches import LOOKED_AT
 from bench.analyse.memory import LEAST_MEMORY
@@ -44,10 +53,8 @@ LEAST_LOSS = 1e-3  # by which final losses of the same work scatter at least: an
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """What is compared. ``figures``: keys of a launch in a digest, of which the first known on both sides counts.
-
-    ``words``: what a ratio below 1 is called, and one above 1.
-    """
+    """``figures``: keys of a launch in a digest, of which the first known on both sides counts. ``words``: what a ratio
+    below 1 is called, and one above 1."""
 
     name: str
     title: str
@@ -81,17 +88,16 @@ PARITY = Metric(name="loss_parity", title="numerics", unit="", figures=(), words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Row(Comparison):
     """A metric of a scenario, compared.
 
     ``against``: the base scenario (the same one in another run). ``what_ran``: on the new side, else in the base of the
     same name. ``figure``: the key in the digest. ``base``, ``new``: geometric means over launches, of numerics the
-    verdicts. ``ratio``: new over base with its 95 % interval. ``verdict``, by ``p_adjusted``: ``faster`` or ``slower``,
-    ``less`` or ``more`` of memory and energy, ``better`` or ``worse`` of numerics; ``no difference found``, ``too few
-    launches``; or ``not comparable`` with the ``reason``. ``change``: ``better``, ``worse`` or ``none`` of any metric.
-    ``more``: as from :func:`bench.analyse.comparison.more_launches`. ``verdict_low``, ``verdict_high``: the interval
-    that the verdict goes by, at the level that the adjusted p-value stands for: there is a verdict where it lies beyond
-    ``least``, the ratio up to which a difference counts as none. ``error``, ``freedom``: of the logarithm of the ratio.
+    verdicts. ``verdict``: ``faster`` or ``slower``, ``less`` or ``more`` of memory and energy, ``better`` or ``worse``
+    of numerics; ``no difference found``, ``too few launches``; or ``not comparable`` with the ``reason``. ``change``:
+    ``better``, ``worse`` or ``none`` of any metric. ``verdict_low``, ``verdict_high``: the interval that the verdict
+    goes by, at the level that the adjusted p-value stands for: there is a verdict where it lies beyond ``least``, the
+    ratio up to which a difference counts as none.
     """
 
     scenario: str
@@ -101,19 +107,9 @@ class Row:
     figure: str | None = None
     base: float | str | None = None
     new: float | str | None = None
-    ratio: float | None = None
-    low: float | None = None
-    high: float | None = None
-    p: float | None = None
-    p_adjusted: float | None = None
     verdict_low: float | None = None
     verdict_high: float | None = None
     least: float = 1.0
-    error: float | None = None
-    freedom: float | None = None
-    n_base: int = 0
-    n_new: int = 0
-    more: int | None = None
     verdict: str = NOT_COMPARABLE
     change: str | None = None
     reason: str | None = None
@@ -157,12 +153,12 @@ def runs(base: Digest, new: Digest, names: Sequence[str] | None = None) -> Compa
 def scenarios(run: Digest, names: Sequence[str], against: str) -> Compared:
     """Scenarios of one run against another one of it: a row per metric."""
     run = _with_commands(run)
-    known = {one["scenario"]: one for one in run["scenarios"]}
+    entries = {one["scenario"]: one for one in run["scenarios"]}
     pairs = []
     for name in names:
-        why = {one: unusable(known.get(one)) for one in (against, name)}
+        why = {one: unusable(entries.get(one)) for one in (against, name)}
         obstacle = "; ".join(f"{one}: {text}" for one, text in why.items() if text) or None
-        pairs.append(_Pair(name, against, known.get(against), known.get(name), obstacle, (against, name)))
+        pairs.append(_Pair(name, against, entries.get(against), entries.get(name), obstacle, (against, name)))
     return Compared(base=run, new=run, rows=_compared(pairs, run, run), warnings=tuple(_other_ran(pairs, run, run)))
 
 
@@ -184,13 +180,14 @@ def of_memory(base: Sequence[float | None], new: Sequence[float | None], process
     difference exceeds both that page a process and :data:`LEAST_MEMORY` (a minimum-effect test: Murphy and Myors 1999).
     """
     below, above = figures(base), figures(new)
-    counts = {"n_base": len(below), "n_new": len(above)}
-    if min(counts.values()) == 0:
-        return Comparison(ratio=None, low=None, high=None, p=None, verdict=TOO_FEW, **counts)
+    peaks = Comparison(n_base=len(below), n_new=len(above))
+    few = min(len(below), len(above))
+    if few == 0:
+        return peaks
     means = geometric_mean(below), geometric_mean(above)
     ratio = means[1] / means[0]
-    if min(counts.values()) == 1:
-        return Comparison(ratio=ratio, low=None, high=None, p=None, verdict=TOO_FEW, **counts)
+    if few == 1:
+        return replace(peaks, ratio=ratio)
     rounding_mib = PAGE_MIB * max(1, processes)
     error, freedom = welch(
         (max(float(np.var(np.log(side), ddof=1)), (rounding_mib / math.sqrt(12.0) / mean) ** 2), len(side))
@@ -198,10 +195,10 @@ def of_memory(base: Sequence[float | None], new: Sequence[float | None], process
     )
     half = t_quantile(CONFIDENCE, freedom) * error
     beyond = abs(math.log(ratio)) - math.log(least_of_memory(*means, processes))
-    p = t_tail(max(0.0, beyond) / error, freedom) if min(counts.values()) >= LAUNCHES_WANTED else None
+    p = t_tail(max(0.0, beyond) / error, freedom) if few >= LAUNCHES_WANTED else None
     low, high = ratio * math.exp(-half), ratio * math.exp(min(half, 700.0))
-    verdict = comparison.verdict_of(ratio, p)
-    return Comparison(ratio=ratio, low=low, high=high, p=p, verdict=verdict, error=error, freedom=freedom, **counts)
+    verdict = verdict_of(ratio, p)
+    return replace(peaks, ratio=ratio, low=low, high=high, p=p, verdict=verdict, error=error, freedom=freedom)
 
 
 def of_loss(base: Sequence[float], new: Sequence[float]) -> Comparison:
@@ -235,8 +232,8 @@ class _Pair:
 
     scenario: str
     against: str
-    base: dict[str, Any] | None
-    new: dict[str, Any] | None
+    base: Entry | None
+    new: Entry | None
     obstacle: str | None
     sides: tuple[str, str]
 
@@ -252,19 +249,19 @@ def _unclear(pairs: Sequence[_Pair], *runs: Digest) -> Iterator[str]:
         for finding in run["findings"]:
             if finding["code"] not in codes.get(finding["scenario"], [finding["code"]]):
                 codes[finding["scenario"]].append(finding["code"])
-        doubted = "; ".join(f"{scenario} ({', '.join(mine)})" for scenario, mine in codes.items())
+        doubted = "; ".join(f"{scenario} ({', '.join(its_codes)})" for scenario, its_codes in codes.items())
         if doubted:
             more = "" if run["imported"] else ", see 'bench report'"
             yield f"the {name} run has warnings{more}: {doubted}"
 
 
 def _unplanned(pairs: Sequence[_Pair], base: Digest, new: Digest) -> Iterator[str]:
-    """What is known of runs that bench did not plan, and what scripts train differently."""
+    """Where runs that bench did not plan come from, and what scripts train differently."""
     for run in (base, new):
-        if about := run.get("imported"):
-            yield f"{run['run']} was imported from {about['file']}; its step times: {about['times']}"
-        if about := run.get("attached"):
-            for one in about["commands"].values():
+        if origin := run.get("imported"):
+            yield f"{run['run']} was imported from {origin['file']}; its step times: {origin['times']}"
+        if origin := run.get("attached"):
+            for one in origin["commands"].values():
                 file = one["script"]
                 script = f"; {file['file']}, SHA-256 {file['sha256'][:12]}" if file else ""
                 command = " ".join(one["command"])
@@ -280,28 +277,30 @@ def _other_ran(pairs: Sequence[_Pair], base: Digest, new: Digest) -> Iterator[st
 
 
 def _compared(pairs: Sequence[_Pair], base: Digest, new: Digest) -> tuple[Row, ...]:
-    good = sum(pair.obstacle is None for pair in pairs)
-    rows = [one for pair in pairs for one in _rows(pair, base, new, good)]
+    tests = sum(pair.obstacle is None for pair in pairs)
+    rows: list[Row] = []
     adjusted: dict[tuple[str, str], float | None] = {}
+    commands = OF_COMMANDS if base.get("attached") and new.get("attached") else ()
+    for pair in pairs:
+        if pair.obstacle is None and pair.base is not None and pair.new is not None:
+            sides = (pair.base, pair.new)
+            rows += [_row(pair, metric, *sides, (base, new), tests) for metric in (*METRICS, *commands)]
+            rows.append(_parity(pair, *sides))
+        else:
+            rows += [_bare(pair, metric.name, pair.obstacle) for metric in (*METRICS, *commands, PARITY)]
     for metric in (*METRICS, *OF_COMMANDS):
-        tested = [(row, found) for row, found in rows if row.metric == metric.name and found is not None]
-        for (row, _), found in zip(tested, judged([found for _, found in tested]), strict=True):
-            times = adjusted.get((row.scenario, STEP_TIME.name)) if metric is THROUGHPUT else found.p_adjusted
-            adjusted[row.scenario, metric.name] = times
-    return tuple(_judged(replace(row, p_adjusted=adjusted.get((row.scenario, row.metric)))) for row, _ in rows)
-
-
-Tested = tuple[Row, Comparison | None]
-
-
-def _rows(pair: _Pair, base: Digest, new: Digest, tests: int) -> list[Tested]:
-    metrics = (*METRICS, *(OF_COMMANDS if base.get("attached") and new.get("attached") else ()))
-    names = [*(metric.name for metric in metrics), PARITY.name]
-    if pair.obstacle is not None or pair.base is None or pair.new is None:
-        return [(_bare(pair, name, pair.obstacle), None) for name in names]
-    sides = (pair.base, pair.new)
-    figures = [_row(pair, metric, *sides, (base, new), tests) for metric in metrics]
-    return [*figures, (_parity(pair, *sides), None)]
+        tested = judged([row for row in rows if row.metric == metric.name and row.reason is None])
+        times = metric is THROUGHPUT  # which is the step time upside down
+        adjusted |= {
+            (row.scenario, metric.name): adjusted.get((row.scenario, STEP_TIME.name)) if times else row.p_adjusted
+            for row in tested
+        }
+    return tuple(
+        _judged(row, adjusted.get((row.scenario, row.metric)))
+        if row.reason is None and row.metric != PARITY.name
+        else row
+        for row in rows
+    )
 
 
 def _bare(pair: _Pair, metric: str, reason: str | None) -> Row:
@@ -310,55 +309,50 @@ def _bare(pair: _Pair, metric: str, reason: str | None) -> Row:
     return Row(scenario=pair.scenario, against=pair.against, what_ran=ran, metric=metric, reason=reason)
 
 
-def _row(
-    pair: _Pair, metric: Metric, base: dict[str, Any], new: dict[str, Any], runs: tuple[Digest, Digest], tests: int
-) -> Tested:
+def _row(pair: _Pair, metric: Metric, base: Entry, new: Entry, runs: tuple[Digest, Digest], tests: int) -> Row:
     figure, ours, theirs = _figures(metric, base, new)
-    lacking = [side for side, known in zip(pair.sides, (ours, theirs), strict=True) if not known]
-    if lacking:
-        reason: str | None = f"unknown in {'both' if len(lacking) == 2 else lacking[0]}"
-    else:
-        reason = other_source(source_of(base, figure), source_of(new, figure))
+    reason = _unknown(pair, "unknown", ours, theirs) or other_source(source_of(base, figure), source_of(new, figure))
     mean = np.mean if metric is LOSS else lambda side: geometric_mean(figures(side))
     means = [float(mean(side)) if side else None for side in (ours, theirs)]
+    counts = len(ours), len(theirs)
     row = replace(_bare(pair, metric.name, reason), figure=figure, base=means[0], new=means[1])
+    row = replace(row, n_base=counts[0], n_new=counts[1])
     if reason is not None:
-        return replace(row, n_base=len(ours), n_new=len(theirs)), None
-    before = _before(runs, len(ours), len(theirs))
+        return row
+    looks = [run["conditions"].get(LOOKED_AT) for run in runs]  # launches that a verdict had before others were added
+    before = 0.0
+    if any(looks):
+        before = each_side(*(look or count for look, count in zip(looks, counts, strict=True)))
     if metric is LOSS:
-        found = replace(of_loss(ours, theirs), before=before)
+        comparison = replace(of_loss(ours, theirs), before=before)
     elif metric is MEMORY:
         processes = max(base["world_size"] or 1, new["world_size"] or 1) if figure == "peak_total_mib" else 1
-        found = replace(of_memory(ours, theirs, processes), before=before)
-        peaks = geometric_mean(figures(ours)), geometric_mean(figures(theirs))
-        row = replace(row, least=least_of_memory(*peaks, processes))
+        comparison = replace(of_memory(ours, theirs, processes), before=before)
+        row = replace(row, least=least_of_memory(means[0] or 0.0, means[1] or 0.0, processes))
     else:
-        below, above = (_rounds(run, figure) for run in runs)
+        below, above = (
+            Rounds(
+                (one["scenario"], launch["repeat"], launch["launch"], launch.get(figure))
+                for one in run["scenarios"]
+                for launch in one["launches"]
+            )
+            for run in runs
+        )
         one = runs[0] is runs[1]
         ratio = above.ratio(pair.against, pair.scenario) if one else above.over(below, pair.against, pair.scenario)
-        found = comparison.compared(ratio, len(ours), len(theirs), tests, before)
-    names = ("ratio", "low", "high", "p", "n_base", "n_new", "more", "error", "freedom")
-    return replace(row, **{name: getattr(found, name) for name in names}), found
-
-
-def _before(runs: tuple[Digest, Digest], n_base: int, n_new: int) -> float:
-    """Of how many launches of a side a verdict was before launches were added to either run; 0 where none were."""
-    looks = [run["conditions"].get(LOOKED_AT) for run in runs]
-    if not any(looks):
-        return 0.0
-    return comparison.each_side(*(look or count for look, count in zip(looks, (n_base, n_new), strict=True)))
-
-
-def _rounds(run: Digest, figure: str) -> Rounds:
-    """A figure of all launches of a run."""
-    return Rounds(
-        (one["scenario"], launch["repeat"], launch["launch"], launch.get(figure))
-        for one in run["scenarios"]
-        for launch in one["launches"]
+        comparison = compared(ratio, *counts, tests, before)
+    return replace(
+        row, **{one.name: getattr(comparison, one.name) for one in fields(Comparison) if one.name != "verdict"}
     )
 
 
-def _figures(metric: Metric, base: dict[str, Any], new: dict[str, Any]) -> tuple[str, list[float], list[float]]:
+def _unknown(pair: _Pair, what: str, *sides: object) -> str | None:
+    """Which sides lack a figure; None if both have it."""
+    lacking = [name for name, figure in zip(pair.sides, sides, strict=True) if not figure]
+    return f"{what} in {'both' if len(lacking) == 2 else lacking[0]}" if lacking else None
+
+
+def _figures(metric: Metric, base: Entry, new: Entry) -> tuple[str, list[float], list[float]]:
     """The first figure that both sides know of a launch, else the first that one does, with the values of each."""
 
     def known(figure: str) -> list[list[float]]:
@@ -370,36 +364,29 @@ def _figures(metric: Metric, base: dict[str, Any], new: dict[str, Any]) -> tuple
     return figure, ours, theirs
 
 
-def _judged(row: Row) -> Row:
-    if row.reason is not None or row.metric == PARITY.name:
-        return row
+def _judged(row: Row, p_adjusted: float | None) -> Row:
+    """With its verdict, and the interval that leaves 1 out just where ``p_adjusted`` is below 5 %: that at
+    1 - 0.05 · p ÷ p_adjusted."""
     metric = next(one for one in (*METRICS, *OF_COMMANDS) if one.name == row.metric)
-    row = _with_interval(row)
-    verdict = comparison.verdict_of(row.ratio, row.p_adjusted)
+    row = replace(row, p_adjusted=p_adjusted, verdict_low=row.low, verdict_high=row.high)
+    if p_adjusted and row.p is not None and row.ratio and row.error is not None and row.freedom is not None:
+        half = t_quantile(1.0 - (1.0 - CONFIDENCE) * row.p / p_adjusted, row.freedom) * row.error
+        ends = (row.ratio * math.exp(-min(half, 700.0)), row.ratio * math.exp(min(half, 700.0)))
+        row = replace(row, verdict_low=ends[0], verdict_high=ends[1])
+    verdict = verdict_of(row.ratio, p_adjusted)
     if verdict in (TOO_FEW, ALIKE):
         return replace(row, verdict=verdict, change=NEITHER if verdict == ALIKE else None)
     low = verdict == FASTER
     return replace(row, verdict=metric.words[0 if low else 1], change=BETTER if low == metric.low_is_good else WORSE)
 
 
-def _with_interval(row: Row) -> Row:
-    """With the interval that leaves 1 out just where ``p_adjusted`` is below 5 %: at 1 - 0.05 · p ÷ p_adjusted."""
-    if not row.p_adjusted or row.p is None or row.ratio is None or row.error is None or row.freedom is None:
-        return replace(row, verdict_low=row.low, verdict_high=row.high)
-    half = t_quantile(1.0 - (1.0 - CONFIDENCE) * row.p / row.p_adjusted, row.freedom) * row.error
-    ends = (row.ratio * math.exp(-min(half, 700.0)), row.ratio * math.exp(min(half, 700.0)))
-    return replace(row, verdict_low=ends[0], verdict_high=ends[1])
-
-
-def _parity(pair: _Pair, base: dict[str, Any], new: dict[str, Any]) -> Row:
+def _parity(pair: _Pair, base: Entry, new: Entry) -> Row:
     ours, theirs = base["parity"], new["parity"]
     row = replace(_bare(pair, PARITY.name, None), figure="parity", base=ours, new=theirs)
     row = replace(row, n_base=len(base["launches"]), n_new=len(new["launches"]))
-    silent = [side for side, known in zip(pair.sides, (ours, theirs), strict=True) if known is None]
+    silent = _unknown(pair, "no verdict on numerics", ours, theirs)
     if silent:
-        return replace(row, reason=f"no verdict on numerics in {'both' if len(silent) == 2 else silent[0]}")
+        return replace(row, reason=silent)
     change = PARITIES.index(theirs) - PARITIES.index(ours)
-    if change == 0:
-        return replace(row, verdict=ALIKE, change=NEITHER)
-    word = WORSE if change > 0 else BETTER
-    return replace(row, verdict=word, change=word)
+    word = NEITHER if change == 0 else WORSE if change > 0 else BETTER
+    return replace(row, verdict=ALIKE if change == 0 else word, change=word)

@@ -1,4 +1,4 @@
-"""What synchronisation costs, from diagnostic launches: exposed, overlapped, and what it slows down.
+"""The cost of synchronisation, from diagnostic launches: exposed, overlapped, and what it slows down.
 
 Two methods that see different things. The *paired difference* is the backward pass with synchronisation less that
 without, of the slowest rank: all that synchronisation costs. torch DDP's *logger* gives the time from the end of the
@@ -34,23 +34,28 @@ def communication(document: RunDocument, diagnostics: pd.DataFrame) -> pd.DataFr
     """
     rows = []
     for launch in document.begun(Diagnosis).launches:
-        mine = diagnostics[diagnostics["scenario"] == launch.scenario]
+        rows_of = diagnostics[diagnostics["scenario"] == launch.scenario]
         row: dict[str, Any] = dict.fromkeys(COLUMNS) | {"scenario": launch.scenario}
         if launch.status != "ok":
             row["reason"] = f"{launch.status}: {launch.reason}"
         else:
-            row |= _paired(mine[mine["look"] == "pairs"])
-            row |= _logged(mine[mine["look"] == "logger"], row)
+            row |= _paired(rows_of[rows_of["look"] == "pairs"])
+            row |= _logged(rows_of[rows_of["look"] == "logger"], row)
             if row["method"] is None:
                 row["reason"] = launch.looks[0].reasons.get("pairs")
         rows.append(row)
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
+def slowest_of_pairs(rows: pd.DataFrame, times_ms: pd.Series) -> pd.DataFrame:
+    """The time of the slowest rank in each pair of steps: a row a pair, columns False and True (``synchronised``)."""
+    return times_ms.groupby([rows["pair"], rows["synchronised"]]).max().unstack()
+
+
 def _paired(rows: pd.DataFrame) -> dict[str, object]:
     if rows.empty:
         return {}
-    slowest = rows.groupby(["pair", "synchronised"])["backward_ms"].max().unstack()
+    slowest = slowest_of_pairs(rows, rows["backward_ms"])
     without = slowest[False]
     cost = mean_interval((slowest[True] - without).to_numpy())
     return {
@@ -71,18 +76,18 @@ def _logged(rows: pd.DataFrame, paired: dict[str, Any]) -> dict[str, Any]:
         return {}
     exposed = mean_interval((rows["comm_ms"] - rows["overlap_ms"]).groupby(rows["step"]).min().to_numpy())
     steps = rows.groupby("step")[["compute_ms", "comm_ms", "overlap_ms"]].max()
-    found: dict[str, Any] = {
+    values: dict[str, Any] = {
         "method": "DDP's logger",
         **_columns("exposed", exposed),
         "comm_ms": float(steps["comm_ms"].mean()),
         "overlap_ms": float(steps["overlap_ms"].mean()),
     }
     if paired["cost_ms"] is not None:
-        found |= _columns("slowed", mean_interval((steps["compute_ms"] - paired["without_ms"]).to_numpy()))
+        values |= _columns("slowed", mean_interval((steps["compute_ms"] - paired["without_ms"]).to_numpy()))
         _, low, high = exposed
         if None not in (low, high, paired["cost_low_ms"]):
-            found["agree"] = bool(low <= paired["cost_high_ms"] and paired["cost_low_ms"] <= high)
-    return found
+            values["agree"] = bool(low <= paired["cost_high_ms"] and paired["cost_low_ms"] <= high)
+    return values
 
 
 def data_parallel(diagnostics: pd.DataFrame) -> pd.DataFrame:
@@ -93,7 +98,7 @@ def data_parallel(diagnostics: pd.DataFrame) -> pd.DataFrame:
 
 
 def spent(document: RunDocument) -> pd.DataFrame:
-    """What the profiled steps are spent on: ``scenario``, a column per category and ``step_ms`` (ms a step, rank 0).
+    """The time of profiled steps by category: ``scenario``, a column per category and ``step_ms`` (ms a step, rank 0).
 
     Self times of operators under the profiler, which makes every operator longer: for shares, not for speeds.
     """

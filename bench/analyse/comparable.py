@@ -13,14 +13,13 @@ Pure functions on digests (:mod:`bench.analyse.digest`). Three answers, from gra
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from statistics import median
-from typing import Any
 
 from bench.analyse.launches import LOOKED_AT
 from bench.analyse.memory import ALLOCATOR
 from bench.analyse.parity import UNTRUE
 from bench.core.records import canonical_json
-
-Digest = dict[str, Any]  # as from bench.analyse.digest.of_run
+from bench.runs.digests import Digest as Digest
+from bench.runs.digests import Entry as Entry
 
 SOURCES = {"peak_total_mib": "memory_source", "peak_pid_mib": "memory_source", "energy_per_1000_j": "energy_source"}
 """Where a scenario of a digest says how these figures were measured. All others are measured in one way."""
@@ -63,30 +62,48 @@ def key(digest: Digest) -> tuple[str, str | None, tuple[str, ...], int | None]:
 
 def obstacles(base: Digest, new: Digest) -> list[str]:
     """Why no figure of ``new`` is comparable with one of ``base``, each with both values; empty if they are."""
-    ours, theirs = _work(base), _work(new)
-    found = [_against(name, *values) for name, values in _pairs(ours, theirs) if _differ(*values)]
-    if not found and _differ(base["workload"].get("hash"), new["workload"].get("hash")):
-        lack = [_word(name) for name in ours.keys() ^ theirs.keys()]
+    works = _work(base), _work(new)
+    reasons = [_against(name, *values) for name, values in _pairs(*works) if _differ(*values)]
+    if not reasons and _differ(base["workload"].get("hash"), new["workload"].get("hash")):
+        lack = [_word(name) for name in works[0].keys() ^ works[1].keys()]
         why = f"only one run records {', '.join(sorted(lack))}" if lack else "the checksums of the two differ"
-        found.append(f"another workload: {why}")
+        reasons.append(f"another workload: {why}")
     if _differ(base["device"], new["device"]):
-        return found  # that the models differ then goes without saying
+        return reasons  # that the models differ then goes without saying
     models = [Counter(name for name in run["hardware"] if name is not None) for run in (base, new)]
     same_count = len(base["hardware"]) == len(new["hardware"])
     if all(models) and (models[0] != models[1] if same_count else set(models[0]) != set(models[1])):
         what = "CPU model" if base["device"] == "cpu" else "GPU model"
-        found.append(f"{what}: {_named(models[0])} against {_named(models[1])}")
-    return found
+        ours, theirs = (
+            " + ".join(f"{count} x {name}" if count > 1 else name for name, count in model.items()) for model in models
+        )
+        reasons.append(f"{what}: {ours} against {theirs}")
+    return reasons
 
 
 def differences(base: Digest, new: Digest) -> list[str]:
-    """What else differs, or is not known to be the same: one line each."""
+    """Other differences, and what is not known to be the same: one line each."""
     return [*changed(base, new), *not_known(base, new)]
 
 
 def changed(base: Digest, new: Digest) -> list[str]:
+    """Conditions, and SM clocks, scenario by scenario: each precision has a clock of its own."""
     places = _pairs(_of_place(base), _of_place(new))
-    return [*(_against(name, *values) for name, values in places if _differ(*values)), *_clocks(base, new)]
+    differ = [_against(name, *values) for name, values in places if _differ(*values)]
+    ours, theirs = (
+        {
+            scenario["scenario"]: median(clocks)
+            for scenario in digest["scenarios"]
+            if (clocks := [one["sm_clock_mhz"] for one in scenario["launches"] if one.get("sm_clock_mhz")])
+        }
+        for digest in (base, new)
+    )
+    apart = [
+        f"{name} {clock:.0f} MHz against {theirs[name]:.0f}"
+        for name, clock in ours.items()
+        if name in theirs and abs(theirs[name] / clock - 1.0) > CLOCKS_APART
+    ]
+    return [*differ, *([f"SM clock (median over launches): {'; '.join(apart)}"] if apart else [])]
 
 
 def other_sources(base: Digest, new: Digest, figure: str) -> list[str]:
@@ -100,9 +117,7 @@ def other_sources(base: Digest, new: Digest, figure: str) -> list[str]:
     return [f"{SOURCES[figure].removesuffix('_source')} {why} ({', '.join(names)})" for why, names in of_pair.items()]
 
 
-def scenario_obstacle(
-    base: dict[str, object] | None, new: dict[str, object] | None, *, attached: bool = False
-) -> str | None:
+def scenario_obstacle(base: Entry | None, new: Entry | None, *, attached: bool = False) -> str | None:
     """Why a scenario of one run cannot be compared with that of the other, from their entries in the digests.
 
     ``attached``: one of the runs is, and what ran may differ.
@@ -119,13 +134,13 @@ def scenario_obstacle(
     return None
 
 
-def source_of(scenario: dict[str, Any], figure: str) -> str | None:
+def source_of(scenario: Entry, figure: str) -> str | None:
     """How a figure of its launches was measured, ``nvml_pid`` or the like; None if there is one way, or it is unknown.
 
     Samples that are ``unavailable`` do not count, nor does torch's own peak in a total, of which it is no part.
     """
-    told = (scenario.get(SOURCES[figure]) or "") if figure in SOURCES else ""
-    ways = set(told.split("+")) - {"unavailable", ""}
+    sources = (scenario.get(SOURCES[figure]) or "") if figure in SOURCES else ""
+    ways = set(sources.split("+")) - {"unavailable", ""}
     if figure == "peak_total_mib":
         ways = ways - {ALLOCATOR} or ways
     return "+".join(sorted(ways)) or None
@@ -136,7 +151,7 @@ def other_source(base: str | None, new: str | None) -> str | None:
     return f"{OTHERWISE}: {base} against {new}" if _differ(base, new) else None
 
 
-def unusable(scenario: dict[str, Any] | None) -> str | None:
+def unusable(scenario: Entry | None) -> str | None:
     """Why a scenario has no usable figures in its own run, to be read before "in the ... run"; None if it has.
 
     One failed launch is enough, and one ``invalid`` finding, but for a verdict on numerics: a model that diverges has a
@@ -159,10 +174,10 @@ def _work(digest: Digest) -> dict[str, object]:
         names, workers = work.get("data_sha256"), work.get("workers")
         fields["data"] = f"files {names[:12]}" if names else "synthetic"
         fields["workers"] = "none, all batches in memory" if workers is None else workers
-    known = STATED if digest.get("attached") else fields.keys() - {*PRESENTED}
+    kept = STATED if digest.get("attached") else fields.keys() - {*PRESENTED}
     if work.get("code_sha256"):
         fields["code_sha256"] = work["code_sha256"][:12]
-    return {name: value for name, value in fields.items() if name in known}
+    return {name: value for name, value in fields.items() if name in kept}
 
 
 def _pairs(ours: Mapping[str, object], theirs: Mapping[str, object]) -> Iterator[tuple[str, tuple[object, object]]]:
@@ -174,10 +189,6 @@ def _differ(one: object, other: object) -> bool:
     return one is not None and other is not None and one != other
 
 
-def _named(models: Counter[str]) -> str:
-    return " + ".join(f"{count} x {name}" if count > 1 else name for name, count in models.items())
-
-
 def _of_place(digest: Digest) -> dict[str, object]:
     conditions = {name: value for name, value in digest["conditions"].items() if name != LOOKED_AT}
     if digest["device"] == "cpu":
@@ -186,30 +197,10 @@ def _of_place(digest: Digest) -> dict[str, object]:
     return conditions | {"power_limit_w": sorted(limits) or None}
 
 
-def _clocks(base: Digest, new: Digest) -> Iterator[str]:
-    """SM clocks that are apart, scenario by scenario: each precision has a clock of its own."""
-    ours, theirs = _clock_by_scenario(base), _clock_by_scenario(new)
-    apart = [
-        f"{name} {ours[name]:.0f} MHz against {theirs[name]:.0f}"
-        for name in ours
-        if name in theirs and abs(theirs[name] / ours[name] - 1.0) > CLOCKS_APART
-    ]
-    if apart:
-        yield f"SM clock (median over launches): {'; '.join(apart)}"
-
-
-def _clock_by_scenario(digest: Digest) -> dict[str, float]:
-    known = {
-        scenario["scenario"]: [one["sm_clock_mhz"] for one in scenario["launches"] if one.get("sm_clock_mhz")]
-        for scenario in digest["scenarios"]
-    }
-    return {name: median(clocks) for name, clocks in known.items() if clocks}
-
-
 def not_known(base: Digest, new: Digest) -> Iterator[str]:
-    """What one run or both do not say, in a line for each kind."""
-    known = base["workload"].get("hash")
-    same = known is not None and known == new["workload"].get("hash")
+    """Facts that one run or both do not record: a line for each kind."""
+    workload = base["workload"].get("hash")
+    same = workload is not None and workload == new["workload"].get("hash")
     work = [] if same else [name for name, both in _pairs(_work(base), _work(new)) if None in both]
     if not base["hardware"] or not new["hardware"]:
         work.append("hardware")

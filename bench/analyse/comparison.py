@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
+from typing import TypeVar
 
 import numpy as np
 import pandas as pd
@@ -40,19 +41,22 @@ class Comparison:
     ``before``: launches that an earlier verdict had.
     """
 
-    ratio: float | None
-    low: float | None
-    high: float | None
-    p: float | None
-    n_base: int
-    n_new: int
-    verdict: str
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+    p: float | None = None
+    n_base: int = 0
+    n_new: int = 0
+    verdict: str = TOO_FEW
     more: int | None = None
     error: float | None = None
     freedom: float | None = None
     of_base: float = 0.0
     before: float = 0.0
     p_adjusted: float | None = None
+
+
+Compared = TypeVar("Compared", bound=Comparison)
 
 
 def compare(base: Iterable[float | None], new: Iterable[float | None]) -> Comparison:
@@ -62,7 +66,7 @@ def compare(base: Iterable[float | None], new: Iterable[float | None]) -> Compar
 
 
 def compared(ratio: Ratio, n_base: int, n_new: int, tests: int = 1, before: float = 0.0) -> Comparison:
-    """What the ratio of so many launches on each side comes to, one of so many ``tests``; :func:`judged` comes next.
+    """The comparison of so many launches on each side, one of so many ``tests``, before :func:`judged`.
 
     ``before``: how many launches of a side an earlier verdict had; 0 for a first one.
     """
@@ -73,7 +77,6 @@ def compared(ratio: Ratio, n_base: int, n_new: int, tests: int = 1, before: floa
         p=ratio.p if min(n_base, n_new) >= LAUNCHES_WANTED else None,
         n_base=n_base,
         n_new=n_new,
-        verdict=TOO_FEW,
         more=more_launches(ratio, min(n_base, n_new), tests),
         error=ratio.error,
         freedom=ratio.freedom,
@@ -82,21 +85,20 @@ def compared(ratio: Ratio, n_base: int, n_new: int, tests: int = 1, before: floa
     )
 
 
-def judged(comparisons: Sequence[Comparison], among: int | None = None) -> list[Comparison]:
+def judged(comparisons: Sequence[Compared], among: int | None = None) -> list[Compared]:
     """With p-values adjusted for each other and for earlier verdicts, and the verdicts that follow.
 
     ``among``: they are pairs of so many that are all compared with each other; None: each has the same base.
     """
     raw = [one.p for one in comparisons]
-    several = among_all(raw, among) if among else against_one(raw, [one.of_base for one in comparisons])
-    return [_decided(one, p) for one, p in zip(comparisons, several, strict=True)]
-
-
-def _decided(one: Comparison, p: float | None) -> Comparison:
-    if p is not None:
-        left = float(level(each_side(one.n_base, one.n_new), one.before))
-        p = min(1.0, p * ERROR / left) if left > 0.0 else 1.0
-    return replace(one, p_adjusted=p, verdict=verdict_of(one.ratio, p))
+    adjusted = among_all(raw, among) if among else against_one(raw, [one.of_base for one in comparisons])
+    decided = []
+    for one, p in zip(comparisons, adjusted, strict=True):
+        if p is not None:
+            left = float(level(each_side(one.n_base, one.n_new), one.before))
+            p = min(1.0, p * ERROR / left) if left > 0.0 else 1.0
+        decided.append(replace(one, p_adjusted=p, verdict=verdict_of(one.ratio, p)))
+    return decided
 
 
 def each_side(n_base: float, n_new: float) -> float:
@@ -133,7 +135,7 @@ def still_wanted(more: int | None) -> str:
 
 
 def verdict_of(ratio: float | None, p: float | None) -> str:
-    """What a ratio of times (lower is better) and its p-value, adjusted or not, come to."""
+    """The verdict on a ratio of times (lower is better) with this p-value, adjusted or not."""
     if ratio is None or p is None:
         return TOO_FEW
     if p >= ERROR:
@@ -179,13 +181,13 @@ def _of(launches: LaunchFigures, among: Iterable[str] | None) -> tuple[Rounds, l
 def _table(rounds: Rounds, pairs: Sequence[tuple[str, str]], before: int = 0, among: int = 0) -> pd.DataFrame:
     """``among``: as in :func:`judged`; 0: each pair has the same base."""
     tests = among * (among - 1) // 2 if among else len(pairs)
-    counts = {name: len(mine) for name, mine in rounds.values.items()}
-    found = [
+    counts = {name: len(figures_of) for name, figures_of in rounds.values.items()}
+    comparisons = [
         compared(rounds.ratio(base, new), counts.get(base, 0), counts.get(new, 0), tests, before) for base, new in pairs
     ]
     rows = [
         {"base": base, "scenario": scenario, **asdict(one)}
-        for (base, scenario), one in zip(pairs, judged(found, among), strict=True)
+        for (base, scenario), one in zip(pairs, judged(comparisons, among), strict=True)
     ]
     table = pd.DataFrame(rows, columns=list(COLUMNS))
     floats = dict.fromkeys(("ratio", "low", "high", "p", "p_adjusted"), "float64")

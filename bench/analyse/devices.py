@@ -67,9 +67,9 @@ def per_device(device: pd.DataFrame, steps: Iterations) -> pd.DataFrame:
     """
     rows = []
     bounds = windows(steps)
-    for launch, mine in _within(device, bounds):
+    for launch, of_launch in _within(device, bounds):
         start_ns, end_ns = bounds[launch]
-        for uuid, samples in mine.groupby("device", sort=False, observed=True):
+        for uuid, samples in of_launch.groupby("device", sort=False, observed=True):
             rows.append(_one(samples.sort_values("t_ns"), int(launch), str(uuid), (end_ns - start_ns) / 1e9))
     return _table(rows, COLUMNS)
 
@@ -101,25 +101,28 @@ def per_launch(
     table = per_device(device, steps) if devices is None else devices
     measured = steps.frame["launch"][~steps.frame["warmup"].astype(bool)].value_counts()
     samples = device[["launch", "t_ns", "device", "power_w"]]
-    peaks_w = {launch: _peak_power(mine) for launch, mine in _within(samples, windows(steps))}
+    peaks_w = {
+        launch: _known(of_launch.groupby("t_ns")["power_w"].sum(min_count=max(1, of_launch["device"].nunique())), "max")
+        for launch, of_launch in _within(samples, windows(steps))
+    }
     rows = []
-    for launch, mine in table.groupby("launch", sort=True):
-        energy_j = mine["energy_j"].sum(skipna=False)
+    for launch, of_launch in table.groupby("launch", sort=True):
+        energy_j = of_launch["energy_j"].sum(skipna=False)
         rows.append(
             {
-                "launch": int(mine["launch"].iloc[0]),
-                "scenario": mine["scenario"].iloc[0],
-                "devices": len(mine),
-                "window_s": float(mine["window_s"].iloc[0]),
+                "launch": int(of_launch["launch"].iloc[0]),
+                "scenario": of_launch["scenario"].iloc[0],
+                "devices": len(of_launch),
+                "window_s": float(of_launch["window_s"].iloc[0]),
                 "energy_j": energy_j,
-                "energy_source": joined(mine["energy_source"].dropna()),
-                "energy_reason": "; ".join(dict.fromkeys(mine["energy_reason"].dropna())) or None,
+                "energy_source": joined(of_launch["energy_source"].dropna()),
+                "energy_reason": "; ".join(dict.fromkeys(of_launch["energy_reason"].dropna())) or None,
                 "energy_per_1000_j": 1000.0 * energy_j / (measured[launch] * units) if units else None,
-                "mean_power_w": mine["mean_power_w"].sum(skipna=False),
+                "mean_power_w": of_launch["mean_power_w"].sum(skipna=False),
                 "peak_power_w": peaks_w[launch],
-                "max_temperature_c": _known(mine["max_temperature_c"], "max"),
-                "throttle": _reasons(mine["throttle"]) or None,
-                "verdict": throttle.worst(mine["verdict"]),
+                "max_temperature_c": _known(of_launch["max_temperature_c"], "max"),
+                "throttle": _reasons(of_launch["throttle"]) or None,
+                "verdict": throttle.worst(of_launch["verdict"]),
             }
         )
     columns = ["launch", "scenario", "devices", "window_s", "energy_j", "energy_source", "energy_reason"]
@@ -141,21 +144,25 @@ def per_scenario(
     devices = per_device(device, steps) if devices is None else devices
     launches = per_launch(device, steps, units, devices)
     rows = []
-    for scenario, mine in launches.groupby("scenario", sort=False):
+    for scenario, of_scenario in launches.groupby("scenario", sort=False):
         theirs = devices[devices["scenario"] == scenario]
-        row: dict[str, Any] = {"scenario": scenario, "launches": len(mine), "devices": int(mine["devices"].max())}
+        row: dict[str, Any] = {
+            "scenario": scenario,
+            "launches": len(of_scenario),
+            "devices": int(of_scenario["devices"].max()),
+        }
         for name, unit in (("energy", "j"), ("energy_per_1000", "j"), ("mean_power", "w")):
-            over = estimate_positive(mine[f"{name}_{unit}"])
+            over = estimate_positive(of_scenario[f"{name}_{unit}"])
             row |= {f"{name}_{unit}": over.value, f"{name}_low_{unit}": over.low, f"{name}_high_{unit}": over.high}
         row |= {
-            "energy_source": joined(mine["energy_source"].dropna()),
-            "energy_reason": "; ".join(dict.fromkeys(mine["energy_reason"].dropna())) or None,
-            "peak_power_w": _known(mine["peak_power_w"], "max"),
+            "energy_source": joined(of_scenario["energy_source"].dropna()),
+            "energy_reason": "; ".join(dict.fromkeys(of_scenario["energy_reason"].dropna())) or None,
+            "peak_power_w": _known(of_scenario["peak_power_w"], "max"),
             "sm_clock_mhz": _known(theirs["sm_clock_mhz"], "median"),
             "min_sm_clock_mhz": _known(theirs["min_sm_clock_mhz"], "min"),
             "max_temperature_c": _known(theirs["max_temperature_c"], "max"),
             "throttle": _reasons(theirs["throttle"]),
-            "verdict": throttle.worst(mine["verdict"]),
+            "verdict": throttle.worst(of_scenario["verdict"]),
         }
         for link in (*(f"{link}_mib_s" for link in LINKS), *list(ACTIVITY)[3:]):
             row[link] = _known(theirs.groupby("launch")[link].agg(lambda one: one.sum(skipna=False)), "mean")
@@ -173,8 +180,8 @@ def _table(rows: list[dict[str, Any]], columns: list[str]) -> pd.DataFrame:
 
 def _reasons(texts: "pd.Series[str]") -> str | None:
     """The different names in lists of throttle reasons; None without a list."""
-    told = texts.dropna()
-    return ", ".join(dict.fromkeys(name for text in told for name in text.split(", ") if name)) if len(told) else None
+    lists = texts.dropna()
+    return ", ".join(dict.fromkeys(name for text in lists for name in text.split(", ") if name)) if len(lists) else None
 
 
 def power_timeline(device: pd.DataFrame) -> pd.DataFrame:
@@ -200,17 +207,17 @@ def throttled_stretches(device: pd.DataFrame) -> pd.DataFrame:
     """
     rows = []
     bits = device["throttle_reasons"]
-    told = {one: throttle.verdict(int(one)) for one in bits.dropna().unique()}
-    held = device.loc[bits.isin([one for one, verdict in told.items() if verdict != "ok"]), "launch"].unique()
-    known = device.loc[bits.notna() & device["launch"].isin(held), ["launch", "device", "t_ns", "throttle_reasons"]]
-    for (launch, uuid), samples in known.sort_values("t_ns").groupby(["launch", "device"], observed=True):
-        verdicts = samples["throttle_reasons"].map(told)
+    verdict_of = {one: throttle.verdict(int(one)) for one in bits.dropna().unique()}
+    held = device.loc[bits.isin([one for one, verdict in verdict_of.items() if verdict != "ok"]), "launch"].unique()
+    of_held = device.loc[bits.notna() & device["launch"].isin(held), ["launch", "device", "t_ns", "throttle_reasons"]]
+    for (launch, uuid), samples in of_held.sort_values("t_ns").groupby(["launch", "device"], observed=True):
+        verdicts = samples["throttle_reasons"].map(verdict_of)
         number = (verdicts != verdicts.shift()).cumsum()
         until_ns = samples["t_ns"].shift(-1).fillna(samples["t_ns"].iloc[-1])
-        for _, mine in samples.groupby(number):
-            verdict = verdicts[mine.index[0]]
+        for _, stretch in samples.groupby(number):
+            verdict = verdicts[stretch.index[0]]
             if verdict != "ok":
-                rows.append([launch, uuid, verdict, int(mine["t_ns"].iloc[0]), int(until_ns[mine.index[-1]])])
+                rows.append([launch, uuid, verdict, int(stretch["t_ns"].iloc[0]), int(until_ns[stretch.index[-1]])])
     return pd.DataFrame(rows, columns=["launch", "device", "verdict", "start_ns", "end_ns"])
 
 
@@ -281,34 +288,30 @@ def _energy(samples: pd.DataFrame, window_s: float) -> tuple[float | None, str |
 
 
 def _integral(
-    known: pd.DataFrame, samples: pd.DataFrame, window_s: float
+    powers: pd.DataFrame, samples: pd.DataFrame, window_s: float
 ) -> tuple[float | None, str | None, str | None]:
-    if known.empty:
-        told = samples["reason"].dropna()
-        why = f": {told.iloc[-1]}" if len(told) else ""
+    if powers.empty:
+        reasons = samples["reason"].dropna()
+        why = f": {reasons.iloc[-1]}" if len(reasons) else ""
         return None, None, f"the driver gives neither energy nor power{why}"
-    span_s = _span_s(known)
-    if len(known) < 2 or span_s < COVERED * window_s:
+    span_s = _span_s(powers)
+    if len(powers) < 2 or span_s < COVERED * window_s:
         return None, None, f"power is known over {span_s:.1f} s of {window_s:.1f} s"
-    seconds = known["t_ns"].diff().iloc[1:] / 1e9
+    seconds = powers["t_ns"].diff().iloc[1:] / 1e9
     if seconds.max() > LARGEST_GAP_S:
         return None, None, f"power is unknown over {seconds.max():.1f} s within the window"
-    means_w = known["power_w"].rolling(2).mean().iloc[1:]
+    means_w = powers["power_w"].rolling(2).mean().iloc[1:]
     return float((means_w * seconds).sum()) * window_s / span_s, "estimated", None
 
 
 def _traffic(samples: pd.DataFrame, counter: str) -> float | None:
     """MiB/s between the first and the last known value of a counter in KiB; None where it fell or has not two."""
-    known = samples[counter].notna().to_numpy()
-    values = samples[counter].to_numpy(dtype="float64")[known]
+    is_known = samples[counter].notna().to_numpy()
+    values = samples[counter].to_numpy(dtype="float64")[is_known]
     if len(values) < 2 or (values[1:] < values[:-1]).any():
         return None
-    times_ns = samples["t_ns"].to_numpy()[known]
+    times_ns = samples["t_ns"].to_numpy()[is_known]
     return float(values[-1] - values[0]) / 1024.0 / (float(times_ns[-1] - times_ns[0]) / 1e9)
-
-
-def _peak_power(mine: pd.DataFrame) -> float | None:
-    return _known(mine.groupby("t_ns")["power_w"].sum(min_count=max(1, mine["device"].nunique())), "max")
 
 
 def _span_s(samples: pd.DataFrame) -> float:

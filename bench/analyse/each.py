@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import Any
 
 from bench.analyse.analysed import Analysed
 from bench.analyse.intervals import Estimate, estimate
@@ -30,14 +29,14 @@ def devices(run: Analysed) -> list[Device]:
     scaling = run.document.of(Scaling)
     if scaling is None or not scaling.by_itself:
         return []
-    of_slot: dict[int, list[PointRecord]] = defaultdict(list)
-    for one in scaling.launches:
-        of_slot[one.slot or 0].append(one)
-    medians, scan = _medians(run), scan_of(run)
-    found = []
-    for _, launches in sorted(of_slot.items()):
-        name, bad = _name(run, launches[0]), next((one for one in launches if one.status != "ok"), None)
-        found.append(
+    of_device: dict[str, list[PointRecord]] = defaultdict(list)
+    for one in sorted(scaling.launches, key=lambda one: one.slot or 0):
+        of_device[_name(run, one, scaling)].append(one)
+    medians, scan = _medians(run, scaling), scan_of(run)
+    rows = []
+    for name, launches in of_device.items():
+        bad = next((one for one in launches if one.status != "ok"), None)
+        rows.append(
             Device(
                 name=name,
                 step=estimate(medians.get(one.launch) for one in launches if one.status == "ok"),
@@ -46,35 +45,35 @@ def devices(run: Analysed) -> list[Device]:
                 failed=None if bad is None else f"{bad.status}: {bad.reason}",
             )
         )
-    return found
+    return rows
 
 
 def scan_of(run: Analysed) -> Scan:
     """Compares the devices over the rounds in which no launch failed."""
-    scaling, medians = run.document.of(Scaling), _medians(run)
+    scaling = run.document.of(Scaling)
+    if scaling is None:
+        return Scan(slower={}, bound=None, slow=())
+    medians = _medians(run, scaling)
     rounds: dict[str, dict[int, float]] = defaultdict(dict)
-    for one in scaling.launches if scaling else ():
+    for one in scaling.launches:
         if one.status == "ok" and one.launch in medians:
-            rounds[_name(run, one)][one.repeat] = medians[one.launch]
+            rounds[_name(run, one, scaling)][one.repeat] = medians[one.launch]
     whole = set.intersection(*(set(of) for of in rounds.values())) if rounds else set()
     if not whole:
         return Scan(slower={}, bound=None, slow=())
     return scanned({name: [of[repeat] for repeat in sorted(whole)] for name, of in rounds.items()})
 
 
-def _name(run: Analysed, one: PointRecord) -> str:
+def _name(run: Analysed, one: PointRecord, scaling: Scaling) -> str:
     """Such as ``node1 GPU 2`` or ``node1 part 1 of 2 of the cores``."""
     host = next((rank.host for rank in one.ranks if rank.host), None) or "this host"
-    slot, scaling = one.slot or 0, run.document.of(Scaling)
-    chosen = run.document.request.devices
+    slot, chosen = one.slot or 0, run.document.request.devices
     if slot < len(chosen):
         index = next((gpu.index for gpu in run.document.machine.gpus if gpu.uuid == chosen[slot]), slot)
         return f"{host} GPU {index}"
-    return f"{host} part {slot + 1} of {max(scaling.counts) if scaling else slot + 1} of the cores"
+    return f"{host} part {slot + 1} of {max(scaling.counts)} of the cores"
 
 
-def _medians(run: Analysed) -> dict[int, float]:
-    scaling = run.document.of(Scaling)
-    figures, _ = launch_figures(run, [one.launch for one in scaling.launches] if scaling else [])
-    frame: Any = figures.frame
+def _medians(run: Analysed, scaling: Scaling) -> dict[int, float]:
+    frame = launch_figures(run, [one.launch for one in scaling.launches])[0].frame
     return dict(zip(frame["launch"].tolist(), frame["median_ms"].tolist(), strict=True))

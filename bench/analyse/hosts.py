@@ -6,8 +6,7 @@ from bench.runs.document import HostRecord
 
 CLOCKS_APART_S = 1.0
 """From which on a difference of clocks is a finding: logs of several hosts are read side by side."""
-BUSY = 0.5
-"""The load per core from which on a host has other work to do."""
+BUSY = 0.5  # the load per core from which on a host has other work to do
 
 
 def unlike(hosts: Sequence[HostRecord]) -> Iterator[str]:
@@ -29,14 +28,8 @@ def _facts(first: HostRecord, other: HostRecord) -> Iterator[tuple[str, object, 
         yield what.replace("_", " "), getattr(first.machine, what), getattr(other.machine, what)
     for name in first.versions.keys() | other.versions.keys():
         yield name, first.versions.get(name, "none"), other.versions.get(name, "none")
-    yield "driver", _drivers(first), _drivers(other)
-    yield "commit of bench", _commit(first), _commit(other)
-
-
-def _commit(host: HostRecord) -> str | None:
-    git = host.machine.git
-    return None if git is None else f"{git.commit}{' with changes' * git.dirty}"
-
-
-def _drivers(host: HostRecord) -> str | None:
-    return ", ".join(sorted({gpu.driver for gpu in host.machine.gpus if gpu.driver})) or None
+    machines = first.machine, other.machine
+    ours, theirs = (", ".join(sorted({gpu.driver for gpu in one.gpus if gpu.driver})) or None for one in machines)
+    yield "driver", ours, theirs
+    commits = [one.git and f"{one.git.commit}{' with changes' * one.git.dirty}" for one in machines]
+    yield "commit of bench", commits[0], commits[1]

@@ -1,4 +1,4 @@
-"""What is known about a figure when a few launches are all there is: the mean, and the interval that it lies in.
+"""Means of a few launches, and the intervals that they lie in.
 
 The replicate is the launch. Times, speeds and peaks are positive and scatter by factors, so everything happens on
 logarithms: the figure is the geometric mean, and the interval is Student's t on the logarithms (the interval of a speed
@@ -56,8 +56,8 @@ def estimate(values: Iterable[float | None]) -> Estimate:
 
 def estimate_positive(values: "pd.Series[float]") -> Estimate:
     """:func:`estimate`, but of nothing where one of the values is 0 or less and has no logarithm."""
-    known = values.dropna().astype("float64")
-    return estimate(known if (known > 0).all() else ())
+    numbers = values.dropna().astype("float64")
+    return estimate(numbers if (numbers > 0).all() else ())
 
 
 def mean_interval(values: NDArray[np.float64]) -> tuple[float, float | None, float | None]:

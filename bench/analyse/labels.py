@@ -1,4 +1,4 @@
-"""What really ran, in words short enough for a table and a plot; from run.json's ``effective`` alone."""
+"""What ran, in words short enough for a table and a plot; from run.json's ``effective`` alone."""
 
 from bench.core.dtypes import short
 from bench.runs.launches import Effective
@@ -8,7 +8,10 @@ def what_ran(effective: Effective | None) -> str:
     """For example ``torch DDP · gloo ×2 · native O1 bf16``. Empty where no rank came that far."""
     if effective is None:
         return ""
-    return " · ".join((parallel(effective), *_group(effective), precision(effective)))
+    group = f"{effective.replicas} GPUs" if effective.replicas > 1 else None
+    if effective.backend is not None:
+        group = f"{effective.backend} ×{effective.world_size}"
+    return " · ".join(filter(None, (parallel(effective), group, precision(effective))))
 
 
 def parallel(effective: Effective) -> str:
@@ -33,9 +36,3 @@ def precision(effective: Effective) -> str:
 def _in_python(effective: Effective) -> str:
     """Marks apex without its kernels, whose loss scaler waits for the GPU once a gradient."""
     return " (Python)" if effective.apex_kernels is False else ""
-
-
-def _group(effective: Effective) -> tuple[str, ...]:
-    if effective.backend is not None:
-        return (f"{effective.backend} ×{effective.world_size}",)
-    return (f"{effective.replicas} GPUs",) if effective.replicas > 1 else ()

@@ -19,11 +19,9 @@ from bench.analyse.rounds import Rounds
 from bench.runs.document import RunDocument
 from bench.runs.frames import TableRow
 
-NAME = "ladder"
-"""Of the set of scenarios that a ladder is made of."""
+NAME = "ladder"  # of the set of scenarios that a ladder is made of
 
-SCENARIO = ""
-"""What the scenario itself is called among the things that a name turns on."""
+SCENARIO = ""  # the key of the scenario itself among the things that a name turns on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +39,7 @@ class Step:
 
 
 def turned_on(name: str) -> dict[str, str]:
-    """What a scenario's name has, by what it can be: ``ddp+tf32=off`` is {"": "ddp", "tf32": "off"}."""
+    """The parts of a scenario's name: ``ddp+tf32=off`` is {"": "ddp", "tf32": "off"}."""
     scenario, _, environment = name.partition("@")
     base, *specs = scenario.split("+")
     pairs = (spec.partition("=") for spec in specs)
@@ -54,28 +52,22 @@ def steps(names: Sequence[str]) -> list[Step]:
     if not names:
         return []
     all_on = {name: turned_on(name) for name in names}
-    rungs, found = [names[0]], []
+    rungs, made = [names[0]], []
     base = all_on[names[0]]
     for name in names[1:]:
-        before, mine = all_on[rungs[-1]], all_on[name]
-        differ = [key for key in {**before, **mine} if before.get(key) != mine.get(key)]
+        before, after = all_on[rungs[-1]], all_on[name]
+        differ = [key for key in {**before, **after} if before.get(key) != after.get(key)]
         if len(differ) != 1:
             continue
         (key,) = differ
         below = next(rung for rung in reversed(rungs) if all_on[rung].get(key) == base.get(key) or rung == names[0])
-        by_itself = {**base, key: mine[key]} if key in mine else {one: base[one] for one in base if one != key}
+        by_itself = {**base, key: after[key]} if key in after else {one: base[one] for one in base if one != key}
         alone = next((other for other in names if all_on[other] == by_itself and other != name), None)
-        found.append(Step(before=rungs[-1], rung=name, change=_change(key, mine), below=below, alone=alone))
+        change = after[key] if key == SCENARIO else f"without {key}" if key not in after else key
+        change += f"={after[key]}" if key != SCENARIO and after.get(key) else ""
+        made.append(Step(before=rungs[-1], rung=name, change=change, below=below, alone=alone))
         rungs.append(name)
-    return found
-
-
-def _change(key: str, on: dict[str, str]) -> str:
-    if key == SCENARIO:
-        return on[key]
-    if key not in on:
-        return f"without {key}"
-    return f"{key}={on[key]}" if on[key] else key
+    return made
 
 
 def of_run(document: RunDocument) -> list[Step]:
@@ -94,17 +86,17 @@ def ladder(run: Analysed) -> pd.DataFrame:
     rounds = Rounds.of(run.good_figures)
     parities = by_scenario(run.parity).set_index("scenario")["verdict"].to_dict()
     medians = run.good_figures.frame.groupby("scenario")["median_ms"].median().to_dict()
-    found = of_run(run.document)
-    first = found[0].before if found else ""
+    rungs = of_run(run.document)
+    first = rungs[0].before if rungs else ""
     counts = {name: len(values) for name, values in rounds.values.items()}
     before = looked_at(run.document)
     tested = []
-    for step in found:
+    for step in rungs:
         ratio = replace(rounds.ratio(step.before, step.rung), of_base=0.0)
-        tested.append(compared(ratio, counts[step.before], counts[step.rung], len(found), before))
+        tested.append(compared(ratio, counts[step.before], counts[step.rung], len(rungs), before))
     verdicts = [one.verdict for one in judged(tested)]
     rows: list[dict[str, object]] = []
-    for step, verdict in zip(found, verdicts, strict=True):
+    for step, verdict in zip(rungs, verdicts, strict=True):
         gain, on_top = rounds.ratio(step.rung, step.before), rounds.ratio(step.rung, step.below)
         alone = rounds.ratio(step.alone or "", first)
         rows.append(
@@ -137,22 +129,22 @@ def _part(one: Ratio, other: Ratio) -> bool | None:
 
 
 def sentences(table: pd.DataFrame) -> list[str]:
-    """What all rungs gain together, and which steps interact with those below them."""
+    """The gain of all rungs together, and which steps interact with those below them."""
     if table.empty:
         return []
     rows: list[TableRow] = table.to_dict("records")
     total = math.prod(row["gain"] for row in rows if pd.notna(row["gain"]))
-    said = [f"The top rung, {rows[-1]['rung']}, is {total:.2f} times as fast as {rows[0]['before']}."]
+    texts = [f"The top rung, {rows[-1]['rung']}, is {total:.2f} times as fast as {rows[0]['before']}."]
     for row in rows:
         if row["interacts"] is True:
             more = "more" if row["on_top"] > row["alone"] else "less"
-            said.append(
+            texts.append(
                 f"{row['change']} gains {more} on top of the others ({_times(row, 'on_top')}) than by itself "
                 f"({_times(row, 'alone')}): they interact, and their gains do not multiply."
             )
     if all(row["interacts"] is None for row in rows):
-        said.append("Whether steps interact cannot be told from one launch of each: take --profile standard.")
-    return said
+        texts.append("Whether steps interact cannot be told from one launch of each: take --profile standard.")
+    return texts
 
 
 def _times(row: dict[object, object], name: str) -> str:

@@ -79,7 +79,9 @@ def shown(document: RunDocument, frame: pd.DataFrame) -> dict[str, LaunchRecord]
     with_rows = set(frame["launch"].unique())
     chosen: dict[str, LaunchRecord] = {}
     for scenario in document.request.scenarios:
-        mine = [launch for launch in document.launches if launch.scenario == scenario and launch.launch in with_rows]
-        if mine:
-            chosen[scenario] = next((launch for launch in mine if launch.status == "ok"), mine[0])
+        launches = [
+            launch for launch in document.launches if launch.scenario == scenario and launch.launch in with_rows
+        ]
+        if launches:
+            chosen[scenario] = next((launch for launch in launches if launch.status == "ok"), launches[0])
     return chosen

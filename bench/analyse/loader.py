@@ -6,21 +6,19 @@ of a step is loading. With workers both happen at once and the smaller of L and 
 least T.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pandas as pd
 
 from bench.analyse.intervals import Estimate, estimate
 from bench.runs.document import RunDocument
-from bench.runs.experiments import InputRecord, InputSweep
+from bench.runs.experiments import InputSweep
 from bench.runs.frames import LaunchFigures
 
-INPUT_BOUND = 0.10
-"""From this share of a step on that waits for data, the input bounds training."""
+INPUT_BOUND = 0.10  # from this share of a step on that waits for data, the input bounds training
 
-LESS = 0.10
-"""By how much both together stay below the bound before that is worth a sentence."""
+LESS = 0.10  # by how much both together stay below the bound before that is worth a sentence
 
 NEAR = 0.25
 """How far two rates may be apart whose intervals overlap before that is noise and no doubt about which is larger."""
@@ -44,7 +42,7 @@ class Swept:
     first_mib: float | None
 
     def bound(self, workers: int) -> float:
-        """What both together can reach at most."""
+        """The highest rate that both together can reach."""
         loads, trains = _value(self.loader[workers]), _value(self.training)
         return min(loads, trains) if workers else 1.0 / (1.0 / loads + 1.0 / trains)
 
@@ -63,12 +61,15 @@ class Swept:
 
 
 def found_by(document: RunDocument) -> Swept | None:
-    """What the sweep of a run found; None without one, or where launches that it rests on failed."""
+    """The rates of a run's sweep; None without one, or where launches that it rests on failed."""
     sweep = document.of(InputSweep)
     if sweep is None:
         return None
     good, first = ([one for one in sweep.good if one.first_reading is before] for before in (False, True))
-    rates = {workers: _rate(one for one in good if one.workers == workers) for workers in (*sweep.counts, None)}
+    rates = {
+        workers: estimate(one.throughput_per_s for one in good if one.workers == workers)
+        for workers in (*sweep.counts, None)
+    }
     if any(rate.value is None for rate in rates.values()):
         return None
     read = [one.disk_mib for one in first if one.disk_mib is not None]
@@ -124,16 +125,16 @@ def sentence(swept: Swept, both: Estimate) -> str:
 
 
 def remarks(swept: Swept, both: Estimate, cores: int | None) -> list[str]:
-    """What to know about the rates, a sentence each."""
-    said = []
+    """Remarks on the rates, a sentence each."""
+    texts = []
     bound = swept.bound(swept.workers)
     if both.value is not None and both.value < (1.0 - LESS) * bound and (both.high or both.value) < bound:
         less = f"Both together reach {100 * (1 - both.value / bound):.0f} % less than the two alone allow"
-        said.append(f"{less}: the ranks and their workers share {cores} cores.")
+        texts.append(f"{less}: the ranks and their workers share {cores} cores.")
     near = [workers for workers, rate in swept.loader.items() if workers and _near(rate, swept.training)]
     if near:
         few = " or ".join(map(str, near))
-        said.append(f"With {few} workers the loader may be as fast as training: more --launches would tell.")
+        texts.append(f"With {few} workers the loader may be as fast as training: more --launches would tell.")
     if swept.first is not None:
         where = "from memory or a network, since no disk was read"
         if swept.first_mib is None:
@@ -141,15 +142,15 @@ def remarks(swept: Swept, both: Estimate, cores: int | None) -> list[str]:
         elif swept.first_mib >= MUCH_MIB:
             where = f"{swept.first_mib:,.0f} MiB of it from a disk"
         later = _text(swept.loader[max(swept.loader)])
-        said.append(
+        texts.append(
             f"The first reading of the data, which does not count, gave {_number(swept.first)} {swept.unit}/s with "
             f"{_workers(max(swept.loader))} ({where}); later ones {later}."
         )
-    return said
+    return texts
 
 
 def what_to_do(swept: Swept) -> str:
-    """What to do about waiting for data in a run that was swept."""
+    """The remedy for waiting for data in a run that was swept."""
     if swept.enough is None:
         most = f"the loader gives at most {_text(swept.loader[swept.workers])} {swept.unit}/s here"
         return f"{most} (--workers {swept.workers}): decode less, or take more cores for each rank"
@@ -175,10 +176,6 @@ def rates(swept: Swept, both: Estimate) -> pd.DataFrame:
 def _row(what: str, workers: int | None, rate: Estimate) -> dict[str, object]:
     ends = {"throughput_low_per_s": rate.low, "throughput_high_per_s": rate.high}
     return {"what": what, "workers": workers, "launches": rate.n, "throughput_per_s": rate.value, **ends}
-
-
-def _rate(launches: Iterable[InputRecord]) -> Estimate:
-    return estimate(launch.throughput_per_s for launch in launches)
 
 
 def _near(one: Estimate, other: Estimate) -> bool:

@@ -22,22 +22,15 @@ def sampled_late(memory: pd.DataFrame, steps: Iterations) -> set[int]:
     return {int(launch) for launch, _ in samples.index[late]}
 
 
-def per_process(memory: pd.DataFrame) -> pd.DataFrame:
-    """One row per launch, time and process: ``launch, scenario, t_ns, pid, rank, used_mib`` summed over devices."""
-    known = only(memory, memory["used_mib"].notna())
-    sums = known.groupby(["launch", "t_ns", "pid", "rank"])["used_mib"].sum().reset_index()
-    scenarios = known.drop_duplicates("launch").set_index("launch")["scenario"]
-    sums.insert(1, "scenario", sums["launch"].map(scenarios))
-    return sums
-
-
 def peaks(memory: pd.DataFrame) -> pd.DataFrame:
     """One row per launch: ``peak_pid_mib`` (the largest process), ``peak_total_mib`` (all at one tick), ``source``.
 
     Hosts share no clock: of several, the total is the sum of the peaks of each. It is null where the memory of one of
     the processes was never known, or only as torch's own peak, which is not of any one time.
     """
-    by_pid = per_process(memory).groupby("launch")["used_mib"].max().rename("peak_pid_mib")
+    known = only(memory, memory["used_mib"].notna())
+    by_process = known.groupby(["launch", "t_ns", "pid", "rank"])["used_mib"].sum()  # over its devices
+    by_pid = by_process.groupby("launch").max().rename("peak_pid_mib")
     own = memory["source"] == ALLOCATOR
     sampled = memory.assign(used_mib=memory["used_mib"].where(~own)) if own.any() else memory
     whole = only(sampled, sampled["used_mib"].notna())
@@ -46,8 +39,8 @@ def peaks(memory: pd.DataFrame) -> pd.DataFrame:
     total = by_host.groupby("launch").sum().rename("peak_total_mib")
     samples = sampled.groupby(["launch", "pid", "rank"], dropna=False)["used_mib"].count().groupby("launch").min()
     total = total[total.index.isin(samples[samples > 0].index)]
-    told = memory[["launch", "source"]].drop_duplicates()
-    source = told.groupby("launch")["source"].agg(joined)
+    sources = memory[["launch", "source"]].drop_duplicates()
+    source = sources.groupby("launch")["source"].agg(joined)
     return pd.concat([by_pid, total, source], axis=1).reset_index()
 
 
@@ -55,8 +48,8 @@ def peak_by_process(memory: pd.DataFrame) -> pd.DataFrame:
     """One row per launch, process and device: its peak. ``launch, scenario, rank, pid, device, source, peak_mib``."""
     keys = ["launch", "scenario", "rank", "pid", "device", "source"]
     known = memory[memory["used_mib"].notna()]
-    found = known.groupby(keys, observed=True)["used_mib"].max().rename("peak_mib").reset_index()
-    return found.astype(dict.fromkeys(("scenario", "device", "source"), "object"))
+    peaks_mib = known.groupby(keys, observed=True)["used_mib"].max().rename("peak_mib").reset_index()
+    return peaks_mib.astype(dict.fromkeys(("scenario", "device", "source"), "object"))
 
 
 def beside_torch(launches: Sequence[LaunchRecord], memory: pd.DataFrame) -> pd.DataFrame:
@@ -90,13 +83,13 @@ def beside_torch(launches: Sequence[LaunchRecord], memory: pd.DataFrame) -> pd.D
 
 
 def stacked(memory: pd.DataFrame, device: str) -> pd.DataFrame:
-    """What each process held on one device over the whole run, to be drawn as a stack (MiB).
+    """The memory of each process on one device over the whole run, to be drawn as a stack (MiB).
 
     Index ``launch, t_ns``; a column for each process, ``(rank, pid)``; 0 where the process is not on the device at that
     time, null where its memory is unknown.
     """
-    mine = memory[(memory["device"] == device) & (memory["source"] != ALLOCATOR)]
-    groups = mine.groupby(["launch", "t_ns", "rank", "pid"])["used_mib"]
+    samples = memory[(memory["device"] == device) & (memory["source"] != ALLOCATOR)]
+    groups = samples.groupby(["launch", "t_ns", "rank", "pid"])["used_mib"]
     known = groups.sum(min_count=1).unstack(["rank", "pid"]).sort_index(axis=1)
     there = groups.size().unstack(["rank", "pid"]).reindex_like(known)
     stack: pd.DataFrame = known.where(there.notna(), 0.0)
@@ -120,9 +113,9 @@ def resident(launches: Sequence[LaunchRecord], memory: pd.DataFrame) -> pd.DataF
         for launch in launches
         for rank in launch.ranks
     }
-    mine = memory[memory["device"] == "cpu"]
+    on_cpu = memory[memory["device"] == "cpu"]
     rows = []
-    for (launch, scenario, rank, pid), samples in mine.groupby(["launch", "scenario", "rank", "pid"], observed=True):
+    for (launch, scenario, rank, pid), samples in on_cpu.groupby(["launch", "scenario", "rank", "pid"], observed=True):
         reasons = samples.loc[samples["used_mib"].isna() | samples["pss_mib"].isna(), "reason"].dropna()
         rss_mib, pss_mib = (samples[name].max() for name in ("used_mib", "pss_mib"))
         why = "; ".join(dict.fromkeys(reasons)) or "there is no sample of it"
@@ -140,8 +133,8 @@ def largest_launches(document: RunDocument, known: pd.DataFrame) -> dict[str, in
     ok = {launch.launch: launch.scenario for launch in document.good}
     known = known[known["launch"].isin(list(ok))].sort_values("launch")
     chosen = {}
-    for scenario, mine in known.groupby(known["launch"].map(ok)):
-        ordered = mine.sort_values(["peak_total_mib", "peak_pid_mib"], ascending=False, kind="stable")
+    for scenario, of_scenario in known.groupby(known["launch"].map(ok)):
+        ordered = of_scenario.sort_values(["peak_total_mib", "peak_pid_mib"], ascending=False, kind="stable")
         chosen[str(scenario)] = int(ordered["launch"].iloc[0])
     return chosen
 

@@ -1,4 +1,4 @@
-"""What the memory of each rank holds, by what it is for, and the peak that follows from it beside the measured one.
+"""The memory of each rank by purpose, and the peak that follows from it beside the measured one.
 
 Weights, optimizer state, buckets and what FSDP2 gathers are there all the time. Activations grow in the forward pass;
 in the backward pass gradients take their place, so that the peak has the larger of the two.
@@ -10,9 +10,8 @@ from typing import Any
 import pandas as pd
 
 from bench.runs.document import RunDocument
-from bench.runs.experiments import Diagnosis, MemoryForecast
-from bench.runs.frames import TableRow
-from bench.runs.launches import LaunchRecord, MemoryHeld, RankRecord
+from bench.runs.experiments import Diagnosis
+from bench.runs.launches import MemoryHeld, RankRecord
 
 LASTING = ("parameters", "masters", "optimizer", "buffers", "buckets", "gathered", "batch")
 PARTS = (*LASTING, "gradients", "activations")
@@ -29,8 +28,6 @@ COLUMNS = (
     "rest_mib",
     "reason",
 )
-ABOUT_FORECAST = ("forecast_method", "forecast_reason")
-NOT_PREDICTED = "no diagnostic launch ended well: --diagnose predicts it"
 
 
 def parts(document: RunDocument) -> pd.DataFrame:
@@ -47,24 +44,22 @@ def parts(document: RunDocument) -> pd.DataFrame:
     forecasts = {one.scenario: one.forecast for one in document.begun(Diagnosis).launches}
     for launch in document.good:
         if launch.scenario not in seen:
-            mine = [_row(launch, rank, rank.memory) for rank in launch.ranks if rank.memory is not None]
-            rows += [[*row, *_forecast(forecasts.get(launch.scenario))] for row in mine]
-            seen |= {launch.scenario} if mine else set()
-    table = pd.DataFrame(rows, columns=[*COLUMNS, *FORECAST, *ABOUT_FORECAST])
+            predicted_parts = forecasts.get(launch.scenario)
+            why_not = "no diagnostic launch ended well: --diagnose predicts it"
+            forecast: list[object] = [*(None for _ in FORECAST), None, why_not]
+            if predicted_parts is not None:
+                sizes = (getattr(predicted_parts, name.removeprefix("forecast_")) for name in FORECAST)
+                forecast = [*sizes, predicted_parts.method, predicted_parts.reason]
+            for rank in launch.ranks:
+                if (memory := rank.memory) is not None:
+                    seen.add(launch.scenario)
+                    sizes = (getattr(memory, f"{part}_mib") for part in KNOWN)
+                    expected, measured = predicted(memory), measured_mib(rank, memory)
+                    rest = None if expected is None or measured is None else measured - expected
+                    row = [launch.launch, launch.scenario, rank.rank, *sizes, expected, measured, rest, memory.reason]
+                    rows.append([*row, *forecast])
+    table = pd.DataFrame(rows, columns=[*COLUMNS, *FORECAST, "forecast_method", "forecast_reason"])
     return table.astype({name: "float64" for name in table.columns if name.endswith("_mib")})
-
-
-def _row(launch: LaunchRecord, rank: RankRecord, memory: MemoryHeld) -> list[Any]:
-    sizes = [getattr(memory, f"{part}_mib") for part in KNOWN]
-    expected, measured = predicted(memory), measured_mib(rank, memory)
-    rest = None if expected is None or measured is None else measured - expected
-    return [launch.launch, launch.scenario, rank.rank, *sizes, expected, measured, rest, memory.reason]
-
-
-def _forecast(found: MemoryForecast | None) -> list[object]:
-    if found is None:
-        return [*(None for _ in FORECAST), None, NOT_PREDICTED]
-    return [*(getattr(found, name.removeprefix("forecast_")) for name in FORECAST), found.method, found.reason]
 
 
 def predicted(memory: MemoryHeld) -> float | None:
@@ -76,7 +71,7 @@ def predicted(memory: MemoryHeld) -> float | None:
 
 
 def measured_mib(rank: RankRecord, memory: MemoryHeld) -> float | None:
-    """What the rank held at most, over what it held before there was a model."""
+    """The rank's peak, less what it held before there was a model (MiB)."""
     peaks = rank.allocator or {}
     of_tensors = [size for name, size in peaks.items() if name.startswith("steady_allocated_mib.")]
     peak = math.fsum(of_tensors) if of_tensors else peaks.get("max_rss_mib")
@@ -97,33 +92,28 @@ def ddp_against_shards(document: RunDocument) -> tuple[str, str] | None:
         return None
     lasting = [f"{part} {ddp[f'{part}_mib']:,.1f}" for part in LASTING if ddp[f"{part}_mib"] >= 0.05]
     either = f"the larger of gradients ({ddp['gradients_mib']:,.1f}) and activations ({ddp['activations_mib']:,.1f})"
-    said = [f"A rank of ddp needs {ddp['predicted_mib']:,.1f} MiB: {', '.join(lasting)}, and {either}."]
+    texts = [f"A rank of ddp needs {ddp['predicted_mib']:,.1f} MiB: {', '.join(lasting)}, and {either}."]
     if ddp["buckets_mib"]:
         holds = "gradients."
         if ddp["gradients_mib"]:
             holds = "a second copy of the gradients, which one process does not have; gradient_as_bucket_view saves it."
-        said.append(f"Its buckets hold {holds}")
+        texts.append(f"Its buckets hold {holds}")
     others = [name for name in ("single", *SHARDED) if name in rows and not math.isnan(rows[name]["predicted_mib"])]
     for name in others:
         more = 100 * (rows[name]["predicted_mib"] / ddp["predicted_mib"] - 1)
-        about = ", with the whole batch" if name == "single" else ""
+        aside = ", with the whole batch" if name == "single" else ""
         gathered = rows[name]["gathered_mib"]
-        about += f", of which it gathers at most {gathered:,.1f} at a time" if gathered else ""
-        said.append(f"{name} needs {rows[name]['predicted_mib']:,.1f} MiB ({more:+.0f} %){about}.")
+        aside += f", of which it gathers at most {gathered:,.1f} at a time" if gathered else ""
+        texts.append(f"{name} needs {rows[name]['predicted_mib']:,.1f} MiB ({more:+.0f} %){aside}.")
     ranks = next(launch.processes for launch in document.good if launch.scenario == "ddp")
     if not set(others) & set(SHARDED) and ranks > 1 and not ddp["masters_mib"]:
-        said.append(
-            f"FSDP2 on {ranks} ranks would need about {_in_shards(ddp, ranks):,.1f} MiB by arithmetic, "
+        lasting_mib = (ddp["parameters_mib"] + ddp["optimizer_mib"]) / ranks + ddp["buffers_mib"] + ddp["batch_mib"]
+        dealt_out_mib = lasting_mib + max((ddp["gradients_mib"] or ddp["buckets_mib"]) / ranks, ddp["activations_mib"])
+        texts.append(
+            f"FSDP2 on {ranks} ranks would need about {dealt_out_mib:,.1f} MiB by arithmetic, "
             "and the weights of the block that computes."
         )
     measured = [f"{name} {rows[name]['measured_mib']:,.0f} MiB" for name in ("ddp", *others)]
     cpu = ", with the code and the buffers of libraries" if document.workload.device == "cpu" else ""
-    said.append(f"Measured over what was held before there was a model{cpu}: {', '.join(measured)}.")
-    return "Does DDP take more memory, and would FSDP take less?", " ".join(said)
-
-
-def _in_shards(ddp: TableRow, ranks: int) -> float:
-    """What is left of a rank of DDP (MiB) when weights, gradients and optimizer state are dealt out."""
-    lasting: float = (ddp["parameters_mib"] + ddp["optimizer_mib"]) / ranks + ddp["buffers_mib"] + ddp["batch_mib"]
-    gradients = (ddp["gradients_mib"] or ddp["buckets_mib"]) / ranks
-    return lasting + float(max(gradients, ddp["activations_mib"]))
+    texts.append(f"Measured over what was held before there was a model{cpu}: {', '.join(measured)}.")
+    return "Does DDP take more memory, and would FSDP take less?", " ".join(texts)

@@ -14,13 +14,15 @@ def start_ns(launch: LaunchRecord, memory: pd.DataFrame, steps: Iterations) -> i
     That is ``first_forward_s`` before the end of the first forward pass, or the first sample if that is older.
     """
     host = _clock(launch, memory, steps)
-    mine = memory.loc[(memory["launch"] == launch.launch) & (True if host is None else memory["host"] == host), "t_ns"]
+    sampled_ns = memory.loc[
+        (memory["launch"] == launch.launch) & (True if host is None else memory["host"] == host), "t_ns"
+    ]
     table = steps.of(launch.launch).frame
     first = table[table["step"] == 0]
-    known = [int(mine.min())] if len(mine) else []
+    starts_ns = [int(sampled_ns.min())] if len(sampled_ns) else []
     if len(first) and launch.first_forward_s is not None:
-        known.append(int(first["forward_end_ns"].iloc[0] - launch.first_forward_s * 1e9))
-    return min(known)
+        starts_ns.append(int(first["forward_end_ns"].iloc[0] - launch.first_forward_s * 1e9))
+    return min(starts_ns)
 
 
 def _clock(launch: LaunchRecord, memory: pd.DataFrame, steps: Iterations) -> str | None:
@@ -35,21 +37,21 @@ def timeline(launch: LaunchRecord, memory: pd.DataFrame, steps: Iterations) -> p
 
     Ordered by line and time. ``seconds``: since :func:`start_ns`; on the clock of another host, since its first sample.
     """
-    mine = memory[(memory["launch"] == launch.launch) & memory["used_mib"].notna()]
+    samples = memory[(memory["launch"] == launch.launch) & memory["used_mib"].notna()]
     origin, host = start_ns(launch, memory, steps), _clock(launch, memory, steps)
-    first = mine.groupby("host", observed=True)["t_ns"].transform("min")
-    seconds = (mine["t_ns"] - (origin if host is None else first.where(mine["host"] != host, origin))) / 1e9
-    ordered: pd.DataFrame = mine.assign(seconds=seconds).sort_values([*LINE, "seconds"]).reset_index(drop=True)
+    first = samples.groupby("host", observed=True)["t_ns"].transform("min")
+    seconds = (samples["t_ns"] - (origin if host is None else first.where(samples["host"] != host, origin))) / 1e9
+    ordered: pd.DataFrame = samples.assign(seconds=seconds).sort_values([*LINE, "seconds"]).reset_index(drop=True)
     return ordered[[*LINE, "seconds", "used_mib", "source"]]
 
 
 def windows(launch: LaunchRecord, memory: pd.DataFrame, steps: Iterations) -> tuple[float, float, float] | None:
     """Seconds since :func:`start_ns` of the first step, the first measured step and the end of the last one, if any."""
-    mine = steps.of(launch.launch).frame
-    measured = mine[~mine["warmup"]]
+    rows = steps.of(launch.launch).frame
+    measured = rows[~rows["warmup"]]
     if measured.empty:
         return None
-    marks = (mine["begin_ns"].min(), measured["begin_ns"].min(), measured["end_ns"].max())
+    marks = (rows["begin_ns"].min(), measured["begin_ns"].min(), measured["end_ns"].max())
     origin = start_ns(launch, memory, steps)
     first, middle, last = ((float(mark) - origin) / 1e9 for mark in marks)
     return first, middle, last

@@ -1,4 +1,4 @@
-"""What is a p-value worth that is one of several, of launches that were looked at before?
+"""p-values adjusted for several comparisons, and for launches that were looked at before.
 
 Several comparisons share their base, so its error is in all of them, and chance takes them along together. Bonferroni
 and Holm allow for comparisons that know nothing of each other, and lose power for nothing. Here a two-sided p-value
@@ -22,11 +22,9 @@ from scipy import special
 
 Array = NDArray[np.float64]
 
-ERROR = 0.05
-"""Of all verdicts on one question together, however many launches are added."""
+ERROR = 0.05  # of all verdicts on one question together, however many launches are added
 
-HALVED_BY = 2.5
-"""Launches of each side that spend half of what is left of it."""
+HALVED_BY = 2.5  # launches of each side that spend half of what is left of it
 
 DEVIATES = np.linspace(-8.0, 8.0, 401)
 DENSITY = np.exp(-(DEVIATES**2) / 2.0) / np.exp(-(DEVIATES**2) / 2.0).sum()
@@ -43,31 +41,29 @@ def against_one(p_values: Sequence[float | None], of_base: Sequence[float]) -> l
     ``of_base``: of each, which part of the variance of its ratio is the base's.
     """
     tested = sorted((p, index) for index, p in enumerate(p_values) if p is not None)
-    shared = np.sqrt(np.array([of_base[index] for _, index in tested]))
     adjusted: list[float | None] = [None] * len(p_values)
+    shared = np.sqrt(np.array([of_base[index] for _, index in tested]))[:, None]
+    common, apart = shared * DEVIATES, np.sqrt(np.maximum(1.0 - shared**2, 1e-12))
     largest = 0.0
     for place, (p, index) in enumerate(tested):
-        largest = max(largest, p, _any_beyond(_deviate(p), shared[place:]))
+        deviate = _deviate(p)  # how probable it is that any of these is at least as far from 0
+        within = special.ndtr((deviate - common) / apart) - special.ndtr((-deviate - common) / apart)
+        beyond = min(1.0, max(0.0, 1.0 - float(within[place:].prod(axis=0) @ DENSITY)))
+        largest = max(largest, p, beyond)
         adjusted[index] = largest
     return adjusted
 
 
-def _any_beyond(deviate: float, shared: Array) -> float:
-    """How probable it is that any of these deviates is at least as far from 0. ``shared``: how each depends on one."""
-    common, apart = shared[:, None] * DEVIATES, np.sqrt(np.maximum(1.0 - shared[:, None] ** 2, 1e-12))
-    within = special.ndtr((deviate - common) / apart) - special.ndtr((-deviate - common) / apart)
-    return min(1.0, max(0.0, 1.0 - float(within.prod(axis=0) @ DENSITY)))
-
-
 def among_all(p_values: Sequence[float | None], many: int) -> list[float | None]:
-    """The p-values adjusted for comparing each of so ``many`` with every other."""
-    return [None if p is None else max(p, _range_beyond(_deviate(p), many)) for p in p_values]
-
-
-def _range_beyond(deviate: float, many: int) -> float:
-    """How probable it is that two of so many normal values are as far apart as two of which one test says this."""
-    above = special.ndtr(DEVIATES + deviate * np.sqrt(2.0)) - special.ndtr(DEVIATES)
-    return min(1.0, max(0.0, 1.0 - many * float(above ** (many - 1) @ DENSITY)))
+    """The p-values adjusted for comparing each of so ``many`` with every other: how probable it is that two of so many
+    normal values are as far apart as two of which one test says this."""
+    adjusted: list[float | None] = []
+    for p in p_values:
+        if p is not None:
+            above = special.ndtr(DEVIATES + _deviate(p) * np.sqrt(2.0)) - special.ndtr(DEVIATES)
+            p = max(p, min(1.0, max(0.0, 1.0 - many * float(above ** (many - 1) @ DENSITY))))
+        adjusted.append(p)
+    return adjusted
 
 
 def _deviate(p: float) -> float:

@@ -16,16 +16,13 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-FALSE_ALARMS = 0.05
-"""In how many scans of like devices one is named all the same."""
+FALSE_ALARMS = 0.05  # in how many scans of like devices one is named all the same
 FEWEST_LAUNCHES = 2
 FEWEST_FOR_SPREAD = 8
 """Devices from which on the spread between them counts, too: those of one kind are never quite equal."""
-NORMAL_MAD = 1.4826
-"""Times the median absolute deviation is the standard deviation, where values are normal."""
+NORMAL_MAD = 1.4826  # times the median absolute deviation is the standard deviation, where values are normal
 SCANS, MOST_VALUES = 20_000, 20_000_000
-LEAST_SCALE = 1e-9
-"""Less is rounding."""
+LEAST_SCALE = 1e-9  # less is rounding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

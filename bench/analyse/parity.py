@@ -30,23 +30,19 @@ from bench.runs.experiments import Numerics
 from bench.runs.frames import Iterations
 from bench.runs.launches import Effective, LaunchRecord
 
-BOUND = 1e-6
-"""The worst gradient of some 220 honest launches was 5e-10 off (docs/evidence.md)."""
+BOUND = 1e-6  # the worst gradient of some 220 honest launches was 5e-10 off (docs/evidence.md)
 TIMES_TWIN = 1000.0
-COARSE = 1e-2
-"""A bound that hides mistakes."""
-LEAST_NORM = 1e-3
-"""A tensor is held against its own norm, or this part of that of all tensors."""
+COARSE = 1e-2  # a bound that hides mistakes
+LEAST_NORM = 1e-3  # a tensor is held against its own norm, or this part of that of all tensors
 TIMES_OWN_TWIN = 5.0
 LEAST_OWN = 1e-4
-LOSS_BOUND = 1e-3
-"""Of a loss in fp32, relatively."""
+LOSS_BOUND = 1e-3  # of a loss in fp32, relatively
 
 SAME, WITHIN_HALF, BY_DESIGN, CANNOT_TELL, DIVERGED, NOT_FINITE = PARITIES
 UNTRUE = (DIVERGED, NOT_FINITE)  # it trains another model, or none
 
 QUANTITIES = {"gradient": "probed", "buffer": "buffer", "update": "update_error"}
-"""What is judged in double precision, with the quantity in numerics.parquet."""
+"""The errors judged in double precision, with their quantities in numerics.parquet."""
 WORDS = {
     "gradient": "the gradient of a tensor",
     "buffer": "what a step did to a buffer",
@@ -69,8 +65,8 @@ def parity(document: RunDocument, steps: Iterations, numerics: pd.DataFrame) -> 
     rows = []
     for launch in document.good:
         loss = losses[launch.launch].to_numpy() if launch.launch in losses else np.empty(0)
-        about = {"launch": launch.launch, "scenario": launch.scenario}
-        rows.append(about | _Judged(document, launch, loss, of_launch).verdict())
+        names = {"launch": launch.launch, "scenario": launch.scenario}
+        rows.append(names | _Judged(document, launch, loss, of_launch).verdict())
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
@@ -92,7 +88,8 @@ def loss_curves(document: RunDocument, steps: Iterations, numerics: pd.DataFrame
     means, tables = steps.frame[["launch", "step", "loss"]], []
     for launch in {one.scenario: one for one in reversed(document.good)}.values():
         table = means[means["launch"] == launch.launch].reset_index(drop=True)
-        reference = pd.Series(_reference_losses(document, launch, of_launch), dtype="float64")
+        losses = _Judged(document, launch, np.empty(0), of_launch).exact("loss")["value"].to_numpy()
+        reference = pd.Series(losses, dtype="float64")
         tables.append(table.assign(scenario=launch.scenario, reference=reference))
     columns = ["scenario", "launch", "step", "loss", "reference"]
     return pd.concat(tables[::-1], ignore_index=True)[columns] if tables else pd.DataFrame(columns=columns)
@@ -124,7 +121,7 @@ def between_environments(document: RunDocument, numerics: pd.DataFrame) -> list[
             bound = max(LEAST_OWN, TIMES_OWN_TWIN * float(_errors(twin, theirs).max()))
             error = float(_errors(ours, theirs).max())
             rows.append({"environment": environment, "scenario": name, "error": error, "bound": bound})
-        ours, theirs = (_array(_exact(document, one, of_launch, "probed")) for one in (new, base))
+        ours, theirs = (_array(_Judged(document, one, np.empty(0), of_launch).exact("probed")) for one in (new, base))
         if ours.size and ours.shape == theirs.shape:
             exact[environment] = max(exact.get(environment, 0.0), float(_errors(ours, theirs).max()))
     return [{"environment": name, "scenario": None, "error": off, "bound": BOUND} for name, off in exact.items()] + rows
@@ -136,14 +133,23 @@ def full_precision(effective: Effective) -> bool:
 
 
 class _Judged:
-    """One launch."""
+    """A launch, held against the reference."""
 
     def __init__(
         self, document: RunDocument, launch: LaunchRecord, loss: np.ndarray, numbers: dict[int, pd.DataFrame]
     ) -> None:
+        numerics, effective = document.begun(Numerics), launch.effective
         self.document, self.launch, self.loss, self.numbers = document, launch, loss, numbers
-        numerics = document.begun(Numerics)
         self.double, self.reference = numerics.double_of(launch.scenario), numerics.reference_of(launch.environment)
+        places = {one: place for place, one in enumerate(self.reference.computations if self.reference else ())}
+        self.place = places.get(effective.computation) if effective else None
+
+    def exact(self, quantity: str, twin: bool = False) -> pd.DataFrame:
+        """The reference's numbers for the computation of the launch; the losses are of the first steps, in fp32."""
+        if self.reference is None or self.place is None:
+            return pd.DataFrame({"value": np.empty(0)})
+        rows = _of(self.numbers.get(self.reference.launch), quantity)
+        return rows[(rows["computation"] == self.place) & (rows["twin"] == twin)]
 
     def verdict(self) -> dict[str, Any]:
         values: dict[str, Any] = {}
@@ -173,26 +179,22 @@ class _Judged:
 
     def _why_not(self) -> str | None:
         """Why it cannot be held against the reference."""
-        double, reference = self.double, self.reference
-        if double is None or reference is None:
+        if self.double is None or self.reference is None:
             return "it was not judged (--no-parity, or the run ended before it)"
-        if reference.status != "ok":
-            return f"the reference failed ({reference.status}): {reference.reason}"
-        if double.status != "ok":
-            return f"its launch in double precision failed ({double.status}): {double.reason}"
-        assert self.launch.effective is not None
-        if self.launch.effective.computation not in reference.computations:
+        for what, record in (("the reference", self.reference), ("its launch in double precision", self.double)):
+            if record.status != "ok":
+                return f"{what} failed ({record.status}): {record.reason}"
+        if self.place is None:
             return "there is no reference that computed as it did"
-        ours, theirs = (_array(one) for one in (self._doubled("probed"), self._exact("probed")))
-        if ours.shape != theirs.shape:
+        if _array(self._doubled("probed")).shape != _array(self.exact("probed")).shape:
             return "its tensors are not those of the workload's model"
         return None
 
     def _in_double(self) -> dict[str, object]:
-        exact = {name: _array(self._exact(name)) for name in ("probed", "buffer")}
-        alone, buffer = _array(self._exact("alone")), exact["buffer"][:1]
+        exact = {name: _array(self.exact(name)) for name in ("probed", "buffer")}
+        alone, buffer = _array(self.exact("alone")), exact["buffer"][:1]
         first = {"probed": alone, "buffer": buffer}
-        twins = [_errors(_array(self._exact(name, twin=True)), first[name]) for name in first if first[name].size]
+        twins = [_errors(_array(self.exact(name, twin=True)), first[name]) for name in first if first[name].size]
         errors: dict[str, object] = {"bound": max(BOUND, *(TIMES_TWIN * float(twin.max()) for twin in twins))}
         for name, quantity in QUANTITIES.items():
             rows = self._doubled(quantity)
@@ -222,7 +224,7 @@ class _Judged:
         eager = effective.compiled is None and effective.memory_format == "contiguous"
         if not eager or not full_precision(effective) or effective.replicas > effective.world_size:
             return None
-        theirs = _reference_losses(self.document, self.launch, self.numbers)[: len(self.loss)]
+        theirs = self.exact("loss")["value"].to_numpy()[: len(self.loss)]
         scale = np.abs(theirs).max(initial=1e-300)
         return float(np.abs(self.loss[: len(theirs)] - theirs).max(initial=0.0) / scale)
 
@@ -253,30 +255,9 @@ class _Judged:
         assert self.double is not None
         return _of(self.numbers.get(self.double.launch), quantity)
 
-    def _exact(self, quantity: str, twin: bool = False) -> pd.DataFrame:
-        return _exact(self.document, self.launch, self.numbers, quantity, twin)
-
 
 def _by_launch(numerics: pd.DataFrame) -> dict[int, pd.DataFrame]:
     return dict(list(numerics.groupby("launch")))  # type: ignore[arg-type]
-
-
-def _reference_losses(document: RunDocument, launch: LaunchRecord, numbers: dict[int, pd.DataFrame]) -> np.ndarray:
-    """Those of the first steps, in fp32, of as many replicas."""
-    values: np.ndarray = _exact(document, launch, numbers, "loss")["value"].to_numpy()
-    return values
-
-
-def _exact(
-    document: RunDocument, launch: LaunchRecord, numbers: dict[int, pd.DataFrame], quantity: str, twin: bool = False
-) -> pd.DataFrame:
-    """The reference's numbers for the computation of a launch."""
-    reference, effective = document.begun(Numerics).reference_of(launch.environment), launch.effective
-    if reference is None or effective is None or effective.computation not in reference.computations:
-        return pd.DataFrame({"value": np.empty(0)})
-    rows = _of(numbers.get(reference.launch), quantity)
-    place = reference.computations.index(effective.computation)
-    return rows[(rows["computation"] == place) & (rows["twin"] == twin)]
 
 
 def _of(rows: pd.DataFrame | None, quantity: str) -> pd.DataFrame:

@@ -11,12 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from bench.analyse.algorithms import RING, Algorithms
-from bench.analyse.all_reduce import Link, Sample, fitted, samples
+from bench.analyse.all_reduce import Link, fitted, samples
 from bench.analyse.timeline import Costed, Step, simulated
-from bench.runs.experiments import Exchange, ExchangesRecord, Scaling
+from bench.runs.experiments import ExchangesRecord, Scaling
 
-MBIT_BYTES_PER_MS = 125.0
-"""Bytes that a link of 1 Mbit/s carries in a millisecond."""
+MBIT_BYTES_PER_MS = 125.0  # bytes that a link of 1 Mbit/s carries in a millisecond
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,23 +61,20 @@ class Predictor:
         of = max((one for one in self.known if one.processes <= count), key=lambda one: one.processes, default=None)
         if of is None:
             return None
-        return simulated(
-            of.ends_ms, [_costed(one, count, link, algorithms) for one in of.exchanges] if count > 1 else ()
-        )
+        costed = []
+        for one in of.exchanges if count > 1 else ():
+            algorithm = algorithms.at(count, one.bytes)
+            first, *others = [each.of(algorithm, one.bytes) for each in (link, *link.at_once)]
+            if first is None:
+                raise BeyondChange(algorithms.why(count))
+            cost = Link.broadcast_ms if one.kind == "broadcast" else Link.all_reduce_ms
+            costs_ms = tuple(cost(each, one.bytes, count) for each in (first, *filter(None, others)))
+            costed.append(Costed(phase=one.phase, ready_ms=one.ready_ms, costs_ms=costs_ms))
+        return simulated(of.ends_ms, costed)
 
 
 class BeyondChange(Exception):
     """The algorithm changes between the numbers of ranks in the fit and that which is to be predicted."""
-
-
-def _costed(one: Exchange, count: int, link: Link, algorithms: Algorithms) -> Costed:
-    algorithm = algorithms.at(count, one.bytes)
-    fits = [each.of(algorithm, one.bytes) for each in (link, *link.at_once)]
-    cost = Link.broadcast_ms if one.kind == "broadcast" else Link.all_reduce_ms
-    costs_ms = tuple(cost(each, one.bytes, count) for each in fits if each is not None)
-    if fits[0] is None:
-        raise BeyondChange(algorithms.why(count))
-    return Costed(phase=one.phase, ready_ms=one.ready_ms, costs_ms=costs_ms)
 
 
 def with_bandwidth(link: Link, mbit: float) -> Link:
@@ -96,8 +92,8 @@ def with_bandwidth(link: Link, mbit: float) -> Link:
 def why_not(scaling: Scaling) -> str | None:
     """Why nothing can be predicted; None where it can."""
     if not any(one.processes == 1 for one in Predictor.of(scaling.exchanges, scaling.batch_per_rank).known):
-        known = [one.why_not or f"a launch without exchanges failed ({one.reason})" for one in scaling.exchanges]
-        return known[0] if known else "no launch without exchanges was done"
+        reasons = [one.why_not or f"a launch without exchanges failed ({one.reason})" for one in scaling.exchanges]
+        return reasons[0] if reasons else "no launch without exchanges was done"
     if fitted(samples(scaling.bandwidth)) is None:
         return "no all-reduces were measured"
     return None
@@ -117,48 +113,43 @@ def predictions(
     if why_not(scaling) is not None:
         return []
     algorithms = algorithms if what_if_mbit is None else RING
-    known = samples(scaling.bandwidth, algorithms)
+    all_samples = samples(scaling.bandwidth, algorithms)
     most = max((*measured_ms, 1))
-    found = []
+    predicted = []
     for count in counts:
-        alone, step, left_out, change = _predicted(scaling, mode, count, known, algorithms, what_if_mbit)
+        by_itself, together = (
+            Predictor.of(scaling.exchanges, scaling.batch_of_rank(mode, ranks) or 0) for ranks in (1, count)
+        )
+        alone, step, left_out, change = None, None, False, None
+        for over in (
+            [one for one in all_samples if one.ranks != count],
+            all_samples,
+        ):  # all where the others do not tell
+            link = fitted(over)
+            if link is None:
+                continue
+            link = link if what_if_mbit is None else with_bandwidth(link, what_if_mbit)
+            alone = by_itself.at(1, link)
+            try:
+                step, left_out, change = together.at(count, link, algorithms), len(over) < len(all_samples), None
+                break
+            except BeyondChange as error:
+                change = f"beyond a change of algorithm: {error}"
         if alone is None or (step is None and change is None):
             continue
-        about = Prediction(mode=mode, count=count, beyond=count / most, left_out=left_out, why_not=change)
+        prediction = Prediction(mode=mode, count=count, beyond=count / most, left_out=left_out, why_not=change)
         if step is not None:
             real = None if what_if_mbit is not None else measured_ms.get(count)
-            about = replace(
-                about,
+            prediction = replace(
+                prediction,
                 step_ms=step.step_ms,
                 exposed_ms=step.exposed_ms,
                 efficiency=alone.step_ms / step.step_ms / (count if mode == "strong" else 1),
                 measured_ms=real,
                 error=None if real is None else step.step_ms / real - 1.0,
             )
-        found.append(about)
-    return found
-
-
-def _predicted(
-    scaling: Scaling, mode: str, count: int, known: Sequence[Sample], algorithms: Algorithms, mbit: float | None
-) -> tuple[Step | None, Step | None, bool, str | None]:
-    """One device by itself and this many, from all-reduces over other numbers; from all where others do not tell.
-    Whether this number is left out of the fit, and why there is no step."""
-    by_itself, together = (
-        Predictor.of(scaling.exchanges, scaling.batch_of_rank(mode, ranks) or 0) for ranks in (1, count)
-    )
-    alone, change = None, None
-    for over in ([one for one in known if one.ranks != count], known):
-        link = fitted(over)
-        if link is None:
-            continue
-        link = link if mbit is None else with_bandwidth(link, mbit)
-        alone = by_itself.at(1, link)
-        try:
-            return alone, together.at(count, link, algorithms), len(over) < len(known), None
-        except BeyondChange as error:
-            change = f"beyond a change of algorithm: {error}"
-    return alone, None, False, change
+        predicted.append(prediction)
+    return predicted
 
 
 def largest_error(found: Sequence[Prediction]) -> float | None:

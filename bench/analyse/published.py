@@ -53,8 +53,8 @@ def table(steps: Iterations, scenarios: list[str]) -> pd.DataFrame:
     if steps.frame.empty:
         return pd.DataFrame()
     shown = iterations(int(steps.frame["step"].max()) + 1)
-    mine = elapsed(steps)
-    groups = mine[mine["step"].isin(shown)].groupby(["scenario", "step"])["elapsed_s"]
+    times = elapsed(steps)
+    groups = times[times["step"].isin(shown)].groupby(["scenario", "step"])["elapsed_s"]
     launches: dict[Any, list[float]] = groups.agg(list).to_dict()
     rounds = Rounds.of(LaunchFigures(steps.frame[steps.frame["step"] == shown[-1]]), ELAPSED)
     rows = []

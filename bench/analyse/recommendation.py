@@ -1,4 +1,5 @@
-"""What to train with, from an overview of the run's scenarios (:func:`bench.analyse.analysed.overview`)."""
+"""The way to train that a run recommends, from an overview of its scenarios
+(:func:`bench.analyse.analysed.overview`)."""
 
 from dataclasses import replace
 
@@ -19,12 +20,12 @@ def recommendable(table: pd.DataFrame, *, searched: bool) -> pd.DataFrame:
     """The rows that can be recommended. None whose numerics differ by design or cannot be told, if another one trains
     the same; in a search (``searched``) the race has decided that."""
     good = table[table["why_not"].isna()]
-    known = good["parity"].isin(TRUE).any()
-    return good[~good["parity"].isin([BY_DESIGN, CANNOT_TELL])] if known and not searched else good
+    any_true = good["parity"].isin(TRUE).any()
+    return good[~good["parity"].isin([BY_DESIGN, CANNOT_TELL])] if any_true and not searched else good
 
 
 def recommendation(table: pd.DataFrame, verdicts: str = "against_fastest", *, searched: bool = False) -> Recommendation:
-    """What to train with, from an :func:`overview` or some rows of one. ``verdicts``: its column of these rows.
+    """The recommendation from an :func:`overview` or some rows of one. ``verdicts``: its column of these rows.
     ``searched``: see :func:`recommendable`.
 
     ``fastest``: of those that can be recommended; ``leanest``: the one with the lowest peak of all processes together
@@ -60,17 +61,17 @@ def recommendations(document: RunDocument, table: pd.DataFrame) -> Recommendatio
     scenarios that are not told apart, a search recommends its baseline, which is the simplest, if that trains the same;
     else the one that won its race."""
     tuning = document.of(Tuning)
-    found = recommendation(table, searched=tuning is not None)
-    alike = [name for name in (found.fastest, *found.not_told_apart) if name is not None]
+    advised = recommendation(table, searched=tuning is not None)
+    alike = [name for name in (advised.fastest, *advised.not_told_apart) if name is not None]
     same = set(table.loc[table["parity"] == SAME, "scenario"]) if tuning else set()
     preferred = (*({tuning.baseline} & same), *tuning.finalists[:1]) if tuning else ()
-    chosen = next((name for name in preferred if name in alike), found.fastest)
-    found = replace(found, fastest=chosen, not_told_apart=tuple(name for name in alike if name != chosen))
+    chosen = next((name for name in preferred if name in alike), advised.fastest)
+    advised = replace(advised, fastest=chosen, not_told_apart=tuple(name for name in alike if name != chosen))
     several = of_several_replicas(document, table)
-    if found.fastest is None or found.fastest in set(several["scenario"]):
-        return found
+    if advised.fastest is None or advised.fastest in set(several["scenario"]):
+        return advised
     parallel = recommendation(several, "against_fastest_parallel", searched=tuning is not None)
-    return replace(found, parallel=parallel if parallel.fastest else None)
+    return replace(advised, parallel=parallel if parallel.fastest else None)
 
 
 def of_several_replicas(document: RunDocument, summary: pd.DataFrame) -> pd.DataFrame:

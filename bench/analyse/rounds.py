@@ -36,8 +36,7 @@ BLOCKED_AT = 0.01
 FEWEST_LEFT = 4
 """Launches beyond one for each scenario: three of each of two. With fewer, drift cannot be told from noise."""
 ROUNDS_UNSURE = 3
-NOTHING = 1e-9
-"""Rests and degrees of freedom below this are rounding."""
+NOTHING = 1e-9  # rests and degrees of freedom below this are rounding
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -139,15 +138,15 @@ class Drifting:
         if len(scenario) - count < FEWEST_LEFT or np.ptp(time) == 0.0:
             return cls(Fit.of(logs, scenario, np.empty((len(scenario), 0))), None, none, unsure=True)
         line = Fit.of(logs, scenario, time[:, None] / np.ptp(time))
-        known = np.unique(rounds)
-        blocks = Fit.of(logs, scenario, (rounds[:, None] == known[1:]).astype("float64"))
+        numbers = np.unique(rounds)
+        blocks = Fit.of(logs, scenario, (rounds[:, None] == numbers[1:]).astype("float64"))
         more = line.total - blocks.total
         if more < 0.5 or blocks.total < 1.5:
             return cls(line, None, none)
         gained = np.maximum(line.squares - blocks.squares, 0.0) / more
         excess = gained / np.maximum(blocks.squares / blocks.total, 1e-300)
         blocked = special.fdtrc(more, blocks.total, excess) < BLOCKED_AT
-        return cls(line, blocks, blocked, len(known) <= ROUNDS_UNSURE)
+        return cls(line, blocks, blocked, len(numbers) <= ROUNDS_UNSURE)
 
     def level(self, scenario: int) -> Level:
         return self._chosen(self.line.level(scenario), None if self.rounds is None else self.rounds.level(scenario))
@@ -213,5 +212,5 @@ class Rounds:
         change = self._fit.change(self._place[base], self._place[new]) if other is self else ours.minus(theirs)
         error, freedom = float(change.error), float(change.degrees)
         of_base = float(theirs.error) ** 2 / max(error, LEAST_ERROR) ** 2
-        found = ratio_from(plain, float(change.value), error, freedom, CONFIDENCE)
-        return replace(found, of_base=min(1.0, of_base) if other is self else 0.0)
+        ratio = ratio_from(plain, float(change.value), error, freedom, CONFIDENCE)
+        return replace(ratio, of_base=min(1.0, of_base) if other is self else 0.0)

@@ -1,4 +1,4 @@
-"""What more devices bring: weak and strong efficiency over launches, and what the rest of the time is spent on.
+"""Weak and strong scaling efficiency over launches, and where the rest of the time goes.
 
     weak    T(1) / T(N)        the same batch on each device, so that the work grows with them
     strong  T(1) / (N T(N))    the same batch in all, so that each device has less to do
@@ -12,18 +12,17 @@ computation.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pandas as pd
 
 from bench.analyse.algorithms import Algorithms
 from bench.analyse.analysed import Analysed
+from bench.analyse.communication import slowest_of_pairs
 from bench.analyse.intervals import Estimate, Ratio, estimate, mean_interval
 from bench.analyse.predicted import Prediction, predictions
 from bench.analyse.rounds import Rounds
 from bench.analyse.steps import per_iteration, per_launch
 from bench.core.records import PHASES
-from bench.runs.document import RunDocument
 from bench.runs.experiments import PointDiagnostic, Scaling
 from bench.runs.frames import Iterations, LaunchFigures
 from bench.runs.launches import LaunchRecord
@@ -81,14 +80,51 @@ def scaled(run: Analysed) -> list[Scaled]:
     scaling = run.document.of(Scaling)
     if scaling is None or scaling.by_itself:
         return []
-    of_points = _of_points(run.document, scaling)
+    whole = (max(scaling.counts), max(scaling.counts) * scaling.batch_per_rank)
+    of_points: dict[tuple[int, int], list[LaunchRecord]] = {whole: [*run.document.launches]}
+    for one in scaling.launches:
+        of_points.setdefault((one.replicas or 0, one.global_batch), []).append(one)
     figures, phases = launch_figures(run, [one.launch for launches in of_points.values() for one in launches])
-    rounds = _rounds(of_points, figures)
-    return [
-        _point(run, scaling, mode, count, batch, of_points, rounds, phases)
-        for mode in scaling.modes
-        for count, batch in curve(scaling, mode)
-    ]
+    medians: dict[int, float] = dict(zip(figures.frame["launch"], figures.frame["median_ms"], strict=True))
+    rounds = Rounds(
+        (str(point), one.repeat, one.launch, medians.get(one.launch))
+        for point, launches in of_points.items()
+        for one in launches
+        if one.status == "ok"
+    )
+    points = []
+    for mode in scaling.modes:
+        first, *others = curve(scaling, mode)
+        alone = rounds.values.get(str(first))
+        waits = phases["data_ms"].reindex([one.launch for one in of_points.get(first, [])]).dropna()
+        data_ms = float(waits.mean()) if len(waits) else 0.0
+        for here in (first, *others):
+            count, batch = here
+            share = 1.0 if mode == WEAK else 1.0 / count
+            step = estimate(rounds.values.get(str(here), ()))
+            ratio = rounds.ratio(str(here), str(first)) if count > 1 else Ratio(value=1.0, low=None, high=None, p=None)
+            ends = {name: getattr(ratio, name) for name in ("value", "low", "high")}
+            bad = next((one for one in of_points.get(here, []) if one.status != "ok"), None)
+            loss = UNKNOWN_LOSS
+            if count > 1:
+                diagnostics = [one for one in scaling.diagnostics if (one.replicas, one.global_batch) == here]
+                ideal_ms = None if alone is None else share * (estimate(alone).value or 0.0)
+                loss = _loss(run.diagnostics, diagnostics, step.value, ideal_ms, share * data_ms)
+            points.append(
+                Scaled(
+                    mode=mode,
+                    count=count,
+                    global_batch=batch,
+                    step=step,
+                    per_s=1000 * batch * (run.document.workload.units_per_example or 1) / step.value
+                    if step.value is not None
+                    else None,
+                    efficiency=Ratio(**{name: end and end * share for name, end in ends.items()}, p=None),
+                    loss=loss,
+                    failed=None if bad is None else f"{bad.status}: {bad.reason}",
+                )
+            )
+    return points
 
 
 def curve(scaling: Scaling, mode: str) -> list[tuple[int, int]]:
@@ -98,15 +134,6 @@ def curve(scaling: Scaling, mode: str) -> list[tuple[int, int]]:
     return [(count, whole if mode == STRONG else count * scaling.batch_per_rank) for count in counts]
 
 
-def _of_points(document: RunDocument, scaling: Scaling) -> dict[tuple[int, int], list[LaunchRecord]]:
-    """The launches at each point, including those of the run."""
-    whole = (max(scaling.counts), max(scaling.counts) * scaling.batch_per_rank)
-    found: dict[tuple[int, int], list[LaunchRecord]] = {whole: [*document.launches]}
-    for one in scaling.launches:
-        found.setdefault((one.replicas or 0, one.global_batch), []).append(one)
-    return found
-
-
 def launch_figures(run: Analysed, launches: Sequence[int]) -> tuple[LaunchFigures, pd.DataFrame]:
     """Of these launches the table of launches, and the mean of each phase over measured steps and ranks."""
     timed = run.timed if isinstance(run.timed, Iterations) else per_iteration(run.timed)
@@ -114,65 +141,6 @@ def launch_figures(run: Analysed, launches: Sequence[int]) -> tuple[LaunchFigure
     frame = table.frame
     phases = frame.loc[~frame["warmup"]].groupby("launch")[[f"{phase}_ms" for phase in PHASES]].mean()
     return per_launch(table), phases
-
-
-def _rounds(of_points: dict[tuple[int, int], list[LaunchRecord]], figures: LaunchFigures) -> Rounds:
-    frame: Any = figures.frame
-    medians = dict(zip(frame["launch"], frame["median_ms"], strict=True))
-    return Rounds(
-        (_key(point), one.repeat, one.launch, medians.get(one.launch))
-        for point, launches in of_points.items()
-        for one in launches
-        if one.status == "ok"
-    )
-
-
-def _key(point: tuple[int, int]) -> str:
-    return f"{point[0]} x {point[1]}"
-
-
-def _point(
-    run: Analysed,
-    scaling: Scaling,
-    mode: str,
-    count: int,
-    batch: int,
-    of_points: dict[tuple[int, int], list[LaunchRecord]],
-    rounds: Rounds,
-    phases: pd.DataFrame,
-) -> Scaled:
-    first = curve(scaling, mode)[0]
-    here, base = (count, batch), _key(first)
-    step = estimate(rounds.values.get(_key(here), ()))
-    ratio = rounds.ratio(_key(here), base) if count > 1 else Ratio(value=1.0, low=None, high=None, p=None)
-    share = 1.0 if mode == WEAK else 1.0 / count
-    launches = of_points.get(here, [])
-    bad = next((one for one in launches if one.status != "ok"), None)
-    units = batch * (run.document.workload.units_per_example or 1)
-    alone = rounds.values.get(base)
-    ideal_ms = None if alone is None else share * (estimate(alone).value or 0.0)
-    mine = [one for one in scaling.diagnostics if (one.replicas, one.global_batch) == here]
-    waits: Any = phases["data_ms"]
-    data_ms = _mean([float(waits[one.launch]) for one in of_points.get(first, []) if one.launch in waits.index])
-    return Scaled(
-        mode=mode,
-        count=count,
-        global_batch=batch,
-        step=step,
-        per_s=None if step.value is None else 1000 * units / step.value,
-        efficiency=_times(ratio, share),
-        loss=_loss(run.diagnostics, mine, step.value, ideal_ms, share * data_ms) if count > 1 else UNKNOWN_LOSS,
-        failed=None if bad is None else f"{bad.status}: {bad.reason}",
-    )
-
-
-def _times(ratio: Ratio, share: float) -> Ratio:
-    value, low, high = (None if end is None else end * share for end in (ratio.value, ratio.low, ratio.high))
-    return Ratio(value=value, low=low, high=high, p=None)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else 0.0
 
 
 def _loss(
@@ -192,12 +160,12 @@ def _loss(
             why = record.reason or (record.looks[0].reasons.get("pairs") if record.looks else None) or why
         return replace(UNKNOWN_LOSS, total_ms=total, reason=why)
     whole = pairs[[f"{phase}_ms" for phase in PHASES]].sum(axis=1)
-    steps = pairs.assign(whole_ms=whole).groupby(["pair", "synchronised"])
-    slowest, middle = steps["whole_ms"].max().unstack(), steps["whole_ms"].mean().unstack()
+    slowest, alone_ms = slowest_of_pairs(pairs, whole), whole[~pairs["synchronised"].astype(bool)]
+    middle = alone_ms.groupby(pairs["pair"]).mean()  # of all ranks, when nobody waits
     communication = mean_interval((slowest[True] - slowest[False]).to_numpy())
-    skew = float((slowest[False] - middle[False]).mean())
+    skew = float((slowest[False] - middle).mean())
     data = float(pairs.loc[~pairs["synchronised"].astype(bool), "data_ms"].mean()) - ideal_data_ms
-    computation = float(middle[False].mean()) - ideal_ms - data
+    computation = float(middle.mean()) - ideal_ms - data
     parts = dict(zip(PARTS, (communication[0], skew, data, computation), strict=True))
     least = min(parts, key=lambda name: parts[name])
     if parts[least] < -NOISE * ideal_ms:

@@ -44,19 +44,19 @@ def moderated(variances: Array, degrees: Array) -> tuple[Array, Array]:
         pooled,
     )
     shrunk = np.where(differ, (prior * common + degrees * variances) / (prior + degrees), common)
-    known = np.minimum(np.where(differ, prior + degrees, np.inf), total)
+    freedom = np.minimum(np.where(differ, prior + degrees, np.inf), total)
     chance = special.fdtrc(degrees, total - degrees, variances / np.maximum(common, 1e-300))
     keeps = ~usable | ((chance < NOISIER_AT / degrees**2) & (variances > shrunk))
-    return np.where(keeps, variances, shrunk), np.where(keeps, own, known)
+    return np.where(keeps, variances, shrunk), np.where(keeps, own, freedom)
 
 
 def _inverse_trigamma(values: Array) -> Array:
     """Where the trigamma function has these (positive) values, by Newton's method (Smyth 2004, appendix)."""
-    found = 0.5 + 1.0 / values
+    roots = 0.5 + 1.0 / values
     for _ in range(50):
-        trigamma = special.polygamma(1, found)
-        step = trigamma * (1.0 - trigamma / values) / special.polygamma(2, found)
-        found = found + step
-        if np.all(-step / found < 1e-8):
+        trigamma = special.polygamma(1, roots)
+        step = trigamma * (1.0 - trigamma / values) / special.polygamma(2, roots)
+        roots = roots + step
+        if np.all(-step / roots < 1e-8):
             break
-    return np.asarray(found)
+    return np.asarray(roots)

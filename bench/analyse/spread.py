@@ -17,17 +17,17 @@ def spread(steps: Iterations, figures: LaunchFigures) -> pd.DataFrame:
     table = headline(steps)
     groups = table.loc[~table["warmup"], ["scenario", "step_ms"]].groupby("scenario")["step_ms"]
     medians = {name: estimate(mine) for name, mine in figures.frame.groupby("scenario")["median_ms"]}
-    return pd.DataFrame(
+    halves = {name: one.half_width_percent for name, one in medians.items()}
+    table = pd.DataFrame(
         {
             "p25_ms": groups.quantile(0.25),
-            "median_ms": pd.Series({name: found.value for name, found in medians.items()}, dtype="float64"),
+            "median_ms": pd.Series({name: one.value for name, one in medians.items()}, dtype="float64"),
             "p75_ms": groups.quantile(0.75),
             "measured": groups.size(),
-            "half_width_percent": pd.Series(
-                {name: found.half_width_percent for name, found in medians.items()}, dtype="float64"
-            ),
+            "half_width_percent": pd.Series(halves, dtype="float64"),
         }
-    ).reset_index(names="scenario")
+    )
+    return table.reset_index(names="scenario")
 
 
 def losses(steps: Iterations) -> pd.DataFrame:

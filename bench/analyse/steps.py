@@ -41,9 +41,9 @@ def per_iteration(timed: RankSteps) -> Iterations:
     """
     steps = timed.frame
     needed = ("rank", "step", "start_ns", "data_ms", "forward_ms", "step_ms", "loss")
-    known = steps[[name for name in needed if name in steps]]
-    known = known.astype({name: "float64" for name in needed if name in known and known[name].dtype == object})
-    arrays = {str(name): known[name].to_numpy() for name in known}
+    columns = steps[[name for name in needed if name in steps]]
+    columns = columns.astype({name: "float64" for name in needed if name in columns and columns[name].dtype == object})
+    arrays = {str(name): columns[name].to_numpy() for name in columns}
     several = "host" in steps and steps["host"].nunique() > 1
     if several:
         arrays["host"], hosts = pd.factorize(steps["host"])
@@ -62,48 +62,44 @@ def _of_launch(rows: dict[str, Any]) -> dict[str, Any]:
     rows = {name: values[order] for name, values in rows.items()}
     begins = np.flatnonzero(np.diff(rows["step"], prepend=-1))
     sizes = np.diff(begins, append=len(order))
-    found = {"slowest": np.empty(len(begins), dtype="int64"), "ranks": sizes.astype("int32")}
+    added = {"slowest": np.empty(len(begins), dtype="int64"), "ranks": sizes.astype("int32")}
     for size in np.unique(sizes) if len(sizes) else (1,):  # several where a rank went before the others
         of_size = sizes == size
         places = begins[of_size, None] + np.arange(size)
         for name, values in _over_ranks({name: values[places] for name, values in rows.items()}).items():
-            found.setdefault(name, np.empty(len(begins), dtype=values.dtype))[of_size] = values
-        found["slowest"][of_size] = order[places[:, 0] + found["slowest"][of_size]]
+            added.setdefault(name, np.empty(len(begins), dtype=values.dtype))[of_size] = values
+        added["slowest"][of_size] = order[places[:, 0] + added["slowest"][of_size]]
     if "rank" in rows:
-        found[ELAPSED] = _elapsed_s(rows, np.repeat(np.arange(len(begins)), sizes), len(begins))
-    return found
+        place, latest = np.repeat(np.arange(len(begins)), sizes), np.zeros(len(begins))
+        for rank in np.unique(rows["rank"]):
+            own = rows["rank"] == rank
+            latest[place[own]] = np.maximum(latest[place[own]], np.cumsum(rows["step_ms"][own]) / 1000.0)
+        added[ELAPSED] = latest
+    return added
 
 
 def _over_ranks(of: dict[str, Any]) -> dict[str, Any]:
     """From columns of shape (steps, ranks) those over ranks; ``slowest``: the place of the rank."""
     times = of["step_ms"]
-    found = {"slowest": times.argmax(axis=1), FASTEST: times.min(axis=1), MIDDLE: np.median(times, axis=1)}
+    added = {"slowest": times.argmax(axis=1), FASTEST: times.min(axis=1), MIDDLE: np.median(times, axis=1)}
     if "loss" in of:
-        found["loss"] = of["loss"].mean(axis=1)
+        added["loss"] = of["loss"].mean(axis=1)
     if "start_ns" in of:
         begins_ns = of["start_ns"]
         ends_ns = begins_ns + np.rint(times * 1e6).astype("int64")
         if "host" in of:
-            found["host"] = of["host"][:, 0]
-        found["begin_ns"] = _on_one_clock(begins_ns, of).min(axis=1)
-        found["end_ns"] = _on_one_clock(ends_ns, of).max(axis=1)
+            added["host"] = of["host"][:, 0]
+        added["begin_ns"] = _on_one_clock(begins_ns, of).min(axis=1)
+        added["end_ns"] = _on_one_clock(ends_ns, of).max(axis=1)
         if "forward_ms" in of:
             forward_ns = begins_ns + (of["data_ms"] + of["forward_ms"]) * 1e6
-            found["forward_end_ns"] = _on_one_clock(forward_ns, of).max(axis=1)
-    return found
+            added["forward_end_ns"] = _on_one_clock(forward_ns, of).max(axis=1)
+    return added
 
 
 def _on_one_clock(times_ns: Any, of: dict[str, Any]) -> Any:
     """Times of shape (steps, ranks), those of other hosts replaced by the first rank's."""
     return np.where(of["host"] == of["host"][:, :1], times_ns, times_ns[:, :1]) if "host" in of else times_ns
-
-
-def _elapsed_s(rows: dict[str, Any], place: Any, count: int) -> Any:
-    latest = np.zeros(count)
-    for rank in np.unique(rows["rank"]):
-        own = rows["rank"] == rank
-        latest[place[own]] = np.maximum(latest[place[own]], np.cumsum(rows["step_ms"][own]) / 1000.0)
-    return latest
 
 
 def headline(table: Iterations) -> pd.DataFrame:
@@ -148,25 +144,21 @@ def per_launch(table: Iterations) -> LaunchFigures:
             outliers=groups["outlier"].sum().astype("int64"),
         )
     )
-    more = pd.concat([_drift(labelled), _of_ranks(table.frame)], axis=1)
+    size, place = times.transform("size"), times.cumcount()
+    first, last = (
+        labelled[(size >= DRIFT_STEPS) & third].groupby("launch")["step_ms"].median()
+        for third in (place < size // 3, place >= size - size // 3)
+    )
+    more = pd.concat([(last / first - 1.0).rename("drift"), _of_ranks(table.frame)], axis=1)
     return LaunchFigures(figures.reset_index().join(more, on="launch"))
-
-
-def _drift(measured: pd.DataFrame) -> pd.Series:
-    launches = measured.groupby("launch")["step_ms"]
-    size, place = launches.transform("size"), launches.cumcount()
-    enough = size >= DRIFT_STEPS
-    first = measured[enough & (place < size // 3)].groupby("launch")["step_ms"].median()
-    last = measured[enough & (place >= size - size // 3)].groupby("launch")["step_ms"].median()
-    return (last / first - 1.0).rename("drift")
 
 
 def _of_ranks(table: pd.DataFrame) -> pd.DataFrame:
     measured = table.loc[~table["warmup"], ["launch", "rank", "ranks", "step_ms", FASTEST, MIDDLE, "data_ms"]]
     launch = measured["launch"]
     skew = ((measured["step_ms"] - measured[FASTEST]) / measured[MIDDLE]).groupby(launch).median()
-    known = measured[measured["data_ms"].notna()].groupby("launch")[["data_ms", "step_ms"]]
-    sums = known.sum()  # and no median: of the batches of several workers only some are late
+    with_data = measured[measured["data_ms"].notna()].groupby("launch")[["data_ms", "step_ms"]]
+    sums = with_data.sum()  # and no median: of the batches of several workers only some are late
     share = sums["data_ms"] / sums["step_ms"]
     often = measured.groupby(["launch", "rank"]).size().rename("often").reset_index()
     often = often.sort_values(["launch", "often", "rank"], ascending=[True, False, True]).drop_duplicates("launch")
@@ -190,9 +182,9 @@ def phase_intervals(medians: pd.DataFrame) -> pd.DataFrame:
     95 % intervals (Student's t), on the times themselves because a phase may take none; null for one launch.
     """
     rows = []
-    for scenario, mine in medians.groupby("scenario", sort=False):
+    for scenario, launches in medians.groupby("scenario", sort=False):
         for phase in PHASES:
-            _, low, high = mean_interval(mine[f"{phase}_ms"].to_numpy())
+            _, low, high = mean_interval(launches[f"{phase}_ms"].to_numpy())
             rows.append({"scenario": scenario, "phase": phase, "low_ms": low, "high_ms": high})
     return pd.DataFrame(rows, columns=["scenario", "phase", "low_ms", "high_ms"])
 
@@ -222,50 +214,53 @@ def summary(document: RunDocument, figures: LaunchFigures, peak: pd.DataFrame) -
     """
     work = document.workload
     good = {launch.launch: launch.scenario for launch in document.good}
-    mine = figures.frame.assign(of=figures.frame["launch"].map(good))
-    rounds = Rounds.of(figures.only(mine["of"].notna()))
+    labelled = figures.frame.assign(of=figures.frame["launch"].map(good))
+    rounds = Rounds.of(figures.only(labelled["of"].notna()))
     rows, base = [], base_of(scenarios(document))
     for scenario in scenarios(document):
-        launches = mine[mine["of"] == scenario]
+        launches = labelled[labelled["of"] == scenario]
         memory_of = peak[peak["launch"].map(good) == scenario]
-        median = estimate(launches["median_ms"])
+        median, speed = estimate(launches["median_ms"]), rounds.ratio(scenario, base)
+        ends = {"": median.value, "_low": median.high, "_high": median.low}  # of the time, upside down
+        records = [launch for launch in document.launches if launch.scenario == scenario]
+        first_good = next((launch for launch in records if launch.status == "ok"), None)
+        status, reason = ended(records)
         rows.append(
             {
                 "scenario": scenario,
                 "unit": work.unit,
                 "unit_short": work.unit_short,
-                **_speed(median, work.units),
+                **{
+                    f"throughput{end}_per_s": 1000.0 * work.units / ms if ms and work.units else None
+                    for end, ms in ends.items()
+                },
                 **_time("step_median_ms", "step", median),
                 **_time("step_p95_ms", "step_p95", estimate(launches["p95_ms"])),
                 "half_width_percent": median.half_width_percent,
-                **_relative(rounds, scenario, base),
+                "relative_to": base,
+                "relative_to_ddp": speed.value,
+                "relative_low": speed.low,
+                "relative_high": speed.high,
                 **_peak("peak_pid", memory_of["peak_pid_mib"]),
                 **_peak("peak_total", memory_of["peak_total_mib"]),
                 "memory_source": joined(memory_of["source"]),
-                **_outcome(document, scenario),
+                "what_ran": what_ran(first_good.effective if first_good else None),
+                "launches_ok": sum(launch.status == "ok" for launch in records),
+                "launches": len(records),
+                "status": status,
+                "reason": reason,
             }
         )
     return pd.DataFrame(rows)
-
-
-def _speed(median: Estimate, units: int | None) -> dict[str, float | None]:
-    """The interval of the time upside down; null if an imported run does not record its batch."""
-    ends = {"": median.value, "_low": median.high, "_high": median.low}
-    return {f"throughput{end}_per_s": 1000.0 * units / ms if ms and units else None for end, ms in ends.items()}
 
 
 def _time(name: str, stem: str, over_launches: Estimate) -> dict[str, float | None]:
     return {name: over_launches.value, f"{stem}_low_ms": over_launches.low, f"{stem}_high_ms": over_launches.high}
 
 
-def _relative(rounds: Rounds, scenario: str, base: str) -> dict[str, float | str | None]:
-    speed = rounds.ratio(scenario, base)
-    return {"relative_to": base, "relative_to_ddp": speed.value, "relative_low": speed.low, "relative_high": speed.high}
-
-
 def base_of(names: Sequence[str]) -> str:
-    """What speeds of these scenarios are relative to: ``ddp``, or if it is not there the one with the fewest switches
-    on top of it; ``ddp`` if that is not there either."""
+    """The scenario that speeds of these are relative to: ``ddp``, or if it is not there the one with the fewest
+    switches on top of it; ``ddp`` if that is not there either."""
     with_switches = (name for name in names if name.replace("@", "+").partition("+")[0] == BASE)
     return min(with_switches, key=lambda name: name.count("+"), default=BASE)
 
@@ -286,19 +281,6 @@ def _peak(stem: str, of_launches: pd.Series) -> dict[str, float | None]:
         f"{stem}_mib": float(known.max()) if len(known) else None,
         f"{stem}_low_mib": mean.low,
         f"{stem}_high_mib": mean.high,
-    }
-
-
-def _outcome(document: RunDocument, scenario: str) -> dict[str, object]:
-    launches = [launch for launch in document.launches if launch.scenario == scenario]
-    good = [launch for launch in launches if launch.status == "ok"]
-    status, reason = ended(launches)
-    return {
-        "what_ran": what_ran(good[0].effective if good else None),
-        "launches_ok": len(good),
-        "launches": len(launches),
-        "status": status,
-        "reason": reason,
     }
 
 

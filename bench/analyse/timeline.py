@@ -45,15 +45,15 @@ def simulated(ends_ms: Mapping[str, float], exchanges: Sequence[Costed]) -> Step
     begins: list[float] = []
     ends: list[float] = []
     for phase in PHASES:
-        mine = [one for one in exchanges if one.phase == phase]
+        of_phase = [one for one in exchanges if one.phase == phase]
         if phase == OVERLAPPED:
-            handed = [one.ready_ms + waited for one in mine]
-            started, ended = _sharing(handed, [one.costs_ms for one in mine])
+            handed = [one.ready_ms + waited for one in of_phase]
+            started, ended = _sharing(handed, [one.costs_ms for one in of_phase])
             begins += started
             ends += ended
             waited += max(0.0, max(ended, default=0.0) - (ends_ms[phase] + waited))
             continue
-        for one in mine:
+        for one in of_phase:
             begins.append(one.ready_ms + waited)
             waited += one.costs_ms[0]
             ends.append(one.ready_ms + waited)

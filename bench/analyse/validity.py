@@ -19,10 +19,9 @@ from bench.runs.check import LATE
 from bench.runs.document import Attached, Finding, RunDocument
 from bench.runs.experiments import IntervalTargetRecord, Numerics
 from bench.runs.frames import LaunchFigures
-from bench.runs.launches import BUSY, Checks, Effective, ForeignProcess, LaunchRecord, Throttle
+from bench.runs.launches import BUSY, Checks, Effective, LaunchRecord
 
-TIMES_AS_FAST = 20.0
-"""No precision, layout or compiler does as much."""
+TIMES_AS_FAST = 20.0  # no precision, layout or compiler does as much
 UNSTEADY = 0.01  # difference of the medians of the last and the first third of a launch's steps
 SPREAD = 0.10  # middle half of a launch's steps, and range of a scenario's launches, relative to the median
 SKEW = 0.05  # (max - min) / median over ranks, median over steps
@@ -43,38 +42,39 @@ def findings(
     ``late``: as :func:`bench.analyse.memory.sampled_late`.
     """
     figures = of_launches.frame.set_index("launch")
-    rows = []
-    good = document.good
-    cores = {pair for launch in good if launch.effective for pair in _cores(launch, launch.effective)}
-    for launch in good:
+    all_findings: list[Finding] = []
+    cores = {pair for launch in document.good if launch.effective for pair in _cores(launch, launch.effective)}
+    for launch in document.good:
         if launch.launch not in figures.index:
             continue
         figure = figures.loc[launch.launch].to_dict()
-        about = [*_time(figure, document)]
+        own = [*_time(figure, document)]
         if launch.launch in late:
             text = "its memory was sampled at another time than its steps, so what it took is unknown"
-            about.append(warning(code=LATE, text=text, remedy="see what stopped the sampler, and measure again"))
+            own.append(warning(code=LATE, text=text, remedy="see what stopped the sampler, and measure again"))
         if launch.effective:  # of an imported launch nothing but its steps is known
-            about += [
+            own += [
                 *_too_fast(figure["median_ms"], launch, launch.effective, document),
                 *_checks(launch, launch.effective, document),
                 *_threads(launch, launch.effective, cores),
                 *_gpu(launch.checks, document.workload.device),
                 *_host_bound(launch, figure["median_ms"]),
             ]
-        rows += [_row(launch.launch, launch.scenario, finding) for finding in about]
-    for scenario, group in figures[figures.index.isin([launch.launch for launch in good])].groupby("scenario"):
-        rows += [_row(None, scenario, finding) for finding in _scenario(scenario, group["median_ms"], document)]
-        rows += [_row(None, scenario, finding) for finding in _hosts(scenario, document)]
-    full = {launch.launch for launch in good if launch.effective and launch.effective.precision == "O0"}
-    rows += map(asdict, _numerics(parity, full))
-    table = pd.DataFrame(rows, columns=list(COLUMNS))
+        all_findings += [replace(one, launch=launch.launch, scenario=launch.scenario) for one in own]
+    good = figures[figures.index.isin([launch.launch for launch in document.good])]
+    for scenario, medians in good.groupby("scenario")["median_ms"]:
+        own = [*_scenario(str(scenario), medians, document), *_hosts(str(scenario), document)]
+        all_findings += [replace(one, scenario=str(scenario)) for one in own]
+    all_findings += _numerics(
+        parity, {one.launch for one in document.good if one.effective and one.effective.precision == "O0"}
+    )
+    table = pd.DataFrame([asdict(one) for one in all_findings], columns=list(COLUMNS))
     return table.astype({"launch": "Int64", "size": "float64"})
 
 
 def by_scenario(found: pd.DataFrame, scenarios: list[str]) -> dict[str, str]:
     """``invalid``, ``warning`` or ``valid`` for each of ``scenarios``: the gravest of its findings."""
-    gravest = found.groupby("scenario")["severity"].agg(lambda severities: min(severities))  # "invalid" < "warning"
+    gravest = found.groupby("scenario")["severity"].min()  # "invalid" < "warning"
     return {scenario: str(gravest.get(scenario, "valid")) for scenario in scenarios}
 
 
@@ -88,38 +88,31 @@ def grouped(found: pd.DataFrame, order: Sequence[str] = ()) -> pd.DataFrame:
     gravity: dict[object, int] = {"invalid": 0, "warning": 1}
     place: dict[object, int] = {name: number for number, name in enumerate(dict.fromkeys([*order, *found["scenario"]]))}
     rows = []
-    for (code, severity, remedy), mine in found.groupby(["code", "severity", "remedy"], sort=False):
-        mine = mine.sort_values("scenario", key=lambda names: names.map(place), kind="stable")
-        texts = list(dict.fromkeys(mine["text"]))
-        names, worst = list(dict.fromkeys(mine["scenario"])), mine["size"].fillna(-math.inf).argmax()
+    for (code, severity, remedy), alike in found.groupby(["code", "severity", "remedy"], sort=False):
+        alike = alike.sort_values("scenario", key=lambda names: names.map(place), kind="stable")
+        texts = list(dict.fromkeys(alike["text"]))
+        worst = alike.iloc[alike["size"].fillna(-math.inf).argmax()]
+        example = (
+            f"{worst['scenario']}{'' if pd.isna(worst['launch']) else f', launch {worst.launch}'}: {worst['text']}"
+        )
+        launches = {str(name): sorted(of["launch"].dropna()) for name, of in alike.groupby("scenario", sort=False)}
+        names = list(launches)
         rows.append(
             {
                 "code": code,
                 "severity": severity,
                 "scenarios": f"all {len(names)} scenarios" if 3 < len(names) == len(order) else ", ".join(names),
-                "where": ", ".join(_where(name, of["launch"]) for name, of in mine.groupby("scenario", sort=False)),
-                "what": texts[0] if len(texts) == 1 else _for_example(mine.iloc[worst].to_dict()),
+                "where": ", ".join(
+                    f"{name} ({', '.join(map(str, numbers))})" if numbers else name
+                    for name, numbers in launches.items()
+                ),
+                "what": texts[0] if len(texts) == 1 else example,
                 "remedy": remedy,
-                "count": len(mine),
+                "count": len(alike),
             }
         )
     rows.sort(key=lambda row: gravity[row["severity"]])
     return pd.DataFrame(rows, columns=["code", "severity", "scenarios", "where", "what", "remedy", "count"])
-
-
-def _where(scenario: object, launches: pd.Series) -> str:
-    """``ddp (2, 12)``; the name alone for a finding about the scenario as a whole."""
-    numbers = [str(number) for number in sorted(launches.dropna())]
-    return f"{scenario} ({', '.join(numbers)})" if numbers else str(scenario)
-
-
-def _for_example(one: dict[Any, Any]) -> str:
-    launch = "" if pd.isna(one["launch"]) else f", launch {one['launch']}"
-    return f"{one['scenario']}{launch}: {one['text']}"
-
-
-def _row(launch: int | None, scenario: Any, finding: Finding) -> dict[str, object]:
-    return asdict(replace(finding, launch=launch, scenario=scenario))
 
 
 def _time(figure: dict[Any, Any], document: RunDocument) -> Iterator[Finding]:
@@ -172,10 +165,9 @@ def _enough_workers(waiting: float, document: RunDocument) -> str:
         return what_to_do(swept)
     if now is None or not waiting < 1.0:
         return "speed the input up before comparing ways to train: they all wait for it"
-    wanted = math.ceil((now or waiting) / (1.0 - waiting))
-    cores, ranks = document.machine.cores_usable, document.workload.replicas or 1
-    more = f", more in all than the {cores} cores here" if cores and wanted * ranks > cores else ""
-    return f"--workers {wanted} would do{more}"
+    wanted, cores = math.ceil((now or waiting) / (1.0 - waiting)), document.machine.cores_usable
+    scarce = cores and wanted * (document.workload.replicas or 1) > cores
+    return f"--workers {wanted} would do" + (f", more in all than the {cores} cores here" if scarce else "")
 
 
 def _too_fast(median_ms: float, launch: LaunchRecord, ran: Effective, document: RunDocument) -> Iterator[Finding]:
@@ -244,26 +236,24 @@ def _cores(launch: LaunchRecord, ran: Effective) -> set[tuple[str, int]]:
     """The hosts of a launch, each with the cores that its ranks there could use; empty if a switch bound them."""
     if ran.bound_cores is not None:
         return set()
-    of_ranks = {(rank.host or "", rank.cores) for rank in launch.ranks if rank.cores is not None}
-    return of_ranks or {("", ran.affinity)}
+    return {(rank.host or "", rank.cores) for rank in launch.ranks if rank.cores is not None} or {("", ran.affinity)}
 
 
 def _threads(launch: LaunchRecord, ran: Effective, cores: set[tuple[str, int]]) -> Iterator[Finding]:
-    differ, hosts = launch.checks.ranks_differ, sorted({host for host, _ in cores})
+    hosts = sorted({host for host, _ in cores})
+    where = {host: f" on {host}" if len(hosts) > 1 else "" for host in hosts}
     chosen, ranks = ran.chosen_threads, [rank for rank in launch.ranks if rank.ran_threads is not None]
     had = {(rank.host or "", rank.ran_threads, chosen or rank.threads) for rank in ranks}
-    unequal = []
-    if differ:
-        unequal.append(f"its ranks differ in {', '.join(differ)}")
-    for host, threads, planned in sorted(had or {("", ran.threads, max(1, ran.affinity // launch.processes))}):
-        if threads != planned:
-            where = f" on {host}" if len(hosts) > 1 else ""
-            unequal.append(f"its ranks{where} had {threads} threads where {planned} were planned")
+    unequal = [f"its ranks differ in {', '.join(launch.checks.ranks_differ)}"] if launch.checks.ranks_differ else []
+    unequal += [
+        f"its ranks{where.get(host, '')} had {threads} threads where {planned} were planned"
+        for host, threads, planned in sorted(had or {("", ran.threads, max(1, ran.affinity // launch.processes))})
+        if threads != planned
+    ]
     for host in hosts:
         counts = sorted(count for name, count in cores if name == host)
         if len(counts) > 1:
-            where = f" on {host}" if len(hosts) > 1 else ""
-            unequal.append(f"launches of this run had {' and '.join(map(str, counts))} cores{where}")
+            unequal.append(f"launches of this run had {' and '.join(map(str, counts))} cores{where[host]}")
     if unequal:
         yield invalid(
             code="unequal",
@@ -286,35 +276,38 @@ def _host_bound(launch: LaunchRecord, step_ms: float) -> Iterator[Finding]:
 
 
 def _gpu(checks: Checks, device: str | None) -> Iterator[Finding]:
-    """What the driver and the sampler saw of the GPUs; see ``bench.machine.sample.noticed``."""
-    throttle = checks.throttle
-    if throttle and throttle.verdict == "invalid":
-        yield invalid(
-            code="throttled",
-            text=f"a GPU was slowed down by heat or by its hardware ({_reasons(throttle)})",
-            remedy="fix its cooling or its power supply, or cap the power of all runs alike, and measure again",
-        )
-    if throttle and throttle.verdict == "warning":
-        yield warning(
-            code="power cap",
-            text=f"a GPU ran at its power limit ({_reasons(throttle)}), so its clock followed the limit",
-            remedy="compare only with runs at the same limit (nvidia-smi -q -d POWER)",
-        )
+    """Findings of the driver and the sampler about the GPUs; see ``bench.machine.sample.noticed``."""
+    if checks.throttle and checks.throttle.verdict in ("invalid", "warning"):
+        held_back = {uuid: names for uuid, names in checks.throttle.devices.items() if names}
+        reasons = "; ".join(f"{uuid}: {', '.join(names)}" for uuid, names in held_back.items())
+        if checks.throttle.verdict == "invalid":
+            yield invalid(
+                code="throttled",
+                text=f"a GPU was slowed down by heat or by its hardware ({reasons})",
+                remedy="fix its cooling or its power supply, or cap the power of all runs alike, and measure again",
+            )
+        else:
+            yield warning(
+                code="power cap",
+                text=f"a GPU ran at its power limit ({reasons}), so its clock followed the limit",
+                remedy="compare only with runs at the same limit (nvidia-smi -q -d POWER)",
+            )
     if checks.foreign:
-        certain = any(process.certain for process in checks.foreign)
+        processes = []
+        for process in checks.foreign:
+            size = "memory unknown" if process.peak_mib is None else f"{process.peak_mib:,.0f} MiB"
+            doubt = "" if process.certain else ", perhaps a rank under another PID"
+            processes.append(f"PID {process.pid} ({process.name or 'name unknown'}, {size}{doubt})")
         yield Finding(
             code="shared GPU",
-            severity="invalid" if certain else "warning",
-            text=f"it shared a GPU with {', '.join(_process(process) for process in checks.foreign)}",
+            severity="invalid" if any(process.certain for process in checks.foreign) else "warning",
+            text=f"it shared a GPU with {', '.join(processes)}",
             remedy="measure again when it is free, or choose other GPUs with --gpus",
             size=sum(process.peak_mib or 0.0 for process in checks.foreign),
         )
     if device == "cuda" and checks.foreign is None:
-        yield warning(
-            code="unwatched",
-            text="it had no sampler to its end, so nobody knows who else used its GPUs",
-            remedy="see logs/sampler.log for why, and measure again",
-        )
+        text = "it had no sampler to its end, so nobody knows who else used its GPUs"
+        yield warning(code="unwatched", text=text, remedy="see logs/sampler.log for why, and measure again")
     if checks.scrambled_lists:
         yield warning(
             code="scrambled lists",
@@ -324,17 +317,7 @@ def _gpu(checks: Checks, device: str | None) -> Iterator[Finding]:
         )
 
 
-def _reasons(throttle: Throttle) -> str:
-    return "; ".join(f"{uuid}: {', '.join(names)}" for uuid, names in throttle.devices.items() if names)
-
-
-def _process(process: ForeignProcess) -> str:
-    size = "memory unknown" if process.peak_mib is None else f"{process.peak_mib:,.0f} MiB"
-    doubt = "" if process.certain else ", perhaps a rank under another PID"
-    return f"PID {process.pid} ({process.name or 'name unknown'}, {size}{doubt})"
-
-
-def _scenario(scenario: Any, medians: pd.Series, document: RunDocument) -> Iterator[Finding]:
+def _scenario(scenario: str, medians: pd.Series, document: RunDocument) -> Iterator[Finding]:
     if len(medians) < FEWEST_LAUNCHES:
         yield warning(
             code=FEW,
@@ -365,8 +348,7 @@ def _scenario(scenario: Any, medians: pd.Series, document: RunDocument) -> Itera
         )
 
 
-def _hosts(scenario: object, document: RunDocument) -> Iterator[Finding]:
-    """In what the hosts differ that its ranks were on."""
+def _hosts(scenario: str, document: RunDocument) -> Iterator[Finding]:
     placed = {rank.host for launch in document.good if launch.scenario == scenario for rank in launch.ranks}
     differ = list(unlike([host for host in document.hosts if host.name in placed]))
     if differ:
@@ -380,28 +362,20 @@ def _hosts(scenario: object, document: RunDocument) -> Iterator[Finding]:
 
 def _numerics(parity: pd.DataFrame, full: set[int]) -> Iterator[Finding]:
     """``full``: the launches that are declared fp32."""
-    for one in parity[parity["verdict"].isin(UNTRUE)].to_dict("records"):
-        yield invalid(
-            launch=one["launch"],
-            scenario=one["scenario"],
-            code=one["verdict"],
-            text=one["reason"],
-            remedy="do not train with it as it is: its numerics are not those of the fp32 reference (see parity)",
-            size=one["gradient_error"],
-        )
-    for one in parity[(parity["verdict"] == WITHIN_HALF) & parity["launch"].isin(full)].to_dict("records"):
-        yield warning(
-            launch=one["launch"],
-            scenario=one["scenario"],
-            code="coarse numerics",
-            text="it is declared fp32 and computes in TF32",
-            remedy="if fp32 is meant, add --with tf32=off",
-        )
-    for one in parity[parity["verdict"] == CANNOT_TELL].to_dict("records"):
-        yield warning(
-            launch=one["launch"],
-            scenario=one["scenario"],
-            code="numerics cannot be told",
-            text=f"{one['reason']}, so a mistake would not show",
-            remedy="compare its losses with the reference's in the report",
-        )
+    for one in parity.to_dict("records"):
+        launch = {"launch": one["launch"], "scenario": one["scenario"]}
+        if one["verdict"] in UNTRUE:
+            yield invalid(
+                **launch,
+                code=one["verdict"],
+                text=one["reason"],
+                remedy="do not train with it as it is: its numerics are not those of the fp32 reference (see parity)",
+                size=one["gradient_error"],
+            )
+        elif one["verdict"] == WITHIN_HALF and one["launch"] in full:
+            text, remedy = "it is declared fp32 and computes in TF32", "if fp32 is meant, add --with tf32=off"
+            yield warning(**launch, code="coarse numerics", text=text, remedy=remedy)
+        elif one["verdict"] == CANNOT_TELL:
+            text = f"{one['reason']}, so a mistake would not show"
+            remedy = "compare its losses with the reference's in the report"
+            yield warning(**launch, code="numerics cannot be told", text=text, remedy=remedy)

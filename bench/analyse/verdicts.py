@@ -1,4 +1,4 @@
-"""What the values of a run are worth, for its run.json."""
+"""The verdicts on a run's values, for its run.json."""
 
 import math
 from dataclasses import replace

@@ -1,1 +1,1 @@
-"""What the command line and the measured processes both use: values, errors, channels. Standard library alone."""
+"""Used by the command line and the measured processes alike: values, errors, channels. Standard library alone."""

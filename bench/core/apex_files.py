@@ -15,7 +15,7 @@ REMEDY = "check out NVIDIA/apex at tag 25.05 and give its folder with --apex, or
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApexFiles:
-    """What lies on disk: ``kind`` is ``absent``, ``nvidia``, ``nvidia_without_amp``, ``pypi_unrelated`` or ``unknown``.
+    """The apex on disk: ``kind`` is ``absent``, ``nvidia``, ``nvidia_without_amp``, ``pypi_unrelated`` or ``unknown``.
 
     ``path``: the package's folder, or None. ``explanation``: one line on what was found and, if needed, the remedy.
     """

@@ -7,7 +7,7 @@ import socket
 from typing import Any
 
 ADDRESS, TOKEN = "BENCH_SUPERVISOR", "BENCH_TOKEN"
-"""What a site sets in the environment of ranks that inherit no socket: HOST:PORT to connect to, and the secret that
+"""Variables of ranks that inherit no socket, which a site sets: HOST:PORT to connect to, and the secret that
 shows there that a rank of this launch has come."""
 
 PIECE_BYTES = 1 << 18

@@ -22,8 +22,7 @@ KILL_PATIENCE_S = 30.0
 END_PATIENCE_S = 1.0
 LAUNCHER = "BENCH_LAUNCHER"
 """In the environment of ranks that a launcher starts: its PID."""
-MOST_BYTES = 1 << 20
-"""Of an answer."""
+MOST_BYTES = 1 << 20  # of an answer
 UNREADABLE = "gave no answer that can be read"
 
 
@@ -123,18 +122,18 @@ def ask(question: Callable[[], Any], limit_s: float) -> Any:
 def _heard(pipe: "Connection[Any, Any]", child: "ForkProcess", limit_s: float) -> Any:
     """The line of JSON that a child sends, which may send anything else as well. Raises :class:`Unanswered`."""
     deadline_s = time.monotonic() + limit_s
-    said = b""
-    while b"\n" not in said:
+    heard = b""
+    while b"\n" not in heard:
         if not pipe.poll(max(0.0, deadline_s - time.monotonic())):
             raise Unanswered(f"was not done after {limit_s:g} s")
         piece = os.read(pipe.fileno(), MOST_BYTES)
-        said += piece
+        heard += piece
         if not piece:
             raise Unanswered(_end_of(child))
-        if len(said) > MOST_BYTES:
+        if len(heard) > MOST_BYTES:
             raise Unanswered(f"answered with more than {MOST_BYTES:,} bytes")
     try:
-        return parse_json(said.partition(b"\n")[0])
+        return parse_json(heard.partition(b"\n")[0])
     except ValueError as error:
         raise Unanswered(UNREADABLE) from error
 
@@ -154,11 +153,15 @@ def _end_of(child: "ForkProcess") -> str:
 
 
 def _answer(pipe: "Connection[Any, Any]", question: Callable[[], object], parent: int) -> None:
-    """What the child does. It never returns."""
+    """The child's part. It never returns."""
     try:
         die_with_parent(parent)
         os.setsid()  # Ctrl-C is for the parent, which then ends it
-        _limit_memory()
+        with open("/proc/self/statm", encoding="ascii") as file:  # what it only reads, as libraries, does not count
+            taken = int(file.read().split()[5]) * resource.getpagesize()
+        most, (_, hard) = taken + available_memory_bytes() // 2, resource.getrlimit(resource.RLIMIT_DATA)
+        most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
         try:
             answer = {"value": question()}
         except RequestError as error:
@@ -169,17 +172,7 @@ def _answer(pipe: "Connection[Any, Any]", question: Callable[[], object], parent
             line = json.dumps(answer)
         except (TypeError, ValueError, RecursionError) as error:
             line = json.dumps({"raised": f"{type(error).__name__}: {error}"})
-        with open(pipe.fileno(), "wb", closefd=False) as file:
-            file.write(line.encode() + b"\n")
+        with open(pipe.fileno(), "wb", closefd=False) as answers:
+            answers.write(line.encode() + b"\n")
     finally:
         _exit(0)
-
-
-def _limit_memory() -> None:
-    """Let this process take half of the free memory, and no more. What it only reads, as libraries, does not count."""
-    with open("/proc/self/statm", encoding="ascii") as file:
-        taken = int(file.read().split()[5]) * resource.getpagesize()
-    most = taken + available_memory_bytes() // 2
-    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
-    resource.setrlimit(resource.RLIMIT_DATA, (most, most))

@@ -24,11 +24,9 @@ Decoder = Callable[[Any], Any]
 REST = "more"
 MOMENT = "%Y-%m-%dT%H:%M:%SZ"
 LARGEST_INT = 2**63 - 1
-LARGEST = 1e100
-"""Of a number: what is larger measures nothing, and its square would be infinite."""
+LARGEST = 1e100  # of a number: what is larger measures nothing, and its square would be infinite
 LONGEST_TEXT = 1 << 16
-CUT = " [...]"
-"""The end of a text that was longer."""
+CUT = " [...]"  # the end of a text that was longer
 
 
 class Damaged(ValueError):
@@ -115,22 +113,22 @@ class AnyOf:
 def decode(kind: type[T], value: Any, where: str = "") -> T:
     """``value`` as ``kind``; raises :class:`Damaged`, which names the place from ``where`` on."""
     try:
-        found: T = _decoder(cast(Any, kind))(value)
+        decoded: T = _decoder(cast(Any, kind))(value)
     except Damaged as error:
         raise (error.within(where) if where else error) from None
     except RecursionError:
         raise Damaged("is nested too deeply", where) from None
-    return found
+    return decoded
 
 
 def encode(value: Any) -> Any:
     """The JSON value of a dataclass, or of what holds some."""
     if is_dataclass(value) and not isinstance(value, type):
-        found: dict[str, Any] = {}
+        parts: dict[str, Any] = {}
         for name in hints(cast(Any, type(value))):
             part = encode(getattr(value, name))
-            found |= part if name == REST else {name: part}
-        return found
+            parts |= part if name == REST else {name: part}
+        return parts
     if isinstance(value, Mapping):
         return {_printable(str(name)): encode(one) for name, one in value.items()}
     if isinstance(value, str):
@@ -201,7 +199,7 @@ def _float(value: Any) -> float:
 
 
 def _anything(value: Any) -> Any:
-    """Whatever JSON can say, with numbers that can be reckoned with."""
+    """Any JSON value, with numbers that can be computed with."""
     if isinstance(value, dict):
         return _mapping(_anything, value)
     if isinstance(value, list):
@@ -211,10 +209,10 @@ def _anything(value: Any) -> Any:
 
 
 def _bounded(plain: Decoder, bound: Between | OneOf | Length | Moment, value: Any) -> Any:
-    found = plain(value)
-    if found not in bound:
-        raise Damaged(f"must be {bound}, not {json.dumps(found)[:40]}")
-    return found
+    decoded = plain(value)
+    if decoded not in bound:
+        raise Damaged(f"must be {bound}, not {json.dumps(decoded)[:40]}")
+    return decoded
 
 
 def _optional(plain: Decoder, value: Any) -> Any:
@@ -222,9 +220,14 @@ def _optional(plain: Decoder, value: Any) -> Any:
 
 
 def _either(kinds: tuple[Any, ...], value: Any) -> Any:
+    """As the kind that ``value`` is of, of several classes the one that has the fewest fields too many or too few; else
+    as the first."""
     if value is None and type(None) in kinds:
         return None
-    return _decoder(_closest(kinds, value))(value)
+    alike = [kind for kind in kinds if _plain(kind) is type(value)] or [k for k in kinds if k is not type(None)]
+    if len(alike) > 1 and isinstance(value, dict):
+        alike.sort(key=lambda kind: len(set(value) ^ set(hints(kind))) if _is_class(kind) else math.inf)
+    return _decoder(alike[0])(value)
 
 
 @cache
@@ -236,37 +239,24 @@ def _plain(kind: Any) -> type:
     return list if origin is tuple else dict if _is_class(kind) or origin in (Mapping, dict) else kind
 
 
-def _closest(kinds: tuple[Any, ...], value: Any) -> Any:
-    """The kind that ``value`` is of, of several classes the one that has the fewest fields too many or too few; else
-    the first."""
-    alike = [kind for kind in kinds if _plain(kind) is type(value)] or [k for k in kinds if k is not type(None)]
-    if len(alike) > 1 and isinstance(value, dict):
-        return min(alike, key=lambda kind: len(set(value) ^ set(hints(kind))) if _is_class(kind) else math.inf)
-    return alike[0]
+def _at(part: str, decoder: Decoder, value: Any) -> Any:
+    """A part of a value; an error says where it is."""
+    try:
+        return decoder(value)
+    except Damaged as error:
+        raise error.within(part) from None
 
 
 def _list(inner: Decoder, value: Any) -> tuple[Any, ...]:
     if not isinstance(value, list | tuple):
         raise _other("a list", value)
-    found = []
-    for place, one in enumerate(value):
-        try:
-            found.append(inner(one))
-        except Damaged as error:
-            raise error.within(f"[{place}]") from None
-    return tuple(found)
+    return tuple(_at(f"[{place}]", inner, one) for place, one in enumerate(value))
 
 
 def _mapping(inner: Decoder, value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise _other("an object", value)
-    found = {}
-    for name, one in value.items():
-        try:
-            found[_text(name)] = inner(one)
-        except Damaged as error:
-            raise error.within(f"[{name!r:.40}]") from None
-    return found
+    return {_at(f"[{name!r:.40}]", _text, name): _at(f"[{name!r:.40}]", inner, one) for name, one in value.items()}
 
 
 def _named(kinds: Named, value: Any) -> dict[str, Any]:
@@ -286,18 +276,12 @@ def _object(kind: Any, value: Any) -> Any:
     rest = {} if value.keys() == decoders.keys() else {name: value[name] for name in value if name not in decoders}
     if rest and REST not in decoders:
         raise Damaged("is unknown", _safe(next(iter(rest))))
-    found = {}
+    parts = {}
     for name, decoder in decoders.items():
-        if name == REST:
-            found[name] = decoder(rest)
-        elif name not in value:
+        if name != REST and name not in value:
             raise Damaged("is missing", name)
-        else:
-            try:
-                found[name] = decoder(value[name])
-            except Damaged as error:
-                raise error.within(name) from None
-    made = kind(**found)
+        parts[name] = decoder(rest) if name == REST else _at(name, decoder, value[name])
+    made = kind(**parts)
     problem = made.contradiction() if hasattr(kind, "contradiction") else None
     if problem:
         raise Damaged(problem)

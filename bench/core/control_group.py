@@ -1,4 +1,4 @@
-"""What the control groups of this process leave it of the machine's CPU time and memory: cgroup v2, or v1.
+"""The machine's CPU time and memory that control groups leave to this process: cgroup v2, or v1.
 
     python -c "from bench.core import control_group as c; print(c.cpu_quota(), c.memory_limit_bytes())"
 
@@ -17,8 +17,8 @@ def cpu_quota(root: str = ROOT, own: str = OWN) -> float | None:
     """How many cores' worth of time this process may use; None where it is not limited."""
     quotas = []
     for group in _groups("cpu", root, own):
-        said = _text(group, "cpu.max") or f"{_text(group, 'cpu.cfs_quota_us')} {_text(group, 'cpu.cfs_period_us')}"
-        quota, period = said.split()
+        limit = _text(group, "cpu.max") or f"{_text(group, 'cpu.cfs_quota_us')} {_text(group, 'cpu.cfs_period_us')}"
+        quota, period = limit.split()
         if quota not in ("max", "-1", "None"):
             quotas.append(int(quota) / int(period))
     return min(quotas, default=None)
@@ -32,7 +32,7 @@ def memory_limit_bytes(root: str = ROOT, own: str = OWN) -> int | None:
 
 
 def available_memory_bytes(root: str = ROOT, own: str = OWN) -> int:
-    """What can be had without swapping: by the kernel's estimate, and within each limit."""
+    """Memory that can be had without swapping: by the kernel's estimate, and within each limit."""
     return min([meminfo("MemAvailable"), *(max(0, limit - used) for limit, used in _memory(root, own))])
 
 
@@ -61,7 +61,7 @@ def _groups(controller: str, root: str, own: str) -> Iterator[str]:
 
 
 def _text(folder: str, name: str) -> str | None:
-    """What a file says; None without it. pathlib is left out: 'bench list' would take a tenth longer to start."""
+    """The content of a file; None without it. pathlib is left out: 'bench list' would take a tenth longer to start."""
     try:
         with open(os.path.join(folder, name), encoding="ascii") as file:
             return file.read().strip()

@@ -1,13 +1,12 @@
 """Floating-point types by name, and which of them "half" is."""
 
 SHORT = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
-"""What people call a type, by torch's name of it."""
+"""The usual name of a type, by torch's name."""
 
-HALVES = {"fp16": "float16", "bf16": "bfloat16"}
-"""Torch's name of each type that half can be."""
+HALVES = {"fp16": "float16", "bf16": "bfloat16"}  # torch's name of each type that half can be
 
 HALF_ON = {"cuda": "fp16", "cpu": "bf16"}
-"""What half is on a device, unless a scenario or a switch says otherwise (:attr:`bench.seams.discover.Found.half`)."""
+"""Half on a device, unless a scenario or a switch says otherwise (:attr:`bench.seams.discover.Found.half`)."""
 
 
 def short(dtype: str) -> str:

@@ -24,7 +24,7 @@ EXHAUSTED = {
     errno.EAGAIN: "raise the limit on processes ('ulimit -u'), or end some",
     errno.ENOMEM: "free memory, or raise the limit on it ('ulimit -v')",
 }
-"""What to do where the system has no more of something, by the number of the error."""
+"""The remedy where a resource of the system is exhausted, by the number of the error."""
 
 AS_LIBRARIES_SAY = {
     "failed to map segment": errno.ENOMEM,
@@ -37,8 +37,8 @@ AS_LIBRARIES_SAY = {
 
 def remedy_of(words: str) -> str | None:
     """The remedy where the last words of a process say that the system had no more of something."""
-    known = {os.strerror(number): number for number in EXHAUSTED} | AS_LIBRARIES_SAY
-    return next((EXHAUSTED[number] for said, number in known.items() if said in words), None)
+    numbers = {os.strerror(number): number for number in EXHAUSTED} | AS_LIBRARIES_SAY
+    return next((EXHAUSTED[number] for phrase, number in numbers.items() if phrase in words), None)
 
 
 def described(error: BaseException) -> str:

@@ -19,8 +19,7 @@ from typing import Any, NoReturn
 JSON_BYTES = 64 << 20
 """Of one JSON document: a hundred times what a large run needs, and little enough to hold."""
 
-UNLOCKED_S = 10.0
-"""How long a new scratch folder may be without its owner's lock."""
+UNLOCKED_S = 10.0  # how long a new scratch folder may be without its owner's lock
 
 LOG_END_BYTES, LOG_END_LINES = 4096, 20
 
@@ -40,10 +39,10 @@ def open_regular(path: str, *, limit: int, within: str | None = None) -> Buffere
     if not stat.S_ISREG(os.lstat(real).st_mode):  # before it is opened: opening some devices does something
         raise OSError(errno.EINVAL, "it is not a regular file", path)
     descriptor = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode) or found.st_size > limit:
+    state = os.fstat(descriptor)
+    if not stat.S_ISREG(state.st_mode) or state.st_size > limit:
         os.close(descriptor)
-        raise OSError(errno.EFBIG, f"it has {found.st_size:,} bytes, and at most {limit:,} are read", path)
+        raise OSError(errno.EFBIG, f"it has {state.st_size:,} bytes, and at most {limit:,} are read", path)
     return os.fdopen(descriptor, "rb")
 
 
@@ -78,7 +77,7 @@ def sha256_of_names(folder: str) -> str:
     """
     import hashlib
 
-    found, seen = hashlib.sha256(), set()
+    checksum, seen = hashlib.sha256(), set()
     for place, folders, names in os.walk(folder, onerror=_raised, followlinks=True):
         folders.sort()
         real = os.path.realpath(place)
@@ -90,11 +89,11 @@ def sha256_of_names(folder: str) -> str:
             file = os.path.join(place, name)
             if not os.access(file, os.R_OK):
                 raise OSError(errno.EACCES if os.path.exists(file) else errno.ENOENT, "it cannot be read", file)
-            about = os.stat(file)
-            if not stat.S_ISREG(about.st_mode):
+            state = os.stat(file)
+            if not stat.S_ISREG(state.st_mode):
                 raise OSError(errno.EINVAL, "it is not a regular file", file)
-            found.update(f"{os.path.relpath(file, folder)}\0{about.st_size}\n".encode(errors="surrogateescape"))
-    return found.hexdigest()
+            checksum.update(f"{os.path.relpath(file, folder)}\0{state.st_size}\n".encode(errors="surrogateescape"))
+    return checksum.hexdigest()
 
 
 @contextmanager
@@ -111,9 +110,9 @@ def scratch_folder(prefix: str) -> Iterator[str]:
         with suppress(OSError):
             descriptor = os.open(left, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
-                about = os.fstat(descriptor)
+                state = os.fstat(descriptor)
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if about.st_uid == os.geteuid() and time.time() - about.st_ctime > UNLOCKED_S:
+                if state.st_uid == os.geteuid() and time.time() - state.st_ctime > UNLOCKED_S:
                     shutil.rmtree(left, ignore_errors=True)
             finally:
                 os.close(descriptor)

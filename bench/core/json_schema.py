@@ -12,7 +12,6 @@ from typing import Annotated, Any, Union, get_args, get_origin, is_typeddict
 
 from bench.core.codec import REST, AnyOf, Between, Length, Moment, Named, OneOf, hints
 
-DRAFT = "https://json-schema.org/draft/2020-12/schema"
 PLAIN: dict[Any, dict[str, Any]] = {
     Any: {},
     NoneType: {"type": "null"},
@@ -26,7 +25,7 @@ PLAIN: dict[Any, dict[str, Any]] = {
 def json_schema(kind: type, title: str) -> str:
     """The schema of ``kind`` as text: a definition for each class that it is made of, and a line for each field."""
     definitions: dict[str, Any] = {}
-    head = {"$schema": DRAFT, "title": title, **_schema(kind, definitions)}
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title, **_schema(kind, definitions)}
     classes = []
     for name, one in sorted(definitions.items()):
         properties = [f"  {json.dumps(field)}: {json.dumps(of)}" for field, of in one.pop("properties").items()]

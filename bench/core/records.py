@@ -10,18 +10,17 @@ SCHEMA_VERSION = 1
 """Of run.json and of the tables beside it. A reader refuses any other by name."""
 
 PROBE_MIB = 512.0
-"""What a rank in a container allocates once, so that its PID can be told by the rise of its figure."""
+"""The size of a block that a rank in a container allocates once, so that its PID can be told by the rise of its
+figure."""
 
 STATUSES = ("ok", "oom", "timeout", "killed", "unsupported", "error")
 PARITIES = ("same", "within half precision", "differs by design", "cannot tell", "diverged", "not finite")
 """The verdicts on numerics, from the best to the worst."""
 PHASES = ("data", "forward", "backward", "optimizer")
 CHECKPOINTS = ("torch", "dcp", "dcp_async")
-MOST_CHECKPOINT_STEPS = 50
-"""Of a cycle of steps with one save, however seldom there is to be one."""
+MOST_CHECKPOINT_STEPS = 50  # of a cycle of steps with one save, however seldom there is to be one
 
-LAUNCH_COLUMNS = {"launch": "int32", "scenario": "string"}
-"""What every table begins with."""
+LAUNCH_COLUMNS = {"launch": "int32", "scenario": "string"}  # the first columns of every table
 
 STEP_COLUMNS = {
     **LAUNCH_COLUMNS,
@@ -139,8 +138,7 @@ RANGES: dict[str, tuple[int, int]] = {
 }
 """The least and the most of a number in any table."""
 
-NOT_FINITE = ("loss", "value")
-"""Columns of what a training computes, which may be NaN or infinite."""
+NOT_FINITE = ("loss", "value")  # columns of what a training computes, which may be NaN or infinite
 
 Setting = str | int | float | bool
 
@@ -154,7 +152,7 @@ other step."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """What is trained, apart from how much of it at once: a workload file with its settings.
+    """A workload file with its settings, apart from how much of it is trained at once.
 
     ``sha256``: of the file if it is the user's own, None for a built-in one; ``code_sha256``: of the code of a built-in
     one (:func:`bench.seams.code.code_sha256`), else None. ``unit``: what is counted, such as ``images``, and
@@ -179,7 +177,8 @@ class Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training(Task):
-    """What every scenario of a run trains. Equal hashes mean the same training, whatever the number of measured steps.
+    """The training of every scenario of a run. Equal hashes mean the same training, whatever the number of measured
+    steps.
 
     ``global_batch``: examples per step over all replicas. ``replicas``: the chosen devices (CPU: ranks) that share it.
     ``pool_batches``: distinct global batches, visited in turn, without ``data``. ``workers``: processes of each rank
@@ -198,7 +197,7 @@ class Training(Task):
 
     @property
     def units(self) -> int:
-        """What a step counts, over all replicas."""
+        """Units of a step, over all replicas."""
         return self.global_batch * (self.units_per_example or 1)
 
     def in_small(self, seed: int, examples: int) -> "Training":
@@ -243,7 +242,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """What one rank does and where.
+    """The work of one rank, and its place.
 
     ``role``: as in :class:`bench.seams.Rank`. ``replicas``: how many of the equal parts of the global batch it trains.
     ``threads``: its intra-op threads. ``devices``: UUIDs of its GPUs; empty on the CPU. ``core_set``: which of how many
@@ -326,7 +325,7 @@ TOO_SLOW = "too slow"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What one launch executes; the same for all of its ranks.
+    """The work of one launch; the same for all of its ranks.
 
     ``purpose``: ``measure``; ``diagnose`` (where its time goes); ``checkpoint`` (what one costs); ``restart`` (what the
     loss of a rank costs); ``probe`` (its numerics, in double precision); ``reference`` (what those are held against);
@@ -413,20 +412,9 @@ def job_to_json(job: Job) -> dict[str, Any]:
 
 
 def job_from_json(document: dict[str, Any]) -> Job:
-    fields = dict(document)
-    fields["workload"] = Training(**fields["workload"])
-    fields["ranks"] = tuple(map(_placement_from_json, fields["ranks"]))
-    fields["switches"] = tuple(SwitchOn(**one) for one in fields["switches"])
-    if fields["checkpoint"] is not None:
-        fields["checkpoint"] = Checkpoint(**fields["checkpoint"])
-    fields["computations"] = tuple(Computation(**one) for one in fields["computations"])
-    return Job(**fields)
+    from bench.core.codec import decode
 
-
-def _placement_from_json(document: dict[str, Any]) -> Placement:
-    core_set = document["core_set"]
-    tuples = {"devices": tuple(document["devices"]), "core_set": None if core_set is None else tuple(core_set)}
-    return Placement(**document | tuples)
+    return decode(Job, document)
 
 
 def canonical_json(value: object) -> str:

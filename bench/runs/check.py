@@ -28,8 +28,7 @@ START_TOLERANCE_MS = 1e-3
 
 APART_NS = 10**10
 """Memory is sampled while steps are measured; a sampler that lags is not 10 s late, unless it was stopped."""
-LATE = "sampled late"
-"""The finding that a run has of a launch for which it was."""
+LATE = "sampled late"  # the finding that a run has of a launch for which it was
 
 
 def findings(path: str) -> list[str]:
@@ -39,25 +38,25 @@ def findings(path: str) -> list[str]:
     except RequestError as error:
         return [error.problem]
     if not run.document.complete:  # it may have samples of a launch that has no record yet
-        known = [record.launch for record in run.document.records]
-        run = replace(run, **{name: (rows := getattr(run, name))[rows["launch"].isin(known)] for name in SAMPLED})
+        recorded = [record.launch for record in run.document.records]
+        run = replace(run, **{name: (rows := getattr(run, name))[rows["launch"].isin(recorded)] for name in SAMPLED})
     return list(chain(_files(run), _document(run), _steps(run), _memory(run)))
 
 
 def _files(run: Run) -> Iterator[str]:
-    sealed, found = run.document.files, describe_files(run.path)
+    sealed, files = run.document.files, describe_files(run.path)
     if not run.document.complete:
         yield f"{run.path} is incomplete: it was interrupted, or is still being written"
         recorded = tuple(f"logs/launch-{record.launch:03d}-" for record in run.document.records)
         logs = [name for name in sealed if name.startswith(recorded)]
         yield from (
-            f"{run.path}/{name} was changed after it was sealed" for name in logs if found[name] != sealed[name]
+            f"{run.path}/{name} was changed after it was sealed" for name in logs if files[name] != sealed[name]
         )
         return
     yield from (f"{run.path}/{name} does not belong to this run" for name in entries(run.path) if name not in sealed)
     for name, seal in sealed.items():
-        if name not in found or found[name].rows != seal.rows:
-            rows = found[name].rows if name in found else "no"
+        if name not in files or files[name].rows != seal.rows:
+            rows = files[name].rows if name in files else "no"
             yield f"{run.path}/{name} has {rows} rows and {seal.rows} were sealed"
 
 
@@ -81,9 +80,11 @@ def _steps(run: Run) -> Iterator[str]:
     for launch in sorted(set(rows["launch"]) - set(measured)):
         yield f"steps.parquet has rows of launch {launch}, which was not measured"
     for launch, record in measured.items():
-        mine = rows[rows["launch"] == launch]
-        yield from _ranks_and_steps(run, record, mine)
-        if len(mine) and set(zip(mine["scenario"], mine["repeat"], strict=True)) != {(record.scenario, record.repeat)}:
+        of_launch = rows[rows["launch"] == launch]
+        yield from _ranks_and_steps(run, record, of_launch)
+        if len(of_launch) and set(zip(of_launch["scenario"], of_launch["repeat"], strict=True)) != {
+            (record.scenario, record.repeat)
+        }:
             yield f"launch {launch}: its steps are of another scenario or repeat than its record says"
         if record in document.launches and record.status == "ok" and record.checks.conservation_ok is False:
             yield f"launch {launch}: its steps do not add up to the host's wall time"
@@ -138,8 +139,8 @@ def _memory(run: Run) -> Iterator[str]:
         samples = run.memory.groupby(["launch", "rank"])["t_ns"].agg(first="min", last="max")
         both = steps.join(samples, how="inner")
         apart = (both["begin"] - both["last"] > APART_NS) | (both["first"] - both["end"] > APART_NS)
-        known = {one.launch for one in run.document.validity if one.code == LATE}
-        for launch, rank in (pair for pair in both.index[apart] if pair[0] not in known):
+        reported = {one.launch for one in run.document.validity if one.code == LATE}
+        for launch, rank in (pair for pair in both.index[apart] if pair[0] not in reported):
             yield f"launch {launch}, rank {rank}: its memory was sampled at another time than its steps were"
     nothing = int((run.memory["used_mib"] == 0).sum())
     if nothing:

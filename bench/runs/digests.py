@@ -25,7 +25,7 @@ FILES = b'\n "files": {'
 would be two characters, and the mark three."""
 
 Figure = Annotated[float, Between(1e-9, 10**15)] | None
-"""What a launch took. Comparisons take its logarithm."""
+"""A measured value. Comparisons take its logarithm."""
 
 
 class LaunchDigest(TypedDict):
@@ -59,7 +59,7 @@ class Conditions(TypedDict):
     more: dict[str, str | int | float | None]
 
 
-class Digest(TypedDict):
+class Form(TypedDict):
     digest_version: int
     run: str
     utc: Utc | None
@@ -76,7 +76,11 @@ class Digest(TypedDict):
     scenarios: tuple[ScenarioDigest, ...]
 
 
-def stored(path: str) -> dict[str, Any] | None:
+Entry = dict[str, Any]  # a scenario in a digest, of the form of ScenarioDigest
+Digest = dict[str, Any]  # a digest as JSON values, of the form of Form
+
+
+def stored(path: str) -> Digest | None:
     """The digest of a finished run as it was sealed; None if it has none that can be trusted.
 
     Raises :class:`RequestError` for one that is sealed and no digest, or cannot be read.
@@ -94,25 +98,20 @@ def stored(path: str) -> dict[str, Any] | None:
     if hashlib.sha256(content).hexdigest() != sealed.get(DIGEST) or not whole:
         return None
     try:
-        return _of_today(parse_json(content))
+        digest = parse_json(content)
+        version = digest.get("digest_version") if isinstance(digest, dict) else None
+        if type(version) is not int:
+            raise ValueError("it has no digest version")
+        if version != VERSION:
+            return None
+        decode(Form, digest)
+        names = [row["scenario"] for row in digest["scenarios"]]
+        launches = [launch["launch"] for row in digest["scenarios"] for launch in row["launches"]]
+        if len(set(names)) < len(names) or len(set(launches)) < len(launches):
+            raise ValueError("a scenario or a launch is in it twice")
     except ValueError as error:
         raise RequestError("RUN", f"{os.path.join(path, DIGEST)}: {error}", RESTORE) from error
-
-
-def _of_today(digest: Any) -> dict[str, Any] | None:
-    """Raises ``ValueError`` where it is no digest."""
-    version = digest.get("digest_version") if isinstance(digest, dict) else None
-    if type(version) is not int:
-        raise ValueError("it has no digest version")
-    if version != VERSION:
-        return None
-    decode(Digest, digest)
-    names = [row["scenario"] for row in digest["scenarios"]]
-    launches = [launch["launch"] for row in digest["scenarios"] for launch in row["launches"]]
-    if len(set(names)) < len(names) or len(set(launches)) < len(launches):
-        raise ValueError("a scenario or a launch is in it twice")
-    of_today: dict[str, Any] = digest
-    return of_today
+    return dict(digest)
 
 
 def _sealed(text: bytes) -> dict[str, str]:

@@ -79,12 +79,12 @@ class WorkloadRecord:
 
     @property
     def units(self) -> int | None:
-        """What a step counts, over all replicas."""
+        """Units of a step, over all replicas."""
         return self.global_batch and self.global_batch * (self.units_per_example or 1)
 
 
 def what_is_trained(title: str | None, global_batch: int | None) -> str:
-    """What is trained, as far as it is known."""
+    """Title and batch, as far as they are known."""
     words = (title, f"global batch {global_batch}" if global_batch else None)
     return ", ".join(word for word in words if word) or "an unknown workload"
 
@@ -134,7 +134,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyRecord:
-    """What a strategy declares and a reader of the run needs (:class:`bench.seams.Strategy`)."""
+    """The part of a strategy's declaration that a reader of the run needs (:class:`bench.seams.Strategy`)."""
 
     hue: Hue = "magenta"
     dash: Dash = "short"
@@ -164,8 +164,8 @@ class HostRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRecord:
-    """What started bench on several hosts. ``run``: what the engine calls the job; ``parent``: the process that started
-    the leader. Either shows that a later start is of the same job. ``attempt``: the last one, from 0."""
+    """The engine that started bench on several hosts. ``run``: its name for the job; ``parent``: the process that
+    started the leader. Either shows that a later start is of the same job. ``attempt``: the last one, from 0."""
 
     name: str
     run: str | None
@@ -183,7 +183,7 @@ class Resumed(State):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What is wrong with the values of a launch, or of a scenario (``launch`` is None), and what to do about it.
+    """A problem with the values of a launch, or of a scenario (``launch`` is None), and its remedy.
 
     ``severity``: ``invalid`` or ``warning``. ``size``: the more the worse, comparable within one code and remedy.
     """
@@ -218,7 +218,7 @@ class ParityRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommendation:
-    """What to train with. ``parallel``: the same among scenarios on several replicas, None if that adds nothing."""
+    """The way to train. ``parallel``: the same among scenarios on several replicas, None if that adds nothing."""
 
     fastest: Name | None = None
     leanest: Name | None = None
@@ -286,7 +286,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attached:
-    """What bench was attached to, by scenario. ``step``: what delimits one. ``times``: by which clock."""
+    """Commands that bench was attached to, by scenario. ``step``: what delimits one. ``times``: by which clock."""
 
     commands: Mapping[Name, Command]
     step: str
@@ -374,12 +374,12 @@ class RunDocument:
 
     @property
     def instead(self) -> str | None:
-        """What the run did in place of measuring; None if it measured."""
-        known = experiment.experiments()
-        return next((known[name].instead for name in self.experiments if known[name].instead), None)
+        """The run's work in place of measuring; None if it measured."""
+        experiments = experiment.experiments()
+        return next((experiments[name].instead for name in self.experiments if experiments[name].instead), None)
 
     def strategy_of(self, launch: LaunchRecord) -> StrategyRecord:
-        """What the strategy of a launch declares; the defaults if it is unknown."""
+        """The declaration of a launch's strategy; the defaults if it is unknown."""
         return self.strategies.get(launch.strategy or "", StrategyRecord())
 
     @property

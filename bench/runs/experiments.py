@@ -1,4 +1,4 @@
-"""What run.json records of experiments besides measured launches: their launches and what came of them."""
+"""The records of experiments in run.json: their launches and results."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -33,7 +33,7 @@ NO_NCCL = NcclPath(transports={}, algorithms={}, reason="NCCL took no part in th
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """What a rank of a diagnostic launch saw: by probe why it has no rows, its profile, and the way that NCCL took."""
+    """The look of a rank of a diagnostic launch: by probe why it has no rows, its profile, and NCCL's path."""
 
     reasons: Mapping[str, str | None]
     profile: Profile
@@ -42,7 +42,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryForecast(MemoryParts):
-    """What rank 0 was predicted to hold without running it (:mod:`bench.worker.memory_forecast`), and by what
+    """The memory predicted for rank 0 without running it (:mod:`bench.worker.memory_forecast`), and by what
     ``method``."""
 
     peak_mib: Amount | None
@@ -63,7 +63,7 @@ class Diagnosis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numerics:
-    """What launches are judged by. ``references``: one of each environment."""
+    """The launches that others are judged by. ``references``: one of each environment."""
 
     doubles: tuple[DoubleRecord, ...] = ()
     references: tuple[ReferenceRecord, ...] = ()
@@ -198,7 +198,7 @@ class Reached:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntervalTargetRecord:
-    """What came of ``--until-precision``. ``stopped_by``: ``precision``, ``budget``, ``launches`` or ``failures``."""
+    """The result of ``--until-precision``. ``stopped_by``: ``precision``, ``budget``, ``launches`` or ``failures``."""
 
     target: Amount
     budget_s: Amount
@@ -209,7 +209,8 @@ class IntervalTargetRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LargestBatch:
-    """What ``--find-batch`` found of a scenario. ``too_large``: the smallest that does not train, and ``why_not``."""
+    """The result of ``--find-batch`` for a scenario. ``too_large``: the smallest that does not train, and
+    ``why_not``."""
 
     largest: Batch | None
     throughput_per_s: Amount | None
@@ -231,7 +232,7 @@ class BatchSearch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputSweep:
-    """What ``--input-sweep`` measured before the launches of the run. ``counts``: of workers of each rank, in order."""
+    """The launches of ``--input-sweep``, before those of the run. ``counts``: of workers of each rank, in order."""
 
     counts: tuple[Count, ...]
     launches: tuple[InputRecord, ...] = ()
@@ -260,7 +261,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """What is asked for. ``memory_limit_mib``: of a device, None for what it has. ``floor``: ``same`` or ``half``, the
+    """The request. ``memory_limit_mib``: of a device, None for what it has. ``floor``: ``same`` or ``half``, the
     numerics that are good enough. ``allow``: the switches and precision levels to try. ``baseline``: what the gain is
     counted from."""
 
@@ -273,7 +274,7 @@ class Search:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning(Search):
-    """What ``bench tune`` did: the launches of its race, which chose the ``finalists``, the winner first.
+    """The search of ``bench tune``: the launches of its race, which chose the ``finalists``, the winner first.
 
     ``asked``: the candidates that it began with. ``launches`` of the run are fresh ones of the finalists.
     ``stopped_by``: ``race`` or ``budget``; None while it runs. ``spent_s``: of the budget, by the race.
@@ -351,7 +352,7 @@ class BandwidthRecord(LaunchRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """What a step hands over to the process group: how much, and how long after the step's start.
+    """A hand-over of a step to the process group: how much, and how long after the step's start.
 
     A median over steps whose exchanges take no time. ``phase``: of :data:`bench.core.records.PHASES`.
     """
@@ -392,7 +393,7 @@ class PointDiagnostic(DiagnosticRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaling:
-    """What ``bench scale`` measured beside the launches of the run, which are those on all devices.
+    """The launches of ``bench scale`` beside the launches of the run, which are those on all devices.
 
     ``modes``: ``weak`` (the same batch on each rank) and ``strong`` (the same batch in all), or ``each`` for every
     device by itself, which is all that such a run has. ``predict``: numbers of devices to predict; ``what_if_mbit``:

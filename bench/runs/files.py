@@ -21,17 +21,14 @@ DIGEST_BYTES, TABLE_BYTES, FILE_BYTES = 8 << 20, 2 << 30, 16 << 30
 """The most that is read of a digest, a table, and anything else, such as a log or a trace, which nobody holds."""
 PIECE_BYTES = 1 << 20
 
-TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.part")
-"""What a file is called until it is in its place."""
+TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.part")  # the name of a file until it is in its place
 
 PARTS = ".parts"
 """The folder of an unfinished run with what was added to it (:mod:`bench.runs.journal`)."""
 
-TRIED_BYTES = 1 << 14
-"""What a disk must take before anything is measured: about one run.json."""
+TRIED_BYTES = 1 << 14  # a disk must have room for as much before anything is measured: about one run.json
 
-LOG_LIMIT_BYTES = 16 << 20
-"""Of what one rank prints."""
+LOG_LIMIT_BYTES = 16 << 20  # of what one rank prints
 
 
 def utf8(text: str) -> bytes:
@@ -142,13 +139,13 @@ def describe_files(path: str) -> dict[str, Sealed]:
 
 
 def entries(path: str) -> list[str]:
-    """What lies in a run folder besides ``run.json`` and is not hidden; of folders those that are links."""
-    found = []
+    """The files in a run folder besides ``run.json`` that are not hidden; of folders those that are links."""
+    names = []
     for folder, folders, files in os.walk(path):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
-        found += [os.path.relpath(os.path.join(folder, name), path) for name in sorted([*files, *links])]
-    return [name for name in found if name != "run.json" and not os.path.basename(name).startswith(".")]
+        names += [os.path.relpath(os.path.join(folder, name), path) for name in sorted([*files, *links])]
+    return [name for name in names if name != "run.json" and not os.path.basename(name).startswith(".")]
 
 
 def checksum(path: str, name: str) -> str:
@@ -262,7 +259,7 @@ def unwritable(option: str, path: str, error: OSError, otherwise: str) -> Reques
 
 
 def _deepest_existing(path: str) -> str:
-    """``path`` or the nearest folder above it that exists; a broken link does."""
+    """``path`` or the nearest folder above it that exists; a broken link does. Raises ``OSError``."""
     while True:
         try:
             os.lstat(path)

@@ -1,4 +1,4 @@
-"""What has happened since run.json was written: while a run lasts, a launch adds a line here and rewrites nothing.
+"""Changes since run.json was written: while a run lasts, a launch adds a line here and rewrites nothing.
 
 ``.parts/`` in a run folder holds the journal and the rows of each launch. A line of the journal is what changed in the
 document, with its checksum (:func:`bench.runs.spool.checked_line`); the first that is damaged ends it. A journal
@@ -49,7 +49,7 @@ def replay(path: str, document: dict[str, Any]) -> None:
 
 
 def change(before: Any, after: Any) -> Any:
-    """What changed from one value to the next: ``["+", items]`` at the end of a list, ``[".", fields]`` of an object,
+    """The change from one value to the next: ``["+", items]`` at the end of a list, ``[".", fields]`` of an object,
     or ``["=", value]``."""
     if isinstance(before, tuple) and isinstance(after, tuple) and all(map(is_, before, after[: len(before)])):
         if len(before) <= len(after):

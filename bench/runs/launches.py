@@ -10,8 +10,7 @@ from typing import Any, ClassVar, Self, TypedDict
 from bench.core.records import EXAMPLES, Computation
 from bench.runs.fields import Amount, Count, Elements, Name, Names, Pid, Precision, Several, Status, Utc
 
-BUSY = 0.10
-"""The part of the cores that others may keep busy before it counts as load."""
+BUSY = 0.10  # the part of the cores that others may keep busy before it counts as load
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +24,7 @@ Scaler = TypedDict("Scaler", {"class": str, "dynamic": bool, "scale": float})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compiled:
-    """What ``torch.compile`` did in a launch: how long it took in all, and how many graphs it made of the model.
+    """``torch.compile`` in a launch: how long it took in all, and how many graphs it made of the model.
 
     ``graph_breaks``: places where it gave up and went on with Python. ``cached``: graphs that it found in its cache.
     """
@@ -38,7 +37,7 @@ class Compiled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effective:
-    """What really ran on the first rank, read off its live objects (:mod:`bench.worker.effective`).
+    """The implementation that ran on the first rank, read off its live objects (:mod:`bench.worker.effective`).
 
     ``norm_parts``: into how many parts a batch is cut for batch norm. ``switches``: of each that was on what was seen
     instead of it, None where it took effect. ``affinity``: the cores that it could use; ``bound_cores``: those that a
@@ -87,7 +86,7 @@ class Effective:
 
     @property
     def computation(self) -> Computation:
-        """What its numerics are held against. Only the CPU's sums depend on the number of threads."""
+        """The computation that its numerics are compared with. Only the CPU's sums depend on the number of threads."""
         threads = self.threads if self.tf32 is None else 0
         return Computation(replicas=self.norm_parts, threads=threads, examples=EXAMPLES * self.replicas)
 
@@ -120,7 +119,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checks:
-    """What was verified about a launch; None if nothing was.
+    """The checks of a launch; None where nothing was verified.
 
     ``conservation_error``: the largest relative difference between the steps of a rank's measured window and the host's
     wall time for it. ``ranks_differ``: differing fields of ``effective``. ``foreign_cores``: how many others kept busy.
@@ -151,7 +150,7 @@ class Checks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryParts:
-    """What the memory of a rank is for. ``activations_mib``: what is alive when the forward pass ends. ``reason``: why
+    """The memory of a rank by purpose. ``activations_mib``: what is alive when the forward pass ends. ``reason``: why
     something is unknown."""
 
     parameters_mib: Amount | None
@@ -167,7 +166,8 @@ class MemoryParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryHeld(MemoryParts):
-    """What it holds (:mod:`bench.worker.memory_parts`); of the parts no more than the activations can be unknown.
+    """The memory that it held (:mod:`bench.worker.memory_parts`); of the parts no more than the activations can be
+    unknown.
 
     ``before_mib``: what it held before there was a model. ``early_gradients_mib``: of the gradients, those that are
     there when the forward pass ends.

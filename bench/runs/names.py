@@ -1,4 +1,4 @@
-"""What a run may be called: its folder, its id, some letters of one, or ``latest``."""
+"""Names of runs: a folder, an id, some letters of one, or ``latest``."""
 
 import os
 import re
@@ -10,8 +10,7 @@ from bench.runs.files import is_of_bench, unreadable
 
 RUN_ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}")
 
-LETTERS = 4
-"""Of a run's name that are enough to name it: fewer are a slip."""
+LETTERS = 4  # of a run's name that are enough to name it: fewer are a slip
 
 
 def find(run: str, out: str, option: str = "RUN") -> str:

@@ -92,8 +92,8 @@ def read(
     tables = {name: to_frame(_rows(path, name, document, spooled, labels=name in SAMPLED)) for name in others}
     for name, rows in salvaged.items():
         if rows:
-            found = to_table(rows, COLUMNS[name]).to_pandas()
-            tables[name] = pd.concat([tables[name], found], ignore_index=True) if len(tables[name]) else found
+            sampled = to_table(rows, COLUMNS[name]).to_pandas()
+            tables[name] = pd.concat([tables[name], sampled], ignore_index=True) if len(tables[name]) else sampled
     return Run(path=os.path.abspath(path), document=document, timed=timed, **tables)
 
 
@@ -126,13 +126,13 @@ def salvage(path: str, document: RunDocument) -> dict[str, list[dict[str, Any]]]
     folder = os.path.join(path, ".scratch")
     if os.path.islink(folder):
         raise OSError(errno.ELOOP, "it is a link", folder)
-    known = {record.launch for record in document.records}
-    found: dict[str, list[dict[str, Any]]] = {name: [] for name in SAMPLED}
+    recorded = {record.launch for record in document.records}
+    samples: dict[str, list[dict[str, Any]]] = {name: [] for name in SAMPLED}
     for launch in spooled_launches(folder):
-        if launch not in known:
+        if launch not in recorded:
             for name, rows in read_spool(spool_path(folder, launch)).items():
-                found[name] += rows
-    return found
+                samples[name] += rows
+    return samples
 
 
 def _read_document(path: str) -> RunDocument:
@@ -152,21 +152,14 @@ def _read_document(path: str) -> RunDocument:
     if version != SCHEMA_VERSION:
         problem = f"{file} has schema version {version} and this bench reads {SCHEMA_VERSION}"
         raise RequestError("RUN", problem, "use the bench that wrote it, or measure again")
-    if stored.get("seal") != (_seal_or_none(stored) or ""):
-        raise RequestError("RUN", f"{file} was changed after it was sealed", RESTORE)
     try:
+        if stored.get("seal") != seal_of(stored):
+            raise RequestError("RUN", f"{file} was changed after it was sealed", RESTORE)
         if stored.get("complete") is False:
             journal.replay(journal.journal_path(path, stored["seal"]), stored)
         return decode(RunDocument, stored)
     except ValueError as error:
         raise RequestError("RUN", f"{file}: {error}", RESTORE) from error
-
-
-def _seal_or_none(document: dict[str, Any]) -> str | None:
-    try:
-        return seal_of(document)
-    except ValueError:  # NaN, which bench never writes
-        return None
 
 
 def _rows(path: str, name: str, document: RunDocument, spooled: set[int], *, labels: bool) -> "pa.Table":

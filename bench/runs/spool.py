@@ -55,15 +55,12 @@ def read_spool(path: str) -> dict[str, list[dict[str, Any]]]:
                     tables[table].append({name: row.get(name) for name in COLUMNS[table]})
                 case _:
                     if line.endswith(b"\n"):
-                        tables["memory"] += _missing(tables["memory"], f"line {number} of {path} is damaged")
+                        why = f"line {number} of {path} is damaged; its later samples are missing"
+                        unknown = {**dict.fromkeys(("device", "used_mib", "pss_mib")), "source": "unavailable"}
+                        last = {(row["pid"], row["rank"]): row for row in tables["memory"]}
+                        tables["memory"] += [{**row, **unknown, "reason": why} for row in last.values()]
                     break
     return tables
-
-
-def _missing(rows: list[dict[str, object]], why: str) -> list[dict[str, object]]:
-    last = {(row["pid"], row["rank"]): row for row in rows}
-    unknown = {"device": None, "used_mib": None, "pss_mib": None, "source": "unavailable"}
-    return [{**row, **unknown, "reason": f"{why}; its later samples are missing"} for row in last.values()]
 
 
 def checked_line(value: object) -> bytes:

@@ -20,14 +20,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-ALWAYS_WRITTEN = ("steps", "memory")
-"""Tables that a finished run has even if they are empty."""
+ALWAYS_WRITTEN = ("steps", "memory")  # tables that a finished run has even if they are empty
 
 SAMPLED = ("memory", "device")
 """Tables that the sampler fills, which has rows of a launch before the launch has a record."""
 
-CHUNK_ROWS = 500_000
-"""Of steps, condensed at a time."""
+CHUNK_ROWS = 500_000  # of steps, condensed at a time
 
 MOST_ROWS, FREE_ROWS = 20_000_000, 250_000
 ROWS_PER_BYTE = {"steps": 0.25, "memory": 4.0, "device": 4.0, "numerics": 4.0, "diagnostics": 0.25}
@@ -85,8 +83,8 @@ def part_path(path: str, name: str, number: int) -> str:
 
 def parts_of(path: str, name: str) -> list[str]:
     """The files with rows of single launches, in the order in which they were written."""
-    found = glob(os.path.join(escape(path), PARTS, f"{name}-*.parquet"))
-    return sorted(os.path.relpath(file, path) for file in found)
+    files = glob(os.path.join(escape(path), PARTS, f"{name}-*.parquet"))
+    return sorted(os.path.relpath(file, path) for file in files)
 
 
 def _read(path: str, file: str, name: str, schema: "pa.Schema", free_rows: int, option: str) -> "pa.Table":
@@ -97,14 +95,14 @@ def _read(path: str, file: str, name: str, schema: "pa.Schema", free_rows: int, 
     file = os.path.join(path, file)
     try:
         with open_regular(file, limit=limit_of(file), within=path) as content:
-            about = pq.read_metadata(content)
+            metadata = pq.read_metadata(content)
             most = min(MOST_ROWS, free_rows + int(os.fstat(content.fileno()).st_size * ROWS_PER_BYTE[name]))
-            problem = _another_form(about, name, plain, most)
+            problem = _another_form(metadata, name, plain, most)
             if problem:
                 raise RequestError(option, f"{file}: {problem}", RESTORE)
             texts = [field.name for field in plain if pa.types.is_string(field.type)]
             how = {"page_checksum_verification": True, "read_dictionary": texts, "pre_buffer": False}
-            table = pq.ParquetFile(content, metadata=about, **how).read(columns=schema.names)
+            table = pq.ParquetFile(content, metadata=metadata, **how).read(columns=schema.names)
         table.validate(full=True)  # a page's header is in no checksum: labels may be of words that are not there
         problem = _long_texts(table) or untrue(table, name)
         if problem:
@@ -219,7 +217,7 @@ def to_frame(table: "pa.Table") -> "pd.DataFrame":
 
 
 def condensed(table: "pa.Table", condense: Callable[[RankSteps], Iterations]) -> Iterations:
-    """What ``condense`` makes of the launches of a table, two chunks of :data:`CHUNK_ROWS` rows and more at a time."""
+    """The launches of a table after ``condense``, two chunks of :data:`CHUNK_ROWS` rows and more at a time."""
     import numpy as np
     import pandas as pd
     import pyarrow as pa

@@ -25,6 +25,7 @@ from bench.core.errors import RequestError
 from bench.core.records import SCHEMA_VERSION
 from bench.runs import document as parts
 from bench.runs import journal
+from bench.runs.digests import Digest
 from bench.runs.files import DIGEST, PARTS, TEMPORARY, describe_files, seal_of, unwritable, write_atomically
 from bench.runs.frames import RankSteps
 from bench.runs.launches import LaunchRecord, Record
@@ -37,8 +38,7 @@ if TYPE_CHECKING:
 
 Rows = Sequence[dict[str, Any]]
 
-REWRITTEN_AT = 0.1
-"""Of the length of run.json, that of the journal at which it is written again."""
+REWRITTEN_AT = 0.1  # of the length of run.json, that of the journal at which it is written again
 
 
 class RunWriter:
@@ -117,17 +117,17 @@ class RunWriter:
 
     def add_to(self, experiment: type[Any], record: Record, field: str = "launches", /, **tables: Rows) -> None:
         """Put a launch of an experiment on disk. ``experiment``: the type of its record; ``field``: of that."""
-        known = self._document.begun(experiment)
-        self.note(replace(known, **{field: (*getattr(known, field), record)}), **tables)
+        begun = self._document.begun(experiment)
+        self.note(replace(begun, **{field: (*getattr(begun, field), record)}), **tables)
 
     def note(self, experiment: object, **tables: Rows) -> None:
         """Put the record of an experiment on disk, in the place of its last one, and the rows of a launch of it."""
-        known = self._document.experiments
-        self._change(experiments={**known, name_of(type(experiment)): experiment})
+        experiments = self._document.experiments
+        self._change(experiments={**experiments, name_of(type(experiment)): experiment})
         self.put(**tables)
 
     def note_request(self, request: parts.Asked, workload: parts.WorkloadRecord) -> None:
-        """What is measured from now on, once a search has chosen it."""
+        """Another request, from now on, once a search has chosen it."""
         self._change(request=request, workload=workload)
         self.put()
 
@@ -140,8 +140,7 @@ class RunWriter:
     ) -> None:
         """``probe_seed``: for a run that has none yet. ``launches``: how many of each scenario are asked for now.
         ``engine``: what started this part."""
-        seeds = (self._document.probe_seed, probe_seed)
-        seed = next((seed for seed in seeds if seed is not None), None)
+        seed = probe_seed if self._document.probe_seed is None else self._document.probe_seed
         request = replace(self._document.request, launches=launches)
         self._change(request=request, resumed=(*self._document.resumed, resumed), probe_seed=seed, engine=engine)
         self.put()
@@ -183,7 +182,7 @@ class RunWriter:
             with suppress(FileNotFoundError):
                 os.unlink(before)
 
-    def finish(self, *, complete: bool, digest: dict[str, Any] | None = None, end: parts.State | None = None) -> None:
+    def finish(self, *, complete: bool, digest: Digest | None = None, end: parts.State | None = None) -> None:
         """Write what is still missing, and ``run.json`` for the last time. ``digest``: None for a run without one."""
         self._change(end=end)
         left: dict[str, list[dict[str, Any]]] = {}

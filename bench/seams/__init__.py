@@ -1,4 +1,4 @@
-"""What people add, one file each: a scenario, a strategy, a switch, a workload; a site takes its names from
+"""The things that people add, one file each: a scenario, a strategy, a switch, a workload; a site takes its names from
 ``bench.seams.site``.
 
 Standard library alone.

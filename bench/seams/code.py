@@ -7,7 +7,7 @@ import ast
 from typing import TypeGuard
 
 ASIDE = ("WORKLOAD", "check", "recipe")
-"""What a workload's file has besides what is trained: its declaration (a run records settings, batch and unit), which
+"""Parts of a workload's file that do not train: its declaration (a run records settings, batch and unit), which
 settings it refuses, and how it is written down as a script."""
 
 
@@ -23,15 +23,13 @@ def code_sha256(file: str) -> str:
 
     with open(file, encoding="utf-8") as text:
         tree = ast.parse(text.read())
-    tree.body = [node for node in tree.body if not set(_names(node)) & set(ASIDE)]
+    named = [(node, [node, *getattr(node, "targets", ())]) for node in tree.body]  # a function, or what is assigned
+    tree.body = [
+        node
+        for node, all_of in named
+        if not {getattr(one, "name", getattr(one, "id", "")) for one in all_of} & {*ASIDE}
+    ]
     return hashlib.sha256(canonical_json(_plain(tree)).encode()).hexdigest()
-
-
-def _names(node: ast.stmt) -> list[str]:
-    """What a statement at the top of a file defines."""
-    if isinstance(node, ast.FunctionDef):
-        return [node.name]
-    return [one.id for one in node.targets if isinstance(one, ast.Name)] if isinstance(node, ast.Assign) else []
 
 
 def _plain(node: object) -> object:

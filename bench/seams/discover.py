@@ -29,18 +29,13 @@ DEFAULT = ("single", "dp", "ddp", "ddp_o1", "ddp_o2", "ddp_o3", "apex_ddp", "ape
 
 DEFAULT_WORKLOAD = "resnet101"
 
-RESERVED = "reference"
-"""What the launch that computes the reference is called: no scenario has this name."""
+RESERVED = "reference"  # the name of the launch that computes the reference: no scenario has it
 
 
 SCENARIO = Kind(word="scenario", option="--scenario", first=DEFAULT)
 STRATEGY = Kind(word="strategy", option="--scenario", functions=("build(parts)",))
 WORKLOAD = Kind(
-    word="workload",
-    option="--workload",
-    functions=FUNCTIONS,
-    may_define=MAY_DEFINE,
-    first=(DEFAULT_WORKLOAD,),
+    word="workload", option="--workload", functions=FUNCTIONS, may_define=MAY_DEFINE, first=(DEFAULT_WORKLOAD,)
 )
 SWITCH = Kind(word="switch", option="--with", may_define=SWITCH_FUNCTIONS)
 SITE = Kind(word="site", option="--site", functions=("connect(options)",))
@@ -75,7 +70,7 @@ class Found:
     environment: str | None = None
 
     def half_on(self, device: str) -> str:
-        """What half is in a launch on ``cpu`` or ``cuda``: ``fp16`` or ``bf16``."""
+        """Half in a launch on ``cpu`` or ``cuda``: ``fp16`` or ``bf16``."""
         return self.half or HALF_ON[device]
 
     @property
@@ -88,7 +83,7 @@ class Found:
 
     @property
     def turned_on(self) -> str:
-        """What ``name`` has after the scenario's own name: the level and the switches that its file does not have."""
+        """The part of ``name`` after the scenario's own: the level and the switches that its file does not have."""
         return "".join(f"+{part}" for part in (*filter(None, [self.level]), *(one.spec for one in self._added)))
 
     @property
@@ -97,7 +92,8 @@ class Found:
         return [one for one in self.switches if one.name not in own]
 
     def asked(self, place: Callable[[str], str] = str) -> str:
-        """What names it again, switches too: by the ``place`` of a file where its name would not be found."""
+        """The request that names it again, switches too: by the ``place`` of a file where its name would not be
+        found."""
         parts = [self.base if self.base in names() else place(self.file), *filter(None, [self.level])]
         known = names(SWITCH) if self._added else {}
         parts += [one.spec if one.name in known else replace(one, name=place(one.file)).spec for one in self._added]
@@ -111,12 +107,12 @@ class Found:
 
 
 def files_of(scenarios: Iterable[Found], task: Task) -> list[tuple[Kind, str, str]]:
-    """What the ranks of these scenarios execute: kind, name and file of each."""
-    found = [(WORKLOAD, task.name, task.file)]
+    """The files that the ranks of these scenarios execute: kind, name and file of each."""
+    files = [(WORKLOAD, task.name, task.file)]
     for one in scenarios:
-        found.append((STRATEGY, one.strategy_name, one.strategy_file))
-        found += [(SWITCH, switch.name, switch.file) for switch in one.switches]
-    return list(dict.fromkeys(found))
+        files.append((STRATEGY, one.strategy_name, one.strategy_file))
+        files += [(SWITCH, switch.name, switch.file) for switch in one.switches]
+    return list(dict.fromkeys(files))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,16 +187,12 @@ def _names(kind: Kind, places: tuple[str, ...]) -> dict[str, str]:
 def resolve(request: str, kind: Kind = SCENARIO) -> tuple[str, str]:
     """``(name, file)`` of what is asked for by name or by path. Raises :class:`RequestError` with the closest names."""
     known = names(kind)
-    if request.endswith(".py") or os.sep in request:
-        return _resolve_path(request, kind, known)
     if request in known:
         check_there(request, known[request], kind)
         return request, known[request]
-    remedy = f"{closest(request.lower(), list(known), n=3, cutoff=0.4)} ('{kind.shown_by}' shows all)"
-    raise RequestError(kind.option, f"there is no {kind.word} {request!r}", remedy)
-
-
-def _resolve_path(request: str, kind: Kind, known: dict[str, str]) -> tuple[str, str]:
+    if not request.endswith(".py") and os.sep not in request:
+        remedy = f"{closest(request.lower(), list(known), n=3, cutoff=0.4)} ('{kind.shown_by}' shows all)"
+        raise RequestError(kind.option, f"there is no {kind.word} {request!r}", remedy)
     file = os.path.abspath(request)
     name = os.path.basename(file).removesuffix(".py")
     if not os.path.isfile(file):

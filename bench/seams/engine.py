@@ -1,4 +1,4 @@
-"""What an engine is: who starts one bench on each of several hosts, and how it is asked to.
+"""An engine: what starts one bench on each of several hosts, and how it is asked to.
 
 An engine is one file, ``bench/sites/engines/NAME.py`` or ``bench submit --engine ./mine.py``: ``ENGINE = Engine(...)``,
 and three functions. ``specification(asked)`` returns the text that the engine takes, with ``asked.nodes`` in one place;
@@ -8,8 +8,7 @@ for. The secret, by which the hosts know each other, stands in no specification.
 
 from dataclasses import dataclass, field
 
-SECRET = "BENCH_SECRET"
-"""The variable that each host finds the secret in."""
+SECRET = "BENCH_SECRET"  # the variable that each host finds the secret in
 
 FILE = "{file}"
 """In a client's command: the file with the specification. Without it the client reads standard input."""
@@ -17,10 +16,9 @@ FILE = "{file}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """What an engine's file declares. ``client``: the program that submits. ``gpu_type``: whether a type of GPU, as in
-    H100:8, is ``needed``, ``optional`` or ``unused``. ``results``: where results go in the image that the engine runs,
-    which is a volume; None if it runs none. Raises ``ValueError`` for a bad value.
-    """
+    """The declaration of an engine's file. ``client``: the program that submits. ``gpu_type``: whether a type of GPU,
+    as in H100:8, is ``needed``, ``optional`` or ``unused``. ``results``: where results go in the image that the engine
+    runs, which is a volume; None if it runs none. Raises ``ValueError`` for a bad value."""
 
     summary: str
     client: str
@@ -36,7 +34,7 @@ class Engine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What is submitted. ``run``: the words after ``python -m bench``. ``out``: where the run goes. ``gpus``: per node.
+    """The run to submit. ``run``: the words after ``python -m bench``. ``out``: where the run goes. ``gpus``: per node.
     ``image`` and ``claim``: None if it runs no image. ``python``: this interpreter. ``folder``: where the user is.
     ``source``: the checkout of bench, None if bench is installed. ``rdma``: the resource of Kubernetes through which
     a pod gets its RDMA devices, such as ``rdma/hca_shared_devices_a``; None for none.

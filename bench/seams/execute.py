@@ -15,12 +15,11 @@ from bench.seams.strategy import Strategy
 
 T = TypeVar("T")
 
-IMPORT_LIMIT_S = 60.0
-"""For a file that is not bench's own to be imported, which may take torch along."""
+IMPORT_LIMIT_S = 60.0  # for a file that is not bench's own to be imported, which may take torch along
 
 
 PROBE = "probe(session, load, steps, tick)"
-"""What a strategy defines that declares a ``probe``."""
+"""The function of a strategy that declares a ``probe``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +44,7 @@ class Kind:
 
     @property
     def declaration(self) -> type:
-        """What it must be, such as ``bench.seams.scenario.Scenario``; a site's is imported no sooner than this."""
+        """Its class, such as ``bench.seams.scenario.Scenario``; a site's is imported no sooner than this."""
         kind: type = getattr(importlib.import_module(f"bench.seams.{self.word}"), self.word.capitalize())
         return kind
 
@@ -76,7 +75,7 @@ def declared(look: Callable[[str, str], T], answer: type[T], name: str, file: st
 
     changed_ns = os.stat(file).st_mtime_ns if os.path.isfile(file) else 0
     try:
-        found = decode(answer, _asked(look, name, file, changed_ns))
+        declaration = decode(answer, _asked(look, name, file, changed_ns))
     except Unanswered as error:
         what = f"{file} cannot be executed: the process that tried {error}"
         raise RequestError(kind.option, what, "fix the file") from error
@@ -84,7 +83,7 @@ def declared(look: Callable[[str, str], T], answer: type[T], name: str, file: st
         raise RequestError(kind.option, f"{file}: {error}", "fix the file") from error
     if not os.path.isfile(file):  # it is executed again in every rank, and its hash is recorded
         raise RequestError(kind.option, f"{file} was removed when it was executed", "fix the file")
-    return found
+    return declaration
 
 
 @cache  # it may take torch along each time, and a run asks for its workload three times
@@ -95,7 +94,7 @@ def _asked(look: Callable[[str, str], object], name: str, file: str, changed_ns:
 
 
 def _quietly(look: Callable[[str, str], object], name: str, file: str) -> object:
-    """What was found as a JSON value. What the file prints is none of it."""
+    """The declaration as a JSON value. The file's output is dropped."""
     from bench.core.codec import encode
 
     sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115
@@ -124,7 +123,11 @@ def check_functions(module: ModuleType, file: str, kind: Kind, strategy: Strateg
     for name, call in calls.items():
         function = getattr(module, name, None)
         if not callable(function):
-            near = _alike(name, others) if others else []
+            near = []
+            if others:
+                from difflib import get_close_matches
+
+                near = get_close_matches(name, others, n=1, cutoff=0.8)
             if near or call in must:
                 remedy = f"rename {near[0]} to {name}" if near else f"define {call}"
                 raise RequestError(kind.option, f"{file} has no function {name}", remedy)
@@ -140,12 +143,6 @@ def check_functions(module: ModuleType, file: str, kind: Kind, strategy: Strateg
             inspect.signature(function).bind(*arguments)
         except TypeError as error:
             raise RequestError(kind.option, f"{file}: {name} cannot be called: {error}", f"define {call}") from error
-
-
-def _alike(name: str, others: list[str]) -> list[str]:
-    from difflib import get_close_matches
-
-    return get_close_matches(name, others, n=1, cutoff=0.8)
 
 
 def load_module(name: str, file: str, kind: Kind) -> ModuleType:

@@ -57,11 +57,11 @@ class Experiment:
 
 @cache
 def experiments() -> dict[str, Experiment]:
-    """What there is, by name, in its order."""
+    """All experiments by name, in their order."""
     names = [one.name for one in pkgutil.iter_modules(importlib.import_module(ROOM).__path__)]
     modules = {name: importlib.import_module(f"{ROOM}.{name}") for name in names}
-    known = {name: module.EXPERIMENT for name, module in modules.items() if hasattr(module, "EXPERIMENT")}
-    return dict(sorted(known.items(), key=lambda item: item[1].order))
+    declared = {name: module.EXPERIMENT for name, module in modules.items() if hasattr(module, "EXPERIMENT")}
+    return dict(sorted(declared.items(), key=lambda item: item[1].order))
 
 
 def with_options() -> dict[str, Mapping[str, Any]]:

@@ -1,4 +1,4 @@
-"""What a strategy and a switch say of a training script without bench: lines of Python, which ``bench recipe`` places.
+"""A strategy's or a switch's part of a script without bench: lines of Python, which ``bench recipe`` places.
 
 A strategy's file may define ``recipe``, with the same options as its ``build``, and a switch's file
 ``recipe(switches)``, with the values of all that are on:
@@ -80,7 +80,7 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkRecipe:
-    """What a workload of bench's own writes of itself; that of any other is imported from its file.
+    """A workload of bench's own in a script; that of any other is imported from its file.
 
     ``example``: a function ``example(index)``. ``model``: the call that makes it, and its arguments. ``loss``: an
     expression of ``{batch}``, and of ``{output}``, what the model makes of ``inputs``, an expression of ``{batch}``

@@ -1,4 +1,4 @@
-"""What a scenario file declares.
+"""The declaration of a scenario's file.
 
 A scenario is one small file, ``scenarios/NAME.py``: a docstring that a person can learn from, and
 
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from bench.core.dtypes import HALVES
 from bench.core.records import Setting
-from bench.seams.strategy import APEX_MODULES, PRECISIONS, Strategy, one_of
+from bench.seams.strategy import APEX_MODULES, PRECISIONS, Strategy, names_in, one_of
 
 NEEDS = ("cuda", *APEX_MODULES)
 
@@ -52,7 +52,6 @@ class Scenario:
             one_of("needs", need, NEEDS)
         if self.half is not None:
             one_of("half", self.half, tuple(HALVES))
-        if not isinstance(self.switches, tuple) or not all(isinstance(one, str) for one in self.switches):
-            raise ValueError(f"switches={self.switches!r} is not a tuple of names")
+        names_in("switches", self.switches)
         if not self.summary.strip():
             raise ValueError("summary is empty: say in one line what this scenario is")

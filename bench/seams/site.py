@@ -1,4 +1,4 @@
-"""What a site is: where launches run, and the engine that brings their ranks to life.
+"""A site: where launches run, and the engine that brings their ranks to life.
 
 A site is one file, ``bench/sites/NAME.py`` or ``--site ./mine.py``: ``SITE = Site(summary="...")``, and
 ``connect(options)``, which returns what performs launches there. ``CONTRIBUTING.md`` has one whose ranks are started by
@@ -20,7 +20,7 @@ Event = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """What a site's file declares. Raises ``ValueError`` when ``summary`` (one line) is empty."""
+    """The declaration of a site's file. Raises ``ValueError`` when ``summary`` (one line) is empty."""
 
     summary: str
 
@@ -31,7 +31,7 @@ class Site:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What a site is connected with. ``hosts``: this host with its chosen GPUs. ``python``: the interpreter to measure,
+    """The arguments of ``connect``. ``hosts``: this host with its chosen GPUs. ``python``: the interpreter to measure,
     None for this one. ``fresh``: new interpreters for all ranks. ``log``: the file for what the site itself prints.
     ``locks``: descriptors that its processes inherit, so that nobody else uses the devices until the last has ended.
     """
@@ -47,7 +47,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Elsewhere:
-    """What another host than that of the command line saw of a launch: rows for the tables of memory and devices, and
+    """The view of a launch from a host other than the command line's: rows for the tables of memory and devices, and
     what its sampler says besides. ``foreign_cores``: how many of its cores others kept busy.
     """
 
@@ -83,7 +83,7 @@ class Outcome:
 
 
 class Beside(Protocol):
-    """What else is watched while a launch runs on this host as one of several. ``meet``: for this host's ranks."""
+    """A watch on other hosts while a launch runs on this one, too. ``meet``: for this host's ranks."""
 
     meet: Meet
 

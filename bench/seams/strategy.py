@@ -1,4 +1,4 @@
-"""What a strategy declares: how one model becomes a model on all devices.
+"""A strategy's declaration: how one model becomes a model on all devices.
 
 A strategy is one file, ``bench/strategies/NAME.py``, or part of a scenario's own file: a declaration that needs the
 standard library alone, and ``build(parts)``, which imports torch inside and returns a session:
@@ -22,9 +22,8 @@ from dataclasses import dataclass, field
 
 PRECISIONS = ("O0", "O1", "O2", "O3")
 LEVELS = {level.lower(): level for level in PRECISIONS[1:]}
-"""What asks for a precision level behind a scenario's name: ``fsdp2+o1``."""
+"""Precision levels by their name behind a scenario's: ``fsdp2+o1``."""
 
-ROLES = ("replica", "server", "stage")
 WEIGHTS = ("replicated", "sharded")
 HUES = ("grey", "red", "orange", "olive", "green", "teal", "cyan", "blue", "violet", "magenta")
 DASHES = ("solid", "dotted", "dashed", "dash-dot", "short")
@@ -139,6 +138,16 @@ class Strategy:
         ):
             for value in values:
                 one_of(name, value, allowed)
+
+
+def a_text(field: str, value: object) -> None:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"{field}={value!r} is not a text; give one")
+
+
+def names_in(field: str, value: object) -> None:
+    if not isinstance(value, tuple) or not all(isinstance(one, str) for one in value):
+        raise ValueError(f"{field}={value!r} is not a tuple of names")
 
 
 def one_of(field: str, value: object, allowed: tuple[str, ...]) -> None:

@@ -1,4 +1,4 @@
-"""What a switch declares: one thing that is turned on in training and goes with many strategies and precision levels.
+"""A switch's declaration: one thing that is turned on in training and goes with many strategies and precision levels.
 
 A switch is one file, ``bench/switches/NAME.py`` or your own: a declaration that needs the standard library alone, and
 functions, which import torch inside. A file defines those that it needs. They are called in this order:
@@ -26,15 +26,14 @@ from dataclasses import dataclass
 
 from bench.core.dtypes import HALVES
 from bench.core.records import Setting
-from bench.seams.strategy import PRECISIONS, one_of
+from bench.seams.strategy import PRECISIONS, a_text, names_in, one_of
 
 DEVICES = ("cpu", "cuda")
 MAY_DEFINE = (
     *("obstacle(device)", "begin(parts)", "model(parts, model)", "wrapper(parts)", "optimizer(parts)"),
     *("module(parts, module)", "batch(parts, batch)", "effect(session, ran)", "recipe(switches)"),
 )
-MOST = 10**6
-"""Of a value."""
+MOST = 10**6  # of a value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,13 +73,9 @@ class Switch:
 
     def __post_init__(self) -> None:
         for name in ("summary", "label"):
-            text = getattr(self, name)
-            if not isinstance(text, str) or not text.strip():
-                raise ValueError(f"{name}={text!r} is not a text; give one")
+            a_text(name, getattr(self, name))
         for name in ("choices", "excludes", "needs"):
-            names = getattr(self, name)
-            if not isinstance(names, tuple) or not all(isinstance(one, str) for one in names):
-                raise ValueError(f"{name}={names!r} is not a tuple of names")
+            names_in(name, getattr(self, name))
         for level in self.precisions:
             one_of("precisions", level, PRECISIONS)
         for kind in (*self.searched_on, *([self.device] if self.device is not None else [])):

@@ -11,7 +11,7 @@ from functools import cache, partial
 from types import ModuleType
 
 from bench.core.errors import RequestError, described
-from bench.core.records import Setting, SwitchOn
+from bench.core.records import SwitchOn
 from bench.seams import discover
 from bench.seams.discover import SCENARIO, STRATEGY, SWITCH, Found, load_strategy, names
 from bench.seams.execute import check_functions, declared, line_in, load_file
@@ -42,11 +42,11 @@ def _load(name: str, file: str) -> Found:
         check_functions(module, file, STRATEGY, scenario.strategy)
     else:
         strategy_name = scenario.strategy
-        known = names(STRATEGY)
-        if strategy_name not in known:
-            remedy = f"choose from {', '.join(known)}, or declare your own with strategy=Strategy(...)"
+        files = names(STRATEGY)
+        if strategy_name not in files:
+            remedy = f"choose from {', '.join(files)}, or declare your own with strategy=Strategy(...)"
             raise RequestError("--scenario", f"{file}: there is no strategy={strategy_name!r}", remedy)
-        strategy_file = known[strategy_name]
+        strategy_file = files[strategy_name]
         strategy, its_module = load_strategy(strategy_name, strategy_file)
         _check_options(scenario, its_module, file)
     what = f"{file}: precision={scenario.precision!r}"
@@ -74,39 +74,29 @@ def _load(name: str, file: str) -> Found:
 def _check_options(scenario: Scenario, strategy: ModuleType, file: str) -> None:
     """A value must be of its default's type, and positive if that is."""
     parameters = inspect.signature(strategy.build).parameters
-    known = {name: one.default for name, one in list(parameters.items())[1:] if one.kind is not one.VAR_KEYWORD}
+    defaults = {name: one.default for name, one in list(parameters.items())[1:] if one.kind is not one.VAR_KEYWORD}
     for name, value in scenario.options.items():
-        if name not in known:
-            remedy = f"choose from {', '.join(known)}" if known else "leave options out"
+        if name not in defaults:
+            remedy = f"choose from {', '.join(defaults)}" if defaults else "leave options out"
             raise RequestError("--scenario", f"{file}: build of its strategy has no option {name!r}", remedy)
-        usual = known[name]
+        usual = defaults[name]
         if usual is None or usual is inspect.Parameter.empty:
             continue
-        if not _is_like(value, usual):
-            what = f"{file}: option {name}={value!r} is not {_kind_of(usual)}"
+        if isinstance(usual, bool | str):
+            kind, alike = "a text" if isinstance(usual, str) else "True or False", type(value) is type(usual)
+        else:
+            kind = "a whole number" if isinstance(usual, int) else "a number"
+            alike = type(value) is int or (type(value) is float and isinstance(usual, float))
+            if usual > 0:
+                kind, alike = f"{kind} above 0", alike and float(value) > 0
+        if not alike:
+            what = f"{file}: option {name}={value!r} is not {kind}"
             raise RequestError("--scenario", what, f"write {name}={usual!r}, say")
-
-
-def _is_like(value: Setting, usual: Setting) -> bool:
-    """Whether an option may have this value, by its default."""
-    if isinstance(usual, bool | str) or isinstance(value, bool | str):
-        return type(value) is type(usual)
-    return (isinstance(usual, float) or isinstance(value, int)) and (value > 0 or usual <= 0)
-
-
-def _kind_of(usual: Setting) -> str:
-    """What values there are, by the default."""
-    if isinstance(usual, bool):
-        return "True or False"
-    if isinstance(usual, str):
-        return "a text"
-    what = "a whole number" if isinstance(usual, int) else "a number"
-    return f"{what} above 0" if usual > 0 else what
 
 
 @cache
 def _own_ranks(name: str, file: str, devices: int) -> tuple[Rank, ...]:
-    """What ``ranks(devices)`` of a strategy's file returns."""
+    """The result of ``ranks(devices)`` of a strategy's file."""
 
     def refusal(returned: object) -> RequestError:
         what = f"{file}: ranks({devices}) returned {returned!r}"
@@ -118,13 +108,13 @@ def _own_ranks(name: str, file: str, devices: int) -> tuple[Rank, ...]:
             raise refusal(returned)
         return returned
 
-    found = declared(look, tuple[Rank, ...], name, file, STRATEGY)
+    ranks = declared(look, tuple[Rank, ...], name, file, STRATEGY)
     given = set(range(devices))
-    if not found or any(
-        not one.devices or not given.issuperset(one.devices) or min(one.replicas, one.on_cpu or 1) < 1 for one in found
+    if not ranks or any(
+        not one.devices or not given.issuperset(one.devices) or min(one.replicas, one.on_cpu or 1) < 1 for one in ranks
     ):
-        raise refusal(found)
-    return found
+        raise refusal(ranks)
+    return ranks
 
 
 def scenario(request: str, more: Sequence[str] = ()) -> Found:
@@ -132,21 +122,13 @@ def scenario(request: str, more: Sequence[str] = ()) -> Found:
 
     Raises :class:`RequestError` that names the option.
     """
-    named, specs = _split(request)
+    parts, known = request.split("+"), discover.names()  # a name or a path may have a plus in it
+    heads = ["+".join(parts[:count]) for count in range(len(parts), 0, -1)]
+    named = next((one for one in heads if one in known or (one.endswith(".py") and os.path.isfile(one))), parts[0])
+    specs = parts[named.count("+") + 1 :]
     found = load(*discover.resolve(named))
     found = with_switches(found, specs, "--scenario") if specs else found
     return with_switches(found, more, "--with") if more else found
-
-
-def _split(request: str) -> tuple[str, list[str]]:
-    """A name or a path, either of which may have a plus in it, and the switches after it."""
-    parts = request.split("+")
-    known = discover.names()
-    for count in range(len(parts), 0, -1):
-        named = "+".join(parts[:count])
-        if named in known or (named.endswith(".py") and os.path.isfile(named)):
-            return named, parts[count:]
-    return parts[0], parts[1:]
 
 
 def with_switches(found: Found, specs: Sequence[str], option: str, *, named: bool = True) -> Found:
@@ -156,8 +138,15 @@ def with_switches(found: Found, specs: Sequence[str], option: str, *, named: boo
     its name says nothing of. Raises :class:`RequestError`.
     """
     levels = [spec for spec in specs if spec.strip().lower() in LEVELS] if named else []
-    for level in levels:
-        found = _with_level(found, level.strip().lower(), option)
+    for asked in levels:
+        level, has, offered = LEVELS[asked.strip().lower()], found.scenario.precision, found.strategy.precisions
+        if has != "O0":
+            raise RequestError(option, f"{found.name} is at {has} already", "leave the level out, or name one in fp32")
+        if level not in offered:
+            what = f"{level} does not go with {found.name}: its strategy has {', '.join(offered)}"
+            raise RequestError(option, what, "leave one of the two out")
+        made = replace(found, scenario=replace(found.scenario, precision=level), level=level.lower())
+        found = replace(made, name=found.base + made.turned_on)
     on = {one.name: one for one in found.switches}
     for spec in (spec for spec in specs if spec not in levels):
         one = switch_on(spec, option)
@@ -173,19 +162,6 @@ def with_switches(found: Found, specs: Sequence[str], option: str, *, named: boo
         half = declared.half or half
     with_them = replace(found, switches=ordered, half=half)
     return replace(with_them, name=found.base + with_them.turned_on) if named else with_them
-
-
-def _with_level(found: Found, asked: str, option: str) -> Found:
-    """A scenario in fp32 at another precision level."""
-    level, has = LEVELS[asked], found.scenario.precision
-    if has != "O0":
-        raise RequestError(option, f"{found.name} is at {has} already", "leave the level out, or name one in fp32")
-    known = found.strategy.precisions
-    if level not in known:
-        what = f"{level} does not go with {found.name}: its strategy has {', '.join(known)}"
-        raise RequestError(option, what, "leave one of the two out")
-    made = replace(found, scenario=replace(found.scenario, precision=level), level=asked)
-    return replace(made, name=found.base + made.turned_on)
 
 
 def switch_on(spec: str, option: str) -> SwitchOn:
@@ -206,37 +182,25 @@ def switch_on(spec: str, option: str) -> SwitchOn:
 
 def _check_goes_with(one: SwitchOn, declared: Switch, found: Found, on: Sequence[str], option: str) -> None:
     """Raise :class:`RequestError` for a switch that this scenario cannot take."""
-    other = next((name for name in declared.excludes if name in on), None)
-    if other is not None:
-        raise RequestError(
-            option, f"{one.name} and {other} exclude each other", f"leave one of them out of {found.name}"
-        )
-    lacking = next((name for name in declared.needs if name not in on), None)
-    if lacking is not None:
+    if other := next((name for name in declared.excludes if name in on), None):
+        remedy = f"leave one of them out of {found.name}"
+        raise RequestError(option, f"{one.name} and {other} exclude each other", remedy)
+    if lacking := next((name for name in declared.needs if name not in on), None):
         raise RequestError(option, f"{one.name} needs {lacking}", f"add it: {found.base}+{lacking}+{one.name}")
-    what = f"{one.name} does not go with {found.name}"
-    wrappers = [kind.wrapper for kind in found.strategy.implementations]
-    if declared.wrapper is not None and declared.wrapper not in wrappers:
-        why = f"it sets what {declared.wrapper.rpartition('.')[2]} has"
-        raise RequestError(option, f"{what}: {why}", "leave one of the two out")
-    if reason := found.strategy.without.get(one.name):
-        raise RequestError(option, f"{what}: {reason}", "leave one of the two out")
-    level = found.scenario.precision
-    if level not in declared.precisions:
-        raise RequestError(
-            option, f"{what}: it is for {', '.join(declared.precisions)}, not {level}", "leave one of the two out"
-        )
+    reason, level = found.strategy.without.get(one.name), found.scenario.precision
+    if declared.wrapper not in (None, *(kind.wrapper for kind in found.strategy.implementations)):
+        reason = f"it sets what {str(declared.wrapper).rpartition('.')[2]} has"
+    elif not reason and level not in declared.precisions:
+        reason = f"it is for {', '.join(declared.precisions)}, not {level}"
+    if reason:
+        what = f"{one.name} does not go with {found.name}: {reason}"
+        raise RequestError(option, what, "leave one of the two out")
 
 
 @cache  # many scenarios may have it
 def load_switch(name: str, file: str) -> Switch:
     """Execute a switch's file and take its declaration. Raises as :func:`load_file`."""
-    return declared(_load_switch, Switch, name, file, SWITCH)
-
-
-def _load_switch(name: str, file: str) -> Switch:
-    declared: Switch = switch_module(name, file).SWITCH
-    return declared
+    return declared(lambda name, file: switch_module(name, file).SWITCH, Switch, name, file, SWITCH)
 
 
 @cache
@@ -258,8 +222,8 @@ def _obstacle(device: str, name: str, file: str) -> str | None:
     if look is None:
         return None
     try:
-        found = look(device)
+        why = look(device)
     except Exception as error:  # whatever the user's function raises is the finding
         what = f"{file}:{line_in(file, error)}: obstacle({device!r}) fails: {described(error)}"
         raise RequestError(SWITCH.option, what, "fix the file") from error
-    return None if found is None else str(found)
+    return None if why is None else str(why)

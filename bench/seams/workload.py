@@ -1,4 +1,4 @@
-"""What a workload declares: the training that every scenario of a run does.
+"""A workload's declaration: the training that every scenario of a run does.
 
 A workload is one file, ``bench/workloads/NAME.py`` or your own: a declaration that needs the standard library alone,
 and functions that import torch inside.
@@ -34,6 +34,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from bench.core.records import Setting, Training
+from bench.seams.strategy import names_in
 
 DEVICES = ("cpu", "cuda")
 FUNCTIONS = ("model(work)", "example(work, index)", "loss(model, batch)", "optimizer(work, parameters)")
@@ -45,7 +46,7 @@ MAY_DEFINE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """What every scenario of a run trains.
+    """The training of every scenario of a run.
 
     ``unit``: what is counted, in the plural, such as ``samples``; ``unit_short``: in tables. ``global_batch``: the
     default, one number or one by kind of device. ``settings``: what ``--setting NAME=VALUE`` changes, with defaults,
@@ -76,11 +77,10 @@ class Workload:
                 raise ValueError(f"{name}={value!r} is not a text; give one")
         if not isinstance(self.example_mib, int | float) or not 0 <= self.example_mib < math.inf:
             raise ValueError(f"example_mib={self.example_mib!r} is not a number of MiB")
-        if not isinstance(self.imports, tuple) or not all(isinstance(name, str) for name in self.imports):
-            raise ValueError(f"imports={self.imports!r} is not a tuple of names")
+        names_in("imports", self.imports)
         if not isinstance(self.settings, Mapping):
             raise ValueError(f"settings={self.settings!r} is not a dict of names and defaults")
-        taken = {known.name for known in fields(Training)}
+        taken = {own.name for own in fields(Training)}
         for name, default in {"global_batch": self.global_batch, **self.settings}.items():
             for value in default.values() if isinstance(default, Mapping) else (default,):
                 if not isinstance(value, str | int | float) or (isinstance(value, float) and not math.isfinite(value)):
@@ -111,12 +111,12 @@ class Workload:
         }
 
     def units_in(self, settings: Mapping[str, Setting]) -> Any:
-        """What one example counts with these settings."""
+        """Units of one example with these settings."""
         each = self.units_per_example
         return settings.get(each) if isinstance(each, str) else each
 
     def title_of(self, settings: Mapping[str, object]) -> str:
-        """What to call it with these settings, such as ``resnet101, 64 px``; empty for its name."""
+        """The title with these settings, such as ``resnet101, 64 px``; empty for its name."""
         try:
             return self.title.format_map(settings)
         except KeyError as missing:

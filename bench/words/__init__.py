@@ -1,1 +1,1 @@
-"""What figures mean, in sentences."""
+"""The meaning of figures, in sentences."""

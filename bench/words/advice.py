@@ -1,6 +1,5 @@
 """The recommendation of a run in words, with the figures that it rests on."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,18 +21,15 @@ Advice = tuple[str, str]  # what is advised about, and the advice
 
 
 def answer(document: RunDocument, table: pd.DataFrame) -> str:
-    """Which scenario is fastest, if this run can tell; a second sentence if one replica won."""
+    """Which scenario is fastest, if this run can tell; a second sentence if one replica won. Of attached commands what
+    a step takes."""
     if bisected := in_words(document):
         return bisected[0]
-    if document.of(Attached):
-        return _of_attached(document, table)
-    standings = _standings(document, table)
-    if not standings:
-        return "No valid result: no scenario has figures that can be believed."
-    return " ".join(_headline(one) for one in standings)
-
-
-def _of_attached(document: RunDocument, table: pd.DataFrame) -> str:
+    if document.of(Attached) is None:
+        standings = _standings(document, table)
+        if not standings:
+            return "No valid result: no scenario has figures that can be believed."
+        return " ".join(_headline(one) for one in standings)
     rows = table.to_dict("records")
     titles = [row["scenario"] for row in rows]
     if len(rows) == 1:
@@ -64,8 +60,11 @@ def advice(document: RunDocument, table: pd.DataFrame) -> list[Advice]:
     if document.of(Attached):
         return []  # there is nothing to choose from
     lines = [line for one in _standings(document, table) for line in _choice(one)]
-    left_out = recommendations(document, table).left_out
-    return [*(lines or [("Fastest", "No valid result.")]), *([("Left out", _left_out(left_out))] if left_out else [])]
+    why_not: dict[str, list[str]] = {}
+    for scenario, reason in recommendations(document, table).left_out.items():
+        why_not.setdefault(reason, []).append(scenario)
+    left_out = "; ".join(f"{listed(scenarios)} ({reason})" for reason, scenarios in why_not.items())
+    return [*(lines or [("Fastest", "No valid result.")]), *([("Left out", f"{left_out}.")] if left_out else [])]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,31 +91,35 @@ class Standing:
 
 def _standings(document: RunDocument, table: pd.DataFrame) -> list[Standing]:
     """Of all scenarios, and of those on several replicas where that says something new; none without a valid one."""
-    found = recommendations(document, table)
+    advised = recommendations(document, table)
     several = f" on {document.workload.replicas} replicas"
-    pairs = ((found, "", "against_fastest"), (found.parallel, several, "against_fastest_parallel"))
+    pairs = ((advised, "", "against_fastest"), (advised.parallel, several, "against_fastest_parallel"))
     return [_standing(one, table, where, verdicts) for one, where, verdicts in pairs if one and one.fastest]
 
 
-def _standing(found: Recommendation, table: pd.DataFrame, where: str, verdicts: str) -> Standing:
+def _standing(advised: Recommendation, table: pd.DataFrame, where: str, verdicts: str) -> Standing:
     rows = {row["scenario"]: row for row in table.to_dict("records")}
-    open_ = [rows[name] for name in found.not_told_apart]
+    open_ = [rows[name] for name in advised.not_told_apart]
     tied = [row for row in open_ if row[verdicts] != TOO_FEW]
     wanted = [row[f"{verdicts}_more"] for row in open_]
-    known = wanted and not any(map(_unknown, wanted))
+    all_known = wanted and not any(map(_unknown, wanted))
     return Standing(
-        best=rows[found.fastest],
-        leanest=rows.get(found.leanest),
+        best=rows[advised.fastest],
+        leanest=rows.get(advised.leanest),
         tied=tied,
         untested=[row for row in open_ if row[verdicts] == TOO_FEW],
         slower=sum(row[verdicts] == SLOWER for row in rows.values()),
-        more=int(max(wanted)) if known else None,
+        more=int(max(wanted)) if all_known else None,
         where=where,
     )
 
 
 def _headline(one: Standing) -> str:
-    speed = f"{_speed(one.best)}{_against_base(one.best)}"
+    best = one.best
+    speed, base = _speed(best), best["relative_to"]
+    if best["scenario"] != base and not _unknown(best["relative_to_ddp"]):
+        ends = "" if _unknown(best["relative_low"]) else f" ({best['relative_low']:.2f} to {best['relative_high']:.2f})"
+        speed += f", {best['relative_to_ddp']:.2f}{ends} times as fast as {base}"
     if not (one.tied or one.untested or one.slower):
         return f"Only valid result{one.where}: {speed}.{_reserve(one.best)}"
     if not one.tested:
@@ -124,9 +127,9 @@ def _headline(one: Standing) -> str:
         return f"Fastest{one.where} but untested, with {launches}: {speed}.{_reserve(one.best)}"
     if one.tied:
         names = [one.best["scenario"], *(row["scenario"] for row in one.tied)]
-        said = listed(names if len(names) < 4 else [*names[:2], f"{len(names) - 2} more"])
+        named = listed(names if len(names) < 4 else [*names[:2], f"{len(names) - 2} more"])
         wanted = still_wanted(one.more)
-        apart = f"{said} are not told apart by these launches{f'; {wanted}' if wanted else ''}"
+        apart = f"{named} are not told apart by these launches{f'; {wanted}' if wanted else ''}"
         return f"No clear winner{one.where}: {apart}.{_reserve(one.best, *one.tied)}"
     return f"Fastest{one.where}: {speed}.{_reserve(one.best)}"
 
@@ -137,20 +140,13 @@ def _speed(row: TableRow) -> str:
     return f"{row['scenario']}, {figure} {row['unit_short']}/s"
 
 
-def _against_base(row: TableRow) -> str:
-    if row["scenario"] == row["relative_to"] or _unknown(row["relative_to_ddp"]):
-        return ""
-    interval = "" if _unknown(row["relative_low"]) else f" ({row['relative_low']:.2f} to {row['relative_high']:.2f})"
-    return f", {row['relative_to_ddp']:.2f}{interval} times as fast as {row['relative_to']}"
-
-
 def in_lines(run: Run, table: pd.DataFrame) -> list[str]:
     """The advice and the findings, for a terminal."""
     return [*(f"{about}: {text}" for about, text in advice(run.document, table)), *findings(run)]
 
 
 def findings(run: Run) -> list[str]:
-    """What was found about the figures, each with what to do."""
+    """The findings about the figures, each with its remedy."""
     return [
         f"{row['severity']}: {row['code']} in {row['scenarios']} ({row['what']}); {row['remedy']}"
         for row in _found(run).to_dict("records")
@@ -162,9 +158,9 @@ def main_finding(run: Run) -> list[str]:
 
     A busy machine is named first, since it explains what scatters; else what was found most often.
     """
-    found = _found(run)
-    warnings: list[Any] = found[found["severity"] == "warning"].to_dict("records")
-    lines = findings(run)[: len(found) - len(warnings)]
+    rows = _found(run)
+    warnings: list[Any] = rows[rows["severity"] == "warning"].to_dict("records")
+    lines = findings(run)[: len(rows) - len(warnings)]
     if len(warnings) == 1:
         return findings(run)
     if warnings:
@@ -181,11 +177,11 @@ def _found(run: Run) -> pd.DataFrame:
 
 
 def recommended(document: RunDocument, table: pd.DataFrame) -> dict[str, str]:
-    """What each recommended scenario is recommended as: ``fastest``, ``leanest`` or both; for marks in a plot."""
-    found = recommendations(document, table)
+    """The marks of recommended scenarios in a plot: ``fastest``, ``leanest`` or both."""
+    advised = recommendations(document, table)
     marks: dict[str, str] = {}
     several = f" on {document.workload.replicas} replicas"
-    for choice, where in ((found, ""), (found.parallel or Recommendation(), several)):
+    for choice, where in ((advised, ""), (advised.parallel or Recommendation(), several)):
         fastest, leanest = choice.fastest, choice.leanest
         if fastest is not None:
             marks[fastest] = f"fastest{' and leanest' if leanest == fastest else ''}{where}"
@@ -227,23 +223,16 @@ def _figures(row: TableRow) -> str:
 
 
 def _reserve(*rows: TableRow) -> str:
-    """What has to be said beside the figures of these, apart from how few launches they come from."""
-    said = []
+    """Reservations about the figures of these, apart from how few launches they come from."""
+    reserves = []
     if any(_unknown(row["parity"]) for row in rows):
-        said.append(f"whether {'each' if len(rows) > 1 else 'it'} trains the same model was not shown")
+        reserves.append(f"whether {'each' if len(rows) > 1 else 'it'} trains the same model was not shown")
     warned = [row["findings"].split(", ") for row in rows if row["validity"] == "warning"]
     doubts = dict.fromkeys(code for codes in warned for code in codes if code != FEW)
     if doubts:
-        said.append(f"low confidence: {', '.join(doubts)}")
-    text = "; ".join(said)
+        reserves.append(f"low confidence: {', '.join(doubts)}")
+    text = "; ".join(reserves)
     return f" {text[0].upper()}{text[1:]}." if text else ""
-
-
-def _left_out(why: Mapping[str, str]) -> str:
-    names: dict[str, list[str]] = {}
-    for scenario, reason in why.items():
-        names.setdefault(reason, []).append(scenario)
-    return "; ".join(f"{listed(scenarios)} ({reason})" for reason, scenarios in names.items()) + "."
 
 
 def _unknown(value: Any) -> bool:

@@ -1,6 +1,6 @@
-"""What the figures of a run cannot tell, in a sentence or two each; from the figures and run.json alone."""
+"""Limits of a run's figures, in a sentence or two each; from the figures and run.json alone."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pandas as pd
@@ -10,7 +10,6 @@ from bench.analyse.steps import scenarios
 from bench.core.dtypes import HALF_ON
 from bench.core.text import listed
 from bench.runs.document import Attached, RunDocument
-from bench.runs.launches import Checks
 
 REPLICATES_WANTED = 3  # launches; with fewer nothing is said about chance
 
@@ -23,113 +22,100 @@ def fastest(summary: pd.DataFrame) -> dict[str, Any] | None:
 
 
 def caveats(document: RunDocument, summary: pd.DataFrame) -> list[str]:
-    """What the figures cannot tell, a sentence or two each; the gravest first."""
+    """The limits, the gravest first."""
     return [
         *_about_completeness(document, summary),
-        *_about_attached(document),
+        *(_about_attached(attached, document) if (attached := document.of(Attached)) else ()),
         *_about_left_out(summary),
         *_about_checks(document),
         *_about_chance(document, summary),
-        *_about_device(document),
+        *(_about_device(document) if attached is None else ()),
         *about_implementations(document),
     ]
 
 
-def _about_completeness(document: RunDocument, summary: pd.DataFrame) -> list[str]:
-    found = []
+def _about_completeness(document: RunDocument, summary: pd.DataFrame) -> Iterator[str]:
     if not document.complete:
-        found.append(
-            "This run is incomplete: it was interrupted, or is still being written. Its checksums do not count."
-        )
-    failed = summary[summary["status"] != "ok"]
-    if len(failed):
-        why = "; ".join(f"{row['scenario']} ({row['status']})" for row in failed.to_dict("records"))
-        found.append(f"Without figures, or with those of some launches only: {why}. The reasons stand below the table.")
-    return found
+        yield "This run is incomplete: it was interrupted, or is still being written. Its checksums do not count."
+    failed = [f"{row['scenario']} ({row['status']})" for row in summary.to_dict("records") if row["status"] != "ok"]
+    if failed:
+        why = "; ".join(failed)
+        yield f"Without figures, or with those of some launches only: {why}. The reasons stand below the table."
 
 
-def _about_attached(document: RunDocument) -> list[str]:
-    attached = document.of(Attached)
-    if attached is None:
-        return []
+def _about_attached(attached: Attached, document: RunDocument) -> Iterator[str]:
+    commands = list(dict.fromkeys(" ".join(one.command) for one in attached.commands.values()))
+    yield f"Measured by attaching to: {listed(commands)}. A step lasts {attached.step}."
     batch = "" if document.workload.global_batch else ", throughput (--global-batch N)"
-    named = list(dict.fromkeys(" ".join(one.command) for one in attached.commands.values()))
-    text = [
-        f"Measured by attaching to: {listed(named)}. A step lasts {attached.step}.",
-        f"Unknown of a script that bench did not write: its data, forward and backward phases, numerics{batch}.",
-    ]
-    left_out = [one for launch in attached.launches for one in launch.left_out]
-    return [*text, *([f"Left out: {'; '.join(dict.fromkeys(left_out))}."] if left_out else [])]
+    yield f"Unknown of a script that bench did not write: its data, forward and backward phases, numerics{batch}."
+    left_out = dict.fromkeys(one for launch in attached.launches for one in launch.left_out)
+    if left_out:
+        yield f"Left out: {'; '.join(left_out)}."
 
 
-def _about_left_out(summary: pd.DataFrame) -> list[str]:
+def _about_left_out(summary: pd.DataFrame) -> Iterator[str]:
     """Scenarios that would be the fastest if their figures or their numerics could be trusted."""
     best = fastest(summary)
-    doubted = summary[summary["why_not"].notna() & (summary["status"] == "ok")].to_dict("records")
-    if best is None:
-        return [f"{row['scenario']} ran to its end and is not recommended: {row['why_not']}." for row in doubted]
-    return [
-        f"{row['scenario']} was faster ({row['throughput_per_s']:,.1f} {row['unit']} a second) and is not recommended: "
-        f"{row['why_not']}."
-        for row in doubted
-        if row["throughput_per_s"] > best["throughput_per_s"]
-    ]
+    for row in summary[summary["why_not"].notna() & (summary["status"] == "ok")].to_dict("records"):
+        speed = row["throughput_per_s"]
+        if best is None:
+            yield f"{row['scenario']} ran to its end and is not recommended: {row['why_not']}."
+        elif speed > best["throughput_per_s"]:
+            faster = f"was faster ({speed:,.1f} {row['unit']} a second) and is not recommended"
+            yield f"{row['scenario']} {faster}: {row['why_not']}."
 
 
-def _about_checks(document: RunDocument) -> list[str]:
-    objections: tuple[tuple[Callable[[Checks], bool], str], ...] = (
+def _about_checks(document: RunDocument) -> Iterator[str]:
+    for reason in [launch.reason for launch in document.superseded if launch.status == "ok" and launch.reason]:
+        yield f"Not counted: {reason}."
+    checks = [(launch.scenario, launch.checks) for launch in document.good]
+    for names, text in (
         (
-            lambda checks: checks.finite_loss is False,
+            [name for name, one in checks if one.finite_loss is False],
             "The loss of {} was not finite: as measured it does not train, whatever its speed.",
         ),
         (
-            lambda checks: bool(checks.skipped_steps),
+            [name for name, one in checks if one.skipped_steps],
             "The loss scaler of {} skipped optimizer steps in the measured window; those were cheaper.",
         ),
         (
-            lambda checks: checks.conservation_ok is False,
+            [name for name, one in checks if one.conservation_ok is False],
             "The steps of {} do not add up to the wall time of their window: do not trust them.",
         ),
-        (lambda checks: bool(checks.ranks_differ), "What ran was not the same on all ranks of {}: see the launches."),
-    )
-    again = [launch.reason for launch in document.superseded if launch.status == "ok" and launch.reason]
-    return [f"Not counted: {reason}." for reason in again] + [
-        text.format(listed(named))
-        for objects, text in objections
-        if (named := list(dict.fromkeys(launch.scenario for launch in document.good if objects(launch.checks))))
-    ]
+        (
+            [name for name, one in checks if one.ranks_differ],
+            "What ran was not the same on all ranks of {}: see the launches.",
+        ),
+    ):
+        if names:
+            yield text.format(listed(list(dict.fromkeys(names))))
 
 
-def _about_chance(document: RunDocument, summary: pd.DataFrame) -> list[str]:
+def _about_chance(document: RunDocument, summary: pd.DataFrame) -> Iterator[str]:
     launches = summary.loc[summary["launches_ok"] > 0, "launches_ok"]
-    if launches.empty or launches.min() >= REPLICATES_WANTED:
-        return []
-    few = {1: "one launch", 2: "two launches"}[int(launches.min())]
-    more = "--launches 5" if document.of(Attached) else "--profile standard"
-    which = "per scenario" if launches.nunique() == 1 else "of some scenarios"
-    return [f"{few.capitalize()} {which}: no significance claimed; measure again with {more}."]
+    if not launches.empty and launches.min() < REPLICATES_WANTED:
+        few = "One launch" if launches.min() == 1 else "Two launches"
+        more = "--launches 5" if document.of(Attached) else "--profile standard"
+        which = "per scenario" if launches.nunique() == 1 else "of some scenarios"
+        yield f"{few} {which}: no significance claimed; measure again with {more}."
 
 
-def _about_device(document: RunDocument) -> list[str]:
-    found, workload = [], document.workload
-    if document.of(Attached):
-        return []
-    if workload.device == "cpu":
-        found.append(
+def _about_device(document: RunDocument) -> Iterator[str]:
+    if document.workload.device == "cpu":
+        yield (
             "Measured on the CPU: the ranks share its cores, communicate through gloo over loopback, and half is "
             f"{HALF_ON['cpu']}, so these ratios do not carry to GPUs."
         )
         if any(launch.strategy == "dp" for launch in document.good):
-            found.append(
+            yield (
                 "On the CPU torch makes DataParallel a pass-through: one process calls the model as it is, so dp here "
                 "tells nothing about DataParallel on GPUs."
             )
-    if workload.replicas == 1:
-        found.append(
+    if document.workload.replicas == 1:
+        yield (
             "One replica: no gradient is exchanged, so this run tells what the wrappers and the precision cost, and "
             "nothing about how they scale."
         )
-    return found
 
 
 def about_implementations(document: RunDocument) -> list[str]:

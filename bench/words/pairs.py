@@ -7,8 +7,7 @@ from bench.analyse.comparison import ALIKE, TOO_FEW, between_scenarios, pairwise
 from bench.analyse.launches import looked_at
 from bench.runs.frames import TableRow
 
-Answer = tuple[str, str]
-"""A question and its answer."""
+Answer = tuple[str, str]  # a question and its answer
 
 
 def times(row: TableRow) -> str:

@@ -26,16 +26,21 @@ from bench.runs.reader import Run
 from bench.words.pairs import Answer, chance, pair_of, times
 from bench.words.switch_questions import channels_last, compiled, sync_bn, unused_parameters
 
+O1_PAIRS = {"ddp_o1": "ddp", "apex_ddp_o1": "apex_ddp"}
+"""Each scenario of O1 and the same in full precision; both with the same switches."""
+
 
 def questions(run: Run) -> list[Answer]:
     run = Analysed.of(run)
     table = run.overview
+    bases = ((name, *name.partition("+")) for name in run.document.request.scenarios)
+    o1_pairs = [(name, O1_PAIRS[base] + plus + on) for name, base, plus, on in bases if base in O1_PAIRS]
     answers: list[Callable[[Analysed, pd.DataFrame], Answer | None]] = [
         fastest,
         loader,
         python,
         dataparallel,
-        *(partial(mixed_precision, half=half, full=full) for half, full in _o1_pairs(run)),
+        *(partial(mixed_precision, half=half, full=full) for half, full in o1_pairs),
         no_sync,
         unused_parameters,
         sync_bn,
@@ -50,16 +55,7 @@ def questions(run: Run) -> list[Answer]:
         hang,
         epochs,
     ]
-    return [found for answer in answers if (found := answer(run, table)) is not None]
-
-
-O1_PAIRS = {"ddp_o1": "ddp", "apex_ddp_o1": "apex_ddp"}
-
-
-def _o1_pairs(run: Analysed) -> list[tuple[str, str]]:
-    """Each scenario of O1 and the same in full precision, with the same switches."""
-    bases = ((name, *name.partition("+")) for name in run.document.request.scenarios)
-    return [(name, O1_PAIRS[base] + plus + on) for name, base, plus, on in bases if base in O1_PAIRS]
+    return [answered for answer in answers if (answered := answer(run, table)) is not None]
 
 
 def loader(run: Analysed, table: pd.DataFrame) -> Answer | None:
@@ -67,8 +63,8 @@ def loader(run: Analysed, table: pd.DataFrame) -> Answer | None:
     question, swept = "Is it the loader?", found_by(run.document)
     if swept is not None:
         both = together(run.document, run.good_figures)
-        said = [sentence(swept, both), *remarks(swept, both, run.document.machine.cores_usable)]
-        return question, " ".join(said)
+        texts = [sentence(swept, both), *remarks(swept, both, run.document.machine.cores_usable)]
+        return question, " ".join(texts)
     share = run.good_figures.frame["data_share"].median()
     if not run.document.of(Attached) or pd.isna(share):
         return None
@@ -197,12 +193,12 @@ def mixed_precision(run: Analysed, table: pd.DataFrame, half: str, full: str) ->
     costs = {row.pop("scenario"): row for row in spent(run.document).drop(columns="step_ms").to_dict("records")}
     if not {half, full} <= set(costs):
         return question, f"{text} What its time is spent on was not looked at: --diagnose shows it."
-    mine = costs[half]
-    apart = {name: value - costs[full][name] for name, value in mine.items()}
+    spends = costs[half]
+    apart = {name: value - costs[full][name] for name, value in spends.items()}
     extra = [f"{name} {value:+.1f} ms" for name, value in apart.items() if abs(value) >= 0.05]
     return question, (
-        f"{text} Under the profiler a step of {half} spends {mine['casts']:,.1f} ms on casts and "
-        f"{mine['loss scaling']:,.1f} ms on loss scaling; against {full} it differs by {listed(extra) or 'nothing'}."
+        f"{text} Under the profiler a step of {half} spends {spends['casts']:,.1f} ms on casts and "
+        f"{spends['loss scaling']:,.1f} ms on loss scaling; against {full} it differs by {listed(extra) or 'nothing'}."
     )
 
 
@@ -236,11 +232,11 @@ def one_gpu(run: Analysed, table: pd.DataFrame) -> Answer | None:
     if several.empty:
         return None
     names = by_scenario(several).groupby("verdict", sort=False)["scenario"].agg(list).to_dict()
-    said = [f"{listed(names[verdict])}: {verdict}" for verdict in PARITIES if verdict in names]
+    texts = [f"{listed(names[verdict])}: {verdict}" for verdict in PARITIES if verdict in names]
     true = set(names) <= {"same", "within half precision"}
     opening = "Yes, it trains the same model" if true else "Not of every scenario"
     return "Is the result of several replicas that of one?", (
-        f"{opening}. Compared with one process that has the whole batch: {'; '.join(said)}."
+        f"{opening}. Compared with one process that has the whole batch: {'; '.join(texts)}."
     )
 
 
@@ -249,8 +245,8 @@ def shards(run: Analysed, table: pd.DataFrame) -> Answer | None:
     sharded = [name for name in ("fsdp2", "fsdp2_no_reshard", "zero1") if pd.notna(peaks.get(name))]
     if not sharded or pd.isna(peaks.get("ddp")):
         return None
-    said = [f"{name} {peaks[name]:,.0f} MiB ({100 * (peaks[name] / peaks['ddp'] - 1):+.0f} %)" for name in sharded]
-    text = f"The largest process of ddp peaks at {peaks['ddp']:,.0f} MiB; of {listed(said)}."
+    texts = [f"{name} {peaks[name]:,.0f} MiB ({100 * (peaks[name] / peaks['ddp'] - 1):+.0f} %)" for name in sharded]
+    text = f"The largest process of ddp peaks at {peaks['ddp']:,.0f} MiB; of {listed(texts)}."
     if run.document.workload.device == "cpu":
         text += " On the CPU that includes torch itself and buffers of gloo, so it says little about GPUs."
     return "Do shards take less memory than DDP?", text
@@ -261,13 +257,13 @@ def hang(run: Analysed, table: pd.DataFrame) -> Answer | None:
     hung = [launch for launch in run.document.launches if launch.status == "timeout"]
     if not hung:
         return None
-    said = []
+    texts = []
     for launch in hung:
         failure = launch.failure or Failure()
         at = "" if failure.phase is None else f" in phase {failure.phase}, step {failure.step}"
         where = "" if failure.where is None else f", at {failure.where}"
-        said.append(f"launch {launch.launch} of {launch.scenario}: rank {failure.rank} made no progress{at}{where}")
-    return "Why did it hang?", f"{'; '.join(said)}. The other ranks wait for that one in their next exchange."
+        texts.append(f"launch {launch.launch} of {launch.scenario}: rank {failure.rank} made no progress{at}{where}")
+    return "Why did it hang?", f"{'; '.join(texts)}. The other ranks wait for that one in their next exchange."
 
 
 def same_weights(run: Analysed, table: pd.DataFrame) -> Answer | None:
@@ -285,9 +281,9 @@ def same_weights(run: Analysed, table: pd.DataFrame) -> Answer | None:
         f"They start from the same weights ({len(started)} of {len(shared)} launches: equal SHA-256 of all parameters "
         "of every rank before the first step), and every step adds the same to them."
     )
-    known = run.parity[run.parity["gradient_alone"].notna() & run.parity["gradient_error"].notna()]
-    if len(known):
-        (row, *_) = known.to_dict("records")
+    compared = run.parity[run.parity["gradient_alone"].notna() & run.parity["gradient_error"].notna()]
+    if len(compared):
+        (row, *_) = compared.to_dict("records")
         text += (
             f" By itself the gradient of one replica is {100 * row['gradient_alone']:.0f} % away from the average; "
             f"after the all-reduce that of every rank of {row['scenario']} is at most {row['gradient_error']:.1g} away "
@@ -324,23 +320,17 @@ def memory(run: Analysed, table: pd.DataFrame) -> Answer | None:
         own = peaks[peaks["scenario"] == scenario]
         first = own[own["launch"] == own["launch"].min()]
         held = first.groupby(["rank", "pid", "device"], observed=True)["peak_mib"].max()
-        mine = held.reset_index().assign(index=lambda rows: rows["device"].map(indices))
-        parts.append(_holders(scenario, mine.sort_values(["index", "rank"]).to_dict("records")))
+        peaks_of = held.reset_index().assign(index=lambda rows: rows["device"].map(indices))
+        rows: list[TableRow] = peaks_of.sort_values(["index", "rank"]).to_dict("records")
+        processes = len({row["pid"] for row in rows})
+        where: list[str] = ["" if pd.isna(row["index"]) else f" on GPU {row['index']:.0f}" for row in rows]
+        amounts = [f"{row['peak_mib']:,.0f} MiB{place}" for row, place in zip(rows, where, strict=True)]
+        parts.append(f"{scenario}: {'one process' if processes == 1 else f'{processes} processes'}, {listed(amounts)}.")
+        sizes = [row["peak_mib"] for row in rows]
+        if processes == 1 and max(sizes) > 1.01 * min(sizes) and min(sizes) > 0:
+            most, least = (where[sizes.index(size)] for size in (max(sizes), min(sizes)))
+            parts.append(f"Its peak{most} is {max(sizes) / min(sizes):.2f} times that{least}.")
     return question, " ".join(parts)
-
-
-def _holders(scenario: str, held: list[TableRow]) -> str:
-    """Who holds how much where in one launch, and how unevenly if one process is on several GPUs."""
-    processes = len({row["pid"] for row in held})
-    kind = "one process" if processes == 1 else f"{processes} processes"
-    where: list[str] = ["" if pd.isna(row["index"]) else f" on GPU {row['index']:.0f}" for row in held]
-    amounts = [f"{row['peak_mib']:,.0f} MiB{place}" for row, place in zip(held, where, strict=True)]
-    text = f"{scenario}: {kind}, {listed(amounts)}."
-    most, least = (choose(held, key=lambda row: row["peak_mib"]) for choose in (max, min))
-    if processes > 1 or most["peak_mib"] <= 1.01 * least["peak_mib"] or least["peak_mib"] <= 0:
-        return text
-    more = most["peak_mib"] / least["peak_mib"]
-    return f"{text} Its peak{where[held.index(most)]} is {more:.2f} times that{where[held.index(least)]}."
 
 
 def _effective(run: Run, scenario: str) -> Effective:

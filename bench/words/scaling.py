@@ -1,12 +1,12 @@
 """How something scales, in sentences: the answer, what is lost on what, and how far predictions can be trusted."""
 
+import math
 from collections.abc import Sequence
 
 from bench.analyse import each
 from bench.analyse.analysed import Analysed
-from bench.analyse.intervals import Ratio
 from bench.analyse.predicted import largest_error, why_not
-from bench.analyse.scaling import STRONG, WEAK, Scaled, foreseen, scaled
+from bench.analyse.scaling import STRONG, WEAK, foreseen, scaled
 from bench.core.text import listed
 from bench.runs.experiments import Scaling
 
@@ -16,15 +16,14 @@ WORDS = {
     "input": "waiting for data",
     "computation": "slower computation",
 }
-LEAST_SHARE = 0.02
-"""What is less is not named."""
+LEAST_SHARE = 0.02  # smaller shares are not named
 APART = 0.15
 """How much longer or shorter than measured steps those of a diagnostic launch may be before that is worth a word."""
 
 
 def answer(run: Analysed) -> list[str]:
-    """What is left of all devices' speed, in a line for each curve."""
-    scaling, said = run.document.of(Scaling), []
+    """The efficiency on all devices, in a line for each curve."""
+    scaling, lines = run.document.of(Scaling), []
     assert scaling is not None
     if scaling.by_itself:
         return [slow_devices(run)]
@@ -33,11 +32,13 @@ def answer(run: Analysed) -> list[str]:
         last = [one for one in points if one.mode == mode][-1]
         work = "the same batch on each" if mode == WEAK else f"the same batch of {last.global_batch} in all"
         if last.efficiency.value is None:
-            said.append(f"{mode.title()} scaling of {name}: unknown ({last.failed or 'it was not measured'}).")
+            lines.append(f"{mode.title()} scaling of {name}: unknown ({last.failed or 'it was not measured'}).")
         else:
-            rate = _share(last.efficiency)
-            said.append(f"{mode.title()} scaling of {name}: {rate} efficient on {last.count} devices, {work}.")
-    return said
+            rate, low, high = f"{100 * last.efficiency.value:.0f} %", last.efficiency.low, last.efficiency.high
+            if low is not None and high is not None:
+                rate += f" ({100 * low:.0f} to {100 * high:.0f} %)"
+            lines.append(f"{mode.title()} scaling of {name}: {rate} efficient on {last.count} devices, {work}.")
+    return lines
 
 
 def slow_devices(run: Analysed) -> str:
@@ -54,16 +55,9 @@ def slow_devices(run: Analysed) -> str:
     return f"{named} {verb} slow: among equal devices, one is {bound} in only 5 of 100 scans."
 
 
-def _share(ratio: Ratio) -> str:
-    value = f"{100 * (ratio.value or 0.0):.0f} %"
-    if ratio.low is None or ratio.high is None:
-        return value
-    return f"{value} ({100 * ratio.low:.0f} to {100 * ratio.high:.0f} %)"
-
-
 def sentences(run: Analysed) -> list[str]:
-    """What the largest number of devices loses, and on what; what the machine has to do with it."""
-    scaling, said = run.document.of(Scaling), []
+    """The time that the largest number of devices loses, on what, and the machine's part in it."""
+    scaling, lines = run.document.of(Scaling), []
     if scaling is None or scaling.by_itself:
         return []
     for mode in scaling.modes:
@@ -72,22 +66,26 @@ def sentences(run: Analysed) -> list[str]:
         if last.count == 1 or loss.total_ms is None:
             continue
         if loss.total_ms <= 0.0 or (last.efficiency.high or 0.0) >= 1.0:
-            said.append(f"{mode.title()}: what a step on {last.count} devices loses is not distinguishable from 0.")
+            lines.append(f"{mode.title()}: what a step on {last.count} devices loses is not distinguishable from 0.")
             continue
         if loss.reason is not None:
-            said.append(f"{mode.title()}: why a step loses {loss.total_ms:,.1f} ms is unknown: {loss.reason}.")
+            lines.append(f"{mode.title()}: why a step loses {loss.total_ms:,.1f} ms is unknown: {loss.reason}.")
             continue
         named = [f"{100 * share:.0f} % {WORDS[name]}" for name, share in loss.shares.items() if share >= LEAST_SHARE]
         if named:
-            lost = f"a step on {last.count} devices loses {loss.total_ms:,.1f} ms"
-            said.append(f"{mode.title()}: {lost}: {', '.join(named)}.{_doubt(last)}")
+            text = f"{mode.title()}: a step on {last.count} devices loses {loss.total_ms:,.1f} ms: {', '.join(named)}."
+            rest, step = loss.rest_ms or 0.0, last.step.value or math.inf
+            if abs(rest) > APART * step:
+                apart = f"{100 * abs(rest) / step:.0f} % {'longer' if rest < 0 else 'shorter'}"
+                text += f" Low confidence: the diagnostic launch had {apart} steps."
+            lines.append(text)
     cores, on_host = run.document.machine.cores_usable, max(scaling.counts) // max(1, len(run.document.hosts))
     if run.document.workload.device == "cpu" and on_host > 1:
         crowded = cores and on_host > cores
         share = f"{on_host} ranks share {cores} cores" if crowded else "The ranks share caches and memory"
         where = " of a host" if len(run.document.hosts) > 1 else ""
-        said.append(f"{share}{where}, so computation slows down too, as it would not on devices of their own.")
-    return said
+        lines.append(f"{share}{where}, so computation slows down too, as it would not on devices of their own.")
+    return lines
 
 
 def about_predictions(run: Analysed, predict: Sequence[int] = (), what_if_mbit: float | None = None) -> list[str]:
@@ -99,14 +97,14 @@ def about_predictions(run: Analysed, predict: Sequence[int] = (), what_if_mbit: 
     if why is not None:
         return [f"Nothing is predicted: {why}."]
     checks, asked = foreseen(run, predict, what_if_mbit)
-    error, said = largest_error(checks), []
+    error, lines = largest_error(checks), []
     if error is None:
-        said.append("The predictions were checked with no measured number of devices.")
+        lines.append("The predictions were checked with no measured number of devices.")
     else:
         checked = [one for one in checks if one.error is not None]
         several = listed([f"{one.count} ({one.mode}, {100 * (one.error or 0.0):+.0f} %)" for one in checked])
         how = "left out of" if all(one.left_out for one in checked) else "which is also in"
-        said.append(
+        lines.append(
             f"Checked on {several} devices, {how} the fit of all-reduces: off by {100 * error:.0f} % at most. No "
             "measured step is in a prediction."
         )
@@ -115,24 +113,15 @@ def about_predictions(run: Analysed, predict: Sequence[int] = (), what_if_mbit: 
     if missing:
         whole = max(scaling.counts) * scaling.batch_per_rank
         why = f"their share of the batch of {whole:,} was not computed, or is not a whole number"
-        said.append(f"Strong scaling on {listed(missing)} devices is not predicted: {why}.")
+        lines.append(f"Strong scaling on {listed(missing)} devices is not predicted: {why}.")
     for why in dict.fromkeys(one.why_not for one in asked if one.why_not):
         many = listed([f"{count:,}" for count in sorted({one.count for one in asked if one.why_not == why})])
-        said.append(f"{many} devices are {why}. --what-if bandwidth=100Gbit assumes a ring on such a link instead.")
+        lines.append(f"{many} devices are {why}. --what-if bandwidth=100Gbit assumes a ring on such a link instead.")
     asked = [one for one in asked if one.why_not is None]
     farthest = max(asked, key=lambda one: one.beyond, default=None)
     if farthest is not None and farthest.beyond > 1.0:
-        said.append(
+        lines.append(
             f"{farthest.count:,} devices are {farthest.beyond:,.4g} times beyond what was measured; a prediction takes "
             "every device and link to be as fast as those measured, and no rank to wait for a slower one."
         )
-    return said
-
-
-def _doubt(one: Scaled) -> str:
-    """Where the launch that the parts come from was not like those that were measured."""
-    rest, step = one.loss.rest_ms, one.step.value
-    if rest is None or step is None or abs(rest) <= APART * step:
-        return ""
-    how = "longer" if rest < 0 else "shorter"
-    return f" Low confidence: the diagnostic launch had {100 * abs(rest) / step:.0f} % {how} steps."
+    return lines

@@ -1,4 +1,4 @@
-"""What switches cost or gain, in words: each scenario with one against the same without it."""
+"""The cost or gain of switches, in words: each scenario with one against the same without it."""
 
 import pandas as pd
 
@@ -12,28 +12,28 @@ def partners(run: Analysed, switch: str) -> list[tuple[str, str]]:
     """The scenarios with this switch, each beside the same without it, as far as both were asked for."""
     names = run.document.request.scenarios
     by_parts = {frozenset(turned_on(name).items()): name for name in names}
-    found = []
+    pairs = []
     for name in names:
         parts = turned_on(name)
         without = by_parts.get(frozenset((key, value) for key, value in parts.items() if key != switch))
         if switch in parts and without is not None:
-            found.append((name, without))
-    return found
+            pairs.append((name, without))
+    return pairs
 
 
 def _against(run: Analysed, switch: str) -> list[str]:
     """A sentence for each pair that has figures."""
-    known = set(run.good_figures.frame["scenario"])
-    said = []
+    measured = set(run.good_figures.frame["scenario"])
+    texts = []
     for name, without in partners(run, switch):
-        if {name, without} <= known:
+        if {name, without} <= measured:
             pair = pair_of(run, name, without)
-            said.append(f"A step of {name} takes {times(pair)} as long as one of {without}. {chance(pair)}")
-    return said
+            texts.append(f"A step of {name} takes {times(pair)} as long as one of {without}. {chance(pair)}")
+    return texts
 
 
 def _idle(run: Analysed, switch: str) -> list[str]:
-    """What was seen where the switch had no effect."""
+    """Launches in which the switch had no effect."""
     seen = [
         f"In {launch.scenario} it had no effect: {instead}."
         for launch in run.document.good
@@ -44,31 +44,31 @@ def _idle(run: Analysed, switch: str) -> list[str]:
 
 
 def unused_parameters(run: Analysed, table: pd.DataFrame) -> Answer | None:
-    said = []
+    texts = []
     for switch in ("find_unused", "static_graph"):
-        said += _against(run, switch)
+        texts += _against(run, switch)
         for name, without in partners(run, switch):
             failed = [one for one in run.document.launches if one.scenario == without and one.status == "error"]
             if any("Expected to have finished reduction" in (one.reason or "") for one in failed):  # DDP's words
                 trains = name in set(run.good_figures.frame["scenario"])
                 text = f"{without} fails: DDP waits for the gradients of parameters that take no part in the loss."
-                said.append(f"{text} {name} {'trains' if trains else 'does not train either'}.")
-    return ("What do unused parameters cost?", " ".join(said)) if said else None
+                texts.append(f"{text} {name} {'trains' if trains else 'does not train either'}.")
+    return ("What do unused parameters cost?", " ".join(texts)) if texts else None
 
 
 def sync_bn(run: Analysed, table: pd.DataFrame) -> Answer | None:
-    said = _against(run, "sync_bn") + _idle(run, "sync_bn")
-    return ("What does SyncBatchNorm cost?", " ".join(said)) if said else None
+    texts = _against(run, "sync_bn") + _idle(run, "sync_bn")
+    return ("What does SyncBatchNorm cost?", " ".join(texts)) if texts else None
 
 
 def channels_last(run: Analysed, table: pd.DataFrame) -> Answer | None:
-    said = _against(run, "channels_last") + _idle(run, "channels_last")
-    return ("Is channels_last faster here?", " ".join(said)) if said else None
+    texts = _against(run, "channels_last") + _idle(run, "channels_last")
+    return ("Is channels_last faster here?", " ".join(texts)) if texts else None
 
 
 def compiled(run: Analysed, table: pd.DataFrame) -> Answer | None:
-    said = _against(run, "compile")
-    if not said:
+    texts = _against(run, "compile")
+    if not texts:
         return None
     did = {launch.scenario: launch.effective.compiled for launch in run.document.good if launch.effective}
     graphs = [
@@ -77,5 +77,5 @@ def compiled(run: Analysed, table: pd.DataFrame) -> Answer | None:
         for name, one in did.items()
         if one is not None
     ]
-    said += [f"{listed(graphs)}."] if graphs else []
-    return "Is torch.compile faster, and what does compiling take?", " ".join([*said, *_idle(run, "compile")])
+    texts += [f"{listed(graphs)}."] if graphs else []
+    return "Is torch.compile faster, and what does compiling take?", " ".join([*texts, *_idle(run, "compile")])

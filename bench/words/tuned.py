@@ -1,24 +1,19 @@
 """The answer of ``bench tune`` in three lines: fastest, leanest, and what that gains."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import pandas as pd
 
 from bench.analyse.analysed import Analysed
 from bench.analyse.bars import all_mib, plus_minus
-from bench.analyse.intervals import Ratio
 from bench.analyse.parity import CANNOT_TELL
 from bench.analyse.recommendation import recommendations
 from bench.analyse.rounds import Rounds
 from bench.core.text import listed, percent
-from bench.runs.document import Recommendation
 from bench.runs.experiments import Scaling, Tuning
+from bench.runs.frames import TableRow
 from bench.words import advice
 from bench.words import scaling as scaling_words
 
-DOUBTFUL = ": check that it trains as well before you use it"
-"""Behind numerics that rounding hides."""
+DOUBTFUL = ": check that it trains as well before you use it"  # behind numerics that rounding hides
 
 
 def answer(run: Analysed, table: pd.DataFrame) -> list[str]:
@@ -30,7 +25,7 @@ def answer(run: Analysed, table: pd.DataFrame) -> list[str]:
         return [advice.answer(run.document, table)]
     if not tuning.finalists:
         return [nothing_usable(tuning)]
-    rows: dict[str, dict[Any, Any]] = {row["scenario"]: row for row in table.to_dict("records")}
+    rows: dict[str, TableRow] = {row["scenario"]: row for row in table.to_dict("records")}
     advised, base, rounds = recommendations(run.document, table), tuning.baseline, Rounds.of(run.good_figures)
     best = advised.fastest
     if best is None:
@@ -38,10 +33,28 @@ def answer(run: Analysed, table: pd.DataFrame) -> list[str]:
     doubt = DOUBTFUL if rows[best]["parity"] == CANNOT_TELL else ""
     alike = f"; not distinguishable from {listed(advised.not_told_apart)}" if advised.not_told_apart else ""
     title = f"Nothing beat {base}" if best == base else "Fastest"
-    lines = [f"{title}: {_speed(rows[best])}{doubt}{alike}{_ahead(advised, tuning, rounds)}{_effort(tuning)}"]
-    lines.append(f"Leanest within 5 %: {_lean(rows, advised.leanest or best, best)}")
+    ahead, winner = "", tuning.finalists[0]
+    if winner in rounds.values and winner not in (best, *advised.not_told_apart):
+        slower = rounds.ratio(best, winner).value or 1.0
+        ahead = f"; {winner}, ahead in the race, takes {percent(slower - 1)} longer"
+    tried, many = sum(one.round > 0 for one in tuning.candidates.values()), len(tuning.launches)
+    ended = "; the budget ended the search" if tuning.stopped_by == "budget" else ""
+    effort = f"{tried} of {len(tuning.candidates)} candidates tried in {many} launch{'es' * (many != 1)}{ended}"
+    lines = [f"{title}: {_speed(rows[best])}{doubt}{alike}{ahead} [{effort}]"]
+    lean = advised.leanest or best
+    if lean in rows:
+        peak: float = rows[lean]["peak_total_mib"]
+        memory = "" if pd.isna(peak) else f", {peak:,.0f} {all_mib(rows[lean])}"
+        lines.append(f"Leanest within 5 %: {f'{lean} itself' if lean == best else _speed(rows[lean])}{memory}")
+    else:
+        lines.append(f"Leanest within 5 %: {lean}, of which no fresh launch ended well")
     if base and base in rounds.values and base != best:
-        lines.append(f"Gain over {base}: {_gain(rounds.ratio(best, base))}")
+        gain = rounds.ratio(best, base)  # the time of the baseline over that of the winner
+        text = f"{gain.value:.2f} times as fast"
+        if gain.low is not None and gain.high is not None:
+            unsure = ", so no difference found" if gain.low <= 1.0 <= gain.high else ""
+            text += f" ({gain.low:.2f} to {gain.high:.2f}{unsure})"
+        lines.append(f"Gain over {base}: {text}")
     untried = [name for name, one in tuning.candidates.items() if not one.round and one.why_not is None]
     if untried:
         names = untried if len(untried) < 7 else [*untried[:5], f"{len(untried) - 5} more"]
@@ -54,39 +67,6 @@ def nothing_usable(tuning: Tuning) -> str:
     return f"None of the {len(tuning.candidates)} candidates can be used; {'; '.join(reasons[:3])}"
 
 
-def _lean(rows: dict[str, dict[Any, Any]], lean: str, winner: str) -> str:
-    if lean not in rows:
-        return f"{lean}, of which no fresh launch ended well"
-    peak = rows[lean]["peak_total_mib"]
-    memory = "" if pd.isna(peak) else f", {peak:,.0f} {all_mib(rows[lean])}"
-    return f"{lean} itself{memory}" if lean == winner else f"{_speed(rows[lean])}{memory}"
-
-
-def _speed(row: Mapping[object, object]) -> str:
+def _speed(row: TableRow) -> str:
     speed = f"{row['throughput_per_s']:,.1f} {row['unit']}/s {plus_minus(row, 'throughput_per_s')}".rstrip()
     return f"{row['scenario']}, {speed}, numerics {row['parity'] or 'unknown'}"
-
-
-def _ahead(advised: Recommendation, tuning: Tuning, rounds: Rounds) -> str:
-    """How much slower than the best the winner of the race was in fresh launches, if that is beyond noise."""
-    winner, best = tuning.finalists[0], advised.fastest
-    if best is None or winner not in rounds.values or winner in (best, *advised.not_told_apart):
-        return ""
-    slower = rounds.ratio(best, winner).value or 1.0
-    return f"; {winner}, ahead in the race, takes {percent(slower - 1)} longer"
-
-
-def _gain(ratio: Ratio) -> str:
-    """``ratio``: the time of the baseline over that of the winner."""
-    assert ratio.value is not None
-    if ratio.low is None or ratio.high is None:
-        return f"{ratio.value:.2f} times as fast"
-    doubt = ", so no difference found" if ratio.low <= 1.0 <= ratio.high else ""
-    return f"{ratio.value:.2f} times as fast ({ratio.low:.2f} to {ratio.high:.2f}{doubt})"
-
-
-def _effort(tuning: Tuning) -> str:
-    tried, of = sum(one.round > 0 for one in tuning.candidates.values()), len(tuning.candidates)
-    launches = f"{len(tuning.launches)} launch{'es' * (len(tuning.launches) != 1)}"
-    ended = "; the budget ended the search" if tuning.stopped_by == "budget" else ""
-    return f" [{tried} of {of} candidates tried in {launches}{ended}]"

@@ -32,12 +32,11 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 from scipy import special
 
-from bench.analyse.comparable import OTHERWISE, Digest, other_source, source_of, unusable
+from bench.analyse.comparable import OTHERWISE, Digest, Entry, other_source, source_of, unusable
 from bench.analyse.comparison import LAUNCHES_WANTED, MOST_LAUNCHES
 from bench.analyse.intervals import ratio_of, t_quantile, welch
 from bench.analyse.scatter import moderated
@@ -60,8 +59,7 @@ ACCEPTED, INCONCLUSIVE = "accepted", "inconclusive"
 
 UNDECIDED = (NEW, TOO_FEW, UNCERTAIN, TOO_NOISY)
 ABSENT = (MISSING, NOT_COMPARABLE)
-PASSES = (OK, BETTER, NEW, TOO_NOISY)
-"""Verdicts of a scenario that joins its base."""
+PASSES = (OK, BETTER, NEW, TOO_NOISY)  # verdicts of a scenario that joins its base
 
 EXIT_CODES = {
     OK: errors.OK,
@@ -78,8 +76,7 @@ FEWEST_NIGHTS = 3  # for a prediction bound
 RECENT = 5
 CREEP_ERROR = 0.1  # of the error of a night
 
-SEEN = 0.10
-"""A change that a gate must be able to see, or twice its threshold where that is more."""
+SEEN = 0.10  # a change that a gate must be able to see, or twice its threshold where that is more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,12 +150,10 @@ class Judged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What the gate says of a run.
-
-    ``rows``: a verdict for each scenario and metric. ``against``: what they are compared with, in words; ``folder``: of
-    the history, None for a single run. ``obstacles``: why nothing there is of the same work. ``accepted``: why a person
-    accepted this run. ``left_out``: what is in the folder and was not looked at, and why. ``called``: what a command
-    calls the run, None where its id is enough. ``kept``: whether it lies in ``folder``.
+    """``rows``: a verdict for each scenario and metric. ``against``: what they are compared with, in words;
+    ``folder``: of the history, None for a single run. ``obstacles``: why nothing there is of the same work.
+    ``accepted``: why a person accepted this run. ``left_out``: what is in the folder and was not looked at, and why.
+    ``called``: what a command calls the run, None where its id is enough. ``kept``: whether it lies in ``folder``.
     """
 
     run: str
@@ -179,12 +174,12 @@ class Outcome:
         ``inconclusive``, ``ok``."""
         if self.accepted is not None:
             return ACCEPTED
-        said = {row.verdict for row in self.rows}
-        if REGRESSED in said:
+        verdicts = {row.verdict for row in self.rows}
+        if REGRESSED in verdicts:
             return REGRESSED
-        if said & set(ABSENT) or not said - {NOT_RUN}:
+        if verdicts & set(ABSENT) or not verdicts - {NOT_RUN}:
             return MISSING
-        return INCONCLUSIVE if said & set(UNDECIDED) else OK
+        return INCONCLUSIVE if verdicts & set(UNDECIDED) else OK
 
     @property
     def exit_code(self) -> int:
@@ -196,7 +191,7 @@ class Outcome:
         if self.accepted is not None:
             unusable = [row for row in self.rows if row.verdict == TOO_FEW or (row.verdict == MISSING and row.status)]
             return list(dict.fromkeys(row.scenario for row in unusable))
-        return [name for name, said in _said(self.rows).items() if not said <= {*PASSES, NOT_RUN}]
+        return [name for name, verdicts in _said(self.rows).items() if not verdicts <= {*PASSES, NOT_RUN}]
 
     @property
     def nights(self) -> list[str]:
@@ -231,15 +226,15 @@ def measured(night: str, digest: Digest, only: Sequence[str] | None = None) -> d
     }
 
 
-def _figure(scenario: dict[str, Any], key: str) -> Figure | None:
-    known = tuple(float(value) for one in scenario["launches"] if (value := one[key]) is not None)
-    if not known:
+def _figure(scenario: Entry, key: str) -> Figure | None:
+    launches = tuple(float(value) for one in scenario["launches"] if (value := one[key]) is not None)
+    if not launches:
         return None
-    middle = sorted(known)[len(known) // 2]  # equal figures give exactly themselves
-    logs = [math.log(value / middle) for value in known]
+    middle = sorted(launches)[len(launches) // 2]  # equal figures give exactly themselves
+    logs = [math.log(value / middle) for value in launches]
     mean = sum(logs) / len(logs)
     variance = sum((log - mean) ** 2 for log in logs) / (len(logs) - 1) if len(logs) > 1 else 0.0
-    return Figure(mean=math.log(middle) + mean, variance=variance, launches=known, source=source_of(scenario, key))
+    return Figure(mean=math.log(middle) + mean, variance=variance, launches=launches, source=source_of(scenario, key))
 
 
 def replay(
@@ -302,10 +297,10 @@ def _levels(nights: Sequence[Measured], metric: str) -> list[list[Measured]]:
 
 def _said(rows: Iterable[Judged]) -> dict[str, set[str]]:
     """The verdicts of each scenario."""
-    said: dict[str, set[str]] = {}
+    verdicts: dict[str, set[str]] = {}
     for row in rows:
-        said.setdefault(row.scenario, set()).add(row.verdict)
-    return said
+        verdicts.setdefault(row.scenario, set()).add(row.verdict)
+    return verdicts
 
 
 def judge(tonight: Mapping[str, Measured], base: Base, rule: Rule) -> list[Judged]:
@@ -351,8 +346,8 @@ def _not_judged(name: str, tonight: Measured | None, nights: Sequence[Measured])
     if why is None:
         return []
     names = tuple(one.night for one in nights)
-    about: dict[str, Any] = {"scenario": name, "verdict": NOT_COMPARABLE, "nights": names, "why": why}
-    return [Judged(metric=metric, tonight=_shown(tonight, metric), **about) for metric in _metrics(tonight)]
+    row = Judged(scenario=name, metric=STEP_TIME, verdict=NOT_COMPARABLE, nights=names, why=why)
+    return [replace(row, metric=metric, tonight=_shown(tonight, metric)) for metric in _metrics(tonight)]
 
 
 def _metrics(one: Measured) -> list[str]:
@@ -404,26 +399,25 @@ def _judged(metric: str, names: Sequence[str], tonight: Mapping[str, Measured], 
     pairs: list[_Pair] = []
     wanted = max(rule.nights, FEWEST_NIGHTS)
     for name in names:
-        known = [one for one in base[name] if metric in one.figures]
+        with_figure = [one for one in base[name] if metric in one.figures]
         figure = tonight[name].figures.get(metric)
         if figure is None:
-            if known:
-                nights = tuple([one.night for one in known])
+            if with_figure:
+                nights = tuple([one.night for one in with_figure])
                 rows.append(Judged(scenario=name, metric=metric, verdict=MISSING, nights=nights, why=NO_FIGURE))
             continue
-        ways = {one.figures[metric].source for one in known}
+        ways = {one.figures[metric].source for one in with_figure}
+        alike = with_figure
         if any(other_source(way, figure.source) for way in ways):
-            alike = [one for one in known if other_source(one.figures[metric].source, figure.source) is None]
-        else:
-            alike = known
+            alike = [one for one in with_figure if other_source(one.figures[metric].source, figure.source) is None]
         pair = _pair(name, metric, figure, alike, wanted)
         few = _too_few(tonight[name], metric)
         if few is not None:
             rows.append(_row(metric, TOO_FEW, pair, why=few))
         elif not alike:
-            sources = ", ".join(sorted({str(one.figures[metric].source) for one in known}))
+            sources = ", ".join(sorted({str(one.figures[metric].source) for one in with_figure}))
             otherwise = f"{OTHERWISE}: {figure.source}; the base is of {sources}"
-            rows.append(_row(metric, NEW, pair, why=otherwise if known else NO_BASE_FIGURE))
+            rows.append(_row(metric, NEW, pair, why=otherwise if with_figure else NO_BASE_FIGURE))
         else:
             pairs.append(pair)
     error = (1.0 - rule.level) / max(1, len(pairs))
@@ -464,7 +458,11 @@ def _predicted(metric: str, pairs: Sequence[_Pair], error: float, threshold: flo
     for pair, margin, of_creep, of_two in zip(pairs, reach.tolist(), crept.tolist(), two.tolist(), strict=True):
         difference = pair.tonight.mean - _mean(pair.before)
         bound = max(margin, math.log1p(threshold))
-        rose = _gain_of_two(pair) > max(of_two, math.log1p(threshold))
+        others = [one for one in pair.before if one is not pair.last]
+        gain_of_two = 0.0  # how far both tonight and the night before are below the others of their level
+        if pair.last is not None and len(others) >= FEWEST_NIGHTS:
+            gain_of_two = _mean(others) - max(pair.last.mean, pair.tonight.mean)
+        rose = gain_of_two > max(of_two, math.log1p(threshold))
         if abs(difference) > bound:
             verdict = REGRESSED if difference > bound else BETTER
             rows.append(_row(metric, verdict, pair, difference=difference, bound=bound))
@@ -481,19 +479,9 @@ def _predicted(metric: str, pairs: Sequence[_Pair], error: float, threshold: flo
     return rows
 
 
-def _gain_of_two(pair: _Pair) -> float:
-    """How far both tonight and the night before are below the others of their level; nothing where those are few."""
-    others = [one for one in pair.before if one is not pair.last]
-    if pair.last is None or len(others) < FEWEST_NIGHTS:
-        return 0.0
-    return _mean(others) - max(pair.last.mean, pair.tonight.mean)
-
-
 def _creep(pair: _Pair) -> float:
     """How far the last nights are above the first of their level; nothing where there are too few."""
-    if not pair.first:
-        return 0.0
-    return _mean((*pair.before[1 - RECENT :], pair.tonight)) - _mean(pair.first)
+    return _mean((*pair.before[1 - RECENT :], pair.tonight)) - _mean(pair.first) if pair.first else 0.0
 
 
 def _mean(nights: Sequence[Figure]) -> float:
@@ -501,7 +489,7 @@ def _mean(nights: Sequence[Figure]) -> float:
 
 
 def _predicted_bound(pair: _Pair, margin: float, launches: int) -> float:
-    """What ``margin`` would be with so many launches a night. How far nights differ by themselves stays."""
+    """``margin`` with so many launches a night. How far nights differ by themselves stays."""
     usual = sum([len(one.launches) for one in pair.before]) / len(pair.before)
     within = sum([one.variance for one in pair.before]) / len(pair.before)
     between = pair.variance
@@ -535,11 +523,8 @@ def _by_chance(threshold: float) -> str:
 def _of_fewer_launches(pair: _Pair) -> float:
     """The variance that tonight's mean has beyond that of a night of its base, if it is over fewer launches."""
     usual = sum([1.0 / len(one.launches) for one in pair.before]) / len(pair.before)
-    fewer = 1.0 / len(pair.tonight.launches) - usual
-    if fewer <= 0.0:
-        return 0.0
-    known = (pair.tonight, *pair.before)
-    return fewer * sum([one.variance for one in known]) / len(known)
+    nights = (pair.tonight, *pair.before)
+    return max(0.0, 1.0 / len(pair.tonight.launches) - usual) * sum([one.variance for one in nights]) / len(nights)
 
 
 def _by_interval(metric: str, pair: _Pair, error: float, threshold: float) -> Judged:
@@ -595,18 +580,16 @@ def _row(
 
 def _numerics(name: str, tonight: Measured, nights: Sequence[Measured]) -> list[Judged]:
     """Whether it trains the same model as before; no row if that was never known."""
-    known = [(one.night, one.parity) for one in nights if one.parity is not None]
-    worst = max((parity for _, parity in known), key=PARITIES.index, default=None)
-    mine = Judged(
-        scenario=name,
-        metric=PARITY,
-        verdict=OK,
-        tonight=tonight.parity,
-        base=worst,
-        nights=tuple(night for night, _ in known),
-    )
+    parities = {one.night: one.parity for one in nights if one.parity is not None}
+    worst = max(parities.values(), key=PARITIES.index, default=None)
+    if tonight.parity is None and worst is None:
+        return []
+    verdict, why = OK, None
     if worst is None:
-        return [] if tonight.parity is None else [replace(mine, verdict=NEW, why=NO_BASE_VERDICT)]
-    if tonight.parity is None:
-        return [replace(mine, verdict=MISSING, why=NO_VERDICT)]
-    return [replace(mine, verdict=REGRESSED) if PARITIES.index(tonight.parity) > PARITIES.index(worst) else mine]
+        verdict, why = NEW, NO_BASE_VERDICT
+    elif tonight.parity is None:
+        verdict, why = MISSING, NO_VERDICT
+    elif PARITIES.index(tonight.parity) > PARITIES.index(worst):
+        verdict = REGRESSED
+    row = Judged(scenario=name, metric=PARITY, verdict=verdict, tonight=tonight.parity, base=worst, why=why)
+    return [replace(row, nights=tuple(parities))]

@@ -11,12 +11,12 @@ import hashlib
 import os
 from dataclasses import dataclass
 from glob import escape, glob
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bench.core.codec import decode, encode
 from bench.core.errors import RequestError
 from bench.core.files import JSON_BYTES, open_regular, read_json
-from bench.runs.digests import stored
+from bench.runs.digests import Digest, stored
 from bench.runs.files import DIGEST_BYTES, sha256, unreadable, unwritable, write_atomically
 from bench.runs.names import RUN_ID
 from bench.runs.reader import read as read_run
@@ -34,7 +34,7 @@ class Night:
     """A run that can be a night of a history: its folder and its digest."""
 
     path: str
-    digest: dict[str, Any]
+    digest: Digest
 
     @property
     def id(self) -> str:
@@ -94,14 +94,15 @@ def read(folder: str, option: str = "--history") -> Nights:
                 nights.append(Night(path=path, digest=digest_of(_inside(path, folder))))
             except RequestError as error:
                 left_out.append(LeftOut(path=path, why=error.problem))
-    nights, copies = _once(nights)
+    once: dict[str, Night] = {}  # in the folder of its own name where there is one
+    for night in sorted(nights, key=lambda night: (night.id != night.digest["run"], night.id)):
+        first = once.setdefault(night.digest["run"], night)
+        if first is not night:
+            why = f"{night.path} is a copy of {first.id}: both are the run {night.digest['run']}"
+            left_out.append(LeftOut(path=night.path, why=why))
     accepted, stale = _acceptances(folder)
-    return Nights(
-        folder=folder,
-        nights=sorted(nights, key=lambda night: night.when),
-        left_out=[*left_out, *copies, *stale],
-        accepted=accepted,
-    )
+    in_time = sorted(once.values(), key=lambda night: night.when)
+    return Nights(folder=folder, nights=in_time, left_out=[*left_out, *stale], accepted=accepted)
 
 
 def _inside(path: str, folder: str) -> str:
@@ -110,18 +111,6 @@ def _inside(path: str, folder: str) -> str:
     if os.path.commonpath((os.path.realpath(path), home)) != home:
         raise RequestError("--history", f"{path} is a link out of {folder}", "copy the run there")
     return path
-
-
-def _once(nights: list[Night]) -> tuple[list[Night], list[LeftOut]]:
-    """Each run once, in the folder of its own name where there is one, and its copies."""
-    known: dict[str, Night] = {}
-    copies = []
-    for night in sorted(nights, key=lambda night: (night.id != night.digest["run"], night.id)):
-        first = known.setdefault(night.digest["run"], night)
-        if first is not night:
-            why = f"{night.path} is a copy of {first.id}: both are the run {night.digest['run']}"
-            copies.append(LeftOut(path=night.path, why=why))
-    return list(known.values()), copies
 
 
 def read_one(path: str, option: str = "RUN") -> Night:
@@ -145,11 +134,11 @@ def accept(folder: str, path: str, reason: str, utc: str) -> str:
     verify(path)
     _inside(os.path.join(folder, ACCEPTED), folder)
     name = os.path.basename(os.path.abspath(path))
-    said = {"run": name, "reason": reason, "utc": utc, "sha256": sha256(os.path.join(path, "run.json"))}
+    acceptance = {"run": name, "reason": reason, "utc": utc, "sha256": sha256(os.path.join(path, "run.json"))}
     file = os.path.join(folder, ACCEPTED, f"{name}.json")
     try:
         os.makedirs(os.path.dirname(file), exist_ok=True)
-        write_atomically(file, as_text(said))
+        write_atomically(file, as_text(acceptance))
     except OSError as error:
         otherwise = "fix its permissions, or give a copy of the folder"
         raise unwritable("--history", error.filename or file, error, otherwise) from error
@@ -170,14 +159,14 @@ def _history(folder: str, option: str) -> str:
     return os.path.abspath(folder)
 
 
-def digest_of(path: str) -> dict[str, Any]:
+def digest_of(path: str) -> Digest:
     """The digest of a finished run as it was sealed, else made again."""
     from bench.analyse.digest import of_run
 
     return stored(path) or of_run(_measured(path, allow_incomplete=False))
 
 
-def with_findings(path: str, *, allow_incomplete: bool = False) -> dict[str, Any]:
+def with_findings(path: str, *, allow_incomplete: bool = False) -> Digest:
     from bench.analyse.digest import of_run
 
     document = verified(path, allow_incomplete=allow_incomplete)
@@ -198,38 +187,35 @@ def _measured(path: str, *, allow_incomplete: bool) -> "Analysed":
 
 
 def _acceptances(folder: str) -> tuple[dict[str, Acceptance], list[LeftOut]]:
-    """What was accepted and is unchanged, by run, and why the others do not count."""
+    """Accepted runs that are unchanged, by run, and why the others do not count."""
     place = os.path.join(folder, ACCEPTED)
-    accepted, stale = {}, []
+    accepted: dict[str, Acceptance] = {}
+    stale: list[LeftOut] = []
     try:
         names = sorted(name for name in os.listdir(_inside(place, folder)) if name.endswith(".json"))
     except FileNotFoundError:
-        names = []
+        return {}, []
     except OSError as error:
-        names, stale = [], [LeftOut(path=place, why=unreadable("--history", place, error).problem)]
+        return {}, [LeftOut(path=place, why=unreadable("--history", place, error).problem)]
     except RequestError as error:
-        names, stale = [], [LeftOut(path=place, why=error.problem)]
+        return {}, [LeftOut(path=place, why=error.problem)]
     for path in (os.path.join(place, name) for name in names):
+        why = None
         try:
-            one = _acceptance(path, folder)
-            accepted[one.run] = one
+            one = decode(Acceptance, read_json(path, limit=DIGEST_BYTES, within=folder))
+            document = os.path.join(folder, os.path.basename(one.run), "run.json")
+            if not os.path.isfile(document):
+                why = f"{one.run} was accepted and is no longer in {folder}"
+            else:
+                with open_regular(document, limit=JSON_BYTES, within=folder) as file:
+                    if hashlib.file_digest(file, "sha256").hexdigest() != one.sha256:
+                        why = f"{one.run} has changed since it was accepted; accept it again"
         except OSError as error:
-            stale.append(LeftOut(path=path, why=unreadable("--history", path, error).problem))
-        except ValueError as error:
-            stale.append(LeftOut(path=path, why=str(error)))
+            why = unreadable("--history", path, error).problem
+        except ValueError:
+            why = f"{path} is damaged; accept the run again"
+        if why is None:
+            accepted[one.run] = one
+        else:
+            stale.append(LeftOut(path=path, why=why))
     return accepted, stale
-
-
-def _acceptance(path: str, folder: str) -> Acceptance:
-    """Raises ``ValueError`` that says why it does not count, or ``OSError``."""
-    try:
-        one = decode(Acceptance, read_json(path, limit=DIGEST_BYTES, within=folder))
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged; accept the run again") from error
-    document = os.path.join(folder, os.path.basename(one.run), "run.json")
-    if not os.path.isfile(document):
-        raise ValueError(f"{one.run} was accepted and is no longer in {folder}")
-    with open_regular(document, limit=JSON_BYTES, within=folder) as file:
-        if hashlib.file_digest(file, "sha256").hexdigest() != one.sha256:
-            raise ValueError(f"{one.run} has changed since it was accepted; accept it again")
-    return one

@@ -135,7 +135,10 @@ def _local_median(logs: Array) -> Array:
 
 
 def _noise(logs: Array) -> float:
-    return max(LEAST_NOISE, _scale(np.diff(logs)) / math.sqrt(2.0))
+    """From differences of successive nights, of those within three times what their median promises."""
+    sizes = np.abs(np.diff(logs))
+    rough = float(np.median(sizes)) / 0.6745
+    return max(LEAST_NOISE, float(np.sqrt(np.mean(sizes[sizes <= 3.0 * rough] ** 2))) / math.sqrt(2.0))
 
 
 def _left(logs: Array, cuts: list[int]) -> tuple[float, float]:
@@ -145,15 +148,10 @@ def _left(logs: Array, cuts: list[int]) -> tuple[float, float]:
     if squares == 0.0:
         return LEAST_NOISE, 0.0
     noise = max(LEAST_NOISE, math.sqrt(squares / max(1, len(logs) - len(rests))))
-    found = sum(float(rest[1:] @ rest[:-1]) for rest in rests) / squares + TAKEN_BY_A_LEVEL * len(rests) / len(logs)
-    return noise, min(MOST_CORRELATED, found) if found > UNSURE / math.sqrt(len(logs)) else 0.0
-
-
-def _scale(differences: Array) -> float:
-    """The standard deviation about 0 of differences, of those within three times what their median promises."""
-    sizes = np.abs(differences)
-    rough = float(np.median(sizes)) / 0.6745
-    return float(np.sqrt(np.mean(sizes[sizes <= 3.0 * rough] ** 2)))
+    correlation = sum(float(rest[1:] @ rest[:-1]) for rest in rests) / squares + TAKEN_BY_A_LEVEL * len(rests) / len(
+        logs
+    )
+    return noise, min(MOST_CORRELATED, correlation) if correlation > UNSURE / math.sqrt(len(logs)) else 0.0
 
 
 def _wandering(correlation: float) -> float:
@@ -191,15 +189,15 @@ def _cuts(logs: Array, noise: float) -> list[int]:
     """Where a new level begins, by narrowest over threshold."""
     sums = np.concatenate([[0.0], np.cumsum(logs - logs.mean())])
     threshold = THRESHOLD * math.sqrt(2.0 * math.log(len(logs))) * noise
-    found: list[tuple[int, float, int, int]] = []  # length, minus the change, start, cut: in the order of choice
+    splits: list[tuple[int, float, int, int]] = []  # length, minus the change, start, cut: in the order of choice
     for length, starts in seeds(len(logs)):
         change, where = _splits(sums, starts, length)
-        found += [
+        splits += [
             (length, -float(change[at]), int(starts[at]), int(where[at])) for at in np.flatnonzero(change > threshold)
         ]
-    found.sort()
+    splits.sort()
     cuts: list[int] = []
-    for wide, _, start, cut in found:
+    for wide, _, start, cut in splits:
         if not any(start < other < start + wide for other in cuts):
             cuts.append(cut)
     return sorted(cuts)
@@ -262,6 +260,6 @@ def _tests(logs: Array, outlying: NDArray[np.bool_], cuts: list[int], correlatio
 
 
 def _level(logs: Array, places: NDArray[np.intp], outlying: NDArray[np.bool_], start: int, end: int) -> Level:
-    mine = logs[start:end][~outlying[start:end]]
-    value = math.exp(float((mine if len(mine) else logs[start:end]).mean()))
+    calm = logs[start:end][~outlying[start:end]]
+    value = math.exp(float((calm if len(calm) else logs[start:end]).mean()))
     return Level(first=int(places[start]), last=int(places[end - 1]), value=value)

@@ -9,9 +9,18 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
-from bench.analyse.comparable import Digest, changed, key, not_known, other_source, other_sources, source_of, unusable
+from bench.analyse.comparable import (
+    Digest,
+    Entry,
+    changed,
+    key,
+    not_known,
+    other_source,
+    other_sources,
+    source_of,
+    unusable,
+)
 from bench.analyse.history import gate
 from bench.analyse.history.shifts import Levels, Shift, levels
 from bench.runs.document import what_is_trained
@@ -96,9 +105,9 @@ class Trend:
     @property
     def over_all(self) -> float | None:
         """The median of the last ten nights over that of the first ten; of fewer than twenty nights, of the halves."""
-        known = self._figures()
-        ends = min(RECENT, len(known) // 2)
-        return median(known[-ends:]) / median(known[:ends]) if ends else None
+        figures = self._figures()
+        ends = min(RECENT, len(figures) // 2)
+        return median(figures[-ends:]) / median(figures[:ends]) if ends else None
 
     @property
     def over_recent(self) -> float | None:
@@ -108,8 +117,10 @@ class Trend:
 
     def _figures(self) -> list[float]:
         """Of the nights that were measured as the last one was."""
-        known = [(value, source) for value, source in zip(self.values, self.sources, strict=True) if value is not None]
-        return [value for value, source in known if other_source(source, known[-1][1]) is None]
+        measured = [
+            (value, source) for value, source in zip(self.values, self.sources, strict=True) if value is not None
+        ]
+        return [value for value, source in measured if other_source(source, measured[-1][1]) is None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,11 +154,11 @@ def tracks(
     ``scenarios``: of these alone (none: of all). ``accepted``: why runs were accepted, by run. ``rule``: the gate's, by
     which nights regressed; None: they are not looked for.
     """
-    grouped: dict[Any, list[Digest]] = {}
+    grouped: dict[tuple[object, ...], list[Digest]] = {}
     for digest in digests:
         if not scenarios or any(row["scenario"] in scenarios for row in digest["scenarios"]):
             grouped.setdefault(key(digest), []).append(digest)
-    made = [_track(mine, scenarios, accepted or {}, rule) for mine in grouped.values()]
+    made = [_track(of_track, scenarios, accepted or {}, rule) for of_track in grouped.values()]
     return sorted(made, key=lambda track: (track.nights[-1].utc, track.nights[-1].run), reverse=True)
 
 
@@ -158,8 +169,19 @@ def scenarios_of(digests: Sequence[Digest]) -> list[str]:
 def _track(
     digests: list[Digest], scenarios: Sequence[str], accepted: Mapping[str, str], rule: gate.Rule | None
 ) -> Track:
-    nights = tuple(_night(digest, accepted) for digest in digests)
-    usable: dict[tuple[str, str], list[dict[str, object] | None]] = {}
+    nights = tuple(
+        Night(
+            run=digest["run"],
+            utc=digest["utc"] or "",
+            label=digest["label"],
+            commit=(digest["git"] or {}).get("commit"),
+            dirty=bool((digest["git"] or {}).get("dirty")),
+            accepted=accepted.get(digest["run"]),
+        )
+        for digest in digests
+    )
+    work = digests[-1]["workload"]
+    usable: dict[tuple[str, str], list[Entry | None]] = {}
     without: Counter[tuple[str, str]] = Counter()
     for place, digest in enumerate(digests):
         for row in digest["scenarios"]:
@@ -170,10 +192,31 @@ def _track(
                 usable.setdefault((row["scenario"], row["what_ran"]), [None] * len(digests))[place] = row
             else:
                 without[row["scenario"], why] += 1
-    stopped = _stopped(digests, scenarios, accepted, rule) if rule else {}
-    trends = tuple(_trend(*ran, metric, rows, stopped) for metric in METRICS for ran, rows in usable.items())
+    stopped: dict[tuple[str, str | None], list[int]] = {}  # the nights that the gate stops, by scenario and metric
+    base: gate.Base = {}
+    for place, digest in enumerate(digests if rule else ()):
+        tonight = gate.measured(digest["run"], digest, scenarios or None)
+        judged = gate.judge(tonight, base, rule or gate.Rule())
+        base = gate.after(tonight, judged, base, rule or gate.Rule(), by_person=digest["run"] in accepted)
+        for one in judged:
+            if one.verdict == gate.REGRESSED:
+                stopped.setdefault((one.scenario, one.metric), []).append(place)
+    trends = tuple(
+        Trend(
+            scenario=ran[0],
+            what_ran=ran[1],
+            metric=metric,
+            values=values,
+            sources=tuple(None if row is None else source_of(row, metric) for row in rows),
+            levels=levels(values),
+            regressed=tuple(one for one in stopped.get((ran[0], GATED.get(metric)), ()) if values[one] is not None),
+        )
+        for metric in METRICS
+        for ran, rows in usable.items()
+        for values in [tuple(None if row is None else _figure(row["launches"], metric) for row in rows)]
+    )
     return Track(
-        work=_work(digests[-1]),
+        work=what_is_trained(work.get("title"), work.get("global_batch")),
         place=_place(digests[-1]),
         nights=nights,
         trends=trends,
@@ -182,68 +225,21 @@ def _track(
     )
 
 
-def _night(digest: Digest, accepted: Mapping[str, str]) -> Night:
-    git = digest["git"] or {}
-    return Night(
-        run=digest["run"],
-        utc=digest["utc"] or "",
-        label=digest["label"],
-        commit=git.get("commit"),
-        dirty=bool(git.get("dirty")),
-        accepted=accepted.get(digest["run"]),
-    )
-
-
-def _figure(launches: Sequence[dict[str, Any]], metric: str) -> float | None:
+def _figure(launches: Sequence[Entry], metric: str) -> float | None:
     """The geometric mean over launches, without arrays, of which a history would make a million; None if unknown."""
-    known = [launch[metric] for launch in launches if launch.get(metric) is not None]
-    if not known or min(known) <= 0.0:
+    figures = [launch[metric] for launch in launches if launch.get(metric) is not None]
+    if not figures or min(figures) <= 0.0:
         return None
-    first = known[0]
-    return float(first * math.exp(sum(math.log(one / first) for one in known) / len(known)))
-
-
-def _trend(
-    scenario: str,
-    what_ran: str,
-    metric: str,
-    rows: Sequence[dict[str, Any] | None],
-    stopped: Mapping[tuple[str, str | None], Sequence[int]],
-) -> Trend:
-    values = [None if row is None else _figure(row["launches"], metric) for row in rows]
-    return Trend(
-        scenario=scenario,
-        what_ran=what_ran,
-        metric=metric,
-        values=tuple(values),
-        sources=tuple(None if row is None else source_of(row, metric) for row in rows),
-        levels=levels(values),
-        regressed=tuple(night for night in stopped.get((scenario, GATED.get(metric)), ()) if values[night] is not None),
-    )
-
-
-def _stopped(
-    digests: Sequence[Digest], scenarios: Sequence[str], accepted: Mapping[str, str], rule: gate.Rule
-) -> dict[tuple[str, str | None], list[int]]:
-    """The nights that the gate stops, by scenario and metric."""
-    found: dict[tuple[str, str | None], list[int]] = {}
-    base: gate.Base = {}
-    for place, digest in enumerate(digests):
-        tonight = gate.measured(digest["run"], digest, scenarios or None)
-        rows = gate.judge(tonight, base, rule)
-        base = gate.after(tonight, rows, base, rule, by_person=digest["run"] in accepted)
-        for row in rows:
-            if row.verdict == gate.REGRESSED:
-                found.setdefault((row.scenario, row.metric), []).append(place)
-    return found
+    first = figures[0]
+    return float(first * math.exp(sum(math.log(one / first) for one in figures) / len(figures)))
 
 
 def _events(trends: Sequence[Trend], nights: Sequence[Night], digests: Sequence[Digest]) -> tuple[Event, ...]:
-    found: dict[tuple[int, int], list[Change]] = {}
+    shifted: dict[tuple[int, int], list[Change]] = {}
     for trend in trends:
         for shift in trend.levels.shifts:
             change = Change(scenario=trend.scenario, what_ran=trend.what_ran, metric=trend.metric, shift=shift)
-            found.setdefault((shift.after, shift.before), []).append(change)
+            shifted.setdefault((shift.after, shift.before), []).append(change)
     return tuple(
         Event(
             before=nights[before],
@@ -255,12 +251,12 @@ def _events(trends: Sequence[Trend], nights: Sequence[Night], digests: Sequence[
                 *not_known(digests[before], digests[after]),
             ),
         )
-        for (after, before), changes in sorted(found.items(), reverse=True)
+        for (after, before), changes in sorted(shifted.items(), reverse=True)
     )
 
 
 def _changed(changes: Sequence[Change], before: Digest, after: Digest) -> list[str]:
-    """What is known to differ between two nights: how the shifted figures were measured, then the rest."""
+    """Known differences between two nights: how the shifted figures were measured, then the rest."""
     metrics = dict.fromkeys(change.metric for change in changes)
     return [*(text for metric in metrics for text in other_sources(before, after, metric)), *changed(before, after)]
 
@@ -272,7 +268,7 @@ def _beside(changes: Sequence[Change], digests: Sequence[Digest], before: int, a
 
 
 def commit_range(before: Night, after: Night) -> str:
-    """What may have changed in the code between two nights, as ``git log`` takes it; in words where it cannot."""
+    """The commits between two nights, as ``git log`` takes them; in words where it cannot."""
     if before.commit is None or after.commit is None:
         return "unknown"
     if before.commit != after.commit:
@@ -280,11 +276,6 @@ def commit_range(before: Night, after: Night) -> str:
     if before.dirty or after.dirty:
         return f"same commit {before.commit[:COMMIT_LETTERS]}, with changes that no commit holds"
     return f"same commit {before.commit[:COMMIT_LETTERS]}: not the code"
-
-
-def _work(digest: Digest) -> str:
-    work = digest["workload"]
-    return what_is_trained(work.get("title"), work.get("global_batch"))
 
 
 def _place(digest: Digest) -> str:
