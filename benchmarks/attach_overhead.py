@@ -3,7 +3,8 @@
     python benchmarks/attach_overhead.py
 
 A script is run under ``bench attach`` as any would be. It trains in short blocks, in turn: A with the hook on
-optimizers and the timer of data loaders taken out again; B with both, which note every step and write once a second.
+optimizers, the timer of data loaders and what keeps the loss taken out again; B with them, which note every step and
+write once a second.
 The upper 95 % bound of the ratio may be 1.01, by the clock and in processor time, which neighbours disturb less. Steps
 are small, so that a hook weighs more than in earnest. What one hook takes in a loop of its own is stated beside.
 
@@ -92,13 +93,14 @@ def train(rounds: int, steps: int) -> dict[str, Any]:
     data = TensorDataset(torch.randn(32 * steps, 256), torch.randint(10, (32 * steps,)))
     hooks = optimizers._global_optimizer_post_hooks
     iterator = dataloader._BaseDataLoaderIter
-    ours = dict(hooks), DataLoader.__iter__, iterator.__next__
     assert len(hooks) == 1, "run it under bench attach"
-    plain: Any = {}, DataLoader.__iter__.__wrapped__, iterator.__next__.__wrapped__
+    optimizer.step()  # from which on backward passes are noted, too
+    ours = dict(hooks), DataLoader.__iter__, iterator.__next__, torch.autograd.backward
+    plain: Any = {}, *(function.__wrapped__ for function in ours[1:])
 
     def block(kind: str) -> tuple[float, float]:
         hooks.clear()
-        of, DataLoader.__iter__, iterator.__next__ = ours if kind == "B" else plain
+        of, DataLoader.__iter__, iterator.__next__, torch.autograd.backward = ours if kind == "B" else plain
         hooks.update(of)
         begin = time.perf_counter(), time.process_time()
         for x, y in DataLoader(data, batch_size=32):

@@ -199,4 +199,4 @@ def test_a_script_of_torch_is_searched(bench: Bench, repository: Repository, opt
     names = repository([{"train.py": one} for one in (text, text, changed, changed)])
     command = ("--", sys.executable, "train.py", "--steps", "12")
     code, out, err = bench("bisect", "--git", "repo", "--good", names[0], "--bad", names[3], option, *command)
-    assert code == 0 and out.startswith(f"{names[2]} (change 2) is the first that is"), err
+    assert code == 0 and f"\n{names[2]} (change 2) is the first that is" in out, err

@@ -166,6 +166,7 @@ def _watch_backward(torch: Any) -> None:
         return backward(tensors, *args, **more)
 
     noting._bench = noting._torchdynamo_disable = True  # type: ignore[attr-defined]
+    noting.__wrapped__ = backward  # type: ignore[attr-defined]
     torch.autograd.backward = noting
 
 
