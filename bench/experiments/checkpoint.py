@@ -99,17 +99,14 @@ def launch(found: Found, repeat: int, lab: Lab) -> None:
     job = job_of(lab.request, found, lab.next_launch(), repeat, lab.site.hosts)
     job = replace(job, purpose="checkpoint", checkpoint=replace(wished, folder=folder))
     wanted = {"every": wished.every, "steps": wished.steps, "how": wished.how}
+    status, reason = "error", no_room(lab, job.scenario)
     if any(rank.role == "server" for rank in job.ranks):
-        why = "its optimizer state is on the server, and rank 0, which saves, has none of it"
-        blank = replace(record.blank(job), status="unsupported", reason=why)
-        lab.progress.drop(job.scenario)
-        lab.writer.add_to(Checkpoints, CheckpointRecord.of(blank, size_mib=None, **wanted))
-        return
-    reason = no_room(lab, job.scenario)
+        status = "unsupported"
+        reason = "its optimizer state is on the server, and rank 0, which saves, has none of it"
     if reason is not None:
-        blank = replace(record.blank(job), status="error", reason=reason)
         lab.progress.begin(job.scenario, "saving", job.launch)
-        lab.progress.end(status="error", text=reason)
+        lab.progress.end(status=status, text=reason)
+        blank = replace(record.blank(job), status=status, reason=reason)
         lab.writer.add_to(Checkpoints, CheckpointRecord.of(blank, size_mib=None, **wanted))
         return
 

@@ -283,7 +283,9 @@ def check_same(document: RunDocument, now: RunDocument) -> None:
         for name in before | after
         if before.get(name) != after.get(name)
     ]
-    commits = [_commit(one) for one in (document, now)]
+    commits = [
+        f"{git.commit}{' with changes' * git.dirty}" if (git := one.machine.git) else None for one in (document, now)
+    ]
     if None not in commits and commits[0] != commits[1]:
         differ.append(f"bench was at commit {commits[0]} and is at {commits[1]}")
     if document.workload.hash != now.workload.hash:
@@ -323,8 +325,3 @@ def _apex(found: Apex) -> str:
         f"no {module}" if problem else f"{module} {found.version or ''}".rstrip()
         for module, problem in found.problems.items()
     )
-
-
-def _commit(document: RunDocument) -> str | None:
-    git = document.machine.git
-    return f"{git.commit}{' with changes' * git.dirty}" if git else None

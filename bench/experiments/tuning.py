@@ -32,7 +32,6 @@ from bench.runs.frames import RankSteps
 from bench.runs.launches import LaunchRecord
 from bench.seams import discover, switching
 from bench.seams.discover import SWITCH, Found
-from bench.seams.execute import Kind
 from bench.seams.experiment import Experiment
 from bench.seams.strategy import LEVELS
 
@@ -98,7 +97,9 @@ def tune(
     :class:`RequestError` after the first launch and leaves no folder.
     """
     begun = Tuning(**asdict(search), asked=tuple(found.name for found in candidates))
-    with opened(request, candidates, start, also=_switches(search.allow), begun=begun) as lab, lab.progress:
+    allowed = [switching.switch_on(one, "--allow") for one in search.allow if one not in LEVELS]
+    files = [(SWITCH, one.name, one.file) for one in allowed]
+    with opened(request, candidates, start, also=files, begun=begun) as lab, lab.progress:
         hunt = _Hunt(lab, search)
         hunt.run()
         names = hunt.choose()
@@ -114,12 +115,6 @@ def tune(
     ordered = sorted(names, key=lambda name: advised is not None and name != advised.fastest)
     finalists = tuple(hunt.found[name] for name in ordered)
     return Searched(path=lab.writer.path, document=lab.writer.document, finalists=finalists)
-
-
-def _switches(allow: Sequence[str]) -> list[tuple[Kind, str, str]]:
-    """The files of the switches that may be tried."""
-    on = [switching.switch_on(one, "--allow") for one in allow if one not in LEVELS]
-    return [(SWITCH, one.name, one.file) for one in on]
 
 
 def _of_finalists(lab: Lab, found: Mapping[str, Found], names: Sequence[str]) -> Lab:

@@ -61,7 +61,7 @@ def _follow(arguments: list[str], parser: Parser, engine: Started) -> int:
             apex_path=options.apex and os.path.abspath(options.apex),
             wait=options.wait,
             sample_interval_s=getattr(options, "sample_interval", None),
-            check=lambda: _refuse_foreign(hello, force=options.force),
+            check=lambda: foreign.refuse(machine.choose_device(hello.device)[1], hello.devices, force=options.force),
         )
         return follow(line, hello, mine, Console().line)
 
@@ -88,8 +88,3 @@ def _own_code() -> str:
     files = sorted(Path(bench.__file__).parent.rglob("*.py"))
     checksum = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
     return f"{bench.__version__} (SHA-256 {checksum[:8]})"
-
-
-def _refuse_foreign(hello: Hello, *, force: bool) -> None:
-    _, gpus, _ = machine.choose_device(hello.device)
-    foreign.refuse(gpus, hello.devices, force=force)

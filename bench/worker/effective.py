@@ -2,7 +2,6 @@
 
 import os
 import sys
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -11,7 +10,6 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from bench.core.dtypes import HALVES
-from bench.core.records import SwitchOn
 from bench.seams.strategy import Strategy
 from bench.seams.switching import load_switch
 from bench.worker import by_fp32, cpu, workload
@@ -73,8 +71,11 @@ def read(session: Session, strategy: Strategy, watch: TypeWatch) -> Ran:
     looks = session.parts.functions("effect")
     on = session.parts.job.switches
     found["switches"] = {one.spec: looks[one.name](session, found) if one.name in looks else None for one in on}
-    took = [_switch_label(one) for one in on if found["switches"][one.spec] is None]
-    found["label"] = " + ".join((_label(strategy, found) + _in_brackets(session.parts.job.options), *took))
+    took = [one for one in on if found["switches"][one.spec] is None]
+    options = ", ".join(f"{name} {value}" for name, value in session.parts.job.options.items())
+    label = _label(strategy, found) + (f" [{options}]" if options else "")
+    switches = (load_switch(one.name, one.file).label.format(value=one.value) for one in took)
+    found["label"] = " + ".join((label, *switches))
     return found
 
 
@@ -87,7 +88,9 @@ def contradictions(
     found = []
     if effective["precision"] != precision:
         ran = effective["precision"] or "no level"
-        found.append(f"{precision} was asked for, but {ran} ran: {_dtype_story(effective)}")
+        parts = ("parameter", "batch_norm", "compute", "optimizer")
+        types = ", ".join(f"{part} {' and '.join(effective[f'{part}_dtypes']) or 'none'}" for part in parts)
+        found.append(f"{precision} was asked for, but {ran} ran: {types}")
     half_name = HALVES[half]
     if precision != "O0" and set(effective["compute_dtypes"]) - {"float32"} != {half_name}:
         found.append(f"half means {half_name} here, but layers gave {' and '.join(effective['compute_dtypes'])}")
@@ -101,11 +104,6 @@ def contradictions(
     if effective["weights"] != strategy.weights:
         found.append(f"weights are declared {strategy.weights}, but they are {effective['weights']}")
     return found
-
-
-def _dtype_story(effective: Ran) -> str:
-    parts = ("parameter", "batch_norm", "compute", "optimizer")
-    return ", ".join(f"{part} {' and '.join(effective[f'{part}_dtypes']) or 'none'}" for part in parts)
 
 
 def versions() -> dict[str, object]:
@@ -131,11 +129,6 @@ def _label(strategy: Strategy, found: Ran) -> str:
     return strategy.label + wrapper
 
 
-def _in_brackets(options: Mapping[str, object]) -> str:
-    """``[period 4]``; empty without options."""
-    return f" [{', '.join(f'{name} {value}' for name, value in options.items())}]" if options else ""
-
-
 def _compiled() -> dict[str, object] | None:
     """The graphs of ``torch.compile`` in this process (:class:`bench.runs.launches.Compiled`); None if there are
     none."""
@@ -151,10 +144,6 @@ def _compiled() -> dict[str, object] | None:
         "graph_breaks": sum(utils.counters["graph_break"].values()),
         "cached": int(utils.counters["inductor"]["fxgraph_cache_hit"]),
     }
-
-
-def _switch_label(one: SwitchOn) -> str:
-    return load_switch(one.name, one.file).label.format(value=one.value)
 
 
 def _weights(model: nn.Module) -> str:

@@ -52,21 +52,16 @@ class Around:
         """``rpc``: whether the strategy has a part of the step done by another process."""
         logged = [one._get_ddp_logging_data() for one in ddp_of(session.module)]
         sharded = bool(gathered_by_fsdp(session.model))
+        zero = hasattr(session.optimizer, "consolidate_state_dict")  # ZeroRedundancyOptimizer
         return cls(
             ranks=dist.get_world_size() if dist.is_initialized() else 1,
             micro_batches=session.micro_batches,
             buckets=bool(logged),
             views=any(one["gradient_as_bucket_view"] for one in logged),
-            dealt=_dealt(session, sharded),
+            dealt=("parameters", "gradients", "optimizer") if sharded else ("optimizer",) * zero,
             unknown=_unknown(session, logged, sharded),
             refused=_refused(session, rpc),
         )
-
-
-def _dealt(session: Session, sharded: bool) -> tuple[str, ...]:
-    if sharded:
-        return "parameters", "gradients", "optimizer"
-    return ("optimizer",) if hasattr(session.optimizer, "consolidate_state_dict") else ()  # ZeroRedundancyOptimizer
 
 
 def _unknown(session: Session, logged: list[Mapping[str, object]], sharded: bool) -> str | None:

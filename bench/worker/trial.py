@@ -17,7 +17,8 @@ from bench.worker.workload import NO_MEMORY, Refused, build_model, loss_of, map_
 def refusal(workload: Training) -> Refused | None:
     """Why this cannot be trained, as far as that can be said without a launch; else None."""
     found = _tried(workload, torch.device("meta"), 2)
-    return None if found is None else _tried(workload, torch.device("cpu"), _share(workload))
+    share = max(2, workload.global_batch // workload.replicas)  # batch norm over one fails, and may be left out
+    return None if found is None else _tried(workload, torch.device("cpu"), share)
 
 
 def needs_two(workload: Training) -> bool:
@@ -32,12 +33,6 @@ def needs_two(workload: Training) -> bool:
     except Exception as error:  # noqa: BLE001  # what else the user's functions raise is shown by a launch
         return "Expected more than 1 value per channel" in str(error)
     return False
-
-
-def _share(workload: Training) -> int:
-    """How many examples one replica trains at once, but two at the least: batch norm over a single value fails, and a
-    scenario may leave it out."""
-    return max(2, workload.global_batch // workload.replicas)
 
 
 def _tried(workload: Training, device: torch.device, count: int) -> Refused | None:

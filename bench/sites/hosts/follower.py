@@ -43,7 +43,7 @@ class Options:
     apex_path: str | None
     wait: bool
     sample_interval_s: float | None
-    check: Callable[[], None]
+    check: Callable[[], object]
 
 
 @contextmanager
