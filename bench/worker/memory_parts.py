@@ -101,6 +101,7 @@ class Storages:
 
     def __init__(self, device: torch.device) -> None:
         self.device, self.known = device.type, set[int]()
+        self.held: list[torch.UntypedStorage] = []  # or another one might come to lie where one of them was
 
     def add(self, tensors: Iterable[Tensor]) -> int:
         """The bytes of those that were not known."""
@@ -109,6 +110,7 @@ class Storages:
             storage = storage_of(tensor)
             if storage.device.type == self.device and storage._cdata not in self.known:
                 self.known.add(storage._cdata)
+                self.held.append(storage)
                 size += storage.nbytes()
         return size
 

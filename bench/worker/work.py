@@ -44,14 +44,24 @@ def of_training(counter: Counter, parts: Parts) -> dict[str, object]:
     examples, parameters = parts.workload.global_batch, parts.build_model().parameters()
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     size = sum(parameter.numel() * parameter.element_size() for parameter in trained)
-    probe = torch.ones(2, 2, requires_grad=True)
-    optimizer, probe.grad = parts.build_optimizer([probe]), torch.ones(2, 2)
+    probes = [torch.ones((2,) * parameter.ndim, requires_grad=True) for parameter in trained]
+    for probe in probes:  # one for each, of its dimensions: an optimizer may go by them
+        probe.grad = torch.ones_like(probe)
+    optimizer = parts.build_optimizer(probes)
     optimizer.step()
-    kept = sum(isinstance(one, Tensor) and one.shape == probe.shape for one in optimizer.state[probe].values())
+    moved = zip(trained, probes, strict=True)
+    moved_bytes = sum(one.numel() * one.element_size() * (3 + 2 * kept(optimizer, probe)) for one, probe in moved)
     return {
         "forward_flops": counter.forward / examples,
         "backward_flops": counter.backward / examples,
         "parameters": sum(parameter.numel() for parameter in trained),
         "exchanged_bytes": size,
-        "optimizer_bytes": size * (3 + 2 * kept),  # reads gradient, weight and state; writes weight and state
+        "optimizer_bytes": moved_bytes,  # reads gradient, weight and state; writes weight and state
     }
+
+
+def kept(optimizer: torch.optim.Optimizer, parameter: Tensor) -> int:
+    """How many tensors of its shape an optimizer keeps of a parameter: itself, or one that it is made of."""
+    several = [one for one in (optimizer, *vars(optimizer).values()) if isinstance(one, torch.optim.Optimizer)]
+    states = [one.state[parameter].values() for one in several if parameter in one.state]
+    return sum(isinstance(value, Tensor) and value.shape == parameter.shape for state in states for value in state)

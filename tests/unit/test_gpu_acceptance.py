@@ -156,7 +156,7 @@ def check_run(acceptance: Any, part: str, changes: dict[str, dict[str, Any]], un
         ("scenarios", {"summary 0": FULL}, {EVERY: FAILS}),
         ("scenarios", {"summary 1": {"peak_total_mib": None}}, {MEMORY: FAILS}),
         ("scenarios", {"parity 1": {"verdict": "diverged"}}, {NUMERICS: FAILS}),
-        ("scenarios", {"experiments numerics reference": FULL}, {NUMERICS: FAILS}),
+        ("scenarios", {"experiments numerics references 0": FULL}, {NUMERICS: FAILS}),
         ("more", {"parity 1": {"verdict": "differs by design"}}, {}),
         ("scenarios", {"parity 1": {"verdict": None, "reason": "a step was skipped"}}, {NUMERICS: NOT_SHOWN}),
         ("scenarios", {"": UNHELD}, {NUMERICS: NOT_DONE}),
