@@ -8,6 +8,7 @@ from bench.core.records import Host
 from bench.experiments.plan import Request, host_of_each
 from bench.seams import discover, switching
 from bench.seams.discover import Found
+from bench.seams.obstacle import not_installed
 from bench.seams.obstacle import obstacle as _files_tell
 from bench.seams.site import interpreter_of
 
@@ -65,6 +66,9 @@ def obstacle(found: Found, request: Request, host: Mapping[str, Any] | None = No
     if reason is not None or host is None:
         return reason
     host = interpreter_of(host, found.environment)
+    lacking = [package for package in found.scenario.packages if package not in host["packages"]]
+    if lacking:
+        return not_installed(lacking[0])
     parts = found.strategy.replicas(request.replicas)
     if request.global_batch == parts and host["needs_two"] and _as_shipped(found):
         enough = "--batch-per-rank 2" if request.per_rank else f"--global-batch {2 * parts}"

@@ -15,6 +15,9 @@ def obstacle(found: Found, *, device: str, impl: str, apex_path: str | None, pac
     for package in ("torch", "torchvision") if packages else ():
         if find_spec(package) is None:
             return f"{package} is not installed; pip install torch torchvision, or name an interpreter with --python"
+    for package in found.scenario.packages if packages else ():
+        if find_spec(package) is None:
+            return not_installed(package)
     needs = set(found.scenario.needs)
     if impl == "apex":
         if found.scenario.precision != "O0" and "apex" not in found.strategy.amp:
@@ -40,3 +43,7 @@ def obstacle(found: Found, *, device: str, impl: str, apex_path: str | None, pac
         if not all(there[need] for need in wanted):
             return files.explanation
     return None
+
+
+def not_installed(package: str) -> str:
+    return f"{package} is not installed; pip install {package}"

@@ -28,8 +28,9 @@ class Scenario:
 
     ``summary``: one line for ``bench list``. ``strategy``: the name of one, or its own. ``options``: keywords of its
     ``build``, which a table shows with its label. ``needs``: what must be there
-    beyond torch and torchvision. ``half``: overrides the device's own choice (fp16 on a GPU, bf16 on the CPU).
-    ``switches``: those that are on, as ``NAME`` or ``NAME=VALUE``.
+    beyond torch and torchvision; ``packages``: what it imports besides, by the name that pip knows. ``half``: overrides
+    the device's own choice (fp16 on a GPU, bf16 on the CPU). ``switches``: those that are on, as ``NAME`` or
+    ``NAME=VALUE``.
 
     Raises ``ValueError`` naming the field when a value is not allowed.
     """
@@ -39,6 +40,7 @@ class Scenario:
     options: Mapping[str, Setting] = field(default_factory=dict)
     precision: str = "O0"
     needs: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
     half: str | None = None
     switches: tuple[str, ...] = ()
 
@@ -53,5 +55,6 @@ class Scenario:
         if self.half is not None:
             one_of("half", self.half, tuple(HALVES))
         names_in("switches", self.switches)
+        names_in("packages", self.packages)
         if not self.summary.strip():
             raise ValueError("summary is empty: say in one line what this scenario is")

@@ -94,7 +94,7 @@ def add_work(parser: Parser, *, usual_set: str | None = None, usual: str | None 
     if usual_set is not None:
         which = "scenarios or files, each with switches behind it: ddp+channels_last"
         what.add_argument("--scenario", action="append", metavar="NAME[,NAME...]", help=which)
-        sets = f"published, strategies, ladder, scenarios, all, or a set of yours (default: {usual_set})"
+        sets = f"published, strategies, frameworks, ladder, scenarios, all, or a set of yours (default: {usual_set})"
         what.add_argument("--set", metavar="NAME", help=sets)
     else:
         which = f"a scenario or a file, with switches behind it: ddp+channels_last (default: {usual})"

@@ -15,6 +15,8 @@ from bench.seams.switching import scenario
 
 LADDER = "ladder"
 PUBLISHED = "published"
+MORE_SETS = ("strategies", "frameworks", LADDER, "all")
+"""Beside those that are lists of names."""
 
 
 def scenarios_of(
@@ -60,8 +62,10 @@ def _possible(rungs: list[Found], device: str) -> tuple[Found, ...]:
 def named(name: str, device: str = "auto") -> tuple[str, ...]:
     """The scenarios of a set: one of bench's, or one that pyproject.toml of the working directory defines."""
     known = discover.names()
-    if name == "strategies":  # each in full precision
-        return tuple(one for one, file in known.items() if switching.load(one, file).scenario.precision == "O0")
+    if name in ("strategies", "frameworks"):  # each in full precision
+        made = {one: switching.load(one, file).scenario for one, file in known.items()}
+        full = {one: scenario for one, scenario in made.items() if scenario.precision == "O0"}
+        return tuple(one for one, scenario in full.items() if bool(scenario.packages) == (name == "frameworks"))
     if name == LADDER:
         return ladder(machine.choose_device(device)[0])
     if name == "all":
@@ -70,7 +74,7 @@ def named(name: str, device: str = "auto") -> tuple[str, ...]:
     if name not in sets:
         sets |= _own()
     if name not in sets:
-        raise RequestError("--set", f"there is no set {name!r}", closest(name, ["strategies", LADDER, "all", *sets]))
+        raise RequestError("--set", f"there is no set {name!r}", closest(name, [*MORE_SETS, *sets]))
     return sets[name]
 
 

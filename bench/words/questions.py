@@ -24,7 +24,7 @@ from bench.runs.frames import TableRow
 from bench.runs.launches import Effective, Failure
 from bench.runs.reader import Run
 from bench.words.pairs import Answer, chance, pair_of, times
-from bench.words.switch_questions import channels_last, compiled, sync_bn, unused_parameters
+from bench.words.switch_questions import channels_last, compiled, sync_bn, threads, unused_parameters
 
 O1_PAIRS = {"ddp_o1": "ddp", "apex_ddp_o1": "apex_ddp"}
 """Each scenario of O1 and the same in full precision; both with the same switches."""
@@ -45,6 +45,8 @@ def questions(run: Run) -> list[Answer]:
         unused_parameters,
         sync_bn,
         channels_last,
+        threads,
+        frameworks,
         compiled,
         transport,
         one_gpu,
@@ -224,6 +226,17 @@ def transport(run: Analysed, table: pd.DataFrame) -> Answer | None:
         text += " NET/Socket is TCP: where the hosts have InfiniBand or RoCE, NCCL does not see it"
         text += " (on Kubernetes: bench submit --rdma)."
     return "Which way do the ranks exchange?", text
+
+
+def frameworks(run: Analysed, table: pd.DataFrame) -> Answer | None:
+    """Torch DDP by way of a framework against plain DDP."""
+    measured = set(run.good_figures.frame["scenario"])
+    said = []
+    for name in ("accelerate_ddp", "lightning_ddp") if "ddp" in measured else ():
+        if name in measured:
+            pair = pair_of(run, name, "ddp")
+            said.append(f"A step of {name} takes {times(pair)} as long as one of ddp. {chance(pair)}")
+    return ("What does the framework cost?", " ".join(said)) if said else None
 
 
 def one_gpu(run: Analysed, table: pd.DataFrame) -> Answer | None:

@@ -61,6 +61,11 @@ def sync_bn(run: Analysed, table: pd.DataFrame) -> Answer | None:
     return ("What does SyncBatchNorm cost?", " ".join(texts)) if texts else None
 
 
+def threads(run: Analysed, table: pd.DataFrame) -> Answer | None:
+    said = _against(run, "threads") + _idle(run, "threads")
+    return ("What does torchrun's OMP_NUM_THREADS=1 cost?", " ".join(said)) if said else None
+
+
 def channels_last(run: Analysed, table: pd.DataFrame) -> Answer | None:
     texts = _against(run, "channels_last") + _idle(run, "channels_last")
     return ("Is channels_last faster here?", " ".join(texts)) if texts else None

@@ -7,6 +7,7 @@ connect to it. It dies with its parent, and its ranks die with it. Meanwhile it 
 """
 
 import os
+import pkgutil
 import socket
 import subprocess
 import sys
@@ -130,6 +131,7 @@ def _describe(apex_path: str | None) -> dict[str, object]:
         "distributed": torch.distributed.is_available(),
         "rpc": torch.distributed.is_available() and torch.distributed.rpc.is_available(),
         "bf16_instructions": cpu.bf16_instructions(),
+        "packages": sorted({one.name for one in pkgutil.iter_modules()}),
         "apex": ask(lambda: apex.probe(apex_path), ANSWER_LIMIT_S),
     }
 

@@ -12,8 +12,10 @@ from conftest import CommandLine, in_this_process
 from test_workload import MLP
 
 from bench.analyse.parity import BY_DESIGN, SAME
+from bench.cli import main
 from bench.core.errors import RequestError
 from bench.seams import discover, switching
+from bench.seams.obstacle import obstacle
 from bench.sites.local import WorkerHost
 from bench.verbs.sets import scenarios_of
 
@@ -75,7 +77,7 @@ def document(run: Path) -> dict[str, Any]:
 def test_all_strategies_are_tried_here() -> None:
     tried = {*WHOLE, *COMPRESSED, *AVERAGED}
     strategies = {name: switching.load(name, file).strategy_name for name, file in discover.names().items()}
-    elsewhere = {"single", "dp", "apex_ddp", "ddp_two_devices", "ddp_elastic"}
+    elsewhere = {"single", "dp", "apex_ddp", "ddp_two_devices", "ddp_elastic", "accelerate_ddp", "lightning_ddp"}
     assert {strategies[name] for name in tried & strategies.keys()} | elsewhere == set(strategies.values())
 
 
@@ -241,6 +243,7 @@ def test_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert everything[: len(discover.names())] == list(discover.names())
     assert {switch for name in everything for switch in name.split("+")[1:]} == {*discover.names(discover.SWITCH)}
     assert names("ladder")[:2] == ["ddp+foreach", "ddp"]
+    assert names("frameworks") == ["accelerate_ddp", "lightning_ddp"]
     assert {"fsdp2", "averaging", "ddp"} <= set(names("strategies")) < set(names("all"))
     with pytest.raises(RequestError, match=r"tool\.bench\.sets\.wrong is not a list of scenarios"):
         names("mine")
@@ -253,3 +256,21 @@ def test_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_set_beside_scenarios(run_here: CommandLine) -> None:
     said = run_here("run", "--set", "all", "--scenario", "ddp")
     assert said.returncode == 2 and "--set: --scenario names scenarios, too; leave one of them out" in said.stderr
+
+
+def test_a_package_that_is_missing_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(EACH_STEP.replace("SCENARIO = Scenario(", 'SCENARIO = Scenario(packages=("absent_one",), '))
+    (found,) = scenarios_of([str(file)])
+    why = obstacle(found, device="cpu", impl="auto", apex_path=None)
+    assert why == "absent_one is not installed; pip install absent_one"
+
+
+@pytest.mark.parametrize("package", ["accelerate", "lightning"])
+def test_a_framework_trains_the_same(package: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip(package)
+    small = ("--device", "cpu", "--workload", "fashion_mlp", "--setting", "width=32", "--global-batch", "8")
+    words = ("--scenario", f"{package}_ddp", "--ranks", "2", "--warmup", "1", "--iters", "2", *small)
+    assert main(["run", *words, "--out", str(tmp_path), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [one["verdict"] for one in document["parity"]] == ["same"]
