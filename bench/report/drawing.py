@@ -13,7 +13,7 @@ import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import chdir, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
@@ -89,13 +89,15 @@ STYLE = {  # of all plots
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plot:
-    """A plot as two files' content. ``name``: their stem. ``caption``: what to know about it, and what is left out."""
+    """A plot as two files' content. ``name``: their stem. ``caption``: what to know about it, and what is left out.
+    ``figure``: matplotlib's own, None of one that another process drew."""
 
     name: str
     title: str
     caption: str
     svg: str
     png: bytes
+    figure: Artist = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -355,7 +357,7 @@ def drawn(figure: Artist, name: str, title: str, caption: str, *, about: str, so
     for gid, words in figure.hovers.items():
         group = f"<g id={quoteattr(gid)}>"
         text = text.replace(group, f"{group}<title>{escape(words)}</title>", 1)
-    return Plot(name=name, title=title, caption=caption, svg=printable(text), png=png.getvalue())
+    return Plot(name=name, title=title, caption=caption, svg=printable(text), png=png.getvalue(), figure=figure)
 
 
 def _key(figure: Artist) -> tuple[Artist, float]:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -82,7 +83,7 @@ def _keep(run: Analysed, parent: int) -> None:
 
 
 def _of_kept() -> list[Plot]:
-    return of_samples(_kept[0])
+    return [replace(one, figure=None) for one in of_samples(_kept[0])]
 
 
 def _give_back() -> None:

@@ -1,0 +1,72 @@
+"""A run for a notebook: ``bench.load`` and ``bench.compare``."""
+
+from dataclasses import asdict, fields
+from functools import cached_property
+from typing import Any
+
+import pandas as pd
+
+from bench.analyse import between_runs
+from bench.analyse.analysed import Analysed
+from bench.analyse.comparable import obstacles
+from bench.analyse.history import nights
+from bench.core.errors import NotComparable, RequestError
+from bench.report import drawing, plots
+from bench.report.device_plots import memory_stack, power
+from bench.runs.names import find
+from bench.runs.reader import read
+from bench.words import tuned
+
+
+class Loaded(Analysed):
+    """``steps``, ``memory``, ``device``, ``numerics``, ``diagnostics``: the tables of the run folder, see docs/data.md.
+    ``document``: run.json as values."""
+
+    @classmethod
+    def of(cls, run: Any, results: str = "results") -> "Loaded":
+        known = read(find(run, results))
+        return cls(**{field.name: getattr(known, field.name) for field in fields(known)})
+
+    @property
+    def summary(self) -> pd.DataFrame:
+        """One row per scenario: the table that ``bench run`` ends with, with all its columns."""
+        return self.overview
+
+    @cached_property
+    def launches(self) -> pd.DataFrame:
+        """One row per launch: how it ended and, of one that ended well, its figures."""
+        about = ("launch", "scenario", "repeat", "status", "reason", "strategy", "precision", "processes", "wall_s")
+        rows = [{name: getattr(launch, name) for name in about} for launch in self.document.launches]
+        figures = self.good_figures.frame.drop(columns=["scenario", "repeat"], errors="ignore")
+        return pd.DataFrame(rows, columns=list(about)).merge(figures, on="launch", how="left")
+
+    @cached_property
+    def answer(self) -> str:
+        """What the run found, in words."""
+        return "\n".join(tuned.answer(self, self.overview))
+
+    def plot(self, name: str) -> Any:
+        """A plot of the page as a ``matplotlib.figure.Figure``. Raises :class:`RequestError` for a name that there is
+        none of, with those that there are."""
+        names = []
+        with drawing.styled():
+            for draw in (*plots.DRAWINGS, memory_stack, power):
+                made = draw(self)
+                if made is not None and made.name == name:
+                    return made.figure
+                names += [made.name] if made is not None else []
+        raise RequestError("plot", f"this run has no plot {name!r}", f"choose from {', '.join(names)}")
+
+    def __repr__(self) -> str:
+        return f"run {self.id}: {self.answer}"
+
+
+def compared(base: Loaded | str, new: Loaded | str, results: str) -> pd.DataFrame:
+    """As :func:`bench.compare`."""
+    paths = [one.path if isinstance(one, Loaded) else find(one, results) for one in (base, new)]
+    before, after = (nights.with_findings(path) for path in paths)
+    why = obstacles(before, after)
+    if why:
+        remedy = "measure both with the same workload on the same number and model of devices"
+        raise NotComparable(f"{after['run']} cannot be compared with {before['run']}: {'; '.join(why)}; {remedy}")
+    return pd.DataFrame([asdict(row) for row in between_runs.runs(before, after).rows])
