@@ -4,17 +4,19 @@ The parts of a launch that takes a step apart (:mod:`bench.worker.limits`) are h
 Nothing is scaled to fit: what is left over is ``unexplained``, and negative where the parts are more than the step.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
 from bench.analyse.analysed import Analysed
-from bench.analyse.intervals import mean_interval
+from bench.analyse.intervals import Ratio, mean_interval
 from bench.analyse.limits import arithmetic
+from bench.analyse.rounds import Rounds
 from bench.core.records import PHASES
-from bench.runs.experiments import Ceilings, Limits, LimitsLaunch, Operator
+from bench.runs.document import RunDocument
+from bench.runs.experiments import Ceilings, Limits, LimitsLaunch, Operator, Prediction, Proofs
 
 PARTS = {
     "arithmetic": "arithmetic and its memory traffic, at this device's measured ceilings",
@@ -190,3 +192,50 @@ def _of(one: Account, part: str) -> float | None:
         "own limit": one.own_limit_ms,
     }
     return whole.get(part) if part in whole else one.parts.get(part)
+
+
+def gain(of_launches: Sequence[Account], recovers: Mapping[str, float]) -> tuple[float, float | None, float | None]:
+    """How many times as fast a step would be without what a switch recovers of it, and the 95 % interval over launches.
+
+    ``recovers``: by part the share of it, from 0 to 1, as the switch's file declares.
+    """
+    import numpy as np
+
+    left = [
+        1.0 - sum(one.parts.get(part, 0.0) * share for part, share in recovers.items()) / one.step_ms
+        for one in of_launches
+    ]
+    return mean_interval(1.0 / np.array(left))
+
+
+PROOFS = (
+    *("base", "scenario", "predicted", "predicted_low", "predicted_high", "measured", "measured_low", "measured_high"),
+    *("launches", "verdict"),
+)
+RIGHT, TOO_HIGH, TOO_LOW, UNTRIED = "right", "too high", "too low", "not measured"
+
+
+def proofs(document: RunDocument) -> pd.DataFrame:
+    """A row for each switch whose gain was predicted, the best first: :data:`PROOFS`.
+
+    A gain is how many times as fast the scenario with the switch is. ``verdict``: whether the intervals of predicted
+    and measured overlap, or else how the prediction was; a side of one launch is its value.
+    """
+    known = document.begun(Proofs)
+    good = [one for one in known.launches if one.step_ms is not None]
+    rounds = Rounds((one.scenario, one.repeat, one.launch, one.step_ms) for one in good)
+    rows = []
+    for one in known.predictions:
+        launches = sum(of.scenario == one.scenario for of in good)
+        ratio = rounds.ratio(one.scenario, known.base or "")
+        row = (known.base, one.scenario, one.gain, one.low, one.high, ratio.value, ratio.low, ratio.high, launches)
+        rows.append((*row, _verdict(one, ratio)))
+    return pd.DataFrame(rows, columns=list(PROOFS))
+
+
+def _verdict(one: Prediction, measured: Ratio) -> str:
+    if measured.value is None:
+        return UNTRIED
+    low, high = (one.gain if end is None else end for end in (one.low, one.high))
+    least, most = (measured.value if end is None else end for end in (measured.low, measured.high))
+    return TOO_HIGH if low > most else TOO_LOW if high < least else RIGHT

@@ -19,7 +19,7 @@ from bench.experiments.launch import Performed, perform, where_to_look
 from bench.experiments.plan import Request, job_of
 from bench.experiments.rows import Results, Rows
 from bench.machine import visible_gpus
-from bench.runs.experiments import Ceilings, CeilingsLaunch, Limits, LimitsLaunch, Operator
+from bench.runs.experiments import Ceilings, CeilingsLaunch, Limits, LimitsLaunch, Operator, Work
 from bench.runs.files import write_atomically
 from bench.runs.launches import BUSY, LaunchRecord
 from bench.seams.discover import Found
@@ -63,6 +63,9 @@ def _kept(lab: Lab, done: Performed) -> str:
         ),
         **done.tables,
     )
+    known = lab.writer.document.begun(Limits)
+    if known.work is None and first.get("work"):
+        lab.writer.note(replace(known, work=decode(Work, first["work"], "work")))
     return where_to_look(record) or "the parts of a step are known"
 
 

@@ -5,10 +5,12 @@ from typing import TYPE_CHECKING
 from bench.analyse.account import PARTS, limits
 from bench.analyse.analysed import Analysed
 from bench.analyse.limits import achieved
-from bench.report.blocks import Chapter, Grid, chapter_of, fold
+from bench.report import drawing
+from bench.report.blocks import Chapter, Facts, Grid, chapter_of, fold
+from bench.report.drawing import Plot, light
 from bench.report.tables import Cell, Table, figure, is_unknown, ranged, tabulate, text
 from bench.runs.experiments import Limits
-from bench.words.limits import NAMES, sentences
+from bench.words.limits import NAMES, answers, by_scenario, percent, proved, sentences
 
 if TYPE_CHECKING:
     from bench.report.chapters import Material
@@ -97,13 +99,44 @@ def on_terminal(run: Analysed, width: int | None) -> list[str]:
 
 def chapter(of: "Material") -> Chapter:
     run = of.run
-    plots = [plot for name, plot in of.plots.items() if name.startswith("limits-")]
+    facts = answers(run)
     return chapter_of(
         "limits",
         "How far from the limit?",
         *sentences(run),
-        *plots,
+        *proved(run.document),
+        of.plots.get("limits"),
+        Facts(tuple(facts)) if facts else None,
         Grid("The account of a step", account_table(run)),
         Grid("Arithmetic", arithmetic_table(run)),
         fold("What this machine can do", Grid("What this machine can do", ceilings_table(run))),
     )
+
+
+def limits_plot(run: Analysed) -> Plot | None:
+    """A waterfall for each scenario: the parts of its step one behind the other, and the step."""
+    of_all = by_scenario(run)
+    if not of_all:
+        return None
+    height = sum(0.26 * len(rows) + 0.75 for rows in of_all.values())
+    figure, panels = drawing.sheet(height, rows=len(of_all))
+    for axes, (scenario, rows) in zip(panels, of_all.items(), strict=True):
+        shown = [name for name in (*PARTS, "unexplained", "step") if name in rows]
+        begin = 0.0
+        for position, name in enumerate(shown):
+            row, at = rows[name], 0.0 if name == "step" else begin
+            colour = "muted" if name in ("unexplained", "step") else f"line-{position % 8}"
+            axes.barh([position], [row["ms"]], left=[at], height=0.62, color=light(colour))
+            drawing.hover(axes.patches[-1], f"{NAMES.get(name, name)}: {row['ms']:,.3g} ms, {percent(row)} of the step")
+            drawing.right_label(axes, position, f"{row['ms']:,.3g} ms", percent(row))
+            begin = at + row["ms"]
+        if "limit" in rows:
+            axes.axvline(rows["limit"]["ms"], color=light("ink"), linewidth=1.0, linestyle=(0, (3, 2)), label="limit")
+        axes.set_yticks(range(len(shown)), [NAMES.get(name, name) for name in shown])
+        axes.set_ylim(len(shown) - 0.5, -0.5)
+        axes.grid(False, axis="y")
+        axes.grid(True, axis="x")
+        axes.set_xlabel("milliseconds of a step")
+        drawing.panel_title(axes, scenario, "")
+    caption = "Parts from top to bottom, each where the one above ends; unexplained is what is left over of the step."
+    return drawing.finished(run, figure, "limits", "The account of a step", caption, list(of_all))

@@ -27,6 +27,7 @@ from bench.report.device_plots import memory_held, memory_stack, power
 from bench.report.drawing import Artist, Plot, light, locator
 from bench.report.each import each_plot
 from bench.report.ladder import ladder_plot
+from bench.report.limits import limits_plot
 from bench.report.loader import loader_plot
 from bench.report.scaling import scaling_plot
 from bench.report.search import search_plot
@@ -287,6 +288,7 @@ DRAWINGS = (
     loader_plot,
     search_plot,
     ladder_plot,
+    limits_plot,
     scaling_plot,
     bisection_plot,
     bandwidth_plot,

@@ -164,6 +164,36 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """What a switch should gain: how many times as fast, with the interval of the account that it follows from."""
+
+    scenario: Name
+    gain: Amount
+    low: Amount | None
+    high: Amount | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProofLaunch(LaunchRecord):
+    """A launch of either side. ``step_ms``: the median of its steps, None where it failed."""
+
+    step_ms: Amount | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proofs:
+    """What ``--prove`` predicted, the best first, for ``base``, and its launches of that and of the best.
+
+    ``reason``: why nothing was measured.
+    """
+
+    base: Name | None = None
+    predictions: tuple[Prediction, ...] = ()
+    launches: tuple[ProofLaunch, ...] = ()
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TryRecord(LaunchRecord):
     """``why_not``: None if the batch trains."""
 

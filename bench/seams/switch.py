@@ -22,7 +22,8 @@ functions, which import torch inside. A file defines those that it needs. They a
 ``recipe`` returns a :class:`bench.seams.Recipe`; a switch that does not define it cannot be written in a script.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from bench.core.dtypes import HALVES
 from bench.core.records import Setting
@@ -33,6 +34,8 @@ MAY_DEFINE = (
     *("obstacle(device)", "begin(parts)", "model(parts, model)", "wrapper(parts)", "optimizer(parts)"),
     *("module(parts, module)", "batch(parts, batch)", "effect(session, ran)", "recipe(switches)"),
 )
+RECOVERABLE = ("kernels", "memory", "optimizer", "contention", "communication", "stragglers", "data", "host")
+"""Parts of a step that a switch may shorten (:mod:`bench.analyse.account`)."""
 MOST = 10**6  # of a value
 
 
@@ -49,7 +52,9 @@ class Switch:
     ``--set all`` turns it on in. ``searched_on``: where ``bench tune`` tries it unasked; nowhere for what cannot gain
     speed. ``slow_start``: how many times as long as without it a launch may take until its first step is over.
     ``double``: whether it is on where numerics are judged in double precision. ``joins_norms``: whether batch norm sees
-    the batches of all ranks.
+    the batches of all ranks. ``recovers``: by part of a step (:data:`RECOVERABLE`) the share of it that the switch is
+    expected to save, which ``bench run --prove`` predicts from and scores. ``already``: the field of ``effective`` in
+    run.json that is true where it is on anyway.
 
     Raises ``ValueError`` naming the field when a value is not allowed.
     """
@@ -70,8 +75,14 @@ class Switch:
     slow_start: float = 1.0
     double: bool = True
     joins_norms: bool = False
+    recovers: Mapping[str, float] = field(default_factory=dict)
+    already: str | None = None
 
     def __post_init__(self) -> None:
+        for part, share in self.recovers.items():
+            one_of("recovers", part, RECOVERABLE)
+            if not 0.0 < share <= 1.0:
+                raise ValueError(f"recovers={part!r}: {share!r} is not a share above 0 and up to 1")
         for name in ("summary", "label"):
             a_text(name, getattr(self, name))
         for name in ("choices", "excludes", "needs"):

@@ -2,7 +2,13 @@
 
 from bench.seams import DDP, Recipe, Switch
 
-SWITCH = Switch(summary="the size of DDP's buckets in MiB", label="buckets of {value} MiB", value=100, wrapper=DDP)
+SWITCH = Switch(
+    summary="the size of DDP's buckets in MiB",
+    label="buckets of {value} MiB",
+    value=100,
+    wrapper=DDP,
+    recovers={"communication": 0.2},
+)
 
 
 def wrapper(parts):

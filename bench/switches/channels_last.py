@@ -6,7 +6,11 @@ more than the convolutions gain.
 
 from bench.seams import Recipe, Switch
 
-SWITCH = Switch(summary="weights and images in NHWC (memory_format=torch.channels_last)", label="channels_last")
+SWITCH = Switch(
+    summary="weights and images in NHWC (memory_format=torch.channels_last)",
+    label="channels_last",
+    recovers={"kernels": 0.3},
+)
 
 
 def model(parts, model):

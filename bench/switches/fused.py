@@ -2,7 +2,13 @@
 
 from bench.seams import Recipe, Switch
 
-SWITCH = Switch(summary="the optimizer's step in one kernel (fused=True)", label="fused", excludes=("foreach",))
+SWITCH = Switch(
+    summary="the optimizer's step in one kernel (fused=True)",
+    label="fused",
+    excludes=("foreach",),
+    recovers={"optimizer": 0.5},
+    already="optimizer_fused",
+)
 
 
 def optimizer(parts):

@@ -1,11 +1,16 @@
 """How far a step is from what this machine can do, in sentences."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 
-from bench.analyse.account import ADDS_UP, PARTS, accounts, limits
+from bench.analyse.account import ADDS_UP, PARTS, UNTRIED, accounts, limits, proofs
 from bench.analyse.analysed import Analysed
+from bench.analyse.limits import achieved
+from bench.runs.document import RunDocument
+from bench.runs.experiments import Proofs
+from bench.seams import discover, switching
 
 NAMES = {
     "arithmetic": "arithmetic at the ceiling",
@@ -43,12 +48,125 @@ def sentences(run: Analysed) -> list[str]:
         if "limit" not in parts:
             continue
         reached = f"{scenario} reaches {percent(parts['limit'])} of what this machine can do on this model"
-        largest = max(
-            (name for name in PARTS if name in parts and name != "arithmetic"), key=lambda name: parts[name]["ms"]
-        )
-        lines.append(f"{reached}; the largest other part is {NAMES[largest]}: {percent(parts[largest])} of the step.")
+        switches = recoverable(scenario, run.document.workload.device)
+        names = [name for name in PARTS if name in parts and name in switches]
+        if names:
+            largest = max(names, key=lambda name: parts[name]["ms"])
+            what = f"the largest part that a switch can recover is {NAMES[largest]}"
+        else:
+            largest = max((name for name in PARTS if name in parts), key=lambda name: parts[name]["ms"])
+            what = f"the largest part is {NAMES[largest]}"
+        lines.append(f"{reached}; {what}: {percent(parts[largest])} of the step.")
     off = [one for one in accounts(run) if not one.adds_up]
     if off:
         which = ", ".join(f"{one.scenario} ({100 * one.unexplained_ms / one.step_ms:+.0f} %)" for one in off)
         lines.append(f"The account does not add up within {100 * ADDS_UP:.0f} % of the step in: {which}.")
     return lines
+
+
+def times(value: float, low: float | None, high: float | None) -> str:
+    """A gain with its interval: ``1.12 times (1.08 to 1.16)``."""
+    ends = "" if pd.isna(low) or pd.isna(high) else f" ({low:.2f} to {high:.2f})"
+    return f"{value:.2f} times{ends}"
+
+
+def proved(document: RunDocument) -> list[str]:
+    """What was predicted, what was measured, and whether the prediction was right."""
+    known, rows = document.of(Proofs), proofs(document).to_dict("records")
+    if known is None:
+        return []
+    if known.reason is not None:
+        return [f"Nothing was proved: {known.reason}."]
+    lines = []
+    for row in rows:
+        foreseen = times(row["predicted"], row["predicted_low"], row["predicted_high"])
+        if row["verdict"] == UNTRIED:
+            lines.append(
+                f"{row['scenario']} is predicted to be {foreseen} as fast as {row['base']}; it was not measured."
+            )
+            continue
+        measured = times(row["measured"], row["measured_low"], row["measured_high"])
+        lines.append(
+            f"{row['scenario']} was predicted to be {foreseen} as fast as {row['base']}, and is {measured} as fast: "
+            f"the prediction was {row['verdict']}."
+        )
+    return lines
+
+
+def recoverable(scenario: str, device: str | None) -> dict[str, list[str]]:
+    """By part of a step the switches whose files say that they recover of it, and that this scenario has not on."""
+    found: dict[str, list[str]] = {}
+    for name, file in discover.names(discover.SWITCH).items():
+        declared = switching.load_switch(name, file)
+        if declared.device in (None, device) and name not in scenario.split("+"):
+            for part in declared.recovers:
+                found.setdefault(part, []).append(name)
+    return found
+
+
+def answers(run: Analysed) -> list[tuple[str, str]]:
+    """The questions that people ask first, answered from this run; none where no step was taken apart."""
+    parts = by_scenario(run)
+    if not parts:
+        return []
+    return [
+        ("Is my MFU normal?", _mfu(run)),
+        ("Is the GPU waiting for Python?", _waiting(run, parts)),
+        ("What would help most?", _help(run, parts)),
+        ("When does compile pay back?", _compile(run)),
+    ]
+
+
+def _mfu(run: Analysed) -> str:
+    rows = achieved(run).to_dict("records")
+    if not rows:
+        return "Unknown: the FLOPs of a step were not counted."
+    row = max(rows, key=lambda one: one["tflops_per_s"])
+    held = f"{row['scenario']} computes {row['tflops_per_s']:,.3g} TFLOP/s"
+    if not pd.isna(row["of_ceiling"]):
+        held += f", {row['of_ceiling']:.0%} of what matrix products of {row['type']} hold on this machine for seconds"
+    if pd.isna(row["mfu"]):
+        return f"{held}. There is no MFU: {row['nominal']}."
+    return (
+        f"{held}, and its MFU is {row['mfu']:.1%} of the dense nominal peak ({row['nominal']}). Figures that divide by "
+        "the peak with sparsity are half as high."
+    )
+
+
+def _waiting(run: Analysed, parts: Mapping[str, Mapping[str, Any]]) -> str:
+    shares = "; ".join(f"{scenario} {percent(of['host'])}" for scenario, of in parts.items() if "host" in of)
+    if run.document.workload.device == "cpu":
+        return f"There is no GPU: Python takes turns with the operators. What is between these, of a step: {shares}."
+    return f"What kernels leave of a step while the host is not ahead: {shares}."
+
+
+def _help(run: Analysed, parts: Mapping[str, Mapping[str, Any]]) -> str:
+    lines = []
+    for scenario, of in parts.items():
+        switches = recoverable(scenario, run.document.workload.device)
+        names = [name for name in PARTS if name in of and (name in switches or name == "data")]
+        if not names:
+            continue
+        largest = max(names, key=lambda name: of[name]["ms"])
+        by = "--workers" if largest == "data" else " or ".join(f"+{name}" for name in switches[largest])
+        lines.append(f"{scenario}: {NAMES[largest]}, {percent(of[largest])} of the step, which {by} is for")
+    ask = "bench run --prove measures the best switch beside the fastest scenario, and scores the prediction"
+    return f"{'; '.join(lines)}. {ask}." if lines else f"No switch says that it recovers any of it. {ask}."
+
+
+def _compile(run: Analysed) -> str:
+    table = run.overview.set_index("scenario")["step_median_ms"]
+    for launch in run.document.good:
+        plain = launch.scenario.replace("+compile", "")
+        if launch.effective is None or launch.effective.compiled is None or plain not in table.index:
+            continue
+        gained_ms, seconds = table[plain] - table[launch.scenario], launch.effective.compiled.seconds
+        if plain == launch.scenario or pd.isna(gained_ms):
+            continue
+        if gained_ms <= 0:
+            return f"Never: {launch.scenario} takes {-gained_ms:,.3g} ms a step longer than {plain}."
+        return (
+            f"After {seconds * 1000 / gained_ms:,.0f} steps: compiling takes {seconds:,.1f} s, and a step of "
+            f"{launch.scenario} is {gained_ms:,.3g} ms shorter than one of {plain}."
+        )
+    return "This run does not have a scenario with and without it: --scenario single,single+compile, say."

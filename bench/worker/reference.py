@@ -75,7 +75,7 @@ def perform(plan: Plan, report: Report) -> dict[str, Any]:
     assert plan.probe_seed is not None
     done, counter = report("measure", of=steps(plan.parts)), work.Counter()
     passes = run(plan.parts, plan.probe_seed, done, counter)
-    return {"passes": passes, "work": work.of_training(counter, plan.parts)}
+    return {"passes": passes, "work": work.of_training(counter, plan.parts, plan.parts.workload.global_batch)}
 
 
 def run(

@@ -39,10 +39,9 @@ class Counter(TorchDispatchMode):
         return out
 
 
-def of_training(counter: Counter, parts: Parts) -> dict[str, object]:
-    """For :class:`bench.runs.experiments.Work`. ``counter``: of a step with the whole global batch."""
-    examples, parameters = parts.workload.global_batch, parts.build_model().parameters()
-    trained = [parameter for parameter in parameters if parameter.requires_grad]
+def of_training(counter: Counter, parts: Parts, examples: int) -> dict[str, object]:
+    """For :class:`bench.runs.experiments.Work`. ``examples``: of the step that was counted."""
+    trained = [parameter for parameter in parts.build_model().parameters() if parameter.requires_grad]
     size = sum(parameter.numel() * parameter.element_size() for parameter in trained)
     probes = [torch.ones((2,) * parameter.ndim, requires_grad=True) for parameter in trained]
     for probe in probes:  # one for each, of its dimensions: an optimizer may go by them

@@ -12,7 +12,7 @@ from standin.schemas import is_valid
 from test_workload import MLP
 
 from bench.core.codec import decode
-from bench.experiments import limits
+from bench.experiments import limits, prove
 from bench.runs.experiments import Ceilings
 
 PLANTED_MS, EXAMPLES = 200.0, 8
@@ -110,3 +110,30 @@ def test_a_run_has_what_is_known_of_the_machine(
     assert of_limits["launches"] == [] and of_limits["measured"] == []
     (row,) = document["arithmetic"]
     assert row["of_ceiling"] == pytest.approx(row["tflops_per_s"] / 2 / 0.1)
+
+
+def test_a_prediction_is_measured_beside_the_fastest(
+    run_here: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "from_cache", known)
+    monkeypatch.setattr(prove, "candidates", lambda *given: [("ddp+bucket_mb", {"communication": 0.2})])
+    (tmp_path / "mlp.py").write_text(MLP)
+    out = ("--out", str(tmp_path / "out"))
+    asked = ("--workload", str(tmp_path / "mlp.py"), "--device", "cpu", "--warmup", "1", "--iters", "2", "--no-parity")
+    done = run_here("run", *asked, "--scenario", "ddp", "--prove", *out, "--json")
+    assert done.returncode == 0, done.stderr
+    assert "ddp+bucket_mb was predicted to be " in done.stderr and "the prediction was " in done.stderr
+    assert "ddp reaches " in done.stderr and "of what this machine can do" in done.stderr
+    document = json.loads(done.stdout)
+    launches = [(one["scenario"], one["repeat"]) for one in document["experiments"]["prove"]["launches"]]
+    first, second = "ddp", "ddp+bucket_mb"
+    assert launches == [(first, 0), (second, 0), (second, 1), (first, 1), (first, 2), (second, 2)]
+    (row,) = document["switch-predictions"]
+    assert row["launches"] == 3 and row["verdict"] in ("right", "too high", "too low")
+    assert "nothing to resume" in run_here("run", "--resume", "latest", *out).stderr
+    assert run_here("report", "latest", "--results", out[1], "--out", str(tmp_path / "page")).returncode == 0
+    page = (tmp_path / "page" / "index.html").read_text()
+    assert (tmp_path / "page" / "limits.svg").exists()
+    for question in ("Is my MFU normal?", "Is the GPU waiting for Python?", "What would help most?"):
+        assert question in page
+    assert "When does compile pay back?" in page and "There is no MFU: a CPU has no nominal peak" in page

@@ -7,18 +7,21 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from standin.documents import launch
+from standin.documents import document, launch, with_records
 from standin.workloads import workload
 from torch.autograd import DeviceType
 
-from bench.analyse.account import Account, account, bound_ms
+from bench.analyse.account import PARTS, Account, account, bound_ms, gain, proofs
 from bench.analyse.peaks import PEAKS, peak
 from bench.core.codec import decode
 from bench.core.records import Task, Training
 from bench.experiments import limits as experiment
-from bench.runs.experiments import Ceilings, Operator
-from bench.seams import discover
+from bench.experiments import prove
+from bench.runs.experiments import Ceilings, Operator, Prediction, ProofLaunch, Proofs
+from bench.seams import Switch, discover, switching
 from bench.seams.discover import WORKLOAD
+from bench.seams.switch import RECOVERABLE
+from bench.words.limits import proved
 from bench.worker import ceilings as worker_ceilings
 from bench.worker import limits as worker
 from bench.worker import work
@@ -70,7 +73,7 @@ def test_bytes_of_a_step_follow_from_the_parameters() -> None:
         build_model=lambda: build_model(training),
         build_optimizer=lambda parameters: build_optimizer(training, parameters),
     )
-    found = work.of_training(work.Counter(), parts)  # type: ignore[arg-type]
+    found = work.of_training(work.Counter(), parts, 8)  # type: ignore[arg-type]
     size = 4 * 11_689_512  # torchvision's documentation of resnet18
     assert (found["parameters"], found["exchanged_bytes"]) == (size // 4, size)
     assert found["optimizer_bytes"] == 5 * size  # SGD: reads gradient, weight, momentum; writes the latter two
@@ -281,3 +284,49 @@ def test_what_is_between_operators_is_the_host() -> None:
     assert spent == pytest.approx(
         {"arithmetic": 0.298, "memory": 0.07, "optimizer": 0.05, "communication": 0.07, "host": 0.135 - 0.006}
     )
+
+
+def test_what_a_switch_gains_follows_from_what_it_recovers() -> None:
+    accounts = [accounted(steps(exchange_ms=ms)) for ms in (4.0, 8.0)]  # of steps of 59 and 63 ms
+    value, low, _ = gain(accounts, {"communication": 0.5, "data": 1.0})
+    assert value == pytest.approx((59 / 55 + 63 / 57) / 2) and low is not None and low < value
+    assert gain(accounts[:1], {"host": 1.0}) == (pytest.approx(59 / 54), None, None)
+
+
+@pytest.mark.parametrize(("after_ms", "verdict"), [(90.0, "right"), (60.0, "too low"), (120.0, "too high")])
+def test_a_prediction_is_scored(after_ms: float, verdict: str) -> None:
+    predictions = [Prediction(scenario="ddp+fused", gain=1.1, low=1.05, high=1.15)]
+    predictions.append(Prediction(scenario="ddp+compile", gain=1.05, low=None, high=None))
+    launches = [
+        ProofLaunch.of(launch(launch=2 * repeat + side, scenario=name, repeat=repeat), step_ms=ms + 0.1 * repeat)
+        for repeat in range(3)
+        for side, (name, ms) in enumerate((("ddp", 100.0), ("ddp+fused", after_ms)), start=1)
+    ]
+    about = with_records(document(), Proofs(base="ddp", predictions=tuple(predictions), launches=tuple(launches)))
+    first, second = proofs(about).to_dict("records")
+    assert first["verdict"] == verdict and first["measured"] == pytest.approx(100.1 / (after_ms + 0.1), rel=1e-3)
+    assert second["verdict"] == "not measured"
+    (scored, other) = proved(about)
+    assert scored.startswith("ddp+fused was predicted to be 1.10 times (1.05 to 1.15) as fast as ddp, and is ")
+    assert scored.endswith(f"the prediction was {verdict}.") and "was not measured" in other
+
+
+def test_candidates_go_with_the_scenario_and_are_not_on_already() -> None:
+    def names(scenario: str, fused: bool = False) -> set[str]:
+        one: Any = SimpleNamespace(effective=SimpleNamespace(optimizer_fused=fused))
+        return {name for name, _ in prove.candidates(switching.scenario(scenario), "cpu", one)}
+
+    assert {"ddp+fused", "ddp+bucket_mb", "ddp+channels_last"} <= names("ddp")
+    assert "ddp+fused" not in names("ddp", fused=True) and "ddp+cuda_graphs" not in names("ddp")
+    assert not any("bucket_mb" in name for name in names("single"))
+    assert "ddp+channels_last" not in names("ddp+channels_last"), "it is on already"
+
+
+@pytest.mark.parametrize("recovers", [{"magic": 0.5}, {"host": 1.5}])
+def test_a_switch_recovers_a_share_of_a_part(recovers: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="recovers"):
+        Switch(summary="s", label="l", recovers=recovers)
+
+
+def test_parts_that_a_switch_recovers_are_parts_of_a_step() -> None:
+    assert set(RECOVERABLE) == {*PARTS} - {"arithmetic"}

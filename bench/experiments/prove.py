@@ -1,0 +1,138 @@
+"""``bench run --prove``: the switch that should help the fastest scenario most, measured beside it.
+
+What a switch may recover stands in its file (``recovers``). The account of the fastest scenario's step says how much
+there is of it; the best switch is then measured in turns with the scenario, and the prediction is scored.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from bench.core.errors import RequestError
+from bench.experiments.lab import Lab
+from bench.experiments.launch import Performed, perform
+from bench.experiments.measure import how_fast, median_step_ms
+from bench.experiments.plan import Request, job_of
+from bench.experiments.resume import ended
+from bench.runs.document import RunDocument
+from bench.runs.experiments import Prediction, ProofLaunch, Proofs
+from bench.runs.launches import LaunchRecord
+from bench.seams import discover, switching
+from bench.seams.discover import SWITCH, Found
+from bench.seams.experiment import Experiment
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from bench.analyse.analysed import Analysed
+
+FEWEST = 3
+"""Launches of each side: what an interval takes."""
+
+
+def after(lab: Lab) -> None:
+    """Predict, and measure the best switch in turns with the fastest scenario."""
+    if "prove" not in lab.request.experiments or missing(lab.writer.document, lab.request) is False:
+        return
+    proofs = lab.writer.document.of(Proofs)
+    if proofs is None:
+        proofs = predicted(lab)
+        lab.writer.note(proofs)
+    if proofs.reason is not None or not proofs.predictions:
+        return
+    sides = [switching.scenario(name) for name in (proofs.base or "", proofs.predictions[0].scenario)]
+    done = ended(proofs.launches)
+    for repeat in range(max(FEWEST, lab.request.launches)):
+        for found in sides[:: -1 if repeat % 2 else 1]:
+            if (found.name, repeat) not in done:
+                lab.progress.expect([found.name])
+                job = job_of(lab.request, found, lab.next_launch(), repeat, lab.site.hosts)
+                perform(job, lab, "proving", lambda done: _kept(lab, done))
+
+
+def _kept(lab: Lab, done: Performed) -> str:
+    record = ProofLaunch.of(done.record, step_ms=median_step_ms(done))
+    lab.writer.add_to(Proofs, record, **done.tables)
+    return how_fast(lab, done)
+
+
+def predicted(lab: Lab) -> Proofs:
+    """For the fastest scenario of the run whose step was taken apart, the gain of each switch that goes with it."""
+    from bench.analyse.account import accounts, gain
+    from bench.analyse.analysed import Analysed
+
+    run = Analysed.of(lab.writer.frames())
+    of_all = accounts(run)
+    table = run.overview.dropna(subset=["step_median_ms"]).sort_values("step_median_ms")
+    known = [name for name in table["scenario"] if any(one.scenario == name for one in of_all)]
+    if not known:
+        return Proofs(reason="no step was taken apart")
+    found = next(one for one in lab.scenarios if one.name == known[0])
+    own = [one for one in of_all if one.scenario == found.name]
+    launch = next(one for one in lab.writer.document.good if one.scenario == found.name)
+    predictions = []
+    for name, recovers in candidates(found, lab.request.device, launch):
+        value, low, high = gain(own, recovers)
+        predictions.append(Prediction(scenario=name, gain=value, low=low, high=high))
+    predictions.sort(key=lambda one: -one.gain)
+    reason = None if predictions else f"no switch that goes with {found.name} says what it recovers"
+    return Proofs(base=found.name, predictions=tuple(predictions), reason=reason)
+
+
+def candidates(found: Found, device: str, launch: LaunchRecord) -> Sequence[tuple[str, dict[str, float]]]:
+    """The scenario with each switch that goes with it here, and what that recovers: parts of a step by name."""
+    made = []
+    for name, file in discover.names(SWITCH).items():
+        declared = switching.load_switch(name, file)
+        on = {one.name for one in found.switches}
+        if not declared.recovers or name in on or (declared.already and getattr(launch.effective, declared.already)):
+            continue
+        try:
+            switched = switching.with_switches(found, [name], "--prove")
+            why_not = switching.switch_obstacle(switching.switch_on(name, "--prove"), device)
+        except RequestError:
+            continue  # it does not go with this scenario
+        if why_not is None:
+            made.append((switched.name, dict(declared.recovers)))
+    return made
+
+
+def missing(document: RunDocument, request: Request) -> bool:
+    """Whether a launch of the proof is left to do."""
+    if "prove" not in request.experiments or not document.good:
+        return False
+    proofs = document.of(Proofs)
+    if proofs is None:
+        return True
+    if proofs.reason is not None:
+        return False
+    sides, rounds = {proofs.base, proofs.predictions[0].scenario}, range(max(FEWEST, request.launches))
+    return bool({(side, repeat) for side in sides for repeat in rounds} - ended(proofs.launches))
+
+
+def tables(run: "Analysed") -> "dict[str, pd.DataFrame]":
+    from bench.analyse.account import proofs
+
+    return {"switch-predictions": proofs(run.document)}
+
+
+def sentences(run: "Analysed") -> list[str]:
+    from bench.words.limits import proved
+
+    return proved(run.document)
+
+
+EXPERIMENT = Experiment(
+    record=Proofs,
+    option={
+        "action": "store_true",
+        "help": "take steps apart, predict which switch helps the fastest scenario most, measure it beside that, and "
+        "score the prediction",
+    },
+    asked=bool,
+    one_host="operators are repeated on one host",
+    missing=missing,
+    order=5,
+    after=after,
+    sentences=sentences,
+    tables=tables,
+)
