@@ -42,7 +42,7 @@ from bench import cli
 from bench.core.channel import adopt_orphans
 from bench.core.children import end_children
 from bench.core.codec import encode
-from bench.core.files import text_from
+from bench.core.files import read_json, text_from
 from bench.runs.files import describe_files, seal_of
 
 COUNTS = {"folders": 2000, "lines": 1000}
@@ -225,7 +225,7 @@ def damaged(chance: random.Random, home: Path, made: list[Path]) -> None:
 def damage_json(chance: random.Random, run: Path) -> None:
     file = run / chance.choice(("run.json", "run.json", "run.json", "digest.json"))
     try:
-        document = json.loads(file.read_text())
+        document = read_json(str(file))
     except (OSError, ValueError):
         return
     place: Any = document
@@ -253,6 +253,8 @@ def damage_table(chance: random.Random, run: Path) -> None:
     if not files:
         return
     file = chance.choice(files)
+    if not file.is_file():
+        return
     try:
         table = pq.read_table(file, use_threads=False)
     except (OSError, pa.ArrowException):
@@ -280,7 +282,7 @@ def damage_table(chance: random.Random, run: Path) -> None:
 
 def damage_file(chance: random.Random, run: Path) -> None:
     file = chance.choice(sorted(path for path in run.rglob("*") if path.is_file()))
-    content = file.read_bytes()
+    content = file.read_bytes() if file.stat().st_size < 1 << 26 else b""
     match chance.randrange(7):
         case 0:
             file.write_bytes(content[: chance.randrange(len(content) + 1)])
@@ -307,7 +309,7 @@ def damage_file(chance: random.Random, run: Path) -> None:
 def seal(run: Path) -> None:
     """Seals that fit, where there is still something that can be sealed."""
     with contextlib.suppress(OSError, ValueError, TypeError):
-        document = json.loads((run / "run.json").read_text())
+        document = read_json(str(run / "run.json"))
         document["files"] = encode(describe_files(str(run)))
         document["seal"] = seal_of(document)
         (run / "run.json").write_text(json.dumps(document))

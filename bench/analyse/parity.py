@@ -186,8 +186,18 @@ class _Judged:
                 return f"{what} failed ({record.status}): {record.reason}"
         if self.place is None:
             return "there is no reference that computed as it did"
-        if _array(self._doubled("probed")).shape != _array(self.exact("probed")).shape:
+        exact = {name: _array(self.exact(name)) for name in ("probed", "buffer")}
+        if _array(self._doubled("probed")).shape != exact["probed"].shape or any(
+            _array(rank).shape != theirs.shape
+            for name, theirs in exact.items()
+            for _, rank in self._doubled(name).groupby("rank")
+        ):
             return "its tensors are not those of the workload's model"
+        first = {"probed": _array(self.exact("alone")), "buffer": exact["buffer"][:1]}
+        twins = [(_array(self.exact(name, twin=True)), theirs) for name, theirs in first.items() if theirs.size]
+        pairs = [(first["probed"], exact["probed"][:1]), *twins]
+        if any(twin.size and twin.shape != theirs.shape for twin, theirs in pairs):
+            return "the reference's tensors differ from each other"
         return None
 
     def _in_double(self) -> dict[str, object]:

@@ -29,6 +29,7 @@ from bench.runs.tables import (
     stray,
     to_frame,
     to_table,
+    uneven,
 )
 
 if TYPE_CHECKING:
@@ -171,7 +172,7 @@ def _rows(path: str, name: str, document: RunDocument, spooled: set[int], *, lab
     import pyarrow.compute as pc
 
     table = read_table(path, name, complete=document.complete, labels=labels)
-    problem = stray(table, document)
+    problem = stray(table, document) or (uneven(table) if name == "numerics" else None)
     if problem:
         raise RequestError("RUN", f"{os.path.join(path, name)}.parquet: {problem}", RESTORE)
     if document.complete:

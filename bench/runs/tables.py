@@ -1,5 +1,6 @@
 """The tables of a run: rows to Parquet, Parquet to frames."""
 
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -8,7 +9,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from bench.core import records
-from bench.core.errors import RequestError
+from bench.core.errors import RequestError, remedy_of
 from bench.core.files import open_regular
 from bench.runs.document import RunDocument
 from bench.runs.files import PARTS, RESTORE, limit_of, unreadable
@@ -24,6 +25,9 @@ ALWAYS_WRITTEN = ("steps", "memory")  # tables that a finished run has even if t
 
 SAMPLED = ("memory", "device")
 """Tables that the sampler fills, which has rows of a launch before the launch has a record."""
+
+SKETCHES = ("probed", "buffer", "alone", "own")
+"""Quantities of numerics.parquet that have a row for each step, tensor and position."""
 
 CHUNK_ROWS = 500_000  # of steps, condensed at a time
 
@@ -114,6 +118,8 @@ def _read(path: str, file: str, name: str, schema: "pa.Schema", free_rows: int, 
         if isinstance(error, OSError) and error.filename:
             raise unreadable(option, file, error) from error
         first = str(error).splitlines()[0]
+        if remedy_of(first):  # such as no thread to read it with
+            raise OSError(f"{file} cannot be read: {first}") from error
         raise RequestError(option, f"{file} is damaged: {first}", RESTORE) from error
 
 
@@ -192,6 +198,21 @@ def stray(table: "pa.Table", document: RunDocument) -> str | None:
             return f"it has rows of launch {launch} under another scenario than {record.scenario}"
         if (group.get("rank_max") or 0) >= record.processes:
             return f"it has rows of launch {launch}, rank {group['rank_max']}, and there is no such rank"
+    return None
+
+
+def uneven(numerics: "pa.Table") -> str | None:
+    """A launch whose sketches are not of every position of every tensor in every step. None if there is none."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    sketches = numerics.filter(pc.is_in(numerics["quantity"].cast("string"), value_set=pa.array(SKETCHES)))
+    ends, every = ("step", "tensor", "position"), pc.CountOptions(mode="all")
+    groups = sketches.group_by(["launch", "rank", "quantity", "computation", "twin"])
+    for group in groups.aggregate([*((name, "max") for name in ends), ("value", "count", every)]).to_pylist():
+        sizes = [-1 if group[f"{name}_max"] is None else group[f"{name}_max"] + 1 for name in ends]
+        if min(sizes) < 1 or math.prod(sizes) != group["value_count"]:
+            return f"of launch {group['launch']} some numbers are missing"
     return None
 
 

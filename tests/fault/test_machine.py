@@ -5,6 +5,7 @@ import json
 import os
 import resource
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 from conftest import Executed, one_host, request_for
 from standin.documents import document
+from standin.runs import DDP, write_run
 
 from bench import machine
 from bench.core.errors import RequestError
@@ -150,6 +152,19 @@ def test_too_few_open_files_are_refused_at_once(monkeypatch: pytest.MonkeyPatch)
         machine.refuse_few_files(9)
     monkeypatch.setattr("resource.getrlimit", lambda which: (-1, -1))
     machine.refuse_few_files(9)
+
+
+def test_a_limit_on_threads_is_no_damage(repository: Path, tmp_path: Path) -> None:
+    as_nobody = ["setpriv", "--reuid=65534", "--clear-groups"]  # the limit is not root's
+    as_nobody += [f"--{which}-caps=+dac_override,+dac_read_search" for which in ("inh", "ambient")]
+    if os.geteuid() != 0 or subprocess.run([*as_nobody, "true"], capture_output=True).returncode:
+        pytest.skip("this user may not become another one")
+    run = write_run(tmp_path, [DDP])
+    for verb, option, code in (("show", str(run), 1), ("doctor", "--json", 2)):
+        told = f"ulimit -u 1; exec {sys.executable} -m bench {verb} {option}"
+        done = subprocess.run([*as_nobody, "bash", "-c", told], cwd=repository, capture_output=True, text=True)
+        assert (done.returncode, "ulimit -u" in done.stderr) == (code, True), done.stderr
+        assert "damaged" not in done.stderr and "None" not in done.stderr
 
 
 def test_an_interruption_waits_where_it_must_and_once() -> None:

@@ -1,6 +1,7 @@
 """Verdicts on numerics from values made by hand, and what they rest on: sketches, and the reference."""
 
 import math
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -33,6 +34,7 @@ from bench.analyse.parity import (
 from bench.core.codec import encode
 from bench.core.records import EXAMPLES, NUMERICS_COLUMNS, Computation
 from bench.experiments.plan import reference
+from bench.runs.tables import to_table, uneven
 from bench.seams import discover, switching
 from bench.worker import data, fingerprint, probe
 from bench.worker import reference as worker_reference
@@ -178,14 +180,37 @@ def test_ranks_that_hold_different_weights() -> None:
         ({"recorded": {"status": "error", "reason": "no double"}}, CANNOT_TELL, "failed (error): no double"),
         ({"replicas": 4}, CANNOT_TELL, "no reference that computed as it did"),
         ({"double": {"gradient": [[0.0, 0.0]]}}, CANNOT_TELL, "not those of the workload's model"),
+        ({"double": {"buffer": [[0.0, 0.0]] * 3}}, CANNOT_TELL, "not those of the workload's model"),
     ],
-    ids=["no reference", "no double", "reference failed", "double failed", "other replicas", "other tensors"],
+    ids=[
+        "no reference",
+        "no double",
+        "reference failed",
+        "double failed",
+        "other replicas",
+        "other tensors",
+        "other buffers",
+    ],
 )
 def test_what_cannot_be_judged(changes: dict[str, Any], verdict: str | None, reason: str) -> None:
     row = judge(**changes)
     assert row["verdict"] == verdict and reason in row["reason"]
     assert judge(**changes, loss=[math.nan] * 4)["verdict"] == NOT_FINITE, "which needs no reference"
     assert judge(**changes, final_weights_alike=False)["verdict"] == DIVERGED, "nor does this"
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda rows: rows, None),
+        (lambda rows: rows[1:], "of launch 1 some numbers are missing"),
+        (lambda rows: [*rows, rows[0]], "of launch 1 some numbers are missing"),
+        (lambda rows: [{**row, "tensor": None} for row in rows], "of launch 1 some numbers are missing"),
+    ],
+)
+def test_a_sketch_with_a_hole_is_found(change: Callable[[numerics.Rows], numerics.Rows], says: str | None) -> None:
+    rows = [{"computation": None, "twin": False, **row} for row in change(numerics.in_double(1))]
+    assert uneven(to_table(rows, NUMERICS_COLUMNS)) == says
 
 
 def test_the_gravest_launch_stands_for_its_scenario() -> None:

@@ -26,7 +26,7 @@ def ask(*, apex_path: str | None, python: str | None) -> "subprocess.Popen[str]"
             env=os.environ | {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"},
         )
     except OSError as error:
-        problem = f"{python} cannot be started: {error.strerror}"
+        problem = f"{python or sys.executable} cannot be started: {error.strerror}"
         raise RequestError("--python", problem, "give an interpreter's path") from error
 
 
