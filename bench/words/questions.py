@@ -40,6 +40,7 @@ def questions(run: Run) -> list[Answer]:
         loader,
         python,
         dataparallel,
+        fsdp,
         *(partial(mixed_precision, half=half, full=full) for half, full in o1_pairs),
         no_sync,
         unused_parameters,
@@ -175,6 +176,23 @@ def dataparallel(run: Analysed, table: pd.DataFrame) -> Answer | None:
         f"{part['replicate_ms']:,.1f} ms, scattering the input {part['scatter_ms']:,.1f} ms, gathering the output "
         f"{part['gather_ms']:,.1f} ms, and computing {part['parallel_apply_ms']:,.1f} ms."
     )
+
+
+def fsdp(run: Analysed, table: pd.DataFrame) -> Answer | None:
+    """By phase and, where the run was profiled, by what the steps were spent on."""
+    if not {"fsdp2", "ddp"} <= set(run.good_figures.frame["scenario"]):
+        return None
+    pair = pair_of(run, "fsdp2", "ddp")
+    medians = {row["scenario"]: row for row in phases(run.good_phases).to_dict("records")}
+    apart = [f"{phase} {medians['fsdp2'][f'{phase}_ms'] - medians['ddp'][f'{phase}_ms']:+.1f} ms" for phase in PHASES]
+    text = f"Its step takes {times(pair)} as long. {chance(pair)} By phase (medians): {', '.join(apart)}."
+    costs = {row.pop("scenario"): row for row in spent(run.document).drop(columns="step_ms").to_dict("records")}
+    if not {"fsdp2", "ddp"} <= set(costs):
+        return "Is FSDP slower than DDP here, and why?", f"{text} --diagnose shows what its time is spent on."
+    extra = {name: value - costs["ddp"][name] for name, value in costs["fsdp2"].items()}
+    most = sorted(extra, key=lambda name: -abs(extra[name]))[:3]
+    said = listed([f"{name} {extra[name]:+.1f} ms" for name in most])
+    return "Is FSDP slower than DDP here, and why?", f"{text} Under the profiler it differs most by {said}."
 
 
 def mixed_precision(run: Analysed, table: pd.DataFrame, half: str, full: str) -> Answer | None:

@@ -362,3 +362,11 @@ def test_samples_of_a_launch_that_was_not_recorded_are_drawn_as_those_of_an_inte
     assert "2  dp (interrupted)" in svg_texts(plot_of(run, "memory-stack").svg)
     assert "2  dp (interrupted)" in svg_texts(plot_of(run, "power").svg)
     assert "dp (not run)" not in plot_of(run, "memory-stack").caption
+
+
+def test_why_fsdp_is_slower(tmp_path: Path) -> None:
+    names = {"ddp": 10.0, "fsdp2": 15.0}
+    launches = [Launch(name, [[9, ms, ms, ms, ms]], [[100.0]]) for name, ms in names.items() for _ in range(3)]
+    said = dict(questions(written(tmp_path, launches)))
+    why = said["Is FSDP slower than DDP here, and why?"]
+    assert why.startswith("Its step takes 1.50 times") and "By phase (medians): data " in why and "--diagnose" in why
