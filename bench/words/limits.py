@@ -9,7 +9,8 @@ from bench.analyse.account import ADDS_UP, PARTS, UNTRIED, accounts, limits, pro
 from bench.analyse.analysed import Analysed
 from bench.analyse.limits import achieved
 from bench.runs.document import RunDocument
-from bench.runs.experiments import Proofs
+from bench.runs.experiments import Limits, Proofs
+from bench.runs.launches import BUSY
 from bench.seams import discover, switching
 
 NAMES = {
@@ -61,7 +62,17 @@ def sentences(run: Analysed) -> list[str]:
     if off:
         which = ", ".join(f"{one.scenario} ({100 * one.unexplained_ms / one.step_ms:+.0f} %)" for one in off)
         lines.append(f"The account does not add up within {100 * ADDS_UP:.0f} % of the step in: {which}.")
-    return lines
+    return [*lines, *busy(run.document)]
+
+
+def busy(document: RunDocument) -> list[str]:
+    """That others used the cores while steps were taken apart, if they did."""
+    cores = document.machine.cores_usable or 0
+    foreign = max((one.checks.foreign_cores or 0.0 for one in document.begun(Limits).launches), default=0.0)
+    if foreign <= BUSY * cores or not cores:
+        return []
+    kept = f"Others kept {foreign:.1f} of {cores} cores busy while steps were taken apart"
+    return [f"{kept}: measure again on a quiet machine before you believe the account."]
 
 
 def times(value: float, low: float | None, high: float | None) -> str:

@@ -17,11 +17,11 @@ from bench.core.codec import decode
 from bench.core.records import Task, Training
 from bench.experiments import limits as experiment
 from bench.experiments import prove
-from bench.runs.experiments import Ceilings, Operator, Prediction, ProofLaunch, Proofs
+from bench.runs.experiments import Ceilings, Limits, LimitsLaunch, Operator, Prediction, ProofLaunch, Proofs
 from bench.seams import Switch, discover, switching
 from bench.seams.discover import WORKLOAD
 from bench.seams.switch import RECOVERABLE
-from bench.words.limits import proved
+from bench.words.limits import busy, proved
 from bench.worker import ceilings as worker_ceilings
 from bench.worker import limits as worker
 from bench.worker import work
@@ -309,6 +309,13 @@ def test_a_prediction_is_scored(after_ms: float, verdict: str) -> None:
     (scored, other) = proved(about)
     assert scored.startswith("ddp+fused was predicted to be 1.10 times (1.05 to 1.15) as fast as ddp, and is ")
     assert scored.endswith(f"the prediction was {verdict}.") and "was not measured" in other
+
+
+@pytest.mark.parametrize(("foreign", "said"), [(0.1, False), (1.9, True)])
+def test_an_account_of_a_busy_machine_says_so(foreign: float, said: bool) -> None:
+    one = LimitsLaunch.of(launch(checks={"foreign_cores": foreign}))
+    about = with_records(document(machine={"cores_usable": 2}), Limits(launches=(one,)))
+    assert [line.startswith("Others kept 1.9 of 2 cores busy") for line in busy(about)] == [True] * said
 
 
 def test_candidates_go_with_the_scenario_and_are_not_on_already() -> None:
