@@ -188,6 +188,7 @@ def test_wrong_searches_are_one_line(bench: Bench, repository: Repository, case:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("option", ["--budget=20m", "--numerics"])
 def test_a_script_of_torch_is_searched(bench: Bench, repository: Repository, option: str) -> None:
     """A commit that makes a step wait longer, and one that changes the gradients."""
