@@ -251,7 +251,7 @@ def test_events_are_read_as_the_device_passes_them_and_never_waited_for(recorder
     recorder._end()  # step 3 is not done, and the script's end does not wait for it
     (file,) = tmp_path.iterdir()
     last = read_notes(str(file))
-    assert (len(last.marks_ns), last.spans_ms, last.end["calls"], last.end["others"]) == (
+    assert (len(last.marks_ns), last.spans_ms, last.end.calls, last.end.others) == (
         4,
         [2.0, 2.0],
         4,
