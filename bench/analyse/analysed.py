@@ -8,7 +8,7 @@ A report asks for the figures of a launch two dozen times, and of millions of st
 
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import pandas as pd
 
@@ -23,6 +23,9 @@ from bench.analyse.validity import findings
 from bench.runs.experiments import Tuning
 from bench.runs.frames import Iterations, LaunchFigures
 from bench.runs.reader import Run
+
+if TYPE_CHECKING:
+    from bench.analyse.between_runs import Compared
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -73,6 +76,13 @@ class Analysed(Run):
     @cached_property
     def overview(self) -> pd.DataFrame:
         return overview(self)
+
+    @cached_property
+    def since_before(self) -> "Compared | None":
+        """:func:`bench.analyse.history.nights.since_before`."""
+        from bench.analyse.history import nights  # which reads runs to make their digests
+
+        return nights.since_before(self.path)
 
     @cached_property
     def devices(self) -> pd.DataFrame:

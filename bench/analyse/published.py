@@ -11,6 +11,7 @@ import pandas as pd
 from bench.analyse.intervals import estimate
 from bench.analyse.rounds import Rounds
 from bench.analyse.steps import BASE, ELAPSED
+from bench.runs.document import RunDocument
 from bench.runs.frames import Iterations, LaunchFigures
 
 TITLE = "simple distributed code of my own, because a search finds little"
@@ -29,6 +30,12 @@ PUBLISHED_S: dict[str, tuple[float, ...]] = {
     "apex_ddp_o3": (0.3, 2.1, 3.8, 5.5, 7.2),
 }
 """Seconds at :data:`PUBLISHED_ITERATIONS`, by scenario."""
+
+
+def is_alike(document: RunDocument) -> bool:
+    """Whether a run trains the model of the post on GPUs; beside another one the published times say nothing."""
+    work = document.workload
+    return work.device == "cuda" and work.settings.get("model") == "resnet101"
 
 
 def iterations(steps: int) -> tuple[int, ...]:

@@ -16,23 +16,24 @@ from bench.core.errors import RequestError
 from bench.report import markdown, page, plots, tables, values
 from bench.runs.files import check_writable, replace_all, unwritable, utf8
 from bench.runs.reader import Run
+from bench.words.advice import Training
 
 
-def write(runs: Sequence[Run], out: str) -> list[str]:
+def write(runs: Sequence[Run], out: str, training: Training | None = None) -> list[str]:
     """Write the report of ``runs`` into the folder ``out``; returns the paths of its files, the page first.
 
-    Files of the same names are replaced and nothing is deleted. Raises :class:`RequestError` for a run given twice and
-    for a folder that cannot be written.
+    ``training``: one whose duration the page says. Files of the same names are replaced and nothing is deleted. Raises
+    :class:`RequestError` for a run given twice and for a folder that cannot be written.
     """
     ids = [run.id for run in runs]
     for run in ids:
         if ids.count(run) > 1:
             raise RequestError("RUN", f"{run} is named twice", "name each run once")
     check_writable(out)
-    return put(render(runs, out), out)
+    return put(render(runs, out, training), out)
 
 
-def render(runs: Sequence[Run], out: str = ".") -> dict[str, bytes]:
+def render(runs: Sequence[Run], out: str = ".", training: Training | None = None) -> dict[str, bytes]:
     """The files of the report by name, for the folder ``out``."""
     analysed = [Analysed.of(run) for run in runs]
     summaries: list[pd.DataFrame] = []
@@ -44,7 +45,7 @@ def render(runs: Sequence[Run], out: str = ".") -> dict[str, bytes]:
         prefix = f"{run.id}-" if len(runs) > 1 else ""
         placed, own = page.placed(plots.of_run(run, samples), files=prefix, ids=f"run-{number}-")
         files |= own
-        sections.append(page.section(run, summaries[-1], placed, out))
+        sections.append(page.section(run, summaries[-1], placed, out, training))
     beside = {
         "summary.csv": utf8(tables.csv(summaries)),
         "summary.md": utf8(markdown.render(sections)),

@@ -11,7 +11,7 @@ from bench.report.tables import Table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PagePlot:
-    """A plot as it stands in the page: inline SVG, and the files beside the page that hold it."""
+    """A plot as it stands in the page: inline SVG, a second one for a phone if any, and the files that hold it."""
 
     kind: ClassVar[str] = "plot"
     title: str

@@ -16,6 +16,7 @@ from bench.analyse.environments import numerics as numerics_between
 from bench.core.errors import RequestError
 from bench.report import device_tables, environments, launch_tables, recipe, tables, verdict_tables
 from bench.report.blocks import Block, Chapter, Code, Facts, Files, Fold, Grid, PagePlot, chapter_of, filled, fold
+from bench.report.comparison import since_before
 from bench.report.ladder import ladder_table, ladder_words
 from bench.runs.document import Attached
 from bench.seams.experiment import experiments
@@ -53,6 +54,10 @@ def _experiments(of: Material, *, leads: bool) -> list[Chapter]:
     return [one.chapter(of) for one in declared if one.chapter is not None and one.leads is leads]
 
 
+def _before(of: Material) -> Chapter | None:
+    return since_before(of.run, of.plots.get("since-before"))
+
+
 def _trust(of: Material) -> Chapter:
     scatter, found = verdict_tables.statistics_table(of.run), verdict_tables.findings_table(of.run)
     why = "all checks of all launches passed" if scatter else "no launch ended well"
@@ -60,7 +65,12 @@ def _trust(of: Material) -> Chapter:
         "findings",
         "Can these results be trusted?",
         Grid("Findings", found) if found else f"Nothing was found: {why}.",
-        fold("How much steps vary", of.plots.get("step-times"), Grid("How much steps vary", scatter)),
+        fold(
+            "How much steps vary",
+            of.plots.get("step-times"),
+            of.plots.get("distribution"),
+            Grid("How much steps vary", scatter),
+        ),
     )
 
 
@@ -92,18 +102,19 @@ def _time(of: Material) -> Chapter:
     files = sorted(name for name in of.run.document.files if name.startswith("traces/"))
     traces = Files("Open them in Perfetto (ui.perfetto.dev) or chrome://tracing:", tuple(files)) if files else None
     phases, spent = of.plots.get("phases"), of.plots.get("time-spent")
-    if communication is None:
-        missing = (
-            "This run has no diagnostic launch: python -m bench run --diagnose shows what communication costs, how "
-            "much of it is exposed, and what a step is spent on."
-        )
-        return chapter_of("time", "Where does the time go?", phases, None if of.run.document.of(Attached) else missing)
+    missing = (
+        "This run has no diagnostic launch: python -m bench run --diagnose shows what communication costs, how "
+        "much of it is exposed, and what a step is spent on."
+    )
     return chapter_of(
         "time",
         "Where does the time go?",
         spent or phases,
+        missing if communication is None and not of.run.document.of(Attached) else None,
         Grid("What synchronisation costs", communication),
         *verdict_tables.communication_words(of.run),
+        fold("All ranks over a few steps", of.plots.get("ranks")),
+        fold("Elapsed time, cold start and warm-up included", of.plots.get("elapsed")),
         fold("Profiled time by category", Grid("Profiled time", verdict_tables.spent_table(of.run))),
         fold("DataParallel's forward pass", Grid("Parts", verdict_tables.data_parallel_table(of.run))),
         fold("Phases of a step", phases if spent else None),
@@ -147,15 +158,16 @@ def _questions(of: Material) -> Chapter:
     return chapter_of("questions", "Questions and answers", *folds)
 
 
-def _published(of: Material) -> Chapter:
+def _published(of: Material) -> Chapter | None:
     ratios = tables.published_ratios(of.run)
-    nothing = "No launch of this run ended well, so there is nothing to compare with the published times."
+    if ratios is None or not published.is_alike(of.run.document):
+        return None
     return chapter_of(
         "published",
         "Beside the published comparison",
         f"Published in a Korean blog post, “{published.TITLE}” (translated). {published.PUBLISHED_WORKLOAD}.",
-        Grid("Time relative to ddp, here and published", ratios) if ratios else nothing,
-        fold("Elapsed seconds", of.plots.get("elapsed"), Grid("Elapsed seconds", tables.published_table(of.run))),
+        Grid("Time relative to ddp, here and published", ratios),
+        fold("Elapsed seconds", Grid("Elapsed seconds", tables.published_table(of.run))),
     )
 
 
@@ -192,6 +204,7 @@ CHAPTERS: tuple[Callable[[Material], Chapter | list[Chapter] | None], ...] = (
     _scenarios,
     _environments,
     partial(_experiments, leads=True),
+    _before,
     _trust,
     _numerics,
     _time,

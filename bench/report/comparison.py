@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 
 from bench.analyse import between_runs
+from bench.analyse.analysed import Analysed
 from bench.analyse.between_runs import BETTER, ENERGY, MEMORY, NOT_COMPARABLE, PARITY, STEP_TIME, WORSE, Compared, Row
 from bench.analyse.comparable import Digest
 from bench.analyse.comparison import ALIKE, LAUNCHES_WANTED, TOO_FEW, still_wanted
 from bench.analyse.memory import LEAST_MEMORY
 from bench.report import drawing, markdown
+from bench.report.blocks import Chapter, Grid, PagePlot, chapter_of, fold
 from bench.report.drawing import Artist, Plot, light, plain
 from bench.report.tables import UNKNOWN, Cell, Table, figure, tabulate, text
 from bench.runs.document import what_is_trained
@@ -230,9 +232,28 @@ def _p(value: float | None) -> str:
     return "" if value is None else "<0.001" if value < 0.001 else f"{value:.3f}"
 
 
-@drawing.styled()
+def since_before(run: Analysed, plot: PagePlot | None) -> Chapter | None:
+    """What changed since the run before, where its folder has one of the same work."""
+    compared = run.since_before
+    if compared is None:
+        return None
+    title, table = "What changed since the run before?", _table(compared)
+    words = [f"Against {named(compared.base)}{_commit(compared.base)}, the last run of the same work in this folder."]
+    words += [f"{text[:1].upper()}{text[1:]}." for text in (*in_words(compared), *compared.warnings)]
+    return chapter_of("before", title, *words, fold("Each figure of both runs", plot, Grid("Both runs", table)))
+
+
+def before_plot(run: Analysed) -> Plot | None:
+    return None if run.since_before is None else _forest(run.since_before, "since-before")
+
+
 def forest(compared: Compared) -> Plot | None:
     """The ratio of each scenario with its interval, a panel for each metric; None where there is no ratio."""
+    with drawing.styled():
+        return _forest(compared, NAME)
+
+
+def _forest(compared: Compared, file: str) -> Plot | None:
     known = {row.metric for row in compared.rows if row.ratio is not None}
     metrics = [metric for metric in (STEP_TIME, MEMORY, ENERGY) if metric.name in known]  # not the inverse of time
     if not metrics:
@@ -255,7 +276,7 @@ def forest(compared: Compared) -> Plot | None:
     device = ", ".join(dict.fromkeys(compared.new["hardware"])) or "hardware unknown"
     what = what_is_trained(work.get("title"), work.get("global_batch"))
     source = plain(f"bench {bench} · {what} · {device}")
-    return drawing.drawn(figure, NAME, title, " ".join(_caption(compared)), about=about, source=source)
+    return drawing.drawn(figure, file, title, " ".join(_caption(compared)), about=about, source=source)
 
 
 def _scale(axes: Artist, rows: Sequence[Row]) -> None:

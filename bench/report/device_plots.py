@@ -17,8 +17,8 @@ from bench.runs.frames import TableRow
 from bench.runs.launches import LaunchRecord
 from bench.runs.reader import Run
 
-PANEL_IN, ACROSS_IN = 1.9, 9.3
-"""Of a panel: its height with what stands around it, and about how wide its axes are."""
+PANEL_IN, BESIDE_IN = 1.9, 1.2
+"""Of a panel: its height with what stands around it, and about how much stands beside its axes."""
 MOST_SAMPLES = 1200
 """Points of a panel; with more samples neighbours are drawn as one."""
 HEADROOM = 1.24
@@ -50,7 +50,7 @@ class Stage:
 
     def has_room(self, seconds: float, letters: int) -> bool:
         """True if so long a stretch is as wide as so many small letters."""
-        return seconds / self.range_s * ACROSS_IN >= 0.065 * letters
+        return seconds / self.range_s * (drawing.width_in() - BESIDE_IN) >= 0.065 * letters
 
 
 def memory_stack(run: Run) -> Plot | None:

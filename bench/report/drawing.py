@@ -11,9 +11,9 @@ import logging
 import os
 import re
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import chdir, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
@@ -34,8 +34,9 @@ logging.getLogger("matplotlib").setLevel(logging.ERROR)
 Artist = Any
 """A figure, axes or text of matplotlib, which comes without types."""
 
-WIDTH_IN = 10.5
-HEAD_IN, FOOT_IN, ROW_IN, KEY_ROW_IN = 0.62, 0.3, 0.45, 0.36
+WIDE_IN, NARROW_IN = 10.5, 4.7
+"""The width of a plot, and of the same plot on a phone, which has no files."""
+HEAD_IN, FOOT_IN, ROW_IN, NARROW_ROW_IN, KEY_ROW_IN = 0.62, 0.3, 0.45, 0.78, 0.36
 """Heights: of the title with what it is about, of the source, of a row, of a scenario in a key beside a plot."""
 PNG_DPI = 175
 FREE_HUES = ("orange", "green", "magenta", "cyan", "red", "olive", "violet", "teal", "blue", "grey")
@@ -90,7 +91,7 @@ STYLE = {  # of all plots
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plot:
     """A plot as two files' content. ``name``: their stem. ``caption``: what to know about it, and what is left out.
-    ``figure``: matplotlib's own, None of one that another process drew."""
+    ``figure``: matplotlib's own, None of one that another process drew. ``narrow``: another SVG, for a phone."""
 
     name: str
     title: str
@@ -98,6 +99,7 @@ class Plot:
     svg: str
     png: bytes
     figure: Artist = field(default=None, compare=False, repr=False)
+    narrow: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,15 +114,38 @@ class Entry:
 
 
 @contextmanager
-def styled() -> Iterator[None]:
+def styled(width_in: float = WIDE_IN) -> Iterator[None]:
     """Draw in the style of bench whatever a matplotlibrc says: equal values give equal files."""
     with chdir(os.sep):  # on its first import matplotlib reads a matplotlibrc of the working directory, be it a pipe
         import matplotlib
 
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
-        matplotlib.rcParams.update(STYLE)
+        matplotlib.rcParams.update(STYLE | {"figure.figsize": (width_in, width_in)})
         yield
+
+
+def for_page(draw: Callable[[], Plot | None]) -> Plot | None:
+    """What ``draw`` draws, for a page that is read on a screen or on a phone."""
+    with styled():
+        plot = draw()
+    if plot is None:
+        return None
+    with styled(NARROW_IN):
+        narrow = draw()
+    assert narrow is not None
+    return replace(plot, narrow=narrow.svg)
+
+
+def width_in() -> float:
+    """Of the plots that are drawn now."""
+    import matplotlib
+
+    return float(matplotlib.rcParams["figure.figsize"][0])
+
+
+def is_narrow() -> bool:
+    return width_in() < WIDE_IN
 
 
 def colour_of(document: RunDocument, launch: LaunchRecord) -> str:
@@ -203,33 +228,58 @@ def sheet(height_in: float, rows: int = 1, columns: int = 1, **how: Any) -> tupl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
+    figure = Figure(figsize=(width_in(), height_in), layout="constrained")
     FigureCanvasAgg(figure)
     figure.hovers = {}  # type: ignore[attr-defined]  # see `hover`
     return figure, list(figure.subplots(rows, columns, squeeze=False, **how).flat)
 
 
 def row_sheet(rows: Sequence[tuple[str, str]], columns: int = 1) -> tuple[Artist, list[Artist]]:
-    """Panels beside each other with a row for each pair from the top down: a name and, smaller, what really ran."""
-    figure, panels = sheet(ROW_IN * len(rows) + 0.5, columns=columns, sharey=True)
-    names, labels = ([short(text) for text in texts] for texts in zip(*rows, strict=True))
-    first, places = panels[0], range(len(rows))  # a name is the major label of its row, what ran the minor one
-    first.set_yticks([y - 0.04 for y in places], names, va="bottom", fontsize=9, fontweight="bold", color=light("ink"))
-    first.set_yticks([y + 0.06 for y in places], labels, minor=True, va="top", fontsize=7.2)
-    first.set_ylim(len(rows) - 0.5, -0.5)
+    """Panels with a row for each pair from the top down: a name and, smaller, what really ran.
+
+    Panels are beside each other; a narrow plot has them below each other, and the texts of a row above what is drawn.
+    """
+    narrow = is_narrow()
+    height_in = (NARROW_ROW_IN if narrow else ROW_IN) * len(rows) + 0.5
+    figure, panels = sheet(height_in * columns, columns) if narrow else sheet(height_in, columns=columns, sharey=True)
     for axes in panels:
+        axes.set_ylim(len(rows) - 0.5 - 0.1 * narrow, -0.5 - 0.26 * narrow)
         axes.grid(False, axis="y", which="both")
         axes.grid(True, axis="x")
         axes.spines["left"].set_visible(False)
         axes.tick_params(axis="y", which="both", length=0)
+        if narrow:
+            axes.set_yticks([])
+            for y, (name, label) in enumerate(rows):
+                _above(axes, 0, y, short(name), short(label), fontweight="bold")
+    if not narrow:  # a name is the major label of its row, what ran the minor one
+        (names, labels), places = (
+            ([short(text) for text in texts] for texts in zip(*rows, strict=True)),
+            range(len(rows)),
+        )
+        style = {"va": "bottom", "fontsize": 9, "fontweight": "bold", "color": light("ink")}
+        panels[0].set_yticks([y - 0.04 for y in places], names, **style)
+        panels[0].set_yticks([y + 0.06 for y in places], labels, minor=True, va="top", fontsize=7.2)
     return figure, panels
 
 
 def right_label(axes: Artist, y: float, first: str, second: str, colour: str = "ink", *, within: bool = False) -> None:
-    """At the right of the axes a value and a smaller text. ``within``: ``y`` is a part of their height."""
+    """At the right of a row a value and a smaller text. ``within``: ``y`` is a part of the height of the axes."""
+    if is_narrow() and not within:
+        _above(axes, 1, y, first, second, color=light(colour), ha="right")
+        return
     place = {"xycoords": "axes fraction" if within else axes.get_yaxis_transform(), "textcoords": "offset points"}
     axes.annotate(first, (1, y), (8, 1.5), va="bottom", color=light(colour), **place)
     axes.annotate(second, (1, y), (8, -2), va="top", fontsize=7.2, color=light("muted"), **place)
+
+
+def _above(axes: Artist, x: float, y: float, first: str, second: str, **look: Any) -> None:
+    """A text and a smaller one above what a row of a narrow plot shows, at its left (0) or right end (1)."""
+    place = {"xycoords": axes.get_yaxis_transform(), "va": "bottom", "annotation_clip": False}
+    axes.annotate(first, (x, y - 0.5), **place, **look)
+    axes.annotate(
+        second, (x, y - 0.34), fontsize=7, **place, **(look | {"color": light("muted"), "fontweight": "normal"})
+    )
 
 
 def panel_title(axes: Artist, name: str, label: str) -> None:
@@ -240,12 +290,22 @@ def panel_title(axes: Artist, name: str, label: str) -> None:
 
 
 def key_beside(axes: Artist, rows: Sequence[tuple[Artist, Entry, str]]) -> None:
-    """At the right of the axes a key from the top down: an artist, the scenario's name and a value, its label below."""
+    """At the right of the axes a key from the top down: an artist, the scenario's name and a value, its label below.
+
+    A narrow plot has it below the axes.
+    """
     from matplotlib.lines import Line2D
+    from matplotlib.transforms import ScaledTranslation
 
     texts = [text for _, entry, value in rows for text in (f"{short(entry.scenario)}  {value}", entry.label)]
     artists = [artist for one, _, _ in rows for artist in (one, Line2D([], [], linestyle="none"))]
-    legend = axes.legend(artists, texts, loc="upper left", bbox_to_anchor=(1.01, 1), labelspacing=0.35)
+    place: dict[str, Any] = {"bbox_to_anchor": (1.01, 1)}
+    if is_narrow():
+        figure = axes.get_figure()
+        figure.set_figheight(figure.get_figheight() + KEY_ROW_IN * len(rows))
+        below = axes.transAxes + ScaledTranslation(0, -0.5, figure.dpi_scale_trans)
+        place = {"bbox_to_anchor": (0, 0), "bbox_transform": below}
+    legend = axes.legend(artists, texts, loc="upper left", labelspacing=0.35, **place)
     for number, text in enumerate(legend.get_texts()):
         text.set(fontweight="normal" if number % 2 else "bold", fontsize=7 if number % 2 else 8)
         text.set_color(light("muted" if number % 2 else "ink"))
@@ -275,7 +335,8 @@ def stacked(
         label = (names or {}).get(part, part)
         bars = axes.barh(range(len(rows)), parts[part], left=begins[part], height=0.56, label=label)
         labels = [f"{size:,.0f}" if size >= 10 else f"{size:.1f}" for size in parts[part]]
-        labels = [text if size > 0.06 * longest else "" for text, size in zip(labels, parts[part], strict=True)]
+        least = 0.06 * longest * WIDE_IN / width_in()
+        labels = [text if size > least else "" for text, size in zip(labels, parts[part], strict=True)]
         axes.bar_label(bars, labels, label_type="center", fontsize=7.5, color=light("paper"))
         for patch, size in zip(bars, parts[part], strict=True):
             patch.set(color=light(colours[part]), linewidth=0)
@@ -335,24 +396,31 @@ def finished(
 
 
 def drawn(figure: Artist, name: str, title: str, caption: str, *, about: str, source: str, dpi: int = PNG_DPI) -> Plot:
-    """The files of a figure with its head (``title``, ``about``, the key of what has a label), and ``source`` below."""
-    panels_in = figure.get_figheight()
+    """The files of a figure with its head (``title``, ``about``, the key of what has a label), and ``source`` below.
+
+    A narrow one has the title alone, and no PNG: the page says what it is about.
+    """
+    narrow, panels_in = is_narrow(), figure.get_figheight()
+    lines = textwrap.wrap(title, 42) if narrow else [title]
+    head_in, foot_in = (0.15 + 0.22 * len(lines), 0.05) if narrow else (HEAD_IN, FOOT_IN)
     key, key_in = _key(figure)
-    height_in = HEAD_IN + key_in + panels_in + FOOT_IN
+    height_in = head_in + key_in + panels_in + foot_in
     figure.set_figheight(height_in)
-    x, top = 0.12 / WIDTH_IN, 1 - 0.12 / height_in
-    figure.text(x, top, title, fontsize=12.5, fontweight="bold", va="top")
-    what = textwrap.shorten(plain(about), 130, placeholder=" …")
-    figure.text(x, top - 0.25 / height_in, what, color=light("muted"), va="top")
-    figure.text(x, 0.1 / height_in, source, fontsize=7, color=light("muted"), va="bottom")
+    x, top = 0.12 / width_in(), 1 - 0.12 / height_in
+    figure.text(x, top, "\n".join(lines), fontsize=12.5 - 1.5 * narrow, fontweight="bold", va="top")
+    if not narrow:
+        what = textwrap.shorten(plain(about), 130, placeholder=" …")
+        figure.text(x, top - 0.25 / height_in, what, color=light("muted"), va="top")
+        figure.text(x, 0.1 / height_in, source, fontsize=7, color=light("muted"), va="bottom")
     if key is not None:
-        key.set_bbox_to_anchor((x, 1 - HEAD_IN / height_in), transform=figure.transFigure)
-    figure.get_layout_engine().set(rect=(0, FOOT_IN / height_in, 1, panels_in / height_in))
+        key.set_bbox_to_anchor((x, 1 - head_in / height_in), transform=figure.transFigure)
+    figure.get_layout_engine().set(rect=(0, foot_in / height_in, 1, panels_in / height_in))
     figure.get_layout_engine().execute(figure)
     figure.set_layout_engine(None)  # it is done, for both files
     svg, png = io.StringIO(), io.BytesIO()
     figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
-    figure.savefig(png, format="png", dpi=dpi, metadata={"Software": None})
+    if not narrow:
+        figure.savefig(png, format="png", dpi=dpi, metadata={"Software": None})
     text = svg.getvalue()
     for gid, words in figure.hovers.items():
         group = f"<g id={quoteattr(gid)}>"

@@ -7,6 +7,7 @@ for, each column shows a few of them: the median, and from the lowest to the hig
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,8 +59,8 @@ def value(metric: str, figure: float) -> str:
 
 def of_track(track: Track, prefix: str = "history") -> list[Plot]:
     """A plot for each figure that some night has; their names begin with ``prefix``."""
-    with drawing.styled():
-        return [_plot(track, metric, trends, prefix) for metric in WORDS if (trends := moving(track, metric))]
+    drawings = (partial(_plot, track, metric, trends, prefix) for metric in WORDS if (trends := moving(track, metric)))
+    return [plot for draw in drawings if (plot := drawing.for_page(draw)) is not None]
 
 
 def moving(track: Track, metric: str) -> list[Trend]:

@@ -215,9 +215,13 @@ def _data(document: RunDocument) -> list[tuple[str, str]]:
     return [("Data", f"{what}, loaded by {each}{ahead}")]
 
 
+def start_date(document: RunDocument) -> str:
+    return f"{(document.start.utc or '')[:16].replace('T', ' ')} UTC"
+
+
 def _date(document: RunDocument) -> str:
     begin, end = document.start.utc or "", document.end and document.end.utc
-    began = f"{begin[:16].replace('T', ' ')} UTC"
+    began = start_date(document)
     if not end:
         return f"{began}; no end was recorded"
     seconds = (datetime.fromisoformat(end) - datetime.fromisoformat(begin)).total_seconds()

@@ -20,7 +20,9 @@ def _parts(section: Section) -> Iterator[str]:
     yield f"## {inert(section.name)}"
     if section.label:
         yield f"Label: {inert(section.label)}"
+    yield inert(section.about)
     yield inert(section.answer)
+    yield inert(section.training)
     yield _facts(section.advice)
     yield bullets(section.caveats)
     for chapter in section.chapters:

@@ -20,11 +20,12 @@ from bench.analyse.analysed import Analysed
 from bench.core.text import printable
 from bench.report import chapters
 from bench.report.blocks import Chapter, PagePlot
-from bench.report.drawing import Plot, inline
+from bench.report.drawing import Plot, device, inline, model_and_batch
+from bench.report.launch_tables import start_date
 from bench.report.loader import loader_words
 from bench.report.theme import THEME
 from bench.words import tuned
-from bench.words.advice import Advice, advice, is_clear
+from bench.words.advice import Advice, Training, advice, is_clear, time_to_train
 from bench.words.caveats import caveats
 
 HEADING = "Data-parallel and mixed-precision benchmark"
@@ -33,12 +34,15 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A run or a track of nights on a page. ``folder``: the run's, from the page, with ``/`` between its parts."""
+    """A run or a track of nights on a page. ``about``: what was trained, where and when. ``folder``: the run's, from
+    the page, with ``/`` between its parts. ``training``: how long a whole training takes."""
 
     name: str
     label: str | None = None
+    about: str = ""
     folder: str = ""
     answer: str
+    training: str = ""
     clear: bool = False
     advice: Sequence[Advice] = ()
     caveats: Sequence[str] = ()
@@ -46,13 +50,17 @@ class Section:
     chapters: Sequence[Chapter]
 
 
-def section(run: Analysed, table: pd.DataFrame, plots: dict[str, PagePlot], out: str) -> Section:
+def section(
+    run: Analysed, table: pd.DataFrame, plots: dict[str, PagePlot], out: str, training: Training | None = None
+) -> Section:
     """The section of a run, whose summary is ``table``, for a page in the folder ``out``."""
     return Section(
         name=f"run {run.id}",
         label=run.document.request.label,
+        about=f"{model_and_batch(run.document)} · {device(run.document)} · {start_date(run.document)}",
         folder=os.path.relpath(run.path, out).replace(os.sep, "/"),
         answer=" ".join((*loader_words(run)[:1], *(line.rstrip(".") + "." for line in tuned.answer(run, table)))),
+        training="" if training is None else time_to_train(run.document, table, training),
         clear=is_clear(run.document, table),
         advice=advice(run.document, table),
         caveats=caveats(run.document, table),
@@ -69,6 +77,8 @@ def placed(plots: Iterable[Plot], *, files: str = "", ids: str = "") -> tuple[di
         names = (f"{files}{plot.name}.svg", f"{files}{plot.name}.png")
         contents.update(zip(names, (plot.svg.encode(), plot.png), strict=True))
         svg = inline(plot.svg, f"{ids}{plot.name}", plot.title)
+        if plot.narrow:
+            svg += inline(plot.narrow, f"{ids}{plot.name}-narrow", plot.title)
         in_page[plot.name] = PagePlot(title=plot.title, caption=plot.caption, svg=svg, files=names)
     return in_page, contents
 

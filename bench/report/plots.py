@@ -3,12 +3,14 @@
 import ctypes
 import multiprocessing
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from bench.analyse import memory_timeline, published
@@ -17,12 +19,13 @@ from bench.analyse.bars import bar
 from bench.analyse.labels import what_ran
 from bench.analyse.launches import only, shown
 from bench.analyse.spread import spread
-from bench.analyse.steps import phase_intervals, phases
+from bench.analyse.steps import base_of, phase_intervals, phases, scenarios
 from bench.core.channel import die_with_parent
 from bench.core.records import PHASES, Gpu
 from bench.report import drawing
 from bench.report.all_reduce import bandwidth_plot
 from bench.report.bisection import bisection_plot
+from bench.report.comparison import before_plot
 from bench.report.device_plots import memory_held, memory_stack, power
 from bench.report.drawing import Artist, Plot, light, locator
 from bench.report.each import each_plot
@@ -32,10 +35,14 @@ from bench.report.loader import loader_plot
 from bench.report.scaling import scaling_plot
 from bench.report.search import search_plot
 from bench.report.verdict_plots import losses, speeds, time_spent, trade_off
+from bench.runs.frames import TableRow
+from bench.runs.reader import excerpt
 
 DOTS_PER_SCENARIO = 1000
 BEYOND = 1.5
-"""The axis of step times ends at this many times the largest third quartile; steps beyond are marked at its end."""
+"""The axis of step times ends at this many times the largest median; steps beyond are marked at its end."""
+FEW_STEPS, MOST_RANKS = 3, 16
+"""Of the timeline of ranks."""
 MANY_SAMPLES = 500_000
 """From this many on, the samples of the whole run are drawn in a second process beside the rest."""
 
@@ -98,8 +105,7 @@ def _give_back() -> None:
 
 
 def _drawn(drawings: Sequence[Callable[[Analysed], Plot | None]], run: Analysed) -> list[Plot]:
-    with drawing.styled():
-        return [plot for draw in drawings if (plot := draw(run)) is not None]
+    return [plot for draw in drawings if (plot := drawing.for_page(partial(draw, run))) is not None]
 
 
 def step_times(run: Analysed) -> Plot | None:
@@ -112,8 +118,7 @@ def step_times(run: Analysed) -> Plot | None:
     middle = spread(run.good_iterations, run.good_figures).set_index("scenario").to_dict("index")
     units, unit = run.document.workload.units, run.document.workload.unit_short
     several = launches["repeat"].max() > 0
-    low, high = float(measured["step_ms"].min()), float(measured["step_ms"].max())
-    high = min(high, BEYOND * max(at["p75_ms"] for at in middle.values()))
+    low, high = _reach(measured["step_ms"], middle)
     cut = high / 2 < low < high
     left = 0.0 if not cut else low - 0.06 * (high - low)
     edge = high + 0.03 * (high - left)
@@ -127,10 +132,10 @@ def step_times(run: Analysed) -> Plot | None:
         (dots,) = axes.plot(own[::every], heights, linestyle="none", marker="o", markersize=3.4, markeredgewidth=0)
         dots.set(color=colour, alpha=0.5, gid=f"dots-{row.scenario}")
         box = axes.barh(position, at["p75_ms"] - at["p25_ms"], 0.54, at["p25_ms"], color=colour, alpha=0.3, zorder=1.5)
-        (bar_,) = axes.plot([at["median_ms"]] * 2, [position - 0.36, position + 0.36], color=light("ink"))
+        (bar_,) = axes.plot([at["median_ms"]] * 2, [position - 0.28, position + 0.28], color=light("ink"))
         medians = launches.loc[launches["scenario"] == row.scenario, "median_ms"]
         own_launches: Any = medians if len(medians) > 1 else []
-        (marks,) = axes.plot(own_launches, [position + 0.4] * len(own_launches), linestyle="none", marker="^")
+        (marks,) = axes.plot(own_launches, [position + 0.34] * len(own_launches), linestyle="none", marker="^")
         marks.set(markersize=4, color=light("ink"), markerfacecolor="none", markeredgewidth=0.8)
         beyond = int((own > high).sum())
         if beyond:
@@ -154,6 +159,85 @@ def step_times(run: Analysed) -> Plot | None:
     if several:
         caption += " ±: from the figure to the farther end of its 95 % interval over launches."
     return drawing.finished(run, figure, "step-times", "Step time by scenario", caption, [row.scenario for row in rows])
+
+
+def _reach(times_ms: "pd.Series[float]", middle: Mapping[Any, TableRow]) -> tuple[float, float]:
+    """The ends of an axis of step times, which one noisy scenario shall not flatten."""
+    most = BEYOND * max(row["median_ms"] for row in middle.values())
+    return float(times_ms.min()), min(float(times_ms.max()), most)
+
+
+def distribution(run: Analysed) -> Plot | None:
+    """What part of the measured steps took at most so long, a line for each scenario."""
+    if run.good_iterations.frame.empty:
+        return None
+    rows = drawing.rows_of(run, run.good_figures.frame)
+    frame = run.good_iterations.frame
+    measured = frame[~frame["warmup"]]
+    middle = spread(run.good_iterations, run.good_figures).set_index("scenario").to_dict("index")
+    figure, (axes,) = drawing.sheet(max(3.2, drawing.KEY_ROW_IN * len(rows) + 0.8))
+    keys = []
+    for row in rows:
+        own = measured.loc[measured["scenario"] == row.scenario, "step_ms"]
+        parts = np.linspace(0.0, 1.0, min(len(own), DOTS_PER_SCENARIO))
+        line = drawing.line_of(axes, row, own.quantile(parts).to_numpy(), 100 * parts)
+        p95, p99 = (f"{own.quantile(part):,.1f} ms" for part in (0.95, 0.99))
+        drawing.hover(line, f"{row.scenario}: 95 % of the steps within {p95}, 99 % within {p99}")
+        keys.append((line, row, f"95 % within {p95}"))
+    low, high = _reach(measured["step_ms"], middle)
+    margin = 0.03 * (high - low) or 1.0
+    axes.set(xlim=(low - margin, high + margin), xlabel="step time of the slowest rank (ms)")
+    axes.set(ylim=(0, 102), ylabel="part of the steps that took at most so long")
+    axes.yaxis.set_major_formatter("{x:.0f} %")
+    axes.grid(True)
+    drawing.key_beside(axes, keys)
+    caption = (
+        "All measured steps of all launches. The steeper a line, the steadier; one that leaves at the right goes on."
+    )
+    return drawing.finished(
+        run, figure, "distribution", "How steps are distributed", caption, [row.scenario for row in rows]
+    )
+
+
+def ranks(run: Analysed) -> Plot | None:
+    """What each rank does over a few steps, of the scenario that speeds are relative to and of the fastest."""
+    advised = run.document.recommendation
+    wanted = dict.fromkeys([base_of(scenarios(run.document)), *([advised.fastest] if advised else [])])
+    launches = {one.scenario: one for one in reversed(run.document.good) if one.scenario in wanted}
+    tables = {}
+    for name, launch in launches.items():
+        own = run.iterations.of(launch.launch).frame
+        measured = own.loc[~own["warmup"], "step"].to_list()
+        middle = measured[len(measured) // 2] if measured else 0
+        table = excerpt(run, launch.launch, middle, middle + FEW_STEPS - 1)
+        if len(table) and table["start_ns"].notna().all():
+            tables[name] = table[table["rank"] < MOST_RANKS]
+    if not tables:
+        return None
+    counts = [table["rank"].nunique() for table in tables.values()]
+    heights = [0.7 + 0.24 * count for count in counts]
+    figure, panels = drawing.sheet(sum(heights), len(tables), height_ratios=heights)
+    for axes, (name, table) in zip(panels, tables.items(), strict=True):
+        begins = (table["start_ns"] - table["start_ns"].min()) / 1e6
+        for phase in PHASES:
+            widths = table[f"{phase}_ms"].astype(float).fillna(0.0)
+            bars = axes.barh(table["rank"], widths, 0.7, begins, color=light(phase), linewidth=0)
+            bars.set_label("backward incl. communication" if phase == "backward" else phase)
+            begins = begins + widths
+        axes.set_yticks(sorted(table["rank"].unique()))
+        axes.invert_yaxis()
+        axes.grid(False, axis="y")
+        axes.grid(True, axis="x")
+        axes.set_ylabel("rank")
+        axes.margins(x=0.01)
+        drawing.panel_title(axes, name, what_ran(launches[name].effective))
+    panels[-1].set_xlabel("ms")
+    caption = "From the middle of the first launch that ended well. Gaps: what belongs to no phase."
+    if max(counts) == MOST_RANKS:
+        caption += f" Of more ranks the first {MOST_RANKS}."
+    if len(run.document.hosts) > 1:
+        caption += " Clocks of hosts differ: compare ranks of one host."
+    return drawing.finished(run, figure, "ranks", "All ranks over a few steps", caption)
 
 
 def phase_stack(run: Analysed) -> Plot | None:
@@ -201,7 +285,7 @@ def memory(run: Analysed) -> Plot | None:
     lines = {name: memory_timeline.timeline(launch, *own[name]) for name, launch in launches.items()}
     sources = sorted({source for line in lines.values() for source in line["source"].unique()})
     highest = max(float(line["used_mib"].max()) for line in lines.values())
-    columns = min(2, len(lines))
+    columns = 1 if drawing.is_narrow() else min(2, len(lines))
     down = -(-len(lines) // columns)
     figure, panels = drawing.sheet(2.2 * down, down, columns, sharey=True)
     for axes, (scenario, line) in zip(panels, lines.items(), strict=False):
@@ -284,6 +368,9 @@ DRAWINGS = (
     losses,
     time_spent,
     step_times,
+    distribution,
+    before_plot,
+    ranks,
     phase_stack,
     loader_plot,
     search_plot,

@@ -98,6 +98,18 @@ def read(
     return Run(path=os.path.abspath(path), document=document, timed=timed, **tables)
 
 
+def excerpt(run: Run, launch: int, first: int, last: int) -> "pd.DataFrame":
+    """The rows of all ranks of a launch from one step to another, from the file: those of ``run`` may be condensed.
+
+    Empty while a launch is not in steps.parquet, as in a run that was interrupted.
+    """
+    import pandas as pd
+
+    file = os.path.join(run.path, "steps.parquet")
+    wanted = [("launch", "==", launch), ("step", ">=", first), ("step", "<=", last)]
+    return pd.read_parquet(file, filters=wanted) if os.path.isfile(file) else pd.DataFrame(columns=[*COLUMNS["steps"]])
+
+
 def verified(path: str, *, allow_incomplete: bool, remedy: str = READ_IN_PART, option: str = "RUN") -> RunDocument:
     """The document of a run whose files are as it says. Raises :class:`RequestError` in the name of ``option``."""
     try:

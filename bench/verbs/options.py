@@ -84,16 +84,16 @@ class Parser(argparse.ArgumentParser):
         raise WrongOption(f"{message.removeprefix('argument ')}; see '{self.prog} --help'")
 
 
-def whole_number(text: str) -> int:
-    """A whole number from 1 to :data:`MOST`."""
+def whole_number(text: str, most: int = MOST) -> int:
+    """A whole number from 1 to ``most``."""
     try:
         value = int(text)
     except ValueError:
         value = 0
     if value < 1:
         raise argparse.ArgumentTypeError(f"{brief(text)} is not a whole number of at least 1")
-    if value > MOST:
-        raise argparse.ArgumentTypeError(f"{brief(text)} is too much: give at most {MOST:,}")
+    if value > most:
+        raise argparse.ArgumentTypeError(f"{brief(text)} is too much: give at most {most:,}")
     return value
 
 

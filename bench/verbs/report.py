@@ -3,6 +3,7 @@
 import os
 import shlex
 import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
 from bench.console import count, passing, tell
@@ -11,10 +12,11 @@ from bench.core.errors import OK, RequestError
 from bench.runs.document import Imported
 from bench.runs.reader import read
 from bench.verbs.looked_at import latest_or
-from bench.verbs.options import Parser, print_json
+from bench.verbs.options import Parser, print_json, whole_number
 
 if TYPE_CHECKING:
     from bench.analyse.analysed import Analysed
+    from bench.words.advice import Training
 
 DESCRIPTION = """\
 Turn runs into one page that holds everything (it opens from a disk, without network), with the plots as PNG and SVG and
@@ -24,8 +26,13 @@ EPILOG = """\
 examples:
   python -m bench report                                     the latest run, in reports/index.html
   python -m bench report RUN OTHER-RUN                       two runs on one page
+  python -m bench report --epochs 90 --dataset-size 1281167  and how long 90 epochs of ImageNet take
   python -m bench report RUN --allow-incomplete              what an interrupted run has
 """
+
+
+ENDS = (("", ""), ("_low", "high_"), ("_high", "low_"))
+"""Of the time of a whole training, and of the speed that it comes from."""
 
 
 def main(arguments: list[str]) -> int:
@@ -33,8 +40,13 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("runs", nargs="*", metavar="RUN", help="a folder, a run id or 'latest' (default: latest)")
     parser.add_argument("--out", default="reports", metavar="DIR", help="where the page goes (default: reports)")
     parser.add_argument("--results", default="results", metavar="DIR", help="where run ids are (default: results)")
+    parser.add_argument("--epochs", type=whole_number, metavar="N", help="say how long so many epochs take")
+    size = "how many images (or what else is counted) an epoch has"
+    parser.add_argument("--dataset-size", type=partial(whole_number, most=10**15), metavar="N", help=size)
     parser.add_argument("--allow-incomplete", action="store_true", help="take what an interrupted run has")
     options = parser.parse_args(arguments)
+    if options.epochs is not None and options.dataset_size is None:
+        raise RequestError("--epochs", "nothing says how long an epoch is", "give --dataset-size N too")
     whole = not options.allow_incomplete
     folders = [latest_or(name, options.results, finished=whole) for name in options.runs or ["latest"]]
     from bench.analyse.analysed import Analysed
@@ -51,26 +63,30 @@ def main(arguments: list[str]) -> int:
             remedy = f"compare it: python -m bench compare {shlex.quote(folder)} RUN --plot"
             raise RequestError("RUN", f"{run.path} {origin}, too little for a page", remedy)
     from bench import report
+    from bench.words.advice import Training
 
+    size = options.dataset_size
+    training = None if size is None else Training(epochs=options.epochs or 1, dataset_size=size)
     with passing("drawing the plots and writing the page"):
-        files = report.write(runs, options.out)
-    tell(_what_to_look_at(runs, files), file=sys.stderr if options.json else sys.stdout)
+        files = report.write(runs, options.out, training)
+    tell(_what_to_look_at(runs, files, training), file=sys.stderr if options.json else sys.stdout)
     if options.json:
-        print_json({"page": files[0], "files": files, **_for_programs(runs)})
+        print_json({"page": files[0], "files": files, **_for_programs(runs, training)})
     return OK
 
 
-def _what_to_look_at(runs: "list[Analysed]", files: list[str]) -> str:
+def _what_to_look_at(runs: "list[Analysed]", files: list[str], training: "Training | None") -> str:
     from bench.report.loader import loader_words
     from bench.report.tables import summary_of
     from bench.words import tuned
-    from bench.words.advice import in_lines
+    from bench.words.advice import in_lines, time_to_train
     from bench.words.caveats import caveats
 
     lines = []
     for run in runs:
         table = summary_of(run)
         lines += [f"{run.id}: {' '.join((*loader_words(run)[:1], *tuned.answer(run, table)))}"]
+        lines += [] if training is None else [f"  {time_to_train(run.document, table, training)}"]
         lines += [f"  - {text}" for text in caveats(run.document, table)]
         lines += ["  Recommendation and findings:", *(f"  - {text}" for text in in_lines(run, table))]
     names = [os.path.relpath(path) for path in files]
@@ -80,12 +96,20 @@ def _what_to_look_at(runs: "list[Analysed]", files: list[str]) -> str:
     return "\n".join([*lines, f"Beside it: {beside} and {plots} plots as SVG and PNG"])
 
 
-def _for_programs(runs: "list[Analysed]") -> dict[str, list[dict[str, object]]]:
+def _for_programs(runs: "list[Analysed]", training: "Training | None") -> dict[str, list[dict[str, object]]]:
     """The page as JSON values, each with the id of its run; what is unknown is null."""
     from bench.analyse.recommendation import recommendations
     from bench.report.values import as_json
+    from bench.words.advice import training_s
     from bench.words.questions import questions
 
+    rows = [(run.id, row) for run in runs for row in run.overview.to_dict("records")]
+    whole: list[dict[str, object]] = [
+        {"run": name, "scenario": row["scenario"]}
+        | {f"seconds{of}": training_s(row, training, end) for of, end in ENDS}
+        for name, row in rows
+        if training is not None
+    ]
     advised = [{"run": run.id, **encode(recommendations(run.document, run.overview))} for run in runs]
     answers = [{"run": run.id, "question": asked, "answer": text} for run in runs for asked, text in questions(run)]
-    return {**as_json(runs), "recommendation": advised, "questions": answers}
+    return {**as_json(runs), "training": whole, "recommendation": advised, "questions": answers}

@@ -46,6 +46,53 @@ def _of_command(what: str, row: TableRow) -> str:
     return f"{what} ({row['what_ran']}): a step takes {time} ms{speed}{peak}."
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """A whole training, for which a run is to say how long it takes. ``dataset_size``: in the unit of the workload."""
+
+    epochs: int
+    dataset_size: int
+
+
+def training_s(row: TableRow, training: Training, end: str = "") -> float | None:
+    """Seconds of a whole training with the scenario of a row of an overview, or None. ``end``: ``low_`` or ``high_`` of
+    the speed."""
+    per_s = row[f"throughput_{end}per_s"]
+    return None if _unknown(per_s) else training.epochs * training.dataset_size / float(per_s)
+
+
+def time_to_train(document: RunDocument, table: pd.DataFrame, training: Training) -> str:
+    """How long a whole training takes with the recommended scenario, and with the one that speeds are relative to."""
+    what = (
+        f"{training.epochs:,} epoch{'s' * (training.epochs > 1)} of {training.dataset_size:,} {document.workload.unit}"
+    )
+    rows = {row["scenario"]: row for row in table.to_dict("records")}
+    advised = recommendations(document, table)
+    best = rows.get(advised.fastest or "", next(iter(rows.values())) if document.of(Attached) else None)
+    took = None if best is None else training_s(best, training)
+    if best is None or took is None:
+        return f"How long {what} take is unknown: no valid result has a speed."
+    ends = [training_s(best, training, end) for end in ("high_", "low_")]
+    interval = f" ({_long(ends[0])} to {_long(ends[1])})" if ends[0] and ends[1] else ""
+    base = rows.get(best["relative_to"])
+    instead = None if base is None or base is best else training_s(base, training)
+    against = f", in place of {_long(instead)} with {best['relative_to']}" if instead else ""
+    doubt = (
+        " These launches do not tell the two apart."
+        if against and best["relative_to"] in advised.not_told_apart
+        else ""
+    )
+    return f"{what} take {_long(took)}{interval} with {best['scenario']}{against}, at this speed all the way.{doubt}"
+
+
+def _long(seconds: float) -> str:
+    """``3.1 days``, ``7.2 hours``, ``12 minutes``."""
+    for unit, size in (("days", 86_400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.{1 if seconds < 100 * size else 0}f} {unit}"
+    return f"{seconds:,.0f} seconds"
+
+
 def is_clear(document: RunDocument, table: pd.DataFrame) -> bool:
     """True if the fastest scenario is significantly faster."""
     return any(one.tested and one.slower and not one.tied for one in _standings(document, table)[:1])

@@ -80,6 +80,15 @@ def test_a_phone_shows_the_whole_of_every_plot(browser: Any, page_file: Path) ->
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
+def test_texts_of_plots_can_be_read_on_a_phone(browser: Any, page_file: Path) -> None:
+    page = opened(browser, page_file, 390)
+    unfold(page)
+    texts = "[...document.querySelectorAll('figure svg text')].filter(one => one.getClientRects().length)"
+    size = "one => one.getScreenCTM().a * parseFloat(getComputedStyle(one).fontSize)"
+    sizes = page.evaluate(f"{texts}.map({size})")
+    assert len(sizes) > 100 and min(sizes) > 6
+
+
 def eventually(page: Any, condition: str) -> None:
     """Wait until it holds. ``wait_for_function`` is refused by the page's policy unless it holds at once."""
     for _ in range(100):

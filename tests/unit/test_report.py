@@ -33,10 +33,12 @@ from bench.cli import main
 from bench.report import drawing, launch_tables, plots, tables, theme
 from bench.runs.check import findings
 from bench.runs.launches import Tf32
+from bench.runs.reader import excerpt
 from bench.words.advice import answer
 from bench.words.caveats import caveats
 
-PLOTS = ("speed", "trade-off", "losses", "step-times", "phases", "memory", "elapsed", "memory-stack")
+PLOTS = ("speed", "trade-off", "losses", "step-times", "distribution", "ranks", "phases", "memory", "elapsed")
+PLOTS += ("memory-stack",)
 
 
 @dataclass(frozen=True)
@@ -138,7 +140,7 @@ def test_ids_of_the_page_are_unique_and_references_resolve(mixed: Written) -> No
 def test_colours_of_inline_plots_follow_the_page(mixed: Written) -> None:
     html = mixed.text("index.html")
     svgs = re.findall(r"<svg.*?</svg>", html, flags=re.DOTALL)
-    assert len(svgs) == len(PLOTS)
+    assert len(svgs) == 2 * len(PLOTS)  # one of each pair is for a phone
     assert not re.findall(r"#[0-9a-f]{6}\b", "".join(svgs))
     used = set(re.findall(r"var\(--([\w-]+)\)", html)) - {"part"}
     assert {"ink", "paper", "blue-o0", "blue-o2", "teal-o0"} <= used <= set(theme.THEME)
@@ -218,7 +220,7 @@ def test_plots_name_what_really_ran_and_leave_out_what_did_not(mixed: Written) -
         assert not [text for text in texts if re.match(r"dp\b|ddp_o1", text)]
         assert "resnet18, 32 px, global batch 8 · 2 CPU ranks on A CPU of <i>evil</i> $x_1$, 2 cores" in texts
     page = Page(mixed.text("index.html")).text
-    assert page.count("Without figures and left out: dp (unsupported), ddp_o1 (error).") == 5
+    assert page.count("Without figures and left out: dp (unsupported), ddp_o1 (error).") == 6
     assert "Without figures and left out: apex_ddp (no figures), dp (unsupported)." in page
     assert "Without a known peak: apex_ddp." in page
 
@@ -314,8 +316,8 @@ def test_markdown_is_inert_and_its_tables_are_whole(mixed: Written) -> None:
     unescaped = re.compile(r"(?<!\\)\|")
     blocks = [block.splitlines() for block in text.split("\n\n") if block.startswith("|")]
     headings = [block[0].split(" | ")[0] for block in blocks]
-    assert headings == ["| scenario", "| finding", *["| scenario"] * 5]
-    assert [len(block) - 2 for block in blocks if block[0].startswith("| scenario")] == [5, 3, 3, 5, 5, 5]
+    assert headings == ["| scenario", "| finding", *["| scenario"] * 3]
+    assert [len(block) - 2 for block in blocks if block[0].startswith("| scenario")] == [5, 3, 3, 5]
     for block in blocks:
         assert len({len(unescaped.findall(line)) for line in block}) == 1
     assert "| ddp_o2 | 533.3 | 15.0 |" in text
@@ -366,8 +368,52 @@ def test_published_form_is_ratios_with_the_title_of_its_post(mixed: Written) -> 
         "dp": ["–", "2.34"],
         "ddp_o1": ["–", "1.47"],
     }
-    page = Page(mixed.text("index.html")).text
-    assert published.TITLE in page and "GPUs 0, 1 and 3" in page
+
+
+@pytest.mark.parametrize(
+    ("device", "model", "alike"),
+    [("cuda", "resnet101", True), ("cuda", "resnet18", False), ("cpu", "resnet101", False)],
+)
+def test_published_times_stand_beside_their_like(device: str, model: str, alike: bool, tmp_path: Path) -> None:
+    about = {"workload": {"device": device, "settings": {"model": model, "image_size": 224, "learning_rate": 0.01}}}
+    run = analysed(str(write_run(tmp_path, [DDP], about=about)))
+    assert (published.TITLE in Page(report.render([run])["index.html"].decode()).text) is alike
+
+
+def test_the_top_says_what_ran_where_and_when(mixed: Written) -> None:
+    where = (
+        "resnet18, 32 px, global batch 8 · 2 CPU ranks on A CPU of <i>evil</i> $x_1$, 2 cores · 2026-01-02 03:04 UTC"
+    )
+    assert where in Page(mixed.text("index.html")).texts
+
+
+def test_distribution_is_that_of_all_steps(mixed: Written) -> None:
+    svg = mixed.text("distribution.svg")
+    assert "ddp: 95 % of the steps within 57.0 ms, 99 % within 59.4 ms" in svg  # of 40, 40, 30 and 60
+    assert {"ddp  95 % within 57.0 ms", "apex_ddp  95 % within 50.0 ms"} <= set(svg_texts(svg))
+
+
+def test_ranks_are_drawn_as_their_steps_were(tmp_path: Path) -> None:
+    launches = [
+        Launch(name, [[90, 40, 40, 40, 40], [80, 20, 20, 20, 20]], strategy="ddp") for name in ("ddp", "ddp_o1")
+    ]
+    run = analysed(str(write_run(tmp_path, launches)))
+    (plot,) = plots._drawn([plots.ranks], run)
+    assert {"rank", "0", "1", "forward", "backward incl. communication"} <= set(svg_texts(plot.svg))
+    assert "ddp" in svg_texts(plot.svg) and "ddp_o1" not in svg_texts(plot.svg)
+    rows = excerpt(run, 0, 3, 4)
+    assert rows[["rank", "step"]].to_numpy().tolist() == [[0, 3], [0, 4], [1, 3], [1, 4]]
+
+
+def test_a_page_says_what_changed_since_the_run_before(tmp_path: Path) -> None:
+    for ms in (40, 80):
+        launches = [Launch("ddp", [[9, ms + turn, ms]], [[100.0]]) for turn in range(5)]
+        run = write_run(tmp_path, launches)
+    page = Page(report.render([analysed(str(run))])["index.html"].decode())
+    assert "What changed since the run before?" in page.texts
+    assert "Ddp: slower: step time +9" in page.text and "since-before.svg" in report.render([analysed(str(run))])
+    first = analysed(str(min(tmp_path.iterdir())))
+    assert first.since_before is None
 
 
 def test_details_show_dtypes_with_their_shares(mixed: Written) -> None:
@@ -505,6 +551,20 @@ def call(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tu
 Call = Callable[..., tuple[int, str, str]]
 
 
+def test_report_says_how_long_a_training_takes(tmp_path: Path, call: Call) -> None:
+    slow, fast = Launch("ddp", [[9, 80, 80]]), Launch("ddp_o2", [[9, 40, 40]], precision="O2")
+    write_run(tmp_path / "results", [slow, fast])
+    code, out, err = call("latest", "--epochs", "90", "--dataset-size", "1281167", "--json")
+    expected = "90 epochs of 1,281,167 images take 6.7 days with ddp_o2, in place of 13.3 days with ddp, at this speed"
+    assert code == 0 and expected in err
+    assert expected in (tmp_path / "out" / "summary.md").read_text()
+    assert expected in Page((tmp_path / "out" / "index.html").read_text()).text
+    times = {row["scenario"]: row["seconds"] for row in json.loads(out)["training"]}
+    assert times == {"ddp": pytest.approx(90 * 1281167 / 100), "ddp_o2": pytest.approx(90 * 1281167 / 200)}
+    code, _, err = call("latest", "--epochs", "90")
+    assert code == 2 and "--epochs" in err and "--dataset-size" in err
+
+
 def test_several_runs_share_a_page(tmp_path: Path, call: Call) -> None:
     first = write_run(tmp_path / "results", [DDP], label="before")
     second = write_run(tmp_path / "results", [DDP, FAST], label="after")
@@ -515,11 +575,12 @@ def test_several_runs_share_a_page(tmp_path: Path, call: Call) -> None:
     document = json.loads(out)
     assert [row["run"] for row in document["summary"]] == [first.name, second.name, second.name]
     names = {f"{run.name}-{plot}.{kind}" for run in (first, second) for plot in PLOTS for kind in ("svg", "png")}
+    names |= {f"{second.name}-since-before.{kind}" for kind in ("svg", "png")}
     names |= {"index.html", "summary.csv", "summary.md", "findings.csv", "parity.csv"}
     assert set(os.listdir(tmp_path / "out")) == {"mine.txt", *names}
     assert {os.path.basename(path) for path in document["files"]} == names
     page = Page((tmp_path / "out" / "index.html").read_text())
-    assert page.tags["section"] == 2 and page.tags["svg"] == 2 * len(PLOTS)
+    assert page.tags["section"] == 2 and page.tags["svg"] == 2 * (2 * len(PLOTS) + 1)
     ids = Counter(value for _, name, value in page.attributes if name == "id")
     assert max(ids.values()) == 1
     rows = list(csv.DictReader(StringIO((tmp_path / "out" / "summary.csv").read_text())))
@@ -624,11 +685,11 @@ def test_many_steps_are_drawn_in_part_and_counted_in_full(tmp_path: Path) -> Non
 
 
 def test_one_noisy_scenario_does_not_flatten_the_others(tmp_path: Path) -> None:
-    quiet, noisy = [9, *[40, 42] * 9], [9, *[50, 52] * 8, 700, 900]
+    quiet, noisy = [9, *[40, 42] * 9], [9, *[50, 52] * 5, *[700, 800] * 4]
     run = analysed(str(write_run(tmp_path, [Launch("ddp", [quiet]), Launch("ddp_o2", [noisy])])))
     plot = plot_of(run, "step-times")
     assert "steps beyond the axis" in svg_texts(plot.svg)
-    assert "ddp_o2: 2 steps beyond the axis, up to 900.0 ms" in plot.svg
+    assert "ddp_o2: 8 steps beyond the axis, up to 800.0 ms" in plot.svg
     assert "100" not in svg_texts(plot.svg), "of a tick"
 
 
