@@ -632,7 +632,7 @@ def test_terminal_and_json_say_what_the_page_says(
     said = capsys.readouterr().out
     assert "  - Left out: ddp_o2 (diverged); dp (unsupported)." in said
     assert said.count("invalid: diverged in ddp_o2 (") == 1
-    assert "findings.csv, parity.csv, communication.csv, time-spent.csv and 9 plots" in said
+    assert "findings.csv, parity.csv, communication.csv, time-spent.csv and 11 plots" in said
     monkeypatch.setattr(plots, "of_run", lambda run, samples: [])  # they are drawn once
     assert main(["report", *folders, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
