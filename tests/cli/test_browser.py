@@ -84,7 +84,8 @@ def test_texts_of_plots_can_be_read_on_a_phone(browser: Any, page_file: Path) ->
     page = opened(browser, page_file, 390)
     unfold(page)
     texts = "[...document.querySelectorAll('figure svg text')].filter(one => one.getClientRects().length)"
-    size = "one => one.getScreenCTM().a * parseFloat(getComputedStyle(one).fontSize)"
+    scale = "(matrix => Math.hypot(matrix.a, matrix.b))(one.getScreenCTM())"
+    size = f"one => {scale} * parseFloat(getComputedStyle(one).fontSize)"
     sizes = page.evaluate(f"{texts}.map({size})")
     assert len(sizes) > 100 and min(sizes) > 6
 
