@@ -406,14 +406,13 @@ def test_ranks_are_drawn_as_their_steps_were(tmp_path: Path) -> None:
 
 
 def test_a_page_says_what_changed_since_the_run_before(tmp_path: Path) -> None:
-    for ms in (40, 80):
-        launches = [Launch("ddp", [[9, ms + turn, ms]], [[100.0]]) for turn in range(5)]
-        run = write_run(tmp_path, launches)
+    first, run = (
+        write_run(tmp_path, [Launch("ddp", [[9, ms + turn, ms]], [[100.0]]) for turn in range(5)]) for ms in (40, 80)
+    )
     page = Page(report.render([analysed(str(run))])["index.html"].decode())
     assert "What changed since the run before?" in page.texts
     assert "Ddp: slower: step time +9" in page.text and "since-before.svg" in report.render([analysed(str(run))])
-    first = analysed(str(min(tmp_path.iterdir())))
-    assert first.since_before is None
+    assert analysed(str(first)).since_before is None
 
 
 def test_details_show_dtypes_with_their_shares(mixed: Written) -> None:
