@@ -67,7 +67,7 @@ EXCHANGES = ("nccl:", "nccl2:", "gloo:", "c10d::", "_c10d_functional::")
 """How the names of collectives begin, whoever communicates."""
 
 STEP_MARK = "ProfilerStep#"
-"""Begins the name of a step in a trace, as tools that read the profiler's traces expect."""
+"""Begins the name of a step in a trace, as tools that read the profiler's traces expect; in events it ends in ``*``."""
 
 _CATEGORY_OF = {name: category for category, names in CATEGORIES.items() for name in names}
 
@@ -195,7 +195,7 @@ def spent_ms(events: Iterable[Any], device: str) -> dict[str, float]:
     """
     spent = dict.fromkeys((*CATEGORIES, "other"), 0.0)
     for event in events:
-        mark = event.name in PHASES or event.name.startswith(STEP_MARK)
+        mark = event.name in PHASES or event.name.startswith(STEP_MARK[:-1])
         if not mark and event.device_type == DeviceType.CPU:
             self_us = event.self_device_time_total if device == "cuda" else event.self_cpu_time_total
             spent[category(event)] += self_us / 1e3
