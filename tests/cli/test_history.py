@@ -111,7 +111,7 @@ def test_a_table_on_the_terminal_and_a_page_that_needs_nothing(shifted: Path, sa
         *("history-step-ms.png", "history-step-ms.svg", "history.html"),
     ]
     assert "There is no plot of the peak memory" in page
-    assert page.count("<svg") == 2
+    assert page.count("<svg") == 4, "each plot wide and narrow"
     loaded = re.findall(r"""(?:src|href)=["']([^"']+)|url\(([^)]+)\)""", page)
     assert all(
         link.startswith("#") or (tmp_path / "out" / link).is_file()
