@@ -79,10 +79,10 @@ class Analysed(Run):
 
     @cached_property
     def since_before(self) -> "Compared | None":
-        """:func:`bench.analyse.history.nights.since_before`."""
-        from bench.analyse.history import nights  # which reads runs to make their digests
+        """:func:`bench.analyse.history.before.since_before`."""
+        from bench.analyse.history.before import since_before  # which reads runs to make their digests
 
-        return nights.since_before(self.path)
+        return since_before(self.path)
 
     @cached_property
     def devices(self) -> pd.DataFrame:

@@ -13,15 +13,12 @@ from dataclasses import dataclass
 from glob import escape, glob
 from typing import TYPE_CHECKING
 
-from bench.analyse import between_runs
-from bench.analyse.between_runs import Compared
-from bench.analyse.comparable import obstacles
 from bench.core.codec import decode, encode
 from bench.core.errors import RequestError
 from bench.core.files import JSON_BYTES, open_regular, read_json
 from bench.runs.digests import Digest, stored
 from bench.runs.files import DIGEST_BYTES, sha256, unreadable, unwritable, write_atomically
-from bench.runs.names import RUN_ID, run_ids
+from bench.runs.names import RUN_ID
 from bench.runs.reader import read as read_run
 from bench.runs.reader import verified
 from bench.runs.writer import as_text
@@ -30,7 +27,6 @@ if TYPE_CHECKING:
     from bench.analyse.analysed import Analysed
 
 ACCEPTED = "accepted"  # the folder in a history with a file per accepted run
-EARLIER = 10  # runs that are tried as the one before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,30 +175,6 @@ def with_findings(path: str, *, allow_incomplete: bool = False) -> Digest:
         run = _measured(path, allow_incomplete=allow_incomplete)
         digest, document = of_run(run), run.document
     return {**digest, "run": os.path.basename(os.path.abspath(path)), "findings": encode(document.validity)}
-
-
-def since_before(path: str) -> Compared | None:
-    """A finished run against the last one before it in its folder that did the same work on such devices, if any."""
-    path = os.path.abspath(path)
-    folder, name = os.path.split(path)
-
-    def order(run: str) -> tuple[str, int]:
-        """When it began, and of two in the same second when it was written."""
-        return run.partition("-")[0], os.stat(os.path.join(folder, run, "run.json")).st_mtime_ns
-
-    earlier = sorted((one for one in run_ids(folder, "RUN") if order(one) < order(name)), key=order)
-    if not earlier or not verified(path, allow_incomplete=True).complete:
-        return None
-    new = with_findings(path)
-    for one in earlier[: -EARLIER - 1 : -1]:
-        try:
-            base = with_findings(os.path.join(folder, one))
-        except RequestError:
-            continue  # a run that is damaged or unfinished is nobody's base
-        if not obstacles(base, new):
-            compared = between_runs.runs(base, new)
-            return compared if compared.comparable else None
-    return None
 
 
 def _measured(path: str, *, allow_incomplete: bool) -> "Analysed":
