@@ -46,7 +46,7 @@ def measure(options: Sequence[str], bf16: bool, folder: str) -> tuple[float, flo
     if done.returncode:
         raise SystemExit(f"{' '.join(command)}\n{done.stderr}")
     numerics = json.loads(done.stdout)["experiments"]["numerics"]
-    return took_s, sum(one["wall_s"] for one in (*numerics["doubles"], numerics["reference"]))
+    return took_s, sum(one["wall_s"] for one in (*numerics["doubles"], *numerics["references"]))
 
 
 def has_bf16() -> bool:
