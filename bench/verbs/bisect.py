@@ -1,6 +1,7 @@
 """``python -m bench bisect``: which version or commit made it slower, or changed what it trains?"""
 
 import argparse
+import os
 import shlex
 import shutil
 import sys
@@ -43,13 +44,15 @@ examples:
   python -m bench bisect --package torch --pythons old/bin/python,mid/bin/python,new/bin/python -- python train.py
 
 A commit is checked out into a work tree of its own, in which the command runs, and which comes first on PYTHONPATH.
---package has uv make environments, and keeps them; 'python' in the command is theirs. --numerics asks what changed the
-loss at the end, or the gradients and weights of the first three steps: seed the command.
+--package has uv make environments, and keeps them; 'python' in the command is theirs. Without a command a small
+convolutional network is trained. --numerics asks what changed the loss at the end, or the gradients and weights of the
+first three steps: seed the command.
 
 Exit codes: 0 found; 1 a launch of an end failed; 2 the request is wrong; 11 undecided within the budget; 130
 interrupted: give the same options and --resume RUN to go on.
 """
 DEFAULT_BUDGET_S = 3600.0
+USUAL = os.path.join(os.path.dirname(os.path.dirname(__file__)), "worker", "attached", "usual.py")
 
 
 def main(arguments: list[str]) -> int:
@@ -61,8 +64,9 @@ def main(arguments: list[str]) -> int:
         if not command:
             tell(f"Removed {environments()}", file=sys.stderr)
             return OK
-    if not command:
+    if not command and options.package is None:
         raise RequestError("COMMAND", "there is no command", "write 'bench bisect [OPTIONS] -- python train.py'")
+    command = command or ("python", USUAL)
     of, candidates, prepare = _searched(options, command)
     if len(candidates) < 2:
         raise RequestError("--bad", "there is one candidate only", "give two that differ")
@@ -143,7 +147,7 @@ def _searched(options: argparse.Namespace, command: tuple[str, ...]) -> tuple[st
 
 def _parser() -> Parser:
     parser = Parser("bisect", DESCRIPTION, EPILOG)
-    parser.usage = "%(prog)s (--package NAME | --git REPO) --good A --bad B [OPTIONS] -- COMMAND..."
+    parser.usage = "%(prog)s (--package NAME | --git REPO) --good A --bad B [OPTIONS] [-- COMMAND...]"
     parser.add_argument("--git", metavar="REPO", help="search the commits of this repository")
     parser.add_argument("--package", metavar="NAME", help="search the versions of this package")
     parser.add_argument("--good", metavar="A", help="the last that is known to be good")

@@ -17,6 +17,7 @@ from bench.cli import main
 from bench.runs.check import findings
 from bench.runs.experiments import Bisected
 from bench.runs.reader import read
+from bench.verbs.bisect import USUAL
 
 STANDIN = Path(__file__).parent.parent / "standin"
 NOTING = ("--", sys.executable, str(STANDIN / "noting.py"))
@@ -201,3 +202,11 @@ def test_a_script_of_torch_is_searched(bench: Bench, repository: Repository, opt
     command = ("--", sys.executable, "train.py", "--steps", "12")
     code, out, err = bench("bisect", "--git", "repo", "--good", names[0], "--bad", names[3], option, *command)
     assert code == 0 and f"\n{names[2]} (change 2) is the first that is" in out, err
+
+
+def test_a_package_needs_no_command(bench: Bench) -> None:
+    code, _, err = bench("bisect", "--package", "torch", "--pythons", sys.executable)
+    assert code == 2 and "--bad: there is one candidate only" in err
+    code, _, err = bench("attach", "--wait", "--", sys.executable, USUAL)
+    (launch,) = only_run().document.launches
+    assert code == 0 and launch.status == "ok", err
