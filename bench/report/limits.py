@@ -22,6 +22,8 @@ MEANING = PARTS | {
     "own limit": "what these kernels cannot beat: each operator alone and warm",
 }
 
+UNMEASURED = "What this machine can do at most, and where the rest of a step goes, python -m bench limits measures."
+
 
 def arithmetic_table(run: Analysed) -> Table | None:
     """TFLOP/s and MFU of each scenario; None where the work of a step is not known."""
@@ -38,19 +40,19 @@ def arithmetic_table(run: Analysed) -> Table | None:
         figure("nominal TFLOP/s of a device", "nominal_tflops", ",.1f"),
         figure("MFU", "mfu", ".1%"),
     )
+    nominal, ceiling = (any(not is_unknown(row[of]) for row in rows) for of in ("nominal_tflops", "ceiling_tflops"))
     forward, backward = work.forward_flops / 1e9, work.backward_flops / 1e9
     sources = dict.fromkeys(str(row["nominal"]) for row in rows)
-    unknown = all(is_unknown(row["nominal_tflops"]) for row in rows)
     notes = [
         f"An example takes {forward:,.3g} GFLOP forward and {backward:,.3g} backward (convolutions, matrix products "
         "and attention, as torch.utils.flop_counter counts them); what is computed again, as with activation "
         "checkpointing, does not count. TFLOP/s: over all devices, with its 95 % interval over launches. Measured: "
         "what matrix products of this type hold for seconds (python -m bench limits).",
         "MFU: of the dense nominal peak of all devices. "
-        + ("It is unknown" if unknown else "The nominal peak")
+        + ("The nominal peak" if nominal else "It is unknown")
         + f": {'; '.join(sources)}.",
     ]
-    return tabulate(columns, rows, notes)
+    return tabulate((*columns[:4], *columns[4:6] * ceiling, *columns[6:] * nominal), rows, notes)
 
 
 def account_table(run: Analysed) -> Table | None:
@@ -99,16 +101,16 @@ def on_terminal(run: Analysed, width: int | None) -> list[str]:
 
 def chapter(of: "Material") -> Chapter:
     run = of.run
-    facts = answers(run)
+    facts, arithmetic = answers(run), arithmetic_table(run)
     return chapter_of(
         "limits",
         "How far from the limit?",
-        *sentences(run),
+        *(sentences(run) or [UNMEASURED] * (arithmetic is not None)),
         *proved(run.document),
         of.plots.get("limits"),
         Facts(tuple(facts)) if facts else None,
         Grid("The account of a step", account_table(run)),
-        Grid("Arithmetic", arithmetic_table(run)),
+        Grid("Arithmetic", arithmetic),
         fold("What this machine can do", Grid("What this machine can do", ceilings_table(run))),
     )
 
