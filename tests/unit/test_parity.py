@@ -64,10 +64,12 @@ def judge(
     recorded: dict[str, Any] | None = None,
     differs: str | None = None,
     replicas: int = 2,
+    lost: tuple[str, ...] = (),
     **checks: Any,
 ) -> Any:
     """The verdict on one launch. ``double``: errors of its launch in double precision (:func:`numerics.in_double`);
-    ``recorded``: fields of that one's record, and ``about`` of the reference's, with {} for none.
+    ``recorded``: fields of that one's record, and ``about`` of the reference's, with {} for none; ``lost``: quantities
+    without rows.
     """
     ran = {"replicas": replicas, "norm_parts": replicas, "threads": 1, "precision": "O0", **(effective or FP32)}
     launch = {"launch": 0, "scenario": "ddp", "strategy": "ddp", "status": "ok", "effective": ran}
@@ -89,6 +91,7 @@ def judge(
     )
     rows = numerics.of_reference(computations, loss=LOSS, twin=twin) + numerics.in_double(DOUBLE, **(double or {}))
     rows += numerics.updates(0, *own) if own else []
+    rows = [row for row in rows if row["quantity"] not in lost]
     losses = LOSS if loss is None else loss
     steps = [
         {"launch": 0, "step": step, "rank": rank, "step_ms": 1.0, "loss": value}
@@ -181,6 +184,7 @@ def test_ranks_that_hold_different_weights() -> None:
         ({"replicas": 4}, CANNOT_TELL, "no reference that computed as it did"),
         ({"double": {"gradient": [[0.0, 0.0]]}}, CANNOT_TELL, "not those of the workload's model"),
         ({"double": {"buffer": [[0.0, 0.0]] * 3}}, CANNOT_TELL, "not those of the workload's model"),
+        ({"lost": ("probed", "buffer", "alone")}, CANNOT_TELL, "the reference's numbers are missing"),
     ],
     ids=[
         "no reference",
@@ -190,6 +194,7 @@ def test_ranks_that_hold_different_weights() -> None:
         "other replicas",
         "other tensors",
         "other buffers",
+        "no numbers",
     ],
 )
 def test_what_cannot_be_judged(changes: dict[str, Any], verdict: str | None, reason: str) -> None:
