@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.cli import HELP, VERBS, main
-from bench.console import Console, RunProgress, align, columns, fold, passing, tell
+from bench.console import Console, RunProgress, align, columns, duration, fold, passing, tell
 from bench.machine import nvml
 from bench.report import tables
 from bench.seams import discover, switching
@@ -322,3 +322,10 @@ def test_the_report_that_is_named_finds_the_run(folder: str, tmp_path: Path, mon
     line = verb._next_steps(request, scenarios, str(path), 0).splitlines()[-1]
     (name,) = shlex.split(line.removeprefix("Next: python -m bench report "))
     assert os.path.samefile(find(name, "results"), path)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(59.4, "59 s"), (59.6, "1 min 0 s"), (3599, "59 min 59 s"), (7500, "2 h 5 min")]
+)
+def test_a_length_of_time(seconds: float, text: str) -> None:
+    assert duration(seconds) == text

@@ -133,6 +133,8 @@ def test_the_host_serves_on_after_a_failure(execute: Callable[..., Executed], ho
     assert done.outcome.status == "ok", done.outcome.reason
     threads = len(os.listdir(f"/proc/{host.process.pid}/task"))
     assert threads == 1, "every fork of a host with threads is a gamble"
+    environment = Path(f"/proc/{host.process.pid}/environ").read_bytes().split(b"\0")
+    assert b"CUDA_VISIBLE_DEVICES=" in environment, "a run on the CPU sees no GPU"
     told = host.description["bf16_instructions"]
     assert told == torch.ops.mkldnn._is_mkldnn_bf16_supported(), "as torch tells by itself"
     assert done.results[0]["effective"]["bf16_instructions"] == told
