@@ -77,6 +77,8 @@ def _chosen(run: Analysed, scenario: str | None) -> tuple[str, LaunchRecord]:
         raise RequestError("RUN", f"{run.id} was {how}, so bench does not know how it trained", "give a run of bench")
     if document.instead:
         raise RequestError("RUN", f"{run.id} {run.document.instead} and measured nothing", "choose another")
+    if document.workload.global_batch is None:
+        raise RequestError("RUN", f"{run.id} does not say how large its batch was", "choose another")
     name = scenario or (document.recommendation.fastest if document.recommendation else None)
     if name is None:
         raise RequestError("RUN", f"{run.id} has no valid result to recommend", "name one with --scenario")

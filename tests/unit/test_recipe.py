@@ -237,6 +237,7 @@ def test_texts_of_a_run_end_no_string_and_no_line(run_of: Callable[..., Analysed
         ({"scenario": None}, "no valid result to recommend"),
         ({"about": {"settings": {"model": "resnet18"}}}, "other settings than resnet101 takes today"),
         ({"about": {"name": "nothing"}}, "is missing"),
+        ({"about": {"global_batch": None}}, "does not say how large its batch was"),
         ({"about": {"sha256": "0" * 64, "file": __file__}}, "is not what it was"),
         ({"about": {"code_sha256": "0" * 64}}, "is not what it was"),
     ],
