@@ -50,12 +50,17 @@ def last_finished(out: str) -> str | None:
 
 
 def run_ids(out: str, option: str) -> list[str]:
-    """The names of all run folders in ``out``, the oldest first."""
+    """The names of all run folders in ``out``, the oldest first; of one second that which was written last is last."""
+
+    def order(entry: os.DirEntry[str]) -> tuple[str, int]:
+        begun = entry.name.partition("-")[0] if RUN_ID.fullmatch(entry.name) else entry.name
+        return begun, os.stat(os.path.join(entry.path, "run.json")).st_mtime_ns
+
     try:
         entries = list(os.scandir(out)) if os.path.isdir(out) else []
+        return [entry.name for entry in sorted(filter(_holds_run, entries), key=order)]
     except OSError as error:
         raise unreadable(option, out, error) from error
-    return sorted(entry.name for entry in entries if _holds_run(entry))
 
 
 def _holds_run(entry: os.DirEntry[str]) -> bool:

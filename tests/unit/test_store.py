@@ -533,3 +533,11 @@ def test_a_run_that_may_not_be_read_is_not_called_no_run(tmp_path: Path) -> None
     (path / "run.json").symlink_to("run.json")
     with pytest.raises(RequestError, match=r"RUN: .*/run.json cannot be read: Too many levels of symbolic links; "):
         read(str(path))
+
+
+def test_latest_of_one_second_is_the_one_written_last(tmp_path: Path) -> None:
+    for moment, name in enumerate(("20260101T000000Z-ffffffff", "20260101T000000Z-00000000")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.json").write_text("{}")
+        os.utime(tmp_path / name / "run.json", (moment, moment))
+    assert find("latest", str(tmp_path)).endswith("-00000000")

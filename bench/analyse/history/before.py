@@ -17,12 +17,8 @@ def since_before(path: str) -> Compared | None:
     """A finished run against the last one before it in its folder that did the same work on such devices, if any."""
     path = os.path.abspath(path)
     folder, name = os.path.split(path)
-
-    def order(run: str) -> tuple[str, int]:
-        """When it began, and of two in the same second when it was written."""
-        return run.partition("-")[0], os.stat(os.path.join(folder, run, "run.json")).st_mtime_ns
-
-    earlier = sorted((one for one in run_ids(folder, "RUN") if order(one) < order(name)), key=order)
+    runs = run_ids(folder, "RUN")
+    earlier = runs[: runs.index(name)] if name in runs else []
     if not earlier or not verified(path, allow_incomplete=True).complete:
         return None
     new = with_findings(path)
