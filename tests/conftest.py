@@ -267,10 +267,21 @@ def run_here(host: WorkerHost, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
 def bench(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
     """The command line in this process and in a folder of its own: exit code, standard output, standard error."""
     monkeypatch.chdir(tmp_path)
+    return answers(capsys)
 
+
+@pytest.fixture
+def attaching(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
+    """As ``bench``, with what commands that it starts print, too; the noting stand-in has a folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NOTED", str(tmp_path / "noted"))
+    return answers(capfd)
+
+
+def answers(capture: pytest.CaptureFixture[str]) -> Bench:
     def run(*arguments: object) -> tuple[int, str, str]:
         code = main([str(argument) for argument in arguments])
-        said = capsys.readouterr()
+        said = capture.readouterr()
         return code, said.out, said.err
 
     return run

@@ -9,7 +9,6 @@ import pytest
 from conftest import Bench
 from standin.schemas import is_valid
 
-from bench.cli import main
 from bench.runs import document as stored
 from bench.runs.check import findings
 from bench.runs.reader import read
@@ -19,31 +18,20 @@ OLD = f"{sys.executable} {NOTING}"
 NEW = (sys.executable, NOTING)
 
 
-@pytest.fixture
-def bench(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("NOTED", str(tmp_path / "noted"))
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        code = main([str(argument) for argument in arguments])
-        said = capfd.readouterr()
-        return code, said.out, said.err
-
-    return run
-
-
 def only_run() -> Any:
     (path,) = Path("results").iterdir()
     assert findings(str(path)) == [] and is_valid(path)
     return read(str(path))
 
 
-def test_two_commands_take_turns_and_are_compared(bench: Bench) -> None:
+def test_two_commands_take_turns_and_are_compared(attaching: Bench) -> None:
     """What they print is not on standard output, where the JSON is; of the next commands one is run."""
     Path("there").mkdir()
     sides = ("--base", OLD, "--base-cwd", "there", "--base-env", "NOTED_TORCH=1.9", "--names", "old,fast")
     how = ("--launches", 3, "--json", "--markdown", "made.md")
-    code, out, err = bench("attach", *sides, *how, "--", *NEW, "--step-ms", "90", "--loss", "2.5", "--print-mb", "1")
+    code, out, err = attaching(
+        "attach", *sides, *how, "--", *NEW, "--step-ms", "90", "--loss", "2.5", "--print-mb", "1"
+    )
     assert code == 0, err
     answer = json.loads(out)
     row = next(row for row in answer["comparisons"] if row["metric"] == "step_time")
@@ -62,16 +50,16 @@ def test_two_commands_take_turns_and_are_compared(bench: Bench) -> None:
     assert differences[0].startswith("fast against old: higher: final loss +") and "faster: step time" in differences[1]
     assert "| fast | final loss |" in Path("made.md").read_text()
     (following,) = [line for line in lines if line.startswith("bench: next: ")]
-    code, out, _ = bench(*following.split(", or python -m bench ")[1].split())
+    code, out, _ = attaching(*following.split(", or python -m bench ")[1].split())
     assert code == 0 and "fast" in out and Path("reports/comparison.svg").exists()
-    code, page, _ = bench("report", "latest")
+    code, page, _ = attaching("report", "latest")
     assert code == 0 and "old (" in page and "fast (" in page
 
 
-def test_the_same_command_twice_does_not_differ(bench: Bench) -> None:
+def test_the_same_command_twice_does_not_differ(attaching: Bench) -> None:
     """Until both are precise enough, which takes no launch more where they do not scatter; a third one beside them."""
     more = ("--until-precision", "50%", "--launches", 3, "--also", OLD + " --step-ms 80")
-    code, out, err = bench("attach", "--base", OLD, *more, "--", *NEW)
+    code, out, err = attaching("attach", "--base", OLD, *more, "--", *NEW)
     assert code == 0 and "of base's time a step: no difference found" in out, err
     assert "also1 takes 0.79" in out and len(only_run().document.launches) == 9
 
@@ -81,14 +69,14 @@ def test_the_same_command_twice_does_not_differ(bench: Bench) -> None:
     [("3", "nothing was recorded of new"), ("4", "new: not comparable: new: it is 'error'")],
     ids=["before a step", "after its steps"],
 )
-def test_a_side_that_fails_is_not_comparable(bench: Bench, end: str, line: str) -> None:
-    code, out, err = bench("attach", "--base", OLD, "--launches", 3, "--", *NEW, "--end", end)
+def test_a_side_that_fails_is_not_comparable(attaching: Bench, end: str, line: str) -> None:
+    code, out, err = attaching("attach", "--base", OLD, "--launches", 3, "--", *NEW, "--end", end)
     assert code == 12 and line in out + err
     assert len(only_run().document.launches) == 2 - (end == "3")
 
 
-def test_the_first_side_that_fails_ends_it(bench: Bench) -> None:
-    code, out, err = bench("attach", "--base", OLD + " --end 3", "--", *NEW)
+def test_the_first_side_that_fails_ends_it(attaching: Bench) -> None:
+    code, out, err = attaching("attach", "--base", OLD + " --end 3", "--", *NEW)
     assert (code, out) == (12, "") and "nothing was recorded of base, and the command ended with exit code 3" in err
     assert not Path("results").exists()
 
@@ -106,7 +94,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_wrong_sides_are_one_line(bench: Bench, case: str) -> None:
+def test_wrong_sides_are_one_line(attaching: Bench, case: str) -> None:
     arguments, line = REFUSED[case]
-    code, out, err = bench("attach", *arguments, "--", "true")
+    code, out, err = attaching("attach", *arguments, "--", "true")
     assert (code, out, err.count("\n")) == (2, "", 1) and line in err

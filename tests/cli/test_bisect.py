@@ -13,7 +13,6 @@ import pytest
 from conftest import Bench
 from standin.schemas import is_valid
 
-from bench.cli import main
 from bench.runs.check import findings
 from bench.runs.experiments import Bisected
 from bench.runs.reader import read
@@ -21,19 +20,6 @@ from bench.verbs.bisect import USUAL
 
 STANDIN = Path(__file__).parent.parent / "standin"
 NOTING = ("--", sys.executable, str(STANDIN / "noting.py"))
-
-
-@pytest.fixture
-def bench(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("NOTED", str(tmp_path / "noted"))
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        code = main([str(argument) for argument in arguments])
-        said = capfd.readouterr()
-        return code, said.out, said.err
-
-    return run
 
 
 Repository = Callable[[Sequence[dict[str, str]]], list[str]]
@@ -73,11 +59,11 @@ def only_run() -> Any:
     return read(str(path))
 
 
-def test_the_commit_that_made_it_slower(bench: Bench, repository: Repository) -> None:
+def test_the_commit_that_made_it_slower(attaching: Bench, repository: Repository) -> None:
     """One in the middle does not run, and is skipped. The repository is as before."""
     fast, slow = {"step_ms": 100.0}, {"step_ms": 115.0}
     names = repository(noted(fast, fast, fast, fast, fast | {"end": 3}, slow, slow, slow))
-    code, out, err = bench("bisect", "--git", "repo", "--good", "HEAD~7", "--bad", "HEAD", "--json", *NOTING)
+    code, out, err = attaching("bisect", "--git", "repo", "--good", "HEAD~7", "--bad", "HEAD", "--json", *NOTING)
     assert code == 0, err
     answer = json.loads(out)
     assert answer["answer"].startswith(
@@ -90,7 +76,7 @@ def test_the_commit_that_made_it_slower(bench: Bench, repository: Repository) ->
     assert f"8 candidates, from {names[0]} to {names[7]}" in err and "odds of" in err and "min left" in err
     run = only_run()
     assert set(run.document.request.scenarios) <= set(names) and run.document.of(Bisected).decided
-    code, page, _ = bench("report", "latest")
+    code, page, _ = attaching("report", "latest")
     assert code == 0 and "is the first that is slower" in page
     assert Path("reports/bisection.svg").exists() and "Which one changed it?" in Path("reports/index.html").read_text()
     status = subprocess.run(["git", "-C", "repo", "worktree", "list"], capture_output=True, text=True, check=True)
@@ -98,11 +84,11 @@ def test_the_commit_that_made_it_slower(bench: Bench, repository: Repository) ->
 
 
 @pytest.mark.parametrize("option", ["--numerics", None])
-def test_what_changes_gradients_and_not_time(bench: Bench, repository: Repository, option: str | None) -> None:
+def test_what_changes_gradients_and_not_time(attaching: Bench, repository: Repository, option: str | None) -> None:
     old, new = {"noise": 0.001, "norm": 1.0}, {"noise": 0.001, "norm": 1.02}
     names = repository(noted(old, old, new, new))
     more = (option,) if option else ("--budget", "1s")
-    code, out, err = bench("bisect", "--git", "repo", "--good", names[0], "--bad", names[3], *more, *NOTING)
+    code, out, err = attaching("bisect", "--git", "repo", "--good", names[0], "--bad", names[3], *more, *NOTING)
     if option:
         assert code == 0 and out.startswith(
             f"{names[2]} (change 2) is the first that is different: gradients, step 1"
@@ -112,24 +98,24 @@ def test_what_changes_gradients_and_not_time(bench: Bench, repository: Repositor
     only_run()
 
 
-def test_an_interrupted_search_goes_on(bench: Bench, repository: Repository) -> None:
+def test_an_interrupted_search_goes_on(attaching: Bench, repository: Repository) -> None:
     fast, slow = {"step_ms": 100.0}, {"step_ms": 120.0}
     names = repository(noted(fast, fast, slow, slow))
     ends = ("--git", "repo", "--good", names[0], "--bad", names[3])
-    code, _, err = bench("bisect", *ends, *NOTING, "--interrupt-at", 5)
+    code, _, err = attaching("bisect", *ends, *NOTING, "--interrupt-at", 5)
     assert code == 130
     (line,) = [line for line in err.splitlines() if line.startswith("bench: interrupted; go on with: ")]
     words = shlex.split(line.partition("with: ")[2])
-    code, out, err = bench(*words[3:])
+    code, out, err = attaching(*words[3:])
     assert code == 0 and out.startswith(f"{names[2]} (change 2) is the first that is slower"), err
     launches = only_run().document.launches
     assert [one.repeat for one in launches[:7]] == [0, 0, 0, 1, 2, 2, 2]
-    code, _, err = bench("bisect", "--resume", "latest", *ends[:3], names[1], *ends[4:], *NOTING)
+    code, _, err = attaching("bisect", "--resume", "latest", *ends[:3], names[1], *ends[4:], *NOTING)
     assert code == 2 and "--resume: that run searched something else: commits of repo" in err
 
 
 @pytest.mark.parametrize("how", ["interpreters", "uv"])
-def test_versions_of_a_package(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+def test_versions_of_a_package(attaching: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     """Interpreters that are there, and environments that uv makes, once."""
     script = '#!/bin/sh\n[ "$1" = -c ] && { echo %s; exit; }\nexec "%s" "$@" --step-ms %s\n'
     speeds = {"1.0": 100, "1.1": 100, "1.2": 130, "2.0": 130}
@@ -154,13 +140,13 @@ def test_versions_of_a_package(bench: Bench, tmp_path: Path, monkeypatch: pytest
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
         options = ("--good", "1", "--bad", "2.0")
     options = ("--package", "thing", *options, "--out", "runs")
-    code, out, err = bench("bisect", *options, "--", "python", NOTING[2])
+    code, out, err = attaching("bisect", *options, "--", "python", NOTING[2])
     assert code == 0 and out.startswith("1.2 (") and "is the first that is slower" in out, err
     if how == "uv":
         assert (tmp_path / "asked").read_text().count("venv --quiet") == len(
             list((tmp_path / "cache/bench/environments").iterdir())
         )
-        code, _, err = bench("bisect", "--remove-environments")
+        code, _, err = attaching("bisect", "--remove-environments")
         assert code == 0 and not (tmp_path / "cache/bench/environments").exists()
 
 
@@ -181,17 +167,17 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_wrong_searches_are_one_line(bench: Bench, repository: Repository, case: str) -> None:
+def test_wrong_searches_are_one_line(attaching: Bench, repository: Repository, case: str) -> None:
     names = repository(noted({}, {"end": 3}))
     arguments, line = REFUSED[case]
-    code, out, err = bench("bisect", *arguments, *NOTING)
+    code, out, err = attaching("bisect", *arguments, *NOTING)
     assert (code, out) == (2, "") and line.format(bad=names[-1]) in err and "Traceback" not in err
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("option", ["--budget=20m", "--numerics"])
-def test_a_script_of_torch_is_searched(bench: Bench, repository: Repository, option: str) -> None:
+def test_a_script_of_torch_is_searched(attaching: Bench, repository: Repository, option: str) -> None:
     """A commit that makes a step wait longer, and one that changes the gradients."""
     text = (STANDIN / "training.py").read_text().replace("import torch\n", "import torch\ntorch.manual_seed(0)\n", 1)
     late = text.replace("time.sleep(0.01)", "time.sleep(0.2)")
@@ -200,13 +186,13 @@ def test_a_script_of_torch_is_searched(bench: Bench, repository: Repository, opt
     changed = other if option == "--numerics" else late
     names = repository([{"train.py": one} for one in (text, text, changed, changed)])
     command = ("--", sys.executable, "train.py", "--steps", "12")
-    code, out, err = bench("bisect", "--git", "repo", "--good", names[0], "--bad", names[3], option, *command)
+    code, out, err = attaching("bisect", "--git", "repo", "--good", names[0], "--bad", names[3], option, *command)
     assert code == 0 and f"\n{names[2]} (change 2) is the first that is" in out, err
 
 
-def test_a_package_needs_no_command(bench: Bench) -> None:
-    code, _, err = bench("bisect", "--package", "torch", "--pythons", sys.executable)
+def test_a_package_needs_no_command(attaching: Bench) -> None:
+    code, _, err = attaching("bisect", "--package", "torch", "--pythons", sys.executable)
     assert code == 2 and "--bad: there is one candidate only" in err
-    code, _, err = bench("attach", "--wait", "--", sys.executable, USUAL)
+    code, _, err = attaching("attach", "--wait", "--", sys.executable, USUAL)
     (launch,) = only_run().document.launches
     assert code == 0 and launch.status == "ok", err
