@@ -10,7 +10,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
 from typing import Any
 
@@ -155,14 +155,7 @@ def profiled(session: Session, load: Load, tick: Tick) -> dict[str, object]:
         start = time.perf_counter_ns()
         for step in range(PROFILED_STEPS):
             with record_function(f"{STEP_MARK}{step}"):
-                with record_function("data"):
-                    batch = load()
-                with record_function("forward"):
-                    loss = session.forward(batch)
-                with record_function("backward"):
-                    session.backward(loss)
-                with record_function("optimizer"):
-                    session.optimize()
+                a_step(session, load, record_function)
             tick(step + 1)
         if device.type == "cuda":
             torch.cuda.synchronize(device)
@@ -174,6 +167,24 @@ def profiled(session: Session, load: Load, tick: Tick) -> dict[str, object]:
         _name_process(trace, f"{session.parts.job.scenario}, rank {session.parts.rank}", session.parts.rank)
     spent = {name: self_ms / PROFILED_STEPS for name, self_ms in spent_ms(profiler.events(), device.type).items()}
     return {"steps": PROFILED_STEPS, "step_ms": wall_ms / PROFILED_STEPS, "categories": spent, "trace": trace or None}
+
+
+def a_step(
+    session: Session,
+    load: Load,
+    around: Callable[[str], AbstractContextManager[object]],
+    passes: AbstractContextManager[object] | None = None,
+) -> None:
+    """A step with each phase in what ``around(phase)`` gives, and both passes of it in ``passes``."""
+    with around("data"):
+        batch = load()
+    with passes or nullcontext():
+        with around("forward"):
+            loss = session.forward(batch)
+        with around("backward"):
+            session.backward(loss)
+    with around("optimizer"):
+        session.optimize()
 
 
 def _name_process(path: str, name: str, rank: int) -> None:

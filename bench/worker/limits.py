@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench.core.records import PHASES
 from bench.worker import ceilings, live, loop
-from bench.worker.diagnose import EXCHANGES, STEP_MARK, Load, category, paired, phase_of
+from bench.worker.diagnose import EXCHANGES, STEP_MARK, Load, a_step, category, paired, phase_of
 from bench.worker.plan import Plan, Report
 from bench.worker.session import Session
 from bench.worker.work import Counter, flops_of, of_training
@@ -88,19 +88,6 @@ def without_exchange(session: Session) -> Any:
     )
 
 
-def a_step(session: Session, load: Load, around: Callable[[str], Any]) -> None:
-    """A step without an exchange of gradients, each phase in what ``around(phase)`` gives."""
-    with around("data"):
-        batch = load()
-    with without_exchange(session):
-        with around("forward"):
-            loss = session.forward(batch)
-        with around("backward"):
-            session.backward(loss)
-    with around("optimizer"):
-        session.optimize()
-
-
 def profiled(session: Session, load: Load, step_ms: float) -> dict[str, Any]:
     """Milliseconds of a step by :data:`CLASSES`: self times, less what the profiler itself takes for each event."""
     device = session.parts.device
@@ -110,7 +97,7 @@ def profiled(session: Session, load: Load, step_ms: float) -> dict[str, Any]:
     with profile(activities=activities) as profiler:
         for step in range(steps):
             with record_function(f"{STEP_MARK}{step}"):
-                a_step(session, load, record_function)
+                a_step(session, load, record_function, without_exchange(session))
         if device.type == "cuda":
             torch.cuda.synchronize(device)
     spent = by_class(profiler.events(), device.type, own_us)
@@ -240,7 +227,7 @@ def captured(session: Session, load: Load) -> list[Operator]:
         capture.phase = phase
         return nullcontext() if phase == "data" else capture
 
-    a_step(session, load, enter)
+    a_step(session, load, enter, without_exchange(session))
     return list(capture.operators.values())
 
 
