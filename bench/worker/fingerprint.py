@@ -12,6 +12,9 @@ from torch import Tensor, nn
 
 SKETCH_SIZE = 16
 
+PIECE = 2**16
+"""Elements that are summed at a time: what is made of them stays in a core's cache."""
+
 
 def checksum(tensors: Iterable[Tensor]) -> str:
     """SHA-256 (hex) of the tensors' bytes, in order."""
@@ -32,11 +35,12 @@ def sketch(tensor: Tensor | None, position: int) -> list[float]:
     if tensor is None:
         return [0.0] * SKETCH_SIZE
     elements = tensor.detach().reshape(-1)
-    if elements.dtype is not torch.float64:
-        elements = elements.float()
     signs = _signs(position, len(elements)).to(elements.device)
-    signed = nn.functional.pad(elements * signs, (0, -len(elements) % SKETCH_SIZE))
-    values: list[float] = signed.view(-1, SKETCH_SIZE).double().sum(0).tolist()
+    total = torch.zeros(SKETCH_SIZE, dtype=torch.float64, device=elements.device)
+    for part, sign in zip(elements.split(PIECE), signs.split(PIECE), strict=True):
+        signed = nn.functional.pad(part.double() * sign, (0, -len(part) % SKETCH_SIZE))
+        total += signed.view(-1, SKETCH_SIZE).sum(0)
+    values: list[float] = total.tolist()
     return values
 
 

@@ -72,7 +72,7 @@ def perform(plan: Plan, report: Report) -> dict[str, Any]:
         tick = report("operators", of=len(operators))
         found["operators"], left_out = replayed(operators, device, tick)
         found["operators_reason"] = reason or left_out
-        counter, examples = Counter(), job.batch_per_replica * len(job.parts_of(0))
+        counter, examples = Counter(session.model), job.batch_per_replica * len(job.parts_of(0))
         for one in operators:
             flops = one.count * one.flops
             counter.forward += flops * (one.phase == "forward")

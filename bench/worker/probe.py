@@ -126,7 +126,7 @@ def in_double(session: Session, parts: Parts, tick: Callable[[int], None]) -> di
     how they changed, and ``updates`` (:data:`Updates`).
     """
     model, load = session.model, loader(parts)
-    session.capture = True
+    session.capture = session.changes_gradients
     begin = State.of(model, session.whole)
     plain = Plain(session) if parts.rank == 0 else None
     gradients, buffers, updates = [], [], []
@@ -240,8 +240,10 @@ class Plain:
         with torch.no_grad():
             for copy, start, gradient in zip(self.copies, begin, gradients, strict=True):
                 copy.copy_(start)
-                # in the weight's own strides: torch's fused step takes others for these
-                copy.grad = None if gradient is None else torch.empty_like(copy).copy_(gradient)
+                if gradient is None or (gradient.dtype, gradient.stride()) == (copy.dtype, copy.stride()):
+                    copy.grad = gradient
+                else:  # torch's fused step takes the strides of a gradient for the weight's
+                    copy.grad = torch.empty_like(copy).copy_(gradient)
         self.around.before()
         self.optimizer.step()
         self.around.after()

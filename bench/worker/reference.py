@@ -73,21 +73,21 @@ def steps(job: Parts) -> int:
 def perform(plan: Plan, report: Report) -> dict[str, Any]:
     """Compute what every scenario is held against."""
     assert plan.probe_seed is not None
-    done, counter = report("measure", of=steps(plan.parts)), work.Counter()
-    passes = run(plan.parts, plan.probe_seed, done, counter)
-    return {"passes": passes, "work": work.of_training(counter, plan.parts, plan.parts.workload.global_batch)}
+    passes, work_of_a_step = run(plan.parts, plan.probe_seed, report("measure", of=steps(plan.parts)))
+    return {"passes": passes, "work": work_of_a_step}
 
 
 def run(
-    job: Parts, probe_seed: int, on_step: Callable[[int], None], counter: work.Counter | None = None
-) -> list[dict[str, object]]:
+    job: Parts, probe_seed: int, on_step: Callable[[int], None]
+) -> tuple[list[dict[str, object]], dict[str, object]]:
     """For each computation of this process the ``loss`` of the global batch in fp32, for the first steps, ``step_ms``,
-    the median of those after the first, and the fields of :class:`Double`. ``counter``: counts the first step in fp32.
+    the median of those after the first, and the fields of :class:`Double`. Besides, what the first step is in FLOPs and
+    bytes.
     """
     probe.keep_freed()
     done = iter(range(1, 1 + steps(job)))
     use_tf32(False, False)
-    passes = []
+    passes, counted = [], dict[str, object]()
     for (replicas, examples), same in own(job).items():
         small = job.workload.in_small(probe_seed, examples)
         with double_by_default():
@@ -97,10 +97,11 @@ def run(
         for computation in same:
             if computation.threads:
                 torch.set_num_threads(computation.threads)
-            losses, step_ms = _train(job, computation, lambda: on_step(next(done)), counter)
-            counter = None
+            losses, step_ms, counter = _train(job, computation, lambda: on_step(next(done)), count=not counted)
+            if counter:
+                counted = work.of_training(counter, job, job.workload.global_batch)
             passes.append({"computation": asdict(computation), "loss": losses, "step_ms": step_ms, **asdict(double)})
-    return passes
+    return passes, counted
 
 
 Chunks = list[tuple[data.Batch, float]]
@@ -124,13 +125,15 @@ def divisors_of(weights: list[float]) -> list[float]:
 
 
 def _train(
-    job: Parts, computation: Computation, tick: Callable[[], None], counter: work.Counter | None
-) -> tuple[list[float], float | None]:
-    """The losses of the first steps in fp32, and the median time of those after the first (ms)."""
+    job: Parts, computation: Computation, tick: Callable[[], None], count: bool
+) -> tuple[list[float], float | None, work.Counter | None]:
+    """The losses of the first steps in fp32, the median time of those after the first (ms), and what ``count`` counts
+    in the first."""
     load, criterion = _loader(job, computation.replicas), loss_of(job.workload)
     model = job.build_model()
     optimizer = job.build_optimizer(model.parameters())
     around = Around(job.workload, model, optimizer, list(model.parameters()))
+    counter = work.Counter(model) if count else None
     losses, marks = [], []
     for step in range(fp32_steps(job)):
         optimizer.zero_grad()
@@ -142,7 +145,7 @@ def _train(
         marks.append(perf_counter_ns())
         tick()
     times_ms = [(after - before) / 1e6 for before, after in pairwise(marks)]
-    return losses, median(times_ms) if times_ms else None
+    return losses, median(times_ms) if times_ms else None, counter
 
 
 def _chunks(model: nn.Module, criterion: Loss, parts: Chunks) -> Iterator[Tensor]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
@@ -23,11 +23,12 @@ def flops_of(function: Any, args: Sequence[Any], kwargs: dict[str, Any], out: An
 
 
 class Counter(TorchDispatchMode):
-    """Counts ``forward`` and ``backward`` FLOPs while it is entered."""
+    """Counts ``forward`` and ``backward`` FLOPs of a ``model`` while it is entered."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.forward = self.backward = 0
+        self.trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
@@ -41,7 +42,7 @@ class Counter(TorchDispatchMode):
 
 def of_training(counter: Counter, parts: Parts, examples: int) -> dict[str, object]:
     """For :class:`bench.runs.experiments.Work`. ``examples``: of the step that was counted."""
-    trained = [parameter for parameter in parts.build_model().parameters() if parameter.requires_grad]
+    trained = counter.trained
     size = sum(parameter.numel() * parameter.element_size() for parameter in trained)
     probes = [torch.ones((2,) * parameter.ndim, requires_grad=True) for parameter in trained]
     for probe in probes:  # one for each, of its dimensions: an optimizer may go by them

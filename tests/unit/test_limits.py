@@ -32,7 +32,7 @@ def counted(training: Training, batch: Any) -> work.Counter:
     """Of a step without memory or values (torch's device meta)."""
     with torch.device("meta"):
         model = build_model(training)
-    counter = work.Counter()
+    counter = work.Counter(model)
     with counter:
         loss_of(training)(model, batch).backward()
     return counter
@@ -70,10 +70,9 @@ def test_bytes_of_a_step_follow_from_the_parameters() -> None:
     training = workload()
     parts = SimpleNamespace(
         workload=training,
-        build_model=lambda: build_model(training),
         build_optimizer=lambda parameters: build_optimizer(training, parameters),
     )
-    found = work.of_training(work.Counter(), parts, 8)  # type: ignore[arg-type]
+    found = work.of_training(work.Counter(build_model(training)), parts, 8)  # type: ignore[arg-type]
     size = 4 * 11_689_512  # torchvision's documentation of resnet18
     assert (found["parameters"], found["exchanged_bytes"]) == (size // 4, size)
     assert found["optimizer_bytes"] == 5 * size  # SGD: reads gradient, weight, momentum; writes the latter two

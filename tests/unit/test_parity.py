@@ -322,7 +322,7 @@ def parts(computations: tuple[Computation, ...] = (numerics.computation(2),)) ->
 @pytest.fixture(scope="module")
 def one_pass() -> dict[str, Any]:
     ticks: list[int] = []
-    (done,) = worker_reference.run(parts(), 7, ticks.append)
+    (done,), _ = worker_reference.run(parts(), 7, ticks.append)
     assert ticks == list(range(1, 1 + worker_reference.steps(parts())))
     return done
 
