@@ -257,11 +257,13 @@ class _Judged:
         loss = values["loss_error"]
         if loss is not None and loss > LOSS_BOUND:
             return CANNOT_TELL, f"its first losses are up to {percent(loss)} away from the reference's"
-        assert self.double is not None
-        left_out = f"in double precision without {', '.join(self.double.left_out)}" if self.double.left_out else None
+        assert self.double is not None and self.reference is not None
+        how = ["with a narrower model"] * self.reference.narrow
+        how += [f"without {', '.join(self.double.left_out)}"] * bool(self.double.left_out)
+        limits = f"in double precision {' and '.join(how)}" if how else None
         if full_precision(effective):
-            return SAME, left_out
-        return WITHIN_HALF, left_out or "what its level casts is judged by what ran"
+            return SAME, limits
+        return WITHIN_HALF, limits or "what its level casts is judged by what ran"
 
     def _doubled(self, quantity: str) -> pd.DataFrame:
         assert self.double is not None

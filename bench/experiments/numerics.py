@@ -101,6 +101,7 @@ def _reference(lab: Lab, environment: str | None, computations: tuple[Computatio
             wall_s=done.record.wall_s,
             computations=tuple(Computation(**one["computation"]) for one in passes),
             step_ms=tuple(one["step_ms"] for one in passes),
+            narrow=any(one["narrow"] for one in passes),
             environment=environment,
         )
         for result in done.results[:1]:

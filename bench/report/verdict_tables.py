@@ -121,7 +121,7 @@ def _about_parity(document: RunDocument) -> tuple[str, ...]:
         return ()
     return (
         "Of each scenario the launch with the gravest verdict. In double precision: the same strategy, options and "
-        "switches, trained for a few steps on two examples a replica, without what its level casts. The reference is "
+        "switches, trained for a few steps on three examples a replica, without what its level casts. The reference is "
         "one process that accumulates the same chunks. Shown is ||g - r|| ÷ ||r|| of the worst tensor, step and rank: "
         "of the gradient, of what a step did to a tensor (against the workload's own optimizer with the same "
         f"gradients), and of what it did to the buffers. Up to {percent(numerics.BOUND)} is rounding.",

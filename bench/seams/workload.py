@@ -17,6 +17,9 @@ tuple, list or dict of them. A file may also define ``collate(examples)`` (defau
 refuses settings with a ``RequestError``, and ``weight(batch)``: what a part of a batch counts in the mean where that is
 not the number of its examples but, say, of its boxes; a number or a tensor, which ranks add up in each step.
 
+``narrow(work)`` makes the model with fewer weights in its layers, for what is judged in double precision, where a large
+one would take most of a short run; None: it has no narrower one.
+
 ``before_step(model, optimizer)`` is called when the gradients of all ranks are there, in fp32 and unscaled, as for
 clipping; ``after_step(model, optimizer)`` behind the optimizer's step, as for an average of the weights. Their
 ``model`` has the parameters that the optimizer updates, which may be master weights. ``schedule(optimizer)`` makes a
@@ -39,7 +42,7 @@ from bench.seams.strategy import names_in
 DEVICES = ("cpu", "cuda")
 FUNCTIONS = ("model(work)", "example(work, index)", "loss(model, batch)", "optimizer(work, parameters)")
 MAY_DEFINE = (
-    *("collate(examples)", "weight(batch)", "check(work)", "size(work)"),
+    *("collate(examples)", "weight(batch)", "check(work)", "size(work)", "narrow(work)"),
     *("before_step(model, optimizer)", "after_step(model, optimizer)", "schedule(optimizer)"),
 )
 

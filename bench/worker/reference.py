@@ -41,8 +41,10 @@ class Double:
 
     By step and tensor, ``gradients``, and ``buffers``, how those of the first replica changed. ``alone``: of the first
     step, what the first chunk gives by itself, as if a replica forgot the others. ``twin_*``: the same from weights
-    that were moved by a rounding.
+    that were moved by a rounding. ``narrow``: whether the model is the workload's narrow one.
     """
+
+    narrow: bool
 
     gradients: list[Sketches] = field(default_factory=list)
     buffers: list[Sketches] = field(default_factory=list)
@@ -161,8 +163,8 @@ def _chunks(model: nn.Module, criterion: Loss, parts: Chunks) -> Iterator[Tensor
 
 def _in_double(job: Parts, replicas: int, tick: Callable[[], None]) -> Double:
     """Train in double precision. ``job``: with the workload in small."""
-    exact, seed = Double(), job.workload.seed
-    model = build_in_double(job.workload).to(job.device)
+    model, narrow = build_in_double(job.workload)
+    exact, model, seed = Double(narrow=narrow), model.to(job.device), job.workload.seed
     criterion, load = loss_of(job.workload), _loader(job, replicas)
     begin, parameters = probe.State.of(model), list(model.parameters())
 

@@ -64,8 +64,9 @@ class Parts:
     def build_model(self) -> nn.Module:
         """The workload's model on this rank's device, in fp32, with the weights that the seed gives on every rank; in
         double precision where numerics are judged."""
-        build = build_in_double if self.job.purpose == "probe" else build_model
-        return build(self.workload).to(self.device)
+        probed = self.job.purpose == "probe"
+        model = build_in_double(self.workload)[0] if probed else build_model(self.workload)
+        return model.to(self.device)
 
     def build_optimizer(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
         """The workload's optimizer, with what switches set in all of its groups of parameters."""

@@ -86,16 +86,19 @@ def build_model(workload: Training) -> nn.Module:
     return model
 
 
-def build_in_double(workload: Training) -> nn.Module:
-    """The model on the CPU in double precision, with no parameter that is all zeros: branches that begin idle are
-    awake, and every tensor has a gradient."""
-    model = build_model(workload).double()
+def build_in_double(workload: Training) -> tuple[nn.Module, bool]:
+    """The model on the CPU in double precision, and whether it is the workload's narrow one. No parameter is all zeros:
+    branches that begin idle are awake, and every tensor has a gradient."""
+    opened = _open(workload)
+    torch.manual_seed(workload.seed)
+    narrow: nn.Module | None = opened.module.narrow(opened.work) if hasattr(opened.module, "narrow") else None
+    model = (build_model(workload) if narrow is None else narrow).double()
     generator = torch.Generator().manual_seed(workload.seed)
     with torch.no_grad():
         for parameter in model.parameters():
             if not parameter.any():
                 parameter.copy_(torch.empty(parameter.shape).uniform_(*AWAKE, generator=generator))
-    return model
+    return model, narrow is not None
 
 
 def build_optimizer(workload: Training, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:

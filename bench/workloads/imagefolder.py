@@ -33,11 +33,16 @@ MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 SUFFIXES = (".jpg", ".jpeg", ".png")
 
 
-def model(work):
+def model(work, **shape):
     from torchvision import models
 
-    idle = {"zero_init_residual": True} if work.model.startswith(("resnet", "resnext", "wide_resnet")) else {}
-    return models.get_model(work.model, weights=None, num_classes=work.classes, **idle)
+    if work.model.startswith(("resnet", "resnext", "wide_resnet")):
+        shape["zero_init_residual"] = True
+    return models.get_model(work.model, weights=None, num_classes=work.classes, **shape)
+
+
+def narrow(work):
+    return model(work, width_per_group=16) if work.model in ("resnet50", "resnet101", "resnet152") else None
 
 
 def check(work):

@@ -32,10 +32,15 @@ RESIDUAL = ("resnet", "resnext", "wide_resnet")
 """What the names of the models begin with that can start with idle residual branches."""
 
 
-def model(work):
+def model(work, **shape):
     from torchvision import models
 
-    return models.get_model(work.model, **options(work))
+    return models.get_model(work.model, **options(work), **shape)
+
+
+def narrow(work):
+    """With a quarter of the channels between the outer convolutions of each block."""
+    return model(work, width_per_group=16) if work.model in ("resnet50", "resnet101", "resnet152") else None
 
 
 def options(work):

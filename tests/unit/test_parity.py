@@ -13,7 +13,7 @@ from conftest import one_host, request_for
 from standin import numerics
 from standin.documents import document
 from standin.frames import iterations
-from standin.workloads import narrow
+from standin.workloads import narrow, workload
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -40,7 +40,7 @@ from bench.worker import data, fingerprint, probe
 from bench.worker import reference as worker_reference
 from bench.worker.precision import double_by_default
 from bench.worker.session import Parts
-from bench.worker.workload import build_in_double
+from bench.worker.workload import build_in_double, build_model
 
 torch.set_num_threads(1)  # more of them wait for each other where other work shares the cores
 
@@ -155,7 +155,9 @@ def test_what_differs_by_design_says_by_how_much() -> None:
 
 def test_what_was_left_out_is_named() -> None:
     assert judge()["reason"] is None
-    assert judge(recorded={"left_out": ["compile"]})["reason"] == "in double precision without compile"
+    without = judge(recorded={"left_out": ["compile"]}, about={"narrow": True})
+    assert without["reason"] == "in double precision with a narrower model and without compile"
+    assert judge(about={"narrow": True})["reason"] == "in double precision with a narrower model"
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
@@ -331,7 +333,7 @@ def test_the_reference_is_a_loop_written_by_hand(one_pass: dict[str, Any]) -> No
     small = parts().workload.in_small(7, 2 * EXAMPLES)
     with double_by_default():
         model, pools = (
-            build_in_double(small),
+            build_in_double(small)[0],
             [data.batches(small, 2, range(one, one + 1), pin=False) for one in (0, 1)],
         )
     assert {p.dtype for p in model.parameters()} == {torch.float64} and all(p.any() for p in model.parameters())
@@ -344,6 +346,16 @@ def test_the_reference_is_a_loop_written_by_hand(one_pass: dict[str, Any]) -> No
             (torch.nn.functional.cross_entropy(model(images), labels) / 2).backward()
         theirs = np.array(probe.sketches([p.grad for p in model.parameters()]))
         assert np.array(one_pass["gradients"][step]) == pytest.approx(theirs, rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize(("model", "share"), [("resnet101", 0.3), ("resnet18", 1.0)])
+def test_a_narrow_model_has_the_same_layers(model: str, share: float) -> None:
+    training = workload(model=model)
+    (double, narrow), whole = build_in_double(training), build_model(training)
+    assert narrow == (share < 1)
+    assert [name for name, _ in double.named_parameters()] == [name for name, _ in whole.named_parameters()]
+    sizes = [sum(p.numel() for p in one.parameters()) for one in (double, whole)]
+    assert sizes[0] <= share * sizes[1]
 
 
 def test_moving_the_weights_by_a_rounding_changes_little(one_pass: dict[str, Any]) -> None:
@@ -360,5 +372,5 @@ def test_the_small_workload_has_weights_and_batches_of_its_seed() -> None:
     work = parts().workload
     small, other = work.in_small(7, 4), work.in_small(8, 4)
     assert (small.warmup, small.pool_batches, small.global_batch) == (1, 3, 4)
-    weights = [torch.cat([p.flatten() for p in build_in_double(one).parameters()]) for one in (small, small, other)]
+    weights = [torch.cat([p.flatten() for p in build_in_double(one)[0].parameters()]) for one in (small, small, other)]
     assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[0], weights[2])

@@ -26,7 +26,7 @@ class Profile:
 
 
 PROFILES: dict[tuple[str, str], Profile] = {
-    ("quick", "cpu"): Profile(launches=1, warmup=2, iters=4),
+    ("quick", "cpu"): Profile(launches=1, warmup=2, iters=3),
     ("quick", "cuda"): Profile(launches=1, warmup=10, iters=30),
     ("standard", "cpu"): Profile(launches=5, warmup=5, iters=30),
     ("standard", "cuda"): Profile(launches=5, warmup=50, iters=100),
