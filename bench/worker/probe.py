@@ -150,9 +150,10 @@ def in_double(session: Session, parts: Parts, tick: Callable[[int], None]) -> di
 
 def own_step(session: Session, batch: data.Batch, look: Look, *, main: bool) -> Updates:
     """Take a step of the measured session with its optimizer as new. All ranks call it; the ``main`` one gets rows."""
+    keep_freed()
     session.forget()
     session.capture = session.changes_gradients
-    begin = [tensor.clone() for tensor in _whole(session)[0]]
+    begin = [tensor.clone() if main else tensor for tensor in _whole(session)[0]]
     gradients = _stepped(session, batch, look)
     updated, computing = _whole(session)
     return Plain(session).step(begin, gradients, updated, computing) if main else []
