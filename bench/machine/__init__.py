@@ -27,6 +27,8 @@ ORDER = "CUDA_DEVICE_ORDER"
 _OR_CPU = ", or use --device cpu"
 NAMED = "it names "
 """Begins the reason why none of the GPUs that the environment names can be had: the CPU is not what was meant."""
+GPU_NAMES = ("GPU-", "MIG-", *"0123456789")
+"""How :data:`VISIBLE` begins where it names a GPU; anything else hides them all."""
 
 
 def here(devices: tuple[str, ...]) -> tuple[Host, ...]:
@@ -49,7 +51,8 @@ def choose_device(asked: str) -> tuple[str, list[Gpu], str | None]:
     """``cpu`` or ``cuda``, the GPUs in PCI order, and in one line which of them is left out.
 
     ``auto`` takes the CPU if there is no driver or the environment hides the GPUs. Raises :class:`RequestError` for
-    ``cuda`` without a GPU, and for ``auto`` with a broken driver or an environment that names a GPU that is not here.
+    ``cuda`` without a GPU, and for ``auto`` with a broken driver or an environment that names a GPU that is not here,
+    as in a container that was started without its GPUs.
     """
     if asked == "cpu":
         return "cpu", [], None
@@ -65,6 +68,9 @@ def choose_device(asked: str) -> tuple[str, list[Gpu], str | None]:
     if nvml.driver_present() and not problem.startswith(VISIBLE):
         told = f"there is an NVIDIA driver, but no GPU can be used: {problem}"
         raise RequestError("--device", told, remedy.removesuffix(_OR_CPU) + _OR_CPU)
+    named = os.environ.get(VISIBLE, "").strip()
+    if named.startswith(GPU_NAMES):
+        raise RequestError(VISIBLE, f"{NAMED}'{named}', and {problem}", remedy)
     return "cpu", [], None
 
 
@@ -94,7 +100,7 @@ def visible_gpus() -> tuple[list[Gpu], str | None]:
     hidden = f"{VISIBLE}={named} hides every GPU; unset it, or use --device cpu"
     if named.strip().startswith("MIG-"):
         hidden = f"{NAMED}a MIG slice ({named}), and bench measures whole GPUs; ask for a whole GPU{_OR_CPU}"
-    elif named.strip().startswith("GPU-") or named.strip()[:1].isdigit():
+    elif named.strip().startswith(GPU_NAMES):
         hidden = f"{NAMED}'{named}', which the driver does not list; correct it{_OR_CPU}"
     return [gpu for gpu in here if gpu in left], why_none if left else hidden
 

@@ -35,6 +35,7 @@ def _wheel(newest: str) -> str:
 
 def _runs(capability: str, built: list[str]) -> bool:
     """Code for the same major version and no newer minor one runs, and so does PTX of anything older."""
-    major, minor = capability.split(".")
-    same = any(one[3:-1] == major and one[-1:] <= minor for one in built if one.startswith("sm_") and one[3:].isdigit())
-    return same or any(one.startswith("compute_") for one in built)
+    gpu = tuple(map(int, capability.split(".")))
+    parts = [one.rstrip("af").partition("_") for one in built]  # sm_90a, sm_120f
+    code = [(kind, divmod(int(number), 10)) for kind, _, number in parts if number.isdigit()]
+    return any(of <= gpu and (kind == "compute" or of[0] == gpu[0]) for kind, of in code)

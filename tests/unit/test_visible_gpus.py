@@ -10,7 +10,7 @@ from bench import machine
 from bench.core.errors import RequestError
 from bench.core.records import Gpu
 from bench.experiments import lab, obstacles
-from bench.machine import nvml
+from bench.machine import nvml, wheel
 from bench.seams import discover, switching
 from bench.verbs.sets import scenarios_of, with_untuned
 
@@ -67,6 +67,32 @@ def test_a_named_gpu_is_never_the_cpu(variable: str, says: str, device: str, mon
     monkeypatch.setenv(machine.VISIBLE, variable)
     with pytest.raises(RequestError, match=says):
         machine.choose_device(device)
+
+
+@pytest.mark.parametrize("variable", ["0", f"GPU-{'a' * 8}", "MIG-1"])
+def test_nor_where_there_is_no_driver(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container that was started without its GPUs, in a job that has one."""
+    monkeypatch.setattr(nvml, "driver_present", lambda: False)
+    monkeypatch.setenv(machine.VISIBLE, variable)
+    with pytest.raises(RequestError, match=f"it names '{variable}', and there is no NVIDIA driver"):
+        machine.choose_device("auto")
+    monkeypatch.setenv(machine.VISIBLE, "")
+    assert machine.choose_device("auto") == ("cpu", [], None)
+
+
+@pytest.mark.parametrize(
+    ("capability", "built", "fits"),
+    [
+        ("8.9", ["sm_80", "sm_90"], True),
+        ("8.0", ["sm_86"], False),
+        ("7.0", ["sm_75", "sm_90", "sm_120", "compute_120"], False),
+        ("12.1", ["sm_90", "compute_90"], True),
+        ("12.0", ["sm_120a"], True),
+    ],
+)
+def test_a_gpu_runs_code_of_its_major_version_and_older_ptx(capability: str, built: list[str], fits: bool) -> None:
+    found = list(wheel.problems("13.0", built, None, [{"index": 0, "compute_capability": capability}]))
+    assert [about for about, *_ in found] == ([] if fits else ["GPU 0"])
 
 
 def test_ten_scenarios_and_untuned_on_several(monkeypatch: pytest.MonkeyPatch) -> None:
