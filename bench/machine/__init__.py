@@ -25,10 +25,8 @@ FILES, FILES_OF_RANK = 24, 4
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 ORDER = "CUDA_DEVICE_ORDER"
 _OR_CPU = ", or use --device cpu"
-NAMED = "it names "
-"""Begins the reason why none of the GPUs that the environment names can be had: the CPU is not what was meant."""
 GPU_NAMES = ("GPU-", "MIG-", *"0123456789")
-"""How :data:`VISIBLE` begins where it names a GPU; anything else hides them all."""
+"""How :data:`VISIBLE` begins where it names a GPU, and the CPU is not what was meant; anything else hides them all."""
 
 
 def here(devices: tuple[str, ...]) -> tuple[Host, ...]:
@@ -61,16 +59,14 @@ def choose_device(asked: str) -> tuple[str, list[Gpu], str | None]:
         return "cuda", gpus, why
     assert why is not None
     problem, remedy = why.split("; ", 1)
+    named = os.environ.get(VISIBLE, "").strip()
+    if named.startswith(GPU_NAMES):
+        raise RequestError(VISIBLE, f"it names '{named}', and {problem}", remedy)
     if asked == "cuda":
         raise RequestError("--device", f"cuda was asked for, but {problem}", remedy)
-    if problem.startswith(NAMED):
-        raise RequestError(VISIBLE, problem, remedy)
     if nvml.driver_present() and not problem.startswith(VISIBLE):
         told = f"there is an NVIDIA driver, but no GPU can be used: {problem}"
         raise RequestError("--device", told, remedy.removesuffix(_OR_CPU) + _OR_CPU)
-    named = os.environ.get(VISIBLE, "").strip()
-    if named.startswith(GPU_NAMES):
-        raise RequestError(VISIBLE, f"{NAMED}'{named}', and {problem}", remedy)
     return "cpu", [], None
 
 
@@ -99,9 +95,9 @@ def visible_gpus() -> tuple[list[Gpu], str | None]:
         raise RequestError(VISIBLE, problem, f"name them by UUID (nvidia-smi -L), or set {ORDER}=PCI_BUS_ID")
     hidden = f"{VISIBLE}={named} hides every GPU; unset it, or use --device cpu"
     if named.strip().startswith("MIG-"):
-        hidden = f"{NAMED}a MIG slice ({named}), and bench measures whole GPUs; ask for a whole GPU{_OR_CPU}"
+        hidden = f"bench measures whole GPUs, not MIG slices; ask for a whole GPU{_OR_CPU}"
     elif named.strip().startswith(GPU_NAMES):
-        hidden = f"{NAMED}'{named}', which the driver does not list; correct it{_OR_CPU}"
+        hidden = f"the driver does not list it; correct it{_OR_CPU}"
     return [gpu for gpu in here if gpu in left], why_none if left else hidden
 
 

@@ -60,7 +60,10 @@ def test_gpus_of_others_are_not_taken(variable: str | None, left: list[int], mon
 @pytest.mark.parametrize("device", ["auto", "cuda"])
 @pytest.mark.parametrize(
     ("variable", "says"),
-    [("MIG-11111111-2222-3333-4444-555555555555", "a MIG slice"), ("9", "'9', which the driver does not list")],
+    [
+        ("MIG-1", "it names 'MIG-1', and bench measures whole GPUs, not MIG slices"),
+        ("9", "it names '9', and the driver does not list it"),
+    ],
 )
 def test_a_named_gpu_is_never_the_cpu(variable: str, says: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvml, "list_gpus", lambda: (FOUR, None))
