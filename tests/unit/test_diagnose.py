@@ -237,7 +237,8 @@ def test_on_a_gpu_a_kernel_counts_once_for_the_operator_that_launched_it() -> No
     operators.append(event("aten::relu", 700))
     exchange, adamw, phase = event("nccl:all_reduce"), event("Optimizer.step#AdamW.step"), event("optimizer")
     operators += [exchange, adamw, phase, event("aten::_fused_adamw_", 4000, adamw)]
-    operators += [event("record_param_comms", 6000, exchange), event("aten::_foreach_add_", 100, phase)]
+    operators += [event("record_param_comms", 5000), event("work of it", 1000, exchange)]
+    operators.append(event("aten::_foreach_add_", 100, phase))
     kernels = [event(f"kernel {us}", us, where=DeviceType.CUDA) for us in (1000, 2000, 5000, 3000, 700, 4000, 6000)]
     operators += [event("ProfilerStep*", 900)]
     ranges = [event("data", 1000, where=DeviceType.CUDA), event("Optimizer.step#SGD.step", 3000, where=DeviceType.CUDA)]
