@@ -6,19 +6,14 @@ Pure: ``gpu_acceptance.py`` does the work and hands over what came of it, so tha
 import math
 import re
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any
 from xml.etree import ElementTree
 
-PASSED, FAILED, NOT_SHOWN, NOT_DONE, NOT_HERE, FIGURE = (
-    "passed",
-    "FAILED",
-    "not shown",
-    "not done",
-    "not applicable here",
-    "figure",
-)
+VERDICTS = ("passed", "FAILED", "not shown", "not done", "not applicable here", "figure")
+PASSED, FAILED, NOT_SHOWN, NOT_DONE, NOT_HERE, FIGURE = VERDICTS
 """Verdicts. Not shown: the noise was larger than what is looked for. Not done: it could have been, and was not. Not
 applicable here: this machine has not what it needs (a second GPU, apex). Figure: stated, and held against no bound."""
 
@@ -50,24 +45,20 @@ def of_comparison(part: str, what: str, document: Mapping[str, Any]) -> list[Che
     besides. A bound that noise alone has missed is not shown; a ratio that is surely beyond it has failed.
     """
     (one,) = document["comparisons"]
-    checks = []
     if one["ratio"] is None:
-        checks.append(Check(part=part, what=what, verdict=NOT_SHOWN, why="fewer than two pairs were measured"))
+        checks = [Check(part=part, what=what, verdict=NOT_SHOWN, why="fewer than two pairs were measured")]
     else:
-        low, high = one["interval_95"]
-        if one["margin"] is not None:
-            bound = f"95 % interval within 1 ± {one['margin']:g}"
-            beyond = high < 1 - one["margin"] or low > 1 + one["margin"]
-        else:
-            bound = f"upper 95 % bound ≤ {one['allowed']:g}"
-            beyond = low > one["allowed"]
-        figure = (
-            f"{one['ratio']:.4f} ({low:.4f} to {high:.4f}); {one['a']} {1e3 * statistics.median(one['a_s']):.2f} ms, "
-        )
-        figure += f"{one['b']} {1e3 * statistics.median(one['b_s']):.2f} ms"
-        verdict = PASSED if one["passed"] else FAILED if beyond else NOT_SHOWN
-        why = "" if one["passed"] else "surely beyond the bound" if beyond else "the noise is larger than the bound"
-        checks.append(Check(part=part, what=what, verdict=verdict, figure=figure, bound=bound, why=why))
+        (low, high), margin = one["interval_95"], one["margin"]
+        least, most = (-math.inf, one["allowed"]) if margin is None else (1 - margin, 1 + margin)
+        bound = f"upper 95 % bound ≤ {most:g}" if margin is None else f"95 % interval within 1 ± {margin:g}"
+        each = (f"{one[kind]} {1e3 * statistics.median(one[f'{kind}_s']):.2f} ms" for kind in "ab")
+        figure = f"{one['ratio']:.4f} ({low:.4f} to {high:.4f}); {', '.join(each)}"
+        verdict, why = NOT_SHOWN, "the noise is larger than the bound"
+        if high < least or low > most:
+            verdict, why = FAILED, "surely beyond the bound"
+        if one["passed"]:
+            verdict, why = PASSED, ""
+        checks = [Check(part=part, what=what, verdict=verdict, figure=figure, bound=bound, why=why)]
     for check in document["checks"]:
         verdict = PASSED if check["passed"] else NOT_SHOWN if check["by_noise"] else FAILED
         checks.append(Check(part=part, what=f"{what}: {check['text']}", verdict=verdict))
@@ -82,16 +73,13 @@ def of_tests(part: str, junit: str) -> list[Check]:
         if what is None:
             continue  # what was running when pytest was ended has a time and no name
         skipped, broken = case.find("skipped"), [*case.iter("failure"), *case.iter("error")]
-        figure = f"{float(case.get('time') or 0):.1f} s"
+        verdict, why, figure = PASSED, "", f"{float(case.get('time') or 0):.1f} s"
         if broken:
-            why = " ".join((broken[0].get("message") or broken[0].text or "").split())[:300]
-            checks.append(Check(part=part, what=what, verdict=FAILED, figure=figure, why=why))
+            verdict, why = FAILED, " ".join((broken[0].get("message") or broken[0].text or "").split())[:300]
         elif skipped is not None:
-            why = " ".join((skipped.get("message") or "").split())
+            why, figure = " ".join((skipped.get("message") or "").split()), ""
             verdict = NOT_DONE if why.startswith("not reached") else NOT_HERE
-            checks.append(Check(part=part, what=what, verdict=verdict, why=why))
-        else:
-            checks.append(Check(part=part, what=what, verdict=PASSED, figure=figure))
+        checks.append(Check(part=part, what=what, verdict=verdict, figure=figure, why=why))
     return checks
 
 
@@ -102,64 +90,53 @@ def of_run(part: str, document: Mapping[str, Any], unsound: Sequence[str], *, on
     Tiny steps on a CPU that others use need not add up as well as they must on a GPU, and tiny batches make training
     chaotic: not shown.
     """
-    rows = [row for row in document["summary"] if document["complete"] or row["status"] != "killed"]  # as it was ended
+    complete, parity = document["complete"], document["parity"]
+    rows = [row for row in document["summary"] if complete or row["status"] != "killed"]  # as it was ended
     more = part.startswith("more")  # beside the ten, where a strategy may ask for what is not here
     absent = [row for row in rows if more and row["status"] == "unsupported"]
     rows = [row for row in rows if row not in absent]
-
-    def check(what: str, wrong: Sequence[str], figure: str = "", bound: str = "", lenient: bool = False) -> Check:
-        verdict = PASSED if not wrong else NOT_SHOWN if lenient and not on_gpu else FAILED
-        return Check(part=part, what=what, verdict=verdict, figure=figure, bound=bound, why="; ".join(wrong))
-
     ok = [launch for launch in document["launches"] if launch["status"] == "ok"]
-    failed = [f"{row['scenario']}: {row['status']}, {row['reason']}" for row in rows if row["status"] != "ok"]
+    checks = []
+
+    def told(rows: Sequence[Mapping[str, Any]], *names: str) -> list[str]:
+        return [f"{row['scenario']}: {', '.join(str(row[name]) for name in names)}" for row in rows]
+
+    def check(what: str, wrong: Sequence[str], *, otherwise: str = FAILED, figure: str = "", bound: str = "") -> None:
+        verdict = otherwise if wrong else PASSED
+        checks.append(Check(part=part, what=what, verdict=verdict, figure=figure, bound=bound, why="; ".join(wrong)))
+
+    failed = told([row for row in rows if row["status"] != "ok"], "status", "reason")
+    ran = f"{len(rows) - len(failed)} of {len(document['summary'])}"
+    ended = [] if complete else ["the run was ended"]
+    check("every scenario runs", failed or ended, otherwise=FAILED if failed else NOT_DONE, figure=ran)
     apart = 100 * max((launch["checks"]["conservation_error"] for launch in ok), default=0.0)
-    unknown = [f"{row['scenario']}: {row['memory_source']}" for row in rows if row["peak_total_mib"] is None]
-    untrue = [
-        f"{one['scenario']}: {one['verdict']}, {one['reason']}"
-        for one in document["parity"]
-        if one["verdict"] in ("diverged", "not finite") and not one["scenario"].endswith("_o3")
-    ]
-    unheld = [
-        f"{one['scenario']}: {one['reason']}"
-        for one in document["parity"]
-        if one["verdict"] is None and not one["scenario"].endswith("_o3")
-    ]
-    reference = next(iter(document["experiments"].get("numerics", {}).get("references", ())), None)
-    if reference is not None and reference["status"] != "ok":
-        untrue.append(f"the reference: {reference['reason']}")
-    sealed = check(
+    noisy = not on_gpu and all("do not add up" in text for text in unsound)
+    check(
         "the run folder is sealed and sound",
-        unsound,
-        f"steps and wall time at most {apart:.3f} % apart",
-        "bench check finds nothing",
-        lenient=all("do not add up" in text for text in unsound),
+        ended or unsound,
+        otherwise=NOT_DONE if ended else NOT_SHOWN if noisy else FAILED,
+        figure=f"steps and wall time at most {apart:.3f} % apart",
+        bound="bench check finds nothing",
     )
-    numerics = check(
-        "fp32, O1 and O2 train the model of the fp32 reference", untrue if ok else ["nothing ran"], lenient=bool(ok)
-    )
-    if unheld and numerics.verdict == PASSED:
-        numerics = replace(numerics, verdict=NOT_SHOWN, why="; ".join(unheld))
-    every = check("every scenario runs", failed, f"{len(rows) - len(failed)} of {len(document['summary'])}")
-    if not document["complete"]:
-        sealed = replace(sealed, verdict=NOT_DONE, why="the run was ended")
-        every = every if failed else replace(every, verdict=NOT_DONE, why="the run was ended")
-    checks = [every, sealed, check("the memory of every scenario is known", unknown if ok else ["nothing ran"])]
-    idle = [
-        f"{launch['scenario']}: {instead}"
-        for launch in ok
-        for instead in (launch["effective"] or {}).get("switches", {}).values()
-        if instead is not None
-    ]
+    unknown = told([row for row in rows if row["peak_total_mib"] is None], "memory_source")
+    check("the memory of every scenario is known", unknown if ok else ["nothing ran"])
+    switches = [(launch["scenario"], (launch["effective"] or {}).get("switches", {})) for launch in ok]
+    idle = [f"{scenario}: {instead}" for scenario, of in switches for instead in of.values() if instead is not None]
     if idle:
-        checks.append(Check(part=part, what="switches without effect here", verdict=FIGURE, why="; ".join(idle)))
+        check("switches without effect here", idle, otherwise=FIGURE)
     if absent:
-        why = "; ".join(f"{row['scenario']}: {row['reason']}" for row in absent)
-        checks.append(Check(part=part, what="scenarios that cannot run here", verdict=NOT_HERE, why=why))
-    if document["request"].get("parity", True):
-        if reference is None:
-            numerics = replace(numerics, verdict=NOT_DONE, why="the reference was not reached")
-        checks.append(numerics)
+        check("scenarios that cannot run here", told(absent, "reason"), otherwise=NOT_HERE)
+    if not document["request"].get("parity", True):
+        return checks
+    held = [one for one in parity if not one["scenario"].endswith("_o3")]
+    untrue = told([one for one in held if one["verdict"] in ("diverged", "not finite")], "verdict", "reason")
+    unheld = told([one for one in held if one["verdict"] is None], "reason")
+    references = document["experiments"].get("numerics", {}).get("references", ())
+    untrue += [f"the reference: {one['reason']}" for one in references if one["status"] != "ok"]
+    unreached = [] if references else ["the reference was not reached"]
+    otherwise = NOT_DONE if unreached else FAILED if not ok or (untrue and on_gpu) else NOT_SHOWN
+    wrong = unreached or ([] if ok else ["nothing ran"]) or untrue or unheld
+    check("fp32, O1 and O2 train the model of the fp32 reference", wrong, otherwise=otherwise)
     return checks
 
 
@@ -171,42 +148,22 @@ class Evidence:
     """All that a page is made of, as JSON values.
 
     ``about``: circumstances, in the order in which they are shown. ``rehearsal``: made on the CPU, no evidence of any
-    GPU. ``obstacle``: in one line with its remedy, why no GPU could be used. ``took``: seconds by item. ``run``: of the
-    ten scenarios. ``more_runs``: others, by their titles.
+    GPU. ``obstacle``: in one line with its remedy, why no GPU could be used. ``took_s``: by item. ``runs``: by title
+    the rows of a run's scenarios.
     """
 
     about: Mapping[str, str]
     checks: Sequence[Check]
-    took: Mapping[str, float]
+    took_s: Mapping[str, float]
+    runs: Mapping[str, Sequence[Mapping[str, Any]]]
     rehearsal: bool = False
     obstacle: str | None = None
-    run: Mapping[str, Any] | None = None
-    more_runs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def exit_code(self) -> int:
         """By the gravest verdict; 12 where there was no GPU to judge and nothing failed."""
         verdicts = {check.verdict for check in self.checks}
         return next((code for verdict, code in EXIT_CODES if verdict in verdicts), 12 if self.obstacle else 0)
-
-
-def document(evidence: Evidence) -> dict[str, Any]:
-    """For programs."""
-    run = evidence.run
-    return {
-        "schema": 3,
-        "exit_code": evidence.exit_code,
-        "rehearsal": evidence.rehearsal,
-        "obstacle": evidence.obstacle,
-        "about": dict(evidence.about),
-        "checks": [asdict(check) for check in evidence.checks],
-        "took_s": dict(evidence.took),
-        "run": run["run"] if run else None,
-        "summary": run["summary"] if run else None,
-        "more_runs": {
-            title: {"run": one["run"], "summary": one["summary"]} for title, one in evidence.more_runs.items()
-        },
-    }
 
 
 REHEARSAL = (
@@ -229,25 +186,21 @@ def page(evidence: Evidence) -> str:
         "## Checks",
         _checks([check for check in evidence.checks if check.part != TESTS]),
     ]
-    if evidence.run is not None:
-        parts += ["## The scenarios", _scenarios(evidence.run)]
-    for title, one in evidence.more_runs.items():
-        parts += [f"## {_cell(title)}", _scenarios(one)]
+    for title, rows in evidence.runs.items():
+        parts += [f"## {_cell(title)}", _scenarios(rows)]
     tests = [check for check in evidence.checks if check.part == TESTS]
     if tests:
         parts += ["## `pytest -m gpu`", _checks(tests)]
-    parts += ["## What could not be checked, and why", _undone(evidence.checks)]
-    parts.append("## Time")
-    parts.append(_table(("item", "took s"), [(name, f"{took_s:.0f}") for name, took_s in evidence.took.items()]))
+    took = [(name, f"{took_s:.0f}") for name, took_s in evidence.took_s.items()]
+    parts += ["## What could not be checked, and why", _undone(evidence.checks), "## Time"]
+    parts.append(_table(("item", "took s"), took))
     return "\n\n".join(parts) + "\n"
 
 
 def verdict_line(evidence: Evidence) -> str:
     """How many checks came out how."""
-    counts = dict.fromkeys((PASSED, FAILED, NOT_SHOWN, NOT_DONE, NOT_HERE, FIGURE), 0)
-    for check in evidence.checks:
-        counts[check.verdict] += 1
-    told = ", ".join(f"{number} {verdict}" for verdict, number in counts.items() if number)
+    counts = Counter(check.verdict for check in evidence.checks)
+    told = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict])
     return f"{len(evidence.checks)} checks: {told or 'none'}. Exit code {evidence.exit_code}."
 
 
@@ -269,15 +222,16 @@ def _undone(checks: Sequence[Check]) -> str:
     return "\n".join(lines) or "Nothing."
 
 
-def _scenarios(run: Mapping[str, Any]) -> str:
-    rows = []
-    for row in run["summary"]:
-        shown = [_number(row[name], form) for name, form in (("throughput_per_s", ".1f"), ("step_median_ms", ".2f"))]
-        shown += [_number(row["relative_to_ddp"], ".2f")]
-        shown += [_number(row[name], ",.0f") for name in ("peak_pid_mib", "peak_total_mib")]
-        texts = (row["memory_source"], row["parity"], row["status"], row["what_ran"])
-        rows.append((row["scenario"], *shown, *(str(value or "-") for value in texts)))
+FIGURES = ("throughput_per_s", "step_median_ms", "relative_to_ddp", "peak_pid_mib", "peak_total_mib")
+
+
+def _scenarios(of: Sequence[Mapping[str, Any]]) -> str:
     heads = ("scenario", "img/s", "step ms", "vs ddp", "MiB/PID", "MiB all", "source", "numerics", "status", "what ran")
+    texts = ("memory_source", "parity", "status", "what_ran")
+    rows = [
+        (row["scenario"], *(_number(row[name]) for name in FIGURES), *(row[name] or "-" for name in texts))
+        for row in of
+    ]
     return _table(heads, rows)
 
 
@@ -291,5 +245,5 @@ def _cell(text: str) -> str:
     return re.sub(r"([\\`*\[\]<>|&])", r"\\\1", " ".join(str(text).split()))
 
 
-def _number(value: Any, form: str) -> str:
-    return "-" if value is None or not math.isfinite(value) else format(value, form)
+def _number(value: float | None) -> str:
+    return "-" if value is None or not math.isfinite(value) else format(value, ",.2f" if abs(value) < 100 else ",.0f")

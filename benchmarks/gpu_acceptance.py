@@ -28,7 +28,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from typing import Any
 from xml.etree import ElementTree
 
@@ -57,24 +56,15 @@ LAST_TEST_S = 15.0
 """For the test that is running when the time of its item is nearly over, and for pytest to end."""
 
 TRIES = 3
-"""What ran out of time is begun again by the next call, or resumed if it is a run, as often as this in all."""
+"""What ran out of time is begun again by the next call, or resumed if it is a run; not after so many calls in a row in
+which no more scenarios were begun."""
 
 WHOLE = 0.8
 """The share of a call that must be left for something that may take all of one."""
 
-NATIVE = ("--impl", "native")
-APEX = ("apex_ddp", "apex_ddp_o1", "apex_ddp_o2", "apex_ddp_o3")
-ALONE = ("recipe", "attach")
-"""Items whose processes are no bench, and see the chosen GPUs alone."""
-
 HERE = os.path.dirname(os.path.abspath(__file__))
 TINY = {"device": "cpu", "model": "resnet18", "image_size": 32, "global_batch": 8}
 """Of a rehearsal."""
-
-
-def beside_the_ten() -> list[str]:
-    """The other scenarios, so that every strategy runs, and every switch with every word that it takes."""
-    return [*(name for name in names() if name not in DEFAULT), *switched(every_word=True)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +113,7 @@ class Item:
     why: str
     needs_s: float
     command: Sequence[str]
-    judge: Callable[[Command], Judged]
+    judge: "Callable[[Item, Command], Judged]"
     first: Sequence[str] = ()
     missing: str | None = None
 
@@ -148,7 +138,6 @@ class Acceptance:
     obstacle: str | None = None
     about: dict[str, str] = field(default_factory=dict)
     done: dict[str, dict[str, Any]] = field(default_factory=dict)
-    clock: Callable[[], float] = time.monotonic
     began_s: float = 0.0
 
     # What is to be done
@@ -156,111 +145,73 @@ class Acceptance:
     @property
     def items(self) -> list[Item]:
         """All of it, in order: what is broken shows before what is noisy."""
-        several = len(self.gpus) > 1
-        counts = ",".join(str(number) for number in (1, 2, 4, 8, 16) if number <= len(self.gpus))
-        ten = [*DEFAULT, *(["ddp_untuned"] if several else [])]
-        script, more = self.path("recipe.py"), self.found("more")
-        ranks = len(self.gpus) or 2
-        train = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), script, "--steps", "20"]
+        several, asked = len(self.gpus) > 1, self.options
+        others = [*(name for name in names() if name not in DEFAULT), *switched(every_word=True)]
+        real = [name for name in DEFAULT if name.startswith("apex_")]
+        apex = ["--apex", asked.apex] if asked.apex else []
+        no_apex = None if asked.apex else "--apex names no checkout of NVIDIA/apex 25.05"
+        script, more = self.path("recipe.py"), self.done.get("more", {}).get("found", {})
+        ranks = ["--standalone", "--nproc-per-node", str(len(self.gpus) or 2)]
+        train = ["-m", "torch.distributed.run", *ranks, script, "--steps", "20"]
+        write = ["-m", "bench", "recipe", more.get("path", ""), "--scenario", "fsdp2", "--out", script]
         unmade = None if more.get("complete") else "the run of the other strategies is not complete"
-        doctor = ["-m", "bench", "doctor", "--json", *self.apex, *(["--bandwidth"] if several else [])]
-        made = [
-            Item("doctor", "bench doctor", 12.0, doctor, self.doctor),
-            self.handwritten("single"),
-            self.run("scenarios", "the ten scenarios", ten, *NATIVE, "--label", "acceptance"),
-            self.tests(),
-            self.run("more", "every other strategy and switch", beside_the_ten(), "--iters", "10", *NATIVE),
-            Item(
-                "recipe",
-                "20 steps of the recipe of fsdp2",
-                60.0,
-                train,
-                partial(self.passes, "recipe"),
-                first=["-m", "bench", "recipe", more.get("path", ""), "--scenario", "fsdp2", "--out", script],
-                missing=unmade,
-            ),
-            self.verb("attach", "attach on that recipe", 60.0, unmade, "--json", "--", sys.executable, *train),
-            self.run(
-                "checkpoint", "what checkpoints cost", ["ddp", "fsdp2"], "--checkpoint", "every=4", "--iters", "8"
-            ),
-            self.run("gpt", "gpt with AdamW", ["single", "ddp", "fsdp2"], "--iters", "10", sizes=["--workload", "gpt"]),
-            self.verb("tune", "bench tune for two minutes", 150.0, None, *self.sizes, "--budget", "2m", "--json"),
+        doctor = ["-m", "bench", "doctor", "--json", *apex, *(["--bandwidth"] if several else [])]
+        pytest = ["-m", "pytest", "-m", "gpu", "tests/gpu", "-o", "addopts=", "--strict-markers"]
+        pytest += ["-q", "-p", "no:cacheprovider", f"--junitxml={self.path('tests.xml')}"]
+        where, image = ("--device", asked.device), ("--model", asked.model, "--image-size", str(asked.image_size))
+        sizes, impl, ten_steps = (*image, "--global-batch", str(asked.global_batch)), "--impl", ("--iters", "10")
+        native, several_launches = (*sizes, impl, "native"), () if self.on_gpu else ("--launches", "2")
+        standard = (*native, "--profile", "standard", "--no-diagnose", "--no-parity", *several_launches)
+        search = (*sizes, "--find-batch", "--no-parity", "--budget", "3m" if self.on_gpu else "20s")
+        each = (*image, impl, "native", "--batch-per-rank", "64")
+        counts = ",".join(str(number) for number in (1, 2, 4, 8, 16) if number <= len(self.gpus))
+        of_several = [
+            self.run("per_rank", "64 images on each GPU", "ddp,ddp_o1,ddp_o2", *each),
+            self.verb("scale", "how ddp scales", *where, *sizes, "--scenario", "ddp", "--counts", counts),
         ]
-        if several:
-            each = [*self.sizes[:-2], "--batch-per-rank", "64"]
-            counted = [*self.sizes, "--scenario", "ddp", "--counts", counts, "--json"]
-            made += [
-                self.run("per_rank", "64 images on each GPU", ["ddp", "ddp_o1", "ddp_o2"], *NATIVE, sizes=each),
-                self.verb("scale", "how ddp scales", 120.0, None, *counted),
-            ]
-        instruments = self.compare("instruments.py", "ddp", "--peace", "6", *self.where())
-        search = ["--find-batch", "--no-parity", "--budget", "3m" if self.on_gpu else "20s"]
         return [
-            *made,
-            self.standard("ddp", "ddp_o2"),
-            self.standard("single", "ddp_o1"),
-            Item("instruments", "what instruments and sampler cost a step", 90.0, instruments, self.judged_instruments),
-            self.handwritten("ddp_o1"),
-            self.run("apex", "real apex", APEX, "--impl", "apex", *self.apex, missing=self.no_apex),
-            Item(
-                "batch",
-                "the largest batch",
-                200.0,
-                self.bench_run(["ddp", "ddp_o2"], *search),
-                partial(self.passes, "batch"),
+            Item("doctor", "bench doctor", 12.0, doctor, self.doctor),
+            self.compare("handwritten_single", "a hand-written script", "against_handwritten.py", "single", *sizes),
+            self.run("scenarios", "the ten scenarios", ",".join(DEFAULT) + ",ddp_untuned" * several, *native),
+            Item("tests", "pytest -m gpu", 60.0, pytest, self.judged_tests),
+            self.run("more", "every other strategy and switch", ",".join(others), *native, *ten_steps),
+            Item("recipe", "20 steps of the recipe of fsdp2", 60.0, train, self.passes, write, unmade),
+            self.verb("attach", "attach on that recipe", "--", sys.executable, *train, missing=unmade),
+            self.run(
+                "checkpoint", "what checkpoints cost", "ddp,fsdp2", *sizes, "--checkpoint", "every=4", "--iters", "8"
             ),
+            self.run("gpt", "gpt with AdamW", "single,ddp,fsdp2", "--workload", "gpt", *ten_steps),
+            self.verb("tune", "bench tune for two minutes", *where, *sizes, "--budget", "2m"),
+            *(of_several if several else ()),
+            self.run("standard_ddp_ddp_o2", "ddp and ddp_o2 with --profile standard", "ddp,ddp_o2", *standard),
+            self.run("standard_single_ddp_o1", "single and ddp_o1 with --profile standard", "single,ddp_o1", *standard),
+            self.compare(
+                "instruments", "one without instruments and sampler", "instruments.py", "ddp", *sizes, "--peace", "6"
+            ),
+            self.compare("handwritten_ddp_o1", "a hand-written script", "against_handwritten.py", "ddp_o1", *sizes),
+            self.run("apex", "real apex", ",".join(real), *sizes, impl, "apex", *apex, missing=no_apex),
+            Item("batch", "the largest batch", 200.0, self.bench_run("ddp,ddp_o2", *search), self.passes),
         ]
 
-    @property
-    def sizes(self) -> list[str]:
-        """What is trained, for ``bench run`` and the benchmarks."""
-        asked, names = vars(self.options), ("device", "model", "image_size", "global_batch")
-        return [word for name in names for word in (f"--{name.replace('_', '-')}", str(asked[name]))]
+    def bench_run(self, scenarios: str, *words: str) -> list[str]:
+        how = ["--device", self.options.device, "--wait", "--json"]
+        return ["-m", "bench", "run", *how, "--scenario", scenarios, *words]
 
-    def bench_run(self, scenarios: Sequence[str], *words: str, sizes: Sequence[str] | None = None) -> list[str]:
-        trained = self.sizes if sizes is None else [*sizes, *(["--device", "cpu"] * (not self.on_gpu))]
-        asked = ["--scenario", ",".join(scenarios), *words]
-        return ["-m", "bench", "run", *trained, *self.where(), "--wait", "--json", *asked]
-
-    def run(
-        self,
-        name: str,
-        why: str,
-        scenarios: Sequence[str],
-        *words: str,
-        sizes: Sequence[str] | None = None,
-        missing: str | None = None,
-    ) -> Item:
+    def run(self, name: str, why: str, scenarios: str, *words: str, missing: str | None = None) -> Item:
         """One launch of each. A run that is ended is resumed, so it may begin in any time that is left."""
-        few = [] if self.on_gpu else ["--warmup", "1", *([] if "--iters" in words else ["--iters", "4"])]
-        command = self.bench_run(scenarios, *few, *words, sizes=sizes)
-        return Item(name, why, 60.0, command, partial(self.judged_run, name), missing=missing)
+        few = () if self.on_gpu else ("--warmup", "1", *(() if "--iters" in words else ("--iters", "4")))
+        return Item(name, why, 60.0, self.bench_run(scenarios, *words, *few), self.judged_run, missing=missing)
 
-    def standard(self, full: str, half: str) -> Item:
-        words = ["--profile", "standard", "--no-diagnose", "--no-parity", *NATIVE]
-        words += [] if self.on_gpu else ["--launches", "2"]
-        return self.run(f"standard_{full}_{half}", f"{full} and {half} with --profile standard", [full, half], *words)
+    def verb(self, name: str, why: str, *words: str, missing: str | None = None) -> Item:
+        command = ["-m", "bench", name, "--wait", "--json", "--out", os.path.join(self.out, "runs", name), *words]
+        return Item(name, why, 150.0, command, self.passes, missing=missing)
 
-    def verb(self, name: str, why: str, needs_s: float, missing: str | None, *words: str) -> Item:
-        out = ["--out", os.path.join(self.out, "runs", name), *(self.where() if name != "attach" else [])]
-        command = ["-m", "bench", name, "--wait", *out, *words]
-        return Item(name, why, needs_s, command, partial(self.passes, name), missing=missing)
-
-    def tests(self) -> Item:
-        command = ["-m", "pytest", "-m", "gpu", "tests/gpu", "-o", "addopts=", "--strict-markers"]
-        command += ["-q", "-p", "no:cacheprovider", f"--junitxml={self.path('tests.xml')}"]
-        return Item("tests", "pytest -m gpu", 60.0, command, self.judged_tests)
-
-    def compare(self, file: str, scenario: str, *words: str) -> list[str]:
-        pairs = (
-            ["--seconds", "60", "--pairs", "10"] if self.on_gpu else ["--seconds", "4", "--pairs", "2", "--steps", "2"]
-        )
-        return [os.path.join(HERE, file), "--json", *self.sizes, "--scenario", scenario, *pairs, *words]
-
-    def handwritten(self, scenario: str) -> Item:
-        name, why = f"handwritten_{scenario}", f"the step of {scenario} against a hand-written script"
-        command = self.compare("against_handwritten.py", scenario, *self.where(first_only=True))
-        return Item(name, why, 120.0, command, partial(self.judged_comparison, name, why))
+    def compare(self, name: str, why: str, file: str, scenario: str, *words: str) -> Item:
+        """A hand-written script runs beside one rank, on the first GPU."""
+        size = "--seconds 60 --pairs 10" if self.on_gpu else "--seconds 4 --pairs 2 --steps 2"
+        command = [os.path.join(HERE, file), "--json", "--device", self.options.device, "--scenario", scenario, *words]
+        command += [*size.split(), *(["--gpus", self.uuids[0]] if self.gpus and name.startswith("handwritten") else [])]
+        return Item(name, f"a step of {scenario} against {why}", 120.0, command, self.judged_comparison)
 
     @property
     def on_gpu(self) -> bool:
@@ -270,44 +221,15 @@ class Acceptance:
     def uuids(self) -> tuple[str, ...]:
         return tuple(gpu.uuid for gpu in self.gpus)
 
-    def where(self, first_only: bool = False) -> list[str]:
-        """The option that names the chosen GPUs."""
-        uuids = self.uuids[:1] if first_only else self.uuids
-        return ["--gpus", ",".join(uuids)] if uuids else []
-
-    @property
-    def apex(self) -> list[str]:
-        return ["--apex", self.options.apex] if self.options.apex else []
-
-    # Why something cannot be done here
-
-    @property
-    def no_apex(self) -> str | None:
-        if not self.on_gpu:
-            return "apex needs CUDA"
-        return None if self.options.apex else "--apex names no checkout of NVIDIA/apex 25.05"
-
     # What is done
 
     @property
-    def room_s(self) -> float:
-        """Of a call, for items."""
-        return float(self.options.budget) - RESERVE_S
-
-    @property
     def left_s(self) -> float:
-        return max(0.0, self.began_s + self.room_s - self.clock())
+        """Of this call, for items."""
+        return max(0.0, self.began_s + float(self.options.budget) - RESERVE_S - time.monotonic())
 
     def path(self, name: str) -> str:
         return os.path.join(self.out, "items", name)
-
-    def found(self, name: str) -> dict[str, Any]:
-        """What an item left for others; nothing where it was not done."""
-        found: dict[str, Any] = self.done.get(name, {}).get("found", {})
-        return found
-
-    def is_over(self, name: str) -> bool:
-        return bool(self.done.get(name, {}).get("over"))
 
     def work(self) -> None:
         """Down the list: each item that is not done, and fits."""
@@ -315,28 +237,25 @@ class Acceptance:
         for name in self.options.items or ():
             self.done.pop(name, None)
         for name in wanted:
-            item = self.item(name)
-            fits = self.left_s >= min(item.needs_s, WHOLE * self.room_s)
-            if fits and not self.is_over(name) and self.why_not(item) is None:
+            item = next(item for item in self.items if item.name == name)  # as what was done leaves it
+            fits = self.left_s >= min(item.needs_s, WHOLE * float(self.options.budget))
+            if fits and not self.done.get(name, {}).get("over") and self.why_not(item) is None:
                 self.do(item)
                 self.write()
-
-    def item(self, name: str) -> Item:
-        return next(item for item in self.items if item.name == name)
 
     def why_not(self, item: Item) -> str | None:
         return (self.obstacle if item.name != "doctor" else None) or item.missing
 
     def do(self, item: Item) -> None:
         """One item; whatever becomes of it is on disk."""
-        limit_s = self.left_s
-        tries = self.done.get(item.name, {}).get("tries", 0)
+        limit_s, before = self.left_s, self.done.get(item.name, {"tries": 0, "took_s": 0.0, "found": {}})
+        tries = before["tries"]
         self.say(item.why)
         checks, found, over = [self.undone(item, "interrupted; call again")], dict[str, Any](), False
-        began_s = self.clock()
+        began_s = time.monotonic()
 
         def keep() -> None:
-            took = {"tries": tries, "took_s": self.clock() - began_s}
+            took = {"tries": tries, "took_s": before["took_s"] + time.monotonic() - began_s}
             shown = [asdict(one) for one in checks]
             self.done[item.name] = {"why": item.why, "over": over, **took, "checks": shown, "found": found}
             with open(self.path(f"{item.name}.json.part"), "w", encoding="utf-8") as file:
@@ -348,19 +267,19 @@ class Acceptance:
             done = self.execute(item, limit_s)
             if done.code == 2:
                 raise NotDone(done.last_line)
-            if done.ended:
-                tries += 1
-                checks = [self.undone(item, f"ended after {limit_s:.0f} s{'; call again' * (tries < TRIES)}")]
-                with suppress(RuntimeError):
-                    left, found = item.judge(done)
-                    checks = [*left, *checks]
-            else:
-                checks, found = item.judge(done)
-            over = not done.ended or tries >= TRIES
+            judged: list[Check] = []
+            with suppress(RuntimeError) if done.ended else nullcontext():
+                judged, found = item.judge(item, done)
+            late = done.ended or any(one.part == acceptance.TESTS and one.verdict == NOT_DONE for one in judged)
+            further = len(found.get("summary", ())) > len(before["found"].get("summary", ()))
+            tries = 0 if further or not late else tries + 1
+            over = not late or tries >= TRIES
+            why = f"ended after {limit_s:.0f} s{'; call again' * (not over)}"
+            checks = [*judged, *([self.undone(item, why)] if late else [])]
         except KeyboardInterrupt:
             with suppress(RuntimeError, NotDone):
-                left, found = item.judge(Command(code=INTERRUPTED, said="", told="", ended=True))
-                checks = [*left, *checks]
+                judged, found = item.judge(item, Command(code=INTERRUPTED, said="", told="", ended=True))
+                checks = [*judged, *checks]
             raise
         except (NotDone, RequestError) as reason:
             checks = [self.undone(item, str(reason))]
@@ -379,7 +298,7 @@ class Acceptance:
 
     def execute(self, item: Item, limit_s: float) -> Command:
         """Run its command, or resume the run that an earlier call began, if that is possible here."""
-        until_s = self.clock() + limit_s
+        until_s = time.monotonic() + limit_s
         commands = [item.command]
         if item.is_run:
             into = os.path.join(self.out, "runs", item.name)
@@ -388,13 +307,11 @@ class Acceptance:
             if begun is not None and not begun["complete"]:
                 commands.insert(0, ["-m", "bench", "run", "--resume", begun["path"], "--wait", "--json"])
         environment = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-        if item.name in ALONE and self.uuids:
-            environment["CUDA_VISIBLE_DEVICES"] = ",".join(self.uuids)
+        environment |= {"CUDA_VISIBLE_DEVICES": ",".join(self.uuids)} if self.uuids else {}
         if item.name == acceptance.TESTS:
             with suppress(FileNotFoundError):  # of an earlier try
                 os.remove(self.path("tests.xml"))
             environment["BENCH_GPU_TESTS_S"] = f"{limit_s - LAST_TEST_S:.0f}"
-            environment["BENCH_TEST_GPUS"] = ",".join(self.uuids)
             environment |= {"BENCH_APEX": self.options.apex} if self.options.apex else {}
         if item.first:
             made = self.started(item.name, item.first, limit_s, environment)
@@ -402,7 +319,7 @@ class Acceptance:
                 raise RuntimeError(made.last_line)
         for command in commands:
             with nullcontext() if item.locks or not self.on_gpu else acquire(self.uuids, wait=False, say=self.say):
-                done = self.started(item.name, command, max(1.0, until_s - self.clock()), environment)
+                done = self.started(item.name, command, max(1.0, until_s - time.monotonic()), environment)
             if done.code != 2:
                 break
         return done
@@ -431,8 +348,12 @@ class Acceptance:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(limit_s)
             ended = process.poll() is None
-        finally:
-            end(process)
+        finally:  # and all that it started: first as Ctrl-C does, so that it can seal what it has
+            for number, patience_s in ((signal.SIGINT, ENDING_S), (signal.SIGKILL, None)):
+                if process.poll() is None:
+                    os.killpg(process.pid, number)
+                    with suppress(subprocess.TimeoutExpired):
+                        process.wait(patience_s)
         texts = []
         for path in paths:
             with open(path, encoding="utf-8", errors="replace") as file:
@@ -444,84 +365,70 @@ class Acceptance:
 
     # From a command that is over to its checks
 
-    def doctor(self, done: Command) -> Judged:
+    def doctor(self, item: Item, done: Command) -> Judged:
         found = done.document["findings"]
         problems = [one["finding"] for one in found if one["level"] == "problem"]
         verdict = FIGURE if problems else PASSED  # what a machine lacks is no fault of bench
         count = f"{len(found)} findings, {len(problems)} of them problems"
-        check = Check(part="doctor", what="bench doctor", verdict=verdict, figure=count, why="; ".join(problems))
+        check = Check(part=item.name, what=item.why, verdict=verdict, figure=count, why="; ".join(problems))
         return [check], {}
 
-    def passes(self, name: str, done: Command) -> Judged:
+    def passes(self, item: Item, done: Command) -> Judged:
         """Of a command that is right if it ends well; one that was ended says nothing."""
         why, verdict = (done.last_line, FAILED) if done.code else ("", PASSED)
-        return [Check(part=name, what=self.item(name).why, verdict=verdict, why=why)] * (not done.ended), {}
+        return [Check(part=item.name, what=item.why, verdict=verdict, why=why)] * (not done.ended), {}
 
-    def judged_run(self, name: str, done: Command) -> Judged:
+    def judged_run(self, item: Item, done: Command) -> Judged:
         """The checks of a run; one that was ended is judged by what it left."""
         from bench.runs.check import findings
 
-        run = salvaged(os.path.join(self.out, "runs", name)) if done.ended else done.document
+        run = salvaged(os.path.join(self.out, "runs", item.name)) if done.ended else done.document
         if run is None:
             return [], {}
-        checks = acceptance.of_run(name, run, findings(run["path"]), on_gpu=self.on_gpu)
-        return [replace(one, what=f"{name}: {one.what}") for one in checks], run
+        checks = acceptance.of_run(item.name, run, findings(run["path"]), on_gpu=self.on_gpu)
+        found = {name: run[name] for name in ("path", "complete", "summary")}
+        return [replace(one, what=f"{item.name}: {one.what}") for one in checks], found
 
-    def judged_tests(self, done: Command) -> Judged:
-        name = acceptance.TESTS
+    def judged_tests(self, item: Item, done: Command) -> Judged:
         last = (done.said.strip().splitlines() or [done.last_line])[-1]
         try:
             with open(self.path("tests.xml"), encoding="utf-8") as file:
-                checks = acceptance.of_tests(name, file.read())
+                checks = acceptance.of_tests(item.name, file.read())
         except (FileNotFoundError, ElementTree.ParseError):
             raise NotDone(f"pytest left no results: {last}") from None
         if not done.ended and (not checks or done.code not in (0, 1)):
             why = f"pytest ended with {done.code}: {last}"
-            checks.append(Check(part=name, what="pytest -m gpu", verdict=FAILED, why=why))
+            checks.append(Check(part=item.name, what=item.why, verdict=FAILED, why=why))
         return checks, {}
 
-    def judged_instruments(self, done: Command) -> Judged:
-        found, part = done.document, "instruments"
-        marks, samples = (replace(done, said=json.dumps(found[name])) for name in ("overhead", "sampler"))
-        checks, _ = self.judged_comparison(part, "the instrumented step against a bare loop", marks)
-        more, _ = self.judged_comparison(part, "the step with the sampler at work against asleep", samples)
-        return [*checks, *more], {}
-
-    def judged_comparison(self, part: str, what: str, done: Command) -> Judged:
-        """Of a benchmark that compares; in a rehearsal its ratio is a figure of no meaning."""
-        checks = acceptance.of_comparison(part, what, done.document)
+    def judged_comparison(self, item: Item, done: Command) -> Judged:
+        """Of a benchmark that compares one thing, or several by name; in a rehearsal ratios are of no meaning."""
+        found = done.document
+        each = {"": found} if "comparisons" in found else {f": {name}": one for name, one in found.items()}
+        checks = [one for more, of in each.items() for one in acceptance.of_comparison(item.name, item.why + more, of)]
         return (checks if self.on_gpu else [replace(one, verdict=FIGURE, why="") for one in checks]), {}
 
     # The page
 
     def evidence(self) -> Evidence:
         """What all calls found, and what is left."""
-        checks: list[Check] = []
-        more_runs = {}
+        checks, runs = list[Check](), {}
         for item in self.items:
             before = self.done.get(item.name)
             if before is not None:
                 checks += [Check(**one) for one in before["checks"]]
-                if item.name != "scenarios" and "summary" in before["found"]:
-                    more_runs[before["why"]] = before["found"]
-            elif why := self.why_not(item):
-                verdict = NOT_HERE if why == self.no_apex else NOT_DONE
-                checks.append(Check(part=item.name, what=item.why, verdict=verdict, why=why))
+                if "summary" in before["found"]:
+                    runs[item.why] = before["found"]["summary"]
             else:
-                why = "left for the next call of the same command"
-                checks.append(self.undone(item, why))
+                why = self.why_not(item) or "left for the next call of the same command"
+                absent = item.name == "apex" and why == item.missing
+                checks.append(replace(self.undone(item, why), verdict=NOT_HERE if absent else NOT_DONE))
         if self.on_gpu and len(self.gpus) == 1 and self.obstacle is None:
             why = "one GPU was chosen: DDP, apex DDP and DataParallel have nobody to talk to"
             checks.append(Check(part="machine", what="communication between GPUs", verdict=NOT_HERE, why=why))
-        return Evidence(
-            about=self.about,
-            checks=checks,
-            took={name: one["took_s"] for name, one in self.done.items()},
-            rehearsal=self.options.rehearse,
-            obstacle=self.obstacle,
-            run=self.found("scenarios") or None,
-            more_runs=more_runs,
-        )
+        took_s = {name: one["took_s"] for name, one in self.done.items()}
+        made = Evidence(about=self.about, checks=checks, took_s=took_s, runs=runs, obstacle=self.obstacle)
+        return replace(made, rehearsal=self.options.rehearse)
 
     def write(self) -> Evidence:
         """The page and the document."""
@@ -529,7 +436,7 @@ class Acceptance:
         with open(os.path.join(self.out, "acceptance.md"), "w", encoding="utf-8") as file:
             file.write(acceptance.page(evidence))
         with open(os.path.join(self.out, "acceptance.json"), "w", encoding="utf-8") as file:
-            json.dump(acceptance.document(evidence), file, indent=1, allow_nan=False)
+            json.dump({"exit_code": evidence.exit_code} | asdict(evidence), file, indent=1, allow_nan=False)
         return evidence
 
 
@@ -549,22 +456,12 @@ def salvaged(folder: str) -> dict[str, Any] | None:
     return None
 
 
-def end(process: "subprocess.Popen[bytes]") -> None:
-    """End a command and all that it started: first as Ctrl-C does, so that it can seal what it has."""
-    for number, patience_s in ((signal.SIGINT, ENDING_S), (signal.SIGKILL, None)):
-        if process.poll() is None:
-            os.killpg(process.pid, number)
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(patience_s)
-
-
 def circumstances(options: argparse.Namespace, gpus: Sequence[Gpu]) -> dict[str, str]:
     """What a reader must know of how it was made, in the order of the page."""
     from importlib.metadata import version
 
-    host = machine.describe(list(gpus))
+    host, about = machine.describe(list(gpus)), {}
     git = host.git
-    about = {}
     if gpus:
         first = gpus[0]
         about["GPU"] = ", ".join(gpu.name for gpu in gpus)
@@ -610,10 +507,10 @@ def gone_on(out: str, asked: str, now: dict[str, str]) -> dict[str, str]:
 
 def choose(options: argparse.Namespace) -> tuple[tuple[Gpu, ...], str | None]:
     """The chosen GPUs, and in one line why none can be used. Raises :class:`RequestError` for one that is not there."""
-    here, why = machine.visible_gpus()
-    if not here:
-        why = (why or "the driver lists none").replace(", or use --device cpu", "")
-        return (), f"--gpus: no NVIDIA GPU can be used: {why}"
+    try:
+        here = machine.choose_device("cuda")[1]
+    except RequestError as error:
+        return (), str(error)
     uuids = machine.choose_gpus(options.gpus or str(here[0].index), here)
     chosen = tuple(next(gpu for gpu in here if gpu.uuid == uuid) for uuid in uuids)
     try:
@@ -622,8 +519,7 @@ def choose(options: argparse.Namespace) -> tuple[tuple[Gpu, ...], str | None]:
         with acquire(uuids, wait=False, say=lambda text: None):
             return chosen, None
     except RequestError as error:
-        remedy = error.remedy.replace(", or measure beside them with --force", "")
-        return chosen, f"{error.option}: {error.problem}; {remedy}"
+        return chosen, str(error).replace(", or measure beside them with --force", "")
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -673,8 +569,6 @@ def accept(options: argparse.Namespace) -> int:
     for name in known:
         with suppress(FileNotFoundError), open(pack.path(f"{name}.json"), encoding="utf-8") as file:
             pack.done[name] = json.load(file)
-    if obstacle is not None:
-        pack.say(f"gpu_acceptance: {obstacle}")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what ends it leaves the page, too
     code = None
     try:
