@@ -146,7 +146,7 @@ class Acceptance:
     def items(self) -> list[Item]:
         """All of it, in order: what is broken shows before what is noisy."""
         several, asked = len(self.gpus) > 1, self.options
-        others = [*(name for name in names() if name not in DEFAULT), *switched(every_word=True)]
+        others = [*(name for name in names() if name not in DEFAULT), *switched(every_word=self.on_gpu)]
         real = [name for name in DEFAULT if name.startswith("apex_")]
         apex = ["--apex", asked.apex] if asked.apex else []
         no_apex = None if asked.apex else "--apex names no checkout of NVIDIA/apex 25.05"
