@@ -1,10 +1,10 @@
 """Runs whose processes are killed at random times: is anything left, torn or lost, and do they go on?
 
-    python benchmarks/kills.py [--kills 30] [--seed 0] [--minutes 20] [--json]
+    python benchmarks/kills.py [--kills 30] [--verbs limits,bisect] [--seed 0] [--minutes 20] [--json]
 
-Each kill takes one of run, tune, scale and attach on the CPU, waits for a random part of the time that it took
-undisturbed, and ends one of its processes by SIGKILL: the command itself, the worker host, a rank, the sampler, or a
-script that is attached. Then within 20 seconds no process of it may be left, but for a script whose bench was killed;
+Each kill takes one of run, tune, scale, limits, attach and bisect on the CPU, waits for a random part of the time that
+it took undisturbed, and ends one of its processes by SIGKILL: the command itself, the worker host, a rank, the sampler, or
+a script that it runs. Then within 20 seconds no process of it may be left, but for a script whose bench was killed;
 its lock must be free; the folder must be readable; and ``--resume`` must complete it. A run of attach is not resumed.
 
 All counts of what went wrong must be 0: what was left, locked, torn, not resumed, or did not end.
@@ -28,23 +28,30 @@ from typing import Any
 from bench.runs.check import findings
 
 ROOT = Path(__file__).resolve().parents[1]
-SCRIPT = ROOT / "tests" / "standin" / "training.py"
+SCRIPTS = ROOT / "tests" / "standin"
+SCRIPT = SCRIPTS / "training.py"
 GONE_S = 20.0
 RELEASED_S = 5.0
 """For the kernel to take a large process down, whose environment can no longer be read."""
 LIMIT_S = 900.0
 WORK = ["--workload", "fashion_mlp", "--device", "cpu", "--warmup", "1", "--iters", "3"]
+NOTING = ["--", sys.executable, str(SCRIPTS / "noting.py")]
 VERBS = {
     "run": [*WORK, "--scenario", "ddp,single", "--launches", "2", "--no-parity"],
     "tune": [*WORK, "--scenario", "ddp", "--allow", "foreach", "--budget", "6m"],
     "scale": [*WORK, "--scenario", "ddp", "--counts", "2", "--launches", "2"],
+    "limits": [*WORK, "--scenario", "single", "--launches", "2"],
     "attach": ["--", sys.executable, str(SCRIPT), "--load-ms", "300"],
+    "bisect": ["--git", "repo", "--good", "HEAD~3", "--bad", "HEAD", *NOTING],
 }
+STEPS_MS = (100, 100, 120, 120)
+"""Of the commits that bisect searches."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=30)
+    parser.add_argument("--verbs", default=",".join(VERBS), help="of which one is drawn for each (default: all)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=20.0, help="begin no kill after this time (default: 20)")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
@@ -52,7 +59,7 @@ def main() -> int:
     wrong: Counter[str] = Counter({"left": 0, "locked": 0, "torn": 0, "not resumed": 0, "no end": 0})
     killed: Counter[str] = Counter()
     until_s = time.monotonic() + 60 * options.minutes
-    latest_s = {verb: undisturbed_s(verb) for verb in VERBS}
+    latest_s = {verb: undisturbed_s(verb) for verb in options.verbs.split(",")}
     for number in range(options.kills):
         if time.monotonic() < until_s:
             mark = f"{options.seed}-{number}"
@@ -68,15 +75,23 @@ def main() -> int:
 
 def undisturbed_s(verb: str) -> float:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        about = about_a_run(folder, "none")
         began_s = time.monotonic()
-        bench([verb, *VERBS[verb]], about_a_run(folder, "none")).check_returncode()
+        bench([verb, *VERBS[verb]], about).check_returncode()
         return time.monotonic() - began_s
 
 
 def about_a_run(folder: str, mark: str) -> dict[str, Any]:
+    git = ["git", "-C", f"{folder}/repo", "-c", "user.name=a", "-c", "user.email=a@localhost"]
+    subprocess.run(["git", "init", "-q", f"{folder}/repo"], check=True)
+    for step_ms in STEPS_MS:
+        Path(folder, "repo", "settings.json").write_text(json.dumps({"step_ms": step_ms, "sleep": 0.2}))
+        subprocess.run([*git, "add", "."], check=True)
+        subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "change"], check=True)
+    places = {"BENCH_LOCK_DIR": f"{folder}/locks", "BENCH_CACHE_DIR": f"{folder}/cache"}
     return {
         "cwd": folder,
-        "env": {**os.environ, "KILLS": mark, "BENCH_LOCK_DIR": f"{folder}/locks", "PYTHONPATH": str(ROOT)},
+        "env": {**os.environ, "KILLS": mark, "PYTHONPATH": str(ROOT), **places},
         "stdin": subprocess.DEVNULL,
         "stdout": subprocess.DEVNULL,
         "stderr": subprocess.PIPE,
@@ -86,7 +101,7 @@ def about_a_run(folder: str, mark: str) -> dict[str, Any]:
 
 def one(chance: random.Random, mark: str, latest_s: dict[str, float], wrong: Counter[str]) -> str:
     """One run and its kill; what it killed of which verb."""
-    verb = chance.choice(list(VERBS))
+    verb = chance.choice(list(latest_s))
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         home = Path(folder)
         about = about_a_run(folder, mark)
@@ -122,7 +137,7 @@ def one(chance: random.Random, mark: str, latest_s: dict[str, float], wrong: Cou
             found = [one for one in findings(str(path)) if " is incomplete: " not in one]
             note(wrong, "torn", bool(found), mark, what, found)
             if verb != "attach":
-                again = bench([verb, "--resume", path.name], about)
+                again = bench([verb, "--resume", path.name, *(VERBS[verb] if verb == "bisect" else ())], about)
                 whole = json.loads((path / "run.json").read_text())["complete"]
                 note(wrong, "not resumed", again.returncode != 0 or not whole, mark, what, said, again.stderr)
     print(f"{mark}: {what}", file=sys.stderr)

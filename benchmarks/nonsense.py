@@ -23,7 +23,6 @@ import re
 import resource
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -31,6 +30,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,6 @@ from bench.runs.files import describe_files, seal_of
 
 COUNTS = {"folders": 2000, "lines": 1000}
 LIMIT_S, LIMIT_MIB = 60.0, 2048
-MAKE_S = 1200.0
 REPORTED = 0.25
 TOLD = ".told"
 MEASURES = re.compile(r'"verb": "(run|tune|scale)"')
@@ -86,6 +85,7 @@ def main() -> int:
         os.environ["BENCH_LOCK_DIR"] = f"{folder}/locks"
         made = runs(options.runs or make(Path(folder))) if options.what == "folders" else []
         verbs = {name: options_of(name) for name in cli.VERBS}
+        import_what_reads(made, Path(folder))
         for number in range(COUNTS[options.what] if options.count is None else options.count):
             if time.monotonic() < until_s:
                 chance = random.Random(f"{options.seed}-{number}")
@@ -104,15 +104,15 @@ def main() -> int:
 def make(folder: Path) -> Path:
     """A run of each kind, in a folder."""
     for verb, arguments in kills.VERBS.items():
-        command = [sys.executable, "-m", "bench", verb, *arguments]
-        about = {"cwd": folder, "stdin": subprocess.DEVNULL, "capture_output": True}
-        subprocess.run(command, **about, check=True, timeout=MAKE_S)  # type: ignore[call-overload]
+        home = folder / f"of-{verb}"
+        home.mkdir()
+        kills.bench([verb, *arguments], kills.about_a_run(str(home), "made")).check_returncode()
         print(f"made a run of {verb}", file=sys.stderr, flush=True)
-    return folder / "results"
+    return folder
 
 
 def runs(folder: Path) -> list[Path]:
-    made = sorted(path.parent.absolute() for path in folder.glob("*/run.json"))
+    made = sorted(path.parent.absolute() for path in folder.rglob("run.json"))
     if not made:
         raise SystemExit(f"there is no run in {folder}")
     return made
@@ -123,6 +123,23 @@ def options_of(verb: str) -> list[str]:
     with contextlib.redirect_stdout(shown):
         cli.main([verb, "--help"])
     return sorted(set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", shown.getvalue())))
+
+
+def import_what_reads(made: list[Path], folder: Path) -> None:
+    """Import what reading runs needs, for all forks to come; a fork finds it out, because it starts threads."""
+    names = folder / "modules"
+    if (child := os.fork()) == 0:
+        os.chdir(folder)
+        for run in made:
+            read_by_all(run, run, reported=True)
+        names.write_text("\n".join(sys.modules))
+        os._exit(0)
+    os.waitpid(child, 0)
+    for name in names.read_text().split():
+        if name != "__main__":
+            with contextlib.suppress(ImportError):  # a module that makes itself known by another name
+                import_module(name)
+    (folder / TOLD).unlink(missing_ok=True)
 
 
 def watch(
@@ -213,12 +230,16 @@ def damaged(chance: random.Random, home: Path, made: list[Path]) -> None:
         chance.choice((damage_json, damage_json, damage_json, damage_table, damage_file))(chance, run)
     if chance.random() < SEALED:
         seal(run)
+    read_by_all(base, run, reported=chance.random() < REPORTED)
+
+
+def read_by_all(base: Path, run: Path, *, reported: bool) -> None:
     readable = call("show", str(run)) == 0
     call("check", str(run))
     call("compare", str(base), str(run))
     call("gate", str(run), "--baseline", str(base))
     call("recipe", str(run), "--out", "train.py")
-    if readable and chance.random() < REPORTED:
+    if readable and reported:
         call("report", str(run), "--out", "pages")
 
 

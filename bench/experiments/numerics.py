@@ -155,6 +155,13 @@ def in_double_already(document: RunDocument) -> set[str]:
     return {name for one in doubles if one.status not in STOPPED for name in one.scenarios}
 
 
+def stopped(document: RunDocument) -> bool:
+    """Whether one of these launches was stopped, and not done again."""
+    known = document.begun(Numerics)
+    judged = {name for one in known.doubles for name in one.scenarios}
+    return judged != in_double_already(document) or any(one.status in STOPPED for one in known.references)
+
+
 def _computations(launches: Sequence[LaunchRecord]) -> dict[str | None, tuple[Computation, ...]]:
     """By environment those that these launches are held against."""
     wanted: dict[str | None, dict[Computation, None]] = {}

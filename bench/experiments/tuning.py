@@ -40,10 +40,17 @@ if TYPE_CHECKING:
     from bench.report.chapters import Material
 
 
-def _interrupted(document: RunDocument) -> list[LaunchRecord]:
-    """The last launch of the race, if it was interrupted: those that failed have told what they can."""
-    last = document.begun(Tuning).launches[-1:]
-    return [launch for launch in last if (launch.reason or "").startswith("interrupted")]
+def _again(document: RunDocument) -> list[LaunchRecord]:
+    """The launches of a race without finalists that were interrupted or killed: others have shown what they can."""
+    tuning = document.begun(Tuning)
+    launches = () if tuning.finalists else tuning.launches
+    return [one for one in launches if one.status == "killed" or (one.reason or "").startswith("interrupted")]
+
+
+def _missing(document: RunDocument, request: Request) -> bool:
+    if document.begun(Tuning).finalists:
+        return any(one.status == "killed" for one in document.launches)
+    return bool(_again(document)) or numerics.stopped(document)
 
 
 def chapter(of: "Material") -> "Chapter":
@@ -57,9 +64,9 @@ def chapter(of: "Material") -> "Chapter":
 
 EXPERIMENT = Experiment(
     record=Tuning,
-    missing=lambda document, request: False,
+    missing=_missing,
     alone=True,
-    again=_interrupted,
+    again=_again,
     failed=lambda record: 0,
     chapter=chapter,
     leads=True,

@@ -204,6 +204,30 @@ def test_a_search_that_cannot_find_anything(
     assert done.returncode == 2 and all(text in last for text in said), last
 
 
+def test_a_search_whose_only_candidate_was_killed_goes_on(run_here: CommandLine, tmp_path: Path) -> None:
+    once = f"""
+_loss = loss
+
+
+def loss(model, batch):
+    import os
+
+    if os.environ.get("RANK") != "0" or os.path.exists({str(tmp_path / "killed")!r}):
+        return _loss(model, batch)
+    os.mkdir({str(tmp_path / "killed")!r})
+    os.kill(os.getpid(), 9)
+"""
+    (tmp_path / "mlp.py").write_text(MLP + once)
+    out = ("--out", str(tmp_path / "out"))
+    work = ("--workload", str(tmp_path / "mlp.py"), "--device", "cpu", "--warmup", "1", "--iters", "2")
+    done = run_here("tune", *work, "--scenario", "ddp", "--allow", "none", *out)
+    assert done.returncode == 2 and "None of the 1 candidates can be used; ddp: rank " in done.stderr, done.stderr
+    done = run_here("tune", "--resume", "latest", *out)
+    assert done.returncode == 0, done.stderr
+    document = document_of(tmp_path)
+    assert document["complete"] and document["experiments"]["tuning"]["finalists"] == ["ddp"]
+
+
 def test_the_batch_grows_while_an_example_takes_less_time(
     run_here: CommandLine, host: WorkerHost, tmp_path: Path
 ) -> None:

@@ -24,7 +24,7 @@ from bench.core.errors import RequestError
 from bench.core.records import Computation
 from bench.experiments import lab, numerics, resume
 from bench.runs.document import RunDocument
-from bench.runs.experiments import Scaling, Tuning
+from bench.runs.experiments import Numerics, Scaling, Tuning
 from bench.runs.files import describe_files, seal_of
 from bench.runs.launches import DoubleRecord
 from bench.runs.reader import verified
@@ -91,8 +91,22 @@ SCALING = Scaling(counts=(1, 2), modes=("weak",), batch_per_rank=8)
 
 
 def test_of_a_search_nothing_is_missing_once_it_is_complete_and_of_a_scaling_what_failed() -> None:
+    """Of a search that has no finalist, or none that ended, what was killed is."""
     good, bad = document(launch(0, "ddp", 0), complete=True), document(launch(0, "ddp", 0, "timeout"), complete=True)
+    empty, killed = document(complete=True), document(launch(0, "ddp", 0, "killed"), complete=True)
+    raced, ended = {}, {}
+    for status in ("killed", "error"):
+        raced[status] = replace(SEARCH, launches=document(launch(0, "ddp", 0, status)).launches)
+        double = DoubleRecord(launch=1, scenarios=("ddp",), status=status, reason=None, wall_s=1.0)
+        ended[status] = Numerics(doubles=(double,))
+    chosen = replace(raced["killed"], finalists=("ddp",))
     for found, missing in (
+        (with_records(empty, raced["killed"]), True),
+        (with_records(empty, raced["error"]), False),
+        (with_records(empty, SEARCH, ended["killed"]), True),
+        (with_records(empty, SEARCH, ended["error"]), False),
+        (with_records(good, chosen), False),
+        (with_records(killed, chosen), True),
         (with_records(replace(good, complete=False), SEARCH), True),
         (with_records(good, SEARCH), False),
         (with_records(replace(good, complete=False), SCALING), True),
