@@ -3,8 +3,8 @@
     python benchmarks/kills.py [--kills 30] [--verbs limits,bisect] [--seed 0] [--minutes 20] [--json]
 
 Each kill takes one of run, tune, scale, limits, attach and bisect on the CPU, waits for a random part of the time that
-it took undisturbed, and ends one of its processes by SIGKILL: the command itself, the worker host, a rank, the sampler, or
-a script that it runs. Then within 20 seconds no process of it may be left, but for a script whose bench was killed;
+it took undisturbed, and ends one of its processes by SIGKILL: the command itself, the worker host, a rank, the sampler,
+or a script that it runs. Then within 20 seconds no process of it may be left, but for a script whose bench was killed;
 its lock must be free; the folder must be readable; and ``--resume`` must complete it. A run of attach is not resumed.
 
 All counts of what went wrong must be 0: what was left, locked, torn, not resumed, or did not end.
