@@ -30,6 +30,8 @@ from bench.runs.check import findings
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = ROOT / "tests" / "standin"
 SCRIPT = SCRIPTS / "training.py"
+KILLED = (" is incomplete: ", " has no steps: no launch was done")
+"""What is found in a run that was killed, the latter before its first launch was written."""
 GONE_S = 20.0
 RELEASED_S = 5.0
 """For the kernel to take a large process down, whose environment can no longer be read."""
@@ -134,7 +136,7 @@ def one(chance: random.Random, mark: str, latest_s: dict[str, float], wrong: Cou
         paths = [run.parent for run in home.glob("results/*/run.json")]
         what += ", with a run" if paths else ""
         for path in paths:
-            found = [one for one in findings(str(path)) if " is incomplete: " not in one]
+            found = [one for one in findings(str(path)) if not any(words in one for words in KILLED)]
             note(wrong, "torn", bool(found), mark, what, found)
             if verb != "attach":
                 again = bench([verb, "--resume", path.name, *(VERBS[verb] if verb == "bisect" else ())], about)

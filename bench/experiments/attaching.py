@@ -44,6 +44,7 @@ from bench.runs.launches import Checks, Effective, Failure, LaunchRecord, RankRe
 from bench.runs.reader import Run
 from bench.runs.writer import RunWriter
 from bench.seams.experiment import Experiment
+from bench.seams.experiment import name_of as name_of_record
 
 EXPERIMENT = Experiment(
     record=stored.Attached,
@@ -240,8 +241,9 @@ class Launched:
 
 
 @contextmanager
-def begun(wanted: Wanted, say: Say, writer: RunWriter | None = None) -> Iterator["Commands"]:
-    """``writer``: of a run that goes on. Raises :class:`RequestError` where nothing can be measured."""
+def begun(wanted: Wanted, say: Say, writer: RunWriter | None = None, experiment: object = None) -> Iterator["Commands"]:
+    """``writer``: of a run that goes on; ``experiment``: the record of one that a new run begins with. Raises
+    :class:`RequestError` where nothing can be measured."""
     check_writable(wanted.out)
     machine.refuse_missing_directory()
     machine.refuse_few_files(1)
@@ -250,7 +252,7 @@ def begun(wanted: Wanted, say: Say, writer: RunWriter | None = None) -> Iterator
     with acquire(uuids, wait=wanted.wait, say=say) as locks:
         foreign.refuse(gpus, uuids, force=wanted.force)
         here, begin = machine.describe(gpus, left_out), machine.state()
-        yield Commands(wanted, kind, uuids, here, begin, locks.descriptors, writer)
+        yield Commands(wanted, kind, uuids, here, begin, locks.descriptors, writer, experiment)
 
 
 class Commands:
@@ -265,8 +267,9 @@ class Commands:
         begin: stored.State,
         locks: tuple[int, ...],
         writer: RunWriter | None,
+        experiment: object,
     ) -> None:
-        self.writer = writer
+        self.writer, self._experiment = writer, experiment
         self.last_ms: dict[str, float] = {}
         """Of each scenario the step time of its last launch."""
         self._wanted, self._kind, self._gpus, self._locks = wanted, kind, gpus, locks
@@ -284,6 +287,9 @@ class Commands:
         about = _command(side, ranks[0], self._wanted)
         if self.writer is None:
             document = _document(self._wanted, name, about, ranks, self._here, self._begin, self._gpus)
+            if self._experiment is not None:
+                first = {name_of_record(type(self._experiment)): self._experiment}
+                document = replace(document, experiments={**document.experiments, **first})
             self.writer = RunWriter(self._wanted.out, document, self._began)
         steps = _add(self.writer, done, ranks, left, name, about, repeat)
         step_ms = statistics.median(slowest_ms(steps) or [row["step_ms"] for row in steps])
@@ -630,8 +636,8 @@ def _add(
     attached = writer.document.of(stored.Attached)
     assert attached is not None
     commands = {**attached.commands, scenario: attached.commands.get(scenario, command)}
-    writer.note(replace(attached, commands=commands, launches=(*attached.launches, about)))
-    writer.add(record, steps=steps, memory=memory, device=device)
+    noted = replace(attached, commands=commands, launches=(*attached.launches, about))
+    writer.add(record, noted=noted, steps=steps, memory=memory, device=device)
     return steps
 
 

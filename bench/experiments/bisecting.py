@@ -91,8 +91,9 @@ class Searching:
 def bisect(asked: Asked, say: Callable[[str], None]) -> tuple[Run, bool]:
     """Search, and write what was launched. Returns the run, and whether it was interrupted."""
     writer = None if asked.path is None else _reopened(asked)
-    with scratch_folder("bench-bisect-") as scratch, begun(asked.wanted, say, writer) as commands:
-        search, figure, skipped = replay(asked, writer)
+    search, figure, skipped = replay(asked, writer)
+    first = _record(asked, search, figure, skipped, launches=0)
+    with scratch_folder("bench-bisect-") as scratch, begun(asked.wanted, say, writer, first) as commands:
         doing = Searching(
             asked=asked, commands=commands, scratch=scratch, say=say, search=search, figure=figure, skipped=skipped
         )
@@ -260,20 +261,24 @@ def _blocks(writer: RunWriter, metric: str, names: Sequence[str]) -> Iterator[di
 
 
 def _note(doing: Searching) -> None:
-    search, writer = doing.search, doing.commands.writer
+    writer = doing.commands.writer
     assert writer is not None
+    launches = len(writer.document.launches)
+    writer.note(_record(doing.asked, doing.search, doing.figure, doing.skipped, launches=launches))
+
+
+def _record(asked: Asked, search: Bisection, figure: str, skipped: Mapping[str, str], *, launches: int) -> Bisected:
     levels = {name: Level(ratio=ratio, low=low, high=high) for name, (ratio, low, high) in search.levels().items()}
-    record = Bisected(
-        of=doing.asked.of,
-        candidates={one.name: one.about for one in doing.asked.candidates},
-        figure=doing.figure,
+    return Bisected(
+        of=asked.of,
+        candidates={one.name: one.about for one in asked.candidates},
+        figure=figure,
         error=ERROR,
         low=search.candidates[search.low],
         high=search.candidates[search.high],
         ends_differ=search.ends_differ,
         decided=search.over,
-        launches=len(writer.document.launches),
+        launches=launches,
         levels=levels,
-        skipped=doing.skipped,
+        skipped=skipped,
     )
-    writer.note(record)

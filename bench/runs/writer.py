@@ -110,8 +110,10 @@ class RunWriter:
         os.makedirs(path, exist_ok=True)
         return path
 
-    def add(self, *records: LaunchRecord, **tables: Rows) -> None:
-        """Put measured launches and the rows of each table on disk."""
+    def add(self, *records: LaunchRecord, noted: object = None, **tables: Rows) -> None:
+        """Put measured launches and the rows of each table on disk. ``noted``: as :meth:`note` takes it."""
+        if noted is not None:
+            self._note(noted)
         self._change(launches=(*self._document.launches, *records))
         self.put(**tables)
 
@@ -122,8 +124,7 @@ class RunWriter:
 
     def note(self, experiment: object, **tables: Rows) -> None:
         """Put the record of an experiment on disk, in the place of its last one, and the rows of a launch of it."""
-        experiments = self._document.experiments
-        self._change(experiments={**experiments, name_of(type(experiment)): experiment})
+        self._note(experiment)
         self.put(**tables)
 
     def note_request(self, request: parts.Asked, workload: parts.WorkloadRecord) -> None:
@@ -214,6 +215,9 @@ class RunWriter:
     @property
     def _journal_path(self) -> str:
         return journal.journal_path(self.path, self._document.seal)
+
+    def _note(self, experiment: object) -> None:
+        self._change(experiments={**self._document.experiments, name_of(type(experiment)): experiment})
 
     def _change(self, **fields: Any) -> None:
         self._document = replace(self._document, **fields)

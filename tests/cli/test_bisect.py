@@ -13,6 +13,7 @@ import pytest
 from conftest import Bench
 from standin.schemas import is_valid
 
+from bench.experiments import bisecting
 from bench.runs.check import findings
 from bench.runs.experiments import Bisected
 from bench.runs.reader import read
@@ -112,6 +113,21 @@ def test_an_interrupted_search_goes_on(attaching: Bench, repository: Repository)
     assert [one.repeat for one in launches[:7]] == [0, 0, 0, 1, 2, 2, 2]
     code, _, err = attaching("bisect", "--resume", "latest", *ends[:3], names[1], *ends[4:], *NOTING)
     assert code == 2 and "--resume: that run searched something else: commits of repo" in err
+
+
+def test_a_search_killed_in_its_first_block_goes_on(
+    attaching: Bench, repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository(noted({"step_ms": 100.0}, {"step_ms": 120.0}))
+    ends = ("--git", "repo", "--good", "HEAD~1", "--bad", "HEAD")
+    with pytest.raises(KeyError), monkeypatch.context() as patch:
+        patch.setattr(bisecting, "_count", lambda *_: {}["as if by SIGKILL"])
+        attaching("bisect", *ends, *NOTING)
+    code, _, err = attaching("show", "latest", "--allow-incomplete")
+    assert code == 0, err
+    code, out, err = attaching("bisect", "--resume", "latest", *ends, *NOTING)
+    assert code == 0 and "is the first that is slower" in out, err
+    only_run()
 
 
 @pytest.mark.parametrize("how", ["interpreters", "uv"])
