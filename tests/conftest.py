@@ -25,6 +25,7 @@ from bench.console import Console
 from bench.core.records import Host
 from bench.experiments import lab, pipeline
 from bench.experiments.plan import Request, launches
+from bench.report import plots
 from bench.runs.reader import Run
 from bench.runs.reader import read as read_run
 from bench.seams import discover, switching
@@ -57,6 +58,7 @@ if PRETENDED:
 
 CommandLine = Callable[..., subprocess.CompletedProcess[str]]
 Bench = Callable[..., tuple[int, str, str]]
+Plotting = Callable[..., None]
 
 
 LONGEST_FIRST = (
@@ -261,6 +263,17 @@ def run_here(host: WorkerHost, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
         return subprocess.CompletedProcess(arguments, code, said.out, said.err)
 
     return run
+
+
+@pytest.fixture
+def plotting(monkeypatch: pytest.MonkeyPatch) -> Plotting:
+    """``plotting(*drawings)``: from now on a page has these plots alone. All of them take most of its time."""
+
+    def few(*drawings: Callable[..., object]) -> None:
+        monkeypatch.setattr(plots, "DRAWINGS", drawings)
+        monkeypatch.setattr(plots, "of_samples", lambda run: [])
+
+    return few
 
 
 @pytest.fixture

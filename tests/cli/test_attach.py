@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import Bench
+from conftest import Bench, Plotting
 from standin.schemas import is_valid
 
 from bench.cli import main
@@ -57,8 +57,9 @@ def attach(bench: Bench) -> Any:
     return run
 
 
-def test_a_script_is_measured_as_it_is(attach: Any, bench: Bench) -> None:
+def test_a_script_is_measured_as_it_is(attach: Any, bench: Bench, plotting: Plotting) -> None:
     """Its own step times are ours, and nothing else is on its standard output."""
+    plotting()
     code, out, err, run = attach(("--label", "mine", "--global-batch", "8"), PYTHON, SCRIPT, "--load-ms", "20")
     assert code == 0 and out.startswith("median ") and out.count("\n") == 1
     assert run.steps["step_ms"].median() == pytest.approx(float(out.split()[1]), rel=0.02)

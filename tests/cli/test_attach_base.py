@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Bench
+from conftest import Bench, Plotting
 from standin.schemas import is_valid
 
 from bench.runs import document as stored
@@ -24,8 +24,9 @@ def only_run() -> Any:
     return read(str(path))
 
 
-def test_two_commands_take_turns_and_are_compared(attaching: Bench) -> None:
+def test_two_commands_take_turns_and_are_compared(attaching: Bench, plotting: Plotting) -> None:
     """What they print is not on standard output, where the JSON is; of the next commands one is run."""
+    plotting()
     Path("there").mkdir()
     sides = ("--base", OLD, "--base-cwd", "there", "--base-env", "NOTED_TORCH=1.9", "--names", "old,fast")
     how = ("--launches", 3, "--json", "--markdown", "made.md")

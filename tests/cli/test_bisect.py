@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Bench
+from conftest import Bench, Plotting
 from standin.schemas import is_valid
 
 from bench.experiments import bisecting
+from bench.report import plots
 from bench.runs.check import findings
 from bench.runs.experiments import Bisected
 from bench.runs.reader import read
@@ -60,8 +61,9 @@ def only_run() -> Any:
     return read(str(path))
 
 
-def test_the_commit_that_made_it_slower(attaching: Bench, repository: Repository) -> None:
+def test_the_commit_that_made_it_slower(attaching: Bench, repository: Repository, plotting: Plotting) -> None:
     """One in the middle does not run, and is skipped. The repository is as before."""
+    plotting(plots.bisection_plot)
     fast, slow = {"step_ms": 100.0}, {"step_ms": 115.0}
     names = repository(noted(fast, fast, fast, fast, fast | {"end": 3}, slow, slow, slow))
     code, out, err = attaching("bisect", "--git", "repo", "--good", "HEAD~7", "--bad", "HEAD", "--json", *NOTING)

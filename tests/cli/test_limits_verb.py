@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import CommandLine
+from conftest import CommandLine, Plotting
 from standin.schemas import is_valid
 from test_workload import MLP
 
 from bench.core.codec import decode
 from bench.experiments import limits, prove
+from bench.report import plots
 from bench.runs.experiments import Ceilings
 
 PLANTED_MS, EXAMPLES = 200.0, 8
@@ -63,8 +64,9 @@ def known(about: Mapping[str, Any]) -> Ceilings:
 
 @pytest.mark.parametrize("kind", ["data", "host", "memory"])
 def test_what_is_planted_lands_in_its_own_part(
-    run_here: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    run_here: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, plotting: Plotting
 ) -> None:
+    plotting()
     monkeypatch.setattr(limits, "from_cache", known)
     (tmp_path / "mine.py").write_text(planted(kind))
     (tmp_path / "data").mkdir()
@@ -113,8 +115,9 @@ def test_a_run_has_what_is_known_of_the_machine(
 
 
 def test_a_prediction_is_measured_beside_the_fastest(
-    run_here: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run_here: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plotting: Plotting
 ) -> None:
+    plotting(plots.limits_plot)
     monkeypatch.setattr(limits, "from_cache", known)
     monkeypatch.setattr(prove, "candidates", lambda *given: [("ddp+bucket_mb", {"communication": 0.2})])
     (tmp_path / "mlp.py").write_text(MLP)

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import CommandLine
+from conftest import CommandLine, Plotting
 from test_workload import MLP
 
 NEXT = re.compile(r"[Nn]ext: (.*)|As a script: (.*)")
@@ -39,8 +39,9 @@ def test_every_verb_that_has_a_next_command_is_here(repository: Path) -> None:
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_the_next_command_works(
-    run_here: CommandLine, verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run_here: CommandLine, verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plotting: Plotting
 ) -> None:
+    plotting()
     monkeypatch.chdir(tmp_path)
     Path("mlp.py").write_text(MLP)
     Path("mine.csv").write_text("step_ms\n" + "\n".join(["10.0", "10.1", "10.3"] * 4))

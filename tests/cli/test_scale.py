@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from conftest import Bench, CommandLine
+from conftest import Bench, CommandLine, Plotting
 from standin.schemas import is_valid
 from test_workload import MLP
 
@@ -15,6 +15,7 @@ from bench import machine
 from bench.analyse.scaling import _loss
 from bench.experiments import scaling
 from bench.experiments.launch import perform
+from bench.report import plots
 from bench.sites.local import WorkerHost
 
 
@@ -26,8 +27,9 @@ def document_of(folder: Path) -> dict[str, Any]:
 
 
 def test_a_run_goes_on_after_an_interruption_and_has_both_curves(
-    run_here: CommandLine, host: WorkerHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run_here: CommandLine, host: WorkerHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plotting: Plotting
 ) -> None:
+    plotting(plots.scaling_plot, plots.bandwidth_plot)
     (tmp_path / "mlp.py").write_text(MLP)
     out = tmp_path / "out"
     work = ("--workload", str(tmp_path / "mlp.py"), "--setting", "width=32", "--warmup", "1", "--iters", "6")
@@ -137,7 +139,8 @@ def build(parts):
 
 
 @pytest.mark.skipif(machine.cores() < 2, reason="one core is all that there is to compare")
-def test_each_device_by_itself_names_the_slow_one(run_here: CommandLine, tmp_path: Path) -> None:
+def test_each_device_by_itself_names_the_slow_one(run_here: CommandLine, tmp_path: Path, plotting: Plotting) -> None:
+    plotting(plots.each_plot)
     for name, text in (("mlp.py", MLP), ("planted.py", SLOW_PART)):
         (tmp_path / name).write_text(text)
     out = tmp_path / "out"

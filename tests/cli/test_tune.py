@@ -9,12 +9,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import CommandLine
+from conftest import CommandLine, Plotting
 from standin.schemas import is_valid
 from test_workload import MLP
 
 from bench.experiments import measure, tuning
 from bench.experiments.launch import perform
+from bench.report import plots
 from bench.seams import switching
 from bench.sites.local import WorkerHost
 from bench.verbs import tune as verb
@@ -79,8 +80,14 @@ def document_of(folder: Path) -> dict[str, Any]:
 
 
 def test_the_search_goes_on_after_an_interruption_and_finds_the_fastest_that_trains_the_same(
-    run_here: CommandLine, host: WorkerHost, asked: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run_here: CommandLine,
+    host: WorkerHost,
+    asked: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    plotting: Plotting,
 ) -> None:
+    plotting(plots.search_plot)
     launched: list[str] = []
 
     def interrupted(job: Any, *rest: Any) -> Any:

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Bench, CommandLine, in_this_process
+from conftest import Bench, CommandLine, Plotting, in_this_process
 from standin import documented
 
 from bench.analyse.parity import SAME, WITHIN_HALF
+from bench.report import plots
 from bench.runs.reader import read
 from bench.sites.local import WorkerHost
 
@@ -65,7 +66,8 @@ def test_its_identity_is_what_ran(run: Path) -> None:
         assert (ran["optimizer"], ran["optimizer_settings"]["lr"]) == ("torch.optim.sgd.SGD", 0.01)
 
 
-def test_it_is_reported_in_its_own_unit(run: Path, bench: Bench, tmp_path: Path) -> None:
+def test_it_is_reported_in_its_own_unit(run: Path, bench: Bench, tmp_path: Path, plotting: Plotting) -> None:
+    plotting(plots.speeds)
     code, _, shown = bench("report", run, "--out", tmp_path / "reports")
     assert code == 0, shown
     for name in ("summary.md", "index.html"):

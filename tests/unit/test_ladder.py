@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from conftest import Plotting
 from standin.runs import FINITE, Launch, analysed, write_run
 
 from bench import report
@@ -11,7 +12,7 @@ from bench.analyse.analysed import Analysed
 from bench.analyse.ladder import Step, ladder, sentences, steps
 from bench.analyse.steps import base_of
 from bench.experiments.plan.ladder import ALONE, RUNGS
-from bench.report import drawing, tables
+from bench.report import drawing, plots, tables
 from bench.report.ladder import ladder_table
 from bench.seams.switching import scenario
 from bench.words.questions import questions
@@ -155,7 +156,8 @@ def test_a_switch_without_effect_is_a_finding(tmp_path: Path) -> None:
     assert "no effect" in Analysed.of(run).overview["findings"].iloc[0]
 
 
-def test_the_page_has_a_chapter_and_a_plot_of_a_ladder(tmp_path: Path) -> None:
+def test_the_page_has_a_chapter_and_a_plot_of_a_ladder(tmp_path: Path, plotting: Plotting) -> None:
+    plotting(plots.ladder_plot)
     run = run_of(tmp_path / "runs", TIMES)
     files = report.write([run], str(tmp_path / "page"))
     page = (tmp_path / "page" / "index.html").read_text()
