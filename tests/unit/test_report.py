@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import full_after
+from conftest import Plotting, full_after
 from standin.documents import ran_with
 from standin.frames import iterations, launch_figures
 from standin.runs import APEX, BROKEN, DDP, FAST, FINITE, GONE, HOSTILE, SECOND_NS, Launch, analysed, write_run
@@ -199,12 +199,15 @@ DRAWINGS = {
     "step-times": plots.step_times,
     "memory-stack": plots.memory_stack,
     "power": plots.power,
+    "ranks": plots.ranks,
 }
 
 
 def plot_of(run: Analysed, name: str) -> drawing.Plot:
-    (plot,) = plots._drawn([DRAWINGS[name]], run)
-    assert plot.name == name
+    """As on a wide screen."""
+    with drawing.styled():
+        plot = DRAWINGS[name](run)
+    assert plot is not None and plot.name == name
     return plot
 
 
@@ -323,7 +326,8 @@ def test_markdown_is_inert_and_its_tables_are_whole(mixed: Written) -> None:
     assert "| ddp_o2 | 533.3 | 15.0 |" in text
 
 
-def test_each_figure_of_the_summary_has_its_bar(tmp_path: Path) -> None:
+def test_each_figure_of_the_summary_has_its_bar(tmp_path: Path, plotting: Plotting) -> None:
+    plotting()
     launches = [Launch("ddp", [[9, ms, ms]], [[100.0], [100.0]]) for ms in (40, 41, 42)]
     run = analysed(str(write_run(tmp_path, [*launches, Launch("ddp_o2", [[9, 20, 20]], precision="O2")])))
     table = tables.summary_table(run, tables.summary_of(run))
@@ -374,7 +378,10 @@ def test_published_form_is_ratios_with_the_title_of_its_post(mixed: Written) -> 
     ("device", "model", "alike"),
     [("cuda", "resnet101", True), ("cuda", "resnet18", False), ("cpu", "resnet101", False)],
 )
-def test_published_times_stand_beside_their_like(device: str, model: str, alike: bool, tmp_path: Path) -> None:
+def test_published_times_stand_beside_their_like(
+    device: str, model: str, alike: bool, tmp_path: Path, plotting: Plotting
+) -> None:
+    plotting()
     about = {"workload": {"device": device, "settings": {"model": model, "image_size": 224, "learning_rate": 0.01}}}
     run = analysed(str(write_run(tmp_path, [DDP], about=about)))
     assert (published.TITLE in Page(report.render([run])["index.html"].decode()).text) is alike
@@ -398,20 +405,22 @@ def test_ranks_are_drawn_as_their_steps_were(tmp_path: Path) -> None:
         Launch(name, [[90, 40, 40, 40, 40], [80, 20, 20, 20, 20]], strategy="ddp") for name in ("ddp", "ddp_o1")
     ]
     run = analysed(str(write_run(tmp_path, launches)))
-    (plot,) = plots._drawn([plots.ranks], run)
+    plot = plot_of(run, "ranks")
     assert {"rank", "0", "1", "forward", "backward incl. communication"} <= set(svg_texts(plot.svg))
     assert "ddp" in svg_texts(plot.svg) and "ddp_o1" not in svg_texts(plot.svg)
     rows = excerpt(run, 0, 3, 4)
     assert rows[["rank", "step"]].to_numpy().tolist() == [[0, 3], [0, 4], [1, 3], [1, 4]]
 
 
-def test_a_page_says_what_changed_since_the_run_before(tmp_path: Path) -> None:
+def test_a_page_says_what_changed_since_the_run_before(tmp_path: Path, plotting: Plotting) -> None:
+    plotting(plots.before_plot)
     first, run = (
         write_run(tmp_path, [Launch("ddp", [[9, ms + turn, ms]], [[100.0]]) for turn in range(5)]) for ms in (40, 80)
     )
-    page = Page(report.render([analysed(str(run))])["index.html"].decode())
+    files = report.render([analysed(str(run))])
+    page = Page(files["index.html"].decode())
     assert "What changed since the run before?" in page.texts
-    assert "Ddp: slower: step time +9" in page.text and "since-before.svg" in report.render([analysed(str(run))])
+    assert "Ddp: slower: step time +9" in page.text and "since-before.svg" in files
     assert analysed(str(first)).since_before is None
 
 
@@ -550,7 +559,8 @@ def call(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tu
 Call = Callable[..., tuple[int, str, str]]
 
 
-def test_report_says_how_long_a_training_takes(tmp_path: Path, call: Call) -> None:
+def test_report_says_how_long_a_training_takes(tmp_path: Path, call: Call, plotting: Plotting) -> None:
+    plotting()
     slow, fast = Launch("ddp", [[9, 80, 80]]), Launch("ddp_o2", [[9, 40, 40]], precision="O2")
     write_run(tmp_path / "results", [slow, fast])
     code, out, err = call("latest", "--epochs", "90", "--dataset-size", "1281167", "--json")
@@ -564,7 +574,8 @@ def test_report_says_how_long_a_training_takes(tmp_path: Path, call: Call) -> No
     assert code == 2 and "--epochs" in err and "--dataset-size" in err
 
 
-def test_several_runs_share_a_page(tmp_path: Path, call: Call) -> None:
+def test_several_runs_share_a_page(tmp_path: Path, call: Call, plotting: Plotting) -> None:
+    plotting(plots.speeds, plots.before_plot)
     first = write_run(tmp_path / "results", [DDP], label="before")
     second = write_run(tmp_path / "results", [DDP, FAST], label="after")
     (tmp_path / "out").mkdir()
@@ -573,13 +584,13 @@ def test_several_runs_share_a_page(tmp_path: Path, call: Call) -> None:
     assert code == 0
     document = json.loads(out)
     assert [row["run"] for row in document["summary"]] == [first.name, second.name, second.name]
-    names = {f"{run.name}-{plot}.{kind}" for run in (first, second) for plot in PLOTS for kind in ("svg", "png")}
+    names = {f"{run.name}-speed.{kind}" for run in (first, second) for kind in ("svg", "png")}
     names |= {f"{second.name}-since-before.{kind}" for kind in ("svg", "png")}
     names |= {"index.html", "summary.csv", "summary.md", "findings.csv", "parity.csv"}
     assert set(os.listdir(tmp_path / "out")) == {"mine.txt", *names}
     assert {os.path.basename(path) for path in document["files"]} == names
     page = Page((tmp_path / "out" / "index.html").read_text())
-    assert page.tags["section"] == 2 and page.tags["svg"] == 2 * (2 * len(PLOTS) + 1)
+    assert page.tags["section"] == 2 and page.tags["svg"] == 2 * (2 + 1)
     ids = Counter(value for _, name, value in page.attributes if name == "id")
     assert max(ids.values()) == 1
     rows = list(csv.DictReader(StringIO((tmp_path / "out" / "summary.csv").read_text())))
@@ -605,7 +616,8 @@ def test_run_in_which_nothing_ran_has_a_page_that_says_so(tmp_path: Path, call: 
     assert "There is nothing to plot: dp (unsupported)." in Page((tmp_path / "out" / "index.html").read_text()).text
 
 
-def test_incomplete_run_is_refused_or_salvaged(tmp_path: Path, call: Call) -> None:
+def test_incomplete_run_is_refused_or_salvaged(tmp_path: Path, call: Call, plotting: Plotting) -> None:
+    plotting()
     write_run(tmp_path / "results", [DDP], scenarios=["ddp", "ddp_o3"], complete=False)
     code, out, err = call()
     assert (code, out) == (2, "")

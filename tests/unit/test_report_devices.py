@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from conftest import Plotting
 from standin.gpu_runs import DDP2, DP, FIRST, GPUS, SECOND, OnGpus
 from standin.runs import BROKEN, DDP, GONE, HOSTILE, SECOND_NS, Launch, analysed, write_run
 from test_report import Page, plot_of, svg_texts
@@ -261,7 +262,8 @@ def test_a_cpu_package_has_power_from_its_counter(tmp_path: Path) -> None:
     assert table is not None and "the kernel counts the energy of a CPU package alone" in " ".join(table.notes)
 
 
-def test_without_any_device_the_page_says_why_in_a_line(tmp_path: Path) -> None:
+def test_without_any_device_the_page_says_why_in_a_line(tmp_path: Path, plotting: Plotting) -> None:
+    plotting(plots.power)
     why = f"no RAPL counter {HOSTILE}"
     told = replace(DDP, checks={"cpu_energy": {"source": None, "reason": why}})
     run = written(tmp_path, [told, told], ())
@@ -317,11 +319,12 @@ def test_cudnns_search_is_no_part_of_dataparallel(tmp_path: Path, beside: bool) 
     assert ("(ddp_untuned): +" in said) == beside and ("run ddp_untuned beside it" in said) != beside
 
 
-def test_who_holds_more_memory_where_only_torch_knows(tmp_path: Path) -> None:
+def test_who_holds_more_memory_where_only_torch_knows(tmp_path: Path, plotting: Plotting) -> None:
+    plotting()
     run = written(tmp_path, [replace(DP, source="torch_allocator")])
     said = dict(questions(run))["Which uses the most memory?"]
     assert said.startswith("What all processes hold together is not known of any scenario. dp: one process, 9,000 MiB")
-    assert "memory-stack" not in [plot.name for plot in plots.of_run(run)]
+    assert plots.memory_stack(run) is None
     assert "No sample of this run tells" not in Page(report.render([run])["index.html"].decode()).text
 
 

@@ -114,10 +114,11 @@ def page_of(run: Analysed) -> str:
     return Page(report.render([run])["index.html"].decode()).text.replace("\u00a0%", " %")  # the two stay on one line
 
 
-def texts_of(run: Analysed) -> str:
-    """The page without its plots, which take most of the time."""
+def texts_of(run: Analysed, *drawings: Callable[..., object]) -> str:
+    """The page with these plots alone: all of them take most of the time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plots, "of_run", lambda run, samples: [])
+        patch.setattr(plots, "DRAWINGS", drawings)
+        patch.setattr(plots, "of_samples", lambda run: [])
         return page_of(run)
 
 
@@ -461,7 +462,7 @@ def test_losses_without_a_reference_and_without_a_finite_one(tmp_path: Path) -> 
     assert plot.title == "Losses" and "reference, in fp32" not in svg_texts(plot.svg)
     assert "ddp_o2 (no figures)" in plot.caption
     only = analysed(str(write_run(tmp_path / "none", [broken])))
-    assert "losses" not in [plot.name for plot in plots.of_run(only)]
+    assert plots.losses(only) is None
     assert "not finite" in texts_of(only)
 
 
@@ -572,9 +573,9 @@ def test_tables_behind_the_verdicts_are_files_with_figures_in_full(whole: Analys
 @pytest.mark.parametrize(
     ("launches", "page", "expected"),
     [
-        ([GONE, BROKEN], page_of, "Nothing was found: no launch ended well."),
-        ([DDP], page_of, "--diagnose"),
-        ([DDP, DDP, DDP], page_of, "95 % intervals over launches"),
+        ([GONE, BROKEN], texts_of, "Nothing was found: no launch ended well."),
+        ([DDP], texts_of, "--diagnose"),
+        ([DDP, DDP, DDP], lambda run: texts_of(run, plots.speeds), "95 % intervals over launches"),
         (
             [DDP, replace(FINITE, scenario="ddp_o1")],
             texts_of,
@@ -582,7 +583,7 @@ def test_tables_behind_the_verdicts_are_files_with_figures_in_full(whole: Analys
         ),
         ([DDP], texts_of, "ddp is the only scenario with figures that count"),
         ([SINGLE], texts_of, "single is the only scenario with figures that count"),
-        ([APEX], page_of, "was not computed (--no-parity, or the run ended before it)"),
+        ([APEX], texts_of, "was not computed (--no-parity, or the run ended before it)"),
     ],
     ids=["all failed", "interrupted", "launches", "no diagnosis", "one scenario", "one process", "no memory"],
 )
