@@ -74,7 +74,7 @@ LONGEST_FIRST = (
     *("cli/test_streams.py", "cli/test_strategies.py", "cli/test_hosts.py", "cli/test_run.py", "cli/test_real_data.py"),
     *("cli/test_cuda_pretended.py", "cli/test_workload.py", "fault/test_whole_run.py", "fault/test_ranks.py"),
     *("cli/test_next.py", "fault/test_lost_hosts.py", "fault/test_victims.py", "cli/test_nightly.py"),
-    *("cli/test_history.py", "cli/test_compare.py", "cli/test_own_steps.py", "cli/test_own_strategies.py"),
+    *("cli/test_history.py", "cli/test_compare.py", "cli/test_own_steps.py"),
     *("unit/test_worker_host.py", "unit/test_planted.py", "unit/test_diagnose.py", "unit/test_session.py"),
 )
 """The files that take longest. They come first, so that the last ones, which one worker does alone while the others

@@ -54,13 +54,6 @@ def test_an_accepted_night_passes_and_becomes_the_base(slower: list[Path], capsy
     assert len(rows["dp", "step_time"]["nights"]) == 10, "what was not worse does not"
 
 
-def test_taking_it_back_is_removing_the_file(slower: list[Path]) -> None:
-    main(["accept", str(slower[0]), "--reason", REASON])
-    assert gate(slower[1]) == 0
-    (slower[0].parent / "accepted" / f"{slower[0].name}.json").unlink()
-    assert gate(slower[1]) == 10
-
-
 def test_check_does_not_take_it_for_a_run(slower: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
     main(["accept", str(slower[0]), "--reason", REASON])
     capsys.readouterr()

@@ -104,18 +104,18 @@ RANK = f"MASTER_ADDR=127.0.0.1 MASTER_PORT=%d WORLD_SIZE=2 RANK=%d {PYTHON} {SCR
 
 @pytest.mark.parametrize("launcher", ["sh", pytest.param("torchrun", marks=pytest.mark.slow)])
 def test_ranks_of_a_launcher(attach: Any, launcher: str) -> None:
-    """Two ranks with two loader workers each: these and the launcher are no ranks, and their memory is sampled."""
+    """Two ranks with a loader worker each: these and the launcher are no ranks, and their memory is sampled."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = (PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", SCRIPT)
     if launcher == "sh":
         command = ("sh", "-c", f"({RANK % (port, 0)}) & {RANK % (port, 1)} && wait", "sh")
-    code, out, _, run = attach((), *command, "--workers", "2", "--steps", "120")
+    code, out, _, run = attach((), *command, "--workers", "1", "--steps", "60")
     assert code == 0 and out.count("median") == 2
     (launch,) = run.document.launches
     assert (launch.scenario, launch.processes, launch.replicas) == ("ddp", 2, 2)
     assert (launch.effective.label, launch.effective.backend, launch.effective.world_size) == ("torch DDP", "gloo", 2)
-    assert list(run.steps.groupby("rank").size()) == [119, 119]
+    assert list(run.steps.groupby("rank").size()) == [59, 59]
     medians = sorted(float(line.split()[1]) for line in out.splitlines() if line.startswith("median"))
     assert sorted(run.steps.groupby("rank")["step_ms"].median()) == pytest.approx(medians, rel=0.02)
     roles = [one.role for one in run.document.of(stored.Attached).launches[0].processes]

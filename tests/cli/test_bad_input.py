@@ -143,6 +143,7 @@ CASES: dict[str, Case] = {
     # where it goes
     "out is a file": (("run", "--device", "cpu", "--out", "{here}/file"), ("--out", "{here}/file", "not a folder")),
     "out is below a file": (("run", "--device", "cpu", "--out", "{here}/file/x"), ("--out", "{here}/file")),
+    "out has too long a name": (("run", "--device", "cpu", "--out", "n" * 300), ("--out", "name too long")),
     "out cannot be written": (("run", "--device", "cpu", "--out", "/proc/x"), ("--out", "/proc", "another folder")),
     # apex and Python
     "apex too new": ((*CPU, "--apex", "{here}/newer"), ("--apex", "{here}/newer", "newer than 25.05", "25.05")),
@@ -160,6 +161,14 @@ CASES: dict[str, Case] = {
     "pythons of a search": ((*CPU, "--find-batch", "--python", "a", "--python", "b"), ("--python", "--find-batch")),
     "pythons of scale": (("scale", "--device", "cpu", "--python", "a", "--python", "b"), ("--python", "name one")),
     "GPUs on the CPU": ((*CPU, "--gpus", "0"), ("--gpus", "--device cpu")),
+    "a seed beyond 64 bits": ((*CPU, "--seed", "9" * 23), ("error: --seed: ",)),
+    "a second scenario option": ((*CPU, "--scenario", "frobnicate", "--scenario", "single"), ("--scenario",)),
+    "a scenario file that does not end in .py": ((*CPU, "--scenario", "{here}/file"), ("--scenario", "{here}/file")),
+    # other verbs
+    "apex of no folder for list": (("list", "--apex", "{here}/absent"), ("--apex", "{here}/absent")),
+    "apex of no folder for doctor": (("doctor", "--apex", "{here}/absent"), ("--apex", "{here}/absent")),
+    "python without a name for doctor": (("doctor", "--python", ""), ("--python: it is empty",)),
+    "python that is not there for doctor": (("doctor", "--python", "{here}/none"), ("--python", "No such file")),
 }
 
 TRIED: dict[str, Case] = {
@@ -361,27 +370,3 @@ def test_kernels_that_wait_for_each_other_are_no_benchmark(here: Path, library: 
     environment = driver.environment() | {"CUDA_LAUNCH_BLOCKING": "1"}
     asked = ("run", "--out", "{here}/out", "--scenario", "single")
     assert_refused((asked, ("CUDA_LAUNCH_BLOCKING", "unset")), **environment)
-
-
-# What bench does not do yet
-
-
-def test_a_seed_beyond_64_bits_is_refused(assert_refused: Refused) -> None:
-    """The output folder, which is looked at later, is there so that this refuses before torch is imported."""
-    arguments = ("run", "--device", "cpu", "--seed", "9" * 23, "--out", "/proc/x")
-    assert_refused((arguments, ("error: --seed: ",)))
-
-
-def test_a_second_scenario_option_does_not_drop_the_first(assert_refused: Refused) -> None:
-    """Refused or added to the first: either way the unknown name is not passed over."""
-    arguments = ("run", "--device", "cpu", "--scenario", "frobnicate", "--scenario", "single", "--out", "/proc/x")
-    assert_refused((arguments, ("--scenario",)))
-
-
-def test_a_scenario_file_without_the_ending_py_is_refused(here: Path, assert_refused: Refused) -> None:
-    (here / "mine").write_text("x = 1\n")
-    assert_refused(((*CPU, "--scenario", "{here}/mine"), ("--scenario", "{here}/mine")))
-
-
-def test_a_wrong_apex_is_refused_by_list_too(assert_refused: Refused) -> None:
-    assert_refused((("list", "--apex", "{here}/absent"), ("--apex", "{here}/absent")))

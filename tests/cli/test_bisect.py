@@ -132,10 +132,10 @@ def test_a_search_killed_in_its_first_block_goes_on(
     only_run()
 
 
-@pytest.mark.parametrize("how", ["interpreters", "uv"])
+@pytest.mark.parametrize("how", ["interpreters", pytest.param("uv", marks=pytest.mark.slow)])
 def test_versions_of_a_package(attaching: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     """Interpreters that are there, and environments that uv makes, once."""
-    script = '#!/bin/sh\n[ "$1" = -c ] && { echo %s; exit; }\nexec "%s" "$@" --step-ms %s\n'
+    script = '#!/bin/sh\n[ "$1" = -c ] && { echo %s; exit; }\nexec "%s" "$@" --noise 0.002 --step-ms %s\n'
     speeds = {"1.0": 100, "1.1": 100, "1.2": 130, "2.0": 130}
     made = {version: script % (version, sys.executable, ms) for version, ms in speeds.items()}
     for version, text in made.items():

@@ -160,12 +160,6 @@ def test_text_from_outside_stays_text(bench: Bench, tmp_path: Path) -> None:
     assert "\x1b" not in (tmp_path / "reports/comparison.svg").read_text()
 
 
-def test_few_launches_get_no_verdict(bench: Bench, once: tuple[Path, Path]) -> None:
-    code, out, _ = bench("compare", *once, "--json")
-    assert code == 0
-    assert {verdict for (_, metric), verdict in verdicts(out).items() if metric == "step_time"} == {"too few launches"}
-
-
 def edited(path: Path) -> None:
     text = (path / "run.json").read_text()
     (path / "run.json").write_text(text.replace('"label": null', '"label": "better"'))

@@ -30,6 +30,7 @@ class cuda:
         version = staticmethod(lambda: (2, 30, 7))
 class ops:
     load_library = staticmethod(print)
+    class mkldnn: _is_mkldnn_bf16_supported = staticmethod(lambda: False)
 get_num_threads = lambda: 2
 """
 
@@ -51,19 +52,6 @@ def quick(tmp_path: Path) -> dict[str, str]:
     folder.mkdir()
     (folder / "torch.py").write_text(FAKE_TORCH)
     return {"PYTHONPATH": str(folder)}
-
-
-@pytest.mark.parametrize(("told", "slow"), [("False", True), ("True", False)])
-def test_a_cpu_without_bf16_is_reported(quick: dict[str, str], driver: Driver, told: str, slow: bool) -> None:
-    answer = f"class mkldnn: _is_mkldnn_bf16_supported = staticmethod(lambda: {told})"
-    (Path(quick["PYTHONPATH"]) / "torch.py").write_text(
-        FAKE_TORCH.replace("class ops:\n", f"class ops:\n    {answer}\n")
-    )
-    driver.write()
-    finding = "this CPU has no instructions for bf16"
-    assert (finding in about(report(**quick, **driver.environment()), "torch")) == slow
-    driver.write(*TWO_GPUS)
-    assert finding not in about(report(**quick, **driver.environment()), "torch")
 
 
 def report(*arguments: str, **environment: str) -> dict[str, Any]:
@@ -102,6 +90,7 @@ def test_without_a_gpu_it_says_what_that_means(quick: dict[str, str]) -> None:
     told = report(**quick, LD_LIBRARY_PATH="")
     assert told["gpus"] == []
     assert about(told, "GPUs") == ["there is no NVIDIA driver on this host"]
+    assert NO_BF16 in about(told, "torch")
     assert told["torch"]["torch"] == "2.9.9"
     assert told["host"]["cores_usable"] >= 1
 
@@ -135,33 +124,16 @@ def test_a_broken_torch_is_a_finding_and_the_rest_is_told(tmp_path: Path, source
     assert told in problem["finding"]
     assert "--python" in problem["remedy"]
     assert found["host"]["cpu"]
-    done = doctor(PYTHONPATH=str(tmp_path))
-    assert done.returncode == 0
-    assert "✗ torch" in done.stdout
+    assert "✗ torch" in page(found)
 
 
-@pytest.mark.parametrize(
-    ("python", "said"), [("", "it is empty"), ("none", "cannot be started: No such file"), (".", "Permission denied")]
-)
-def test_an_interpreter_that_cannot_be_started_is_refused(tmp_path: Path, python: str, said: str) -> None:
-    done = doctor("--python", python and str(tmp_path / python))
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert done.stderr.startswith("bench: error: --python: ") and said in done.stderr
-
-
-@pytest.mark.parametrize("says", ["true", "echo", "printf '\\377'", "echo '{}'", "echo 1", "echo '[]'"])
+@pytest.mark.parametrize("says", ["true", "printf '\\377'", "echo '{}'", "echo '[]'"])
 def test_a_program_that_is_no_interpreter_is_a_finding(tmp_path: Path, says: str) -> None:
     program = tmp_path / "program"
     program.write_text(f"#!/bin/sh\n{says}\n")
     program.chmod(0o755)
     found = report("--python", str(program))
     assert "does not answer as a Python would" in about(found, "torch")[0]
-
-
-def test_an_apex_that_is_none_is_refused(tmp_path: Path) -> None:
-    done = doctor("--apex", str(tmp_path))
-    assert done.returncode == 2
-    assert "--apex: there is no package apex" in done.stderr
 
 
 # GPUs
@@ -178,8 +150,7 @@ def test_two_gpus_in_pci_order_with_their_problems(driver: Driver, quick: dict[s
         *(f"value {A} pcie_width 8", f"value {A} max_pcie_width 16", f"value {A} throttle 64"),
         *("value * topology 50", "value * p2p_read 1", "value * p2p_nvlink 1", f"value {B} max_sm_clock 1980"),
     )
-    environment = quick | driver.environment()
-    told = report(**environment)
+    told = report(**quick, **driver.environment())
     assert [(gpu["index"], gpu["uuid"]) for gpu in told["gpus"]] == [(0, B), (1, A)]
     assert told["driver"] == {"version": "999.01", "nvml": "13.999.01", "cuda": "13.2"}
     assert told["topology"] == [
@@ -196,8 +167,9 @@ def test_two_gpus_in_pci_order_with_their_problems(driver: Driver, quick: dict[s
     ]
     assert about(told, "GPU 0") == ["its compute mode is prohibited", "something draws on it: PID 900 (Xorg)"]
     assert about(told, "topology") == ["no peer access between GPUs 0-1"]
+    assert NO_BF16 not in about(told, "torch"), "which is of no matter to GPUs"
     assert about(told, "GPUs") == ["they are of 2 models: Stand-in A, Stand-in B"]
-    text = doctor(**environment).stdout
+    text = page(told)
     assert f"GPU 0    Stand-in B, {B}" in text
     assert "process 4242 (trainer): 2,000 MiB" in text and "graphics process 900 (Xorg): 90 MiB" in text
     assert "GPU 0-1  no peer access, by the link between CPU sockets" in text
@@ -214,14 +186,7 @@ def test_mig_a_lost_gpu_and_a_driver_that_tells_little_are_no_obstacle(driver: D
     assert "MIG is on" in about(told, "GPU 0")
     assert "left out: GPU is lost" in about(told, "GPUs")[0]
     assert told["gpus"][0]["ecc"] is None
-    assert "ECC unknown" in doctor(**quick, **driver.environment()).stdout
-
-
-def test_a_driver_that_refuses_is_told_with_its_words(driver: Driver, quick: dict[str, str]) -> None:
-    driver.write("error * init 18")
-    told = report(**quick, **driver.environment())
-    assert told["gpus"] == []
-    assert "version mismatch" in about(told, "GPUs")[0]
+    assert "ECC unknown" in page(told)
 
 
 def test_a_shadowing_pynvml_is_a_problem_even_without_a_driver(tmp_path: Path, quick: dict[str, str]) -> None:
@@ -293,6 +258,15 @@ def facts(*, host: dict[str, Any] | None = None, torch: dict[str, Any] | None = 
 def test_what_is_wrong_with_the_host_is_found(host: dict[str, Any], said: str) -> None:
     (finding,) = concerns(facts(host=host))
     assert said in finding.finding
+
+
+NO_BF16 = "this CPU has no instructions for bf16"
+
+
+@pytest.mark.parametrize("instructions", [False, True, None])
+def test_a_cpu_without_bf16_is_reported(instructions: bool | None) -> None:
+    found = concerns(facts(torch={"bf16_instructions": instructions}))
+    assert [finding.finding for finding in found] == [NO_BF16] * (instructions is False)
 
 
 def test_a_host_with_nothing_wrong_has_no_finding() -> None:

@@ -13,10 +13,9 @@ from standin.runs import DDP, HOSTILE, write_run
 
 from bench.analyse.history import nights
 from bench.analyse.history.shifts import levels
-from bench.analyse.history.trends import Night, Track, Trend, commit_range, tracks
+from bench.analyse.history.trends import Night, Track, Trend, commit_range
 from bench.cli import main
 from bench.report.history_plots import DOTS_AT_MOST, of_track
-from bench.report.tables import as_change
 
 THREE = ("dp", "ddp", "ddp_o2")
 SHIFTED, COUNT = 24, 40
@@ -355,15 +354,6 @@ def test_thousands_of_nights_are_drawn_in_columns() -> None:
         (plot,) = of_track(track)
         sizes.append(len(plot.svg))
     assert sizes[1] < 1.2 * sizes[0]
-
-
-@pytest.mark.parametrize(("ratio", "said"), [(1.031, "+3.1 %"), (0.969, "-3.1 %"), (1.0, "0.0 %"), (0.99999, "0.0 %")])
-def test_a_change_in_percent(ratio: float, said: str) -> None:
-    assert as_change(ratio) == said
-
-
-def test_no_night_is_no_track() -> None:
-    assert tracks([]) == []
 
 
 def test_the_last_nights_gate_is_on_terminal_and_page(tmp_path: Path, say: Say) -> None:

@@ -10,13 +10,8 @@ from conftest import Bench
 from standin.runs import DDP, Launch, write_run
 from standin.schemas import is_valid
 
-from bench.analyse import digest
 from bench.analyse.digest import of_run
-from bench.analyse.history import nights
-from bench.core.codec import encode
-from bench.runs import digests
 from bench.runs.document import Imported, WorkloadRecord
-from bench.runs.files import DIGEST
 from bench.runs.names import find
 from bench.runs.reader import Run
 from bench.runs.reader import read as read_run
@@ -145,21 +140,6 @@ def test_several_scenarios_and_launches_of_a_csv(bench: Bench) -> None:
     assert "dp against ddp: slower: step time +25.0 %" in out
 
 
-def test_a_digest_of_another_form_is_made_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = imported(bench, "times.csv", FULL, "--scenario", "ddp")
-    stored = json.loads((Path(run.path) / DIGEST).read_text())
-    assert stored == json.loads(json.dumps(of_run(run)))
-    loaded = stored | {"findings": encode(run.document.validity)}
-    assert nights.with_findings(run.path) == loaded
-    monkeypatch.setattr(digests, "VERSION", 2)
-    monkeypatch.setattr(digest, "VERSION", 2)
-    assert nights.with_findings(run.path) == loaded | {"digest_version": 2}
-    (Path(run.path) / DIGEST).write_text(json.dumps(stored | {"label": "better"}))
-    code, _, err = bench("compare", run.path, "--scenario", "dp")
-    assert (code, err.count("\n")) == (2, 1)
-    assert "digest.json was changed after it was sealed" in err
-
-
 def test_the_latest_run_is_one_that_was_measured(bench: Bench, tmp_path: Path) -> None:
     ours = write_run(tmp_path / "results", [DDP])
     run = imported(bench, "times.csv", FULL, "--scenario", "ddp")
@@ -180,7 +160,6 @@ def test_an_imported_run_has_no_page_and_is_not_resumed(bench: Bench) -> None:
         assert said in err
 
 
-TWO = ("--model", "resnet18", "--world-size", "2")
 CASES: dict[str, tuple[str, str, tuple[str, ...], str]] = {
     "empty": ("t.csv", "", (), "t.csv is empty"),
     "heading alone": ("t.csv", "step_ms\n", (), "has a heading and no step"),

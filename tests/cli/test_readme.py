@@ -19,7 +19,8 @@ from bench.sites.local import WorkerHost
 
 ROOT = Path(__file__).resolve().parents[2]
 FEW = "--warmup 1 --iters 2 --launches 1 --batch-per-rank 2"
-ELSEWHERE = {f"python -m bench {shown}" for shown in ("tune --budget 20m", "doctor")}
+LIMITS = "limits --workload fashion_mlp --scenario single"
+ELSEWHERE = {f"python -m bench {shown}" for shown in ("tune --budget 20m", "doctor", LIMITS)}
 """In test_next.py, which runs the command that each of them prints as well."""
 MEASURED = "python -m bench doctor --bandwidth"
 """In test_all_reduce.py, which looks at what it measured."""

@@ -195,19 +195,6 @@ def test_what_cannot_run_is_unsupported_and_the_others_go_on(run_here: CommandLi
     assert "apex needs CUDA" in unsupported["reason"]
 
 
-@pytest.mark.slow
-def test_launches_are_interleaved_and_relative_speed_needs_ddp(repository: Path, tmp_path: Path) -> None:
-    done = bench(
-        repository, "run", *SMALL, "--scenario", "single,dp", "--launches", "2", "--iters", "2", "--out", str(tmp_path),
-        "--label", "two rounds", "--json",
-    )  # fmt: skip
-    document = json.loads(done.stdout)
-    assert [launch["scenario"] for launch in document["launches"]] == ["single", "dp", "dp", "single"]
-    assert [launch["repeat"] for launch in document["launches"]] == [0, 0, 1, 1]
-    assert document["request"]["label"] == "two rounds"
-    assert [row["relative_to_ddp"] for row in document["summary"]] == [None, None]
-
-
 def test_an_interrupted_run_leaves_no_process_and_keeps_what_was_done(repository: Path, tmp_path: Path) -> None:
     of_two_ranks = sleeping(0.8).replace(", ranks=one_rank_for_all, group=False", "")
     (tmp_path / "calm.py").write_text(of_two_ranks)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import Plotting
 from standin import gated
 from standin.runs import DDP, write_run
 
@@ -76,8 +77,11 @@ def test_unforeseen_errors(
     assert json.loads(said.out)["exit_code"] == 1
 
 
-def test_a_label_of_bytes(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_label_of_bytes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, plotting: Plotting
+) -> None:
     """As ``--label $'\\xff'`` comes from a shell; the run that has it is sealed, and must not be lost for its label."""
+    plotting()
     monkeypatch.chdir(tmp_path)
     runs = [
         write_run(tmp_path / "results", [DDP], label=encode("night \udcff"), host=encode("h\udcff")) for _ in range(2)

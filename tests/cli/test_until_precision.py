@@ -7,7 +7,7 @@ from typing import Any
 from conftest import CommandLine
 from standin.sleeping import sleeping
 
-SMALL = ("--device", "cpu", "--ranks", "2", "--model", "resnet18", "--image-size", "32", "--no-parity")
+SMALL = ("--device", "cpu", "--ranks", "2", "--workload", "fashion_mlp", "--setting", "width=32", "--no-parity")
 SHORT = ("--warmup", "1", "--iters", "3")
 
 

@@ -17,8 +17,6 @@ from bench.core.records import MEMORY_COLUMNS
 from bench.runs.document import RunDocument
 from bench.seams import discover
 
-ROOT = Path(__file__).resolve().parents[2]
-
 
 def steps_of(launch: int, scenario: str, *ranks: list[float], warmup: int = 0, repeat: int = 0) -> list[dict[str, Any]]:
     """Rows of steps.parquet: one list of step times (ms) per rank, the first ``warmup`` of them warm-up."""
@@ -223,13 +221,6 @@ def test_the_total_is_unknown_where_a_process_was_never_known() -> None:
     assert pd.isna(peaks(used).iloc[0]["peak_total_mib"])
 
 
-def test_each_source_is_named_once() -> None:
-    used = memory(sample(1, 0, 100.0), sample(1, 0, 70.0, launch=1), sample(2, 0, None, launch=1))
-    rows = steps_of(0, "ddp", [4.0]) + steps_of(1, "ddp", [4.0], repeat=1)
-    ddp = summarised(launch(0, "ddp"), launch(1, "ddp"), steps=rows, used=used).loc["ddp"]
-    assert ddp["memory_source"] == "rss+unavailable"
-
-
 # The published form
 
 BLOG = """\
@@ -260,21 +251,10 @@ def test_the_iterations_shown_are_the_published_ones_where_the_run_has_them(step
     assert published.iterations(steps) == shown
 
 
-@pytest.mark.parametrize("steps", [2, 3, 4])
-def test_no_iteration_is_shown_twice(steps: int) -> None:
-    shown = published.iterations(steps)
-    assert len(set(shown)) == len(shown)
-
-
 def test_elapsed_is_the_latest_rank_with_the_warm_up() -> None:
     """Rank 0 is ahead at first (1, 11, 12 s) and behind in the end (rank 1: 5, 10, 11 s)."""
     steps = pd.DataFrame(steps_of(0, "ddp", [1000.0, 10000.0, 1000.0], [5000.0, 5000.0, 1000.0], warmup=1))
     assert published.elapsed(iterations(steps))["elapsed_s"].tolist() == [5.0, 11.0, 12.0]
-
-
-def test_elapsed_does_not_depend_on_the_order_of_the_rows() -> None:
-    steps = pd.DataFrame(steps_of(0, "ddp", [1000.0, 2000.0, 3000.0]))
-    assert published.elapsed(iterations(steps[::-1]))["elapsed_s"].tolist() == [1.0, 3.0, 6.0]
 
 
 def test_the_published_form_has_this_run_beside_the_published_each_relative_to_its_own_ddp() -> None:
@@ -296,11 +276,6 @@ def test_without_ddp_in_the_run_nothing_of_it_is_relative_and_the_published_stil
     row = published.table(iterations(pd.DataFrame(steps_of(0, "dp", [100.0] * 12))), ["dp"]).iloc[0]
     assert (row["elapsed_s_9"], pd.isna(row["relative"])) == (pytest.approx(1.0), True)
     assert row["published_relative"] == pytest.approx(20.4 / 8.7)
-
-
-def test_a_run_of_which_nothing_was_published_has_a_form_too() -> None:
-    row = published.table(iterations(pd.DataFrame(steps_of(0, "single", [100.0] * 12))), ["single"]).iloc[0]
-    assert (row["elapsed_s_9"], pd.isna(row["published_relative"])) == (pytest.approx(1.0), True)
 
 
 # What ran

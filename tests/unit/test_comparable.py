@@ -56,12 +56,6 @@ def test_another_workload_is_named_with_both_values(base: Digest, new: Digest) -
     assert key(base) != key(new)
 
 
-def test_another_world_size_is_an_obstacle(base: Digest, new: Digest) -> None:
-    new["workload"] |= {"replicas": 4, "hash": "other"}
-    new["replicas"] = 4
-    assert obstacles(base, new) == ["world size: 2 against 4"]
-
-
 def test_warm_up_is_part_of_the_workload_and_measured_steps_are_not(base: Digest, new: Digest) -> None:
     new["scenarios"][0]["launches"] *= 3
     assert obstacles(base, new) == []

@@ -91,11 +91,6 @@ def test_a_close_name_is_suggested() -> None:
     assert "did you mean ddp_o2" in error.remedy
 
 
-def test_a_name_that_is_close_to_none_gets_them_all() -> None:
-    error = refusal(lambda: discover.resolve("zzzzzzzz"))
-    assert all(name in error.remedy for name in PUBLISHED)
-
-
 # Installed packages
 
 
@@ -123,12 +118,6 @@ def test_two_packages_with_one_name_are_an_error(install: Install) -> None:
     ]
     error = refusal(discover.names)
     assert all(str(file) in error.problem for file in files)
-
-
-def test_looking_at_a_package_does_not_import_it(install: Install) -> None:
-    install({"deep": "their_package.deep"}, {"their_package/__init__.py": "", "their_package/deep.py": GOOD})
-    assert "deep" in discover.names()
-    assert "their_package" not in sys.modules
 
 
 @pytest.mark.parametrize("module", ["no_such_module", "no_such_package.module"])
@@ -186,15 +175,6 @@ def test_a_file_that_takes_a_built_in_name_is_refused_and_the_built_in_file_itse
 def test_a_file_whose_name_is_no_identifier_is_refused(tmp_path: Path) -> None:
     error = refusal(lambda: discover.resolve(scenario_file(tmp_path, GOOD, "my-scenario")))
     assert "my-scenario.py" in error.problem
-
-
-def test_a_file_without_the_ending_py_is_loaded_or_refused(tmp_path: Path) -> None:
-    path = tmp_path / "mine"
-    path.write_text(GOOD)
-    try:
-        assert switching.load(*discover.resolve(str(path))).name == "mine"
-    except RequestError as error:
-        assert str(path) in error.problem
 
 
 # What a file can do wrong

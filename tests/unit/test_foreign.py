@@ -1,5 +1,6 @@
 """GPUs that others are using: refused before a run, by PID, name and memory, unless it is forced."""
 
+import json
 import os
 import subprocess
 import sys
@@ -17,12 +18,22 @@ from bench.seams import discover, switching
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def refused(driver: Driver, *, force: bool = False, chosen: tuple[str, ...] = (A, B)) -> str:
-    return driver.python(
-        "from bench.machine import foreign, nvml\nfrom bench.core.errors import RequestError\n"
-        f"try: foreign.refuse(nvml.list_gpus()[0], {chosen!r}, force={force})\n"
-        "except RequestError as error: print(error, end='')"
+def refusals(driver: Driver, *asked: tuple[tuple[str, ...], bool]) -> list[str]:
+    """Of chosen GPUs, by force or not: why, or nothing."""
+    told: list[str] = json.loads(
+        driver.python(
+            "import json\nfrom bench.machine import foreign, nvml\nfrom bench.core.errors import RequestError\n"
+            f"told = []\nfor chosen, force in {asked!r}:\n"
+            "    try: told.append(foreign.refuse(nvml.list_gpus()[0], chosen, force=force) and '')\n"
+            "    except RequestError as error: told.append(str(error))\nprint(json.dumps([one or '' for one in told]))"
+        )
     )
+    return told
+
+
+def refused(driver: Driver) -> str:
+    (told,) = refusals(driver, ((A, B), False))
+    return told
 
 
 def test_free_gpus_are_not_refused_and_the_reserve_of_the_driver_is_nobodys(driver: Driver) -> None:
@@ -41,13 +52,13 @@ def test_a_process_is_refused_with_its_pid_name_and_memory(driver: Driver) -> No
         f"value {A} used {2500 * MIB}",
         f"value {A} utilisation 97",
     )
-    assert refused(driver) == (
+    said, of_the_other, by_force = refusals(driver, ((A, B), False), ((B,), False), ((A, B), True))
+    assert said == (
         "--gpus: in use by others: GPU 1 (Stand-in A): PID 4242 (trainer, 2,048 MiB), PID 4243 (name unknown, "
         "memory unknown), 2,500 MiB occupied, 97 % busy; wait until they are free, choose others, or measure beside "
         "them with --force"
     )
-    assert refused(driver, chosen=(B,)) == ""
-    assert refused(driver, force=True) == ""
+    assert of_the_other == by_force == ""
 
 
 @pytest.mark.parametrize(
@@ -80,7 +91,8 @@ def test_a_screen_is_named_and_not_refused(more: tuple[str, ...], told: str, dri
     driver.write(
         *TWO_GPUS, *more, *(line for line in DESKTOP if not any(line.split()[:3] == m.split()[:3] for m in more))
     )
-    assert told in refused(driver) and bool(told) == bool(refused(driver))
+    said = refused(driver)
+    assert told in said and bool(told) == bool(said)
     if not told:
         named = driver.python(
             "from bench.machine import foreign, nvml\n"

@@ -1,7 +1,5 @@
 """The sampler process on the real pynvml and a stand-in driver, where NVML is hard: containers, losses, slow calls."""
 
-import os
-import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,13 +8,12 @@ from typing import Any
 import pandas as pd
 import pytest
 from conftest import one_host, request_for
-from standin import KEYS, MIB, NOT_AVAILABLE, TWO_GPUS, A, B, Driver
+from standin import KEYS, MIB, TWO_GPUS, A, B, Driver
 from standin.frames import iterations
 
 from bench.analyse import devices
 from bench.core.records import DEVICE_COLUMNS, PROBE_MIB
 from bench.experiments.plan import launches
-from bench.machine import throttle
 from bench.machine.nvml import SCRAMBLED
 from bench.machine.sample import Sampler, read_spool
 from bench.runs.spool import spool_path
@@ -119,40 +116,6 @@ def test_a_slow_driver_is_asked_at_both_ends(start: Callable[..., Sampling], dri
         before = len(run.rows("device"))
         run.sampler.hear(planned.job, {"event": "phase", "phase": phase, "rank": 0})
         run.until(lambda before=before: len(run.rows("device")) > before)
-
-
-def test_the_level_is_unknown_if_watched_too_late(start: Callable[..., Sampling], driver: Driver) -> None:
-    driver.write(*TWO_GPUS, f"value {A} used {1624 * MIB}", f"process {A} 100011 {1024 * MIB}")
-    run = start(nested=True)
-    run.sampler.begin(0)
-    os.kill(run.sampler.pid, signal.SIGKILL)
-    run.sampler._process.wait()
-    run.sampler.watch(0, "single", 0, 11, (A,))
-    run.until_begun()
-    run.until_next("device")
-    time.sleep(0.5)
-    memory, _ = run.sampler.finish(0)
-    assert sources(memory) == {(11, None, None, "unavailable")}
-    assert "the device's level before the launch is unknown" in memory[0]["reason"]
-    assert run.findings["foreign"] == []
-
-
-def test_an_earlier_process_makes_the_rank_unavailable(start: Callable[..., Sampling], driver: Driver) -> None:
-    there = (f"process {A} {BUSY} {300 * MIB}", f"value {A} used {900 * MIB}", f"name trainer {BUSY} 0")
-    driver.write(*TWO_GPUS, *there)
-    run = start(nested=True)
-    run.sampler.begin(0)
-    run.sampler.watch(0, "ddp", 0, 11, (A,))
-    run.until_begun()
-    driver.write(*TWO_GPUS, *there, f"process {A} 100011 {512 * MIB}")
-    run.until_next("device")
-    time.sleep(0.5)
-    memory, _ = run.sampler.finish(0)
-    assert sources(memory) == {(11, None, None, "unavailable")}
-    assert f"a process was on the device before the launch (PID {BUSY})" in memory[0]["reason"]
-    assert run.findings["foreign"] == [
-        {"device": A, "pid": BUSY, "name": "trainer", "peak_mib": 300.0, "certain": True}
-    ]
 
 
 def test_a_process_that_comes_later_is_reported(start: Callable[..., Sampling], driver: Driver) -> None:
@@ -308,17 +271,6 @@ def test_scrambled_lists_are_dropped_and_counted(start: Callable[..., Sampling],
     assert run.findings["scrambled_lists"] >= 1
 
 
-def test_unavailable_values_are_null_with_the_reason(start: Callable[..., Sampling], driver: Driver) -> None:
-    driver.write(*TWO_GPUS, *(f"process {A} {pid} {NOT_AVAILABLE}" for pid in (11, 12)))
-    run = start(nested=False)
-    run.sampler.watch(0, "two", 0, 11, (A,))
-    run.sampler.watch(0, "two", 1, 12, (A,))
-    run.until(lambda: len({row["pid"] for row in run.rows("memory")}) == 2)
-    memory, _ = run.sampler.finish(0)
-    assert {(row["used_mib"], row["source"]) for row in memory} == {(None, "unavailable")}
-    assert all("NVML_VALUE_NOT_AVAILABLE" in row["reason"] for row in memory)
-
-
 def test_a_slow_driver_stays_within_one_percent(start: Callable[..., Sampling], driver: Driver) -> None:
     run = start(nested=False)
     run.sampler._ready = run.sampler._receive("ready", 30) is not None
@@ -401,16 +353,3 @@ def test_counters_of_the_driver_become_energy_or_a_reason(
     else:
         assert row["energy_j"] is None
     assert row["peak_power_w"] == 300.0
-
-
-def test_a_thermal_bit_of_the_driver_makes_the_launch_invalid(start: Callable[..., Sampling], driver: Driver) -> None:
-    driver.write(*TWO_GPUS, f"every {A} throttle/7 64", f"value {B} throttle 4")
-    run = start(nested=False)
-    run.sampler.watch(0, "dp", 0, 11, (A, B))
-    run.until(lambda: len(run.rows("device")) >= 16)
-    _, device = run.sampler.finish(0)
-    times = [row["t_ns"] for row in device]
-    steps = [{"warmup": False, "start_ns": min(times), "step_ms": (max(times) - min(times)) / 1e6}]
-    told = throttle.check(device, steps)
-    assert told == {"verdict": "invalid", "devices": {A: ["thermal slowdown (hardware)"], B: ["power cap"]}}
-    assert of_window(device)["verdict"] == "invalid"

@@ -40,6 +40,11 @@ def run_of(tmp_path: Path, times: dict[str, float], set_: str | None = "ladder",
     return analysed(str(write_run(tmp_path, rounds, scenarios=list(times), about={"request": {"set": set_}})))
 
 
+@pytest.fixture(scope="module")
+def climbed(tmp_path_factory: pytest.TempPathFactory) -> Analysed:
+    return run_of(tmp_path_factory.mktemp("ladder"), TIMES)
+
+
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_each_rung_is_one_step_above_the_last_and_is_a_scenario(device: str) -> None:
     found = steps(RUNGS[device] + ALONE[device])
@@ -65,8 +70,8 @@ def test_steps_are_found_by_what_names_say() -> None:
     assert steps([]) == [] == steps(["ddp"])
 
 
-def test_gains_are_those_of_the_times(tmp_path: Path) -> None:
-    table = ladder(run_of(tmp_path, TIMES)).set_index("change")
+def test_gains_are_those_of_the_times(climbed: Analysed) -> None:
+    table = ladder(climbed).set_index("change")
     assert table["gain"].tolist() == pytest.approx([100 / 90, 90 / 80, 2.0, 40 / 32], rel=0.02)
     assert (table["low"] < table["gain"]).all() and (table["gain"] < table["high"]).all()
     assert set(table["verdict"]) == {"faster"}
@@ -74,8 +79,8 @@ def test_gains_are_those_of_the_times(tmp_path: Path) -> None:
     assert table["interacts"].tolist() == [None, False, True, None]
 
 
-def test_what_interacts_is_said_and_not_added_up(tmp_path: Path) -> None:
-    total, o1 = sentences(ladder(run_of(tmp_path, TIMES)))
+def test_what_interacts_is_said_and_not_added_up(climbed: Analysed) -> None:
+    total, o1 = sentences(ladder(climbed))
     assert total.startswith("The top rung, ddp_o2+channels_last, is 3.1")
     assert o1.startswith("ddp_o1 gains more on top of the others (") and "do not multiply" in o1
 
@@ -156,9 +161,8 @@ def test_a_switch_without_effect_is_a_finding(tmp_path: Path) -> None:
     assert "no effect" in Analysed.of(run).overview["findings"].iloc[0]
 
 
-def test_the_page_has_a_chapter_and_a_plot_of_a_ladder(tmp_path: Path, plotting: Plotting) -> None:
+def test_the_page_has_a_chapter_and_a_plot_of_a_ladder(climbed: Analysed, tmp_path: Path, plotting: Plotting) -> None:
     plotting(plots.ladder_plot)
-    run = run_of(tmp_path / "runs", TIMES)
-    files = report.write([run], str(tmp_path / "page"))
+    files = report.write([climbed], str(tmp_path / "page"))
     page = (tmp_path / "page" / "index.html").read_text()
     assert "What does each step gain?" in page and any(name.endswith("ladder.svg") for name in files)

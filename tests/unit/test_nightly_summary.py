@@ -184,14 +184,6 @@ def test_ends(night: Path, capsys: pytest.CaptureFixture[str], stop_at: str, gpu
     assert ("doctor: warning: GPU 1: warning found" in said) is told and "note" not in said
 
 
-def test_a_warning_ends_the_night_where_that_is_asked_for(night: Path) -> None:
-    file = night / "out" / "doctor.json"
-    found = json.loads(file.read_text())
-    file.write_text(json.dumps({**found, "findings": found["findings"][1:]}))
-    assert summary.main(["doctor", str(file), "--stop-at", "problem"]) == 0
-    assert summary.main(["doctor", str(file), "--stop-at", "warning"]) == 3
-
-
 def test_a_run_is_kept_only_as_it_was_sealed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     writer = RunWriter(str(tmp_path), document())
     assert summary.main(["sealed", writer.path]) == 1

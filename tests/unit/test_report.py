@@ -298,12 +298,6 @@ def read_back(*launches: Launch) -> Any:
     return pd.DataFrame([row for number, launch in enumerate(launches) for row in launch.step_rows(number, number)])
 
 
-def test_dash_stands_for_a_loss_that_ended_not_finite(tmp_path: Path) -> None:
-    run = analysed(str(write_run(tmp_path, [Launch("ddp", [[9, 9]], losses=[1.0, math.nan])])))
-    cells = launch_tables.launches_table(run).rows[0]
-    assert (cells[-2].text, cells[-2].small) == ("–", "not finite from step 1 on")
-
-
 def test_what_is_unknown_about_memory_says_why(mixed: Written) -> None:
     table = tables.summary_table(mixed.run, tables.summary_of(mixed.run))
     by_name = {row[0].text: [cell.text for cell in row] for row in table.rows}

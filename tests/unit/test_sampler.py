@@ -1,6 +1,5 @@
 """The sampler on real processes: what they allocate shows, the clock does not drift, and its death is survived."""
 
-import itertools
 import os
 import signal
 import socket
@@ -33,7 +32,6 @@ from bench.machine.sample.process import (
     Loop,
     Spool,
     clocks,
-    share,
     spool_path,
 )
 from bench.machine.sample.sources import proportional_mib, resident_mib
@@ -157,24 +155,6 @@ def test_one_slow_sample_among_quick_ones_changes_the_interval_for_a_while_only(
     assert intervals_ms[9] == 250
     assert intervals_ms[10] == 500
     assert intervals_ms[-1] == 250
-
-
-@pytest.mark.parametrize(
-    ("durations_ms", "shares"), [((5, 5), (0.005, 0.005)), ((4.4, 0.1), (0.0088, 0.001)), ((0.1, 5), (0.0004, 0.0095))]
-)
-def test_clocks_share_one_percent(durations_ms: tuple[float, float], shares: tuple[float, float]) -> None:
-    both = clocks(None)
-    share(*both)
-    spent_ns = [0.0, 0.0]
-    for clock in both:
-        clock.start(0)
-    while (now_ns := min(clock.due_ns for clock in both)) < 300e9:
-        for number, clock in enumerate(both):
-            if clock.due_ns == now_ns:
-                clock.done(now_ns, now_ns + round(durations_ms[number] * 1e6))
-                spent_ns[number] += durations_ms[number] * 1e6
-    assert [one / 300e9 for one in spent_ns] == pytest.approx(shares, rel=0.2)
-    assert sum(spent_ns) / 300e9 <= DUTY_CYCLE * 1.01
 
 
 # Resident memory
@@ -351,20 +331,6 @@ def test_why_there_is_no_energy_of_the_cpu_is_told(sampler: Sampler, children: l
     assert "has no RAPL counter" in sampler.findings["cpu_energy"]["reason"]
 
 
-def test_the_interval_is_as_asked_for(tmp_path: Path, children: list[Child]) -> None:
-    sampler = Sampler.start(device="cpu", gpus=(), spool=str(tmp_path), host="node1", interval_s=0.15)
-    sampler.watch(0, "ddp", 0, children[0].pid)
-    until(lambda: len(moments(tmp_path)) > 8 and typical_gap_ms(tmp_path) == pytest.approx(150, abs=40))
-    sampler.finish(0)
-    sampler.stop()
-
-
-def typical_gap_ms(folder: Path) -> float:
-    """The median of the last seven gaps: a busy machine leaves ticks out for a while."""
-    gaps = sorted(later - earlier for earlier, later in itertools.pairwise(moments(folder)[-8:]))
-    return gaps[len(gaps) // 2] / 1e6
-
-
 def test_no_interval_makes_the_clock_stand_still() -> None:
     memory, device = clocks(1e-12)
     assert memory.period_ns == 1_000_000
@@ -404,31 +370,6 @@ def test_a_rank_is_sampled_as_soon_as_it_is_watched(children: list[Child], tmp_p
         sampler.watch(0, "ddp", rank, child.pid)
         until(lambda rank=rank: len(moments(tmp_path)) > rank)
     sampler.stop()
-
-
-def test_a_tick_has_one_time(sampler: Sampler, children: list[Child], tmp_path: Path) -> None:
-    sampler.watch(0, "ddp", 0, children[0].pid)
-    until(lambda: moments(tmp_path))
-    sampler.watch(0, "ddp", 1, children[1].pid)
-    until(lambda: len(moments(tmp_path)) >= 5)
-    memory, _ = sampler.finish(0)
-    first_ns = min(row["t_ns"] for row in memory if row["rank"] == 1)
-    later = [row for row in memory if row["t_ns"] > first_ns]
-    ticks = {t_ns: [row["rank"] for row in later if row["t_ns"] == t_ns] for t_ns in {row["t_ns"] for row in later}}
-    assert list(ticks.values()) == [[0, 1]] * len(ticks)
-
-
-def test_ticks_do_not_drift(sampler: Sampler, children: list[Child], tmp_path: Path) -> None:
-    sampler.watch(0, "ddp", 0, children[0].pid)
-    until(lambda: len(moments(tmp_path)) >= 14)
-    memory, _ = sampler.finish(0)
-    times = sorted(row["t_ns"] for row in memory)
-    lateness_ms = [(t_ns - times[0]) % MEMORY_PERIOD_NS / 1e6 for t_ns in times[1:]]
-    # The least, since a busy machine may wake any of them late; a clock that drifts has none on the grid in the end.
-    assert min(lateness_ms[-7:]) < 5, lateness_ms
-    assert sampler.cost is not None
-    assert sampler.cost["memory"]["calls"] == len(times)
-    assert 0 < sampler.cost["memory"]["max_ms"] <= sampler.cost["memory"]["total_ms"]
 
 
 def test_a_process_that_ended_has_no_further_row(sampler: Sampler, children: list[Child], tmp_path: Path) -> None:
