@@ -172,7 +172,7 @@ def test_signals_to_bench_reach_the_command(number: signal.Signals, tmp_path: Pa
     assert (out, process.returncode) == ("got it\n", 5) and "Traceback" not in err
 
 
-def test_a_sitecustomize_of_the_users_is_imported_and_ours_leaves_no_trace(tmp_path: Path) -> None:
+def test_a_users_sitecustomize_is_imported(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("print('mine')\n")
     paths = os.pathsep.join([RECORDER, str(tmp_path)])
     program = "import sys, sitecustomize; print(sitecustomize.__file__, [p for p in sys.path if 'attached' in p])"
@@ -241,7 +241,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     return module
 
 
-def test_events_are_read_as_the_device_passes_them_and_never_waited_for(recorder: Any, tmp_path: Path) -> None:
+def test_events_are_never_waited_for(recorder: Any, tmp_path: Path) -> None:
     optimizer, state = Event(), recorder.STATE
     state.first = lambda: optimizer
     for done in (0, 0, 1, 2):

@@ -95,7 +95,7 @@ def test_scenarios_run_on_two_gpus_of_three_and_say_what_ran(waited: tuple[str, 
         assert all(isinstance(rank["host_lead_ms"], float) for rank in launch["ranks"])
 
 
-def test_a_run_stands_in_line_for_the_gpu_of_another_whose_ranks_are_on_it(waited: tuple[str, str]) -> None:
+def test_a_run_waits_for_the_gpu_of_another(waited: tuple[str, str]) -> None:
     assert f"waiting until GPU {C} is free of PID {os.getpid()} (" in waited[1]
 
 

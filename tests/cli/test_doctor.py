@@ -73,7 +73,7 @@ def about(told: dict[str, Any], subject: str) -> list[str]:
 # On this machine
 
 
-def test_the_page_of_this_machine_names_the_real_torch_and_every_module_of_apex() -> None:
+def test_the_page_of_this_machine() -> None:
     import torch
 
     done = doctor()

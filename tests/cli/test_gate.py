@@ -185,7 +185,7 @@ def test_what_the_one_run_does_not_know_is_not_judged(gate: Gate, history: Path)
     assert said.code == 11 and "2 in the base and a verdict needs 3" in said.out
 
 
-def test_after_a_change_of_source_there_is_no_base_for_memory_and_both_are_named(gate: Gate, history: Path) -> None:
+def test_another_source_of_memory_has_no_base(gate: Gate, history: Path) -> None:
     rows = [gated.usual(name, 10, place, memory=2600.0, memory_source="rss") for place, name in enumerate(NAMES)]
     path = gated.write(history, gated.digest(10, rows))
     said = gate(path, "--history", history)
@@ -304,7 +304,7 @@ def test_files_are_written_for_every_outcome(gate: Gate, history: Path, tmp_path
 # Thresholds
 
 
-def test_thresholds_come_from_options_then_from_a_file_then_from_the_rule(gate: Gate, history: Path) -> None:
+def test_where_thresholds_come_from(gate: Gate, history: Path) -> None:
     path = tonight(history, 1.05)
 
     def rule(*arguments: object) -> tuple[int, dict[str, Any]]:

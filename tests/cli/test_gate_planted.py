@@ -19,7 +19,7 @@ MEASURED = (
 
 @pytest.mark.slow  # 24 launches of two seconds that are slept
 @pytest.mark.timeout(900)
-def test_the_same_code_passes_and_a_scenario_that_is_slower_is_named(run_here: CommandLine, tmp_path: Path) -> None:
+def test_the_slower_scenario_is_named(run_here: CommandLine, tmp_path: Path) -> None:
     results = str(tmp_path / "results")
 
     def measured(folder: str, slow: str | None = None) -> str:

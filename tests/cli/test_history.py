@@ -60,7 +60,7 @@ def trend_of(document: dict[str, Any], scenario: str, metric: str = "step_ms") -
     return found
 
 
-def test_the_night_of_a_shift_is_named_with_its_commits_and_what_else_changed(shifted: Path, say: Say) -> None:
+def test_the_night_of_a_shift_is_named(shifted: Path, say: Say) -> None:
     code, out, err = say(shifted, "--json")
     assert code == 0
     document = json.loads(out)

@@ -61,7 +61,7 @@ def test_a_csv_becomes_a_sealed_run_that_says_where_it_is_from(bench: Bench) -> 
     assert (scenario["world_size"], scenario["parity"], scenario["what_ran"]) == (2, None, "")
 
 
-def test_a_scenario_on_fewer_devices_than_the_others_is_no_contradiction(bench: Bench, tmp_path: Path) -> None:
+def test_a_scenario_on_fewer_devices(bench: Bench, tmp_path: Path) -> None:
     single = write_run(tmp_path / "ours", [FAST_SINGLE] * 3)
     run = imported(bench, "t.csv", "launch,step_ms\n0,40\n1,41\n2,42\n", "--scenario", "single", "--world-size", "2")
     code, out, _ = bench("compare", run.path, single)

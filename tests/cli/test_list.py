@@ -92,7 +92,7 @@ def test_people_see_a_line_for_each(tmp_path: Path) -> None:
 
 
 @needs_torch
-def test_where_apex_is_asked_for_on_the_cpu_those_that_use_none_still_run() -> None:
+def test_apex_on_the_cpu_leaves_some_scenarios() -> None:
     rows = listed("--impl", "apex")["scenarios"]
     assert [row["name"] for row in rows[:10] if row["runs_here"]] == ["single", "dp", "ddp"]
     for row in rows[3:10]:

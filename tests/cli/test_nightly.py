@@ -144,7 +144,7 @@ def without_torch(folder: Path) -> str:
     return str(broken)
 
 
-def test_what_the_doctor_finds_ends_the_night_before_anything_is_measured(here: Path) -> None:
+def test_what_the_doctor_finds_ends_the_night(here: Path) -> None:
     code, summary = a_night(here, PYTHONPATH=without_torch(here))
     assert code == 3
     assert summary.startswith("# Nightly benchmark: not measured") and "no libcudart" in summary
@@ -152,7 +152,7 @@ def test_what_the_doctor_finds_ends_the_night_before_anything_is_measured(here: 
     assert not (here / "out" / "results").exists() and kept(here) == []
 
 
-def test_a_run_that_is_refused_ends_the_night_with_its_code_and_its_words(here: Path) -> None:
+def test_a_refused_run_ends_the_night(here: Path) -> None:
     asked = ["--device", "cpu", "--scenario", "ddpp"]
     code, summary = a_night(here, "--stop-at", "never", run=asked, PYTHONPATH=without_torch(here))
     assert code == 2

@@ -79,7 +79,7 @@ def document_of(folder: Path) -> dict[str, Any]:
     return loaded
 
 
-def test_the_search_goes_on_after_an_interruption_and_finds_the_fastest_that_trains_the_same(
+def test_an_interrupted_search_goes_on(
     run_here: CommandLine,
     host: WorkerHost,
     asked: tuple[str, ...],

@@ -261,9 +261,7 @@ def many(run: Path, rows: int, label: str = "ddp") -> pa.Table:
         (lambda run: os.truncate(run / "steps.parquet", 3 << 30), "it has 3,221,225,472 bytes, and at most"),
     ],
 )
-def test_a_table_larger_than_its_bytes_can_say_is_refused_before_it_is_read(
-    run: Path, bomb: Callable[[Path], Any], says: str
-) -> None:
+def test_a_table_that_unpacks_to_too_much_is_refused(run: Path, bomb: Callable[[Path], Any], says: str) -> None:
     bomb(run)
     files = json.loads((run / "run.json").read_text())["files"]
     if (run / "steps.parquet").stat().st_size < 1 << 30:

@@ -174,7 +174,7 @@ def test_under_nohup_a_run_goes_on_and_its_sigkill_leaves_nobody(repository: Pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("times", [2, pytest.param(50, marks=pytest.mark.timeout(3000))])
-def test_sigkills_at_random_moments_tear_no_file_and_leave_nobody(repository: Path, tmp_path: Path, times: int) -> None:
+def test_sigkills_at_random_moments(repository: Path, tmp_path: Path, times: int) -> None:
     moments = random.Random(times)
     for number in range(times):
         out = tmp_path / str(number)

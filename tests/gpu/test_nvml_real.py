@@ -119,7 +119,7 @@ def sampled(folder: Path, gpu: Gpu, rank: Rank, seconds: float) -> tuple[Sampler
         sampler.stop()
 
 
-def test_in_a_container_the_level_of_the_device_tells_a_rank_that_is_alone(gpu: Gpu, tmp_path: Path) -> None:
+def test_in_a_container_the_level_tells_a_rank(gpu: Gpu, tmp_path: Path) -> None:
     sampler = Sampler.start(device="cuda", gpus=(gpu.uuid,), spool=str(tmp_path), host="here", nested=True)
     sampler.begin(0)
     sampler.watch(0, "single", 0, 2**22 + 1, (gpu.uuid,))  # a PID that is nobody's: as if the list did not name it

@@ -96,7 +96,7 @@ def test_warm_up_steps_are_in_no_statistic() -> None:
     assert phases(phase_medians(steps))["backward_ms"].tolist() == [1.0]
 
 
-def test_p95_is_between_neighbours_and_over_the_launches_it_is_their_geometric_mean() -> None:
+def test_p95_of_a_launch_and_of_several() -> None:
     one = [float(value) for value in range(1, 12)]  # of 1 to 11 the 95th percentile is halfway between the last two
     two = [value + 4.0 for value in one]
     assert launch_figures(pd.DataFrame(steps_of(0, "ddp", one))).frame["p95_ms"].tolist() == [pytest.approx(10.5)]
@@ -164,7 +164,7 @@ def test_a_scenario_that_failed_has_no_figures_and_says_why(status: str) -> None
     assert (table.loc["ddp", "status"], pd.isna(table.loc["ddp", "reason"])) == ("ok", True)
 
 
-def test_figures_come_from_the_launches_that_are_ok_and_the_status_from_the_one_that_is_not() -> None:
+def test_figures_come_from_the_good_launches_alone() -> None:
     """The launch that failed left steps and memory of the rank that did not."""
     rows = steps_of(0, "ddp", [4.0]) + steps_of(1, "ddp", [999.0], repeat=1)
     used = memory(sample(1, 0, 100.0), sample(2, 0, 900.0, launch=1))
@@ -177,7 +177,7 @@ def test_figures_come_from_the_launches_that_are_ok_and_the_status_from_the_one_
 # Memory
 
 
-def test_the_total_peak_is_the_largest_sum_of_one_moment_not_the_sum_of_peaks() -> None:
+def test_the_total_peak_is_of_one_moment() -> None:
     found = peaks(memory(sample(1, 0, 100.0), sample(1, 1, 10.0), sample(2, 0, 10.0), sample(2, 1, 90.0))).iloc[0]
     assert (found["peak_pid_mib"], found["peak_total_mib"], found["source"]) == (100.0, 110.0, "rss")
 
@@ -247,7 +247,7 @@ def test_the_published_values_are_those_of_the_blog_post() -> None:
     ("steps", "shown"),
     [(12, (0, 2, 4, 7, 9)), (80, (0, 16, 32, 48, 64)), (81, (0, 20, 40, 60, 80)), (200, (0, 20, 40, 60, 80))],
 )
-def test_the_iterations_shown_are_the_published_ones_where_the_run_has_them(steps: int, shown: tuple[int, ...]) -> None:
+def test_which_iterations_are_shown(steps: int, shown: tuple[int, ...]) -> None:
     assert published.iterations(steps) == shown
 
 
@@ -257,7 +257,7 @@ def test_elapsed_is_the_latest_rank_with_the_warm_up() -> None:
     assert published.elapsed(iterations(steps))["elapsed_s"].tolist() == [5.0, 11.0, 12.0]
 
 
-def test_the_published_form_has_this_run_beside_the_published_each_relative_to_its_own_ddp() -> None:
+def test_the_published_form_is_relative_to_ddp() -> None:
     rows = steps_of(0, "single", [300.0] * 81) + steps_of(1, "ddp", [100.0] * 81, [90.0] * 81, warmup=5)
     rows += steps_of(2, "ddp_o3", [50.0] * 81) + steps_of(3, "ddp_o3", [60.0] * 81) + steps_of(4, "ddp_o3", [90.0] * 81)
     table = published.table(iterations(pd.DataFrame(rows)), ["single", "ddp", "ddp_o3", "dp"]).set_index("scenario")
@@ -272,7 +272,7 @@ def test_the_published_form_has_this_run_beside_the_published_each_relative_to_i
     assert table.loc["single", ["published_s_0", "published_s_80", "published_relative"]].isna().all()
 
 
-def test_without_ddp_in_the_run_nothing_of_it_is_relative_and_the_published_still_is() -> None:
+def test_without_ddp_the_published_form_is_relative() -> None:
     row = published.table(iterations(pd.DataFrame(steps_of(0, "dp", [100.0] * 12))), ["dp"]).iloc[0]
     assert (row["elapsed_s_9"], pd.isna(row["relative"])) == (pytest.approx(1.0), True)
     assert row["published_relative"] == pytest.approx(20.4 / 8.7)

@@ -39,7 +39,7 @@ def container(ranks: dict[int, tuple[str, ...] | None], **more: object) -> Known
     return Known(ranks=ranks, nested=True, **more)  # type: ignore[arg-type]
 
 
-def test_a_pid_in_the_list_is_the_rank_and_the_level_is_not_even_asked_for() -> None:
+def test_a_listed_pid_is_the_rank() -> None:
     def never() -> tuple[float | None, str | None]:
         raise AssertionError
 
@@ -105,7 +105,7 @@ def test_a_list_that_cannot_be_had_leaves_the_rank_unknown() -> None:
     assert "Insufficient Permissions" in attributed.why[11]
 
 
-def test_a_rank_without_figure_under_mig_is_unavailable_since_the_level_is_everybodys() -> None:
+def test_a_rank_under_mig_is_unavailable() -> None:
     for nested in (False, True):
         known = Known(ranks={11: (GPU,)}, nested=nested)
         attributed = told((11, None), known=known, level=1100.0, reason="no figure", mig=True)
@@ -113,7 +113,7 @@ def test_a_rank_without_figure_under_mig_is_unavailable_since_the_level_is_every
         assert "all its MIG instances" in (attributed.readings[0].reason or "")
 
 
-def test_where_nobody_said_which_devices_a_rank_has_the_level_is_left_alone() -> None:
+def test_a_rank_of_unknown_devices() -> None:
     attributed = told((11, None), known=container({11: None}), level=1100.0, reason="not available")
     assert figures(attributed) == [(11, None, "unavailable")]
     assert attributed.readings[0].reason == "not available"
@@ -126,7 +126,7 @@ def test_an_alias_gives_the_source_that_found_it() -> None:
     assert attributed.foreign == []
 
 
-def test_a_foreign_process_is_certain_on_the_host_and_in_a_container_if_it_was_there_before() -> None:
+def test_when_a_foreign_process_is_certain() -> None:
     assert told((7, 100.0), (11, 1.0), known=Known(ranks={11: (GPU,)})).foreign == [(7, 100.0, True)]
     there = Before(used_mib=600.0, pids=frozenset({7}))
     attributed = told((7, 100.0), (104711, 900.0), known=container({11: (GPU,)}), before=there)
@@ -135,7 +135,7 @@ def test_a_foreign_process_is_certain_on_the_host_and_in_a_container_if_it_was_t
     assert crowded.foreign == [(7, 100.0, False), (104711, 900.0, False)]  # one of them is the rank, and which?
 
 
-def test_a_rank_of_the_launch_before_that_is_still_listed_is_nobody_foreign() -> None:
+def test_a_rank_of_the_launch_before_is_not_foreign() -> None:
     assert told((10, 5.0), known=Known(ranks={11: (GPU,)}, earlier=frozenset({10}))).foreign == []
 
 

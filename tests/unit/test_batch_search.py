@@ -93,7 +93,7 @@ def trained(batch: int, peak_mib: float) -> Try:
     return Try(global_batch=batch, why_not=None, peak_mib=peak_mib, throughput_per_s=10.0 * batch)
 
 
-def test_what_a_batch_will_need_is_on_the_line_through_the_two_largest_that_train() -> None:
+def test_what_a_batch_will_need() -> None:
     assert predicted_mib([trained(2, 300.0)], 4) is None
     tries = [trained(2, 900.0), trained(4, 400.0), trained(8, 600.0), Try(global_batch=16, why_not="oom")]
     assert predicted_mib(tries, 12) == pytest.approx(800.0)
@@ -213,7 +213,7 @@ def test_one_try_at_least_and_a_failure_ends_it(monkeypatch: pytest.MonkeyPatch,
     assert (found.largest, found.failed, found.stopped_by) == (128, True, "failure")
 
 
-def test_a_try_of_twice_the_batch_is_expected_to_take_longer_where_the_last_one_did() -> None:
+def test_how_long_a_try_is_expected_to_take() -> None:
     assert expected_s([], 8) == 0.0
     assert expected_s([(128, 9.0)], 256) == 9.0
     assert expected_s([(128, 9.0), (256, 11.0)], 512) == pytest.approx(15.0)

@@ -122,7 +122,7 @@ def test_a_series_of_an_attached_script_goes_by_its_command() -> None:
     assert key(one) == key(again) != key(other)
 
 
-def test_throughput_is_the_step_time_turned_over_and_counts_as_no_test_of_its_own(base: Digest, new: Digest) -> None:
+def test_throughput_is_no_test_of_its_own(base: Digest, new: Digest) -> None:
     found = rows(between_runs.runs(base, new))
     time, speed = found["ddp", "step_time"], found["ddp", "throughput"]
     assert speed.ratio == pytest.approx(1 / time.ratio)  # type: ignore[operator]
@@ -160,7 +160,7 @@ def test_two_launches_give_an_interval_and_no_verdict(base: Digest, new: Digest)
     assert row.ratio is not None
 
 
-def test_a_scenario_that_is_missing_failed_or_another_is_not_comparable(base: Digest, new: Digest) -> None:
+def test_what_is_not_comparable(base: Digest, new: Digest) -> None:
     new["scenarios"][1]["what_ran"] = "apex dp"
     new["scenarios"].append(scenario("ddp_o1", launches(30, 5)))
     base["scenarios"].append(scenario("ddp_o2", [], status="oom", reason="rank 1 ran out of memory"))
@@ -342,7 +342,7 @@ def test_an_interval_without_an_end_is_no_number_in_json() -> None:
     assert forest(wide) is not None
 
 
-def test_the_interval_that_is_drawn_leaves_out_1_just_where_there_is_a_verdict() -> None:
+def test_a_drawn_interval_agrees_with_its_verdict() -> None:
     """Many effects around what can be told, so that 95 % intervals and adjusted verdicts disagree."""
     names = [f"s{number:02}" for number in range(12)]
     base = digest("base", *(scenario(name, launches(40, number)) for number, name in enumerate(names)))

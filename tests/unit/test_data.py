@@ -33,7 +33,7 @@ def test_parts_are_those_of_distributed_sampler(replicas: int) -> None:
 
 
 @pytest.mark.parametrize("replicas", [2, 3, 4])
-def test_the_global_batch_of_a_step_is_the_same_for_any_number_of_replicas(replicas: int) -> None:
+def test_the_global_batch_is_the_same_for_all(replicas: int) -> None:
     alone = data.shard(WORKLOAD, 1, 0)
     parts = [data.shard(WORKLOAD, replicas, replica) for replica in range(replicas)]
     for step in range(WORKLOAD.pool_batches):

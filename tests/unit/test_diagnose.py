@@ -97,7 +97,7 @@ def test_steps_with_and_without_synchronisation_take_turns_abba(run: Run, scenar
     assert about(run, scenario)["reasons"]["pairs"] is None
 
 
-def test_the_logger_of_ddp_has_a_row_a_step_and_no_more_overlap_than_communication(run: Run) -> None:
+def test_the_logger_of_ddp_has_a_row_a_step(run: Run) -> None:
     rows = probe(run, "ddp", "logger")
     assert rows.groupby("rank").size().to_dict() == {0: PAIRS, 1: PAIRS}
     assert (rows["compute_ms"] > 0).all() and (rows["comm_ms"] > 0).all()
@@ -127,7 +127,7 @@ def test_what_cannot_be_told_is_null_with_the_reason(run: Run, scenario: str, re
     assert row[[*figures, "method", "agree", "pairs"]].isna().all()
 
 
-def test_logger_and_paired_difference_agree_or_the_row_says_by_what_they_differ(run: Run) -> None:
+def test_logger_and_paired_difference(run: Run) -> None:
     """Two ranks on few cores: the all-reduce takes time from the computation that it overlaps, and the logger, which
     counts what comes after the computation, does not see that."""
     row = communication(run.document, run.diagnostics).set_index("scenario").loc["ddp"]
@@ -215,7 +215,7 @@ def test_operators_have_rows_of_their_own(operator: str, expected: str) -> None:
     assert diagnose.category(event) == expected and expected in verdict_plots.SPENT
 
 
-def test_on_a_gpu_a_kernel_counts_once_for_the_operator_that_launched_it() -> None:
+def test_a_kernel_counts_once() -> None:
     """The profiler's list with CUDA: operators with their kernels, the kernels again, and ranges of annotations."""
 
     def event(name: str, kernel_us: int = 0, parent: Any = None, where: Any = DeviceType.CPU) -> Any:
@@ -247,7 +247,7 @@ def test_on_a_gpu_a_kernel_counts_once_for_the_operator_that_launched_it() -> No
     assert spent == pytest.approx(dict.fromkeys(spent, 0.0) | expected)
 
 
-def test_the_logger_of_ddp_times_no_step_after_the_tenth_but_where_it_is_looked_at() -> None:
+def test_the_logger_of_ddp_times_few_steps() -> None:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         ddp = strategy("ddp")
@@ -345,7 +345,7 @@ def figures(rows: list[dict[str, Any]], status: str = "ok", reason: str | None =
     return row
 
 
-def test_what_synchronisation_costs_is_the_slowest_rank_with_less_the_slowest_without() -> None:
+def test_the_cost_is_of_the_slowest_ranks() -> None:
     row = figures(pair_rows([[30.0, 32.0, 31.0], [29.0, 35.0, 30.0]], [[20.0, 20.0, 20.0], [24.0, 21.0, 19.0]]))
     differences = [30.0 - 24.0, 35.0 - 21.0, 31.0 - 20.0]
     assert row["cost_ms"] == row["exposed_ms"] == pytest.approx(sum(differences) / 3)
@@ -353,7 +353,7 @@ def test_what_synchronisation_costs_is_the_slowest_rank_with_less_the_slowest_wi
     assert row["pairs"] == 3 and row["method"] == "paired difference" and row["agree"] is None
 
 
-def test_exposed_is_communication_less_overlap_of_the_rank_that_waited_least() -> None:
+def test_exposed_is_of_the_rank_that_waited_least() -> None:
     steps = [(20.0, 15.0, 12.0), (20.0, 16.0, 12.0)], [(16.0, 19.0, 12.0), (16.0, 19.0, 12.0)]
     row = figures([*pair_rows([[23.5, 24.0]], [[20.0, 20.0]]), *logger_rows(*steps)])
     assert row["exposed_ms"] == pytest.approx((3 + 4) / 2), "rank 1 has 7 ms, of which it waited 3 for rank 0"
@@ -362,7 +362,7 @@ def test_exposed_is_communication_less_overlap_of_the_rank_that_waited_least() -
     assert row["slowed_ms"] == pytest.approx(0.0)
 
 
-def test_computation_that_communication_slows_down_explains_what_the_logger_does_not_see() -> None:
+def test_slowed_computation_is_not_in_the_logger() -> None:
     """Backward: 20 ms alone, 34 with the all-reduce, of which the logger calls 4 exposed: the other 10 are slowness."""
     slowed = [(30.0, 14.0, 10.0), (30.1, 14.0, 10.1), (29.9, 14.0, 9.9)]
     row = figures([*pair_rows([[34.0, 34.1, 33.9]], [[20.0, 20.0, 20.0]]), *logger_rows(slowed)])

@@ -74,7 +74,7 @@ def refusal(call: Callable[[], object]) -> RequestError:
 # Names
 
 
-def test_the_built_in_names_are_the_ten_of_the_comparison_in_their_order() -> None:
+def test_the_built_in_names_are_in_order() -> None:
     assert list(discover.names())[: len(PUBLISHED)] == list(PUBLISHED)  # one that is added comes after them
 
 
@@ -94,7 +94,7 @@ def test_a_close_name_is_suggested() -> None:
 # Installed packages
 
 
-def test_a_scenario_of_an_installed_package_is_found_after_the_built_in_ones(install: Install) -> None:
+def test_a_scenario_of_an_installed_package(install: Install) -> None:
     site = install({"hierarchical": "their_module"}, {"their_module.py": GOOD})
     names = list(discover.names())
     assert names[: len(PUBLISHED)] == list(PUBLISHED) and names[-1] == "hierarchical"
@@ -103,7 +103,7 @@ def test_a_scenario_of_an_installed_package_is_found_after_the_built_in_ones(ins
     assert switching.load(*discover.resolve("hierarchical")).scenario.summary == "mine"
 
 
-def test_a_package_that_takes_a_built_in_name_is_an_error_that_names_both_files(install: Install) -> None:
+def test_a_package_with_a_built_in_name_is_refused(install: Install) -> None:
     site = install({"ddp": "their_module"}, {"their_module.py": GOOD})
     error = refusal(discover.names)
     assert "'ddp'" in error.problem
@@ -121,7 +121,7 @@ def test_two_packages_with_one_name_are_an_error(install: Install) -> None:
 
 
 @pytest.mark.parametrize("module", ["no_such_module", "no_such_package.module"])
-def test_an_entry_point_to_a_missing_module_is_named_when_it_is_asked_for(install: Install, module: str) -> None:
+def test_an_entry_point_to_a_missing_module(install: Install, module: str) -> None:
     install({"ghost": module}, {})
     for call in (lambda: discover.resolve("ghost"), lambda: switching.load("ghost", discover.names()["ghost"])):
         assert f"'ghost' names a missing module {module}" in refusal(call).problem
@@ -165,7 +165,7 @@ def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
     assert (error.option, path in error.problem) == ("--scenario", True)
 
 
-def test_a_file_that_takes_a_built_in_name_is_refused_and_the_built_in_file_itself_is_not(tmp_path: Path) -> None:
+def test_a_file_with_a_built_in_name_is_refused(tmp_path: Path) -> None:
     error = refusal(lambda: discover.resolve(scenario_file(tmp_path, GOOD, "ddp")))
     assert "'ddp'" in error.problem
     built_in = str(Path(discover.SCENARIO.folder) / "ddp.py")

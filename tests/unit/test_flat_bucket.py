@@ -87,7 +87,7 @@ def test_gradients_are_the_average_in_every_backward_pass(execute: Callable[...,
     )
 
 
-def test_buckets_fill_in_the_order_of_arrival_and_close_at_message_size(execute: Callable[..., Executed]) -> None:
+def test_buckets_fill_in_the_order_of_arrival(execute: Callable[..., Executed]) -> None:
     check(
         execute,
         """

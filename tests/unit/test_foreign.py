@@ -36,7 +36,7 @@ def refused(driver: Driver) -> str:
     return told
 
 
-def test_free_gpus_are_not_refused_and_the_reserve_of_the_driver_is_nobodys(driver: Driver) -> None:
+def test_free_gpus_are_not_refused(driver: Driver) -> None:
     driver.write(
         *TWO_GPUS, f"value {A} used {600 * MIB}", f"value {A} reserved {590 * MIB}", f"value {A} utilisation 5"
     )

@@ -119,7 +119,7 @@ def test_a_slower_scenario_is_named_and_no_other() -> None:
     assert row.ratio == pytest.approx(1.04, abs=0.005) and row.bound is not None and row.bound < 1.03
 
 
-def test_beyond_the_bound_but_by_less_than_the_threshold_is_no_regression() -> None:
+def test_less_than_the_threshold_is_no_regression() -> None:
     steady = [gated.digest(day, [gated.scenario("ddp", gated.times(1.0 + 1e-5 * (day % 3)))]) for day in range(10)]
     for factor, expected in ((1.0095, "ok"), (1.0105, "regressed"), (1 / 1.0105, "better"), (1 / 1.0095, "ok")):
         tonight = gated.digest(10, [gated.scenario("ddp", gated.times(factor))])
@@ -130,7 +130,7 @@ def test_beyond_the_bound_but_by_less_than_the_threshold_is_no_regression() -> N
     assert judged(tonight, replayed(steady, rule=wide), wide)["ddp", STEP_TIME].verdict == "ok"
 
 
-def test_memory_that_never_scatters_has_the_threshold_alone_and_does_not_narrow_the_bound_of_times() -> None:
+def test_memory_without_scatter_has_the_threshold_alone() -> None:
     base = replayed(TEN)
     bound = judged(night(10), base)["ddp", STEP_TIME].bound
     for peak, expected in ((2019.0, "ok"), (2021.0, "regressed"), (1979.0, "better")):
@@ -191,7 +191,7 @@ def test_the_first_night_has_nothing_to_be_held_against() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 4, 9])
-def test_before_ten_nights_the_lower_bound_must_be_beyond_three_percent(count: int) -> None:
+def test_before_ten_nights_there_is_another_bound(count: int) -> None:
     base = replayed([night(day) for day in range(count)])
     assert verdict(judged(night(count), base)) == ("ok", 0)
     slower = judged(night(count, 1.07), base)
@@ -249,9 +249,7 @@ def test_so_many_launches_as_are_named_would_do() -> None:
 
 
 @pytest.mark.parametrize(("launch_noise", "enough"), [(0.2, True), (0.0, False)])
-def test_nights_that_differ_by_themselves_are_too_noisy_whatever_the_launches(
-    launch_noise: float, enough: bool
-) -> None:
+def test_nights_that_differ_are_too_noisy(launch_noise: float, enough: bool) -> None:
     """With ten of them: the same scatter of their means, from launches or not."""
     means = 0.06 * np.array([-1.5, 1.2, -0.6, 0.9, 0.3, -0.3, 1.5, -1.2, -0.9, 0.6])
     within = launch_noise * np.array([-1.0, -0.5, 0.0, 0.5, 1.0])
@@ -292,7 +290,7 @@ def test_a_failed_scenario_never_passes(status: str) -> None:
     assert rows["dp", STEP_TIME].verdict == "ok"
 
 
-def test_a_scenario_that_failed_in_every_night_is_missing_and_one_that_cannot_run_here_is_not() -> None:
+def test_a_scenario_that_always_failed_is_missing() -> None:
     for status, expected in (("error", ("missing", 12)), ("unsupported", ("ok", 0))):
         nights = [night(day, status=status, reason="why", launches=[], parity=None) for day in range(11)]
         rows = judged(nights[10], replayed(nights[:10]))
@@ -327,7 +325,7 @@ def test_what_ran_otherwise_is_not_compared_until_it_is_accepted(changes: dict[s
     assert verdict(judged(night(11, 0.5, **changes), accepted)) == ("ok", 0)
 
 
-def test_memory_from_another_source_is_held_against_nights_of_that_source_alone() -> None:
+def test_memory_is_compared_within_one_source() -> None:
     other: dict[str, Any] = {"memory": 2600.0, "memory_source": "nvml_device_delta"}
     rows = judged(night(10, **other), replayed(TEN))
     row = rows["ddp", MEMORY]
@@ -345,7 +343,7 @@ def test_memory_from_another_source_is_held_against_nights_of_that_source_alone(
 
 
 @pytest.mark.parametrize("source", [None, "nvml_pid+unavailable", "nvml_pid+torch_allocator"])
-def test_a_source_that_is_unknown_or_adds_nothing_makes_no_other_figure(source: str | None) -> None:
+def test_a_source_that_makes_no_other_figure(source: str | None) -> None:
     for before, tonight in (("nvml_pid", source), (source, "nvml_pid")):
         base = replayed([night(day, memory_source=before) for day in range(10)])
         rows = judged(night(10, memory=2600.0, memory_source=tonight), base)

@@ -97,7 +97,7 @@ def test_another_run_is_no_ladder(tmp_path: Path) -> None:
     assert ladder(run).empty and sentences(ladder(run)) == [] and ladder_table(run) is None
 
 
-def test_switches_differ_in_colour_and_line_from_what_they_are_turned_on_in(tmp_path: Path) -> None:
+def test_switches_have_colours_of_their_own(tmp_path: Path) -> None:
     run = run_of(tmp_path, TIMES, launches=1)
     looks = {one.scenario: drawing.look_of(run.document, one) for one in run.document.launches}
     declared = {one.scenario: run.document.strategy_of(one) for one in run.document.launches}

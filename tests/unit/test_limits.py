@@ -190,7 +190,7 @@ def test_a_slow_rank_is_a_straggler_and_no_communication() -> None:
     assert parts["stragglers"] == pytest.approx(10.0) and parts["communication"] == pytest.approx(4.0)
 
 
-def test_without_ceilings_there_is_no_limit_and_without_operators_no_own() -> None:
+def test_without_ceilings_or_operators() -> None:
     launch = taken_apart()
     assert account(launch, launch, None, steps()).limit_ms is None
     compiled = accounted(steps(), operators=(), reasons={"operators": "compiled", "communication": None})

@@ -78,7 +78,7 @@ def test_the_figures_are_geometric_means_and_the_largest_process(night: Path) ->
     assert row(written(night)) == ["ddp\\_o2", "1,280.0", "100.00", "1,200", "ok", "▁"]
 
 
-def test_the_nights_before_are_those_of_the_same_work_in_the_order_of_time(night: Path) -> None:
+def test_the_nights_before_are_of_the_same_work(night: Path) -> None:
     history = night / "history"
     for day, step_ms in ((18, 110.0), (17, None), (16, 104.0)):
         put(history, digest(f"202601{day}T013000Z-00000000", step_ms, status="ok" if step_ms else "oom"))

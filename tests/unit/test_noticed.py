@@ -54,14 +54,14 @@ def test_what_happened_outside_of_the_measured_steps_does_not_count() -> None:
     assert throttle.check(rows, STEPS) == {"verdict": "ok", "devices": {"GPU-a": []}}
 
 
-def test_the_worst_device_is_the_verdict_and_a_driver_that_does_not_tell_is_unknown() -> None:
+def test_the_worst_device_is_the_verdict() -> None:
     rows = [device(150, 0x4), device(150, None, "GPU-b")]
     told = throttle.check(rows, STEPS)
     assert told == {"verdict": "warning", "devices": {"GPU-a": ["power cap"], "GPU-b": None}}
     assert throttle.check(rows[1:], STEPS) == {"verdict": "unknown", "devices": {"GPU-b": None}}
 
 
-def test_without_samples_in_the_window_or_without_steps_nothing_is_said() -> None:
+def test_without_samples_or_steps_nothing_is_said() -> None:
     assert throttle.check([], STEPS) is None
     assert throttle.check([device(150, 0x40)], STEPS[:1]) is None
     assert throttle.check([device(150, None, "package-0", None)], STEPS) is None
@@ -99,7 +99,7 @@ def last_resort(memory: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return allocator_rows(memory, RANKS, launch=0, scenario="ddp", host="h")
 
 
-def test_torchs_peak_stands_in_for_a_rank_that_the_driver_does_not_know_and_for_no_other() -> None:
+def test_torchs_peak_stands_in_for_an_unknown_rank() -> None:
     memory = [sample(0, 1400.0), sample(1, None, source="unavailable")]
     (row,) = last_resort(memory)
     assert list(row) == list(MEMORY_COLUMNS)
@@ -130,7 +130,7 @@ def test_the_difference_between_driver_and_torch_is_the_context() -> None:
     assert pd.isna(second["context_mib"])
 
 
-def test_a_stack_has_each_process_at_each_time_and_knows_unknown_from_nothing() -> None:
+def test_a_stack_has_each_process_at_each_time() -> None:
     dp = [sample(0, 1400.0, 1) | {"pid": 5}, sample(0, 900.0, 1) | {"pid": 5, "device": "GPU-b"}]
     ddp = [
         sample(0, 1000.0, 7) | {"launch": 1},

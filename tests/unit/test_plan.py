@@ -158,7 +158,7 @@ def test_every_launch_shares_the_same_cores_among_its_processes(cores: int, repl
             assert rank.threads * processes <= max(cores, processes)
 
 
-def test_single_has_the_first_device_and_the_others_have_all_in_the_order_given() -> None:
+def test_single_has_the_first_device() -> None:
     gpus = ("GPU-c", "GPU-a", "GPU-b")
     plan = launches(request(device="cuda", devices=gpus, replicas=3, global_batch=126), ALL, one_host(16, *gpus))
     for planned in plan:
@@ -204,7 +204,7 @@ def test_a_job_survives_the_way_through_json() -> None:
 # Memory
 
 
-def test_steps_are_refused_beyond_a_quarter_of_the_free_memory_and_not_before() -> None:
+def test_steps_may_take_a_quarter_of_the_memory() -> None:
     one_rank = named("single")
     free = 4 * BYTES_PER_STEP * 100
     check_memory(request(warmup=2, iters=98), one_rank, free)

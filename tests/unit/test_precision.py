@@ -35,7 +35,7 @@ def half_width(*medians_ms: float) -> float:
     return math.exp(float(stats.t.ppf(0.975, len(logs) - 1)) * deviation / math.sqrt(len(logs))) - 1
 
 
-def test_launches_are_added_until_the_half_width_is_there_and_no_further() -> None:
+def test_launches_are_added_until_it_is_precise() -> None:
     wanted, clock = precision(target=0.02)
     medians = [100.0, 103.0, 98.0, 101.0, 99.0, 102.0, 100.0, 101.0, 99.0, 100.0]
     enough = next(n for n in range(FEWEST_LAUNCHES, len(medians)) if half_width(*medians[:n]) <= 0.02)
@@ -89,7 +89,7 @@ def test_a_round_is_afforded_whole_or_not_at_all() -> None:
     assert wanted.affords(["ddp"]) and not wanted.affords(["single", "ddp"])
 
 
-def test_a_launch_that_would_end_after_the_budget_is_not_begun_and_that_is_said() -> None:
+def test_no_launch_would_end_after_the_budget() -> None:
     wanted, clock = precision(target=0.001, budget_s=10.0)
     add(wanted, clock, "ddp", 100.0, 110.0, 90.0, wall_s=2.5)
     assert wanted.spent_s == 7.5
@@ -101,7 +101,7 @@ def test_a_launch_that_would_end_after_the_budget_is_not_begun_and_that_is_said(
     assert encode(wanted.outcome(["ddp"]))["stopped_by"] == "budget"
 
 
-def test_the_length_that_is_expected_is_the_mean_of_the_launches_before() -> None:
+def test_the_expected_length_is_a_mean() -> None:
     wanted, clock = precision(budget_s=10.0)
     add(wanted, clock, "ddp", 100.0, wall_s=1.0)
     add(wanted, clock, "ddp", 110.0, wall_s=4.0)
@@ -111,7 +111,7 @@ def test_the_length_that_is_expected_is_the_mean_of_the_launches_before() -> Non
     assert not wanted.affords(["ddp"])
 
 
-def test_a_scenario_that_failed_gets_no_more_and_does_not_stand_for_imprecision() -> None:
+def test_a_scenario_that_failed_gets_no_more() -> None:
     wanted, clock = precision()
     add(wanted, clock, "single", 10.0, 10.1, 9.9)
     add(wanted, clock, "ddp", 10.0, None)

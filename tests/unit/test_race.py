@@ -92,7 +92,7 @@ def test_levels_are_tried_on_the_best_in_fp32_before_switches() -> None:
     assert next_switches(race, {}, ("x",), plain) == [("a_o1", ("x",))], "without levels"
 
 
-def test_finalists_are_the_winner_the_runner_up_the_leanest_and_the_baseline() -> None:
+def test_who_the_finalists_are() -> None:
     race = raced({"ddp": 150.0, "fast": 100.0, "lean": 103.0, "leaner": 120.0})
     peaks = {"ddp": 900.0, "fast": 1000.0, "lean": 600.0, "leaner": 300.0}
     assert finalists(race, peaks, "ddp") == ("fast", "lean", "ddp")

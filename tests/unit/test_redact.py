@@ -157,7 +157,7 @@ def test_a_label_is_kept_without_its_credentials() -> None:
     assert asked.label == "see https://***@host, token=***"
 
 
-def test_of_the_environment_nothing_that_looks_like_a_credential_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_credentials_in_the_environment_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     names = ("AUTH_TOKEN", "API_KEY", "PASSWORD", "COOKIE", "PAT", "PASS", "PWD", "CREDS", "SESSION", "userPass")
     for name in ("HOME_OF_NOTHING", *(f"{start}_{name}" for start in ("NCCL", "TORCH", "CUDA") for name in names)):
         monkeypatch.setenv(name, "hunter2")

@@ -249,7 +249,7 @@ def test_step_times_of_several_launches_show_their_bar(tmp_path: Path) -> None:
     assert "95 % interval over launches" in plot.caption
 
 
-def test_memory_plot_has_a_line_for_each_process_of_failed_launches_too(mixed: Written) -> None:
+def test_the_memory_plot_has_a_line_for_each_process(mixed: Written) -> None:
     texts = svg_texts(mixed.text("memory.svg"))
     assert {"rank 0 · PID 0", "rank 1 · PID 1", "rank 0 · PID 400", "rank 1 · PID 401"} <= set(texts)
     assert "ddp_o1 (error)" in texts and "apex_ddp" not in texts
@@ -343,7 +343,7 @@ def test_without_a_second_launch_the_summary_says_that_there_is_no_bar(mixed: Wr
     assert not any("±" in cell.text + cell.small for row in table.rows for cell in row)
 
 
-def test_published_form_is_the_sum_of_the_steps_beside_the_published_row(mixed: Written) -> None:
+def test_the_published_form_sums_the_steps(mixed: Written) -> None:
     table = tables.published_table(mixed.run)
     assert table is not None
     rows = {row[0].text: [cell.text for cell in row] for row in table.rows}
@@ -626,7 +626,7 @@ def test_incomplete_run_is_refused_or_salvaged(tmp_path: Path, call: Call, plott
     assert "2026-01-02 03:04 UTC; no end was recorded" in text
 
 
-def test_folder_in_the_place_of_a_file_is_refused_before_anything_is_written(tmp_path: Path, call: Call) -> None:
+def test_a_folder_in_the_place_of_a_file_is_refused(tmp_path: Path, call: Call) -> None:
     write_run(tmp_path / "results", [GONE])
     (tmp_path / "out" / "summary.md").mkdir(parents=True)
     code, _, err = call()
@@ -668,7 +668,7 @@ def test_link_in_the_place_of_a_file_is_replaced_and_not_followed(tmp_path: Path
     assert (tmp_path / "out" / "summary.csv").read_text().startswith("run,scenario,")
 
 
-def test_scenario_with_a_failed_launch_is_not_the_fastest_and_shows_one_that_is_ok(tmp_path: Path) -> None:
+def test_a_scenario_with_a_failed_launch_is_not_the_fastest(tmp_path: Path) -> None:
     failed = Launch("ddp_o2", [[9, 9]], [[1.0]], precision="O2", status="killed", reason="SIGKILL")
     said, _ = sentences([DDP, failed, FAST, FAST], tmp_path)
     assert said.startswith("Only valid result: ddp, 200.0 img/s")

@@ -73,7 +73,7 @@ def height(points: list[tuple[float, float]]) -> float:
 # Memory over the run
 
 
-def test_dataparallel_is_one_process_on_both_gpus_and_the_first_is_heavier(files: dict[str, bytes]) -> None:
+def test_dataparallel_is_one_process_on_both_gpus(files: dict[str, bytes]) -> None:
     svg = files["memory-stack.svg"].decode()
     texts = svg_texts(svg)
     assert texts.count("PID 4000") == 2 and texts.count("PID 4010") == texts.count("PID 4011") == 1
@@ -92,7 +92,7 @@ def test_dataparallel_is_one_process_on_both_gpus_and_the_first_is_heavier(files
     assert first / second == pytest.approx(9000 / 6000, rel=0.01)
 
 
-def test_launches_are_named_with_how_they_ended_and_what_is_unknown_is_a_gap(files: dict[str, bytes]) -> None:
+def test_launches_are_named_with_how_they_ended(files: dict[str, bytes]) -> None:
     svg = files["memory-stack.svg"].decode()
     texts = svg_texts(svg)
     key = {"1  dp", "2  ddp", "3  ddp_o2", "4  apex_ddp", "5  ddp_o3 (oom)"}
@@ -120,7 +120,7 @@ def test_seventy_launches_are_numbered_by_scenario(tmp_path: Path) -> None:
     assert [texts.count(str(number)) for number in range(1, 10)] == [7] * 9
 
 
-def test_many_samples_are_drawn_in_part_with_their_highest_and_what_is_unknown() -> None:
+def test_many_samples_are_drawn_in_part() -> None:
     ticks = 5 * device_plots.MOST_SAMPLES
     index = pd.Index([tick * SECOND_NS for tick in range(ticks)], name="t_ns")
     values = [9.0 if tick == 1003 else None if tick == 2001 else 1.0 for tick in range(ticks)]
@@ -178,7 +178,7 @@ def test_the_largest_launch_of_a_scenario_is_the_one_that_is_shown(tmp_path: Pat
     assert [row[1] for row in cells(device_tables.beside_torch_table(run))] == ["1", "1"]
 
 
-def test_on_the_cpu_resident_sizes_stand_with_why_the_proportional_ones_are_unknown(tmp_path: Path) -> None:
+def test_why_proportional_sizes_are_unknown(tmp_path: Path) -> None:
     run = written(tmp_path, [DDP, BROKEN], ())
     table = device_tables.beside_torch_table(run)
     assert cells(table) == [["ddp", "0", "0", "0", "300", "–", "–"], ["ddp", "0", "1", "1", "200", "–", "–"]]
@@ -209,7 +209,7 @@ def test_energy_and_heat_of_each_scenario(whole: Analysed) -> None:
     assert "Activity of dp is unknown, or a part of it: this GPU has no GPM metrics" in notes
 
 
-def test_over_launches_energy_has_its_interval_and_the_summary_has_it_too(tmp_path: Path) -> None:
+def test_energy_over_launches_has_an_interval(tmp_path: Path) -> None:
     launches = [replace(DP, watts={FIRST: watts, SECOND: watts}) for watts in (100.0, 110.0, 121.0)]
     run = written(tmp_path, launches)
     table = device_tables.energy_table(run)
@@ -234,7 +234,7 @@ def test_the_power_plot(whole: Analysed, files: dict[str, bytes]) -> None:
     assert ((stretches["end_ns"] - stretches["start_ns"]) / SECOND_NS).tolist() == pytest.approx([1.0, 1.0])
 
 
-def test_a_device_that_is_held_back_to_the_end_is_so_until_the_last_sample() -> None:
+def test_a_device_that_is_held_back_to_the_end() -> None:
     times = [SECOND_NS * second for second in range(4)]
     table = pd.DataFrame({"launch": 0, "device": FIRST, "t_ns": times, "throttle_reasons": [0, 0x4, 0x44, 0x40]})
     stretches = devices.throttled_stretches(table)
@@ -357,7 +357,7 @@ def test_a_run_that_lacks_something_is_rendered(launches: list[OnGpus], gpus: An
             assert not [cell for row in csv.reader(text.splitlines()) for cell in row if cell.startswith("=")]
 
 
-def test_samples_of_a_launch_that_was_not_recorded_are_drawn_as_those_of_an_interrupted_one(tmp_path: Path) -> None:
+def test_samples_of_an_interrupted_launch_are_drawn(tmp_path: Path) -> None:
     def lost(writer: RunWriter) -> None:
         writer.put(memory=DP.memory_rows(1), device=DP.device_rows(1))
 

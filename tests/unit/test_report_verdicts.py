@@ -213,7 +213,7 @@ def test_questions_about_strategies(whole: Analysed, tmp_path: Path) -> None:
     )
 
 
-def test_a_page_says_how_many_launches_there_are_and_not_how_many_were_asked_for(tmp_path: Path) -> None:
+def test_a_page_counts_the_launches_there_are(tmp_path: Path) -> None:
     run = analysed(str(write_run(tmp_path, [SINGLE, SINGLE, SINGLE, DDP])))
     run = changed(run, request=replace(run.document.request, launches=9))
     assert "1 to 3 launches of" in dict(facts(run.document))["Measured"]
@@ -230,7 +230,7 @@ def test_bf16_on_a_gpu_is_called_bf16(tmp_path: Path) -> None:
     assert "native O2 bf16" in text and "fp16" not in text
 
 
-def test_recommendation_where_one_replica_is_fastest_has_one_of_several_too(tmp_path: Path) -> None:
+def test_several_replicas_have_a_recommendation_too(tmp_path: Path) -> None:
     run = analysed(str(write_run(tmp_path, [SINGLE, DDP])))
     said = [about for about, _ in advice(run.document, table_of(run))]
     least = "Least memory within 5 % of its speed"
@@ -238,7 +238,7 @@ def test_recommendation_where_one_replica_is_fastest_has_one_of_several_too(tmp_
     assert recommended(run.document, table_of(run))["ddp"] == "fastest and leanest on 2 replicas"
 
 
-def test_what_is_perhaps_as_fast_on_several_replicas_is_held_against_the_fastest_of_those(tmp_path: Path) -> None:
+def test_replicas_are_compared_among_themselves(tmp_path: Path) -> None:
     steps = {"single": (10.0, 10.1, 10.2), "ddp": (40.0, 42.0, 41.0), "ddp_o1": (42.5, 40.5, 41.5)}
     steps |= {"ddp_o3": (81.0, 80.0, 82.0)}
     launches = [
@@ -402,7 +402,7 @@ def searched(run: Analysed, *finalists: str, baseline: str | None = None) -> Ana
     return replace(run, document=with_records(run.document, search))
 
 
-def test_of_finalists_that_nobody_can_tell_apart_the_winner_of_the_race_is_recommended(tmp_path: Path) -> None:
+def test_of_equal_finalists_the_winner_is_recommended(tmp_path: Path) -> None:
     steps = {"ddp": (40.0, 41.0, 42.0), "ddp_o1": (40.4, 41.4, 42.4), "ddp_o3": (80.0, 81.0, 82.0)}
     launches = [Launch(name, [[9, ms, ms]], [[100.0]]) for name in steps for ms in steps[name]]
     run = analysed(str(write_run(tmp_path, launches)))
@@ -610,7 +610,7 @@ def test_reference_that_failed_is_named_with_its_reason(tmp_path: Path) -> None:
     assert f"The reference failed (oom): {HOSTILE}, so nothing can be said" in texts_of(run)
 
 
-def test_verdicts_in_run_json_have_every_digit_and_null_for_what_is_none(tmp_path: Path) -> None:
+def test_verdicts_in_run_json_have_every_digit(tmp_path: Path) -> None:
     tiny = 3.0000000000000073e-12
     run = analysed(str(write_run(tmp_path, [DDP, OFF, APEX], also=with_reference(("ddp", tiny)))))
     said = verdicts.of(run)

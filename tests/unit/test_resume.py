@@ -68,7 +68,7 @@ def parts(*launches: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def test_what_failed_and_what_was_not_come_to_is_missing_and_what_cannot_run_is_not() -> None:
+def test_what_is_missing_of_a_run() -> None:
     run = document(launch(0, "single", 0), launch(1, "ddp", 0, "timeout"), launch(2, "ddp", 1, "unsupported"))
     assert resume.left(REQUEST, ["single", "ddp"], run.launches) == [("ddp", 0), ("single", 1)]
     assert not numerics.has_reference(run, None, ())
@@ -90,7 +90,7 @@ SEARCH = Tuning(asked=("ddp",), budget_s=60.0, memory_limit_mib=None, floor="hal
 SCALING = Scaling(counts=(1, 2), modes=("weak",), batch_per_rank=8)
 
 
-def test_of_a_search_nothing_is_missing_once_it_is_complete_and_of_a_scaling_what_failed() -> None:
+def test_what_is_missing_of_a_search_and_of_a_scaling() -> None:
     """Of a search that has no finalist, or none that ended, what was killed is."""
     good, bad = document(launch(0, "ddp", 0), complete=True), document(launch(0, "ddp", 0, "timeout"), complete=True)
     empty, killed = document(complete=True), document(launch(0, "ddp", 0, "killed"), complete=True)
@@ -256,7 +256,7 @@ def test_an_overlong_request_is_refused(bench: Bench, tmp_path: Path, name: str,
     assert f"request.task.{name} must be at most {length - 1:,} characters long" in resumed(bench, path)
 
 
-def test_a_run_that_leads_out_of_its_folder_or_is_another_users_is_refused(bench: Bench, tmp_path: Path) -> None:
+def test_a_run_of_others_or_elsewhere_is_refused(bench: Bench, tmp_path: Path) -> None:
     path = write_run(tmp_path / "results", [], complete=False, about={"request": asdict(REQUEST) | {"python": "/no"}})
     (path / "logs" / "out").symlink_to(tmp_path)
     assert "logs/out is neither a file nor a folder" in resumed(bench, path)

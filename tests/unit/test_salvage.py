@@ -77,7 +77,7 @@ def spooled(run: RunWriter, launch: int) -> None:
     spool.close()
 
 
-def test_an_interrupted_run_keeps_the_samples_of_the_launch_in_hand_in_its_tables(tmp_path: Path) -> None:
+def test_an_interrupted_run_keeps_its_samples(tmp_path: Path) -> None:
     run = writer(tmp_path)
     spooled(run, 0)
     run.add(launch(), memory=[sample()])
@@ -88,7 +88,7 @@ def test_an_interrupted_run_keeps_the_samples_of_the_launch_in_hand_in_its_table
     assert pq.read_table(os.path.join(run.path, "device.parquet"))["launch"].to_pylist() == [1]
 
 
-def test_a_launch_that_is_in_the_tables_is_not_read_from_its_spool_again(tmp_path: Path) -> None:
+def test_no_launch_is_read_from_its_spool_again(tmp_path: Path) -> None:
     run = writer(tmp_path)
     spooled(run, 0)
     run.add(launch(), memory=[sample()])

@@ -144,7 +144,7 @@ def test_slow_samples_come_at_intervals_that_keep_the_duty_cycle(duration_ms: fl
     assert duration_ns * 20 / (clock.due_ns - deadlines[0]) <= DUTY_CYCLE
 
 
-def test_one_slow_sample_among_quick_ones_changes_the_interval_for_a_while_only() -> None:
+def test_one_slow_sample_changes_the_interval_for_a_while() -> None:
     clock = Clock(MEMORY_PERIOD_NS)
     clock.start(0)
     intervals_ms = []
@@ -166,7 +166,7 @@ def test_resident_size_is_what_the_kernel_says() -> None:
     assert mib == pytest.approx(psutil.Process().memory_info().rss / 2**20, rel=0.05)
 
 
-def test_a_process_that_has_ended_has_no_size_also_while_it_is_a_zombie() -> None:
+def test_a_process_that_has_ended_has_no_size() -> None:
     process = subprocess.Popen([sys.executable, "-c", ""])
     until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE)
     assert resident_mib(process.pid) is None
@@ -286,7 +286,7 @@ def packages(root: Path, *energies_uj: int) -> None:
         (folder / "max_energy_range_uj").write_text("1000000\n")
 
 
-def test_the_energy_of_each_package_is_what_was_added_since_and_a_wrap_is_taken_out(tmp_path: Path) -> None:
+def test_the_energy_of_each_package(tmp_path: Path) -> None:
     packages(tmp_path, 100_000, 900_000)
     (tmp_path / "intel-rapl:0:0").mkdir()
     (tmp_path / "intel-rapl:0:0" / "name").write_text("core\n")

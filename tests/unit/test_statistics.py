@@ -586,7 +586,7 @@ def with_phases(steps: pd.DataFrame) -> pd.DataFrame:
     return steps.assign(**{phase: share * steps["step_ms"] for phase, share in shares.items()})
 
 
-def test_the_published_form_and_the_phases_have_intervals_over_launches_too() -> None:
+def test_intervals_of_the_published_form_and_of_phases() -> None:
     launches = [one for name, ms in (("ddp", 100.0), ("dp", 200.0)) for one in launches_of(name, [ms, ms * 1.01])]
     steps = with_phases(steps_of(*launches))
     form = published.table(iterations(steps), ["ddp", "dp"]).set_index("scenario")

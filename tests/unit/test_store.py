@@ -121,7 +121,7 @@ def test_run_json_has_the_row_counts_and_checksums_of_all_other_files(run: Path)
         assert seal["sha256"] == hashlib.sha256((run / name).read_bytes()).hexdigest()
 
 
-def test_the_document_stands_in_run_json_and_is_complete_only_at_the_end(tmp_path: Path) -> None:
+def test_a_document_is_complete_only_at_the_end(tmp_path: Path) -> None:
     writer = RunWriter(str(tmp_path), document(bench="mine"))
     path = Path(writer.path)
     assert (written(path)["complete"], written(path)["launches"]) == (False, [])
@@ -224,7 +224,7 @@ def test_a_kill_while_tables_are_joined_doubles_nothing(tmp_path: Path, monkeypa
     assert list(again.steps["launch"]) == [1, 2, 3] and len(again.memory) == 6
 
 
-def test_without_a_gpu_there_is_no_device_table_and_reading_gives_an_empty_one(tmp_path: Path) -> None:
+def test_without_a_gpu_there_is_no_device_table(tmp_path: Path) -> None:
     writer = RunWriter(str(tmp_path), document())
     writer.add(record(), steps=STEPS, memory=MEMORY, device=[])
     writer.finish(complete=True)
@@ -242,7 +242,7 @@ def test_a_run_in_which_nothing_could_run_is_a_run(tmp_path: Path) -> None:
     assert again.document.launches[0].reason == "it needs CUDA"
 
 
-def test_scratch_and_temporary_files_are_gone_in_the_end_and_are_never_sealed(tmp_path: Path) -> None:
+def test_scratch_files_are_never_sealed(tmp_path: Path) -> None:
     writer = RunWriter(str(tmp_path), document())
     (Path(writer.scratch) / "rank0.json").write_text("{}")
     writer.add(record(), steps=STEPS)

@@ -159,7 +159,7 @@ def test_what_cannot_be_predicted() -> None:
     assert predictions(few, "weak", {}, [8]) == [], "one rank by itself is what efficiency is relative to"
 
 
-def test_strong_scaling_takes_the_computation_of_its_share_of_the_batch() -> None:
+def test_strong_scaling_computes_its_share() -> None:
     """Four examples in all: one on each of four devices; half of one on eight is no batch."""
     more = [replace(without_exchanging(1, 4.0), global_batch=4), replace(without_exchanging(2, 2.0), global_batch=4)]
     known = scaling(modes=("weak", "strong"), exchanges=(*scaling().exchanges, *more))

@@ -91,7 +91,7 @@ def test_others_on_the_cores_are_a_warning_in_proportion_to_the_device(tmp_path:
     assert "load" not in found(run_with(tmp_path / "gpu", busy))
 
 
-def test_steps_that_the_loss_scaler_skipped_are_told_where_they_were_measured(tmp_path: Path) -> None:
+def test_skipped_steps_are_reported(tmp_path: Path) -> None:
     said = found(run_with(tmp_path / "measured", {"skipped_steps": 2, "skipped_warmup_steps": 0}))["skipped steps"]
     assert said == ("warning", "the loss scaler skipped 2 optimizer steps, which made those cheaper")
     warm = {"skipped_steps": 0, "skipped_warmup_steps": 2}
