@@ -129,11 +129,9 @@ LINTERS: dict[str, Callable[[Path], str]] = {
 NIGHTLY, SCRIPT = ".github/workflows/nightly.yml", "nightly/nightly.sh"
 DEFECTS = {
     "a key that is none": ("schema", NIGHTLY, "    runs-on:", "    run-on:"),
-    "a trigger that is none": ("schema", NIGHTLY, "  schedule:", "  scheduled:"),
     "no limit of time": ("timeouts", NIGHTLY, "    timeout-minutes: 240\n", ""),
     "text of a person in a shell": ("security", NIGHTLY, '--reason "$REASON', '--reason "${{ inputs.accept }}'),
     "every right": ("rights", NIGHTLY, "permissions:\n  contents: read", "permissions: write-all"),
-    "credentials left behind": ("security", NIGHTLY, "persist-credentials: false", "fetch-depth: 1"),
     "whatever a stranger publishes": ("security", NIGHTLY, "actions/upload-artifact@v4", "stranger/upload@v4"),
     "an input that is not declared": ("inputs", NIGHTLY, "inputs.scenarios", "inputs.scenario"),
     "a right of a job": ("rights", NIGHTLY, "    name: one night\n", "    permissions: {packages: write}\n"),
