@@ -52,12 +52,7 @@ wrong; 10 regressed; 11 inconclusive; 12 missing or not comparable;
 """
 
 BLAS_THREADS = "OPENBLAS_NUM_THREADS"
-# fmt: off
-VERBS = (
-    "doctor", "list", "run", "runs", "show", "report", "check", "compare", "gate", "history", "accept", "import",
-    "attach", "bisect", "tune", "recipe", "submit", "scale", "limits",
-)
-# fmt: on
+VERBS = tuple(line.split()[0] for line in HELP.partition("verbs:\n")[2].partition("\n\n")[0].splitlines())
 
 
 def program() -> None:
@@ -87,14 +82,14 @@ def _finished(arguments: list[str]) -> int:
     except BrokenPipeError:
         code = 1  # the reader of our output left; nobody is there to tell
     except OSError as error:  # what no verb foresaw: a disk that is full, a folder that is gone
-        code = _unforeseen(error, as_json="--json" in arguments)
+        code = _unforeseen(f"{error.filename}: {error.strerror}" if error.filename else str(error), arguments)
     except Exception as error:  # as libraries raise it where there is no memory, thread or descriptor for them
         from bench.core.errors import remedy_of
 
         what = f"{type(error).__name__}: {error}"
         if remedy_of(what) is None:
             raise
-        code = _unforeseen(OSError(what), as_json="--json" in arguments)
+        code = _unforeseen(what, arguments)
     try:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -121,16 +116,30 @@ def _answer(arguments: list[str]) -> int:
     try:
         return int(_verb(arguments[0])(arguments[1:]))
     except BenchError as error:
-        line = " ".join(str(error).split())
         prefix = "" if error.exit_code == INTERRUPTED else "error: "
-        _say(f"bench: {prefix}{line}")
-        if "--json" in arguments:
-            from bench.verbs.options import print_json
-
-            print_json({"error": line, "exit_code": error.exit_code})
-        return error.exit_code
+        return _failed(str(error), arguments, error.exit_code, prefix)
     except SystemExit as stop:  # argparse, after --help
         return stop.code if isinstance(stop.code, int) else OK
+
+
+def _unforeseen(line: str, arguments: list[str]) -> int:
+    from bench.core.errors import remedy_of
+
+    try:
+        return _failed("; ".join(filter(None, (line, remedy_of(line)))), arguments, 1)
+    except OSError:
+        return 1  # it was the output that failed
+
+
+def _failed(line: str, arguments: list[str], code: int, prefix: str = "error: ") -> int:
+    """Say what went wrong in one line and, if it is asked for, in JSON."""
+    line = " ".join(line.split())
+    _say(f"bench: {prefix}{line}")
+    if "--json" in arguments:
+        from bench.verbs.options import print_json
+
+        print_json({"error": line, "exit_code": code})
+    return code
 
 
 def _verb(name: str):  # type: ignore[no-untyped-def]  # naming the type would import typing
@@ -144,22 +153,6 @@ def _verb(name: str):  # type: ignore[no-untyped-def]  # naming the type would i
     from importlib import import_module
 
     return import_module(f"bench.verbs.{'import_' if name == 'import' else name}").main  # a keyword names no module
-
-
-def _unforeseen(error: OSError, *, as_json: bool) -> int:
-    from bench.core.errors import remedy_of
-
-    line = " ".join(f"{error.filename}: {error.strerror}".split() if error.filename else str(error).split())
-    line = "; ".join(filter(None, (line, remedy_of(line))))
-    _say(f"bench: error: {line}")
-    if as_json:
-        from bench.verbs.options import print_json
-
-        try:
-            print_json({"error": line, "exit_code": 1})
-        except OSError:
-            return 1  # it was the output that failed
-    return 1
 
 
 def _mend_streams() -> None:

@@ -6,7 +6,7 @@ import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
@@ -63,19 +63,9 @@ class Console:
         if not self.quiet:
             tell(text, file=self.stream)
 
-    @contextmanager
-    def waiting(self, what: str) -> Iterator[None]:
-        """Show on a terminal what is being waited for within this context, and for how long."""
-        if not self.live:
-            yield
-            return
-        from rich.console import Console as RichConsole
-        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-        shown = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-        with Progress(*shown, console=RichConsole(file=self.stream), transient=True) as bar:
-            bar.add_task(what, total=None)
-            yield
+    def waiting(self, what: str) -> AbstractContextManager[None]:
+        """Show on a terminal what is being waited for within this context."""
+        return passing(what, self.stream) if self.live else nullcontext()
 
 
 class RunProgress:
@@ -260,16 +250,17 @@ def tell(*lines: str, file: TextIO) -> None:
 
 
 @contextmanager
-def passing(what: str) -> Iterator[None]:
+def passing(what: str, stream: TextIO | None = None) -> Iterator[None]:
     """Show on a terminal what is being done within this context, then erase it; no thread, so forks may follow."""
-    if not sys.stderr.isatty():
+    to = stream or sys.stderr
+    if not to.isatty():
         yield
         return
-    print(f"{printable(what)} ...", end="", file=sys.stderr, flush=True)
+    print(f"{printable(what)} ...", end="", file=to, flush=True)
     try:
         yield
     finally:
-        print("\r\033[K", end="", file=sys.stderr, flush=True)
+        print("\r\033[K", end="", file=to, flush=True)
 
 
 def fold(text: str, width: int) -> str:
@@ -289,10 +280,10 @@ def _folded(line: str, width: int) -> list[str]:
     mark = re.match(r" *(- |[✗!·±] |so: |do: )?", line)
     inner = gaps[-1] if gaps else (mark.end() if mark else 0)
     hang = " " * (inner or 2)
-    said, colon, command = line.partition(f": {COMMAND}")
+    before, colon, command = line.partition(f": {COMMAND}")
     if not colon and COMMAND in line:
         return [line]
-    whole = re.sub(r"(?<=\d) %", "\u00a0%", said + colon[:1])  # a line does not end between a number and its unit
+    whole = re.sub(r"(?<=\d) %", "\u00a0%", before + colon[:1])  # a line does not end between a number and its unit
     wrapped = textwrap.wrap(whole, width, subsequent_indent=hang, break_long_words=False, break_on_hyphens=False)
     folded = [part.replace("\u00a0%", " %") for part in wrapped]
     return [*folded, f"{hang}{COMMAND}{command}"] if colon else folded

@@ -34,14 +34,13 @@ def write(runs: Sequence[Run], out: str, training: Training | None = None) -> li
 
 
 def render(runs: Sequence[Run], out: str = ".", training: Training | None = None) -> dict[str, bytes]:
-    """The files of the report by name, for the folder ``out``."""
     analysed = [Analysed.of(run) for run in runs]
     summaries: list[pd.DataFrame] = []
     sections: list[page.Section] = []
     files: dict[str, bytes] = {}
     for number, run in enumerate(analysed, start=1):
         samples = plots.begun(run)
-        summaries.append(tables.summary_of(run))
+        summaries.append(tables.of_run(run, run.overview))
         prefix = f"{run.id}-" if len(runs) > 1 else ""
         placed, own = page.placed(plots.of_run(run, samples), files=prefix, ids=f"run-{number}-")
         files |= own
@@ -57,7 +56,6 @@ def render(runs: Sequence[Run], out: str = ".", training: Training | None = None
 
 
 def put(files: dict[str, bytes], out: str) -> list[str]:
-    """Write files into ``out``, all or none of them."""
     targets = {os.path.join(out, name): content for name, content in files.items()}
     for target in targets:
         if os.path.isdir(target):

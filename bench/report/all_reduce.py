@@ -48,17 +48,16 @@ def bandwidth_plot(run: Analysed) -> Plot | None:
     figure, (axes,) = drawing.sheet(3.3)
     link = fitted(measured)
     for number, ranks in enumerate(sorted({one.ranks for one in measured})):
-        own, colour = [one for one in measured if one.ranks == ranks], light(f"line-{number % LINES}")
-        sizes = [one.bytes for one in own]
-        axes.plot(sizes, [one.bus_gb_s for one in own], marker="o", markersize=5, color=colour)
-        axes.lines[-1].set(gid=f"ranks-{ranks}", label=f"{ranks} ranks")
+        own, look = [one for one in measured if one.ranks == ranks], {"color": light(f"line-{number % LINES}")}
+        sizes, rates = [one.bytes for one in own], [one.bus_gb_s for one in own]
+        axes.plot(sizes, rates, marker="o", markersize=5, gid=f"ranks-{ranks}", label=f"{ranks} ranks", **look)
         if link is not None:
-            parts = [(one, link.of(one.algorithm, one.bytes)) for one in own]
+            parts = [link.of(one.algorithm, one.bytes) for one in own]
             fit = [
                 one.bus_gb_s * one.time_ms / part.all_reduce_ms(one.bytes, ranks) if part else math.nan
-                for one, part in parts
+                for one, part in zip(own, parts, strict=True)
             ]
-            axes.plot(sizes, fit, linewidth=1.0, linestyle=(0, (2, 2)), color=colour)
+            axes.plot(sizes, fit, "--", linewidth=1.0, **look)
     nominal = next((one.transport.nominal_mbit for one in scaling.bandwidth if one.transport), None)
     if nominal:
         axes.axhline(nominal / 8000, color=light("ink"), linewidth=0.9, label=f"nominal, {nominal:,.0f} Mbit/s")

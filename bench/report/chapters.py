@@ -34,7 +34,6 @@ class Material:
 
 
 def of_run(material: Material) -> list[Chapter]:
-    """The chapters that have something to say about a run."""
     chapters: list[Chapter | None] = []
     for make in CHAPTERS:
         made = make(material)
@@ -59,12 +58,12 @@ def _before(of: Material) -> Chapter | None:
 
 
 def _trust(of: Material) -> Chapter:
-    scatter, found = verdict_tables.statistics_table(of.run), verdict_tables.findings_table(of.run)
+    scatter, findings = verdict_tables.statistics_table(of.run), verdict_tables.findings_table(of.run)
     why = "all checks of all launches passed" if scatter else "no launch ended well"
     return chapter_of(
         "findings",
         "Can these results be trusted?",
-        Grid("Findings", found) if found else f"Nothing was found: {why}.",
+        Grid("Findings", findings) if findings else f"Nothing was found: {why}.",
         fold(
             "How much steps vary",
             of.plots.get("step-times"),
@@ -124,13 +123,13 @@ def _time(of: Material) -> Chapter:
 
 def _memory(of: Material) -> Chapter:
     ranks = "Memory of each rank" if of.run.document.workload.device == "cpu" else "Memory beside torch"
-    known = "memory" in of.plots or "memory-stack" in of.plots
+    sampled = "memory" in of.plots or "memory-stack" in of.plots
     held = Grid("Parts of the memory", device_tables.memory_parts_table(of.run))
     return chapter_of(
         "memory",
         "Where does the memory go?",
         of.plots.get("trade-off"),
-        None if known else "No sample of this run shows the memory of a process.",
+        None if sampled else "No sample of this run shows the memory of a process.",
         fold("What the memory of a rank holds", of.plots.get("memory-parts"), held),
         fold(ranks, Grid(ranks, device_tables.beside_torch_table(of.run))),
         fold("Memory of each process over time", of.plots.get("memory")),

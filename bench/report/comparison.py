@@ -34,7 +34,13 @@ def for_programs(compared: Compared) -> dict[str, object]:
         "new": _side(compared.new),
         "within_one_run": compared.within,
         "warnings": list(compared.warnings),
-        "comparisons": [{name: _finite(value) for name, value in asdict(row).items()} for row in compared.rows],
+        "comparisons": [
+            {
+                name: None if isinstance(value, float) and not math.isfinite(value) else value
+                for name, value in asdict(row).items()
+            }
+            for row in compared.rows
+        ],
     }
 
 
@@ -46,40 +52,32 @@ def named(digest: Digest) -> str:
 
 
 def step_times(compared: Compared) -> list[str]:
-    """What a step takes, in a sentence for each scenario."""
     lines = []
     for row in compared.rows:
         if row.metric == STEP_TIME.name and row.ratio is not None:
             span = f" ({_span(row.low, row.high)})" if row.low is not None else ""
             p = f", p {_p(row.p_adjusted)}" if row.p_adjusted is not None else ""
-            lines.append(
-                f"{row.scenario} takes {_ratio(row.ratio)}{span} of {row.against}'s time a step: {row.verdict}{p}"
-            )
-    return [plain(line) for line in lines]
+            times = f"{row.scenario} takes {_ratio(row.ratio)}{span} of {row.against}'s time a step"
+            lines.append(plain(f"{times}: {row.verdict}{p}"))
+    return lines
 
 
 def in_words(compared: Compared) -> list[str]:
-    """What was found, a sentence each: the differences, then what has none, then what could not be told."""
-    told = [row for row in compared.rows if row.metric != between_runs.THROUGHPUT.name]
-    told.sort(
-        key=lambda row: row.metric != between_runs.LOSS.name
-    )  # whoever trains something else, how fast matters less
-    lines = [_difference(row, compared) for row in told if row.change in (BETTER, WORSE)]
+    """The differences, a sentence each, then the scenarios without one, then those that could not be judged."""
+    rows = [row for row in compared.rows if row.metric != between_runs.THROUGHPUT.name]
+    rows.sort(key=lambda row: row.metric != between_runs.LOSS.name)  # the speed of something else matters less
+    lines = [_difference(row, compared) for row in rows if row.change in (BETTER, WORSE)]
     for verdict, begin in ((ALIKE, "no difference found"), (TOO_FEW, "too few launches for a verdict")):
-        by_metric = {
-            title: [_with_wanted(row) for row in told if row.verdict == verdict and row.metric == name]
-            for name, title in TITLES.items()
-        }
-        parts = [f"{title} of {', '.join(names)}" for title, names in by_metric.items() if names]
+        by_metric: dict[str, list[str]] = {}
+        for row in sorted((row for row in rows if row.verdict == verdict), key=lambda row: [*TITLES].index(row.metric)):
+            wanted = still_wanted(row.more)
+            name = f"{row.scenario} ({wanted})" if wanted else row.scenario
+            by_metric.setdefault(TITLES[row.metric], []).append(name)
+        parts = [f"{title} of {', '.join(names)}" for title, names in by_metric.items()]
         if parts:
             remedy = f" (a side needs {LAUNCHES_WANTED}: --launches 5)" if verdict == TOO_FEW else ""
             lines.append(f"{begin}{remedy}: {'; '.join(parts)}")
     return [plain(line) for line in (*lines, *_not_comparable(compared))]
-
-
-def _with_wanted(row: Row) -> str:
-    wanted = still_wanted(row.more)
-    return f"{row.scenario} ({wanted})" if wanted else row.scenario
 
 
 def as_text(compared: Compared, width: int | None = None) -> str:
@@ -92,7 +90,6 @@ def as_text(compared: Compared, width: int | None = None) -> str:
 
 
 def as_markdown(compared: Compared) -> str:
-    """For a pull request or the summary page of a nightly job."""
     parts = [
         "# Comparison",
         markdown.bullets(_heading(compared)),
@@ -123,39 +120,34 @@ def _side(digest: Digest) -> dict[str, object]:
     return {name: digest.get(name) for name in (*names, "imported", "attached", "workload")}
 
 
-def _finite(value: object) -> object:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _shown(compared: Compared) -> list[Row]:
-    """Without the metrics that are known in neither run, and with one row for a scenario that does not compare."""
-    silent = _silent(compared)
-    whole = [row for row in compared.rows if row.figure is not None or row.metric == STEP_TIME.name]
-    return [row for row in whole if row.figure is None or row.metric not in silent]
-
-
 def _silent(compared: Compared) -> list[str]:
     """The metrics of which neither side says anything, of no scenario that compares."""
     asked = {row.metric for row in compared.rows if row.figure is not None}
-    known = {row.metric for row in compared.rows if row.base is not None or row.new is not None}
-    return [name for name in TITLES if name in asked - known]
+    measured = {row.metric for row in compared.rows if row.base is not None or row.new is not None}
+    return [name for name in TITLES if name in asked - measured]
 
 
 def _table(compared: Compared) -> Table:
-    def known(of: Callable[[Row], str]) -> Callable[[Row], str]:
+    def judged(of: Callable[[Row], str]) -> Callable[[Row], str]:
         return lambda row: UNKNOWN if row.figure is None else of(row)
 
     columns = (
         text("scenario", lambda row: row.scenario),
-        text("metric", known(_metric)),
-        figure("base", known(lambda row: _value(row, row.base))),
-        figure("new", known(lambda row: _value(row, row.new))),
-        figure("ratio", known(lambda row: UNKNOWN if row.ratio is None else _ratio(row.ratio))),
-        figure("95 % interval", known(lambda row: _span(row.low, row.high) or UNKNOWN)),
-        figure("p adjusted", known(lambda row: UNKNOWN if row.p_adjusted is None else _p(row.p_adjusted))),
+        text("metric", judged(_metric)),
+        figure("base", judged(lambda row: _value(row, row.base))),
+        figure("new", judged(lambda row: _value(row, row.new))),
+        figure("ratio", judged(lambda row: UNKNOWN if row.ratio is None else _ratio(row.ratio))),
+        figure("95 % interval", judged(lambda row: _span(row.low, row.high) or UNKNOWN)),
+        figure("p adjusted", judged(lambda row: UNKNOWN if row.p_adjusted is None else _p(row.p_adjusted))),
         text("verdict", lambda row: Cell(text=row.verdict, tone=TONES.get(row.change or "", ""))),
     )
-    return tabulate(columns, _shown(compared), _notes(compared))
+    silent = _silent(compared)
+    rows = [  # one for a scenario that does not compare
+        row
+        for row in compared.rows
+        if (row.metric == STEP_TIME.name if row.figure is None else row.metric not in silent)
+    ]
+    return tabulate(columns, rows, _notes(compared))
 
 
 def _metric(row: Row) -> str:
@@ -193,21 +185,21 @@ def _difference(row: Row, compared: Compared) -> str:
     assert row.ratio is not None  # it has a verdict
     what = {MEMORY.name: f"{row.verdict} memory", ENERGY.name: f"{row.verdict} energy"}.get(row.metric, row.verdict)
     much = f"{TITLES[row.metric]} {100 * (row.ratio - 1):+.1f} %"
-    known = [f"95 % interval {_span(row.low, row.high)}"] if row.low is not None else []
-    known += [f"p {_p(row.p_adjusted)}"] if row.p_adjusted is not None else []
-    return f"{who}: {what}: {much} (ratio {_ratio(row.ratio)}; {', '.join(known)})"
+    rests_on = [f"95 % interval {_span(row.low, row.high)}"] if row.low is not None else []
+    rests_on += [f"p {_p(row.p_adjusted)}"] if row.p_adjusted is not None else []
+    return f"{who}: {what}: {much} (ratio {_ratio(row.ratio)}; {', '.join(rests_on)})"
 
 
 def _not_comparable(compared: Compared) -> Iterator[str]:
     """Whole scenarios with why, and then single metrics that only one side knows."""
     silent = _silent(compared)
-    found: dict[tuple[str, str | None], list[str]] = {}
+    by_reason: dict[tuple[str, str | None], list[str]] = {}
     for row in compared.rows:
         if row.figure is None and row.metric == STEP_TIME.name:
-            found.setdefault((NOT_COMPARABLE, row.reason), []).append(row.scenario)
+            by_reason.setdefault((NOT_COMPARABLE, row.reason), []).append(row.scenario)
         elif row.figure is not None and row.reason is not None and row.metric not in silent:
-            found.setdefault((f"{TITLES[row.metric]} {NOT_COMPARABLE}", row.reason), []).append(row.scenario)
-    for (what, reason), names in found.items():
+            by_reason.setdefault((f"{TITLES[row.metric]} {NOT_COMPARABLE}", row.reason), []).append(row.scenario)
+    for (what, reason), names in by_reason.items():
         yield f"{', '.join(names)}: {what}: {reason}"
 
 
@@ -233,7 +225,7 @@ def _p(value: float | None) -> str:
 
 
 def since_before(run: Analysed, plot: PagePlot | None) -> Chapter | None:
-    """What changed since the run before, where its folder has one of the same work."""
+    """The changes since the run before, where its folder has one of the same work."""
     compared = run.since_before
     if compared is None:
         return None
@@ -254,8 +246,8 @@ def forest(compared: Compared) -> Plot | None:
 
 
 def _forest(compared: Compared, file: str) -> Plot | None:
-    known = {row.metric for row in compared.rows if row.ratio is not None}
-    metrics = [metric for metric in (STEP_TIME, MEMORY, ENERGY) if metric.name in known]  # not the inverse of time
+    shown = {row.metric for row in compared.rows if row.ratio is not None}
+    metrics = [metric for metric in (STEP_TIME, MEMORY, ENERGY) if metric.name in shown]  # not the inverse of time
     if not metrics:
         return None
     names = list(dict.fromkeys(row.scenario for row in compared.rows))
@@ -305,24 +297,23 @@ def _whisker(axes: Artist, row: Row, position: int) -> None:
     if row.ratio is None:
         drawing.right_label(axes, position, "", "not comparable" if row.figure is None else "unknown")
         return
-    colour = light(TONES.get(row.change or "", "muted"))
+    tone = TONES.get(row.change or "", "muted")
     low, high = axes.get_xlim()
     if row.least > 1.0:
         axes.barh(position, row.least - 1 / row.least, left=1 / row.least, height=0.8, color=light("grid"), zorder=1)
-    begin, end_ = row.verdict_low, row.verdict_high
-    if begin is not None and end_ is not None:
-        axes.plot([max(low, begin), min(high, end_)], [position] * 2, color=colour, linewidth=1.8)
-        for end, edge, mark in ((begin < low, low, "<"), (end_ > high, high, ">")):
-            if end:
-                axes.plot([edge], [position], marker=mark, markersize=5, color=colour, clip_on=False)
+    begin, end = row.verdict_low, row.verdict_high
+    if begin is not None and end is not None:
+        axes.plot([max(low, begin), min(high, end)], [position] * 2, color=light(tone), linewidth=1.8)
+        for leaves, edge, arrow in ((begin < low, low, "<"), (end > high, high, ">")):
+            if leaves:
+                drawing.marks(axes, [edge], [position], tone, arrow, markersize=5, clip_on=False)
     few = row.verdict == TOO_FEW
-    (point,) = axes.plot([row.ratio], [position], linestyle="none", marker="o", markersize=6, color=colour, zorder=3)
-    point.set(markeredgewidth=1.3, markerfacecolor=light("paper") if few else colour)
-    point.set_label(TOO_FEW if few else {WORSE: "worse", BETTER: "better"}.get(row.change or "", ALIKE))
+    label = TOO_FEW if few else {WORSE: "worse", BETTER: "better"}.get(row.change or "", ALIKE)
+    point = drawing.marks(axes, [row.ratio], [position], tone, hollow=few, zorder=3, label=label)
     verdict = {ALIKE: "no difference", TOO_FEW: "too few"}.get(row.verdict, row.verdict)
-    tone = TONES.get(row.change or "", "ink")
-    drawing.right_label(axes, position, f"{_ratio(row.ratio)}  {verdict}", _span(begin, end_), tone)
-    drawing.hover(point, f"{row.scenario}: {_metric(row)} × {_ratio(row.ratio)} ({_span(begin, end_)}), {verdict}")
+    span, ink = _span(begin, end), TONES.get(row.change or "", "ink")
+    drawing.right_label(axes, position, f"{_ratio(row.ratio)}  {verdict}", span, ink)
+    drawing.hover(point, f"{row.scenario}: {_metric(row)} × {_ratio(row.ratio)} ({span}), {verdict}")
 
 
 def _caption(compared: Compared) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The plots of what a run took beside time: memory on each device over the run, what it holds, and power."""
+"""The plots of a run's costs beside time: memory on each device over the run, what it holds, and power."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -54,12 +54,12 @@ class Stage:
 
 
 def memory_stack(run: Run) -> Plot | None:
-    """What each process held on each device over the whole run, stacked, so that their sum shows."""
+    """The memory of each process on each device over the whole run, stacked, so that their sum shows."""
     memory = only(run.memory, (run.memory["source"] != held.ALLOCATOR) & run.memory["device"].notna())
-    known = only(memory, memory["used_mib"].notna())
-    if known.empty:
+    samples = only(memory, memory["used_mib"].notna())
+    if samples.empty:
         return None
-    stage = _stage(run, memory, list(known["device"].unique()))
+    stage = _stage(run, memory, list(samples["device"].unique()))
     stacks = {
         (device, launch): held.stacked(own, device).droplevel("launch")
         for launch, own in by_launch(memory)
@@ -72,9 +72,16 @@ def memory_stack(run: Run) -> Plot | None:
         for launch in stage.launches:
             if len(stacks[device, launch["launch"]]):
                 _layers(stage, axes, launch["launch"], stacks[device, launch["launch"]])
-        for number, samples in proportional.groupby("launch") if device == "cpu" else ():
-            axes.plot(stage.seconds(samples["t_ns"]), samples["pss_mib"], marker="o", markersize=2.6, linewidth=1.3)
-            axes.lines[-1].set(color=light("ink"), zorder=5, gid=f"pss-{number}", label="sum of PSS")
+        for number, sums in proportional.groupby("launch") if device == "cpu" else ():
+            look: drawing.Look = {
+                "linestyle": "-",
+                "markersize": 2.6,
+                "linewidth": 1.3,
+                "markeredgewidth": 0,
+                "zorder": 5,
+            }
+            look |= {"gid": f"pss-{number}", "label": "sum of PSS"}
+            drawing.marks(axes, stage.seconds(sums["t_ns"]), sums["pss_mib"], "ink", **look)
     caption = ABOUT_LAUNCHES
     if set(stage.panels) - {"cpu"}:
         caption += (
@@ -91,11 +98,10 @@ def memory_stack(run: Run) -> Plot | None:
         else:
             caption += "Proportional set sizes (PSS), which would add up, were not sampled in this run."
     title = "Memory on each device over the whole run, stacked by process"
-    return drawing.finished(run, stage.figure, "memory-stack", title, caption, list(known["scenario"].unique()))
+    return drawing.finished(run, stage.figure, "memory-stack", title, caption, list(samples["scenario"].unique()))
 
 
 def power(run: Analysed) -> Plot | None:
-    """Power of each device over the whole run, with the mean of each launch and where it was held back."""
     timeline = devices.power_timeline(run.device)
     if timeline.empty:
         return None
@@ -121,10 +127,10 @@ def power(run: Analysed) -> Plot | None:
     return drawing.finished(run, stage.figure, "power", title, caption, list(timeline["scenario"].unique()))
 
 
-def _stage(run: Run, rows: pd.DataFrame, known: list[str]) -> Stage:
+def _stage(run: Run, rows: pd.DataFrame, names: list[str]) -> Stage:
     """A panel for each of these devices, GPUs in the order of their index, with the launches marked on it."""
     gpus = {gpu.uuid: gpu for gpu in run.document.machine.gpus}
-    order = sorted(known, key=lambda device: (gpus[device].index if device in gpus else len(gpus), str(device)))
+    order = sorted(names, key=lambda device: (gpus[device].index if device in gpus else len(gpus), str(device)))
     origin_ns = min(int(table["t_ns"].min()) for table in (run.memory, run.device) if len(table))
     launches = _launches(run, held.boundaries(rows), origin_ns)
     range_s = max(*(one["end"] for one in launches), 1e-3)
@@ -233,7 +239,6 @@ def _thinned(stage: Stage, stack: pd.DataFrame) -> pd.DataFrame:
 
 
 def _power_line(stage: Stage, axes: Artist, samples: pd.DataFrame) -> None:
-    """The power in one launch, broken where it is unknown for long."""
     thinned = samples.groupby(stage.columns(samples["t_ns"].to_numpy()))[["t_ns", "power_w"]].mean()
     times = stage.seconds(thinned["t_ns"].to_numpy(dtype=float))
     watts = thinned["power_w"].to_numpy(dtype=float)
@@ -266,11 +271,10 @@ HELD = {
     "gradients": "backward",
     "activations": "forward",
 }
-"""What memory holds, in the order of the bars, and its colour in the theme."""
+"""The parts of memory in the order of the bars, and their colours in the theme."""
 
 
 def memory_held(run: Run) -> Plot | None:
-    """What the memory of a rank holds, stacked up to the predicted peak, with the measured one as a mark."""
     table = memory_parts.largest(memory_parts.parts(run.document)).set_index("scenario")
     if table.empty:
         return None

@@ -1,4 +1,4 @@
-"""The tables of what a run took beside time: energy and heat, and memory beside what torch says of it."""
+"""The tables of a run's costs beside time: energy and heat, and memory beside what torch says of it."""
 
 import pandas as pd
 
@@ -8,7 +8,7 @@ from bench.analyse.analysed import Analysed
 from bench.analyse.launches import ok_rows
 from bench.analyse.steps import scenarios
 from bench.report import tables
-from bench.report.tables import UNKNOWN, Cell, Table, bounded, figure, number, tabulate, text
+from bench.report.tables import UNKNOWN, Cell, Table, bounded, figure, is_unknown, number, tabulate, text, words_of
 from bench.runs.frames import TableRow
 from bench.runs.reader import Run
 
@@ -28,6 +28,14 @@ MEMORY_SOURCES = {
 }
 
 
+MEASURED_PEAK = {
+    "cpu": "of the resident set, less what it was before there was a model. The rest is what the passes make on the "
+    "way, code that was loaded, and what allocators, gloo and oneDNN keep.",
+    "cuda": "of torch's tensors in the measured steps. The rest is what the passes make on the way, such as workspaces "
+    "of cuDNN.",
+}
+
+
 def energy_table(run: Analysed) -> Table | None:
     """Energy, power, clocks, heat and traffic over the measured steps; None where no device was sampled in them."""
     table = run.energy
@@ -39,7 +47,7 @@ def energy_table(run: Analysed) -> Table | None:
         figure("launches", "launches"),
         bounded("J per launch", "energy_j", ",.0f", group=energy),
         bounded(f"J per 1,000 {run.document.workload.unit}", "energy_per_1000_j", ",.0f", group=energy),
-        text("source", _source, group=energy),
+        text("source", lambda row: UNKNOWN if is_unknown(row["energy_j"]) else row["energy_source"], group=energy),
         bounded("mean", "mean_power_w", ",.0f", group=power),
         figure("peak", "peak_power_w", ",.0f", group=power),
         figure("median", "sm_clock_mhz", ",.0f", group=clock),
@@ -56,17 +64,12 @@ def energy_table(run: Analysed) -> Table | None:
         figure("sent", "nvlink_tx_mib_s", ",.0f", group="NVLink (MiB/s)"),
         figure("received", "nvlink_rx_mib_s", ",.0f", group="NVLink (MiB/s)"),
     )
-    known = {row["scenario"]: row for row in table.to_dict("records")}
-    records = [known[name] for name in scenarios(run.document) if name in known]
+    by_scenario = {row["scenario"]: row for row in table.to_dict("records")}
+    records = [by_scenario[name] for name in scenarios(run.document) if name in by_scenario]
     return tabulate(columns, records, _energy_notes(run, table))
 
 
-def _source(row: TableRow) -> str:
-    return UNKNOWN if number(row["energy_j"], "") == UNKNOWN else str(row["energy_source"])
-
-
 def _throttle(row: TableRow) -> Cell:
-    """Why the devices ran slower than they could, in the colour of what it makes of the launch."""
     if not isinstance(row["throttle"], str):
         return Cell(text=UNKNOWN)
     return Cell(text=row["throttle"] or "nothing", tone=tables.TONES.get(row["verdict"], ""), wrap=True)
@@ -101,14 +104,11 @@ def _energy_notes(run: Run, table: pd.DataFrame) -> list[str]:
 
 
 def no_energy(run: Run) -> str:
-    """In one line why there is no energy table."""
-    told = [(launch.checks.cpu_energy or {}).get("reason") for launch in run.document.launches]
-    reasons = list(dict.fromkeys(reason for reason in told if reason))
-    if reasons:
-        return f"Energy, power and heat are unknown: {'; '.join(reasons)}."
-    if len(run.device):
-        return "Energy, power and heat are unknown: no launch that ended well has a sample within its measured steps."
-    return "Energy, power and heat are unknown: this run has no samples of a device, and does not say why."
+    reasons = [(launch.checks.cpu_energy or {}).get("reason") for launch in run.document.launches]
+    why = "; ".join(dict.fromkeys(filter(None, reasons)))
+    if not why and len(run.device):
+        why = "no launch that ended well has a sample within its measured steps"
+    return f"Energy, power and heat are unknown: {why or 'this run has no samples of a device, and does not say why'}."
 
 
 def beside_torch_table(run: Analysed) -> Table | None:
@@ -119,7 +119,7 @@ def beside_torch_table(run: Analysed) -> Table | None:
 
 
 def memory_parts_table(run: Run) -> Table | None:
-    """What the memory of a rank holds, and the predicted peak beside the measured one; None if that is unknown."""
+    """The parts of a rank's memory, and the predicted peak beside the measured one; None if that is unknown."""
     table = memory_parts.largest(memory_parts.parts(run.document))
     if table.empty:
         return None
@@ -139,20 +139,19 @@ def memory_parts_table(run: Run) -> Table | None:
         "buckets: the copy of the gradients that torch DDP exchanges. gathered: whole weights that FSDP2 made of "
         "shards, the most at one time. activations: what autograd keeps for the backward pass.",
         "predicted peak: all parts, but of gradients and activations the larger, since a gradient comes when "
-        "activations go; both where micro-batches leave gradients behind. measured peak: " + _measured_how(run),
+        "activations go; both where micro-batches leave gradients behind. measured peak: "
+        + MEASURED_PEAK["cpu" if run.document.workload.device == "cpu" else "cuda"],
     ]
     unknown = table[table["reason"].notna()].to_dict("records")
     notes += [f"Activations of {row['scenario']} are unknown: {row['reason']}." for row in unknown]
-    predicted = table["forecast_method"].notna().any()
     records = table.to_dict("records")
-    if not predicted:
+    if table["forecast_method"].isna().all():
         return tabulate((*columns[:2], *columns[3:]), records, notes)
     rows = [one for row in records for one in (row | {"source": "live objects"}, _forecast(row))]
     return tabulate(columns, rows, [*notes, *_about_forecasts(table)])
 
 
 def _forecast(row: TableRow) -> TableRow:
-    """What was predicted without running, in the columns of what the live objects hold."""
     sizes = {f"{part}_mib": row.get(f"forecast_{part}_mib", float("nan")) for part in memory_parts.PARTS}
     peak = row["forecast_peak_mib"]
     return row | sizes | {"source": "no run", "predicted_mib": peak, "rest_mib": row["measured_mib"] - peak}
@@ -171,20 +170,7 @@ def _about_forecasts(table: pd.DataFrame) -> list[str]:
     ]
 
 
-def _measured_how(run: Run) -> str:
-    if run.document.workload.device == "cpu":
-        return (
-            "of the resident set, less what it was before there was a model. The rest is what the passes make on the "
-            "way, code that was loaded, and what allocators, gloo and oneDNN keep."
-        )
-    return (
-        "of torch's tensors in the measured steps. The rest is what the passes make on the way, such as workspaces of "
-        "cuDNN."
-    )
-
-
 def _chosen_rows(run: Run, table: pd.DataFrame, chosen: dict[str, int]) -> list[TableRow]:
-    """The rows of the chosen launches in the order of the scenarios."""
     rows = {name: table[table["launch"] == launch].to_dict("records") for name, launch in chosen.items()}
     return [row for name in scenarios(run.document) for row in rows.get(name, [])]
 
@@ -203,25 +189,25 @@ PROCESS = (
 
 
 def _driver_table(run: Run, chosen: dict[str, int]) -> Table | None:
-    mine = ok_rows(run.document, run.memory)
-    table = held.beside_torch(run.document.good, mine)
+    memory = ok_rows(run.document, run.memory)
+    table = held.beside_torch(run.document.good, memory)
     table = table.astype(dict.fromkeys(("allocated_mib", "reserved_mib", "context_mib"), "float64"))
-    found = _chosen_rows(run, table, chosen)
-    if not found:
+    rows = _chosen_rows(run, table, chosen)
+    if not rows:
         return None
     indices = {gpu.uuid: gpu.index for gpu in run.document.machine.gpus}
     columns = (
         *PROCESS,
         figure("GPU", lambda row: str(indices.get(row["device"], row["device"]))),
-        figure("the driver's peak MiB", lambda row: _peak(mine, row)),
+        figure("the driver's peak MiB", lambda row: _peak(memory, row)),
         text("source", _memory_source),
         figure("allocated MiB", "allocated_mib", ",.0f", group="torch's peaks"),
         figure("reserved MiB", "reserved_mib", ",.0f", group="torch's peaks"),
         figure("difference: context and libraries MiB", "context_mib", ",.0f"),
     )
-    found.sort(key=lambda row: (indices.get(row["device"], len(indices)), str(row["device"])))
-    found.sort(key=lambda row: (scenarios(run.document).index(row["scenario"]), row["rank"]))
-    used = dict.fromkeys(_memory_source(row) for row in found)
+    rows.sort(key=lambda row: (indices.get(row["device"], len(indices)), str(row["device"])))
+    rows.sort(key=lambda row: (scenarios(run.document).index(row["scenario"]), row["rank"]))
+    used = dict.fromkeys(_memory_source(row) for row in rows)
     sources = (f"{name}: {MEMORY_SOURCES[name]}" if name in MEMORY_SOURCES else name for name in used)
     notes = [
         WHICH,
@@ -229,11 +215,11 @@ def _driver_table(run: Run, chosen: dict[str, int]) -> Table | None:
         "the driver's peak: CUDA's context, the kernels of the libraries, and what NCCL and cuDNN take past torch.",
         f"Sources: {'; '.join(sources)}.",
     ]
-    if any(row["context_mib"] < 0 for row in found):
+    if any(row["context_mib"] < 0 for row in rows):
         notes.append("A difference below zero says that the driver was asked too seldom to see the peak.")
     if table["reserved_mib"].isna().all():
         notes.append("Torch's peaks are unknown: no rank of this run recorded them.")
-    return tabulate(columns, found, notes)
+    return tabulate(columns, rows, notes)
 
 
 def _memory_source(row: TableRow) -> str:
@@ -251,16 +237,15 @@ def _peak(memory: pd.DataFrame, row: TableRow) -> Cell:
 
 
 def _resident_table(run: Run, chosen: dict[str, int]) -> Table | None:
-    table = held.resident(run.document.launches, run.memory)
-    found = _chosen_rows(run, table, chosen)
-    if not found:
+    rows = _chosen_rows(run, held.resident(run.document.launches, run.memory), chosen)
+    if not rows:
         return None
-    reasons = list(dict.fromkeys(row["reason"] for row in found if isinstance(row["reason"], str)))
-    alike = len(reasons) == 1 and all(isinstance(row["reason"], str) for row in found)
+    reasons = {reason for row in rows for reason in words_of(row, "reason")}
+    alike = len(reasons) == 1  # perhaps that none is needed
 
     def proportional(row: TableRow) -> Cell:
-        small = row["reason"] if isinstance(row["reason"], str) and not alike else ""
-        return Cell(text=number(row["pss_mib"], ",.0f"), small=small)
+        (reason,) = words_of(row, "reason")
+        return Cell(text=number(row["pss_mib"], ",.0f"), small="" if alike else reason)
 
     columns = (
         *PROCESS,
@@ -274,6 +259,6 @@ def _resident_table(run: Run, chosen: dict[str, int]) -> Table | None:
         "samples, and beside it the kernel's own (ru_maxrss), which misses nothing between samples. PSS: a page of n "
         "processes counts 1/n, so ranks do add up; it is sampled less often, and its peak may have been missed.",
     ]
-    if alike:
-        notes.append(f"PSS is unknown: {reasons[0]}.")
-    return tabulate(columns, found, notes)
+    if alike and reasons != {""}:
+        notes.append(f"PSS is unknown: {reasons.pop()}.")
+    return tabulate(columns, rows, notes)

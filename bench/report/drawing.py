@@ -33,6 +33,8 @@ logging.getLogger("matplotlib").setLevel(logging.ERROR)
 
 Artist = Any
 """A figure, axes or text of matplotlib, which comes without types."""
+Look = dict[str, Any]
+"""Properties of an artist."""
 
 WIDE_IN, NARROW_IN = 10.5, 4.7
 """The width of a plot, and of the same plot on a phone, which has no files."""
@@ -76,6 +78,8 @@ STYLE = {  # of all plots
     "xtick.labelsize": 8,
     "ytick.labelsize": 8,
     "lines.linewidth": 1.7,
+    "lines.markeredgewidth": 1.2,
+    "lines.dashed_pattern": (3, 2),
     "lines.solid_capstyle": "butt",
     "legend.frameon": False,
     "legend.fontsize": 8,
@@ -173,12 +177,12 @@ def inline(svg: str, prefix: str, title: str) -> str:
     body = svg[svg.index("<svg") :]
     body = re.sub(r"<style.*?</style>", "", body, flags=re.DOTALL)
     opening = f'role="img" aria-label="{html.escape(title)}">'
-    body = re.sub(r'<svg [^>]*?(viewBox="[^"]*")[^>]*>', lambda found: f"<svg {found[1]} {opening}", body, count=1)
+    body = re.sub(r'<svg [^>]*?(viewBox="[^"]*")[^>]*>', lambda match: f"<svg {match[1]} {opening}", body, count=1)
     body = re.sub(r'\bid="', f'id="{prefix}-', body)
     body = re.sub(r'(href="#|url\(#)', rf"\g<1>{prefix}-", body)
     variables = {light: f"var(--{name})" for name, (light, _) in THEME.items()}
     colour = r"\b((?:fill|stroke)(?:: |=\"))(#[0-9a-f]{6})\b"
-    return re.sub(colour, lambda found: found[1] + variables.get(found[2], found[2]), body)
+    return re.sub(colour, lambda match: match[1] + variables.get(match[2], match[2]), body)
 
 
 def rows_of(run: Run, steps: pd.DataFrame) -> list[Entry]:
@@ -244,8 +248,7 @@ def row_sheet(rows: Sequence[tuple[str, str]], columns: int = 1) -> tuple[Artist
     figure, panels = sheet(height_in * columns, columns) if narrow else sheet(height_in, columns=columns, sharey=True)
     for axes in panels:
         axes.set_ylim(len(rows) - 0.5 - 0.1 * narrow, -0.5 - 0.26 * narrow)
-        axes.grid(False, axis="y", which="both")
-        axes.grid(True, axis="x")
+        upright_grid(axes)
         axes.spines["left"].set_visible(False)
         axes.tick_params(axis="y", which="both", length=0)
         if narrow:
@@ -253,13 +256,10 @@ def row_sheet(rows: Sequence[tuple[str, str]], columns: int = 1) -> tuple[Artist
             for y, (name, label) in enumerate(rows):
                 _above(axes, 0, y, short(name), short(label), fontweight="bold")
     if not narrow:  # a name is the major label of its row, what ran the minor one
-        (names, labels), places = (
-            ([short(text) for text in texts] for texts in zip(*rows, strict=True)),
-            range(len(rows)),
-        )
+        names, labels = ([short(text) for text in texts] for texts in zip(*rows, strict=True))
         style = {"va": "bottom", "fontsize": 9, "fontweight": "bold", "color": light("ink")}
-        panels[0].set_yticks([y - 0.04 for y in places], names, **style)
-        panels[0].set_yticks([y + 0.06 for y in places], labels, minor=True, va="top", fontsize=7.2)
+        panels[0].set_yticks([y - 0.04 for y in range(len(rows))], names, **style)
+        panels[0].set_yticks([y + 0.06 for y in range(len(rows))], labels, minor=True, va="top", fontsize=7.2)
     return figure, panels
 
 
@@ -299,7 +299,7 @@ def key_beside(axes: Artist, rows: Sequence[tuple[Artist, Entry, str]]) -> None:
 
     texts = [text for _, entry, value in rows for text in (f"{short(entry.scenario)}  {value}", entry.label)]
     artists = [artist for one, _, _ in rows for artist in (one, Line2D([], [], linestyle="none"))]
-    place: dict[str, Any] = {"bbox_to_anchor": (1.01, 1)}
+    place: Look = {"bbox_to_anchor": (1.01, 1)}
     if is_narrow():
         figure = axes.get_figure()
         figure.set_figheight(figure.get_figheight() + KEY_ROW_IN * len(rows))
@@ -341,8 +341,7 @@ def stacked(
         for patch, size in zip(bars, parts[part], strict=True):
             patch.set(color=light(colours[part]), linewidth=0)
             hover(patch, f"{part} ({unit}): {size:,.1f}")
-    axes.plot(whole, range(len(rows)), linestyle="none", marker="D", markersize=4.6, label=called)
-    axes.lines[-1].set(markerfacecolor=light("paper"), markeredgecolor=light("ink"), markeredgewidth=1.1)
+    marks(axes, whole, range(len(rows)), "ink", "D", markersize=4.6, hollow=True, label=called)
     axes.set_xlim(0, longest * 1.03)
     return figure, axes
 
@@ -353,6 +352,28 @@ def line_of(axes: Artist, row: Entry, x: Any, y: Any) -> Artist:
     line.set(color=light(row.colour), linestyle=DASHES[row.dash])
     hover(line, f"{row.scenario}: {y[-1]:,.4g} at {x[-1]:,}")
     return line
+
+
+def marks(
+    axes: Artist, x: object, y: object, colour: str, marker: str = "o", *, hollow: bool = False, **look: Any
+) -> Artist:
+    """Marks without a line; ``hollow``: their rims alone. ``colour``: its name in the theme."""
+    face = light("paper" if hollow else colour)
+    (artist,) = axes.plot(
+        x, y, marker=marker, color=light(colour), **({"markerfacecolor": face, "linestyle": ""} | look)
+    )
+    return artist
+
+
+def error_bar(axes: Artist, x: float, low: float | None, high: float | None, colour: str) -> None:
+    """An upright interval, if it is known; a wild one has no high end."""
+    if low is not None and high is not None:
+        axes.plot([x, x], [low, high], color=light(colour), marker="_", linewidth=1.1)
+
+
+def upright_grid(axes: Artist) -> None:
+    axes.grid(False, axis="y", which="both")
+    axes.grid(True, axis="x")
 
 
 def interval(axes: Artist, low: float, high: float, y: float, cap: str = "") -> None:

@@ -6,14 +6,12 @@ from bench.report.tables import UNKNOWN, Table, figure, ranged, tabulate, text
 
 
 def differences_table(run: Analysed) -> Table | None:
-    """What differs between the interpreters; None of a run in one."""
     names = list(run.document.environments)
     rows = [{name: value or UNKNOWN for name, value in row.items()} for row in differences(run.document)]
     return tabulate([text(name, name) for name in ("what", *names)], rows) if names else None
 
 
 def pairs_table(run: Analysed) -> Table | None:
-    """Each scenario in each interpreter against the first; None of a run in one."""
     rows = pairs(run)
     columns = (
         text("scenario", "scenario"),

@@ -1,4 +1,4 @@
-"""What the gate says: for people on a terminal, for programs, as JUnit XML, and as Markdown for the page of a job."""
+"""The answer of the gate: on a terminal, for programs, as JUnit XML, and as Markdown for the page of a job."""
 
 import shlex
 import xml.etree.ElementTree as ElementTree
@@ -38,8 +38,8 @@ LONG = 12
 def sentence(outcome: Outcome) -> str:
     """The outcome in one line, gravest first."""
     if outcome.accepted is not None:
-        found = _named(outcome, (gate.REGRESSED, *gate.ABSENT)) or "passes"
-        return f"Accepted by a person ({plain(outcome.accepted)}): {found}; against {outcome.against}"
+        objections = _named(outcome, (gate.REGRESSED, *gate.ABSENT)) or "passes"
+        return f"Accepted by a person ({plain(outcome.accepted)}): {objections}; against {outcome.against}"
     if outcome.verdict == gate.REGRESSED:
         return f"Regressed: {_named(outcome, (gate.REGRESSED,))}; against {outcome.against}"
     if outcome.obstacles:
@@ -57,10 +57,9 @@ def sentence(outcome: Outcome) -> str:
 
 
 def remedies(outcome: Outcome) -> list[str]:
-    """What to do next, a sentence each."""
     if outcome.accepted is not None:
         return []
-    said = {row.verdict for row in outcome.rows}
+    verdicts = {row.verdict for row in outcome.rows}
     if outcome.obstacles and outcome.folder is None:
         return ["measure both with the same workload on the same number and model of devices"]
     if outcome.obstacles:
@@ -82,31 +81,31 @@ def remedies(outcome: Outcome) -> list[str]:
             f"measure {_who(invalid, outcome)} again in a new run ('--resume' keeps what is invalid); "
             f"what to fix before: python -m bench report {run}"
         )
-    if gate.TOO_FEW in said:
+    if gate.TOO_FEW in verdicts:
         lines.append("measure with --launches 5, or --profile nightly")
-    if said & {gate.TOO_NOISY, gate.UNCERTAIN}:
+    if verdicts & {gate.TOO_NOISY, gate.UNCERTAIN}:
         wanted = max((row.wanted for row in outcome.rows if row.wanted is not None), default=None)
         more = "" if wanted is None else f", and measure every night with --launches {wanted}"
         lines.append(f"stop other jobs{more}")
     if outcome.folder is None and any(row.verdict == gate.NEW and OTHERWISE in (row.why or "") for row in outcome.rows):
         lines.append("give a base that was measured in the same way, such as a new one from the same place")
-    return lines if outcome.folder is None else [*lines, *_about_the_base(outcome, said)]
+    return lines if outcome.folder is None else [*lines, *_about_the_base(outcome, verdicts)]
 
 
-def _about_the_base(outcome: Outcome, said: set[str]) -> Iterator[str]:
+def _about_the_base(outcome: Outcome, verdicts: set[str]) -> Iterator[str]:
     assert outcome.folder is not None
     folder = shlex.quote(outcome.folder)
     accept = f"python -m bench accept {outcome.run} --reason 'WHY' --history {folder}"
     anew = f"let the base start anew with it{'' if outcome.kept else f', once it is in {folder}'}: {accept}"
     otherwise = any(row.why in (gate.NOT_THERE, gate.NO_FIGURE, gate.NO_VERDICT) for row in outcome.rows)
-    if said & {gate.REGRESSED, gate.NOT_COMPARABLE} or otherwise:
+    if verdicts & {gate.REGRESSED, gate.NOT_COMPARABLE} or otherwise:
         yield f"if it is meant to be so, {anew}"
-    if gate.REGRESSED in said:
+    if gate.REGRESSED in verdicts:
         yield f"since when it is so: python -m bench history {folder}"
-    elif gate.BETTER in said:
+    elif gate.BETTER in verdicts:
         better = _who([row for row in outcome.rows if row.verdict == gate.BETTER], outcome)
         yield f"better: {better}; the base starts anew if the next night is better too; at once: {accept}"
-    if gate.NEW in said:
+    if gate.NEW in verdicts:
         nights = count(outcome.rule.nights, "night")
         yield f"keep this run in {folder}: the next one is held against it, and from {nights} on by prediction bounds"
 
@@ -147,8 +146,8 @@ def as_junit(outcome: Outcome) -> str:
     """JUnit XML: a test case for each scenario and metric, of which none fails in a run that a person accepted."""
     suite = ElementTree.Element("testsuite", name="bench gate")
     properties = ElementTree.SubElement(suite, "properties")
-    about = {"run": outcome.run, "verdict": outcome.verdict, "against": outcome.against}
-    for name, value in {**about, "base": " ".join(outcome.nights)}.items():
+    values = {name: getattr(outcome, name) for name in ("run", "verdict", "against")}
+    for name, value in {**values, "base": " ".join(outcome.nights)}.items():
         ElementTree.SubElement(properties, "property", name=name, value=printable(value))
     tags = []
     for row in outcome.rows:
@@ -158,10 +157,10 @@ def as_junit(outcome: Outcome) -> str:
         tag = JUNIT.get(row.verdict)
         if tag is not None and outcome.verdict != gate.ACCEPTED:
             tags.append(tag)
-            found = ElementTree.SubElement(case, tag, message=text)
+            element = ElementTree.SubElement(case, tag, message=text)
             if tag != "skipped":
-                found.set("type", row.verdict)
-                found.text = text  # some readers of JUnit show the one, some the other
+                element.set("type", row.verdict)
+                element.text = text  # some readers of JUnit show the one, some the other
         ElementTree.SubElement(case, "system-out").text = f"{row.verdict}: {text}"
     suite.set("tests", str(len(outcome.rows)))
     for tag, name in (("failure", "failures"), ("error", "errors"), ("skipped", "skipped")):
@@ -171,18 +170,13 @@ def as_junit(outcome: Outcome) -> str:
 
 
 def for_programs(outcome: Outcome) -> dict[str, object]:
-    """The outcome as JSON values."""
     return {
-        "run": outcome.run,
-        "verdict": outcome.verdict,
-        "exit_code": outcome.exit_code,
+        **{name: getattr(outcome, name) for name in ("run", "verdict", "exit_code", "no_base", "accepted")},
         "sentence": sentence(outcome),
         "remedies": remedies(outcome),
         "history": outcome.folder,
         "base": outcome.nights,
-        "no_base": outcome.no_base,
         "obstacles": list(outcome.obstacles),
-        "accepted": outcome.accepted,
         "rule": asdict(outcome.rule),
         "rows": [asdict(row) for row in outcome.rows],
         "warnings": list(outcome.warnings),
@@ -191,7 +185,6 @@ def for_programs(outcome: Outcome) -> dict[str, object]:
 
 
 def table_of(rows: Sequence[Judged], outcome: Outcome) -> Table:
-    """The rows as a table, with a note on how to read it."""
     columns = (
         text("scenario", lambda row: row.scenario),
         text("metric", lambda row: TITLES[row.metric] + (f" ({UNITS[row.metric]})" if UNITS[row.metric] else "")),
@@ -214,7 +207,7 @@ def table_of(rows: Sequence[Judged], outcome: Outcome) -> Table:
 
 
 def _fitting(rows: list[list[str]], width: int | None) -> list[list[str]]:
-    """What this width has room for: short words, then no nights, then no bound."""
+    """The rows in less room: with short words, then without the nights, then without the bound."""
     for less in ("words", "nights", "bound"):
         if width is None or len(align(rows, left=LEFT).splitlines()[1]) <= width:
             break
@@ -244,16 +237,16 @@ def _named(outcome: Outcome, verdicts: Sequence[str]) -> str:
     for row in sorted((row for row in rows if row not in one_by_one), key=lambda row: verdicts.index(row.verdict)):
         invalid = row.verdict == gate.MISSING and row.status == "ok"
         rest.setdefault("measured, and invalid" if invalid else row.verdict, []).append(row)
-    return few([*texts, *(f"{_who(mine, outcome)} ({what})" for what, mine in rest.items())])
+    return few([*texts, *(f"{_who(rows, outcome)} ({what})" for what, rows in rest.items())])
 
 
 def _who(rows: Sequence[Judged], outcome: Outcome) -> str:
     """``ddp, dp peak memory``: scenarios all of whose metrics are meant, and metrics of others."""
     texts = []
     for name in dict.fromkeys(row.scenario for row in rows):
-        mine = [row for row in rows if row.scenario == name]
-        whole = len(mine) == sum(row.scenario == name for row in outcome.rows)
-        texts += [name] if whole else [f"{name} {TITLES[row.metric]}" for row in mine]
+        metrics = [row.metric for row in rows if row.scenario == name]
+        whole = len(metrics) == sum(row.scenario == name for row in outcome.rows)
+        texts += [name] if whole else [f"{name} {TITLES[metric]}" for metric in metrics]
     return few(texts)
 
 

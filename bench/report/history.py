@@ -78,12 +78,11 @@ def _section(track: Track, plots: Iterable[PagePlot]) -> page.Section:
         chapter_of("shifts", "Every shift with its interval", Grid("Shifts", shifts_table(track)) if events else None),
         chapter_of("without", "Nights without a figure", Grid("Nights", _without(track)) if track.unusable else None),
     )
-    said = " ".join(filter(None, (answer(track), last_night(track))))
-    return page.Section(name=f"on {track.place}", label=track.work, answer=said, chapters=chapters)
+    text = " ".join(filter(None, (answer(track), last_night(track))))
+    return page.Section(name=f"on {track.place}", label=track.work, answer=text, chapters=chapters)
 
 
 def still(track: Track) -> list[str]:
-    """A sentence for each figure that no scenario ever moved."""
     return [
         f"There is no plot of the {NAMES[metric]}: no night of any scenario is further than {100 * FLAT:.1f} % from "
         "the others."
@@ -93,7 +92,7 @@ def still(track: Track) -> list[str]:
 
 
 def answer(track: Track) -> str:
-    """How often anything shifted, what did last, and what is known to have changed then."""
+    """The number of shifts, the last one, and what is known to have changed then."""
     if len(track.nights) == 1:
         return f"{span(track)}: a trend needs two or more."
     if not track.events:
@@ -106,7 +105,7 @@ def answer(track: Track) -> str:
 
 
 def last_night(track: Track) -> str:
-    """What the gate stops the last night for, and whether a person accepted it; empty where it stops it for nothing."""
+    """The reasons why the gate stops the last night, and whether a person accepted it; empty if it passes."""
     last = len(track.nights) - 1
     by_metric: dict[str, list[str]] = {}
     for trend in track.trends:
@@ -124,13 +123,13 @@ def what_shifted(event: Event) -> list[str]:
     """For each figure the scenarios that shifted, by how much: ``step time: ddp +3.1 %, dp +2.9 %``."""
     texts = []
     for metric in METRICS:
-        mine = [change for change in event.changes if change.metric == metric]
-        ratios = sorted(change.shift.ratio for change in mine)
-        if len(mine) > NAMED:
-            each = f"{len(mine)} scenarios by {as_change(ratios[0])} to {as_change(ratios[-1])}"
+        changes = [change for change in event.changes if change.metric == metric]
+        ratios = sorted(change.shift.ratio for change in changes)
+        if len(changes) > NAMED:
+            each = f"{len(changes)} scenarios by {as_change(ratios[0])} to {as_change(ratios[-1])}"
         else:
-            each = ", ".join(f"{change.scenario} {as_change(change.shift.ratio)}" for change in mine)
-        if mine:
+            each = ", ".join(f"{change.scenario} {as_change(change.shift.ratio)}" for change in changes)
+        if changes:
             texts.append(f"{NAMES[metric]}: {each}")
     return texts
 
@@ -151,21 +150,20 @@ def summary_table(track: Track, *, brief: bool = False) -> Table:
             by_scenario.setdefault((trend.scenario, trend.what_ran), {})[trend.metric] = trend
     whole = track.nights[0].date, track.nights[-1].date
     rows = []
-    for (scenario, what_ran), mine in by_scenario.items():
-        nights = sorted({night for trend in mine.values() for night in trend.known})
+    for (scenario, what_ran), trends in by_scenario.items():
+        nights = sorted({night for trend in trends.values() for night in trend.known})
         first, last = (track.nights[night].date for night in (nights[0], nights[-1]))
         when = "" if brief or (first, last) == whole else f"{first} to {last}"
         row = [Cell(text=scenario, small="" if brief else what_ran), Cell(text=f"{len(nights):,}", small=when)]
         if brief:
             row += [Cell(text=first), Cell(text=last)]
         for metric in metrics:
-            row += _cells(mine.get(metric))[: shown[metric]]
+            row += _cells(trends.get(metric))[: shown[metric]]
         rows.append(tuple(row))
     return Table(columns=tuple(columns), rows=tuple(rows), notes=NOTES)
 
 
 def _cells(trend: Trend | None) -> list[Cell]:
-    """The last figure, how it changed, and how often it shifted."""
     if trend is None or trend.latest is None:
         return [Cell(text=UNKNOWN)] * 4
     ratios = (as_change(ratio) for ratio in (trend.over_all, trend.over_recent))
@@ -174,7 +172,6 @@ def _cells(trend: Trend | None) -> list[Cell]:
 
 
 def events_table(track: Track) -> Table:
-    """A row for each event, the latest first."""
     columns = (
         text("first night after", lambda event: Cell(text=event.after.date, small=event.after.run)),
         text("last night before", lambda event: Cell(text=event.before.date, small=event.before.run)),
@@ -190,17 +187,16 @@ def events_table(track: Track) -> Table:
 
 
 def shifts_table(track: Track) -> Table:
-    """Every shift with its interval, the latest first."""
 
-    def ratio(pair: tuple[Event, Change]) -> Cell:
-        found = pair[1].shift.ratio
-        return Cell(text=as_change(found), tone="bad" if found > 1.0 else "good")
+    def change(pair: tuple[Event, Change]) -> Cell:
+        ratio = pair[1].shift.ratio
+        return Cell(text=as_change(ratio), tone="bad" if ratio > 1.0 else "good")
 
     columns = (
         text("scenario", lambda pair: Cell(text=pair[1].scenario, small=pair[1].what_ran)),
         text("figure", lambda pair: NAMES[pair[1].metric]),
         text("first night after", lambda pair: pair[0].after.date),
-        figure("change", ratio),
+        figure("change", change),
         figure("95 % interval", lambda pair: f"{as_change(pair[1].shift.low)} to {as_change(pair[1].shift.high)}"),
         figure("nights before", lambda pair: f"{pair[1].shift.n_before:,}"),
         figure("nights after", lambda pair: f"{pair[1].shift.n_after:,}"),
@@ -235,8 +231,8 @@ def as_text(tracks: Sequence[Track], width: int | None = None) -> str:
     lines = []
     for track in shown:
         table = summary_table(track, brief=True).as_text(width)
-        about = [f"{track.work} · {track.place}", span(track), *filter(None, [last_night(track)])]
-        lines += [*map(plain, about), "", table, ""]
+        heading = [f"{track.work} · {track.place}", span(track), *filter(None, [last_night(track)])]
+        lines += [*map(plain, heading), "", table, ""]
         for event in track.events[:LISTED]:
             lines.append(plain(f"shifted on {event.after.date}, between {event.before.run} and {event.after.run}:"))
             texts = (*what_shifted(event), f"commits: {event.commits}", *event.differs)
@@ -254,7 +250,6 @@ def as_text(tracks: Sequence[Track], width: int | None = None) -> str:
 
 
 def for_programs(tracks: Sequence[Track], left_out: Sequence[tuple[str, str]]) -> dict[str, object]:
-    """The history as JSON values; what is unknown is null."""
     out = [{"path": path, "why": why} for path, why in left_out]
     return {"tracks": [_track(track) for track in tracks], "left_out": out}
 
@@ -304,5 +299,5 @@ def _event(event: Event) -> dict[str, object]:
 def _change(change: Change) -> dict[str, object]:
     options = asdict(change)
     shift = options.pop("shift")
-    known = {name: shift[name] for name in ("ratio", "low", "high", "p")}
-    return {**options, **known, "nights_before": shift["n_before"], "nights_after": shift["n_after"]}
+    values = {name: shift[name] for name in ("ratio", "low", "high", "p")}
+    return {**options, **values, "nights_before": shift["n_before"], "nights_after": shift["n_after"]}

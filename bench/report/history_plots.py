@@ -32,7 +32,7 @@ PNG_DPI = 120
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Words:
-    """How a figure is called: the title of its plot, its unit, and the form of a value."""
+    """The words of a metric: the title of its plot, its unit, and the form of a value."""
 
     title: str
     unit: str
@@ -70,8 +70,8 @@ def moving(track: Track, metric: str) -> list[Trend]:
 
 def is_flat(trend: Trend) -> bool:
     """All nights, and more than one, lie within :data:`FLAT` of each other: as memory often does."""
-    known = [figure for figure in trend.values if figure is not None]
-    return len(known) > 1 and max(known) <= min(known) * (1.0 + FLAT)
+    values = [value for value in trend.values if value is not None]
+    return len(values) > 1 and max(values) <= min(values) * (1.0 + FLAT)
 
 
 def _plot(track: Track, metric: str, trends: Sequence[Trend], prefix: str) -> Plot:
@@ -100,28 +100,29 @@ def _plot(track: Track, metric: str, trends: Sequence[Trend], prefix: str) -> Pl
 
 def _panel(axes: Artist, track: Track, trend: Trend, *, many: bool) -> None:
     low, high = _limits(trend)
-    known = np.array(trend.known)
-    figures = np.array([trend.values[night] for night in known], dtype="float64")
+    nights = np.array(trend.known)
+    values = np.array([trend.values[night] for night in nights], dtype="float64")
     axes.set_ylim(low, high)
     axes.grid(True, axis="both")
     axes.yaxis.set_major_locator(locator(3))
     axes.yaxis.set_major_formatter(lambda at, _: f"{at:,.10g}")
     axes.tick_params(labelsize=7, length=2)
+    look: drawing.Look
     if many:
-        _columns(axes, known, figures, len(track.nights))
+        _columns(axes, nights, values, len(track.nights))
     else:
-        axes.plot(known, figures, linestyle="none", marker="o", markersize=4.2 if len(known) <= 60 else 2.8)
-        axes.lines[-1].set(color=light("muted"), alpha=0.75, markeredgewidth=0, label="a night")
+        look = {"markersize": 4.2 if len(nights) <= 60 else 2.8, "alpha": 0.75, "markeredgewidth": 0}
+        drawing.marks(axes, nights, values, "muted", label="a night", **look)
     can_tell = len(trend.known) >= 2 * MIN_NIGHTS
     for level in trend.levels.levels if can_tell else ():
         axes.plot([level.first - 0.5, level.last + 0.5], [level.value] * 2, color=light("ink"), linewidth=1.4)
         axes.lines[-1].set_label("level")
     for above, marker in ((True, "^"), (False, "v")):
-        nights = known[figures > high if above else figures < low]
-        edge, across = [0.95 if above else 0.05] * len(nights), axes.get_xaxis_transform()
-        if len(nights):
-            axes.plot(nights, edge, transform=across, linestyle="none", marker=marker, markersize=4, color=light("ink"))
-            axes.lines[-1].set(markerfacecolor="none", markeredgewidth=0.8, label="night beyond the panel")
+        beyond = nights[values > high if above else values < low]
+        if len(beyond):
+            edge = [0.95 if above else 0.05] * len(beyond)
+            look = {"markersize": 4, "markerfacecolor": "none", "mew": 0.8, "label": "night beyond the panel"}
+            drawing.marks(axes, beyond, edge, "ink", marker, transform=axes.get_xaxis_transform(), **look)
     _judged(axes, track, trend)
     _shifts(axes, trend)
     drawing.panel_title(axes, trend.scenario, trend.what_ran)
@@ -162,20 +163,19 @@ def _judged(axes: Artist, track: Track, trend: Trend) -> None:
     nights = [night for night in trend.known if track.nights[night].accepted]
     if nights:
         heights = np.clip([trend.values[night] or 0.0 for night in nights], *axes.get_ylim())
-        axes.plot(nights, heights, linestyle="none", marker="D", markersize=4.6, zorder=4, clip_on=False)
-        axes.lines[-1].set(color=light("ink"), markerfacecolor=light("paper"), markeredgewidth=1.1)
-        axes.lines[-1].set_label("accepted by a person")
+        look: drawing.Look = {"markersize": 4.6, "zorder": 4, "clip_on": False, "label": "accepted by a person"}
+        drawing.marks(axes, nights, heights, "ink", "D", hollow=True, **look)
 
 
 def _stretches(nights: Sequence[int]) -> list[tuple[int, int]]:
     """The first and the last of each stretch of nights that follow each other."""
-    found: list[tuple[int, int]] = []
+    stretches: list[tuple[int, int]] = []
     for night in nights:
-        if found and found[-1][1] == night - 1:
-            found[-1] = (found[-1][0], night)
+        if stretches and stretches[-1][1] == night - 1:
+            stretches[-1] = (stretches[-1][0], night)
         else:
-            found.append((night, night))
-    return found
+            stretches.append((night, night))
+    return stretches
 
 
 def _shifts(axes: Artist, trend: Trend) -> None:

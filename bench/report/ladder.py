@@ -1,18 +1,15 @@
 """The ladder as a table, in words and as a plot."""
 
-from typing import Any
-
 from bench.analyse.analysed import Analysed
 from bench.analyse.ladder import ladder, sentences
 from bench.report import drawing
-from bench.report.drawing import Plot, light
+from bench.report.drawing import Artist, Plot, light
 from bench.report.tables import UNKNOWN, Table, figure, is_unknown, ranged, tabulate, text
 from bench.runs.frames import TableRow
 
 
 def ladder_table(run: Analysed) -> Table | None:
-    """What each rung gains over the one before, and by itself; None of a run that is no ladder."""
-    rows: list[Any] = ladder(run).to_dict("records")
+    rows: list[TableRow] = ladder(run).to_dict("records")
     columns = (
         text("step", "change"),
         figure("step ms", "step_ms", ",.1f"),
@@ -32,7 +29,7 @@ def ladder_table(run: Analysed) -> Table | None:
 
 def ladder_plot(run: Analysed) -> Plot | None:
     """A row a step, the lowest rung first: its gain on top of the others, and by itself on the lowest rung."""
-    rows: list[Any] = ladder(run).to_dict("records")
+    rows: list[TableRow] = ladder(run).to_dict("records")
     if not rows:
         return None
     figure, (axes,) = drawing.row_sheet([(row["change"], row["numerics"] or "numerics unknown") for row in rows])
@@ -48,14 +45,14 @@ def ladder_plot(run: Analysed) -> Plot | None:
     return drawing.finished(run, figure, "ladder", "What each step gains", caption, shown_in)
 
 
-def _mark(axes: Any, row: TableRow, names: tuple[str, str, str], y: float, colour: str, label: str) -> None:
+def _mark(axes: Artist, row: TableRow, names: tuple[str, str, str], y: float, colour: str, label: str) -> None:
     value, low, high = (row[name] for name in names)
     if is_unknown(value):
         return
     if not is_unknown(low):
         axes.plot([max(low, value / 3), min(high, 3 * value)], [y, y], color=light(colour), linewidth=1.4)
-    axes.plot([value], [y], marker="o", markersize=6, color=light(colour), linestyle="none", label=label)
-    drawing.hover(axes.lines[-1], f"{row['change']}: {value:.2f} times as fast")
+    mark = drawing.marks(axes, [value], [y], colour, label=label)
+    drawing.hover(mark, f"{row['change']}: {value:.2f} times as fast")
 
 
 def ladder_words(run: Analysed) -> list[str]:

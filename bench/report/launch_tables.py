@@ -3,7 +3,6 @@
 import re
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
 
 from bench.analyse.analysed import Analysed
 from bench.analyse.launches import how_many
@@ -22,7 +21,7 @@ LOG = re.compile(r"logs/launch-(?P<launch>\d+)-.*-rank(?P<rank>\d+)\.log")
 
 
 def details(run: Run) -> tuple[list[tuple[str, str]], Table]:
-    """What really ran, read off the live objects of the first launch of each scenario that came that far.
+    """The first launch of each scenario that came that far, as it was read off its live objects.
 
     First what is the same for all scenarios, as pairs of a name and a text, then a table of what differs.
     """
@@ -39,11 +38,6 @@ def details(run: Run) -> tuple[list[tuple[str, str]], Table]:
         return text(name, lambda scenario: Cell(text=cells.get(scenario, {}).get(name, UNKNOWN), wrap=True))
 
     columns = (text("scenario", str), *(column(name) for name in first if name not in alike))
-    table = tabulate(columns, names, _about_details(names, cells))
-    return [(name, first[name]) for name in alike], table
-
-
-def _about_details(names: list[str], cells: Mapping[str, Mapping[str, str]]) -> list[str]:
     notes = ["dtypes with the share of the elements that have them, where there are several."]
     untuned = [name for name in cells if cells[name]["cuDNN autotuning"] == "off"]
     if untuned:
@@ -54,13 +48,20 @@ def _about_details(names: list[str], cells: Mapping[str, Mapping[str, str]]) -> 
     absent = [name for name in names if name not in cells]
     if absent:
         notes.append(f"No rank of {', '.join(absent)} came so far that what ran could be read; see the launches.")
-    return notes
+    return [(name, first[name]) for name in alike], tabulate(columns, names, notes)
 
 
 def _detail_cells(ran: Effective) -> dict[str, str]:
-    tf32, scaler = ran.tf32, ran.scaler
-    backend = f"{ran.backend} ({ran.backend_class})" if ran.backend_class else f"{ran.backend}"
-    autotuning = {True: "on", False: "off", None: "no GPU" if tf32 is None else UNKNOWN}[ran.cudnn_benchmark]
+    tf32, scaling, backend = "no GPU", "none", "none"
+    if ran.tf32 is not None:
+        tf32 = ", ".join(f"{name} {'on' if on else 'off'}" for name, on in encode(ran.tf32).items())
+    if ran.scaler is not None:
+        kind = "dynamic" if ran.scaler["dynamic"] else "static"
+        scaling = f"{ran.scaler['class'].rsplit('.', 1)[-1]}, {kind}, {ran.scaler['scale']:,g} at the end"
+    if ran.backend is not None:
+        backend = f"{ran.backend} ({ran.backend_class})" if ran.backend_class else ran.backend
+        backend += f" × {ran.world_size}"
+    autotuning = {True: "on", False: "off", None: "no GPU" if ran.tf32 is None else UNKNOWN}[ran.cudnn_benchmark]
     versions = (f"{name} {version}" for name, version in ran.versions.items() if version is not None)
     return {
         "wrapper": ran.wrapper,
@@ -72,15 +73,10 @@ def _detail_cells(ran: Effective) -> dict[str, str]:
         "compute": " + ".join(map(short, ran.compute_dtypes)),
         "optimizer": ran.optimizer.rsplit(".", 1)[-1] + (", fused" if ran.optimizer_fused else ""),
         "optimizer's parameters": _dtypes(ran.optimizer_dtypes),
-        "loss scaler": "none"
-        if scaler is None
-        else f"{scaler['class'].rsplit('.', 1)[-1]}, {'dynamic' if scaler['dynamic'] else 'static'}, "
-        f"{scaler['scale']:,g} at the end",
-        "backend × ranks": "none" if ran.backend is None else f"{backend} × {ran.world_size}",
+        "loss scaler": scaling,
+        "backend × ranks": backend,
         "memory format": ran.memory_format,
-        "TF32": "no GPU"
-        if tf32 is None
-        else ", ".join(f"{name} {'on' if on else 'off'}" for name, on in encode(tf32).items()),
+        "TF32": tf32,
         "cuDNN autotuning": autotuning,
         "threads per rank": str(ran.threads),
         "versions": ", ".join(versions),
@@ -110,20 +106,19 @@ def launches_table(run: Analysed) -> Table:
         sound = "" if launch.checks.conservation_ok else "too much"
         return Cell(text=_percent(launch.checks.conservation_error, ".3f"), small=sound)
 
-    def known(launch: LaunchRecord, name: str) -> Any:
+    def value(launch: LaunchRecord, name: str) -> float | None:
         return figures.get(launch.launch, {}).get(name)
 
     def skew(launch: LaunchRecord) -> Cell:
-        slowest = known(launch, "slowest_rank")
-        small = "" if is_unknown(slowest) else f"rank {slowest:.0f}"
-        return Cell(text=_percent(known(launch, "skew"), ".1f"), small=small)
+        slowest = number(value(launch, "slowest_rank"), ".0f")
+        return Cell(text=_percent(value(launch, "skew"), ".1f"), small="" if slowest == UNKNOWN else f"rank {slowest}")
 
     def alike(launch: LaunchRecord) -> Cell:
         differ = launch.checks.ranks_differ
         small = f"different: {', '.join(differ)}" if differ else ""
         return Cell(text=UNKNOWN if differ is None else "no" if differ else "yes", small=small)
 
-    def found(launch: LaunchRecord) -> Cell:
+    def findings(launch: LaunchRecord) -> Cell:
         nothing = "none" if launch.status == "ok" else UNKNOWN
         return Cell(text=str(codes.get(launch.launch, "")) or nothing, wrap=True)
 
@@ -146,11 +141,11 @@ def launches_table(run: Analysed) -> Table:
         figure("wall (s)", lambda launch: number(launch.wall_s, ",.1f")),
         figure("first forward (s)", lambda launch: number(launch.first_forward_s, ",.2f")),
         figure("steps vs wall time (%)", conservation),
-        figure("last third vs first (%)", lambda launch: _percent(known(launch, "drift"), "+.1f")),
+        figure("last third vs first (%)", lambda launch: _percent(value(launch, "drift"), "+.1f")),
         figure("skew of ranks (%)", skew),
-        figure("outliers", lambda launch: number(known(launch, "outliers"), ".0f")),
+        figure("outliers", lambda launch: number(value(launch, "outliers"), ".0f")),
         figure("cores busy with others", lambda launch: number(launch.checks.foreign_cores, ".2f")),
-        text("findings", found),
+        text("findings", findings),
         figure("skipped steps", lambda launch: number(launch.checks.skipped_steps, "d")),
         figure("last loss", last_loss),
         text("ranks alike", alike),
@@ -165,8 +160,8 @@ def launches_table(run: Analysed) -> Table:
     return tabulate(columns, run.document.launches, notes)
 
 
-def _percent(part: Any, form: str) -> str:
-    return UNKNOWN if is_unknown(part) else format(100 * part, form)
+def _percent(part: float | None, form: str) -> str:
+    return UNKNOWN if part is None else number(100 * part, form)
 
 
 def facts(document: RunDocument) -> list[tuple[str, str]]:
@@ -203,7 +198,7 @@ def facts(document: RunDocument) -> list[tuple[str, str]]:
 
 
 def _data(document: RunDocument) -> list[tuple[str, str]]:
-    """What it was trained on, and how that was loaded; nothing of a run that does not say."""
+    """The data, and how it was loaded; nothing of a run that does not say."""
     work = document.workload
     if work.hash is None:
         return []
@@ -237,9 +232,9 @@ def _gpus(document: RunDocument) -> str:
 
 
 def _versions(document: RunDocument) -> str:
-    known: dict[str, Any] = {"bench": document.bench, "python": document.versions["python"]}
-    known |= next((launch.effective.versions for launch in document.launches if launch.effective), {})
-    known |= {name: document.versions.get(name) for name in ("torch", "torchvision")}
+    versions: dict[str, object] = {"bench": document.bench, "python": document.versions["python"]}
+    versions |= next((launch.effective.versions for launch in document.launches if launch.effective), {})
+    versions |= {name: document.versions.get(name) for name in ("torch", "torchvision")}
     if document.apex.kind != "absent":
-        known["apex"] = document.apex.version or document.apex.kind
-    return ", ".join(f"{name} {version}" for name, version in known.items() if version is not None)
+        versions["apex"] = document.apex.version or document.apex.kind
+    return ", ".join(f"{name} {version}" for name, version in versions.items() if version is not None)

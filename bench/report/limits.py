@@ -8,7 +8,7 @@ from bench.analyse.limits import achieved
 from bench.report import drawing
 from bench.report.blocks import Chapter, Facts, Grid, chapter_of, fold
 from bench.report.drawing import Plot, light
-from bench.report.tables import Cell, Table, figure, is_unknown, ranged, tabulate, text
+from bench.report.tables import Cell, Table, figure, in_text, is_unknown, ranged, tabulate, text
 from bench.runs.experiments import Limits
 from bench.words.limits import NAMES, answers, by_scenario, percent, proved, sentences
 
@@ -26,7 +26,6 @@ UNMEASURED = "What this machine can do at most, and where the rest of a step goe
 
 
 def arithmetic_table(run: Analysed) -> Table | None:
-    """TFLOP/s and MFU of each scenario; None where the work of a step is not known."""
     rows, work = achieved(run).to_dict("records"), run.document.begun(Limits).work
     if work is None or not rows:
         return None
@@ -56,7 +55,6 @@ def arithmetic_table(run: Analysed) -> Table | None:
 
 
 def account_table(run: Analysed) -> Table | None:
-    """The parts of a step, a row each, for each scenario."""
     rows = limits(run).to_dict("records")
     columns = (
         text("scenario", "scenario"),
@@ -95,8 +93,7 @@ def ceilings_table(run: Analysed) -> Table | None:
 
 
 def on_terminal(run: Analysed, width: int | None) -> list[str]:
-    tables = [one for one in (account_table(run), arithmetic_table(run), ceilings_table(run)) if one]
-    return [*sentences(run), *(line for table in tables for line in ("", table.as_text(width)))]
+    return [*sentences(run), *in_text(account_table(run), arithmetic_table(run), ceilings_table(run), width=width)]
 
 
 def chapter(of: "Material") -> Chapter:
@@ -116,7 +113,6 @@ def chapter(of: "Material") -> Chapter:
 
 
 def limits_plot(run: Analysed) -> Plot | None:
-    """A waterfall for each scenario: the parts of its step one behind the other, and the step."""
     of_all = by_scenario(run)
     if not of_all:
         return None
@@ -133,11 +129,10 @@ def limits_plot(run: Analysed) -> Plot | None:
             drawing.right_label(axes, position, f"{row['ms']:,.3g} ms", percent(row))
             begin = at + row["ms"]
         if "limit" in rows:
-            axes.axvline(rows["limit"]["ms"], color=light("ink"), linewidth=1.0, linestyle=(0, (3, 2)), label="limit")
+            axes.axvline(rows["limit"]["ms"], color=light("ink"), linewidth=1.0, linestyle="--", label="limit")
         axes.set_yticks(range(len(shown)), [NAMES.get(name, name) for name in shown])
         axes.set_ylim(len(shown) - 0.5, -0.5)
-        axes.grid(False, axis="y")
-        axes.grid(True, axis="x")
+        drawing.upright_grid(axes)
         axes.set_xlabel("milliseconds of a step")
         drawing.panel_title(axes, scenario, "")
     caption = "Parts from top to bottom, each where the one above ends; unexplained is what is left over of the step."

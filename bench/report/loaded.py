@@ -24,8 +24,8 @@ class Loaded(Analysed):
 
     @classmethod
     def of(cls, run: Any, results: str = "results") -> "Loaded":
-        known = read(find(run, results))
-        return cls(**{field.name: getattr(known, field.name) for field in fields(known)})
+        content = read(find(run, results))
+        return cls(**{field.name: getattr(content, field.name) for field in fields(content)})
 
     @property
     def summary(self) -> pd.DataFrame:
@@ -35,10 +35,10 @@ class Loaded(Analysed):
     @cached_property
     def launches(self) -> pd.DataFrame:
         """One row per launch: how it ended and, of one that ended well, its figures."""
-        about = ("launch", "scenario", "repeat", "status", "reason", "strategy", "precision", "processes", "wall_s")
-        rows = [{name: getattr(launch, name) for name in about} for launch in self.document.launches]
+        columns = ("launch", "scenario", "repeat", "status", "reason", "strategy", "precision", "processes", "wall_s")
+        rows = [{name: getattr(launch, name) for name in columns} for launch in self.document.launches]
         figures = self.good_figures.frame.drop(columns=["scenario", "repeat"], errors="ignore")
-        return pd.DataFrame(rows, columns=list(about)).merge(figures, on="launch", how="left")
+        return pd.DataFrame(rows, columns=list(columns)).merge(figures, on="launch", how="left")
 
     @cached_property
     def answer(self) -> str:

@@ -1,13 +1,11 @@
-"""What a sweep of the input shows: the rate of the loader by its workers, beside training alone and both together."""
-
-from typing import Any
+"""A sweep of the input: the rate of the loader by its workers, beside training alone and both together."""
 
 from bench.analyse.analysed import Analysed
 from bench.analyse.bars import bar
 from bench.analyse.intervals import Estimate, half_width_percent
 from bench.analyse.loader import Swept, found_by, rates, remarks, sentence, together, why_open
 from bench.report import drawing
-from bench.report.drawing import Plot, light
+from bench.report.drawing import Artist, Plot, light
 from bench.report.tables import UNKNOWN, Cell, Table, figure, is_unknown, number, tabulate, text
 from bench.runs.frames import TableRow
 
@@ -51,21 +49,24 @@ def loader_plot(run: Analysed) -> Plot | None:
         return None
     figure, (axes,) = drawing.sheet(3.4)
     places = list(range(len(swept.loader)))
-    axes.plot(places, [rate.value for rate in swept.loader.values()], marker="o", markersize=6, color=light("line-0"))
-    axes.lines[-1].set(gid="loader", label="the loader alone")
+    values = [rate.value for rate in swept.loader.values()]
+    drawing.marks(axes, places, values, "line-0", linestyle="-", gid="loader", label="the loader alone")
     for place, rate in zip(places, swept.loader.values(), strict=True):
-        _interval(axes, place, rate, light("line-0"))
-    axes.axhline(
-        swept.training.value, color=light("line-1"), linestyle=(0, (4, 2)), label="training alone", gid="training"
-    )
+        _interval(axes, place, rate, "line-0")
+    training = {"color": light("line-1"), "label": "training alone", "gid": "training"}
+    axes.axhline(swept.training.value, linestyle="--", **training)
     if swept.training.low is not None:
         axes.axhspan(swept.training.low, swept.training.high, color=light("line-1"), alpha=0.15, linewidth=0)
     if both.value is not None:
         place = list(swept.loader).index(swept.workers)
-        axes.plot([place], [both.value], marker="D", markersize=7, linestyle="none", color=light("ink"))
-        axes.lines[-1].set(gid="both", markerfacecolor=light("paper"), markeredgewidth=1.6, clip_on=False)
-        axes.lines[-1].set_label(f"both together, --workers {swept.workers}")
-        _interval(axes, place, both, light("ink"))
+        look: drawing.Look = {
+            "markersize": 7,
+            "clip_on": False,
+            "gid": "both",
+            "label": f"both together, --workers {swept.workers}",
+        }
+        drawing.marks(axes, [place], [both.value], "ink", "D", hollow=True, **look)
+        _interval(axes, place, both, "ink")
     axes.set_xticks(places, [str(workers) for workers in swept.loader])
     axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.set(xlim=(-0.3, max(places[-1], 1) + 0.3), xlabel="workers of each rank's DataLoader")
@@ -76,9 +77,9 @@ def loader_plot(run: Analysed) -> Plot | None:
     return drawing.finished(run, figure, "loader", "Is it the loader?", caption)
 
 
-def _interval(axes: Any, place: float, rate: Estimate, colour: str) -> None:
-    if rate.low is not None and rate.value is not None and rate.high is not None:
-        axes.plot([place, place], [rate.low, min(rate.high, 2 * rate.value)], color=colour, marker="_", linewidth=1.1)
+def _interval(axes: Artist, place: float, rate: Estimate, colour: str) -> None:
+    if rate.value is not None and rate.high is not None:
+        drawing.error_bar(axes, place, rate.low, min(rate.high, 2 * rate.value), colour)
 
 
 def _found(run: Analysed) -> tuple[Swept | None, Estimate]:

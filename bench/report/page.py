@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -102,6 +101,6 @@ def render(sections: Sequence[Section], *, title: str, heading: str, files: Sequ
     return printable(page.render(sections=sections, script=script, script_sha256=sha256, **about))
 
 
-def _together(value: Any) -> Any:
+def _together(value: object) -> object:
     """Text in which no line ends between a number and its per cent; what is marked up already stays as it is."""
     return re.sub(r"(?<=\d) %", "\u00a0%", value) if type(value) is str else value

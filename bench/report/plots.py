@@ -49,18 +49,18 @@ MANY_SAMPLES = 500_000
 
 def of_run(run: Analysed, samples: "Future[list[Plot]] | None" = None) -> list[Plot]:
     """All plots of a run for which it has figures. ``samples``: those of :func:`of_samples`, if they were begun."""
-    found = _drawn(DRAWINGS, run)
+    drawn = _drawn(DRAWINGS, run)
     try:
-        return found + (of_samples(run) if samples is None else samples.result())
+        return drawn + (of_samples(run) if samples is None else samples.result())
     except BrokenProcessPool:  # it was killed, such as for want of memory
-        return found + of_samples(run)
+        return drawn + of_samples(run)
 
 
 def of_samples(run: Analysed) -> list[Plot]:
     """The plots of all samples of the run: about as much work as the others together if there are many."""
-    found = _drawn((memory_stack,), run)
+    drawn = _drawn((memory_stack,), run)
     _give_back()
-    return found + _drawn((power,), run)
+    return drawn + _drawn((power,), run)
 
 
 def begun(run: Analysed) -> "Future[list[Plot]] | None":
@@ -125,22 +125,22 @@ def step_times(run: Analysed) -> Plot | None:
     every = max(1, -(-int(measured.groupby("scenario").size().max()) // DOTS_PER_SCENARIO))
     figure, (axes,) = drawing.row_sheet([(row.scenario, row.label) for row in rows])
     for position, row in enumerate(rows):
-        colour, at = light(row.colour), middle[row.scenario]
+        at = middle[row.scenario]
         own = measured.loc[measured["scenario"] == row.scenario, "step_ms"].to_numpy()
         # the golden ratio fills the height evenly, and in the same way every time
         heights = [position + 0.5 * (k * 0.6180339887498949 % 1.0 - 0.5) for k in range(0, len(own), every)]
-        (dots,) = axes.plot(own[::every], heights, linestyle="none", marker="o", markersize=3.4, markeredgewidth=0)
-        dots.set(color=colour, alpha=0.5, gid=f"dots-{row.scenario}")
-        box = axes.barh(position, at["p75_ms"] - at["p25_ms"], 0.54, at["p25_ms"], color=colour, alpha=0.3, zorder=1.5)
+        look: drawing.Look = {"markersize": 3.4, "markeredgewidth": 0, "alpha": 0.5, "gid": f"dots-{row.scenario}"}
+        dots = drawing.marks(axes, own[::every], heights, row.colour, **look)
+        look = {"color": light(row.colour), "alpha": 0.3, "zorder": 1.5}
+        box = axes.barh(position, at["p75_ms"] - at["p25_ms"], 0.54, at["p25_ms"], **look)
         (bar_,) = axes.plot([at["median_ms"]] * 2, [position - 0.28, position + 0.28], color=light("ink"))
         medians = launches.loc[launches["scenario"] == row.scenario, "median_ms"]
-        own_launches: Any = medians if len(medians) > 1 else []
-        (marks,) = axes.plot(own_launches, [position + 0.34] * len(own_launches), linestyle="none", marker="^")
-        marks.set(markersize=4, color=light("ink"), markerfacecolor="none", markeredgewidth=0.8)
+        medians = medians if len(medians) > 1 else medians[:0]
+        below = [position + 0.34] * len(medians)
+        triangles = drawing.marks(axes, medians, below, "ink", "^", markersize=4, markerfacecolor="none", mew=0.8)
         beyond = int((own > high).sum())
         if beyond:
-            (arrow,) = axes.plot([edge], [position], linestyle="none", marker=">", markersize=6, clip_on=False)
-            arrow.set(color=light("ink"), label="steps beyond the axis")
+            arrow = drawing.marks(axes, [edge], [position], "ink", ">", clip_on=False, label="steps beyond the axis")
             drawing.hover(arrow, f"{row.scenario}: {beyond:,} steps beyond the axis, up to {own.max():,.1f} ms")
         speed = "" if units is None else f" · {1000 * units / at['median_ms']:,.1f} {unit}/s"
         middle_half = 100 * (at["p75_ms"] - at["p25_ms"]) / at["median_ms"]
@@ -152,7 +152,7 @@ def step_times(run: Analysed) -> Plot | None:
     box.set_label("p25 to p75")
     bar_.set_label("geometric mean of the launches' medians" if several else "median")
     if several:
-        marks.set_label("median of a launch")
+        triangles.set_label("median of a launch")
     begins = "; the axis does not begin at 0" if cut else ""
     axes.set(xlim=(left, edge), xlabel=f"step time of the slowest rank (ms){begins}")
     caption = "Warm-up steps are left out; a step lasts from the start of one iteration to the start of the next."
@@ -226,8 +226,7 @@ def ranks(run: Analysed) -> Plot | None:
             begins = begins + widths
         axes.set_yticks(sorted(table["rank"].unique()))
         axes.invert_yaxis()
-        axes.grid(False, axis="y")
-        axes.grid(True, axis="x")
+        drawing.upright_grid(axes)
         axes.set_ylabel("rank")
         axes.margins(x=0.01)
         drawing.panel_title(axes, name, what_ran(launches[name].effective))
@@ -246,8 +245,8 @@ def phase_stack(run: Analysed) -> Plot | None:
         return None
     rows = drawing.rows_of(run, run.good_figures.frame)
     medians = phases(run.good_phases).set_index("scenario")
-    known = phase_intervals(run.good_phases).dropna().to_dict("records")
-    bars = {(row["scenario"], row["phase"]): (row["low_ms"], row["high_ms"]) for row in known}
+    intervals = phase_intervals(run.good_phases).dropna().to_dict("records")
+    bars = {(row["scenario"], row["phase"]): (row["low_ms"], row["high_ms"]) for row in intervals}
     middle = spread(run.good_iterations, run.good_figures).set_index("scenario")["median_ms"]
     widths = medians[[f"{phase}_ms" for phase in PHASES]].set_axis(list(PHASES), axis=1)
     names = {"backward": "backward incl. communication"}
@@ -274,12 +273,12 @@ def phase_stack(run: Analysed) -> Plot | None:
 
 def memory(run: Analysed) -> Plot | None:
     """Memory of each process over the time of one launch of each scenario."""
-    known = only(run.memory, run.memory["used_mib"].notna())
-    launches = shown(run.document, known)
+    samples = only(run.memory, run.memory["used_mib"].notna())
+    launches = shown(run.document, samples)
     if not launches:
         return None
     own = {
-        name: (known[known["launch"] == launch.launch], run.iterations.of(launch.launch))
+        name: (samples[samples["launch"] == launch.launch], run.iterations.of(launch.launch))
         for name, launch in launches.items()
     }
     lines = {name: memory_timeline.timeline(launch, *own[name]) for name, launch in launches.items()}

@@ -84,8 +84,8 @@ def _chosen(run: Analysed, scenario: str | None) -> tuple[str, LaunchRecord]:
         raise RequestError("RUN", f"{run.id} has no valid result to recommend", "name one with --scenario")
     launch = next((one for one in document.good if one.scenario == name and one.effective), None)
     if launch is None:
-        known = ", ".join(dict.fromkeys(one.scenario for one in document.good)) or "none"
-        raise RequestError("--scenario", f"{run.id} has no launch of {name} that ended well", f"it has {known}")
+        names = ", ".join(dict.fromkeys(one.scenario for one in document.good)) or "none"
+        raise RequestError("--scenario", f"{run.id} has no launch of {name} that ended well", f"it has {names}")
     (verdict,) = run.parity.loc[run.parity["launch"] == launch.launch, "verdict"]
     if verdict in (DIVERGED, NOT_FINITE):
         raise RequestError("--scenario", f"{name} is {verdict}: it does not train the same model", ANOTHER)
@@ -93,7 +93,7 @@ def _chosen(run: Analysed, scenario: str | None) -> tuple[str, LaunchRecord]:
 
 
 def _recipe(document: RunDocument, name: str, launch: LaunchRecord) -> tuple[Recipe, int]:
-    """What the strategy and the switches say, and how many replicas each process trains."""
+    """The recipe of the strategy and the switches, and how many replicas each process trains."""
     strategies = discover.names(STRATEGY)
     if launch.strategy not in strategies:
         raise RequestError("--scenario", f"{name} has a strategy of its own, which is not one of bench", ANOTHER)
@@ -115,8 +115,8 @@ def _recipe(document: RunDocument, name: str, launch: LaunchRecord) -> tuple[Rec
 def _options(document: RunDocument, name: str) -> dict[str, Setting]:
     """The options that the scenario's file sets. It is read as text: nothing of it is executed."""
     base = name.replace("@", "+").partition("+")[0]
-    known, source = discover.names(SCENARIO), document.sources.get(name) or document.sources.get(base)
-    file = known.get(base) or (source.file if source else base)
+    source = document.sources.get(name) or document.sources.get(base)
+    file = discover.names(SCENARIO).get(base) or (source.file if source else base)
     if not os.path.isfile(file):
         raise RequestError("--scenario", f"the file of {name}, {file}, is missing", f"bring it back, or {ANOTHER}")
     if source and source.sha256 != discover.sha256(file):
@@ -135,23 +135,23 @@ def _options(document: RunDocument, name: str) -> dict[str, Setting]:
 
 
 def _switches(name: str, launch: LaunchRecord) -> Iterator[Recipe]:
-    """What each switch that took effect says, in the order in which a session applies them."""
-    known = discover.names(SWITCH)
+    """The recipes of the switches that took effect, in the order in which a session applies them."""
+    switches = discover.names(SWITCH)
     took = [spec for spec, instead in (launch.effective.switches if launch.effective else {}).items() if not instead]
     values: dict[str, Setting] = {}
     for switch, _, text in (spec.partition("=") for spec in took):
         what = f"{name} has the switch {switch} on"
-        if switch not in known:
+        if switch not in switches:
             raise RequestError("--scenario", f"{what}, which is not one of bench", ANOTHER)
-        declared = switching.load_switch(switch, known[switch])
-        if not hasattr(switching.switch_module(switch, known[switch]), "recipe"):
+        declared = switching.load_switch(switch, switches[switch])
+        if not hasattr(switching.switch_module(switch, switches[switch]), "recipe"):
             raise RequestError("--scenario", f"{what}, which a script cannot have", ANOTHER)
         try:
             values[switch] = declared.value_of(text) if text else True if declared.value is None else declared.value
         except ValueError as error:
             raise RequestError("--scenario", f"{what}, but {error}", ANOTHER) from error
     for switch in values:
-        yield switching.switch_module(switch, known[switch]).recipe(values)
+        yield switching.switch_module(switch, switches[switch]).recipe(values)
 
 
 def _values(document: RunDocument, launch: LaunchRecord, recipe: Recipe, parts: int) -> dict[str, object]:
@@ -165,6 +165,7 @@ def _values(document: RunDocument, launch: LaunchRecord, recipe: Recipe, parts: 
     half_weights = level in ("O2", "O3")
     around = {"before_step", "after_step", "schedule"} & _defined(_file(document)) if own is None else set()
     scaled = ran.scaler is not None and ran.scaler["dynamic"]
+    wrapped = {name: one for name, one in recipe.keywords.items() if name != "device_ids" or work.device == "cuda"}
     momentum = ran.optimizer.endswith(".SGD") and bool((ran.optimizer_settings or {}).get("momentum"))
     from_data = ["DataLoader", "DistributedSampler", "default_collate"]
     from_data = from_data[1 if in_memory else 0 : 2 if collates else 3]
@@ -214,7 +215,7 @@ def _values(document: RunDocument, launch: LaunchRecord, recipe: Recipe, parts: 
         "around": around,
         "masters_view": level == "O2" and around & {"before_step", "after_step"},
         "scaled": scaled,
-        "module": _module(recipe, work.device),
+        "module": _called("module =", recipe.wrapper, "net", *_keywords(wrapped)) if recipe.wrapper else "module = net",
         "zero_momentum": momentum and ran.optimizer_fused,
         "recipe": recipe,
         "micro_batches": recipe.micro_batches,
@@ -230,7 +231,7 @@ def _launcher(launch: LaunchRecord) -> str:
 
 
 def _measured(run: Analysed, launch: LaunchRecord) -> list[str]:
-    """What bench measured it at, as the lines of a comment."""
+    """The speed that bench measured, as the lines of a comment."""
     (row,) = (row for row in run.overview.to_dict("records") if row["scenario"] == launch.scenario)
     assert launch.effective is not None
     document = run.document
@@ -281,7 +282,7 @@ def _keywords(values: Mapping[str, str]) -> list[str]:
 
 
 def _work(document: RunDocument) -> SimpleNamespace:
-    """What the workload's functions are given."""
+    """The argument of the workload's functions."""
     work = document.workload
     fixed = {"seed": work.seed, "global_batch": work.global_batch, "device": work.device, "data": work.data}
     for name in work.settings:
@@ -309,7 +310,7 @@ class _Text(str):
 
 
 def _own(document: RunDocument) -> WorkRecipe | None:
-    """What a workload of bench's own writes of itself; None of another one."""
+    """The recipe of a workload of bench's own; None of another one."""
     work = document.workload
     if work.sha256 is not None or work.workers is not None or "recipe" not in _defined(_file(document)):
         return None
@@ -352,14 +353,6 @@ def _parsed(file: str) -> ast.Module:
 def _plain(text: str) -> str:
     """A text that ends no comment and no docstring."""
     return " ".join(printable(text).replace("\\", "/").replace('"', "'").replace("×", "x").split())
-
-
-def _module(recipe: Recipe, device: str | None) -> str:
-    """The lines that make ``module``."""
-    if not recipe.wrapper:
-        return "module = net"
-    keywords = {name: value for name, value in recipe.keywords.items() if name != "device_ids" or device == "cuda"}
-    return _called("module =", recipe.wrapper, "net", *_keywords(keywords))
 
 
 def _called(target: str, function: str, *arguments: str, then: str = "", indent: int = 4) -> str:

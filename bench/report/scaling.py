@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from bench.analyse.algorithms import Algorithms
 from bench.analyse.all_reduce import samples
@@ -11,9 +10,9 @@ from bench.analyse.analysed import Analysed
 from bench.analyse.predicted import Prediction
 from bench.analyse.scaling import PARTS, Scaled, foreseen, scaled
 from bench.report import all_reduce, drawing
-from bench.report.drawing import Plot, light
+from bench.report.drawing import Artist, Plot, light
 from bench.report.each import on_terminal as each_on_terminal
-from bench.report.tables import UNKNOWN, Cell, Table, figure, number, step_cell, tabulate, text
+from bench.report.tables import UNKNOWN, Cell, Table, figure, in_text, number, step_cell, tabulate, text
 from bench.runs.experiments import Scaling
 from bench.words import scaling as scaling_words
 
@@ -51,7 +50,6 @@ def scaling_table(run: Analysed) -> Table | None:
 
 
 def prediction_table(checks: Sequence[Prediction], asked: Sequence[Prediction]) -> Table | None:
-    """A row for each prediction, those that were checked first."""
     rows, beyond = [*checks, *asked], Cell(text="beyond a change of algorithm", wrap=True)
     columns = (
         text("scaling", lambda one: one.mode),
@@ -89,9 +87,7 @@ def on_terminal(
     )
     lines = scaling_words.answer(run)
     for title, table, words in parts:
-        lines += ["", *([title, ""] if title and table else [])]
-        lines += [table.as_text(width), ""] if table else []
-        lines += words
+        lines += [*(["", title] if title and table else []), *in_text(table, width=width), "", *words]
     return lines
 
 
@@ -106,12 +102,17 @@ def scaling_plot(run: Analysed) -> Plot | None:
     figure, (axes,) = drawing.sheet(3.5)
     axes.axhline(100, color=light("muted"), linewidth=0.9)
     for mode, colour in COLOURS.items():
-        _curve(axes, [one for one in points if one.mode == mode], mode, light(colour))
+        _curve(axes, [one for one in points if one.mode == mode], mode, colour)
         ahead = sorted((one.count, 100 * (one.efficiency or 0.0)) for one in predicted if one.mode == mode)
         if ahead:
-            axes.plot(*zip(*ahead, strict=True), linestyle=(0, (2, 2)), linewidth=1.2, marker="s", markersize=5)
-            axes.lines[-1].set(color=light(colour), markerfacecolor=light("paper"))
-            axes.lines[-1].set(gid=f"predicted-{mode}", label=f"{mode}, predicted")
+            look: drawing.Look = {
+                "linestyle": "--",
+                "linewidth": 1.2,
+                "gid": f"predicted-{mode}",
+                "label": f"{mode}, predicted",
+            }
+            x, y = zip(*ahead, strict=True)
+            drawing.marks(axes, x, y, colour, "s", markersize=5, hollow=True, **look)
     counts = sorted({one.count for one in points} | {one.count for one in predicted})
     axes.set_xscale("log", base=2)
     axes.set_xticks(counts, [f"{count:,}" for count in counts])
@@ -123,17 +124,16 @@ def scaling_plot(run: Analysed) -> Plot | None:
     return drawing.finished(run, figure, "scaling", "What is left of the speed of each device", caption)
 
 
-def _curve(axes: Any, points: Sequence[Scaled], mode: str, colour: str) -> None:
+def _curve(axes: Artist, points: Sequence[Scaled], mode: str, colour: str) -> None:
     if not points:
         return
     values = [100 * (one.efficiency.value or 0.0) for one in points]
-    axes.plot([one.count for one in points], values, marker="o", markersize=6, color=colour)
-    axes.lines[-1].set(gid=mode, label=f"{mode}: the same batch {'on each' if mode == 'weak' else 'in all'}")
+    label = f"{mode}: the same batch {'on each' if mode == 'weak' else 'in all'}"
+    drawing.marks(axes, [one.count for one in points], values, colour, linestyle="-", gid=mode, label=label)
     for one, value in zip(points, values, strict=True):
         low, high = one.efficiency.low, one.efficiency.high
         if low is not None and high is not None:
-            ends = [max(0.0, 100 * low), min(100 * high, 2 * value)]
-            axes.plot([one.count] * 2, ends, color=colour, marker="_", linewidth=1.1)
+            drawing.error_bar(axes, one.count, max(0.0, 100 * low), min(100 * high, 2 * value), colour)
             drawing.hover(axes.lines[-1], f"{mode}, {one.count} devices: {value:.0f} %")
 
 

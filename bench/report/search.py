@@ -2,7 +2,7 @@
 
 from bench.analyse.analysed import Analysed
 from bench.report import drawing
-from bench.report.drawing import Plot, light
+from bench.report.drawing import Plot
 from bench.report.tables import UNKNOWN, Cell, Table, figure, number, tabulate, text
 from bench.runs.experiments import Candidate, Tuning
 from bench.runs.frames import TableRow
@@ -22,7 +22,6 @@ def fate(tuning: Tuning, name: str) -> str:
 
 
 def search_table(run: Analysed) -> Table | None:
-    """Every candidate, the fastest first; None of a run that is no search."""
     tuning = run.document.of(Tuning)
     if tuning is None:
         return None
@@ -60,26 +59,25 @@ def search_words(run: Analysed) -> list[str]:
 
 
 def search_plot(run: Analysed) -> Plot | None:
-    """Speed against memory of all candidates with a launch that ended well."""
     tuning = run.document.of(Tuning)
     if tuning is None:
         return None
-    known = {  # MiB and speed of each candidate that has both
+    points_of = {  # MiB and speed of each candidate that has both
         name: (one.peak_mib, one.throughput_per_s)
         for name, one in tuning.candidates.items()
         if one.peak_mib is not None and one.throughput_per_s is not None
     }
-    if not known:
+    if not points_of:
         return None
     figure, (axes,) = drawing.sheet(4.1)
     for kind, (marker, colour) in MARKS.items():
-        points = [known[name] for name in known if fate(tuning, name) == kind]
+        points = [point for name, point in points_of.items() if fate(tuning, name) == kind]
         if points:
-            axes.plot(*zip(*points, strict=True), linestyle="none", marker=marker, markersize=7, color=light(colour))
-            axes.lines[-1].set(label=kind, gid=f"search-{kind.split()[0]}")
+            (x, y), gid = zip(*points, strict=True), f"search-{kind.split()[0]}"
+            drawing.marks(axes, x, y, colour, marker, markersize=7, label=kind, gid=gid)
     for name in tuning.finalists:
-        if name in known:
-            axes.annotate(drawing.plain(name), known[name], (7, 5), textcoords="offset points", fontsize=8)
+        if name in points_of:
+            axes.annotate(drawing.plain(name), points_of[name], (7, 5), textcoords="offset points", fontsize=8)
     axes.margins(x=0.12, y=0.12)
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.yaxis.set_major_formatter("{x:,.0f}")

@@ -1,7 +1,7 @@
 """The tables of a report: made once of values with units, and shown on a page, on a terminal and in Markdown.
 
 The page's template renders a :class:`Table` as HTML; :meth:`Table.as_text` and :meth:`Table.as_markdown` are its other
-forms, and :func:`records` are JSON values. What is unknown is a dash, and a note below the table says why.
+forms. What is unknown is a dash, and a note below the table says why.
 """
 
 import math
@@ -139,8 +139,8 @@ class Table:
         columns = []
         for column, cells in zip(self.columns, zip(*self.rows, strict=True), strict=bool(self.rows)):
             room = max(len(cell.interval) for cell in cells) if column.number and not cells[0].wrap else 0
-            known = [f" {cell.interval:>{room}}" if room and cell.interval else "" for cell in cells]
-            columns.append([plain(cell.text) + interval for cell, interval in zip(cells, known, strict=True)])
+            intervals = [f" {cell.interval:>{room}}" if room and cell.interval else "" for cell in cells]
+            columns.append([plain(cell.text) + interval for cell, interval in zip(cells, intervals, strict=True)])
         lines = [list(row) for row in zip(*columns, strict=True)]
         before = ""
         for line in () if repeats else lines:
@@ -161,6 +161,11 @@ class Table:
         return "\n".join([*lines, "", *(f"- {inert(note)}" for note in self.notes)]).rstrip()
 
 
+def in_text(*tables: Table | None, width: int | None, notes: bool = False) -> list[str]:
+    """Those tables that there are for a terminal of this width, if any, each after a blank line."""
+    return [line for one in tables if one for line in ("", one.as_text(width), *(one.notes if notes else ()))]
+
+
 def inert(text: str) -> str:
     """Text on one line that Markdown shows as it is: no table border, tag, entity, link, emphasis or code."""
     flat = re.sub(r"([\\`*\[\]<>|&~])", r"\\\1", plain(text))
@@ -174,11 +179,6 @@ def tabulate(
     cells = ((column.of(record) for column in columns) for record in records)
     rows = tuple(tuple(Cell(text=cell) if isinstance(cell, str) else cell for cell in row) for row in cells)
     return Table(columns=tuple(columns), rows=rows, notes=tuple(notes), marked=marked)
-
-
-def summary_of(run: Analysed) -> pd.DataFrame:
-    """The summary of a run (``bench.analyse.recommendation``) with the run's id as its first column."""
-    return of_run(run, run.overview)
 
 
 def of_run(run: Run, table: pd.DataFrame) -> pd.DataFrame:
@@ -228,9 +228,9 @@ def _summary_columns(rows: Sequence[TableRow], *, brief: bool = False) -> list[C
     highest = max((row["throughput_per_s"] for row in rows if not is_unknown(row["throughput_per_s"])), default=1.0)
 
     def speed(row: TableRow) -> Cell:
-        known = row["throughput_per_s"]
-        length = 0.0 if is_unknown(known) else float(known / highest)
-        return Cell(text=number(known, ",.1f"), small=plus_minus(row, "throughput_per_s"), bar=length)
+        per_s = row["throughput_per_s"]
+        length = 0.0 if is_unknown(per_s) else float(per_s / highest)
+        return Cell(text=number(per_s, ",.1f"), small=plus_minus(row, "throughput_per_s"), bar=length)
 
     def numerics(row: TableRow) -> Cell:
         verdict = _verdict(row["parity"], "")
@@ -256,7 +256,7 @@ def _summary_columns(rows: Sequence[TableRow], *, brief: bool = False) -> list[C
 
 
 def _about(table: pd.DataFrame) -> list[str]:
-    """What ± and speeds are relative to."""
+    """Notes: the meaning of ±, and the scenario that speeds are relative to."""
     return [*about_intervals(table), *about_base(table["relative_to"].iloc[0] if len(table) else BASE)]
 
 
@@ -266,15 +266,13 @@ def _failed(table: pd.DataFrame) -> list[str]:
 
 
 def _sources(table: pd.DataFrame) -> list[str]:
-    """Where the figures of memory come from."""
-    named: dict[str, list[str]] = {}
-    for row in table[table["memory_source"].notna()].to_dict("records"):
-        named.setdefault(row["memory_source"], []).append(row["scenario"])
-    each = (f"{source} ({', '.join(names)})" if len(named) > 1 else source for source, names in named.items())
-    shared = (
-        "; in a sum of RSS, a page that ranks share counts once in each" if any(RSS in one for one in named) else ""
+    by_source = table.groupby("memory_source", sort=False)["scenario"].agg(list).to_dict()
+    each = (
+        f"{source} ({', '.join(names)})" if len(by_source) > 1 else f"{source}" for source, names in by_source.items()
     )
-    return [f"Source of memory: {'; '.join(each)}{shared}."] if named else []
+    added = any(RSS in str(source) for source in by_source)
+    shared = "; in a sum of RSS, a page that ranks share counts once in each" if added else ""
+    return [f"Source of memory: {'; '.join(each)}{shared}."] if by_source else []
 
 
 def _verdict(verdict: Any, why: Any) -> Cell:
@@ -285,7 +283,7 @@ def _verdict(verdict: Any, why: Any) -> Cell:
 
 
 def _why_unknown(run: Run, table: pd.DataFrame) -> list[str]:
-    """What went wrong with a scenario, and a sentence for each figure that one with steps lacks."""
+    """A sentence for each scenario that failed, and for each value that one with steps lacks."""
     notes = _failed(table)
     good = table[table["throughput_per_s"].notna()]
     if len(good) and good["relative_to_ddp"].isna().all():
@@ -306,13 +304,12 @@ def published_table(run: Analysed) -> Table | None:
     if steps.frame.empty:
         return None
     form = published.table(steps, scenarios(run.document))
-    mine = tuple(dict.fromkeys(published.iterations(int(steps.frame["step"].max()) + 1)))
-    theirs = published.PUBLISHED_ITERATIONS
+    iterations = dict.fromkeys(published.iterations(int(steps.frame["step"].max()) + 1))
     here, there = "this run: seconds at iteration", "published: seconds at iteration"
     columns = (
         text("scenario", "scenario"),
-        *(_with_bar(f"{iteration}", f"elapsed_s_{iteration}", group=here) for iteration in mine),
-        *(figure(f"{iteration}", f"published_s_{iteration}", ".1f", group=there) for iteration in theirs),
+        *(_with_bar(f"{at}", f"elapsed_s_{at}", group=here) for at in iterations),
+        *(figure(f"{at}", f"published_s_{at}", ".1f", group=there) for at in published.PUBLISHED_ITERATIONS),
     )
     notes = (
         "Iteration 0 includes the cold start, and warm-up steps count here and nowhere else, because the author "
@@ -328,7 +325,7 @@ def published_ratios(run: Analysed) -> Table | None:
     if steps.frame.empty:
         return None
     form = published.table(steps, scenarios(run.document))
-    known = form[form["relative"].notna() | form["published_relative"].notna()]
+    rows = form[form["relative"].notna() | form["published_relative"].notna()]
     columns = (
         text("scenario", "scenario"),
         _with_bar(f"this run: time ÷ {BASE}", "relative"),
@@ -340,15 +337,15 @@ def published_ratios(run: Analysed) -> Table | None:
         f"cold start and warm-up included; above 1 is slower than {BASE}. Seconds do not carry from one machine to "
         "another; such ratios do between like machines.",
     )
-    return tabulate(columns, known.to_dict("records"), notes)
+    return tabulate(columns, rows.to_dict("records"), notes)
 
 
 def _with_bar(heading: str, name: str, group: str = "") -> Column:
     """A column of the published form, each figure with its interval beside it."""
 
     def cell(row: TableRow) -> Cell:
-        known = (None if is_unknown(row[column]) else row[column] for column in published.ends(name))
-        return Cell(text=number(row[name], ",.2f"), beside=bar(half_width_percent(*known)))
+        ends = (None if is_unknown(row[column]) else row[column] for column in published.ends(name))
+        return Cell(text=number(row[name], ",.2f"), beside=bar(half_width_percent(*ends)))
 
     return figure(heading, cell, group=group)
 
@@ -371,8 +368,13 @@ def step_cell(step: Estimate, failed: str | None) -> Cell:
     return Cell(text=f"{step.value:,.1f}", small=bar(step.half_width_percent))
 
 
+def words_of(row: TableRow, *names: str) -> list[str]:
+    """The texts of a row under these names; of what is unknown an empty one."""
+    return [row[name] if isinstance(row[name], str) else "" for name in names]
+
+
 def is_cost(value: float | None, low: float | None) -> bool:
-    """Whether what something adds is distinguishable from 0: the low end of its interval, if it has one, is above."""
+    """True if what something adds is distinguishable from 0: the low end of its interval, if it has one, is above."""
     return is_unknown(value) or (value if is_unknown(low) else low) > 0  # type: ignore[operator]
 
 

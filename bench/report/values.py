@@ -22,7 +22,8 @@ ONLY_JSON = ("summary", "energy-by-scenario", "memory")
 
 def values(run: Analysed) -> dict[str, pd.DataFrame]:
     """The tables by name, each with the run's id as its first column; some may be empty."""
-    document, swept = run.document, found_by(run.document)
+    document, swept, points = run.document, found_by(run.document), scalings.scaled(run)
+    predictions = [encode(one) for group in scalings.foreseen(run) for one in group] if points else []
     on_gpus = memory.beside_torch(document.good, ok_rows(document, run.memory))
     on_cpu = memory.resident(document.launches, run.memory) if document.workload.device == "cpu" else None
     by_name = {
@@ -38,7 +39,8 @@ def values(run: Analysed) -> dict[str, pd.DataFrame]:
         "memory-parts": memory_parts.parts(document),
         **of_experiments(run),
         **({} if swept is None else {"input": rates(swept, together(document, run.good_figures))}),
-        **_scaling(run),
+        **({"scaling": pd.json_normalize([point(one) for one in points])} if points else {}),
+        **({"predictions": pd.DataFrame(predictions)} if predictions else {}),
     }
     return {name: tables.of_run(run, table) for name, table in by_name.items()}
 
@@ -47,15 +49,6 @@ def of_experiments(run: Analysed) -> dict[str, pd.DataFrame]:
     """The tables of the experiments that declare some; empty ones of those that a run has none of."""
     makers = [one.tables for one in experiments().values() if one.tables is not None]
     return {name: table for make in makers for name, table in make(run).items()}
-
-
-def _scaling(run: Analysed) -> dict[str, pd.DataFrame]:
-    points = scalings.scaled(run)
-    if not points:
-        return {}
-    predictions = [encode(one) for group in scalings.foreseen(run) for one in group]
-    known = {"scaling": pd.json_normalize([point(one) for one in points])}
-    return known | ({"predictions": pd.DataFrame(predictions)} if predictions else {})
 
 
 def point(one: scalings.Scaled) -> dict[str, object]:

@@ -37,12 +37,12 @@ SPENT = {
 def speeds(run: Analysed) -> Plot | None:
     """A bar for each scenario's throughput, the fastest on top, with its interval."""
     table = run.overview
-    known = table[table["throughput_per_s"].notna()].sort_values("throughput_per_s", ascending=False, kind="stable")
-    if known.empty:
+    measured = table[table["throughput_per_s"].notna()].sort_values("throughput_per_s", ascending=False, kind="stable")
+    if measured.empty:
         return None
-    records = known.to_dict("records")
+    records = measured.to_dict("records")
     launches = {launch.scenario: launch for launch in run.document.launches}
-    unit, widest = run.document.workload.unit, float(known["throughput_per_s"].max())
+    unit, widest = run.document.workload.unit, float(measured["throughput_per_s"].max())
     figure, (axes,) = drawing.row_sheet([(row["scenario"], row["what_ran"]) for row in records])
     for position, row in enumerate(records):
         colour = light(drawing.colour_of(run.document, launches[row["scenario"]]))
@@ -63,22 +63,22 @@ def speeds(run: Analysed) -> Plot | None:
     axes.set(xlim=(0, None), xlabel=f"{unit} a second; longer is faster")
     caption = (
         "Lines: 95 % intervals over launches."
-        if (known["launches_ok"] > 1).any()
+        if (measured["launches_ok"] > 1).any()
         else "One launch of each scenario: untested, so bars of about this length may change places."
     )
     caption += "".join(f" {note}." for note in about_base(records[0]["relative_to"]))
-    if known["why_not"].notna().any():
+    if measured["why_not"].notna().any():
         caption += " Hatched bars are left out of the recommendation, for the reason at the right."
-    return drawing.finished(run, figure, "speed", "Speed by scenario", caption, list(known["scenario"]))
+    return drawing.finished(run, figure, "speed", "Speed by scenario", caption, list(measured["scenario"]))
 
 
 def trade_off(run: Analysed) -> Plot | None:
     """Throughput against peak memory: a point for each scenario, the recommended ones marked."""
     table = run.overview
-    known = table[table["throughput_per_s"].notna() & table["peak_total_mib"].notna()]
-    if known.empty:
+    measured = table[table["throughput_per_s"].notna() & table["peak_total_mib"].notna()]
+    if measured.empty:
         return None
-    rows = known.sort_values("throughput_per_s", ascending=False, kind="stable").to_dict("records")
+    rows = measured.sort_values("throughput_per_s", ascending=False, kind="stable").to_dict("records")
     marks = recommended(run.document, table)
     launches = {launch.scenario: launch for launch in run.document.launches}
     unit, keys = run.document.workload.unit_short, []
@@ -89,24 +89,24 @@ def trade_off(run: Analysed) -> Plot | None:
         entry = drawing.entry_for(run, launches[name], note)
         text = f"{y:,.1f} {unit}/s · {x:,.0f} MiB"
         _bars(axes, row, light(entry.colour))
-        (point,) = axes.plot([x], [y], linestyle="none", marker=entry.marker, markersize=8, color=light(entry.colour))
-        point.set(markeredgewidth=1.6, zorder=3, gid=f"point-{name}")
+        look: drawing.Look = {"markersize": 8, "markeredgewidth": 1.6, "zorder": 3, "gid": f"point-{name}"}
+        point = drawing.marks(axes, [x], [y], entry.colour, entry.marker, hollow=left_out, **look)
         drawing.hover(point, f"{name}: {text}")
         keys.append((point, entry, text))
         if left_out:
-            point.set(markerfacecolor=light("paper"), label="left out of the recommendation")
+            point.set_label("left out of the recommendation")
         if name in marks:
-            (ring,) = axes.plot([x], [y], linestyle="none", marker="o", markersize=15.5, color=light("ink"))
-            ring.set(markerfacecolor="none", markeredgewidth=1.3, zorder=4, label="recommended")
+            ring: drawing.Look = {"markersize": 15.5, "markerfacecolor": "none", "zorder": 4, "label": "recommended"}
+            drawing.marks(axes, [x], [y], "ink", **ring)
     drawing.key_beside(axes, keys)
-    axes.set_xlim(*_around(known[["peak_total_mib", "peak_total_low_mib", "peak_total_high_mib"]], 0.16))
-    axes.set_ylim(*_around(known[["throughput_per_s", "throughput_low_per_s", "throughput_high_per_s"]], 0.12))
+    axes.set_xlim(*_around(measured[["peak_total_mib", "peak_total_low_mib", "peak_total_high_mib"]], 0.16))
+    axes.set_ylim(*_around(measured[["throughput_per_s", "throughput_low_per_s", "throughput_high_per_s"]], 0.12))
     axes.grid(True)
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.set_xlabel("peak memory of all processes, added up (MiB); further left is leaner")
     axes.set_ylabel(f"{run.document.workload.unit} a second; higher is faster")
     cut = [name for name, (low, _) in (("memory", axes.get_xlim()), ("speed", axes.get_ylim())) if low > 0.0]
-    if (known["launches_ok"] > 1).any():
+    if (measured["launches_ok"] > 1).any():
         caption = (
             "Bars: 95 % intervals over launches; that of the memory is of a launch's mean peak, and the point is the "
             "largest. A scenario with one launch has none. A bar that ends at the edge goes on beyond it."
@@ -161,8 +161,7 @@ def losses(run: Analysed) -> Plot | None:
     axes.xaxis.set_major_locator(locator(9, integer=True))
     axes.set(xlim=(-0.5, max(int(curves["step"].max()), 1)), xlabel="step (counted from 0)", ylabel="loss")
     if len(exact):
-        axes.plot(*_xy(exact, "reference"), linestyle="none", marker="+", markersize=5, label="reference, in fp32")
-        axes.lines[-1].set(color=light("ink"), zorder=4)
+        drawing.marks(axes, *_xy(exact, "reference"), "ink", "+", markersize=5, zorder=4, label="reference, in fp32")
     drawing.key_beside(axes, [(lines[row.scenario], row, "") for row in rows])
     title = "Losses against the reference" if len(exact) else "Losses"
     caption = "First launch of each scenario that ended well; the loss of the global batch, the mean over ranks."

@@ -14,7 +14,7 @@ from bench.analyse.validity import grouped
 from bench.core.records import PARITIES
 from bench.core.text import listed, percent
 from bench.report import tables
-from bench.report.tables import UNKNOWN, Cell, Column, Table, figure, number, ranged, tabulate, text
+from bench.report.tables import UNKNOWN, Cell, Column, Table, figure, number, ranged, tabulate, text, words_of
 from bench.runs.document import RunDocument
 from bench.runs.experiments import Numerics
 from bench.runs.frames import TableRow
@@ -23,7 +23,6 @@ from bench.runs.reader import Run
 
 
 def findings_table(run: Analysed) -> Table | None:
-    """What was found, one row for all findings that ask for the same; None where nothing was."""
     records = grouped(run.findings, scenarios(run.document)).to_dict("records")
     columns = (
         text("finding", lambda row: Cell(text=row["code"], small=row["severity"], tone=tables.TONES[row["severity"]])),
@@ -39,7 +38,6 @@ def findings_table(run: Analysed) -> Table | None:
 
 
 def parity_table(run: Analysed) -> Table | None:
-    """What the gravest launch of each scenario shows of its numerics; None without a launch that ended well."""
     launches = run.parity
     if launches.empty:
         return None
@@ -59,7 +57,7 @@ def parity_table(run: Analysed) -> Table | None:
 
 
 def _parity_verdict(row: TableRow) -> Cell:
-    verdict, reason = (row[name] if isinstance(row[name], str) else "" for name in ("verdict", "reason"))
+    verdict, reason = words_of(row, "verdict", "reason")
     return Cell(text=verdict or "not shown", small=reason, tone=tables.TONES.get(verdict, ""))
 
 
@@ -78,25 +76,25 @@ def _percent(part: float | None) -> str:
 
 
 def _alike(launch: LaunchRecord) -> str:
-    """Whether the checksums of all ranks' parameters agree."""
+    """The agreement of the checksums of all ranks' parameters, before and after."""
     if launch.processes == 1:
         return "one process"
     start, end = launch.checks.initial_weights_alike, launch.checks.final_weights_alike
-    said = {True: "yes", False: "no", None: UNKNOWN}
-    return UNKNOWN if start is None and end is None else f"{said[start]} → {said[end]}"
+    words = {True: "yes", False: "no", None: UNKNOWN}
+    return UNKNOWN if start is None and end is None else f"{words[start]} → {words[end]}"
 
 
 def verdicts(run: Analysed) -> list[tuple[str, str]]:
     """Each verdict on numerics, the gravest first, with its scenarios, and the reason where it is not good."""
-    found: dict[str, dict[str, list[str]]] = {}
+    by_verdict: dict[str, dict[str, list[str]]] = {}
     for row in numerics.by_scenario(run.parity).to_dict("records"):
-        verdict, reason = (row[name] if isinstance(row[name], str) else "" for name in ("verdict", "reason"))
-        said = reason if tables.TONES.get(verdict) != "good" else ""
-        found.setdefault(verdict or "not shown", {}).setdefault(said, []).append(row["scenario"])
-    order = ("not shown", *PARITIES)[::-1]
+        verdict, reason = words_of(row, "verdict", "reason")
+        why = reason if tables.TONES.get(verdict) != "good" else ""
+        by_verdict.setdefault(verdict or "not shown", {}).setdefault(why, []).append(row["scenario"])
     return [
-        (verdict, "; ".join(f"{listed(names)}{f': {why}' if why else ''}" for why, names in found[verdict].items()))
-        for verdict in sorted(found, key=order.index)
+        (verdict, "; ".join(f"{listed(names)}{f': {why}' if why else ''}" for why, names in reasons.items()))
+        for verdict in (*PARITIES[::-1], "not shown")
+        if (reasons := by_verdict.get(verdict))
     ]
 
 
@@ -136,7 +134,6 @@ def _about_parity(document: RunDocument) -> tuple[str, ...]:
 
 
 def communication_table(run: Run) -> Table | None:
-    """What synchronisation costs; None without a diagnostic launch."""
     rows = diagnosed.communication(run.document, run.diagnostics).to_dict("records")
     columns = (
         text("scenario", "scenario"),
@@ -160,7 +157,7 @@ def communication_table(run: Run) -> Table | None:
 
 
 def _method(row: TableRow) -> Cell:
-    method, reason = (row[name] if isinstance(row[name], str) else "" for name in ("method", "reason"))
+    method, reason = words_of(row, "method", "reason")
     return Cell(text=method or UNKNOWN, small=reason, wrap=True)
 
 
@@ -172,11 +169,11 @@ def communication_words(run: Run) -> list[str]:
     """Of each DDP scenario whether its two figures agree, and from what the difference comes where they do not."""
     rows = diagnosed.communication(run.document, run.diagnostics).to_dict("records")
     agreeing = [row["scenario"] for row in rows if row["agree"] is True]
-    said = [_explained(row) for row in rows if row["agree"] is False]
+    sentences = [_explained(row) for row in rows if row["agree"] is False]
     if agreeing:
         agree = "the logger's exposed communication and the cost of synchronising agree within their intervals"
-        said.append(f"{listed(agreeing)}: {agree}.")
-    return said
+        sentences.append(f"{listed(agreeing)}: {agree}.")
+    return sentences
 
 
 def _explained(row: TableRow) -> str:
@@ -184,22 +181,19 @@ def _explained(row: TableRow) -> str:
     rest = row["cost_ms"] - row["exposed_ms"] - row["slowed_ms"]
     wide = math.hypot(*((row[f"{name}_high_ms"] - row[f"{name}_low_ms"]) / 2 for name in ("cost", "exposed", "slowed")))
     overlapped, slowed = f"{row['overlap_ms']:,.1f} of {row['comm_ms']:,.1f} ms", _span(row, "slowed")
-    if row["slowed_low_ms"] > 0:
-        effect = (
-            f"The backward computation takes {slowed} longer than without synchronisation: the communication that "
-            f"overlaps it ({overlapped}) shares the hardware with it."
-        )
-    else:
-        effect = (
-            f"That the communication which overlaps it ({overlapped}) slows the backward computation down is not shown "
-            f"({slowed})."
-        )
-    found = "no larger than" if abs(rest) <= wide else "larger than"
+    effect = (
+        f"The backward computation takes {slowed} longer than without synchronisation: the communication that "
+        f"overlaps it ({overlapped}) shares the hardware with it."
+        if row["slowed_low_ms"] > 0
+        else f"That the communication which overlaps it ({overlapped}) slows the backward computation down is not "
+        f"shown ({slowed})."
+    )
+    size, end = ("no larger than", "") if abs(rest) <= wide else ("larger than", " and is not explained")
     return (
         f"{row['scenario']}: synchronising costs {_span(row, 'cost')} a step, while {_span(row, 'exposed')} of the "
         f"communication is exposed. {effect} In sum: {row['cost_ms']:,.1f} = {row['exposed_ms']:,.1f} exposed "
-        f"{_term(row['slowed_ms'])} slower computation {_term(rest)} rest; the rest is {found} what the three are "
-        f"uncertain by (±{wide:,.1f} ms){'' if abs(rest) <= wide else ' and is not explained'}."
+        f"{_term(row['slowed_ms'])} slower computation {_term(rest)} rest; the rest is {size} what the three are "
+        f"uncertain by (±{wide:,.1f} ms){end}."
     )
 
 
@@ -212,7 +206,6 @@ def _span(row: TableRow, name: str) -> str:
 
 
 def data_parallel_table(run: Run) -> Table | None:
-    """The parts of DataParallel's forward pass; None where it was not looked at."""
     rows = diagnosed.data_parallel(run.diagnostics).to_dict("records")
     parts = (figure(f"{part.replace('_', ' ')} ms", f"{part}_ms", ",.2f") for part in diagnosed.PARTS)
     notes = ("Parts of the forward pass, medians over the steps of the diagnostic launch, devices idle in between.",)
@@ -220,7 +213,6 @@ def data_parallel_table(run: Run) -> Table | None:
 
 
 def spent_table(run: Run) -> Table | None:
-    """What a profiled step is spent on; None where none was profiled."""
     table = diagnosed.spent(run.document)
     if table.empty:
         return None
@@ -248,42 +240,41 @@ def _of_whole(name: str) -> Column:
 
 
 def statistics_table(run: Analysed) -> Table | None:
-    """How the steps of each scenario scatter; None without steps of an ``ok`` launch."""
     figures = run.good_figures.frame
     if figures.empty:
         return None
 
-    def outliers(mine: pd.DataFrame) -> Cell:
-        steps, out = int(mine["measured"].sum()), int(mine["outliers"].sum())
+    def outliers(launches: pd.DataFrame) -> Cell:
+        steps, out = int(launches["measured"].sum()), int(launches["outliers"].sum())
         return Cell(text=str(out), small=f"{100 * out / steps:.1f} %" if out else "")
 
-    def drift(mine: pd.DataFrame) -> str:
-        most = max(mine["drift"].dropna(), key=abs, default=None)
+    def drift(launches: pd.DataFrame) -> str:
+        most = max(launches["drift"].dropna(), key=abs, default=None)
         return UNKNOWN if most is None else number(100 * most, "+.1f")
 
     columns = (
-        text("scenario", lambda mine: mine["scenario"].iloc[0]),
-        figure("launches", lambda mine: str(len(mine))),
-        figure("measured steps", lambda mine: str(mine["measured"].sum())),
+        text("scenario", lambda launches: launches["scenario"].iloc[0]),
+        figure("launches", lambda launches: str(len(launches))),
+        figure("measured steps", lambda launches: str(launches["measured"].sum())),
         *(_mean(heading, f"{heading}_ms") for heading in ("median", "mean", "p95", "p99")),
-        figure("middle half ÷ median (%)", lambda mine: f"{100 * (mine['iqr_ms'] / mine['median_ms']).max():.1f}"),
+        figure("middle half ÷ median (%)", lambda of: f"{100 * (of['iqr_ms'] / of['median_ms']).max():.1f}"),
         figure("outliers", outliers),
         figure("last third vs first (%)", drift),
-        figure("skew of ranks (%)", lambda mine: number(100 * mine["skew"].max(), ".1f")),
-        figure("waiting for data (%)", lambda mine: number(100 * mine["data_share"].max(), ".1f")),
+        figure("skew of ranks (%)", lambda launches: number(100 * launches["skew"].max(), ".1f")),
+        figure("waiting for data (%)", lambda launches: number(100 * launches["data_share"].max(), ".1f")),
     )
-    of = dict(list(figures.groupby("scenario")))
+    by_scenario = dict(list(figures.groupby("scenario")))
     notes = (
         "Of the slowest rank's step; median, mean, p95 and p99 of each launch, and of several launches the geometric "
         "mean of theirs. Outliers (beyond 1.5 interquartile ranges from the quartiles of their launch) are labelled "
         "and stay in every figure. Percentages in the other columns are of the launch that is worst in it.",
     )
-    return tabulate(columns, [of[name] for name in scenarios(run.document) if name in of], notes)
+    return tabulate(columns, [by_scenario[name] for name in scenarios(run.document) if name in by_scenario], notes)
 
 
 def _mean(heading: str, name: str) -> Column:
-    def cell(mine: pd.DataFrame) -> Cell:
-        found = estimate(mine[name])
-        return Cell(text=number(found.value, ",.1f"), small=bar(found.half_width_percent))
+    def cell(launches: pd.DataFrame) -> Cell:
+        mean = estimate(launches[name])
+        return Cell(text=number(mean.value, ",.1f"), small=bar(mean.half_width_percent))
 
     return figure(f"{heading} ms", cell)

@@ -8,7 +8,7 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from glob import glob
@@ -90,14 +90,6 @@ class Found:
     def _added(self) -> list[SwitchOn]:
         own = {os.path.basename(spec.partition("=")[0]).removesuffix(".py") for spec in self.scenario.switches}
         return [one for one in self.switches if one.name not in own]
-
-    def asked(self, place: Callable[[str], str] = str) -> str:
-        """The request that names it again, switches too: by the ``place`` of a file where its name would not be
-        found."""
-        parts = [self.base if self.base in names() else place(self.file), *filter(None, [self.level])]
-        known = names(SWITCH) if self._added else {}
-        parts += [one.spec if one.name in known else replace(one, name=place(one.file)).spec for one in self._added]
-        return "+".join(parts)
 
     @property
     def apex_modules(self) -> set[str]:

@@ -1,15 +1,13 @@
 """``python -m bench accept``: a person says that a run is as it should be, although the gate does not."""
 
 import os
-import sys
 import time
 
 from bench.analyse.history import nights
-from bench.console import tell
 from bench.core.errors import OK, RequestError
 from bench.machine.redact import without_secrets
 from bench.runs.names import find
-from bench.verbs.options import Parser, print_json
+from bench.verbs.options import Parser, reply
 
 DESCRIPTION = """\
 Record that a run is accepted although it is slower, needs more memory, or ran something else. From then on the gate
@@ -26,11 +24,10 @@ examples:
 
 def main(arguments: list[str]) -> int:
     parser = Parser("accept", DESCRIPTION, EPILOG)
-    parser.add_argument("run", metavar="RUN", help="a folder, a run id or 'latest'")
+    parser.add_run()
     why = "why, for whoever asks later"
     parser.add_argument("--reason", required=True, type=without_secrets, metavar="TEXT", help=why)
     parser.add_argument("--history", metavar="DIR", help="the folder of the nights (default: the one that holds RUN)")
-    parser.add_argument("--results", default="results", metavar="DIR", help="where run ids are (default: results)")
     options = parser.parse_args(arguments)
     reason = " ".join(options.reason.split())
     if not reason:
@@ -43,9 +40,7 @@ def main(arguments: list[str]) -> int:
         raise RequestError("RUN", f"{path} is not in {history}", "copy it there first, or give its folder as --history")
     utc = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     file = nights.accept(history, path, reason, utc)
-    if options.json:
-        print_json({"run": os.path.basename(path), "reason": reason, "utc": utc, "file": file})
-    else:
-        recorded = f"Recorded in {os.path.relpath(file)}; keep it with the runs."
-        tell(f"Accepted {os.path.basename(path)}: {reason}", recorded, file=sys.stdout)
+    run, recorded = os.path.basename(path), f"Recorded in {os.path.relpath(file)}; keep it with the runs."
+    document = {"run": run, "reason": reason, "utc": utc, "file": file}
+    reply(options, f"Accepted {run}: {reason}", recorded, document=lambda: document)
     return OK

@@ -11,7 +11,6 @@ from bench.core.errors import RequestError
 from bench.core.records import Setting, Task
 from bench.experiments.plan import PROFILES, RANKS, Request, global_batch
 from bench.experiments.plan.interval_target import FEWEST_LAUNCHES, FIRST_STAGE
-from bench.machine import nvml
 from bench.machine.redact import HIDDEN, without_secrets
 from bench.seams import discover
 from bench.seams.discover import DEFAULT_WORKLOAD, WORKLOAD, Found, FoundWorkload
@@ -24,13 +23,11 @@ from bench.verbs.options import (
     check_apex,
     check_python,
     device_count,
-    place,
     seconds,
     seed,
     whole_number,
     worker_count,
 )
-from bench.verbs.sets import named
 
 DEFAULT_BUDGET_S = 1200.0
 DEFAULT_RANKS = 2
@@ -79,26 +76,26 @@ class Options:
     parity: bool = True
     label: str | None = None
     experiments: Mapping[str, object] = field(default_factory=dict)
-    """What those ask for that have an option of their own (:mod:`bench.seams.experiment`), by name."""
+    """By name the options of those that have one of their own (:mod:`bench.seams.experiment`)."""
 
     @classmethod
     def of(cls, options: argparse.Namespace) -> "Options":
         given = {one.name: getattr(options, one.name) for one in fields(cls) if hasattr(options, one.name)}
-        wished = {name: value for name in with_options() if (value := getattr(options, name, None))}
-        return cls(**given, experiments=wished)
+        return cls(
+            **given, experiments={name: value for name in with_options() if (value := getattr(options, name, None))}
+        )
 
 
 def add_work(parser: Parser, *, usual_set: str | None = None, usual: str | None = None) -> None:
-    """What is measured, and where. The default is ``usual_set`` of scenarios, or ``usual``, a single one."""
+    """The options of scenarios, workload and place. The default is ``usual_set`` of scenarios, or ``usual``, a single
+    one."""
     what = parser.add_argument_group("what is measured")
+    which, names = f"a scenario or a file, with switches behind it: ddp+channels_last (default: {usual})", "NAME"
     if usual_set is not None:
-        which = "scenarios or files, each with switches behind it: ddp+channels_last"
-        what.add_argument("--scenario", action="append", metavar="NAME[,NAME...]", help=which)
+        which, names = "scenarios or files, each with switches behind it: ddp+channels_last", "NAME[,NAME...]"
         sets = f"published, strategies, frameworks, ladder, scenarios, all, or a set of yours (default: {usual_set})"
         what.add_argument("--set", metavar="NAME", help=sets)
-    else:
-        which = f"a scenario or a file, with switches behind it: ddp+channels_last (default: {usual})"
-        what.add_argument("--scenario", action="append", metavar="NAME", help=which)
+    what.add_argument("--scenario", action="append", metavar=names, help=which)
     switches = "switches to turn on, such as channels_last,bucket_mb=50 ('bench list' shows all)"
     what.add_argument("--with", action="append", dest="switches", metavar="NAME[=VALUE][,...]", help=switches)
     whose = "whose O1-O3 and apex DDP run"
@@ -137,7 +134,7 @@ def add_work(parser: Parser, *, usual_set: str | None = None, usual: str | None 
 
 
 def add_steps(parser: Parser, title: str, profile: str) -> argparse._ArgumentGroup:
-    """What a launch is, as a group of options with this title. ``profile``: the help of ``--profile``."""
+    """The options of a launch, as a group with this title. ``profile``: the help of ``--profile``."""
     much = parser.add_argument_group(title)
     profiles = list(dict.fromkeys(name for name, _ in PROFILES))
     much.add_argument("--profile", choices=profiles, default=Options.profile, help=profile)
@@ -199,6 +196,12 @@ def request_of(
     if options.input_sweep and options.data is None:
         _check_loads(trained)
     profile = PROFILES[options.profile, device]
+    fewest = FIRST_STAGE if options.until_precision else 1
+    if options.input_sweep and options.launches is None:
+        fewest = FEWEST_LAUNCHES
+    workers = options.workers
+    if workers is None and options.data is not None and not options.input_sweep:
+        workers = min(MOST_DEFAULT_WORKERS, machine.cores() // replicas)
     batch = (options.global_batch, options.batch_per_rank, trained.workload, device, scenarios, replicas)
     usual, gpu_mib = global_batch(*batch), _smallest_mib(devices)
     fitting = global_batch(*batch, gpu_mib)
@@ -219,7 +222,7 @@ def request_of(
         **{name: getattr(options, name) for name in SAME} | {"parity": options.parity and not options.input_sweep},
         warmup=options.warmup or profile.warmup,
         iters=options.iters or profile.iters,
-        launches=_launches(options, profile.launches),
+        launches=max(options.launches or profile.launches, fewest),
         apex_path=options.apex and os.path.abspath(options.apex),
         stall_timeout_s=options.stall_timeout,
         budget_s=options.budget or (DEFAULT_BUDGET_S if options.until_precision else None),
@@ -228,9 +231,7 @@ def request_of(
         per_rank=options.batch_per_rank is not None,
         set=options.set,
         site=site if options.site == site else site_file,
-        workers=min(MOST_DEFAULT_WORKERS, machine.cores() // replicas)
-        if options.workers is None and options.data is not None and not options.input_sweep
-        else options.workers,
+        workers=workers,
         input_sweep=options.input_sweep,
         python=None if environments or not pythons else pythons[0],
         pythons=environments or {},
@@ -239,20 +240,12 @@ def request_of(
 
 
 def interpreters(options: argparse.Namespace | Options) -> list[str]:
-    """The interpreters that were named: those with a folder by their full path."""
     for path in options.pythons or ():
         check_python(path)
     return [os.path.abspath(path) if os.sep in path else path for path in options.pythons or ()]
 
 
-def _launches(options: Options, usual: int) -> int:
-    if options.input_sweep:
-        return options.launches or max(usual, FEWEST_LAUNCHES)
-    return max(options.launches or usual, FIRST_STAGE if options.until_precision else 1)
-
-
 def _task(options: Options, trained: FoundWorkload, device: str) -> Task:
-    """What is trained, on the data that was asked for."""
     settings, data = _settings(options, trained, device), options.data
     if data is None:
         return trained.task(device, settings)
@@ -289,8 +282,8 @@ def _settings(options: Options, trained: FoundWorkload, device: str) -> dict[str
         given.append(("--setting", name, value))
     for option, name, value in given:
         if name not in settings:
-            known = f"choose from {', '.join(settings)}" if settings else "leave it out"
-            raise RequestError(option, f"the workload {trained.name} has no setting {name!r}", known)
+            remedy = f"choose from {', '.join(settings)}" if settings else "leave it out"
+            raise RequestError(option, f"the workload {trained.name} has no setting {name!r}", remedy)
         try:
             settings[name] = setting_from(value, settings[name])
         except ValueError as error:
@@ -309,40 +302,3 @@ def _check_loads(trained: FoundWorkload) -> None:
     if trained.name in discover.names(WORKLOAD):
         what = f"the workload {trained.name} reads no data"
         raise RequestError("--input-sweep", what, "choose another, such as --workload imagefolder --data DIR")
-
-
-def same_work(request: Request, scenarios: tuple[Found, ...]) -> list[str]:
-    """The options that ask for the same work in the same place again, without defaults."""
-    options, names = [], tuple(found.name for found in scenarios)
-    if request.set is not None and names == request.scenarios and set(names) <= set(named(request.set, request.device)):
-        options += ["--set", request.set]
-    elif names != discover.DEFAULT:
-        options += ["--scenario", ",".join(dict.fromkeys(found.asked(place) for found in scenarios))]
-    on_gpus = request.device == "cuda"
-    of_gpus = on_gpus and request.devices != tuple(gpu.uuid for gpu in machine.visible_gpus()[0])
-    trained = discover.load_workload(request.task.name, request.task.file)
-    usual = trained.workload.settings_on(request.device)
-    batch = (None, None, trained.workload, request.device, scenarios, request.replicas)
-    usual_batch = global_batch(*batch, _smallest_mib(request.devices))
-    own = trained.name not in discover.names(WORKLOAD)  # by path where the name alone would not be found
-    said = {
-        "--impl": (request.impl, "auto"),
-        "--apex": (request.apex_path, None),
-        "--workload": (place(trained.file) if own else trained.name, DEFAULT_WORKLOAD),
-        "--data": (request.task.data and place(request.task.data), None),
-        "--workers": (request.workers, None),
-        "--global-batch": (request.global_batch, usual_batch),
-        "--seed": (request.seed, 0),
-        "--device": (request.device, "cuda" if nvml.driver_present() else "cpu"),
-        "--gpus": (",".join(request.devices) if of_gpus else None, None),
-        "--ranks": (request.replicas if request.device == "cpu" else DEFAULT_RANKS, DEFAULT_RANKS),
-    }
-    for path in (*filter(None, [request.python]), *request.pythons.values()):
-        options += ["--python", path]
-    for option, (value, default) in said.items():
-        options += [option, str(value)] if value != default else []
-    short = {"model": "--model", "image_size": "--image-size"}
-    for name, setting in request.task.settings.items():
-        if setting != usual[name]:
-            options += [short[name], str(setting)] if name in short else ["--setting", f"{name}={setting}"]
-    return [*options, *(["--fresh"] if request.fresh else [])]

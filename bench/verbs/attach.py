@@ -4,8 +4,9 @@ import argparse
 import os
 import shlex
 import sys
+from dataclasses import replace
 
-from bench.console import columns, count, tell
+from bench.console import COMMAND, columns, count, tell
 from bench.core.codec import encode
 from bench.core.errors import INTERRUPTED, NOT_COMPARABLE, OK, RequestError
 from bench.experiments.attaching import Outcome, Side, Wanted, attach
@@ -17,6 +18,7 @@ from bench.verbs.asked import DEFAULT_BUDGET_S
 from bench.verbs.options import (
     Parser,
     called,
+    people,
     percentage,
     place,
     print_json,
@@ -59,15 +61,11 @@ BASE = "--base"
 
 
 def main(arguments: list[str]) -> int:
-    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    command = tuple(arguments[len(own) + 1 :])
-    parser = _parser()
-    options, rest = parser.parse_known_args(own)
-    if rest and command:
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    how = "write 'bench attach [OPTIONS] -- python train.py'"
+    missing = RequestError("COMMAND", "there is no '--' before the command", how)
+    options, command = _parser().parse_command(arguments, missing)
     if not command:
-        problem = "there is no command" if "--" in arguments else "there is no '--' before the command"
-        raise RequestError("COMMAND", problem, "write 'bench attach [OPTIONS] -- python train.py'")
+        raise RequestError("COMMAND", "there is no command", how)
     sides = _sides(options, command)
     several = len(sides) > 1
     names = ("out", "label", "global_batch", "warmup", "until_precision", "wait", "force", "record_command")
@@ -98,23 +96,16 @@ def main(arguments: list[str]) -> int:
 def _parser() -> Parser:
     parser = Parser("attach", DESCRIPTION, EPILOG)
     parser.usage = "%(prog)s [OPTIONS] -- COMMAND..."
-    parser.add_argument("--label", type=without_secrets, metavar="TEXT", help="a few words to find it by")
     what = "what tables call it (default: by what trains: ddp, dp, fsdp, single)"
     parser.add_argument("--scenario", type=scenario_name, metavar="NAME", help=what)
     parser.add_argument("--global-batch", type=whole_number, metavar="N", help="examples per step over all ranks")
-    what = "leave the first N steps out (default: 10, or a fifth of few)"
-    parser.add_argument("--warmup", type=whole_number, metavar="N", help=what)
     what = "run each command R times (default: 1, with --base 5; a verdict needs 3)"
     parser.add_argument("--launches", type=whole_number, metavar="R", help=what)
     what = "more launches until the 95 %% interval of each step time is that narrow"
     parser.add_argument("--until-precision", type=percentage, metavar="2%", help=what)
     what = "time for --until-precision (default: 20m)"
     parser.add_argument("--budget", type=span, default=DEFAULT_BUDGET_S, metavar="20m", help=what)
-    parser.add_argument("--wait", action="store_true", help="queue until no other run of bench uses these devices")
-    parser.add_argument("--force", action="store_true", help="measure also on GPUs that others use")
-    what = "record all of the command (default: its program, its script, and a checksum: the rest may have secrets)"
-    parser.add_argument(RECORD, action="store_true", help=what)
-    parser.add_argument("--out", default="results", metavar="DIR", help="where run folders are (default: results)")
+    add_launched(parser)
     turns = parser.add_argument_group("two commands in turns")
     turns.add_argument(BASE, metavar="'COMMAND'", help="what the command is compared with, in one argument")
     what = "one more command, likewise (may be repeated)"
@@ -126,6 +117,17 @@ def _parser() -> Parser:
     turns.add_argument("--base-env", metavar="NAME=VALUE", action="append", default=[], help=what)
     turns.add_argument("--markdown", metavar="FILE", help="write the comparison as Markdown, for a pull request")
     return parser
+
+
+def add_launched(parser: Parser) -> None:
+    parser.add_argument("--label", type=without_secrets, metavar="TEXT", help="a few words to find it by")
+    first = "leave the first N steps of a launch out (default: 10, or a fifth of few)"
+    parser.add_argument("--warmup", type=whole_number, metavar="N", help=first)
+    parser.add_argument("--wait", action="store_true", help="queue until no other run of bench uses these devices")
+    parser.add_argument("--force", action="store_true", help="measure also on GPUs that others use")
+    whole = "record all of the command (default: its program, its script, and a checksum: the rest may have secrets)"
+    parser.add_argument(RECORD, action="store_true", help=whole)
+    parser.add_out()
 
 
 def _sides(options: argparse.Namespace, command: tuple[str, ...]) -> tuple[Side, ...]:
@@ -149,21 +151,17 @@ def _sides(options: argparse.Namespace, command: tuple[str, ...]) -> tuple[Side,
     if len(names) != len(sides):
         problem = f"{options.names!r} has {count(len(names), 'different name')} for {count(len(sides), 'command')}"
         raise RequestError("--names", problem, f"give {len(sides)}, such as {','.join(usual)}")
-    return tuple(
-        Side(command=side.command, name=scenario_name(name), cwd=side.cwd, environment=side.environment)
-        for side, name in zip(sides, names, strict=True)
-    )
+    return tuple(replace(side, name=scenario_name(name)) for side, name in zip(sides, names, strict=True))
 
 
 def words(text: str, option: str) -> tuple[str, ...]:
-    """A command in one argument, as a shell splits it."""
     try:
-        found = tuple(shlex.split(text))
+        command = tuple(shlex.split(text))
     except ValueError as error:
         raise RequestError(option, f"{text!r}: {str(error).lower()}", "quote it as for a shell") from error
-    if not found:
+    if not command:
         raise RequestError(option, "it is empty", f"give a command in one argument: {option} 'python train.py'")
-    return found
+    return command
 
 
 def assignment(text: str, option: str) -> tuple[str, str]:
@@ -184,7 +182,7 @@ def _compared(outcome: Outcome, names: list[str], options: argparse.Namespace) -
         ended = f" (exit code {outcome.code})" if outcome.code else ""
         tell(f"bench: nothing was recorded of {outcome.side}: {outcome.why}{ended}", file=sys.stderr)
     compared = between_runs.scenarios(nights.with_findings(outcome.run.path), names[1:], names[0])
-    to = sys.stderr if options.json else sys.stdout
+    to = people(options)
     answers = [f"bench: {text}" for text in comparison.step_times(compared)]
     tell("", *answers, "", comparison.as_text(compared, columns(to)), file=to)
     files = []
@@ -195,15 +193,9 @@ def _compared(outcome: Outcome, names: list[str], options: argparse.Namespace) -
             raise unwritable("--markdown", options.markdown, error, "give another place") from error
         files = [options.markdown]
         tell(f"Wrote {place(options.markdown)}", file=sys.stderr)
-    run = called(outcome.run.path)
-    more = (
-        f"python -m bench compare {run} --scenario {shlex.quote(','.join(names[1:]))} --against {shlex.quote(names[0])}"
-    )
-    tell(
-        f"bench: run folder: {place(outcome.run.path)}",
-        f"bench: next: python -m bench report {run}, or {more} --plot",
-        file=sys.stderr,
-    )
+    run, scenarios, base = called(outcome.run.path), shlex.quote(",".join(names[1:])), shlex.quote(names[0])
+    more = f"{COMMAND}compare {run} --scenario {scenarios} --against {base} --plot"
+    tell(*_where(outcome.run.path, more), file=sys.stderr)
     if options.json:
         print_json({"path": outcome.run.path, **comparison.for_programs(compared), "files": files})
     if outcome.interrupted:
@@ -212,7 +204,6 @@ def _compared(outcome: Outcome, names: list[str], options: argparse.Namespace) -
 
 
 def _lines(outcome: Outcome) -> list[str]:
-    """The measurement in a few lines for people."""
     from bench.analyse.analysed import Analysed
     from bench.analyse.labels import what_ran
 
@@ -220,10 +211,10 @@ def _lines(outcome: Outcome) -> list[str]:
     run = Analysed.of(outcome.run)
     document, attached = run.document, run.document.of(Attached)
     assert attached is not None
-    unit, known = document.workload.unit_short, document.workload.units
+    unit, units = document.workload.unit_short, document.workload.units
     peaks = dict(zip(run.peaks["launch"], run.peaks["peak_total_mib"], strict=True))
     lines = []
-    for launch, about in zip(document.launches, attached.launches, strict=True):
+    for launch, record in zip(document.launches, attached.launches, strict=True):
         name = f"{launch.scenario} ({what_ran(launch.effective)})"
         ranks = f" of {count(launch.processes, 'rank')}" if launch.processes > 1 else ""
         if launch.status != "ok":
@@ -231,16 +222,15 @@ def _lines(outcome: Outcome) -> list[str]:
         else:
             (row,) = run.figures.frame[run.figures.frame["launch"] == launch.launch].to_dict("records")
             times = f"median {row['median_ms']:.4g} ms, mean {row['mean_ms']:.4g}, p95 {row['p95_ms']:.4g}"
-            rate = f", {1000 * known / row['mean_ms']:,.1f} {unit}/s" if known else ""
+            rate = f", {1000 * units / row['mean_ms']:,.1f} {unit}/s" if units else ""
             peak = peaks.get(launch.launch)
             memory = f", {peak:,.0f} MiB at most" if peak is not None and peak == peak else ""
             lines.append(f"bench: {name}: {count(row['measured'], 'step')}{ranks}, {times}{rate}{memory}")
-        lines += [f"bench: left out: {one}" for one in about.left_out]
+        lines += [f"bench: left out: {one}" for one in record.left_out]
     if outcome.why:
         lines.append(f"bench: nothing was recorded of launch {len(document.launches)}: {outcome.why}")
-    run_is = called(run.path)
-    return [
-        *lines,
-        f"bench: run folder: {place(run.path)}",
-        f"bench: next: python -m bench report {run_is}, or python -m bench compare {run_is} OTHER-RUN",
-    ]
+    return [*lines, *_where(run.path, f"{COMMAND}compare {called(run.path)} OTHER-RUN")]
+
+
+def _where(path: str, more: str) -> list[str]:
+    return [f"bench: run folder: {place(path)}", f"bench: next: {COMMAND}report {called(path)}, or {more}"]

@@ -6,7 +6,7 @@ import shlex
 import shutil
 import sys
 
-from bench.console import tell
+from bench.console import COMMAND, tell
 from bench.core.codec import encode
 from bench.core.errors import INCONCLUSIVE, INTERRUPTED, OK, RequestError
 from bench.experiments.attaching import Wanted
@@ -23,11 +23,11 @@ from bench.experiments.candidates import (
     versions,
     work_tree,
 )
-from bench.machine.redact import RECORD, foreign, without_secrets
+from bench.machine.redact import foreign
 from bench.runs.experiments import Bisected
 from bench.runs.names import find
-from bench.verbs.attach import words
-from bench.verbs.options import Parser, called, place, print_json, span, whole_number
+from bench.verbs.attach import add_launched, words
+from bench.verbs.options import Parser, called, place, reply, span
 
 DESCRIPTION = """\
 Find the version of a package, or the commit of a repository, that made a training command slower. A binary search, of
@@ -56,9 +56,7 @@ USUAL = os.path.join(os.path.dirname(os.path.dirname(__file__)), "worker", "atta
 
 
 def main(arguments: list[str]) -> int:
-    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    command = tuple(arguments[len(own) + 1 :])
-    options = _parser().parse_args(own)
+    options, command = _parser().parse_command(arguments)
     if options.remove_environments:
         shutil.rmtree(environments(), ignore_errors=True)
         if not command:
@@ -70,16 +68,8 @@ def main(arguments: list[str]) -> int:
     of, candidates, prepare = _searched(options, command)
     if len(candidates) < 2:
         raise RequestError("--bad", "there is one candidate only", "give two that differ")
-    wanted = Wanted(
-        sides=(),
-        out=options.out,
-        label=options.label,
-        warmup=options.warmup,
-        wait=options.wait,
-        force=options.force,
-        record_command=options.record_command,
-        quiet=options.json,
-    )
+    names = ("out", "label", "warmup", "wait", "force", "record_command")
+    wanted = Wanted(sides=(), quiet=options.json, **{name: getattr(options, name) for name in names})
     asked = Asked(
         of=f"{of}: {' '.join(foreign(command))}",
         candidates=candidates,
@@ -94,27 +84,23 @@ def main(arguments: list[str]) -> int:
     from bench.words.bisected import in_words
 
     answer, *rest = in_words(run.document)
-    run_is, found = called(run.path), run.document.of(Bisected)
-    assert found is not None
+    run_is, bisected = called(run.path), run.document.of(Bisected)
+    assert bisected is not None
     if interrupted:
-        again = list(own)
+        again = arguments[: arguments.index("--")] if "--" in arguments else list(arguments)
         if options.resume is not None:
             at = again.index("--resume")
             del again[at : at + 2]
         line = shlex.join(["python", "-m", "bench", "bisect", "--resume", run_is, *again, "--", *command])
         tell(f"bench: interrupted; go on with: {line}", file=sys.stderr)
         return INTERRUPTED
-    tell(
-        *rest, f"bench: run folder: {place(run.path)}", f"bench: next: python -m bench report {run_is}", file=sys.stderr
-    )
-    tell(answer, file=sys.stderr if options.json else sys.stdout)
-    if options.json:
-        print_json({"path": run.path, "answer": answer, **encode(found)})
-    return OK if found.decided else INCONCLUSIVE
+    where = (f"bench: run folder: {place(run.path)}", f"bench: next: {COMMAND}report {run_is}")
+    tell(*rest, *where, file=sys.stderr)
+    reply(options, answer, document=lambda: {"path": run.path, "answer": answer, **encode(bisected)})
+    return OK if bisected.decided else INCONCLUSIVE
 
 
 def _searched(options: argparse.Namespace, command: tuple[str, ...]) -> tuple[str, tuple[Candidate, ...], Prepare]:
-    """What is searched, its candidates, and how one is prepared."""
     if (options.git is None) is (options.package is None):
         raise RequestError("--git", "give either --git or --package", "as in --git . --good v1.0 --bad main")
     if options.pythons is None and (options.good is None or options.bad is None):
@@ -122,27 +108,23 @@ def _searched(options: argparse.Namespace, command: tuple[str, ...]) -> tuple[st
         raise RequestError(missing, "it is missing", "give the last one known to be good, and one known to be bad")
     if options.git is not None:
         if options.pythons is not None or options.also_install:
-            raise RequestError(
-                "--pythons" if options.pythons else "--also-install", "it goes with --package", "leave it out"
-            )
+            option = "--pythons" if options.pythons else "--also-install"
+            raise RequestError(option, "it goes with --package", "leave it out")
         build = words(options.build, "--build") if options.build else ()
-        found = commits(options.git, options.good, options.bad)
-        return f"commits of {options.git}", found, work_tree(options.git, command, build)
+        candidates = commits(options.git, options.good, options.bad)
+        return f"commits of {options.git}", candidates, work_tree(options.git, command, build)
     if options.build is not None:
         raise RequestError("--build", "it is for commits", "leave it out, or search --git")
     if options.pythons is None:
-        found = versions(options.package, options.good, options.bad)
-        return (
-            f"versions of {options.package}",
-            found,
-            environment(options.package, command, tuple(options.also_install)),
-        )
-    found = interpreters(options.package, [python for python in options.pythons.split(",") if python])
-    if len(found) > 1:
-        names = [one.name for one in found]
+        candidates = versions(options.package, options.good, options.bad)
+        prepare = environment(options.package, command, tuple(options.also_install))
+        return f"versions of {options.package}", candidates, prepare
+    candidates = interpreters(options.package, [python for python in options.pythons.split(",") if python])
+    if len(candidates) > 1:
+        names = [one.name for one in candidates]
         kept = between(names, options.good or names[0], options.bad or names[-1])
-        found = tuple(one for one in found if one.name in kept)
-    return f"interpreters with {options.package}", found, interpreter(command)
+        candidates = tuple(one for one in candidates if one.name in kept)
+    return f"interpreters with {options.package}", candidates, interpreter(command)
 
 
 def _parser() -> Parser:
@@ -161,12 +143,6 @@ def _parser() -> Parser:
     what = "remove the environments that uv made for earlier searches, first"
     parser.add_argument("--remove-environments", action="store_true", help=what)
     parser.add_argument("--budget", type=span, default=DEFAULT_BUDGET_S, metavar="1h", help="time for it (default: 1h)")
-    what = "leave the first N steps of a launch out (default: 10, or a fifth of few)"
-    parser.add_argument("--warmup", type=whole_number, metavar="N", help=what)
-    parser.add_argument("--label", type=without_secrets, metavar="TEXT", help="a few words to find it by")
     parser.add_argument("--resume", metavar="RUN", help="go on with an interrupted search, or with a larger budget")
-    parser.add_argument("--wait", action="store_true", help="queue until no other run of bench uses these devices")
-    parser.add_argument("--force", action="store_true", help="measure also on GPUs that others use")
-    parser.add_argument(RECORD, action="store_true", help="record all of the command, see 'bench attach --help'")
-    parser.add_argument("--out", default="results", metavar="DIR", help="where run folders are (default: results)")
+    add_launched(parser)
     return parser

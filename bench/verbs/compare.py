@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from bench.console import columns, tell
 from bench.core.errors import NOT_COMPARABLE, OK, NotComparable, RequestError
 from bench.runs.files import check_file, check_writable, replace_all, unwritable, utf8
-from bench.verbs.looked_at import latest_or
-from bench.verbs.options import Parser, print_json, scenario_names
+from bench.verbs.options import Parser, latest_or, people, reply, scenario_names
 
 if TYPE_CHECKING:
     from bench.analyse.between_runs import Compared
@@ -50,7 +49,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("runs", nargs="+", metavar="RUN", help=each)
     parser.add_argument("--scenario", metavar="NAME[,NAME...]", help="only these (needed where one run is given)")
     parser.add_argument("--against", metavar="NAME", help="the base among the scenarios of one run (default: ddp)")
-    parser.add_argument("--results", default="results", metavar="DIR", help="where run ids are (default: results)")
+    parser.add_results()
     parser.add_argument("--allow-incomplete", action="store_true", help="take what an interrupted run has")
     parser.add_argument("--markdown", metavar="FILE", help="write the comparison as Markdown")
     parser.add_argument("--plot", action="store_true", help="draw it: comparison.svg, .png and .md in --out")
@@ -61,12 +60,10 @@ def main(arguments: list[str]) -> int:
     from bench.report import comparison
 
     files = _written(compared, options)
-    to = sys.stderr if options.json else sys.stdout
-    tell(comparison.as_text(compared, columns(to)), file=to)
+    text = comparison.as_text(compared, columns(people(options)))
+    reply(options, text, document=lambda: {**comparison.for_programs(compared), "files": files})
     if files:
         tell("", *(f"Wrote {os.path.relpath(file)}" for file in files), file=sys.stderr)
-    if options.json:
-        print_json({**comparison.for_programs(compared), "files": files})
     return OK if compared.comparable else NOT_COMPARABLE
 
 
@@ -93,13 +90,13 @@ def _compare(options: argparse.Namespace, names: list[str] | None) -> "Compared"
 
     paths = [latest_or(name, options.results, finished=not options.allow_incomplete) for name in options.runs]
     digests = [nights.with_findings(path, allow_incomplete=options.allow_incomplete) for path in paths]
-    known = list(dict.fromkeys(one["scenario"] for digest in digests for one in digest["scenarios"]))
+    scenarios = list(dict.fromkeys(one["scenario"] for digest in digests for one in digest["scenarios"]))
     against = options.against or BASE
     wanted = [*(names or ()), *((against,) if len(digests) == 1 else ())]
     for name in wanted:
-        if name not in known:
+        if name not in scenarios:
             option = "--against" if name == against and name not in (names or ()) else "--scenario"
-            raise NotComparable(f"{option}: there is no scenario {name!r} here; choose from {', '.join(known)}")
+            raise NotComparable(f"{option}: there is no scenario {name!r} here; choose from {', '.join(scenarios)}")
     if len(digests) == 1:
         assert names is not None  # refused above
         if against in names:

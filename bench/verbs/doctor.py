@@ -3,6 +3,7 @@
 import argparse
 import sys
 
+from bench.console import Console, columns, tell
 from bench.core.errors import OK, RequestError
 from bench.runs.experiments import BandwidthRecord
 from bench.verbs.options import Parser, check_apex, check_python, print_json
@@ -33,38 +34,34 @@ def main(arguments: list[str]) -> int:
     from bench.machine.doctor import examine
 
     report = examine(apex_path=options.apex, python=options.python)
-    record = _all_reduces(options) if options.bandwidth else None
+    records = [_all_reduces(options)] if options.bandwidth else []
     if options.json:
         from bench.analyse.all_reduce import for_programs
 
-        print_json(report if record is None else {**report, "bandwidth": for_programs([record])})
+        print_json({**report, "bandwidth": for_programs(records)} if records else report)
         return OK
-    from bench.console import tell
     from bench.machine.doctor.page import page
 
     tell(page(report), file=sys.stdout)
-    if record is not None:
+    if records:
         from bench.analyse.all_reduce import samples, sentences
-        from bench.console import columns
         from bench.report.all_reduce import bandwidth_table
+        from bench.report.tables import in_text
 
-        table = bandwidth_table(samples([record]))
-        shown = [table.as_text(columns(sys.stdout))] if table else []
-        title = f"All-reduces over {record.processes} ranks"
-        tell("", title, "", *shown, "", *sentences([record]), file=sys.stdout)
+        table = in_text(bandwidth_table(samples(records)), width=columns(sys.stdout))
+        tell("", f"All-reduces over {records[0].processes} ranks", *table, "", *sentences(records), file=sys.stdout)
     return OK
 
 
 def _all_reduces(options: argparse.Namespace) -> BandwidthRecord:
     """A launch over all GPUs, or over two ranks on the CPU. Raises :class:`RequestError` for a single GPU."""
-    from bench.console import Console
     from bench.experiments.bandwidth import of_this_machine
     from bench.seams import switching
     from bench.verbs.asked import Options, request_of
 
-    found = switching.scenario("ddp")
+    ddp = switching.scenario("ddp")
     pythons = [options.python] if options.python else None
-    request = request_of(Options(pythons=pythons, apex=options.apex), (found,))
+    request = request_of(Options(pythons=pythons, apex=options.apex), (ddp,))
     if request.replicas < 2:
         raise RequestError("--bandwidth", "there is one GPU, and nothing to exchange with", "leave it out")
-    return of_this_machine(request, found, Console())
+    return of_this_machine(request, ddp, Console())

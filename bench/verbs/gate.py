@@ -11,7 +11,7 @@ from bench.core.errors import NotComparable, RequestError, closest
 from bench.runs.files import check_file, unwritable, utf8, write_atomically
 from bench.runs.names import find, last_finished
 from bench.verbs import thresholds
-from bench.verbs.options import DEFAULT_OUT, Parser, called, print_json, scenario_names
+from bench.verbs.options import DEFAULT_OUT, Parser, called, people, reply, scenario_names
 
 if TYPE_CHECKING:
     from bench.analyse.history.gate import Base, Outcome, Rule
@@ -80,29 +80,27 @@ def main(arguments: list[str]) -> int:
         outcome = _judged(options, rule)
     from bench.report import gate
 
-    for option, text in (("junit", gate.as_junit), ("markdown", gate.as_markdown)):
+    for option, form in (("junit", gate.as_junit), ("markdown", gate.as_markdown)):
         if (file := getattr(options, option)) is not None:
             try:
-                write_atomically(file, utf8(text(outcome)))
+                write_atomically(file, utf8(form(outcome)))
             except OSError as error:
                 raise unwritable(f"--{option}", file, error, "give another file") from error
-    to = sys.stderr if options.json else sys.stdout
-    tell(gate.as_text(outcome, columns(to)), file=to)
-    if options.json:
-        print_json(gate.for_programs(outcome))
+    text = gate.as_text(outcome, columns(people(options)))
+    reply(options, text, document=lambda: gate.for_programs(outcome))
     return outcome.exit_code
 
 
 def _judged(options: argparse.Namespace, rule: "Rule") -> "Outcome":
     only = scenario_names(options.scenario)
-    new = nights.read_one(_found(options))
+    new = nights.read_one(_new(options))
     if options.baseline is not None:
         base = nights.read_one(find(options.baseline, options.results or DEFAULT_OUT, "--baseline"), "--baseline")
         return _against_one(new, base, rule, only)
     return _against_history(new, nights.read(options.history), options.history, rule, only)
 
 
-def _found(options: argparse.Namespace) -> str:
+def _new(options: argparse.Namespace) -> str:
     """The folder of the run: among the results, or in the history, whose last finished one may be ``latest``."""
     if options.run == "latest" and options.history is not None and options.results is None:
         last = last_finished(options.history)
@@ -123,10 +121,10 @@ def _against_one(new: nights.Night, old: nights.Night, rule: "Rule", only: list[
     if os.path.realpath(new.path) == os.path.realpath(old.path):
         raise RequestError("--baseline", f"{old.path} is NEW itself", "give another run")
     tonight = gate.measured(new.id, new.digest, only)
-    known = gate.measured(old.id, old.digest, only)
-    _check_names(only, [*tonight, *known], new)
+    before = gate.measured(old.id, old.digest, only)
+    _check_names(only, [*tonight, *before], new)
     why = comparable.obstacles(old.digest, new.digest)
-    base = {name: (one,) for name, one in known.items() if one.why is None and not why}
+    base = {name: (one,) for name, one in before.items() if one.why is None and not why}
     rows = gate.judge(tonight, base, rule)
     silent = [row for row in rows if row.why in (gate.NO_BASE_FIGURE, gate.NO_BASE_VERDICT)]
     rows = [row for row in rows if row not in silent]
@@ -204,25 +202,25 @@ def _sound_base(
     while True:
         base = gate.replay([(night.id, night.digest) for night in alike], rule, accepted, only)
         rests_on = {one.night for measured in base.values() for one in measured} - verified
-        found = {}
+        damaged = {}
         for night in alike:
             if night.id in rests_on:
                 try:
                     nights.verify(night.path)
                 except RequestError as error:
-                    found[night.path] = nights.LeftOut(path=night.path, why=error.problem)
-        if not found:
+                    damaged[night.path] = nights.LeftOut(path=night.path, why=error.problem)
+        if not damaged:
             return base, unsound
-        unsound += found.values()
+        unsound += damaged.values()
         verified |= rests_on
-        alike = [night for night in alike if night.path not in found]
+        alike = [night for night in alike if night.path not in damaged]
 
 
-def _check_names(only: list[str] | None, known: list[str], new: nights.Night) -> None:
+def _check_names(only: list[str] | None, names: list[str], new: nights.Night) -> None:
     """Refuse a scenario that is nowhere: what is missing never passes."""
     here = [str(one["scenario"]) for one in new.digest["scenarios"]]
     for name in only or ():
-        if name not in known:
+        if name not in names:
             remedy = closest(name, here, cutoff=0.4)
             raise NotComparable(f"--scenario: there is no scenario {name!r} in NEW or in its base; {remedy}")
 

@@ -8,7 +8,7 @@ from bench.console import columns, count, passing, tell
 from bench.core.errors import OK, RequestError, closest
 from bench.runs.files import check_writable
 from bench.verbs import thresholds
-from bench.verbs.options import Parser, print_json, scenario_names
+from bench.verbs.options import Parser, people, print_json, scenario_names
 
 DESCRIPTION = """\
 Every run of a folder in the order of time: what each scenario took, how that changed, and the nights on which it
@@ -51,42 +51,43 @@ def main(arguments: list[str]) -> int:
     check_writable(options.out)
     folder = next((given for given in (options.folder, options.results) if given is not None), "results")
     with passing(f"reading the nights in {folder}"):
-        found = _found(folder, "DIR" if options.results is None else "--results")
-    digests = [night.digest for night in found.nights]
+        history = _read(folder, "DIR" if options.results is None else "--results")
+    digests = [night.digest for night in history.nights]
 
-    from bench.analyse.history import trends as history
+    from bench.analyse.history import trends
 
-    known = history.scenarios_of(digests)
+    scenarios = trends.scenarios_of(digests)
     for name in wanted:
-        if name not in known:
-            remedy = closest(name, known, n=3, cutoff=0.4)
+        if name not in scenarios:
+            remedy = closest(name, scenarios, n=3, cutoff=0.4)
             raise RequestError("--scenario", f"no run in there has a scenario {name!r}", remedy)
-    accepted = {run: one.reason for run, one in found.accepted.items()}
+    accepted = {run: one.reason for run, one in history.accepted.items()}
     with passing(f"looking for shifts in {count(len(digests), 'night')}"):
-        tracks = history.tracks(digests, scenarios=wanted, accepted=accepted, rule=rule)
+        tracks = trends.tracks(digests, scenarios=wanted, accepted=accepted, rule=rule)
     from bench.report import history as report
     from bench.report.drawing import plain
 
-    left_out = [(one.path, one.why) for one in found.left_out]
+    left_out = [(one.path, one.why) for one in history.left_out]
     with passing("drawing the plots and writing the page"):
         files = report.write(tracks, left_out, options.out)
-    to = sys.stderr if options.json else sys.stdout
-    tell(report.as_text(tracks, columns(to)), "", f"Page: {os.path.relpath(files[0])} (open it in a browser)", file=to)
-    for one in found.left_out[:LISTED]:
-        tell(plain(f"left out: {one.why}"), file=sys.stderr)
-    if len(found.left_out) > LISTED:
-        tell(f"left out: {len(found.left_out) - LISTED} more, see the page or --json", file=sys.stderr)
+    to, page = people(options), f"Page: {os.path.relpath(files[0])} (open it in a browser)"
+    tell(report.as_text(tracks, columns(to)), "", page, file=to)
+    reasons = [plain(f"left out: {why}") for _, why in left_out[:LISTED]]
+    if len(left_out) > LISTED:
+        reasons.append(f"left out: {len(left_out) - LISTED} more, see the page or --json")
+    if reasons:
+        tell(*reasons, file=sys.stderr)
     if options.json:
-        about = report.for_programs(tracks, left_out)
-        print_json({"page": files[0], "files": files, "folder": found.folder, **about})
+        whole = report.for_programs(tracks, left_out)
+        print_json({"page": files[0], "files": files, "folder": history.folder, **whole})
     return OK
 
 
-def _found(folder: str, option: str) -> nights.Nights:
-    found = nights.read(folder, option)
-    if not found.nights:
+def _read(folder: str, option: str) -> nights.Nights:
+    history = nights.read(folder, option)
+    if not history.nights:
         problem = f"there is no finished run in {folder!r}"
-        if found.left_out:
-            problem += f" ({found.left_out[0].why}{', and others' if len(found.left_out) > 1 else ''})"
+        if history.left_out:
+            problem += f" ({history.left_out[0].why}{', and others' if len(history.left_out) > 1 else ''})"
         raise RequestError(option, problem, "make one with 'python -m bench run', or give another folder")
-    return found
+    return history

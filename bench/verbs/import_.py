@@ -2,15 +2,14 @@
 
 import argparse
 import re
-import sys
 
-from bench.console import tell
+from bench.console import count
 from bench.core.codec import encode
 from bench.core.errors import OK, RequestError
 from bench.experiments import importing
 from bench.machine.redact import without_secrets
 from bench.runs.document import Imported
-from bench.verbs.options import Parser, any_name, device_count, print_json, scenario_name, whole_number
+from bench.verbs.options import Parser, any_name, device_count, reply, scenario_name, whole_number
 
 DESCRIPTION = """\
 Make a sealed run folder of a measurement that bench did not make, so that runs can be compared with it. FILE is
@@ -49,38 +48,34 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--hardware", type=any_name, metavar="NAME", help=what)
     parser.add_argument("--measured", type=_utc, metavar="UTC", help="when, as 2024-05-01T12:00:00Z (default: now)")
     parser.add_argument("--label", type=without_secrets, metavar="TEXT", help="a few words to find it by")
-    parser.add_argument("--out", default="results", metavar="DIR", help="where run folders are (default: results)")
+    parser.add_out()
     options = parser.parse_args(arguments)
-    about = {name: value for name, value in vars(options).items() if name not in ("file", "out", "json")}
-    asked = importing.Options(**about)
+    given = {name: value for name, value in vars(options).items() if name not in ("file", "out", "json")}
+    asked = importing.Options(**given)
     if asked.hardware is not None and asked.device is None:
         raise RequestError("--hardware", "it is not said whether that is a GPU or a CPU", "add --device cuda or cpu")
-    found = importing.read(options.file, asked)
-    run = importing.write(options.file, found, asked, options.out)
-    launches = len(found.launches)
-    steps = sum(launch.iters for launch in found.launches)
+    content = importing.read(options.file, asked)
+    run = importing.write(options.file, content, asked, options.out)
+    launches, steps = len(content.launches), sum(launch.iters for launch in content.launches)
     scenarios = ", ".join(run.document.request.scenarios)
     from bench.analyse.comparable import WORDS
 
     work = encode(run.document.workload)
-    known = {"model": None, "image_size": None} | work["settings"]
-    known |= {name: work[name] for name in ("global_batch", "replicas", "device", "warmup")}
-    unknown = [WORDS.get(name, name.replace("_", " ")) for name, value in known.items() if value is None]
+    values = {"model": None, "image_size": None} | work["settings"]
+    values |= {name: work[name] for name in ("global_batch", "replicas", "device", "warmup")}
+    unknown = [WORDS.get(name, name.replace("_", " ")) for name, value in values.items() if value is None]
     lines = [
-        f"Imported {launches} launch{'es' if launches > 1 else ''} of {scenarios}, {steps} measured steps: {run.path}",
+        f"Imported {count(launches, 'launch', 'launches')} of {scenarios}, {steps} measured steps: {run.path}",
         f"Not known: memory, energy, numerics, what ran, and of the workload {', '.join(unknown)}",
-        *([f"Left out: {'; '.join(found.left_out)}"] if found.left_out else []),
+        *([f"Left out: {'; '.join(content.left_out)}"] if content.left_out else []),
         f"Next: python -m bench compare {run.path if options.out != 'results' else run.id} latest",
     ]
-    tell(*lines, file=sys.stderr if options.json else sys.stdout)
-    if options.json:
-        about = {"run": run.id, "path": run.path, "imported": encode(run.document.of(Imported))}
-        print_json({**about, "workload": encode(run.document.workload), "launches": launches, "measured_steps": steps})
+    document = {"run": run.id, "path": run.path, "imported": encode(run.document.of(Imported)), "workload": work}
+    reply(options, *lines, document=lambda: {**document, "launches": launches, "measured_steps": steps})
     return OK
 
 
 def _utc(text: str) -> str:
-    """A time as run.json has it."""
     from datetime import datetime
 
     try:

@@ -1,20 +1,15 @@
 """``python -m bench limits``: what this machine could do on this model, and where the rest of the step goes."""
 
-import argparse
-import sys
 from dataclasses import replace
 
 from bench import machine
-from bench.console import columns, tell
-from bench.core.errors import FAILED, OK
 from bench.experiments import pipeline
 from bench.experiments.lab import Start
 from bench.experiments.plan import check_memory
-from bench.runs.reader import read
 from bench.verbs.asked import Options, add_result, add_steps, add_work, request_of
-from bench.verbs.options import Parser, called, place, print_json, whole_number
+from bench.verbs.options import Parser, whole_number
 from bench.verbs.sets import scenarios_of
-from bench.verbs.show import for_programs
+from bench.verbs.show import finished, for_programs
 
 USUAL = "ddp"
 DESCRIPTION = """\
@@ -58,18 +53,7 @@ def main(arguments: list[str]) -> int:
     request = request_of(Options.of(options), chosen)
     request = replace(request, parity=False, experiments={"limits": True})
     check_memory(request, chosen, machine.available_memory_bytes())
-    finished = pipeline.run(request, chosen, Start(out=options.out, wait=options.wait))
-    return show(finished.path, options, failed=finished.failed)
-
-
-def show(path: str, options: argparse.Namespace, *, failed: int) -> int:
-    from bench.analyse.analysed import Analysed
+    done = pipeline.run(request, chosen, Start(out=options.out, wait=options.wait))
     from bench.report.limits import on_terminal
 
-    run = Analysed.of(read(path))
-    people = sys.stderr if options.json else sys.stdout
-    after = f"Run folder: {place(path)}\nNext: python -m bench report {called(path)}"
-    tell("", *on_terminal(run, columns(people)), "", after, file=people)
-    if options.json:
-        print_json(for_programs(run, run.overview))
-    return FAILED if failed else OK
+    return finished(done.path, options, on_terminal, for_programs, done.failed)

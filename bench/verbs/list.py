@@ -38,17 +38,17 @@ def main(arguments: list[str]) -> int:
     device, gpus, _ = machine.choose_device(options.device)
 
     def scenario(name: str, file: str) -> Row:
-        found = switching.load(name, file)
-        reason = obstacle(found, device=device, impl=options.impl, apex_path=options.apex)
-        reason = reason or found.strategy.obstacle(device, len(gpus) if device == "cuda" else RANKS)
+        loaded = switching.load(name, file)
+        reason = obstacle(loaded, device=device, impl=options.impl, apex_path=options.apex)
+        reason = reason or loaded.strategy.obstacle(device, len(gpus) if device == "cuda" else RANKS)
         return {
-            "summary": found.scenario.summary,
-            "strategy": found.strategy_name,
-            "precision": found.scenario.precision,
-            "needs": list(found.scenario.needs),
+            "summary": loaded.scenario.summary,
+            "strategy": loaded.strategy_name,
+            "precision": loaded.scenario.precision,
+            "needs": list(loaded.scenario.needs),
             "runs_here": reason is None,
             "reason": reason,
-            "doc": found.doc,
+            "doc": loaded.doc,
         }
 
     def switch(name: str, file: str) -> Row:
@@ -58,14 +58,14 @@ def main(arguments: list[str]) -> int:
         return {"summary": declared.summary, "runs_here": reason is None, "reason": reason, **more}
 
     def workload(name: str, file: str) -> Row:
-        found = discover.load_workload(name, file)
+        loaded = discover.load_workload(name, file)
         return {
-            "summary": found.workload.summary,
-            "unit": found.workload.unit,
-            "global_batch": found.workload.batch_on(device),
-            "settings": found.workload.settings_on(device),
-            "reads": found.workload.reads or None,
-            "doc": found.doc,
+            "summary": loaded.workload.summary,
+            "unit": loaded.workload.unit,
+            "global_batch": loaded.workload.batch_on(device),
+            "settings": loaded.workload.settings_on(device),
+            "reads": loaded.workload.reads or None,
+            "doc": loaded.doc,
         }
 
     scenarios = _rows(discover.SCENARIO, scenario, "strategy", "precision", "needs", "doc")
@@ -73,8 +73,8 @@ def main(arguments: list[str]) -> int:
     workloads = _rows(discover.WORKLOAD, workload, "unit", "global_batch", "settings", "reads", "doc")
     others = {kind.plural: list(discover.names(kind)) for kind in (discover.STRATEGY, discover.SITE)}
     if options.json:
-        about = {"device": device, "gpus": [gpu.uuid for gpu in gpus]}
-        print_json({**about, "scenarios": scenarios, "switches": switches, "workloads": workloads, **others})
+        where = {"device": device, "gpus": [gpu.uuid for gpu in gpus]}
+        print_json({**where, "scenarios": scenarios, "switches": switches, "workloads": workloads, **others})
         return 0
     indexes = ", ".join(str(gpu.index) for gpu in gpus)
     lines = [f"On GPU {indexes}:" if device == "cuda" else f"On the CPU ({machine.cores()} cores):", ""]
@@ -103,7 +103,6 @@ def _rows(kind: Kind, declared: Callable[[str, str], Row], *unknown: str) -> lis
 
 
 def _yes_or_no(rows: list[Row]) -> list[str]:
-    """Lines that say what can run here, and why the rest cannot."""
     width, lines = max(len(row["name"]) for row in rows), []
     for row in rows:
         lines.append(f"  {row['name']:<{width}}  {'yes' if row['runs_here'] else 'no '}  {row['summary']}")

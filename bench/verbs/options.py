@@ -1,14 +1,17 @@
 """The base of the verbs' parsers: errors of one line, and numbers that say what they take."""
 
 import argparse
+import math
 import os
 import re
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from reprlib import repr as brief
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
+from bench.console import COMMAND, fold, tell
 from bench.core.errors import BenchError, RequestError
 
 DEFAULT_OUT = "results"
@@ -40,8 +43,6 @@ class Help(argparse.RawDescriptionHelpFormatter):
             return super()._fill_text(text, width, indent)
         import textwrap
 
-        from bench.console import fold
-
         lines: list[str] = []
         for line in text.splitlines():
             example = re.match(r"( +python -m bench .*?) {2,}(\S.*)", line)
@@ -70,31 +71,64 @@ class Parser(argparse.ArgumentParser):
         super().__init__(prog, description=description, epilog=epilog, formatter_class=Help, allow_abbrev=False)
         self.add_argument("--json", action="store_true", help="one JSON document on standard output")
 
+    def add_run(self, nargs: str | None = None) -> None:
+        default = "" if nargs is None else " (default: latest)"
+        which = f"a folder, a run id or 'latest'{default}"
+        if nargs == "*":
+            self.add_argument("runs", nargs=nargs, metavar="RUN", help=which)
+        else:
+            self.add_argument("run", nargs=nargs, default="latest", metavar="RUN", help=which)
+        self.add_results()
+
+    def add_results(self) -> None:
+        self.add_argument("--results", default=DEFAULT_OUT, metavar="DIR", help="where run ids are (default: results)")
+
+    def add_out(self) -> None:
+        self.add_argument("--out", default=DEFAULT_OUT, metavar="DIR", help="where run folders are (default: results)")
+
+    def parse_command(
+        self, arguments: list[str], missing: RequestError | None = None
+    ) -> tuple[argparse.Namespace, tuple[str, ...]]:
+        """The options, and what follows ``--``; without that :class:`RequestError` ``missing``, if one is given."""
+        own = arguments[: arguments.index("--")] if "--" in arguments else arguments
+        options, rest = self.parse_known_args(own)
+        if missing is not None and "--" not in arguments:
+            raise missing
+        if rest:
+            self.error(f"unrecognized arguments: {' '.join(rest)}")
+        return options, tuple(arguments[len(own) + 1 :])
+
     def error(self, message: str) -> NoReturn:
         """Raise the message with where to read on, and for an unknown option with the closest known one."""
         unknown, _, names = message.partition(": ")
         if unknown == "unrecognized arguments" and names.startswith("-"):
             from difflib import get_close_matches
 
-            known = [name for action in self._actions for name in action.option_strings]
+            flags = [name for action in self._actions for name in action.option_strings]
             option = names.split()[0].partition("=")[0]
-            close = get_close_matches(option, known, n=1, cutoff=0.8)
+            close = get_close_matches(option, flags, n=1, cutoff=0.8)
             hint = self.elsewhere.get(option) or (f"did you mean {close[0]}?" if close else "")
             message += f"; {hint}" if hint else ""
         raise WrongOption(f"{message.removeprefix('argument ')}; see '{self.prog} --help'")
 
 
-def whole_number(text: str, most: int = MOST) -> int:
-    """A whole number from 1 to ``most``."""
+def whole_number(text: str, least: int = 1, most: int = MOST, of: str = "") -> int:
+    """A whole number from ``least`` to ``most``; ``of`` is what it counts."""
     try:
         value = int(text)
     except ValueError:
-        value = 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{brief(text)} is not a whole number of at least 1")
+        value = least - 1
+    if value < least:
+        raise argparse.ArgumentTypeError(f"{brief(text)} is not a whole number of at least {least}")
     if value > most:
-        raise argparse.ArgumentTypeError(f"{brief(text)} is too much: give at most {most:,}")
+        raise argparse.ArgumentTypeError(f"{brief(value)}{of} are too many: give at most {most:,}")
     return value
+
+
+worker_count = partial(whole_number, least=0, most=MOST_WORKERS, of=" processes a rank")
+device_count = partial(whole_number, most=MOST_DEVICES, of=" devices")
+seed = partial(whole_number, least=0, most=2**32 - 1)
+"""Of 32 bits: an example may have a seed of its own made of this one, which torch wants in 64."""
 
 
 def whole_numbers(text: str) -> tuple[int, ...]:
@@ -112,65 +146,31 @@ def what_if(text: str) -> float:
     if name != "bandwidth" or not equals:
         raise argparse.ArgumentTypeError(f"{brief(text)} is not bandwidth=VALUE, such as bandwidth=100Gbit")
     if parts is None or parts[2] not in UNITS_MBIT:
-        known = ", ".join(UNITS_MBIT)
-        raise argparse.ArgumentTypeError(f"{brief(value)} is not a number with one of the units {known}")
+        units = ", ".join(UNITS_MBIT)
+        raise argparse.ArgumentTypeError(f"{brief(value)} is not a number with one of the units {units}")
     mbit = float(parts[1]) * UNITS_MBIT[parts[2]]
     if not 0.0 < mbit <= 1e12:
         raise argparse.ArgumentTypeError(f"{brief(value)} is not a bandwidth that a link can have")
     return mbit
 
 
-def worker_count(text: str) -> int:
-    """A whole number from 0 to :data:`MOST_WORKERS`."""
-    if not (text.isascii() and text.isdigit()) or len(text) > 9:
-        raise argparse.ArgumentTypeError(f"{brief(text)} is not a whole number of at least 0")
-    if int(text) > MOST_WORKERS:
-        raise argparse.ArgumentTypeError(f"{text} processes a rank are too many: give at most {MOST_WORKERS}")
-    return int(text)
-
-
-def device_count(text: str) -> int:
-    value = whole_number(text)
-    if value > MOST_DEVICES:
-        raise argparse.ArgumentTypeError(f"{value} devices are too many: give at most {MOST_DEVICES:,}")
+def _number(text: str, most: float, what: str, unit: str = "") -> float:
+    """A number above 0 and below ``most``, with its unit behind it."""
+    try:
+        value = float(text.removesuffix(unit)) if text.endswith(unit) else 0.0
+    except ValueError:
+        value = 0.0
+    if not 0.0 < value < most:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a {what}")
     return value
 
 
-def seed(text: str) -> int:
-    """A whole number of 32 bits: an example may have a seed of its own made of this one, which torch wants in 64."""
-    if not (text.isascii() and text.isdigit() and len(text) <= 10 and int(text) < 2**32):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to {2**32 - 1}")
-    return int(text)
-
-
-def _number(text: str) -> float:
-    """0.0 for what is no number, which no option takes."""
-    try:
-        return float(text)
-    except ValueError:
-        return 0.0
-
-
-def seconds(text: str) -> float:
-    """A finite number above 0."""
-    if not 0.0 < _number(text) < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
-    return float(text)
+seconds = partial(_number, most=math.inf, what="number of seconds above 0")
+gibibytes = partial(_number, most=MOST, what="positive number of GiB, such as 40")
 
 
 def percentage(text: str) -> float:
-    """A percentage above 0 and below 100, such as ``1%``, as a fraction."""
-    value = _number(text.removesuffix("%")) / 100
-    if not text.endswith("%") or not 0.0 < value < 1.0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a percentage between 0% and 100%, such as 1%")
-    return value
-
-
-def gibibytes(text: str) -> float:
-    """Raises ``argparse.ArgumentTypeError`` for anything but a positive number."""
-    if not 0.0 < _number(text) <= MOST:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of GiB, such as 40")
-    return float(text)
+    return _number(text, 100.0, "percentage between 0% and 100%, such as 1%", unit="%") / 100
 
 
 def span(text: str) -> float:
@@ -240,8 +240,25 @@ def check_python(path: str | None) -> None:
         raise RequestError("--python", "it is empty", "give an interpreter's path, or leave it out")
 
 
+def toml_table(path: str, *names: str, option: str) -> object:
+    """The value at these names in a TOML file; None if it has none."""
+    import tomllib
+
+    from bench.core.files import JSON_BYTES, open_regular
+
+    try:
+        with open_regular(path, limit=JSON_BYTES) as file:
+            value: object = tomllib.load(file)
+    except OSError as error:
+        raise RequestError(option, f"{path} cannot be read: {error.strerror}", "give a TOML file") from error
+    except (ValueError, RecursionError) as error:  # no TOML, or no UTF-8
+        raise RequestError(option, f"{path} is no TOML: {error}", "correct it, or give another file") from error
+    for name in names:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
+
+
 def refuse_existing(out: str | None) -> None:
-    """Refuse an ``--out FILE`` that would be overwritten."""
     if out is not None and os.path.lexists(out):
         raise RequestError("--out", f"{out} is there already", "give another name, or move it away")
 
@@ -253,6 +270,35 @@ def write_new(path: str, text: str) -> None:
             file.write(text)
     except OSError as error:
         raise RequestError("--out", f"{path} cannot be written: {error.strerror}", "give another place") from error
+
+
+def latest_or(name: str, results: str, *, finished: bool) -> str:
+    """The folder of a run. ``finished``: ``latest`` is the last finished one, with a note if a newer one is not."""
+    from bench.runs.names import find, last_finished
+
+    path = find(name, results)
+    older = last_finished(results) if finished and name == "latest" else None
+    if older is None or older == path:
+        return path
+    instead = f"note: {path} is not finished, so 'latest' is {older}"
+    tell(f"{instead}; finish the newer one: {COMMAND}run --resume {shlex.quote(path)}", file=sys.stderr)
+    return older
+
+
+def next_steps(path: str) -> str:
+    return f"Run folder: {place(path)}\nNext: {COMMAND}report {called(path)}"
+
+
+def people(options: argparse.Namespace) -> TextIO:
+    """The stream for people: standard error if the JSON document has standard output to itself."""
+    return sys.stderr if options.json else sys.stdout
+
+
+def reply(options: argparse.Namespace, *lines: str, document: Callable[[], object]) -> None:
+    """Print the lines for people, and the document if ``--json`` asks for it."""
+    tell(*lines, file=people(options))
+    if options.json:
+        print_json(document())
 
 
 def print_json(document: object) -> None:

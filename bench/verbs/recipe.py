@@ -1,11 +1,9 @@
 """``python -m bench recipe``: a training script of what a run measured."""
 
-import sys
-
-from bench.console import count, tell
+from bench.console import count
 from bench.core.errors import OK
 from bench.runs.names import find
-from bench.verbs.options import Parser, print_json, refuse_existing, write_new
+from bench.verbs.options import Parser, refuse_existing, reply, write_new
 
 DESCRIPTION = """\
 Write a training script that does what a run measured, without bench: model, data, strategy, precision, checkpoint.
@@ -22,10 +20,9 @@ Exit codes: 0 done; 2 there is no such run, it cannot be written down, or the fi
 
 def main(arguments: list[str]) -> int:
     parser = Parser("recipe", DESCRIPTION, EPILOG)
-    parser.add_argument("run", metavar="RUN", help="a folder, a run id or 'latest'")
+    parser.add_run()
     parser.add_argument("--scenario", metavar="NAME", help="which one (default: the recommended)")
     parser.add_argument("--out", metavar="FILE", help="where the script goes (default: standard output)")
-    parser.add_argument("--results", default="results", metavar="DIR", help="where run ids are (default: results)")
     options = parser.parse_args(arguments)
     refuse_existing(options.out)
     folder = find(options.run, options.results)
@@ -35,13 +32,12 @@ def main(arguments: list[str]) -> int:
 
     run = Analysed.of(read(folder))
     text = script(run, options.scenario, file=options.out or "train.py")
-    if options.out is None and not options.json:
-        print(text, end="")
-        return OK
+    lines: list[str] = []
     if options.out is not None:
         write_new(options.out, text)
-        said = f"{options.out}: {count(len(text.splitlines()), 'line')}; its first lines say how to start it"
-        tell(said, file=sys.stderr if options.json else sys.stdout)
-    if options.json:
-        print_json({"run": run.id, "file": options.out, "script": text})
+        lines = [f"{options.out}: {count(len(text.splitlines()), 'line')}; its first lines say how to start it"]
+    elif not options.json:
+        print(text, end="")
+        return OK
+    reply(options, *lines, document=lambda: {"run": run.id, "file": options.out, "script": text})
     return OK

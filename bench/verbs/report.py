@@ -2,17 +2,15 @@
 
 import os
 import shlex
-import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
-from bench.console import count, passing, tell
+from bench.console import count, passing
 from bench.core.codec import encode
 from bench.core.errors import OK, RequestError
 from bench.runs.document import Imported
 from bench.runs.reader import read
-from bench.verbs.looked_at import latest_or
-from bench.verbs.options import Parser, print_json, whole_number
+from bench.verbs.options import Parser, latest_or, reply, whole_number
 
 if TYPE_CHECKING:
     from bench.analyse.analysed import Analysed
@@ -30,16 +28,14 @@ examples:
   python -m bench report RUN --allow-incomplete              what an interrupted run has
 """
 
-
 ENDS = (("", ""), ("_low", "high_"), ("_high", "low_"))
 """Of the time of a whole training, and of the speed that it comes from."""
 
 
 def main(arguments: list[str]) -> int:
     parser = Parser("report", DESCRIPTION, EPILOG)
-    parser.add_argument("runs", nargs="*", metavar="RUN", help="a folder, a run id or 'latest' (default: latest)")
+    parser.add_run(nargs="*")
     parser.add_argument("--out", default="reports", metavar="DIR", help="where the page goes (default: reports)")
-    parser.add_argument("--results", default="results", metavar="DIR", help="where run ids are (default: results)")
     parser.add_argument("--epochs", type=whole_number, metavar="N", help="say how long so many epochs take")
     size = "how many images (or what else is counted) an epoch has"
     parser.add_argument("--dataset-size", type=partial(whole_number, most=10**15), metavar="N", help=size)
@@ -69,26 +65,25 @@ def main(arguments: list[str]) -> int:
     training = None if size is None else Training(epochs=options.epochs or 1, dataset_size=size)
     with passing("drawing the plots and writing the page"):
         files = report.write(runs, options.out, training)
-    tell(_what_to_look_at(runs, files, training), file=sys.stderr if options.json else sys.stdout)
-    if options.json:
-        print_json({"page": files[0], "files": files, **_for_programs(runs, training)})
+    shown = _what_to_look_at(runs, files, training)
+    reply(options, shown, document=lambda: {"page": files[0], "files": files, **_for_programs(runs, training)})
     return OK
 
 
 def _what_to_look_at(runs: "list[Analysed]", files: list[str], training: "Training | None") -> str:
     from bench.report.loader import loader_words
-    from bench.report.tables import summary_of
     from bench.words import tuned
-    from bench.words.advice import in_lines, time_to_train
+    from bench.words.advice import advice, findings, time_to_train
     from bench.words.caveats import caveats
 
     lines = []
     for run in runs:
-        table = summary_of(run)
+        table = run.overview
         lines += [f"{run.id}: {' '.join((*loader_words(run)[:1], *tuned.answer(run, table)))}"]
         lines += [] if training is None else [f"  {time_to_train(run.document, table, training)}"]
         lines += [f"  - {text}" for text in caveats(run.document, table)]
-        lines += ["  Recommendation and findings:", *(f"  - {text}" for text in in_lines(run, table))]
+        advised = [f"{heading}: {text}" for heading, text in advice(run.document, table)]
+        lines += ["  Recommendation and findings:", *(f"  - {text}" for text in (*advised, *findings(run)))]
     names = [os.path.relpath(path) for path in files]
     plots = sum(name.endswith(".svg") for name in names)
     beside = ", ".join(os.path.basename(name) for name in names[1:] if name.endswith((".csv", ".md")))

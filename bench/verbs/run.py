@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import shlex
 import sys
 import time
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ from bench.experiments import pipeline, resume
 from bench.experiments.batch_search import find_batches
 from bench.experiments.lab import Finished, Start
 from bench.experiments.plan import PROFILES, Request, check_memory
-from bench.experiments.plan.interval_target import FEWEST_LAUNCHES
+from bench.experiments.plan.interval_target import FEWEST_LAUNCHES, FIRST_STAGE
 from bench.machine import environments
 from bench.runs.experiments import BatchSearch, IntervalTargetRecord, Scaling
 from bench.runs.names import find
@@ -33,9 +32,18 @@ from bench.verbs.asked import (
     interpreters,
     refuse_other_options,
     request_of,
-    same_work,
 )
-from bench.verbs.options import DEFAULT_OUT, Parser, called, percentage, place, print_json, seconds, span, whole_number
+from bench.verbs.options import (
+    Parser,
+    called,
+    people,
+    percentage,
+    place,
+    reply,
+    seconds,
+    span,
+    whole_number,
+)
 from bench.verbs.sets import LADDER, PUBLISHED, scenarios_of, with_untuned
 from bench.verbs.show import answered, for_programs
 from bench.verbs.together import on_all_hosts
@@ -95,8 +103,11 @@ def _run(options: argparse.Namespace, parser: Parser, party: Party | None) -> in
     if options.trust:
         raise RequestError("--trust", "it has no effect without --resume", "leave it out")
     check_experiment(options)
-    if party is not None:
-        _check_several(options)
+    why = ON_ONE_HOST | {name: one.one_host for name, one in experiments().items() if one.one_host}
+    alone = next((name for name in why if getattr(options, name)), None)
+    if party is not None and alone is not None:
+        option, what = f"--{alone.replace('_', '-')}", f"it is measured on one host ({why[alone]})"
+        raise RequestError(option, what, "start bench on one host for it")
     asked = ["ddp"] if options.input_sweep and not options.scenario else options.scenario
     scenarios = scenarios_of(asked, options.set, options.switches, options.device)
     if asked is None and options.set is None and party is None:
@@ -110,9 +121,7 @@ def _run(options: argparse.Namespace, parser: Parser, party: Party | None) -> in
     if options.find_batch:
         return _find_batch(request, scenarios, options)
     finished = pipeline.run(request, scenarios, Start(out=options.out, wait=options.wait, party=party))
-    if request.input_sweep:
-        request = resume.request_of(finished.document)  # which has the workers that were chosen
-    return _show(finished, request, scenarios, options)
+    return _show(finished, request.launches, options)
 
 
 def _environments(options: argparse.Namespace, party: Party | None) -> dict[str, str]:
@@ -120,14 +129,9 @@ def _environments(options: argparse.Namespace, party: Party | None) -> dict[str,
     pythons = interpreters(options)
     if len(pythons) < 2:
         return {}
-    alone = {
-        "--find-batch": options.find_batch,
-        "--input-sweep": options.input_sweep,
-        "--set ladder": options.set == LADDER,
-    }
-    for option, given in alone.items():
-        if given:
-            raise RequestError("--python", f"{option} is for one interpreter", "leave one of the two out")
+    given = {"--find-batch": options.find_batch, "--input-sweep": options.input_sweep}
+    for option in [name for name, is_given in (given | {"--set ladder": options.set == LADDER}).items() if is_given]:
+        raise RequestError("--python", f"{option} is for one interpreter", "leave one of the two out")
     if party is not None:
         raise RequestError("--python", "on several hosts each has one interpreter", "name one")
     return environments.named(pythons)
@@ -138,23 +142,20 @@ def _find_batch(request: Request, scenarios: tuple[Found, ...], options: argpars
     search = finished.document.of(BatchSearch)
     assert search is not None
     rows: list[tuple[str, ...]] = [("scenario", "largest batch", f"{request.task.unit_short}/s", "MiB", "the next one")]
-    for name, found in search.scenarios.items():
-        figures = (found.largest, found.throughput_per_s, found.peak_mib)
-        texts = ["-" if value is None else f"{value:,.0f}" for value in figures]
-        over = f"{found.too_large:,}: {found.why_not}" if found.too_large else "-"
-        if found.stopped_by == "budget":
-            texts[0] = f"at least {texts[0]} (stopped by the budget)" if found.largest else "- (stopped by the budget)"
+    for name, one in search.scenarios.items():
+        values = (one.largest, one.throughput_per_s, one.peak_mib)
+        texts = ["-" if value is None else f"{value:,.0f}" for value in values]
+        over = f"{one.too_large:,}: {one.why_not}" if one.too_large else "-"
+        if one.stopped_by == "budget":
+            texts[0] = f"{'at least ' if one.largest else ''}{texts[0]} (stopped by the budget)"
         rows.append((name, *texts, over))
-    people = sys.stderr if options.json else sys.stdout
-    table = align(rows, left=("scenario", "the next one"), width=columns(people))
-    tell("", table, "", f"Run folder: {place(finished.path)}", file=people)
-    if options.json:
-        print_json({"path": finished.path, **encode(finished.document)})
+    table = align(rows, left=("scenario", "the next one"), width=columns(people(options)))
+    document = {"path": finished.path, **encode(finished.document)}
+    reply(options, "", table, "", f"Run folder: {place(finished.path)}", document=lambda: document)
     return FAILED if finished.failed else OK
 
 
 def _resume(options: argparse.Namespace, party: Party | None) -> int:
-    """Continue a run under its own request."""
     path = find(options.resume, options.out, "--resume")
     document = verified(path, allow_incomplete=True, option="--resume")
     if document.of(Scaling):
@@ -165,39 +166,31 @@ def _resume(options: argparse.Namespace, party: Party | None) -> int:
         raise RequestError("--launches", planned, "name how many of each scenario there shall be in all")
     request = replace(request, launches=options.launches or request.launches)
     if not resume.anything_missing(document, request):
-        return _show(Finished(path=path, document=document), request, None, options)
+        name = os.path.basename(path)
+        tell(f"{name} has all that was asked for: there is nothing to resume", file=sys.stderr)
+        return _show(Finished(path=path, document=document), request.launches, options)
     resume.check_site(document, request.site)
     scenarios = resume.scenarios_of(document)
     start = Start(out=options.out, wait=options.wait, resumed=path, party=party)
     finished = pipeline.run(request, scenarios, start)
-    return _show(finished, request, scenarios, options)
+    return _show(finished, request.launches, options)
 
 
-def _show(
-    finished: Finished, request: Request, scenarios: tuple[Found, ...] | None, options: argparse.Namespace
-) -> int:
-    """Print the answer, the table and what to do next. ``scenarios``: None where nothing was left to do."""
+def _show(finished: Finished, launches: int, options: argparse.Namespace) -> int:
+    """Print the answer, the table and what to do next. ``launches``: of each scenario."""
     from bench.analyse.analysed import Analysed
     from bench.words.advice import more_wanted
 
-    done = Analysed.of(read(finished.path))
-    table = done.overview
-    people = sys.stderr if options.json else sys.stdout
-    more, measured = more_wanted(done.document, table), bool(done.document.good)
-    shown = (
-        "",
-        *answered(done, table, width=columns(people), verbose=options.verbose),
-        *_how_precise(done.document.of(IntervalTargetRecord)),
+    run = Analysed.of(read(finished.path))
+    more, measured = more_wanted(run.document, run.overview), bool(run.document.good)
+    lines = [
+        *answered(run, width=columns(people(options)), verbose=options.verbose),
+        *_how_precise(run.document.of(IntervalTargetRecord)),
         *(_where_time_went(finished) if options.verbose and finished.spent else ()),
         "",
-        _next_steps(request, scenarios, finished.path, finished.failed, more, measured),
-    )
-    if scenarios is None:
-        name = os.path.basename(finished.path)
-        tell(f"{name} has all that was asked for: there is nothing to resume", file=sys.stderr)
-    tell(*shown, file=people)
-    if options.json:
-        print_json(for_programs(done, table))
+        _next_steps(finished.path, finished.failed, launches, more, measured),
+    ]
+    reply(options, "", *lines, document=lambda: for_programs(run))
     return FAILED if finished.failed else OK
 
 
@@ -244,12 +237,9 @@ def run_parser() -> Parser:
 
 
 def _profiles() -> str:
-    lines = []
-    for name in dict.fromkeys(name for name, _ in PROFILES):
-        gpu, cpu = (PROFILES[name, device] for device in ("cuda", "cpu"))
-        on_gpus, on_cpu = (f"{one.launches} x ({one.warmup} + {one.iters})" for one in (gpu, cpu))
-        lines.append(f"  {name:<10} GPU {on_gpus:<16} CPU {on_cpu}")
-    return "\n".join(lines)
+    texts = {key: f"{one.launches} x ({one.warmup} + {one.iters})" for key, one in PROFILES.items()}
+    names = dict.fromkeys(name for name, _ in PROFILES)
+    return "\n".join(f"  {name:<10} GPU {texts[name, 'cuda']:<16} CPU {texts[name, 'cpu']}" for name in names)
 
 
 def check_experiment(options: argparse.Namespace) -> None:
@@ -265,15 +255,6 @@ def check_experiment(options: argparse.Namespace) -> None:
         raise RequestError(option, f"{experiment} {why}", "leave one out")
 
 
-def _check_several(options: argparse.Namespace) -> None:
-    """Refuse what is measured on one host alone."""
-    why = ON_ONE_HOST | {name: one.one_host for name, one in experiments().items() if one.one_host}
-    given = next((name for name in why if getattr(options, name)), None)
-    if given is not None:
-        option, what = f"--{given.replace('_', '-')}", f"it is measured on one host ({why[given]})"
-        raise RequestError(option, what, "start bench on one host for it")
-
-
 def _how_precise(asked: IntervalTargetRecord | None) -> list[str]:
     if asked is None:
         return []
@@ -287,38 +268,17 @@ def _how_precise(asked: IntervalTargetRecord | None) -> list[str]:
     return [outcomes[asked.stopped_by]]
 
 
-def _next_steps(
-    request: Request,
-    scenarios: tuple[Found, ...] | None,
-    path: str,
-    failed: int,
-    more: int | None = None,
-    measured: bool = True,
-) -> str:
-    """``more``: about how many more launches of each scenario would show a small difference. ``measured``: whether any
-    launch ended well."""
+def _next_steps(path: str, failed: int, launches: int, more: int | None = None, measured: bool = True) -> str:
+    """``launches``: of each scenario; ``more``: how many more would show a small difference, about. ``measured``: true
+    if any ended well."""
     lines = [f"Run folder: {place(path)}"]
     if failed:
         lines.append(f"{count(failed, 'launch', 'launches')} failed: what was printed is in {place(path)}/logs")
     lines.append(f"Next: python -m bench report {called(path)}")
-    if not measured:
-        return "\n".join(lines)
-    if request.launches < FEWEST_LAUNCHES:
-        again = None if scenarios is None else _again(request, scenarios, path)
-        few = f"{request.launches} launches show little of" if request.launches > 1 else "One launch cannot show"
-        how = f"; for reliable numbers: python -m bench run {again}" if again else ""
-        lines.append(f"{few} run-to-run variation{how}")
-    elif more:
-        add = f"--resume {called(path)} --launches {request.launches + more}"
-        lines.append(f"To add {count(more, 'launch', 'launches')} of each scenario: python -m bench run {add}")
+    add = f"python -m bench run --resume {called(path)} --launches"
+    if measured and launches < FEWEST_LAUNCHES:
+        few = f"{launches} launches show little of" if launches > 1 else "One launch cannot show"
+        lines.append(f"{few} run-to-run variation; for reliable numbers: {add} {FIRST_STAGE}")
+    elif measured and more:
+        lines.append(f"To add {count(more, 'launch', 'launches')} of each scenario: {add} {launches + more}")
     return "\n".join(lines)
-
-
-def _again(request: Request, scenarios: tuple[Found, ...], path: str) -> str | None:
-    """The options that measure the same more often; None where a file that it takes is gone or broken by now."""
-    folder = os.path.dirname(os.path.abspath(path))
-    out = () if folder == os.path.abspath(DEFAULT_OUT) else ("--out", place(folder))
-    try:
-        return shlex.join(["--profile", "standard", *same_work(request, scenarios), *out])
-    except RequestError:
-        return None

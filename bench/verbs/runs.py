@@ -28,19 +28,19 @@ HEADINGS = ("run", "label", "trained", "scenarios", "launches", "fastest")
 
 def main(arguments: list[str]) -> int:
     parser = Parser("runs", DESCRIPTION, EPILOG)
-    parser.add_argument("--results", default="results", metavar="DIR", help="where run folders are (default: results)")
+    parser.add_results()
     parser.add_argument("--all", action="store_true", help=f"not only the latest {LATEST}")
     options = parser.parse_args(arguments)
     names = run_ids(options.results, "--results")[::-1]
     listed = names if options.all else names[:LATEST]
-    found = [_about(os.path.join(options.results, name)) for name in listed]
+    rows = [_about(os.path.join(options.results, name)) for name in listed]
     if options.json:
-        print_json({"runs": found})
+        print_json({"runs": rows})
         return OK
-    if not found:
+    if not rows:
         raise RequestError("--results", f"there is no run in {options.results}", "make one with 'python -m bench run'")
-    rows = [HEADINGS, *([str(one[name]) for name in HEADINGS] for one in found)]
-    tell(align(rows, left=("run", "label", "trained", "fastest"), width=columns(sys.stdout)), file=sys.stdout)
+    lines = [HEADINGS, *([str(row[name]) for name in HEADINGS] for row in rows)]
+    tell(align(lines, left=("run", "label", "trained", "fastest"), width=columns(sys.stdout)), file=sys.stdout)
     if len(listed) < len(names):
         tell(f"and {count(len(names) - len(listed), 'earlier run')}: --all lists them", file=sys.stdout)
     return OK

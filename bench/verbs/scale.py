@@ -2,15 +2,13 @@
 
 import argparse
 import math
-import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bench import machine
-from bench.console import columns, tell
 from bench.console import count as quantity
 from bench.core.codec import encode
-from bench.core.errors import FAILED, OK, RequestError
+from bench.core.errors import RequestError
 from bench.experiments import resume
 from bench.experiments.lab import Start
 from bench.experiments.plan import PROFILES, RANKS, Request, check_memory
@@ -19,12 +17,13 @@ from bench.experiments.plan.scaling import EACH, MODES, default_counts, points
 from bench.experiments.scaling import Asked, scale
 from bench.runs.experiments import Scaling
 from bench.runs.names import find
-from bench.runs.reader import read, verified
+from bench.runs.reader import verified
 from bench.seams.discover import Found
 from bench.sites.hosts.party import Party
 from bench.verbs.asked import DEFAULT_RANKS, Options, add_result, add_steps, add_work, refuse_other_options, request_of
-from bench.verbs.options import Parser, called, place, print_json, what_if, whole_number, whole_numbers
+from bench.verbs.options import Parser, called, what_if, whole_number, whole_numbers
 from bench.verbs.sets import scenarios_of
+from bench.verbs.show import finished
 from bench.verbs.together import on_all_hosts
 
 if TYPE_CHECKING:
@@ -154,8 +153,8 @@ def _scale(
     path: str | None = None,
 ) -> int:
     start = Start(out=options.out, wait=options.wait, resumed=path, party=party)
-    finished = scale(request, found, asked, start)
-    return _show(finished.path, options, failed=finished.failed)
+    done = scale(request, found, asked, start)
+    return _show(done.path, options, failed=done.failed)
 
 
 def _resume(options: argparse.Namespace, parser: Parser, party: Party | None) -> int:
@@ -164,8 +163,8 @@ def _resume(options: argparse.Namespace, parser: Parser, party: Party | None) ->
     refuse_other_options(options, parser, allowed)
     path = find(options.resume, options.out, "--resume")
     document = verified(path, allow_incomplete=True, option="--resume")
-    known = document.of(Scaling)
-    if known is None:
+    scaling = document.of(Scaling)
+    if scaling is None:
         what = "that run is not of bench scale"
         raise RequestError("--resume", what, f"go on with bench run --resume {called(path)}")
     request = resume.request_of(document)
@@ -173,23 +172,22 @@ def _resume(options: argparse.Namespace, parser: Parser, party: Party | None) ->
         return _show(path, options, failed=0)
     request = resume.continued(path, document, party, trust=options.trust, force=options.force)
     resume.check_site(document, request.site)
-    predict, mbit = options.predict or known.predict, options.what_if or known.what_if_mbit
-    asked = Asked(counts=known.counts, modes=known.modes, predict=predict, what_if_mbit=mbit)
+    predict, mbit = options.predict or scaling.predict, options.what_if or scaling.what_if_mbit
+    asked = Asked(counts=scaling.counts, modes=scaling.modes, predict=predict, what_if_mbit=mbit)
     (found,) = resume.scenarios_of(document)
     return _scale(request, found, asked, options, party, path)
 
 
 def _show(path: str, options: argparse.Namespace, *, failed: int) -> int:
-    from bench.analyse.analysed import Analysed
     from bench.report.scaling import on_terminal
 
-    run = Analysed.of(read(path))
-    people = sys.stderr if options.json else sys.stdout
-    after = f"Run folder: {place(path)}\nNext: python -m bench report {called(path)}"
-    tell("", *on_terminal(run, columns(people), options.predict or (), options.what_if), "", after, file=people)
-    if options.json:
-        print_json({"path": path, **encode(run.document), "scale": for_programs(run, options)})
-    return FAILED if failed else OK
+    def lines(run: "Analysed", width: int | None) -> list[str]:
+        return on_terminal(run, width, options.predict or (), options.what_if)
+
+    def document(run: "Analysed") -> dict[str, object]:
+        return {"path": path, **encode(run.document), "scale": for_programs(run, options)}
+
+    return finished(path, options, lines, document, failed)
 
 
 def for_programs(run: "Analysed", options: argparse.Namespace) -> dict[str, object]:

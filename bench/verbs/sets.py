@@ -7,11 +7,11 @@ import sys
 from bench import machine
 from bench.console import tell
 from bench.core.errors import RequestError, closest
-from bench.core.files import JSON_BYTES, open_regular
 from bench.experiments.plan.ladder import ladder
 from bench.seams import discover, switching
 from bench.seams.discover import SWITCH, Found
 from bench.seams.switching import scenario
+from bench.verbs.options import toml_table
 
 LADDER = "ladder"
 PUBLISHED = "published"
@@ -30,13 +30,14 @@ def scenarios_of(
     if not parts:
         raise RequestError("--scenario", "no scenario is named", "name one, or leave the option out for all ten")
     more = [part.strip() for part in ",".join(switches or ()).split(",")] if switches is not None else []
-    found: list[Found] = []
-    for request in parts:
-        one = scenario(request, more)
-        if any(other.name == one.name for other in found):
+    scenarios: dict[str, Found] = {}
+    for part in parts:
+        one = scenario(part, more)
+        if one.name in scenarios:
             raise RequestError("--scenario", f"{one.name} is named twice", "use --launches R to repeat it")
-        found.append(one)
-    return _possible(found, machine.choose_device(device)[0]) if set_ == LADDER else tuple(found)
+        scenarios[one.name] = one
+    chosen = tuple(scenarios.values())
+    return _possible(chosen, machine.choose_device(device)[0]) if set_ == LADDER else chosen
 
 
 def with_untuned(scenarios: tuple[Found, ...], options: argparse.Namespace) -> tuple[Found, ...]:
@@ -47,30 +48,27 @@ def with_untuned(scenarios: tuple[Found, ...], options: argparse.Namespace) -> t
     return (*scenarios, scenario("ddp_untuned", options.switches or []))
 
 
-def _possible(rungs: list[Found], device: str) -> tuple[Found, ...]:
+def _possible(rungs: tuple[Found, ...], device: str) -> tuple[Found, ...]:
     """The rungs of a ladder that this machine can climb; says which are left out, and why."""
-    left = []
-    for one in rungs:
-        why = next(filter(None, (switching.switch_obstacle(on, device) for on in one.switches)), None)
-        if why is None:
-            left.append(one)
-        else:
-            tell(f"{one.name} is left out: {why}", file=sys.stderr)
-    return tuple(left)
+    obstacles = {one.name: [switching.switch_obstacle(on, device) for on in one.switches] for one in rungs}
+    for name, reasons in obstacles.items():
+        if any(reasons):
+            tell(f"{name} is left out: {next(filter(None, reasons))}", file=sys.stderr)
+    return tuple(one for one in rungs if not any(obstacles[one.name]))
 
 
 def named(name: str, device: str = "auto") -> tuple[str, ...]:
     """The scenarios of a set: one of bench's, or one that pyproject.toml of the working directory defines."""
-    known = discover.names()
+    shipped = discover.names()
     if name in ("strategies", "frameworks"):  # each in full precision
-        made = {one: switching.load(one, file).scenario for one, file in known.items()}
-        full = {one: scenario for one, scenario in made.items() if scenario.precision == "O0"}
+        declared = {one: switching.load(one, file).scenario for one, file in shipped.items()}
+        full = {one: scenario for one, scenario in declared.items() if scenario.precision == "O0"}
         return tuple(one for one, scenario in full.items() if bool(scenario.packages) == (name == "frameworks"))
     if name == LADDER:
         return ladder(machine.choose_device(device)[0])
     if name == "all":
-        return (*known, *switched())
-    sets: dict[str, tuple[str, ...]] = {PUBLISHED: discover.DEFAULT, "scenarios": tuple(known)}
+        return (*shipped, *switched())
+    sets: dict[str, tuple[str, ...]] = {PUBLISHED: discover.DEFAULT, "scenarios": tuple(shipped)}
     if name not in sets:
         sets |= _own()
     if name not in sets:
@@ -80,27 +78,22 @@ def named(name: str, device: str = "auto") -> tuple[str, ...]:
 
 def switched(every_word: bool = False) -> tuple[str, ...]:
     """Each switch in the scenario that it is tried on; ``every_word``: once for each word that it takes."""
-    found = []
+    names = []
     for name, file in discover.names(SWITCH).items():
         one = switching.load_switch(name, file)
-        found.append(f"{one.tried_on}+{name}")
+        names.append(f"{one.tried_on}+{name}")
         if every_word:
-            found += [f"{one.tried_on}+{name}={word}" for word in one.choices if word != one.value]
-    return tuple(found)
+            names += [f"{one.tried_on}+{name}={word}" for word in one.choices if word != one.value]
+    return tuple(names)
 
 
 def _own() -> dict[str, tuple[str, ...]]:
     if not os.path.isfile("pyproject.toml"):
         return {}
-    import tomllib
-
-    try:
-        with open_regular("pyproject.toml", limit=JSON_BYTES) as file:
-            sets = tomllib.load(file).get("tool", {}).get("bench", {}).get("sets", {})
-        for name, names in sets.items():
-            if not isinstance(names, list) or not names or not all(isinstance(one, str) for one in names):
-                what = f"pyproject.toml: tool.bench.sets.{name} is not a list of scenarios"
-                raise RequestError("--set", what, 'write it like ["ddp", "./mine.py"]')
-        return {name: tuple(names) for name, names in sets.items()}
-    except (OSError, ValueError, RecursionError, AttributeError) as error:
-        raise RequestError("--set", f"pyproject.toml cannot be read: {error}", "fix the file") from error
+    sets = toml_table("pyproject.toml", "tool", "bench", "sets", option="--set")
+    own = sets if isinstance(sets, dict) else {}
+    for name, names in own.items():
+        if not isinstance(names, list) or not names or not all(isinstance(one, str) for one in names):
+            what = f"pyproject.toml: tool.bench.sets.{name} is not a list of scenarios"
+            raise RequestError("--set", what, 'write it like ["ddp", "./mine.py"]')
+    return {name: tuple(names) for name, names in own.items()}

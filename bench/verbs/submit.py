@@ -45,17 +45,12 @@ was written.
 
 
 def main(arguments: list[str]) -> int:
-    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    parser = _parser()
-    options, rest = parser.parse_known_args(own)
-    if "--" not in arguments:
-        how = "write it before them, such as: -- --scenario ddp"
-        raise RequestError("--", "it is missing in front of the options of 'bench run'", how)
-    if rest:
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    how = "write it before them, such as: -- --scenario ddp"
+    missing = RequestError("--", "it is missing in front of the options of 'bench run'", how)
+    options, run_options = _parser().parse_command(arguments, missing)
     file = discover.resolve(options.engine, ENGINE)
     engine = execute.load_file(*file, ENGINE)
-    asked = _asked(options, engine.ENGINE, arguments[len(own) + 1 :])
+    asked = _asked(options, engine.ENGINE, list(run_options))
     text = engine.specification(asked)
     refuse_existing(options.out)
     client = engine.ENGINE.client
@@ -77,7 +72,6 @@ def main(arguments: list[str]) -> int:
 
 
 def _submit(engine: ModuleType, asked: Asked, text: str) -> None:
-    """Give the specification to the engine's client. Raises :class:`BenchError` if the client fails."""
     call = engine.call(asked)
     with NamedTemporaryFile("w", suffix=".yaml", prefix="bench-", encoding="utf-8") as file:
         file.write(text)
@@ -191,8 +185,8 @@ def job_name(text: str) -> str:
 
 
 def _parser() -> Parser:
-    known = {name: execute.load_file(name, file, ENGINE).ENGINE for name, file in discover.names(ENGINE).items()}
-    engines = "\n".join(f"  {name:<11} {engine.summary}" for name, engine in known.items())
+    declared = {name: execute.load_file(name, file, ENGINE).ENGINE for name, file in discover.names(ENGINE).items()}
+    engines = "\n".join(f"  {name:<11} {engine.summary}" for name, engine in declared.items())
     parser = Parser("submit", DESCRIPTION, EPILOG.format(engines=engines))
     parser.usage = "%(prog)s --engine NAME --nodes N [OPTIONS] -- [RUN OPTIONS]"
     parser.add_argument("--engine", required=True, metavar="NAME|FILE", help="which starts the processes, see below")

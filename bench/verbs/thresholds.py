@@ -3,11 +3,10 @@
 import argparse
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bench.core.errors import RequestError, closest
-from bench.core.files import JSON_BYTES, open_regular
-from bench.verbs.options import percentage, whole_number
+from bench.verbs.options import percentage, toml_table, whole_number
 
 if TYPE_CHECKING:
     from bench.analyse.history.gate import Rule
@@ -38,7 +37,7 @@ KINDS: dict[str, tuple[Callable[[str], float], str]] = {
     "memory-threshold": (percentage, "the same of peak memory (default: 1%%)"),
     "early-threshold": (percentage, "of both while the base has fewer nights, and with --baseline (default: 3%%)"),
 }
-"""By name as an option and in the file: what reads it, and its help."""
+"""By name as an option and in the file its type and its help."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -68,21 +67,10 @@ def rule_from(options: argparse.Namespace) -> "Rule":
 
 def _from_file(file: str | None) -> dict[str, float]:
     """The values in the table of a file, by name; nothing if the default file or its table is missing."""
-    import tomllib
-
     path = DEFAULT_FILE if file is None else file
     if file is None and not os.path.isfile(path):
         return {}
-    try:
-        with open_regular(path, limit=JSON_BYTES) as content:
-            document = tomllib.load(content)
-    except OSError as error:
-        raise RequestError("--config", f"{path} cannot be read: {error.strerror}", "give a TOML file") from error
-    except (ValueError, RecursionError) as error:  # no TOML, or no UTF-8
-        raise RequestError("--config", f"{path} is no TOML: {error}", "correct it, or give another file") from error
-    table: object = document
-    for name in ("tool", "bench", "gate"):
-        table = table.get(name) if isinstance(table, dict) else None
+    table = toml_table(path, "tool", "bench", "gate", option="--config")
     if table is None:
         if file is None:
             return {}
@@ -92,7 +80,7 @@ def _from_file(file: str | None) -> dict[str, float]:
     return {name: _value(name, value, path) for name, value in table.items()}
 
 
-def _value(name: str, value: Any, path: str) -> float:
+def _value(name: str, value: object, path: str) -> float:
     where = f"{path}, {TABLE}"
     if name not in KINDS:
         raise RequestError(where, f"there is no {name!r}", closest(name, list(KINDS)))

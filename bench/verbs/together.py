@@ -55,7 +55,7 @@ def _follow(arguments: list[str], parser: Parser, engine: Started) -> int:
     with following(engine, os.environ) as line:
         options = parser.parse_args(arguments)
         hello = _hello(options)
-        mine = Options(
+        own = Options(
             python=next(iter(interpreters(options)), None),
             fresh=options.fresh,
             apex_path=options.apex and os.path.abspath(options.apex),
@@ -63,11 +63,10 @@ def _follow(arguments: list[str], parser: Parser, engine: Started) -> int:
             sample_interval_s=getattr(options, "sample_interval", None),
             check=lambda: foreign.refuse(machine.choose_device(hello.device)[1], hello.devices, force=options.force),
         )
-        return follow(line, hello, mine, Console().line)
+        return follow(line, hello, own, Console().line)
 
 
 def _hello(options: argparse.Namespace) -> Hello:
-    """This host, with the devices that its own options choose."""
     if options.site != "local":
         raise RequestError("--site", "on several hosts each forks ranks of its own", "leave it out")
     device, gpus, left_out = machine.choose_device(options.device)

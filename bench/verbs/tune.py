@@ -1,12 +1,11 @@
 """``python -m bench tune``: search for the fastest way to train something that still trains it."""
 
 import argparse
-import sys
 from contextlib import suppress
 from dataclasses import fields, replace
 
 from bench import machine
-from bench.console import columns, tell
+from bench.console import COMMAND, columns
 from bench.core.codec import encode
 from bench.core.errors import FAILED, OK, RequestError
 from bench.experiments import resume
@@ -31,7 +30,7 @@ from bench.verbs.asked import (
     refuse_other_options,
     request_of,
 )
-from bench.verbs.options import Parser, called, gibibytes, place, print_json, span
+from bench.verbs.options import Parser, called, gibibytes, next_steps, people, place, reply, span
 from bench.verbs.sets import scenarios_of
 from bench.verbs.show import answered
 from bench.verbs.together import on_all_hosts
@@ -71,9 +70,9 @@ def _asked(options: argparse.Namespace, parser: Parser, party: Party | None) -> 
         raise RequestError("--tune-batch", what, "leave it out, or start bench on one host for it")
     set_ = options.set or (None if options.scenario else USUAL_SET)
     asked = scenarios_of(options.scenario, set_, options.switches, options.device)
-    known = {found.name: found for found in asked}
-    baseline = known.pop(BASELINE, None) or switching.scenario(BASELINE)
-    candidates = (baseline, *known.values())  # a budget that is too short is known after one launch of the baseline
+    by_name = {found.name: found for found in asked}
+    baseline = by_name.pop(BASELINE, None) or switching.scenario(BASELINE)
+    candidates = (baseline, *by_name.values())  # a budget that is too short is known after one launch of the baseline
     request = replace(request_of(Options.of(options), candidates, party), launches=FINAL_LAUNCHES)
     if not options.scenario:  # whose order stands
         candidates = tuple(sorted(candidates, key=lambda found: _promise(found, request.device)))
@@ -106,37 +105,37 @@ def _search(
         check_memory(request, candidates, machine.available_memory_bytes())
         return tune(request, candidates, search, start)
 
-    found = tune_batches(request, candidates, search, one)
-    return _show(found.best.path, options, failed=found.best.failed, batches=found.tried)
+    searched = tune_batches(request, candidates, search, one)
+    return _show(searched.best.path, options, failed=searched.best.failed, batches=searched.tried)
 
 
 def _resume(options: argparse.Namespace, parser: Parser, party: Party | None) -> int:
     refuse_other_options(options, parser, ("resume", "trust", "out", "wait", "force", "json", "verbose"))
     path = find(options.resume, options.out, "--resume")
     document = verified(path, allow_incomplete=True, option="--resume")
-    known = document.of(Tuning)
-    if known is None:
+    tuning = document.of(Tuning)
+    if tuning is None:
         raise RequestError("--resume", "that run is no search", f"go on with bench run --resume {called(path)}")
     request = resume.request_of(document)
     if not resume.anything_missing(document, request):
         return _show(path, options, failed=0)
     request = resume.continued(path, document, party, trust=options.trust, force=options.force)
-    request = replace(request, scenarios=known.asked, launches=FINAL_LAUNCHES)
+    request = replace(request, scenarios=tuning.asked, launches=FINAL_LAUNCHES)
     resume.check_site(document, request.site)
-    search = Search(**{field.name: getattr(known, field.name) for field in fields(Search)})
+    search = Search(**{field.name: getattr(tuning, field.name) for field in fields(Search)})
     return _search(request, resume.scenarios_of(document), search, options, party, path)
 
 
 def _allowed(asked: str | None, device: str, floor: str) -> tuple[str, ...]:
     """The precision levels and the switches to try. Raises :class:`RequestError` for an unknown name."""
     if asked is None:
-        known = {name: switching.load_switch(name, file) for name, file in discover.names(SWITCH).items()}
-        gain = (name for name, one in known.items() if device in one.searched_on and one.device in (None, device))
+        switches = {name: switching.load_switch(name, file) for name, file in discover.names(SWITCH).items()}
+        gain = (name for name, one in switches.items() if device in one.searched_on and one.device in (None, device))
         return (*(LEVELS if floor == "half" else ()), *gain)
-    names = [] if asked.strip() == "none" else [part.strip() for part in asked.split(",") if part.strip()]
-    for name in (name for name in names if name not in LEVELS):
+    names = () if asked.strip() == "none" else tuple(part.strip() for part in asked.split(",") if part.strip())
+    for name in set(names).difference(LEVELS):
         switching.switch_on(name, "--allow")
-    return tuple(names)
+    return names
 
 
 def _promise(found: Found, device: str) -> tuple[bool, ...]:
@@ -162,17 +161,15 @@ def _show(path: str, options: argparse.Namespace, *, failed: int, batches: dict[
             what = f"nothing fits into {tuning.memory_limit_mib / 1024:,.2f} GiB ({place(path)} has what was tried)"
             raise RequestError("--memory-limit", what, f"the least that trains is {least / 1024:,.2f} GiB")
         raise RequestError("--scenario", nothing_usable(tuning), f"{place(path)} has the logs")
-    table, batch = run.overview, run.document.workload.global_batch
-    tried = [f"Global batch {one}: {said}{' (chosen)' * (one == batch)}" for one, said in (batches or {}).items()]
-    people = sys.stderr if options.json else sys.stdout
-    after = f"Run folder: {place(path)}\nNext: python -m bench report {called(path)}"
+    chosen = run.document.workload.global_batch
+    tried = [f"Global batch {one}: {text}{' (chosen)' * (one == chosen)}" for one, text in (batches or {}).items()]
+    after = next_steps(path)
     with suppress(RequestError):  # not every scenario can be written as a script
         script(run, None)
-        after += f"\nAs a script: python -m bench recipe {called(path)} --out train.py"
-    said = answered(run, table, width=columns(people), verbose=options.verbose)
-    tell("", *said, *(["", *tried] if tried else []), "", after, file=people)
-    if options.json:
-        print_json({"path": path, **encode(run.document), "summary": records(table), "batches": batches})
+        after += f"\nAs a script: {COMMAND}recipe {called(path)} --out train.py"
+    answer = answered(run, width=columns(people(options)), verbose=options.verbose)
+    document = {"path": path, **encode(run.document), "summary": records(run.overview), "batches": batches}
+    reply(options, "", *answer, *(["", *tried] if tried else []), "", after, document=lambda: document)
     return FAILED if failed else OK
 
 

@@ -1,7 +1,6 @@
 """The recommendation of a run in words, with the figures that it rests on."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import pandas as pd
 
@@ -17,7 +16,7 @@ from bench.runs.frames import TableRow
 from bench.runs.reader import Run
 from bench.words.bisected import in_words
 
-Advice = tuple[str, str]  # what is advised about, and the advice
+Advice = tuple[str, str]  # a heading, and the advice
 
 
 def answer(document: RunDocument, table: pd.DataFrame) -> str:
@@ -63,9 +62,8 @@ def training_s(row: TableRow, training: Training, end: str = "") -> float | None
 
 def time_to_train(document: RunDocument, table: pd.DataFrame, training: Training) -> str:
     """How long a whole training takes with the recommended scenario, and with the one that speeds are relative to."""
-    what = (
-        f"{training.epochs:,} epoch{'s' * (training.epochs > 1)} of {training.dataset_size:,} {document.workload.unit}"
-    )
+    epochs = f"{training.epochs:,} epoch{'s' * (training.epochs > 1)}"
+    what = f"{epochs} of {training.dataset_size:,} {document.workload.unit}"
     rows = {row["scenario"]: row for row in table.to_dict("records")}
     advised = recommendations(document, table)
     best = rows.get(advised.fastest or "", next(iter(rows.values())) if document.of(Attached) else None)
@@ -77,11 +75,8 @@ def time_to_train(document: RunDocument, table: pd.DataFrame, training: Training
     base = rows.get(best["relative_to"])
     instead = None if base is None or base is best else training_s(base, training)
     against = f", in place of {_long(instead)} with {best['relative_to']}" if instead else ""
-    doubt = (
-        " These launches do not tell the two apart."
-        if against and best["relative_to"] in advised.not_told_apart
-        else ""
-    )
+    unsure = against and best["relative_to"] in advised.not_told_apart
+    doubt = " These launches do not tell the two apart." if unsure else ""
     return f"{what} take {_long(took)}{interval} with {best['scenario']}{against}, at this speed all the way.{doubt}"
 
 
@@ -146,17 +141,15 @@ def _standings(document: RunDocument, table: pd.DataFrame) -> list[Standing]:
 
 def _standing(advised: Recommendation, table: pd.DataFrame, where: str, verdicts: str) -> Standing:
     rows = {row["scenario"]: row for row in table.to_dict("records")}
-    open_ = [rows[name] for name in advised.not_told_apart]
-    tied = [row for row in open_ if row[verdicts] != TOO_FEW]
-    wanted = [row[f"{verdicts}_more"] for row in open_]
-    all_known = wanted and not any(map(_unknown, wanted))
+    rivals = [rows[name] for name in advised.not_told_apart]
+    wanted = [row[f"{verdicts}_more"] for row in rivals]
     return Standing(
         best=rows[advised.fastest],
         leanest=rows.get(advised.leanest),
-        tied=tied,
-        untested=[row for row in open_ if row[verdicts] == TOO_FEW],
+        tied=[row for row in rivals if row[verdicts] != TOO_FEW],
+        untested=[row for row in rivals if row[verdicts] == TOO_FEW],
         slower=sum(row[verdicts] == SLOWER for row in rows.values()),
-        more=int(max(wanted)) if all_known else None,
+        more=None if not wanted or any(map(_unknown, wanted)) else int(max(wanted)),
         where=where,
     )
 
@@ -187,16 +180,10 @@ def _speed(row: TableRow) -> str:
     return f"{row['scenario']}, {figure} {row['unit_short']}/s"
 
 
-def in_lines(run: Run, table: pd.DataFrame) -> list[str]:
-    """The advice and the findings, for a terminal."""
-    return [*(f"{about}: {text}" for about, text in advice(run.document, table)), *findings(run)]
-
-
 def findings(run: Run) -> list[str]:
-    """The findings about the figures, each with its remedy."""
     return [
         f"{row['severity']}: {row['code']} in {row['scenarios']} ({row['what']}); {row['remedy']}"
-        for row in _found(run).to_dict("records")
+        for row in _grouped(run).to_dict("records")
     ]
 
 
@@ -205,11 +192,11 @@ def main_finding(run: Run) -> list[str]:
 
     A busy machine is named first, since it explains what scatters; else what was found most often.
     """
-    rows = _found(run)
-    warnings: list[Any] = rows[rows["severity"] == "warning"].to_dict("records")
-    lines = findings(run)[: len(rows) - len(warnings)]
+    rows, lines = _grouped(run), findings(run)
+    warnings: list[TableRow] = rows[rows["severity"] == "warning"].to_dict("records")
     if len(warnings) == 1:
-        return findings(run)
+        return lines
+    lines = lines[: len(rows) - len(warnings)]
     if warnings:
         main = max(warnings, key=lambda row: (row["code"] == "load", row["count"]))
         lines.append(
@@ -219,7 +206,7 @@ def main_finding(run: Run) -> list[str]:
     return lines
 
 
-def _found(run: Run) -> pd.DataFrame:
+def _grouped(run: Run) -> pd.DataFrame:
     return grouped(Analysed.of(run).findings, scenarios(run.document))
 
 
@@ -282,5 +269,5 @@ def _reserve(*rows: TableRow) -> str:
     return f" {text[0].upper()}{text[1:]}." if text else ""
 
 
-def _unknown(value: Any) -> bool:
+def _unknown(value: float | str | None) -> bool:
     return bool(pd.isna(value))

@@ -1,4 +1,4 @@
-"""What ``bench bisect`` found, in a sentence."""
+"""The answer of ``bench bisect``, in a sentence."""
 
 from bench.core.text import listed
 from bench.runs.document import RunDocument
@@ -12,35 +12,34 @@ WORDS = {
 
 
 def in_words(document: RunDocument) -> list[str]:
-    """The answer, and what was left out on the way."""
-    found = document.of(Bisected)
-    if found is None:
+    search = document.of(Bisected)
+    if search is None:
         return []
-    good, bad = next(iter(found.candidates)), [*found.candidates][-1]
-    more, less, what = WORDS.get(found.figure, ("different", "different", f"{found.figure}:"))
-    change = found.levels.get(bad)
-    names = [*found.candidates]
-    between = names[names.index(found.low) + 1 : names.index(found.high)]
-    sure = f"at most {100 * found.error:.0f} % of such searches are wrong"
-    launches = f"{found.launches} launches"
-    if not found.ends_differ:
+    good, bad = next(iter(search.candidates)), [*search.candidates][-1]
+    more, less, what = WORDS.get(search.figure, ("different", "different", f"{search.figure}:"))
+    change = search.levels.get(bad)
+    names = [*search.candidates]
+    between = names[names.index(search.low) + 1 : names.index(search.high)]
+    sure = f"at most {100 * search.error:.0f} % of such searches are wrong"
+    launches = f"{search.launches} launches"
+    if not search.ends_differ:
         apart = f" ({what} {span_text(change)} of that)" if change else ""
         answer = f"{bad} is not told apart from {good} within the budget{apart}; {launches}."
-    elif not found.decided:
+    elif not search.decided:
         answer = (
-            f"Between {found.low} and {found.high}, undecided within the budget: {len(between)} between them are not "
+            f"Between {search.low} and {search.high}, undecided within the budget: {len(between)} between them are not "
             f"told apart; {what} {span_text(change)} in {bad} of that in {good}; {launches}. --budget gives more."
         )
     else:
         word = more if change is None or change.ratio > 1.0 else less
-        who = f"{found.high}" if not between else f"One of {listed([*between, found.high])}"
-        about = f" ({found.candidates[found.high]})" if not between and found.candidates[found.high] else ""
+        who = f"{search.high}" if not between else f"One of {listed([*between, search.high])}"
+        what_it_is = f" ({search.candidates[search.high]})" if not between and search.candidates[search.high] else ""
         skipped = f" ({listed(between)} cannot be launched)" if between else ""
         answer = (
-            f"{who}{about} is the first that is {word}{skipped}: {what} {span_text(change)} in {bad} of that in "
+            f"{who}{what_it_is} is the first that is {word}{skipped}: {what} {span_text(change)} in {bad} of that in "
             f"{good}; {sure}; {launches}."
         )
-    return [answer, *(f"Skipped: {name}, {why}." for name, why in found.skipped.items())]
+    return [answer, *(f"Skipped: {name}, {why}." for name, why in search.skipped.items())]
 
 
 def ratio_text(level: Level | None) -> str:

@@ -1,7 +1,6 @@
 """Limits of a run's figures, in a sentence or two each; from the figures and run.json alone."""
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
 import pandas as pd
 
@@ -10,15 +9,29 @@ from bench.analyse.steps import scenarios
 from bench.core.dtypes import HALF_ON
 from bench.core.text import listed
 from bench.runs.document import Attached, RunDocument
+from bench.runs.frames import TableRow
+from bench.runs.launches import Checks
 
 REPLICATES_WANTED = 3  # launches; with fewer nothing is said about chance
+CHECKS: dict[str, Callable[[Checks], object]] = {
+    "The loss of {} was not finite: as measured it does not train, whatever its speed.": (
+        lambda checks: checks.finite_loss is False
+    ),
+    "The loss scaler of {} skipped optimizer steps in the measured window; those were cheaper.": (
+        lambda checks: checks.skipped_steps
+    ),
+    "The steps of {} do not add up to the wall time of their window: do not trust them.": (
+        lambda checks: checks.conservation_ok is False
+    ),
+    "What ran was not the same on all ranks of {}: see the launches.": lambda checks: checks.ranks_differ,
+}
+"""By sentence the check of a launch that it is about."""
 
 
-def fastest(summary: pd.DataFrame) -> dict[str, Any] | None:
+def fastest(summary: pd.DataFrame) -> TableRow | None:
     """The row of the fastest scenario of an overview that can be recommended, or None."""
     good = summary[summary["why_not"].isna() & summary["throughput_per_s"].notna()]
-    rows: list[Any] = good.to_dict("records")
-    return max(rows, key=lambda row: row["throughput_per_s"], default=None)
+    return max(good.to_dict("records"), key=lambda row: row["throughput_per_s"], default=None)
 
 
 def caveats(document: RunDocument, summary: pd.DataFrame) -> list[str]:
@@ -68,27 +81,10 @@ def _about_left_out(summary: pd.DataFrame) -> Iterator[str]:
 def _about_checks(document: RunDocument) -> Iterator[str]:
     for reason in [launch.reason for launch in document.superseded if launch.status == "ok" and launch.reason]:
         yield f"Not counted: {reason}."
-    checks = [(launch.scenario, launch.checks) for launch in document.good]
-    for names, text in (
-        (
-            [name for name, one in checks if one.finite_loss is False],
-            "The loss of {} was not finite: as measured it does not train, whatever its speed.",
-        ),
-        (
-            [name for name, one in checks if one.skipped_steps],
-            "The loss scaler of {} skipped optimizer steps in the measured window; those were cheaper.",
-        ),
-        (
-            [name for name, one in checks if one.conservation_ok is False],
-            "The steps of {} do not add up to the wall time of their window: do not trust them.",
-        ),
-        (
-            [name for name, one in checks if one.ranks_differ],
-            "What ran was not the same on all ranks of {}: see the launches.",
-        ),
-    ):
+    for text, failed in CHECKS.items():
+        names = dict.fromkeys(launch.scenario for launch in document.good if failed(launch.checks))
         if names:
-            yield text.format(listed(list(dict.fromkeys(names))))
+            yield text.format(listed(list(names)))
 
 
 def _about_chance(document: RunDocument, summary: pd.DataFrame) -> Iterator[str]:
@@ -119,17 +115,10 @@ def _about_device(document: RunDocument) -> Iterator[str]:
 
 
 def about_implementations(document: RunDocument) -> list[str]:
-    native = [
-        launch.scenario
-        for launch in document.launches
-        if launch.strategy == "apex_ddp" and launch.effective and launch.effective.parallel_impl == "native"
-    ]
-    if not native:
-        return []
-    return [
-        f"No apex was involved in {listed(list(dict.fromkeys(native)))}: bench's own flat-bucket all-reduce ran in "
-        "the place of apex DDP, as the column 'what ran' says."
-    ]
+    apex = [one for one in document.launches if one.strategy == "apex_ddp" and one.effective]
+    native = dict.fromkeys(one.scenario for one in apex if one.effective and one.effective.parallel_impl == "native")
+    instead = "bench's own flat-bucket all-reduce ran in the place of apex DDP, as the column 'what ran' says."
+    return [f"No apex was involved in {listed(list(native))}: {instead}"] if native else []
 
 
 def failures(document: RunDocument, names: Sequence[str]) -> str:

@@ -1,7 +1,6 @@
 """How far a step is from what this machine can do, in sentences."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import pandas as pd
 
@@ -10,6 +9,7 @@ from bench.analyse.analysed import Analysed
 from bench.analyse.limits import achieved
 from bench.runs.document import RunDocument
 from bench.runs.experiments import Limits, Proofs
+from bench.runs.frames import TableRow
 from bench.runs.launches import BUSY
 from bench.seams import discover, switching
 
@@ -27,8 +27,11 @@ NAMES = {
 }
 
 
-def by_scenario(run: Analysed) -> dict[str, dict[str, Any]]:
-    """By scenario and part the rows of :func:`bench.analyse.account.limits`."""
+Parts = dict[str, TableRow]
+"""By part of a step a row of :func:`bench.analyse.account.limits`."""
+
+
+def by_scenario(run: Analysed) -> dict[str, Parts]:
     table = limits(run)
     return {
         str(scenario): {row["part"]: row for row in rows.to_dict("records")}
@@ -36,9 +39,9 @@ def by_scenario(run: Analysed) -> dict[str, dict[str, Any]]:
     }
 
 
-def percent(row: dict[str, Any]) -> str:
+def percent(row: TableRow) -> str:
     """A share with half of its interval: ``14 % ± 3``."""
-    half = "" if pd.isna(row["share_low"]) else f" ± {100 * (row['share_high'] - row['share_low']) / 2:.0f}"
+    half: str = "" if pd.isna(row["share_low"]) else f" ± {100 * (row['share_high'] - row['share_low']) / 2:.0f}"
     return f"{100 * row['share']:.0f} %{half}"
 
 
@@ -49,15 +52,11 @@ def sentences(run: Analysed) -> list[str]:
         if "limit" not in parts:
             continue
         reached = f"{scenario} reaches {percent(parts['limit'])} of what this machine can do on this model"
-        switches = recoverable(scenario, run.document.workload.device)
-        names = [name for name in PARTS if name in parts and name in switches]
-        if names:
-            largest = max(names, key=lambda name: parts[name]["ms"])
-            what = f"the largest part that a switch can recover is {NAMES[largest]}"
-        else:
-            largest = max((name for name in PARTS if name in parts), key=lambda name: parts[name]["ms"])
-            what = f"the largest part is {NAMES[largest]}"
-        lines.append(f"{reached}; {what}: {percent(parts[largest])} of the step.")
+        switches, names = recoverable(scenario, run.document.workload.device), [name for name in PARTS if name in parts]
+        with_switch = [name for name in names if name in switches]
+        largest = max(with_switch or names, key=lambda name: parts[name]["ms"])
+        what = "the largest part that a switch can recover" if with_switch else "the largest part"
+        lines.append(f"{reached}; {what} is {NAMES[largest]}: {percent(parts[largest])} of the step.")
     off = [one for one in accounts(run) if not one.adds_up]
     if off:
         which = ", ".join(f"{one.scenario} ({100 * one.unexplained_ms / one.step_ms:+.0f} %)" for one in off)
@@ -83,36 +82,33 @@ def times(value: float, low: float | None, high: float | None) -> str:
 
 def proved(document: RunDocument) -> list[str]:
     """What was predicted, what was measured, and whether the prediction was right."""
-    known, rows = document.of(Proofs), proofs(document).to_dict("records")
-    if known is None:
+    proof = document.of(Proofs)
+    if proof is None:
         return []
-    if known.reason is not None:
-        return [f"Nothing was proved: {known.reason}."]
+    if proof.reason is not None:
+        return [f"Nothing was proved: {proof.reason}."]
     lines = []
-    for row in rows:
+    for row in proofs(document).to_dict("records"):
         foreseen = times(row["predicted"], row["predicted_low"], row["predicted_high"])
+        prediction = f"predicted to be {foreseen} as fast as {row['base']}"
         if row["verdict"] == UNTRIED:
-            lines.append(
-                f"{row['scenario']} is predicted to be {foreseen} as fast as {row['base']}; it was not measured."
-            )
-            continue
-        measured = times(row["measured"], row["measured_low"], row["measured_high"])
-        lines.append(
-            f"{row['scenario']} was predicted to be {foreseen} as fast as {row['base']}, and is {measured} as fast: "
-            f"the prediction was {row['verdict']}."
-        )
+            lines.append(f"{row['scenario']} is {prediction}; it was not measured.")
+        else:
+            measured = times(row["measured"], row["measured_low"], row["measured_high"])
+            verdict = f"and is {measured} as fast: the prediction was {row['verdict']}"
+            lines.append(f"{row['scenario']} was {prediction}, {verdict}.")
     return lines
 
 
 def recoverable(scenario: str, device: str | None) -> dict[str, list[str]]:
     """By part of a step the switches whose files say that they recover of it, and that this scenario has not on."""
-    found: dict[str, list[str]] = {}
+    switches: dict[str, list[str]] = {}
     for name, file in discover.names(discover.SWITCH).items():
         declared = switching.load_switch(name, file)
         if declared.device in (None, device) and name not in scenario.split("+"):
             for part in declared.recovers:
-                found.setdefault(part, []).append(name)
-    return found
+                switches.setdefault(part, []).append(name)
+    return switches
 
 
 def answers(run: Analysed) -> list[tuple[str, str]]:
@@ -144,14 +140,14 @@ def _mfu(run: Analysed) -> str:
     )
 
 
-def _waiting(run: Analysed, parts: Mapping[str, Mapping[str, Any]]) -> str:
+def _waiting(run: Analysed, parts: Mapping[str, Parts]) -> str:
     shares = "; ".join(f"{scenario} {percent(of['host'])}" for scenario, of in parts.items() if "host" in of)
     if run.document.workload.device == "cpu":
         return f"There is no GPU: Python takes turns with the operators. What is between these, of a step: {shares}."
     return f"What kernels leave of a step while the host is not ahead: {shares}."
 
 
-def _help(run: Analysed, parts: Mapping[str, Mapping[str, Any]]) -> str:
+def _help(run: Analysed, parts: Mapping[str, Parts]) -> str:
     lines = []
     for scenario, of in parts.items():
         switches = recoverable(scenario, run.document.workload.device)

@@ -1,10 +1,12 @@
-"""Two scenarios of a run against each other, in the words of an answer."""
+"""Two scenarios of a run against each other, in words: in general, and with and without a switch."""
 
 import pandas as pd
 
 from bench.analyse.analysed import Analysed
 from bench.analyse.comparison import ALIKE, TOO_FEW, between_scenarios, pairwise, still_wanted, verdict_of
+from bench.analyse.ladder import turned_on
 from bench.analyse.launches import looked_at
+from bench.core.text import listed
 from bench.runs.frames import TableRow
 
 Answer = tuple[str, str]  # a question and its answer
@@ -37,3 +39,70 @@ def pair_of(run: Analysed, scenario: str, base: str) -> TableRow:
     p = pair["p_adjusted"]
     verdict = verdict_of(row["ratio"], None if pd.isna(p) else p)
     return {**row, "p_adjusted": p, "more": pair["more"], "verdict": verdict}
+
+
+def longer(run: Analysed, scenario: str, base: str) -> str:
+    pair = pair_of(run, scenario, base)
+    return f"A step of {scenario} takes {times(pair)} as long as one of {base}. {chance(pair)}"
+
+
+def partners(run: Analysed, switch: str) -> list[tuple[str, str]]:
+    """The scenarios with this switch, each beside the same without it, as far as both were asked for."""
+    names = run.document.request.scenarios
+    by_parts = {frozenset(turned_on(name).items()): name for name in names}
+    pairs = []
+    for name in names:
+        parts = turned_on(name)
+        without = by_parts.get(frozenset((key, value) for key, value in parts.items() if key != switch))
+        if switch in parts and without is not None:
+            pairs.append((name, without))
+    return pairs
+
+
+def _against(run: Analysed, switch: str) -> list[str]:
+    measured = set(run.good_figures.frame["scenario"])
+    return [longer(run, *pair) for pair in partners(run, switch) if measured.issuperset(pair)]
+
+
+def _idle(run: Analysed, switch: str) -> list[str]:
+    """Launches in which the switch had no effect."""
+    texts = [
+        f"In {launch.scenario} it had no effect: {instead}."
+        for launch in run.document.good
+        for spec, instead in (launch.effective.switches if launch.effective else {}).items()
+        if spec.partition("=")[0] == switch and instead is not None
+    ]
+    return list(dict.fromkeys(texts))
+
+
+def unused_parameters(run: Analysed, table: pd.DataFrame) -> Answer | None:
+    texts = []
+    for switch in ("find_unused", "static_graph"):
+        texts += _against(run, switch)
+        for name, without in partners(run, switch):
+            failed = [one for one in run.document.launches if one.scenario == without and one.status == "error"]
+            if any("Expected to have finished reduction" in (one.reason or "") for one in failed):  # DDP's words
+                trains = name in set(run.good_figures.frame["scenario"])
+                text = f"{without} fails: DDP waits for the gradients of parameters that take no part in the loss."
+                texts.append(f"{text} {name} {'trains' if trains else 'does not train either'}.")
+    return ("What do unused parameters cost?", " ".join(texts)) if texts else None
+
+
+def turning_on(run: Analysed, table: pd.DataFrame, switch: str, question: str) -> Answer | None:
+    texts = _against(run, switch) + _idle(run, switch)
+    return (question, " ".join(texts)) if texts else None
+
+
+def compiled(run: Analysed, table: pd.DataFrame) -> Answer | None:
+    texts = _against(run, "compile")
+    if not texts:
+        return None
+    compilations = {one.scenario: one.effective.compiled for one in run.document.good if one.effective}
+    graphs = [
+        f"{name} compiled for {one.seconds:,.0f} s (a rank, apart from the measured steps), into {one.graphs} graphs "
+        f"with {one.graph_breaks} breaks"
+        for name, one in compilations.items()
+        if one is not None
+    ]
+    texts += [f"{listed(graphs)}."] if graphs else []
+    return "Is torch.compile faster, and what does compiling take?", " ".join([*texts, *_idle(run, "compile")])

@@ -1,5 +1,6 @@
 """The questions that the published comparison left open, answered from the figures of one run and nothing else."""
 
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
@@ -23,11 +24,16 @@ from bench.runs.experiments import Diagnosis, Tuning
 from bench.runs.frames import TableRow
 from bench.runs.launches import Effective, Failure
 from bench.runs.reader import Run
-from bench.words.pairs import Answer, chance, pair_of, times
-from bench.words.switch_questions import channels_last, compiled, sync_bn, threads, unused_parameters
+from bench.words.pairs import Answer, chance, compiled, longer, pair_of, times, turning_on, unused_parameters
 
 O1_PAIRS = {"ddp_o1": "ddp", "apex_ddp_o1": "apex_ddp"}
 """Each scenario of O1 and the same in full precision; both with the same switches."""
+
+SWITCHES = {
+    "sync_bn": "What does SyncBatchNorm cost?",
+    "channels_last": "Is channels_last faster here?",
+    "threads": "What does torchrun's OMP_NUM_THREADS=1 cost?",
+}
 
 
 def questions(run: Run) -> list[Answer]:
@@ -44,9 +50,7 @@ def questions(run: Run) -> list[Answer]:
         *(partial(mixed_precision, half=half, full=full) for half, full in o1_pairs),
         no_sync,
         unused_parameters,
-        sync_bn,
-        channels_last,
-        threads,
+        *(partial(turning_on, switch=switch, question=question) for switch, question in SWITCHES.items()),
         frameworks,
         compiled,
         transport,
@@ -150,8 +154,7 @@ def dataparallel(run: Analysed, table: pd.DataFrame) -> Answer | None:
     pair = pair_of(run, "dp", "ddp")
     if pair["verdict"] == ALIKE:
         return question, f"Whether it is: its step takes {times(pair)} as long. {chance(pair)}"
-    medians = {row["scenario"]: row for row in phases(run.good_phases).to_dict("records")}
-    apart = {phase: medians["dp"][f"{phase}_ms"] - medians["ddp"][f"{phase}_ms"] for phase in PHASES}
+    apart = _phases_apart(run, "dp", "ddp")
     whole = sum(apart.values())
     shares = ", ".join(
         f"{phase} {value:+.1f} ms" + (f" ({100 * value / whole:.0f} %)" if min(apart.values()) >= 0 < whole else "")
@@ -182,17 +185,28 @@ def fsdp(run: Analysed, table: pd.DataFrame) -> Answer | None:
     """By phase and, where the run was profiled, by what the steps were spent on."""
     if not {"fsdp2", "ddp"} <= set(run.good_figures.frame["scenario"]):
         return None
-    pair = pair_of(run, "fsdp2", "ddp")
+    question, pair = "Is FSDP slower than DDP here, and why?", pair_of(run, "fsdp2", "ddp")
+    apart = ", ".join(f"{phase} {value:+.1f} ms" for phase, value in _phases_apart(run, "fsdp2", "ddp").items())
+    text = f"Its step takes {times(pair)} as long. {chance(pair)} By phase (medians): {apart}."
+    extra = _spent_apart(run, "fsdp2", "ddp")
+    if extra is None:
+        return question, f"{text} --diagnose shows what its time is spent on."
+    most = listed([f"{name} {extra[name]:+.1f} ms" for name in sorted(extra, key=lambda name: -abs(extra[name]))[:3]])
+    return question, f"{text} Under the profiler it differs most by {most}."
+
+
+def _phases_apart(run: Analysed, scenario: str, base: str) -> dict[str, float]:
+    """By phase how much longer its median is than that of the base (ms)."""
     medians = {row["scenario"]: row for row in phases(run.good_phases).to_dict("records")}
-    apart = [f"{phase} {medians['fsdp2'][f'{phase}_ms'] - medians['ddp'][f'{phase}_ms']:+.1f} ms" for phase in PHASES]
-    text = f"Its step takes {times(pair)} as long. {chance(pair)} By phase (medians): {', '.join(apart)}."
+    return {phase: medians[scenario][f"{phase}_ms"] - medians[base][f"{phase}_ms"] for phase in PHASES}
+
+
+def _spent_apart(run: Analysed, scenario: str, base: str) -> dict[str, float] | None:
+    """By category how much longer the profiler shows it than with the base (ms); None if it did not look at both."""
     costs = {row.pop("scenario"): row for row in spent(run.document).drop(columns="step_ms").to_dict("records")}
-    if not {"fsdp2", "ddp"} <= set(costs):
-        return "Is FSDP slower than DDP here, and why?", f"{text} --diagnose shows what its time is spent on."
-    extra = {name: value - costs["ddp"][name] for name, value in costs["fsdp2"].items()}
-    most = sorted(extra, key=lambda name: -abs(extra[name]))[:3]
-    said = listed([f"{name} {extra[name]:+.1f} ms" for name in most])
-    return "Is FSDP slower than DDP here, and why?", f"{text} Under the profiler it differs most by {said}."
+    if not {scenario, base} <= set(costs):
+        return None
+    return {str(name): value - costs[base][name] for name, value in costs[scenario].items()}
 
 
 def mixed_precision(run: Analysed, table: pd.DataFrame, half: str, full: str) -> Answer | None:
@@ -210,11 +224,10 @@ def mixed_precision(run: Analysed, table: pd.DataFrame, half: str, full: str) ->
         text += f" Do not act on it: not to be believed are the figures of {named}."
     if _effective(run, half).bf16_instructions is False:
         text += " It is so on this CPU, which has no instructions for bf16, and says nothing of others or of GPUs."
-    costs = {row.pop("scenario"): row for row in spent(run.document).drop(columns="step_ms").to_dict("records")}
-    if not {half, full} <= set(costs):
+    apart = _spent_apart(run, half, full)
+    if apart is None:
         return question, f"{text} What its time is spent on was not looked at: --diagnose shows it."
-    spends = costs[half]
-    apart = {name: value - costs[full][name] for name, value in spends.items()}
+    spends = spent(run.document).set_index("scenario").loc[half]
     extra = [f"{name} {value:+.1f} ms" for name, value in apart.items() if abs(value) >= 0.05]
     return question, (
         f"{text} Under the profiler a step of {half} spends {spends['casts']:,.1f} ms on casts and "
@@ -232,11 +245,9 @@ def no_sync(run: Analysed, table: pd.DataFrame) -> Answer | None:
 
 
 def transport(run: Analysed, table: pd.DataFrame) -> Answer | None:
-    """Of the diagnostic launches, whose ranks have NCCL's log."""
-    channels: dict[str, int] = {}
+    channels: Counter[str] = Counter()
     for look in (look for launch in run.document.begun(Diagnosis).launches for look in launch.looks):
-        for name, count in look.nccl.transports.items():
-            channels[name] = channels.get(name, 0) + count
+        channels.update(look.nccl.transports)
     if not channels:
         return None
     text = f"By {listed([f'{name} ({count} channels)' for name, count in channels.items()])}, as its own log says."
@@ -247,14 +258,9 @@ def transport(run: Analysed, table: pd.DataFrame) -> Answer | None:
 
 
 def frameworks(run: Analysed, table: pd.DataFrame) -> Answer | None:
-    """Torch DDP by way of a framework against plain DDP."""
     measured = set(run.good_figures.frame["scenario"])
-    said = []
-    for name in ("accelerate_ddp", "lightning_ddp") if "ddp" in measured else ():
-        if name in measured:
-            pair = pair_of(run, name, "ddp")
-            said.append(f"A step of {name} takes {times(pair)} as long as one of ddp. {chance(pair)}")
-    return ("What does the framework cost?", " ".join(said)) if said else None
+    names = [name for name in ("accelerate_ddp", "lightning_ddp") if {name, "ddp"} <= measured]
+    return ("What does the framework cost?", " ".join(longer(run, name, "ddp") for name in names)) if names else None
 
 
 def one_gpu(run: Analysed, table: pd.DataFrame) -> Answer | None:
@@ -286,14 +292,14 @@ def shards(run: Analysed, table: pd.DataFrame) -> Answer | None:
 def hang(run: Analysed, table: pd.DataFrame) -> Answer | None:
     """Which rank a launch waited for, and where that rank was."""
     hung = [launch for launch in run.document.launches if launch.status == "timeout"]
-    if not hung:
-        return None
     texts = []
     for launch in hung:
         failure = launch.failure or Failure()
         at = "" if failure.phase is None else f" in phase {failure.phase}, step {failure.step}"
         where = "" if failure.where is None else f", at {failure.where}"
         texts.append(f"launch {launch.launch} of {launch.scenario}: rank {failure.rank} made no progress{at}{where}")
+    if not texts:
+        return None
     return "Why did it hang?", f"{'; '.join(texts)}. The other ranks wait for that one in their next exchange."
 
 

@@ -10,7 +10,6 @@ import shlex
 import struct
 import sys
 import termios
-from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -20,12 +19,9 @@ from hypothesis import strategies as st
 
 from bench.cli import HELP, VERBS, main
 from bench.console import Console, RunProgress, align, columns, duration, fold, passing, tell
-from bench.machine import nvml
 from bench.report import tables
-from bench.seams import discover, switching
 from bench.verbs import run as verb
 from bench.verbs.options import span
-from bench.verbs.sets import scenarios_of
 
 ROWS = [["scenario", "img/s", "step ms", "what ran"], ["ddp", "10.0", "100.0", "torch DDP · gloo ×2 · fp32"]]
 
@@ -280,35 +276,6 @@ def test_a_length_of_time_may_have_several_units(text: str, seconds: float) -> N
 # What to do next
 
 
-@pytest.mark.parametrize("driver", [False, True])
-@pytest.mark.parametrize(
-    "asked",
-    [
-        "",
-        "--scenario single,ddp --model resnet18 --image-size 32",
-        "--scenario ddp_o2 --ranks 4 --batch-per-rank 3 --seed 5 --impl native --fresh",
-        "--global-batch 16 --label 'not to be kept' --iters 3",
-        "--setting momentum=0.5 --setting classes=10",
-        "--set all",
-    ],
-)
-def test_the_next_run_is_the_same(asked: str, driver: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``driver``: whether there is one, which is broken."""
-    monkeypatch.setattr(nvml, "driver_present", lambda: driver)
-    monkeypatch.setattr(nvml, "list_gpus", lambda: ([], "it is broken; mend it"))
-    parser = verb.run_parser()
-    options = parser.parse_args(["--device", "cpu", *shlex.split(asked)])
-    scenarios = scenarios_of(options.scenario, options.set)
-    request = verb.request_of(verb.Options.of(options), scenarios)
-    text = verb._next_steps(request, scenarios, str(tmp_path / "a folder" / "20260101T000000Z-00000000"), 0)
-    words = shlex.split(text.splitlines()[-1].split("python -m bench run ")[1])
-    again = parser.parse_args(words)
-    assert (again.profile, os.path.abspath(again.out)) == ("standard", str(tmp_path / "a folder"))
-    found = verb.request_of(verb.Options.of(again), scenarios_of(again.scenario, again.set))
-    same = ("launches", "warmup", "iters", "profile", "diagnose", "label", "per_rank")
-    assert replace(found, **{name: getattr(request, name) for name in same}) == request
-
-
 @pytest.mark.parametrize("folder", ["results", "elsewhere"])
 def test_the_report_that_is_named_finds_the_run(folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from bench.runs.names import find
@@ -317,9 +284,7 @@ def test_the_report_that_is_named_finds_the_run(folder: str, tmp_path: Path, mon
     path = tmp_path / folder / "20260101T000000Z-00000000"
     path.mkdir(parents=True)
     (path / "run.json").write_text("{}")
-    scenarios = (switching.load(*discover.resolve("ddp")),)
-    request = verb.request_of(verb.Options(device="cpu", launches=3), scenarios)
-    line = verb._next_steps(request, scenarios, str(path), 0).splitlines()[-1]
+    line = verb._next_steps(str(path), 0, 3).splitlines()[-1]
     (name,) = shlex.split(line.removeprefix("Next: python -m bench report "))
     assert os.path.samefile(find(name, "results"), path)
 

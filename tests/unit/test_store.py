@@ -33,7 +33,7 @@ from bench.runs.names import find, run_ids
 from bench.runs.reader import Run, read, verified
 from bench.runs.spool import checked_line
 from bench.runs.writer import RunWriter
-from bench.verbs.looked_at import latest_or
+from bench.verbs.options import latest_or
 
 COLUMNS = {"steps": STEP_COLUMNS, "memory": MEMORY_COLUMNS, "device": DEVICE_COLUMNS}
 ZERO: dict[str, Any] = {"int32": 0, "int64": 0, "float64": 0.0, "bool": False, "string": ""}

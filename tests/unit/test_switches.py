@@ -82,7 +82,7 @@ def test_compile_needs_the_headers_of_python(monkeypatch: pytest.MonkeyPatch, tm
 def test_a_level_behind_a_name_is_a_product_without_a_file() -> None:
     found = scenario("zero1+channels_last+O2")
     assert (found.name, found.base, found.level) == ("zero1+o2+channels_last", "zero1", "o2")
-    assert (found.scenario.precision, found.asked()) == ("O2", found.name)
+    assert found.scenario.precision == "O2"
     assert scenario(found.name) == found == scenario("zero1", ["o2", "channels_last"])
     assert scenario("ddp+o1+bf16").half == "bf16", "the level comes first, which the switch needs"
     (planned,) = launches(request_for((found,)), (found,), one_host(2))[:1]
@@ -109,7 +109,7 @@ def test_products_that_make_no_sense(asked: str, says: str) -> None:
 def test_one_set_of_switches_has_one_name() -> None:
     there, back = scenario("ddp+channels_last+bucket_mb=50"), scenario("ddp+bucket_mb=50", ["channels_last"])
     assert there == back and there.name == "ddp+bucket_mb=50+channels_last"
-    assert (there.base, there.asked()) == ("ddp", there.name)
+    assert there.base == "ddp"
     assert {one.name: one.value for one in there.switches} == {"bucket_mb": 50, "channels_last": True}
 
 
@@ -126,12 +126,11 @@ def test_a_scenario_file_turns_switches_on_by_itself(tmp_path: Path) -> None:
     found = scenario(f"{tmp_path}/own.py+bucket_view")
     assert (found.name, found.base, found.turned_on) == ("own+bucket_view", "own", "+bucket_view")
     assert [one.name for one in found.switches] == ["bucket_view", "find_unused"]
-    assert found.asked() == f"{tmp_path}/own.py+bucket_view"
 
 
 def test_a_switch_of_ones_own(mine: str) -> None:
     found = scenario(f"ddp+{mine}=3")
-    assert (found.name, found.asked()) == ("ddp+mine=3", f"ddp+{mine}=3")
+    assert found.name == "ddp+mine=3"
     assert found.switches == (SwitchOn(name="mine", file=mine, value=3, usual=False),)
 
 
