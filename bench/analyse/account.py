@@ -31,10 +31,8 @@ PARTS = {
 }
 """Of a step, in the order of the waterfall, and what they are; ``unexplained`` is what is left over."""
 
-ADDS_UP = 0.05
-"""Of the step, what may be left over."""
-AHEAD = 0.1
-"""Of the step: a host that is this far ahead of its GPU keeps it busy."""
+ADDS_UP = 0.05  # of the step, what may be left over
+AHEAD = 0.1  # of the step: a host that is this far ahead of its GPU keeps it busy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

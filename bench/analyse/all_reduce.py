@@ -29,8 +29,7 @@ from bench.runs.experiments import BandwidthRecord
 
 Array = NDArray[np.float64]
 
-HUBER = 1.345
-"""Standard deviations up to which an error counts in full: 95 % efficient where errors are normal."""
+HUBER = 1.345  # standard deviations up to which an error counts in full: 95 % efficient where errors are normal
 
 ROUNDS = 50
 

@@ -82,8 +82,7 @@ WAIT = Metric(name="wait", title="wait for data", unit="ms", figures=("wait_ms",
 START_UP = Metric(name="start_up", title="start-up", unit="ms", figures=("startup_ms",), words=(FASTER, SLOWER))
 WALL = Metric(name="wall_time", title="whole command", unit="ms", figures=("wall_ms",), words=(FASTER, SLOWER))
 LOSS = Metric(name="final_loss", title="final loss", unit="", figures=("final_loss",), words=("lower", "higher"))
-OF_COMMANDS = (LOSS, WAIT, START_UP, WALL)
-"""What is known of commands that bench was attached to, besides."""
+OF_COMMANDS = (LOSS, WAIT, START_UP, WALL)  # what is known of commands that bench was attached to, besides
 PARITY = Metric(name="loss_parity", title="numerics", unit="", figures=(), words=(BETTER, WORSE))
 
 

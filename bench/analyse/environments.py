@@ -12,8 +12,7 @@ from bench.core.text import listed, percent
 from bench.runs.document import RunDocument
 from bench.runs.frames import TableRow
 
-COARSE_OWN = 0.5
-"""A bound on a relative error that hides whatever changed."""
+COARSE_OWN = 0.5  # a bound on a relative error that hides whatever changed
 
 
 def differences(document: RunDocument) -> list[dict[str, Any]]:

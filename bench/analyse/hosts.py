@@ -4,8 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from bench.runs.document import HostRecord
 
-CLOCKS_APART_S = 1.0
-"""From which on a difference of clocks is a finding: logs of several hosts are read side by side."""
+CLOCKS_APART_S = 1.0  # from which on a difference of clocks is a finding: logs of several hosts are read side by side
 BUSY = 0.5  # the load per core from which on a host has other work to do
 
 

@@ -10,9 +10,7 @@ from bench.runs.document import RunDocument
 from bench.runs.experiments import IntervalTargetRecord, Numerics
 from bench.runs.launches import LaunchRecord
 
-LOOKED_AT = "looked_at"
-"""The condition in a digest: as :func:`looked_at`."""
-
+LOOKED_AT = "looked_at"  # the condition in a digest: as looked_at
 NOT_RUN = "not run"  # an interrupted run did not come to the scenario
 
 

@@ -23,8 +23,7 @@ LESS = 0.10  # by how much both together stay below the bound before that is wor
 NEAR = 0.25
 """How far two rates may be apart whose intervals overlap before that is noise and no doubt about which is larger."""
 
-MUCH_MIB = 1.0
-"""Read from a disk, from which on the first reading is one of a disk: logs and libraries are less."""
+MUCH_MIB = 1.0  # read from a disk, from which on the first reading is one of a disk: logs and libraries are less
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

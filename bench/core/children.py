@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
 KILL_PATIENCE_S = 30.0
 END_PATIENCE_S = 1.0
-LAUNCHER = "BENCH_LAUNCHER"
-"""In the environment of ranks that a launcher starts: its PID."""
+LAUNCHER = "BENCH_LAUNCHER"  # in the environment of ranks that a launcher starts: its PID
 MOST_BYTES = 1 << 20  # of an answer
 UNREADABLE = "gave no answer that can be read"
 

@@ -16,9 +16,7 @@ from glob import glob
 from io import BufferedReader
 from typing import Any, NoReturn
 
-JSON_BYTES = 64 << 20
-"""Of one JSON document: a hundred times what a large run needs, and little enough to hold."""
-
+JSON_BYTES = 64 << 20  # of one JSON document: a hundred times what a large run needs, and little enough to hold
 UNLOCKED_S = 10.0  # how long a new scratch folder may be without its owner's lock
 
 LOG_END_BYTES, LOG_END_LINES = 4096, 20

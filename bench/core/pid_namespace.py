@@ -2,8 +2,7 @@
 
 import os
 
-_INITIAL = "pid:[4026531836]"
-"""The host's own namespace; the kernel gives it this fixed number (PROC_PID_INIT_INO)."""
+_INITIAL = "pid:[4026531836]"  # the host's own namespace; the kernel gives it this fixed number (PROC_PID_INIT_INO)
 
 
 def nested() -> bool:

@@ -4,8 +4,7 @@ import math
 import re
 from collections.abc import Sequence
 
-LEAST = 0.0001
-"""A smaller loss or percentage is shown as ``<0.0001``."""
+LEAST = 0.0001  # a smaller loss or percentage is shown as `<0.0001`
 
 _UNSEEN = re.compile(
     "[\0-\t\v-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff"

@@ -60,18 +60,13 @@ STEP = (
 )
 CUDA_TIMES, HOST_TIMES = "CUDA events on the current stream", "the host's clock"
 
-MOST_WARMUP = 10
-"""Steps, or a fifth of them if that is less."""
+MOST_WARMUP = 10  # steps, or a fifth of them if that is less
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
-SENT_BY_THE_KERNEL = 0x80
-"""``si_code`` of Ctrl-C, which the terminal sends to the command, too."""
+SENT_BY_THE_KERNEL = 0x80  # `si_code` of Ctrl-C, which the terminal sends to the command, too
 LOOK_S = 0.25
-NOTES_BYTES = 1 << 30
-"""Of one process: a step takes some 40."""
-GRACE_S = 10.0
-"""Between SIGTERM and SIGKILL, for a command that took too long."""
-TREE_S = 1.0
-"""Between two searches for new ranks, and for new processes."""
+NOTES_BYTES = 1 << 30  # of one process: a step takes some 40
+GRACE_S = 10.0  # between SIGTERM and SIGKILL, for a command that took too long
+TREE_S = 1.0  # between two searches for new ranks, and for new processes
 
 Say = Callable[[str], None]
 
@@ -676,8 +671,7 @@ def _record(
         reason=reason,
         effective=ran,
         checks=decode(
-            Checks,
-            encode(Checks(foreign_cores=done.foreign_cores, conservation_error=_apart(first))) | noticed,
+            Checks, encode(Checks(foreign_cores=done.foreign_cores, conservation_error=_apart(first))) | noticed
         ),
         ranks=tuple(
             RankRecord(

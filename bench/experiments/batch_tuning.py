@@ -18,8 +18,7 @@ from bench.experiments.tuning import Searched
 from bench.runs.experiments import Search, Tuning
 from bench.seams.discover import Found
 
-FIRST = 0.5
-"""The part of the budget that the first search may take."""
+FIRST = 0.5  # the part of the budget that the first search may take
 
 Tune = Callable[[Request, tuple[Found, ...], Search], Searched]
 

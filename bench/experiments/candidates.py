@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from bench.core.errors import BenchError, RequestError
 from bench.experiments.attaching import Side
 
-INSTALLED = ".bench-installed"
-"""The file of an environment that is whole."""
+INSTALLED = ".bench-installed"  # the file of an environment that is whole
 
 Prepare = Callable[["Candidate", str], Side]
 

@@ -27,10 +27,8 @@ if TYPE_CHECKING:
     from bench.report.chapters import Material
     from bench.report.tables import Table
 
-SPARE_MIB = 64.0
-"""Left on the disk for the run itself."""
-OVERHEAD = 1.1
-"""Of the files over what is in them."""
+SPARE_MIB = 64.0  # left on the disk for the run itself
+OVERHEAD = 1.1  # of the files over what is in them
 COLUMNS = (
     *("scenario", "how", "every", "launches", "size_mib", "save_ms", "cost_ms", "cost_low_ms", "cost_high_ms"),
     *("cost_percent", "load_s", "resume_s"),

@@ -38,8 +38,7 @@ EXPERIMENT = Experiment(
     no_resume=("that run was imported or attached, and not planned by bench", "start a run of its workload"),
 )
 
-COLUMNS = ("step_ms", "scenario", "launch", "rank", "step", "warmup")
-"""Of a CSV; the first is required."""
+COLUMNS = ("step_ms", "scenario", "launch", "rank", "step", "warmup")  # of a CSV; the first is required
 
 TRUE, FALSE = ("1", "true", "yes"), ("0", "false", "no", "")
 
@@ -92,8 +91,7 @@ class Measurement:
     left_out: tuple[str, ...] = ()
 
 
-TEXT_BYTES = 1 << 30
-"""Of a file that is imported, which is held whole."""
+TEXT_BYTES = 1 << 30  # of a file that is imported, which is held whole
 
 
 def is_name(text: str) -> bool:

@@ -37,8 +37,7 @@ def chapter(of: "Material") -> "Chapter":
 
 EXPERIMENT = Experiment(record=InputSweep, chapter=chapter)
 
-TRAINING = None
-"""Instead of a number of workers: nothing loads, and the ranks train."""
+TRAINING = None  # instead of a number of workers: nothing loads, and the ranks train
 
 
 def with_enough_workers(lab: Lab) -> Lab | None:

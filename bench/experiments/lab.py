@@ -55,8 +55,7 @@ from bench.sites.hosts.leader import Hosts
 from bench.sites.hosts.party import Party
 from bench.sites.local import WorkerHost
 
-Description = Mapping[str, Any]
-"""Of a site (:mod:`bench.worker.host`), as JSON values."""
+Description = Mapping[str, Any]  # of a site (bench.worker.host), as JSON values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,11 +252,7 @@ def _connected(site: ModuleType, file: str, options: Options) -> Connected:
 
 
 def _circumstances(
-    request: Request,
-    scenarios: tuple[Found, ...],
-    here: Machine,
-    about: Description,
-    party: Party | None,
+    request: Request, scenarios: tuple[Found, ...], here: Machine, about: Description, party: Party | None
 ) -> RunDocument:
     asked, work = recorded(request)
     sources = {found.name: found.file for found in scenarios}

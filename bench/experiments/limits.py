@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from bench.report.blocks import Chapter
     from bench.report.chapters import Material
 
-ASKED = ("limits", "prove")
-"""What a request asks for, of which either takes steps apart."""
+ASKED = ("limits", "prove")  # what a request asks for, of which either takes steps apart
 
 
 def rounds(request: Request, strategy: object) -> int:

@@ -14,10 +14,7 @@ from bench.seams.site import interpreter_of
 
 
 def of_each(
-    scenarios: tuple[Found, ...],
-    request: Request,
-    host: dict[str, object] | None = None,
-    hosts: Sequence[Host] = (),
+    scenarios: tuple[Found, ...], request: Request, host: dict[str, object] | None = None, hosts: Sequence[Host] = ()
 ) -> dict[str, str | None]:
     """By scenario the reason why it cannot run here, or None. ``host``: as for :func:`obstacle`."""
     return {found.name: obstacle(found, request, host) or _across(found, request, hosts) for found in scenarios}

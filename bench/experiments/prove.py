@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
     from bench.analyse.analysed import Analysed
 
-FEWEST = 3
-"""Launches of each side: what an interval takes."""
+FEWEST = 3  # launches of each side: what an interval takes
 
 
 def after(lab: Lab) -> None:

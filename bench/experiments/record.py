@@ -10,16 +10,13 @@ from bench.experiments.rows import Results
 from bench.runs.launches import Checks, Effective, Failure, LaunchRecord, MemoryHeld, RankRecord
 from bench.seams.site import Outcome
 
-CONSERVATION_LIMIT = 0.005
-"""How far the steps of a window may be from the host's wall time for it."""
+CONSERVATION_LIMIT = 0.005  # how far the steps of a window may be from the host's wall time for it
 SLICE_MS = 10.0
 """Or by this much: a process preempted between a mark and the wall clock beside it loses a few scheduler slices (some
 3 ms each), more than 0.5 % of a window of some 100 ms."""
 
-EXPECTED_TO_DIFFER = {"device", "compiled"}
-"""Keys of ``effective`` in which the ranks of a launch differ by design."""
-OF_A_HOST = {"threads", "affinity", "bound_cores", "chosen_threads"}
-"""Keys in which ranks on different hosts differ."""
+EXPECTED_TO_DIFFER = {"device", "compiled"}  # keys of `effective` in which the ranks of a launch differ by design
+OF_A_HOST = {"threads", "affinity", "bound_cores", "chosen_threads"}  # keys in which ranks on different hosts differ
 OF_A_PASS = {"precision", "compute_dtypes", "memory_format", "gradient_dtypes"}
 """Keys in which a server differs from the ranks that compute."""
 

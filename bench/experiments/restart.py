@@ -28,10 +28,8 @@ if TYPE_CHECKING:
     from bench.report.chapters import Material
     from bench.report.tables import Table
 
-COPIES = 2
-"""Of a checkpoint: the one before goes when the next one is whole."""
-EVERY = Checkpoint(every=4)
-"""The checkpoints if nothing else is asked for."""
+COPIES = 2  # of a checkpoint: the one before goes when the next one is whole
+EVERY = Checkpoint(every=4)  # the checkpoints if nothing else is asked for
 PARTS = ("up_s", "joined_s", "loaded_s", "step_s")
 COLUMNS = (
     *("scenario", "launches", "every", "killed_step", "resumed_step", "next_step_s", "next_step_low_s"),

@@ -8,8 +8,7 @@ from typing import Any
 from bench.core.records import PHASES, Job
 
 Rows = list[dict[str, Any]]
-Result = dict[str, Any]
-"""What a rank sends, as JSON values."""
+Result = dict[str, Any]  # what a rank sends, as JSON values
 Results = list[Result]
 Maker = Callable[[Job, Results, Results], dict[str, Rows]]
 """Makes the rows of a launch, by table, of the results of its ranks and of what those sent that did not finish."""

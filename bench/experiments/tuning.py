@@ -94,12 +94,7 @@ class Searched(Finished):
     finalists: tuple[Found, ...]
 
 
-def tune(
-    request: Request,
-    candidates: tuple[Found, ...],
-    search: Search,
-    start: Start,
-) -> Searched:
+def tune(request: Request, candidates: tuple[Found, ...], search: Search, start: Start) -> Searched:
     """Write a run folder, or go on with one. If the budget turns out to be too short to compare two candidates, raises
     :class:`RequestError` after the first launch and leaves no folder.
     """
@@ -130,12 +125,7 @@ def _of_finalists(lab: Lab, found: Mapping[str, Found], names: Sequence[str]) ->
     lab.writer.note_request(*recorded(request))
     lab.progress.counted = True
     lab.progress.expect([name for name, _ in resume.left(request, names, lab.writer.document.launches)])
-    return replace(
-        lab,
-        request=request,
-        scenarios=tuple(found[name] for name in names),
-        obstacles=dict.fromkeys(names),
-    )
+    return replace(lab, request=request, scenarios=tuple(found[name] for name in names), obstacles=dict.fromkeys(names))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,14 +28,10 @@ from bench.machine import redact
 FOLDER_VARIABLE = "BENCH_LOCK_DIR"
 SHARED_FOLDER = "/tmp/bench-locks"
 POLL_S = 0.2
-ENDING_S = 5.0
-"""After this time the remains of a run whose command line is gone count as a holder."""
-SLEEPING_S = 10.0
-"""Who has a place in the queue and leaves free for this time what it waits for is passed."""
-MOST_BYTES = 1 << 16
-"""Of what a lock or a ticket says; more is not from bench."""
-MOST_LETTERS = 200
-"""Of each thing that a lock says of its holder."""
+ENDING_S = 5.0  # after this time the remains of a run whose command line is gone count as a holder
+SLEEPING_S = 10.0  # who has a place in the queue and leaves free for this time what it waits for is passed
+MOST_BYTES = 1 << 16  # of what a lock or a ticket says; more is not from bench
+MOST_LETTERS = 200  # of each thing that a lock says of its holder
 TICKET = re.compile(r"\.?line-(\d{20})-\d+")
 
 

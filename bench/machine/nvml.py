@@ -17,13 +17,9 @@ from typing import Any
 from bench.core.errors import BenchError
 from bench.core.records import ACTIVITY_COLUMNS, Gpu
 
-Foreign = Any
-"""A value of pynvml, which has no types."""
-LIBRARY = "libnvidia-ml.so.1"
-"""The soname that pynvml loads."""
-
-REQUIREMENT = "'nvidia-ml-py>=12.560'"
-"""As a shell takes it; the version is that of ``pyproject.toml``."""
+Foreign = Any  # a value of pynvml, which has no types
+LIBRARY = "libnvidia-ml.so.1"  # the soname that pynvml loads
+REQUIREMENT = "'nvidia-ml-py>=12.560'"  # as a shell takes it; the version is that of `pyproject.toml`
 
 METRICS = (
     "utilisation_percent",
@@ -46,8 +42,7 @@ FIRST = "activity is known between two samples, and this is the first"
 NO_FIGURE = "the driver gives no figure here (NVML_VALUE_NOT_AVAILABLE)"
 ZERO = "the driver gives 0 bytes for a process that is there, as R560 does in a container"
 
-EXCLUSIVE = "exclusive process"
-"""The compute mode in which one process at a time can use a GPU, as clusters set it."""
+EXCLUSIVE = "exclusive process"  # the compute mode in which one process at a time can use a GPU, as clusters set it
 
 _SIGNS_OF_A_DRIVER = ("/dev/nvidiactl", "/proc/driver/nvidia/version", f"/usr/lib/wsl/lib/{LIBRARY}")
 _NOT_AVAILABLE = (None, 2**32 - 1, 2**64 - 1)

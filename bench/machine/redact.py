@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from urllib.parse import unquote
 
 HIDDEN = "***"
-RECORD = "--record-command"
-"""The option of bench attach that has all of its command recorded."""
+RECORD = "--record-command"  # the option of bench attach that has all of its command recorded
 
 _NAME = (
     r"(?:(?<!_IB_P)KEY(?!ERROR)|TOKEN(?!S)|SECRET|PASSW|PASSPHRASE|PASSCODE|PWD|CREDENTIAL|COOKIE|SIGNATURE|JWT|WEBHOOK|AUTH(?!OR(?!I[SZ]))"
@@ -56,8 +55,7 @@ def without_secrets(text: str) -> str:
     return text if hidden == decoded else hidden
 
 
-COMMANDS = ("--base", "--also", "--build")
-"""Options of bench whose value is a command."""
+COMMANDS = ("--base", "--also", "--build")  # options of bench whose value is a command
 
 
 def command_line(words: Sequence[str]) -> list[str]:

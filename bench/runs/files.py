@@ -22,10 +22,7 @@ DIGEST_BYTES, TABLE_BYTES, FILE_BYTES = 8 << 20, 2 << 30, 16 << 30
 PIECE_BYTES = 1 << 20
 
 TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.part")  # the name of a file until it is in its place
-
-PARTS = ".parts"
-"""The folder of an unfinished run with what was added to it (:mod:`bench.runs.journal`)."""
-
+PARTS = ".parts"  # the folder of an unfinished run with what was added to it (bench.runs.journal)
 TRIED_BYTES = 1 << 14  # a disk must have room for as much before anything is measured: about one run.json
 
 LOG_LIMIT_BYTES = 16 << 20  # of what one rank prints

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any, Self
 if TYPE_CHECKING:
     import pandas as pd
 
-TableRow = dict[Any, Any]
-"""A row of any table, as ``to_dict("records")`` of pandas has it."""
+TableRow = dict[Any, Any]  # a row of any table, as `to_dict("records")` of pandas has it
 
 
 @dataclass(frozen=True, slots=True, eq=False)

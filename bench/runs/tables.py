@@ -36,8 +36,7 @@ ROWS_PER_BYTE = {"steps": 0.25, "memory": 4.0, "device": 4.0, "numerics": 4.0, "
 """How many rows a table may have, beyond those that are free: a step has its own times, while samples of many ranks
 that hold the same for an hour take a third of a byte each, and launches may compute the same bit for bit. In a file
 that was made to be a bomb it is a fiftieth."""
-FREE_TEXT, TEXT_BYTES = 16 << 20, 400
-"""How long the texts of a table may be in all, and of each row beyond that."""
+FREE_TEXT, TEXT_BYTES = 16 << 20, 400  # how long the texts of a table may be in all, and of each row beyond that
 
 COLUMNS = {
     "steps": records.STEP_COLUMNS,

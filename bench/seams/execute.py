@@ -18,8 +18,7 @@ T = TypeVar("T")
 IMPORT_LIMIT_S = 60.0  # for a file that is not bench's own to be imported, which may take torch along
 
 
-PROBE = "probe(session, load, steps, tick)"
-"""The function of a strategy that declares a ``probe``."""
+PROBE = "probe(session, load, steps, tick)"  # the function of a strategy that declares a `probe`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

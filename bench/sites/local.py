@@ -24,8 +24,7 @@ from bench.seams.site import Beside, Connected, Event, LaunchInterrupted, Option
 START_TIMEOUT_S = 300.0
 Command = Callable[[Job, str], list[str]]
 ABORT_PATIENCE_S = 5.0
-HOST_SILENCE_S = 30.0
-"""By how much longer than a rank the host may be silent."""
+HOST_SILENCE_S = 30.0  # by how much longer than a rank the host may be silent
 
 
 SITE = Site(summary="this host, with ranks forked from a worker host that has torch imported")
@@ -179,11 +178,7 @@ class WorkerHost:
             raise LaunchInterrupted(outcome) from error
 
     def _wait_for_end(
-        self,
-        on_event: Callable[[Event], None],
-        seen: dict[int, Event],
-        patience_s: float,
-        beside: Beside | None = None,
+        self, on_event: Callable[[Event], None], seen: dict[int, Event], patience_s: float, beside: Beside | None = None
     ) -> Outcome:
         heard_s, aborted = time.monotonic(), False
         while not self.channel.closed:

@@ -38,11 +38,8 @@ RANKS = "--ranks/--nproc"
 """The option of :mod:`bench.verbs.asked` that counts ranks, under both of its names as argparse writes them."""
 
 
-REFERENCE = RESERVED
-"""What the launch of the reference is called in logs and on the screen."""
-
-BYTES_PER_RANK = 128 * 2**20
-"""At least: a rank forked for a small model has 140 MiB of private memory."""
+REFERENCE = RESERVED  # what the launch of the reference is called in logs and on the screen
+BYTES_PER_RANK = 128 * 2**20  # at least: a rank forked for a small model has 140 MiB of private memory
 
 KEPT_SHARE = 0.6
 """Of a GPU's memory, for what autograd keeps of a default batch: the rest is for the CUDA context, weights and their
@@ -51,11 +48,8 @@ gradients, what the backward pass makes, and cuDNN's search."""
 MANY_GPUS = 4
 """From so many on, shares of the default batch would be so small that all scenarios tie on the speed of Python."""
 
-PREFETCH = 2
-"""Batches that each process of a loader makes ahead, as torch's default is."""
-
-BYTES_PER_STEP = 2048
-"""Of one rank until the run is sealed: marks, loss, and its row on the way to the table."""
+PREFETCH = 2  # batches that each process of a loader makes ahead, as torch's default is
+BYTES_PER_STEP = 2048  # of one rank until the run is sealed: marks, loss, and its row on the way to the table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,17 +21,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
-ERROR = 0.05
-"""Of the whole search."""
-
-FEWEST_BLOCKS = 3
-"""Before the ends can differ."""
-
-LEAST_VARIANCE = 1e-14
-"""Of logarithms: less is rounding."""
-
-CAUTION = 2.0
-"""Of so many degrees of freedom the variance is known worse than it looks."""
+ERROR = 0.05  # of the whole search
+FEWEST_BLOCKS = 3  # before the ends can differ
+LEAST_VARIANCE = 1e-14  # of logarithms: less is rounding
+CAUTION = 2.0  # of so many degrees of freedom the variance is known worse than it looks
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,7 @@ from bench.core.records import Host
 from bench.experiments.plan import Request, one_round
 from bench.seams.discover import Found
 
-WINDOW_S = 1.0
-"""How long the fastest loader is timed, at the least; a slower one takes longer for the same batches."""
+WINDOW_S = 1.0  # how long the fastest loader is timed, at the least; a slower one takes longer for the same batches
 
 MOST_BATCHES = 2000
 

@@ -14,11 +14,8 @@ from statistics import fmean
 
 from bench.runs.experiments import IntervalTargetRecord, Reached
 
-FEWEST_LAUNCHES = 3
-"""Below this an interval is too wide for any precision."""
-
-FIRST_STAGE = 5
-"""Launches of each scenario before anything is decided."""
+FEWEST_LAUNCHES = 3  # below this an interval is too wide for any precision
+FIRST_STAGE = 5  # launches of each scenario before anything is decided
 
 MOST_LAUNCHES = 100
 

@@ -19,23 +19,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-SURE = 0.95
-"""Of the two-sided interval of a difference: wide, because the best so far is partly lucky."""
-
-OUTLYING = 0.1
-"""A launch may be this much slower by accident."""
-
-NEAR = 0.01
-"""A candidate that cannot be faster than the best by more than this need not be told apart from it."""
-
-STRETCHES = 5
-"""Parts of a round of many candidates, each with a control in front."""
-
-MOST_LAUNCHES = 5
-"""Of a candidate that is no control: those that are still in then are as good as equal."""
-
-FEWEST_FREEDOM = 3
-"""Degrees of freedom of the noise, before anything drops out."""
+SURE = 0.95  # of the two-sided interval of a difference: wide, because the best so far is partly lucky
+OUTLYING = 0.1  # a launch may be this much slower by accident
+NEAR = 0.01  # a candidate that cannot be faster than the best by more than this need not be told apart from it
+STRETCHES = 5  # parts of a round of many candidates, each with a control in front
+MOST_LAUNCHES = 5  # of a candidate that is no control: those that are still in then are as good as equal
+FEWEST_FREEDOM = 3  # degrees of freedom of the noise, before anything drops out
 
 
 @dataclass(slots=True)

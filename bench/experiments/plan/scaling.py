@@ -11,8 +11,7 @@ from bench.runs.experiments import Scaling
 from bench.seams.discover import Found
 
 MODES = ("weak", "strong")
-EACH = "each"
-"""The mode in which every device is measured by itself."""
+EACH = "each"  # the mode in which every device is measured by itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,14 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 from bench.experiments.plan.race import Race
 from bench.seams.strategy import LEVELS
 
-FINAL_LAUNCHES = 5
-"""Of each finalist: what a 95 % interval needs to be of use."""
-
-FEWEST_FINAL = 3
-"""Launches of each finalist, without which there is no verdict."""
-
-PARENTS = 2
-"""How many of the best are tried with each switch."""
+FINAL_LAUNCHES = 5  # of each finalist: what a 95 % interval needs to be of use
+FEWEST_FINAL = 3  # launches of each finalist, without which there is no verdict
+PARENTS = 2  # how many of the best are tried with each switch
 
 
 Tried = Mapping[tuple[str, tuple[str, ...]], str | None]

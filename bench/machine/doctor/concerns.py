@@ -6,8 +6,7 @@ from typing import Any
 
 from bench.machine import foreign, nvml, throttle, wheel
 
-Facts = dict[str, Any]
-"""Of ``bench.machine.doctor``, as JSON values; None: unknown."""
+Facts = dict[str, Any]  # of `bench.machine.doctor`, as JSON values; None: unknown
 LEVELS = ("problem", "warning", "note")
 """A problem keeps something from being measured, a warning spoils figures, a note is good to know."""
 

@@ -25,14 +25,12 @@ from bench.core.records import Job
 from bench.machine.sample.attribution import unavailable
 from bench.runs.spool import read_spool, spool_path
 
-Event = dict[str, Any]
-"""A message between processes, or a row of a table, as JSON values."""
+Event = dict[str, Any]  # a message between processes, or a row of a table, as JSON values
 
 __all__ = ["ANSWER_LIMIT_S", "START_LIMIT_S", "Sampler", "read_spool"]
 
 ANSWER_LIMIT_S = 5.0
-START_LIMIT_S = 30.0
-"""A driver without persistence mode takes seconds to wake each GPU."""
+START_LIMIT_S = 30.0  # a driver without persistence mode takes seconds to wake each GPU
 
 
 class Sampler:

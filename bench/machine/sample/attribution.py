@@ -16,8 +16,7 @@ from typing import Any
 from bench.core.records import MEMORY_COLUMNS, PROBE_MIB
 
 Level = Callable[[], tuple[float | None, str | None]]
-Rows = Sequence[tuple[int, float | None]]
-"""PID and MiB of each process in the driver's list."""
+Rows = Sequence[tuple[int, float | None]]  # PID and MiB of each process in the driver's list
 PROBE_TOLERANCE_MIB = 32.0
 """By how much a rise may differ from the probe: the driver allocates pages of 2 MiB, and kernels load lazily."""
 

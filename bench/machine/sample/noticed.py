@@ -7,8 +7,7 @@ from bench.machine import throttle
 from bench.machine.sample.attribution import Reading
 from bench.runs.launches import RankRecord
 
-Said = dict[str, Any]
-"""Of a sampler, or a row of a table that it made."""
+Said = dict[str, Any]  # of a sampler, or a row of a table that it made
 
 _LAST_RESORT = "the driver gave no figure of this process; this is the peak that torch reserved, without CUDA's context"
 

@@ -25,11 +25,9 @@ PSS_PERIOD_NS = 5_000_000_000
 RAPL_PERIOD_NS = 1_000_000_000
 DUTY_CYCLE = 0.01
 """The share of the time that all sampling may take. Slower samples are taken less often."""
-HALF_DUTY_CYCLE = 0.005
-"""The limit for proportional set sizes, and for RAPL."""
+HALF_DUTY_CYCLE = 0.005  # the limit for proportional set sizes, and for RAPL
 SHORTEST_PERIOD_NS, LONGEST_PERIOD_NS = 1_000_000, 3_600_000_000_000
-LINKS_EVERY = 10
-"""One sample in so many has the PCIe and NVLink counters: reading them is slow, and they only grow."""
+LINKS_EVERY = 10  # one sample in so many has the PCIe and NVLink counters: reading them is slow, and they only grow
 
 __all__ = ["DUTY_CYCLE", "MEMORY_PERIOD_NS", "Clock", "Loop", "Spool", "spool_path"]
 

@@ -11,8 +11,7 @@ from bench.machine.sample.namespaces import rank_of
 
 _PAGE_MIB = os.sysconf("SC_PAGE_SIZE") / 2**20
 
-Ranks = Mapping[int, tuple[str, ...] | None]
-"""PID of each watched rank -> its devices; None if unknown."""
+Ranks = Mapping[int, tuple[str, ...] | None]  # PID of each watched rank -> its devices; None if unknown
 
 
 def given(gpus: Collection[str], ranks: Ranks) -> list[str]:

@@ -13,8 +13,7 @@ from bench.seams.engine import Asked
 
 Yaml = Mapping[str, object]
 
-PLAIN = re.compile(r"[A-Za-z~/][\w./~-]*", re.ASCII)
-"""A string in YAML without quotes."""
+PLAIN = re.compile(r"[A-Za-z~/][\w./~-]*", re.ASCII)  # a string in YAML without quotes
 
 NO_STRING = {"true", "false", "yes", "no", "on", "off", "null", "y", "n", "~"}
 """Plain words that a parser of YAML 1.1, such as kubectl's, does not read as strings."""

@@ -12,10 +12,7 @@ from bench.sites.engines._kubernetes import notes as common
 __all__ = ["ENGINE", "call", "notes", "specification"]
 
 ENGINE = Engine(
-    summary="a Kubeflow PyTorchJob (training operator 1.9)",
-    client="kubectl",
-    gpu_type="unused",
-    results=RESULTS,
+    summary="a Kubeflow PyTorchJob (training operator 1.9)", client="kubectl", gpu_type="unused", results=RESULTS
 )
 
 

@@ -12,8 +12,7 @@ from bench.core.bootstrap import program
 from bench.core.errors import HostError
 from bench.core.files import parse_json
 
-STORE_LIMIT_S = 120.0
-"""For importing torch and for torchrun's store to answer."""
+STORE_LIMIT_S = 120.0  # for importing torch and for torchrun's store to answer
 MOST_BYTES = 1 << 16
 
 

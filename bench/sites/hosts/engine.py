@@ -15,8 +15,7 @@ from bench.core.errors import RequestError
 Environment = Mapping[str, str]
 
 SECRET, SECRET_FILE = "BENCH_SECRET", "BENCH_SECRET_FILE"
-NO_RUN_ID = ("", "none")
-"""torchrun's ID of a run without a name."""
+NO_RUN_ID = ("", "none")  # torchrun's ID of a run without a name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

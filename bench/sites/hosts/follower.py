@@ -162,11 +162,7 @@ class _Follower:
             )
         )
         self.sampler = Sampler.start(
-            device=hello.device,
-            gpus=hello.devices,
-            spool=self.folder,
-            host=name,
-            interval_s=options.sample_interval_s,
+            device=hello.device, gpus=hello.devices, spool=self.folder, host=name, interval_s=options.sample_interval_s
         )
         stack.callback(self.sampler.stop)
         line.send(event="ready", description=self.site.wait_until_ready(), state=encode(machine.state()))

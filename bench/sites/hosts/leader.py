@@ -25,8 +25,7 @@ from bench.sites.hosts.meeting import relayed
 from bench.sites.hosts.party import Member, Party
 from bench.sites.local import START_TIMEOUT_S, WorkerHost
 
-ANSWER_S = 10.0
-"""For a host to report its part of a launch, once it was asked to end it."""
+ANSWER_S = 10.0  # for a host to report its part of a launch, once it was asked to end it
 FINISH_S = 60.0
 """On top of the stall timeout: for a host whose ranks ended well to read its samples and send its results."""
 

@@ -15,15 +15,12 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-MOST_BYTES = 1 << 28
-"""The longest line between hosts that know each other: the results of a rank take a few MB."""
+MOST_BYTES = 1 << 28  # the longest line between hosts that know each other: the results of a rank take a few MB
 MOST_FROM_STRANGERS = 1 << 12
 PIECE_BYTES = 1 << 18
-UNANSWERED_MS = 10_000
-"""How long data may stay unacknowledged by the peer."""
+UNANSWERED_MS = 10_000  # how long data may stay unacknowledged by the peer
 PROBES = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
-QUIET_S = 600
-"""Between two checks that the leader is still there, on a host that has no ranks in the current launch."""
+QUIET_S = 600  # between two checks that the leader is still there, on a host that has no ranks in the current launch
 DOUBT_S = 3
 MAC_LETTERS = 32
 

@@ -21,13 +21,10 @@ from bench.sites.hosts.address import AgentStore, addresses_here, is_here, resol
 from bench.sites.hosts.engine import SECRET, Started
 from bench.sites.hosts.line import Gone, Line, Message, is_hex, proof, session_key
 
-JOIN_S = 600.0
-"""For all hosts to join: pods pull images, and queues start hosts one by one."""
-GONE_S = 20.0
-"""For a first host to listen again that has stopped: its engine may restart it."""
+JOIN_S = 600.0  # for all hosts to join: pods pull images, and queues start hosts one by one
+GONE_S = 20.0  # for a first host to listen again that has stopped: its engine may restart it
 SAY_WAITING_S = 10.0
-SHAKE_S = 10.0
-"""For a caller to prove that it has the secret."""
+SHAKE_S = 10.0  # for a caller to prove that it has the secret
 CALL_S = 3.0
 AGAIN_S = 0.5
 MOST_CALLERS = 256

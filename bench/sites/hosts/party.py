@@ -22,8 +22,7 @@ from bench.sites.hosts.hello import Hello, named, placed, refuse_unlike
 from bench.sites.hosts.line import Gone, Line, Message
 from bench.sites.hosts.meeting import JOIN_S, SAY_WAITING_S, Caller, Listener, no_secret, relayed
 
-LINGER_S = 20.0
-"""How long a run that failed early waits for hosts that are still to come, to send them the reason."""
+LINGER_S = 20.0  # how long a run that failed early waits for hosts that are still to come, to send them the reason
 CLOCK_LIMIT_S = 5.0
 CLOCK_LOOKS = 5
 
