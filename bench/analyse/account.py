@@ -6,7 +6,6 @@ Nothing is scaled to fit: what is left over is ``unexplained``, and negative whe
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pandas as pd
 
@@ -17,6 +16,7 @@ from bench.analyse.rounds import Rounds
 from bench.core.records import PHASES
 from bench.runs.document import RunDocument
 from bench.runs.experiments import Ceilings, Limits, LimitsLaunch, Operator, Prediction, Proofs
+from bench.runs.frames import TableRow
 
 PARTS = {
     "arithmetic": "arithmetic and its memory traffic, at this device's measured ceilings",
@@ -169,12 +169,12 @@ def limits(run: Analysed) -> pd.DataFrame:
     ``share``: of the step. The parts are those of :data:`PARTS`, then ``unexplained``; ``step`` is the whole,
     ``limit`` what it cannot beat on this device, and ``own limit`` what it cannot beat with these kernels.
     """
-    rows: list[dict[str, Any]] = []
+    rows: list[TableRow] = []
     of_all = accounts(run)
     for scenario in dict.fromkeys(one.scenario for one in of_all):
-        mine = [one for one in of_all if one.scenario == scenario]
+        launches = [one for one in of_all if one.scenario == scenario]
         for part in (*PARTS, "unexplained", "step", "limit", "own limit"):
-            values = [(ms, ms / one.step_ms) for one in mine if (ms := _of(one, part)) is not None]
+            values = [(ms, ms / one.step_ms) for one in launches if (ms := _of(one, part)) is not None]
             if values:
                 times, shares = (pd.Series(column).to_numpy() for column in zip(*values, strict=True))
                 figures = (*mean_interval(times), *mean_interval(shares), len(values))
@@ -219,14 +219,14 @@ def proofs(document: RunDocument) -> pd.DataFrame:
     A gain is how many times as fast the scenario with the switch is. ``verdict``: whether the intervals of predicted
     and measured overlap, or else how the prediction was; a side of one launch is its value.
     """
-    known = document.begun(Proofs)
-    good = [one for one in known.launches if one.step_ms is not None]
+    recorded = document.begun(Proofs)
+    good = [one for one in recorded.launches if one.step_ms is not None]
     rounds = Rounds((one.scenario, one.repeat, one.launch, one.step_ms) for one in good)
     rows = []
-    for one in known.predictions:
+    for one in recorded.predictions:
         launches = sum(of.scenario == one.scenario for of in good)
-        ratio = rounds.ratio(one.scenario, known.base or "")
-        row = (known.base, one.scenario, one.gain, one.low, one.high, ratio.value, ratio.low, ratio.high, launches)
+        ratio = rounds.ratio(one.scenario, recorded.base or "")
+        row = (recorded.base, one.scenario, one.gain, one.low, one.high, ratio.value, ratio.low, ratio.high, launches)
         rows.append((*row, _verdict(one, ratio)))
     return pd.DataFrame(rows, columns=list(PROOFS))
 

@@ -90,7 +90,7 @@ class Analysed(Run):
         return devices.per_device(self.device, self.iterations)
 
     @cached_property
-    def windows(self) -> dict[object, tuple[int, int]]:
+    def windows(self) -> dict[int, tuple[int, int]]:
         return devices.windows(self.iterations)
 
     @cached_property

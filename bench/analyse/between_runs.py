@@ -163,12 +163,12 @@ def scenarios(run: Digest, names: Sequence[str], against: str) -> Compared:
 
 def _with_commands(run: Digest) -> Digest:
     """The run with what is known of each launch of a command among the launch's figures."""
-    about = {one["launch"]: one for one in (run.get("attached") or {}).get("launches", ())}
+    attached = {one["launch"]: one for one in (run.get("attached") or {}).get("launches", ())}
     scenarios = [
-        one | {"launches": [about.get(launch["launch"], {}) | launch for launch in one["launches"]]}
+        one | {"launches": [attached.get(launch["launch"], {}) | launch for launch in one["launches"]]}
         for one in run["scenarios"]
     ]
-    return {**run, "scenarios": scenarios} if about else run
+    return {**run, "scenarios": scenarios} if attached else run
 
 
 def of_memory(base: Sequence[float | None], new: Sequence[float | None], processes: int) -> Comparison:

@@ -6,13 +6,12 @@ last gradient's computation to the end of the communication: what is exposed of 
 communication slows down the computation that it overlaps, which the logger shows too.
 """
 
-from typing import Any
-
 import pandas as pd
 
 from bench.analyse.intervals import mean_interval
 from bench.runs.document import RunDocument
 from bench.runs.experiments import Diagnosis
+from bench.runs.frames import TableRow
 
 PARTS = ("scatter", "replicate", "parallel_apply", "gather")
 
@@ -35,7 +34,7 @@ def communication(document: RunDocument, diagnostics: pd.DataFrame) -> pd.DataFr
     rows = []
     for launch in document.begun(Diagnosis).launches:
         rows_of = diagnostics[diagnostics["scenario"] == launch.scenario]
-        row: dict[str, Any] = dict.fromkeys(COLUMNS) | {"scenario": launch.scenario}
+        row: TableRow = dict.fromkeys(COLUMNS) | {"scenario": launch.scenario}
         if launch.status != "ok":
             row["reason"] = f"{launch.status}: {launch.reason}"
         else:
@@ -71,12 +70,12 @@ def _columns(name: str, interval: tuple[float, float | None, float | None]) -> d
     return dict(zip((f"{name}_ms", f"{name}_low_ms", f"{name}_high_ms"), interval, strict=True))
 
 
-def _logged(rows: pd.DataFrame, paired: dict[str, Any]) -> dict[str, Any]:
+def _logged(rows: pd.DataFrame, paired: TableRow) -> TableRow:
     if rows.empty:
         return {}
     exposed = mean_interval((rows["comm_ms"] - rows["overlap_ms"]).groupby(rows["step"]).min().to_numpy())
     steps = rows.groupby("step")[["compute_ms", "comm_ms", "overlap_ms"]].max()
-    values: dict[str, Any] = {
+    values: TableRow = {
         "method": "DDP's logger",
         **_columns("exposed", exposed),
         "comm_ms": float(steps["comm_ms"].mean()),

@@ -15,7 +15,6 @@ Where they are rarer than that, those that the sampler takes right before the wi
 """
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -25,7 +24,7 @@ from bench.analyse.launches import joined
 from bench.core.records import ACTIVITY_COLUMNS
 from bench.machine import throttle
 from bench.machine.nvml import FIRST
-from bench.runs.frames import Iterations
+from bench.runs.frames import Iterations, TableRow
 
 COUNTER_WINDOW_S = 10.0  # shorter windows integrate power
 COVERED = 0.8  # the share of the window that the samples must span
@@ -74,8 +73,8 @@ def per_device(device: pd.DataFrame, steps: Iterations) -> pd.DataFrame:
     return _table(rows, COLUMNS)
 
 
-def _within(device: pd.DataFrame, bounds: dict[Any, tuple[int, int]]) -> Iterator[tuple[Any, pd.DataFrame]]:
-    places: dict[Any, Any] = device.groupby("launch").indices
+def _within(device: pd.DataFrame, bounds: dict[int, tuple[int, int]]) -> Iterator[tuple[int, pd.DataFrame]]:
+    places: TableRow = device.groupby("launch").indices
     t_ns = device["t_ns"].to_numpy()
     for launch, (start_ns, end_ns) in bounds.items():
         if launch in places:
@@ -106,11 +105,12 @@ def per_launch(
         for launch, of_launch in _within(samples, windows(steps))
     }
     rows = []
-    for launch, of_launch in table.groupby("launch", sort=True):
+    for _, of_launch in table.groupby("launch", sort=True):
+        launch = int(of_launch["launch"].iloc[0])
         energy_j = of_launch["energy_j"].sum(skipna=False)
         rows.append(
             {
-                "launch": int(of_launch["launch"].iloc[0]),
+                "launch": launch,
                 "scenario": of_launch["scenario"].iloc[0],
                 "devices": len(of_launch),
                 "window_s": float(of_launch["window_s"].iloc[0]),
@@ -146,7 +146,7 @@ def per_scenario(
     rows = []
     for scenario, of_scenario in launches.groupby("scenario", sort=False):
         theirs = devices[devices["scenario"] == scenario]
-        row: dict[str, Any] = {
+        row: TableRow = {
             "scenario": scenario,
             "launches": len(of_scenario),
             "devices": int(of_scenario["devices"].max()),
@@ -172,7 +172,7 @@ def per_scenario(
     return _table(rows, SCENARIO_COLUMNS)
 
 
-def _table(rows: list[dict[str, Any]], columns: list[str]) -> pd.DataFrame:
+def _table(rows: list[TableRow], columns: list[str]) -> pd.DataFrame:
     """The rows as a table. A figure that is null in all of them is a null number, and no object."""
     figures = [name for name in columns if name.endswith(("_s", "_j", "_w", "_percent", "_mhz", "_c"))]
     return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(figures, "float64"))
@@ -221,15 +221,15 @@ def throttled_stretches(device: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["launch", "device", "verdict", "start_ns", "end_ns"])
 
 
-def windows(steps: Iterations) -> dict[object, tuple[int, int]]:
+def windows(steps: Iterations) -> dict[int, tuple[int, int]]:
     """Start and end (ns) of the measured steps of each launch, over its ranks; an imported launch has none."""
     table = steps.frame
     measured = table.loc[~table["warmup"].astype(bool), ["launch", "begin_ns", "end_ns"]]
     bounds = measured.groupby("launch").agg(start=("begin_ns", "min"), end=("end_ns", "max"))
-    return {launch: (int(start), int(end)) for launch, start, end in bounds.dropna().itertuples()}
+    return {int(launch): (int(start), int(end)) for launch, start, end in bounds.dropna().itertuples()}
 
 
-def _one(samples: pd.DataFrame, launch: int, uuid: str, window_s: float) -> dict[str, Any]:
+def _one(samples: pd.DataFrame, launch: int, uuid: str, window_s: float) -> TableRow:
     energy_j, source, reason = _energy(samples, window_s)
     power = samples["power_w"].dropna()
     mean_power_w = _known(power, "mean") if energy_j is None else energy_j / window_s

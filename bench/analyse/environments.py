@@ -1,7 +1,6 @@
 """Several interpreters in one run: what differs between them, and what that does to time and numerics."""
 
 from dataclasses import asdict, replace
-from typing import Any
 
 from bench.analyse.analysed import Analysed
 from bench.analyse.comparison import compared, judged
@@ -15,19 +14,19 @@ from bench.runs.frames import TableRow
 COARSE_OWN = 0.5  # a bound on a relative error that hides whatever changed
 
 
-def differences(document: RunDocument) -> list[dict[str, Any]]:
+def differences(document: RunDocument) -> list[TableRow]:
     """A row for each version or path that is not the same in all environments: ``what``, and its value by name."""
     paths = document.request.more.get("pythons", {})
-    known: dict[str, dict[str, Any]] = {
+    versions_of: dict[str, TableRow] = {
         name: {"interpreter": paths.get(name), **versions, "executable": None}
         for name, versions in document.environments.items()
     }
     for launch in document.good:
         if launch.environment and launch.effective:
-            known[launch.environment] |= launch.effective.versions
-    names = dict.fromkeys(name for versions in known.values() for name in versions)
-    rows = [{"what": name, **{one: known[one].get(name) for one in known}} for name in names]
-    return [row for row in rows if len({row[one] for one in known}) > 1]
+            versions_of[launch.environment] |= launch.effective.versions
+    names = dict.fromkeys(name for versions in versions_of.values() for name in versions)
+    rows = [{"what": name, **{one: versions_of[one].get(name) for one in versions_of}} for name in names]
+    return [row for row in rows if len({row[one] for one in versions_of}) > 1]
 
 
 def pairs(run: Analysed) -> list[TableRow]:
@@ -56,22 +55,24 @@ def pairs(run: Analysed) -> list[TableRow]:
 
 def numerics(run: Analysed) -> list[str]:
     """What an environment computes otherwise than the first, a sentence each; one for all that is rounding."""
-    said, within = [], dict[str, float]()
+    sentences, within = [], dict[str, float]()
     first = next(iter(run.document.environments), "")
     for row in between_environments(run.document, run.numerics):
         name, where = row["scenario"] or "the reference", row["environment"]
         how = "in its own types" if row["scenario"] else "in double precision"
         off, bound = percent(row["error"]), percent(row["bound"])
         if not row["error"] <= row["bound"]:
-            said.append(
+            sentences.append(
                 f"The gradients of {name} changed beyond rounding from {first} to {where}: by {off} {how} (worst "
                 f"tensor, at the same weights and batch; rounding may do {bound})."
             )
         elif row["bound"] > COARSE_OWN:
-            said.append(f"Of {name} on {where} nobody can tell: its rounding alone may change a gradient by {bound}.")
+            sentences.append(
+                f"Of {name} on {where} nobody can tell: its rounding alone may change a gradient by {bound}."
+            )
         else:
             within[name] = max(within.get(name, 0.0), row["error"])
     if within:
         worst = listed([f"{name} {percent(off)}" for name, off in within.items()])
-        said.append(f"Within rounding of {first}, by the gradient of the worst tensor: {worst}.")
-    return said
+        sentences.append(f"Within rounding of {first}, by the gradient of the worst tensor: {worst}.")
+    return sentences

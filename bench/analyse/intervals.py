@@ -43,14 +43,14 @@ def estimate(values: Iterable[float | None]) -> Estimate:
     exp(mean(log x) ± t · s(log x) / √n), with Student's t of n - 1 degrees of freedom (Student 1908). One value has no
     interval. Unknown ones (None, NaN) are left out, and ``n`` counts the others; ValueError at zero, less and infinity.
     """
-    known = figures(values)
-    n = len(known)
+    positive = figures(values)
+    n = len(positive)
     if n < 2:
-        return Estimate(value=geometric_mean(known) if n else None, low=None, high=None, n=n)
-    value = geometric_mean(known)
-    if np.ptp(known) == 0.0:
+        return Estimate(value=geometric_mean(positive) if n else None, low=None, high=None, n=n)
+    value = geometric_mean(positive)
+    if np.ptp(positive) == 0.0:
         return Estimate(value=value, low=value, high=value, n=n)
-    half = t_quantile(CONFIDENCE, n - 1) * float(np.std(np.log(known), ddof=1)) / math.sqrt(n)
+    half = t_quantile(CONFIDENCE, n - 1) * float(np.std(np.log(positive), ddof=1)) / math.sqrt(n)
     return Estimate(value=value, low=value * math.exp(-half), high=value * _exp(half), n=n)
 
 
@@ -166,10 +166,10 @@ def figures(values: Iterable[float | None]) -> NDArray[np.float64]:
     return known
 
 
-def geometric_mean(known: NDArray[np.float64]) -> float:
+def geometric_mean(figures: NDArray[np.float64]) -> float:
     """Of at least one figure. Reckoned from their median, so that equal figures give exactly themselves."""
-    middle = float(np.median(known))
-    return middle * math.exp(float(np.mean(np.log(known / middle))))
+    middle = float(np.median(figures))
+    return middle * math.exp(float(np.mean(np.log(figures / middle))))
 
 
 def _exp(exponent: float) -> float:

@@ -43,8 +43,8 @@ def turned_on(name: str) -> dict[str, str]:
     scenario, _, environment = name.partition("@")
     base, *specs = scenario.split("+")
     pairs = (spec.partition("=") for spec in specs)
-    found = {SCENARIO: base, **{switch: value for switch, _, value in pairs}}
-    return found | ({"@": environment} if environment else {})
+    parts = {SCENARIO: base, **{switch: value for switch, _, value in pairs}}
+    return parts | ({"@": environment} if environment else {})
 
 
 def steps(names: Sequence[str]) -> list[Step]:

@@ -2,12 +2,12 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 import pandas as pd
 
 from bench.runs.document import RunDocument
 from bench.runs.experiments import IntervalTargetRecord, Numerics
+from bench.runs.frames import TableRow
 from bench.runs.launches import LaunchRecord
 
 LOOKED_AT = "looked_at"  # the condition in a digest: as looked_at
@@ -67,7 +67,7 @@ def joined(sources: Iterable[str]) -> str | None:
 
 def by_launch(frame: pd.DataFrame) -> Iterator[tuple[int, pd.DataFrame]]:
     """The rows of one launch after the other. ``groupby`` would copy all of them at once."""
-    places: dict[Any, Any] = frame.groupby("launch").indices
+    places: TableRow = frame.groupby("launch").indices
     for launch, own in places.items():
         yield int(launch), frame.take(own)
 

@@ -34,12 +34,12 @@ def achieved(run: Analysed) -> pd.DataFrame:
         nominal, why = peak(device_of(run, launch), kind)
         reached = _speeds(tflop, row)
         mfu = None if nominal is None else (reached["tflops_per_s"] or 0.0) / (devices * nominal)
-        about = {"scenario": row["scenario"], "type": kind, "devices": devices, "step_ms": row["step_median_ms"]}
+        columns = {"scenario": row["scenario"], "type": kind, "devices": devices, "step_ms": row["step_median_ms"]}
         ceilings = run.document.begun(Limits).ceilings_of(launch)
         held = min(ceilings.tflops.get(f"matrix products {kind}", ()), default=None) if ceilings else None
         of_ceiling = (reached["tflops_per_s"] or 0.0) / (launch.processes * held) if held else None
-        about |= {"ceiling_tflops": held, "of_ceiling": of_ceiling}
-        rows.append({**about, **reached, "nominal_tflops": nominal, "mfu": mfu, "nominal": why})
+        columns |= {"ceiling_tflops": held, "of_ceiling": of_ceiling}
+        rows.append({**columns, **reached, "nominal_tflops": nominal, "mfu": mfu, "nominal": why})
     return pd.DataFrame(rows, columns=[*ACHIEVED, *OF_PEAK])
 
 

@@ -128,12 +128,12 @@ def resident(launches: Sequence[LaunchRecord], memory: pd.DataFrame) -> pd.DataF
     return table[table["launch"].isin(ok)].reset_index(drop=True)
 
 
-def largest_launches(document: RunDocument, known: pd.DataFrame) -> dict[str, int]:
+def largest_launches(document: RunDocument, peaks: pd.DataFrame) -> dict[str, int]:
     """For each scenario with a known peak the first ``ok`` launch with the largest, of all processes or else of one."""
     ok = {launch.launch: launch.scenario for launch in document.good}
-    known = known[known["launch"].isin(list(ok))].sort_values("launch")
+    peaks = peaks[peaks["launch"].isin(list(ok))].sort_values("launch")
     chosen = {}
-    for scenario, of_scenario in known.groupby(known["launch"].map(ok)):
+    for scenario, of_scenario in peaks.groupby(peaks["launch"].map(ok)):
         ordered = of_scenario.sort_values(["peak_total_mib", "peak_pid_mib"], ascending=False, kind="stable")
         chosen[str(scenario)] = int(ordered["launch"].iloc[0])
     return chosen

@@ -5,7 +5,6 @@ in the backward pass gradients take their place, so that the peak has the larger
 """
 
 import math
-from typing import Any
 
 import pandas as pd
 
@@ -39,7 +38,7 @@ def parts(document: RunDocument) -> pd.DataFrame:
     peak less what the process held before there was a model, which is torch's own peak of tensors on GPUs, and on the
     CPU that of the resident set. ``rest_mib``: measured less predicted.
     """
-    rows: list[list[Any]] = []
+    rows: list[list[object]] = []
     seen: set[str] = set()
     forecasts = {one.scenario: one.forecast for one in document.begun(Diagnosis).launches}
     for launch in document.good:

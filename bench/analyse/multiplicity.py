@@ -14,7 +14,6 @@ is left for a verdict after those that came before it. ``benchmarks/chance.py`` 
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +29,7 @@ DEVIATES = np.linspace(-8.0, 8.0, 401)
 DENSITY = np.exp(-(DEVIATES**2) / 2.0) / np.exp(-(DEVIATES**2) / 2.0).sum()
 
 
-def level(launches: NDArray[Any] | float, before: float = 0.0) -> Array:
+def level(launches: Array | NDArray[np.int64] | float, before: float = 0.0) -> Array:
     """The error of a verdict on so many launches of each side. ``before``: of those, what the last verdict had."""
     return np.asarray(ERROR * (2.0 ** (-before / HALVED_BY) - 2.0 ** (-launches / HALVED_BY)))
 

@@ -18,8 +18,6 @@ What this does not see: a mistake that the measured steps make, and neither the 
 precision, unless it is in fp32 and shows in the first losses.
 """
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 
@@ -27,7 +25,7 @@ from bench.core.records import PARITIES
 from bench.core.text import percent
 from bench.runs.document import Imported, ParityRecord, RunDocument
 from bench.runs.experiments import Numerics
-from bench.runs.frames import Iterations
+from bench.runs.frames import Iterations, TableRow
 from bench.runs.launches import Effective, LaunchRecord
 
 BOUND = 1e-6  # the worst gradient of some 220 honest launches was 5e-10 off (docs/evidence.md)
@@ -95,7 +93,7 @@ def loss_curves(document: RunDocument, steps: Iterations, numerics: pd.DataFrame
     return pd.concat(tables[::-1], ignore_index=True)[columns] if tables else pd.DataFrame(columns=columns)
 
 
-def between_environments(document: RunDocument, numerics: pd.DataFrame) -> list[dict[str, Any]]:
+def between_environments(document: RunDocument, numerics: pd.DataFrame) -> list[TableRow]:
     """What an interpreter computes otherwise than the first one, a row for the reference and for each scenario.
 
     ``environment``, ``scenario`` (None: the reference); ``error``: of the gradient of the worst tensor, of the
@@ -151,8 +149,8 @@ class _Judged:
         rows = _of(self.numbers.get(self.reference.launch), quantity)
         return rows[(rows["computation"] == self.place) & (rows["twin"] == twin)]
 
-    def verdict(self) -> dict[str, Any]:
-        values: dict[str, Any] = {}
+    def verdict(self) -> TableRow:
+        values: TableRow = {}
         launch, effective = self.launch, self.launch.effective
         if effective is None or not self.document.planned:
             how = "imported" if self.document.of(Imported) else "attached"
@@ -240,9 +238,7 @@ class _Judged:
         scale = np.abs(theirs).max(initial=1e-300)
         return float(np.abs(self.loss[: len(theirs)] - theirs).max(initial=0.0) / scale)
 
-    def _decided(
-        self, values: dict[str, Any], design: str | None, effective: Effective
-    ) -> tuple[str | None, str | None]:
+    def _decided(self, values: TableRow, design: str | None, effective: Effective) -> tuple[str | None, str | None]:
         errors = {name: values[f"{name}_error"] for name in QUANTITIES if values[f"{name}_error"] is not None}
         if not np.isfinite(list(errors.values())).all():
             return NOT_FINITE, "a number in double precision is not finite"

@@ -152,6 +152,6 @@ def predictions(
     return predicted
 
 
-def largest_error(found: Sequence[Prediction]) -> float | None:
+def largest_error(checks: Sequence[Prediction]) -> float | None:
     """Of the numbers that were measured, on several devices; None without one."""
-    return max((abs(one.error) for one in found if one.error is not None and one.count > 1), default=None)
+    return max((abs(one.error) for one in checks if one.error is not None and one.count > 1), default=None)

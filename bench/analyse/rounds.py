@@ -19,7 +19,7 @@ all of that is wrong, with and without drift.
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -177,13 +177,13 @@ class Rounds:
 
     def __init__(self, launches: Iterable[tuple[str, int, int, float | None]]) -> None:
         """Of each launch its scenario, its round, its number and its figure; unknown figures are left out."""
-        known = [one for one in launches if one[3] is not None and not math.isnan(one[3])]
-        named, repeats, numbers, given = (np.array([one[place] for one in known]) for place in range(4))
+        measured = [one for one in launches if one[3] is not None and not math.isnan(one[3])]
+        named, repeats, numbers, given = (np.array([one[place] for one in measured]) for place in range(4))
         self.values = {name: figures(given[named == name]) for name in dict.fromkeys(named.tolist())}
         self._place = {name: place for place, name in enumerate(self.values)}
         self._fit: Drifting | None = None
         if self.values:
-            middle = {name: geometric_mean(mine) for name, mine in self.values.items()}
+            middle = {name: geometric_mean(values) for name, values in self.values.items()}
             logs = np.log(given / np.array([middle[name] for name in named], dtype="float64"))
             self._middle = middle
             scenario = np.array([self._place[name] for name in named])
@@ -191,8 +191,9 @@ class Rounds:
 
     @classmethod
     def of(cls, launches: LaunchFigures, column: str = "median_ms") -> Self:
-        frame: Any = launches.frame
-        return cls(zip(*(frame[name].tolist() for name in ("scenario", "repeat", "launch", column)), strict=True))
+        return cls(
+            zip(*(launches.frame[name].tolist() for name in ("scenario", "repeat", "launch", column)), strict=True)
+        )
 
     def ratio(self, base: str, new: str) -> Ratio:
         """``new`` over ``base``, as :func:`bench.analyse.intervals.ratio_of` where a run had no drift."""

@@ -16,7 +16,7 @@ def spread(steps: Iterations, figures: LaunchFigures) -> pd.DataFrame:
     """
     table = headline(steps)
     groups = table.loc[~table["warmup"], ["scenario", "step_ms"]].groupby("scenario")["step_ms"]
-    medians = {name: estimate(mine) for name, mine in figures.frame.groupby("scenario")["median_ms"]}
+    medians = {name: estimate(of_launches) for name, of_launches in figures.frame.groupby("scenario")["median_ms"]}
     halves = {name: one.half_width_percent for name, one in medians.items()}
     table = pd.DataFrame(
         {

@@ -10,7 +10,6 @@ ratios are computed on logarithms. Three tables, each made of the one before, ha
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -27,6 +26,7 @@ BASE = "ddp"  # the scenario that speeds are relative to
 BASE_IN_SHORT = "base"
 FENCE = 1.5  # interquartile ranges beyond the quartiles that make a step an outlier (Tukey 1977)
 DRIFT_STEPS = 6  # with fewer measured steps a third of them is one, and its median no middle
+Columns = dict[str, np.ndarray]
 ELAPSED, FASTEST, MIDDLE = "elapsed_s", "fastest_ms", "middle_ms"
 
 
@@ -56,7 +56,7 @@ def per_iteration(timed: RankSteps) -> Iterations:
     return Iterations(table.assign(host=hosts.take(table["host"].to_numpy())) if several else table)
 
 
-def _of_launch(rows: dict[str, Any]) -> dict[str, Any]:
+def _of_launch(rows: Columns) -> Columns:
     """The columns that :func:`per_iteration` adds for a launch, and the row of the ``slowest`` rank."""
     order = np.argsort(rows["step"], kind="stable")
     rows = {name: values[order] for name, values in rows.items()}
@@ -78,7 +78,7 @@ def _of_launch(rows: dict[str, Any]) -> dict[str, Any]:
     return added
 
 
-def _over_ranks(of: dict[str, Any]) -> dict[str, Any]:
+def _over_ranks(of: Columns) -> Columns:
     """From columns of shape (steps, ranks) those over ranks; ``slowest``: the place of the rank."""
     times = of["step_ms"]
     added = {"slowest": times.argmax(axis=1), FASTEST: times.min(axis=1), MIDDLE: np.median(times, axis=1)}
@@ -97,7 +97,7 @@ def _over_ranks(of: dict[str, Any]) -> dict[str, Any]:
     return added
 
 
-def _on_one_clock(times_ns: Any, of: dict[str, Any]) -> Any:
+def _on_one_clock(times_ns: np.ndarray, of: Columns) -> np.ndarray:
     """Times of shape (steps, ranks), those of other hosts replaced by the first rank's."""
     return np.where(of["host"] == of["host"][:, :1], times_ns, times_ns[:, :1]) if "host" in of else times_ns
 

@@ -72,13 +72,13 @@ def findings(
     return table.astype({"launch": "Int64", "size": "float64"})
 
 
-def by_scenario(found: pd.DataFrame, scenarios: list[str]) -> dict[str, str]:
+def by_scenario(table: pd.DataFrame, scenarios: list[str]) -> dict[str, str]:
     """``invalid``, ``warning`` or ``valid`` for each of ``scenarios``: the gravest of its findings."""
-    gravest = found.groupby("scenario")["severity"].min()  # "invalid" < "warning"
+    gravest = table.groupby("scenario")["severity"].min()  # "invalid" < "warning"
     return {scenario: str(gravest.get(scenario, "valid")) for scenario in scenarios}
 
 
-def grouped(found: pd.DataFrame, order: Sequence[str] = ()) -> pd.DataFrame:
+def grouped(table: pd.DataFrame, order: Sequence[str] = ()) -> pd.DataFrame:
     """:func:`findings` for people: one row for all with the same code and remedy, the invalid ones first.
 
     ``order``: all scenarios of the run, in order. ``code, severity``; ``scenarios``: their names, or ``all 10
@@ -86,9 +86,9 @@ def grouped(found: pd.DataFrame, order: Sequence[str] = ()) -> pd.DataFrame:
     largest size, or else the first, with its launch; ``remedy``; ``count``: of findings.
     """
     gravity: dict[object, int] = {"invalid": 0, "warning": 1}
-    place: dict[object, int] = {name: number for number, name in enumerate(dict.fromkeys([*order, *found["scenario"]]))}
+    place: dict[object, int] = {name: number for number, name in enumerate(dict.fromkeys([*order, *table["scenario"]]))}
     rows = []
-    for (code, severity, remedy), alike in found.groupby(["code", "severity", "remedy"], sort=False):
+    for (code, severity, remedy), alike in table.groupby(["code", "severity", "remedy"], sort=False):
         alike = alike.sort_values("scenario", key=lambda names: names.map(place), kind="stable")
         texts = list(dict.fromkeys(alike["text"]))
         worst = alike.iloc[alike["size"].fillna(-math.inf).argmax()]

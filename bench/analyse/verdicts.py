@@ -11,6 +11,7 @@ from bench.analyse.analysed import Analysed
 from bench.analyse.recommendation import recommendations
 from bench.core.codec import decode
 from bench.runs.document import Finding, ParityRecord, Recommendation
+from bench.runs.frames import TableRow
 from bench.runs.reader import Run
 
 
@@ -36,12 +37,12 @@ def judged(run: Run) -> Analysed:
     return replace(run, document=replace(run.document, **of(run)))
 
 
-def records(table: pd.DataFrame) -> list[dict[str, Any]]:
+def records(table: pd.DataFrame) -> list[TableRow]:
     """The rows of a table as JSON values, null for unknown or not finite: ``to_json`` drops digits."""
     return [{str(name): _value(value) for name, value in row.items()} for row in table.to_dict("records")]
 
 
-def _value(value: Any) -> Any:
+def _value(value: Any) -> object:
     if isinstance(value, dict):
         return {str(name): _value(one) for name, one in value.items()}
     if isinstance(value, list | tuple):

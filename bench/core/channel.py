@@ -10,6 +10,7 @@ ADDRESS, TOKEN = "BENCH_SUPERVISOR", "BENCH_TOKEN"
 """Variables of ranks that inherit no socket, which a site sets: HOST:PORT to connect to, and the secret that
 shows there that a rank of this launch has come."""
 
+Message = dict[str, Any]  # JSON values by name; ``event`` says which message it is
 PIECE_BYTES = 1 << 18
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
@@ -29,14 +30,14 @@ class Channel:
     def fileno(self) -> int:
         return self.socket.fileno()
 
-    def send(self, **message: Any) -> None:
+    def send(self, **message: object) -> None:
         """Send one message; dropped when the peer is gone."""
         try:
             self.socket.sendall(json.dumps(message).encode() + b"\n")
         except (BrokenPipeError, ConnectionResetError):
             self.closed = True
 
-    def receive(self) -> list[dict[str, Any]]:
+    def receive(self) -> list[Message]:
         """The messages that are complete, after waiting once for a piece of them. Sets ``closed`` at the end of the
         stream."""
         try:
@@ -52,7 +53,7 @@ class Channel:
         self._pending = [rest]
         return [json.loads(line) for line in lines]
 
-    def wait_for(self, event: str) -> dict[str, Any]:
+    def wait_for(self, event: str) -> Message:
         """Read until a message with this ``event`` comes. Raises ``ConnectionError`` when the peer closes first."""
         while not self.closed:
             for message in self.receive():

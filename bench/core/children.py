@@ -7,16 +7,20 @@ import signal
 import time
 from collections.abc import Callable, Collection, Mapping
 from os import _exit  # as it is before a file of somebody's replaces it
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from bench.core.channel import adopt_orphans, die_with_parent
 from bench.core.control_group import available_memory_bytes
 from bench.core.errors import RequestError
-from bench.core.files import parse_json
+from bench.core.files import Json, parse_json
 
 if TYPE_CHECKING:
-    from multiprocessing.connection import Connection
+    from multiprocessing import connection
     from multiprocessing.context import ForkProcess
+
+    Connection = connection.Connection[object, object]
+
+T = TypeVar("T")
 
 KILL_PATIENCE_S = 30.0
 END_PATIENCE_S = 1.0
@@ -85,7 +89,7 @@ def end_children(but: Collection[int] = ()) -> list[int]:
     return strays
 
 
-def ask(question: Callable[[], Any], limit_s: float) -> Any:
+def ask(question: Callable[[], T], limit_s: float) -> T:
     """``question()``, a JSON value, answered in a fork of this process, so that nothing that it does is done here. The
     fork is ended with everything that it started, and may take half of the memory that is free.
 
@@ -109,7 +113,7 @@ def ask(question: Callable[[], Any], limit_s: float) -> Any:
         end_children(others)
     match answer:
         case {"value": value}:
-            return value
+            return cast(T, value)
         case {"refused": [str(option), str(problem), str(remedy)]}:
             raise RequestError(option, problem, remedy)
         case {"raised": str(what)}:
@@ -118,7 +122,7 @@ def ask(question: Callable[[], Any], limit_s: float) -> Any:
             raise Unanswered(UNREADABLE)
 
 
-def _heard(pipe: "Connection[Any, Any]", child: "ForkProcess", limit_s: float) -> Any:
+def _heard(pipe: "Connection", child: "ForkProcess", limit_s: float) -> Json:
     """The line of JSON that a child sends, which may send anything else as well. Raises :class:`Unanswered`."""
     deadline_s = time.monotonic() + limit_s
     heard = b""
@@ -151,7 +155,7 @@ def _end_of(child: "ForkProcess") -> str:
     return f"left with exit status {child.exitcode}"
 
 
-def _answer(pipe: "Connection[Any, Any]", question: Callable[[], object], parent: int) -> None:
+def _answer(pipe: "Connection", question: Callable[[], object], parent: int) -> None:
     """The child's part. It never returns."""
     try:
         die_with_parent(parent)

@@ -19,7 +19,8 @@ from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints, is_typeddict
 
 T = TypeVar("T")
-Decoder = Callable[[Any], Any]
+Hint = Any  # a type, or what typing has for one
+Decoder = Callable[[object], Any]
 
 REST = "more"
 MOMENT = "%Y-%m-%dT%H:%M:%SZ"
@@ -100,20 +101,20 @@ class Moment:
 class Named:
     """Objects by name, each of the type that ``types()`` has for its name."""
 
-    types: Callable[[], Mapping[str, Any]]
+    types: Callable[[], Mapping[str, Hint]]
 
 
 @dataclass(frozen=True, slots=True)
 class AnyOf:
     """Of one of ``types()``, whichever is closest."""
 
-    types: Callable[[], tuple[Any, ...]]
+    types: Callable[[], tuple[Hint, ...]]
 
 
-def decode(kind: type[T], value: Any, where: str = "") -> T:
+def decode(kind: type[T], value: object, where: str = "") -> T:
     """``value`` as ``kind``; raises :class:`Damaged`, which names the place from ``where`` on."""
     try:
-        decoded: T = _decoder(cast(Any, kind))(value)
+        decoded: T = _decoder(cast(Hint, kind))(value)
     except Damaged as error:
         raise (error.within(where) if where else error) from None
     except RecursionError:
@@ -121,11 +122,11 @@ def decode(kind: type[T], value: Any, where: str = "") -> T:
     return decoded
 
 
-def encode(value: Any) -> Any:
+def encode(value: object) -> Any:
     """The JSON value of a dataclass, or of what holds some."""
     if is_dataclass(value) and not isinstance(value, type):
-        parts: dict[str, Any] = {}
-        for name in hints(cast(Any, type(value))):
+        parts: dict[str, object] = {}
+        for name in hints(type(value)):
             part = encode(getattr(value, name))
             parts |= part if name == REST else {name: part}
         return parts
@@ -166,13 +167,13 @@ def _decoder(kind: Any) -> Decoder:
     return {float: _float, int: _int, str: _text}.get(kind) or partial(_exact, kind)
 
 
-def _exact(kind: type, value: Any) -> Any:
+def _exact(kind: type, value: object) -> object:
     if type(value) is not kind:
         raise _other(kind.__name__, value)
     return value
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if type(value) is not str:
         raise _other("str", value)
     if len(value) > LONGEST_TEXT:
@@ -182,7 +183,7 @@ def _text(value: Any) -> str:
     return value
 
 
-def _int(value: Any) -> int:
+def _int(value: object) -> int:
     if type(value) is not int:
         raise _other("int", value)
     if not -LARGEST_INT <= value <= LARGEST_INT:
@@ -190,7 +191,7 @@ def _int(value: Any) -> int:
     return value
 
 
-def _float(value: Any) -> float:
+def _float(value: object) -> float:
     if type(value) is not float and type(value) is not int:
         raise _other("float", value)
     if not -LARGEST <= value <= LARGEST:  # NaN is not, either
@@ -198,7 +199,7 @@ def _float(value: Any) -> float:
     return value
 
 
-def _anything(value: Any) -> Any:
+def _anything(value: object) -> object:
     """Any JSON value, with numbers that can be computed with."""
     if isinstance(value, dict):
         return _mapping(_anything, value)
@@ -208,18 +209,18 @@ def _anything(value: Any) -> Any:
     return value if checked is None else checked(value)
 
 
-def _bounded(plain: Decoder, bound: Between | OneOf | Length | Moment, value: Any) -> Any:
+def _bounded(plain: Decoder, bound: Between | OneOf | Length | Moment, value: object) -> object:
     decoded = plain(value)
     if decoded not in bound:
         raise Damaged(f"must be {bound}, not {json.dumps(decoded)[:40]}")
     return decoded
 
 
-def _optional(plain: Decoder, value: Any) -> Any:
+def _optional(plain: Decoder, value: object) -> object:
     return None if value is None else plain(value)
 
 
-def _either(kinds: tuple[Any, ...], value: Any) -> Any:
+def _either(kinds: tuple[Hint, ...], value: object) -> object:
     """As the kind that ``value`` is of, of several classes the one that has the fewest fields too many or too few; else
     as the first."""
     if value is None and type(None) in kinds:
@@ -239,7 +240,7 @@ def _plain(kind: Any) -> type:
     return list if origin is tuple else dict if _is_class(kind) or origin in (Mapping, dict) else kind
 
 
-def _at(part: str, decoder: Decoder, value: Any) -> Any:
+def _at(part: str, decoder: Decoder, value: object) -> Any:
     """A part of a value; an error says where it is."""
     try:
         return decoder(value)
@@ -247,19 +248,19 @@ def _at(part: str, decoder: Decoder, value: Any) -> Any:
         raise error.within(part) from None
 
 
-def _list(inner: Decoder, value: Any) -> tuple[Any, ...]:
+def _list(inner: Decoder, value: object) -> tuple[object, ...]:
     if not isinstance(value, list | tuple):
         raise _other("a list", value)
     return tuple(_at(f"[{place}]", inner, one) for place, one in enumerate(value))
 
 
-def _mapping(inner: Decoder, value: Any) -> dict[str, Any]:
+def _mapping(inner: Decoder, value: object) -> dict[str, object]:
     if not isinstance(value, dict):
         raise _other("an object", value)
     return {_at(f"[{name!r:.40}]", _text, name): _at(f"[{name!r:.40}]", inner, one) for name, one in value.items()}
 
 
-def _named(kinds: Named, value: Any) -> dict[str, Any]:
+def _named(kinds: Named, value: object) -> dict[str, object]:
     if not isinstance(value, dict):
         raise _other("an object", value)
     types = kinds.types()
@@ -269,7 +270,7 @@ def _named(kinds: Named, value: Any) -> dict[str, Any]:
     return {name: decode(types[name], one, name) for name, one in value.items()}
 
 
-def _object(kind: Any, value: Any) -> Any:
+def _object(kind: Hint, value: object) -> object:
     if not isinstance(value, dict):
         raise _other("an object", value)
     decoders = _fields(kind)
@@ -288,7 +289,7 @@ def _object(kind: Any, value: Any) -> Any:
     return made
 
 
-def _other(wanted: str, value: Any) -> Damaged:
+def _other(wanted: str, value: object) -> Damaged:
     return Damaged(f"must be {wanted}, not {type(value).__name__}")
 
 
@@ -297,16 +298,16 @@ def _safe(name: str) -> str:
 
 
 @cache
-def _fields(kind: Any) -> dict[str, Decoder]:
+def _fields(kind: Hint) -> dict[str, Decoder]:
     return {name: _decoder(hint) for name, hint in hints(kind).items()}
 
 
-def _is_class(kind: Any) -> bool:
+def _is_class(kind: Hint) -> bool:
     return is_dataclass(kind) or is_typeddict(kind)
 
 
 @cache
-def hints(kind: Any) -> dict[str, Any]:
+def hints(kind: Hint) -> dict[str, Hint]:
     """The type of each field that is written, by its name."""
     types = get_type_hints(kind, include_extras=True)
     names = types if is_typeddict(kind) else [field.name for field in fields(kind)]

@@ -88,9 +88,9 @@ class Interrupted(BenchError):
     exit_code = INTERRUPTED
 
 
-def closest(name: str, known: list[str], n: int = 1, cutoff: float = 0.6) -> str:
+def closest(name: str, names: list[str], n: int = 1, cutoff: float = 0.6) -> str:
     """The remedy for an unknown name: up to ``n`` known ones that are like it, else all."""
     from difflib import get_close_matches
 
-    close = get_close_matches(name, known, n, cutoff)
-    return f"did you mean {' or '.join(close)}?" if close else f"choose from {', '.join(known)}"
+    close = get_close_matches(name, names, n, cutoff)
+    return f"did you mean {' or '.join(close)}?" if close else f"choose from {', '.join(names)}"

@@ -16,6 +16,7 @@ from glob import glob
 from io import BufferedReader
 from typing import Any, NoReturn
 
+Json = Any  # a JSON value
 JSON_BYTES = 64 << 20  # of one JSON document: a hundred times what a large run needs, and little enough to hold
 UNLOCKED_S = 10.0  # how long a new scratch folder may be without its owner's lock
 
@@ -44,13 +45,13 @@ def open_regular(path: str, *, limit: int, within: str | None = None) -> Buffere
     return os.fdopen(descriptor, "rb")
 
 
-def read_json(path: str, *, limit: int = JSON_BYTES, within: str | None = None) -> Any:
+def read_json(path: str, *, limit: int = JSON_BYTES, within: str | None = None) -> Json:
     """The JSON document in such a file. Raises ``OSError``, or ``ValueError`` for what is no JSON, or NaN in it."""
     with open_regular(path, limit=limit, within=within) as file:
         return parse_json(file.read(limit))
 
 
-def parse_json(text: bytes | str) -> Any:
+def parse_json(text: bytes | str) -> Json:
     """A JSON document. Raises ``ValueError``: also for NaN and infinity, and for one that is nested too deeply."""
     try:
         return json.loads(text, parse_constant=_no_number)

@@ -10,9 +10,11 @@ from dataclasses import is_dataclass
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, is_typeddict
 
-from bench.core.codec import REST, AnyOf, Between, Length, Moment, Named, OneOf, hints
+from bench.core.codec import REST, AnyOf, Between, Hint, Length, Moment, Named, OneOf, hints
 
-PLAIN: dict[Any, dict[str, Any]] = {
+Schema = dict[str, Any]
+
+PLAIN: dict[Hint, Schema] = {
     Any: {},
     NoneType: {"type": "null"},
     bool: {"type": "boolean"},
@@ -24,7 +26,7 @@ PLAIN: dict[Any, dict[str, Any]] = {
 
 def json_schema(kind: type, title: str) -> str:
     """The schema of ``kind`` as text: a definition for each class that it is made of, and a line for each field."""
-    definitions: dict[str, Any] = {}
+    definitions: dict[str, Schema] = {}
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title, **_schema(kind, definitions)}
     classes = []
     for name, one in sorted(definitions.items()):
@@ -34,7 +36,7 @@ def json_schema(kind: type, title: str) -> str:
     return json.dumps(head)[:-1] + ', "$defs": {\n' + ",\n".join(classes) + "\n}}\n"
 
 
-def _schema(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+def _schema(kind: Any, definitions: dict[str, Schema]) -> Schema:
     origin, inner = get_origin(kind), get_args(kind)
     if origin is Annotated and isinstance(inner[1], Named):
         named = {name: _schema(one, definitions) for name, one in inner[1].types().items()}
@@ -65,7 +67,7 @@ def _schema(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     return {"$ref": f"#/$defs/{kind.__name__}"}
 
 
-def _bounds(bound: Between | OneOf | Length | Moment) -> dict[str, Any]:
+def _bounds(bound: Between | OneOf | Length | Moment) -> Schema:
     match bound:
         case Between(least, most):
             return {"minimum": least, "maximum": most}

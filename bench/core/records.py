@@ -4,7 +4,6 @@ The command line and the workers import it, so it needs the standard library alo
 """
 
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
 
 SCHEMA_VERSION = 1
 """Of run.json and of the tables beside it. A reader refuses any other by name."""
@@ -406,12 +405,11 @@ class Job:
         return self.workload.global_batch // self.replicas
 
 
-def job_to_json(job: Job) -> dict[str, Any]:
-    """The job as JSON values, for a pipe or a file."""
+def job_to_json(job: Job) -> dict[str, object]:
     return asdict(job)
 
 
-def job_from_json(document: dict[str, Any]) -> Job:
+def job_from_json(document: object) -> Job:
     from bench.core.codec import decode
 
     return decode(Job, document)

@@ -21,14 +21,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from glob import glob
 from itertools import count, islice
-from typing import Any
 
 import bench
 from bench import machine
 from bench.core.children import state_and_parent
 from bench.core.codec import Damaged, decode, encode
 from bench.core.errors import RequestError, described
-from bench.core.files import open_regular, parse_json, scratch_folder
+from bench.core.files import Json, open_regular, parse_json, scratch_folder
 from bench.experiments.lab import judged
 from bench.experiments.measure import slowest_ms
 from bench.experiments.plan.interval_target import IntervalTarget
@@ -40,6 +39,7 @@ from bench.machine.sample.noticed import allocator_rows, checks
 from bench.runs import document as stored
 from bench.runs.fields import Amount, Count, Names, Pid
 from bench.runs.files import check_writable, sha256
+from bench.runs.frames import TableRow
 from bench.runs.launches import Checks, Effective, Failure, LaunchRecord, RankRecord
 from bench.runs.reader import Run
 from bench.runs.writer import RunWriter
@@ -176,7 +176,7 @@ class Commanded:
     tree: dict[int, tuple[int, str]]
     memory: Rows
     device: Rows
-    noticed: dict[str, Any]
+    noticed: TableRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,25 +275,25 @@ class Commands:
         with scratch_folder("bench-attach-") as spool:
             done = self._perform(side, number, spool)
         ranks, left = ranks_of(done.notes)
-        ended: dict[str, Any] = {"code": done.code, "interrupted": done.interrupted, "wall_s": done.wall_s}
+        ended: TableRow = {"code": done.code, "interrupted": done.interrupted, "wall_s": done.wall_s}
         if not ranks or ranks[0].steps < 1:
             return Launched(name=side.name or "", why=_why_nothing(done, ranks), **ended)
         name = side.name or name_of(ranks[0].ran)
-        about = _command(side, ranks[0], self._wanted)
+        command = _command(side, ranks[0], self._wanted)
         if self.writer is None:
-            document = _document(self._wanted, name, about, ranks, self._here, self._begin, self._gpus)
+            document = _document(self._wanted, name, command, ranks, self._here, self._begin, self._gpus)
             if self._experiment is not None:
                 first = {name_of_record(type(self._experiment)): self._experiment}
                 document = replace(document, experiments={**document.experiments, **first})
             self.writer = RunWriter(self._wanted.out, document, self._began)
-        steps = _add(self.writer, done, ranks, left, name, about, repeat)
+        steps = _add(self.writer, done, ranks, left, name, command, repeat)
         step_ms = statistics.median(slowest_ms(steps) or [row["step_ms"] for row in steps])
         self.last_ms[name] = step_ms
         return Launched(name=name, launch=number, step_ms=step_ms, **ended)
 
     def finish(self, last: Launched) -> Outcome:
         """Seal the run."""
-        about: dict[str, Any] = {"code": last.code, "why": last.why, "side": last.name or None}
+        about: TableRow = {"code": last.code, "why": last.why, "side": last.name or None}
         if self.writer is None:
             return Outcome(run=None, interrupted=last.interrupted, **about)
         self.writer.note_request(*_as_launched(self.writer.document))
@@ -384,11 +384,11 @@ def _supervise(command: "subprocess.Popen[bytes]", watch: "_Watch", limit_s: flo
     interrupted, begun_s, ending = False, time.monotonic(), signal.SIGTERM
     while True:
         with suppress(InterruptedError):
-            told = signal.sigtimedwait([*FORWARDED, signal.SIGCHLD], LOOK_S)
-            if told is not None and told.si_signo != signal.SIGCHLD:
-                interrupted |= told.si_signo == signal.SIGINT
-                if told.si_code != SENT_BY_THE_KERNEL:
-                    command.send_signal(told.si_signo)
+            received = signal.sigtimedwait([*FORWARDED, signal.SIGCHLD], LOOK_S)
+            if received is not None and received.si_signo != signal.SIGCHLD:
+                interrupted |= received.si_signo == signal.SIGINT
+                if received.si_code != SENT_BY_THE_KERNEL:
+                    command.send_signal(received.si_signo)
         watch.look(command.pid)
         code = command.poll()
         if code is not None:
@@ -448,14 +448,14 @@ class _Watch:
             self._look_at_tree(command)
 
     def _watch_rank(self, notes: Notes) -> None:
-        about = notes.who
+        process = notes.who
         self._scenario = self._scenario or name_of(notes.ran)
         if self._device == "cuda" and not notes.cuda:
             self.sampler.stop()  # there are GPUs, and it trains on none
             self._sample("cpu", ())
-        devices = about.devices or None
-        self._watched.add(about.pid)
-        self.sampler.watch(self._launch, self._scenario, about.rank, about.pid, devices)
+        devices = process.devices or None
+        self._watched.add(process.pid)
+        self.sampler.watch(self._launch, self._scenario, process.rank, process.pid, devices)
 
     def _look_at_tree(self, command: int) -> None:
         """Find the processes of the command. On the CPU they are sampled; GPUs list the processes that are on them."""
@@ -503,7 +503,7 @@ def read(path: str, lines: int | None = None) -> Notes:
     return notes
 
 
-def _take(notes: Notes, line: Any) -> None:
+def _take(notes: Notes, line: Json) -> None:
     """Add a line. Raises what comes of one that the recorder has not written."""
     if "begin" in line:
         about = decode(About, line["begin"])
@@ -615,7 +615,7 @@ def _add(
     if isinstance(loss, str):
         left.append(f"the final loss, which is {loss}")
     waits = [row["data_ms"] for row in steps if not row["warmup"] and row["rank"] == 0 and row["data_ms"] is not None]
-    about = stored.AttachedLaunch(
+    noted = stored.AttachedLaunch(
         launch=launch,
         exit_code=done.code,
         calls={str(rank): len(one.marks_ns) for rank, one in enumerate(ranks)},
@@ -631,8 +631,8 @@ def _add(
     attached = writer.document.of(stored.Attached)
     assert attached is not None
     commands = {**attached.commands, scenario: attached.commands.get(scenario, command)}
-    noted = replace(attached, commands=commands, launches=(*attached.launches, about))
-    writer.add(record, noted=noted, steps=steps, memory=memory, device=device)
+    experiment = replace(attached, commands=commands, launches=(*attached.launches, noted))
+    writer.add(record, noted=experiment, steps=steps, memory=memory, device=device)
     return steps
 
 
@@ -648,7 +648,7 @@ def _process(pid: int, tree: dict[int, tuple[int, str]], by_pid: dict[int, int])
 
 
 def _record(
-    done: Commanded, ranks: list[Notes], head: dict[str, Any], warmup: int, fewest: int, kept: dict[str, int]
+    done: Commanded, ranks: list[Notes], head: TableRow, warmup: int, fewest: int, kept: dict[str, int]
 ) -> LaunchRecord:
     first = ranks[0]
     ran = first.ran

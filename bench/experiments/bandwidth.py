@@ -34,19 +34,19 @@ def of_this_machine(request: Request, found: Found, console: Console) -> Bandwid
 
 def of(job: Job, launch: LaunchRecord, results: Results) -> BandwidthRecord:
     """The record of a launch from the reports of its ranks: of each sample the slowest rank."""
-    found = [result["bandwidth"] for result in results] if launch.status == "ok" else []
+    reports = [result["bandwidth"] for result in results] if launch.status == "ok" else []
     return BandwidthRecord.of(
         launch,
-        transport=_transport(job, results[0]["transport"]) if found else None,
+        transport=_transport(job, results[0]["transport"]) if reports else None,
         sizes=tuple(
             AllReduces(bytes=size, at_once=at_once, times_ms=tuple(map(max, zip(*times, strict=True))))
             for size, at_once, *times in zip(
-                found[0]["bytes"], found[0]["at_once"], *(one["times_ms"] for one in found), strict=True
+                reports[0]["bytes"], reports[0]["at_once"], *(one["times_ms"] for one in reports), strict=True
             )
         )
-        if found
+        if reports
         else (),
-        left_out=found[0]["left_out"] if found else None,
+        left_out=reports[0]["left_out"] if reports else None,
     )
 
 

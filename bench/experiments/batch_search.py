@@ -2,9 +2,8 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from bench import machine
 from bench.core.errors import RequestError
@@ -15,6 +14,7 @@ from bench.experiments.measure import median_step_ms
 from bench.experiments.plan import Planned, Request, one_round
 from bench.experiments.plan import batch_search as search
 from bench.runs.experiments import BatchSearch, TryRecord
+from bench.runs.frames import TableRow
 from bench.runs.launches import LaunchRecord, RankRecord
 from bench.seams.discover import Found
 from bench.seams.experiment import Experiment
@@ -56,9 +56,9 @@ def _find_batch(found: Found, capacity_mib: float, end_s: float | None, lab: Lab
     took_s: list[tuple[int, float]] = []
     stopped_by = None
     while True:
-        known = lab.writer.document.of(BatchSearch)
-        assert known is not None
-        lab.writer.note(replace(known, scenarios={**known.scenarios, found.name: search.outcome(tries, stopped_by)}))
+        begun = lab.writer.document.of(BatchSearch)
+        assert begun is not None
+        lab.writer.note(replace(begun, scenarios={**begun.scenarios, found.name: search.outcome(tries, stopped_by)}))
         trains = {one.global_batch: one.why_not is None for one in tries}
         expected = search.expected_batch(tries, capacity_mib) if on_gpu else None
         batch = search.next_batch(trains, unit, first=first, expected=expected)
@@ -98,8 +98,8 @@ def _try_batch(found: Found, batch: int, capacity_mib: float, lab: Lab) -> tuple
     def keep(done: Performed) -> str:
         one = _judged(done, request.workload, capacity_mib)
         tries.append(one)
-        about = {"global_batch": batch, "peak_mib": one.peak_mib, "why_not": one.why_not}
-        tried = TryRecord.of(done.record, **about, warmup=search.TRY_WARMUP, iters=search.TRY_ITERS)
+        verdict = {"global_batch": batch, "peak_mib": one.peak_mib, "why_not": one.why_not}
+        tried = TryRecord.of(done.record, **verdict, warmup=search.TRY_WARMUP, iters=search.TRY_ITERS)
         lab.writer.add_to(BatchSearch, tried, **{name: done.tables[name] for name in ("steps", "memory", "device")})
         unit = lab.request.task.unit_short
         return f"global batch {batch}: {one.why_not or f'trains, {one.throughput_per_s:,.1f} {unit}/s'}"
@@ -121,7 +121,7 @@ def _judged(done: Performed, work: Training, capacity_mib: float) -> search.Try:
     return search.Try(global_batch=work.global_batch, why_not=why_not, peak_mib=peak_mib, throughput_per_s=speed)
 
 
-def steady_mib(memory: Iterable[Mapping[str, object]], ranks: Sequence[RankRecord]) -> float | None:
+def steady_mib(memory: Iterable[TableRow], ranks: Sequence[RankRecord]) -> float | None:
     """The most that measured steps need of a device: what processes held there (rows of memory.parquet), or torch
     reserved if that is more, without what torch only keeps reserved since cuDNN's search.
     """
@@ -132,7 +132,7 @@ def steady_mib(memory: Iterable[Mapping[str, object]], ranks: Sequence[RankRecor
     return max((level - spare.get(device, 0.0) for device, level in levels.items()), default=None)
 
 
-def fullest_mib(memory: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+def fullest_mib(memory: Iterable[TableRow]) -> dict[str, float]:
     """By device the most that it held at one moment, over all processes of the launch (rows of memory.parquet)."""
     held: dict[tuple[str, int], float] = defaultdict(float)
     for row in memory:
@@ -154,8 +154,8 @@ def peaks_mib(ranks: Iterable[RankRecord], kind: str) -> dict[str, float]:
 def _capacity_mib(lab: Lab) -> float:
     """The memory of the smallest chosen GPU, or what is free on the host."""
     gpus = lab.writer.document.machine.gpus
-    known = [gpu.memory_total_mib for gpu in gpus if gpu.uuid in lab.request.devices]
-    sizes = [size for size in known if size is not None]
-    if len(sizes) < len(known):
+    totals = [gpu.memory_total_mib for gpu in gpus if gpu.uuid in lab.request.devices]
+    sizes = [size for size in totals if size is not None]
+    if len(sizes) < len(totals):
         raise RequestError("--find-batch", "the driver does not report how much memory there is", "choose another GPU")
     return float(min(sizes)) if sizes else machine.available_memory_bytes() / 2**20

@@ -35,7 +35,7 @@ def tune_batches(request: Request, candidates: tuple[Found, ...], search: Search
     """``tune``: does one search. Raises :class:`RequestError` as the first one does."""
     began_s = time.monotonic()
     best = tune(request, candidates, replace(search, budget_s=FIRST * search.budget_s))
-    tried, gains = {request.global_batch: _said(best)}, {request.global_batch: True}
+    tried, gains = {request.global_batch: _in_words(best)}, {request.global_batch: True}
     while best.finalists and all(gains.values()) and (batch := next_batch(gains, unit=1)) is not None:
         request = replace(request, global_batch=batch)
         left = replace(search, allow=(), budget_s=max(0.0, search.budget_s - (time.monotonic() - began_s)))
@@ -45,12 +45,12 @@ def tune_batches(request: Request, candidates: tuple[Found, ...], search: Search
             tried[batch] = f"not tried: {error.problem}"
             break
         ratio, gains[batch] = _per_example(best, larger)
-        tried[batch] = _said(larger) + ratio
+        tried[batch] = _in_words(larger) + ratio
         best = larger if gains[batch] else best
     return Batches(best=best, tried=tried)
 
 
-def _said(searched: Searched) -> str:
+def _in_words(searched: Searched) -> str:
     from bench.words.tuned import nothing_usable
 
     tuning, times = searched.document.of(Tuning), _times(searched)
@@ -78,7 +78,7 @@ def _per_example(before: Searched, now: Searched) -> tuple[str, bool]:
     """How much faster an example is, in words, and whether that is beyond noise."""
     from bench.analyse.intervals import ratio_of
 
-    found = ratio_of(_times(now), _times(before))
-    if found.value is None or found.low is None or found.high is None:
+    ratio = ratio_of(_times(now), _times(before))
+    if ratio.value is None or ratio.low is None or ratio.high is None:
         return "", False
-    return f", {found.value:.2f} times the speed ({found.low:.2f} to {found.high:.2f})", found.low > 1.0
+    return f", {ratio.value:.2f} times the speed ({ratio.low:.2f} to {ratio.high:.2f})", ratio.low > 1.0

@@ -122,12 +122,12 @@ def bisect(asked: Asked, say: Callable[[str], None]) -> tuple[Run, bool]:
 
 def _reopened(asked: Asked) -> RunWriter:
     assert asked.path is not None
-    known = verified(asked.path, allow_incomplete=True, option="--resume").of(Bisected)
-    if known is None:
+    before = verified(asked.path, allow_incomplete=True, option="--resume").of(Bisected)
+    if before is None:
         raise RequestError("--resume", "that run is not of bench bisect", "name one that is, or start a new one")
-    if known.of != asked.of or known.candidates != {one.name: one.about for one in asked.candidates}:
-        first, *_, last = known.candidates
-        problem = f"that run searched something else: {known.of}, from {first} to {last}"
+    if before.of != asked.of or before.candidates != {one.name: one.about for one in asked.candidates}:
+        first, *_, last = before.candidates
+        problem = f"that run searched something else: {before.of}, from {first} to {last}"
         raise RequestError("--resume", problem, "give the same options and command")
     return RunWriter.reopen(asked.path)
 
@@ -226,10 +226,10 @@ def replay(
     for block in blocks:
         search.add({name: launch[figure] for name, launch in block.items()})
     recorded = writer.document.of(Bisected) if writer is not None else None
-    known = dict(skipped if skipped is not None else recorded.skipped if recorded else {})
-    for name in known:
+    reasons = dict(skipped if skipped is not None else recorded.skipped if recorded else {})
+    for name in reasons:
         search.skip(name)
-    return search, figure, known
+    return search, figure, reasons
 
 
 def _blocks(writer: RunWriter, metric: str, names: Sequence[str]) -> Iterator[dict[str, dict[str, float]]]:
@@ -237,7 +237,7 @@ def _blocks(writer: RunWriter, metric: str, names: Sequence[str]) -> Iterator[di
     document = writer.document
     attached = document.of(Attached)
     assert attached is not None
-    about = {one.launch: one for one in attached.launches}
+    attached_of = {one.launch: one for one in attached.launches}
     frames, peaks = writer.frames(), {}
     if metric == MEMORY:
         from bench.analyse.memory import peaks as peaks_of
@@ -247,16 +247,16 @@ def _blocks(writer: RunWriter, metric: str, names: Sequence[str]) -> Iterator[di
     steps = {launch: rows.to_dict("records") for launch, rows in frames.steps.groupby("launch")}
     by_repeat: dict[int, dict[str, dict[str, float]]] = {}
     for launch in document.good:
-        number, noted = launch.launch, about[launch.launch]
+        number, noted = launch.launch, attached_of[launch.launch]
         if metric == NUMERICS:
-            told = {**noted.norms, **({"final loss": noted.final_loss} if noted.final_loss is not None else {})}
+            figures = {**noted.norms, **({"final loss": noted.final_loss} if noted.final_loss is not None else {})}
         elif metric == MEMORY:
-            told = {metric: peaks.get(number, 0.0)}
+            figures = {metric: peaks.get(number, 0.0)}
         else:
-            told = {metric: median(slowest_ms(steps[number]))}
+            figures = {metric: median(slowest_ms(steps[number]))}
         if noted.wall_ms is not None:  # which an interrupted one has not
-            known = {name: value for name, value in told.items() if value > 0.0}
-            by_repeat.setdefault(launch.repeat, {})[launch.scenario] = known
+            positive = {name: value for name, value in figures.items() if value > 0.0}
+            by_repeat.setdefault(launch.repeat, {})[launch.scenario] = positive
     yield from (block for block in by_repeat.values() if {names[0], names[-1]} <= block.keys())
 
 

@@ -69,7 +69,7 @@ def work_tree(repository: str, command: tuple[str, ...], build: tuple[str, ...])
 
 def interpreters(package: str, pythons: Sequence[str]) -> tuple[Candidate, ...]:
     """Environments that are there, in this order, named by their version of the package."""
-    found: list[Candidate] = []
+    candidates: list[Candidate] = []
     for python in pythons:
         ask = f"from importlib.metadata import version; print(version({package!r}))"
         try:
@@ -77,9 +77,9 @@ def interpreters(package: str, pythons: Sequence[str]) -> tuple[Candidate, ...]:
         except (OSError, subprocess.CalledProcessError) as error:
             problem = f"{python} has no package {package!r}, or is no interpreter"
             raise RequestError("--pythons", problem, "give the paths of interpreters that have it") from error
-        name = version if all(one.name != version for one in found) else f"{version} ({python})"
-        found.append(Candidate(name=name, about=python, place=python))
-    return tuple(found)
+        name = version if all(one.name != version for one in candidates) else f"{version} ({python})"
+        candidates.append(Candidate(name=name, about=python, place=python))
+    return tuple(candidates)
 
 
 def versions(package: str, good: str, bad: str) -> tuple[Candidate, ...]:

@@ -216,8 +216,8 @@ def sentences(document: RunDocument) -> list[str]:
             f"A checkpoint of {row['scenario']} every {_steps(row['every'])} ({row['how']}) costs {costs}; it has "
             f"{row['size_mib']:,.1f} MiB, and training goes on {row['resume_s']:.2g} s after loading begins."
         )
-    known = set(table["scenario"])
-    failed = {one.scenario: one.reason for one in document.begun(Checkpoints).launches if one.scenario not in known}
+    saved = set(table["scenario"])
+    failed = {one.scenario: one.reason for one in document.begun(Checkpoints).launches if one.scenario not in saved}
     return lines + [f"{scenario} has no checkpoint: {reason}." for scenario, reason in failed.items()]
 
 

@@ -1,7 +1,6 @@
 """One profiled launch of each scenario, kept apart from the measured ones."""
 
 import os
-from typing import Any
 
 from bench.core.codec import decode
 from bench.core.records import Job
@@ -26,7 +25,7 @@ def launch(found: Found, repeat: int, lab: Lab) -> None:
     perform(job, lab, "diagnosing", keep, diagnostic_rows)
 
 
-def found_by(done: Performed) -> dict[str, Any]:
+def found_by(done: Performed) -> dict[str, object]:
     """The fields of a diagnostic record: what each rank saw, and the memory that the first one predicted."""
     looks = tuple(
         Look(
@@ -51,14 +50,14 @@ def diagnostic_rows(job: Job, results: Results, partial: Results) -> dict[str, R
 
 def sentences(document: RunDocument) -> list[str]:
     """The largest part of each scenario's profiled steps, and where the traces are."""
-    said, traces = [], list[str]()
+    shares, traces = [], list[str]()
     for one in document.begun(Diagnosis).launches:
         for look in one.looks[:1]:
             largest = max(look.profile.categories, key=look.profile.categories.__getitem__)
             share = look.profile.categories[largest] / (sum(look.profile.categories.values()) or 1.0)
-            said.append(f"{one.scenario} {100 * share:.0f} % on {largest}")
+            shares.append(f"{one.scenario} {100 * share:.0f} % on {largest}")
         traces += [look.profile.trace for look in one.looks if look.profile.trace]
-    lines = [f"Profiled steps spend most on one thing: {'; '.join(said)} (the page has all)."] if said else []
+    lines = [f"Profiled steps spend most on one thing: {'; '.join(shares)} (the page has all)."] if shares else []
     where = os.path.dirname(traces[0]) if traces else ""
     return [*lines, *([f"Traces for ui.perfetto.dev: {where} ({len(traces)} files)"] if traces else [])]
 

@@ -18,13 +18,13 @@ from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
 from reprlib import repr as brief
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import bench
 from bench import machine
 from bench.core.codec import Damaged, decode, encode
 from bench.core.errors import RequestError
-from bench.core.files import open_regular
+from bench.core.files import Json, open_regular
 from bench.experiments.lab import judged
 from bench.runs import document as stored
 from bench.runs.files import check_writable, sha256, unwritable
@@ -117,20 +117,20 @@ def read(path: str, options: Options) -> Measurement:
     return of_csv(path, text, options)
 
 
-def write(path: str, found: Measurement, options: Options, out: str) -> Run:
+def write(path: str, measurement: Measurement, options: Options, out: str) -> Run:
     """A sealed run folder under ``out`` of what was read from ``path``; nothing is left if that fails."""
     from bench.analyse import digest
 
     check_writable(out)
     try:
-        document = decode(stored.RunDocument, encode(_document(path, found, options)))
+        document = decode(stored.RunDocument, encode(_document(path, measurement, options)))
     except Damaged as error:
         _refuse(path, f"has what no run may have: {error}")
     writer = RunWriter(out, document)
     try:
         repeats: Counter[str] = Counter()
         records, rows = [], []
-        for number, launch in enumerate(found.launches):
+        for number, launch in enumerate(measurement.launches):
             repeat = repeats[launch.scenario]
             repeats[launch.scenario] += 1
             records.append(
@@ -148,9 +148,9 @@ def write(path: str, found: Measurement, options: Options, out: str) -> Run:
                     iters=launch.iters,
                 )
             )
-            about = {"launch": number, "scenario": launch.scenario, "repeat": repeat}
+            head = {"launch": number, "scenario": launch.scenario, "repeat": repeat}
             rows += [
-                {**about, "rank": rank, "step": step, "warmup": step < launch.warmup, "step_ms": step_ms}
+                {**head, "rank": rank, "step": step, "warmup": step < launch.warmup, "step_ms": step_ms}
                 for rank, steps in enumerate(launch.steps_ms)
                 for step, step_ms in enumerate(steps)
             ]
@@ -267,16 +267,16 @@ def _launch(
     )
 
 
-def _document(path: str, found: Measurement, options: Options) -> stored.RunDocument:
+def _document(path: str, measurement: Measurement, options: Options) -> stored.RunDocument:
     """The document of the run: null if neither the file nor the options say it."""
     stated = {"global_batch": options.global_batch, "replicas": options.world_size, "device": options.device}
-    workload: dict[str, Any] = encode(stored.WorkloadRecord()) | {"warmup": found.warmup}
+    workload: dict[str, Json] = encode(stored.WorkloadRecord()) | {"warmup": measurement.warmup}
     workload |= {name: value for name, value in stated.items() if value is not None}
-    known = {"model": options.model, "image_size": options.image_size}
-    workload["settings"] = {name: value for name, value in known.items() if value is not None}
+    settings = {"model": options.model, "image_size": options.image_size}
+    workload["settings"] = {name: value for name, value in settings.items() if value is not None}
     size = f"{options.image_size} px" if options.image_size else None
-    workload["title"] = ", ".join(str(word) for word in (known["model"], size) if word) or None
-    repeats = Counter(launch.scenario for launch in found.launches)
+    workload["title"] = ", ".join(str(word) for word in (settings["model"], size) if word) or None
+    repeats = Counter(launch.scenario for launch in measurement.launches)
     now = machine.utc_now()
     hardware = [options.hardware] * (workload["replicas"] or 1) if options.hardware is not None else []
     imported = stored.Imported(
@@ -286,7 +286,7 @@ def _document(path: str, found: Measurement, options: Options) -> stored.RunDocu
         measured_utc=options.measured,
         hardware=tuple(hardware[:1] if options.device == "cpu" else hardware),
         times=TIMES,
-        left_out=found.left_out,
+        left_out=measurement.left_out,
     )
     return stored.RunDocument(
         bench=bench.__version__,
@@ -294,7 +294,7 @@ def _document(path: str, found: Measurement, options: Options) -> stored.RunDocu
         request=stored.Asked(
             scenarios=tuple(repeats),
             warmup=workload["warmup"],
-            iters=_only({launch.iters for launch in found.launches}),
+            iters=_only({launch.iters for launch in measurement.launches}),
             launches=max(repeats.values()),
             label=options.label,
         ),

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import ModuleType
-from typing import Any, cast
+from typing import cast
 
 import bench
 from bench import machine
@@ -31,7 +31,6 @@ from bench.machine.sample import Sampler
 from bench.runs.document import (
     Apex,
     Asked,
-    EngineRecord,
     HostRecord,
     Machine,
     RunDocument,
@@ -49,13 +48,11 @@ from bench.seams import discover, execute
 from bench.seams.discover import Found
 from bench.seams.execute import Kind
 from bench.seams.experiment import experiments, name_of
-from bench.seams.site import Connected, Options, interpreter_of
+from bench.seams.site import Connected, Event, Options, interpreter_of
 from bench.sites._interpreters import Interpreters
 from bench.sites.hosts.leader import Hosts
 from bench.sites.hosts.party import Party
 from bench.sites.local import WorkerHost
-
-Description = Mapping[str, Any]  # of a site (bench.worker.host), as JSON values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,9 +142,9 @@ def opened(
             site.wait_until_ready()
             site.prepare(request.workload)
         chosen = [gpu for gpu in here.gpus if gpu.uuid in request.devices]
-        for about in (interpreter_of(site.description, one) for one in request.pythons or (None,)):
-            if request.device == "cuda" and about["cuda_built"]:
-                machine.refuse_unfit_torch(about, chosen)
+        for interpreter in (interpreter_of(site.description, one) for one in request.pythons or (None,)):
+            if request.device == "cuda" and interpreter["cuda_built"]:
+                machine.refuse_unfit_torch(interpreter, chosen)
         request = replace(request, task=replace(request.task, examples=site.description.get("examples")))
         if site.description["fresh"] and not request.fresh:
             why = f"importing torch started {site.description['threads'] - 1} threads that would not survive a fork"
@@ -156,8 +153,8 @@ def opened(
         for workers in (request.workers, *most):
             size, free = site.description["example_bytes"], machine.available_memory_bytes()
             check_examples(replace(request, workers=workers), size, free)
-        found = obstacles.of_each(scenarios, request, site.description, site.hosts)
-        obstacles.refuse_if_nothing_runs(found)
+        reasons = obstacles.of_each(scenarios, request, site.description, site.hosts)
+        obstacles.refuse_if_nothing_runs(reasons)
         now = _circumstances(request, scenarios, here, site.description, party)
         if begun is not None:
             now = replace(now, experiments={name_of(type(begun)): begun})
@@ -169,7 +166,7 @@ def opened(
             yield Lab(
                 request=request,
                 scenarios=scenarios,
-                obstacles=found,
+                obstacles=reasons,
                 site=site,
                 sampler=sampler,
                 writer=writer,
@@ -252,7 +249,7 @@ def _connected(site: ModuleType, file: str, options: Options) -> Connected:
 
 
 def _circumstances(
-    request: Request, scenarios: tuple[Found, ...], here: Machine, about: Description, party: Party | None
+    request: Request, scenarios: tuple[Found, ...], here: Machine, description: Event, party: Party | None
 ) -> RunDocument:
     asked, work = recorded(request)
     sources = {found.name: found.file for found in scenarios}
@@ -265,12 +262,12 @@ def _circumstances(
         request=asked,
         workload=work,
         machine=here,
-        hosts=() if party is None else _hosts(party, about),
-        engine=None if party is None else EngineRecord(**party.job()),
-        versions=_versions(about),
-        environments={name: _versions(one) for name, one in about.get("environments", {}).items()},
-        fresh=about["fresh"],
-        apex=decode(Apex, about["apex"]),
+        hosts=() if party is None else _hosts(party, description),
+        engine=None if party is None else party.job(),
+        versions=_versions(description),
+        environments={name: _versions(one) for name, one in description.get("environments", {}).items()},
+        fresh=description["fresh"],
+        apex=decode(Apex, description["apex"]),
         sources={name: Source(file=file, sha256=sha256(file)) for name, file in sources.items()},
         strategies={
             name: StrategyRecord(hue=one.hue, dash=one.dash, differs=one.differs, restarts=one.restarts)
@@ -281,16 +278,18 @@ def _circumstances(
     )
 
 
-def _versions(about: Description) -> dict[str, str | None]:
-    versions: dict[str, str | None] = {name: about[name] for name in ("python", "executable", "torch")}
-    versions |= about["imports"]
-    others = [_versions(one) for one in about.get("environments", {}).values()]
+def _versions(description: Event) -> dict[str, str | None]:
+    versions: dict[str, str | None] = {name: description[name] for name in ("python", "executable", "torch")}
+    versions |= description["imports"]
+    others = [_versions(one) for one in description.get("environments", {}).values()]
     return {name: one if all(other.get(name) == one for other in others) else None for name, one in versions.items()}
 
 
-def _hosts(party: Party, about: Description) -> tuple[HostRecord, ...]:
+def _hosts(party: Party, description: Event) -> tuple[HostRecord, ...]:
     assert party.hello is not None
-    own = HostRecord(name=party.name, machine=party.hello.machine, versions=_versions(about), start=machine.state())
+    own = HostRecord(
+        name=party.name, machine=party.hello.machine, versions=_versions(description), start=machine.state()
+    )
     others = (
         HostRecord(
             name=member.name,

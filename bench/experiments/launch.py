@@ -88,8 +88,8 @@ def _described(
         memory = memory + allocator_rows(memory, launch.ranks, launch=job.launch, scenario=job.scenario)
         tables |= {"memory": memory, "device": device}
     as_text(encode(decode(LaunchRecord, encode(launch))))
-    for name, found in tables.items():
-        to_table(found, COLUMNS[name])
+    for name, of_table in tables.items():
+        to_table(of_table, COLUMNS[name])
     return Performed(job=job, record=launch, results=outcome.results, tables=tables)
 
 

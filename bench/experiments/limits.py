@@ -7,9 +7,8 @@ them for nothing. Nothing of this runs in a measured window.
 import hashlib
 import json
 import os
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bench.core.codec import Damaged, decode, encode
 from bench.core.files import read_json
@@ -31,6 +30,8 @@ if TYPE_CHECKING:
     from bench.analyse.analysed import Analysed
     from bench.report.blocks import Chapter
     from bench.report.chapters import Material
+
+Setting = dict[str, object]  # of ceilings: the device, its driver, torch, and the ranks that they were measured by
 
 ASKED = ("limits", "prove")  # what a request asks for, of which either takes steps apart
 
@@ -62,9 +63,9 @@ def _kept(lab: Lab, done: Performed) -> str:
         ),
         **done.tables,
     )
-    known = lab.writer.document.begun(Limits)
-    if known.work is None and first.get("work"):
-        lab.writer.note(replace(known, work=decode(Work, first["work"], "work")))
+    limits = lab.writer.document.begun(Limits)
+    if limits.work is None and first.get("work"):
+        lab.writer.note(replace(limits, work=decode(Work, first["work"], "work")))
     return where_to_look(record) or "the parts of a step are known"
 
 
@@ -82,20 +83,20 @@ def _with_ceilings(found: Found, lab: Lab) -> None:
     job = replace(
         job_of(lab.request, found, lab.next_launch(), lab.request.launches, lab.site.hosts), purpose="ceilings"
     )
-    about = _about(job, lab)
-    known = lab.writer.document.begun(Limits)
-    if any(_is_of(one, about) for one in known.ceilings):
+    setting = _setting(job, lab)
+    before = lab.writer.document.begun(Limits)
+    if any(_is_of(one, setting) for one in before.ceilings):
         return
-    kept = from_cache(about)
+    kept = from_cache(setting)
     if kept is not None:
-        lab.writer.note(replace(known, ceilings=(*known.ceilings, kept)))
+        lab.writer.note(replace(before, ceilings=(*before.ceilings, kept)))
         return
 
     def keep(done: Performed) -> str:
         lab.writer.add_to(Limits, CeilingsLaunch.of(done.record), "measured")
         if done.record.status != "ok":
             return where_to_look(done.record)
-        measured = ceilings_of(about, done)
+        measured = ceilings_of(setting, done)
         limits = lab.writer.document.begun(Limits)
         lab.writer.note(replace(limits, ceilings=(*limits.ceilings, measured)))
         return keep_for_later(measured, done.record, lab.writer.document.machine.cores_usable)
@@ -104,8 +105,7 @@ def _with_ceilings(found: Found, lab: Lab) -> None:
     perform(job, lab, "measuring ceilings", keep)
 
 
-def _about(job: Job, lab: Lab) -> dict[str, Any]:
-    """What ceilings hold for."""
+def _setting(job: Job, lab: Lab) -> Setting:
     gpu = next((one for one in visible_gpus()[0] if one.uuid in job.ranks[0].devices), None)
     return {
         "device": gpu.name if gpu else lab.writer.document.machine.cpu or "CPU",
@@ -116,34 +116,34 @@ def _about(job: Job, lab: Lab) -> dict[str, Any]:
     }
 
 
-def _is_of(ceilings: Ceilings, about: Mapping[str, Any]) -> bool:
-    return all(getattr(ceilings, name) == value for name, value in about.items())
+def _is_of(ceilings: Ceilings, setting: Setting) -> bool:
+    return all(getattr(ceilings, name) == value for name, value in setting.items())
 
 
-def ceilings_of(about: Mapping[str, Any], done: Performed) -> Ceilings:
+def ceilings_of(setting: Setting, done: Performed) -> Ceilings:
     of_ranks = [result["ceilings"] for result in done.results]
     figures = {
         group: {name: [one[group][name] for one in of_ranks] for name in of_ranks[0][group]}
         for group in ("tflops", "gib_per_s")
     }
     more = {"launch_us": [one["launch_us"] for one in of_ranks], "reasons": of_ranks[0]["reasons"]}
-    return decode(Ceilings, {**about, **figures, **more, "utc": done.record.ended_utc}, "ceilings")
+    return decode(Ceilings, {**setting, **figures, **more, "utc": done.record.ended_utc}, "ceilings")
 
 
-def kept_in(about: Mapping[str, Any]) -> str:
+def kept_in(setting: Setting) -> str:
     """The file in which ceilings are kept on this machine."""
     usual = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "bench")
-    key = hashlib.sha256(canonical_json(dict(about)).encode()).hexdigest()[:16]
+    key = hashlib.sha256(canonical_json(setting).encode()).hexdigest()[:16]
     return os.path.join(os.environ.get("BENCH_CACHE_DIR") or usual, f"ceilings-{key}.json")
 
 
-def from_cache(about: Mapping[str, Any]) -> Ceilings | None:
+def from_cache(setting: Setting) -> Ceilings | None:
     """What was measured before; None where nothing was, or it cannot be read."""
     try:
-        ceilings = decode(Ceilings, read_json(kept_in(about)), "ceilings")
+        ceilings = decode(Ceilings, read_json(kept_in(setting)), "ceilings")
     except (OSError, ValueError, Damaged):
         return None
-    return ceilings if _is_of(ceilings, about) else None
+    return ceilings if _is_of(ceilings, setting) else None
 
 
 def keep_for_later(ceilings: Ceilings, launch: LaunchRecord, cores: int | None) -> str:
@@ -151,8 +151,8 @@ def keep_for_later(ceilings: Ceilings, launch: LaunchRecord, cores: int | None) 
     busy = launch.checks.foreign_cores or 0.0
     if ceilings.driver is None and busy > BUSY * (cores or 1):
         return f"ceilings, not kept for later runs: others kept {busy:.1f} cores busy"
-    about = {name: getattr(ceilings, name) for name in ("device", "driver", "torch", "processes", "threads")}
-    path = kept_in(about)
+    setting = {name: getattr(ceilings, name) for name in ("device", "driver", "torch", "processes", "threads")}
+    path = kept_in(setting)
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         write_atomically(path, json.dumps(encode(ceilings), indent=1).encode())
@@ -168,9 +168,9 @@ def after(lab: Lab) -> None:
         return
     for found in lab.runnable:
         job = job_of(lab.request, found, 0, 0, lab.site.hosts)
-        about, known = _about(job, lab), lab.writer.document.begun(Limits)
-        if not any(_is_of(one, about) for one in known.ceilings) and (kept := from_cache(about)) is not None:
-            lab.writer.note(replace(known, ceilings=(*known.ceilings, kept)))
+        setting, limits = _setting(job, lab), lab.writer.document.begun(Limits)
+        if not any(_is_of(one, setting) for one in limits.ceilings) and (kept := from_cache(setting)) is not None:
+            lab.writer.note(replace(limits, ceilings=(*limits.ceilings, kept)))
 
 
 def tables(run: "Analysed") -> "dict[str, pd.DataFrame]":

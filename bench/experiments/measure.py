@@ -3,10 +3,9 @@
 import itertools
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from bench.core.records import Job
 from bench.experiments import record, resume
@@ -15,6 +14,7 @@ from bench.experiments.launch import Performed, perform, where_to_look
 from bench.experiments.plan import one_round
 from bench.experiments.plan.interval_target import IntervalTarget
 from bench.runs.experiments import IntervalTargetRecord
+from bench.runs.frames import TableRow
 from bench.runs.launches import LaunchRecord
 from bench.seams.experiment import Experiment
 
@@ -116,7 +116,7 @@ def median_step_ms(done: Performed) -> float | None:
     return statistics.median(slowest_ms(done.tables["steps"])) if done.record.status == "ok" else None
 
 
-def slowest_ms(steps: Iterable[Mapping[Any, Any]]) -> list[float]:
+def slowest_ms(steps: Iterable[TableRow]) -> list[float]:
     """Each measured step of a launch, of its slowest rank. A report has the same from whole tables
     (:func:`bench.analyse.steps.per_iteration`)."""
     slowest: dict[int, float] = defaultdict(float)

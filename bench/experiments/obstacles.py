@@ -1,7 +1,6 @@
 """Why a scenario, or a whole request, cannot run here: found before the first launch."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from bench.core.errors import RequestError
 from bench.core.records import Host
@@ -10,11 +9,11 @@ from bench.seams import discover, switching
 from bench.seams.discover import Found
 from bench.seams.obstacle import not_installed
 from bench.seams.obstacle import obstacle as _files_tell
-from bench.seams.site import interpreter_of
+from bench.seams.site import Event, interpreter_of
 
 
 def of_each(
-    scenarios: tuple[Found, ...], request: Request, host: dict[str, object] | None = None, hosts: Sequence[Host] = ()
+    scenarios: tuple[Found, ...], request: Request, host: Event | None = None, hosts: Sequence[Host] = ()
 ) -> dict[str, str | None]:
     """By scenario the reason why it cannot run here, or None. ``host``: as for :func:`obstacle`."""
     return {found.name: obstacle(found, request, host) or _across(found, request, hosts) for found in scenarios}
@@ -56,7 +55,7 @@ def refuse_unreachable_loopback(scenarios: tuple[Found, ...]) -> None:
             raise RequestError("--scenario", problem, what) from error
 
 
-def obstacle(found: Found, request: Request, host: Mapping[str, Any] | None = None) -> str | None:
+def obstacle(found: Found, request: Request, host: Event | None = None) -> str | None:
     """Why the scenario cannot run here, judged by the machine and, once known, by what the worker host imported."""
     reason = _files_tell(found, device=request.device, impl=request.impl, apex_path=request.apex_path, packages=False)
     reason = reason or found.strategy.obstacle(request.device, request.replicas) or _other_half(found, request)

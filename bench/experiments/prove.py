@@ -62,10 +62,10 @@ def predicted(lab: Lab) -> Proofs:
     run = Analysed.of(lab.writer.frames())
     of_all = accounts(run)
     table = run.overview.dropna(subset=["step_median_ms"]).sort_values("step_median_ms")
-    known = [name for name in table["scenario"] if any(one.scenario == name for one in of_all)]
-    if not known:
+    measured = [name for name in table["scenario"] if any(one.scenario == name for one in of_all)]
+    if not measured:
         return Proofs(reason="no step was taken apart")
-    found = next(one for one in lab.scenarios if one.name == known[0])
+    found = next(one for one in lab.scenarios if one.name == measured[0])
     own = [one for one in of_all if one.scenario == found.name]
     launch = next(one for one in lab.writer.document.good if one.scenario == found.name)
     predictions = []

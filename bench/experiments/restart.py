@@ -187,8 +187,8 @@ def sentences(document: RunDocument) -> list[str]:
             f"{row['loaded_s']:.1f} s to build the model and load the checkpoint, {row['step_s']:.1f} s for the step. "
             f"{lost} step{'s' if lost != 1 else ''} trained again, caught up after {row['caught_up_s']:.1f} s."
         )
-    known = set(table["scenario"])
-    failed = {one.scenario: one.reason for one in document.begun(Restarts).launches if one.scenario not in known}
+    restarted = set(table["scenario"])
+    failed = {one.scenario: one.reason for one in document.begun(Restarts).launches if one.scenario not in restarted}
     return lines + [f"{scenario} was not restarted: {reason}." for scenario, reason in failed.items()]
 
 

@@ -4,11 +4,11 @@ import os
 import shutil
 import stat
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import MISSING, fields, replace
 from itertools import product
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from bench import machine
 from bench.core.codec import Damaged, decode, encode
@@ -17,7 +17,7 @@ from bench.core.files import sha256_of_names
 from bench.core.records import Task
 from bench.experiments.plan import Request
 from bench.machine import VISIBLE, redact
-from bench.runs.document import Apex, Resumed, RunDocument, WorkloadRecord, launches_of
+from bench.runs.document import Apex, EngineRecord, Resumed, RunDocument, WorkloadRecord, launches_of
 from bench.runs.experiments import Tuning
 from bench.runs.files import sha256
 from bench.runs.launches import LaunchRecord, Record
@@ -51,9 +51,9 @@ def left(request: Request, scenarios: Iterable[str], launches: Iterable[Record])
     ]
 
 
-def unfinished(out: str, job: dict[str, object]) -> str | None:
+def unfinished(out: str, job: EngineRecord) -> str | None:
     """The newest run under ``out`` that this job of an engine began with the same command and has not finished; None if
-    there is none. ``job``: as an :class:`EngineRecord`.
+    there is none.
     """
     for name in reversed(run_ids(out, "--out")):
         try:
@@ -65,15 +65,15 @@ def unfinished(out: str, job: dict[str, object]) -> str | None:
     return None
 
 
-def _is_of(document: RunDocument, job: Mapping[str, Any]) -> bool:
+def _is_of(document: RunDocument, job: EngineRecord) -> bool:
     """Whether a run belongs to this job of an engine. A job that torchrun has a name for is one command. For other
     engines it must be a restart: without one it may be a new job.
     """
     engine = document.engine
-    if engine is None or engine.name != job["name"] or document.command != tuple(redact.command_line(sys.argv[1:])):
+    if engine is None or engine.name != job.name or document.command != tuple(redact.command_line(sys.argv[1:])):
         return False
-    named, again = job["run"] is not None and engine.run == job["run"], job["attempt"] > 0
-    return bool(named and (again or engine.name == "torchrun")) or bool(again and engine.parent == job["parent"])
+    named, again = job.run is not None and engine.run == job.run, job.attempt > 0
+    return (named and (again or engine.name == "torchrun")) or (again and engine.parent == job.parent)
 
 
 def check_hosts(document: RunDocument, party: Party | None) -> None:
@@ -93,12 +93,12 @@ def check_hosts(document: RunDocument, party: Party | None) -> None:
 def anything_missing(document: RunDocument, request: Request) -> bool:
     if not document.complete:
         return True
-    known = experiments()
-    for one in (known[name] for name in document.experiments):
+    declared = experiments()
+    for one in (declared[name] for name in document.experiments):
         if one.alone and one.missing:
             return bool(one.missing(document, request))
     measured = {launch.scenario: document.strategy_of(launch) for launch in document.good}
-    for one in known.values():
+    for one in declared.values():
         if one.rounds is not None:
             done = ended(launches_of(document.begun(one.record)))
             counts = {name: one.rounds(request, strategy) for name, strategy in measured.items()}
@@ -120,13 +120,13 @@ def supersede_failures(writer: RunWriter) -> None:
         writer.supersede(launch)
 
 
-def reopened(path: str, about: RunDocument, *, force: bool) -> RunWriter:
-    """The run in this folder, to be continued. ``about``: the circumstances of now, which must be the same."""
-    check_same(verified(path, allow_incomplete=True), about)
+def reopened(path: str, circumstances: RunDocument, *, force: bool) -> RunWriter:
+    """The run in this folder, to be continued. ``circumstances``: of now, which must be the same."""
+    check_same(verified(path, allow_incomplete=True), circumstances)
     writer = RunWriter.reopen(path)
     supersede_failures(writer)
     now = Resumed(launch=writer.document.next_launch, force=force, **encode(machine.state()))
-    writer.note_resumed(now, about.probe_seed, about.request.launches, about.engine)
+    writer.note_resumed(now, circumstances.probe_seed, circumstances.request.launches, circumstances.engine)
     return writer
 
 
@@ -135,7 +135,7 @@ def request_of(document: RunDocument) -> Request:
     for name in document.experiments:
         if (why := experiments()[name].no_resume) is not None:
             raise RequestError("--resume", *why)
-    usual = {known.name: known.default for known in fields(Request) if known.default is not MISSING}
+    usual = {one.name: one.default for one in fields(Request) if one.default is not MISSING}
     try:
         request = decode(Request, usual | encode(document.request), "request")
         decode(WorkloadRecord, encode(WorkloadRecord()) | encode(request.task), "request.task")
@@ -176,10 +176,10 @@ def refuse_what_is_foreign(path: str, document: RunDocument) -> None:
     request = request_of(document)
     for folder, folders, files in os.walk(os.path.realpath(path)):
         for entry in (folder, *(os.path.join(folder, name) for name in (*folders, *files))):
-            about = os.lstat(entry)
-            if not (stat.S_ISDIR(about.st_mode) or stat.S_ISREG(about.st_mode)):
+            status = os.lstat(entry)
+            if not (stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode)):
                 _refuse(f"{entry} is neither a file nor a folder")
-            _refuse_other_owner(entry, about)
+            _refuse_other_owner(entry, status)
     asked = [pair for name in _all_of(document) for pair in _asked(document, name)] + [(SITE, request.site)]
     named = [name for kind, name in asked if name not in discover.names(kind) and (os.sep in name or ".py" in name)]
     named += [request.task.file] if request.task.file not in discover.names(WORKLOAD).values() else []
@@ -205,9 +205,9 @@ def _refuse_way(path: str) -> None:
             _refuse_other_owner(place, os.lstat(place))
 
 
-def _refuse_other_owner(path: str, about: os.stat_result) -> None:
-    if about.st_uid not in (0, os.geteuid()):
-        _refuse(f"{path} belongs to another user (UID {about.st_uid})")
+def _refuse_other_owner(path: str, status: os.stat_result) -> None:
+    if status.st_uid not in (0, os.geteuid()):
+        _refuse(f"{path} belongs to another user (UID {status.st_uid})")
 
 
 def _refuse(problem: str) -> NoReturn:
@@ -220,10 +220,12 @@ def _asked(document: RunDocument, scenario: str) -> list[tuple[Kind, str]]:
     The value of a switch is left out: it is in the scenario's name.
     """
     base, *specs = _without_environment(document, scenario)[0].split("+")
-    found = [(SCENARIO, base, document.sources.get(scenario) or document.sources.get(base))]
+    named = [(SCENARIO, base, document.sources.get(scenario) or document.sources.get(base))]
     for name in (spec.partition("=")[0] for spec in specs if spec not in LEVELS):
-        found.append((SWITCH, name, document.sources.get(f"+{name}")))
-    return [(kind, known.file if known and name not in discover.names(kind) else name) for kind, name, known in found]
+        named.append((SWITCH, name, document.sources.get(f"+{name}")))
+    return [
+        (kind, source.file if source and name not in discover.names(kind) else name) for kind, name, source in named
+    ]
 
 
 def check_site(document: RunDocument, site: str) -> None:
@@ -256,8 +258,8 @@ def scenario_of(document: RunDocument, name: str) -> Found:
     levels = [part for part in plain.split("+") if part in LEVELS]
     others = (part for part in plain.split("+") if part not in LEVELS)
     for (kind, asked), part in zip(_asked(document, name), others, strict=True):
-        known, file = discover.resolve(asked, kind)
-        _refuse_changed(document, name if kind is SCENARIO else f"+{known}", file)
+        own_name, file = discover.resolve(asked, kind)
+        _refuse_changed(document, name if kind is SCENARIO else f"+{own_name}", file)
         parts.append(asked + part[len(part.partition("=")[0]) :])
     found = switching.scenario("+".join((*parts, *levels)))
     return found.on(environment) if environment else found
@@ -270,8 +272,8 @@ def _without_environment(document: RunDocument, name: str) -> tuple[str, str | N
 
 
 def _refuse_changed(document: RunDocument, name: str, file: str) -> None:
-    known = document.sources.get(name)
-    if known and sha256(file) != known.sha256:
+    source = document.sources.get(name)
+    if source and sha256(file) != source.sha256:
         raise RequestError("--resume", f"{file} is not what it was when the run was started", "start a new run")
 
 
@@ -310,8 +312,8 @@ def _circumstances(document: RunDocument) -> dict[str, object]:
         **{name: version for name, version in versions.items() if name != "executable"},
         **{
             f"{name} of {environment}": version
-            for environment, known in document.environments.items()
-            for name, version in known.items()
+            for environment, of_environment in document.environments.items()
+            for name, version in of_environment.items()
         },
         **{f"{name} of {gpu.uuid}": getattr(gpu, name) for gpu in gpus for name in SAME_GPU},
         **{name: value for name, value in here.environment.items() if name != VISIBLE},
@@ -319,9 +321,9 @@ def _circumstances(document: RunDocument) -> dict[str, object]:
     }
 
 
-def _apex(found: Apex) -> str:
+def _apex(apex: Apex) -> str:
     """Such as ``apex.amp 0.1, no apex.parallel``."""
     return ", ".join(
-        f"no {module}" if problem else f"{module} {found.version or ''}".rstrip()
-        for module, problem in found.problems.items()
+        f"no {module}" if problem else f"{module} {apex.version or ''}".rstrip()
+        for module, problem in apex.problems.items()
     )

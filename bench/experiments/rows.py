@@ -3,13 +3,14 @@
 import itertools
 import math
 from collections.abc import Callable
-from typing import Any
 
+from bench.core.channel import Message as Result
 from bench.core.records import PHASES, Job
+from bench.runs.frames import TableRow
 
-Rows = list[dict[str, Any]]
-Result = dict[str, Any]  # what a rank sends, as JSON values
+Rows = list[TableRow]
 Results = list[Result]
+"""What each rank sends."""
 Maker = Callable[[Job, Results, Results], dict[str, Rows]]
 """Makes the rows of a launch, by table, of the results of its ranks and of what those sent that did not finish."""
 
@@ -83,6 +84,6 @@ def update_rows(job: Job, step: int, updates: list[tuple[float, float]]) -> Rows
     return rows
 
 
-def numbers(job: Job, quantity: str, values: list[float], **about: Any) -> Rows:
-    head = {"launch": job.launch, "scenario": job.scenario, "quantity": quantity, **about}
+def numbers(job: Job, quantity: str, values: list[float], **more: object) -> Rows:
+    head = {"launch": job.launch, "scenario": job.scenario, "quantity": quantity, **more}
     return [{**head, "position": position, "value": value} for position, value in enumerate(values)]

@@ -89,8 +89,8 @@ def scale(request: Request, found: Found, asked: Asked, start: Start) -> Finishe
     batch_per_rank = request.global_batch // max(asked.counts)
     begun = Scaling(batch_per_rank=batch_per_rank, **{one.name: getattr(asked, one.name) for one in fields(asked)})
     with opened(request, (found,), start, begun=begun) as lab, lab.progress:
-        known = lab.writer.document.begun(Scaling)
-        lab.writer.note(replace(known, predict=asked.predict, what_if_mbit=asked.what_if_mbit))
+        before = lab.writer.document.begun(Scaling)
+        lab.writer.note(replace(before, predict=asked.predict, what_if_mbit=asked.what_if_mbit))
         if lab.obstacles[found.name] is None and points:
             _Curves(lab, found, points).run()
         elif lab.obstacles[found.name] is None:
@@ -189,13 +189,13 @@ class _Curves:
 
         def keep(done: Performed) -> str:
             slowest = max(done.results, key=lambda one: max(one["ends_ms"].values(), default=0.0), default=None)
-            said = slowest if done.record.status == "ok" and slowest else {"ends_ms": {}, "exchanges": ()}
+            reported = slowest if done.record.status == "ok" and slowest else {"ends_ms": {}, "exchanges": ()}
             record = ExchangesRecord.of(
                 done.record,
                 global_batch=number * batch,
-                ends_ms=said["ends_ms"],
-                exchanges=decode(tuple[Exchange, ...], said["exchanges"], "exchanges"),
-                why_not=said.get("why_not"),
+                ends_ms=reported["ends_ms"],
+                exchanges=decode(tuple[Exchange, ...], reported["exchanges"], "exchanges"),
+                why_not=reported.get("why_not"),
             )
             lab.writer.add_to(Scaling, record, "exchanges")
             noted = record.why_not or f"{count(len(record.exchanges), 'exchange')} a step"
@@ -205,10 +205,10 @@ class _Curves:
         self._perform(job, f"{number} x {batch} without exchanging", keep)
 
     def _perform(self, job: Job, doing: str, keep: Callable[[Performed], str], rows_of: Maker = nothing) -> None:
-        def told(done: Performed) -> str:
+        def with_what(done: Performed) -> str:
             return f"{doing}: {keep(done)}"
 
-        perform(job, self.lab, doing, told, rows_of)
+        perform(job, self.lab, doing, with_what, rows_of)
 
 
 def _each_alone(lab: Lab, found: Found) -> None:

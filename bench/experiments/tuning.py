@@ -231,8 +231,8 @@ class _Hunt:
     def _as_known(self, made: Found) -> Found:
         """The candidate that is the same by another name, or a scenario, such as ``ddp_o1`` for ``ddp+o1``; else this
         one."""
-        known = chain(self.found.values(), _scenarios() if made.level and not made.switches else ())
-        return next((one for one in known if _way(one) == _way(made)), made)
+        candidates = chain(self.found.values(), _scenarios() if made.level and not made.switches else ())
+        return next((one for one in candidates if _way(one) == _way(made)), made)
 
     def _worth_trying(self, plain: Sequence[str]) -> list[str]:
         """What is allowed, without the levels at which a candidate was slower than in fp32."""

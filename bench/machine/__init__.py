@@ -3,11 +3,12 @@
 import os
 import resource
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bench.core import control_group
+from bench.core.channel import Message
 from bench.core.errors import RequestError
 from bench.core.records import Gpu, Host
 from bench.machine import nvml
@@ -65,8 +66,8 @@ def choose_device(asked: str) -> tuple[str, list[Gpu], str | None]:
     if asked == "cuda":
         raise RequestError("--device", f"cuda was asked for, but {problem}", remedy)
     if nvml.driver_present() and not problem.startswith(VISIBLE):
-        told = f"there is an NVIDIA driver, but no GPU can be used: {problem}"
-        raise RequestError("--device", told, remedy.removesuffix(_OR_CPU) + _OR_CPU)
+        unusable = f"there is an NVIDIA driver, but no GPU can be used: {problem}"
+        raise RequestError("--device", unusable, remedy.removesuffix(_OR_CPU) + _OR_CPU)
     return "cpu", [], None
 
 
@@ -115,13 +116,13 @@ def refuse_blocking_launches(device: str) -> None:
         raise RequestError(BLOCKING, problem, f"unset {BLOCKING}")
 
 
-def refuse_unfit_torch(description: Mapping[str, Any], gpus: Iterable[Gpu]) -> None:
+def refuse_unfit_torch(description: Message, gpus: Iterable[Gpu]) -> None:
     """Raises :class:`RequestError` where no launch could compute on these GPUs. ``description``: of the worker host."""
     from bench.machine import wheel
 
     cuda, newest = description["cuda_built"], nvml.newest_cuda()
-    for about, problem, remedy in wheel.problems(cuda, description["architectures"], newest, map(asdict, gpus)):
-        raise RequestError("--device", f"{about}: {problem}", remedy)
+    for what, problem, remedy in wheel.problems(cuda, description["architectures"], newest, map(asdict, gpus)):
+        raise RequestError("--device", f"{what}: {problem}", remedy)
 
 
 def refuse_missing_directory() -> None:
@@ -145,11 +146,11 @@ def choose_gpus(asked: str | None, here: list[Gpu]) -> tuple[str, ...]:
     if asked is None:
         return tuple(gpu.uuid for gpu in here)
     chosen: list[str] = []
-    known = ", ".join(f"{gpu.index} ({gpu.name}, {gpu.uuid})" for gpu in here)
+    names = ", ".join(f"{gpu.index} ({gpu.name}, {gpu.uuid})" for gpu in here)
     for name in (part.strip() for part in asked.split(",")):
         match = [gpu.uuid for gpu in here if name in (str(gpu.index), gpu.uuid)]
         if not match:
-            raise RequestError("--gpus", f"there is no GPU {name!r}", f"choose from {known}")
+            raise RequestError("--gpus", f"there is no GPU {name!r}", f"choose from {names}")
         if match[0] in chosen:
             raise RequestError("--gpus", f"GPU {name} is named twice", "name each GPU once")
         chosen += match

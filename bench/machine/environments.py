@@ -3,8 +3,8 @@
 import os
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
 
+from bench.core.channel import Message
 from bench.core.errors import RequestError
 from bench.machine.doctor import torch_facts
 
@@ -29,21 +29,21 @@ def named(pythons: Sequence[str]) -> dict[str, str]:
     return dict(zip(names(pythons, answers), pythons, strict=True))
 
 
-def names(pythons: Sequence[str], facts: Sequence[dict[str, Any]]) -> list[str]:
+def names(pythons: Sequence[str], facts: Sequence[Message]) -> list[str]:
     """``facts``: of each interpreter what :mod:`bench.worker.facts` says."""
-    found = [""] * len(pythons)
+    names = [""] * len(pythons)
     for library in ("torch", "cuda", "cudnn", "nccl"):
         versions = [str(one.get(library) or "none") for one in facts]
         if len({*versions}) > 1:
             forms = ([shorter(version) for version in versions] for shorter in SHORTER)
             shown = next(form for form in forms if len({*form}) == len({*versions}))
             what = "" if library == "torch" else library
-            found = [f"{before}-{what}{one}".strip("-") for before, one in zip(found, shown, strict=True)]
-        if len({*found}) == len(pythons):
+            names = [f"{before}-{what}{one}".strip("-") for before, one in zip(names, shown, strict=True)]
+        if len({*names}) == len(pythons):
             break
     else:
         parts = [[part for part in os.path.abspath(python).split(os.sep)[::-1] if part] for python in pythons]
         columns = list(zip(*parts, strict=False))
         telling = next((column for column in columns if len({*column}) == len(pythons)), None)
-        found = [f"{before}-{part}".strip("-") for before, part in zip(found, telling or "123456789", strict=False)]
-    return [re.sub(r"[^\w.-]", "-", name) for name in found]
+        names = [f"{before}-{part}".strip("-") for before, part in zip(names, telling or "123456789", strict=False)]
+    return [re.sub(r"[^\w.-]", "-", name) for name in names]

@@ -40,15 +40,15 @@ def occupant(nvml: Nvml, gpu: Gpu) -> tuple[str, bool] | None:
     used = in_use(rows, drawing, occupied_mib, busy)
     if not used and not drawing:
         return None
-    found = []
+    words = []
     for pid, used_mib in dict.fromkeys((*rows, *drawing)):
         size = "memory unknown" if used_mib is None else f"{used_mib:,.0f} MiB"
-        found.append(f"PID {pid} ({nvml.process_name(pid) or 'name unknown'}, {size})")
+        words.append(f"PID {pid} ({nvml.process_name(pid) or 'name unknown'}, {size})")
     if occupied_mib is not None:
-        found.append(f"{occupied_mib:,.0f} MiB occupied")
+        words.append(f"{occupied_mib:,.0f} MiB occupied")
     if busy is not None:
-        found.append(f"{busy:.0f} % busy")
-    return f"GPU {gpu.index} ({gpu.name}): {', '.join(found)}", used
+        words.append(f"{busy:.0f} % busy")
+    return f"GPU {gpu.index} ({gpu.name}): {', '.join(words)}", used
 
 
 def refuse(gpus: list[Gpu], chosen: tuple[str, ...], *, force: bool) -> list[str]:
@@ -63,8 +63,8 @@ def refuse(gpus: list[Gpu], chosen: tuple[str, ...], *, force: bool) -> list[str
     deadline_s = time.monotonic() + PATIENCE_S
     with closing(nvml):
         while True:
-            found = [on for gpu in gpus if gpu.uuid in chosen and (on := occupant(nvml, gpu))]
-            used = [text for text, in_use in found if in_use]
+            occupied = [on for gpu in gpus if gpu.uuid in chosen and (on := occupant(nvml, gpu))]
+            used = [text for text, in_use in occupied if in_use]
             if not used or time.monotonic() >= deadline_s:
                 break
             time.sleep(0.2)
@@ -74,4 +74,4 @@ def refuse(gpus: list[Gpu], chosen: tuple[str, ...], *, force: bool) -> list[str
             f"in use by others: {'; '.join(used)}",
             "wait until they are free, choose others, or measure beside them with --force",
         )
-    return [text for text, _ in found]
+    return [text for text, _ in occupied]

@@ -18,11 +18,10 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from glob import glob
-from typing import Any
 
 from bench.core.children import born
 from bench.core.errors import RequestError
-from bench.core.files import parse_json
+from bench.core.files import Json, parse_json
 from bench.machine import redact
 
 FOLDER_VARIABLE = "BENCH_LOCK_DIR"
@@ -89,11 +88,11 @@ class _Folder:
         finally:
             os.umask(mask)
         self.descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        about = os.fstat(self.descriptor)
+        status = os.fstat(self.descriptor)
         problem = ""
-        if about.st_uid not in (0, os.geteuid()):
-            problem = f"it belongs to the user {_name_of(about.st_uid)}"
-        elif about.st_mode & stat.S_IWOTH and not about.st_mode & stat.S_ISVTX:
+        if status.st_uid not in (0, os.geteuid()):
+            problem = f"it belongs to the user {_name_of(status.st_uid)}"
+        elif status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
             problem = "all users can write it, and it is not sticky"
         if problem:
             os.close(self.descriptor)
@@ -107,8 +106,8 @@ class _Folder:
         """Open a file of this folder. Raises ``OSError`` for what is not one file, or has another name elsewhere."""
         flags |= os.O_NOFOLLOW | os.O_NONBLOCK  # nobody may ever write into a pipe
         descriptor = os.open(name, flags, mode, dir_fd=self.descriptor)
-        about = os.fstat(descriptor)
-        if not stat.S_ISREG(about.st_mode) or about.st_nlink > 1:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
             os.close(descriptor)
             raise OSError(errno.EINVAL, "this is not a file of bench's", name)
         return descriptor
@@ -139,7 +138,7 @@ def _take_now(folder: _Folder, wanted: list[str]) -> Locks:
 
 def _stand_in_line(folder: _Folder, wanted: list[str], say: Callable[[str], None]) -> Locks:
     with _Ticket(folder, wanted) as ticket:
-        said = ""
+        last = ""
         while True:
             ahead = ticket.ahead()
             descriptors, taken = ((), None) if ahead else _try(folder, wanted)
@@ -148,9 +147,9 @@ def _stand_in_line(folder: _Folder, wanted: list[str], say: Callable[[str], None
             name = taken or wanted[0]
             text = f"waiting until {_called(name)} is free of {_describe(_read(folder, name))}"
             text += f"; {ahead} before this run" if ahead else ""
-            if text != said:
+            if text != last:
                 say(text)
-                said = text
+                last = text
             time.sleep(POLL_S)
 
 
@@ -192,12 +191,12 @@ class _Ticket:
         except OSError:
             return False
         try:
-            wanted = _said(descriptor)
+            wanted = _content(descriptor)
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
             made = TICKET.fullmatch(name)
             age_s = time.time() - int(made[1]) / 1e9 if made else 0.0
-            mine = os.fstat(descriptor).st_uid == os.geteuid() and isinstance(wanted, list)
-            if mine and age_s > ENDING_S:  # a younger one may not be locked yet
+            own = os.fstat(descriptor).st_uid == os.geteuid() and isinstance(wanted, list)
+            if own and age_s > ENDING_S:  # a younger one may not be locked yet
                 with suppress(FileNotFoundError):  # another run of this user's was quicker
                     os.unlink(name, dir_fd=self.folder.descriptor)
         except BlockingIOError:
@@ -207,7 +206,7 @@ class _Ticket:
             os.close(descriptor)
         return False
 
-    def _sleeps(self, name: str, wanted: list[Any]) -> bool:
+    def _sleeps(self, name: str, wanted: list[object]) -> bool:
         """Whether a ticket's owner has long left free what it wants: it is stopped, or not from bench."""
         if any(_is_taken(self.folder, one) for one in wanted if isinstance(one, str) and os.sep not in one):
             self.free_since_s.pop(name, None)
@@ -264,7 +263,7 @@ def _open(folder: _Folder, name: str) -> int:
         return descriptor
 
 
-def _said(descriptor: int) -> Any:
+def _content(descriptor: int) -> Json:
     """The content of a lock or a ticket; an empty list if there is none, None if it is not from bench."""
     try:
         return parse_json(os.pread(descriptor, MOST_BYTES, 0) or b"[]")
@@ -295,9 +294,9 @@ def _read(folder: _Folder, name: str) -> dict[str, object]:
         descriptor = folder.open(f"{name}.lock", os.O_RDONLY)
     except FileNotFoundError:
         return {}
-    found = _said(descriptor)
+    signature = _content(descriptor)
     os.close(descriptor)
-    return found if isinstance(found, dict) else {}
+    return signature if isinstance(signature, dict) else {}
 
 
 def _runs(holder: dict[str, object]) -> bool:
@@ -309,8 +308,8 @@ def _describe(holder: dict[str, object]) -> str:
     if not holder:
         return "another run"
     what = "" if _runs(holder) else "what is left of "
-    said = [holder.get(name) for name in ("pid", "user", "since", "command")]
-    pid, user, since, command = (str(one)[:MOST_LETTERS] if isinstance(one, str | int) else "?" for one in said)
+    parts = [holder.get(name) for name in ("pid", "user", "since", "command")]
+    pid, user, since, command = (str(one)[:MOST_LETTERS] if isinstance(one, str | int) else "?" for one in parts)
     return f"{what}PID {pid} ({user}, since {since}: {command})"
 
 

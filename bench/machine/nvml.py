@@ -16,6 +16,7 @@ from typing import Any
 
 from bench.core.errors import BenchError
 from bench.core.records import ACTIVITY_COLUMNS, Gpu
+from bench.runs.frames import TableRow
 
 Foreign = Any  # a value of pynvml, which has no types
 LIBRARY = "libnvidia-ml.so.1"  # the soname that pynvml loads
@@ -157,18 +158,18 @@ class Nvml:
         if reason is not None:
             return [], f"NVML does not count the GPUs: {reason}; fix the driver until nvidia-smi works"
         driver = self.versions()["version"]
-        found = []
+        entries = []
         problems = []
         for number in range(count):
             entry, reason = self._try(self._describe, number)
             if reason is None:
-                found.append(entry)
+                entries.append(entry)
             else:
                 problems.append(f"the GPU that nvidia-smi numbers {number} is left out: {reason}; reset or replace it")
         if not count:
             problems.append("the driver lists no GPU; start the container with its GPUs, or use --device cpu")
-        found.sort(key=lambda entry: entry[0])
-        gpus = [Gpu(index=index, driver=driver, **fields) for index, (_, fields) in enumerate(found)]
+        entries.sort(key=lambda entry: entry[0])
+        gpus = [Gpu(index=index, driver=driver, **fields) for index, (_, fields) in enumerate(entries)]
         return gpus, "; ".join(problems) or None
 
     def processes(self, uuid: str) -> tuple[list[tuple[int, float | None]], str | None]:
@@ -232,7 +233,7 @@ class Nvml:
         except OSError:
             return None
 
-    def device_sample(self, uuid: str, *, links: bool = True) -> dict[str, Any]:
+    def device_sample(self, uuid: str, *, links: bool = True) -> TableRow:
         """:data:`METRICS` and :data:`LINKS` (KiB) now, ``mig``, and ``reason``: which are None and why.
 
         GPM metrics (``ACTIVITY_COLUMNS``) are of the time since the last call, or None with ``activity_reason``.
@@ -257,8 +258,8 @@ class Nvml:
         if mig:
             sample["energy_mj"], reasons["energy_mj"] = None, MIG_ENERGY
         counters, problems = self._read_links(handle) if links else (dict.fromkeys(LINKS), {})
-        told = "; ".join(f"{metric}: {reason}" for metric, reason in (reasons | problems).items())
-        return {**sample, "reason": told or None, **counters, "mig": mig, **self._activity(uuid)}
+        why = "; ".join(f"{metric}: {reason}" for metric, reason in (reasons | problems).items())
+        return {**sample, "reason": why or None, **counters, "mig": mig, **self._activity(uuid)}
 
     def _activity(self, uuid: str) -> dict[str, object]:
         """The GPM metrics of a GPU or a MIG slice since the last call, and why some are None."""
@@ -376,7 +377,7 @@ class Nvml:
         able["nvlink"] = ask(pynvml.nvmlDeviceGetP2PStatus, _P2P_NVLINK)
         return {
             "level": levels.get(ask(pynvml.nvmlDeviceGetTopologyCommonAncestor)),
-            **{name: None if found is None else found == pynvml.NVML_P2P_STATUS_OK for name, found in able.items()},
+            **{name: None if status is None else status == pynvml.NVML_P2P_STATUS_OK for name, status in able.items()},
         }
 
     def link(self, uuids: Sequence[str]) -> tuple[str | None, float | None]:
@@ -386,14 +387,14 @@ class Nvml:
             speeds = [self._nvlink_mbit(uuid) or 0.0 for uuid in uuids]
             return f"NVLink, {links} links a GPU", links * min(speeds) or None
         pynvml = self._pynvml
-        found = []
+        lanes = []
         for uuid in uuids:
             generation = self._ask(uuid, pynvml.nvmlDeviceGetMaxPcieLinkGeneration)  # an idle GPU takes a lower one
             width = self._ask(uuid, pynvml.nvmlDeviceGetCurrPcieLinkWidth)
             if generation not in _LANE_MBIT or not width:
                 return "PCIe", None
-            found.append((float(_LANE_MBIT[generation] * width), f"PCIe gen {generation} ×{width}"))
-        mbit, name = min(found)
+            lanes.append((float(_LANE_MBIT[generation] * width), f"PCIe gen {generation} ×{width}"))
+        mbit, name = min(lanes)
         return name, mbit
 
     def _nvlinks(self, uuid: str) -> int:

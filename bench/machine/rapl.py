@@ -17,8 +17,8 @@ class Rapl:
         self._packages: dict[str, str] = {}
         self._last_uj: dict[str, int] = {}
         self._sum_uj: dict[str, int] = {}
-        found = sorted(glob.glob(os.path.join(root, "intel-rapl:*")))
-        for folder in found:
+        folders = sorted(glob.glob(os.path.join(root, "intel-rapl:*")))
+        for folder in folders:
             try:
                 name = _text(folder, "name")
                 if not name.startswith("package"):

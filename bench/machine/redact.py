@@ -75,12 +75,12 @@ def foreign(words: Sequence[str]) -> list[str]:
     with a checksum by which the same command is known. Nobody knows which of them is a secret."""
     program, *rest = words
     script = next((word for word in rest if os.path.isfile(word)), None)
-    known = [without_secrets(program), *([] if script is None else [script])]
-    others = len(words) - len(known)
+    shown = [without_secrets(program), *([] if script is None else [script])]
+    others = len(words) - len(shown)
     if not others:
-        return known
+        return shown
     checksum = hashlib.sha256("\0".join(words).encode(errors="surrogateescape")).hexdigest()
-    return [*known, f"({others} more word{'s' * (others > 1)}, SHA-256 {checksum[:16]})"]
+    return [*shown, f"({others} more word{'s' * (others > 1)}, SHA-256 {checksum[:16]})"]
 
 
 def _pairs(words: Sequence[str]) -> list[str]:

@@ -5,12 +5,12 @@ its cooling: the launch is invalid. One at its power cap does what it was set to
 a warning.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import reduce
 from operator import or_
-from typing import Any
 
-Row = Mapping[str, Any]
+from bench.runs.frames import TableRow
+
 REASONS = {
     0x1: "idle",
     0x2: "application clocks",
@@ -49,7 +49,7 @@ def combined(samples: Iterable[int | None]) -> int | None:
     return reduce(or_, known) if known else None
 
 
-def measured_window(steps: Iterable[Row]) -> tuple[int, int] | None:
+def measured_window(steps: Iterable[TableRow]) -> tuple[int, int] | None:
     """When the measured steps of a launch began and ended (ns, monotonic clock); None where there are none."""
     measured = [row for row in steps if not row["warmup"]]
     if not measured:
@@ -58,12 +58,12 @@ def measured_window(steps: Iterable[Row]) -> tuple[int, int] | None:
     return min(row["start_ns"] for row in measured), max(ends_ns)
 
 
-def check(device: Iterable[Row], steps: Iterable[Row]) -> dict[str, object] | None:
+def check(device: Iterable[TableRow], steps: Iterable[TableRow]) -> dict[str, object] | None:
     """The throttling of a launch within its measured window, for its record; None if no device was sampled in it.
 
     ``verdict``: the worst over the devices. ``devices``: by UUID the names of the reasons, or None if unknown.
     """
-    by_host: dict[str | None, list[Row]] = {}
+    by_host: dict[str | None, list[TableRow]] = {}
     for row in steps:
         by_host.setdefault(row.get("host"), []).append(row)
     windows = {host: window for host, rows in by_host.items() if (window := measured_window(rows)) is not None}

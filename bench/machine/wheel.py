@@ -1,14 +1,15 @@
 """Whether an installed torch can compute on a GPU: the driver must know its CUDA, and it must have code for the GPU."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator
+
+from bench.core.channel import Message
 
 OLDEST_IN_CUDA_13 = (7, 5)
 """CUDA 13 has no code for anything before Turing; wheels for CUDA 12.6 are the last that have Volta's."""
 
 
 def problems(
-    cuda: str, architectures: list[str], newest: str | None, gpus: Iterable[Mapping[str, Any]]
+    cuda: str, architectures: list[str], newest: str | None, gpus: Iterable[Message]
 ) -> Iterator[tuple[str, str, str]]:
     """(what it concerns, problem, remedy). ``cuda``: what torch was built for. ``newest``: the driver's. ``gpus``: with
     ``index`` and ``compute_capability``."""

@@ -8,7 +8,7 @@ Every finding is one line that names the file or the launch.
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bench.core.codec import encode
 from bench.core.errors import RequestError
@@ -108,9 +108,9 @@ def _steps(run: Run) -> Iterator[str]:
     )
 
 
-def _ranks_and_steps(run: Run, record: LaunchRecord, mine: "pd.DataFrame") -> Iterator[str]:
+def _ranks_and_steps(run: Run, record: LaunchRecord, rows: "pd.DataFrame") -> Iterator[str]:
     if record.status == "unsupported":
-        if len(mine):
+        if len(rows):
             yield f"launch {record.launch} is unsupported and has steps"
         return
     warmup = run.document.workload.warmup if record.warmup is None else record.warmup
@@ -119,12 +119,12 @@ def _ranks_and_steps(run: Run, record: LaunchRecord, mine: "pd.DataFrame") -> It
         yield f"launch {record.launch}: how many steps it should have is not recorded"
         return
     whole, kept = record.status == "ok", record.failure.steps_kept if record.failure else None
-    present = set(mine["rank"])
+    present = set(rows["rank"])
     expected = range(record.processes) if whole else [r for r in range(record.processes) if kept and kept.get(str(r))]
     absent = [rank for rank in expected if rank not in present]
     if absent:
         yield f"launch {record.launch}: there are no steps of rank {_short(absent)}"
-    for rank, steps in mine.sort_values("step").groupby("rank"):
+    for rank, steps in rows.sort_values("step").groupby("rank"):
         count = warmup + iters if whole else kept.get(str(rank), 0) if kept is not None else len(steps)
         who = f"launch {record.launch}, rank {rank}"
         if len(steps) != count or list(steps["step"]) != list(range(len(steps))):
@@ -147,6 +147,6 @@ def _memory(run: Run) -> Iterator[str]:
         yield f"memory.parquet: {nothing} figures are 0, where they should be unknown"
 
 
-def _short(numbers: list[Any]) -> str:
+def _short(numbers: list[int]) -> str:
     text = ", ".join(map(str, numbers[:6])) or "none"
     return f"{text}, ... ({len(numbers)} in all)" if len(numbers) > 6 else text

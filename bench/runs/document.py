@@ -315,7 +315,7 @@ def launches_of(experiment: Any) -> Iterator[Record]:
 
 def _kinds() -> tuple[type[Record], ...]:
     """The types of launches that there are: those in the fields of the records of experiments, and their bases."""
-    kinds: dict[Any, None] = {LaunchRecord: None}
+    kinds: dict[type[Record], None] = {LaunchRecord: None}
     for hint in (hint for record in experiment.records().values() for hint in hints(record).values()):
         inner = [one for one in (hint, *get_args(hint)) if isinstance(one, type) and issubclass(one, Record)]
         kinds |= dict.fromkeys(inner)

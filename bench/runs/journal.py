@@ -9,10 +9,9 @@ import os
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from operator import is_
-from typing import Any
 
 from bench.core.codec import REST, encode
-from bench.core.files import JSON_BYTES, open_regular
+from bench.core.files import JSON_BYTES, Json, open_regular
 from bench.runs.files import PARTS, append
 from bench.runs.spool import checked_line, value_of
 
@@ -21,14 +20,14 @@ def journal_path(run: str, seal: str | None) -> str:
     return os.path.join(run, PARTS, f"journal-{(seal or '')[:16]}.jsonl")
 
 
-def note(path: str, before: Any, after: Any) -> int:
+def note(path: str, before: object, after: object) -> int:
     """Put what changed in a document on disk; returns the bytes that it takes."""
     line = checked_line(change(before, after))
     append(path, line)
     return len(line)
 
 
-def replay(path: str, document: dict[str, Any]) -> None:
+def replay(path: str, document: dict[str, Json]) -> None:
     """Bring ``document``, as JSON, up to the last whole line of the journal.
 
     Raises ``OSError``, or ``ValueError`` where a line is no change of such a document.
@@ -48,7 +47,7 @@ def replay(path: str, document: dict[str, Any]) -> None:
                 raise ValueError(f"its journal does not fit: {type(error).__name__}: {error}") from error
 
 
-def change(before: Any, after: Any) -> Any:
+def change(before: object, after: object) -> list[object]:
     """The change from one value to the next: ``["+", items]`` at the end of a list, ``[".", fields]`` of an object,
     or ``["=", value]``."""
     if isinstance(before, tuple) and isinstance(after, tuple) and all(map(is_, before, after[: len(before)])):
@@ -64,7 +63,7 @@ def change(before: Any, after: Any) -> Any:
     return ["=", encode(after)]
 
 
-def _apply(document: dict[str, Any], values: Any) -> None:
+def _apply(document: dict[str, Json], values: Json) -> None:
     kind, changed = values
     if kind != ".":
         raise TypeError(f"a document is not changed by {kind!r}")

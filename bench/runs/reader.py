@@ -7,7 +7,7 @@ import errno
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bench.core.codec import decode
 from bench.core.errors import RequestError
@@ -16,7 +16,7 @@ from bench.core.records import SCHEMA_VERSION
 from bench.runs import journal
 from bench.runs.document import RunDocument
 from bench.runs.files import RESTORE, checksum, is_file, seal_of, unreadable
-from bench.runs.frames import Iterations, RankSteps
+from bench.runs.frames import Iterations, RankSteps, TableRow
 from bench.runs.spool import read_spool, spool_path, spooled_launches
 from bench.runs.tables import (
     ALWAYS_WRITTEN,
@@ -131,7 +131,7 @@ def verified(path: str, *, allow_incomplete: bool, remedy: str = READ_IN_PART, o
     return document
 
 
-def salvage(path: str, document: RunDocument) -> dict[str, list[dict[str, Any]]]:
+def salvage(path: str, document: RunDocument) -> dict[str, list[TableRow]]:
     """The samples of launches that are not in ``document``, left by the sampler when everything was killed.
 
     Raises ``OSError`` for a spool that is no file in there.
@@ -140,7 +140,7 @@ def salvage(path: str, document: RunDocument) -> dict[str, list[dict[str, Any]]]
     if os.path.islink(folder):
         raise OSError(errno.ELOOP, "it is a link", folder)
     recorded = {record.launch for record in document.records}
-    samples: dict[str, list[dict[str, Any]]] = {name: [] for name in SAMPLED}
+    samples: dict[str, list[TableRow]] = {name: [] for name in SAMPLED}
     for launch in spooled_launches(folder):
         if launch not in recorded:
             for name, rows in read_spool(spool_path(folder, launch)).items():

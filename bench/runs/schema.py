@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from bench.core import records
-from bench.core.json_schema import json_schema
+from bench.core.json_schema import Schema, json_schema
 from bench.core.records import SCHEMA_VERSION
 from bench.runs import document, experiments, launches
 from bench.runs.document import RunDocument
@@ -52,10 +52,10 @@ def text() -> str:
 def dictionary() -> str:
     """The data dictionary as Markdown."""
     parts = [HEAD]
-    said = _said_below(inspect.getsource(records))
+    docs = _strings_below(inspect.getsource(records))
     for table, columns in COLUMNS.items():
         constant = next(name for name, value in vars(records).items() if value is columns)
-        parts += [f"## {table}.parquet\n\n{_markdown(said[constant])}\n\n"]
+        parts += [f"## {table}.parquet\n\n{_markdown(docs[constant])}\n\n"]
         parts += ["| column | type | unit | clock | null |\n|---|---|---|---|---|\n"]
         for name, kind in columns.items():
             null = "never" if name in records.ALWAYS_KNOWN[table] else "if unknown"
@@ -65,10 +65,10 @@ def dictionary() -> str:
         "## run.json\n\nOne section for each kind of object; `utc` is the host's clock. A run is a `RunDocument`.\n\n"
     )
     for name, kind in sorted(json.loads(text())["$defs"].items(), key=lambda item: item[0] != "RunDocument"):
-        found: list[Any] = [getattr(module, name, None) for module in (document, launches, experiments, records)]
-        docstrings = [one.__doc__ for one in found if one is not None][:1]
-        about = "".join(_markdown(one) + "\n\n" for one in docstrings if one and not one.startswith((name, "dict(")))
-        parts += [f"### {name}\n\n{about}", "| field | type | unit | null |\n|---|---|---|---|\n"]
+        sources: list[Any] = [getattr(module, name, None) for module in (document, launches, experiments, records)]
+        docstrings = [one.__doc__ for one in sources if one is not None][:1]
+        text_of = "".join(_markdown(one) + "\n\n" for one in docstrings if one and not one.startswith((name, "dict(")))
+        parts += [f"### {name}\n\n{text_of}", "| field | type | unit | null |\n|---|---|---|---|\n"]
         for field, of in kind["properties"].items():
             types = _type(of)
             null = "if unknown" if "null" in types else "never"
@@ -78,7 +78,7 @@ def dictionary() -> str:
     return "".join(parts).rstrip("\n") + "\n"
 
 
-def _said_below(source: str) -> dict[str, str]:
+def _strings_below(source: str) -> dict[str, str]:
     """By constant of a module the string below it."""
     body = ast.parse(source).body
     return {
@@ -98,7 +98,7 @@ def _unit(name: str) -> str:
     return UNITS.get(name.rpartition("_")[2], "") if "_" in name else ""
 
 
-def _type(of: dict[str, Any]) -> list[str]:
+def _type(of: Schema) -> list[str]:
     """The types that a value may have, as people read them."""
     if "anyOf" in of:
         return list(dict.fromkeys(name for one in of["anyOf"] for name in _type(one)))

@@ -11,11 +11,11 @@ import os
 import re
 import time
 import zlib
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
 
-from bench.core.files import open_regular, parse_json
+from bench.core.files import Json, open_regular, parse_json
 from bench.core.records import ALWAYS_KNOWN, DEVICE_COLUMNS, MEMORY_COLUMNS, RANGES
+from bench.runs.frames import TableRow
 
 SYNC_S = 2.0
 SPOOL_BYTES = 1 << 30
@@ -36,13 +36,13 @@ def spooled_launches(folder: str) -> list[int]:
     return sorted(int(match.group(1)) for name in names if (match := _NAME.fullmatch(name)))
 
 
-def read_spool(path: str) -> dict[str, list[dict[str, Any]]]:
+def read_spool(path: str) -> dict[str, list[TableRow]]:
     """The rows of a launch by table, ``memory`` and ``device``, up to a line that is damaged or of another launch.
 
     Then a row of each process says that its later samples are missing. A last line that is cut off is no damage: behind
     it a crash of the machine leaves zeros. Raises ``OSError`` for what is no file in its folder.
     """
-    tables: dict[str, list[dict[str, Any]]] = {name: [] for name in COLUMNS}
+    tables: dict[str, list[TableRow]] = {name: [] for name in COLUMNS}
     launch = int(_NAME.fullmatch(os.path.basename(path))[1])  # type: ignore[index]  # it has such a name
     try:
         file = open_regular(path, limit=SPOOL_BYTES, within=os.path.dirname(path))
@@ -91,7 +91,7 @@ def _is_row(table: str, row: Mapping[str, object], launch: int) -> bool:
     )
 
 
-def _may_be(name: str, value: Any, table: str, kind: str) -> bool:
+def _may_be(name: str, value: Json, table: str, kind: str) -> bool:
     if value is None:
         return name not in ALWAYS_KNOWN[table]
     least, most = RANGES.get(name, (0, 1))  # the others are words
@@ -114,7 +114,7 @@ class Spool:
         except OSError as error:
             self._refused(error)
 
-    def append(self, table: str, rows: list[dict[str, Any]]) -> None:
+    def append(self, table: str, rows: Sequence[TableRow]) -> None:
         """Hand rows to the operating system, so that they outlive this process."""
         lines = b"".join(checked_line([table, row]) for row in rows)
         try:

@@ -122,23 +122,25 @@ def _read(path: str, file: str, name: str, schema: "pa.Schema", free_rows: int, 
         raise RequestError(option, f"{file} is damaged: {first}", RESTORE) from error
 
 
-def _another_form(about: "pq.FileMetaData", name: str, schema: "pa.Schema", most: int) -> str | None:
+def _another_form(metadata: "pq.FileMetaData", name: str, schema: "pa.Schema", most: int) -> str | None:
     """Why a file is no such table of bench, or larger than its bytes can truly say, before it is read; else None."""
     import pyarrow as pa
 
-    found = about.schema.to_arrow_schema()
-    if [column for column in found.names if column in schema.names] != schema.names:
+    columns = metadata.schema.to_arrow_schema()
+    if [column for column in columns.names if column in schema.names] != schema.names:
         return f"its columns are not those of {name}.parquet in their order"
     for column in schema.names:
-        kind = found.field(column).type
+        kind = columns.field(column).type
         kind = kind.value_type if pa.types.is_dictionary(kind) else kind
         if kind != schema.field(column).type:
             return f"{column} must be {schema.field(column).type}, not {kind}"
-    if about.num_rows > most:
-        return f"it says that it has {about.num_rows:,} rows, and a file of its size has at most {most:,}"
-    if about.num_columns > 2 * len(schema):
-        return f"it has {about.num_columns} columns"
-    chunks = [about.row_group(group).column(at) for group in range(about.num_row_groups) for at in range(len(found))]
+    if metadata.num_rows > most:
+        return f"it says that it has {metadata.num_rows:,} rows, and a file of its size has at most {most:,}"
+    if metadata.num_columns > 2 * len(schema):
+        return f"it has {metadata.num_columns} columns"
+    chunks = [
+        metadata.row_group(group).column(at) for group in range(metadata.num_row_groups) for at in range(len(columns))
+    ]
     if {chunk.compression for chunk in chunks} - {"SNAPPY", "UNCOMPRESSED"}:
         return "it is compressed in another way than by bench, and may be larger than any memory"
     return None

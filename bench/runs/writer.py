@@ -27,7 +27,7 @@ from bench.runs import document as parts
 from bench.runs import journal
 from bench.runs.digests import Digest
 from bench.runs.files import DIGEST, PARTS, TEMPORARY, describe_files, seal_of, unwritable, write_atomically
-from bench.runs.frames import RankSteps
+from bench.runs.frames import RankSteps, TableRow
 from bench.runs.launches import LaunchRecord, Record
 from bench.runs.reader import Run, salvage, verified
 from bench.runs.tables import ALWAYS_WRITTEN, COLUMNS, part_path, read_table, recorded, to_table
@@ -36,7 +36,7 @@ from bench.seams.experiment import name_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Rows = Sequence[dict[str, Any]]
+Rows = Sequence[TableRow]
 
 REWRITTEN_AT = 0.1  # of the length of run.json, that of the journal at which it is written again
 
@@ -44,11 +44,11 @@ REWRITTEN_AT = 0.1  # of the length of run.json, that of the journal at which it
 class RunWriter:
     """A run folder that is being written. A launch's rows are on disk when :meth:`add` or its like returns."""
 
-    def __init__(self, out: str, about: parts.RunDocument, began: time.struct_time | None = None) -> None:
+    def __init__(self, out: str, document: parts.RunDocument, began: time.struct_time | None = None) -> None:
         """``began``: when the run did, in UTC, if that is not now."""
         self.id = f"{time.strftime('%Y%m%dT%H%M%SZ', began or time.gmtime())}-{secrets.token_hex(4)}"
         self.path = os.path.join(os.path.abspath(out), self.id)
-        self._document = self._noted = replace(about, run=self.id)
+        self._document = self._noted = replace(document, run=self.id)
         self._tables: dict[str, list[pa.Table]] = {name: [] for name in COLUMNS}
         self._parts = 0
         try:
@@ -186,7 +186,7 @@ class RunWriter:
     def finish(self, *, complete: bool, digest: Digest | None = None, end: parts.State | None = None) -> None:
         """Write what is still missing, and ``run.json`` for the last time. ``digest``: None for a run without one."""
         self._change(end=end)
-        left: dict[str, list[dict[str, Any]]] = {}
+        left: dict[str, list[TableRow]] = {}
         with suppress(OSError):  # what a scenario has put in the place of samples is none
             left = {} if complete else salvage(self.path, self._document)
         for name, rows in left.items():
@@ -240,7 +240,7 @@ class RunWriter:
         write_atomically(path, content)
 
 
-def _without(part: Any, record: object) -> Any:
+def _without(part: object, record: object) -> Any:
     """A part of a document without this record, wherever it stands; the same object where it does not."""
     if part is record:
         return None

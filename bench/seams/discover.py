@@ -178,12 +178,12 @@ def _names(kind: Kind, places: tuple[str, ...]) -> dict[str, str]:
 
 def resolve(request: str, kind: Kind = SCENARIO) -> tuple[str, str]:
     """``(name, file)`` of what is asked for by name or by path. Raises :class:`RequestError` with the closest names."""
-    known = names(kind)
-    if request in known:
-        check_there(request, known[request], kind)
-        return request, known[request]
+    files = names(kind)
+    if request in files:
+        check_there(request, files[request], kind)
+        return request, files[request]
     if not request.endswith(".py") and os.sep not in request:
-        remedy = f"{closest(request.lower(), list(known), n=3, cutoff=0.4)} ('{kind.shown_by}' shows all)"
+        remedy = f"{closest(request.lower(), list(files), n=3, cutoff=0.4)} ('{kind.shown_by}' shows all)"
         raise RequestError(kind.option, f"there is no {kind.word} {request!r}", remedy)
     file = os.path.abspath(request)
     name = os.path.basename(file).removesuffix(".py")
@@ -197,7 +197,7 @@ def resolve(request: str, kind: Kind = SCENARIO) -> tuple[str, str]:
     if kind is SCENARIO and name == RESERVED:
         what = f"{request} takes the name {name!r}, which bench needs itself"
         raise RequestError(kind.option, what, "rename the file")
-    if name in known and os.path.realpath(known[name]) != os.path.realpath(file):
+    if name in files and os.path.realpath(files[name]) != os.path.realpath(file):
         raise RequestError(kind.option, f"{request} takes the name of the {kind.word} {name!r}", "rename the file")
     return name, file
 

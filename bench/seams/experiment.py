@@ -10,7 +10,12 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from bench.seams.discover import Found
+
 ROOM = "bench.experiments"
+
+Above = Any  # of a room above this one: a request, a lab, a run document, an analysed run, material for a page
+Option = Mapping[str, Any]  # arguments of ``add_argument``
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,24 +39,24 @@ class Experiment:
     how many launches failed, for the exit code. ``instead``: what such a run did in place of measuring.
     """
 
-    record: type[Any]
-    option: Mapping[str, Any] | None = None
-    asked: type[Any] | None = None
+    record: type
+    option: Option | None = None
+    asked: type | None = None
     one_host: str | None = None
-    rounds: Callable[[Any, Any], int] | None = None
-    launch: Callable[[Any, int, Any], None] | None = None
+    rounds: Callable[[Above, Above], int] | None = None
+    launch: Callable[[Found, int, Above], None] | None = None
     launches: str = ""
     order: int = 0
-    after: Callable[[Any], None] | None = None
-    missing: Callable[[Any, Any], bool] | None = None
+    after: Callable[[Above], None] | None = None
+    missing: Callable[[Above, Above], bool] | None = None
     alone: bool = False
-    again: Callable[[Any], list[Any]] | None = None
+    again: Callable[[Above], list[Above]] | None = None
     no_resume: tuple[str, str] | None = None
-    chapter: Callable[[Any], Any] | None = None
+    chapter: Callable[[Above], Above] | None = None
     leads: bool = False
-    sentences: Callable[[Any], list[str]] | None = None
-    tables: Callable[[Any], Mapping[str, Any]] | None = None
-    failed: Callable[[Any], int] | None = None
+    sentences: Callable[[Above], list[str]] | None = None
+    tables: Callable[[Above], Mapping[str, Above]] | None = None
+    failed: Callable[[Above], int] | None = None
     instead: str | None = None
 
 
@@ -64,17 +69,17 @@ def experiments() -> dict[str, Experiment]:
     return dict(sorted(declared.items(), key=lambda item: item[1].order))
 
 
-def with_options() -> dict[str, Mapping[str, Any]]:
+def with_options() -> dict[str, Option]:
     """Their options of ``bench run``, by name."""
     return {name: one.option for name, one in experiments().items() if one.option is not None}
 
 
-def records() -> dict[str, Any]:
+def records() -> dict[str, type]:
     """By experiment the type of its record."""
     return {name: one.record for name, one in experiments().items()}
 
 
-def asked() -> dict[str, Any]:
+def asked() -> dict[str, type]:
     """By experiment the type of what a request asks of it."""
     return {name: one.asked for name, one in experiments().items() if one.asked is not None}
 

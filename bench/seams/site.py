@@ -7,15 +7,16 @@ torchrun.
 Results are values: nothing is read from a folder that only one host has.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Protocol
 
+from bench.core.channel import Message as Event
 from bench.core.records import Host, Meet, Training
 from bench.core.records import Job as Job  # for the files of sites
 
-Event = dict[str, Any]
+__all__ = ["Connected", "Event", "Job", "Options", "Site"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,10 +53,10 @@ class Elsewhere:
     """
 
     host: str
-    memory: list[dict[str, Any]] = field(default_factory=list)
-    device: list[dict[str, Any]] = field(default_factory=list)
-    cost: dict[str, Any] | None = None
-    findings: dict[str, Any] | None = None
+    memory: list[Event] = field(default_factory=list)
+    device: list[Event] = field(default_factory=list)
+    cost: Event | None = None
+    findings: Event | None = None
     foreign_cores: float = 0.0
 
 
@@ -72,14 +73,20 @@ class Outcome:
     status: str
     reason: str | None
     first_failed_rank: int | None
-    ranks: list[dict[str, Any]]
+    ranks: list[Event]
     cpu_s: float = 0.0
-    failure: dict[str, Any] | None = None
-    results: list[dict[str, Any]] = field(default_factory=list)
-    partial: list[dict[str, Any]] = field(default_factory=list)
+    failure: Event | None = None
+    results: list[Event] = field(default_factory=list)
+    partial: list[Event] = field(default_factory=list)
     blame: list[float] | None = None
     elsewhere: tuple[Elsewhere, ...] = ()
     lost: str | None = None
+
+
+class Readable(Protocol):
+    """A socket, or what has one."""
+
+    def fileno(self) -> int: ...
 
 
 class Beside(Protocol):
@@ -87,11 +94,11 @@ class Beside(Protocol):
 
     meet: Meet
 
-    def watched(self) -> list[Any]:
+    def watched(self) -> Sequence[Readable]:
         """The sockets that may have something to say."""
         ...
 
-    def heed(self, readable: list[Any]) -> dict[str, Any] | None:
+    def heed(self, readable: Sequence[Readable]) -> Event | None:
         """Read those that are ``readable``. Returns why the launch is to be ended here, as ``WorkerHost`` sends it."""
         ...
 
@@ -104,10 +111,9 @@ class Beside(Protocol):
         ...
 
 
-def interpreter_of(description: Mapping[str, Any], environment: str | None) -> Mapping[str, Any]:
-    """What a site says of the interpreter of this environment, where it has several."""
-    found: Mapping[str, Any] = description["environments"][environment] if environment else description
-    return found
+def interpreter_of(description: Event, environment: str | None) -> Event:
+    """The description of one of several interpreters, or of the only one."""
+    return dict(description["environments"][environment]) if environment else description
 
 
 class LaunchInterrupted(KeyboardInterrupt):
@@ -126,7 +132,7 @@ class Connected(Protocol):
 
     hosts: tuple[Host, ...]
     log: str
-    description: dict[str, Any]
+    description: Event
 
     def __enter__(self) -> "Connected": ...
 

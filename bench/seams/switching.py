@@ -122,9 +122,9 @@ def scenario(request: str, more: Sequence[str] = ()) -> Found:
 
     Raises :class:`RequestError` that names the option.
     """
-    parts, known = request.split("+"), discover.names()  # a name or a path may have a plus in it
+    parts, files = request.split("+"), discover.names()  # a name or a path may have a plus in it
     heads = ["+".join(parts[:count]) for count in range(len(parts), 0, -1)]
-    named = next((one for one in heads if one in known or (one.endswith(".py") and os.path.isfile(one))), parts[0])
+    named = next((one for one in heads if one in files or (one.endswith(".py") and os.path.isfile(one))), parts[0])
     specs = parts[named.count("+") + 1 :]
     found = load(*discover.resolve(named))
     found = with_switches(found, specs, "--scenario") if specs else found

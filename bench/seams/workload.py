@@ -34,7 +34,7 @@ drawn at random, such as a crop, depends on the seed and the index too.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import cast
 
 from bench.core.records import Setting, Training
 from bench.seams.strategy import names_in
@@ -113,10 +113,10 @@ class Workload:
             for name, default in self.settings.items()
         }
 
-    def units_in(self, settings: Mapping[str, Setting]) -> Any:
-        """Units of one example with these settings."""
+    def units_in(self, settings: Mapping[str, Setting]) -> int:
+        """Units of one example with these settings, which must be so many."""
         each = self.units_per_example
-        return settings.get(each) if isinstance(each, str) else each
+        return cast(int, settings.get(each)) if isinstance(each, str) else each
 
     def title_of(self, settings: Mapping[str, object]) -> str:
         """The title with these settings, such as ``resnet101, 64 px``; empty for its name."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from typing import Any
 
 from bench.core.records import Job, Training
 from bench.seams.site import Connected, Event, Outcome
@@ -14,7 +13,7 @@ class Interpreters:
     def __init__(self, sites: Mapping[str, Connected]) -> None:
         self.sites = sites
         first = next(iter(sites.values()))
-        self.hosts, self.log, self.description = first.hosts, first.log, dict[str, Any]()
+        self.hosts, self.log, self.description = first.hosts, first.log, Event()
 
     def __enter__(self) -> "Interpreters":
         with ExitStack() as opened:
@@ -36,7 +35,7 @@ class Interpreters:
             site.prepare(workload)
         self._described()
 
-    def _described(self) -> dict[str, Any]:
+    def _described(self) -> Event:
         environments = {name: site.description for name, site in self.sites.items()}
         self.description = {**next(iter(environments.values())), "environments": environments}
         return self.description

@@ -10,14 +10,13 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, fields
-from typing import Any
 
 from bench import machine
 from bench.core.bootstrap import program
 from bench.core.channel import Channel, adopt_orphans
 from bench.core.children import children, end_children
 from bench.core.errors import BenchError, HostError, RequestError, remedy_of
-from bench.core.files import log_end
+from bench.core.files import Json, log_end
 from bench.core.records import Host, Job, Training, job_to_json
 from bench.seams.site import Beside, Connected, Event, LaunchInterrupted, Options, Outcome, Site
 
@@ -249,11 +248,11 @@ class WorkerHost:
 def _take_note(seen: dict[int, Event], message: Event) -> None:
     """Remember the pid, phase and step of a rank from its message."""
     if "rank" in message:
-        known = seen.setdefault(message["rank"], {"rank": message["rank"], "pid": None})
-        known |= {name: message[name] for name in ("pid", "phase", "step") if name in message}
+        noted = seen.setdefault(message["rank"], {"rank": message["rank"], "pid": None})
+        noted |= {name: message[name] for name in ("pid", "phase", "step") if name in message}
 
 
-def _parsed(result: str) -> Any:
+def _parsed(result: str) -> Json:
     """A rank's result; None for what is no JSON."""
     try:
         return json.loads(result)

@@ -191,7 +191,7 @@ class Outcome:
         if self.accepted is not None:
             unusable = [row for row in self.rows if row.verdict == TOO_FEW or (row.verdict == MISSING and row.status)]
             return list(dict.fromkeys(row.scenario for row in unusable))
-        return [name for name, verdicts in _said(self.rows).items() if not verdicts <= {*PASSES, NOT_RUN}]
+        return [name for name, verdicts in _verdicts_of(self.rows).items() if not verdicts <= {*PASSES, NOT_RUN}]
 
     @property
     def nights(self) -> list[str]:
@@ -253,7 +253,7 @@ def replay(
 
 
 def after(tonight: Mapping[str, Measured], rows: Sequence[Judged], base: Base, rule: Rule, *, by_person: bool) -> Base:
-    verdicts = _said(rows)
+    verdicts = _verdicts_of(rows)
     grown = dict(base)
     gains = {(row.scenario, row.metric): row for row in rows if row.rose or row.verdict == BETTER}
     for name, one in tonight.items():
@@ -295,8 +295,7 @@ def _levels(nights: Sequence[Measured], metric: str) -> list[list[Measured]]:
     return [level for level in levels if level] or [list(nights)]
 
 
-def _said(rows: Iterable[Judged]) -> dict[str, set[str]]:
-    """The verdicts of each scenario."""
+def _verdicts_of(rows: Iterable[Judged]) -> dict[str, set[str]]:
     verdicts: dict[str, set[str]] = {}
     for row in rows:
         verdicts.setdefault(row.scenario, set()).add(row.verdict)

@@ -337,17 +337,17 @@ def _placements(request: Request, found: Found, hosts: Sequence[Host]) -> tuple[
     devices is an obstacle (:mod:`bench.experiments.obstacles`).
     """
     host_of, ranks = host_of_each(request, hosts), found.strategy.ranks(request.replicas)
-    mine = [host_of[rank.devices[0]] for rank in ranks]
+    hosts_of_ranks = [host_of[rank.devices[0]] for rank in ranks]
     return tuple(
         Placement(
             role=rank.role,
             replicas=rank.replicas if request.devices or rank.on_cpu is None else rank.on_cpu,
             host=host.name,
-            local_rank=mine[:number].count(host),
-            threads=max(1, host.cores // mine.count(host)),
+            local_rank=hosts_of_ranks[:number].count(host),
+            threads=max(1, host.cores // hosts_of_ranks.count(host)),
             devices=tuple(request.devices[device] for device in rank.devices) if request.devices else (),
         )
-        for number, (rank, host) in enumerate(zip(ranks, mine, strict=True))
+        for number, (rank, host) in enumerate(zip(ranks, hosts_of_ranks, strict=True))
     )
 
 

@@ -68,10 +68,10 @@ def expected_batch(tries: Sequence[Try], capacity_mib: float) -> float | None:
     """The largest batch that should leave :data:`KEPT_FREE` of ``capacity_mib``, on the line through the two largest
     that were computed (those that left too little free, too); None before there are two, or where it does not rise.
     """
-    known = sorted((one.global_batch, one.peak_mib) for one in tries if one.peak_mib is not None and one.ran)
-    if len(known) < 2:
+    points = sorted((one.global_batch, one.peak_mib) for one in tries if one.peak_mib is not None and one.ran)
+    if len(points) < 2:
         return None
-    (below, low), (above, high) = known[-2:]
+    (below, low), (above, high) = points[-2:]
     if high <= low:
         return None
     return above + ((1.0 - KEPT_FREE) * capacity_mib - high) * (above - below) / (high - low)
@@ -88,12 +88,12 @@ def expected_s(took_s: Sequence[tuple[int, float]], batch: int) -> float:
 def predicted_mib(tries: Sequence[Try], global_batch: int) -> float | None:
     """The memory that ``global_batch`` will need, on the line through the two largest that train; None before there are
     two."""
-    known = sorted(
+    points = sorted(
         (one.global_batch, one.peak_mib) for one in tries if one.why_not is None and one.peak_mib is not None
     )
-    if len(known) < 2:
+    if len(points) < 2:
         return None
-    (below, low), (above, high) = known[-2:]
+    (below, low), (above, high) = points[-2:]
     return high + max(0.0, high - low) / (above - below) * (global_batch - above)
 
 

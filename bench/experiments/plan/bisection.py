@@ -177,13 +177,13 @@ class Bisection:
             return {}
         variance, freedom = self._variance
         middle, reach = self.change / 2.0, t_quantile(CONFIDENCE, freedom)
-        found = {self.candidates[0]: (0.0, 0.0)}
+        levels = {self.candidates[0]: (0.0, 0.0)}
         for name in self.candidates[1:-1]:
             if above := self._above(name):
                 error = math.sqrt(variance / len(above) + variance / 3.0 / len(self.blocks))
-                found[name] = fmean(above) + middle, reach * error
-        found[self.candidates[-1]] = self.change, reach * math.sqrt(variance * 4.0 / 3.0 / len(self.blocks))
+                levels[name] = fmean(above) + middle, reach * error
+        levels[self.candidates[-1]] = self.change, reach * math.sqrt(variance * 4.0 / 3.0 / len(self.blocks))
         return {
             name: (math.exp(level), math.exp(level - half), math.exp(min(700.0, level + half)))
-            for name, (level, half) in found.items()
+            for name, (level, half) in levels.items()
         }

@@ -61,8 +61,8 @@ class IntervalTarget:
     def affords(self, scenarios: Sequence[str]) -> bool:
         """Whether one more launch of each, as long as its others were on average, ends within the budget."""
         took = [self.seconds[scenario] for scenario in scenarios if scenario in self.seconds]
-        known = [seconds for each in self.seconds.values() for seconds in each]
-        expected = sum(map(fmean, took)) + (self.later * fmean(known) if known else 0.0)
+        all_s = [seconds for each in self.seconds.values() for seconds in each]
+        expected = sum(map(fmean, took)) + (self.later * fmean(all_s) if all_s else 0.0)
         affordable = self.spent_s + expected <= self.budget_s
         self.refused |= not affordable
         return affordable

@@ -37,7 +37,7 @@ def points(counts: Sequence[int], batch_per_rank: int, modes: Sequence[str]) -> 
     """
     most = max(counts)
     whole = most * batch_per_rank
-    found: dict[tuple[int, int], Point] = {}
+    made: dict[tuple[int, int], Point] = {}
     for count in sorted({1, *counts}):
         for mode in modes:
             if mode == "strong" and whole % count:
@@ -46,22 +46,22 @@ def points(counts: Sequence[int], batch_per_rank: int, modes: Sequence[str]) -> 
                 what = f"{whole} examples are not divisible by {count} devices"
                 raise RequestError("--counts", what, f"with --global-batch {fits.split()[0]} they are, or use --weak")
             batch = whole if mode == "strong" else count * batch_per_rank
-            known = found.get((count, batch))
-            on = (*(known.modes if known else ()), mode)
-            found[count, batch] = Point(count=count, global_batch=batch, modes=on)
-    return tuple(found.values())
+            before = made.get((count, batch))
+            on = (*(before.modes if before else ()), mode)
+            made[count, batch] = Point(count=count, global_batch=batch, modes=on)
+    return tuple(made.values())
 
 
 def without_exchanges(scaling: Scaling) -> tuple[tuple[int, int], ...]:
     """Numbers of ranks that are to compute side by side, each with the batch of a rank: what predictions need. Of more
     devices than are measured, as many as are."""
-    found = set()
+    pairs = set()
     for mode in ("weak", *scaling.modes):
         for count in {1, *scaling.counts, *scaling.to_predict}:
             batch = scaling.batch_of_rank(mode, count)
             if batch is not None:
-                found.add((min(count, max(scaling.counts)), batch))
-    return tuple(sorted(found))
+                pairs.add((min(count, max(scaling.counts)), batch))
+    return tuple(sorted(pairs))
 
 
 def request_at(request: Request, count: int, global_batch: int) -> Request:
@@ -101,14 +101,14 @@ def alone_on(
 ) -> Job:
     """A launch on one of the chosen devices and nothing else; on the CPU a rank bound to its part of the cores."""
     (whole,) = one_round(request, [found], 0, 0, hosts)
-    mine = whole.job.ranks[slot]
-    (host,) = (host for host in hosts if host.name == mine.host)
+    placed = whole.job.ranks[slot]
+    (host,) = (host for host in hosts if host.name == placed.host)
     devices = request.devices[slot : slot + 1]
     at = replace(request, replicas=1, devices=devices, global_batch=batch)
     (planned,) = one_round(at, [found], repeat, launch, [host])
-    beside = [rank for rank in whole.job.ranks if rank.host == mine.host]
-    bound = None if devices else (mine.local_rank, len(beside))
-    return replace(planned.job, ranks=(replace(planned.job.ranks[0], threads=mine.threads, core_set=bound),))
+    beside = [rank for rank in whole.job.ranks if rank.host == placed.host]
+    bound = None if devices else (placed.local_rank, len(beside))
+    return replace(planned.job, ranks=(replace(planned.job.ranks[0], threads=placed.threads, core_set=bound),))
 
 
 def _alike(job: Job, request: Request, found: Found, hosts: Sequence[Host]) -> Job:

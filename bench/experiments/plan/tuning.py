@@ -45,8 +45,8 @@ def next_switches(
 
 def _products(race: Race, allow: Sequence[str], plain: Collection[str]) -> list[tuple[str, tuple[str, ...]]]:
     levels = race.levels()
-    known = sorted((name for name in plain if name in levels and name not in race.out), key=levels.__getitem__)
-    return [(name, (one,)) for name in known[:PARENTS] for one in allow if one in LEVELS]
+    ranked = sorted((name for name in plain if name in levels and name not in race.out), key=levels.__getitem__)
+    return [(name, (one,)) for name in ranked[:PARENTS] for one in allow if one in LEVELS]
 
 
 def winner(race: Race, doubtful: Collection[str] = ()) -> str | None:
@@ -68,8 +68,8 @@ def finalists(
         return ()
     others = [name for name in race.ranking() if name != first]
     lean = leanest(first, race, peaks_mib, doubtful)
-    known = [first, *others[:1], lean, baseline if baseline in levels and baseline not in race.out else lean]
-    return tuple(dict.fromkeys(known))
+    names = [first, *others[:1], lean, baseline if baseline in levels and baseline not in race.out else lean]
+    return tuple(dict.fromkeys(names))
 
 
 def leanest(winner: str, race: Race, peaks_mib: Mapping[str, float], doubtful: Collection[str] = ()) -> str:

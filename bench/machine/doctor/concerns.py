@@ -24,11 +24,11 @@ class Concern:
 
 def concerns(report: Facts) -> list[Concern]:
     """All concerns about the facts of ``bench.machine.doctor``, the gravest first."""
-    found = [*_driver(report), *_torch(report), *_apex(report["torch"]), *_host(report["host"])]
+    every = [*_driver(report), *_torch(report), *_apex(report["torch"]), *_host(report["host"])]
     for gpu in report["gpus"]:
-        found += [*_gpu(gpu), *_company(gpu, report["host"])]
-    found += _together(report["gpus"], report["topology"])
-    return sorted(found, key=lambda finding: LEVELS.index(finding.level))
+        every += [*_gpu(gpu), *_company(gpu, report["host"])]
+    every += _together(report["gpus"], report["topology"])
+    return sorted(every, key=lambda finding: LEVELS.index(finding.level))
 
 
 def _driver(report: Facts) -> Iterator[Concern]:
@@ -182,10 +182,10 @@ def _company(gpu: Facts, host: Facts) -> Iterator[Concern]:
         partly = "memory per process is known only where a rank is alone on it, or not at all"
         yield Concern("warning", about, finding, partly, "measure on Linux itself, with a newer driver")
     elif host["own_pid_namespace"]:
-        listed, known = len(gpu["processes"]), sum(name is not None for _, name, _ in gpu["processes"])
+        listed, named_here = len(gpu["processes"]), sum(name is not None for _, name, _ in gpu["processes"])
         finding = (
             "bench has its own PID namespace, and the driver may list PIDs of the host, or none "
-            f"(now {listed}, of which {known} have a name here)"
+            f"(now {listed}, of which {named_here} have a name here)"
         )
         partly = "memory is then known from the level of the device (source nvml_device_delta), or not at all"
         yield Concern("note", about, finding, partly, "docker run --pid host")

@@ -10,22 +10,28 @@ from bench.machine import nvml
 
 def facts() -> dict[str, object]:
     """``gpus``: a dict each; ``gpus_reason``: why there are none, or which is left out; ``driver``; ``topology``."""
-    found: dict[str, object] = {"gpus": [], "gpus_reason": None, "driver": {}, "topology": [], "pynvml": _pynvml()}
+    known: dict[str, object] = {
+        "gpus": [],
+        "gpus_reason": None,
+        "driver": {},
+        "topology": [],
+        "pynvml": _pynvml(),
+    }
     try:
         session = nvml.Nvml()
     except nvml.NvmlUnavailable as error:
-        return {**found, "gpus_reason": str(error), "driver": dict.fromkeys(("version", "nvml", "cuda"))}
+        return {**known, "gpus_reason": str(error), "driver": dict.fromkeys(("version", "nvml", "cuda"))}
     with closing(session):
-        listed, found["gpus_reason"] = session.gpus()
-        found["driver"] = session.versions()
-        found["gpus"] = [
+        listed, known["gpus_reason"] = session.gpus()
+        known["driver"] = session.versions()
+        known["gpus"] = [
             {**asdict(gpu), "numa_node": numa_node(gpu.pci_bus_id), **session.details(gpu.uuid)} for gpu in listed
         ]
-        found["topology"] = [
+        known["topology"] = [
             {"between": [one.index, other.index], **session.path(one.uuid, other.uuid)}
             for one, other in combinations(listed, 2)
         ]
-    return found
+    return known
 
 
 def numa_node(pci_bus_id: str, root: str = "/sys/bus/pci/devices") -> int | None:

@@ -16,16 +16,14 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from typing import Any
 
 from bench.core.bootstrap import program
 from bench.core.channel import Channel
+from bench.core.channel import Message as Event
 from bench.core.files import log_end
 from bench.core.records import Job
 from bench.machine.sample.attribution import unavailable
 from bench.runs.spool import read_spool, spool_path
-
-Event = dict[str, Any]  # a message between processes, or a row of a table, as JSON values
 
 __all__ = ["ANSWER_LIMIT_S", "START_LIMIT_S", "Sampler", "read_spool"]
 
@@ -89,8 +87,8 @@ class Sampler:
             if event["rank"] == 0:
                 self._channel.send(event="edge", launch=job.launch)
             self._done.setdefault(job.launch, set()).add(event["rank"])
-            mine = job.on_host(self._config["host"]) or job.ranks  # a site may have names of its own
-            if len(self._done[job.launch]) == len(mine):
+            ranks_here = job.on_host(self._config["host"]) or job.ranks  # a site may have names of its own
+            if len(self._done[job.launch]) == len(ranks_here):
                 self._channel.send(event="full", launch=job.launch)
         elif event["event"] == "probe":
             self.probe(job.launch, event["pid"], event["stage"])
@@ -125,9 +123,9 @@ class Sampler:
         except OSError as error:
             tables = {"memory": [], "device": []}
             missing = [(rank["pid"], None, f"the samples cannot be read: {error.strerror}") for rank in ranks]
-        known = {row["pid"] for row in tables["memory"]} | {pid for pid, *_ in missing}
+        pids = {row["pid"] for row in tables["memory"]} | {pid for pid, *_ in missing}
         gone = "its samples were removed while it ran"
-        missing += [(rank["pid"], None, gone) for rank in ranks if rank["pid"] not in known]
+        missing += [(rank["pid"], None, gone) for rank in ranks if rank["pid"] not in pids]
         head = {"launch": launch, "scenario": ranks[0]["scenario"], "host": self._config["host"]}
         head["t_ns"] = time.perf_counter_ns()
         by_pid = {rank["pid"]: rank["rank"] for rank in ranks}

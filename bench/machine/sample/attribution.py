@@ -11,7 +11,6 @@ In a container the list may have host PIDs, PIDs without figures, or nothing. Th
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 from bench.core.records import MEMORY_COLUMNS, PROBE_MIB
 
@@ -32,7 +31,7 @@ class Reading:
     reason: str | None = None
     pss_mib: float | None = None
 
-    def row(self, rank: int, **head: Any) -> dict[str, object]:
+    def row(self, rank: int, **head: object) -> dict[str, object]:
         """As in ``MEMORY_COLUMNS``. ``head``: ``launch``, ``scenario``, ``host`` and ``t_ns``."""
         fields = {**head, "rank": rank, **asdict(self)}
         return {name: fields[name] for name in MEMORY_COLUMNS}
@@ -96,9 +95,9 @@ def attribute(listing: Listing, known: Known, before: Before | None, level: Leve
             bare.append(owner)
         else:
             readings.append(Reading(pid=owner, device=listing.device, used_mib=used_mib, source=source))
-    told = {reading.pid for reading in readings}
+    with_reading = {reading.pid for reading in readings}
     belonging = [pid for pid, devices in known.ranks.items() if devices is not None and listing.device in devices]
-    sought = sorted({*bare, *(pid for pid in belonging if known.nested and pid not in told)})
+    sought = sorted({*bare, *(pid for pid in belonging if known.nested and pid not in with_reading)})
     why: dict[int, str] = {}
     for pid in sought:
         obstacle = _no_delta(pid, listing, known, before, belonging, bare, strangers)
@@ -112,7 +111,7 @@ def attribute(listing: Listing, known: Known, before: Before | None, level: Leve
             readings.append(unavailable(pid, listing.device, reason))
         elif obstacle is not None:
             why[pid] = obstacle
-    return Attributed(readings=readings, why=why, foreign=_foreign(strangers, known, before, belonging, told))
+    return Attributed(readings=readings, why=why, foreign=_foreign(strangers, known, before, belonging, with_reading))
 
 
 def _no_delta(
@@ -152,7 +151,7 @@ def unavailable(pid: int, device: str | None, reason: str) -> Reading:
 
 
 def _foreign(
-    strangers: Rows, known: Known, before: Before | None, belonging: list[int], told: set[int]
+    strangers: Rows, known: Known, before: Before | None, belonging: list[int], with_reading: set[int]
 ) -> list[tuple[int, float | None, bool]]:
     if not known.nested:
         return [(pid, used_mib, True) for pid, used_mib in strangers]
@@ -160,7 +159,7 @@ def _foreign(
     certain = [(pid, used_mib, True) for pid, used_mib in strangers if pid in there]
     unsure = [(pid, used_mib, False) for pid, used_mib in strangers if pid not in there]
     somewhere = any(devices is None for devices in known.ranks.values())
-    hidden = len(known.ranks) if somewhere else sum(pid not in told for pid in belonging)
+    hidden = len(known.ranks) if somewhere else sum(pid not in with_reading for pid in belonging)
     return certain + (unsure if len(unsure) > hidden else [])
 
 

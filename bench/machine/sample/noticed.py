@@ -1,44 +1,42 @@
 """The sampling of a launch as its record has it, and the last resort where the driver gave no figure of a rank."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from bench.machine import throttle
 from bench.machine.sample.attribution import Reading
+from bench.runs.frames import TableRow
 from bench.runs.launches import RankRecord
-
-Said = dict[str, Any]  # of a sampler, or a row of a table that it made
 
 _LAST_RESORT = "the driver gave no figure of this process; this is the peak that torch reserved, without CUDA's context"
 
 
-def checks(findings: Said | None, device: Sequence[Said], steps: Sequence[Said]) -> Said:
+def checks(findings: TableRow | None, device: Sequence[TableRow], steps: Sequence[TableRow]) -> TableRow:
     """For ``LaunchRecord.checks``. ``foreign`` is None if the sampler died."""
-    found = findings or {"foreign": None, "scrambled_lists": None}
-    return {**found, "throttle": throttle.check(device, steps)}
+    noticed = findings or {"foreign": None, "scrambled_lists": None}
+    return {**noticed, "throttle": throttle.check(device, steps)}
 
 
-def together(*hosts: tuple[Said | None, Said | None]) -> tuple[Said | None, Said | None]:
+def together(*hosts: tuple[TableRow | None, TableRow | None]) -> tuple[TableRow | None, TableRow | None]:
     """Cost and findings of the samplers of all hosts of a launch; None where one has died. What a sampler may
     take is a share of its host's time, so that the cost is that of the host where it was highest."""
-    costs, found = [cost for cost, _ in hosts if cost], [finding for _, finding in hosts if finding]
-    if len(costs) < len(hosts) or len(found) < len(hosts):
+    costs, noticed = [cost for cost, _ in hosts if cost], [finding for _, finding in hosts if finding]
+    if len(costs) < len(hosts) or len(noticed) < len(hosts):
         return None, None
     cost = {kind: max((one[kind] for one in costs), key=lambda one: one["total_ms"]) for kind in costs[0]}
     whole = {
-        **found[0],
-        "foreign": [process for one in found for process in one["foreign"]],
-        "scrambled_lists": sum(one["scrambled_lists"] for one in found),
-        "probes": {rank: pid for one in found for rank, pid in one["probes"].items()},
+        **noticed[0],
+        "foreign": [process for one in noticed for process in one["foreign"]],
+        "scrambled_lists": sum(one["scrambled_lists"] for one in noticed),
+        "probes": {rank: pid for one in noticed for rank, pid in one["probes"].items()},
     }
-    energy = [one["cpu_energy"] for one in found if "cpu_energy" in one]
+    energy = [one["cpu_energy"] for one in noticed if "cpu_energy" in one]
     unknown = [one for one in energy if one["source"] is None]
     return cost, whole | ({"cpu_energy": (unknown or energy)[0]} if energy else {})
 
 
 def allocator_rows(
-    memory: Sequence[Said], ranks: Sequence[RankRecord], *, launch: int, scenario: str, host: str = ""
-) -> list[Said]:
+    memory: Sequence[TableRow], ranks: Sequence[RankRecord], *, launch: int, scenario: str, host: str = ""
+) -> list[TableRow]:
     """The allocator's peak, which is no sample, for each rank and GPU without any other figure. ``host``: of ranks that
     name none."""
     known = {(row["rank"], row["device"]) for row in memory if row["used_mib"] is not None}

@@ -9,9 +9,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
-from bench.core.channel import Channel, die_with_parent
+from bench.core.channel import Channel, Message, die_with_parent
 from bench.machine import rapl
 from bench.machine.nvml import Nvml, NvmlUnavailable, unknown_sample
 from bench.machine.sample import namespaces
@@ -166,7 +165,7 @@ class Loop:
             for watched in self.launches.values():
                 watched.spool.sync()
 
-    def _hear(self, message: dict[str, Any]) -> None:
+    def _hear(self, message: Message) -> None:
         answers: dict[str, Callable[..., None]] = {
             "begin": self._begin,
             "watch": self._watch,
@@ -211,13 +210,13 @@ class Loop:
                 if not begun:
                     self.memory.begin(survey=False)
         self.launches[launch].ranks[pid] = rank
-        mine = {pid: None if devices is None else tuple(devices)}
-        self.launches[launch].devices |= mine
+        given_devices = {pid: None if devices is None else tuple(devices)}
+        self.launches[launch].devices |= given_devices
         if self.gpus and self.nvml is None:
-            unknown = given(self.gpus, mine)
+            unknown = given(self.gpus, given_devices)
             self._write_devices(t_ns, {uuid: unknown_sample(self.memory.missing) for uuid in unknown}, launch)
         if isinstance(self.memory, Rss):  # a rank that just came is on no GPU yet
-            self._sample_memory(t_ns, launch, mine)
+            self._sample_memory(t_ns, launch, given_devices)
 
     def _edge(self, launch: int) -> None:
         """A sample of the devices where the measured window begins or ends, however rarely they are sampled within:
@@ -279,18 +278,18 @@ class Loop:
         )
 
     def _findings(self, watched: Watched) -> dict[str, object]:
-        found: dict[str, object] = {"foreign": [], "scrambled_lists": 0, "probes": {}}
+        findings: dict[str, object] = {"foreign": [], "scrambled_lists": 0, "probes": {}}
         if isinstance(self.memory, GpuMemory):
             nvml = self.memory.nvml
-            found["foreign"] = [
+            findings["foreign"] = [
                 {"device": uuid, "pid": pid, "name": nvml.process_name(pid), "peak_mib": peak_mib, "certain": certain}
                 for (uuid, pid), (peak_mib, certain) in self.memory.foreign.items()
             ]
-            found["scrambled_lists"] = nvml.scrambled - watched.scrambled
-            found["probes"] = {watched.ranks[pid]: listed for pid, listed in self.memory.probed.items()}
+            findings["scrambled_lists"] = nvml.scrambled - watched.scrambled
+            findings["probes"] = {watched.ranks[pid]: listed for pid, listed in self.memory.probed.items()}
         if self.rapl is not None:
-            found["cpu_energy"] = {"source": None if self.rapl.reason else "rapl", "reason": self.rapl.reason}
-        return found
+            findings["cpu_energy"] = {"source": None if self.rapl.reason else "rapl", "reason": self.rapl.reason}
+        return findings
 
     def _sample(self) -> None:
         """Take the samples that are due. The first one includes the cost of waking up, which may be as large."""

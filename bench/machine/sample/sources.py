@@ -61,11 +61,11 @@ class Rss:
 
     def with_pss(self, readings: list[Reading]) -> list[Reading]:
         """The same with the proportional set sizes, which take about a hundred times as long."""
-        found = []
+        whole = []
         for reading in readings:
             pss_mib, reason = proportional_mib(reading.pid)
-            found.append(replace(reading, pss_mib=pss_mib, reason=reason and f"pss_mib: {reason}"))
-        return found
+            whole.append(replace(reading, pss_mib=pss_mib, reason=reason and f"pss_mib: {reason}"))
+        return whole
 
 
 class Nothing:
@@ -109,8 +109,8 @@ class GpuMemory:
             return  # on the host the lists have our own PIDs in them
         for uuid in self.gpus:
             rows, reason = self.nvml.processes(uuid)
-            known = bool(rows) or reason is None
-            pids = frozenset(pid for pid, _ in rows if pid not in self._earlier) if known else None
+            listed = bool(rows) or reason is None
+            pids = frozenset(pid for pid, _ in rows if pid not in self._earlier) if listed else None
             self._before[uuid] = Before(used_mib=self.nvml.used_mib(uuid)[0], pids=pids)
 
     def read(self, ranks: Ranks) -> tuple[list[Reading], dict[str, str | None]]:
@@ -124,36 +124,36 @@ class GpuMemory:
             self._recognise([pid for pid, _ in rows], ranks)
             aliases = {pid: rank for (device, pid), rank in self._aliases.items() if device == uuid}
             mig = any(mib is None for _, mib in rows) and self.nvml.mig(uuid)
-            told = attribute(
+            attributed = attribute(
                 Listing(device=uuid, rows=rows, reason=reason, mig=mig),
                 Known(ranks=ranks, aliases=aliases, earlier=self._earlier, nested=self.nested),
                 self._before.get(uuid),
                 partial(self.nvml.used_mib, uuid),
             )
-            readings += told.readings
-            self.why.update(told.why)
-            for pid, used_mib, certain in told.foreign:
+            readings += attributed.readings
+            self.why.update(attributed.why)
+            for pid, used_mib, certain in attributed.foreign:
                 most, sure = self.foreign.get((uuid, pid), (None, False))
-                known = [mib for mib in (most, used_mib) if mib is not None]
-                self.foreign[uuid, pid] = max(known, default=None), sure or certain
+                sizes = [mib for mib in (most, used_mib) if mib is not None]
+                self.foreign[uuid, pid] = max(sizes, default=None), sure or certain
         for reading in readings:
             self.why.pop(reading.pid, None)
         return readings, answers
 
     def probe(self, rank: int, stage: str, ranks: Ranks) -> None:
         """Take the lists ``before`` and after a rank has ``allocated`` the probe: the PID that rose is the rank's."""
-        mine = given(self.gpus, {rank: ranks.get(rank)})  # others may probe theirs at the same time
-        lists = {uuid: dict(self.nvml.processes(uuid)[0]) for uuid in mine}
+        own = given(self.gpus, {rank: ranks.get(rank)})  # others may probe theirs at the same time
+        lists = {uuid: dict(self.nvml.processes(uuid)[0]) for uuid in own}
         if stage == "before":
             self._probes[rank] = lists
             return
         before = self._probes.pop(rank, {})
-        found = {match_probe(before.get(uuid, {}), lists[uuid], self._taken(uuid, ranks) - {rank}) for uuid in mine}
-        found -= {None}
-        listed = found.pop() if len(found) == 1 else None
+        risen = {match_probe(before.get(uuid, {}), lists[uuid], self._taken(uuid, ranks) - {rank}) for uuid in own}
+        risen -= {None}
+        listed = risen.pop() if len(risen) == 1 else None
         self.probed[rank] = listed
         if listed is not None and listed != rank:
-            self._alias(listed, rank, "nvml_probe", mine)
+            self._alias(listed, rank, "nvml_probe", own)
 
     def _taken(self, uuid: str, ranks: Ranks) -> set[int]:
         return set(ranks) | {pid for device, pid in self._aliases if device == uuid}

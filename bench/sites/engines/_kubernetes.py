@@ -13,13 +13,13 @@ GROUP = 1000
 
 def call(asked: Asked) -> Call:
     """The job's Secret goes first to kubectl's standard input: it is never in a file or a command line."""
-    about = {
+    secret = {
         "apiVersion": "v1",
         "kind": "Secret",
         "metadata": {"name": asked.name},
         "stringData": {SECRET: new_secret()},
     }
-    return Call(command=("kubectl", "create", "-f", "-"), before=f"{json.dumps(about)}\n---\n")
+    return Call(command=("kubectl", "create", "-f", "-"), before=f"{json.dumps(secret)}\n---\n")
 
 
 def by_hand(asked: Asked) -> dict[str, str]:

@@ -19,10 +19,10 @@ MOST_BYTES = 1 << 16
 def resolved(name: str) -> list[str]:
     """The addresses of a host, IPv4 first; empty while its name does not resolve."""
     try:
-        found = {about[4][0]: about[0] for about in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)}
+        families = {one[4][0]: one[0] for one in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)}
     except OSError:
         return []
-    return [str(address) for address in sorted(found, key=lambda address: found[address] != socket.AF_INET)]
+    return [str(address) for address in sorted(families, key=lambda address: families[address] != socket.AF_INET)]
 
 
 def is_here(address: str) -> bool:
@@ -40,23 +40,23 @@ def to_listen_on(master: str, environment: Mapping[str, str]) -> str:
 
     A host's own name may resolve to 127.0.1.1 (as on Debian), and a pod may call the first host localhost.
     """
-    found = next((address for address in resolved(master) if is_here(address)), None)
+    own = next((address for address in resolved(master) if is_here(address)), None)
     in_pod = "KUBERNETES_SERVICE_HOST" in environment
-    if found is None or (found.startswith("127.") and (in_pod or found != "127.0.0.1")):
+    if own is None or (own.startswith("127.") and (in_pod or own != "127.0.0.1")):
         return ""
-    return found
+    return own
 
 
 def addresses_here() -> dict[str, str]:
     """By address of this host the name of its interface."""
     import psutil
 
-    found = {}
+    interfaces = {}
     for interface, addresses in psutil.net_if_addrs().items():
         for one in addresses:
             if one.family in (socket.AF_INET, socket.AF_INET6):
-                found[one.address.partition("%")[0]] = interface
-    return found
+                interfaces[one.address.partition("%")[0]] = interface
+    return interfaces
 
 
 class AgentStore:
@@ -79,8 +79,8 @@ class AgentStore:
 
     def get(self) -> tuple[list[str], int] | None:
         """The addresses and the port that the first host has written; None if it has not yet."""
-        found = parse_json(self._ask(""))
-        match found:
+        answer = parse_json(self._ask(""))
+        match answer:
             case {"addresses": list(addresses), "port": int(port)}:
                 return [str(address) for address in addresses], port
         return None

@@ -195,12 +195,12 @@ def secret_of(environment: Environment) -> bytes | None:
         return None
     try:
         with open(file, "rb") as opened:
-            found = opened.read(1 << 16).strip()
+            secret = opened.read(1 << 16).strip()
     except OSError as error:
         raise RequestError(SECRET_FILE, f"{file} cannot be read: {error.strerror}", "name a file with one") from error
-    if not found:
+    if not secret:
         raise RequestError(SECRET_FILE, f"{file} is empty", "write one into it: openssl rand -hex 16")
-    return found
+    return secret
 
 
 def secret_or_problem(environment: Environment) -> tuple[bytes | None, RequestError | None]:

@@ -7,10 +7,9 @@ import base64
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 from bench import machine
 from bench.core.codec import encode
@@ -22,7 +21,7 @@ from bench.machine.sample import Sampler
 from bench.runs.files import LOG_LIMIT_BYTES, sha256, shorten
 from bench.seams.discover import STRATEGY, SWITCH, WORKLOAD, names
 from bench.seams.execute import Kind
-from bench.seams.site import Elsewhere, Event, LaunchInterrupted
+from bench.seams.site import Elsewhere, Event, LaunchInterrupted, Readable
 from bench.sites.hosts.address import addresses_here
 from bench.sites.hosts.engine import Started, secret_or_problem
 from bench.sites.hosts.hello import Hello
@@ -133,10 +132,10 @@ def here(kind: Kind, name: str, file: str) -> str:
 def check_files(files: list[tuple[str, str, str, str]]) -> None:
     """Raises :class:`RequestError` if a file that ranks will execute differs on this host."""
     kinds = {kind.word: kind for kind in (STRATEGY, SWITCH, WORKLOAD)}
-    for word, name, file, known in files:
-        mine = here(kinds[word], name, file)
-        if not os.path.isfile(mine) or sha256(mine) != known:
-            problem = f"{file} is {'not what it is' if os.path.isfile(mine) else 'missing, and is'} on the first host"
+    for word, name, file, checksum in files:
+        own = here(kinds[word], name, file)
+        if not os.path.isfile(own) or sha256(own) != checksum:
+            problem = f"{file} is {'not what it is' if os.path.isfile(own) else 'missing, and is'} on the first host"
             raise RequestError(kinds[word].option, problem, ALIKE)
 
 
@@ -174,8 +173,8 @@ class _Follower:
             match message["event"]:
                 case "prepare":
                     self._prepare(Training(**message["workload"]))
-                    about = {name: self.site.description.get(name) for name in ("imports", "examples")}
-                    self.line.send(event="prepared", description=about)
+                    description = {name: self.site.description.get(name) for name in ("imports", "examples")}
+                    self.line.send(event="prepared", description=description)
                 case "launch":
                     _Launch(self, job_from_json(message["job"]), Meet(**message["meet"])).perform()
                 case "quiet":
@@ -184,16 +183,16 @@ class _Follower:
                     self.line.look_every(None)
 
     def _prepare(self, workload: Training) -> None:
-        mine = replace(workload, file=here(WORKLOAD, workload.name, workload.file))
-        if mine.data is not None:
+        own = replace(workload, file=here(WORKLOAD, workload.name, workload.file))
+        if own.data is not None:
             try:
-                same = sha256_of_names(mine.data) == mine.data_sha256
+                same = sha256_of_names(own.data) == own.data_sha256
             except OSError as error:
                 what = f"{error.filename} cannot be read: {error.strerror}"
                 raise RequestError("--data", what, ALIKE) from error
             if not same:
-                raise RequestError("--data", f"{mine.data} has other files than on the first host", ALIKE)
-        self.site.prepare(mine)
+                raise RequestError("--data", f"{own.data} has other files than on the first host", ALIKE)
+        self.site.prepare(own)
 
 
 def job_here(job: Job, logs: str) -> Job:
@@ -225,7 +224,7 @@ class _Launch:
         self.gone: Gone | None = None
         self.end: BaseException | None = None
 
-    def watched(self) -> list[Any]:
+    def watched(self) -> list[Line]:
         return [] if self.gone or self.end else [self.line]
 
     def slow(self) -> None:
@@ -235,7 +234,7 @@ class _Launch:
     def listening(self, port: int) -> None:
         raise AssertionError("rank 0 is on the first host")
 
-    def heed(self, readable: list[Any]) -> Message | None:
+    def heed(self, readable: Sequence[Readable]) -> Message | None:
         try:
             for message in self.line.receive() if readable else []:
                 match message:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from bench.core.errors import RequestError
 from bench.core.records import Host
@@ -43,7 +42,7 @@ def refuse_unlike(leader: Hello, other: Hello, name: str) -> None:
         raise RequestError("--gpus", problem, "choose GPUs of one model, or leave that host out")
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     if value in (None, []):
         return "nothing"
     return " ".join(map(str, value)) if isinstance(value, list) else str(value)

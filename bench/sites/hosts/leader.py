@@ -11,16 +11,15 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
-from typing import Any
 
 from bench.core.codec import Damaged
 from bench.core.errors import HostError, RequestError
 from bench.core.records import Host, Job, Meet, Training, job_to_json
 from bench.runs.files import sha256
 from bench.seams.execute import Kind
-from bench.seams.site import Elsewhere, Event, LaunchInterrupted, Outcome
+from bench.seams.site import Elsewhere, Event, LaunchInterrupted, Outcome, Readable
 from bench.sites.hosts.address import addresses_here
-from bench.sites.hosts.line import Gone, Message
+from bench.sites.hosts.line import Gone, Line, Message
 from bench.sites.hosts.meeting import relayed
 from bench.sites.hosts.party import Member, Party
 from bench.sites.local import START_TIMEOUT_S, WorkerHost
@@ -41,9 +40,9 @@ class Hosts:
         self.own, self.party, self.log = own, party, own.log
         self.hosts: tuple[Host, ...] = party.hosts
         self.description: dict[str, object] = {}
-        known = [(kind.word, name, file, sha256(file)) for kind, name, file in files]
+        checksums = [(kind.word, name, file, sha256(file)) for kind, name, file in files]
         for member in party.members:
-            self._send(member, event="open", name=member.name, leader=party.name, files=known)
+            self._send(member, event="open", name=member.name, leader=party.name, files=checksums)
 
     def __enter__(self) -> "Hosts":
         return self
@@ -132,7 +131,7 @@ class _Launch:
             raise LaunchInterrupted(whole)
         return whole
 
-    def watched(self) -> list[Any]:
+    def watched(self) -> list[Line]:
         return [one.line for one in self.members if one.name not in self.over.keys() | self.lost.keys()]
 
     def slow(self) -> None:
@@ -150,7 +149,7 @@ class _Launch:
             except Gone as error:
                 self.lost[member.name] = str(error)
 
-    def heed(self, readable: list[Any]) -> Message | None:
+    def heed(self, readable: Sequence[Readable]) -> Message | None:
         """Read how other hosts ended. Returns why the ranks here must end if one failed or is lost."""
         for member in self.members:
             if member.line not in readable:

@@ -13,7 +13,8 @@ import socket
 import time
 from collections import deque
 from collections.abc import Iterator
-from typing import Any
+
+from bench.core.channel import Message as Message
 
 MOST_BYTES = 1 << 28  # the longest line between hosts that know each other: the results of a rank take a few MB
 MOST_FROM_STRANGERS = 1 << 12
@@ -23,8 +24,6 @@ PROBES = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEP
 QUIET_S = 600  # between two checks that the leader is still there, on a host that has no ranks in the current launch
 DOUBT_S = 3
 MAC_LETTERS = 32
-
-Message = dict[str, Any]
 
 
 class Gone(Exception):
@@ -68,7 +67,7 @@ class Line:
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DOUBT_S * 1000)
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
-    def send(self, **message: Any) -> None:
+    def send(self, **message: object) -> None:
         text = json.dumps(message).encode()
         if self.key is not None:
             text = self._mac(self._directions[0], self._sent, text) + text
@@ -148,7 +147,7 @@ class Line:
         return whole[:MAC_LETTERS].encode()
 
 
-def is_hex(value: Any, letters: int) -> bool:
+def is_hex(value: object, letters: int) -> bool:
     return isinstance(value, str) and re.fullmatch(f"[0-9a-f]{{{letters}}}", value) is not None
 
 

@@ -14,9 +14,9 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 from bench.core.errors import USAGE, BenchError, HostError, RequestError
+from bench.seams.site import Readable
 from bench.sites.hosts.address import AgentStore, addresses_here, is_here, resolved, to_listen_on
 from bench.sites.hosts.engine import SECRET, Started
 from bench.sites.hosts.line import Gone, Line, Message, is_hex, proof, session_key
@@ -111,8 +111,8 @@ class Listener:
         deadline_s = time.monotonic() - SHAKE_S
         for caller in [one for one in self.callers if one.index is None and one.since_s < deadline_s]:
             self._drop(caller, f"it did not prove within {SHAKE_S:.0f} s that it has the secret")
-        said: list[tuple[Caller, Message]] = []
-        sockets: list[Any] = [self.socket, *(one.line for one in self.callers)]
+        messages: list[tuple[Caller, Message]] = []
+        sockets: list[Readable] = [self.socket, *(one.line for one in self.callers)]
         readable, _, _ = select.select(sockets, [], [], limit_s)
         if self.socket in readable:
             self._greet()
@@ -120,14 +120,14 @@ class Listener:
             try:
                 for message in caller.line.receive():
                     if caller.index is not None:
-                        said.append((caller, message))
+                        messages.append((caller, message))
                     else:
                         self._shake(caller, message)
             except Gone as error:
                 self._drop(caller, str(error))
                 if caller.index is not None:
                     raise HostError(f"host {caller.index} ({caller.line.peer}) left before the run: {error}") from error
-        return said
+        return messages
 
     def _greet(self) -> None:
         strangers, connected = [one for one in self.callers if one.index is None], None

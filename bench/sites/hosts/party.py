@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
 
 from bench.core.children import born
 from bench.core.codec import Damaged, decode
 from bench.core.errors import FAILED, INTERRUPTED, BenchError, HostError, RequestError
 from bench.core.records import Host
+from bench.runs.document import EngineRecord
 from bench.sites.hosts.engine import Started, secret_or_problem
 from bench.sites.hosts.hello import Hello, named, placed, refuse_unlike
 from bench.sites.hosts.line import Gone, Line, Message
@@ -51,11 +51,11 @@ class Party:
         self._ended = False
         self._listener = Listener(engine, environment, secret)
 
-    def job(self) -> dict[str, Any]:
-        """The identity of the job, by which it is known when the engine restarts it
-        (:class:`bench.runs.document.EngineRecord`)."""
+    def job(self) -> EngineRecord:
+        """By which the job is known when the engine restarts it."""
         engine, parent = self.engine, os.getppid()
-        return {"name": engine.name, "run": engine.run, "parent": f"{parent}-{born(parent)}", "attempt": engine.attempt}
+        started_by = f"{parent}-{born(parent)}"
+        return EngineRecord(name=engine.name, run=engine.run, parent=started_by, attempt=engine.attempt)
 
     @property
     def name(self) -> str:
@@ -66,7 +66,7 @@ class Party:
         """Wait until all hosts have joined. Raises :class:`RequestError` if one cannot take part, and
         :class:`HostError` if one does not join within :data:`JOIN_S`.
         """
-        began_s, said, reported, dropped = time.monotonic(), False, 0, self._listener.dropped
+        began_s, announced, reported, dropped = time.monotonic(), False, 0, self._listener.dropped
         self.hello = hello
         while missing := self.engine.count - 1 - len(self._came):
             for caller, message in self._listener.next_members(1.0):
@@ -81,10 +81,10 @@ class Party:
                 what = f"of {self.engine.count} hosts, number {absent} did not come within {JOIN_S:.0f} s"
                 remedy = f"start the same command there, and see whether it reaches {here}"
                 raise HostError("; ".join([what, remedy, *dropped]))
-            if waited_s > SAY_WAITING_S and not said:
+            if waited_s > SAY_WAITING_S and not announced:
                 how = {"Slurm": " (start bench with srun)"}.get(self.engine.name, "")
                 say(f"waiting for {missing} of {self.engine.count} hosts{how}")
-                said = True
+                announced = True
         self._listener.close()
         self.members = [self._came[index] for index in sorted(self._came)]
         names = named([hello.machine, *(member.hello.machine for member in self.members)])
