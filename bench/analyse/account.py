@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from bench.analyse.analysed import Analysed
+from bench.analyse.communication import slowest_of_pairs
 from bench.analyse.intervals import Ratio, mean_interval
 from bench.analyse.limits import arithmetic
 from bench.analyse.rounds import Rounds
@@ -53,6 +54,12 @@ class Account:
         return self.step_ms - sum(self.parts.values())
 
     @property
+    def figures(self) -> dict[str, float | None]:
+        """The parts, and what stands beside them in a table."""
+        whole = {"unexplained": self.unexplained_ms, "step": self.step_ms, "limit": self.limit_ms}
+        return {**self.parts, **whole, "own limit": self.own_limit_ms}
+
+    @property
     def adds_up(self) -> bool:
         return abs(self.unexplained_ms) <= ADDS_UP * self.step_ms
 
@@ -81,35 +88,31 @@ def account(launch: LimitsLaunch, of_operators: LimitsLaunch, ceilings: Ceilings
     begun = by_rank.groupby("step")["begun_ms"]
     stragglers_ms = float((begun.max() - begun.mean()).median()) if launch.processes > 1 else 0.0
     spent = pd.DataFrame([dict(one) for one in launch.spent_ms]).mean()
-    communication_ms = _communication_ms(rows[rows["look"] == "exchange"])
-    if communication_ms is None:
-        communication_ms = 0.0 if launch.processes == 1 else None
+    communication_ms = 0.0 if launch.processes == 1 else None
+    pairs = rows[rows["look"] == "exchange"]
+    if len(pairs):  # what the exchange adds to the backward pass of the slowest rank
+        slowest = slowest_of_pairs(pairs, pairs["backward_ms"])
+        communication_ms = float((slowest[True] - slowest[False]).median())
     fp32 = arithmetic(launch.effective)
     operators = [one for one in of_operators.operators if one.alone_ms is not None]
     alone = _alone(operators, ceilings, fp32)
+    classes = ("arithmetic", "memory", "optimizer")
     parts: dict[str, float] = {"data": data_ms, "stragglers": stragglers_ms, "host": _host_ms(launch, spent, step_ms)}
     if communication_ms is not None:
         parts["communication"] = max(0.0, communication_ms - stragglers_ms)
-    for name in ("arithmetic", "memory", "optimizer"):
+    for name in classes:
         parts[name] = alone[name] if alone else float(spent[name])
     if alone:
         parts["arithmetic"], parts["kernels"] = alone["limit"], alone["arithmetic"] - alone["limit"]
-        parts["contention"] = sum(
-            max(0.0, float(spent[name]) - alone[name]) for name in ("arithmetic", "memory", "optimizer")
-        )
-    reasons = {name: why for name, why in launch.reasons.items() if why}
-    limit = own = None
-    if alone:
-        own = alone["arithmetic"] + alone["memory"] + alone["optimizer"]
-        limit = alone["limit"] + alone["traffic"] if ceilings else None
+        parts["contention"] = sum(max(0.0, float(spent[name]) - alone[name]) for name in classes)
     return Account(
         scenario=launch.scenario,
         launch=launch.launch,
         step_ms=step_ms,
         parts={name: parts[name] for name in PARTS if name in parts},
-        limit_ms=limit,
-        own_limit_ms=own,
-        reasons=reasons,
+        limit_ms=alone["limit"] + alone["traffic"] if alone and ceilings else None,
+        own_limit_ms=sum(alone[name] for name in classes) if alone else None,
+        reasons={name: why for name, why in launch.reasons.items() if why},
     )
 
 
@@ -121,14 +124,6 @@ def _host_ms(launch: LimitsLaunch, spent: "pd.Series[float]", step_ms: float) ->
         return float(spent["host"])
     behind = min(leads) < AHEAD * step_ms
     return max(0.0, step_ms - float(spent.drop("host").sum())) if behind else 0.0
-
-
-def _communication_ms(rows: pd.DataFrame) -> float | None:
-    """What the exchange adds to the backward pass of the slowest rank: the median over pairs of steps."""
-    if rows.empty:
-        return None
-    slowest = rows.groupby(["pair", "synchronised"])["backward_ms"].max().unstack()
-    return float((slowest[True] - slowest[False]).median())
 
 
 def _alone(operators: list[Operator], ceilings: Ceilings | None, fp32: str) -> dict[str, float] | None:
@@ -147,7 +142,7 @@ def _alone(operators: list[Operator], ceilings: Ceilings | None, fp32: str) -> d
 
 
 def bound_ms(one: Operator, ceilings: Ceilings | None, fp32: str) -> float:
-    """What an operator cannot beat: its FLOPs or its bytes over the measured ceiling, whichever takes longer.
+    """The least time of an operator: its FLOPs or its bytes over the measured ceiling, whichever takes longer.
 
     ``fp32``: what convolutions and products of fp32 are computed in where TF32 is allowed.
     """
@@ -174,22 +169,12 @@ def limits(run: Analysed) -> pd.DataFrame:
     for scenario in dict.fromkeys(one.scenario for one in of_all):
         launches = [one for one in of_all if one.scenario == scenario]
         for part in (*PARTS, "unexplained", "step", "limit", "own limit"):
-            values = [(ms, ms / one.step_ms) for one in launches if (ms := _of(one, part)) is not None]
+            values = [(ms, ms / one.step_ms) for one in launches if (ms := one.figures.get(part)) is not None]
             if values:
                 times, shares = (pd.Series(column).to_numpy() for column in zip(*values, strict=True))
                 figures = (*mean_interval(times), *mean_interval(shares), len(values))
                 rows.append(dict(zip(LIMITS, (scenario, part, *figures), strict=True)))
     return pd.DataFrame(rows, columns=list(LIMITS))
-
-
-def _of(one: Account, part: str) -> float | None:
-    whole = {
-        "unexplained": one.unexplained_ms,
-        "step": one.step_ms,
-        "limit": one.limit_ms,
-        "own limit": one.own_limit_ms,
-    }
-    return whole.get(part) if part in whole else one.parts.get(part)
 
 
 def gain(of_launches: Sequence[Account], recovers: Mapping[str, float]) -> tuple[float, float | None, float | None]:

@@ -79,8 +79,7 @@ class Analysed(Run):
 
     @cached_property
     def since_before(self) -> "Compared | None":
-        """:func:`bench.analyse.history.before.since_before`."""
-        from bench.analyse.history.before import since_before  # which reads runs to make their digests
+        from bench.analyse.history.nights import since_before  # which reads runs to make their digests
 
         return since_before(self.path)
 

@@ -14,7 +14,8 @@ from typing import Any
 
 from bench.core.errors import BenchError, RequestError
 from bench.core.files import scratch_folder
-from bench.experiments.attaching import Commands, Launched, Side, Wanted, begun
+from bench.experiments.attached_command import Side
+from bench.experiments.attaching import Commands, Launched, Wanted, begun
 from bench.experiments.candidates import Candidate
 from bench.experiments.measure import slowest_ms
 from bench.experiments.plan.bisection import ERROR, FEWEST_BLOCKS, Bisection
@@ -110,7 +111,7 @@ def bisect(asked: Asked, say: Callable[[str], None]) -> tuple[Run, bool]:
             raise KeyboardInterrupt
         request = writer.document.request
         names = tuple(one.name for one in asked.candidates if one.name in request.scenarios)
-        writer.note_request(replace(request, scenarios=names), writer.document.workload)
+        writer.note_request(replace(request, scenarios=names))
         _note(doing)
         if interrupted:
             writer.finish(complete=False)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bench.core.errors import BenchError, RequestError
-from bench.experiments.attaching import Side
+from bench.experiments.attached_command import Side
 
 INSTALLED = ".bench-installed"  # the file of an environment that is whole
 

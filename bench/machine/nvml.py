@@ -77,11 +77,10 @@ def driver_present() -> bool:
 def list_gpus() -> tuple[list[Gpu], str | None]:
     """The GPUs of this host in PCI order, and in one line why there are none or which one is left out."""
     try:
-        nvml = Nvml()
+        with closing(Nvml()) as nvml:
+            return nvml.gpus()
     except NvmlUnavailable as error:
         return [], str(error)
-    with closing(nvml):
-        return nvml.gpus()
 
 
 def cut_up(uuids: Sequence[str]) -> list[str]:
@@ -89,27 +88,25 @@ def cut_up(uuids: Sequence[str]) -> list[str]:
     if not uuids:
         return []
     with closing(Nvml()) as nvml:
-        return [uuid for uuid in uuids if nvml.mig(uuid)]
+        return [*filter(nvml.mig, uuids)]
 
 
 def newest_cuda() -> str | None:
     """The newest CUDA that the driver supports, such as ``13.2``; None: unknown."""
     try:
-        nvml = Nvml()
+        with closing(Nvml()) as nvml:
+            return nvml.versions()["cuda"]
     except NvmlUnavailable:
         return None
-    with closing(nvml):
-        return nvml.versions()["cuda"]
 
 
 def link_between(uuids: Sequence[str]) -> tuple[str | None, float | None]:
     """:meth:`Nvml.link` of GPUs of this host; None where NVML cannot be used."""
     try:
-        nvml = Nvml()
+        with closing(Nvml()) as nvml:
+            return nvml.link(uuids)
     except NvmlUnavailable:
         return None, None
-    with closing(nvml):
-        return nvml.link(uuids)
 
 
 class Nvml:

@@ -127,9 +127,9 @@ class RunWriter:
         self._note(experiment)
         self.put(**tables)
 
-    def note_request(self, request: parts.Asked, workload: parts.WorkloadRecord) -> None:
-        """Another request, from now on, once a search has chosen it."""
-        self._change(request=request, workload=workload)
+    def note_request(self, request: parts.Asked, workload: parts.WorkloadRecord | None = None) -> None:
+        """Another request, from now on, and another workload if it is of one."""
+        self._change(request=request, workload=workload or self._document.workload)
         self.put()
 
     def note_resumed(

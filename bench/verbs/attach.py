@@ -9,7 +9,8 @@ from dataclasses import replace
 from bench.console import COMMAND, columns, count, tell
 from bench.core.codec import encode
 from bench.core.errors import INTERRUPTED, NOT_COMPARABLE, OK, RequestError
-from bench.experiments.attaching import Outcome, Side, Wanted, attach
+from bench.experiments.attached_command import Side
+from bench.experiments.attaching import Outcome, Wanted, attach
 from bench.experiments.plan.interval_target import FIRST_STAGE
 from bench.machine.redact import RECORD, without_secrets
 from bench.runs.document import Attached

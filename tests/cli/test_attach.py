@@ -18,8 +18,9 @@ from conftest import Bench, Plotting
 from standin.schemas import is_valid
 
 from bench.cli import main
-from bench.experiments.attaching import RECORDER, About, Notes, ranks_of, rows_of
-from bench.experiments.attaching import read as read_notes
+from bench.experiments.attached_command import RECORDER
+from bench.experiments.attached_notes import About, Notes, ranks_of, rows_of
+from bench.experiments.attached_notes import read as read_notes
 from bench.runs import document as stored
 from bench.runs.check import findings
 from bench.runs.reader import Run

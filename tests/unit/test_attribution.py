@@ -12,7 +12,7 @@ import pytest
 
 from bench.core.records import PROBE_MIB
 from bench.machine.sample.attribution import Attributed, Before, Known, Listing, attribute, match_probe, same_process
-from bench.machine.sample.namespaces import rank_of
+from bench.machine.sample.sources import rank_of
 
 ROOT = Path(__file__).resolve().parents[2]
 GPU = "GPU-a"
@@ -200,7 +200,7 @@ def test_a_process_that_proc_does_not_show_is_nobody(tmp_path: Path) -> None:
 
 def test_a_real_namespace_under_the_proc_of_the_host_is_seen_through() -> None:
     code = (
-        "import os\nfrom bench.machine.sample.namespaces import nested, rank_of\n"
+        "import os\nfrom bench.core.pid_namespace import nested\nfrom bench.machine.sample.sources import rank_of\n"
         "inner, outer = os.getpid(), int(os.readlink('/proc/self'))\n"
         "print(nested(), inner != outer, rank_of(outer, frozenset({inner})) == inner, rank_of(1, frozenset({inner})))"
     )

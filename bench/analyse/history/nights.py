@@ -1,7 +1,7 @@
 """A folder of runs as a history: one digest a run, in the order of time, and what a person accepted.
 
-    found = read("results")            # thousands of runs in seconds
-    for night in found.nights: ...     # .digest as bench.analyse.digest makes it
+    history = read("results")          # thousands of runs in seconds
+    for night in history.nights: ...     # .digest as bench.analyse.digest makes it
 
 Of a run that has a sealed digest nothing else is read (:mod:`bench.runs.digests`). Where a decision rests on a run,
 :func:`verify` it too.
@@ -18,15 +18,17 @@ from bench.core.errors import RequestError
 from bench.core.files import JSON_BYTES, open_regular, read_json
 from bench.runs.digests import Digest, stored
 from bench.runs.files import DIGEST_BYTES, sha256, unreadable, unwritable, write_atomically
-from bench.runs.names import RUN_ID
+from bench.runs.names import RUN_ID, run_ids
 from bench.runs.reader import read as read_run
 from bench.runs.reader import verified
 from bench.runs.writer import as_text
 
 if TYPE_CHECKING:
     from bench.analyse.analysed import Analysed
+    from bench.analyse.between_runs import Compared
 
 ACCEPTED = "accepted"  # the folder in a history with a file per accepted run
+EARLIER = 10  # runs that are tried as the one before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,6 +177,28 @@ def with_findings(path: str, *, allow_incomplete: bool = False) -> Digest:
         run = _measured(path, allow_incomplete=allow_incomplete)
         digest, document = of_run(run), run.document
     return {**digest, "run": os.path.basename(os.path.abspath(path)), "findings": encode(document.validity)}
+
+
+def since_before(path: str) -> "Compared | None":
+    """A finished run against the last one before it in its folder that did the same work on such devices, if any."""
+    from bench.analyse import between_runs
+    from bench.analyse.comparable import obstacles
+
+    folder, name = os.path.split(os.path.abspath(path))
+    runs = run_ids(folder, "RUN")
+    earlier = runs[: runs.index(name)] if name in runs else []
+    if not earlier or not verified(path, allow_incomplete=True).complete:
+        return None
+    new = with_findings(path)
+    for one in earlier[: -EARLIER - 1 : -1]:
+        try:
+            base = with_findings(os.path.join(folder, one))
+        except RequestError:
+            continue  # a run that is damaged or unfinished is nobody's base
+        if not obstacles(base, new):
+            compared = between_runs.runs(base, new)
+            return compared if compared.comparable else None
+    return None
 
 
 def _measured(path: str, *, allow_incomplete: bool) -> "Analysed":

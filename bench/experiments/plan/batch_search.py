@@ -2,7 +2,7 @@
 the byte, by the line through what was held so far. Pure; ``bench.experiments.batch_search`` tries.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bench.runs.experiments import LargestBatch
@@ -68,13 +68,17 @@ def expected_batch(tries: Sequence[Try], capacity_mib: float) -> float | None:
     """The largest batch that should leave :data:`KEPT_FREE` of ``capacity_mib``, on the line through the two largest
     that were computed (those that left too little free, too); None before there are two, or where it does not rise.
     """
-    points = sorted((one.global_batch, one.peak_mib) for one in tries if one.peak_mib is not None and one.ran)
-    if len(points) < 2:
+    line = _last_two(one for one in tries if one.ran)
+    if line is None or line[1][1] <= line[0][1]:
         return None
-    (below, low), (above, high) = points[-2:]
-    if high <= low:
-        return None
+    (below, low), (above, high) = line
     return above + ((1.0 - KEPT_FREE) * capacity_mib - high) * (above - below) / (high - low)
+
+
+def _last_two(tries: Iterable[Try]) -> tuple[tuple[int, float], tuple[int, float]] | None:
+    """The two largest batches whose peaks are known, with these (MiB)."""
+    points = sorted((one.global_batch, one.peak_mib) for one in tries if one.peak_mib is not None)
+    return (points[-2], points[-1]) if len(points) > 1 else None
 
 
 def expected_s(took_s: Sequence[tuple[int, float]], batch: int) -> float:
@@ -88,12 +92,10 @@ def expected_s(took_s: Sequence[tuple[int, float]], batch: int) -> float:
 def predicted_mib(tries: Sequence[Try], global_batch: int) -> float | None:
     """The memory that ``global_batch`` will need, on the line through the two largest that train; None before there are
     two."""
-    points = sorted(
-        (one.global_batch, one.peak_mib) for one in tries if one.why_not is None and one.peak_mib is not None
-    )
-    if len(points) < 2:
+    line = _last_two(one for one in tries if one.why_not is None)
+    if line is None:
         return None
-    (below, low), (above, high) = points[-2:]
+    (below, low), (above, high) = line
     return high + max(0.0, high - low) / (above - below) * (global_batch - above)
 
 

@@ -10,10 +10,10 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 
+from bench.core import pid_namespace
 from bench.core.channel import Channel, Message, die_with_parent
 from bench.machine import rapl
 from bench.machine.nvml import Nvml, NvmlUnavailable, unknown_sample
-from bench.machine.sample import namespaces
 from bench.machine.sample.attribution import Reading, unavailable
 from bench.machine.sample.sources import GpuMemory, Nothing, Ranks, Rss, given
 from bench.runs.spool import Spool, spool_path
@@ -147,7 +147,7 @@ class Loop:
             except NvmlUnavailable as error:
                 self.memory = Nothing(str(error))
             else:
-                self.memory = GpuMemory(self.nvml, gpus, nested=namespaces.nested() if nested is None else nested)
+                self.memory = GpuMemory(self.nvml, gpus, nested=pid_namespace.nested() if nested is None else nested)
                 self.memory.read({})  # the first query of each kind is the slow one
                 for uuid in gpus:
                     self.nvml.device_sample(uuid)

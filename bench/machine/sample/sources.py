@@ -6,8 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 from bench.machine.nvml import Nvml
-from bench.machine.sample.attribution import Before, Known, Listing, Reading, attribute, match_probe
-from bench.machine.sample.namespaces import rank_of
+from bench.machine.sample.attribution import Before, Known, Listing, Reading, attribute, match_probe, same_process
 
 _PAGE_MIB = os.sysconf("SC_PAGE_SIZE") / 2**20
 
@@ -19,6 +18,21 @@ def given(gpus: Collection[str], ranks: Ranks) -> list[str]:
     if not ranks or None in ranks.values():
         return list(gpus)
     return [uuid for uuid in gpus if any(uuid in devices for devices in ranks.values() if devices)]
+
+
+def rank_of(listed: int, ranks: Collection[int], proc: str = "/proc") -> int | None:
+    """Which rank the driver calls ``listed``, where ``/proc`` is that of an outer PID namespace; or None.
+
+    Two containers may use the same inner PID, so it counts only if the kernel shows that the namespace is this one.
+    """
+    try:
+        with open(f"{proc}/{listed}/status", encoding="ascii", errors="replace") as file:
+            pids = next((line.split()[1:] for line in file if line.startswith("NSpid:")), [])
+        if os.readlink(f"{proc}/{listed}/ns/pid") != os.readlink("/proc/self/ns/pid"):
+            return None
+    except OSError:
+        return None
+    return next((rank for rank in ranks if same_process(rank, listed, [*map(int, pids)])), None)
 
 
 def resident_mib(pid: int) -> float | None:
@@ -162,7 +176,7 @@ class GpuMemory:
         """Look once at each other PID: ``/proc`` may know it as a rank's under another number."""
         for pid in {*listed} - {*ranks} - self._seen:
             self._seen.add(pid)
-            rank = rank_of(pid, frozenset(ranks))
+            rank = rank_of(pid, ranks)
             if rank is not None:
                 self._alias(pid, rank, "nvml_pid", self.gpus)
 

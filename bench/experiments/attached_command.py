@@ -1,0 +1,229 @@
+"""A command that trains, run to its end as from a shell: watched by a sampler, with our signals handed on to it."""
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from glob import glob
+
+from bench import machine
+from bench.core.children import state_and_parent
+from bench.core.errors import RequestError, described
+from bench.core.files import scratch_folder
+from bench.experiments.attached_notes import About, Notes, name_of, read
+from bench.experiments.rows import Rows
+from bench.machine.sample import Sampler
+from bench.machine.sample.noticed import checks
+from bench.runs.frames import TableRow
+
+RECORDER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "worker", "attached")
+FOLDER_VARIABLE = "BENCH_ATTACH"
+FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+SENT_BY_THE_KERNEL = 0x80  # `si_code` of Ctrl-C, which the terminal sends to the command, too
+LOOK_S = 0.25
+GRACE_S = 10.0  # between SIGTERM and SIGKILL, for a command that took too long
+TREE_S = 1.0  # between two searches for new ranks, and for new processes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """A command. ``name``: its scenario; None: by what trains. ``cwd``: None for the folder that bench is in.
+    ``environment``: what it has besides ours. ``limit_s``: how long it may take."""
+
+    command: tuple[str, ...]
+    name: str | None = None
+    cwd: str | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    limit_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commanded:
+    """The command, ended. ``code``: as a shell has it. ``interrupted``: by Ctrl-C. ``tree``: its processes' names."""
+
+    code: int
+    interrupted: bool
+    started_utc: str
+    started_ns: int
+    wall_s: float
+    foreign_cores: float
+    notes: tuple[Notes, ...]
+    tree: dict[int, tuple[int, str]]
+    memory: Rows
+    device: Rows
+    noticed: TableRow
+
+
+def perform(
+    side: Side, launch: int, device: str, gpus: tuple[str, ...], locks: tuple[int, ...], *, quiet: bool
+) -> Commanded:
+    """Run a command to its end, with a recorder in its processes and a sampler beside them."""
+    with scratch_folder("bench-attach-") as spool:
+        watch = _Watch(launch, side.name, device, gpus, spool)
+        try:
+            started_utc, started, busy = machine.utc_now(), time.monotonic(), machine.busy_s() - _cpu_s()
+            with _signals_wait() as mask:
+                started_ns = time.perf_counter_ns()
+                command = _start(side, spool, locks, mask, quiet=quiet)
+                code, interrupted = _supervise(command, watch, side.limit_s)
+            wall_s = time.monotonic() - started
+            memory, devices = watch.sampler.finish(launch)
+            noticed = {"sampling": watch.sampler.cost, **checks(watch.sampler.findings, devices, [])}
+        finally:
+            watch.sampler.stop()
+        return Commanded(
+            code=code,
+            interrupted=interrupted,
+            started_utc=started_utc,
+            started_ns=started_ns,
+            wall_s=wall_s,
+            foreign_cores=max(0.0, machine.busy_s() - _cpu_s() - busy) / wall_s,
+            notes=(*watch.problems, *(read(path) for path in sorted(glob(os.path.join(spool, "*.jsonl"))))),
+            tree=watch.tree,
+            memory=memory,
+            device=devices,
+            noticed=noticed,
+        )
+
+
+@contextmanager
+def _signals_wait() -> Iterator[set[int]]:
+    """Within this context signals wait to be asked for. Yields the mask from before."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {*FORWARDED, signal.SIGCHLD})
+    try:
+        yield {int(number) for number in before}
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _start(side: Side, spool: str, locks: tuple[int, ...], mask: set[int], *, quiet: bool) -> "subprocess.Popen[bytes]":
+    command, environment = side.command, {**os.environ, **side.environment}
+    paths = [RECORDER, *filter(None, [environment.get("PYTHONPATH")])]
+    sys.stdout.flush()
+    try:
+        return subprocess.Popen(
+            command,
+            cwd=side.cwd,
+            env={**environment, "PYTHONPATH": os.pathsep.join(paths), FOLDER_VARIABLE: spool},
+            stdout=2 if quiet else None,
+            pass_fds=locks,  # for as long as something of it runs, nobody else measures here
+            preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, mask),
+        )
+    except FileNotFoundError as error:
+        problem = f"there is no command {command[0]!r}" + (f" in {side.cwd}" if side.cwd else "")
+        raise RequestError("COMMAND", problem, "give it as in a shell: -- python train.py") from error
+    except OSError as error:
+        what = f"{command[0]} cannot be started: {error.strerror}"
+        script = command[0].endswith(".py")
+        remedy = f"write -- python {command[0]}" if script else "give it as in a shell: -- python train.py"
+        raise RequestError("COMMAND", what, remedy) from error
+
+
+def _supervise(command: "subprocess.Popen[bytes]", watch: "_Watch", limit_s: float | None) -> tuple[int, bool]:
+    """Wait for the command's end, asleep. Returns its exit code as a shell has it, and whether Ctrl-C came.
+
+    One that takes longer than ``limit_s`` gets SIGTERM, and :data:`GRACE_S` later SIGKILL, and so do its processes.
+    """
+    interrupted, begun_s, ending = False, time.monotonic(), signal.SIGTERM
+    while True:
+        with suppress(InterruptedError):
+            received = signal.sigtimedwait([*FORWARDED, signal.SIGCHLD], LOOK_S)
+            if received is not None and received.si_signo != signal.SIGCHLD:
+                interrupted |= received.si_signo == signal.SIGINT
+                if received.si_code != SENT_BY_THE_KERNEL:
+                    command.send_signal(received.si_signo)
+        watch.look(command.pid)
+        code = command.poll()
+        if code is not None:
+            return (code if code >= 0 else 128 - code), interrupted
+        if limit_s is not None and time.monotonic() - begun_s > limit_s:
+            watch.end(command.pid, ending)
+            begun_s, limit_s, ending = time.monotonic(), GRACE_S, signal.SIGKILL
+
+
+class _Watch:
+    """Has the sampler watch the ranks as soon as they have begun to step, and the command's other processes."""
+
+    def __init__(self, launch: int, scenario: str | None, device: str, gpus: tuple[str, ...], spool: str) -> None:
+        self.problems: list[Notes] = []
+        """Why it no longer looks, at most one."""
+        self.tree: dict[int, tuple[int, str]] = {}
+        """By PID the parent's, and the name."""
+        self._launch, self._scenario, self._spool = launch, scenario, spool
+        self._files: set[str] = set()
+        self._ranks: dict[int, About] = {}
+        self._watched: set[int] = set()
+        self._looked_s = 0.0
+        self._sample(device, gpus)
+        self.sampler.begin(launch)
+
+    def _sample(self, device: str, gpus: tuple[str, ...]) -> None:
+        self._device = device
+        samples = os.path.join(self._spool, f"samples-{device}")
+        os.makedirs(samples)
+        self.sampler = Sampler.start(device=device, gpus=gpus, spool=samples, host=os.uname().nodename)
+
+    def look(self, command: int) -> None:
+        """Never raises: the command is waited for, whatever becomes of its notes."""
+        try:
+            if not self.problems:
+                self._look(command)
+        except Exception as error:  # noqa: BLE001
+            self.problems = [Notes(problem=f"the notes cannot be followed ({described(error)})")]
+
+    def end(self, command: int, number: int) -> None:
+        """Send a signal to the command and to those of its processes that are there."""
+        self._look_at_tree(command)
+        for pid in (command, *(pid for pid in self.tree if state_and_parent(pid)[1] == self.tree[pid][0])):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def _look(self, command: int) -> None:
+        for name in sorted({name for name in os.listdir(self._spool) if name.endswith(".jsonl")} - self._files):
+            notes = read(os.path.join(self._spool, name), lines=1)
+            if notes.about or notes.problem:
+                self._files.add(name)
+            if notes.about and notes.pid not in self._ranks:
+                self._ranks[notes.pid] = notes.about
+                self._watch_rank(notes)
+        if self._ranks and time.monotonic() - self._looked_s > TREE_S:
+            self._looked_s = time.monotonic()
+            self._look_at_tree(command)
+
+    def _watch_rank(self, notes: Notes) -> None:
+        process = notes.who
+        self._scenario = self._scenario or name_of(notes.ran)
+        if self._device == "cuda" and not notes.cuda:
+            self.sampler.stop()  # there are GPUs, and it trains on none
+            self._sample("cpu", ())
+        devices = process.devices or None
+        self._watched.add(process.pid)
+        self.sampler.watch(self._launch, self._scenario, process.rank, process.pid, devices)
+
+    def _look_at_tree(self, command: int) -> None:
+        """Find the processes of the command. On the CPU they are sampled; GPUs list the processes that are on them."""
+        parents = {int(entry): state_and_parent(int(entry))[1] for entry in os.listdir("/proc") if entry.isdigit()}
+        for pid in parents:
+            line = [pid]
+            while line[-1] != command and parents.get(line[-1]):
+                line.append(parents[line[-1]] or 0)
+            if line[-1] != command or pid in self.tree:
+                continue
+            with suppress(OSError), open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
+                self.tree[pid] = parents[pid] or 0, file.read().strip()
+                if self._device == "cpu" and pid not in self._watched:
+                    self._watched.add(pid)
+                    rank = next((self._ranks[one].rank for one in line if one in self._ranks), 0)
+                    assert self._scenario is not None  # since there is a rank
+                    self.sampler.watch(self._launch, self._scenario, rank, pid)
+
+
+def _cpu_s() -> float:
+    """Of this process and of those that it has waited for."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + children.ru_utime + children.ru_stime
