@@ -54,7 +54,7 @@ def pairs(run: Analysed) -> list[TableRow]:
 
 
 def numerics(run: Analysed) -> list[str]:
-    """What an environment computes otherwise than the first, a sentence each; one for all that is rounding."""
+    """How results differ from those of the first environment, a sentence each; one for all that is rounding."""
     sentences, within = [], dict[str, float]()
     first = next(iter(run.document.environments), "")
     for row in between_environments(run.document, run.numerics):

@@ -1,4 +1,4 @@
-"""What ran, in words short enough for a table and a plot; from run.json's ``effective`` alone."""
+"""The implementation that ran, in words short enough for a table and a plot; from run.json's ``effective`` alone."""
 
 from bench.core.dtypes import short
 from bench.runs.launches import Effective

@@ -1,7 +1,5 @@
 """How much of what this machine can do a step does."""
 
-from collections.abc import Mapping
-
 import pandas as pd
 
 from bench.analyse.analysed import Analysed
@@ -11,6 +9,7 @@ from bench.runs.experiments import Limits
 from bench.runs.launches import Effective, LaunchRecord
 
 ACHIEVED = ("scenario", "type", "devices", "step_ms", "tflops_per_s", "tflops_per_s_low", "tflops_per_s_high")
+ENDS = {"": "step_median_ms", "_low": "step_high_ms", "_high": "step_low_ms"}  # of a speed, by those of a time
 OF_PEAK = ("ceiling_tflops", "of_ceiling", "nominal_tflops", "mfu", "nominal")
 
 
@@ -32,7 +31,9 @@ def achieved(run: Analysed) -> pd.DataFrame:
         tflop = (work.forward_flops + work.backward_flops) * batch / 1e12
         kind, devices = arithmetic(launch.effective), launch.replicas or launch.processes
         nominal, why = peak(device_of(run, launch), kind)
-        reached = _speeds(tflop, row)
+        reached = {
+            f"tflops_per_s{end}": None if pd.isna(row[of]) else 1000 * tflop / row[of] for end, of in ENDS.items()
+        }
         mfu = None if nominal is None else (reached["tflops_per_s"] or 0.0) / (devices * nominal)
         columns = {"scenario": row["scenario"], "type": kind, "devices": devices, "step_ms": row["step_median_ms"]}
         ceilings = run.document.begun(Limits).ceilings_of(launch)
@@ -41,11 +42,6 @@ def achieved(run: Analysed) -> pd.DataFrame:
         columns |= {"ceiling_tflops": held, "of_ceiling": of_ceiling}
         rows.append({**columns, **reached, "nominal_tflops": nominal, "mfu": mfu, "nominal": why})
     return pd.DataFrame(rows, columns=[*ACHIEVED, *OF_PEAK])
-
-
-def _speeds(tflop: float, row: Mapping[object, float]) -> dict[str, float | None]:
-    ends = {"": "step_median_ms", "_low": "step_high_ms", "_high": "step_low_ms"}
-    return {f"tflops_per_s{end}": None if pd.isna(row[of]) else 1000 * tflop / row[of] for end, of in ends.items()}
 
 
 def arithmetic(ran: Effective) -> str:

@@ -94,7 +94,7 @@ def loss_curves(document: RunDocument, steps: Iterations, numerics: pd.DataFrame
 
 
 def between_environments(document: RunDocument, numerics: pd.DataFrame) -> list[TableRow]:
-    """What an interpreter computes otherwise than the first one, a row for the reference and for each scenario.
+    """How far results of an interpreter are from those of the first one, a row for the reference and for each scenario.
 
     ``environment``, ``scenario`` (None: the reference); ``error``: of the gradient of the worst tensor, of the
     reference in double precision, else in its own types; ``bound``: what rounding may do to that, of a scenario

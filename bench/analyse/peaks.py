@@ -1,4 +1,4 @@
-"""What vendors say that a GPU computes at most: dense, not sparse, and half precision with sums in fp32.
+"""Peaks of GPUs as their vendors state them: dense, not sparse, and half precision with sums in fp32.
 
 Data sheets often show twice as much, "with sparsity", which no training reaches.
 """

@@ -44,7 +44,7 @@ def state_and_parent(pid: int) -> tuple[str | None, int | None]:
 
 
 def become_launcher(parent: int, environment: Mapping[str, str]) -> None:
-    """What a fork does before it executes a launcher: it dies with its parent, and its ranks know it by its PID."""
+    """Prepare a fork to execute a launcher: it dies with its parent, and its ranks know it by its PID."""
     die_with_parent(parent)
     os.environ.clear()
     os.environ.update({**environment, LAUNCHER: str(os.getpid())})

@@ -1,1 +1,1 @@
-"""What is done with launches: measure, diagnose, train the reference, search for a batch, go on, import."""
+"""Experiments: measure, diagnose, train the reference, search for a batch, go on, import."""

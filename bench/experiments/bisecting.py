@@ -27,7 +27,7 @@ from bench.seams.experiment import Experiment
 
 STEP_TIME, MEMORY, NUMERICS = "step time", "peak memory", "numerics"
 SLOWER = {STEP_TIME: ("slower", "faster"), MEMORY: ("larger", "leaner")}
-"""What a change is called, upwards and downwards; of numerics it is one either way."""
+"""Words for a change, upwards and downwards; of numerics it is one either way."""
 LONGEST, LEAST_S = 10.0, 60.0
 """A launch may take so many times as long as the longest that ended well, and a minute more."""
 NUMERICS_VARIABLE = "BENCH_ATTACH_NUMERICS"

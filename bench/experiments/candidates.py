@@ -1,4 +1,4 @@
-"""What ``bench bisect`` searches: the commits of a repository, the versions of a package, or interpreters.
+"""Candidates of ``bench bisect``: the commits of a repository, the versions of a package, or interpreters.
 
 Commits are work trees of a clone that shares the repository's objects, so nothing in the repository changes.
 Environments are made by uv, and kept for the next search (:func:`environments`).
@@ -145,7 +145,7 @@ def _by(command: tuple[str, ...], python: str) -> Side:
 
 
 def _run(command: tuple[str, ...], side: Side | None) -> None:
-    """What it prints goes to standard error. Raises :class:`BenchError` where it fails."""
+    """Run a command, whose output goes to standard error. Raises :class:`BenchError` where it fails."""
     environment = {**os.environ, **(side.environment if side else {})}
     try:
         code = subprocess.run(command, cwd=side.cwd if side else None, env=environment, stdout=2).returncode
@@ -156,7 +156,7 @@ def _run(command: tuple[str, ...], side: Side | None) -> None:
 
 
 def _git(repository: str, *words: str) -> str:
-    """What git prints; nothing where it fails."""
+    """The output of git; nothing where it fails."""
     try:
         done = subprocess.run(["git", "-C", repository, *words], capture_output=True, text=True, errors="replace")
     except OSError as error:

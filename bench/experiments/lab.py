@@ -1,4 +1,4 @@
-"""What every experiment works with, opened and closed together: locked devices, a site, a sampler, a run folder."""
+"""The surroundings of every experiment, opened and closed together: locked devices, a site, a sampler, a run folder."""
 
 import errno
 import os
@@ -57,7 +57,7 @@ from bench.sites.local import WorkerHost
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lab:
-    """What the launches of a run share. ``obstacles``: by scenario why it cannot run here, or None."""
+    """The surroundings that the launches of a run share. ``obstacles``: by scenario why it cannot run here, or None."""
 
     request: Request
     scenarios: tuple[Found, ...]

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 Setting = dict[str, object]  # of ceilings: the device, its driver, torch, and the ranks that they were measured by
 
-ASKED = ("limits", "prove")  # what a request asks for, of which either takes steps apart
+ASKED = ("limits", "prove")  # options, of which either takes steps apart
 
 
 def rounds(request: Request, strategy: object) -> int:
@@ -138,7 +138,7 @@ def kept_in(setting: Setting) -> str:
 
 
 def from_cache(setting: Setting) -> Ceilings | None:
-    """What was measured before; None where nothing was, or it cannot be read."""
+    """Ceilings that were measured before; None if there are none, or none that can be read."""
     try:
         ceilings = decode(Ceilings, read_json(kept_in(setting)), "ceilings")
     except (OSError, ValueError, Damaged):

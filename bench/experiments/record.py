@@ -57,7 +57,7 @@ def of(job: Job, done: Executed, checks: dict[str, object]) -> LaunchRecord:
 
 
 def _failure(done: Executed) -> Failure | None:
-    """What is known of a failure, with how many steps were kept of each rank that has any."""
+    """A failure as far as it is known, with how many steps were kept of each rank that has any."""
     if done.outcome.status == "ok":
         return None
     kept = {str(result["rank"]): len(result["steps"]) for result in done.outcome.partial}
@@ -82,7 +82,7 @@ def blank(job: Job) -> LaunchRecord:
 
 
 def _checks(results: Results, hosts: list[str], servers: Collection[int] = ()) -> dict[str, object]:
-    """What can be verified about a measured launch (:class:`bench.runs.launches.Checks`).
+    """The checks of a measured launch (:class:`bench.runs.launches.Checks`).
 
     ``hosts``: of each rank, in the order of ``results``. ``servers``: ranks that compute no passes. Weights are alike
     if they are the same bit for bit.
@@ -114,7 +114,7 @@ def _checks(results: Results, hosts: list[str], servers: Collection[int] = ()) -
 
 
 def _ranks(outcome: Outcome, results: Results, job: Job) -> tuple[RankRecord, ...]:
-    """What is known of each rank; of one that wrote no result, what the supervisor saw."""
+    """A record of each rank; of one without a result, from what the supervisor saw."""
     by_rank = {result["rank"]: result for result in results}
     ranks = []
     for rank in outcome.ranks:

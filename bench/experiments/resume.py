@@ -1,4 +1,4 @@
-"""What is left to do of a run that was interrupted or had failures, and whether it can be done here and now."""
+"""The launches that are left of a run that was interrupted or had failures, and whether it can be done here and now."""
 
 import os
 import shutil
@@ -156,7 +156,7 @@ def continued(path: str, document: RunDocument, party: Party | None, *, trust: b
 
 
 def as_it_is_now(task: Task) -> Task:
-    """What is trained, with the data as its folder has it today."""
+    """The task, with the data as its folder has it today."""
     if task.data is None:
         return task
     try:
@@ -215,7 +215,7 @@ def _refuse(problem: str) -> NoReturn:
 
 
 def _asked(document: RunDocument, scenario: str) -> list[tuple[Kind, str]]:
-    """What was asked for, the scenario and the switches behind it: each by its name where that is known, else its file.
+    """The request for a scenario and for the switches behind it, each by its name where that is known, else its file.
 
     The value of a switch is left out: it is in the scenario's name.
     """
@@ -297,7 +297,7 @@ def check_same(document: RunDocument, now: RunDocument) -> None:
 
 
 def _circumstances(document: RunDocument) -> dict[str, object]:
-    """What must be the same in all of a run, by name. GPUs go by their UUIDs, whatever ``VISIBLE`` is."""
+    """Circumstances that must be the same in all of a run, by name. GPUs go by their UUIDs, whatever ``VISIBLE`` is."""
     request, here, versions = document.request, document.machine, document.versions
     gpus = [gpu for gpu in here.gpus if gpu.uuid in request.devices]
     may_use_apex = document.workload.device == "cuda" and request.impl != "native"

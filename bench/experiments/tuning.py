@@ -130,7 +130,7 @@ def _of_finalists(lab: Lab, found: Mapping[str, Found], names: Sequence[str]) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Raced:
-    """What a launch showed of its candidate. ``median_ms``: None if it failed; ``peak_mib``: of a device, if known."""
+    """The outcome of a candidate's launch. ``median_ms``: None if it failed; ``peak_mib``: of a device, if known."""
 
     record: LaunchRecord
     median_ms: float | None
@@ -226,16 +226,12 @@ class _Hunt:
         for switch in switches:
             with suppress(RequestError):
                 found = switching.with_switches(found, [switch], "--allow")
-        return self._as_known(found)
-
-    def _as_known(self, made: Found) -> Found:
-        """The candidate that is the same by another name, or a scenario, such as ``ddp_o1`` for ``ddp+o1``; else this
-        one."""
-        candidates = chain(self.found.values(), _scenarios() if made.level and not made.switches else ())
-        return next((one for one in candidates if _way(one) == _way(made)), made)
+        # It may be a candidate by another name, or a scenario, such as ddp_o1 for ddp+o1.
+        same = chain(self.found.values(), _scenarios() if found.level and not found.switches else ())
+        return next((one for one in same if _way(one) == _way(found)), found)
 
     def _worth_trying(self, plain: Sequence[str]) -> list[str]:
-        """What is allowed, without the levels at which a candidate was slower than in fp32."""
+        """The allowed switches and levels, without those levels at which a candidate was slower than in fp32."""
         levels, slower = self.race.levels(), set()
         for name, level in product(plain, LEVELS.keys() & set(self.search.allow)):
             other = self._with(name, [level]).name
@@ -294,8 +290,8 @@ class _Hunt:
         return fmean(seconds for took in self.took_s.values() for seconds in took)
 
     def _reserved_s(self) -> float:
-        """What the end of the search needs: numerics are judged, and the finalists are measured. Of a short budget that
-        is no more than half, but always enough to compare two."""
+        """For the end of the search: numerics are judged, and the finalists are measured. Of a short budget that is no
+        more than half, but always enough to compare two."""
         ahead = self._finalists()
         more = max(0, min(MOST_FINALISTS, len(self.race.still_in)) - len(ahead))
         final_s = FINAL_LAUNCHES * (sum(fmean(self.took_s[one]) for one in ahead) + more * self.usual_s)
@@ -306,13 +302,18 @@ class _Hunt:
         return max(least_s, min(final_s + judging_s, self.search.budget_s / 2))
 
     def _check_time(self, name: str) -> None:
-        """Raises :class:`_OutOfTime` if a launch would end in the time reserved for the finalists."""
+        """Raises :class:`_OutOfTime` if a launch would end in the time reserved for the finalists;
+        :class:`RequestError` if it would be the second one of all."""
         if not self.took_s:
             return
         expected_s = fmean(self.took_s.get(name, [self.usual_s]))
         if self.spent_s + expected_s + self._reserved_s() > self.search.budget_s:
             if len(self.took_s) == 1:
-                self._refuse_short_budget()
+                needed_s = self.spent_s + self.usual_s + self._reserved_s()
+                shutil.rmtree(self.lab.writer.path)
+                two = f"to compare two of {count(len(self.race.still_in), 'candidate')}"
+                what = f"{two} takes about {duration(needed_s)} here"
+                raise RequestError("--budget", what, f"give at least {math.ceil(needed_s / 60)}m")
             raise _OutOfTime
 
     def affords(self, names: Sequence[str]) -> bool:
@@ -322,13 +323,6 @@ class _Hunt:
             if launch.scenario in took_s:
                 took_s[launch.scenario].append(launch.wall_s or 0.0)
         return self.spent_s + sum(map(max, took_s.values())) <= self.search.budget_s
-
-    def _refuse_short_budget(self) -> None:
-        """There is a launch of one candidate, and no time for another and for the finalists."""
-        needed_s = self.spent_s + self.usual_s + self._reserved_s()
-        shutil.rmtree(self.lab.writer.path)
-        what = f"to compare two of {count(len(self.race.still_in), 'candidate')} takes about {duration(needed_s)} here"
-        raise RequestError("--budget", what, f"give at least {math.ceil(needed_s / 60)}m")
 
     def _leave_out_untrue(self, names: Callable[[], Sequence[str]]) -> None:
         """Remove what trains a different model, or less precisely than allowed, until all of these are judged."""
@@ -361,8 +355,12 @@ class _Hunt:
         ):
             names.remove(spare.pop())
         if names:
-            lean = leanest(names[0], self.race, self.peaks_mib, self.doubtful)
-            self._pass_over(names[0])
+            lean, best = leanest(names[0], self.race, self.peaks_mib, self.doubtful), self.race.best()
+            if best is not None and best != names[0]:
+                why = f"not clearly faster than {names[0]}, and nobody can tell whether it trains the same"
+                self.race.beaten[best] = why
+                self.race.beaten.pop(names[0], None)
+                self._note(self.tuning.stopped_by)
             lean = lean if lean in names else names[0]
             self.lab.writer.note(replace(self.tuning, finalists=tuple(names), leanest=lean))
         return tuple(names)
@@ -370,14 +368,6 @@ class _Hunt:
     def _finalists(self) -> tuple[str, ...]:
         """Who they are if the race ends now."""
         return finalists(self.race, self.peaks_mib, self.search.baseline, self.doubtful)
-
-    def _pass_over(self, winner: str) -> None:
-        """Record why the candidate that was ahead did not win."""
-        best = self.race.best()
-        if best is not None and best != winner:
-            self.race.beaten[best] = f"not clearly faster than {winner}, and nobody can tell whether it trains the same"
-            self.race.beaten.pop(winner, None)
-            self._note(self.tuning.stopped_by)
 
     def _note(self, stopped_by: str | None) -> None:
         """Record the state of the race."""
@@ -405,7 +395,7 @@ def _scenarios() -> Iterator[Found]:
 
 
 def _way(found: Found) -> tuple[object, ...]:
-    """What makes two scenarios the same but for their names."""
+    """Equal for two scenarios that are the same but for their names."""
     options, switches = sorted(found.scenario.options.items()), [one.spec for one in found.switches]
     return found.strategy_file, options, found.scenario.precision, found.half, found.scenario.needs, switches
 

@@ -78,7 +78,7 @@ class Numerics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What a step must do, in fp32: FLOPs of an example (:mod:`bench.worker.work`), trained ``parameters``, the bytes
+    """The work of a step, in fp32: FLOPs of an example (:mod:`bench.worker.work`), trained ``parameters``, the bytes
     that the optimizer reads and writes, and those of the gradients, which replicas exchange."""
 
     forward_flops: Flops
@@ -90,7 +90,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ceilings:
-    """What devices of this kind can do, measured by all ranks at the same time, a value for each rank.
+    """The ceilings of devices of this kind, measured by all ranks at the same time, a value for each rank.
 
     ``device``: the GPU's name, or the CPU's. ``tflops``: by operator and type, such as ``convolutions bf16``.
     ``gib_per_s``: of reading, writing, an optimizer's step, and copies to the device. ``launch_us``: that an operator's
@@ -149,7 +149,7 @@ class LimitsLaunch(LaunchRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a step must do, what this machine can, and launches that take a step apart."""
+    """The work of a step, the ceilings of this machine, and launches that take a step apart."""
 
     work: Work | None = None
     ceilings: tuple[Ceilings, ...] = ()
@@ -165,7 +165,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """What a switch should gain: how many times as fast, with the interval of the account that it follows from."""
+    """The expected gain of a switch: how many times as fast, with the interval of the account that it follows from."""
 
     scenario: Name
     gain: Amount
@@ -182,7 +182,7 @@ class ProofLaunch(LaunchRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proofs:
-    """What ``--prove`` predicted, the best first, for ``base``, and its launches of that and of the best.
+    """The predictions of ``--prove``, the best first, for ``base``, and its launches of that and of the best.
 
     ``reason``: why nothing was measured.
     """
@@ -330,7 +330,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bisected:
-    """What ``bench bisect`` found. ``candidates``: in order, the good end first, each with what it is. ``low``,
+    """The result of ``bench bisect``. ``candidates``: in order, the good end first, each with what it is. ``low``,
     ``high``: the bracket, the last that is as the good end and the first that is as the bad one. ``figure``: of the
     launches, by which they were told apart. ``ends_differ``: beyond noise. ``decided``: nothing is left between
     ``low`` and ``high`` that can be launched. ``launches``: of the blocks that counted. ``skipped``: why."""

@@ -458,6 +458,9 @@ def _predicted(metric: str, pairs: Sequence[_Pair], error: float, threshold: flo
         difference = pair.tonight.mean - _mean(pair.before)
         bound = max(margin, math.log1p(threshold))
         others = [one for one in pair.before if one is not pair.last]
+        creep = 0.0  # how far the last nights are above the first of their level
+        if pair.first:
+            creep = _mean((*pair.before[1 - RECENT :], pair.tonight)) - _mean(pair.first)
         gain_of_two = 0.0  # how far both tonight and the night before are below the others of their level
         if pair.last is not None and len(others) >= FEWEST_NIGHTS:
             gain_of_two = _mean(others) - max(pair.last.mean, pair.tonight.mean)
@@ -465,7 +468,7 @@ def _predicted(metric: str, pairs: Sequence[_Pair], error: float, threshold: flo
         if abs(difference) > bound:
             verdict = REGRESSED if difference > bound else BETTER
             rows.append(_row(metric, verdict, pair, difference=difference, bound=bound))
-        elif (creep := _creep(pair)) > max(of_creep, math.log1p(threshold)):
+        elif creep > max(of_creep, math.log1p(threshold)):
             why = f"crept: the last {RECENT} nights are {100 * math.expm1(creep):.1f} % above the first of this level"
             rows.append(_row(metric, REGRESSED, pair, difference=difference, bound=bound, why=why))
         elif not _blind(bound, threshold):
@@ -476,11 +479,6 @@ def _predicted(metric: str, pairs: Sequence[_Pair], error: float, threshold: flo
         if rose:
             rows[-1] = replace(rows[-1], rose=True)
     return rows
-
-
-def _creep(pair: _Pair) -> float:
-    """How far the last nights are above the first of their level; nothing where there are too few."""
-    return _mean((*pair.before[1 - RECENT :], pair.tonight)) - _mean(pair.first) if pair.first else 0.0
 
 
 def _mean(nights: Sequence[Figure]) -> float:

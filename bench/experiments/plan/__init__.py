@@ -38,7 +38,7 @@ RANKS = "--ranks/--nproc"
 """The option of :mod:`bench.verbs.asked` that counts ranks, under both of its names as argparse writes them."""
 
 
-REFERENCE = RESERVED  # what the launch of the reference is called in logs and on the screen
+REFERENCE = RESERVED  # the name of the launch of the reference in logs and on the screen
 BYTES_PER_RANK = 128 * 2**20  # at least: a rank forked for a small model has 140 MiB of private memory
 
 KEPT_SHARE = 0.6
@@ -54,7 +54,7 @@ BYTES_PER_STEP = 2048  # of one rank until the run is sealed: marks, loss, and i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What was asked for, with every default filled in.
+    """A request with every default filled in.
 
     ``devices``: the chosen GPUs' UUIDs in the order given; empty on the CPU. ``replicas``: how many devices (CPU:
     ranks) share the global batch. ``until_precision``: the relative half-width of the 95 % interval of the step time

@@ -9,6 +9,7 @@ Pure: from the variables of the environment to a :class:`Started`, by the names 
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from bench.core.errors import RequestError
 
@@ -107,24 +108,20 @@ def _slurm(environment: Environment) -> Started:
     )
 
 
-def _skypilot(environment: Environment) -> Started:
+def _cloud(environment: Environment, name: str, variables: tuple[str, str, str, str]) -> Started:
+    """``variables``: those of the number of the host, of how many there are, of addresses, and of the job."""
+    index, count, addresses, run = variables
     return Started(
-        name="SkyPilot",
-        index=_number(environment, "SKYPILOT_NODE_RANK"),
-        count=_number(environment, "SKYPILOT_NUM_NODES", default=1),
-        address=(environment.get("SKYPILOT_NODE_IPS", "").split() or [""])[0],
-        run=environment.get("SKYPILOT_TASK_ID"),
+        name=name,
+        index=_number(environment, index),
+        count=_number(environment, count, default=1),
+        address=(environment.get(addresses, "").split() or [""])[0],
+        run=environment.get(run),
     )
 
 
-def _dstack(environment: Environment) -> Started:
-    return Started(
-        name="dstack",
-        index=_number(environment, "DSTACK_NODE_RANK"),
-        count=_number(environment, "DSTACK_NODES_NUM", default=1),
-        address=environment.get("DSTACK_MASTER_NODE_IP", ""),
-        run=environment.get("DSTACK_RUN_NAME"),
-    )
+SKYPILOT = ("SKYPILOT_NODE_RANK", "SKYPILOT_NUM_NODES", "SKYPILOT_NODE_IPS", "SKYPILOT_TASK_ID")
+DSTACK = ("DSTACK_NODE_RANK", "DSTACK_NODES_NUM", "DSTACK_MASTER_NODE_IP", "DSTACK_RUN_NAME")
 
 
 ENGINES: tuple[tuple[tuple[str, ...], Callable[[Environment], Started]], ...] = (
@@ -132,8 +129,8 @@ ENGINES: tuple[tuple[tuple[str, ...], Callable[[Environment], Started]], ...] = 
     (("PET_NNODES", "PET_NODE_RANK"), _pet),
     (("RANK", "WORLD_SIZE"), _plain),
     (("SLURM_PROCID",), _slurm),
-    (("SKYPILOT_NODE_RANK",), _skypilot),
-    (("DSTACK_NODE_RANK",), _dstack),
+    (SKYPILOT[:1], partial(_cloud, name="SkyPilot", variables=SKYPILOT)),
+    (DSTACK[:1], partial(_cloud, name="dstack", variables=DSTACK)),
 )
 """By the variables that show which engine started this process. The first match counts: Slurm may start torchrun."""
 
