@@ -32,8 +32,7 @@ class Algorithms:
 
     @classmethod
     def of(cls, document: RunDocument) -> "Algorithms":
-        scaling = document.of(Scaling)
-        assert scaling is not None
+        scaling = document.begun(Scaling)
         read = {
             one.processes: {
                 name.removeprefix("AllReduce "): (sizes[0], sizes[-1])

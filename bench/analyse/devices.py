@@ -19,6 +19,7 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
+from bench.analyse import intervals
 from bench.analyse.intervals import estimate_positive
 from bench.analyse.launches import joined
 from bench.core.records import ACTIVITY_COLUMNS
@@ -152,8 +153,7 @@ def per_scenario(
             "devices": int(of_scenario["devices"].max()),
         }
         for name, unit in (("energy", "j"), ("energy_per_1000", "j"), ("mean_power", "w")):
-            over = estimate_positive(of_scenario[f"{name}_{unit}"])
-            row |= {f"{name}_{unit}": over.value, f"{name}_low_{unit}": over.low, f"{name}_high_{unit}": over.high}
+            row |= intervals.columns(f"{name}{{}}_{unit}", estimate_positive(of_scenario[f"{name}_{unit}"]))
         row |= {
             "energy_source": joined(of_scenario["energy_source"].dropna()),
             "energy_reason": "; ".join(dict.fromkeys(of_scenario["energy_reason"].dropna())) or None,

@@ -101,6 +101,11 @@ def t_tail(t: float, freedom: float) -> float:
     return 2.0 * float(special.stdtr(freedom, -abs(t)))
 
 
+def columns(name: str, of: "Estimate | Ratio") -> dict[str, float | None]:
+    """A figure and the ends of its interval as columns. ``name``: such as ``energy{}_j``."""
+    return {name.format(end): value for end, value in (("", of.value), ("_low", of.low), ("_high", of.high))}
+
+
 def half_width_percent(value: float | None, low: float | None, high: float | None) -> float | None:
     """How far the farther end of its interval is from a figure, in percent: what follows ±. None without one."""
     if value is None or low is None or high is None:

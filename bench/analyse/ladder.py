@@ -12,7 +12,7 @@ import pandas as pd
 
 from bench.analyse.analysed import Analysed
 from bench.analyse.comparison import compared, judged
-from bench.analyse.intervals import Ratio
+from bench.analyse.intervals import Ratio, columns
 from bench.analyse.launches import looked_at
 from bench.analyse.parity import by_scenario
 from bench.analyse.rounds import Rounds
@@ -110,12 +110,8 @@ def ladder(run: Analysed) -> pd.DataFrame:
                 "high": gain.high,
                 "verdict": verdict,
                 "numerics": parities.get(step.rung),
-                "on_top": on_top.value,
-                "on_top_low": on_top.low,
-                "on_top_high": on_top.high,
-                "alone": alone.value,
-                "alone_low": alone.low,
-                "alone_high": alone.high,
+                **columns("on_top{}", on_top),
+                **columns("alone{}", alone),
                 "interacts": _part(on_top, alone),
             }
         )

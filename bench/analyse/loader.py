@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from bench.analyse.intervals import Estimate, estimate
+from bench.analyse.intervals import Estimate, columns, estimate
 from bench.runs.document import RunDocument
 from bench.runs.experiments import InputSweep
 from bench.runs.frames import LaunchFigures
@@ -173,8 +173,7 @@ def rates(swept: Swept, both: Estimate) -> pd.DataFrame:
 
 
 def _row(what: str, workers: int | None, rate: Estimate) -> dict[str, object]:
-    ends = {"throughput_low_per_s": rate.low, "throughput_high_per_s": rate.high}
-    return {"what": what, "workers": workers, "launches": rate.n, "throughput_per_s": rate.value, **ends}
+    return {"what": what, "workers": workers, "launches": rate.n, **columns("throughput{}_per_s", rate)}
 
 
 def _near(one: Estimate, other: Estimate) -> bool:

@@ -17,16 +17,8 @@ PARTS = (*LASTING, "gradients", "activations")
 SHARDED = ("fsdp2", "fsdp2_no_reshard", "zero1")
 KNOWN = (*PARTS, "early_gradients")
 FORECAST = tuple(f"forecast_{part}_mib" for part in (*PARTS, "peak") if part != "gathered")
-COLUMNS = (
-    "launch",
-    "scenario",
-    "rank",
-    *(f"{part}_mib" for part in KNOWN),
-    "predicted_mib",
-    "measured_mib",
-    "rest_mib",
-    "reason",
-)
+FOLLOWING = ("predicted_mib", "measured_mib", "rest_mib", "reason")
+COLUMNS = ("launch", "scenario", "rank", *(f"{part}_mib" for part in KNOWN), *FOLLOWING)
 
 
 def parts(document: RunDocument) -> pd.DataFrame:

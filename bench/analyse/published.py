@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from bench.analyse.intervals import estimate
+from bench.analyse.intervals import columns, estimate
 from bench.analyse.rounds import Rounds
 from bench.analyse.steps import BASE, ELAPSED
 from bench.runs.document import RunDocument
@@ -68,10 +68,8 @@ def table(steps: Iterations, scenarios: list[str]) -> pd.DataFrame:
     for scenario in scenarios:
         row: dict[str, object] = {"scenario": scenario}
         for iteration in shown:
-            at = estimate(launches.get((scenario, iteration), ()))
-            row |= dict(zip(ends(f"elapsed_s_{iteration}"), (at.value, at.low, at.high), strict=True))
-        ratio = rounds.ratio(BASE, scenario)
-        row |= dict(zip(ends("relative"), (ratio.value, ratio.low, ratio.high), strict=True))
+            row |= columns(f"elapsed_s_{iteration}{{}}", estimate(launches.get((scenario, iteration), ())))
+        row |= columns("relative{}", rounds.ratio(BASE, scenario))
         published = PUBLISHED_S.get(scenario)
         for position, iteration in enumerate(PUBLISHED_ITERATIONS):
             row[f"published_s_{iteration}"] = published[position] if published else None

@@ -263,8 +263,7 @@ def _add(
         final_loss=None if isinstance(loss, str) else loss,
         norms=ranks[0].end.norms,
     )
-    attached = writer.document.of(stored.Attached)
-    assert attached is not None
+    attached = writer.document.begun(stored.Attached)
     commands = {**attached.commands, scenario: attached.commands.get(scenario, command)}
     experiment = replace(attached, commands=commands, launches=(*attached.launches, noted))
     writer.add(record, noted=experiment, steps=steps, memory=memory, device=device)

@@ -56,8 +56,7 @@ def _find_batch(found: Found, capacity_mib: float, end_s: float | None, lab: Lab
     took_s: list[tuple[int, float]] = []
     stopped_by = None
     while True:
-        begun = lab.writer.document.of(BatchSearch)
-        assert begun is not None
+        begun = lab.writer.document.begun(BatchSearch)
         lab.writer.note(replace(begun, scenarios={**begun.scenarios, found.name: search.outcome(tries, stopped_by)}))
         trains = {one.global_batch: one.why_not is None for one in tries}
         expected = search.expected_batch(tries, capacity_mib) if on_gpu else None

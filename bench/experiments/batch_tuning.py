@@ -53,8 +53,7 @@ def tune_batches(request: Request, candidates: tuple[Found, ...], search: Search
 def _in_words(searched: Searched) -> str:
     from bench.words.tuned import nothing_usable
 
-    tuning, times = searched.document.of(Tuning), _times(searched)
-    assert tuning is not None
+    tuning, times = searched.document.begun(Tuning), _times(searched)
     if not times:
         return "no fresh launch of a finalist ended well" if tuning.finalists else nothing_usable(tuning)
     mean_s = math.exp(math.fsum(map(math.log, times)) / len(times))

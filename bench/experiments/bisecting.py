@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, median
-from typing import Any
+from typing import TYPE_CHECKING
 
 from bench.core.errors import BenchError, RequestError
 from bench.core.files import scratch_folder
@@ -25,6 +25,10 @@ from bench.runs.reader import Run, verified
 from bench.runs.writer import RunWriter
 from bench.seams.experiment import Experiment
 
+if TYPE_CHECKING:
+    from bench.report.blocks import Chapter
+    from bench.report.chapters import Material
+
 STEP_TIME, MEMORY, NUMERICS = "step time", "peak memory", "numerics"
 SLOWER = {STEP_TIME: ("slower", "faster"), MEMORY: ("larger", "leaner")}
 """Words for a change, upwards and downwards; of numerics it is one either way."""
@@ -33,7 +37,7 @@ LONGEST, LEAST_S = 10.0, 60.0
 NUMERICS_VARIABLE = "BENCH_ATTACH_NUMERICS"
 
 
-def chapter(of: Any) -> Any:
+def chapter(of: "Material") -> "Chapter":
     from bench.report.bisection import bisection_table
     from bench.report.blocks import Grid, chapter_of
     from bench.words.bisected import in_words
@@ -236,9 +240,7 @@ def replay(
 def _blocks(writer: RunWriter, metric: str, names: Sequence[str]) -> Iterator[dict[str, dict[str, float]]]:
     """Of each block that is whole the figures of its launches, by candidate and by what they are of."""
     document = writer.document
-    attached = document.of(Attached)
-    assert attached is not None
-    attached_of = {one.launch: one for one in attached.launches}
+    attached_of = {one.launch: one for one in document.begun(Attached).launches}
     frames, peaks = writer.frames(), {}
     if metric == MEMORY:
         from bench.analyse.memory import peaks as peaks_of

@@ -44,8 +44,7 @@ def chapter(of: "Material") -> "Chapter":
     from bench.report.scaling import prediction_table, scaling_table
     from bench.words import scaling as scaling_words
 
-    scaling = of.run.document.of(Scaling)
-    assert scaling is not None
+    scaling = of.run.document.begun(Scaling)
     if scaling.by_itself:
         table = Grid("Each device", each_table(of.run))
         return chapter_of("each", "Is a device slow?", of.plots.get("each"), table)
@@ -129,9 +128,7 @@ class _Curves:
 
     @property
     def _scaling(self) -> Scaling:
-        scaling = self.lab.writer.document.of(Scaling)
-        assert scaling is not None
-        return scaling
+        return self.lab.writer.document.begun(Scaling)
 
     def _rounds(self) -> list[tuple[Point, int]]:
         """The points and repeats still to be measured, every other round backwards, so that drift of the machine
@@ -213,8 +210,7 @@ class _Curves:
 
 def _each_alone(lab: Lab, found: Found) -> None:
     """Every device by itself, in rounds."""
-    scaling = lab.writer.document.of(Scaling)
-    assert scaling is not None
+    scaling = lab.writer.document.begun(Scaling)
     done, slots = {(one.slot, one.repeat) for one in scaling.launches}, range(lab.request.replicas)
     every = [
         (slot, repeat) for repeat in range(lab.request.launches) for slot in (reversed(slots) if repeat % 2 else slots)

@@ -167,9 +167,7 @@ class _Hunt:
 
     @property
     def tuning(self) -> Tuning:
-        tuning = self.lab.writer.document.of(Tuning)
-        assert tuning is not None
-        return tuning
+        return self.lab.writer.document.begun(Tuning)
 
     @property
     def spent_s(self) -> float:
@@ -226,9 +224,13 @@ class _Hunt:
         for switch in switches:
             with suppress(RequestError):
                 found = switching.with_switches(found, [switch], "--allow")
-        # It may be a candidate by another name, or a scenario, such as ddp_o1 for ddp+o1.
-        same = chain(self.found.values(), _scenarios() if found.level and not found.switches else ())
-        return next((one for one in same if _way(one) == _way(found)), found)
+        return self._as_known(found)
+
+    def _as_known(self, made: Found) -> Found:
+        """The candidate that is the same by another name, or a scenario, such as ``ddp_o1`` for ``ddp+o1``; else this
+        one."""
+        candidates = chain(self.found.values(), _scenarios() if made.level and not made.switches else ())
+        return next((one for one in candidates if _way(one) == _way(made)), made)
 
     def _worth_trying(self, plain: Sequence[str]) -> list[str]:
         """The allowed switches and levels, without those levels at which a candidate was slower than in fp32."""

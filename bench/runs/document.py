@@ -369,7 +369,7 @@ class RunDocument:
         return next((one for one in self.experiments.values() if isinstance(one, kind)), None)
 
     def begun(self, kind: type[T]) -> T:
-        """The same, or a new record, which has no launch yet."""
+        """The same, or a new record, which has no launch yet; of a type that must say more, such a run has one."""
         return self.of(kind) or kind()
 
     @property
