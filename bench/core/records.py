@@ -5,13 +5,8 @@ The command line and the workers import it, so it needs the standard library alo
 
 from dataclasses import asdict, dataclass, field, replace
 
-SCHEMA_VERSION = 1
-"""Of run.json and of the tables beside it. A reader refuses any other by name."""
-
-PROBE_MIB = 512.0
-"""The size of a block that a rank in a container allocates once, so that its PID can be told by the rise of its
-figure."""
-
+SCHEMA_VERSION = 1  # of run.json and of the tables beside it; a reader refuses any other by name
+PROBE_MIB = 512.0  # a rank in a container allocates as much once: its PID is the one whose figure rises by that
 STATUSES = ("ok", "oom", "timeout", "killed", "unsupported", "error")
 PARITIES = ("same", "within half precision", "differs by design", "cannot tell", "diverged", "not finite")
 """The verdicts on numerics, from the best to the worst."""
@@ -111,16 +106,14 @@ DIAGNOSTIC_COLUMNS = {
 }
 """One row per rank and step of a diagnostic launch. A column is null where the probe ``look`` does not have it."""
 
-ALWAYS_KNOWN = {
+ALWAYS_KNOWN = {  # by table the columns that are never null
     "steps": (*LAUNCH_COLUMNS, "repeat", "rank", "step", "warmup", "step_ms"),
     "memory": (*LAUNCH_COLUMNS, "t_ns", "pid", "rank", "source"),
     "device": (*LAUNCH_COLUMNS, "t_ns", "device"),
     "numerics": (*LAUNCH_COLUMNS, "quantity", "position", "value"),
     "diagnostics": (*LAUNCH_COLUMNS, "rank", "look", "step"),
 }
-"""By table the columns that are never null."""
-
-RANGES: dict[str, tuple[int, int]] = {
+RANGES: dict[str, tuple[int, int]] = {  # the least and the most of a number in any table
     **dict.fromkeys(
         ("launch", "repeat", "rank", "step", "replicas", "position", "pair", "computation", "tensor"), (0, 2**31 - 1)
     ),
@@ -135,8 +128,6 @@ RANGES: dict[str, tuple[int, int]] = {
     **dict.fromkeys(("loss", "value"), (-(10**40), 10**40)),
     **dict.fromkeys((f"{part}_ms" for part in ("scatter", "replicate", "parallel_apply", "gather")), (0, 10**12)),
 }
-"""The least and the most of a number in any table."""
-
 NOT_FINITE = ("loss", "value")  # columns of what a training computes, which may be NaN or infinite
 
 Setting = str | int | float | bool
@@ -318,8 +309,7 @@ class Checkpoint:
         return f"{self.folder}/job.json"
 
 
-TOO_SLOW = "too slow"
-"""Begins the reason of a launch that was stopped at its ``loop_limit_s``."""
+TOO_SLOW = "too slow"  # begins the reason of a launch that was stopped at its ``loop_limit_s``
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -330,16 +320,15 @@ class Job:
     loss of a rank costs); ``probe`` (its numerics, in double precision); ``reference`` (what those are held against);
     ``loading`` (how fast the loader alone is); ``bandwidth`` (how fast an all-reduce is); ``exchanges`` (what a step
     exchanges, and when); ``limits`` (what the parts of a step are); ``ceilings`` (what the devices can do).
-    ``environment``: of several interpreters the one that runs it; None where there is one.
-    ``options``: the scenario's, for ``build`` of its strategy. ``switches``: in the order in which they are applied.
-    ``apex_problems``: why a module of apex cannot be
-    imported, or None where it can; None as a whole where nobody has looked yet. ``logs``: the folder for what ranks
-    print. ``computations``: for the reference, those asked for. ``probe_seed``: what the numerics are drawn from,
-    None without; a scenario does not see it. ``trace``: the file for the profile, with ``{rank}`` in its name;
-    empty to keep none. ``memory_probe``: whether ranks in a container show the sampler which PIDs of the driver's lists
-    they are. ``checkpoint``: what a launch saves that is about that, or about restarts. ``slow_start``: how many times
-    as long as usual it may take until its first step is over. ``loop_limit_s``: over which its
-    steps are stopped, None for no limit.
+    ``environment``: of several interpreters the one that runs it; None where there is one. ``options``: the scenario's,
+    for ``build`` of its strategy. ``switches``: in the order in which they are applied. ``apex_problems``: why a module
+    of apex cannot be imported, or None where it can; None as a whole where nobody has looked yet. ``logs``: the folder
+    for what ranks print. ``computations``: for the reference, those asked for. ``probe_seed``: what the numerics are
+    drawn from, None without; a scenario does not see it. ``trace``: the file for the profile, with ``{rank}`` in its
+    name; empty to keep none. ``memory_probe``: whether ranks in a container show the sampler which PIDs of the driver's
+    lists they are. ``checkpoint``: what a launch saves that is about that, or about restarts. ``slow_start``: how many
+    times as long as usual it may take until its first step is over. ``loop_limit_s``: over which its steps are stopped,
+    None for no limit.
     """
 
     launch: int

@@ -8,12 +8,12 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from bench.core import control_group
-from bench.core.channel import Message
 from bench.core.errors import RequestError
 from bench.core.records import Gpu, Host
 from bench.machine import nvml
 
 if TYPE_CHECKING:
+    from bench.core.channel import Message
     from bench.runs.document import Git, Machine, State
 
 RECORDED_PREFIXES = ("NCCL_", "TORCH_", "CUDA_", "GLOO_", "OMP_", "MKL_", "KMP_", "PYTORCH_", "NVIDIA_TF32_")
@@ -116,7 +116,7 @@ def refuse_blocking_launches(device: str) -> None:
         raise RequestError(BLOCKING, problem, f"unset {BLOCKING}")
 
 
-def refuse_unfit_torch(description: Message, gpus: Iterable[Gpu]) -> None:
+def refuse_unfit_torch(description: "Message", gpus: Iterable[Gpu]) -> None:
     """Raises :class:`RequestError` where no launch could compute on these GPUs. ``description``: of the worker host."""
     from bench.machine import wheel
 

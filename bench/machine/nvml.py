@@ -16,7 +16,6 @@ from typing import Any
 
 from bench.core.errors import BenchError
 from bench.core.records import ACTIVITY_COLUMNS, Gpu
-from bench.runs.frames import TableRow
 
 Foreign = Any  # a value of pynvml, which has no types
 LIBRARY = "libnvidia-ml.so.1"  # the soname that pynvml loads
@@ -230,7 +229,7 @@ class Nvml:
         except OSError:
             return None
 
-    def device_sample(self, uuid: str, *, links: bool = True) -> TableRow:
+    def device_sample(self, uuid: str, *, links: bool = True) -> dict[str, Foreign]:
         """:data:`METRICS` and :data:`LINKS` (KiB) now, ``mig``, and ``reason``: which are None and why.
 
         GPM metrics (``ACTIVITY_COLUMNS``) are of the time since the last call, or None with ``activity_reason``.
