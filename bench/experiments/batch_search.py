@@ -122,8 +122,7 @@ def _judged(done: Performed, work: Training, capacity_mib: float) -> search.Try:
 
 def steady_mib(memory: Iterable[TableRow], ranks: Sequence[RankRecord]) -> float | None:
     """The most that measured steps need of a device: what processes held there (rows of memory.parquet), or torch
-    reserved if that is more, without what torch only keeps reserved since cuDNN's search.
-    """
+    reserved if that is more, without what torch only keeps reserved since cuDNN's search."""
     reserved, in_use = peaks_mib(ranks, "max_reserved_mib"), peaks_mib(ranks, "steady_allocated_mib")
     held = fullest_mib(memory)
     levels = {device: max(held.get(device, 0.0), reserved.get(device, 0.0)) for device in held | reserved}

@@ -42,8 +42,7 @@ TRAINING = None  # instead of a number of workers: nothing loads, and the ranks 
 
 def with_enough_workers(lab: Lab) -> Lab | None:
     """Sweep, and return the lab whose launches use as many workers as are enough; None if that is unknown because
-    launches failed. A resumed run keeps what it has.
-    """
+    launches failed. A resumed run keeps what it has."""
     from bench.analyse.loader import found_by
 
     if lab.request.workers is not None:

@@ -59,8 +59,7 @@ def held() -> Iterator[None]:
 def bounded(limit_s: float) -> Iterator[None]:
     """Somebody else's code within this context gets a ``TimeoutError`` when it takes too long, and a ``SystemExit``
     when it would end this process at once: ``os._exit(0)`` would look like success. What it replaces in the modules
-    that all of bench uses, and what it does to :data:`SIGNALS`, is undone.
-    """
+    that all of bench uses, and what it does to :data:`SIGNALS`, is undone."""
     import json  # here, since 'bench list' does without it
 
     process, leave = os.getpid(), os._exit

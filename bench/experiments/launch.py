@@ -31,10 +31,10 @@ class Performed:
 
 
 def perform(
-    job: Job, lab: Lab, doing: str, keep: Callable[[Performed], str], rows_of: rows.Maker = rows.nothing
+    job: Job, lab: Lab, doing: str, keep: Callable[[Performed], str], rows_of: rows.Maker | None = None
 ) -> Performed:
     """Carry out one launch, and show how it went. ``keep(performed)`` puts it on disk and returns the line for people.
-    ``rows_of``: what makes its rows; those of a launch that is measured are always made.
+    ``rows_of``: makes its rows, unless its record says it all; those of a measured launch are always made.
 
     Raises ``KeyboardInterrupt`` for a launch that was interrupted, once it is on disk, and :class:`HostError` for one
     that a host has left.
@@ -69,13 +69,13 @@ def perform(
 
 
 def _described(
-    job: Job, lab: Lab, done: Executed, rows_of: rows.Maker, memory: rows.Rows, device: rows.Rows
+    job: Job, lab: Lab, done: Executed, rows_of: rows.Maker | None, memory: rows.Rows, device: rows.Rows
 ) -> Performed:
     """The record and the rows of a launch. Raises where what its ranks sent cannot be written, or read back."""
     sampled = job.purpose == "measure"
     outcome, elsewhere = done.outcome, done.outcome.elsewhere
     rows.check(job, outcome.results)
-    tables = rows_of(job, outcome.results, outcome.partial)
+    tables = rows_of(job, outcome.results, outcome.partial) if rows_of else {}
     noticed: dict[str, object] = {}
     if sampled:
         memory = [*memory, *(row for one in elsewhere for row in one.memory)]

@@ -40,8 +40,7 @@ def refuse_if_nothing_runs(obstacles: dict[str, str | None]) -> None:
 
 def refuse_unreachable_loopback(scenarios: tuple[Found, ...]) -> None:
     """Raises :class:`RequestError` where ranks that form a group could not meet: they would look for each other for
-    minutes.
-    """
+    minutes."""
     import socket  # which 'bench list' has no use for
 
     groups = [found.name for found in scenarios if found.strategy.group]

@@ -53,8 +53,7 @@ def left(request: Request, scenarios: Iterable[str], launches: Iterable[Record])
 
 def unfinished(out: str, job: EngineRecord) -> str | None:
     """The newest run under ``out`` that this job of an engine began with the same command and has not finished; None if
-    there is none.
-    """
+    there is none."""
     for name in reversed(run_ids(out, "--out")):
         try:
             document = verified(os.path.join(out, name), allow_incomplete=True)
@@ -67,8 +66,7 @@ def unfinished(out: str, job: EngineRecord) -> str | None:
 
 def _is_of(document: RunDocument, job: EngineRecord) -> bool:
     """Whether a run belongs to this job of an engine. A job that torchrun has a name for is one command. For other
-    engines it must be a restart: without one it may be a new job.
-    """
+    engines it must be a restart: without one it may be a new job."""
     engine = document.engine
     if engine is None or engine.name != job.name or document.command != tuple(redact.command_line(sys.argv[1:])):
         return False
@@ -243,8 +241,7 @@ def _all_of(document: RunDocument) -> tuple[str, ...]:
 
 def scenarios_of(document: RunDocument) -> tuple[Found, ...]:
     """The scenarios of a run, loaded from where they were. Raises :class:`RequestError` where one of them, or the code
-    of a built-in workload, has changed.
-    """
+    of a built-in workload, has changed."""
     work = document.workload
     if work.code_sha256 and work.file and os.path.isfile(work.file) and code_sha256(work.file) != work.code_sha256:
         raise RequestError("--resume", f"{work.file} is not what it was when the run was started", "start a new run")

@@ -15,11 +15,6 @@ Maker = Callable[[Job, Results, Results], dict[str, Rows]]
 """Makes the rows of a launch, by table, of the results of its ranks and of what those sent that did not finish."""
 
 
-def nothing(job: Job, results: Results, partial: Results) -> dict[str, Rows]:
-    """Of a launch whose record says it all."""
-    return {}
-
-
 def measured(job: Job, results: Results, partial: Results) -> dict[str, Rows]:
     """The steps of a launch, also of ranks that did not finish, and by how much its updates are off. In a run of
     several interpreters also its gradients."""

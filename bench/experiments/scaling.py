@@ -19,7 +19,7 @@ from bench.experiments.launch import Performed, perform, where_to_look
 from bench.experiments.plan import Request
 from bench.experiments.plan import scaling as plan
 from bench.experiments.plan.scaling import Point
-from bench.experiments.rows import Maker, nothing
+from bench.experiments.rows import Maker
 from bench.runs.document import RunDocument, launches_of
 from bench.runs.experiments import Exchange, ExchangesRecord, PointDiagnostic, PointRecord, Scaling
 from bench.seams.discover import Found
@@ -201,7 +201,7 @@ class _Curves:
         job = plan.exchanges_at(lab.request, self.found, number, batch, lab.next_launch(), lab.site.hosts)
         self._perform(job, f"{number} x {batch} without exchanging", keep)
 
-    def _perform(self, job: Job, doing: str, keep: Callable[[Performed], str], rows_of: Maker = nothing) -> None:
+    def _perform(self, job: Job, doing: str, keep: Callable[[Performed], str], rows_of: Maker | None = None) -> None:
         def with_what(done: Performed) -> str:
             return f"{doing}: {keep(done)}"
 

@@ -96,8 +96,7 @@ class Searched(Finished):
 
 def tune(request: Request, candidates: tuple[Found, ...], search: Search, start: Start) -> Searched:
     """Write a run folder, or go on with one. If the budget turns out to be too short to compare two candidates, raises
-    :class:`RequestError` after the first launch and leaves no folder.
-    """
+    :class:`RequestError` after the first launch and leaves no folder."""
     begun = Tuning(**asdict(search), asked=tuple(found.name for found in candidates))
     allowed = [switching.switch_on(one, "--allow") for one in search.allow if one not in LEVELS]
     files = [(SWITCH, one.name, one.file) for one in allowed]

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from bench.core import control_group
+from bench.core.control_group import available_memory_bytes as available_memory_bytes
 from bench.core.errors import RequestError
 from bench.core.records import Gpu, Host
 from bench.machine import nvml
@@ -39,11 +40,6 @@ def cores() -> int:
     """How many cores this process may keep busy: those of its affinity, within the quota of its control group."""
     allowed, quota = len(os.sched_getaffinity(0)), control_group.cpu_quota()
     return allowed if quota is None else max(1, min(allowed, int(quota)))
-
-
-def available_memory_bytes() -> int:
-    """Memory to be had without swapping, within the limit of the control group."""
-    return control_group.available_memory_bytes()
 
 
 def choose_device(asked: str) -> tuple[str, list[Gpu], str | None]:

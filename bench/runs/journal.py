@@ -12,19 +12,12 @@ from operator import is_
 
 from bench.core.codec import REST, encode
 from bench.core.files import JSON_BYTES, Json, open_regular
-from bench.runs.files import PARTS, append
-from bench.runs.spool import checked_line, value_of
+from bench.runs.files import PARTS
+from bench.runs.spool import value_of
 
 
 def journal_path(run: str, seal: str | None) -> str:
     return os.path.join(run, PARTS, f"journal-{(seal or '')[:16]}.jsonl")
-
-
-def note(path: str, before: object, after: object) -> int:
-    """Put what changed in a document on disk; returns the bytes that it takes."""
-    line = checked_line(change(before, after))
-    append(path, line)
-    return len(line)
 
 
 def replay(path: str, document: dict[str, Json]) -> None:

@@ -26,10 +26,11 @@ from bench.core.records import SCHEMA_VERSION
 from bench.runs import document as parts
 from bench.runs import journal
 from bench.runs.digests import Digest
-from bench.runs.files import DIGEST, PARTS, TEMPORARY, describe_files, seal_of, unwritable, write_atomically
+from bench.runs.files import DIGEST, PARTS, TEMPORARY, append, describe_files, seal_of, unwritable, write_atomically
 from bench.runs.frames import RankSteps, TableRow
 from bench.runs.launches import LaunchRecord, Record
 from bench.runs.reader import Run, salvage, verified
+from bench.runs.spool import checked_line
 from bench.runs.tables import ALWAYS_WRITTEN, COLUMNS, part_path, read_table, recorded, to_table
 from bench.seams.experiment import name_of
 
@@ -175,7 +176,9 @@ class RunWriter:
                 part = part_path(self.path, name, self._parts)
                 os.makedirs(os.path.dirname(part), exist_ok=True)
                 write_atomically(part, _as_parquet(table))
-        self._journal += journal.note(self._journal_path, self._noted, self._document)
+        line = checked_line(journal.change(self._noted, self._document))
+        append(self._journal_path, line)
+        self._journal += len(line)
         self._noted = self._document
         if self._journal > self._sealed * REWRITTEN_AT:
             before = self._journal_path

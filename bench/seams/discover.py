@@ -249,8 +249,7 @@ def _entry_points(group: str, places: tuple[str, ...]) -> list[tuple[str, str]]:
 
 def _origin(module: str) -> str | None:
     """The file of a module, found without importing the packages around it. For the first of them every finder is
-    asked: ``pip install -e`` may bring one of its own.
-    """
+    asked: ``pip install -e`` may bring one of its own."""
     first, *below = module.split(".")
     spec = importlib.util.find_spec(first)
     for part in below:

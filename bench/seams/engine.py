@@ -37,8 +37,7 @@ class Asked:
     """The run to submit. ``run``: the words after ``python -m bench``. ``out``: where the run goes. ``gpus``: per node.
     ``image`` and ``claim``: None if it runs no image. ``python``: this interpreter. ``folder``: where the user is.
     ``source``: the checkout of bench, None if bench is installed. ``rdma``: the resource of Kubernetes through which
-    a pod gets its RDMA devices, such as ``rdma/hca_shared_devices_a``; None for none.
-    """
+    a pod gets its RDMA devices, such as ``rdma/hca_shared_devices_a``; None for none."""
 
     name: str
     nodes: int

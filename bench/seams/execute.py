@@ -65,8 +65,7 @@ class Kind:
 def declared(look: Callable[[str, str], T], answer: type[T], name: str, file: str, kind: Kind) -> T:
     """``look(name, file)``, an ``answer``. A file that is not bench's own is executed in another process, which answers
     with plain values: whatever it does when it is imported (leaves, hangs, replaces parts of Python), it is not done to
-    this one.
-    """
+    this one."""
     if os.path.dirname(file) == kind.folder:
         return look(name, file)
     from bench.core.children import Unanswered  # here, since 'bench list' seldom needs it

@@ -27,10 +27,9 @@ class Scenario:
     """A named way to train: a strategy with its options, a precision level, and switches.
 
     ``summary``: one line for ``bench list``. ``strategy``: the name of one, or its own. ``options``: keywords of its
-    ``build``, which a table shows with its label. ``needs``: what must be there
-    beyond torch and torchvision; ``packages``: what it imports besides, by the name that pip knows. ``half``: overrides
-    the device's own choice (fp16 on a GPU, bf16 on the CPU). ``switches``: those that are on, as ``NAME`` or
-    ``NAME=VALUE``.
+    ``build``, which a table shows with its label. ``needs``: what must be there beyond torch and torchvision;
+    ``packages``: what it imports besides, by the name that pip knows. ``half``: overrides the device's own choice (fp16
+    on a GPU, bf16 on the CPU). ``switches``: those that are on, as ``NAME`` or ``NAME=VALUE``.
 
     Raises ``ValueError`` naming the field when a value is not allowed.
     """

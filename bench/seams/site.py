@@ -34,8 +34,7 @@ class Site:
 class Options:
     """The arguments of ``connect``. ``hosts``: this host with its chosen GPUs. ``python``: the interpreter to measure,
     None for this one. ``fresh``: new interpreters for all ranks. ``log``: the file for what the site itself prints.
-    ``locks``: descriptors that its processes inherit, so that nobody else uses the devices until the last has ended.
-    """
+    ``locks``: descriptors that its processes inherit, so that nobody else uses the devices until the last has ended."""
 
     device: str
     hosts: tuple[Host, ...]
@@ -49,8 +48,7 @@ class Options:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Elsewhere:
     """The view of a launch from a host other than the command line's: rows for the tables of memory and devices, and
-    what its sampler says besides. ``foreign_cores``: how many of its cores others kept busy.
-    """
+    what its sampler says besides. ``foreign_cores``: how many of its cores others kept busy."""
 
     host: str
     memory: list[Event] = field(default_factory=list)

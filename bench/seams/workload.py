@@ -54,10 +54,9 @@ class Workload:
     ``unit``: what is counted, in the plural, such as ``samples``; ``unit_short``: in tables. ``global_batch``: the
     default, one number or one by kind of device. ``settings``: what ``--setting NAME=VALUE`` changes, with defaults,
     likewise; a value keeps the type of its default. ``title``: with settings in braces; default: its name. ``imports``:
-    modules that are imported once for all ranks.
-    ``example_mib``: what autograd keeps of one example in fp32; with it, the default batch halves until it fits a GPU.
-    ``units_per_example``: a number, or the name of the setting that has it. ``reads``: what ``--data`` must hold, in
-    words; empty if it reads no data.
+    modules that are imported once for all ranks. ``example_mib``: what autograd keeps of one example in fp32; with it,
+    the default batch halves until it fits a GPU. ``units_per_example``: a number, or the name of the setting that has
+    it. ``reads``: what ``--data`` must hold, in words; empty if it reads no data.
 
     Raises ``ValueError`` naming the field when a value is not allowed.
     """

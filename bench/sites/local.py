@@ -230,8 +230,7 @@ class WorkerHost:
 
     def close(self) -> None:
         """End the host, gently while no launch is in hand; the kernel ends its ranks with it. What they had started
-        comes to this process then, and is ended, too.
-        """
+        comes to this process then, and is ended, too."""
         if self._others is None:
             return
         others = children() if self.process.poll() is None else self._others

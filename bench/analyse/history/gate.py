@@ -153,8 +153,7 @@ class Outcome:
     """``rows``: a verdict for each scenario and metric. ``against``: what they are compared with, in words;
     ``folder``: of the history, None for a single run. ``obstacles``: why nothing there is of the same work.
     ``accepted``: why a person accepted this run. ``left_out``: what is in the folder and was not looked at, and why.
-    ``called``: what a command calls the run, None where its id is enough. ``kept``: whether it lies in ``folder``.
-    """
+    ``called``: what a command calls the run, None where its id is enough. ``kept``: whether it lies in ``folder``."""
 
     run: str
     rows: tuple[Judged, ...]

@@ -241,8 +241,7 @@ def loading(
     request: Request, found: Found, workers: int, repeat: int, launch: int, hosts: Sequence[Host], batches: int
 ) -> Job:
     """A launch in which the ranks of a scenario load so many ``batches`` and train nothing. Those before them, which
-    fill the queues, are its warm-up.
-    """
+    fill the queues, are its warm-up."""
     job = job_of(replace(request, workers=workers), found, launch, repeat, hosts)
     filling = replace(job.workload, warmup=max(1, workers * (PREFETCH + 1)))
     return replace(job, purpose="loading", workload=filling, iters=batches)
@@ -334,8 +333,7 @@ def job_of(request: Request, found: Found, launch: int, repeat: int, hosts: Sequ
 
 def _placements(request: Request, found: Found, hosts: Sequence[Host]) -> tuple[Placement, ...]:
     """Where each rank of a scenario runs, on each host with its share of the threads. One that would drive two hosts'
-    devices is an obstacle (:mod:`bench.experiments.obstacles`).
-    """
+    devices is an obstacle (:mod:`bench.experiments.obstacles`)."""
     host_of, ranks = host_of_each(request, hosts), found.strategy.ranks(request.replicas)
     hosts_of_ranks = [host_of[rank.devices[0]] for rank in ranks]
     return tuple(

@@ -66,8 +66,7 @@ def _part(batches: int, unit: int) -> int:
 
 def expected_batch(tries: Sequence[Try], capacity_mib: float) -> float | None:
     """The largest batch that should leave :data:`KEPT_FREE` of ``capacity_mib``, on the line through the two largest
-    that were computed (those that left too little free, too); None before there are two, or where it does not rise.
-    """
+    that were computed (those that left too little free, too); None before there are two, or where it does not rise."""
     line = _last_two(one for one in tries if one.ran)
     if line is None or line[1][1] <= line[0][1]:
         return None

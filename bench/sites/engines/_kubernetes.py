@@ -62,8 +62,7 @@ def mounts(*, results: bool) -> list[Yaml]:
 
 def pod(asked: Asked, label: str, *, results: bool) -> Yaml:
     """One pod per node, since two on one node would disturb each other. ``label``: the engine's label of a job's pods.
-    A rank's DataLoader and NCCL use shared memory, and a container has only 64 MiB of it by default.
-    """
+    A rank's DataLoader and NCCL use shared memory, and a container has only 64 MiB of it by default."""
     apart = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {label: asked.name}}}
     claim = {"name": "results", "persistentVolumeClaim": {"claimName": asked.claim}}
     return {

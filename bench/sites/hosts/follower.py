@@ -107,8 +107,7 @@ def follow(line: Line, hello: Hello, options: Options, say: Callable[[str], None
 
 def _next(line: Line, *events: str) -> Message:
     """The next of these events from the first host. Raises :class:`_Ended` if it ended, :class:`RequestError` if it
-    refused this host.
-    """
+    refused this host."""
     while True:
         for message in line.wait(None):
             match message:

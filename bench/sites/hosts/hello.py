@@ -12,8 +12,7 @@ from bench.runs.fields import Names
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
     """A host as it describes itself. ``bench``: its version, and a checksum of its files. ``asked``: the options of
-    its command by name; ``devices``: its chosen GPUs.
-    """
+    its command by name; ``devices``: its chosen GPUs."""
 
     bench: str
     device: str

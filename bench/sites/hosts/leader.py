@@ -209,8 +209,7 @@ class _Launch:
 
     def _merged(self, own: Outcome) -> Outcome:
         """One outcome from those of all hosts. The cause of a failure is a lost host, or else the failure that did not
-        follow from another; if ranks hang, the rank for which the others wait.
-        """
+        follow from another; if ranks hang, the rank for which the others wait."""
         every = [(self.site.party.name, own)]
         elsewhere = []
         for name, message in self.over.items():

@@ -52,8 +52,7 @@ class Line:
 
     def look_every(self, idle_s: int | None, *, silent: bool = False) -> None:
         """Have the kernel probe the peer when nothing came for ``idle_s`` (None: 10 s). ``silent``: never, since
-        probes would be traffic while steps are measured.
-        """
+        probes would be traffic while steps are measured."""
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNANSWERED_MS)
         for name, value in PROBES:
             used = idle_s if name == socket.TCP_KEEPIDLE and idle_s is not None else value
@@ -79,8 +78,7 @@ class Line:
 
     def receive(self) -> Iterator[Message]:
         """The messages that are complete after one read from the socket, which this waits for. Each is opened when it
-        is asked for: the key may be set after the one before.
-        """
+        is asked for: the key may be set after the one before."""
         self._read()
         return self._opened()
 
@@ -92,8 +90,7 @@ class Line:
 
     def wait_for(self, *events: str, limit_s: float) -> Message:
         """The first message with one of these events; those before it are dropped. Raises :class:`Gone` after
-        ``limit_s``. What follows is left unopened.
-        """
+        ``limit_s``. What follows is left unopened."""
         deadline_s = time.monotonic() + limit_s
         while (left_s := deadline_s - time.monotonic()) > 0:
             if not self._lines and select.select([self], [], [], left_s)[0]:

@@ -106,8 +106,7 @@ class Listener:
 
     def next_members(self, limit_s: float) -> list[tuple[Caller, Message]]:
         """Messages of callers with the secret, after waiting once. Raises :class:`RequestError` if one of them is a
-        second leader, and :class:`HostError` if one has left.
-        """
+        second leader, and :class:`HostError` if one has left."""
         deadline_s = time.monotonic() - SHAKE_S
         for caller in [one for one in self.callers if one.index is None and one.since_s < deadline_s]:
             self._drop(caller, f"it did not prove within {SHAKE_S:.0f} s that it has the secret")

@@ -64,8 +64,7 @@ class Party:
 
     def gather(self, hello: Hello, say: Callable[[str], None]) -> None:
         """Wait until all hosts have joined. Raises :class:`RequestError` if one cannot take part, and
-        :class:`HostError` if one does not join within :data:`JOIN_S`.
-        """
+        :class:`HostError` if one does not join within :data:`JOIN_S`."""
         began_s, announced, reported, dropped = time.monotonic(), False, 0, self._listener.dropped
         self.hello = hello
         while missing := self.engine.count - 1 - len(self._came):
