@@ -11,6 +11,7 @@ from bench.core.records import EXAMPLES, Computation
 from bench.runs.fields import Amount, Count, Elements, Name, Names, Pid, Precision, Several, Status, Utc
 
 BUSY = 0.10  # the part of the cores that others may keep busy before it counts as load
+REPLICATES_WANTED = 3  # launches; with fewer nothing is said about chance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -185,10 +185,11 @@ def untrue(table: "pa.Table", name: str) -> str | None:
 
 
 def stray(table: "pa.Table", document: RunDocument) -> str | None:
-    """A launch, or a rank of one, that a table has and the document does not. None if there is none."""
+    """A launch, or a rank of one, that a table has and the document does not, or a good launch without a measured step.
+    None if there is none."""
     records = {record.launch: record for record in document.records}
-    of_rank = [("rank", "max")] if "rank" in table.column_names else []
-    groups = table.unify_dictionaries().group_by(["launch", "scenario"]).aggregate(of_rank).to_pylist()
+    ends = [(name, end) for name, end in (("rank", "max"), ("warmup", "min")) if name in table.column_names]
+    groups = table.unify_dictionaries().group_by(["launch", "scenario"]).aggregate(ends).to_pylist()
     for group in groups:
         record, launch = records.get(group["launch"]), group["launch"]
         if record is None and document.complete:
@@ -199,6 +200,10 @@ def stray(table: "pa.Table", document: RunDocument) -> str | None:
             return f"it has rows of launch {launch} under another scenario than {record.scenario}"
         if (group.get("rank_max") or 0) >= record.processes:
             return f"it has rows of launch {launch}, rank {group['rank_max']}, and there is no such rank"
+    measured = {group["launch"] for group in groups if group.get("warmup_min") is False}
+    for one in document.timed if document.complete and "warmup" in table.column_names else ():
+        if one.status == "ok" and one.launch not in measured:
+            return f"it has no measured step of launch {one.launch}"
     return None
 
 

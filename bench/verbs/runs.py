@@ -7,6 +7,7 @@ from bench.console import align, columns, count, tell
 from bench.core.errors import OK, RequestError
 from bench.runs.document import RunDocument
 from bench.runs.experiments import Scaling
+from bench.runs.launches import REPLICATES_WANTED
 from bench.runs.names import run_ids
 from bench.runs.reader import verified
 from bench.verbs.options import Parser, print_json
@@ -64,8 +65,6 @@ def _about(path: str) -> dict[str, object]:
 
 
 def _fastest(document: RunDocument) -> str:
-    from bench.words.caveats import REPLICATES_WANTED
-
     advice, scaling = document.recommendation, document.of(Scaling)
     if document.instead:
         return document.instead

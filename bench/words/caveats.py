@@ -10,9 +10,8 @@ from bench.core.dtypes import HALF_ON
 from bench.core.text import listed
 from bench.runs.document import Attached, RunDocument
 from bench.runs.frames import TableRow
-from bench.runs.launches import Checks
+from bench.runs.launches import REPLICATES_WANTED, Checks
 
-REPLICATES_WANTED = 3  # launches; with fewer nothing is said about chance
 CHECKS: dict[str, Callable[[Checks], object]] = {
     "The loss of {} was not finite: as measured it does not train, whatever its speed.": (
         lambda checks: checks.finite_loss is False
