@@ -142,7 +142,7 @@ UPDATE = "in double precision, what a step did to a tensor is"
         ("stranger", DIVERGED, "the ranks hold different parameters before the first step"),
         ("timid", DIVERGED, UPDATE),
         ("idle", DIVERGED, UPDATE),
-        ("lazy", DIVERGED, GRADIENT),
+        ("lazy", DIVERGED, "in double precision, "),  # its gradients or its buffers, whichever are farther off
         ("poisoned", NOT_FINITE, "the loss of step 3 is not finite"),
         ("summing", DIVERGED, GRADIENT),
         ("frozen", DIVERGED, GRADIENT),
@@ -150,7 +150,7 @@ UPDATE = "in double precision, what a step did to a tensor is"
         ("undecayed", DIVERGED, UPDATE),
         ("coarse_buckets", DIVERGED, GRADIENT),
         ("top_tenth", DIVERGED, GRADIENT),
-        ("late", DIVERGED, GRADIENT),
+        ("late", DIVERGED, UPDATE),
         ("masterless", DIVERGED, "after the measured steps, what a step did to a tensor is"),
         ("while_measured", DIVERGED, GRADIENT),
         ("skipping", DIVERGED, UPDATE),
