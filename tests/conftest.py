@@ -62,20 +62,15 @@ Plotting = Callable[..., None]
 
 
 LONGEST_FIRST = (
-    *(
-        "cli/test_readme.py",
-        "cli/test_attach.py",
-        "cli/test_tune.py",
-        "unit/test_recipe.py",
-        "unit/test_gpu_sampler.py",
-    ),
-    *("unit/test_report_verdicts.py", "unit/test_report.py", "unit/test_report_devices.py", "unit/test_sampler.py"),
-    *("cli/test_scale.py", "unit/test_parity_run.py", "cli/test_engine_lines.py", "unit/test_architecture.py"),
-    *("cli/test_streams.py", "cli/test_strategies.py", "cli/test_hosts.py", "cli/test_run.py", "cli/test_real_data.py"),
-    *("cli/test_cuda_pretended.py", "cli/test_workload.py", "fault/test_whole_run.py", "fault/test_ranks.py"),
-    *("cli/test_next.py", "fault/test_lost_hosts.py", "fault/test_victims.py", "cli/test_nightly.py"),
-    *("cli/test_history.py", "cli/test_compare.py", "cli/test_own_steps.py"),
-    *("unit/test_worker_host.py", "unit/test_planted.py", "unit/test_diagnose.py", "unit/test_session.py"),
+    *("cli/test_readme", "cli/test_interpreters", "cli/test_attach", "cli/test_bisect", "cli/test_tune"),
+    *("unit/test_report", "unit/test_report_verdicts", "unit/test_report_devices", "unit/test_architecture"),
+    *("cli/test_doctor", "unit/test_ladder", "cli/test_next", "cli/test_scale", "cli/test_limits_verb"),
+    *("unit/test_parity_run", "cli/test_engine_lines", "cli/test_strategies", "unit/test_gpu_sampler"),
+    *("unit/test_switches", "cli/test_streams", "cli/test_real_data", "cli/test_hosts", "cli/test_run"),
+    *("unit/test_recipe", "unit/test_sampler", "cli/test_cuda_pretended", "cli/test_workload", "unit/test_plan"),
+    *("unit/test_foreign", "cli/test_checkpoint", "cli/test_import", "fault/test_whole_run", "fault/test_ranks"),
+    *("fault/test_lost_hosts", "cli/test_nightly", "cli/test_history", "cli/test_compare", "cli/test_own_steps"),
+    *("unit/test_worker_host", "unit/test_planted", "unit/test_diagnose", "unit/test_session"),
 )
 """The files that take longest. They come first, so that the last ones, which one worker does alone while the others
 have nothing left, are short."""
@@ -89,7 +84,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    place = {Path(__file__).parent / name: at for at, name in enumerate(LONGEST_FIRST)}
+    place = {Path(__file__).parent / f"{name}.py": at for at, name in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: place.get(item.path, len(place)))
 
 
