@@ -1,4 +1,4 @@
-"""What a person sees while bench works: a bar on a terminal, plain lines elsewhere; tables at the end."""
+"""Output for people: a bar on a terminal while bench works, plain lines elsewhere; tables at the end."""
 
 import io
 import os
@@ -26,7 +26,7 @@ PHASE_WORDS = {
     "probe": "checking",
     "seal": "writing",
 }
-"""What the display calls a phase of a rank; any other phase is what the launch is for."""
+"""The phases of a rank in words; any other phase is what the launch is for."""
 
 WITH_RATE = ("measuring", "measuring again", "racing")
 """The launches that show a rate: in others steps are slowed down by tools, or have another batch."""

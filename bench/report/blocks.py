@@ -1,4 +1,4 @@
-"""What a report is made of: chapters of blocks. ``page.html.j2`` and :mod:`bench.report.markdown` render every block.
+"""The parts of a report: chapters of blocks. ``page.html.j2`` and :mod:`bench.report.markdown` render every block.
 
 Text is as it is in the run; whoever renders a block escapes it.
 """

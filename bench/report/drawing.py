@@ -1,4 +1,4 @@
-"""What every plot is drawn with: the style sheet, a sheet of panels, rows and keys, and the finished files.
+"""The common parts of all plots: the style sheet, a sheet of panels, rows and keys, and the finished files.
 
 A plot draws on the panels of a :func:`sheet` and labels what is to be in its key; matplotlib's constrained layout makes
 room for names and values beside the panels. Drawn on matplotlib's Agg and SVG canvases, without a display. Colours come
@@ -130,7 +130,7 @@ def styled(width_in: float = WIDE_IN) -> Iterator[None]:
 
 
 def for_page(draw: Callable[[], Plot | None]) -> Plot | None:
-    """What ``draw`` draws, for a page that is read on a screen or on a phone."""
+    """The plot that ``draw`` draws, for a page that is read on a screen or on a phone."""
     with styled():
         plot = draw()
     if plot is None:

@@ -71,7 +71,7 @@ def account_table(run: Analysed) -> Table | None:
 
 
 def ceilings_table(run: Analysed) -> Table | None:
-    """What the devices hold for seconds, of the slowest rank."""
+    """The rates that the devices hold for seconds, of the slowest and of the fastest rank."""
     rows = []
     for one in run.document.begun(Limits).ceilings:
         where = f"{one.processes} x {one.device}" if one.driver else f"{one.processes} x {one.threads} threads"

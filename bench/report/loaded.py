@@ -42,7 +42,7 @@ class Loaded(Analysed):
 
     @cached_property
     def answer(self) -> str:
-        """What the run found, in words."""
+        """The result of the run, in words."""
         return "\n".join(tuned.answer(self, self.overview))
 
     def plot(self, name: str) -> Any:

@@ -168,7 +168,7 @@ def _reach(times_ms: "pd.Series[float]", middle: Mapping[Any, TableRow]) -> tupl
 
 
 def distribution(run: Analysed) -> Plot | None:
-    """What part of the measured steps took at most so long, a line for each scenario."""
+    """The part of the measured steps that took at most so long, a line for each scenario."""
     if run.good_iterations.frame.empty:
         return None
     rows = drawing.rows_of(run, run.good_figures.frame)
@@ -200,7 +200,7 @@ def distribution(run: Analysed) -> Plot | None:
 
 
 def ranks(run: Analysed) -> Plot | None:
-    """What each rank does over a few steps, of the scenario that speeds are relative to and of the fastest."""
+    """All ranks over a few steps, of the scenario that speeds are relative to and of the fastest."""
     advised = run.document.recommendation
     wanted = dict.fromkeys([base_of(scenarios(run.document)), *([advised.fastest] if advised else [])])
     launches = {one.scenario: one for one in reversed(run.document.good) if one.scenario in wanted}

@@ -42,7 +42,7 @@ TONES = {
 """The colour of a verdict, by name in the theme; the word itself always stands beside it."""
 
 FORMULA = re.compile(r"\s*([=@\uff1d\uff20]|[-+\uff0b\uff0d](?!\d*\.?\d+$))")
-"""What a spreadsheet begins to calculate at, also where letters are wide."""
+"""The beginning of a formula in a spreadsheet, also where letters are wide."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,13 +65,13 @@ class Cell:
 
     @property
     def interval(self) -> str:
-        """What is beside or below the text, for one line: ``±1.3%``, ``(0.95 to 1.01)``."""
+        """The text beside or below, for one line: ``±1.3%``, ``(0.95 to 1.01)``."""
         more = plain(self.small or self.beside)
         return more if not more or more.startswith("±") else f"({more})"
 
     @property
     def sort(self) -> str:
-        """What a column is sorted by: a number as a number, empty for what is unknown."""
+        """The key of sorting: a number as a number, empty for what is unknown."""
         return "" if self.text == UNKNOWN else self.text.replace(",", "").removesuffix(" %").lstrip("<")
 
 
@@ -179,6 +179,10 @@ def tabulate(
     cells = ((column.of(record) for column in columns) for record in records)
     rows = tuple(tuple(Cell(text=cell) if isinstance(cell, str) else cell for cell in row) for row in cells)
     return Table(columns=tuple(columns), rows=rows, notes=tuple(notes), marked=marked)
+
+
+def summary_of(run: Analysed) -> pd.DataFrame:
+    return of_run(run, run.overview)
 
 
 def of_run(run: Run, table: pd.DataFrame) -> pd.DataFrame:

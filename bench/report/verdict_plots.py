@@ -173,7 +173,7 @@ def _xy(table: pd.DataFrame, name: str) -> tuple[object, object]:
 
 
 def time_spent(run: Run) -> Plot | None:
-    """What the operators of a profiled step are spent on, one bar per scenario."""
+    """The time of a profiled step by category of operators, one bar per scenario."""
     table = spent(run.document)
     if table.empty:
         return None

@@ -1,5 +1,6 @@
 """Why a scenario cannot run on a host, as far as its declaration and files tell."""
 
+from functools import cache
 from importlib.util import find_spec
 
 from bench.seams.discover import Found
@@ -13,10 +14,10 @@ def obstacle(found: Found, *, device: str, impl: str, apex_path: str | None, pac
     ``packages``: whether torch and torchvision must be installed for this interpreter (not so with ``--python``).
     """
     for package in ("torch", "torchvision") if packages else ():
-        if find_spec(package) is None:
+        if not _is_installed(package):
             return f"{package} is not installed; pip install torch torchvision, or name an interpreter with --python"
     for package in found.scenario.packages if packages else ():
-        if find_spec(package) is None:
+        if not _is_installed(package):
             return not_installed(package)
     needs = set(found.scenario.needs)
     if impl == "apex":
@@ -43,6 +44,11 @@ def obstacle(found: Found, *, device: str, impl: str, apex_path: str | None, pac
         if not all(there[need] for need in wanted):
             return files.explanation
     return None
+
+
+@cache  # 'bench list' asks for every scenario
+def _is_installed(package: str) -> bool:
+    return find_spec(package) is not None
 
 
 def not_installed(package: str) -> str:

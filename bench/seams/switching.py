@@ -73,6 +73,8 @@ def _load(name: str, file: str) -> Found:
 
 def _check_options(scenario: Scenario, strategy: ModuleType, file: str) -> None:
     """A value must be of its default's type, and positive if that is."""
+    if not scenario.options:
+        return
     parameters = inspect.signature(strategy.build).parameters
     defaults = {name: one.default for name, one in list(parameters.items())[1:] if one.kind is not one.VAR_KEYWORD}
     for name, value in scenario.options.items():

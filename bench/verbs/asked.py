@@ -4,6 +4,7 @@ import argparse
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from typing import TypeVar
 
 from bench import machine
 from bench.console import Console
@@ -12,6 +13,9 @@ from bench.core.records import Setting, Task
 from bench.experiments.plan import PROFILES, RANKS, Request, global_batch
 from bench.experiments.plan.interval_target import FEWEST_LAUNCHES, FIRST_STAGE
 from bench.machine.redact import HIDDEN, without_secrets
+from bench.runs.document import RunDocument
+from bench.runs.names import find
+from bench.runs.reader import verified
 from bench.seams import discover
 from bench.seams.discover import DEFAULT_WORKLOAD, WORKLOAD, Found, FoundWorkload
 from bench.seams.experiment import with_options
@@ -20,6 +24,7 @@ from bench.sites.hosts.party import Party
 from bench.verbs.options import (
     DEFAULT_OUT,
     Parser,
+    called,
     check_apex,
     check_python,
     device_count,
@@ -28,6 +33,8 @@ from bench.verbs.options import (
     whole_number,
     worker_count,
 )
+
+T = TypeVar("T")
 
 DEFAULT_BUDGET_S = 1200.0
 DEFAULT_RANKS = 2
@@ -160,6 +167,20 @@ def refuse_other_options(options: argparse.Namespace, parser: Parser, allowed: t
         if action.dest not in (*allowed, "help") and getattr(options, action.dest) != parser.get_default(action.dest):
             option = action.option_strings[-1 if getattr(options, action.dest) is False else 0]  # --parity, --no-parity
             raise RequestError(option, "a run is resumed with the options that it was started with", "leave it out")
+
+
+def begun(
+    options: argparse.Namespace, parser: Parser, kind: type[T], verb: str, also: tuple[str, ...] = ()
+) -> tuple[str, RunDocument, T]:
+    """The run of ``--resume``, and its record of this kind. ``also``: options that may change."""
+    refuse_other_options(options, parser, ("resume", "trust", "out", "wait", "force", "json", "verbose", *also))
+    path = find(options.resume, options.out, "--resume")
+    document = verified(path, allow_incomplete=True, option="--resume")
+    record = document.of(kind)
+    if record is None:
+        problem = f"that run is not of bench {verb}"
+        raise RequestError("--resume", problem, f"go on with bench run --resume {called(path)}")
+    return path, document, record
 
 
 def request_of(

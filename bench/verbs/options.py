@@ -121,7 +121,8 @@ def whole_number(text: str, least: int = 1, most: int = MOST, of: str = "") -> i
     if value < least:
         raise argparse.ArgumentTypeError(f"{brief(text)} is not a whole number of at least {least}")
     if value > most:
-        raise argparse.ArgumentTypeError(f"{brief(value)}{of} are too many: give at most {most:,}")
+        problem = f"{of} are too many" if of else " is too large"
+        raise argparse.ArgumentTypeError(f"{brief(value)}{problem}: give at most {most:,}")
     return value
 
 

@@ -16,12 +16,10 @@ from bench.experiments.plan.interval_target import FEWEST_LAUNCHES
 from bench.experiments.plan.scaling import EACH, MODES, default_counts, points
 from bench.experiments.scaling import Asked, scale
 from bench.runs.experiments import Scaling
-from bench.runs.names import find
-from bench.runs.reader import verified
 from bench.seams.discover import Found
 from bench.sites.hosts.party import Party
-from bench.verbs.asked import DEFAULT_RANKS, Options, add_result, add_steps, add_work, refuse_other_options, request_of
-from bench.verbs.options import Parser, called, what_if, whole_number, whole_numbers
+from bench.verbs.asked import DEFAULT_RANKS, Options, add_result, add_steps, add_work, begun, request_of
+from bench.verbs.options import Parser, what_if, whole_number, whole_numbers
 from bench.verbs.sets import scenarios_of
 from bench.verbs.show import finished
 from bench.verbs.together import on_all_hosts
@@ -159,14 +157,7 @@ def _scale(
 
 def _resume(options: argparse.Namespace, parser: Parser, party: Party | None) -> int:
     """Go on with a run, or show a finished one again, perhaps with other predictions."""
-    allowed = ("resume", "trust", "out", "wait", "force", "json", "verbose", "predict", "what_if")
-    refuse_other_options(options, parser, allowed)
-    path = find(options.resume, options.out, "--resume")
-    document = verified(path, allow_incomplete=True, option="--resume")
-    scaling = document.of(Scaling)
-    if scaling is None:
-        what = "that run is not of bench scale"
-        raise RequestError("--resume", what, f"go on with bench run --resume {called(path)}")
+    path, document, scaling = begun(options, parser, Scaling, "scale", also=("predict", "what_if"))
     request = resume.request_of(document)
     if not resume.anything_missing(document, request):
         return _show(path, options, failed=0)

@@ -15,21 +15,12 @@ from bench.experiments.plan import Request, check_memory
 from bench.experiments.plan.tuning import FINAL_LAUNCHES
 from bench.experiments.tuning import Searched, tune
 from bench.runs.experiments import Search, Tuning
-from bench.runs.names import find
-from bench.runs.reader import read, verified
+from bench.runs.reader import read
 from bench.seams import discover, switching
 from bench.seams.discover import SWITCH, Found
 from bench.seams.strategy import LEVELS
 from bench.sites.hosts.party import Party
-from bench.verbs.asked import (
-    DEFAULT_BUDGET_S,
-    Options,
-    add_result,
-    add_steps,
-    add_work,
-    refuse_other_options,
-    request_of,
-)
+from bench.verbs.asked import DEFAULT_BUDGET_S, Options, add_result, add_steps, add_work, begun, request_of
 from bench.verbs.options import Parser, called, gibibytes, next_steps, people, place, reply, span
 from bench.verbs.sets import scenarios_of
 from bench.verbs.show import answered
@@ -110,12 +101,7 @@ def _search(
 
 
 def _resume(options: argparse.Namespace, parser: Parser, party: Party | None) -> int:
-    refuse_other_options(options, parser, ("resume", "trust", "out", "wait", "force", "json", "verbose"))
-    path = find(options.resume, options.out, "--resume")
-    document = verified(path, allow_incomplete=True, option="--resume")
-    tuning = document.of(Tuning)
-    if tuning is None:
-        raise RequestError("--resume", "that run is no search", f"go on with bench run --resume {called(path)}")
+    path, document, tuning = begun(options, parser, Tuning, "tune")
     request = resume.request_of(document)
     if not resume.anything_missing(document, request):
         return _show(path, options, failed=0)

@@ -81,7 +81,7 @@ def times(value: float, low: float | None, high: float | None) -> str:
 
 
 def proved(document: RunDocument) -> list[str]:
-    """What was predicted, what was measured, and whether the prediction was right."""
+    """Each prediction with the measurement, and the verdict on it."""
     proof = document.of(Proofs)
     if proof is None:
         return []

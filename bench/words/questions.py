@@ -264,7 +264,7 @@ def frameworks(run: Analysed, table: pd.DataFrame) -> Answer | None:
 
 
 def one_gpu(run: Analysed, table: pd.DataFrame) -> Answer | None:
-    """Whether several replicas train what one process with the whole batch does, by the verdicts on numerics."""
+    """By the verdicts on numerics: do several replicas train what one process with the whole batch does?"""
     several = run.parity[(run.parity["replicas"] > 1) & run.parity["verdict"].notna()]
     if several.empty:
         return None
