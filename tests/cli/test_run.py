@@ -155,7 +155,7 @@ def test_memory_of_every_process_is_sampled(
     document, _, path = comparison
     too_short = [launch["scenario"] for launch in document["launches"] if not sampled(launch, path)]
     if too_short:  # the steps were over before the sampler came round
-        longer = ["--warmup", "1", "--iters", "500", "--global-batch", "4", "--no-parity"]
+        longer = ["--warmup", "1", "--iters", "5000", "--global-batch", "4", "--no-parity"]
         names = ["--scenario", ",".join(too_short), "--out", str(tmp_path / "longer")]
         again = json.loads(run_here("run", *SMALL, *longer, *names, "--json").stdout)
         assert [launch["scenario"] for launch in again["launches"] if not sampled(launch, Path(again["path"]))] == []
