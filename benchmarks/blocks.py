@@ -172,6 +172,7 @@ class Nothing(Session):
 
     def __init__(self, device: torch.device) -> None:
         self.loss = torch.zeros((), device=device)
+        self.kept = Tensor.detach
 
     def load(self) -> Batch:
         return self.loss, self.loss
