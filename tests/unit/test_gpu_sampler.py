@@ -46,7 +46,7 @@ class Sampling:
         return self.sampler.findings
 
     def until(self, condition: Callable[[], object]) -> None:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 100
         while not condition():
             assert time.monotonic() < deadline, (self.folder / "sampler.log").read_text()
             time.sleep(0.02)
