@@ -201,8 +201,8 @@ def stray(table: "pa.Table", document: RunDocument) -> str | None:
         if (group.get("rank_max") or 0) >= record.processes:
             return f"it has rows of launch {launch}, rank {group['rank_max']}, and there is no such rank"
     measured = {group["launch"] for group in groups if group.get("warmup_min") is False}
-    for one in document.timed if document.complete and "warmup" in table.column_names else ():
-        if one.status == "ok" and one.launch not in measured:
+    for one in document.good if document.complete and "warmup" in table.column_names else ():
+        if one.launch not in measured:
             return f"it has no measured step of launch {one.launch}"
     return None
 

@@ -166,9 +166,8 @@ def _resume(options: argparse.Namespace, party: Party | None) -> int:
         raise RequestError("--launches", planned, "name how many of each scenario there shall be in all")
     request = replace(request, launches=options.launches or request.launches)
     if not resume.anything_missing(document, request):
-        name = os.path.basename(path)
-        tell(f"{name} has all that was asked for: there is nothing to resume", file=sys.stderr)
-        return _show(Finished(path=path, document=document), request.launches, options)
+        nothing = f"{os.path.basename(path)} has all that was asked for: there is nothing to resume"
+        return _show(Finished(path=path, document=document), request.launches, options, nothing)
     resume.check_site(document, request.site)
     scenarios = resume.scenarios_of(document)
     start = Start(out=options.out, wait=options.wait, resumed=path, party=party)
@@ -176,8 +175,9 @@ def _resume(options: argparse.Namespace, party: Party | None) -> int:
     return _show(finished, request.launches, options)
 
 
-def _show(finished: Finished, launches: int, options: argparse.Namespace) -> int:
-    """Print the answer, the table and what to do next. ``launches``: of each scenario."""
+def _show(finished: Finished, launches: int, options: argparse.Namespace, remark: str = "") -> int:
+    """Print the answer, the table and what to do next. ``launches``: of each scenario. ``remark``: comes before all of
+    it, on standard error."""
     from bench.analyse.analysed import Analysed
     from bench.words.advice import more_wanted
 
@@ -190,6 +190,8 @@ def _show(finished: Finished, launches: int, options: argparse.Namespace) -> int
         "",
         _next_steps(finished.path, finished.failed, launches, more, measured),
     ]
+    if remark:
+        tell(remark, file=sys.stderr)
     reply(options, "", *lines, document=lambda: for_programs(run))
     return FAILED if finished.failed else OK
 

@@ -37,7 +37,7 @@ Case = tuple[tuple[str, ...], tuple[str, ...]]
 Refused = Callable[..., None]
 
 CASES: dict[str, Case] = {
-    "unknown verb": (("frobnicate",), ("frobnicate", "list, run, ", " report, ")),
+    "unknown verb": (("frobnicate",), ("frobnicate", "list, doctor, run, ", " report, ")),
     "unknown option of run": ((*CPU, "--frobnicate"), ("--frobnicate", "run --help")),
     "unknown option of list": (("list", "--frobnicate"), ("--frobnicate", "list --help")),
     "abbreviated option": ((*CPU, "--iter", "3"), ("--iter", "run --help")),
@@ -76,7 +76,7 @@ CASES: dict[str, Case] = {
         for option, named in COUNTS.items()
     },
     **{
-        f"{option} of 17 digits": ((*CPU, option, "1" + "0" * 16), (f"error: {named}: '1000", "at most 1,000,000,000"))
+        f"{option} of 17 digits": ((*CPU, option, "1" + "0" * 16), (f"error: {named}: 1000", "give at most 1"))
         for option, named in COUNTS.items()
     },
     "negative steps": ((*CPU, "--iters", "-3"), ("--iters: '-3'", "at least 1")),

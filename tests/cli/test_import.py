@@ -216,7 +216,7 @@ def test_wrong_files(
         (("t.csv", "--scenario", " "), "--scenario: ' ' is not the name of one scenario"),
         (("t.csv", "--scenario", "a,b"), "--scenario: 'a,b' is not the name of one scenario"),
         (("t.csv", "--scenario", "ddp", "--global-batch", "many"), "--global-batch"),
-        (("t.csv", "--scenario", "ddp", "--global-batch", "9" * 400), "--global-batch: '999"),
+        (("t.csv", "--scenario", "ddp", "--global-batch", "9" * 400), "--global-batch: 999"),
         (("t.csv", "--scenario", "ddp", "--world-size", "1000000000"), "--world-size: 1000000000 devices are too many"),
         (("t.csv", "--scenario", "ddp", "--hardware", "A100"), "--hardware: it is not said whether"),
         (("t.csv", "--scenario", "ddp", "--measured", "yesterday"), "--measured"),

@@ -190,7 +190,7 @@ def test_what_differs_of_a_gpu_or_of_apex_is_named(now: RunDocument, says: str) 
 @pytest.mark.parametrize("option", ["--no-parity", "--no-diagnose", "--diagnose", "--fresh"])
 def test_an_option_that_is_not_taken_is_named_as_it_was_given(bench: Bench, option: str) -> None:
     code, _, err = bench("run", "--resume", "latest", option)
-    assert (code, err.count("\n")) == (2, 1)
+    assert (code, err.count("\n")) == (2, 1), err
     assert err.startswith(f"bench: error: {option}: a run is resumed with the options that it was started with")
 
 
@@ -201,7 +201,7 @@ def test_a_changed_run_is_refused(bench: Bench, tmp_path: Path, name: str, conte
         path = write_run(tmp_path / "results", [DDP], complete=complete)
         (path / name).write_text(content)
         code, _, err = bench("run", "--resume", path)
-        assert (code, err.count("\n")) == (2, 1)
+        assert (code, err.count("\n")) == (2, 1), err
         assert err.startswith(f"bench: error: --resume: {path if complete else ''}")
 
 
@@ -219,7 +219,7 @@ def theirs(tmp_path: Path) -> Path:
 
 def resumed(bench: Bench, path: Path, *more: str) -> str:
     code, _, err = bench("run", "--resume", path, *more)
-    assert (code, err.count("\n")) == (2, 1)
+    assert (code, err.count("\n")) == (2, 1), err
     return err
 
 
