@@ -95,11 +95,8 @@ def end(running: "subprocess.Popen[str]") -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [pytest.param(line, marks=[] if line == C10D else pytest.mark.slow) for line in LINES],
-    ids=NAMES,
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("line", LINES, ids=NAMES)
 def test_a_line_of_the_page(line: str, tmp_path: Path) -> None:
     engine = Engine(tmp_path, line, None)
     engine.run(*TINY[2:], "--iters", "2")

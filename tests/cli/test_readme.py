@@ -140,7 +140,7 @@ def test_the_set_up_commands_end_in_the_main_job_and_the_tests() -> None:
     """Both are run whole by .ci/run and by hand in a fresh clone; here only what they end in."""
     first, second = (c for c in commands(README) if c.startswith(SETUP))
     assert first.endswith(".venv/bin/python -m bench run")
-    assert second.endswith(".venv/bin/python -m pytest -n 2 --dist loadfile")
+    assert second.endswith(".venv/bin/python -m pytest -n 3 --dist loadfile")
 
 
 def test_the_readme_fits_a_screen_or_two() -> None:

@@ -26,6 +26,7 @@ def document_of(folder: Path) -> dict[str, Any]:
     return loaded
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_after_an_interruption_and_has_both_curves(
     run_here: CommandLine, host: WorkerHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plotting: Plotting
 ) -> None:

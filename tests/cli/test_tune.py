@@ -79,6 +79,7 @@ def document_of(folder: Path) -> dict[str, Any]:
     return loaded
 
 
+@pytest.mark.slow
 def test_an_interrupted_search_goes_on(
     run_here: CommandLine,
     host: WorkerHost,
@@ -192,9 +193,10 @@ def test_the_most_promising_come_first() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (
+        pytest.param(
             ("--memory-limit", "0.01", "--scenario", "ddp"),
             ("error: --memory-limit: nothing fits into 0.01 GiB", "the least that trains is"),
+            marks=pytest.mark.slow,
         ),
         (("--allow", "bucket_mb=x"), ("error: --allow: bucket_mb: 'x' is not a whole number", "write bucket_mb=100")),
         (
