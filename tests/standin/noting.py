@@ -29,6 +29,7 @@ if "NOTED" in os.environ:  # a file with a line for each launch: the noise is ra
         file.write("\n")
         random.seed(launch := file.tell())
     if launch == options.interrupt_at:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores it otherwise
         os.kill(os.getppid(), signal.SIGINT)
         time.sleep(30)
 
