@@ -48,9 +48,5 @@ def test_the_recipe_in_contributing_passes_the_checks(repository: Path, tmp_path
 def test_ci_runs_the_second_command_of_the_readme(repository: Path) -> None:
     script = (repository / ".ci" / "run").read_text()
     command, slow = re.findall(r"^.*-m pytest(?:.*\\\n)*.*", script, re.MULTILINE)
-    assert command.endswith("-m pytest -n 3 --dist loadfile") and "-m slow" in slow
-    left_out = [place.strip("'") for place in re.findall(r"--deselect (\S+)", slow)]
-    assert len(left_out) == 6 and not any("cuda_pretended" in place for place in left_out), "which no GPU runs else"
-    for file, _, rest in (place.partition("::") for place in left_out):
-        assert rest.partition("[")[0] in (repository / file).read_text(), file
-    assert command in (repository / "README.md").read_text()
+    assert command.endswith("-m pytest -n 3 --dist loadfile") and command in (repository / "README.md").read_text()
+    assert "-m slow" in slow and "cuda_pretended," in slow, "what runs only where there are GPUs"
