@@ -424,6 +424,16 @@ def test_one_better_night_is_no_base() -> None:
     assert judged(night(12), replayed(days(*[1.0] * 10, 0.95, 1.0)))["ddp", STEP_TIME].verdict == "ok"
 
 
+def test_two_worse_nights_in_a_row_are_caught_where_one_is_not() -> None:
+    rows = [judged(night(day), replayed(TEN))["ddp", STEP_TIME] for day in (10, 11)]
+    worse = 1.0 + 0.9 * (min(row.bound or 0.0 for row in rows) - 1.0)
+    first, second = (night(day, worse / (row.ratio or 1.0)) for day, row in zip((10, 11), rows, strict=True))
+    assert judged(first, replayed(TEN))["ddp", STEP_TIME].verdict == "ok"
+    row = judged(second, replayed([*TEN, first]))["ddp", STEP_TIME]
+    assert row.verdict == "regressed" and "two nights in a row" in str(row.why)
+    assert judged(night(11), replayed([*TEN, first]))["ddp", STEP_TIME].verdict == "ok", "one alone"
+
+
 def test_creep_is_caught() -> None:
     series = days(*[1.0] * 10, *[1.0015**day for day in range(1, 21)])
     verdicts = []

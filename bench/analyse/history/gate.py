@@ -11,7 +11,8 @@ the first ten of their level: at a tenth of the error, since a creep need not be
 
 A level begins with the series, with a night that a person accepted, and with two nights in a row that are both
 better by more than chance takes the mean of two: what is gained and lost again has regressed. How far nights scatter is
-still known from those before it. One *better* night alone is no base.
+still known from those before it. One *better* night alone is no base. Two nights in a row that are both worse by as
+much have regressed: the bound of one night is wide while a level is young.
 
 Silence is worth what the bound is worth. Where a change of :data:`SEEN` could have gone unseen, what did not regress is
 ``too noisy``, with how many launches a night would do; the night joins the base, since it is within the threshold.
@@ -460,13 +461,18 @@ def _predicted(metric: str, pairs: Sequence[_Pair], error: float, threshold: flo
         creep = 0.0  # how far the last nights are above the first of their level
         if pair.first:
             creep = _mean((*pair.before[1 - RECENT :], pair.tonight)) - _mean(pair.first)
-        gain_of_two = 0.0  # how far both tonight and the night before are below the others of their level
-        if pair.last is not None and len(others) >= FEWEST_NIGHTS:
-            gain_of_two = _mean(others) - max(pair.last.mean, pair.tonight.mean)
-        rose = gain_of_two > max(of_two, math.log1p(threshold))
+        gain_of_two = loss_of_two = 0.0  # how far tonight and the night before are both below the others, or above
+        if pair.last is not None and others:
+            both = (pair.last.mean, pair.tonight.mean)
+            gain_of_two, loss_of_two = _mean(others) - max(both), min(both) - _mean(others)
+        seen_of_two = max(of_two, math.log1p(threshold))
+        rose = gain_of_two > seen_of_two and len(others) >= FEWEST_NIGHTS
         if abs(difference) > bound:
             verdict = REGRESSED if difference > bound else BETTER
             rows.append(_row(metric, verdict, pair, difference=difference, bound=bound))
+        elif loss_of_two > seen_of_two:
+            why = f"two nights in a row are {100 * math.expm1(loss_of_two):.1f} % and more above this level"
+            rows.append(_row(metric, REGRESSED, pair, difference=difference, bound=bound, why=why))
         elif creep > max(of_creep, math.log1p(threshold)):
             why = f"crept: the last {RECENT} nights are {100 * math.expm1(creep):.1f} % above the first of this level"
             rows.append(_row(metric, REGRESSED, pair, difference=difference, bound=bound, why=why))
