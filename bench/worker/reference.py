@@ -24,8 +24,8 @@ from bench.worker.precision import cast_floats, double_by_default, use_tf32
 from bench.worker.session import Parts
 from bench.worker.workload import Around, Loss, build_in_double, loss_of, tensors_in, weight_of
 
-LOSSES = 3
-"""Steps in fp32."""
+LOSSES = 2
+"""Steps in fp32: the loss of the first shows the forward pass, that of the second what the first update did."""
 
 EPSILON = 2.0**-52
 """The distance from 1 to the next number in double precision."""
@@ -83,8 +83,8 @@ def run(
     job: Parts, probe_seed: int, on_step: Callable[[int], None]
 ) -> tuple[list[dict[str, object]], dict[str, object]]:
     """For each computation of this process the ``loss`` of the global batch in fp32, for the first steps, ``step_ms``,
-    the median of those after the first, and the fields of :class:`Double`. Besides, what the first step is in FLOPs and
-    bytes.
+    the median of those after the first, and the fields of :class:`Double`. From rank 0 besides, what the first step is
+    in FLOPs and bytes.
     """
     probe.keep_freed()
     done = iter(range(1, 1 + steps(job)))
@@ -99,7 +99,8 @@ def run(
         for computation in same:
             if computation.threads:
                 torch.set_num_threads(computation.threads)
-            losses, step_ms, counter = _train(job, computation, lambda: on_step(next(done)), count=not counted)
+            count = job.rank == 0 and not counted
+            losses, step_ms, counter = _train(job, computation, lambda: on_step(next(done)), count)
             if counter:
                 counted = work.of_training(counter, job, job.workload.global_batch)
             passes.append({"computation": asdict(computation), "loss": losses, "step_ms": step_ms, **asdict(double)})

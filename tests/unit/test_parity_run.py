@@ -23,6 +23,7 @@ from bench.runs.experiments import Limits, Numerics
 from bench.runs.reader import Run
 from bench.seams import discover
 from bench.sites.local import WorkerHost
+from bench.worker.reference import LOSSES
 from benchmarks import frauds
 
 FIRST_LOOK = {"image_size": 32, "global_batch": 8}
@@ -212,5 +213,5 @@ def test_levels_of_one_strategy_share_a_launch_in_double(run: Run) -> None:
 def test_ddp_has_the_losses_of_the_reference(run: Run) -> None:
     curve = loss_curves(run.document, Analysed.of(run).iterations, run.numerics)
     ddp = curve[(curve["scenario"] == "ddp") & curve["reference"].notna()]
-    assert len(ddp) == 3
+    assert len(ddp) == LOSSES
     assert ddp["loss"].to_numpy() == pytest.approx(ddp["reference"].to_numpy(), rel=1e-4)
