@@ -16,6 +16,7 @@ from standin import Driver, compile_driver, documented
 
 from bench.analyse.parity import NOT_FINITE, WITHIN_HALF
 from bench.machine import lock
+from bench.worker.bandwidth import SIZES
 
 A, B, C = (f"GPU-aaaaaaaa-0000-0000-0000-00000000000{number}" for number in (1, 2, 3))
 MIB = 2**20
@@ -184,6 +185,50 @@ def test_the_logger_of_ddp_keeps_out_of_windows(environment: dict[str, str], rep
     done = subprocess.run(command, cwd=repository, env=environment, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr[-3000:]
     assert [one["status"] for one in json.loads(done.stdout)["launches"]] == ["ok", "ok"]
+
+
+COUNTED = """from bench.seams import Scenario, Strategy
+
+SCENARIO = Scenario(summary="notes what is reduced", strategy=Strategy(label="noting"))
+
+
+def build(parts):
+    import torch.distributed as dist
+
+    reduce = dist.all_reduce
+
+    def noting(tensor, *options, **others):
+        with open({file!r}, "a") as file:
+            print(tensor.numel() * tensor.element_size(), file=file)
+        return reduce(tensor, *options, **others)
+
+    dist.all_reduce = noting
+    return parts.build("ddp")
+"""
+
+
+@pytest.mark.slow
+def test_a_diagnostic_launch_reduces_each_size(environment: dict[str, str], repository: Path, tmp_path: Path) -> None:
+    """NCCL's log then has the algorithm that it takes for each."""
+    (tmp_path / "mlp.py").write_text(documented("WORKLOAD ="))
+    (tmp_path / "noting.py").write_text(COUNTED.format(file=str(tmp_path / "sizes")))
+    command = [sys.executable, "-m", "bench", "run", "--device", "cuda", "--gpus", "0,2", "--no-parity", "--diagnose"]
+    command += ["--scenario", str(tmp_path / "noting.py"), "--workload", str(tmp_path / "mlp.py")]
+    command += [
+        "--global-batch",
+        "8",
+        "--warmup",
+        "1",
+        "--iters",
+        "2",
+        "--launches",
+        "1",
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    done = subprocess.run(command, cwd=repository, env=environment, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert {*SIZES} <= {*map(int, (tmp_path / "sizes").read_text().split())}
 
 
 @pytest.mark.slow
