@@ -228,13 +228,12 @@ def columns(stream: TextIO) -> int | None:
         return None
 
 
-GRAVE = re.compile(
-    r"^(?:bench: error:|Regressed:|Missing or not comparable:|[ -]*invalid:|✗)|(?<=  )(?:regressed|slower|worse)$",
-    re.MULTILINE,
+GRAVE = (
+    r"(?m)^(?:bench: error:|Regressed:|Missing or not comparable:|[ -]*invalid:|✗)|(?<=  )(?:regressed|slower|worse)$"
 )
 """Red on a terminal: the beginning of a line that reports harm, and such a verdict at the end of a row."""
 
-NOTED = re.compile(r"^(?:[ -]*warning:|Inconclusive:|!)", re.MULTILINE)
+NOTED = r"(?m)^(?:[ -]*warning:|Inconclusive:|!)"
 """Bold on a terminal."""
 
 
@@ -245,7 +244,7 @@ def tell(*lines: str, file: TextIO) -> None:
     if width is not None:
         text = fold(text, width)
         if not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb":
-            text = NOTED.sub("\033[1m\\g<0>\033[0m", GRAVE.sub("\033[1;31m\\g<0>\033[0m", text))
+            text = re.sub(NOTED, "\033[1m\\g<0>\033[0m", re.sub(GRAVE, "\033[1;31m\\g<0>\033[0m", text))
     print(text, file=file, flush=file is not sys.stdout)  # the answer of a verb goes out, or fails to, at its end
 
 

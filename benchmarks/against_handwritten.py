@@ -22,7 +22,7 @@ from typing import IO
 import launching
 import paired
 
-from bench.core.records import Job
+from bench.core.job import Job
 
 MARGIN, WIDER = 0.01, 0.02
 DEFAULTS = {"cpu": ("resnet18", 64, 16, 1), "cuda": ("resnet101", 224, 128, 5)}

@@ -16,7 +16,7 @@ import os
 import launching
 import paired
 
-from bench.core.records import Job
+from bench.core.job import Job
 
 ALLOWED = 0.1
 

@@ -18,7 +18,7 @@ import paired  # also puts bench on the path
 from bench import machine
 from bench.console import Console, RunProgress
 from bench.core.channel import Channel
-from bench.core.records import Job
+from bench.core.job import Job
 from bench.experiments.plan import Request, launches
 from bench.seams import discover
 from bench.seams.site import Outcome

@@ -23,7 +23,7 @@ import statistics
 import launching
 import paired
 
-from bench.core.records import Job
+from bench.core.job import Job
 
 ALLOWED = 1.005
 DEFAULTS = {"cpu": ("mobilenet_v3_small", 32, 1, 100), "cuda": ("resnet101", 224, 10, 1)}

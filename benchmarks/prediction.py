@@ -31,7 +31,8 @@ import paired  # noqa: F401  # puts bench on the path
 from bench.analyse.all_reduce import Link, fitted, samples
 from bench.analyse.predicted import Predictor
 from bench.core.codec import decode, encode
-from bench.core.records import Host, Job, job_from_json, job_to_json
+from bench.core.job import Job, job_from_json, job_to_json
+from bench.core.records import Host
 from bench.experiments import bandwidth, record
 from bench.experiments.plan import Request
 from bench.experiments.plan.scaling import Point, bandwidth_at, exchanges_at, measured_at

@@ -26,7 +26,7 @@ import paired
 
 from bench.analyse.analysed import Analysed
 from bench.analyse.parity import loss_curves
-from bench.core.records import Job
+from bench.core.job import Job
 from bench.report.recipe import script
 from bench.runs.reader import read
 

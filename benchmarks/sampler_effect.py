@@ -26,7 +26,7 @@ from collections.abc import Sequence
 import launching
 import paired
 
-from bench.core.records import Job
+from bench.core.job import Job
 
 ALLOWED = 1.005
 CPU_SHARE = 0.01

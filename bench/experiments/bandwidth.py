@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from bench.console import Console
 from bench.core.codec import decode
-from bench.core.records import Job
+from bench.core.job import Job
 from bench.experiments import lab, record
 from bench.experiments.launch import execute
 from bench.experiments.plan import Request

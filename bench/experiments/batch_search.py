@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from bench import machine
 from bench.core.errors import RequestError
-from bench.core.records import Host, Training
+from bench.core.job import Training
+from bench.core.records import Host
 from bench.experiments.lab import Finished, Lab, Start, opened
 from bench.experiments.launch import Performed, perform
 from bench.experiments.measure import median_step_ms

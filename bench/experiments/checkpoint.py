@@ -9,7 +9,7 @@ from reprlib import repr as brief
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from bench.core.codec import OneOf, decode
-from bench.core.records import CHECKPOINTS, MOST_CHECKPOINT_STEPS, Checkpoint
+from bench.core.job import CHECKPOINTS, MOST_CHECKPOINT_STEPS, Checkpoint
 from bench.experiments import record
 from bench.experiments.lab import Lab
 from bench.experiments.launch import Performed, perform, where_to_look
@@ -56,7 +56,7 @@ class CheckpointLook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointRecord(LaunchRecord):
-    """``steps``: of a cycle; a save is planned for ``every`` so many. ``how``: of ``bench.core.records.CHECKPOINTS``.
+    """``steps``: of a cycle; a save is planned for ``every`` so many. ``how``: of ``bench.core.job.CHECKPOINTS``.
 
     ``saves``: what each rank saw of them. ``size_mib``: of the files of one.
     """

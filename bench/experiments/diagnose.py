@@ -3,7 +3,7 @@
 import os
 
 from bench.core.codec import decode
-from bench.core.records import Job
+from bench.core.job import Job
 from bench.experiments.lab import Lab
 from bench.experiments.launch import Performed, perform, where_to_look
 from bench.experiments.plan import diagnostic

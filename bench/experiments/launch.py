@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from bench import machine
 from bench.core.codec import decode, encode
 from bench.core.errors import BenchError, HostError, described
-from bench.core.records import Job
+from bench.core.job import Job
 from bench.experiments import interrupts, record, rows
 from bench.experiments.lab import Lab
 from bench.experiments.record import Executed

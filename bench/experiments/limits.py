@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from bench.core.codec import Damaged, decode, encode
 from bench.core.files import read_json
-from bench.core.records import Job, canonical_json
+from bench.core.job import Job
+from bench.core.records import canonical_json
 from bench.experiments.lab import Lab
 from bench.experiments.launch import Performed, perform, where_to_look
 from bench.experiments.plan import Request, job_of

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
-from bench.core.records import Job
+from bench.core.job import Job
 from bench.experiments import record, resume
 from bench.experiments.lab import Lab
 from bench.experiments.launch import Performed, perform, where_to_look

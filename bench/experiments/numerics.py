@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from bench.core.codec import decode
-from bench.core.records import Computation, Job
+from bench.core.job import Computation, Job
 from bench.experiments.lab import Lab
 from bench.experiments.launch import Performed, perform
 from bench.experiments.plan import REFERENCE, Request, in_double, reference

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from bench.core.codec import decode, encode
-from bench.core.records import Job
+from bench.core.job import Job
 from bench.experiments.rows import Results
 from bench.runs.launches import Checks, Effective, Failure, LaunchRecord, MemoryHeld, RankRecord
 from bench.seams.site import Outcome

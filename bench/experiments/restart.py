@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from bench.core.codec import decode
-from bench.core.records import Checkpoint, Host, Job, job_to_json
+from bench.core.job import Checkpoint, Job, job_to_json
+from bench.core.records import Host
 from bench.experiments import record
 from bench.experiments.checkpoint import no_room
 from bench.experiments.lab import Lab

@@ -14,7 +14,7 @@ from bench import machine
 from bench.core.codec import Damaged, decode, encode
 from bench.core.errors import RequestError
 from bench.core.files import sha256_of_names
-from bench.core.records import Task
+from bench.core.job import Task
 from bench.experiments.plan import Request
 from bench.machine import VISIBLE, redact
 from bench.runs.document import Apex, EngineRecord, Resumed, RunDocument, WorkloadRecord, launches_of

@@ -5,7 +5,8 @@ import math
 from collections.abc import Callable
 
 from bench.core.channel import Message as Result
-from bench.core.records import PHASES, Job
+from bench.core.job import Job
+from bench.core.records import PHASES
 from bench.runs.frames import TableRow
 
 Rows = list[TableRow]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from bench.console import count
 from bench.core.codec import decode
-from bench.core.records import Job
+from bench.core.job import Job
 from bench.experiments import bandwidth, measure, resume
 from bench.experiments.diagnose import diagnostic_rows, found_by
 from bench.experiments.lab import Finished, Lab, Start, opened

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from bench.console import count, duration
 from bench.core.errors import RequestError
-from bench.core.records import PARITIES, TOO_SLOW, Job
+from bench.core.job import TOO_SLOW, Job
+from bench.core.records import PARITIES
 from bench.experiments import measure, numerics, obstacles, resume
 from bench.experiments.batch_search import steady_mib
 from bench.experiments.lab import Finished, Lab, Start, opened, recorded

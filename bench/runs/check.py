@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from bench.core.codec import encode
 from bench.core.errors import RequestError
-from bench.core.records import PHASES, Training
+from bench.core.job import Training
+from bench.core.records import PHASES
 from bench.runs.digests import stored
 from bench.runs.files import describe_files, entries
 from bench.runs.launches import LaunchRecord

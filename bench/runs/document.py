@@ -53,7 +53,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadRecord:
-    """:class:`bench.core.records.Training` with its hash; None is what an imported or attached run does not say."""
+    """:class:`bench.core.job.Training` with its hash; None is what an imported or attached run does not say."""
 
     name: Name | None = None
     file: File | None = None

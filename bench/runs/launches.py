@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Self, TypedDict
 
-from bench.core.records import EXAMPLES, Computation
+from bench.core.job import EXAMPLES, Computation
 from bench.runs.fields import Amount, Count, Elements, Name, Names, Pid, Precision, Several, Status, Utc
 
 BUSY = 0.10  # the part of the cores that others may keep busy before it counts as load

@@ -13,7 +13,7 @@ import sys
 from itertools import pairwise
 from typing import Any
 
-from bench.core import records
+from bench.core import job, records
 from bench.core.json_schema import Schema, json_schema
 from bench.core.records import SCHEMA_VERSION
 from bench.runs import document, experiments, launches
@@ -65,7 +65,7 @@ def dictionary() -> str:
         "## run.json\n\nOne section for each kind of object; `utc` is the host's clock. A run is a `RunDocument`.\n\n"
     )
     for name, kind in sorted(json.loads(text())["$defs"].items(), key=lambda item: item[0] != "RunDocument"):
-        sources: list[Any] = [getattr(module, name, None) for module in (document, launches, experiments, records)]
+        sources: list[Any] = [getattr(module, name, None) for module in (document, launches, experiments, records, job)]
         docstrings = [one.__doc__ for one in sources if one is not None][:1]
         text_of = "".join(_markdown(one) + "\n\n" for one in docstrings if one and not one.startswith((name, "dict(")))
         parts += [f"### {name}\n\n{text_of}", "| field | type | unit | null |\n|---|---|---|---|\n"]

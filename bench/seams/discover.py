@@ -9,20 +9,24 @@ import importlib.util
 import os
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from glob import glob
 from importlib.machinery import PathFinder
 from types import ModuleType, NoneType
+from typing import TYPE_CHECKING
 
 from bench.core.dtypes import HALF_ON
 from bench.core.errors import RequestError, closest
-from bench.core.records import Setting, SwitchOn, Task
+from bench.core.records import Setting, SwitchOn
 from bench.seams.execute import Kind, check_functions, check_there, declared, load_file, load_module
 from bench.seams.scenario import Scenario
 from bench.seams.strategy import Strategy
 from bench.seams.switch import MAY_DEFINE as SWITCH_FUNCTIONS
 from bench.seams.workload import FUNCTIONS, MAY_DEFINE, Workload
+
+if TYPE_CHECKING:
+    from bench.core.job import Task
 
 DEFAULT = ("single", "dp", "ddp", "ddp_o1", "ddp_o2", "ddp_o3", "apex_ddp", "apex_ddp_o1", "apex_ddp_o2", "apex_ddp_o3")
 """``single`` and the nine scenarios of the published comparison, in the order of every table."""
@@ -98,7 +102,7 @@ class Found:
         return modules | ({"apex.amp"} if self.scenario.precision != "O0" and "apex" in self.strategy.amp else set())
 
 
-def files_of(scenarios: Iterable[Found], task: Task) -> list[tuple[Kind, str, str]]:
+def files_of(scenarios: Iterable[Found], task: "Task") -> list[tuple[Kind, str, str]]:
     """The files that the ranks of these scenarios execute: kind, name and file of each."""
     files = [(WORKLOAD, task.name, task.file)]
     for one in scenarios:
@@ -116,9 +120,10 @@ class FoundWorkload:
     workload: Workload
     doc: str
 
-    def task(self, device: str, settings: Mapping[str, Setting], data: str | None = None) -> Task:
+    def task(self, device: str, settings: Mapping[str, Setting], data: str | None = None) -> "Task":
         """``data``: the folder of real data."""
         from bench.core.files import sha256_of_names  # here, since 'bench list' needs none of it
+        from bench.core.job import Task
         from bench.seams.code import code_sha256
 
         title = self.workload.title_of(settings) or self.name
@@ -211,6 +216,13 @@ def _load_workload(name: str, file: str) -> FoundWorkload:
     module = load_file(name, file, WORKLOAD)
     if module.WORKLOAD.reads and not hasattr(module, "size"):
         raise RequestError(WORKLOAD.option, f"{file} reads data and has no function size", "define size(work)")
+    if os.path.dirname(file) != WORKLOAD.folder:
+        from bench.core.job import Training
+
+        taken = sorted(own.name for own in fields(Training))
+        for setting in module.WORKLOAD.settings.keys() & taken:
+            what = f"{file}: the setting {setting!r} has a name that bench needs itself"
+            raise RequestError(WORKLOAD.option, what, f"choose another (taken: {', '.join(taken)})")
     return FoundWorkload(name=name, file=file, workload=module.WORKLOAD, doc=(module.__doc__ or "").strip())
 
 

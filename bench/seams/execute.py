@@ -16,8 +16,8 @@ from bench.seams.strategy import Strategy
 T = TypeVar("T")
 
 IMPORT_LIMIT_S = 60.0  # for a file that is not bench's own to be imported, which may take torch along
-
-
+PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+BESIDE = os.path.join(os.path.dirname(PACKAGE), "scenarios")
 PROBE = "probe(session, load, steps, tick)"  # the function of a strategy that declares a `probe`
 
 
@@ -55,11 +55,9 @@ class Kind:
     @property
     def folder(self) -> str:
         """Where the built-in files are: in the package; scenarios lie beside it in a checkout."""
-        package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-        beside = os.path.join(os.path.dirname(package), "scenarios")
-        if self.word == "scenario" and os.path.isdir(beside):
-            return beside
-        return os.path.join(package, *(("sites",) if self.word == "engine" else ()), self.plural)
+        if self.word == "scenario" and os.path.isdir(BESIDE):
+            return BESIDE
+        return os.path.join(PACKAGE, *(("sites",) if self.word == "engine" else ()), self.plural)
 
 
 def declared(look: Callable[[str, str], T], answer: type[T], name: str, file: str, kind: Kind) -> T:
@@ -116,8 +114,10 @@ def check_functions(module: ModuleType, file: str, kind: Kind, strategy: Strateg
     """Refuse a function that is missing, misspelt, or cannot be called with the arguments that it will get."""
     must = kind.functions if strategy is None or strategy.probe is None else (*kind.functions, PROBE)
     calls = {call.partition("(")[0]: call for call in (*must, *kind.may_define)}
-    own = {name for name, value in vars(module).items() if isinstance(value, FunctionType)}
-    others = [name for name in own - set(calls) if not name.startswith("_") and os.path.dirname(file) != kind.folder]
+    others = []
+    if os.path.dirname(file) != kind.folder:
+        own = (name for name, value in vars(module).items() if isinstance(value, FunctionType))
+        others = [name for name in own if name not in calls and not name.startswith("_")]
     for name, call in calls.items():
         function = getattr(module, name, None)
         if not callable(function):

@@ -13,8 +13,9 @@ from types import TracebackType
 from typing import Protocol
 
 from bench.core.channel import Message as Event
-from bench.core.records import Host, Meet, Training
-from bench.core.records import Job as Job  # for the files of sites
+from bench.core.job import Job as Job  # for the files of sites
+from bench.core.job import Meet, Training
+from bench.core.records import Host
 
 __all__ = ["Connected", "Event", "Job", "Options", "Site"]
 

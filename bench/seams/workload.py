@@ -33,10 +33,10 @@ drawn at random, such as a crop, depends on the seed and the index too.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import cast
 
-from bench.core.records import Setting, Training
+from bench.core.records import Setting
 from bench.seams.strategy import names_in
 
 DEVICES = ("cpu", "cuda")
@@ -82,7 +82,6 @@ class Workload:
         names_in("imports", self.imports)
         if not isinstance(self.settings, Mapping):
             raise ValueError(f"settings={self.settings!r} is not a dict of names and defaults")
-        taken = {own.name for own in fields(Training)}
         for name, default in {"global_batch": self.global_batch, **self.settings}.items():
             for value in default.values() if isinstance(default, Mapping) else (default,):
                 if not isinstance(value, str | int | float) or (isinstance(value, float) and not math.isfinite(value)):
@@ -90,9 +89,8 @@ class Workload:
             if isinstance(default, Mapping) and set(default) != set(DEVICES):
                 raise ValueError(f"{name}={default!r} does not have one value each for cpu and cuda")
         for name in self.settings:
-            if not isinstance(name, str) or not name.isidentifier() or name in taken:
-                what = f"settings: {name!r} is not a name that is free; choose another"
-                raise ValueError(f"{what} (taken: {', '.join(sorted(taken))})")
+            if not isinstance(name, str) or not name.isidentifier():
+                raise ValueError(f"settings: {name!r} is not a name")
         for device in DEVICES:
             each = self.units_in(self.settings_on(device))
             if type(each) is not int or each < 1:

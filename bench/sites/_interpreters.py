@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 
-from bench.core.records import Job, Training
+from bench.core.job import Job, Training
 from bench.seams.site import Connected, Event, Outcome
 
 

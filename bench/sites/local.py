@@ -17,7 +17,8 @@ from bench.core.channel import Channel, adopt_orphans
 from bench.core.children import children, end_children
 from bench.core.errors import BenchError, HostError, RequestError, remedy_of
 from bench.core.files import Json, log_end
-from bench.core.records import Host, Job, Training, job_to_json
+from bench.core.job import Job, Training, job_to_json
+from bench.core.records import Host
 from bench.seams.site import Beside, Connected, Event, LaunchInterrupted, Options, Outcome, Site
 
 START_TIMEOUT_S = 300.0

@@ -9,7 +9,8 @@ from typing import TypeVar
 from bench import machine
 from bench.console import Console
 from bench.core.errors import RequestError
-from bench.core.records import Setting, Task
+from bench.core.job import Task
+from bench.core.records import Setting
 from bench.experiments.plan import PROFILES, RANKS, Request, global_batch
 from bench.experiments.plan.interval_target import FEWEST_LAUNCHES, FIRST_STAGE
 from bench.machine.redact import HIDDEN, without_secrets

@@ -8,7 +8,7 @@ import time
 
 from bench.core.channel import Channel, call_home
 from bench.core.children import die_with_launcher
-from bench.core.records import job_from_json
+from bench.core.job import job_from_json
 
 STARTED_NS = time.perf_counter_ns()
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bench.core.records import Job
+from bench.core.job import Job
 from bench.worker.cpu import bf16_instructions
 
 PRODUCTS = (

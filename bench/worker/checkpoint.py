@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from bench.core.errors import BenchError
-from bench.core.records import Checkpoint
+from bench.core.job import Checkpoint
 from bench.worker import fingerprint, live, loop
 from bench.worker.data import Batch
 from bench.worker.plan import Plan, Report

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, DistributedSampler
 
 from bench.core.errors import BenchError
-from bench.core.records import Training
+from bench.core.job import Training
 from bench.seams import execute
 from bench.worker.workload import Batch as Batch
 from bench.worker.workload import collate_of, example_of, map_tensors

@@ -23,7 +23,7 @@ from bench.core.bootstrap import program
 from bench.core.channel import Channel, adopt_orphans, die_with_parent
 from bench.core.children import Unanswered, ask, become_launcher
 from bench.core.errors import RequestError, remedy_of
-from bench.core.records import Job, Meet, Training, job_from_json, job_to_json
+from bench.core.job import Job, Meet, Training, job_from_json, job_to_json
 from bench.worker.beats import FD_VARIABLE, Beats
 from bench.worker.door import Door
 from bench.worker.supervisor import Failure, Launch, Rank, oom_kills, supervise

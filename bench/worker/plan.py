@@ -7,7 +7,7 @@ from types import ModuleType
 import torch
 
 from bench.core.errors import BenchError
-from bench.core.records import Job
+from bench.core.job import Job
 from bench.seams import discover
 from bench.seams.strategy import APEX_MODULES, Strategy
 from bench.worker import (

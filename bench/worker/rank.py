@@ -22,7 +22,7 @@ import torch.distributed as dist
 
 from bench.core.channel import Channel, forks_die_with_parent
 from bench.core.errors import BenchError
-from bench.core.records import Job, Placement
+from bench.core.job import Job, Placement
 from bench.seams.discover import STRATEGY
 from bench.seams.execute import line_in
 from bench.worker import (

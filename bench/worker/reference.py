@@ -1,6 +1,6 @@
 """What launches are held against: one process that accumulates the replicas' chunks, without any strategy.
 
-For each way in which launches cut a batch into chunks (:class:`bench.core.records.Computation`) it does the steps of
+For each way in which launches cut a batch into chunks (:class:`bench.core.job.Computation`) it does the steps of
 :func:`bench.worker.probe.in_double`, in double precision, the first of them once more with weights that were moved by a
 rounding. It also trains the first steps of the run in fp32, without TF32, on as many threads as a launch's rank has.
 """
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bench.core.records import Computation
+from bench.core.job import Computation
 from bench.worker import data, probe, work
 from bench.worker.plan import Plan, Report
 from bench.worker.precision import cast_floats, double_by_default, use_tf32

@@ -22,7 +22,7 @@ from typing import Any
 
 from bench.core.children import become_launcher
 from bench.core.errors import BenchError
-from bench.core.records import Job, job_from_json, job_to_json
+from bench.core.job import Job, job_from_json, job_to_json
 
 ENGINE = "torch.distributed.run"
 LOOK_EVERY_S = 0.002

@@ -14,7 +14,7 @@ from typing import Any
 
 from bench.core.children import die_with_launcher
 from bench.core.errors import BenchError
-from bench.core.records import Checkpoint, job_from_json
+from bench.core.job import Checkpoint, job_from_json
 from bench.worker.plan import Identity, Plan
 from bench.worker.restart import DIARY, LATEST, Steps
 

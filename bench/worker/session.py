@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from bench.core.dtypes import HALVES
 from bench.core.errors import BenchError
-from bench.core.records import Job, Setting, Training
+from bench.core.job import Job, Training
+from bench.core.records import Setting
 from bench.seams import discover
 from bench.seams.switching import load_switch, switch_module
 from bench.worker.precision import Amp, ApexAmp, Optimizers, begin_momentum_at_zero, precision_of, updated

@@ -17,7 +17,7 @@ from bench.core.channel import Channel
 from bench.core.children import KILL_PATIENCE_S, end_children
 from bench.core.errors import EXHAUSTED, remedy_of
 from bench.core.files import log_end
-from bench.core.records import TOO_SLOW, Job, Meet, job_to_json
+from bench.core.job import TOO_SLOW, Job, Meet, job_to_json
 from bench.worker import processes
 from bench.worker.beats import Beats
 from bench.worker.door import Door

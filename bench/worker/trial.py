@@ -8,7 +8,7 @@ too, with the examples that one replica trains at once.
 import torch
 from torch import nn
 
-from bench.core.records import Training
+from bench.core.job import Training
 from bench.seams import execute
 from bench.worker.data import Broken, Examples
 from bench.worker.workload import NO_MEMORY, Refused, build_model, loss_of, map_tensors, wrong_loss

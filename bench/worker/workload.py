@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from bench.core.errors import BenchError, RequestError
-from bench.core.records import Setting, Training
+from bench.core.job import Training
+from bench.core.records import Setting
 from bench.seams import discover, execute
 
 Batch = Any

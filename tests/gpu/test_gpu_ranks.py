@@ -18,7 +18,7 @@ from conftest import ON_GPU, Executed, executor, one_host, request_for
 from standin.workloads import workload
 
 from bench.core.channel import Channel
-from bench.core.records import job_to_json
+from bench.core.job import job_to_json
 from bench.experiments.plan import launches
 from bench.machine import nvml
 from bench.seams import discover, switching
@@ -31,7 +31,7 @@ import sys, time
 from datetime import timedelta
 import torch.distributed as dist
 from bench.core.channel import Channel
-from bench.core.records import job_from_json
+from bench.core.job import job_from_json
 from bench.worker import rank
 from bench.worker.plan import Identity
 import json, os, socket

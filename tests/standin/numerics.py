@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from bench.core.records import EXAMPLES, Computation
+from bench.core.job import EXAMPLES, Computation
 from bench.runs.launches import DoubleRecord
 
 Rows = list[dict[str, Any]]

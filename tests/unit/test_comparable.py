@@ -12,7 +12,7 @@ from bench.analyse import verdicts
 from bench.analyse.comparable import differences, key, obstacles, scenario_obstacle
 from bench.analyse.digest import of_run
 from bench.analyse.labels import what_ran
-from bench.core.records import Training
+from bench.core.job import Training
 from bench.runs.reader import read as read_run
 
 Digest = dict[str, Any]

@@ -14,7 +14,7 @@ from standin.workloads import workload
 from torch.utils.data import DistributedSampler
 
 from bench.core.errors import RequestError
-from bench.core.records import Training
+from bench.core.job import Training
 from bench.seams import discover, execute
 from bench.worker import data
 from bench.worker.workload import example_of

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import fields
 from importlib.machinery import PathFinder
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from standin.processes import nobody_left
 
 from bench.core.control_group import available_memory_bytes
 from bench.core.errors import RequestError
+from bench.core.job import Training
 from bench.seams import discover, execute, switching
 
 PUBLISHED = {
@@ -432,3 +434,9 @@ def test_a_strategys_own_ranks(tmp_path: Path, ranks: str, named: str | None) ->
         assert (found.strategy.processes(2), found.strategy.replicas(2)) == (1, 2)
     else:
         assert named in refusal(lambda: found.strategy.processes(2)).problem
+
+
+def test_the_settings_of_built_in_workloads_have_names_that_are_free() -> None:
+    taken = {field.name for field in fields(Training)}
+    for name, file in discover.names(discover.WORKLOAD).items():
+        assert not taken & discover.load_workload(name, file).workload.settings.keys()

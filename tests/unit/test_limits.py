@@ -14,7 +14,7 @@ from torch.autograd import DeviceType
 from bench.analyse.account import PARTS, Account, account, bound_ms, gain, proofs
 from bench.analyse.peaks import PEAKS, peak
 from bench.core.codec import decode
-from bench.core.records import Task, Training
+from bench.core.job import Task, Training
 from bench.experiments import limits as experiment
 from bench.experiments import prove
 from bench.runs.experiments import Ceilings, Limits, LimitsLaunch, Operator, Prediction, ProofLaunch, Proofs

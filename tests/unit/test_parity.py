@@ -32,7 +32,8 @@ from bench.analyse.parity import (
     parity,
 )
 from bench.core.codec import encode
-from bench.core.records import EXAMPLES, NUMERICS_COLUMNS, Computation
+from bench.core.job import EXAMPLES, Computation
+from bench.core.records import NUMERICS_COLUMNS
 from bench.experiments.plan import reference
 from bench.runs.tables import to_table, uneven
 from bench.seams import discover, switching

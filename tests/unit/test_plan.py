@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from standin.workloads import BUILT_IN, task
 
 from bench.core.errors import RequestError
-from bench.core.records import Host, Training, job_from_json, job_to_json
+from bench.core.job import Training, job_from_json, job_to_json
+from bench.core.records import Host
 from bench.experiments import obstacles
 from bench.experiments.plan import (
     BYTES_PER_RANK,

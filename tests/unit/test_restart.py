@@ -11,7 +11,7 @@ import pytest
 from conftest import one_host, request_for
 from standin.documents import document, with_records
 
-from bench.core.records import Checkpoint, job_to_json
+from bench.core.job import Checkpoint, job_to_json
 from bench.experiments import restart as experiment
 from bench.experiments.restart import RestartLook, RestartRecord, Restarts, restarts, sentences
 from bench.seams.switching import scenario

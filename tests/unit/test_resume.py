@@ -21,7 +21,7 @@ from bench import machine
 from bench.cli import main
 from bench.core.codec import encode
 from bench.core.errors import RequestError
-from bench.core.records import Computation
+from bench.core.job import Computation
 from bench.experiments import lab, numerics, resume
 from bench.runs.document import RunDocument
 from bench.runs.experiments import Numerics, Scaling, Tuning

@@ -20,7 +20,8 @@ from standin.workloads import workload
 import bench.machine.sample
 import bench.machine.sample.sources
 from bench.core.channel import Channel
-from bench.core.records import DEVICE_COLUMNS, MEMORY_COLUMNS, Job, Placement
+from bench.core.job import Job, Placement
+from bench.core.records import DEVICE_COLUMNS, MEMORY_COLUMNS
 from bench.experiments import launch
 from bench.machine.rapl import Rapl
 from bench.machine.sample import Sampler, read_spool

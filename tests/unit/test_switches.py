@@ -17,7 +17,8 @@ from standin.workloads import narrow
 from torch import nn
 
 from bench.core.errors import BenchError, RequestError
-from bench.core.records import SwitchOn, job_from_json, job_to_json
+from bench.core.job import job_from_json, job_to_json
+from bench.core.records import SwitchOn
 from bench.experiments import obstacles, resume
 from bench.experiments.plan import launches
 from bench.runs.document import Source

@@ -19,7 +19,7 @@ from bench.core.channel import Channel
 from bench.core.children import LAUNCHER, Unanswered, ask
 from bench.core.control_group import available_memory_bytes
 from bench.core.errors import BenchError, HostError, RequestError
-from bench.core.records import job_to_json
+from bench.core.job import job_to_json
 from bench.experiments.plan import launches
 from bench.seams import discover, switching
 from bench.sites.local import WorkerHost

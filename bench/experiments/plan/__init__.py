@@ -8,7 +8,8 @@ from typing import Annotated
 from bench.core.codec import Between, Named, OneOf
 from bench.core.dtypes import HALF_ON
 from bench.core.errors import RequestError
-from bench.core.records import EXAMPLES, SMALL_STEPS, Computation, Host, Job, Placement, Task, Training
+from bench.core.job import EXAMPLES, SMALL_STEPS, Computation, Job, Placement, Task, Training
+from bench.core.records import Host
 from bench.runs.fields import Amount, Batch, Count, DeviceKind, Several
 from bench.seams import experiment
 from bench.seams.discover import RESERVED, STRATEGY, Found, names
@@ -60,7 +61,7 @@ class Request:
     ranks) share the global batch. ``until_precision``: the relative half-width of the 95 % interval of the step time
     for which launches are added; ``budget_s``: from the first launch on. ``sample_interval_s``: None for the usual.
     ``per_rank``: whether the batch was asked for by ``--batch-per-rank``. ``set``: the set of scenarios, if one was
-    named. ``site``: its name or file. ``workers``: as in :class:`~bench.core.records.Training`; ``input_sweep``: they
+    named. ``site``: its name or file. ``workers``: as in :class:`~bench.core.job.Training`; ``input_sweep``: they
     are None until the sweep has chosen them. ``pythons``: of several interpreters the path of each by the name that its
     scenarios end in; empty where there is one, ``python``. ``experiments``: by name what their options ask for.
     """
@@ -232,7 +233,7 @@ def one_round(
 
 
 def diagnostic(request: Request, found: Found, launch: int, hosts: Sequence[Host], trace: str) -> Planned:
-    """The diagnostic launch of a scenario. ``trace``: as in :class:`~bench.core.records.Job`."""
+    """The diagnostic launch of a scenario. ``trace``: as in :class:`~bench.core.job.Job`."""
     job = replace(job_of(request, found, launch, 0, hosts), purpose="diagnose", trace=trace)
     return Planned(launch=launch, repeat=0, found=found, job=job)
 

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from bench.core.errors import RequestError
-from bench.core.records import Host, Job
+from bench.core.job import Job
+from bench.core.records import Host
 from bench.experiments.plan import Request, diagnostic, one_round
 from bench.runs.experiments import Scaling
 from bench.seams.discover import Found

@@ -21,7 +21,7 @@ from bench.core.bootstrap import program
 from bench.core.channel import Channel
 from bench.core.channel import Message as Event
 from bench.core.files import log_end
-from bench.core.records import Job
+from bench.core.job import Job
 from bench.machine.sample.attribution import unavailable
 from bench.runs.spool import read_spool, spool_path
 

@@ -15,7 +15,8 @@ from bench import machine
 from bench.core.codec import encode
 from bench.core.errors import FAILED, BenchError, HostError, RequestError
 from bench.core.files import scratch_folder, sha256_of_names
-from bench.core.records import Host, Job, Meet, Training, job_from_json
+from bench.core.job import Job, Meet, Training, job_from_json
+from bench.core.records import Host
 from bench.machine.lock import acquire
 from bench.machine.sample import Sampler
 from bench.runs.files import LOG_LIMIT_BYTES, sha256, shorten

@@ -14,7 +14,8 @@ from dataclasses import asdict, replace
 
 from bench.core.codec import Damaged
 from bench.core.errors import HostError, RequestError
-from bench.core.records import Host, Job, Meet, Training, job_to_json
+from bench.core.job import Job, Meet, Training, job_to_json
+from bench.core.records import Host
 from bench.runs.files import sha256
 from bench.seams.execute import Kind
 from bench.seams.site import Elsewhere, Event, LaunchInterrupted, Outcome, Readable
