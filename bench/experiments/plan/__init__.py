@@ -282,7 +282,7 @@ def reference(
             replicas=1,
             host=first.name,
             local_rank=rank,
-            threads=max(1, first.cores // host_of.count(first)),
+            threads=max(1, first.cores // at_once),
             devices=request.devices[:1],
         )
         for rank in range(at_once)
