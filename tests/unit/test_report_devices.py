@@ -114,7 +114,8 @@ def test_a_stack_stands_on_the_process_before(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_seventy_launches_are_numbered_by_scenario(tmp_path: Path) -> None:
     names = [f"s{number}" for number in range(10)]
-    run = written(tmp_path, [Launch(name, [[9, 8]], [[1.0, 2.0]], apart_s=1) for _ in range(7) for name in names], ())
+    launches = [Launch(name, [[9, 8]], [[100.0, 200.0]], apart_s=1) for _ in range(7) for name in names]
+    run = written(tmp_path, launches, ())
     texts = svg_texts(plot_of(run, "memory-stack").svg)
     assert {f"{number}  s{number - 1}" for number in range(1, 11)} <= set(texts)
     assert [texts.count(str(number)) for number in range(1, 10)] == [7] * 9
