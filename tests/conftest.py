@@ -38,11 +38,13 @@ a step ten times slower where other work shares the cores, and tests have all ki
 CACHE = tempfile.TemporaryDirectory(prefix="bench-tests-")
 os.environ["BENCH_CACHE_DIR"] = CACHE.name
 
-if sys.dont_write_bytecode and not Path(str(importlib.util.find_spec("torch").cached)).exists():  # type: ignore[union-attr]
-    # Every process that a test starts would compile torch again, which takes longer than to import it.
-    BYTECODE = tempfile.TemporaryDirectory(prefix="bench-tests-")
+if sys.dont_write_bytecode:
+    # Every process that a test starts would compile bench again, and torch too, which takes longer than to import it.
+    sys.dont_write_bytecode = False
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    os.environ["PYTHONPYCACHEPREFIX"] = BYTECODE.name
+    if not Path(str(importlib.util.find_spec("torch").cached)).exists():  # type: ignore[union-attr]
+        BYTECODE = tempfile.TemporaryDirectory(prefix="bench-tests-")
+        os.environ["PYTHONPYCACHEPREFIX"] = BYTECODE.name
 
 BEGAN_S = time.monotonic()
 GPU_TESTS_LIMIT = "BENCH_GPU_TESTS_S"

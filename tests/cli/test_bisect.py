@@ -208,9 +208,13 @@ def test_a_script_of_torch_is_searched(attaching: Bench, repository: Repository,
     assert code == 0 and f"\n{names[2]} (change 2) is the first that is" in out, err
 
 
-def test_a_package_needs_no_command(attaching: Bench) -> None:
+def test_one_interpreter_is_no_search(attaching: Bench) -> None:
     code, _, err = attaching("bisect", "--package", "torch", "--pythons", sys.executable)
     assert code == 2 and "--bad: there is one candidate only" in err
+
+
+@pytest.mark.slow
+def test_a_package_needs_no_command(attaching: Bench) -> None:
     code, _, err = attaching("attach", "--wait", "--", sys.executable, USUAL)
     (launch,) = only_run().document.launches
     assert code == 0 and launch.status == "ok", err

@@ -84,9 +84,18 @@ def test_two_interpreters_in_turns(bench: Bench, tmp_path: Path, pythons: list[s
     (changed,) = (line for line in found["numerics"] if "beyond rounding" in line)
     assert "gradients of ddp_o1 changed beyond rounding from old to new: by 100 %" in changed
     assert any(line.startswith("Within rounding of old") for line in found["numerics"]), found["numerics"]
-    code, out, shown = bench("run", "--resume", run["path"], "--launches", "2", "--json")
-    assert code == 0, shown
-    assert [launch["scenario"] for launch in json.loads(out)["launches"][4:]] == both[::-1]
     code, _, shown = bench("report", run["path"], "--out", str(tmp_path / "reports"))
     assert code == 0, shown
     assert "What do the interpreters change?" in next((tmp_path / "reports").rglob("*.html")).read_text()
+
+
+@pytest.mark.slow
+def test_a_run_of_two_interpreters_goes_on(
+    bench: Bench, tmp_path: Path, pythons: list[str], plotting: Plotting
+) -> None:
+    plotting()
+    run = measured(bench, tmp_path, pythons, MLP, "--scenario", "ddp,single", "--launches", "1", "--no-parity")
+    code, out, shown = bench("run", "--resume", run["path"], "--launches", "2", "--json")
+    assert code == 0, shown
+    names = [launch["scenario"] for launch in json.loads(out)["launches"]]
+    assert len(names) == 8 and names[4:] == names[3::-1]

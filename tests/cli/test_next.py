@@ -11,12 +11,11 @@ from conftest import CommandLine, Plotting
 from test_workload import MLP
 
 NEXT = re.compile(r"[Nn]ext: (.*)|As a script: (.*)")
-SCRIPT = str(Path(__file__).parent.parent / "standin" / "training.py")
-NOTING = str(Path(SCRIPT).parent / "noting.py")
+NOTING = str(Path(__file__).parent.parent / "standin" / "noting.py")
 REPOSITORY = """git init -q && git config user.name a && git config user.email a@localhost && git add mlp.py &&
 git commit -qm 1 && echo '{"step_ms": 150}' > settings.json && git add settings.json && git commit -qm 2"""
 SMALL = ("--workload", "mlp.py", "--setting", "width=16", "--device", "cpu", "--warmup", "1", "--iters", "3")
-ATTACH = ("attach", "--scenario", "mine", "--", sys.executable, SCRIPT, "--steps", "8")
+ATTACH = ("attach", "--scenario", "mine", "--", sys.executable, NOTING)
 VERBS = {
     "run": ("run", "--scenario", "ddp", "--no-parity", *SMALL),
     "attach": ATTACH,

@@ -288,6 +288,7 @@ def test_a_setup_that_returns_no_session_is_told_what_to_return(execute: Callabl
     assert "planted.py returned NoneType; return a Session, such as parts.session(wrap=...)" in outcome.reason
 
 
+@pytest.mark.slow  # test_victims.py kills the host of a real run
 def test_ranks_die_with_the_host_and_what_they_started(planted: tuple[WorkerHost, Path], tmp_path: Path) -> None:
     host, _ = planted  # which comes up again for whoever needs it after this
     file = tmp_path / "planted.py"
