@@ -32,7 +32,7 @@ from bench.analyse.parity import (
     parity,
 )
 from bench.core.codec import encode
-from bench.core.job import EXAMPLES, Computation
+from bench.core.job import EXAMPLES, Computation, Job
 from bench.core.records import NUMERICS_COLUMNS
 from bench.experiments.plan import reference
 from bench.runs.tables import to_table, uneven
@@ -306,13 +306,16 @@ def test_what_is_not_finite_stays_so() -> None:
 # The reference
 
 
-def parts(computations: tuple[Computation, ...] = (numerics.computation(2),)) -> Parts:
+def job_of(computations: tuple[Computation, ...], cores: int = 1) -> Job:
     request = request_for(
         (switching.load(*discover.resolve("single")),), task=narrow(), global_batch=8, warmup=1, iters=3
     )
-    job = reference(request, computations, 9, one_host(1), 7)
+    return reference(request, computations, 9, one_host(cores), 7)
+
+
+def parts(computations: tuple[Computation, ...] = (numerics.computation(2),)) -> Parts:
     return Parts(
-        job=job,
+        job=job_of(computations),
         rank=0,
         local_rank=0,
         world_size=1,
@@ -320,6 +323,18 @@ def parts(computations: tuple[Computation, ...] = (numerics.computation(2),)) ->
         implementation="torch",
         amp="native",
     )
+
+
+@pytest.mark.parametrize(
+    ("cores", "threads", "expected"),
+    [(2, (2, 1), [1, 1]), (2, (2, 2), [2]), (8, (8, 2, 2), [2, 2, 2]), (1, (1, 1), [1])],
+    ids=lambda value: str(value),
+)
+def test_processes_of_the_reference_share_the_cores(cores: int, threads: tuple[int, ...], expected: list[int]) -> None:
+    computations = [
+        Computation(replicas=number, threads=one, examples=3 * number) for number, one in enumerate(threads, start=1)
+    ]
+    assert [rank.threads for rank in job_of(tuple(computations), cores).ranks] == expected
 
 
 @pytest.fixture(scope="module")

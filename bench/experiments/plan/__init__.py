@@ -271,11 +271,12 @@ def reference(
     environment: str | None = None,
 ) -> Job:
     """The launch that all numerics are compared with, on the first chosen device. On the CPU, processes that know
-    nothing of each other share the computations."""
+    nothing of each other share the computations and the cores."""
     host_of = host_of_each(request, hosts)
     first = host_of[0]
     batches = {(one.replicas, one.examples) for one in computations}
-    at_once = min(len(batches), first.cores) if request.device == "cpu" else 1
+    fewest = min(one.threads for one in computations) or first.cores
+    at_once = min(len(batches), max(1, first.cores // fewest))
     ranks = tuple(
         Placement(
             role="replica",
