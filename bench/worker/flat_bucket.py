@@ -21,31 +21,14 @@ class FlatBucketDataParallel(nn.Module):
     Parameters
     ----------
     message_size : smallest number of elements of a bucket (apex's default: 10,000,000).
-    delay_allreduce : one round of all-reduces at the end of the backward pass, without overlap.
-    allreduce_always_fp32 : reduce half gradients in fp32.
-    gradient_average : divide by the world size.
-    gradient_predivide_factor : divide by this before the all-reduce, and by world size over this after it.
 
     Every parameter must take part in every backward pass. Raises ``RuntimeError`` in ``backward()`` where one does not.
     """
 
-    def __init__(
-        self,
-        module: nn.Module,
-        *,
-        message_size: int = 10_000_000,
-        delay_allreduce: bool = False,
-        allreduce_always_fp32: bool = False,
-        gradient_average: bool = True,
-        gradient_predivide_factor: float = 1.0,
-    ) -> None:
+    def __init__(self, module: nn.Module, message_size: int = 10_000_000) -> None:
         super().__init__()
         self.module = module
         self.message_size = message_size
-        self.delay_allreduce = delay_allreduce
-        self.allreduce_always_fp32 = allreduce_always_fp32
-        self.gradient_average = gradient_average
-        self.gradient_predivide_factor = gradient_predivide_factor
         self.world_size = dist.get_world_size()
         self.parameters_in_use = [p for p in module.parameters() if p.requires_grad]
         self.buckets: list[list[int]] | None = None
@@ -86,7 +69,7 @@ class FlatBucketDataParallel(nn.Module):
                 self._begin()
                 torch.autograd.Variable._execution_engine.queue_callback(self._finish)
             self._arrived.append(index)
-            if self.buckets is not None and not self.delay_allreduce:
+            if self.buckets is not None:
                 self._missing[self._bucket_of[index]] -= 1
                 self._reduce_full_buckets()
 
@@ -106,19 +89,11 @@ class FlatBucketDataParallel(nn.Module):
             self._next_bucket += 1
 
     def _start(self, bucket: list[int]) -> None:
-        gradients = [self._gradient(index) for index in bucket]
+        gradients = [gradient for index in bucket if (gradient := self.parameters_in_use[index].grad) is not None]
         flat = _flatten_dense_tensors(gradients)
-        reduced = flat.float() if self.allreduce_always_fp32 else flat
-        if self.gradient_predivide_factor != 1.0:
-            reduced.mul_(1.0 / self.gradient_predivide_factor)
-        work = dist.all_reduce(reduced, async_op=True)
+        work = dist.all_reduce(flat, async_op=True)
         assert work is not None
-        self._pending.append((work, reduced, gradients))
-
-    def _gradient(self, index: int) -> Tensor:
-        gradient = self.parameters_in_use[index].grad
-        assert gradient is not None
-        return gradient
+        self._pending.append((work, flat, gradients))
 
     def _finish(self) -> None:
         """Runs when the backward pass is over (autograd's callback queue)."""
@@ -133,11 +108,10 @@ class FlatBucketDataParallel(nn.Module):
             self._bucket_of = {index: b for b, bucket in enumerate(self.buckets) for index in bucket}
         for bucket in self.buckets[self._next_bucket :]:
             self._start(bucket)
-        for work, reduced, gradients in self._pending:
+        for work, flat, gradients in self._pending:
             work.wait()
-            if self.gradient_average:
-                reduced.mul_(self.gradient_predivide_factor / self.world_size)
-            torch._foreach_copy_(gradients, list(_unflatten_dense_tensors(reduced, gradients)))
+            flat.div_(self.world_size)
+            torch._foreach_copy_(gradients, list(_unflatten_dense_tensors(flat, gradients)))
         self._pending.clear()
 
     def _agree_on_buckets(self) -> list[list[int]]:
