@@ -8,13 +8,15 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Literal, TextIO
 
 from bench.core.text import printable
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
     from rich.table import Table
+
+    from bench.core.channel import Message
 
 PLAIN_INTERVAL_S = 10.0
 
@@ -151,7 +153,7 @@ class RunProgress:
         self.spent[self._phase] = self.spent.get(self._phase, 0.0) + now - self._since
         self._since = now
 
-    def hear(self, event: dict[str, Any]) -> None:
+    def hear(self, event: "Message") -> None:
         """A message of a rank; only those of rank 0 count."""
         if event.get("rank") != 0 or event["event"] not in ("phase", "step"):
             return

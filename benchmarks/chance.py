@@ -26,10 +26,10 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import signal, special, stats
 
-from bench.analyse.comparison import ALIKE, SHOWN, SLOWER, TOO_FEW, Comparison, compare, judged, more_launches
+from bench.analyse.comparison import ALIKE, SHOWN, SLOWER, TOO_FEW, Comparison, compared, judged, more_launches
 from bench.analyse.history import gate
 from bench.analyse.history.gate import Base, Judged, Measured, Rule
-from bench.analyse.intervals import Ratio, estimate, ratio_from
+from bench.analyse.intervals import Ratio, estimate, ratio_from, ratio_of
 from bench.analyse.rounds import Drifting, Level
 from bench.analyse.steps import per_iteration, per_launch
 from bench.experiments.plan.interval_target import FIRST_STAGE, IntervalTarget
@@ -362,8 +362,10 @@ def from_steps(many: int, random: Random) -> Iterator[Row]:
     of = many // 4
     base, same, slower = (steps_of(of, random, factor) for factor in (1.0, 1.0, 1.0 + PLANTED))
     a, b, c = (medians(steps) for steps in (base, same, slower))
-    alike = [compare(x, y) for x, y in zip(a, b, strict=True)]
-    planted = [compare(x, y) for x, y in zip(a, c, strict=True)]
+    alike, planted = (
+        [judged([compared(ratio_of(x, y), len(x), len(y))])[0] for x, y in zip(a, other, strict=True)]
+        for other in (b, c)
+    )
     false = float(np.mean([one.verdict != ALIKE for one in alike]))
     yield Row(what="launches of steps: A/A", figure=false, of=of, high=0.07)
     found = float(np.mean([one.verdict == SLOWER for one in planted]))

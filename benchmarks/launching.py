@@ -19,7 +19,7 @@ from bench import machine
 from bench.console import Console, RunProgress
 from bench.core.channel import Channel
 from bench.core.job import Job
-from bench.experiments.plan import Request, launches
+from bench.experiments.plan import Request, one_round
 from bench.seams import discover
 from bench.seams.site import Outcome
 from bench.sites.local import WorkerHost
@@ -73,7 +73,7 @@ def plan(
         impl="native",
         stall_timeout_s=120.0,
     )
-    return launches(request, (found,), machine.here(devices))[0].job
+    return one_round(request, (found,), 0, 0, machine.here(devices))[0].job
 
 
 def gpu_options(parser: argparse.ArgumentParser) -> None:

@@ -21,7 +21,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -31,7 +31,7 @@ import paired  # noqa: F401  # puts bench on the path
 from bench.analyse.all_reduce import Link, fitted, samples
 from bench.analyse.predicted import Predictor
 from bench.core.codec import decode, encode
-from bench.core.job import Job, job_from_json, job_to_json
+from bench.core.job import Job
 from bench.core.records import Host
 from bench.experiments import bandwidth, record
 from bench.experiments.plan import Request
@@ -153,7 +153,7 @@ class Lab:
         """The result of each rank."""
         self.launches += 1
         file = self.folder / f"job-{job.launch}.json"
-        file.write_text(json.dumps(job_to_json(replace(job, logs=str(self.folder)))))
+        file.write_text(json.dumps(asdict(replace(job, logs=str(self.folder)))))
         servers = self.servers[: job.processes]
         outs = [self.folder / f"result-{job.launch}-{number}.json" for number in range(len(servers))]
         for server, out in zip(servers, outs, strict=True):
@@ -289,7 +289,7 @@ def serve() -> int:
         if child == 0:
             die_with_parent(os.getppid())
             channel: Any = Collected(out)
-            loaded = job_from_json(json.loads(Path(job).read_text()))
+            loaded = decode(Job, json.loads(Path(job).read_text()))
             os.environ["WORLD_SIZE"] = str(loaded.processes)
             execute(loaded, Identity.from_environment(os.environ), channel, time.monotonic_ns())
             os._exit(0)

@@ -24,7 +24,7 @@ from bench.cli import main
 from bench.console import Console
 from bench.core.records import Host
 from bench.experiments import lab, pipeline
-from bench.experiments.plan import Request, launches
+from bench.experiments.plan import Planned, Request, one_round
 from bench.report import plots
 from bench.runs.reader import Run
 from bench.runs.reader import read as read_run
@@ -99,6 +99,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 def one_host(cores: int, *devices: str) -> tuple[Host, ...]:
     return (Host(name="node1", cores=cores, devices=devices),)
+
+
+def launches(request: Request, scenarios: Sequence[discover.Found], hosts: Sequence[Host]) -> list[Planned]:
+    """All that are planned, in the order in which they run."""
+    planned: list[Planned] = []
+    for repeat in range(request.launches):
+        planned += one_round(request, scenarios, repeat, len(planned), hosts)
+    return planned
 
 
 def request_for(scenarios: tuple[discover.Found, ...], **changes: Any) -> Request:

@@ -17,6 +17,7 @@ from statistics import median
 from bench.analyse.launches import LOOKED_AT
 from bench.analyse.memory import ALLOCATOR
 from bench.analyse.parity import UNTRUE
+from bench.core.errors import NotComparable
 from bench.core.records import canonical_json
 from bench.runs.digests import Digest as Digest
 from bench.runs.digests import Entry as Entry
@@ -79,6 +80,13 @@ def obstacles(base: Digest, new: Digest) -> list[str]:
         )
         reasons.append(f"{what}: {ours} against {theirs}")
     return reasons
+
+
+def refuse_unlike(base: Digest, new: Digest) -> None:
+    """Raises :class:`NotComparable` for runs of different work."""
+    if why := obstacles(base, new):
+        remedy = "measure both with the same workload on the same number and model of devices"
+        raise NotComparable(f"{new['run']} cannot be compared with {base['run']}: {'; '.join(why)}; {remedy}")
 
 
 def differences(base: Digest, new: Digest) -> list[str]:

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from scipy import special
 
-from bench.analyse.intervals import Ratio, figures, geometric_mean, ratio_of
+from bench.analyse.intervals import Ratio, geometric_mean
 from bench.analyse.multiplicity import ERROR, against_one, among_all, level
 from bench.analyse.rounds import Rounds
 from bench.runs.frames import LaunchFigures
@@ -57,12 +57,6 @@ class Comparison:
 
 
 Compared = TypeVar("Compared", bound=Comparison)
-
-
-def compare(base: Iterable[float | None], new: Iterable[float | None]) -> Comparison:
-    """Compare two sets of times, one figure per launch, by :func:`bench.analyse.intervals.ratio_of`."""
-    base, new = figures(base), figures(new)
-    return judged([compared(ratio_of(base, new), len(base), len(new))])[0]
 
 
 def compared(ratio: Ratio, n_base: int, n_new: int, tests: int = 1, before: float = 0.0) -> Comparison:

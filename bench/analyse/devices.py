@@ -88,17 +88,14 @@ def _within(device: pd.DataFrame, bounds: dict[int, tuple[int, int]]) -> Iterato
                 yield launch, device.take(near)
 
 
-def per_launch(
-    device: pd.DataFrame, steps: Iterations, units: int | None, devices: pd.DataFrame | None = None
-) -> pd.DataFrame:
+def per_launch(device: pd.DataFrame, steps: Iterations, units: int | None, devices: pd.DataFrame) -> pd.DataFrame:
     """One row per launch: the sum over its devices. Null where a device's figure is null, with ``energy_reason``.
 
     ``launch, scenario, devices, window_s, energy_j, energy_source, energy_reason, energy_per_1000_j,
     mean_power_w, peak_power_w, max_temperature_c, throttle, verdict``. ``units``: what a step
     counts. ``peak_power_w``: the highest sum of the devices' powers in one sample. ``verdict``: the worst of all.
-    ``devices``: :func:`per_device` of these tables, if at hand.
+    ``devices``: :func:`per_device` of these tables.
     """
-    table = per_device(device, steps) if devices is None else devices
     measured = steps.frame["launch"][~steps.frame["warmup"].astype(bool)].value_counts()
     samples = device[["launch", "t_ns", "device", "power_w"]]
     peaks_w = {
@@ -106,7 +103,7 @@ def per_launch(
         for launch, of_launch in _within(samples, windows(steps))
     }
     rows = []
-    for _, of_launch in table.groupby("launch", sort=True):
+    for _, of_launch in devices.groupby("launch", sort=True):
         launch = int(of_launch["launch"].iloc[0])
         energy_j = of_launch["energy_j"].sum(skipna=False)
         rows.append(
@@ -131,18 +128,14 @@ def per_launch(
     return _table(rows, columns)
 
 
-def per_scenario(
-    device: pd.DataFrame, steps: Iterations, units: int | None, devices: pd.DataFrame | None = None
-) -> pd.DataFrame:
+def per_scenario(device: pd.DataFrame, steps: Iterations, units: int | None, devices: pd.DataFrame) -> pd.DataFrame:
     """One row per scenario over its launches in these tables: the columns of :data:`SCENARIO_COLUMNS`.
 
     Energies and mean power of :func:`per_launch`: their geometric mean over the launches that have one, with its 95 %
     interval (``*_low_*``, ``*_high_*``; null below two launches). Traffic, by counters and by GPM, is summed over the
     devices of a launch, null where one is unknown, and averaged over launches. ``throttle``: the names of all reasons
-    that were seen, empty where none was, null where no driver tells. ``devices``: :func:`per_device` of these tables,
-    if at hand.
+    that were seen, empty where none was, null where no driver tells. ``devices``: :func:`per_device` of these tables.
     """
-    devices = per_device(device, steps) if devices is None else devices
     launches = per_launch(device, steps, units, devices)
     rows = []
     for scenario, of_scenario in launches.groupby("scenario", sort=False):

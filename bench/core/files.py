@@ -69,6 +69,14 @@ def log_end(path: str) -> list[str]:
     return [line.rstrip() for line in text.splitlines() if line.strip()][-LOG_END_LINES:]
 
 
+def sha256(path: str) -> str:
+    """SHA-256 (hex) of a file."""
+    import hashlib
+
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def sha256_of_names(folder: str) -> str:
     """SHA-256 (hex) of the names and sizes of all files below a folder, in order. Links are followed, each folder once.
 

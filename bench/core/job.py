@@ -6,7 +6,6 @@ The command line and the workers import it, so it needs the standard library alo
 import hashlib
 from dataclasses import asdict, dataclass, field, replace
 
-from bench.core.codec import decode
 from bench.core.records import Setting, SwitchOn, canonical_json
 
 CHECKPOINTS = ("torch", "dcp", "dcp_async")
@@ -226,11 +225,3 @@ class Job:
     @property
     def batch_per_replica(self) -> int:
         return self.workload.global_batch // self.replicas
-
-
-def job_to_json(job: Job) -> dict[str, object]:
-    return asdict(job)
-
-
-def job_from_json(document: object) -> Job:
-    return decode(Job, document)

@@ -21,6 +21,7 @@ from itertools import count
 import bench
 from bench import machine
 from bench.core.codec import decode, encode
+from bench.core.files import sha256
 from bench.experiments.attached_command import Commanded, Side, perform
 from bench.experiments.attached_notes import Notes, name_of, ranks_of, rows_of, why_nothing
 from bench.experiments.lab import judged
@@ -31,7 +32,7 @@ from bench.machine import foreign, redact
 from bench.machine.lock import acquire
 from bench.machine.sample.noticed import allocator_rows
 from bench.runs import document as stored
-from bench.runs.files import check_writable, sha256
+from bench.runs.files import check_writable
 from bench.runs.frames import TableRow
 from bench.runs.launches import Checks, Failure, LaunchRecord, RankRecord
 from bench.runs.reader import Run
@@ -77,20 +78,9 @@ class Wanted:
     quiet: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """``code``: of the last command. ``run``: None if nothing was recorded. ``why``: nothing was of the last one, which
-    is ``side``."""
-
-    code: int
-    run: Run | None
-    why: str | None
-    side: str | None
-    interrupted: bool = False
-
-
-def attach(wanted: Wanted, say: Say) -> Outcome:
-    """Run the commands in rounds until one of them fails, and write what was recorded.
+def attach(wanted: Wanted, say: Say) -> "tuple[Launched, Run | None]":
+    """Run the commands in rounds until one of them fails, and write what was recorded. Returns the last one, and the
+    run; None if nothing was recorded.
 
     Raises :class:`RequestError` before the first command is started.
     """
@@ -107,13 +97,13 @@ def attach(wanted: Wanted, say: Say) -> Outcome:
             for side in sides:
                 launched = commands.launch(side, repeat)
                 if launched.why or launched.code or launched.interrupted:
-                    return commands.finish(launched)
+                    return launched, commands.finish()
                 if target is not None:
                     target.add(launched.name, launched.step_ms, launched.wall_s)
             if len(sides) > 1:
                 last = ", ".join(f"{name} {ms:,.4g} ms a step" for name, ms in commands.last_ms.items())
                 say(f"bench: round {repeat + 1}: {last}")
-        return commands.finish(launched)
+        return launched, commands.finish()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +137,7 @@ def begun(wanted: Wanted, say: Say, writer: RunWriter | None = None, experiment:
             gpus=uuids,
             here=machine.describe(gpus, left_out),
             begin=machine.state(),
-            locks=locks.descriptors,
+            locks=locks,
             writer=writer,
             experiment=experiment,
         )
@@ -190,18 +180,17 @@ class Commands:
         self.last_ms[name] = step_ms
         return Launched(name=name, launch=number, step_ms=step_ms, **ended)
 
-    def finish(self, last: Launched) -> Outcome:
-        """Seal the run."""
-        outcome = Outcome(code=last.code, run=None, why=last.why, side=last.name or None, interrupted=last.interrupted)
+    def finish(self) -> Run | None:
+        """Seal the run, if there is one."""
         if self.writer is None:
-            return outcome
+            return None
         from bench.analyse.digest import of_run
 
         document = self.writer.document
         rounds = 1 + max((launch.repeat for launch in document.launches), default=0)  # some may have been added
         self.writer.note_request(replace(document.request, launches=max(document.request.launches or 1, rounds)))
         self.writer.finish(complete=True, digest=of_run(judged(self.writer)), end=machine.state())
-        return replace(outcome, run=self.writer.frames())
+        return self.writer.frames()
 
 
 def _warmup(wanted: Wanted, steps: int) -> int:

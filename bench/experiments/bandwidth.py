@@ -21,7 +21,7 @@ def of_this_machine(request: Request, found: Found, console: Console) -> Bandwid
     """A launch over all chosen devices that leaves no run behind."""
     with (
         lab._alone(request, lab.Start(out="", console=console)) as (locks, _),
-        lab._site(request, locks.descriptors) as site,
+        lab._site(request, locks) as site,
         tempfile.TemporaryDirectory() as logs,
     ):
         with console.waiting("importing torch"):

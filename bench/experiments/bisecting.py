@@ -120,7 +120,7 @@ def bisect(asked: Asked, say: Callable[[str], None]) -> tuple[Run, bool]:
         if interrupted:
             writer.finish(complete=False)
             return writer.frames(), True
-        run = commands.finish(Launched(name="", code=0, interrupted=False, wall_s=0.0)).run
+        run = commands.finish()
         assert run is not None
         return run, False
 

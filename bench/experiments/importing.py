@@ -24,10 +24,10 @@ import bench
 from bench import machine
 from bench.core.codec import Damaged, decode, encode
 from bench.core.errors import RequestError
-from bench.core.files import Json, open_regular
+from bench.core.files import Json, open_regular, sha256
 from bench.experiments.lab import judged
 from bench.runs import document as stored
-from bench.runs.files import check_writable, sha256, unwritable
+from bench.runs.files import check_writable, unwritable
 from bench.runs.launches import LaunchRecord, RankRecord
 from bench.runs.reader import Run
 from bench.runs.writer import RunWriter

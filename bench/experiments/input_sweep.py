@@ -16,8 +16,8 @@ from bench.core.job import Job
 from bench.experiments.lab import Lab, recorded
 from bench.experiments.launch import Performed, perform, where_to_look
 from bench.experiments.measure import slowest_ms
+from bench.experiments.plan import in_turns, loading, one_round
 from bench.experiments.plan import input_sweep as plan
-from bench.experiments.plan import loading, one_round
 from bench.experiments.rows import step_rows
 from bench.runs.experiments import InputRecord, InputSweep
 from bench.seams.experiment import Experiment
@@ -53,7 +53,7 @@ def with_enough_workers(lab: Lab) -> Lab | None:
     )
     lab.writer.note(sweep)
     done = {(one.workers, one.repeat) for one in sweep.good if not one.first_reading}
-    rounds = [one for one in _rounds(sweep.counts, lab.request.launches) if one not in done]
+    rounds = [one for one in in_turns((*sweep.counts, TRAINING), lab.request.launches) if one not in done]
     lab.progress.expect([found.name] * len(rounds))
     batches = _read_first(sweep, lab)
     if batches is None:
@@ -69,13 +69,6 @@ def with_enough_workers(lab: Lab) -> Lab | None:
     request = replace(lab.request, workers=swept.workers)
     lab.writer.note_request(*recorded(request))
     return replace(lab, request=request)
-
-
-def _rounds(counts: tuple[int, ...], repeats: int) -> list[tuple[int | None, int]]:
-    """Number of workers and repeat of each launch, round by round. Every other round goes backwards, so that drift of
-    the machine affects all alike."""
-    each: tuple[int | None, ...] = (*counts, TRAINING)
-    return [(workers, repeat) for repeat in range(repeats) for workers in (each[::-1] if repeat % 2 else each)]
 
 
 def _read_first(sweep: InputSweep, lab: Lab) -> int | None:

@@ -20,13 +20,13 @@ from bench.core.channel import adopt_orphans
 from bench.core.children import children, end_children
 from bench.core.codec import decode, encode
 from bench.core.errors import BenchError, HostError, Interrupted, RequestError, described, remedy_of
-from bench.core.records import Host
+from bench.core.files import sha256
 from bench.experiments import interrupts, obstacles
 from bench.experiments import resume as resuming
 from bench.experiments.plan import Request, check_examples
 from bench.experiments.plan.input_sweep import worker_counts
 from bench.machine import foreign, redact
-from bench.machine.lock import Locks, acquire
+from bench.machine.lock import acquire
 from bench.machine.sample import Sampler
 from bench.runs.document import (
     Apex,
@@ -41,7 +41,7 @@ from bench.runs.document import (
     launches_of,
 )
 from bench.runs.experiments import Scaling, Tuning
-from bench.runs.files import check_writable, sha256
+from bench.runs.files import check_writable
 from bench.runs.reader import Run
 from bench.runs.writer import RunWriter
 from bench.seams import discover, execute
@@ -135,7 +135,7 @@ def opened(
     obstacles.refuse_if_nothing_runs(obstacles.of_each(scenarios, request))
     with (
         _alone(request, start) as (locks, here),
-        _site(request, locks.descriptors, [*discover.files_of(scenarios, request.task), *also], party) as site,
+        _site(request, locks, [*discover.files_of(scenarios, request.task), *also], party) as site,
     ):
         began_s = time.monotonic()
         with console.waiting("importing torch, once for all launches"):
@@ -162,7 +162,13 @@ def opened(
             writer = RunWriter(start.out, now)
         else:
             writer = resuming.reopened(start.resumed, now, force=request.force)
-        with _sealed(writer, site), _sampler(request, writer, site.hosts[0]) as sampler:
+        host, interval_s = site.hosts[0], request.sample_interval_s
+        with (
+            _sealed(writer, site),
+            Sampler.start(
+                device=request.device, gpus=host.devices, spool=writer.scratch, host=host.name, interval_s=interval_s
+            ) as sampler,
+        ):
             yield Lab(
                 request=request,
                 scenarios=scenarios,
@@ -181,7 +187,7 @@ def opened(
 
 
 @contextmanager
-def _alone(request: Request, start: Start) -> Iterator[tuple[Locks, Machine]]:
+def _alone(request: Request, start: Start) -> Iterator[tuple[tuple[int, ...], Machine]]:
     """The locks of this host's devices, and what this machine is while they are held."""
     devices = request.devices if start.party is None else start.party.hosts[0].devices
     console = start.console
@@ -308,21 +314,6 @@ def recorded(request: Request) -> tuple[Asked, WorkloadRecord]:
     """A request as run.json has it."""
     work = request.workload
     return decode(Asked, encode(request)), decode(WorkloadRecord, encode(work) | {"hash": work.hash()})
-
-
-@contextmanager
-def _sampler(request: Request, writer: RunWriter, host: Host) -> Iterator[Sampler]:
-    sampler = Sampler.start(
-        device=request.device,
-        gpus=host.devices,
-        spool=writer.scratch,
-        host=host.name,
-        interval_s=request.sample_interval_s,
-    )
-    try:
-        yield sampler
-    finally:
-        sampler.stop()
 
 
 @contextmanager

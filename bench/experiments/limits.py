@@ -85,12 +85,7 @@ def _with_ceilings(found: Found, lab: Lab) -> None:
         job_of(lab.request, found, lab.next_launch(), lab.request.launches, lab.site.hosts), purpose="ceilings"
     )
     setting = _setting(job, lab)
-    before = lab.writer.document.begun(Limits)
-    if any(_is_of(one, setting) for one in before.ceilings):
-        return
-    kept = from_cache(setting)
-    if kept is not None:
-        lab.writer.note(replace(before, ceilings=(*before.ceilings, kept)))
+    if _are_known(setting, lab):
         return
 
     def keep(done: Performed) -> str:
@@ -100,10 +95,21 @@ def _with_ceilings(found: Found, lab: Lab) -> None:
         measured = ceilings_of(setting, done)
         limits = lab.writer.document.begun(Limits)
         lab.writer.note(replace(limits, ceilings=(*limits.ceilings, measured)))
-        return keep_for_later(measured, done.record, lab.writer.document.machine.cores_usable)
+        return keep_for_later(measured, setting, done.record, lab.writer.document.machine.cores_usable)
 
     lab.progress.expect([found.name])
     perform(job, lab, "measuring ceilings", keep)
+
+
+def _are_known(setting: Setting, lab: Lab) -> bool:
+    """Whether the run has these ceilings; it takes those that are kept on this machine."""
+    limits = lab.writer.document.begun(Limits)
+    if any(_is_of(one, setting) for one in limits.ceilings):
+        return True
+    kept = from_cache(setting)
+    if kept is not None:
+        lab.writer.note(replace(limits, ceilings=(*limits.ceilings, kept)))
+    return kept is not None
 
 
 def _setting(job: Job, lab: Lab) -> Setting:
@@ -147,12 +153,11 @@ def from_cache(setting: Setting) -> Ceilings | None:
     return ceilings if _is_of(ceilings, setting) else None
 
 
-def keep_for_later(ceilings: Ceilings, launch: LaunchRecord, cores: int | None) -> str:
+def keep_for_later(ceilings: Ceilings, setting: Setting, launch: LaunchRecord, cores: int | None) -> str:
     """Keep ceilings for later runs, unless others kept the machine busy. Returns a line for people."""
     busy = launch.checks.foreign_cores or 0.0
     if ceilings.driver is None and busy > BUSY * (cores or 1):
         return f"ceilings, not kept for later runs: others kept {busy:.1f} cores busy"
-    setting = {name: getattr(ceilings, name) for name in ("device", "driver", "torch", "processes", "threads")}
     path = kept_in(setting)
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -164,14 +169,9 @@ def keep_for_later(ceilings: Ceilings, launch: LaunchRecord, cores: int | None) 
 
 def after(lab: Lab) -> None:
     """Take what is known of this machine into the run: that costs nothing."""
-    document = lab.writer.document
-    if document.begun(Limits).work is None:
-        return
-    for found in lab.runnable:
-        job = job_of(lab.request, found, 0, 0, lab.site.hosts)
-        setting, limits = _setting(job, lab), lab.writer.document.begun(Limits)
-        if not any(_is_of(one, setting) for one in limits.ceilings) and (kept := from_cache(setting)) is not None:
-            lab.writer.note(replace(limits, ceilings=(*limits.ceilings, kept)))
+    if lab.writer.document.begun(Limits).work is not None:
+        for found in lab.runnable:
+            _are_known(_setting(job_of(lab.request, found, 0, 0, lab.site.hosts), lab), lab)
 
 
 def tables(run: "Analysed") -> "dict[str, pd.DataFrame]":

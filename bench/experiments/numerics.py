@@ -71,17 +71,13 @@ def _lacking(lab: Lab, scenarios: Sequence[Found]) -> list[tuple[Job, list[Found
 
 def _in_double(lab: Lab, job: Job, same: Sequence[Found]) -> None:
     def keep(done: Performed) -> str:
-        record = done.record
-        about = DoubleRecord(
-            launch=record.launch,
+        about = DoubleRecord.of(
+            done.record,
             scenarios=tuple(one.name for one in same),
-            status=record.status,
-            reason=record.reason,
-            wall_s=record.wall_s,
             left_out=tuple(one.spec for one in same[0].switches if one not in job.switches),
         )
         lab.writer.add_to(Numerics, about, "doubles", **done.tables)
-        return record.reason or f"in {record.wall_s:.0f} s"
+        return about.reason or f"in {about.wall_s:.0f} s"
 
     perform(replace(job, launch=lab.next_launch()), lab, "judging", keep, double_rows)
 
@@ -94,21 +90,17 @@ def _reference(lab: Lab, environment: str | None, computations: tuple[Computatio
 
     def keep(done: Performed) -> str:
         passes = [one for result in done.results for one in result["passes"]]
-        about = ReferenceRecord(
-            launch=job.launch,
-            status=done.record.status,
-            reason=done.record.reason,
-            wall_s=done.record.wall_s,
+        about = ReferenceRecord.of(
+            done.record,
             computations=tuple(Computation(**one["computation"]) for one in passes),
             step_ms=tuple(one["step_ms"] for one in passes),
             narrow=any(one["narrow"] for one in passes),
-            environment=environment,
         )
         for result in done.results[:1]:
             work = decode(Work, result["work"], "work")
             lab.writer.note(replace(lab.writer.document.begun(Limits), work=work))
         lab.writer.add_to(Numerics, about, "references", **done.tables)
-        return done.record.reason or f"in {done.record.wall_s:.0f} s"
+        return about.reason or f"in {about.wall_s:.0f} s"
 
     perform(job, lab, "training", keep, reference_rows)
 

@@ -11,7 +11,7 @@ from bench import machine
 from bench.console import Console, count, duration
 from bench.experiments import input_sweep, measure, numerics, resume
 from bench.experiments.lab import Finished, Lab, Start, opened
-from bench.experiments.plan import Request
+from bench.experiments.plan import Request, in_turns
 from bench.runs.document import launches_of
 from bench.seams.discover import Found
 from bench.seams.experiment import experiments
@@ -59,8 +59,7 @@ def _turns(name: str, lab: Lab) -> list[tuple[Found, int]]:
     wanted = {found.name: one.rounds(lab.request, found.strategy) for found in lab.runnable}
     return [
         (found, repeat)
-        for repeat in range(max(wanted.values(), default=0))
-        for found in lab.runnable[:: -1 if repeat % 2 else 1]
+        for found, repeat in in_turns(lab.runnable, max(wanted.values(), default=0))
         if repeat < wanted[found.name] and (found.name, repeat) not in done
     ]
 

@@ -11,7 +11,7 @@ from bench.core.errors import RequestError
 from bench.experiments.lab import Lab
 from bench.experiments.launch import Performed, perform
 from bench.experiments.measure import how_fast, median_step_ms
-from bench.experiments.plan import Request, job_of
+from bench.experiments.plan import Request, in_turns, job_of
 from bench.experiments.resume import ended
 from bench.runs.document import RunDocument
 from bench.runs.experiments import Prediction, ProofLaunch, Proofs
@@ -40,12 +40,11 @@ def after(lab: Lab) -> None:
         return
     sides = [switching.scenario(name) for name in (proofs.base or "", proofs.predictions[0].scenario)]
     done = ended(proofs.launches)
-    for repeat in range(max(FEWEST, lab.request.launches)):
-        for found in sides[:: -1 if repeat % 2 else 1]:
-            if (found.name, repeat) not in done:
-                lab.progress.expect([found.name])
-                job = job_of(lab.request, found, lab.next_launch(), repeat, lab.site.hosts)
-                perform(job, lab, "proving", lambda done: _kept(lab, done))
+    for found, repeat in in_turns(sides, max(FEWEST, lab.request.launches)):
+        if (found.name, repeat) not in done:
+            lab.progress.expect([found.name])
+            job = job_of(lab.request, found, lab.next_launch(), repeat, lab.site.hosts)
+            perform(job, lab, "proving", lambda done: _kept(lab, done))
 
 
 def _kept(lab: Lab, done: Performed) -> str:

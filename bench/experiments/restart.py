@@ -5,11 +5,11 @@ import os
 import shutil
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from bench.core.codec import decode
-from bench.core.job import Checkpoint, Job, job_to_json
+from bench.core.job import Checkpoint, Job
 from bench.core.records import Host
 from bench.experiments import record
 from bench.experiments.checkpoint import no_room
@@ -108,7 +108,7 @@ def kill_one(job: Job, inner: Job, folder: str, lab: Lab) -> None:
         return
     os.makedirs(folder)
     with open(job.checkpoint.job_file, "w", encoding="utf-8") as file:
-        json.dump(job_to_json(inner), file)
+        json.dump(asdict(inner), file)
 
     def keep(done: Performed) -> str:
         shutil.rmtree(folder, ignore_errors=True)

@@ -13,13 +13,12 @@ from typing import NoReturn
 from bench import machine
 from bench.core.codec import Damaged, decode, encode
 from bench.core.errors import RequestError
-from bench.core.files import sha256_of_names
+from bench.core.files import sha256, sha256_of_names
 from bench.core.job import Task
 from bench.experiments.plan import Request
 from bench.machine import VISIBLE, redact
 from bench.runs.document import Apex, EngineRecord, Resumed, RunDocument, WorkloadRecord, launches_of
 from bench.runs.experiments import Tuning
-from bench.runs.files import sha256
 from bench.runs.launches import LaunchRecord, Record
 from bench.runs.names import run_ids
 from bench.runs.reader import verified

@@ -16,7 +16,7 @@ from bench.experiments import bandwidth, measure, resume
 from bench.experiments.diagnose import diagnostic_rows, found_by
 from bench.experiments.lab import Finished, Lab, Start, opened
 from bench.experiments.launch import Performed, perform, where_to_look
-from bench.experiments.plan import Request
+from bench.experiments.plan import Request, in_turns
 from bench.experiments.plan import scaling as plan
 from bench.experiments.plan.scaling import Point
 from bench.experiments.rows import Maker
@@ -131,16 +131,11 @@ class _Curves:
         return self.lab.writer.document.begun(Scaling)
 
     def _rounds(self) -> list[tuple[Point, int]]:
-        """The points and repeats still to be measured, every other round backwards, so that drift of the machine
-        affects all alike."""
+        """The points and repeats still to be measured."""
         whole = {(one.replicas, self.lab.request.global_batch, one.repeat) for one in self.lab.writer.document.launches}
         done = whole | {(one.replicas, one.global_batch, one.repeat) for one in self._scaling.launches}
-        rounds = [
-            (point, repeat)
-            for repeat in range(self.lab.request.launches)
-            for point in (self.points[::-1] if repeat % 2 else self.points)
-        ]
-        return [(one, repeat) for one, repeat in rounds if (one.count, one.global_batch, repeat) not in done]
+        turns = in_turns(self.points, self.lab.request.launches)
+        return [(one, repeat) for one, repeat in turns if (one.count, one.global_batch, repeat) not in done]
 
     def _measure(self, point: Point, repeat: int) -> None:
         lab = self.lab
@@ -211,11 +206,8 @@ class _Curves:
 def _each_alone(lab: Lab, found: Found) -> None:
     """Every device by itself, in rounds."""
     scaling = lab.writer.document.begun(Scaling)
-    done, slots = {(one.slot, one.repeat) for one in scaling.launches}, range(lab.request.replicas)
-    every = [
-        (slot, repeat) for repeat in range(lab.request.launches) for slot in (reversed(slots) if repeat % 2 else slots)
-    ]
-    rounds = [one for one in every if one not in done]
+    done = {(one.slot, one.repeat) for one in scaling.launches}
+    rounds = [one for one in in_turns(range(lab.request.replicas), lab.request.launches) if one not in done]
     lab.progress.expect([found.name] * len(rounds))
     lab.progress.console.line(f"{count(len(rounds), 'launch', 'launches')} of {found.name}, on one device each")
     batch = scaling.batch_per_rank

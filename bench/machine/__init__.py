@@ -1,7 +1,6 @@
 """This host, as its files and NVML describe it; imports no torch."""
 
 import os
-import resource
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
@@ -131,6 +130,8 @@ def refuse_missing_directory() -> None:
 
 def refuse_few_files(ranks: int) -> None:
     """Raises :class:`RequestError` where so many ranks could not open their files; some would wait for minutes."""
+    import resource  # here and below: what 'bench list' has no use for would take a tenth of its time
+
     needed, limit = FILES + FILES_OF_RANK * ranks, resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if 0 <= limit < needed:  # unlimited is -1
         problem = f"{limit} open files are too few for {ranks} rank{'s' * (ranks > 1)}"
@@ -155,7 +156,7 @@ def choose_gpus(asked: str | None, here: list[Gpu]) -> tuple[str, ...]:
 
 def describe(gpus: Sequence[Gpu], left_out: str | None = None) -> "Machine":
     """The machine as it stands in run.json. ``left_out``: which GPU cannot be used, and why."""
-    import platform  # here and below: what 'bench list' has no use for would take a tenth of its time
+    import platform
 
     from bench.runs.document import Machine
 
@@ -206,9 +207,9 @@ def busy_s() -> float:
 
 def age_s() -> float:
     """How long ago this process was started."""
-    with open("/proc/self/stat", encoding="ascii", errors="replace") as file:
-        ticks = int(file.read().rpartition(")")[2].split()[19])
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    from bench.core.children import born
+
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - (born(os.getpid()) or 0) / os.sysconf("SC_CLK_TCK")
 
 
 def utc_now() -> str:

@@ -15,8 +15,8 @@ import re
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from glob import glob
 
 from bench.core.children import born
@@ -34,30 +34,27 @@ MOST_LETTERS = 200  # of each thing that a lock says of its holder
 TICKET = re.compile(r"\.?line-(\d{20})-\d+")
 
 
-class Locks:
-    """Locks that are held. A context manager; ``descriptors`` are what other processes of the run inherit."""
-
-    def __init__(self, descriptors: tuple[int, ...]) -> None:
-        self.descriptors = descriptors
-
-    def __enter__(self) -> "Locks":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        for descriptor in self.descriptors:
-            os.close(descriptor)  # not unlocked: a rank that is still ending holds it on
-
-
 class _Replaced(Exception):
     """The file that was opened is no longer the one of that name."""
 
 
-def acquire(devices: Iterable[str], *, wait: bool, say: Callable[[str], None]) -> Locks:
-    """Lock the GPUs with these UUIDs, or the CPU where there are none.
+@contextmanager
+def acquire(devices: Iterable[str], *, wait: bool, say: Callable[[str], None]) -> Iterator[tuple[int, ...]]:
+    """Lock the GPUs with these UUIDs, or the CPU where there are none, within this context. Yields the descriptors,
+    which other processes of the run inherit.
 
     ``wait``: queue until they are free, telling ``say`` for whom. Raises :class:`RequestError` that names the holder of
     a taken lock (without ``wait``), or the folder that cannot be used.
     """
+    descriptors = _acquired(devices, wait, say)
+    try:
+        yield descriptors
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)  # not unlocked: a rank that is still ending holds it on
+
+
+def _acquired(devices: Iterable[str], wait: bool, say: Callable[[str], None]) -> tuple[int, ...]:
     path = os.path.abspath(os.environ.get(FOLDER_VARIABLE) or SHARED_FOLDER)  # a link before a slash is followed
     wanted = [f"gpu-{uuid}" for uuid in sorted(devices)] or ["cpu"]
     try:
@@ -120,12 +117,12 @@ class _Folder:
             return False
 
 
-def _take_now(folder: _Folder, wanted: list[str]) -> Locks:
+def _take_now(folder: _Folder, wanted: list[str]) -> tuple[int, ...]:
     deadline_s = time.monotonic() + ENDING_S
     while True:
         descriptors, taken = _try(folder, wanted)
         if taken is None:
-            return Locks(descriptors)
+            return descriptors
         holder = _read(folder, taken)
         if _runs(holder) or time.monotonic() > deadline_s:
             raise RequestError(
@@ -136,14 +133,14 @@ def _take_now(folder: _Folder, wanted: list[str]) -> Locks:
         time.sleep(POLL_S)  # what is left of a run is on its way out, or one that came first has not signed yet
 
 
-def _stand_in_line(folder: _Folder, wanted: list[str], say: Callable[[str], None]) -> Locks:
+def _stand_in_line(folder: _Folder, wanted: list[str], say: Callable[[str], None]) -> tuple[int, ...]:
     with _Ticket(folder, wanted) as ticket:
         last = ""
         while True:
             ahead = ticket.ahead()
             descriptors, taken = ((), None) if ahead else _try(folder, wanted)
             if descriptors:
-                return Locks(descriptors)
+                return descriptors
             name = taken or wanted[0]
             text = f"waiting until {_called(name)} is free of {_describe(_read(folder, name))}"
             text += f"; {ahead} before this run" if ahead else ""

@@ -40,7 +40,7 @@ def render(runs: Sequence[Run], out: str = ".", training: Training | None = None
     files: dict[str, bytes] = {}
     for number, run in enumerate(analysed, start=1):
         samples = plots.begun(run)
-        summaries.append(tables.summary_of(run))
+        summaries.append(tables.of_run(run, run.overview))
         prefix = f"{run.id}-" if len(runs) > 1 else ""
         placed, own = page.placed(plots.of_run(run, samples), files=prefix, ids=f"run-{number}-")
         files |= own

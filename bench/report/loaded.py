@@ -8,9 +8,9 @@ import pandas as pd
 
 from bench.analyse import between_runs
 from bench.analyse.analysed import Analysed
-from bench.analyse.comparable import obstacles
+from bench.analyse.comparable import refuse_unlike
 from bench.analyse.history import nights
-from bench.core.errors import NotComparable, RequestError
+from bench.core.errors import RequestError
 from bench.report import drawing, plots
 from bench.report.device_plots import memory_stack, power
 from bench.runs.names import find
@@ -65,8 +65,5 @@ def compared(base: Loaded | str, new: Loaded | str, results: str) -> pd.DataFram
     """As :func:`bench.compare`."""
     paths = [one.path if isinstance(one, Loaded) else find(one, results) for one in (base, new)]
     before, after = (nights.with_findings(path) for path in paths)
-    why = obstacles(before, after)
-    if why:
-        remedy = "measure both with the same workload on the same number and model of devices"
-        raise NotComparable(f"{after['run']} cannot be compared with {before['run']}: {'; '.join(why)}; {remedy}")
+    refuse_unlike(before, after)
     return pd.DataFrame([asdict(row) for row in between_runs.runs(before, after).rows])

@@ -27,6 +27,7 @@ from bench.analyse.labels import what_ran
 from bench.analyse.parity import DIVERGED, NOT_FINITE
 from bench.core.dtypes import HALF_ON, HALVES
 from bench.core.errors import RequestError
+from bench.core.files import sha256
 from bench.core.records import Setting
 from bench.core.text import printable
 from bench.runs.document import Imported, RunDocument
@@ -119,7 +120,7 @@ def _options(document: RunDocument, name: str) -> dict[str, Setting]:
     file = discover.names(SCENARIO).get(base) or (source.file if source else base)
     if not os.path.isfile(file):
         raise RequestError("--scenario", f"the file of {name}, {file}, is missing", f"bring it back, or {ANOTHER}")
-    if source and source.sha256 != discover.sha256(file):
+    if source and source.sha256 != sha256(file):
         raise RequestError("--scenario", f"{file} is not what it was when {name} was measured", ANOTHER)
     for node in ast.walk(_parsed(file)):
         if isinstance(node, ast.Call) and getattr(node.func, "id", None) == "Scenario":
@@ -329,7 +330,7 @@ def _file(document: RunDocument) -> str:
     file = discover.names(WORKLOAD).get(work.name or "") if work.sha256 is None else work.file
     if not file or not os.path.isfile(file):
         raise RequestError("RUN", f"the file of its workload, {file or work.name}, is missing", "bring it back")
-    if work.sha256 not in (None, discover.sha256(file)) or work.code_sha256 not in (None, code_sha256(file)):
+    if work.sha256 not in (None, sha256(file)) or work.code_sha256 not in (None, code_sha256(file)):
         raise RequestError("RUN", f"{file} is not what it was when the run was started", "start a new run")
     if "weight" in _defined(file):
         raise RequestError("RUN", f"{file} defines weight(batch), which a recipe cannot write down", "choose another")

@@ -181,10 +181,6 @@ def tabulate(
     return Table(columns=tuple(columns), rows=rows, notes=tuple(notes), marked=marked)
 
 
-def summary_of(run: Analysed) -> pd.DataFrame:
-    return of_run(run, run.overview)
-
-
 def of_run(run: Run, table: pd.DataFrame) -> pd.DataFrame:
     """The table with the run's id as its first column."""
     return table.assign(run=run.id)[["run", *table.columns]]

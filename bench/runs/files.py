@@ -162,11 +162,6 @@ def seal_of(document: Mapping[str, object]) -> str:
     return hashlib.sha256(canonical_json(rest).encode()).hexdigest()
 
 
-def sha256(path: str) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def _count_rows(path: str, name: str) -> int:
     with open_regular(os.path.join(path, name), limit=limit_of(name), within=path) as file:
         if name.endswith(".parquet"):

@@ -231,6 +231,12 @@ class Record:
     reason: str | None = None
     wall_s: Amount | None = None
 
+    @classmethod
+    def of(cls, record: "Record", **more: Any) -> Self:
+        """The same launch as another kind: what both have, and the fields ``more``."""
+        names = [field.name for field in fields(cls) if field.name not in more and hasattr(record, field.name)]
+        return cls(**{name: getattr(record, name) for name in names}, **more)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchRecord(Record):
@@ -265,11 +271,6 @@ class LaunchRecord(Record):
         if len(set(ranks)) < len(ranks) or max([*ranks, *failed], default=0) >= self.processes:
             return f"has ranks {', '.join(map(str, [*ranks, *failed]))} and {self.processes} processes"
         return None
-
-    @classmethod
-    def of(cls, record: "LaunchRecord", **more: Any) -> Self:
-        """The same launch as a kind that has the fields ``more``."""
-        return cls(**{field.name: getattr(record, field.name) for field in fields(record)} | more)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -122,7 +122,7 @@ class FoundWorkload:
 
     def task(self, device: str, settings: Mapping[str, Setting], data: str | None = None) -> "Task":
         """``data``: the folder of real data."""
-        from bench.core.files import sha256_of_names  # here, since 'bench list' needs none of it
+        from bench.core.files import sha256, sha256_of_names  # here, since 'bench list' needs none of it
         from bench.core.job import Task
         from bench.seams.code import code_sha256
 
@@ -144,13 +144,6 @@ class FoundWorkload:
             data=data,
             data_sha256=data and sha256_of_names(data),
         )
-
-
-def sha256(file: str) -> str:
-    import hashlib
-
-    with open(file, "rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 def names(kind: Kind = SCENARIO) -> dict[str, str]:

@@ -17,7 +17,7 @@ from bench.core.channel import Channel, adopt_orphans
 from bench.core.children import children, end_children
 from bench.core.errors import BenchError, HostError, RequestError, remedy_of
 from bench.core.files import Json, log_end
-from bench.core.job import Job, Training, job_to_json
+from bench.core.job import Job, Training
 from bench.core.records import Host
 from bench.seams.site import Beside, Connected, Event, LaunchInterrupted, Options, Outcome, Site
 
@@ -166,7 +166,7 @@ class WorkerHost:
 
         command = None if self._command is None else self._command(job, self.python)
         meet = None if beside is None else asdict(beside.meet)
-        self.channel.send(event="launch", job=job_to_json(job), command=command, meet=meet)
+        self.channel.send(event="launch", job=asdict(job), command=command, meet=meet)
         try:
             return self._wait_for_end(hear, seen, job.stall_timeout_s + HOST_SILENCE_S, beside)
         except KeyboardInterrupt as error:

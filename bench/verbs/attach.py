@@ -10,11 +10,12 @@ from bench.console import COMMAND, columns, count, tell
 from bench.core.codec import encode
 from bench.core.errors import INTERRUPTED, NOT_COMPARABLE, OK, RequestError
 from bench.experiments.attached_command import Side
-from bench.experiments.attaching import Outcome, Wanted, attach
+from bench.experiments.attaching import Launched, Wanted, attach
 from bench.experiments.plan.interval_target import FIRST_STAGE
 from bench.machine.redact import RECORD, without_secrets
 from bench.runs.document import Attached
 from bench.runs.files import check_file, replace_all, unwritable, utf8
+from bench.runs.reader import Run
 from bench.verbs.asked import DEFAULT_BUDGET_S
 from bench.verbs.options import (
     Parser,
@@ -78,20 +79,20 @@ def main(arguments: list[str]) -> int:
         quiet=several and options.json,
         **{name: getattr(options, name) for name in names},
     )
-    outcome = attach(wanted, lambda text: tell(text, file=sys.stderr))
-    if outcome.run is None:
-        of = f" of {outcome.side}" if several else ""
-        if not outcome.code:
-            raise RequestError("COMMAND", f"nothing was recorded{of}: {outcome.why}", "see 'bench attach --help'")
-        line = f"bench: nothing was recorded{of}, and the command ended with exit code {outcome.code}"
+    last, run = attach(wanted, lambda text: tell(text, file=sys.stderr))
+    if run is None:
+        of = f" of {last.name}" if several else ""
+        if not last.code:
+            raise RequestError("COMMAND", f"nothing was recorded{of}: {last.why}", "see 'bench attach --help'")
+        line = f"bench: nothing was recorded{of}, and the command ended with exit code {last.code}"
         tell(line, file=sys.stderr)
-        return NOT_COMPARABLE if several else outcome.code
+        return NOT_COMPARABLE if several else last.code
     if several:
-        return _compared(outcome, [side.name or "" for side in sides], options)
-    tell(*_lines(outcome), file=sys.stderr)
+        return _compared(last, run, [side.name or "" for side in sides], options)
+    tell(*_lines(last, run), file=sys.stderr)
     if options.json:
-        print_json({"path": outcome.run.path, **encode(outcome.run.document)})
-    return outcome.code
+        print_json({"path": run.path, **encode(run.document)})
+    return last.code
 
 
 def _parser() -> Parser:
@@ -172,17 +173,16 @@ def assignment(text: str, option: str) -> tuple[str, str]:
     return name, value
 
 
-def _compared(outcome: Outcome, names: list[str], options: argparse.Namespace) -> int:
+def _compared(last: Launched, run: Run, names: list[str], options: argparse.Namespace) -> int:
     """The answer of ``bench compare`` on the scenarios of the run."""
     from bench.analyse import between_runs
     from bench.analyse.history import nights
     from bench.report import comparison
 
-    assert outcome.run is not None
-    if outcome.why:
-        ended = f" (exit code {outcome.code})" if outcome.code else ""
-        tell(f"bench: nothing was recorded of {outcome.side}: {outcome.why}{ended}", file=sys.stderr)
-    compared = between_runs.scenarios(nights.with_findings(outcome.run.path), names[1:], names[0])
+    if last.why:
+        ended = f" (exit code {last.code})" if last.code else ""
+        tell(f"bench: nothing was recorded of {last.name}: {last.why}{ended}", file=sys.stderr)
+    compared = between_runs.scenarios(nights.with_findings(run.path), names[1:], names[0])
     to = people(options)
     answers = [f"bench: {text}" for text in comparison.step_times(compared)]
     tell("", *answers, "", comparison.as_text(compared, columns(to)), file=to)
@@ -194,22 +194,21 @@ def _compared(outcome: Outcome, names: list[str], options: argparse.Namespace) -
             raise unwritable("--markdown", options.markdown, error, "give another place") from error
         files = [options.markdown]
         tell(f"Wrote {place(options.markdown)}", file=sys.stderr)
-    run, scenarios, base = called(outcome.run.path), shlex.quote(",".join(names[1:])), shlex.quote(names[0])
-    more = f"{COMMAND}compare {run} --scenario {scenarios} --against {base} --plot"
-    tell(*_where(outcome.run.path, more), file=sys.stderr)
+    name, scenarios, base = called(run.path), shlex.quote(",".join(names[1:])), shlex.quote(names[0])
+    more = f"{COMMAND}compare {name} --scenario {scenarios} --against {base} --plot"
+    tell(*_where(run.path, more), file=sys.stderr)
     if options.json:
-        print_json({"path": outcome.run.path, **comparison.for_programs(compared), "files": files})
-    if outcome.interrupted:
+        print_json({"path": run.path, **comparison.for_programs(compared), "files": files})
+    if last.interrupted:
         return INTERRUPTED
     return OK if compared.comparable else NOT_COMPARABLE
 
 
-def _lines(outcome: Outcome) -> list[str]:
+def _lines(last: Launched, run: Run) -> list[str]:
     from bench.analyse.analysed import Analysed
     from bench.analyse.labels import what_ran
 
-    assert outcome.run is not None
-    run = Analysed.of(outcome.run)
+    run = Analysed.of(run)
     document, attached = run.document, run.document.of(Attached)
     assert attached is not None
     unit, units = document.workload.unit_short, document.workload.units
@@ -228,8 +227,8 @@ def _lines(outcome: Outcome) -> list[str]:
             memory = f", {peak:,.0f} MiB at most" if peak is not None and peak == peak else ""
             lines.append(f"bench: {name}: {count(row['measured'], 'step')}{ranks}, {times}{rate}{memory}")
         lines += [f"bench: left out: {one}" for one in record.left_out]
-    if outcome.why:
-        lines.append(f"bench: nothing was recorded of launch {len(document.launches)}: {outcome.why}")
+    if last.why:
+        lines.append(f"bench: nothing was recorded of launch {len(document.launches)}: {last.why}")
     return [*lines, *_where(run.path, f"{COMMAND}compare {called(run.path)} OTHER-RUN")]
 
 

@@ -84,7 +84,7 @@ def _check(options: argparse.Namespace) -> None:
 
 def _compare(options: argparse.Namespace, names: list[str] | None) -> "Compared":
     from bench.analyse import between_runs
-    from bench.analyse.comparable import obstacles
+    from bench.analyse.comparable import refuse_unlike
     from bench.analyse.history import nights
     from bench.analyse.steps import BASE
 
@@ -106,11 +106,7 @@ def _compare(options: argparse.Namespace, names: list[str] | None) -> "Compared"
     base, new = digests
     if os.path.realpath(paths[0]) == os.path.realpath(paths[1]):
         raise RequestError("RUN", f"{paths[0]} is both BASE and NEW", "give two runs, or one RUN with --scenario")
-    why = obstacles(base, new)
-    if why:
-        problem = f"{new['run']} cannot be compared with {base['run']}: {'; '.join(why)}"
-        remedy = "measure both with the same workload on the same number and model of devices"
-        raise NotComparable(f"{problem}; {remedy}")
+    refuse_unlike(base, new)
     return between_runs.runs(base, new, names)
 
 

@@ -8,14 +8,15 @@ import time
 
 from bench.core.channel import Channel, call_home
 from bench.core.children import die_with_launcher
-from bench.core.job import job_from_json
+from bench.core.codec import decode
+from bench.core.job import Job
 
 STARTED_NS = time.perf_counter_ns()
 
 
 def run(channel: Channel, *, own_log: bool = False) -> int:
     """Receive the job, and execute it as the rank that the environment names. ``own_log``: print into its log."""
-    job = job_from_json(channel.wait_for("job")["job"])
+    job = decode(Job, channel.wait_for("job")["job"])
     from bench.worker.plan import Identity
     from bench.worker.rank import execute
 

@@ -21,6 +21,7 @@ from bench.core.job import Checkpoint
 from bench.worker import fingerprint, live, loop
 from bench.worker.data import Batch
 from bench.worker.plan import Plan, Report
+from bench.worker.rank import barrier
 from bench.worker.session import Session
 from bench.worker.workload import map_tensors
 
@@ -155,7 +156,7 @@ class Torch(Keeper):
         state = map_tensors(_whole, self.state(mine))
         if self.rank == 0:
             torch.save(state, self.file)
-        _barrier()
+        barrier()
 
     def load(self) -> None:
         state = torch.load(self.file, map_location=self.session.parts.device, weights_only=True)
@@ -163,7 +164,7 @@ class Torch(Keeper):
         if not self.dealt_out:
             now["optimizer"] = self.session.optimizer.state_dict()
         self.put_back({**state, **_dealt_out(now, {name: state[name] for name in now})}, self.session.optimizer)
-        _barrier()
+        barrier()
 
 
 class Distributed(Keeper):
@@ -204,7 +205,7 @@ class Distributed(Keeper):
         if self.dealt_out:
             state["optimizer"] = state.pop(f"optimizer of rank {self.rank}")
         self.put_back(state, self.optimizer)
-        _barrier()
+        barrier()
 
 
 def _whole(tensor: Tensor) -> Tensor:
@@ -227,13 +228,8 @@ def _now(session: Session) -> float:
     """The time (ms) when the device has done all that it was given, on all ranks."""
     if session.parts.device.type == "cuda":
         torch.cuda.synchronize(session.parts.device)
-    _barrier()
+    barrier()
     return time.perf_counter_ns() / 1e6
-
-
-def _barrier() -> None:
-    if dist.is_initialized():
-        dist.barrier()
 
 
 def size_mib(folder: str) -> float:

@@ -15,6 +15,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import asdict
 from functools import partial
 from os import _exit
 from typing import Any
@@ -22,8 +23,9 @@ from typing import Any
 from bench.core.bootstrap import program
 from bench.core.channel import Channel, adopt_orphans, die_with_parent
 from bench.core.children import Unanswered, ask, become_launcher
+from bench.core.codec import decode
 from bench.core.errors import RequestError, remedy_of
-from bench.core.job import Job, Meet, Training, job_from_json, job_to_json
+from bench.core.job import Job, Meet, Training
 from bench.worker.beats import FD_VARIABLE, Beats
 from bench.worker.door import Door
 from bench.worker.supervisor import Failure, Launch, Rank, oom_kills, supervise
@@ -58,7 +60,7 @@ def serve(channel: Channel, *, fresh: bool, apex_path: str | None, locks: tuple[
                 fresh = fresh or _threads() != 1
                 channel.send(event="prepared", fresh=fresh, threads=_threads(), **prepared)
             if message["event"] == "launch":
-                job, command = job_from_json(message["job"]), message["command"]
+                job, command = decode(Job, message["job"]), message["command"]
                 meet = Meet(**message["meet"]) if message["meet"] else None
                 launch = start_launch(job, channel, fresh=fresh, locks=locks, command=command, meet=meet)
                 supervise(launch, channel)
@@ -221,7 +223,7 @@ def _start_rank(
         theirs.close()
     ranks.append(Rank(number, pid, Channel(ours), log, time.monotonic()))
     if fresh:
-        ranks[-1].channel.send(event="job", job=job_to_json(job))
+        ranks[-1].channel.send(event="job", job=asdict(job))
 
 
 def _start_launcher(job: Job, command: list[str], locks: tuple[int, ...]) -> Launch:

@@ -15,14 +15,15 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
 from bench.core.children import become_launcher
+from bench.core.codec import decode
 from bench.core.errors import BenchError
-from bench.core.job import Job, job_from_json, job_to_json
+from bench.core.job import Job
 
 ENGINE = "torch.distributed.run"
 LOOK_EVERY_S = 0.002
@@ -92,9 +93,9 @@ def _as_trained(job: Job) -> Job:
     assert job.checkpoint is not None
     path = job.checkpoint.job_file
     with open(path, encoding="utf-8") as file:
-        inner = replace(job_from_json(json.load(file)), logs=job.logs, apex_problems=job.apex_problems)
+        inner = replace(decode(Job, json.load(file)), logs=job.logs, apex_problems=job.apex_problems)
     with open(path, "w", encoding="utf-8") as file:
-        json.dump(job_to_json(inner), file)
+        json.dump(asdict(inner), file)
     return inner
 
 

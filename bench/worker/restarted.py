@@ -13,8 +13,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from bench.core.children import die_with_launcher
+from bench.core.codec import decode
 from bench.core.errors import BenchError
-from bench.core.job import Checkpoint, job_from_json
+from bench.core.job import Checkpoint, Job
 from bench.worker.plan import Identity, Plan
 from bench.worker.restart import DIARY, LATEST, Steps
 
@@ -45,7 +46,7 @@ def main(folder: str) -> None:
     turn = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     diary = Diary(folder, turn, int(os.environ["RANK"]))
     with open(Checkpoint(every=1, folder=folder).job_file, encoding="utf-8") as file:
-        job = job_from_json(json.load(file))
+        job = decode(Job, json.load(file))
     import torch
     import torch.distributed as dist
 
@@ -87,9 +88,7 @@ def main(folder: str) -> None:
         if step % every == 0:
             save(keeper, folder, step, fingerprint.checksum(session.weights()), me.rank)
     diary.note("ran", last, ran=plan.what_ran(session, watch))
-    if dist.is_initialized():
-        dist.barrier()
-        dist.destroy_process_group()
+    rank.leave()
 
 
 def latest(folder: str) -> Saved | None:

@@ -152,7 +152,9 @@ class Session:
         self.kept: Callable[[Tensor], Tensor] = copied if overwrites else Tensor.detach
         self._batch = [partial(change, parts) for change in parts.functions("batch").values()]
         self._loss, self._weight = loss_of(parts.workload), weight_of(parts.workload)
-        self.amp = _amp(parts, optimizer or parts.build_optimizer)
+        amp = ApexAmp if parts.amp == "apex" else Amp
+        precision = precision_of(parts.job.precision, parts.half)
+        self.amp = amp(precision, parts.device, optimizer or parts.build_optimizer)
         model = parts.build_model()
         for change in parts.functions("model").values():
             model = change(parts, model)
@@ -308,8 +310,3 @@ def _fill(tensor: Tensor, whole: Tensor) -> None:
         tensor.copy_(part)
     else:
         tensor.copy_(whole)
-
-
-def _amp(parts: Parts, optimizers: Optimizers) -> Amp:
-    kind = ApexAmp if parts.amp == "apex" else Amp
-    return kind(precision_of(parts.job.precision, parts.half), parts.device, optimizers)

@@ -10,14 +10,14 @@ import signal
 import subprocess
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from bench.core.channel import Channel
+from bench.core.channel import Channel, Message
 from bench.core.children import KILL_PATIENCE_S, end_children
 from bench.core.errors import EXHAUSTED, remedy_of
 from bench.core.files import log_end
-from bench.core.job import TOO_SLOW, Job, Meet, job_to_json
+from bench.core.job import TOO_SLOW, Job, Meet
 from bench.worker import processes
 from bench.worker.beats import Beats
 from bench.worker.door import Door
@@ -160,7 +160,9 @@ def _kill(pids: list[int]) -> None:
 def supervise(launch: Launch, control: Channel) -> None:
     """Wait for the ranks, relaying what they say; end them all when one fails or makes no progress."""
     own_cpu_s, last_sign_s = time.process_time(), time.monotonic()
-    while not launch.over and not _given_up(launch):
+    while not launch.over:
+        if launch.killed_at_s is not None and time.monotonic() - launch.killed_at_s > KILL_PATIENCE_S:
+            break  # a rank is stuck in the kernel, where no signal ends it
         open_channels = [rank.channel for rank in launch.ranks if not rank.channel.closed]
         doors: list[Any] = [launch.door.listener, *launch.door.callers] if launch.door is not None else []
         readable, _, _ = select.select([control, *open_channels, *doors], [], [], _patience_s(launch))
@@ -205,7 +207,7 @@ def _let_in(launch: Launch, readable: list[object]) -> None:
             log = os.path.join(launch.job.logs, launch.job.log_name(number))
             launch.ranks.append(Rank(number, pid, channel, log, time.monotonic()))
             launch.ranks.sort(key=lambda rank: rank.number)
-            channel.send(event="job", job=job_to_json(launch.job))
+            channel.send(event="job", job=asdict(launch.job))
         else:
             channel.close()
 
@@ -214,11 +216,6 @@ def _patience_s(launch: Launch) -> float:
     """How long ``select`` may sleep: a moment while a rank is dying, otherwise until progress is next checked."""
     dying = any(rank.channel.closed and rank.exit_status is None for rank in launch.ranks)
     return 0.02 if dying else 0.2 if launch.failures else 1.0
-
-
-def _given_up(launch: Launch) -> bool:
-    """Whether a rank is stuck in the kernel, where no signal ends it."""
-    return launch.killed_at_s is not None and time.monotonic() - launch.killed_at_s > KILL_PATIENCE_S
 
 
 def _obey(launch: Launch, control: Channel) -> None:
@@ -245,7 +242,7 @@ def _listen(launch: Launch, rank: Rank, control: Channel) -> None:
         launch.fail(Failure(rank=rank.number, kind="error", reason=reason))
 
 
-def _hear(launch: Launch, rank: Rank, message: Any, control: Channel) -> None:
+def _hear(launch: Launch, rank: Rank, message: Message, control: Channel) -> None:
     match message:
         case {"event": "step", "step": int(step), "of": int()}:
             _progress(rank, step)
@@ -402,7 +399,7 @@ def _end_stalled(launch: Launch, what: str) -> None:
         + (", stopped" if rank.stopped_s is not None else f", at {lines[rank.pid]}" if lines[rank.pid] else "")
         for rank in alive
     }
-    culprit = hanging(launch, alive, lines)
+    culprit = min(alive, key=lambda rank: order(launch, rank, lines))
     others = "".join(f"; rank {number} waits {text}" for number, text in seen.items() if number != culprit.number)
     how = "hangs" if len(alive) > 1 and launch.meet is None else "is"
     remedy = "raise --stall-timeout if the machine is just slow"
@@ -415,16 +412,11 @@ def _end_stalled(launch: Launch, what: str) -> None:
     launch.kill()
 
 
-def hanging(launch: Launch, alive: list[Rank], lines: dict[int, processes.Line | None]) -> Rank:
-    """The rank for which the others wait: one that is stopped; else the one that is behind all others; among equals the
-    one in a line of the scenario and not in torch, where those that wait are; then the one that was silent for longest.
-    """
-
-    return min(alive, key=lambda rank: order(launch, rank, lines))
-
-
 def order(launch: Launch, rank: Rank, lines: dict[int, processes.Line | None]) -> tuple[float, ...]:
-    """By what :func:`hanging` chooses; the least is the one that hangs, on whichever host."""
+    """The least is of the rank for which the others wait, on whichever host: one that is stopped; else the one that is
+    behind all others; among equals the one in a line of the scenario and not in torch, where those that wait are; then
+    the one that was silent for longest.
+    """
     line = lines[rank.pid]
     marks = launch.beats.marks(rank.number) if launch.beats is not None else rank.step
     phase = PHASE_ORDER.index(rank.phase) if rank.phase in PHASE_ORDER else len(PHASE_ORDER)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from bench.core.errors import BenchError, RequestError
+from bench.core.files import sha256
 from bench.core.job import Training
 from bench.core.records import Setting
 from bench.seams import discover, execute
@@ -65,7 +66,7 @@ class _Opened:
     def __init__(self, workload: Training) -> None:
         self.identity = workload.hash()
         self.module: ModuleType = execute.load_file(workload.name, workload.file, discover.WORKLOAD)
-        if workload.sha256 not in (None, discover.sha256(workload.file)):
+        if workload.sha256 not in (None, sha256(workload.file)):
             raise RequestError("--workload", f"{workload.file} has changed since the run began", "start a new run")
         self.work = Work(workload)
 

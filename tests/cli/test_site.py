@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from conftest import Bench, CommandLine, one_host, request_for
+from conftest import Bench, CommandLine, launches, one_host, request_for
 from standin import documented
 from standin.processes import nobody_left
 
 from bench.core.channel import Channel
 from bench.experiments import launch
-from bench.experiments.plan import launches
 from bench.seams import discover, execute, switching
 from bench.seams.site import Connected, Outcome
 from bench.sites.local import WorkerHost

@@ -29,7 +29,7 @@ from bench.machine import lock
 from bench.core.errors import RequestError
 try:
     with lock.acquire((), wait="--wait" in sys.argv, say=lambda text: print(text, file=sys.stderr, flush=True)) as held:
-        child = subprocess.Popen(["sleep", "600"], pass_fds=held.descriptors) if "--orphan" in sys.argv else None
+        child = subprocess.Popen(["sleep", "600"], pass_fds=held) if "--orphan" in sys.argv else None
         print("held", time.monotonic_ns(), child.pid if child else 0, flush=True)
         time.sleep(float(sys.argv[1]))
         print("free", time.monotonic_ns(), flush=True)
@@ -83,7 +83,7 @@ def test_the_refusal_names_who_holds_the_lock(folder: Path) -> None:
 
 def test_gpus_are_locked_one_by_one(folder: Path) -> None:
     with lock.acquire(("GPU-b", "GPU-a"), wait=False, say=print) as held:
-        assert len(held.descriptors) == 2
+        assert len(held) == 2
         assert "GPU GPU-b is in use by PID" in refusal(("GPU-c", "GPU-b"))
         with lock.acquire(("GPU-c",), wait=False, say=print), lock.acquire((), wait=False, say=print):
             pass
@@ -330,11 +330,12 @@ def test_two_users_share_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
         folder = Path(open_to_all) / "locks"
         monkeypatch.setenv(lock.FOLDER_VARIABLE, str(folder))
         holder = lock.acquire((), wait=True, say=print)
+        holder.__enter__()
         listen, tell = os.pipe()
         child = os.fork()
         if child == 0:
             try:
-                holder.__exit__()  # a fork holds it on
+                holder.__exit__(None, None, None)  # a fork holds it on
                 os.setgid(NOBODY)
                 os.setuid(NOBODY)
                 with lock.acquire((), wait=True, say=lambda line: os.write(tell, line.encode())):
@@ -344,8 +345,8 @@ def test_two_users_share_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
         try:
             with within(20.0):
                 assert f"waiting until the CPU is free of PID {os.getpid()} (root" in os.read(listen, 1000).decode()
-                with holder:
-                    assert len(list(folder.glob("line-*"))) == 1
+                assert len(list(folder.glob("line-*"))) == 1
+                holder.__exit__(None, None, None)
                 assert os.read(listen, 1000) == b" got it"
                 os.waitpid(child, 0)
         finally:

@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Executed, one_host, request_for
+from conftest import Executed, launches, one_host, request_for
 from standin.documents import document
 from standin.runs import DDP, write_run
 
 from bench import machine
 from bench.core.errors import RequestError
 from bench.experiments import interrupts, launch
-from bench.experiments.plan import launches
 from bench.runs import files
 from bench.runs.files import check_writable
 from bench.runs.names import find

@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import CommandLine, Executed, one_host, request_for
+from conftest import CommandLine, Executed, launches, one_host, request_for
 from standin import documented
 from standin.processes import alive, document_of, nobody_left, wait_for
 from standin.workloads import workload
 
-from bench.experiments.plan import launches
 from bench.runs.check import findings
 from bench.runs.reader import read
 from bench.seams import switching

@@ -8,18 +8,16 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import ON_GPU, Executed, executor, one_host, request_for
+from conftest import ON_GPU, Executed, executor, launches, one_host, request_for
 from standin.workloads import workload
 
 from bench.core.channel import Channel
-from bench.core.job import job_to_json
-from bench.experiments.plan import launches
 from bench.machine import nvml
 from bench.seams import discover, switching
 from bench.sites.local import WorkerHost
@@ -40,7 +38,7 @@ def join(job, me, device):
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
 
 rank._join = join
-job = job_from_json(json.loads(sys.argv[1]))
+job = decode(Job, json.loads(sys.argv[1]))
 channel = Channel(socket.socket(fileno=int(sys.argv[2])))
 rank.execute(job, Identity.from_environment(os.environ), channel, time.perf_counter_ns())
 """
@@ -67,7 +65,7 @@ def two_gloo_ranks(scenario: str, device: str, devices: tuple[str, ...], folder:
     both = devices * (2 // len(devices)) if devices else ()
     options = ON_GPU | {"device": device, "devices": both, "replicas": 2, "impl": "native", "iters": 3}
     (planned,) = launches(request_for((found,), **options), (found,), one_host(2, *devices))
-    job = json.dumps(job_to_json(replace(planned.job, logs=str(folder))))
+    job = json.dumps(asdict(replace(planned.job, logs=str(folder))))
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     common = {"WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.core.files import sha256
 from bench.seams import discover
 from bench.seams.code import code_sha256
 
@@ -92,4 +93,4 @@ def test_a_built_in_workload_records_it_and_ones_own_the_file(tmp_path: Path) ->
     own = tmp_path / "mine.py"
     own.write_text(Path(file).read_text())
     mine = discover.load_workload("mine", str(own)).task("cpu", found.workload.settings_on("cpu"))
-    assert (mine.sha256, mine.code_sha256) == (discover.sha256(str(own)), None)
+    assert (mine.sha256, mine.code_sha256) == (sha256(str(own)), None)

@@ -123,6 +123,11 @@ def test_a_cpu_package_counts_over_any_window() -> None:
 # Launches
 
 
+def per_launch(device: pd.DataFrame, of: pd.DataFrame, units: int) -> pd.DataFrame:
+    measured = iterations(of)
+    return devices.per_launch(device, measured, units, devices.per_device(device, measured))
+
+
 def test_a_launch_is_the_sum_of_its_devices() -> None:
     both = pd.concat(
         [
@@ -132,7 +137,7 @@ def test_a_launch_is_the_sum_of_its_devices() -> None:
             ),
         ]
     )
-    (row,) = devices.per_launch(both, iterations(steps(12.0, count=50, ranks=2)), units=128).to_dict("records")
+    (row,) = per_launch(both, steps(12.0, count=50, ranks=2), units=128).to_dict("records")
     assert row["devices"] == 2
     assert row["energy_j"] == pytest.approx(6000.0)
     assert row["energy_per_1000_j"] == pytest.approx(6000.0 / (50 * 128) * 1000)
@@ -142,7 +147,7 @@ def test_a_launch_is_the_sum_of_its_devices() -> None:
 
 def test_a_device_without_energy_makes_that_of_the_launch_unknown() -> None:
     both = pd.concat([samples(12.0, power_w=300.0), samples(12.0, device="GPU-b", reason="Not Supported")])
-    (row,) = devices.per_launch(both, iterations(steps(12.0)), units=8).to_dict("records")
+    (row,) = per_launch(both, steps(12.0), units=8).to_dict("records")
     assert pd.isna(row["energy_j"])
     assert pd.isna(row["energy_per_1000_j"])
     assert "Not Supported" in row["energy_reason"]
@@ -152,7 +157,7 @@ def test_a_device_without_energy_makes_that_of_the_launch_unknown() -> None:
 def test_launches_are_kept_apart_and_one_without_samples_has_no_row() -> None:
     two = pd.concat([steps(12.0), steps(12.0, launch=1), steps(12.0, launch=2)])
     rows = pd.concat([samples(12.0, power_w=300.0), samples(12.0, launch=2, power_w=100.0)])
-    table = devices.per_launch(rows, iterations(two), units=8)
+    table = per_launch(rows, two, units=8)
     assert table["launch"].tolist() == [0, 2]
     assert table["energy_j"].tolist() == pytest.approx([3600.0, 1200.0])
 
@@ -160,8 +165,8 @@ def test_launches_are_kept_apart_and_one_without_samples_has_no_row() -> None:
 def test_without_any_sample_the_tables_are_empty_with_their_columns() -> None:
     empty = samples(0.0).iloc[:0]
     assert list(devices.per_device(empty, iterations(steps(1.0))).columns) == devices.COLUMNS
-    assert len(devices.per_launch(empty, iterations(steps(1.0)), 8)) == 0
-    assert len(devices.per_launch(samples(1.0), iterations(steps(1.0).iloc[:0]), 8)) == 0
+    assert len(per_launch(empty, steps(1.0), 8)) == 0
+    assert len(per_launch(samples(1.0), steps(1.0).iloc[:0], 8)) == 0
 
 
 # Throttling, clocks, traffic
@@ -209,7 +214,8 @@ def test_nvlink_rates_of_gpm_stand_beside_the_counters() -> None:
     why = "nvlink_rx_mib_s: Not Supported"
     two = pd.concat([samples(10.0, device=name, activity_reason=why, **known) for name in ("GPU-a", "GPU-b")])
     two.loc[two.groupby("device")["t_ns"].idxmin(), "activity_reason"] = FIRST
-    (row,) = devices.per_scenario(two, iterations(steps(10.0)), None).to_dict("records")
+    of = iterations(steps(10.0))
+    (row,) = devices.per_scenario(two, of, None, devices.per_device(two, of)).to_dict("records")
     assert (row["gpm_nvlink_tx_mib_s"], row["nvlink_tx_mib_s"]) == pytest.approx((600.0, 4.0))
     assert pd.isna(row["gpm_nvlink_rx_mib_s"]) and row["activity_reason"] == why
     assert pd.isna(one(samples(10.0, **known), steps(10.0))["activity_reason"])

@@ -92,12 +92,10 @@ def test_the_first_of_a_list_of_nodes(nodes: str, first: str) -> None:
 
 def test_the_secret_comes_from_the_environment_or_a_file(tmp_path: Path) -> None:
     file = tmp_path / "secret"
-    assert secret_of({}) is None
+    assert "it is not set" in str(secret_of({}))
     assert secret_of({"BENCH_SECRET": "s3\n"}) == b"s3"
-    with pytest.raises(RequestError, match="cannot be read"):
-        secret_of({"BENCH_SECRET_FILE": str(file)})
+    assert "cannot be read" in str(secret_of({"BENCH_SECRET_FILE": str(file)}))
     file.write_text("\n")
-    with pytest.raises(RequestError, match="is empty"):
-        secret_of({"BENCH_SECRET_FILE": str(file)})
+    assert "is empty" in str(secret_of({"BENCH_SECRET_FILE": str(file)}))
     file.write_text("abc\n")
     assert secret_of({"BENCH_SECRET_FILE": str(file)}) == b"abc"

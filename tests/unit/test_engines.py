@@ -203,7 +203,7 @@ def test_the_hosts_of_a_batch_script_meet_at_the_first(tmp_path: Path) -> None:
     assert not (tmp_path / "here").exists()
     of_srun = {"SLURM_PROCID": "3", "SLURM_NNODES": str(NODES), "SLURM_STEP_NODELIST": "gpu[1-5000]"}
     started = engine_of(variables | of_srun)
-    assert started is not None and secret_of(variables)
+    assert started is not None and isinstance(secret_of(variables), bytes)
     assert (started.index, started.count, started.address, started.port) == (3, NODES, "gpu1", 24567)
 
 

@@ -7,13 +7,12 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from conftest import one_host, request_for
+from conftest import launches, one_host, request_for
 from standin import KEYS, MIB, TWO_GPUS, A, B, Driver
 from standin.frames import iterations
 
 from bench.analyse import devices
 from bench.core.records import DEVICE_COLUMNS, PROBE_MIB
-from bench.experiments.plan import launches
 from bench.machine.nvml import SCRAMBLED
 from bench.machine.sample import Sampler, read_spool
 from bench.runs.spool import spool_path

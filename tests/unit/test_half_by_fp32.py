@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import one_host, request_for
+from conftest import launches, one_host, request_for
 from torch import Tensor, nn
 
-from bench.experiments.plan import launches
 from bench.seams import switching
 from bench.worker import by_fp32
 

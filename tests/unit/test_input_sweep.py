@@ -13,7 +13,8 @@ from bench.analyse.intervals import Estimate, estimate
 from bench.analyse.loader import Swept, found_by, rates, remarks, sentence, together, why_open
 from bench.analyse.validity import findings
 from bench.core.codec import decode, encode
-from bench.experiments.input_sweep import _rounds
+from bench.experiments.input_sweep import TRAINING
+from bench.experiments.plan import in_turns
 from bench.experiments.plan.input_sweep import MOST_BATCHES, batches
 from bench.report.loader import loader_plot, loader_table
 from bench.runs.document import RunDocument
@@ -119,7 +120,7 @@ def test_the_rates_have_a_row_each() -> None:
 
 
 def test_rounds_alternate_and_every_launch_loads_whole_turns() -> None:
-    assert _rounds((0, 1), 2) == [(0, 0), (1, 0), (None, 0), (None, 1), (1, 1), (0, 1)]
+    assert in_turns((0, 1, TRAINING), 2) == [(0, 0), (1, 0), (None, 0), (None, 1), (1, 1), (0, 1)]
     assert batches(0.1, (0, 1, 2, 4)) == 8
     assert batches(30.0, (0, 1, 2, 4, 8)) == 32
     assert batches(1e9, (0, 1, 2, 4)) == MOST_BATCHES

@@ -219,8 +219,8 @@ def test_ceilings_are_kept_by_what_they_hold_for(tmp_path: Path, monkeypatch: py
     ceilings = decode(Ceilings, CEILINGS)
     about = {name: CEILINGS[name] for name in ("device", "driver", "torch", "processes", "threads")}
     busy, idle = (launch(checks={"foreign_cores": cores}) for cores in (0.5, 0.1))
-    assert "not kept" in experiment.keep_for_later(ceilings, busy, 2) and experiment.from_cache(about) is None
-    assert experiment.keep_for_later(ceilings, idle, 2) == "ceilings, kept for later runs"
+    assert "not kept" in experiment.keep_for_later(ceilings, about, busy, 2) and experiment.from_cache(about) is None
+    assert experiment.keep_for_later(ceilings, about, idle, 2) == "ceilings, kept for later runs"
     assert experiment.from_cache(about) == ceilings
     assert experiment.from_cache(about | {"torch": "2.7"}) is None
     Path(experiment.kept_in(about)).write_text("{}")

@@ -6,12 +6,11 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from conftest import one_host, request_for
+from conftest import launches, one_host, request_for
 from standin.workloads import narrow
 from torch import nn
 
 from bench.core.codec import decode
-from bench.experiments.plan import launches
 from bench.runs.experiments import MemoryForecast
 from bench.seams import discover, switching
 from bench.worker import data, memory_forecast, memory_parts

@@ -6,10 +6,9 @@ from functools import cache
 
 import pytest
 import torch
-from conftest import Executed, one_host, request_for
+from conftest import Executed, launches, one_host, request_for
 from standin.workloads import narrow
 
-from bench.experiments.plan import launches
 from bench.seams import discover, switching
 from bench.worker import data
 from bench.worker.workload import build_model

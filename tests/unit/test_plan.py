@@ -6,13 +6,14 @@ from dataclasses import asdict, fields, replace
 from typing import Any
 
 import pytest
-from conftest import one_host, request_for
+from conftest import launches, one_host, request_for
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from standin.workloads import BUILT_IN, task
 
+from bench.core.codec import decode
 from bench.core.errors import RequestError
-from bench.core.job import Training, job_from_json, job_to_json
+from bench.core.job import Job, Training
 from bench.core.records import Host
 from bench.experiments import obstacles
 from bench.experiments.plan import (
@@ -22,7 +23,6 @@ from bench.experiments.plan import (
     check_examples,
     check_memory,
     global_batch,
-    launches,
 )
 from bench.seams import discover, switching
 from bench.seams.discover import Found
@@ -199,7 +199,7 @@ def test_half_is_that_of_the_device_unless_the_scenario_says_otherwise() -> None
 
 def test_a_job_survives_the_way_through_json() -> None:
     for planned in launches(request(device="cuda", devices=("GPU-a", "GPU-b")), ALL, one_host(4, "GPU-a", "GPU-b")):
-        assert job_from_json(json.loads(json.dumps(job_to_json(planned.job)))) == planned.job
+        assert decode(Job, json.loads(json.dumps(asdict(planned.job)))) == planned.job
 
 
 # Memory

@@ -22,6 +22,7 @@ from bench.analyse.analysed import Analysed
 from bench.analyse.parity import DIVERGED
 from bench.cli import main
 from bench.core.errors import RequestError
+from bench.core.files import sha256
 from bench.report import chapters
 from bench.report.blocks import Code, Fold
 from bench.report.recipe import script
@@ -189,7 +190,7 @@ def test_what_a_search_recommends_fits_into_120_lines(
     mine, scripts, about = Path(short.name) / "m.py", tmp_path / "scripts", {"device": "cuda"}
     if kind == "data":
         mine.write_text(MLP + "\n\ndef collate(examples):\n    return examples\n")
-        about |= {"name": "mine", "file": str(mine), "sha256": discover.sha256(str(mine)), "settings": {"width": 32}}
+        about |= {"name": "mine", "file": str(mine), "sha256": sha256(str(mine)), "settings": {"width": 32}}
         about |= {"workers": 2, "prefetch": 2, "data": "/tmp"}
     run = run_of(about, cudnn_benchmark=True, optimizer_settings={"momentum": 0.9})
     (plain,) = (one for one in run.document.launches if one.scenario == "ddp")

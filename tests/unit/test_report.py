@@ -299,7 +299,7 @@ def read_back(*launches: Launch) -> Any:
 
 
 def test_what_is_unknown_about_memory_says_why(mixed: Written) -> None:
-    table = tables.summary_table(mixed.run, tables.summary_of(mixed.run))
+    table = tables.summary_table(mixed.run, tables.of_run(mixed.run, mixed.run.overview))
     by_name = {row[0].text: [cell.text for cell in row] for row in table.rows}
     assert by_name["apex_ddp"][5:7] == ["–", "–"]
     assert any(note.startswith("Source of memory: rss (ddp, ddp_o2); unavailable (apex_ddp)") for note in table.notes)
@@ -324,7 +324,7 @@ def test_each_figure_of_the_summary_has_its_bar(tmp_path: Path, plotting: Plotti
     plotting()
     launches = [Launch("ddp", [[9, ms, ms]], [[100.0], [100.0]]) for ms in (40, 41, 42)]
     run = analysed(str(write_run(tmp_path, [*launches, Launch("ddp_o2", [[9, 20, 20]], precision="O2")])))
-    table = tables.summary_table(run, tables.summary_of(run))
+    table = tables.summary_table(run, tables.of_run(run, run.overview))
     alone, ddp = ([(cell.text, cell.small) for cell in row[1:7]] for row in table.rows)
     # Logarithms of 40, 41, 42 deviate by 0.0244; times t (4.303 at 2 degrees of freedom) over root 3: 0.061, so +6.2 %.
     assert [small for _, small in ddp] == ["±6.2%"] * 3 + [""] * 3
@@ -333,12 +333,12 @@ def test_each_figure_of_the_summary_has_its_bar(tmp_path: Path, plotting: Plotti
     assert table.notes[0] == "±: from the figure to the farther end of its 95 % interval over launches."
     assert table.notes[1].startswith("no interval for ddp_o2: one launch; with --launches 5 or --profile standard")
     assert "| ddp | 195.2 ±6.2% | 41.0 ±6.2% |" in report.render([run])["summary.md"].decode()
-    (ddp_row, _) = csv.DictReader(StringIO(tables.csv([tables.summary_of(run)])))
+    (ddp_row, _) = csv.DictReader(StringIO(tables.csv([tables.of_run(run, run.overview)])))
     assert float(ddp_row["step_high_ms"]) / float(ddp_row["step_median_ms"]) == pytest.approx(1.0625, abs=5e-4)
 
 
 def test_without_a_second_launch_the_summary_says_that_there_is_no_bar(mixed: Written) -> None:
-    table = tables.summary_table(mixed.run, tables.summary_of(mixed.run))
+    table = tables.summary_table(mixed.run, tables.of_run(mixed.run, mixed.run.overview))
     assert "no interval: one launch; with --launches 5 or --profile standard there is one." in table.notes
     assert not any("±" in cell.text + cell.small for row in table.rows for cell in row)
 
@@ -465,7 +465,7 @@ def test_memory_is_told_from_the_birth_of_the_processes(tmp_path: Path) -> None:
 
 def sentences(launches: list[Launch], folder: Path, **options: Any) -> tuple[str, str]:
     run = analysed(str(write_run(folder, launches, **options)), allow_incomplete=True)
-    table = tables.summary_of(run)
+    table = tables.of_run(run, run.overview)
     return answer(run.document, table), " ".join(caveats(run.document, table))
 
 
@@ -685,7 +685,7 @@ def test_many_steps_are_drawn_in_part_and_counted_in_full(tmp_path: Path) -> Non
     plot = plot_of(run, "step-times")
     assert plots.DOTS_PER_SCENARIO <= plot.svg.count("<use ") < 1.2 * plots.DOTS_PER_SCENARIO
     assert "one measured step (1 in 2 drawn)" in svg_texts(plot.svg)
-    (row,) = tables.summary_of(run).to_dict("records")
+    (row,) = tables.of_run(run, run.overview).to_dict("records")
     assert row["step_median_ms"] == 13.0
 
 

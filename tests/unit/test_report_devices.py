@@ -217,7 +217,7 @@ def test_energy_over_launches_has_an_interval(tmp_path: Path) -> None:
     assert cells(table)[0][1:4] == ["3", "2,640", "13,750"]  # the geometric mean: 220 W
     # Logarithms a step of ln 1.1 apart, times t (4.303) over root 3: 0.2368, so +26.7 %.
     assert table is not None and table.rows[0][2].small == "±27%"
-    summary = tables.summary_of(run)
+    summary = tables.of_run(run, run.overview)
     (row,) = csv.DictReader(StringIO(tables.csv([summary])))
     assert float(row["energy_per_1000_j"]) == pytest.approx(13750.0)
     assert float(row["energy_per_1000_high_j"]) == pytest.approx(13750.0 * 1.267, rel=1e-3)
@@ -273,7 +273,7 @@ def test_without_any_device_the_page_says_why_in_a_line(tmp_path: Path, plotting
     assert page.texts.count(f"Energy, power and heat are unknown: {why}.") == 1
     assert "<script>" not in rendered["summary.md"].decode()
     assert not {"power.svg", "energy.csv", "memory-beside-torch.csv"} & set(rendered)
-    heading = [column.heading for column in tables.summary_table(run, tables.summary_of(run)).columns]
+    heading = [column.heading for column in tables.summary_table(run, tables.of_run(run, run.overview)).columns]
     assert "J per 1,000 images" not in heading
     assert "does not say why" in device_tables.no_energy(written(tmp_path / "silent", [DDP], ()))
     dead = written(tmp_path / "dead", [replace(DP, status="error", reason="boom")])

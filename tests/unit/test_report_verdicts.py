@@ -124,7 +124,7 @@ def texts_of(run: Analysed, *drawings: Callable[..., object]) -> str:
 
 
 def table_of(run: Analysed) -> "pd.DataFrame":
-    return tables.summary_of(run)
+    return tables.of_run(run, run.overview)
 
 
 def test_recommendation_leaves_out_what_diverged_and_says_why(whole: Analysed) -> None:

@@ -11,7 +11,7 @@ import pytest
 from conftest import one_host, request_for
 from standin.documents import document, with_records
 
-from bench.core.job import Checkpoint, job_to_json
+from bench.core.job import Checkpoint
 from bench.experiments import restart as experiment
 from bench.experiments.restart import RestartLook, RestartRecord, Restarts, restarts, sentences
 from bench.seams.switching import scenario
@@ -76,7 +76,7 @@ def test_a_second_start_goes_on_from_the_checkpoint(tmp_path: Path, monkeypatch:
     asked = request_for((found,), replicas=1, global_batch=2, experiments={"checkpoint": Checkpoint(every=2)})
     alone, job = experiment.jobs(asked, found, 1, 0, one_host(1), str(tmp_path))
     assert (len(alone.ranks), alone.purpose, alone.group) == (1, "restart", False)
-    Path(alone.checkpoint.job_file if alone.checkpoint else "").write_text(json.dumps(job_to_json(job)))
+    Path(alone.checkpoint.job_file if alone.checkpoint else "").write_text(json.dumps(asdict(job)))
     about = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
     diaries = restart.Diaries(str(tmp_path), 1)
     for turn in (0, 1):

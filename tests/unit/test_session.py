@@ -15,14 +15,13 @@ from typing import Any
 import pytest
 import torch
 import torch._dynamo
-from conftest import one_host, request_for
+from conftest import launches, one_host, request_for
 from standin.workloads import tiny
 from torch import nn
 from torchvision import models
 
 from bench.core.errors import BenchError
 from bench.experiments import record
-from bench.experiments.plan import launches
 from bench.machine import recorded_environment
 from bench.seams import Strategy, discover, switching
 from bench.worker import apex, data, effective, live, loop, rank

@@ -21,7 +21,15 @@ from standin.frames import iterations, launch_figures, phase_medians
 
 from bench.analyse import published
 from bench.analyse.bars import about_intervals, plus_minus
-from bench.analyse.comparison import COLUMNS, against_fastest, between_scenarios, compare, more_launches
+from bench.analyse.comparison import (
+    COLUMNS,
+    Comparison,
+    against_fastest,
+    between_scenarios,
+    compared,
+    judged,
+    more_launches,
+)
 from bench.analyse.comparison import pairwise as all_pairs
 from bench.analyse.intervals import Ratio, estimate, half_width_percent, ratio_of
 from bench.analyse.memory import peaks
@@ -96,6 +104,11 @@ def test_more_launches_of_equal_scatter_are_known_better() -> None:
         assert found.low is not None and found.high is not None
         widths.append(found.high / found.low)
     assert all(more < fewer for fewer, more in pairwise(widths))
+
+
+def compare(base: list[float], new: list[float]) -> Comparison:
+    """As bench compares two scenarios with one figure per launch, apart from drift."""
+    return judged([compared(ratio_of(base, new), len(base), len(new))])[0]
 
 
 def test_what_cannot_be_known_is_none() -> None:

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,16 +11,17 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from conftest import one_host, request_for
+from conftest import launches, one_host, request_for
 from standin import documented
 from standin.workloads import narrow
 from torch import nn
 
+from bench.core.codec import decode
 from bench.core.errors import BenchError, RequestError
-from bench.core.job import job_from_json, job_to_json
+from bench.core.files import sha256
+from bench.core.job import Job
 from bench.core.records import SwitchOn
 from bench.experiments import obstacles, resume
-from bench.experiments.plan import launches
 from bench.runs.document import Source
 from bench.seams import discover, switching
 from bench.seams.obstacle import obstacle
@@ -138,7 +139,7 @@ def test_a_switch_of_ones_own(mine: str) -> None:
 def test_a_run_is_resumed_with_its_switches(mine: str) -> None:
     found = scenario(f"ddp+channels_last+{mine}=3")
     sources = {found.name: found.file} | {f"+{one.name}": one.file for one in found.switches}
-    recorded = {name: Source(file=file, sha256=discover.sha256(file)) for name, file in sources.items()}
+    recorded = {name: Source(file=file, sha256=sha256(file)) for name, file in sources.items()}
 
     class Document:
         request, sources = request_for((found,)), recorded
@@ -153,7 +154,7 @@ def test_a_run_is_resumed_with_its_switches(mine: str) -> None:
 
 def test_a_job_has_its_switches_in_every_process() -> None:
     (planned,) = launches(request_for((found := scenario("ddp+bucket_mb=50"),)), (found,), one_host(2))
-    assert job_from_json(job_to_json(planned.job)) == planned.job
+    assert decode(Job, asdict(planned.job)) == planned.job
     assert planned.job.switches == found.switches
 
 

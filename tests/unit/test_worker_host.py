@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,14 +14,12 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from conftest import Executed, one_host, request_for
+from conftest import Executed, launches, one_host, request_for
 
 from bench.core.channel import Channel
 from bench.core.children import LAUNCHER, Unanswered, ask
 from bench.core.control_group import available_memory_bytes
 from bench.core.errors import BenchError, HostError, RequestError
-from bench.core.job import job_to_json
-from bench.experiments.plan import launches
 from bench.seams import discover, switching
 from bench.sites.local import WorkerHost
 from bench.worker import host as server
@@ -151,7 +150,7 @@ def test_a_host_with_threads_forks_no_rank(threads: int, fresh: bool, monkeypatc
     monkeypatch.setattr(server.os, "listdir", lambda path: [str(number) for number in range(threads)])
     monkeypatch.setattr(server, "start_launch", lambda job, control, **how: started.append(how["fresh"]))
     monkeypatch.setattr(server, "supervise", lambda launch, control: None)
-    ours.send(event="launch", job=job_to_json(planned.job), command=None, meet=None)
+    ours.send(event="launch", job=asdict(planned.job), command=None, meet=None)
     ours.socket.shutdown(socket.SHUT_WR)
     assert server.serve(theirs, fresh=False, apex_path=None) == 0
     ready = ours.wait_for("ready")

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from bench.core.codec import decode, encode
 from bench.core.errors import RequestError
-from bench.core.files import JSON_BYTES, open_regular, read_json
+from bench.core.files import JSON_BYTES, open_regular, read_json, sha256
 from bench.runs.digests import Digest, stored
-from bench.runs.files import DIGEST_BYTES, sha256, unreadable, unwritable, write_atomically
+from bench.runs.files import DIGEST_BYTES, unreadable, unwritable, write_atomically
 from bench.runs.names import RUN_ID, run_ids
 from bench.runs.reader import read as read_run
 from bench.runs.reader import verified

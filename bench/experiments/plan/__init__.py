@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from bench.core.codec import Between, Named, OneOf
 from bench.core.dtypes import HALF_ON
@@ -15,6 +15,8 @@ from bench.seams import experiment
 from bench.seams.discover import RESERVED, STRATEGY, Found, names
 from bench.seams.switching import load_switch
 from bench.seams.workload import Workload
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,25 +212,19 @@ def check_examples(request: Request, example_bytes: int | None, available_bytes:
     )
 
 
-def launches(request: Request, scenarios: Sequence[Found], hosts: Sequence[Host]) -> tuple[Planned, ...]:
-    """The launches in the order in which they run: one round over the scenarios for each repetition.
-
-    Every other round goes backwards, so that drift of the machine hits all scenarios alike.
-    """
-    planned: list[Planned] = []
-    for repeat in range(request.launches):
-        planned += one_round(request, scenarios, repeat, len(planned), hosts)
-    return tuple(planned)
+def in_turns(items: Sequence[T], rounds: int) -> list[tuple[T, int]]:
+    """Each of ``items`` with the number of the round, round by round. Every other round goes backwards, so that drift
+    of the machine hits all alike."""
+    return [(one, repeat) for repeat in range(rounds) for one in items[:: -1 if repeat % 2 else 1]]
 
 
 def one_round(
     request: Request, scenarios: Sequence[Found], repeat: int, first: int, hosts: Sequence[Host]
 ) -> tuple[Planned, ...]:
     """Launch ``repeat`` of each scenario, numbered from ``first``; backwards where ``repeat`` is odd."""
-    order = list(reversed(scenarios)) if repeat % 2 else list(scenarios)
     return tuple(
         Planned(launch=launch, repeat=repeat, found=found, job=job_of(request, found, launch, repeat, hosts))
-        for launch, found in enumerate(order, start=first)
+        for launch, found in enumerate(scenarios[:: -1 if repeat % 2 else 1], start=first)
     )
 
 

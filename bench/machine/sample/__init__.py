@@ -135,6 +135,12 @@ class Sampler:
             tables["memory"].append(unavailable(pid, device, reason).row(by_pid[pid], **head))
         return tables["memory"], tables["device"]
 
+    def __enter__(self) -> "Sampler":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop()
+
     def stop(self) -> None:
         """End the process."""
         self._channel.close()

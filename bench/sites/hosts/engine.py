@@ -16,6 +16,7 @@ from bench.core.errors import RequestError
 Environment = Mapping[str, str]
 
 SECRET, SECRET_FILE = "BENCH_SECRET", "BENCH_SECRET_FILE"
+SAME_SECRET = f"export {SECRET}=$(openssl rand -hex 16) once, and start all hosts with the same"
 NO_RUN_ID = ("", "none")  # torchrun's ID of a run without a name
 
 
@@ -183,26 +184,16 @@ def _too_many(who: str, processes: int, hosts: int, remedy: str) -> RequestError
     return RequestError(remedy.split(" ")[0] if remedy.startswith("-") else "WORLD_SIZE", what, f"use {remedy}")
 
 
-def secret_of(environment: Environment) -> bytes | None:
-    """The secret of the hosts; None if none is set. Raises :class:`RequestError` for a bad file."""
+def secret_of(environment: Environment) -> bytes | RequestError:
+    """The secret of the hosts, or why there is none: hosts meet before they say so, since all of them are to end."""
     if text := environment.get(SECRET, "").strip():
         return text.encode()
     file = environment.get(SECRET_FILE)
     if not file:
-        return None
+        return RequestError(SECRET, "it is not set, and several hosts need it to recognise each other", SAME_SECRET)
     try:
         with open(file, "rb") as opened:
             secret = opened.read(1 << 16).strip()
     except OSError as error:
-        raise RequestError(SECRET_FILE, f"{file} cannot be read: {error.strerror}", "name a file with one") from error
-    if not secret:
-        raise RequestError(SECRET_FILE, f"{file} is empty", "write one into it: openssl rand -hex 16")
-    return secret
-
-
-def secret_or_problem(environment: Environment) -> tuple[bytes | None, RequestError | None]:
-    """The secret, or why its file is bad: hosts meet before they say so, since all of them are to end."""
-    try:
-        return secret_of(environment), None
-    except RequestError as error:
-        return None, error
+        return RequestError(SECRET_FILE, f"{file} cannot be read: {error.strerror}", "name a file with one")
+    return secret or RequestError(SECRET_FILE, f"{file} is empty", "write one into it: openssl rand -hex 16")

@@ -12,19 +12,19 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 
 from bench import machine
-from bench.core.codec import encode
+from bench.core.codec import decode, encode
 from bench.core.errors import FAILED, BenchError, HostError, RequestError
-from bench.core.files import scratch_folder, sha256_of_names
-from bench.core.job import Job, Meet, Training, job_from_json
+from bench.core.files import scratch_folder, sha256, sha256_of_names
+from bench.core.job import Job, Meet, Training
 from bench.core.records import Host
 from bench.machine.lock import acquire
 from bench.machine.sample import Sampler
-from bench.runs.files import LOG_LIMIT_BYTES, sha256, shorten
+from bench.runs.files import LOG_LIMIT_BYTES, shorten
 from bench.seams.discover import STRATEGY, SWITCH, WORKLOAD, names
 from bench.seams.execute import Kind
 from bench.seams.site import Elsewhere, Event, LaunchInterrupted, Readable
 from bench.sites.hosts.address import addresses_here
-from bench.sites.hosts.engine import Started, secret_or_problem
+from bench.sites.hosts.engine import Started, secret_of
 from bench.sites.hosts.hello import Hello
 from bench.sites.hosts.line import QUIET_S, Gone, Line, Message
 from bench.sites.hosts.meeting import call, refusal
@@ -49,11 +49,7 @@ class Options:
 @contextmanager
 def following(engine: Started, environment: Mapping[str, str]) -> Iterator[Line]:
     """The connection to the first host. If this host cannot go on, it sends the reason."""
-    secret, problem = secret_or_problem(environment)
-    try:
-        line = call(engine, secret)
-    except RequestError as error:
-        raise problem or error from error
+    line = call(engine, secret_of(environment))
     try:
         yield line
     except Gone as error:
@@ -156,14 +152,14 @@ class _Follower:
                 apex_path=options.apex_path,
                 log=os.path.join(self.folder, "site.log"),
                 device=hello.device,
-                locks=locks.descriptors,
+                locks=locks,
                 hosts=(Host(name=name, cores=hello.cores, devices=hello.devices),),
             )
         )
-        self.sampler = Sampler.start(
-            device=hello.device, gpus=hello.devices, spool=self.folder, host=name, interval_s=options.sample_interval_s
+        interval_s = options.sample_interval_s
+        self.sampler = stack.enter_context(
+            Sampler.start(device=hello.device, gpus=hello.devices, spool=self.folder, host=name, interval_s=interval_s)
         )
-        stack.callback(self.sampler.stop)
         line.send(event="ready", description=self.site.wait_until_ready(), state=encode(machine.state()))
 
     def serve(self) -> None:
@@ -176,7 +172,7 @@ class _Follower:
                     description = {name: self.site.description.get(name) for name in ("imports", "examples")}
                     self.line.send(event="prepared", description=description)
                 case "launch":
-                    _Launch(self, job_from_json(message["job"]), Meet(**message["meet"])).perform()
+                    _Launch(self, decode(Job, message["job"]), Meet(**message["meet"])).perform()
                 case "quiet":
                     self.line.look_every(QUIET_S)
                 case "waking":

@@ -35,7 +35,9 @@ def refuse_unlike(leader: Hello, other: Hello, name: str) -> None:
     if other.device != leader.device:
         problem = f"{name} would measure on {other.device}, and the first host on {leader.device}"
         raise RequestError("--device", problem, "choose one with --device, or see 'python -m bench doctor' there")
-    ours, theirs = (_models(one) for one in (leader, other))
+    ours, theirs = (
+        sorted({gpu.name for gpu in one.machine.gpus if gpu.uuid in one.devices}) for one in (leader, other)
+    )
     if ours != theirs:
         problem = f"{name} has {' and '.join(theirs)}, and the first host {' and '.join(ours)}"
         raise RequestError("--gpus", problem, "choose GPUs of one model, or leave that host out")
@@ -45,10 +47,6 @@ def _shown(value: object) -> str:
     if value in (None, []):
         return "nothing"
     return " ".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def _models(host: Hello) -> list[str]:
-    return sorted({gpu.name for gpu in host.machine.gpus if gpu.uuid in host.devices})
 
 
 def named(machines: Sequence[Machine]) -> list[str]:

@@ -14,9 +14,9 @@ from dataclasses import asdict, replace
 
 from bench.core.codec import Damaged
 from bench.core.errors import HostError, RequestError
-from bench.core.job import Job, Meet, Training, job_to_json
+from bench.core.files import sha256
+from bench.core.job import Job, Meet, Training
 from bench.core.records import Host
-from bench.runs.files import sha256
 from bench.seams.execute import Kind
 from bench.seams.site import Elsewhere, Event, LaunchInterrupted, Outcome, Readable
 from bench.sites.hosts.address import addresses_here
@@ -146,7 +146,7 @@ class _Launch:
         for member in self.members:
             meet = Meet(host=member.name, address=member.line.here, port=port, interface=None)
             try:
-                member.line.send(event="launch", job=job_to_json(self.job), meet=asdict(meet))
+                member.line.send(event="launch", job=asdict(self.job), meet=asdict(meet))
             except Gone as error:
                 self.lost[member.name] = str(error)
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from bench.core.errors import USAGE, BenchError, HostError, RequestError
 from bench.seams.site import Readable
 from bench.sites.hosts.address import AgentStore, addresses_here, is_here, resolved, to_listen_on
-from bench.sites.hosts.engine import SECRET, Started
+from bench.sites.hosts.engine import SAME_SECRET, SECRET, Started
 from bench.sites.hosts.line import Gone, Line, Message, is_hex, proof, session_key
 
 JOIN_S = 600.0  # for all hosts to join: pods pull images, and queues start hosts one by one
@@ -31,7 +31,6 @@ MOST_CALLERS = 256
 """Without the secret, at one time. The next one takes the place of the first."""
 MOST_REMEMBERED = 8
 NONCE_LETTERS, PROOF_LETTERS = 32, 64
-SAME_SECRET = f"export {SECRET}=$(openssl rand -hex 16) once, and start all hosts with the same"
 
 
 @dataclass(slots=True)
@@ -58,10 +57,6 @@ def relayed(who: str, message: Message) -> BenchError:
     if message.get("code") == USAGE:
         error.exit_code = USAGE
     return error
-
-
-def no_secret() -> RequestError:
-    return RequestError(SECRET, "it is not set, and several hosts need it to recognise each other", SAME_SECRET)
 
 
 class Listener:
@@ -183,7 +178,7 @@ class Listener:
             self._drop(caller, "all hosts had come")
 
 
-def call(engine: Started, secret: bytes | None) -> Line:
+def call(engine: Started, secret: bytes | RequestError) -> Line:
     """Connect to the first host once it listens, and prove the secret to each other.
 
     Raises :class:`RequestError` if that fails, and :class:`HostError` if nobody answers within :data:`JOIN_S`, or
@@ -214,12 +209,12 @@ def call(engine: Started, secret: bytes | None) -> Line:
     raise HostError(f"the first host {how} ({why}); see whether it runs there")
 
 
-def _called(connected: socket.socket, engine: Started, secret: bytes | None) -> Line:
+def _called(connected: socket.socket, engine: Started, secret: bytes | RequestError) -> Line:
     line = Line(connected, leads=False)
     try:
-        nonces = _prove(line, engine.index, secret)
-        if secret is None:
-            raise no_secret()
+        nonces = _prove(line, engine.index, None if isinstance(secret, RequestError) else secret)
+        if isinstance(secret, RequestError):
+            raise secret
         answer = line.wait_for("proof", "refused", limit_s=SHAKE_S)
         if answer["event"] == "refused":
             raise refusal(answer)

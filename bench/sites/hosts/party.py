@@ -17,10 +17,10 @@ from bench.core.codec import Damaged, decode
 from bench.core.errors import FAILED, INTERRUPTED, BenchError, HostError, RequestError
 from bench.core.records import Host
 from bench.runs.document import EngineRecord
-from bench.sites.hosts.engine import Started, secret_or_problem
+from bench.sites.hosts.engine import Started, secret_of
 from bench.sites.hosts.hello import Hello, named, placed, refuse_unlike
 from bench.sites.hosts.line import Gone, Line, Message
-from bench.sites.hosts.meeting import JOIN_S, SAY_WAITING_S, Caller, Listener, no_secret, relayed
+from bench.sites.hosts.meeting import JOIN_S, SAY_WAITING_S, Caller, Listener, relayed
 
 LINGER_S = 20.0  # how long a run that failed early waits for hosts that are still to come, to send them the reason
 CLOCK_LIMIT_S = 5.0
@@ -174,11 +174,11 @@ def leading(engine: Started, environment: Mapping[str, str]) -> Iterator[Party]:
 
     Raises :class:`RequestError` without a secret.
     """
-    secret, problem = secret_or_problem(environment)
-    party = Party(engine, environment, secret)
+    secret = secret_of(environment)
+    party = Party(engine, environment, None if isinstance(secret, RequestError) else secret)
     try:
-        if secret is None:
-            raise problem or no_secret()
+        if isinstance(secret, RequestError):
+            raise secret
         yield party
     except BaseException as error:
         party.fail(error)
