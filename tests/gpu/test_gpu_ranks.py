@@ -29,7 +29,8 @@ import sys, time
 from datetime import timedelta
 import torch.distributed as dist
 from bench.core.channel import Channel
-from bench.core.job import job_from_json
+from bench.core.codec import decode
+from bench.core.job import Job
 from bench.worker import rank
 from bench.worker.plan import Identity
 import json, os, socket
