@@ -1,5 +1,6 @@
 """What several tests need: one worker host for all of them, and a way to execute a scenario on it."""
 
+import importlib
 import importlib.util
 import os
 import resource
@@ -319,6 +320,17 @@ def link() -> Iterator[Link]:
 @pytest.fixture(scope="session")
 def repository() -> Path:
     return Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def benchmark(monkeypatch: pytest.MonkeyPatch, repository: Path) -> Iterator[Callable[[str], Any]]:
+    """``benchmark(name)``: that module of benchmarks/."""
+    monkeypatch.syspath_prepend(str(repository / "benchmarks"))
+    before = {*sys.modules}
+    yield importlib.import_module
+    for name in {*sys.modules} - before:
+        if str(repository / "benchmarks") in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
 
 
 @pytest.fixture(scope="session")

@@ -253,12 +253,7 @@ def test_events_are_never_waited_for(recorder: Any, tmp_path: Path) -> None:
     recorder._end()  # step 3 is not done, and the script's end does not wait for it
     (file,) = tmp_path.iterdir()
     last = read_notes(str(file))
-    assert (len(last.marks_ns), last.spans_ms, last.end.calls, last.end.others) == (
-        4,
-        [2.0, 2.0],
-        4,
-        {"Event": 1},
-    )
+    assert (len(last.marks_ns), last.spans_ms, last.end.calls, last.end.others) == (4, [2.0, 2.0], 4, {"Event": 1})
 
 
 def test_a_captured_step_is_left_alone_and_said(recorder: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -3,25 +3,16 @@
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from conftest import Bench, Plotting
-from standin.schemas import is_valid
+from standin.schemas import only_run
 
 from bench.runs import document as stored
-from bench.runs.check import findings
-from bench.runs.reader import read
 
 NOTING = str(Path(__file__).parent.parent / "standin" / "noting.py")
 OLD = f"{sys.executable} {NOTING}"
 NEW = (sys.executable, NOTING)
-
-
-def only_run() -> Any:
-    (path,) = Path("results").iterdir()
-    assert findings(str(path)) == [] and is_valid(path)
-    return read(str(path))
 
 
 def test_two_commands_take_turns_and_are_compared(attaching: Bench, plotting: Plotting) -> None:

@@ -196,13 +196,7 @@ REPORTS: dict[str, Case] = {
     "incomplete run": ((*REPORT, "latest"), ("RUN", "{here}/results", "incomplete", "--allow-incomplete")),
     "run named twice": ((*COMPLETE, "{here}/out", "latest", "latest"), ("RUN", "twice")),
     "report into a file": ((*COMPLETE, "{here}/file"), ("--out", "{here}/file", "not a folder")),
-    "report below a file": (
-        (*COMPLETE, "{here}/file/x"),
-        (
-            "--out",
-            "{here}/file is not a folder",
-        ),
-    ),
+    "report below a file": ((*COMPLETE, "{here}/file/x"), ("--out", "{here}/file is not a folder")),
     "report into what cannot be written": ((*COMPLETE, "/proc/x"), ("--out", "/proc", "another folder")),
     "unknown option of report": ((*REPORT, "--frobnicate"), ("--frobnicate", "report --help")),
 }

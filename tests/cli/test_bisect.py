@@ -7,17 +7,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from conftest import Bench, Plotting
-from standin.schemas import is_valid
+from standin.schemas import only_run
 
 from bench.experiments import bisecting
 from bench.report import plots
-from bench.runs.check import findings
 from bench.runs.experiments import Bisected
-from bench.runs.reader import read
 from bench.verbs.bisect import USUAL
 
 STANDIN = Path(__file__).parent.parent / "standin"
@@ -53,12 +50,6 @@ def repository(tmp_path: Path) -> Repository:
 
 def noted(*settings: dict[str, float]) -> list[dict[str, str]]:
     return [{"settings.json": json.dumps(one)} for one in settings]
-
-
-def only_run() -> Any:
-    (path,) = Path("results").iterdir()
-    assert findings(str(path)) == [] and is_valid(path)
-    return read(str(path))
 
 
 def test_the_commit_that_made_it_slower(attaching: Bench, repository: Repository, plotting: Plotting) -> None:

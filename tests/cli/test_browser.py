@@ -34,7 +34,7 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for turn in range(3)
         for ms, name in enumerate(TEN, start=20)
     ]
-    run = analysed(str(write_run(folder / "results", launches)))
+    run = analysed(write_run(folder / "results", launches))
     return Path(report.write([run], str(folder / "out"))[0])
 
 

@@ -159,10 +159,7 @@ def test_text_from_outside_stays_text(tmp_path: Path, say: Say) -> None:
 
 @pytest.mark.parametrize(
     ("count", "said"),
-    [
-        (1, "1 night, 2021-01-04: a trend needs two or more"),
-        (3, "no shift was found (it takes 6 nights to tell one)"),
-    ],
+    [(1, "1 night, 2021-01-04: a trend needs two or more"), (3, "no shift was found (it takes 6 nights to tell one)")],
 )
 def test_few_nights_are_a_page_and_no_shift(tmp_path: Path, say: Say, count: int, said: str) -> None:
     write_nights(tmp_path / "h", count, scenarios=("ddp",), launches=2, slower=only("ddp", 1, 1.5))

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from conftest import Bench, CommandLine, Plotting
-from standin.schemas import is_valid
+from standin.schemas import document_in
 from test_workload import MLP
 
 from bench import machine
@@ -17,13 +17,6 @@ from bench.experiments import scaling
 from bench.experiments.launch import perform
 from bench.report import plots
 from bench.sites.local import WorkerHost
-
-
-def document_of(folder: Path) -> dict[str, Any]:
-    (path,) = folder.iterdir()
-    assert is_valid(path)
-    loaded: dict[str, Any] = json.loads((path / "run.json").read_text())
-    return loaded
 
 
 @pytest.mark.slow
@@ -45,7 +38,7 @@ def test_a_run_goes_on_after_an_interruption_and_has_both_curves(
     monkeypatch.setattr(scaling, "perform", interrupted)
     asked = ("--device", "cpu", "--counts", "2", "--launches", "2", "--global-batch", "8", "--out", str(out))
     assert run_here("scale", *work, *asked).returncode == 130
-    assert launched == [(1, 4), (1, 8)] and document_of(out)["complete"] is False
+    assert launched == [(1, 4), (1, 8)] and document_in(out)["complete"] is False
     launched[:] = [()] * 3
     other = run_here("run", "--resume", "latest", "--out", str(out))
     assert other.returncode == 2 and "bench scale --resume" in other.stderr

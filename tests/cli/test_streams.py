@@ -112,8 +112,7 @@ def test_a_home_that_cannot_be_written_is_not_talked_about(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("verb", "words"),
-    [("", "'': unknown command"), ("lst", "did you mean list?"), ("--json", "the verb comes first")],
+    ("verb", "words"), [("", "'': unknown command"), ("lst", "did you mean list?"), ("--json", "the verb comes first")]
 )
 def test_a_verb_that_is_none_gets_a_hint(verb: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([verb]) == 2

@@ -147,10 +147,7 @@ WRONG: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "a bad name": ((*SLURM, "--name", "My_Job", *RUN), ("--name: 'My_Job'", "letters, digits and hyphens")),
     "no GPUs": ((*SLURM, "--gpus-per-node", "0", *RUN), ("--gpus-per-node: '0'", "at least 1")),
     "a bad type": ((*SLURM, "--gpus-per-node", "a b:8", *RUN), ("--gpus-per-node: 'a b:8'", "H100:8")),
-    "a GPU type for Kubernetes": (
-        (*POD, "--gpus-per-node", "H100:8", *RUN),
-        ("--gpus-per-node", "write 8;"),
-    ),
+    "a GPU type for Kubernetes": ((*POD, "--gpus-per-node", "H100:8", *RUN), ("--gpus-per-node", "write 8;")),
     "no type": (
         ("submit", "--engine", "skypilot", "--nodes", "2", "--gpus-per-node", "8", *RUN),
         ("--gpus-per-node: skypilot needs the type of GPU; write it like H100:8",),

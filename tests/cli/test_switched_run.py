@@ -97,7 +97,7 @@ def test_a_ladder_from_end_to_end(host: WorkerHost, tmp_path: Path) -> None:
     document = json.loads((path / "run.json").read_text())
     assert {one["status"] for one in document["launches"]} == {"ok"}
     assert document["request"]["set"] == "ladder"
-    files = report.write([analysed(str(path))], str(tmp_path / "page"))
+    files = report.write([analysed(path)], str(tmp_path / "page"))
     page = (tmp_path / "page" / "index.html").read_text()
     assert "What does each step gain?" in page and any(name.endswith("ladder.svg") for name in files)
     for change in ("without foreach", "channels_last", "bucket_view", "ddp_o1", "ddp_o2", "compile"):

@@ -193,10 +193,7 @@ def test_unlawful_rows(run: Path, name: str, change: Callable[[list[dict[str, An
         ({"launches": [{"launch": 0}]}, "run.json: launches[0].status is missing"),
         ({"launches": [{}]}, "run.json: launches[0].launch is missing"),
         ({"launches": [record_of(0, "ddp") | {"mine": 1}]}, "run.json: launches[0].mine is unknown"),
-        (
-            {"launches": [record_of(0, "ddp") | {"ranks": [RANK, RANK]}]},
-            "launches[0] has ranks 0, 0 and 2 processes",
-        ),
+        ({"launches": [record_of(0, "ddp") | {"ranks": [RANK, RANK]}]}, "launches[0] has ranks 0, 0 and 2 processes"),
         ({"launches": [record_of(0, "ddp") | {"scenario": "-" * 256}]}, "scenario must be at most 255 characters long"),
         ({"sources": {"ddp": {"file": "." * 4097, "sha256": ""}}}, "file must be at most 4,096 characters long"),
         ({"command": ["x" * 65537]}, "command[0] must be at most 65,536 characters long"),
@@ -409,16 +406,7 @@ VALUES = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=
 JSON = st.recursive(
     VALUES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
 )
-KEYS = [
-    "launches",
-    "experiments",
-    "superseded",
-    "files",
-    "workload",
-    "request",
-    "complete",
-    "schema_version",
-]
+KEYS = ["launches", "experiments", "superseded", "files", "workload", "request", "complete", "schema_version"]
 
 
 @FUZZ

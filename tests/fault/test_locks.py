@@ -7,14 +7,13 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from standin.processes import FASHION
+from standin.processes import FASHION, wait_for
 
 from bench.core.errors import RequestError
 from bench.machine import lock
@@ -60,13 +59,6 @@ def refusal(devices: tuple[str, ...] = ()) -> str:
     with pytest.raises(RequestError) as caught, lock.acquire(devices, wait=False, say=print):
         pass
     return str(caught.value)
-
-
-def wait_for(condition: Callable[[], bool], limit_s: float = 30.0) -> None:
-    deadline_s = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.05)
 
 
 def test_the_refusal_names_who_holds_the_lock(folder: Path) -> None:

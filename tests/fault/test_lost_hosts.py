@@ -22,13 +22,7 @@ STALL_S = 6.0
 ASKED_S = 15.0
 """Beyond the stall timeout: how long a host that does not answer may be waited for, and some more on a busy machine."""
 LONG = (*TINY, "--stall-timeout", str(STALL_S), "--iters", "20000")
-FAULTS = {
-    "rank": "ended by SIGKILL",
-    "stopped rank": "stopped",
-    "follower": "is gone",
-    "leader": "",
-    "link": "is gone",
-}
+FAULTS = {"rank": "ended by SIGKILL", "stopped rank": "stopped", "follower": "is gone", "leader": "", "link": "is gone"}
 
 
 def break_it(fault: str, link: Link, pids: list[int]) -> None:

@@ -24,11 +24,7 @@ from bench.machine.sample import Sampler, read_spool
 from bench.machine.sample.attribution import match_probe
 from bench.runs.spool import spool_path
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA"),
-    measures_a_gpu,
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA"), measures_a_gpu]
 
 SECONDS = 10.0
 """How long energy and power are compared: for ten of the seconds that a driver averages power over."""

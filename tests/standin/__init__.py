@@ -9,10 +9,13 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from bench.core.errors import RequestError
 
 ROOT = Path(__file__).resolve().parents[2]
 NOT_AVAILABLE = 2**64 - 1
@@ -35,6 +38,14 @@ def documented(declares: str) -> str:
     text = (ROOT / "CONTRIBUTING.md").read_text()
     (source,) = (one for one in re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE) if declares in one)
     return source
+
+
+def refusal(call: Callable[[], object]) -> RequestError:
+    """What ``call`` is refused with, which is one line."""
+    with pytest.raises(RequestError) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+    return caught.value
 
 
 @dataclass(frozen=True, slots=True)

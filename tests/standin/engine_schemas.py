@@ -71,12 +71,7 @@ SKYPILOT = fields(
 ENVIRONMENT = fields(
     name=only("BENCH_SECRET"), valueFrom=fields(secretKeyRef=fields(name=NAME, key=only("BENCH_SECRET")))
 )
-CONTAINER = {
-    "image": text(),
-    "command": some(text()),
-    "args": some(text(), most=100),
-    "env": some(ENVIRONMENT),
-}
+CONTAINER = {"image": text(), "command": some(text()), "args": some(text(), most=100), "env": some(ENVIRONMENT)}
 GPUS = fields(
     limits=fields(("rdma/hca_shared_devices_a",), **{"nvidia.com/gpu": COUNT, "rdma/hca_shared_devices_a": only(1)})
 )
@@ -93,8 +88,7 @@ VOLUMES = some(
 
 def pod(label: str) -> dict[str, Schema]:
     apart = fields(
-        topologyKey=only("kubernetes.io/hostname"),
-        labelSelector=fields(matchLabels=fields(**{label: NAME})),
+        topologyKey=only("kubernetes.io/hostname"), labelSelector=fields(matchLabels=fields(**{label: NAME}))
     )
     return {
         "affinity": inside("podAntiAffinity", "requiredDuringSchedulingIgnoredDuringExecution", schema=some(apart)),
@@ -132,8 +126,7 @@ RUNTIME = fields(
     apiGroup=only("trainer.kubeflow.org"), kind=only("ClusterTrainingRuntime"), name=only("torch-distributed")
 )
 PATCHED = fields(
-    **pod("jobset.sigs.k8s.io/jobset-name"),
-    containers=some(fields(name=only("node"), volumeMounts=MOUNTS), most=1),
+    **pod("jobset.sigs.k8s.io/jobset-name"), containers=some(fields(name=only("node"), volumeMounts=MOUNTS), most=1)
 )
 PATCH = inside(
     "template",

@@ -146,11 +146,7 @@ def start(
 
 
 def run(
-    folder: Path,
-    of: list[dict[str, str]],
-    *options: str,
-    others: tuple[str, ...] | None = None,
-    verb: str = "run",
+    folder: Path, of: list[dict[str, str]], *options: str, others: tuple[str, ...] | None = None, verb: str = "run"
 ) -> list[Ended]:
     """The same command on all hosts, or on all but the first with the options ``others``. How each ended."""
     with ExitStack() as stack:

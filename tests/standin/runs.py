@@ -239,5 +239,5 @@ BROKEN = Launch(
 )
 
 
-def analysed(path: str, *, allow_incomplete: bool = False) -> Analysed:
-    return Analysed.of(read(path, allow_incomplete=allow_incomplete, condense=per_iteration))
+def analysed(path: str | Path, *, allow_incomplete: bool = False) -> Analysed:
+    return Analysed.of(read(str(path), allow_incomplete=allow_incomplete, condense=per_iteration))

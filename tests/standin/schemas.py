@@ -7,6 +7,9 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
+from bench.runs.check import findings
+from bench.runs.reader import Run, read
+
 SHIPPED = files("bench.runs").joinpath("run.schema.json").read_text()
 
 
@@ -20,3 +23,18 @@ def is_valid(run: str | Path) -> bool:
     problems = errors(json.loads(Path(run, "run.json").read_text()))
     assert problems == []
     return not problems
+
+
+def document_in(folder: Path) -> dict[str, Any]:
+    """run.json of the only run in ``folder``, which may be incomplete."""
+    (path,) = folder.iterdir()
+    assert is_valid(path)
+    loaded: dict[str, Any] = json.loads((path / "run.json").read_text())
+    return loaded
+
+
+def only_run() -> Run:
+    """The only run in ``results``, which is sound."""
+    (path,) = Path("results").iterdir()
+    assert findings(str(path)) == [] and is_valid(path)
+    return read(str(path))

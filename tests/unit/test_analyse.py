@@ -211,12 +211,10 @@ def test_memory_that_is_unknown_is_not_zero() -> None:
     assert peak_by_process(used).empty
 
 
-def test_a_sample_that_is_missing_does_not_hide_the_others() -> None:
+def test_a_sample_or_a_process_that_is_unknown() -> None:
+    """A sample does not hide the others; the total is unknown where a process was never known."""
     found = peaks(memory(sample(1, 0, 100.0), sample(2, 0, None), sample(3, 0, 80.0))).iloc[0]
     assert (found["peak_pid_mib"], found["source"]) == (100.0, "rss+unavailable")
-
-
-def test_the_total_is_unknown_where_a_process_was_never_known() -> None:
     used = memory(sample(1, 0, 100.0), sample(1, 1, None), sample(2, 0, 90.0), sample(2, 1, None))
     assert pd.isna(peaks(used).iloc[0]["peak_total_mib"])
 
@@ -304,15 +302,21 @@ def effective(wrapper: str = "torch.nn.parallel.distributed.DistributedDataParal
     } | more
 
 
-CUDA: dict[str, Any] = {"device": {"type": "cuda"}, "tf32": {"cudnn": False, "matmul": False}}
 ALONE: dict[str, Any] = {"backend": None, "world_size": 1, "replicas": 1}
+TF32 = {"cudnn": True, "matmul": False}
+TORCH_DDP = "torch.nn.parallel.distributed.DistributedDataParallel"
 TORCH_DP = "torch.nn.parallel.data_parallel.DataParallel"
 APEX_DDP = "apex.parallel.distributed.DistributedDataParallel"
 FLAT_BUCKET = "bench.worker.flat_bucket.FlatBucketDataParallel"
 RESNET = "torchvision.models.resnet.ResNet"
 NATIVE_O2: dict[str, Any] = {"precision": "O2", "precision_impl": "native", "compute_dtypes": ["float16"]}
-APEX_O2: dict[str, Any] = {"precision": "O2", "precision_impl": "apex", "compute_dtypes": ["float16"]}
+APEX_O2 = NATIVE_O2 | {"precision_impl": "apex"}
 BF16_O1: dict[str, Any] = {"precision": "O1", "precision_impl": "native", "compute_dtypes": ["bfloat16"]}
+
+
+def cuda(wrapper: str, level: dict[str, Any], **more: Any) -> dict[str, Any]:
+    about = {"device": {"type": "cuda"}, "tf32": {"cudnn": False, "matmul": False}, "backend": "nccl"}
+    return effective(wrapper, **about | level | more)
 
 
 @pytest.mark.parametrize(
@@ -322,35 +326,17 @@ BF16_O1: dict[str, Any] = {"precision": "O1", "precision_impl": "native", "compu
         (effective(**BF16_O1), "torch DDP · gloo ×2 · native O1 bf16"),
         (effective(RESNET, **ALONE), "no wrapper · fp32"),
         (effective(TORCH_DP, **ALONE), "DataParallel, pass-through · fp32"),
-        (effective(TORCH_DP, **{**ALONE, **CUDA, "replicas": 3}), "DataParallel · 3 GPUs · fp32"),
+        (cuda(TORCH_DP, ALONE, replicas=3), "DataParallel · 3 GPUs · fp32"),
         (effective(FLAT_BUCKET), "native flat-bucket · gloo ×2 · fp32"),
-        (effective(APEX_DDP, **{**CUDA, **APEX_O2, "backend": "nccl"}), "apex DDP · nccl ×2 · apex O2 fp16"),
-        (effective(APEX_DDP, **{**CUDA, **NATIVE_O2, "backend": "nccl"}), "apex DDP · nccl ×2 · native O2 fp16"),
-        (
-            effective(APEX_DDP, **{**CUDA, **APEX_O2, "backend": "nccl", "apex_kernels": True}),
-            "apex DDP · nccl ×2 · apex O2 fp16",
-        ),
-        (
-            effective(APEX_DDP, **{**CUDA, **APEX_O2, "backend": "nccl", "apex_kernels": False}),
-            "apex DDP (Python) · nccl ×2 · apex (Python) O2 fp16",
-        ),
-        (
-            effective(**{**CUDA, **APEX_O2, "backend": "nccl", "apex_kernels": False}),
-            "torch DDP · nccl ×2 · apex (Python) O2 fp16",
-        ),
+        (cuda(APEX_DDP, APEX_O2), "apex DDP · nccl ×2 · apex O2 fp16"),
+        (cuda(APEX_DDP, NATIVE_O2), "apex DDP · nccl ×2 · native O2 fp16"),
+        (cuda(APEX_DDP, APEX_O2, apex_kernels=True), "apex DDP · nccl ×2 · apex O2 fp16"),
+        (cuda(APEX_DDP, APEX_O2, apex_kernels=False), "apex DDP (Python) · nccl ×2 · apex (Python) O2 fp16"),
+        (cuda(TORCH_DDP, APEX_O2, apex_kernels=False), "torch DDP · nccl ×2 · apex (Python) O2 fp16"),
         (effective(apex_kernels=None), "torch DDP · gloo ×2 · fp32"),
-        (
-            effective(FLAT_BUCKET, **{**CUDA, **APEX_O2, "backend": "nccl"}),
-            "native flat-bucket · nccl ×2 · apex O2 fp16",
-        ),
-        (
-            effective(RESNET, **{**ALONE, **CUDA, "tf32": {"cudnn": True, "matmul": False}}),
-            "no wrapper · fp32 (TF32 convolutions)",
-        ),
-        (
-            effective(**{**CUDA, **NATIVE_O2, "backend": "nccl", "tf32": {"cudnn": True, "matmul": False}}),
-            "torch DDP · nccl ×2 · native O2 fp16",
-        ),
+        (cuda(FLAT_BUCKET, APEX_O2), "native flat-bucket · nccl ×2 · apex O2 fp16"),
+        (cuda(RESNET, ALONE, tf32=TF32), "no wrapper · fp32 (TF32 convolutions)"),
+        (cuda(TORCH_DDP, NATIVE_O2, tf32=TF32), "torch DDP · nccl ×2 · native O2 fp16"),
         (effective("mine.setup.Hierarchical"), "Hierarchical · gloo ×2 · fp32"),
         (None, ""),
     ],

@@ -1,10 +1,7 @@
 """The rule of the gate on figures whose right verdict is known."""
 
-import importlib
 import math
-import sys
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -448,17 +445,9 @@ def test_creep_is_caught() -> None:
 # The simulation
 
 
-@pytest.fixture
-def chance(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "benchmarks"))
-    module = importlib.import_module("chance")
-    monkeypatch.setattr(module, "NIGHTS", 60)
-    yield module
-    for name in ("chance", "paired"):
-        sys.modules.pop(name, None)
-
-
-def test_verdicts_about_drawn_nights(chance: Any) -> None:
+def test_verdicts_about_drawn_nights(benchmark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    chance = benchmark("chance")
+    monkeypatch.setattr(chance, "NIGHTS", 60)
     rows = {row.what: row for row in chance.nights(60, np.random.default_rng(7))}
     for what, row in rows.items():
         slack = 0.05 if "false" in what else 0.4 if "3%" in what else 0.2

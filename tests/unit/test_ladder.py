@@ -37,7 +37,7 @@ def run_of(tmp_path: Path, times: dict[str, float], set_: str | None = "ladder",
         for repeat in range(launches)
         for place, (name, ms) in enumerate(times.items())
     ]
-    return analysed(str(write_run(tmp_path, rounds, scenarios=list(times), about={"request": {"set": set_}})))
+    return analysed(write_run(tmp_path, rounds, scenarios=list(times), about={"request": {"set": set_}}))
 
 
 @pytest.fixture(scope="module")
@@ -143,11 +143,8 @@ def test_what_switches_gain_is_answered(tmp_path: Path) -> None:
 
 def test_unused_parameters_that_end_plain_ddp(tmp_path: Path) -> None:
     why = "RuntimeError: Expected to have finished reduction in the prior iteration"
-    launches = [
-        Launch("ddp", status="error", reason=why),
-        replace(FINITE, scenario="ddp+find_unused", precision="O0"),
-    ]
-    said = dict(questions(analysed(str(write_run(tmp_path, launches)))))
+    launches = [Launch("ddp", status="error", reason=why), replace(FINITE, scenario="ddp+find_unused", precision="O0")]
+    said = dict(questions(analysed(write_run(tmp_path, launches))))
     assert "ddp fails" in said["What do unused parameters cost?"]
     assert said["What do unused parameters cost?"].endswith("ddp+find_unused trains.")
 
@@ -155,7 +152,7 @@ def test_unused_parameters_that_end_plain_ddp(tmp_path: Path) -> None:
 def test_a_switch_without_effect_is_a_finding(tmp_path: Path) -> None:
     ran = {"switches": {"channels_last": "the first layer computes contiguous"}}
     launch = replace(FINITE, scenario="ddp+channels_last", precision="O0", ran=ran)
-    run = analysed(str(write_run(tmp_path, [launch])))
+    run = analysed(write_run(tmp_path, [launch]))
     (row,) = [row for row in run.findings.to_dict("records") if row["code"] == "no effect"]
     assert row["severity"] == "warning" and "channels_last was on and had no effect" in row["text"]
     assert "no effect" in Analysed.of(run).overview["findings"].iloc[0]

@@ -68,10 +68,7 @@ def vars_of(trained: Task) -> dict[str, Any]:
 
 def test_bytes_of_a_step_follow_from_the_parameters() -> None:
     training = workload()
-    parts = SimpleNamespace(
-        workload=training,
-        build_optimizer=lambda parameters: build_optimizer(training, parameters),
-    )
+    parts = SimpleNamespace(workload=training, build_optimizer=lambda parameters: build_optimizer(training, parameters))
     found = work.of_training(work.Counter(build_model(training)), parts, 8)  # type: ignore[arg-type]
     size = 4 * 11_689_512  # torchvision's documentation of resnet18
     assert (found["parameters"], found["exchanged_bytes"]) == (size // 4, size)

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -154,36 +154,37 @@ PROCESSES = (
     f"process {B} 11 {256 * MIB}",
     f"process {B} 13 {NOT_AVAILABLE}",
 )
-
-
-def test_processes_of_each_gpu_in_mib(driver: Driver) -> None:
-    driver.write(*TWO_GPUS, *PROCESSES)
-    assert asked(driver, f"[nvml.processes({A!r}), nvml.processes({B!r})]") == [
-        [[[11, 512.0], [12, 2048.5]], None],
-        [[[11, 256.0], [13, None]], NO_FIGURE],
-    ]
+ON_A, ON_B = [[[11, 512.0], [12, 2048.5]], None], [[[11, 256.0], [13, None]], NO_FIGURE]
+TWICE_ON_A = (f"process {A} 11 {512 * MIB}", f"process {A} 11 {256 * MIB}")
 
 
 @pytest.mark.parametrize(
-    ("script", "answer"),
+    ("script", "on_a", "on_b"),
     [
-        ((f"process {A} 11 0", f"process {A} 12 {MIB}"), [[[11, None], [12, 1.0]], ZERO]),
-        ((PROCESSES[2],), [[], None]),
-        ((*PROCESSES, "insufficient 3"), [[[11, 512.0], [12, 2048.5]], None]),
-        ((*PROCESSES, "insufficient 4"), [[], "Insufficient Size, 4 times"]),
+        (PROCESSES, ON_A, ON_B),
+        ((*PROCESSES, f"error {A} processes 4"), [[], "Insufficient Permissions"], ON_B),
+        ((f"process {A} 11 0", f"process {A} 12 {MIB}"), [[[11, None], [12, 1.0]], ZERO], [[], None]),
+        ((*PROCESSES, "insufficient 3"), ON_A, ON_B),
+        ((*PROCESSES, "insufficient 4"), [[], "Insufficient Size, 4 times"], None),
+        ([f"process {A} 11 {512 * MIB}"] * 2, [[[11, 512.0]], None], [[], None]),
+        (TWICE_ON_A, [[], SCRAMBLED], [[], None]),
+        ((*TWICE_ON_A, f"value {A} mig 1"), [[[11, 512.0], [11, 256.0]], None], [[], None]),
+        *(
+            ([*(f"process {A} {pid} {MIB}" for pid in pids), *PROCESSES[2:]], [[], SCRAMBLED], ON_B)
+            for pids in ((0,), (2**32 - 1,), (11, 0))
+        ),
     ],
-    ids=["0 bytes", "idle", "a list that grew", "a list that always grows"],
+    ids=[
+        *("all", "an error on one", "0 bytes", "a list that grew", "a list that always grows", "twice alike"),
+        *("twice", "in two MIG instances", "PID 0", "PID -1", "PID 0 among others"),
+    ],
 )
-def test_processes_of_a_gpu(driver: Driver, script: tuple[str, ...], answer: Any) -> None:
+def test_processes_of_each_gpu_in_mib(driver: Driver, script: Sequence[str], on_a: Any, on_b: Any) -> None:
+    """Lists with impossible PIDs, or one twice, are dropped and counted."""
     driver.write(*TWO_GPUS, *script)
-    assert asked(driver, f"nvml.processes({A!r})") == answer
-
-
-def test_an_error_on_one_gpu_leaves_the_other_alone(driver: Driver) -> None:
-    driver.write(*TWO_GPUS, *PROCESSES, f"error {A} processes 4")
-    processes = asked(driver, f"[nvml.processes({A!r}), nvml.processes({B!r})]")
-    assert processes[0] == [[], "Insufficient Permissions"]
-    assert processes[1][0][0] == [11, 256.0]
+    count = int(on_a[1] == SCRAMBLED)
+    asked_for = f"[nvml.processes({A!r}), {f'nvml.processes({B!r})' if on_b else None}, nvml.scrambled]"
+    assert asked(driver, asked_for) == [on_a, on_b, count]
 
 
 def test_an_old_driver_is_asked_by_older_symbols(old_driver: Driver, tmp_path: Path) -> None:
@@ -197,10 +198,7 @@ def test_an_old_driver_is_asked_by_older_symbols(old_driver: Driver, tmp_path: P
     assert raised == "NVMLLibraryMismatchError False\n"
     expression = f"[nvml.processes({A!r}), nvml.processes({B!r}), nvml.device_sample({A!r})]"
     on_a, on_b, sample = asked(old_driver, expression)
-    assert on_a == [[[11, 512.0], [12, 2048.5]], None]
-    assert on_b == [[[11, 256.0], [13, None]], NO_FIGURE]
-    assert sample["throttle_reasons"] == 4
-    assert sample["reason"] is None
+    assert (on_a, on_b, sample["throttle_reasons"], sample["reason"]) == (ON_A, ON_B, 4, None)
     calls = log.read_text().split()
     assert "nvmlDeviceGetComputeRunningProcesses_v2" in calls
     assert "nvmlDeviceGetCurrentClocksThrottleReasons" in calls
@@ -334,26 +332,6 @@ def test_under_mig_the_energy_of_the_whole_gpu_is_nobodys(driver: Driver) -> Non
     assert (sample["energy_mj"], sample["mig"]) == (None, True)
     assert sample["reason"] == f"energy_mj: {MIG_ENERGY}"
     assert processes == [[[11, None]], "MIG is on, and the driver gives no figure of a process on the whole GPU"]
-
-
-def test_a_process_that_is_listed_twice_alike_is_there_once(driver: Driver) -> None:
-    driver.write(*TWO_GPUS, *[f"process {A} 11 {512 * MIB}"] * 2, f"process {A} 12 {MIB}")
-    assert asked(driver, f"[nvml.processes({A!r}), nvml.scrambled]") == [[[[11, 512.0], [12, 1.0]], None], 0]
-
-
-def test_a_process_in_two_mig_instances_is_no_scrambled_list(driver: Driver) -> None:
-    twice = (f"process {A} 11 {512 * MIB}", f"process {A} 11 {256 * MIB}")
-    driver.write(*TWO_GPUS, *twice, f"value {A} mig 1")
-    assert asked(driver, f"nvml.processes({A!r})") == [[[11, 512.0], [11, 256.0]], None]
-    driver.write(*TWO_GPUS, *twice)
-    assert asked(driver, f"nvml.processes({A!r})") == [[], SCRAMBLED]
-
-
-@pytest.mark.parametrize("rows", [(0,), (2**32 - 1,), (11, 0)])
-def test_lists_with_impossible_pids_are_dropped_and_counted(driver: Driver, rows: tuple[int, ...]) -> None:
-    driver.write(*TWO_GPUS, *(f"process {A} {pid} {MIB}" for pid in rows), f"process {B} 5 {MIB}")
-    answers = asked(driver, f"[nvml.processes({A!r}), nvml.processes({B!r}), nvml.scrambled]")
-    assert answers == [[[], SCRAMBLED], [[[5, 1.0]], None], 1]
 
 
 def test_the_layout_of_early_r535_is_recognised(driver: Driver) -> None:

@@ -16,14 +16,7 @@ from bench.core.errors import RequestError
 from bench.core.job import Job, Training
 from bench.core.records import Host
 from bench.experiments import obstacles
-from bench.experiments.plan import (
-    BYTES_PER_RANK,
-    BYTES_PER_STEP,
-    Request,
-    check_examples,
-    check_memory,
-    global_batch,
-)
+from bench.experiments.plan import BYTES_PER_RANK, BYTES_PER_STEP, Request, check_examples, check_memory, global_batch
 from bench.seams import discover, switching
 from bench.seams.discover import Found
 

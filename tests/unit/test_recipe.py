@@ -101,7 +101,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Analysed:
         usual = "ddp" if strategy not in ("single", "dp") else strategy
         launches.append(Launch(name, [[9, 40, 41]] * 2, [[100.0]] * 2, strategy=usual, precision=precision))
     folder = write_run(tmp_path_factory.mktemp("recipe"), launches, about={"workload": {"settings": SETTINGS}})
-    return analysed(str(folder))
+    return analysed(folder)
 
 
 @pytest.fixture
@@ -345,11 +345,7 @@ ATTACHED = {"commands": {}, "step": "optimizer", "times": "clock", "launches": [
     ids=["imported", "attached", "not-finite"],
 )
 def test_runs_without_a_recipe(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    about: dict[str, Any],
-    losses: list[float] | None,
-    says: str,
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], about: dict[str, Any], losses: list[float] | None, says: str
 ) -> None:
     """One line, and the file at ``--out`` is not begun."""
     launches = [Launch("ddp", [[9, 40, 41]] * 2, losses=losses)]

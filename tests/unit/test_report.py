@@ -55,7 +55,7 @@ class Written:
 def mixed(tmp_path_factory: pytest.TempPathFactory) -> Written:
     folder = tmp_path_factory.mktemp("mixed")
     launches = [DDP, replace_checks(FAST, finite_loss=False), APEX, GONE, BROKEN]
-    run = analysed(str(write_run(folder / "results", launches, label=HOSTILE, host="<i>evil</i>")))
+    run = analysed(write_run(folder / "results", launches, label=HOSTILE, host="<i>evil</i>"))
     return Written(folder / "out", report.write([run], str(folder / "out")), run)
 
 
@@ -243,7 +243,7 @@ def test_every_measured_step_is_a_dot_at_its_place(mixed: Written) -> None:
 
 def test_step_times_of_several_launches_show_their_bar(tmp_path: Path) -> None:
     launches = [Launch("ddp", [[9, ms, ms]], [[100.0]]) for ms in (40, 41, 42)]
-    plot = plot_of(analysed(str(write_run(tmp_path, [*launches, FAST]))), "step-times")
+    plot = plot_of(analysed(write_run(tmp_path, [*launches, FAST])), "step-times")
     texts = svg_texts(plot.svg)
     assert "41.0 ms · 195.2 img/s ±6.2%" in texts and "15.0 ms · 533.3 img/s" in texts
     assert "95 % interval over launches" in plot.caption
@@ -323,7 +323,7 @@ def test_markdown_is_inert_and_its_tables_are_whole(mixed: Written) -> None:
 def test_each_figure_of_the_summary_has_its_bar(tmp_path: Path, plotting: Plotting) -> None:
     plotting()
     launches = [Launch("ddp", [[9, ms, ms]], [[100.0], [100.0]]) for ms in (40, 41, 42)]
-    run = analysed(str(write_run(tmp_path, [*launches, Launch("ddp_o2", [[9, 20, 20]], precision="O2")])))
+    run = analysed(write_run(tmp_path, [*launches, Launch("ddp_o2", [[9, 20, 20]], precision="O2")]))
     table = tables.summary_table(run, tables.of_run(run, run.overview))
     alone, ddp = ([(cell.text, cell.small) for cell in row[1:7]] for row in table.rows)
     # Logarithms of 40, 41, 42 deviate by 0.0244; times t (4.303 at 2 degrees of freedom) over root 3: 0.061, so +6.2 %.
@@ -377,7 +377,7 @@ def test_published_times_stand_beside_their_like(
 ) -> None:
     plotting()
     about = {"workload": {"device": device, "settings": {"model": model, "image_size": 224, "learning_rate": 0.01}}}
-    run = analysed(str(write_run(tmp_path, [DDP], about=about)))
+    run = analysed(write_run(tmp_path, [DDP], about=about))
     assert (published.TITLE in Page(report.render([run])["index.html"].decode()).text) is alike
 
 
@@ -398,7 +398,7 @@ def test_ranks_are_drawn_as_their_steps_were(tmp_path: Path) -> None:
     launches = [
         Launch(name, [[90, 40, 40, 40, 40], [80, 20, 20, 20, 20]], strategy="ddp") for name in ("ddp", "ddp_o1")
     ]
-    run = analysed(str(write_run(tmp_path, launches)))
+    run = analysed(write_run(tmp_path, launches))
     plot = plot_of(run, "ranks")
     assert {"rank", "0", "1", "forward", "backward incl. communication"} <= set(svg_texts(plot.svg))
     assert "ddp" in svg_texts(plot.svg) and "ddp_o1" not in svg_texts(plot.svg)
@@ -411,11 +411,11 @@ def test_a_page_says_what_changed_since_the_run_before(tmp_path: Path, plotting:
     first, run = (
         write_run(tmp_path, [Launch("ddp", [[9, ms + turn, ms]], [[100.0]]) for turn in range(5)]) for ms in (40, 80)
     )
-    files = report.render([analysed(str(run))])
+    files = report.render([analysed(run)])
     page = Page(files["index.html"].decode())
     assert "What changed since the run before?" in page.texts
     assert "Ddp: slower: step time +9" in page.text and "since-before.svg" in files
-    assert analysed(str(first)).since_before is None
+    assert analysed(first).since_before is None
 
 
 def test_details_show_dtypes_with_their_shares(mixed: Written) -> None:
@@ -430,7 +430,7 @@ def test_details_show_dtypes_with_their_shares(mixed: Written) -> None:
 
 
 def test_details_say_for_which_scenarios_cudnn_does_not_search_and_why(tmp_path: Path) -> None:
-    run = analysed(str(write_run(tmp_path, [DDP, FAST, APEX])))
+    run = analysed(write_run(tmp_path, [DDP, FAST, APEX]))
     tf32 = Tf32(cudnn=True, matmul=False)
     run = ran_with(run, *({"cudnn_benchmark": benchmark, "tf32": tf32} for benchmark in (True, False, None)))
     _, table = launch_tables.details(run)
@@ -453,7 +453,7 @@ def test_spread_pools_steps_for_quartiles_and_launches_for_the_median() -> None:
 
 def test_memory_is_told_from_the_birth_of_the_processes(tmp_path: Path) -> None:
     """Step 0 starts at 1 s and its forward pass takes 25 ms; 1.5 s before its end the processes were born."""
-    run = analysed(str(write_run(tmp_path, [Launch("ddp", [[100, 40, 60]], [[1.0, 2.0]])])))
+    run = analysed(write_run(tmp_path, [Launch("ddp", [[100, 40, 60]], [[1.0, 2.0]])]))
     (launch,) = run.document.launches
     born_s = 1.025 - 1.5
     assert memory_timeline.start_ns(launch, run.memory, run.iterations) == pytest.approx(born_s * SECOND_NS)
@@ -464,7 +464,7 @@ def test_memory_is_told_from_the_birth_of_the_processes(tmp_path: Path) -> None:
 
 
 def sentences(launches: list[Launch], folder: Path, **options: Any) -> tuple[str, str]:
-    run = analysed(str(write_run(folder, launches, **options)), allow_incomplete=True)
+    run = analysed(write_run(folder, launches, **options), allow_incomplete=True)
     table = tables.of_run(run, run.overview)
     return answer(run.document, table), " ".join(caveats(run.document, table))
 
@@ -673,7 +673,7 @@ def test_a_scenario_with_a_failed_launch_is_not_the_fastest(tmp_path: Path) -> N
     said, _ = sentences([DDP, failed, FAST, FAST], tmp_path)
     assert said.startswith("Only valid result: ddp, 200.0 img/s")
     (path,) = tmp_path.iterdir()
-    run = analysed(str(path))
+    run = analysed(path)
     launches = {name: launch.launch for name, launch in shown(run.document, run.iterations.frame).items()}
     assert launches == {"ddp": 0, "ddp_o2": 2}
     assert shown(run.document, run.iterations.of(1).frame)["ddp_o2"].status == "killed"
@@ -681,7 +681,7 @@ def test_a_scenario_with_a_failed_launch_is_not_the_fastest(tmp_path: Path) -> N
 
 def test_many_steps_are_drawn_in_part_and_counted_in_full(tmp_path: Path) -> None:
     many = [[5.0, *(10.0 + step % 7 for step in range(2 * plots.DOTS_PER_SCENARIO - 1))]]
-    run = analysed(str(write_run(tmp_path, [Launch("ddp", many)])))
+    run = analysed(write_run(tmp_path, [Launch("ddp", many)]))
     plot = plot_of(run, "step-times")
     assert plots.DOTS_PER_SCENARIO <= plot.svg.count("<use ") < 1.2 * plots.DOTS_PER_SCENARIO
     assert "one measured step (1 in 2 drawn)" in svg_texts(plot.svg)
@@ -691,7 +691,7 @@ def test_many_steps_are_drawn_in_part_and_counted_in_full(tmp_path: Path) -> Non
 
 def test_one_noisy_scenario_does_not_flatten_the_others(tmp_path: Path) -> None:
     quiet, noisy = [9, *[40, 42] * 9], [9, *[50, 52] * 5, *[700, 800] * 4]
-    run = analysed(str(write_run(tmp_path, [Launch("ddp", [quiet]), Launch("ddp_o2", [noisy])])))
+    run = analysed(write_run(tmp_path, [Launch("ddp", [quiet]), Launch("ddp_o2", [noisy])]))
     plot = plot_of(run, "step-times")
     assert "steps beyond the axis" in svg_texts(plot.svg)
     assert "ddp_o2: 8 steps beyond the axis, up to 800.0 ms" in plot.svg
@@ -700,7 +700,7 @@ def test_one_noisy_scenario_does_not_flatten_the_others(tmp_path: Path) -> None:
 
 def test_the_key_of_lines_is_in_the_order_of_their_ends(tmp_path: Path) -> None:
     ends = {"ddp": 30.0, "ddp_o1": 50.0, "ddp_o2": 10.0}
-    run = analysed(str(write_run(tmp_path, [Launch(name, [[9, ms, ms]]) for name, ms in ends.items()])))
+    run = analysed(write_run(tmp_path, [Launch(name, [[9, ms, ms]]) for name, ms in ends.items()]))
     names = [text.partition("  ")[0] for text in svg_texts(plot_of(run, "elapsed").svg)]
     assert [name for name in names if name in ends] == ["ddp_o1", "ddp", "ddp_o2"]
 

@@ -37,7 +37,7 @@ OUT = replace(DP, scenario="ddp_o3", strategy="ddp", steps_ms=[], status="oom", 
 
 
 def written(folder: Path, launches: list[Launch], gpus: Any = GPUS, **options: Any) -> Analysed:
-    return analysed(str(write_run(folder, launches, gpus=gpus, **options)), allow_incomplete=True)
+    return analysed(write_run(folder, launches, gpus=gpus, **options), allow_incomplete=True)
 
 
 @pytest.fixture(scope="module")

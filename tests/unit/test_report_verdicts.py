@@ -103,7 +103,7 @@ def everything(writer: RunWriter) -> None:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Analysed:
     folder = tmp_path_factory.mktemp("whole")
     launches = [DDP, OFF, APEX, GONE]
-    return analysed(str(write_run(folder, launches, label=HOSTILE, also=everything)))
+    return analysed(write_run(folder, launches, label=HOSTILE, also=everything))
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +141,7 @@ def test_recommendation_names_the_leanest_with_figures_and_bars(tmp_path: Path) 
     fast = [Launch("ddp", [[9, ms, ms]], [[200.0]]) for ms in (40, 41, 42)]
     lean = [Launch("ddp_o2", [[9, ms, ms]], [[150.0]], precision="O2") for ms in (41, 42, 43)]
     slow = [Launch("ddp_o3", [[9, ms, ms]], [[50.0]], precision="O3") for ms in (81, 82, 83)]
-    run = analysed(str(write_run(tmp_path, [*fast, *lean, *slow])))
+    run = analysed(write_run(tmp_path, [*fast, *lean, *slow]))
     said = dict(advice(run.document, table_of(run)))
     assert said["Fastest"].startswith("ddp, 195.2 ±6.2% img/s at a peak of 200 MiB in all (RSS added up).")
     assert (
@@ -156,7 +156,7 @@ def test_recommendation_names_the_leanest_with_figures_and_bars(tmp_path: Path) 
 def test_memory_that_is_no_less_to_speak_of_is_no_reason_to_be_slower(tmp_path: Path) -> None:
     fast = [Launch("ddp", [[9, ms, ms]], [[500.2]]) for ms in (40, 41, 42)]
     slower = [Launch("ddp_o2", [[9, ms, ms]], [[500.0]], precision="O2") for ms in (41, 42, 43)]
-    run = analysed(str(write_run(tmp_path, [*fast, *slower])))
+    run = analysed(write_run(tmp_path, [*fast, *slower]))
     assert recommended(run.document, table_of(run)) == {"ddp": "fastest and leanest"}
 
 
@@ -178,7 +178,7 @@ def test_o1_against_o0_is_adjusted_over_all_pairs(tmp_path: Path) -> None:
         for name in steps
         for ms in steps[name]
     ]
-    run = analysed(str(write_run(tmp_path, launches)))
+    run = analysed(write_run(tmp_path, launches))
     question = "Is O1 slower than no AMP (ddp_o1 against ddp)?"
     said = dict(questions(run))[question]
     assert said.startswith("Perhaps: its step takes 1.02 times") and "This could well be noise" in said
@@ -196,7 +196,7 @@ def test_questions_about_strategies(whole: Analysed, tmp_path: Path) -> None:
     steps = {"ddp_accumulate": (40.0, 40.1, 40.2), "ddp_accumulate_sync": (50.0, 50.1, 50.3)}
     launches = [Launch(name, [[9, ms, ms]], [[100.0]]) for name in steps for ms in steps[name]]
     held = [Launch("ddp", [[9, 9, 9]], [[500.0]]), Launch("fsdp2", [[9, 9, 9]], [[400.0]])]
-    run = analysed(str(write_run(tmp_path, [*launches, *held])))
+    run = analysed(write_run(tmp_path, [*launches, *held]))
     said = dict(questions(run))
     gain = said["What does no_sync gain with gradient accumulation?"]
     assert "takes 1.25 times (95 % interval" in gain and "Unlikely to be noise" in gain
@@ -214,7 +214,7 @@ def test_questions_about_strategies(whole: Analysed, tmp_path: Path) -> None:
 
 
 def test_a_page_counts_the_launches_there_are(tmp_path: Path) -> None:
-    run = analysed(str(write_run(tmp_path, [SINGLE, SINGLE, SINGLE, DDP])))
+    run = analysed(write_run(tmp_path, [SINGLE, SINGLE, SINGLE, DDP]))
     run = changed(run, request=replace(run.document.request, launches=9))
     assert "1 to 3 launches of" in dict(facts(run.document))["Measured"]
 
@@ -231,7 +231,7 @@ def test_bf16_on_a_gpu_is_called_bf16(tmp_path: Path) -> None:
 
 
 def test_several_replicas_have_a_recommendation_too(tmp_path: Path) -> None:
-    run = analysed(str(write_run(tmp_path, [SINGLE, DDP])))
+    run = analysed(write_run(tmp_path, [SINGLE, DDP]))
     said = [about for about, _ in advice(run.document, table_of(run))]
     least = "Least memory within 5 % of its speed"
     assert said == ["Fastest, untested", least, "Fastest on 2 replicas, untested", f"{least} on 2 replicas"]
@@ -246,7 +246,7 @@ def test_replicas_are_compared_among_themselves(tmp_path: Path) -> None:
         for name in steps
         for ms in steps[name]
     ]
-    run = analysed(str(write_run(tmp_path, launches)))
+    run = analysed(write_run(tmp_path, launches))
     found = recommendations(run.document, table_of(run))
     assert (found.fastest, found.not_told_apart) == ("single", ()), "all others are slower, beyond chance"
     assert found.parallel is not None
@@ -269,7 +269,7 @@ def test_what_nobody_can_tell_comes_second(tmp_path: Path) -> None:
         for name in steps
         for ms in steps[name]
     ]
-    run = analysed(str(write_run(tmp_path, launches)))
+    run = analysed(write_run(tmp_path, launches))
 
     def chosen(**verdicts: str) -> Recommendation:
         return recommendation(table_of(run).assign(parity=table_of(run)["scenario"].map(verdicts)))
@@ -284,12 +284,12 @@ def test_what_nobody_can_tell_comes_second(tmp_path: Path) -> None:
 
 
 def test_recommendation_without_figures_or_memory(tmp_path: Path) -> None:
-    nothing = analysed(str(write_run(tmp_path / "nothing", [GONE])))
+    nothing = analysed(write_run(tmp_path / "nothing", [GONE]))
     assert advice(nothing.document, table_of(nothing)) == [
         ("Fastest", "No valid result."),
         ("Left out", "dp (unsupported)."),
     ]
-    blind = analysed(str(write_run(tmp_path / "blind", [APEX])))
+    blind = analysed(write_run(tmp_path / "blind", [APEX]))
     said = dict(advice(blind.document, table_of(blind)))
     assert "its memory is unknown" in said["Fastest, untested"]
     assert said["Least memory within 5 % of its speed"].startswith("Unknown")
@@ -334,9 +334,7 @@ def test_page_stays_short_and_light_with_seventy_launches(tmp_path: Path) -> Non
         *(f"{family}{level}" for family in ("ddp", "apex_ddp") for level in ("", "_o1", "_o2", "_o3")),
     ]
     steps = [[9.0, *(10.0 + (step * 7) % 5 for step in range(20))]] * 2
-    run = analysed(
-        str(write_run(tmp_path, [Launch(name, steps, [[1.0, 2.0]] * 2) for _ in range(7) for name in names]))
-    )
+    run = analysed(write_run(tmp_path, [Launch(name, steps, [[1.0, 2.0]] * 2) for _ in range(7) for name in names]))
     table = verdict_tables.findings_table(run)
     assert table is not None and len(table.rows) <= 6
     assert len(launch_tables.launches_table(run).rows) == 70
@@ -355,7 +353,7 @@ def test_summary_shows_verdicts_with_their_codes(whole: Analysed) -> None:
 
 def test_launches_show_drift_skew_outliers_and_load(tmp_path: Path) -> None:
     steps = [[9, 10, 10, 11, 11, 12, 12], [9, 8, 8, 8, 8, 8, 8]]
-    run = analysed(str(write_run(tmp_path, [replace(Launch("ddp", steps), checks={"foreign_cores": 0.75}), GONE])))
+    run = analysed(write_run(tmp_path, [replace(Launch("ddp", steps), checks={"foreign_cores": 0.75}), GONE]))
     table = launch_tables.launches_table(run)
     at = [column.heading for column in table.columns].index("last third vs first (%)")
     assert [cell.text for cell in table.rows[0][at : at + 4]] == ["+20.0", "31.6", "0", "0.75"]
@@ -383,7 +381,7 @@ def test_errors_read_as_percentages(part: float, said: str) -> None:
 
 def test_parity_of_a_run_without_a_reference_says_so(tmp_path: Path) -> None:
     lost = replace(DDP, checks={"final_weights_alike": False})
-    run = analysed(str(write_run(tmp_path, [lost, FAST, APEX])))
+    run = analysed(write_run(tmp_path, [lost, FAST, APEX]))
     table = verdict_tables.parity_table(run)
     assert table is not None
     verdicts = {row[0].text: (row[1].text, row[1].small) for row in table.rows}
@@ -405,7 +403,7 @@ def searched(run: Analysed, *finalists: str, baseline: str | None = None) -> Ana
 def test_of_equal_finalists_the_winner_is_recommended(tmp_path: Path) -> None:
     steps = {"ddp": (40.0, 41.0, 42.0), "ddp_o1": (40.4, 41.4, 42.4), "ddp_o3": (80.0, 81.0, 82.0)}
     launches = [Launch(name, [[9, ms, ms]], [[100.0]]) for name in steps for ms in steps[name]]
-    run = analysed(str(write_run(tmp_path, launches)))
+    run = analysed(write_run(tmp_path, launches))
     table = table_of(run)
     for winner, advised in (("ddp", "ddp"), ("ddp_o1", "ddp_o1"), ("ddp_o3", "ddp")):
         found = recommendations(searched(run, winner).document, table)
@@ -418,7 +416,7 @@ def test_a_search_names_no_loser(tmp_path: Path) -> None:
     """The baseline stays where nothing is told apart from it, and where the winner of the race is slower than it."""
     steps = {"ddp": (40.0, 41.0, 42.0), "ddp_o1": (39.4, 40.4, 41.4), "ddp_o3": (80.0, 81.0, 82.0)}
     launches = [Launch(name, [[9, ms, ms]], [[100.0]]) for name in steps for ms in steps[name]]
-    run = analysed(str(write_run(tmp_path, launches)))
+    run = analysed(write_run(tmp_path, launches))
     table = table_of(run).assign(parity="same")
     cases = {
         (
@@ -458,11 +456,11 @@ def test_losses_are_drawn_with_those_of_the_reference(whole: Analysed) -> None:
 
 def test_losses_without_a_reference_and_without_a_finite_one(tmp_path: Path) -> None:
     broken = replace(FAST, losses=[math.nan, math.inf, math.nan, math.nan, math.nan])
-    run = analysed(str(write_run(tmp_path / "one", [DDP, broken])))
+    run = analysed(write_run(tmp_path / "one", [DDP, broken]))
     plot = plot_of(run, "losses")
     assert plot.title == "Losses" and "reference, in fp32" not in svg_texts(plot.svg)
     assert "ddp_o2 (no figures)" in plot.caption
-    only = analysed(str(write_run(tmp_path / "none", [broken])))
+    only = analysed(write_run(tmp_path / "none", [broken]))
     assert plots.losses(only) is None
     assert "not finite" in texts_of(only)
 
@@ -485,15 +483,15 @@ def test_trade_off_marks_what_is_recommended_and_what_is_left_out(whole: Analyse
 )
 def test_trade_off_names_an_axis_not_from_zero(slow_ms: float, lean_mib: float, said: str, tmp_path: Path) -> None:
     launches = [Launch("ddp", [[9, 40.0, 40.0]], [[1000.0]]), Launch("ddp_o2", [[9, slow_ms, slow_ms]], [[lean_mib]])]
-    caption = plot_of(analysed(str(write_run(tmp_path, launches))), "trade-off").caption
+    caption = plot_of(analysed(write_run(tmp_path, launches)), "trade-off").caption
     assert caption.partition("cover each other.")[2] == said
 
 
 def test_trade_off_has_bars_in_both_directions_over_launches(tmp_path: Path) -> None:
     launches = [Launch("ddp", [[9, ms, ms]], [[float(10 * ms)]]) for ms in (40, 41, 42)]
-    plot = plot_of(analysed(str(write_run(tmp_path, launches))), "trade-off")
+    plot = plot_of(analysed(write_run(tmp_path, launches)), "trade-off")
     assert "95 % intervals over launches" in plot.caption
-    alone = plot_of(analysed(str(write_run(tmp_path / "alone", [launches[0]]))), "trade-off")
+    alone = plot_of(analysed(write_run(tmp_path / "alone", [launches[0]])), "trade-off")
     for bar in ("speed-bar-ddp", "peak-bar-ddp"):
         assert f'id="{bar}"' in plot.svg and f'id="{bar}"' not in alone.svg
 
@@ -501,7 +499,7 @@ def test_trade_off_has_bars_in_both_directions_over_launches(tmp_path: Path) -> 
 def test_the_key_of_the_trade_off_is_fastest_first(tmp_path: Path) -> None:
     speeds = {"ddp": 40.0, "ddp_o2": 20.0, "ddp_o1": 20.1, "ddp_o3": 30.0}
     launches = [Launch(name, [[9, ms, ms]], [[1000.0]]) for name, ms in speeds.items()]
-    texts = svg_texts(plot_of(analysed(str(write_run(tmp_path, launches))), "trade-off").svg)
+    texts = svg_texts(plot_of(analysed(write_run(tmp_path, launches)), "trade-off").svg)
     names = [text.partition("  ")[0] for text in texts]
     assert [name for name in names if name in speeds] == ["ddp_o2", "ddp_o1", "ddp_o3", "ddp"]
     assert "ddp_o2  400.0 img/s · 1,000 MiB" in texts
@@ -532,7 +530,7 @@ def test_parts_of_data_parallel_have_a_table(tmp_path: Path) -> None:
         about = {"launch": 90, "scenario": "dp", "strategy": "dp", "precision": "O0", "status": "ok", "reason": None}
         writer.add_to(Diagnosis, diagnostic(**about, effective=effective("dp", "O0"), looks=[look]), diagnostics=[row])
 
-    run = analysed(str(write_run(tmp_path, [Launch("dp", [[9, 8]], strategy="dp")], also=write)))
+    run = analysed(write_run(tmp_path, [Launch("dp", [[9, 8]], strategy="dp")], also=write))
     table = verdict_tables.data_parallel_table(run)
     assert table is not None
     assert [cell.text for cell in table.rows[0]] == ["dp", "1.00", "5.00", "20.00", "0.50"]
@@ -596,7 +594,7 @@ def test_pages_of_partial_runs(
     request: pytest.FixtureRequest,
 ) -> None:
     complete = "interrupted" not in request.node.name
-    text = page(analysed(str(write_run(tmp_path, launches, complete=complete)), allow_incomplete=True))
+    text = page(analysed(write_run(tmp_path, launches, complete=complete), allow_incomplete=True))
     assert expected in text
     assert "python -m bench run --diagnose shows what communication costs" in text
     assert "NaN" not in text and "nan" not in text.split()
@@ -606,13 +604,13 @@ def test_reference_that_failed_is_named_with_its_reason(tmp_path: Path) -> None:
     def write(writer: RunWriter) -> None:
         writer.note(Numerics(references=(reference(launch=9, status="oom", reason=HOSTILE),)))
 
-    run = analysed(str(write_run(tmp_path, [DDP], also=write)))
+    run = analysed(write_run(tmp_path, [DDP], also=write))
     assert f"The reference failed (oom): {HOSTILE}, so nothing can be said" in texts_of(run)
 
 
 def test_verdicts_in_run_json_have_every_digit(tmp_path: Path) -> None:
     tiny = 3.0000000000000073e-12
-    run = analysed(str(write_run(tmp_path, [DDP, OFF, APEX], also=with_reference(("ddp", tiny)))))
+    run = analysed(write_run(tmp_path, [DDP, OFF, APEX], also=with_reference(("ddp", tiny))))
     said = verdicts.of(run)
     assert said["parity"][0].gradient_error == run.parity["gradient_error"].iloc[0] == tiny
     assert said["parity"][1].gradient_error is None

@@ -22,7 +22,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Analysed:
     """A run with as many samples as make a second process worth while, whose other plots are left out."""
     monkeypatch.setattr(plots, "MANY_SAMPLES", 1)
     monkeypatch.setattr(plots, "DRAWINGS", ())
-    return analysed(str(write_run(tmp_path, [DP, DDP2], gpus=GPUS)))
+    return analysed(write_run(tmp_path, [DP, DDP2], gpus=GPUS))
 
 
 def test_a_report_with_many_samples_is_the_same(run: Analysed, monkeypatch: pytest.MonkeyPatch) -> None:

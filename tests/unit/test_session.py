@@ -484,11 +484,8 @@ def test_garbage_collection_is_held_off_and_comes_back() -> None:
     assert gc.isenabled()
 
 
-def test_the_loop_takes_the_empty_session_of_the_benchmarks(monkeypatch: pytest.MonkeyPatch, repository: Path) -> None:
-    monkeypatch.syspath_prepend(str(repository / "benchmarks"))
-    import blocks
-
-    session = blocks.Nothing(torch.device("cpu"))
+def test_the_loop_takes_the_empty_session_of_the_benchmarks(benchmark: Any) -> None:
+    session = benchmark("blocks").Nothing(torch.device("cpu"))
     window = loop.run_window(session, session.load, 2, device=torch.device("cpu"), on_step=lambda step: None)
     assert len(window.step_ms) == 2
 

@@ -2,12 +2,10 @@
 
 import math
 import re
-import sys
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -556,27 +554,18 @@ def test_the_table_of_ten_scenarios_fits_120_columns() -> None:
 # Runs whose truth is known
 
 
-@pytest.fixture
-def chance(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "benchmarks"))
-    import chance
-
-    yield chance
-    for name in ("chance", "paired"):
-        sys.modules.pop(name, None)
-
-
 PARTS = ("three_launches", "two_runs", "power", "adding")
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_verdicts_about_drawn_runs(chance: Any, part: str) -> None:
-    for row in getattr(chance, part)(160, np.random.default_rng(1)):
+def test_verdicts_about_drawn_runs(benchmark: Any, part: str) -> None:
+    for row in getattr(benchmark("chance"), part)(160, np.random.default_rng(1)):
         slack = 3.0 * math.sqrt(0.05 * 0.95 / row.of) + 0.01
         assert row.low - 3 * slack <= row.figure <= row.high + slack, row
 
 
-def test_drawn_steps_resemble_their_neighbours(chance: Any) -> None:
+def test_drawn_steps_resemble_their_neighbours(benchmark: Any) -> None:
+    chance = benchmark("chance")
     steps = chance.steps_of(40, np.random.default_rng(2), 1.0)
     first = np.log(steps.loc[steps["rank"] == 0, "step_ms"].clip(upper=130).to_numpy().reshape(-1, chance.STEPS))
     apart = first - first.mean(axis=1, keepdims=True)

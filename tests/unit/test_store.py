@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from conftest import full_after
+from standin import refusal
 from standin.documents import document, launch
 from standin.runs import DDP, write_run
 
@@ -76,13 +77,6 @@ def run(tmp_path: Path) -> Path:
 def written(path: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((path / "run.json").read_text())
     return found
-
-
-def refusal(call: Callable[[], object]) -> RequestError:
-    with pytest.raises(RequestError) as caught:
-        call()
-    assert "\n" not in str(caught.value)
-    return caught.value
 
 
 # What is written

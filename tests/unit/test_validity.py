@@ -31,8 +31,13 @@ def run_with(folder: Path, checks: dict[str, Any], device: str = "cuda") -> Run:
     return changed(run, workload=replace(run.document.workload, device=device))
 
 
+def findings_of(run: Run) -> pd.DataFrame:
+    verdicts = parity(run.document, iterations(run.steps), run.numerics)
+    return findings(run.document, launch_figures(run.steps), verdicts)
+
+
 def found(run: Run) -> dict[str, tuple[str, str]]:
-    table = findings(run.document, launch_figures(run.steps), parity(run.document, iterations(run.steps), run.numerics))
+    table = findings_of(run)
     mine = table[table["launch"] == 1].to_dict("records")
     return {row["code"]: (row["severity"], row["text"]) for row in mine}
 
@@ -101,10 +106,7 @@ def test_skipped_steps_are_reported(tmp_path: Path) -> None:
 def test_what_many_launches_show_is_one_row_with_what_to_do(tmp_path: Path) -> None:
     capped = [replace(DDP, checks={"throttle": CAPPED, "scrambled_lists": 2}) for _ in range(4)]
     run = read(str(write_run(tmp_path, capped)))
-    table = grouped(
-        findings(run.document, launch_figures(run.steps), parity(run.document, iterations(run.steps), run.numerics))
-    )
-    rows = {row["code"]: row for row in table.to_dict("records")}
+    rows = {row["code"]: row for row in grouped(findings_of(run)).to_dict("records")}
     assert rows["power cap"]["where"] == "ddp (0, 1, 2, 3)" and rows["power cap"]["count"] == 4
     assert "nvidia-smi" in rows["power cap"]["remedy"] and "update the driver" in rows["scrambled lists"]["remedy"]
 
@@ -125,9 +127,15 @@ def test_of_many_launches_the_worst_is_the_example() -> None:
 def test_the_worst_is_known_where_no_text_has_a_share(tmp_path: Path) -> None:
     skipped = [replace(DDP, checks={"skipped_steps": count}) for count in (1, 7, 3)]
     run = read(str(write_run(tmp_path, skipped)))
-    table = findings(run.document, launch_figures(run.steps), parity(run.document, iterations(run.steps), run.numerics))
-    (row,) = (row for row in grouped(table).to_dict("records") if row["code"] == "skipped steps")
+    (row,) = (row for row in grouped(findings_of(run)).to_dict("records") if row["code"] == "skipped steps")
     assert row["what"].startswith("ddp, launch 1: the loss scaler skipped 7 ")
+
+
+@pytest.mark.parametrize(("last_ms", "drifts"), [(10.05, None), (11.0, "10.0 % slower"), (9.0, "10.0 % faster")])
+def test_steps_that_get_slower_or_faster(tmp_path: Path, last_ms: float, drifts: str | None) -> None:
+    run = read(str(write_run(tmp_path, [DDP, replace(FINITE, steps_ms=[[9, *[10.0] * 4, last_ms, last_ms]])])))
+    said = found(run).get("unsteady", ("", ""))[1]
+    assert said.startswith(f"its last third is {drifts}") if drifts else said == ""
 
 
 @pytest.mark.parametrize(("told", "slow"), [(False, True), (True, False), (None, False)])
@@ -135,7 +143,7 @@ def test_bf16_on_a_cpu_without_instructions_for_it_is_told(tmp_path: Path, told:
     run = run_with(tmp_path, {}, device="cpu")
     run = ran_with(run, {"bf16_instructions": told})
     assert ("slow half" in found(run)) == slow, "of ddp_o2, which computes in bf16"
-    table = findings(run.document, launch_figures(run.steps), parity(run.document, iterations(run.steps), run.numerics))
+    table = findings_of(run)
     assert not ((table["launch"] == 0) & (table["code"] == "slow half")).any(), "ddp computes in fp32"
 
 

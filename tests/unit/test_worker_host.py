@@ -9,12 +9,14 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 from conftest import Executed, launches, one_host, request_for
+from standin.processes import alive
 
 from bench.core.channel import Channel
 from bench.core.children import LAUNCHER, Unanswered, ask
@@ -40,13 +42,6 @@ FAILING = """
             {fault}
         return parts.build("ddp")
 """
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 @pytest.mark.parametrize(
@@ -278,10 +273,8 @@ def test_a_rank_without_its_launcher_ends(rank: str, tmp_path: Path) -> None:
     assert (orphan.returncode, orphan.stderr) == (1, b"") and not any(tmp_path.iterdir())
 
 
-def test_turns_of_a_launch_that_fails_say_why_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "benchmarks"))
-    import launching
-
+def test_turns_of_a_launch_that_fails_say_why_at_once(tmp_path: Path, benchmark: Any) -> None:
+    launching = benchmark("launching")
     job = launching.plan("single", model="resnet18", warmup=1, iters=1)
     failing = SimpleNamespace(perform=lambda *about: SimpleNamespace(status="oom", reason="planted"))
     began_s = time.monotonic()
