@@ -251,7 +251,13 @@ def _at(part: str, decoder: Decoder, value: object) -> Any:
 def _list(inner: Decoder, value: object) -> tuple[object, ...]:
     if not isinstance(value, list | tuple):
         raise _other("a list", value)
-    return tuple(_at(f"[{place}]", inner, one) for place, one in enumerate(value))
+    decoded: list[object] = []
+    try:
+        for one in value:
+            decoded.append(inner(one))
+    except Damaged as error:
+        raise error.within(f"[{len(decoded)}]") from None
+    return tuple(decoded)
 
 
 def _mapping(inner: Decoder, value: object) -> dict[str, object]:
@@ -279,9 +285,15 @@ def _object(kind: Hint, value: object) -> object:
         raise Damaged("is unknown", _safe(next(iter(rest))))
     parts = {}
     for name, decoder in decoders.items():
-        if name != REST and name not in value:
+        if name == REST:
+            parts[name] = decoder(rest)
+            continue
+        if name not in value:
             raise Damaged("is missing", name)
-        parts[name] = decoder(rest) if name == REST else _at(name, decoder, value[name])
+        try:
+            parts[name] = decoder(value[name])
+        except Damaged as error:
+            raise error.within(name) from None
     made = kind(**parts)
     problem = made.contradiction() if hasattr(kind, "contradiction") else None
     if problem:

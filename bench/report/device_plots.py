@@ -19,8 +19,6 @@ from bench.runs.reader import Run
 
 PANEL_IN, BESIDE_IN = 1.9, 1.2
 """Of a panel: its height with what stands around it, and about how much stands beside its axes."""
-MOST_SAMPLES = 1200
-"""Points of a panel; with more samples neighbours are drawn as one."""
 HEADROOM = 1.24
 """Of a panel, above its highest figure: for the name of its device."""
 ABOUT_LAUNCHES = (
@@ -46,7 +44,7 @@ class Stage:
 
     def columns(self, index_ns: Any) -> Any:
         """The column of a panel that each of these times falls into."""
-        return ((index_ns - self.origin_ns) // (self.range_s * 1e9 / MOST_SAMPLES)).astype("int64")
+        return ((index_ns - self.origin_ns) // (self.range_s * 1e9 / drawing.MOST_COLUMNS)).astype("int64")
 
     def has_room(self, seconds: float, letters: int) -> bool:
         """True if so long a stretch is as wide as so many small letters."""

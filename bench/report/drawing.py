@@ -14,9 +14,11 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import chdir, contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
+import numpy as np
 import pandas as pd
 
 from bench.analyse.labels import what_ran
@@ -43,6 +45,8 @@ HEAD_IN, FOOT_IN, ROW_IN, NARROW_ROW_IN, KEY_ROW_IN = 0.62, 0.3, 0.45, 0.78, 0.3
 PNG_DPI = 175
 FREE_HUES = ("orange", "green", "magenta", "cyan", "red", "olive", "violet", "teal", "blue", "grey")
 """For scenarios with switches on: neighbours are told apart."""
+MOST_COLUMNS = 1200
+"""Places across a panel that can be told apart; what falls into the same one is drawn as one."""
 LABEL_LIMIT = 54
 """Letters of a label of a plot; a longer one is cut."""
 
@@ -348,7 +352,12 @@ def stacked(
 
 
 def line_of(axes: Artist, row: Entry, x: Any, y: Any) -> Artist:
-    """A scenario's line, with marks of its level."""
+    """A scenario's line, with marks of its level. Of very many points the lowest and the highest at each place."""
+    if len(x) > 2 * MOST_COLUMNS:
+        edges = np.linspace(0, len(x), MOST_COLUMNS + 1, dtype="int64")
+        ends = [start + at(y[start:end]) for start, end in pairwise(edges) for at in (np.argmin, np.argmax)]
+        kept = np.unique([0, *ends, len(x) - 1])
+        x, y = x[kept], y[kept]
     (line,) = axes.plot(x, y, marker=row.marker, markersize=4.5, markevery=max(1, -(-len(x) // 12)))
     line.set(color=light(row.colour), linestyle=DASHES[row.dash])
     hover(line, f"{row.scenario}: {y[-1]:,.4g} at {x[-1]:,}")

@@ -341,8 +341,12 @@ def elapsed(run: Analysed) -> Plot | None:
     figure, (axes,) = drawing.sheet(max(3.2, drawing.KEY_ROW_IN * len(rows) + 0.8))
     drawing.shade(axes, -0.5, (run.document.workload.warmup or 0) - 0.5, "warm-up steps")
     keys, last = [], 0
+    every = max(1, -(-int(run.good_iterations.frame["step"].max()) // drawing.MOST_COLUMNS))  # it only ever rises
     for row in rows:
-        by_launch = seconds[row.scenario].pivot(index="step", columns="launch", values="elapsed_s").dropna()
+        own = seconds[row.scenario]
+        end = own.groupby("launch")["step"].max().min()
+        by_launch = own[(own["step"] % every == 0) | (own["step"] == end)]
+        by_launch = by_launch.pivot(index="step", columns="launch", values="elapsed_s").dropna()
         steps, values = by_launch.index.to_numpy(), by_launch.median(axis=1).to_numpy()
         ends = (by_launch.min(axis=1), by_launch.max(axis=1))
         axes.fill_between(steps, *ends, color=light(row.colour), alpha=0.16, linewidth=0)
@@ -357,6 +361,8 @@ def elapsed(run: Analysed) -> Plot | None:
         "The median of the launches of each scenario, and a band from the first to the last of them; at each iteration "
         "the rank that came last. Iteration 0 holds the cold start."
     )
+    if every > 1:
+        caption += f" One iteration in {every} is drawn."
     title = "Elapsed time by iteration, cold start and warm-up included"
     return drawing.finished(run, figure, "elapsed", title, caption, [row.scenario for row in rows])
 
