@@ -18,6 +18,7 @@ from bench.analyse.launches import looked_at, ok_rows
 from bench.analyse.memory import peaks, sampled_late
 from bench.analyse.parity import UNTRUE, by_scenario, parity
 from bench.analyse.recommendation import of_several_replicas, recommendable
+from bench.analyse.spread import spread
 from bench.analyse.steps import per_iteration, per_launch, phases_by_launch, scenarios, summary
 from bench.analyse.validity import findings
 from bench.runs.experiments import Tuning
@@ -91,6 +92,19 @@ class Analysed(Run):
     @cached_property
     def windows(self) -> dict[int, tuple[int, int]]:
         return devices.windows(self.iterations)
+
+    @cached_property
+    def power(self) -> pd.DataFrame:
+        return devices.power_timeline(self.device)
+
+    @cached_property
+    def throttled(self) -> pd.DataFrame:
+        return devices.throttled_stretches(self.device)
+
+    @cached_property
+    def spread(self) -> pd.DataFrame:
+        """:func:`bench.analyse.spread.spread`, by scenario."""
+        return spread(self.good_iterations, self.good_figures).set_index("scenario")
 
     @cached_property
     def energy(self) -> pd.DataFrame:

@@ -34,7 +34,7 @@ def moderated(variances: Array, degrees: Array) -> tuple[Array, Array]:
     usable = middle > 0.0
     logs = np.log(np.maximum(variances, np.where(usable, FLOOR * middle, 1.0)))
     centred = logs - special.digamma(degrees / 2.0) + np.log(degrees / 2.0)
-    excess = np.var(centred, axis=-1, ddof=1, keepdims=True) - np.mean(special.polygamma(1, degrees / 2.0))
+    excess = np.var(centred, axis=-1, ddof=1, keepdims=True) - np.mean(special.zeta(2.0, degrees / 2.0))
     differ = excess > 0.0  # by more than chance does
     prior = np.where(differ, 2.0 * _inverse_trigamma(np.where(differ, excess, 1.0)), 1.0)
     pooled = (degrees * variances).sum(axis=-1, keepdims=True) / total
@@ -51,11 +51,14 @@ def moderated(variances: Array, degrees: Array) -> tuple[Array, Array]:
 
 
 def _inverse_trigamma(values: Array) -> Array:
-    """Where the trigamma function has these (positive) values, by Newton's method (Smyth 2004, appendix)."""
+    """Where the trigamma function has these (positive) values, by Newton's method (Smyth 2004, appendix).
+
+    The trigamma function is Hurwitz's zeta function of 2, its derivative -2 times that of 3.
+    """
     roots = 0.5 + 1.0 / values
     for _ in range(50):
-        trigamma = special.polygamma(1, roots)
-        step = trigamma * (1.0 - trigamma / values) / special.polygamma(2, roots)
+        trigamma = special.zeta(2.0, roots)
+        step = trigamma * (1.0 - trigamma / values) / (-2.0 * special.zeta(3.0, roots))
         roots = roots + step
         if np.all(-step / roots < 1e-8):
             break

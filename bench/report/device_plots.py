@@ -100,12 +100,12 @@ def memory_stack(run: Run) -> Plot | None:
 
 
 def power(run: Analysed) -> Plot | None:
-    timeline = devices.power_timeline(run.device)
+    timeline = run.power
     if timeline.empty:
         return None
     stage = _stage(run, run.device, list(timeline["device"].unique()))
     means, throttled = run.devices, {"invalid": "held back by heat or protection", "warning": "at its power cap"}
-    stretches = devices.throttled_stretches(run.device)
+    stretches = run.throttled
     highest = max(float(timeline["power_w"].max()), float(means["mean_power_w"].max() or 0.0))
     for device, axes in stage.panels.items():
         axes.set(ylim=(0, highest * HEADROOM or 1.0), ylabel="W")
@@ -173,12 +173,17 @@ def _mark_launches(stage: Stage, axes: Artist, *, numbered: bool) -> None:
     across, range_s = axes.get_xaxis_transform(), stage.range_s
     thin = 0.8 if len(stage.launches) <= 30 else 0.4
     next_starts = [*(one["start"] for one in stage.launches[1:]), range_s]
+    starts = [one["start"] for one in stage.launches]
+    axes.vlines(starts, 0, 1, transform=across, color=light("muted"), linewidth=thin, alpha=0.6, zorder=1)
+    strips: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for one in stage.launches:
+        wide = max(one["end"] - one["start"], 0.003 * range_s)
+        strips.setdefault((one["label"], one["colour"]), []).append((one["start"], wide))
+    for (label, colour), places in strips.items():
+        axes.broken_barh(places, (1.0, 0.035), transform=across, color=light(colour), linewidth=0, clip_on=False)
+        axes.collections[-1].set_label(label)
     for one, next_start in zip(stage.launches, next_starts, strict=True):
-        start, colour = one["start"], light(one["colour"])
-        axes.axvline(start, color=light("muted"), linewidth=thin, alpha=0.6, zorder=1)
-        ends = [start, max(one["end"], start + 0.003 * range_s)]
-        axes.fill_between(ends, 1.0, 1.035, transform=across, color=colour, linewidth=0, clip_on=False)
-        axes.collections[-1].set_label(one["label"])
+        start = one["start"]
         if numbered and stage.has_room(next_start - start, len(one["number"])):
             place = {"xycoords": across, "textcoords": "offset points", "ha": "center"}
             axes.annotate(one["number"], ((start + next_start) / 2, 1.035), (0, 2), fontsize=7, **place)
@@ -237,13 +242,14 @@ def _thinned(stage: Stage, stack: pd.DataFrame) -> pd.DataFrame:
 
 
 def _power_line(stage: Stage, axes: Artist, samples: pd.DataFrame) -> None:
-    thinned = samples.groupby(stage.columns(samples["t_ns"].to_numpy()))[["t_ns", "power_w"]].mean()
-    times = stage.seconds(thinned["t_ns"].to_numpy(dtype=float))
-    watts = thinned["power_w"].to_numpy(dtype=float)
+    t_ns = samples["t_ns"].to_numpy()
+    begins = np.flatnonzero(np.diff(stage.columns(t_ns), prepend=-1))
+    both = np.array([stage.seconds(t_ns), samples["power_w"].to_numpy(dtype=float)])
+    times, watts = np.add.reduceat(both, begins, axis=1) / np.diff(begins, append=len(t_ns))
     gaps = np.flatnonzero(np.diff(times) > devices.LARGEST_GAP_S) + 1
     times, watts = np.insert(times, gaps, np.nan), np.insert(watts, gaps, np.nan)
     axes.plot(times, watts, color=light("line-0"), linewidth=1.1, markersize=3, zorder=2, label="power")
-    axes.lines[-1].set_marker("o" if len(thinned) == 1 else "")
+    axes.lines[-1].set_marker("o" if len(begins) == 1 else "")
 
 
 def _mean(run: Analysed, stage: Stage, axes: Artist, row: TableRow) -> None:

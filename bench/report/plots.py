@@ -18,7 +18,6 @@ from bench.analyse.analysed import Analysed
 from bench.analyse.bars import bar
 from bench.analyse.labels import what_ran
 from bench.analyse.launches import only, shown
-from bench.analyse.spread import spread
 from bench.analyse.steps import base_of, phase_intervals, phases, scenarios
 from bench.core.channel import die_with_parent
 from bench.core.records import PHASES, Gpu
@@ -115,7 +114,7 @@ def step_times(run: Analysed) -> Plot | None:
         return None
     rows = drawing.rows_of(run, launches)
     measured = steps.loc[~steps["warmup"], ["scenario", "step_ms"]]
-    middle = spread(run.good_iterations, run.good_figures).set_index("scenario").to_dict("index")
+    middle = run.spread.to_dict("index")
     units, unit = run.document.workload.units, run.document.workload.unit_short
     several = launches["repeat"].max() > 0
     low, high = _reach(measured["step_ms"], middle)
@@ -174,7 +173,7 @@ def distribution(run: Analysed) -> Plot | None:
     rows = drawing.rows_of(run, run.good_figures.frame)
     frame = run.good_iterations.frame
     measured = frame[~frame["warmup"]]
-    middle = spread(run.good_iterations, run.good_figures).set_index("scenario").to_dict("index")
+    middle = run.spread.to_dict("index")
     figure, (axes,) = drawing.sheet(max(3.2, drawing.KEY_ROW_IN * len(rows) + 0.8))
     keys = []
     for row in rows:
@@ -247,7 +246,7 @@ def phase_stack(run: Analysed) -> Plot | None:
     medians = phases(run.good_phases).set_index("scenario")
     intervals = phase_intervals(run.good_phases).dropna().to_dict("records")
     bars = {(row["scenario"], row["phase"]): (row["low_ms"], row["high_ms"]) for row in intervals}
-    middle = spread(run.good_iterations, run.good_figures).set_index("scenario")["median_ms"]
+    middle = run.spread["median_ms"]
     widths = medians[[f"{phase}_ms" for phase in PHASES]].set_axis(list(PHASES), axis=1)
     names = {"backward": "backward incl. communication"}
     colours, called = {phase: phase for phase in PHASES}, "median of the whole step"

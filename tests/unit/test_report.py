@@ -679,6 +679,18 @@ def test_a_scenario_with_a_failed_launch_is_not_the_fastest(tmp_path: Path) -> N
     assert shown(run.document, run.iterations.of(1).frame)["ddp_o2"].status == "killed"
 
 
+def test_a_long_line_keeps_its_ends_and_highest_and_lowest_points() -> None:
+    steps = np.arange(100_000)
+    values = np.zeros(len(steps))
+    values[41], values[70_001] = 9.0, -9.0
+    row = drawing.Entry(scenario="ddp", label="", colour="ink", dash="solid", marker="o")
+    with drawing.styled():
+        _, (axes,) = drawing.sheet(2.0)
+        drawn = drawing.line_of(axes, row, steps, values).get_xydata().tolist()
+    assert len(drawn) < 3 * drawing.MOST_COLUMNS
+    assert all(point in drawn for point in ([0, 0], [41, 9], [70_001, -9], [99_999, 0]))
+
+
 def test_many_steps_are_drawn_in_part_and_counted_in_full(tmp_path: Path) -> None:
     many = [[5.0, *(10.0 + step % 7 for step in range(2 * plots.DOTS_PER_SCENARIO - 1))]]
     run = analysed(write_run(tmp_path, [Launch("ddp", many)]))

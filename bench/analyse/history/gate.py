@@ -420,9 +420,13 @@ def _judged(metric: str, names: Sequence[str], tonight: Mapping[str, Measured], 
         else:
             pairs.append(pair)
     error = (1.0 - rule.level) / max(1, len(pairs))
-    enough = [pair for pair in pairs if sum(map(len, pair.scatter)) >= wanted and len(pair.before) > 1]
+    enough: list[_Pair] = []
+    young: list[_Pair] = []
+    for pair in pairs:
+        known = sum(map(len, pair.scatter)) >= wanted and len(pair.before) > 1
+        (enough if known else young).append(pair)
     rows += _predicted(metric, enough, error, rule.thresholds[metric])
-    return rows + [_by_interval(metric, pair, error, rule.before) for pair in pairs if pair not in enough]
+    return rows + [_by_interval(metric, pair, error, rule.before) for pair in young]
 
 
 def _pair(name: str, metric: str, tonight: Figure, nights: Sequence[Measured], wanted: int) -> _Pair:
@@ -464,7 +468,8 @@ def _predicted(metric: str, pairs: Sequence[_Pair], error: float, threshold: flo
         gain_of_two = loss_of_two = 0.0  # how far tonight and the night before are both below the others, or above
         if pair.last is not None and others:
             both = (pair.last.mean, pair.tonight.mean)
-            gain_of_two, loss_of_two = _mean(others) - max(both), min(both) - _mean(others)
+            usual = _mean(others)
+            gain_of_two, loss_of_two = usual - max(both), min(both) - usual
         seen_of_two = max(of_two, math.log1p(threshold))
         rose = gain_of_two > seen_of_two and len(others) >= FEWEST_NIGHTS
         if abs(difference) > bound:
@@ -582,8 +587,8 @@ def _row(
 
 def _numerics(name: str, tonight: Measured, nights: Sequence[Measured]) -> list[Judged]:
     """Whether it trains the same model as before; no row if that was never known."""
-    parities = {one.night: one.parity for one in nights if one.parity is not None}
-    worst = max(parities.values(), key=PARITIES.index, default=None)
+    known = [one for one in nights if one.parity is not None]
+    worst = max({str(one.parity) for one in known}, key=PARITIES.index, default=None)
     if tonight.parity is None and worst is None:
         return []
     verdict, why = OK, None
@@ -593,5 +598,7 @@ def _numerics(name: str, tonight: Measured, nights: Sequence[Measured]) -> list[
         verdict, why = MISSING, NO_VERDICT
     elif PARITIES.index(tonight.parity) > PARITIES.index(worst):
         verdict = REGRESSED
-    row = Judged(scenario=name, metric=PARITY, verdict=verdict, tonight=tonight.parity, base=worst, why=why)
-    return [replace(row, nights=tuple(parities))]
+    names = tuple([one.night for one in known])
+    return [
+        Judged(scenario=name, metric=PARITY, verdict=verdict, tonight=tonight.parity, base=worst, why=why, nights=names)
+    ]
