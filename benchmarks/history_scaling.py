@@ -133,6 +133,7 @@ def measure(command: str, history: Path, nights: int, out: Path) -> Taken:
     process = subprocess.Popen(
         [sys.executable, "-m", "bench", *arguments, "--json"],
         cwd=ROOT,
+        env=paired.COMPILED,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )

@@ -24,6 +24,8 @@ from itertools import pairwise
 from typing import Any
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+COMPILED = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+"""The environment of a command that is timed: compiled once, as an installed package is."""
 if ROOT not in sys.path:
     sys.path.insert(0, ROOT)  # `python benchmarks/NAME.py` puts benchmarks/ on the path, and bench lies beside it
 

@@ -257,6 +257,7 @@ def report(run: Path, out: str) -> Measured:
     process = subprocess.Popen(
         [sys.executable, "-m", "bench", "report", str(run), "--out", out],
         cwd=paired.ROOT,
+        env=paired.COMPILED,
         stdout=subprocess.DEVNULL,
         preexec_fn=lambda: os.sched_setaffinity(0, cores),
     )

@@ -15,7 +15,8 @@ from bench.core.errors import RequestError
 from bench.core.job import Training
 from bench.core.records import PHASES
 from bench.runs.digests import stored
-from bench.runs.files import describe_files, entries
+from bench.runs.files import count_rows, describe_files, entries
+from bench.runs.frames import TableRow
 from bench.runs.launches import LaunchRecord
 from bench.runs.reader import Run, read
 from bench.runs.tables import SAMPLED
@@ -45,19 +46,20 @@ def findings(path: str) -> list[str]:
 
 
 def _files(run: Run) -> Iterator[str]:
-    sealed, files = run.document.files, describe_files(run.path)
+    sealed = run.document.files
     if not run.document.complete:
         yield f"{run.path} is incomplete: it was interrupted, or is still being written"
         recorded = tuple(f"logs/launch-{record.launch:03d}-" for record in run.document.records)
-        logs = [name for name in sealed if name.startswith(recorded)]
+        files, logs = describe_files(run.path), [name for name in sealed if name.startswith(recorded)]
         yield from (
             f"{run.path}/{name} was changed after it was sealed" for name in logs if files[name] != sealed[name]
         )
         return
-    yield from (f"{run.path}/{name} does not belong to this run" for name in entries(run.path) if name not in sealed)
+    present = entries(run.path)  # with the checksums that were sealed, or it would not have been read
+    yield from (f"{run.path}/{name} does not belong to this run" for name in present if name not in sealed)
     for name, seal in sealed.items():
-        if name not in files or files[name].rows != seal.rows:
-            rows = files[name].rows if name in files else "no"
+        rows = count_rows(run.path, name) if name in present else "no"
+        if rows != seal.rows:
             yield f"{run.path}/{name} has {rows} rows and {seal.rows} were sealed"
 
 
@@ -78,14 +80,13 @@ def _steps(run: Run) -> Iterator[str]:
     rows = run.steps
     document = run.document
     measured = {record.launch: record for record in document.timed}
-    for launch in sorted(set(rows["launch"]) - set(measured)):
+    places: TableRow = rows.groupby("launch").indices
+    for launch in sorted(set(places) - set(measured)):
         yield f"steps.parquet has rows of launch {launch}, which was not measured"
     for launch, record in measured.items():
-        of_launch = rows[rows["launch"] == launch]
+        of_launch = rows.take(places.get(launch, []))
         yield from _ranks_and_steps(run, record, of_launch)
-        if len(of_launch) and set(zip(of_launch["scenario"], of_launch["repeat"], strict=True)) != {
-            (record.scenario, record.repeat)
-        }:
+        if ((of_launch["scenario"] != record.scenario) | (of_launch["repeat"] != record.repeat)).any():
             yield f"launch {launch}: its steps are of another scenario or repeat than its record says"
         if record in document.launches and record.status == "ok" and record.checks.conservation_ok is False:
             yield f"launch {launch}: its steps do not add up to the host's wall time"
@@ -110,6 +111,8 @@ def _steps(run: Run) -> Iterator[str]:
 
 
 def _ranks_and_steps(run: Run, record: LaunchRecord, rows: "pd.DataFrame") -> Iterator[str]:
+    import numpy as np
+
     if record.status == "unsupported":
         if len(rows):
             yield f"launch {record.launch} is unsupported and has steps"
@@ -128,9 +131,9 @@ def _ranks_and_steps(run: Run, record: LaunchRecord, rows: "pd.DataFrame") -> It
     for rank, steps in rows.sort_values("step").groupby("rank"):
         count = warmup + iters if whole else kept.get(str(rank), 0) if kept is not None else len(steps)
         who = f"launch {record.launch}, rank {rank}"
-        if len(steps) != count or list(steps["step"]) != list(range(len(steps))):
+        if len(steps) != count or (steps["step"] != np.arange(count)).any():
             yield f"{who}: {count} steps were recorded and {_short(list(steps['step']))} are there"
-        elif list(steps["warmup"]) != [step < warmup for step in range(count)]:
+        elif (steps["warmup"] != (steps["step"] < warmup)).any():
             yield f"{who}: other steps than the first {warmup} are warm-up"
 
 

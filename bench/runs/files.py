@@ -129,7 +129,7 @@ def _sync(folder: str) -> None:
 def describe_files(path: str) -> dict[str, Sealed]:
     """SHA-256 and row count (logs: lines) of every file of a run folder but ``run.json``; pipes and links are none."""
     return {
-        name: Sealed(sha256=checksum(path, name), rows=_count_rows(path, name))
+        name: Sealed(sha256=checksum(path, name), rows=count_rows(path, name))
         for name in entries(path)
         if stat.S_ISREG(os.lstat(os.path.join(path, name)).st_mode)
     }
@@ -162,7 +162,8 @@ def seal_of(document: Mapping[str, object]) -> str:
     return hashlib.sha256(canonical_json(rest).encode()).hexdigest()
 
 
-def _count_rows(path: str, name: str) -> int:
+def count_rows(path: str, name: str) -> int:
+    """Rows of a table, lines of anything else."""
     with open_regular(os.path.join(path, name), limit=limit_of(name), within=path) as file:
         if name.endswith(".parquet"):
             import pyarrow as pa
