@@ -27,6 +27,7 @@ HALVED_BY = 2.5  # launches of each side that spend half of what is left of it
 
 DEVIATES = np.linspace(-8.0, 8.0, 401)
 DENSITY = np.exp(-(DEVIATES**2) / 2.0) / np.exp(-(DEVIATES**2) / 2.0).sum()
+MOST_SHARED = 0.99  # beyond, what is summed over the deviates is a step between two of them
 
 
 def level(launches: Array | NDArray[np.int64] | float, before: float = 0.0) -> Array:
@@ -41,8 +42,8 @@ def against_one(p_values: Sequence[float | None], of_base: Sequence[float]) -> l
     """
     tested = sorted((p, index) for index, p in enumerate(p_values) if p is not None)
     adjusted: list[float | None] = [None] * len(p_values)
-    shared = np.sqrt(np.array([of_base[index] for _, index in tested]))[:, None]
-    common, apart = shared * DEVIATES, np.sqrt(np.maximum(1.0 - shared**2, 1e-12))
+    shared = np.sqrt(np.minimum([of_base[index] for _, index in tested], MOST_SHARED))[:, None]
+    common, apart = shared * DEVIATES, np.sqrt(1.0 - shared**2)
     largest = 0.0
     for place, (p, index) in enumerate(tested):
         deviate = _deviate(p)  # how probable it is that any of these is at least as far from 0

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy import stats
 from standin.documents import document
@@ -232,6 +232,7 @@ def test_tukeys_table() -> None:
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=9), st.floats(0, 1))
+@example([0.5], 1.0)
 def test_adjusted_p_values_keep_the_order(p_values: list[float], of_base: float) -> None:
     adjusted = [p for p in against_one(p_values, [of_base] * len(p_values)) if p is not None]
     for p, after in zip(p_values, adjusted, strict=True):
