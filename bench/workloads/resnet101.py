@@ -39,8 +39,15 @@ def model(work, **shape):
 
 
 def narrow(work):
-    """With a quarter of the channels between the outer convolutions of each block."""
-    return model(work, width_per_group=16) if work.model in ("resnet50", "resnet101", "resnet152") else None
+    """With a quarter of the channels: in a ResNet those between the outer convolutions of each block, in a ViT all."""
+    if work.model in ("resnet50", "resnet101", "resnet152"):
+        return model(work, width_per_group=16)
+    if work.model == "vit_b_16":
+        from torchvision.models import VisionTransformer
+
+        shape = {"image_size": 224, "patch_size": 16, "num_layers": 12, "num_heads": 12}
+        return VisionTransformer(**shape, hidden_dim=192, mlp_dim=768, num_classes=work.classes)
+    return None
 
 
 def options(work):

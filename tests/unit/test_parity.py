@@ -364,7 +364,7 @@ def test_the_reference_is_a_loop_written_by_hand(one_pass: dict[str, Any]) -> No
         assert np.array(one_pass["gradients"][step]) == pytest.approx(theirs, rel=1e-6, abs=1e-9)
 
 
-@pytest.mark.parametrize(("model", "share"), [("resnet101", 0.3), ("resnet18", 1.0)])
+@pytest.mark.parametrize(("model", "share"), [("resnet101", 0.3), ("resnet18", 1.0), ("vit_b_16", 0.1)])
 def test_a_narrow_model_has_the_same_layers(model: str, share: float) -> None:
     training = workload(model=model)
     (double, narrow), whole = build_in_double(training), build_model(training)
