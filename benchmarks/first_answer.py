@@ -5,7 +5,8 @@
 
 The README's first command, and the first look that it advises, on two cores, with and without the CPU's instructions
 for bf16 (oneDNN held to AVX2 computes half by way of fp32). The machine must be quiet. Each row passes if the median
-of its repeats, the start of Python included, is within the goal, and judging takes at most a fifth of it.
+of its repeats, the start of Python included, is within the goal, and judging takes at most a fifth of the ten
+scenarios. Of the first look it takes more: five launches more, of which starting is most, beside ten as short ones.
 """
 
 import argparse
@@ -69,12 +70,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print(f"{what}: {measured[number][-1][0]:.0f} s", file=sys.stderr, flush=True)
     print(f"{'command':<16}{'bf16':<16}{'s':>6}{'goal s':>8}{'judging':>9}{'goal':>6}")
     passed = True
-    for number, (what, _, bf16, goal_s) in enumerate(rows):
+    for number, (what, words, bf16, goal_s) in enumerate(rows):
         took_s = statistics.median(whole for whole, _ in measured[number])
         judging = statistics.median(judged / whole for whole, judged in measured[number])
-        passed &= took_s <= goal_s and judging <= MOST_JUDGING
+        most = MOST_JUDGING if words == ALL else 1.0
+        passed &= took_s <= goal_s and judging <= most
         how = "instructions" if bf16 else "by way of fp32"
-        print(f"{what:<16}{how:<16}{took_s:>6.0f}{goal_s:>8.0f}{judging:>9.0%}{MOST_JUDGING:>6.0%}")
+        goal = f"{most:.0%}" if most < 1.0 else "-"
+        print(f"{what:<16}{how:<16}{took_s:>6.0f}{goal_s:>8.0f}{judging:>9.0%}{goal:>6}")
     print("PASS" if passed else "FAIL")
     return 0 if passed else 1
 
