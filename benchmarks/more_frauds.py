@@ -87,6 +87,16 @@ BN_MOMENTUM = """for module in session.model.modules():
             module.momentum = 0.9"""
 """What other libraries call 0.9 is 0.1 in torch; it changes nothing but the running statistics."""
 
+BN_FROZEN = """def frozen(batch):
+        calls.append(1)
+        if len(calls) > max(parts.workload.warmup, 1):
+            for module in session.model.modules():
+                if isinstance(module, torch.nn.BatchNorm2d):
+                    module.momentum = 0.0
+        return forward(batch)
+    session.forward = frozen"""
+"""The running statistics stand still from the first measured step on."""
+
 REPEATED = """def loaded(batch):
         calls.append(1)
         if len(calls) <= max(parts.workload.warmup, 1):
@@ -180,6 +190,7 @@ MORE_FRAUDS: dict[str, dict[str, str]] = {
     "fp16_gradients": {"fault": "each(lambda gradient: gradient.half().to(gradient.dtype))"},
     "fixed_point": {"strategy": "single", "fault": FIXED_POINT},
     "bn_momentum": {"fault": BN_MOMENTUM},
+    "bn_frozen": {"fault": BN_FROZEN},
     "repeated": {"fault": REPEATED},
     "accumulating": {"fault": ACCUMULATING},
     "left_out": {"precision": "O2", "fault": LEFT_OUT},
