@@ -35,7 +35,7 @@ def here(tmp_path: Path) -> Path:
     (folder / "history").mkdir(parents=True)
     (folder / "gate.toml").write_text(LIMITS)
     for name in ("steady", "changed"):
-        write(folder, name, sleep_ms=30)
+        write(folder, name, sleep_ms=100)
     return folder
 
 
@@ -101,7 +101,7 @@ def assert_regressed(folder: Path, code: int, summary: str) -> None:
 def test_a_night_that_is_slower_ends_with_10_and_names_the_scenario(here: Path, run_here: CommandLine) -> None:
     assert run_here("run", "--out", str(here / "history"), *asked(here)).returncode == 0
     before = kept(here)
-    write(here, "changed", sleep_ms=300)
+    write(here, "changed", sleep_ms=1000)
     code, summary = a_night(here)
     assert_regressed(here, code, summary)
     (tonight,) = (here / "out" / "results").iterdir()
@@ -119,12 +119,12 @@ def test_the_first_night_the_second_and_one_that_is_slower(here: Path) -> None:
     assert code == 0 and summary.startswith("# Nightly benchmark: no regression found\n")
     assert len(kept(here)) == 2 and len(row(summary, "steady")[-1]) == 2
 
-    write(here, "changed", sleep_ms=300)
+    write(here, "changed", sleep_ms=1000)
     code, summary = a_night(here, "--no-keep")
     assert_regressed(here, code, summary)
     assert len(kept(here)) == 2, "a trial is not kept"
 
-    (here / "changed.py").write_text(sleeping(0.03).replace("    session =", "    assert False\n    session ="))
+    (here / "changed.py").write_text(sleeping(0.1).replace("    session =", "    assert False\n    session ="))
     code, summary = a_night(here)
     assert code == 12 and summary.startswith("# Nightly benchmark: missing or not comparable\n")
     assert "changed" in summary and len(kept(here)) == 3, "the figures of the other scenario are kept"
