@@ -67,7 +67,7 @@ for x, y in DataLoader(Numbers(), batch_size=8, num_workers=options.workers):
     times += [] if begin is None else [now - begin]
     begin = now
     other.step()
-print("median", 1000 * statistics.median(times), flush=True)
+print(f"median {1000 * statistics.median(times)}\n", end="", flush=True)  # in one write, beside those of other ranks
 if options.end == "kill":
     time.sleep(1.2)
     optimizer.step()
