@@ -1,5 +1,6 @@
 """The tables of a run: rows to Parquet, Parquet to frames."""
 
+import faulthandler
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -156,6 +157,7 @@ def _in_a_child(look: Callable[[], object]) -> bool:
     pid = os.fork()
     if pid == 0:
         try:
+            faulthandler.disable()
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
             look()
         except BaseException:  # noqa: BLE001  # what is raised is raised again where it is caught
