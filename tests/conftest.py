@@ -277,7 +277,6 @@ def plotting(monkeypatch: pytest.MonkeyPatch) -> Plotting:
 
     def few(*drawings: Callable[..., object]) -> None:
         monkeypatch.setattr(plots, "DRAWINGS", drawings)
-        monkeypatch.setattr(plots, "of_samples", lambda run: [])
 
     return few
 

@@ -1,29 +1,31 @@
 """A run with the tables that are made of it, each made once: what a report is drawn and written from.
 
-    run = Analysed.of(read("results/RUN", condense=per_iteration))
+    run = Analysed.of(read("results/RUN", condense=CONDENSE))
     run.figures  # bench.analyse.steps.per_launch
 
 A report asks for the figures of a launch two dozen times, and of millions of steps each time takes seconds.
 """
 
 from dataclasses import dataclass, fields
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Self
 
+import numpy as np
 import pandas as pd
 
 from bench.analyse import devices, validity
 from bench.analyse.comparison import against_fastest
+from bench.analyse.devices import Windows
 from bench.analyse.launches import looked_at, ok_rows
-from bench.analyse.memory import peaks, sampled_late
+from bench.analyse.memory import peaks, sampled_late, stacks
 from bench.analyse.parity import UNTRUE, by_scenario, parity
 from bench.analyse.recommendation import of_several_replicas, recommendable
-from bench.analyse.spread import spread
+from bench.analyse.spread import spread, times
 from bench.analyse.steps import per_iteration, per_launch, phases_by_launch, scenarios, summary
 from bench.analyse.validity import findings
 from bench.runs.experiments import Tuning
-from bench.runs.frames import Iterations, LaunchFigures
-from bench.runs.reader import Run
+from bench.runs.frames import Iterations, LaunchFigures, RankSteps
+from bench.runs.reader import Condense, Run
 
 if TYPE_CHECKING:
     from bench.analyse.between_runs import Compared
@@ -65,6 +67,10 @@ class Analysed(Run):
         return peaks(self.memory)
 
     @cached_property
+    def stacks(self) -> dict[tuple[int, str], pd.DataFrame]:
+        return stacks(self.memory)
+
+    @cached_property
     def parity(self) -> pd.DataFrame:
         return parity(self.document, self.iterations, self.numerics)
 
@@ -87,10 +93,12 @@ class Analysed(Run):
     @cached_property
     def devices(self) -> pd.DataFrame:
         """:func:`bench.analyse.devices.per_device`, of all launches."""
-        return devices.per_device(self.device, self.iterations)
+        if self.per_device is None:
+            return devices.per_device(self.device, self.windows)
+        return self.per_device[self.per_device["launch"].isin(self.windows)]
 
     @cached_property
-    def windows(self) -> dict[int, tuple[int, int]]:
+    def windows(self) -> Windows:
         return devices.windows(self.iterations)
 
     @cached_property
@@ -102,9 +110,14 @@ class Analysed(Run):
         return devices.throttled_stretches(self.device)
 
     @cached_property
+    def good_times(self) -> dict[str, np.ndarray]:
+        """By scenario the headline (ms) of each measured step, launch by launch."""
+        return times(self.good_iterations)
+
+    @cached_property
     def spread(self) -> pd.DataFrame:
         """:func:`bench.analyse.spread.spread`, by scenario."""
-        return spread(self.good_iterations, self.good_figures).set_index("scenario")
+        return spread(self.good_times, self.good_figures).set_index("scenario")
 
     @cached_property
     def energy(self) -> pd.DataFrame:
@@ -113,6 +126,12 @@ class Analysed(Run):
         samples, good = ok_rows(self.document, self.device), ok_rows(self.document, self.devices)
         return devices.per_scenario(samples, self.good_iterations, units, good)
 
+
+CONDENSE = Condense(
+    steps=lambda rows: per_iteration(RankSteps(rows)).frame,
+    devices=lambda steps: partial(devices.per_device, bounds=devices.windows(steps)),
+    kept=devices.KEPT,
+)
 
 ENERGY = ("energy_per_1000_j", "energy_per_1000_low_j", "energy_per_1000_high_j")
 

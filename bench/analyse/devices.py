@@ -14,14 +14,14 @@ samples at the ends of the window lie up to an interval inside, so energy is mea
 Where they are rarer than that, those that the sampler takes right before the window and right after it count, too.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import pandas as pd
 
 from bench.analyse import intervals
 from bench.analyse.intervals import estimate_positive
-from bench.analyse.launches import joined
+from bench.analyse.launches import by_launch, joined, only
 from bench.core.records import ACTIVITY_COLUMNS
 from bench.machine import throttle
 from bench.machine.nvml import FIRST
@@ -31,6 +31,12 @@ COUNTER_WINDOW_S = 10.0  # shorter windows integrate power
 COVERED = 0.8  # the share of the window that the samples must span
 LARGEST_GAP_S = 2.0  # without a known power
 EDGE_NS = 300_000_000  # from a window to the samples that were taken at its beginning and at its end
+
+Windows = Mapping[int, tuple[int, int]]
+"""By launch the start and the end (ns) of its measured steps."""
+
+KEPT = ("launch", "scenario", "device", "t_ns", "power_w", "energy_mj", "throttle_reasons")
+"""Columns of the samples that are needed once :func:`per_device` has been made of them."""
 
 LINKS = ("pcie_tx", "pcie_rx", "nvlink_tx", "nvlink_rx")
 
@@ -57,7 +63,7 @@ SCENARIO_COLUMNS = [
 ]
 
 
-def per_device(device: pd.DataFrame, steps: Iterations) -> pd.DataFrame:
+def per_device(device: pd.DataFrame, bounds: Windows) -> pd.DataFrame:
     """One row per launch and device with samples in its measured window: the columns of :data:`COLUMNS`.
 
     ``energy_j`` over ``window_s``, with ``energy_source`` (see above) or ``energy_reason``. ``mean_power_w`` is
@@ -66,15 +72,15 @@ def per_device(device: pd.DataFrame, steps: Iterations) -> pd.DataFrame:
     ``bench.machine.throttle`` (``unknown`` without bits). Traffic from counters; null where they fell.
     """
     rows = []
-    bounds = windows(steps)
     for launch, of_launch in _within(device, bounds):
         start_ns, end_ns = bounds[launch]
         for uuid, samples in of_launch.groupby("device", sort=False, observed=True):
-            rows.append(_one(samples.sort_values("t_ns"), int(launch), str(uuid), (end_ns - start_ns) / 1e9))
+            in_time = samples if samples["t_ns"].is_monotonic_increasing else samples.sort_values("t_ns")
+            rows.append(_one(in_time, int(launch), str(uuid), (end_ns - start_ns) / 1e9))
     return _table(rows, COLUMNS)
 
 
-def _within(device: pd.DataFrame, bounds: dict[int, tuple[int, int]]) -> Iterator[tuple[int, pd.DataFrame]]:
+def _within(device: pd.DataFrame, bounds: Windows) -> Iterator[tuple[int, pd.DataFrame]]:
     places: TableRow = device.groupby("launch").indices
     t_ns = device["t_ns"].to_numpy()
     for launch, (start_ns, end_ns) in bounds.items():
@@ -190,7 +196,7 @@ def power_timeline(device: pd.DataFrame) -> pd.DataFrame:
         groups = packages.groupby(["launch", "device"], observed=True)
         rise_w = groups["energy_mj"].diff() / 1e3 / (groups["t_ns"].diff() / 1e9)
         ordered.loc[packages.index, "power_w"] = rise_w.where(rise_w >= 0)
-    return ordered.loc[ordered["power_w"].notna(), needed].reset_index(drop=True)
+    return only(ordered, ordered["power_w"].notna())[needed]
 
 
 def throttled_stretches(device: pd.DataFrame) -> pd.DataFrame:
@@ -201,20 +207,20 @@ def throttled_stretches(device: pd.DataFrame) -> pd.DataFrame:
     rows = []
     bits = device["throttle_reasons"]
     verdict_of = {one: throttle.verdict(int(one)) for one in bits.dropna().unique()}
-    held = device.loc[bits.isin([one for one, verdict in verdict_of.items() if verdict != "ok"]), "launch"].unique()
-    of_held = device.loc[bits.notna() & device["launch"].isin(held), ["launch", "device", "t_ns", "throttle_reasons"]]
-    for (launch, uuid), samples in of_held.sort_values("t_ns").groupby(["launch", "device"], observed=True):
-        verdicts = samples["throttle_reasons"].map(verdict_of)
-        number = (verdicts != verdicts.shift()).cumsum()
-        until_ns = samples["t_ns"].shift(-1).fillna(samples["t_ns"].iloc[-1])
-        for _, stretch in samples.groupby(number):
-            verdict = verdicts[stretch.index[0]]
-            if verdict != "ok":
-                rows.append([launch, uuid, verdict, int(stretch["t_ns"].iloc[0]), int(until_ns[stretch.index[-1]])])
+    bad = [one for one, verdict in verdict_of.items() if verdict != "ok"]
+    for launch, of_launch in by_launch(device[["launch", "device", "t_ns", "throttle_reasons"]]):
+        if not of_launch["throttle_reasons"].isin(bad).any():
+            continue
+        for uuid, samples in of_launch.dropna().sort_values("t_ns").groupby("device", observed=True):
+            t_ns, verdicts = samples["t_ns"].to_numpy(), samples["throttle_reasons"].map(verdict_of).to_list()
+            begins = [at for at, verdict in enumerate(verdicts) if at == 0 or verdict != verdicts[at - 1]]
+            for begin, end in zip(begins, [*begins[1:], -1], strict=True):
+                if verdicts[begin] != "ok":
+                    rows.append([launch, uuid, verdicts[begin], int(t_ns[begin]), int(t_ns[end])])
     return pd.DataFrame(rows, columns=["launch", "device", "verdict", "start_ns", "end_ns"])
 
 
-def windows(steps: Iterations) -> dict[int, tuple[int, int]]:
+def windows(steps: Iterations) -> Windows:
     """Start and end (ns) of the measured steps of each launch, over its ranks; an imported launch has none."""
     table = steps.frame
     measured = table.loc[~table["warmup"].astype(bool), ["launch", "begin_ns", "end_ns"]]
@@ -255,6 +261,8 @@ def _one(samples: pd.DataFrame, launch: int, uuid: str, window_s: float) -> Tabl
 
 def _over_time(samples: pd.DataFrame, column: str) -> float | None:
     """The mean of a value that each sample has of the time since the one before, which is within the window."""
+    if samples[column].isna().all():
+        return None
     spans_ns = samples["t_ns"].diff().where(samples[column].notna(), 0.0).fillna(0.0)
     return float((samples[column].fillna(0.0) * spans_ns).sum() / spans_ns.sum()) if spans_ns.sum() else None
 

@@ -69,7 +69,8 @@ def by_launch(frame: pd.DataFrame) -> Iterator[tuple[int, pd.DataFrame]]:
     """The rows of one launch after the other. ``groupby`` would copy all of them at once."""
     places: TableRow = frame.groupby("launch").indices
     for launch, own in places.items():
-        yield int(launch), frame.take(own)
+        together = own[-1] - own[0] + 1 == len(own)
+        yield int(launch), frame.iloc[own[0] : own[-1] + 1] if together else frame.take(own)
 
 
 def shown(document: RunDocument, frame: pd.DataFrame) -> dict[str, LaunchRecord]:

@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import pandas as pd
 
-from bench.analyse.launches import joined, only
+from bench.analyse.launches import by_launch, joined, only
 from bench.runs.check import APART_NS
 from bench.runs.document import RunDocument
 from bench.runs.frames import Iterations
@@ -82,18 +83,27 @@ def beside_torch(launches: Sequence[LaunchRecord], memory: pd.DataFrame) -> pd.D
     return both[[*order, "allocated_mib", "reserved_mib", "context_mib"]].sort_values(keys).reset_index(drop=True)
 
 
-def stacked(memory: pd.DataFrame, device: str) -> pd.DataFrame:
-    """The memory of each process on one device over the whole run, to be drawn as a stack (MiB).
+def stacks(memory: pd.DataFrame) -> dict[tuple[int, str], pd.DataFrame]:
+    """By launch and device the memory of each process over time, to be drawn as a stack (MiB).
 
-    Index ``launch, t_ns``; a column for each process, ``(rank, pid)``; 0 where the process is not on the device at that
-    time, null where its memory is unknown.
+    Index ``t_ns``; a column for each process, ``(rank, pid)``; 0 where the process is not on the device at that time,
+    null where its memory is unknown.
     """
-    samples = memory[(memory["device"] == device) & (memory["source"] != ALLOCATOR)]
-    groups = samples.groupby(["launch", "t_ns", "rank", "pid"])["used_mib"]
-    known = groups.sum(min_count=1).unstack(["rank", "pid"]).sort_index(axis=1)
-    there = groups.size().unstack(["rank", "pid"]).reindex_like(known)
-    stack: pd.DataFrame = known.where(there.notna(), 0.0)
-    return stack
+    stacked = {}
+    sampled = only(memory, (memory["source"] != ALLOCATOR) & memory["device"].notna())
+    for launch, own in by_launch(sampled[["launch", "t_ns", "rank", "pid", "device", "used_mib"]]):
+        for device, samples in own.groupby("device", observed=True, sort=False):
+            times, row = np.unique(samples["t_ns"], return_inverse=True)
+            processes = samples.groupby(["rank", "pid"])
+            column, names = processes.ngroup().to_numpy(), processes.size().index
+            used = samples["used_mib"].to_numpy()
+            known = ~np.isnan(used)
+            sums, hidden = np.zeros((len(times), len(names))), np.zeros((len(times), len(names)), dtype=bool)
+            np.add.at(sums, (row[known], column[known]), used[known])
+            hidden[row, column] = True
+            hidden[row[known], column[known]] = False
+            stacked[launch, str(device)] = pd.DataFrame(np.where(hidden, np.nan, sums), index=times, columns=names)
+    return stacked
 
 
 def proportional(memory: pd.DataFrame) -> pd.DataFrame:

@@ -83,9 +83,10 @@ def loss_curves(document: RunDocument, steps: Iterations, numerics: pd.DataFrame
     did not train.
     """
     of_launch = _by_launch(numerics)
-    means, tables = steps.frame[["launch", "step", "loss"]], []
+    tables = []
     for launch in {one.scenario: one for one in reversed(document.good)}.values():
-        table = means[means["launch"] == launch.launch].reset_index(drop=True)
+        own = steps.frame["launch"] == launch.launch
+        table = steps.frame.loc[own, ["launch", "step", "loss"]].reset_index(drop=True)
         losses = _Judged(document, launch, np.empty(0), of_launch).exact("loss")["value"].to_numpy()
         reference = pd.Series(losses, dtype="float64")
         tables.append(table.assign(scenario=launch.scenario, reference=reference))

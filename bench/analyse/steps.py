@@ -16,11 +16,11 @@ import pandas as pd
 
 from bench.analyse.intervals import Estimate, estimate, estimate_positive, mean_interval
 from bench.analyse.labels import what_ran
-from bench.analyse.launches import ended, joined
+from bench.analyse.launches import by_launch, ended, joined
 from bench.analyse.rounds import Rounds
 from bench.core.records import PHASES
 from bench.runs.document import RunDocument
-from bench.runs.frames import Iterations, LaunchFigures, RankSteps
+from bench.runs.frames import Iterations, LaunchFigures, RankSteps, TableRow
 
 BASE = "ddp"  # the scenario that speeds are relative to
 BASE_IN_SHORT = "base"
@@ -106,17 +106,17 @@ def headline(table: Iterations) -> pd.DataFrame:
     return table.frame[["launch", "scenario", "repeat", "step", "warmup", "step_ms"]]
 
 
-def outliers(table: Iterations) -> pd.DataFrame:
-    """The headline of the measured steps with a column ``outlier``; outliers stay in every figure.
-
-    Beyond :data:`FENCE` interquartile ranges below the first or above the third quartile of the launch.
-    """
-    measured = headline(table)
-    measured = measured[~measured["warmup"]].reset_index(drop=True)
-    groups = measured.groupby("launch")["step_ms"]
-    low, high = (measured["launch"].map(groups.quantile(part)) for part in (0.25, 0.75))
-    reach = FENCE * (high - low)
-    return measured.assign(outlier=(measured["step_ms"] < low - reach) | (measured["step_ms"] > high + reach))
+FIGURES = {
+    "launch": "int32",
+    "scenario": "str",
+    "repeat": "int32",
+    **dict.fromkeys(("median_ms", "mean_ms", "p95_ms", "p99_ms", "iqr_ms"), "float64"),
+    **dict.fromkeys(("measured", "outliers"), "int64"),
+    "drift": "float64",
+    "skew": "float64",
+    "slowest_rank": "Int64",
+    "data_share": "float64",
+}
 
 
 def per_launch(table: Iterations) -> LaunchFigures:
@@ -128,43 +128,33 @@ def per_launch(table: Iterations) -> LaunchFigures:
     ``slowest_rank``: the rank that most often was the slowest (the lowest such), null for one rank; ``data_share``:
     the part of the slowest rank's steps that it waited for data.
     """
-    labelled = outliers(table)
-    groups = labelled.groupby("launch")
-    times = groups["step_ms"]
-    figures = (
-        groups[["scenario", "repeat"]]
-        .first()
-        .assign(
-            median_ms=times.median(),
-            mean_ms=times.mean(),
-            p95_ms=times.quantile(0.95),
-            p99_ms=times.quantile(0.99),
-            iqr_ms=times.quantile(0.75) - times.quantile(0.25),
-            measured=times.size(),
-            outliers=groups["outlier"].sum().astype("int64"),
-        )
-    )
-    size, place = times.transform("size"), times.cumcount()
-    first, last = (
-        labelled[(size >= DRIFT_STEPS) & third].groupby("launch")["step_ms"].median()
-        for third in (place < size // 3, place >= size - size // 3)
-    )
-    more = pd.concat([(last / first - 1.0).rename("drift"), _of_ranks(table.frame)], axis=1)
-    return LaunchFigures(figures.reset_index().join(more, on="launch"))
+    needed = ["launch", "scenario", "repeat", "warmup", "rank", "ranks", "step_ms", FASTEST, MIDDLE, "data_ms"]
+    launches = (rows[~rows["warmup"]] for _, rows in by_launch(table.frame[needed]))
+    rows = [_figures(measured) for measured in launches if len(measured)]
+    return LaunchFigures(pd.DataFrame(rows, columns=list(FIGURES)).astype(FIGURES))
 
 
-def _of_ranks(table: pd.DataFrame) -> pd.DataFrame:
-    measured = table.loc[~table["warmup"], ["launch", "rank", "ranks", "step_ms", FASTEST, MIDDLE, "data_ms"]]
-    launch = measured["launch"]
-    skew = ((measured["step_ms"] - measured[FASTEST]) / measured[MIDDLE]).groupby(launch).median()
-    with_data = measured[measured["data_ms"].notna()].groupby("launch")[["data_ms", "step_ms"]]
-    sums = with_data.sum()  # and no median: of the batches of several workers only some are late
-    share = sums["data_ms"] / sums["step_ms"]
-    often = measured.groupby(["launch", "rank"]).size().rename("often").reset_index()
-    often = often.sort_values(["launch", "often", "rank"], ascending=[True, False, True]).drop_duplicates("launch")
-    several = measured["ranks"].groupby(launch).max() > 1
-    rank = often.set_index("launch")["rank"].astype("Int64")
-    return pd.DataFrame({"skew": skew, "slowest_rank": rank.where(several.reindex(rank.index)), "data_share": share})
+def _figures(steps: pd.DataFrame) -> TableRow:
+    times = steps["step_ms"].to_numpy()
+    low, median, high, p95, p99 = np.quantile(times, (0.25, 0.5, 0.75, 0.95, 0.99))
+    third, reach = len(times) // 3, FENCE * (high - low)
+    timed = steps[steps["data_ms"].notna()]
+    often = np.bincount(steps["rank"])
+    return {
+        **{name: steps[name].iloc[0] for name in ("launch", "scenario", "repeat")},
+        "median_ms": median,
+        "mean_ms": times.mean(),
+        "p95_ms": p95,
+        "p99_ms": p99,
+        "iqr_ms": high - low,
+        "measured": len(times),
+        "outliers": ((times < low - reach) | (times > high + reach)).sum(),
+        "drift": np.median(times[-third:]) / np.median(times[:third]) - 1.0 if len(times) >= DRIFT_STEPS else None,
+        "skew": ((steps["step_ms"] - steps[FASTEST]) / steps[MIDDLE]).median(),
+        "slowest_rank": often.argmax() if steps["ranks"].max() > 1 else None,
+        # of the sums and not the median: of the batches of several workers only some are late
+        "data_share": timed["data_ms"].sum() / timed["step_ms"].sum() if len(timed) else None,
+    }
 
 
 def phases(medians: pd.DataFrame) -> pd.DataFrame:

@@ -39,10 +39,9 @@ def render(runs: Sequence[Run], out: str = ".", training: Training | None = None
     sections: list[page.Section] = []
     files: dict[str, bytes] = {}
     for number, run in enumerate(analysed, start=1):
-        samples = plots.begun(run)
         summaries.append(tables.of_run(run, run.overview))
         prefix = f"{run.id}-" if len(runs) > 1 else ""
-        placed, own = page.placed(plots.of_run(run, samples), files=prefix, ids=f"run-{number}-")
+        placed, own = page.placed(plots.of_run(run), files=prefix, ids=f"run-{number}-")
         files |= own
         sections.append(page.section(run, summaries[-1], placed, out, training))
     beside = {

@@ -9,7 +9,7 @@ import pandas as pd
 from bench.analyse import devices, memory_parts
 from bench.analyse import memory as held
 from bench.analyse.analysed import Analysed
-from bench.analyse.launches import by_launch, only
+from bench.analyse.launches import only
 from bench.report import drawing
 from bench.report.drawing import Artist, Plot, light, locator, plain
 from bench.report.tables import TONES
@@ -51,25 +51,20 @@ class Stage:
         return seconds / self.range_s * (drawing.width_in() - BESIDE_IN) >= 0.065 * letters
 
 
-def memory_stack(run: Run) -> Plot | None:
+def memory_stack(run: Analysed) -> Plot | None:
     """The memory of each process on each device over the whole run, stacked, so that their sum shows."""
     memory = only(run.memory, (run.memory["source"] != held.ALLOCATOR) & run.memory["device"].notna())
     samples = only(memory, memory["used_mib"].notna())
     if samples.empty:
         return None
     stage = _stage(run, memory, list(samples["device"].unique()))
-    stacks = {
-        (device, launch): held.stacked(own, device).droplevel("launch")
-        for launch, own in by_launch(memory)
-        for device in stage.panels
-    }
-    highest = max(float(stack.sum(axis=1).max()) for stack in stacks.values() if len(stack))
+    highest = max(float(np.nansum(stack.to_numpy(), axis=1).max()) for stack in run.stacks.values())
     proportional = held.proportional(memory)
     for device, axes in stage.panels.items():
         axes.set(ylim=(0, highest * HEADROOM or 1.0), ylabel="MiB")
         for launch in stage.launches:
-            if len(stacks[device, launch["launch"]]):
-                _layers(stage, axes, launch["launch"], stacks[device, launch["launch"]])
+            if (launch["launch"], device) in run.stacks:
+                _layers(stage, axes, launch["launch"], run.stacks[launch["launch"], device])
         for number, sums in proportional.groupby("launch") if device == "cpu" else ():
             look: drawing.Look = {
                 "linestyle": "-",

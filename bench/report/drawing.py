@@ -99,7 +99,7 @@ STYLE = {  # of all plots
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plot:
     """A plot as two files' content. ``name``: their stem. ``caption``: what to know about it, and what is left out.
-    ``figure``: matplotlib's own, None of one that another process drew. ``narrow``: another SVG, for a phone."""
+    ``figure``: matplotlib's own, None of one for a page. ``narrow``: another SVG, for a phone."""
 
     name: str
     title: str
@@ -142,7 +142,7 @@ def for_page(draw: Callable[[], Plot | None]) -> Plot | None:
     with styled(NARROW_IN):
         narrow = draw()
     assert narrow is not None
-    return replace(plot, narrow=narrow.svg)
+    return replace(plot, narrow=narrow.svg, figure=None)
 
 
 def width_in() -> float:

@@ -12,7 +12,6 @@ from bench.analyse.comparable import refuse_unlike
 from bench.analyse.history import nights
 from bench.core.errors import RequestError
 from bench.report import drawing, plots
-from bench.report.device_plots import memory_stack, power
 from bench.runs.names import find
 from bench.runs.reader import read
 from bench.words import tuned
@@ -50,7 +49,7 @@ class Loaded(Analysed):
         none of, with those that there are."""
         names = []
         with drawing.styled():
-            for draw in (*plots.DRAWINGS, memory_stack, power):
+            for draw in plots.DRAWINGS:
                 made = draw(self)
                 if made is not None and made.name == name:
                     return made.figure

@@ -1,12 +1,11 @@
 """The plots of a run, each as an SVG and a PNG that can stand alone: title, device, model, batch and source on them."""
 
-import ctypes
+import gc
 import multiprocessing
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -42,46 +41,50 @@ BEYOND = 1.5
 """The axis of step times ends at this many times the largest median; steps beyond are marked at its end."""
 FEW_STEPS, MOST_RANKS = 3, 16
 """Of the timeline of ranks."""
-MANY_SAMPLES = 500_000
-"""From this many on, the samples of the whole run are drawn in a second process beside the rest."""
+MOST_PROCESSES = 4
+"""That draw side by side."""
 
 
-def of_run(run: Analysed, samples: "Future[list[Plot]] | None" = None) -> list[Plot]:
-    """All plots of a run for which it has figures. ``samples``: those of :func:`of_samples`, if they were begun."""
-    drawn = _drawn(DRAWINGS, run)
+def of_run(run: Analysed) -> list[Plot]:
+    """All plots of a run for which it has figures. With several cores other processes begin them at the other end."""
+    elsewhere = _begun(run)
+    plots: dict[int, Plot | None] = {}
+    for number in reversed(range(len(DRAWINGS))):
+        if number not in elsewhere or elsewhere[number].cancel():
+            plots[number] = _drawn(number, run)
+    for number in elsewhere.keys() - plots.keys():
+        try:
+            plots[number] = elsewhere[number].result()
+        except BrokenProcessPool:  # it was killed, such as for want of memory
+            plots[number] = _drawn(number, run)
+    return [plot for _, plot in sorted(plots.items()) if plot is not None]
+
+
+def _drawn(number: int, run: Analysed | None = None) -> Plot | None:
+    return drawing.for_page(partial(DRAWINGS[number], run or _kept[0]))
+
+
+def _begun(run: Analysed) -> "dict[int, Future[Plot | None]]":
+    """The plots as forks draw them, which have every table without a copy; none if there is no room for a process."""
+    _ = run.overview, run.power, run.throttled, run.spread, run.good_phases, run.stacks  # which are made once
+    with drawing.styled():
+        drawing.sheet(1.0)  # and so is matplotlib imported
+    gc.freeze()  # a page with a mark of the collector would be copied
+    others = min(len(os.sched_getaffinity(0)), MOST_PROCESSES) - 1
+    if not others:
+        return {}
+    fork, start = multiprocessing.get_context("fork"), (run, os.getpid())
+    pool = ProcessPoolExecutor(others, fork, initializer=_keep, initargs=start)
     try:
-        return drawn + (of_samples(run) if samples is None else samples.result())
-    except BrokenProcessPool:  # it was killed, such as for want of memory
-        return drawn + of_samples(run)
-
-
-def of_samples(run: Analysed) -> list[Plot]:
-    """The plots of all samples of the run: about as much work as the others together if there are many."""
-    drawn = _drawn((memory_stack,), run)
-    _give_back()
-    return drawn + _drawn((power,), run)
-
-
-def begun(run: Analysed) -> "Future[list[Plot]] | None":
-    """The plots of samples, begun in a second process; None if there are too few for that, or no room for it.
-
-    The process is a fork, so that it has every table without a copy.
-    """
-    if len(run.memory) + len(run.device) < MANY_SAMPLES or len(os.sched_getaffinity(0)) < 2:
-        return None
-    _ = run.devices, run.windows  # which both need
-    _give_back()
-    second = ProcessPoolExecutor(1, multiprocessing.get_context("fork"), initializer=_keep, initargs=(run, os.getpid()))
-    try:
-        return second.submit(_of_kept)
+        return {number: pool.submit(_drawn, number) for number in range(len(DRAWINGS))}
     except OSError:
-        return None
+        return {}
     finally:
-        second.shutdown(wait=False)
+        pool.shutdown(wait=False)
 
 
 _kept: list[Analysed] = []
-"""In the second process: its run, which is too large to be sent there."""
+"""In a process that draws: its run, which is too large to be sent there."""
 
 
 def _keep(run: Analysed, parent: int) -> None:
@@ -89,43 +92,24 @@ def _keep(run: Analysed, parent: int) -> None:
     _kept.append(run)
 
 
-def _of_kept() -> list[Plot]:
-    return [replace(one, figure=None) for one in of_samples(_kept[0])]
-
-
-def _give_back() -> None:
-    """Return freed memory to the system, since two processes share it."""
-    import pyarrow as pa
-
-    pa.default_memory_pool().release_unused()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's; musl and others do it by themselves
-    if trim is not None:
-        trim(0)
-
-
-def _drawn(drawings: Sequence[Callable[[Analysed], Plot | None]], run: Analysed) -> list[Plot]:
-    return [plot for draw in drawings if (plot := drawing.for_page(partial(draw, run))) is not None]
-
-
 def step_times(run: Analysed) -> Plot | None:
     """Every measured step as a dot, the middle half of them as a box, the median as a bar."""
-    steps, launches = run.good_iterations.frame, run.good_figures.frame
-    if steps.empty:
+    launches, times = run.good_figures.frame, run.good_times
+    if not times:
         return None
     rows = drawing.rows_of(run, launches)
-    measured = steps.loc[~steps["warmup"], ["scenario", "step_ms"]]
     middle = run.spread.to_dict("index")
     units, unit = run.document.workload.units, run.document.workload.unit_short
     several = launches["repeat"].max() > 0
-    low, high = _reach(measured["step_ms"], middle)
+    low, high = _reach(times, middle)
     cut = high / 2 < low < high
     left = 0.0 if not cut else low - 0.06 * (high - low)
     edge = high + 0.03 * (high - left)
-    every = max(1, -(-int(measured.groupby("scenario").size().max()) // DOTS_PER_SCENARIO))
+    every = max(1, -(-max(map(len, times.values())) // DOTS_PER_SCENARIO))
     figure, (axes,) = drawing.row_sheet([(row.scenario, row.label) for row in rows])
     for position, row in enumerate(rows):
         at = middle[row.scenario]
-        own = measured.loc[measured["scenario"] == row.scenario, "step_ms"].to_numpy()
+        own = times[row.scenario]
         # the golden ratio fills the height evenly, and in the same way every time
         heights = [position + 0.5 * (k * 0.6180339887498949 % 1.0 - 0.5) for k in range(0, len(own), every)]
         look: drawing.Look = {"markersize": 3.4, "markeredgewidth": 0, "alpha": 0.5, "gid": f"dots-{row.scenario}"}
@@ -160,30 +144,29 @@ def step_times(run: Analysed) -> Plot | None:
     return drawing.finished(run, figure, "step-times", "Step time by scenario", caption, [row.scenario for row in rows])
 
 
-def _reach(times_ms: "pd.Series[float]", middle: Mapping[Any, TableRow]) -> tuple[float, float]:
+def _reach(times_ms: Mapping[str, np.ndarray], middle: Mapping[Any, TableRow]) -> tuple[float, float]:
     """The ends of an axis of step times, which one noisy scenario shall not flatten."""
     most = BEYOND * max(row["median_ms"] for row in middle.values())
-    return float(times_ms.min()), min(float(times_ms.max()), most)
+    low, high = (end(list(map(end, times_ms.values()))) for end in (np.min, np.max))
+    return float(low), min(float(high), most)
 
 
 def distribution(run: Analysed) -> Plot | None:
     """The part of the measured steps that took at most so long, a line for each scenario."""
-    if run.good_iterations.frame.empty:
+    if not run.good_times:
         return None
     rows = drawing.rows_of(run, run.good_figures.frame)
-    frame = run.good_iterations.frame
-    measured = frame[~frame["warmup"]]
     middle = run.spread.to_dict("index")
     figure, (axes,) = drawing.sheet(max(3.2, drawing.KEY_ROW_IN * len(rows) + 0.8))
     keys = []
     for row in rows:
-        own = measured.loc[measured["scenario"] == row.scenario, "step_ms"]
+        own = np.sort(run.good_times[row.scenario])
         parts = np.linspace(0.0, 1.0, min(len(own), DOTS_PER_SCENARIO))
-        line = drawing.line_of(axes, row, own.quantile(parts).to_numpy(), 100 * parts)
-        p95, p99 = (f"{own.quantile(part):,.1f} ms" for part in (0.95, 0.99))
+        line = drawing.line_of(axes, row, np.quantile(own, parts), 100 * parts)
+        p95, p99 = (f"{np.quantile(own, part):,.1f} ms" for part in (0.95, 0.99))
         drawing.hover(line, f"{row.scenario}: 95 % of the steps within {p95}, 99 % within {p99}")
         keys.append((line, row, f"95 % within {p95}"))
-    low, high = _reach(measured["step_ms"], middle)
+    low, high = _reach(run.good_times, middle)
     margin = 0.03 * (high - low) or 1.0
     axes.set(xlim=(low - margin, high + margin), xlabel="step time of the slowest rank (ms)")
     axes.set(ylim=(0, 102), ylabel="part of the steps that took at most so long")
@@ -336,11 +319,13 @@ def elapsed(run: Analysed) -> Plot | None:
     if run.good_figures.frame.empty:
         return None
     rows = drawing.rows_of(run, run.good_figures.frame)
-    seconds = dict(list(published.elapsed(run.good_iterations).groupby("scenario")))
+    table = published.elapsed(run.good_iterations)
+    every = max(1, -(-int(table["step"].max()) // drawing.MOST_COLUMNS))  # it only ever rises
+    lasts = table.groupby("launch")["step"].max()
+    seconds = dict(list(table[(table["step"] % every == 0) | table["step"].isin(lasts)].groupby("scenario")))
     figure, (axes,) = drawing.sheet(max(3.2, drawing.KEY_ROW_IN * len(rows) + 0.8))
     drawing.shade(axes, -0.5, (run.document.workload.warmup or 0) - 0.5, "warm-up steps")
     keys, last = [], 0
-    every = max(1, -(-int(run.good_iterations.frame["step"].max()) // drawing.MOST_COLUMNS))  # it only ever rises
     for row in rows:
         own = seconds[row.scenario]
         end = own.groupby("launch")["step"].max().min()
@@ -387,5 +372,7 @@ DRAWINGS = (
     memory,
     memory_held,
     elapsed,
+    memory_stack,
+    power,
 )
-"""All plots but those of samples; where each stands in the page is up to :mod:`bench.report.chapters`."""
+"""All plots; where each stands in the page is up to :mod:`bench.report.chapters`."""

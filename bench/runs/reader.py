@@ -5,14 +5,14 @@ python -c "from bench.runs.reader import read; print(read('results/RUN').steps)"
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bench.core.codec import decode
 from bench.core.errors import RequestError
 from bench.core.files import read_json
-from bench.core.records import SCHEMA_VERSION
+from bench.core.records import PHASES, SCHEMA_VERSION
 from bench.runs import journal
 from bench.runs.document import RunDocument
 from bench.runs.files import RESTORE, checksum, is_file, seal_of, unreadable
@@ -23,13 +23,16 @@ from bench.runs.tables import (
     COLUMNS,
     SAMPLED,
     condensed,
+    ends_of,
     parts_of,
+    read_pieces,
     read_table,
     recorded,
     stray,
     to_frame,
     to_table,
     uneven,
+    whole_launches,
 )
 
 if TYPE_CHECKING:
@@ -41,7 +44,10 @@ READ_IN_PART = "read what is there with --allow-incomplete"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A run as read from its folder. Tables have the columns of ``bench.core.records``; ``timed``: its steps."""
+    """A run as read from its folder. Tables have the columns of ``bench.core.records``; ``timed``: its steps.
+
+    Where they were condensed, ``device`` has some of its columns, and ``per_device`` is what was made of all of them.
+    """
 
     path: str
     document: RunDocument
@@ -50,6 +56,7 @@ class Run:
     device: "pd.DataFrame"
     numerics: "pd.DataFrame"
     diagnostics: "pd.DataFrame"
+    per_device: "pd.DataFrame | None" = None
 
     @property
     def id(self) -> str:
@@ -62,15 +69,24 @@ class Run:
         return self.timed.frame
 
 
-def read(
-    path: str, *, allow_incomplete: bool = False, condense: Callable[[RankSteps], Iterations] | None = None
-) -> Run:
-    """Read and verify a run folder. ``condense``: for callers that need not hold millions of steps at once.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condense:
+    """What makes few rows of many, for callers that need not hold millions of them at once. Functions of the rows of
+    whole launches: ``steps``, and for iterations ``devices`` of device.parquet, of which ``kept`` are needed later."""
+
+    steps: "Callable[[pd.DataFrame], pd.DataFrame]"
+    devices: "Callable[[Iterations], Callable[[pd.DataFrame], pd.DataFrame]]"
+    kept: Sequence[str]
+
+
+def read(path: str, *, allow_incomplete: bool = False, condense: Condense | None = None) -> Run:
+    """Read and verify a run folder.
 
     Raises :class:`RequestError` that names the file if the folder is no run, is incomplete, is of another schema, or
     has a file that is missing or was changed after it was sealed.
     """
     import pandas as pd
+    import pyarrow as pa
 
     document = verified(path, allow_incomplete=allow_incomplete)
     try:
@@ -84,13 +100,18 @@ def read(
     if not steps and not any(salvaged.values()):
         raise RequestError("RUN", f"{path} has no steps: no launch was done", "measure again")
     spooled = {row["launch"] for rows in salvaged.values() for row in rows}
-    timed = (  # the table has no name here: it would be held while it is condensed, and fits once
-        condensed(_rows(path, "steps", document, spooled, labels=True), condense)
-        if condense
-        else RankSteps(to_frame(_rows(path, "steps", document, spooled, labels=False)))
-    )
-    others = [name for name in COLUMNS if name != "steps"]
-    tables = {name: to_frame(_rows(path, name, document, spooled, labels=name in SAMPLED)) for name in others}
+    timed: RankSteps | Iterations
+    tables: dict[str, pd.DataFrame] = {}
+    if condense is None:
+        timed = RankSteps(to_frame(_rows(path, "steps", document, spooled, labels=False)))
+    else:
+        timed = Iterations(_condensed(path, "steps", document, condense.steps))
+        if document.complete:
+            kept: list[pa.Table] = []
+            tables["per_device"] = _condensed(path, "device", document, condense.devices(timed), kept, condense.kept)
+            tables["device"] = to_frame(pa.concat_tables(kept))
+    for name in (name for name in COLUMNS if name != "steps" and name not in tables):
+        tables[name] = to_frame(_rows(path, name, document, spooled, labels=name in SAMPLED))
     for name, rows in salvaged.items():
         if rows:
             sampled = to_table(rows, COLUMNS[name]).to_pandas()
@@ -99,7 +120,7 @@ def read(
 
 
 def excerpt(run: Run, launch: int, first: int, last: int) -> "pd.DataFrame":
-    """The rows of all ranks of a launch from one step to another, from the file: those of ``run`` may be condensed.
+    """The phases of all ranks of a launch from one step to another, from the file: those of ``run`` may be condensed.
 
     Empty while a launch is not in steps.parquet, as in a run that was interrupted.
     """
@@ -107,7 +128,10 @@ def excerpt(run: Run, launch: int, first: int, last: int) -> "pd.DataFrame":
 
     file = os.path.join(run.path, "steps.parquet")
     wanted = [("launch", "==", launch), ("step", ">=", first), ("step", "<=", last)]
-    return pd.read_parquet(file, filters=wanted) if os.path.isfile(file) else pd.DataFrame(columns=[*COLUMNS["steps"]])
+    needed = ["launch", "rank", "step", "start_ns", *(f"{phase}_ms" for phase in PHASES)]
+    if not os.path.isfile(file):
+        return pd.DataFrame(columns=needed)
+    return pd.read_parquet(file, columns=needed, filters=wanted, pre_buffer=False, buffer_size=1 << 20)
 
 
 def verified(path: str, *, allow_incomplete: bool, remedy: str = READ_IN_PART, option: str = "RUN") -> RunDocument:
@@ -175,6 +199,37 @@ def _read_document(path: str) -> RunDocument:
         raise RequestError("RUN", f"{file}: {error}", RESTORE) from error
 
 
+def _condensed(
+    path: str,
+    name: str,
+    document: RunDocument,
+    condense: "Callable[[pd.DataFrame], pd.DataFrame]",
+    kept: "list[pa.Table] | None" = None,
+    columns: Sequence[str] = (),
+) -> "pd.DataFrame":
+    """What ``condense`` makes of a table of a run; ``kept`` takes its rows with these ``columns``."""
+    import pyarrow as pa
+
+    ends: list[pa.Table] = []
+
+    def checked() -> Iterator[pa.Table]:
+        for piece in read_pieces(path, name, complete=document.complete, labels=True):
+            rows = piece if document.complete else recorded(piece, document)
+            ends.append(ends_of(rows))
+            if kept is not None:
+                kept.append(rows.select(columns))
+            yield rows
+
+    try:
+        frame = condensed(whole_launches(checked()), condense)
+        problem = stray(ends_of(pa.concat_tables(ends)), document)
+    except ValueError as error:
+        problem = str(error)
+    if problem:
+        raise RequestError("RUN", f"{os.path.join(path, name)}.parquet: {problem}", RESTORE)
+    return frame
+
+
 def _rows(path: str, name: str, document: RunDocument, spooled: set[int], *, labels: bool) -> "pa.Table":
     """A table of a run. In an incomplete run a launch without a record has its samples alone, and those once.
 
@@ -184,7 +239,7 @@ def _rows(path: str, name: str, document: RunDocument, spooled: set[int], *, lab
     import pyarrow.compute as pc
 
     table = read_table(path, name, complete=document.complete, labels=labels)
-    problem = stray(table, document) or (uneven(table) if name == "numerics" else None)
+    problem = stray(ends_of(table), document) or (uneven(table) if name == "numerics" else None)
     if problem:
         raise RequestError("RUN", f"{os.path.join(path, name)}.parquet: {problem}", RESTORE)
     if document.complete:

@@ -1,20 +1,20 @@
 """The tables of a run: rows to Parquet, Parquet to frames."""
 
+import ctypes
 import faulthandler
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from glob import escape, glob
-from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bench.core import records
 from bench.core.errors import RequestError, remedy_of
 from bench.core.files import open_regular
 from bench.runs.document import RunDocument
 from bench.runs.files import PARTS, RESTORE, limit_of, unreadable
-from bench.runs.frames import Iterations, RankSteps
 from bench.runs.launches import LaunchRecord
 
 if TYPE_CHECKING:
@@ -30,7 +30,9 @@ SAMPLED = ("memory", "device")
 SKETCHES = ("probed", "buffer", "alone", "own")
 """Quantities of numerics.parquet that have a row for each step, tensor and position."""
 
-CHUNK_ROWS = 500_000  # of steps, condensed at a time
+M_MMAP_THRESHOLD = -3  # of glibc's mallopt: from so many bytes on a block is the system's own
+
+CHUNK_ROWS = 100_000  # of steps, condensed at a time
 
 MOST_ROWS, FREE_ROWS = 20_000_000, 250_000
 ROWS_PER_BYTE = {"steps": 0.25, "memory": 4.0, "device": 4.0, "numerics": 4.0, "diagnostics": 0.25}
@@ -61,8 +63,17 @@ def _schema(columns: dict[str, str], text: "pa.DataType") -> "pa.Schema":
 
 
 def read_table(path: str, name: str, *, complete: bool, labels: bool = False, option: str = "RUN") -> "pa.Table":
-    """A table of a run; of one that is not ``complete`` with the parts that are not yet in it. ``labels``: its text as
-    a dictionary, which saves memory for few words in many rows.
+    """A table of a run, of the pieces that :func:`read_pieces` has."""
+    import pyarrow as pa
+
+    return pa.concat_tables(read_pieces(path, name, complete=complete, labels=labels, option=option))
+
+
+def read_pieces(
+    path: str, name: str, *, complete: bool, labels: bool = False, option: str = "RUN"
+) -> "Iterator[pa.Table]":
+    """An empty table, and the row groups of a table of a run; if it is not ``complete``, the parts not yet in it too.
+    ``labels``: its text as a dictionary, which saves memory for few words in many rows.
 
     Raises :class:`RequestError` for what is damaged, is no such table, or cannot be true.
     """
@@ -70,15 +81,16 @@ def read_table(path: str, name: str, *, complete: bool, labels: bool = False, op
     import pyarrow.compute as pc
 
     schema = _schema(COLUMNS[name], pa.dictionary(pa.int32(), pa.string()) if labels else pa.string())
-    table = _read(path, f"{name}.parquet", name, schema, FREE_ROWS, option)
-    if complete:
-        return table
-    joined = pc.unique(table["launch"])
-    tables, files = [table], parts_of(path, name)
+    joined: set[int] = set()
+    yield schema.empty_table()
+    for table in _row_groups(path, f"{name}.parquet", name, schema, FREE_ROWS, option):
+        if not complete:
+            joined.update(pc.unique(table["launch"]).to_pylist())
+        yield table
+    files = [] if complete else parts_of(path, name)
     for file in files:
-        part = _read(path, file, name, schema, FREE_ROWS // len(files), option)
-        tables.append(part.filter(pc.invert(pc.is_in(part["launch"], value_set=joined))))
-    return pa.concat_tables(tables)
+        for part in _row_groups(path, file, name, schema, FREE_ROWS // len(files), option):
+            yield part.filter(pc.invert(pc.is_in(part["launch"], value_set=pa.array(sorted(joined), pa.int32()))))
 
 
 def part_path(path: str, name: str, number: int) -> str:
@@ -91,7 +103,10 @@ def parts_of(path: str, name: str) -> list[str]:
     return sorted(os.path.relpath(file, path) for file in files)
 
 
-def _read(path: str, file: str, name: str, schema: "pa.Schema", free_rows: int, option: str) -> "pa.Table":
+def _row_groups(
+    path: str, file: str, name: str, schema: "pa.Schema", free_rows: int, option: str
+) -> "Iterator[pa.Table]":
+    """The parts of a file, each checked as soon as it is read; none where there is no file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -106,14 +121,17 @@ def _read(path: str, file: str, name: str, schema: "pa.Schema", free_rows: int, 
                 raise RequestError(option, f"{file}: {problem}", RESTORE)
             texts = [field.name for field in plain if pa.types.is_string(field.type)]
             how = {"page_checksum_verification": True, "read_dictionary": texts, "pre_buffer": False}
-            table = pq.ParquetFile(content, metadata=metadata, **how).read(columns=schema.names)
-        table.validate(full=True)  # a page's header is in no checksum: labels may be of words that are not there
-        problem = _long_texts(table) or untrue(table, name)
-        if problem:
-            raise RequestError(option, f"{file}: {problem}", RESTORE)
-        return table.cast(schema)
+            stored, free_text = pq.ParquetFile(content, metadata=metadata, **how), FREE_TEXT
+            for number in range(metadata.num_row_groups):
+                table = stored.read_row_group(number, columns=plain.names)
+                table.validate(full=True)  # a page's header is in no checksum: labels may be of words not there
+                free_text -= _long_texts(table)
+                problem = untrue(table, name) if free_text >= 0 else "its texts are longer than any that bench writes"
+                if problem:
+                    raise RequestError(option, f"{file}: {problem}", RESTORE)
+                yield table.cast(schema)
     except FileNotFoundError:
-        return schema.empty_table()
+        return
     except (pa.ArrowException, KeyError, OSError, UnicodeDecodeError) as error:
         if isinstance(error, OSError) and error.filename:
             raise unreadable(option, file, error) from error
@@ -167,8 +185,8 @@ def _in_a_child(look: Callable[[], object]) -> bool:
     return os.waitpid(pid, 0)[1] == 0
 
 
-def _long_texts(table: "pa.Table") -> str | None:
-    """Whether its texts, which a dictionary keeps once, would take more memory than they can be worth."""
+def _long_texts(table: "pa.Table") -> int:
+    """The bytes of its texts, which a dictionary keeps once, beyond :data:`TEXT_BYTES` a row."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -178,7 +196,8 @@ def _long_texts(table: "pa.Table") -> str | None:
             lengths = pc.binary_length(chunk.dictionary)
             if len(lengths) and (pc.max(lengths).as_py() or 0) > TEXT_BYTES:
                 total += pc.sum(lengths.take(chunk.indices)).as_py() or 0
-    return None if total <= FREE_TEXT + TEXT_BYTES * table.num_rows else f"its texts take {total:,} bytes"
+    beyond: int = total - TEXT_BYTES * table.num_rows
+    return max(0, beyond)
 
 
 def untrue(table: "pa.Table", name: str) -> str | None:
@@ -205,12 +224,19 @@ def untrue(table: "pa.Table", name: str) -> str | None:
     return None
 
 
-def stray(table: "pa.Table", document: RunDocument) -> str | None:
-    """A launch, or a rank of one, that a table has and the document does not, or a good launch without a measured step.
-    None if there is none."""
-    records = {record.launch: record for record in document.records}
+def ends_of(table: "pa.Table") -> "pa.Table":
+    """A row for each launch and scenario of a table, or of several of these joined: its highest ``rank``, and whether
+    all its steps are ``warmup``, as far as the table has them."""
     ends = [(name, end) for name, end in (("rank", "max"), ("warmup", "min")) if name in table.column_names]
-    groups = table.unify_dictionaries().group_by(["launch", "scenario"]).aggregate(ends).to_pylist()
+    groups = table.unify_dictionaries().group_by(["launch", "scenario"]).aggregate(ends)
+    return groups.rename_columns({f"{name}_{end}": name for name, end in ends})
+
+
+def stray(ends: "pa.Table", document: RunDocument) -> str | None:
+    """A launch, or a rank of one, that a table has and the document does not, or a good launch without a measured step.
+    None if there is none. ``ends``: of :func:`ends_of`."""
+    records = {record.launch: record for record in document.records}
+    groups = ends.to_pylist()
     for group in groups:
         record, launch = records.get(group["launch"]), group["launch"]
         if record is None and document.complete:
@@ -219,10 +245,10 @@ def stray(table: "pa.Table", document: RunDocument) -> str | None:
             continue
         if record.scenario != group["scenario"]:
             return f"it has rows of launch {launch} under another scenario than {record.scenario}"
-        if (group.get("rank_max") or 0) >= record.processes:
-            return f"it has rows of launch {launch}, rank {group['rank_max']}, and there is no such rank"
-    measured = {group["launch"] for group in groups if group.get("warmup_min") is False}
-    for one in document.good if document.complete and "warmup" in table.column_names else ():
+        if (group.get("rank") or 0) >= record.processes:
+            return f"it has rows of launch {launch}, rank {group['rank']}, and there is no such rank"
+    measured = {group["launch"] for group in groups if group.get("warmup") is False}
+    for one in document.good if document.complete and "warmup" in ends.column_names else ():
         if one.launch not in measured:
             return f"it has no measured step of launch {one.launch}"
     return None
@@ -254,36 +280,76 @@ def recorded(table: "pa.Table", document: RunDocument) -> "pa.Table":
 
 def to_frame(table: "pa.Table") -> "pd.DataFrame":
     """The table as a frame. Each column is freed as soon as it is copied: millions of rows fit only once."""
-    import pyarrow as pa
-
     table = table.unify_dictionaries()
     frame: pd.DataFrame = table.to_pandas(split_blocks=True, self_destruct=True)
     for name in frame.select_dtypes("category"):  # sorting by it is to sort by its words
         frame[name] = frame[name].cat.reorder_categories(sorted(frame[name].cat.categories))
-    pa.default_memory_pool().release_unused()
     return frame
 
 
-def condensed(table: "pa.Table", condense: Callable[[RankSteps], Iterations]) -> Iterations:
-    """The launches of a table after ``condense``, two chunks of :data:`CHUNK_ROWS` rows and more at a time."""
-    import numpy as np
+def condensed(tables: "Iterable[pa.Table]", condense: "Callable[[pd.DataFrame], pd.DataFrame]") -> "pd.DataFrame":
+    """The tables after ``condense``, joined: two at a time, and never all of their rows in memory together."""
     import pandas as pd
+
+    joined: dict[str, Any] = {}
+    waiting: deque[Future[pd.DataFrame]] = deque()
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        for table in tables:
+            waiting.append(pool.submit(lambda rows: condense(to_frame(rows)), table))
+            if len(waiting) > 2:
+                _append(joined, waiting.popleft().result())
+        while waiting:
+            _append(joined, waiting.popleft().result())
+    words = {name: pd.concat(parts, ignore_index=True) for name, parts in joined.items() if isinstance(parts, list)}
+    return pd.DataFrame(joined | words, copy=False)
+
+
+def _append(columns: dict[str, Any], frame: "pd.DataFrame") -> None:
+    """Lengthen each column where it lies: joining them at the end would take their memory twice."""
+    import numpy as np
+
+    for name in map(str, frame):
+        values: Any = frame[name]
+        if values.dtype.kind not in "biuf":
+            category = values.dtype == "category"
+            columns.setdefault(name, []).append(values.astype(values.cat.categories.dtype) if category else values)
+            continue
+        column = columns.setdefault(name, np.empty(0, values.dtype))
+        if column.dtype != values.dtype:
+            column = columns[name] = column.astype(np.result_type(column, values))
+        column.resize(len(column) + len(values), refcheck=False)
+        column[len(column) - len(values) :] = values
+
+
+def free_at_once() -> None:
+    """Let freed columns of millions of rows go back to the system: allocators would keep their memory for others."""
     import pyarrow as pa
 
-    launch = table["launch"].to_numpy()
-    if (np.diff(launch) < 0).any():
-        order = np.argsort(launch, kind="stable")
-        table, launch = table.take(order), launch[order]
-    table = table.unify_dictionaries()
-    starts = [0]
-    while starts[-1] < len(launch):
-        last = launch[min(starts[-1] + CHUNK_ROWS, len(launch)) - 1]
-        starts.append(int(np.searchsorted(launch, last, "right")))
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        slices = [table.slice(start, end - start) for start, end in pairwise(starts)] or [table]
-        parts = list(pool.map(lambda part: condense(RankSteps(part.to_pandas())).frame, slices))
-    del table, slices
-    pa.default_memory_pool().release_unused()
-    whole = pd.concat(parts, ignore_index=True)
-    words = {name: whole[name].cat.categories.dtype for name in whole.select_dtypes("category")}
-    return Iterations(whole.astype(words))
+    pa.set_memory_pool(pa.system_memory_pool())
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc's; musl and others do it by themselves
+    if mallopt is not None:
+        mallopt(M_MMAP_THRESHOLD, 4 << 20)
+
+
+def whole_launches(pieces: "Iterable[pa.Table]") -> "Iterator[pa.Table]":
+    """The rows of ``pieces`` in tables of whole launches, each of :data:`CHUNK_ROWS` rows and more but for the last.
+
+    Raises ``ValueError`` where a launch comes after a later one.
+    """
+    import numpy as np
+    import pyarrow as pa
+
+    held: list[pa.Table] = []
+    last = -1
+    for piece in pieces:
+        launch = piece["launch"].to_numpy()
+        if (np.diff(launch, prepend=last) < 0).any():
+            raise ValueError("its launches are not in their order")
+        first = 0
+        for begin in np.flatnonzero(np.diff(launch, prepend=last)).tolist():
+            if sum(map(len, held)) + begin - first >= CHUNK_ROWS:
+                yield pa.concat_tables([*held, piece.slice(first, begin - first)])
+                held, first = [], begin
+        held.append(piece.slice(first))
+        last = int(launch[-1]) if len(launch) else last
+    yield pa.concat_tables(held)

@@ -45,11 +45,12 @@ def main(arguments: list[str]) -> int:
         raise RequestError("--epochs", "nothing says how long an epoch is", "give --dataset-size N too")
     whole = not options.allow_incomplete
     folders = [latest_or(name, options.results, finished=whole) for name in options.runs or ["latest"]]
-    from bench.analyse.analysed import Analysed
-    from bench.analyse.steps import per_iteration
+    from bench.analyse.analysed import CONDENSE, Analysed
+    from bench.runs.tables import free_at_once
 
+    free_at_once()
     with passing(f"reading {count(len(folders), 'run')}"):
-        how = {"allow_incomplete": options.allow_incomplete, "condense": per_iteration}
+        how = {"allow_incomplete": options.allow_incomplete, "condense": CONDENSE}
         runs = [Analysed.of(read(folder, **how)) for folder in folders]
     for folder, run in zip(folders, runs, strict=True):
         if run.document.instead:

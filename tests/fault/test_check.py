@@ -251,7 +251,7 @@ def many(run: Path, rows: int, label: str = "ddp") -> pa.Table:
     ("bomb", "says"),
     [
         (lambda run: pq.write_table(many(run, 3_000_000), run / "steps.parquet"), "it says that it has 3,000,000 rows"),
-        (lambda run: pq.write_table(many(run, 200_000, "x" * 10_000), run / "steps.parquet"), "its texts take "),
+        (lambda run: pq.write_table(many(run, 200_000, "x" * 10_000), run / "steps.parquet"), "its texts "),
         (
             lambda run: pq.write_table(many(run, 10), run / "steps.parquet", compression="zstd"),
             "it is compressed in another way than by bench",

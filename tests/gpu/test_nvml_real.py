@@ -172,9 +172,9 @@ def test_energy_by_the_counter_agrees_with_power_over_ten_seconds(gpu: Gpu, rank
     sampler.stop()
     assert list(memory[0]) == list(MEMORY_COLUMNS)
     steps = pd.DataFrame([{"launch": 0, "warmup": False, "start_ns": start_ns, "step_ms": SECONDS * 1e3, "step": 0}])
-    (row,) = devices.per_device(pd.DataFrame(device, columns=list(DEVICE_COLUMNS)), iterations(steps)).to_dict(
-        "records"
-    )
+    (row,) = devices.per_device(
+        pd.DataFrame(device, columns=list(DEVICE_COLUMNS)), devices.windows(iterations(steps))
+    ).to_dict("records")
     counted = any(sample["energy_mj"] is not None for sample in device)
     assert row["energy_source"] == ("counter" if counted else "estimated"), row["energy_reason"]
     assert row["mean_power_w"] == pytest.approx(sum(by_smi) / len(by_smi), rel=0.1)

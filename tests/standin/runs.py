@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from bench.analyse.analysed import Analysed
-from bench.analyse.steps import per_iteration
+from bench.analyse.analysed import CONDENSE, Analysed
 from bench.runs.document import State
 from bench.runs.reader import read
 from bench.runs.writer import RunWriter
@@ -240,4 +239,4 @@ BROKEN = Launch(
 
 
 def analysed(path: str | Path, *, allow_incomplete: bool = False) -> Analysed:
-    return Analysed.of(read(str(path), allow_incomplete=allow_incomplete, condense=per_iteration))
+    return Analysed.of(read(str(path), allow_incomplete=allow_incomplete, condense=CONDENSE))

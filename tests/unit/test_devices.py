@@ -41,7 +41,7 @@ def samples(
 
 
 def one(device: pd.DataFrame, of: pd.DataFrame) -> dict[str, Any]:
-    (row,) = devices.per_device(device, iterations(of)).to_dict("records")
+    (row,) = devices.per_device(device, devices.windows(iterations(of))).to_dict("records")
     return row
 
 
@@ -125,7 +125,7 @@ def test_a_cpu_package_counts_over_any_window() -> None:
 
 def per_launch(device: pd.DataFrame, of: pd.DataFrame, units: int) -> pd.DataFrame:
     measured = iterations(of)
-    return devices.per_launch(device, measured, units, devices.per_device(device, measured))
+    return devices.per_launch(device, measured, units, devices.per_device(device, devices.windows(measured)))
 
 
 def test_a_launch_is_the_sum_of_its_devices() -> None:
@@ -164,7 +164,7 @@ def test_launches_are_kept_apart_and_one_without_samples_has_no_row() -> None:
 
 def test_without_any_sample_the_tables_are_empty_with_their_columns() -> None:
     empty = samples(0.0).iloc[:0]
-    assert list(devices.per_device(empty, iterations(steps(1.0))).columns) == devices.COLUMNS
+    assert list(devices.per_device(empty, devices.windows(iterations(steps(1.0)))).columns) == devices.COLUMNS
     assert len(per_launch(empty, steps(1.0), 8)) == 0
     assert len(per_launch(samples(1.0), steps(1.0).iloc[:0], 8)) == 0
 
@@ -215,7 +215,7 @@ def test_nvlink_rates_of_gpm_stand_beside_the_counters() -> None:
     two = pd.concat([samples(10.0, device=name, activity_reason=why, **known) for name in ("GPU-a", "GPU-b")])
     two.loc[two.groupby("device")["t_ns"].idxmin(), "activity_reason"] = FIRST
     of = iterations(steps(10.0))
-    (row,) = devices.per_scenario(two, of, None, devices.per_device(two, of)).to_dict("records")
+    (row,) = devices.per_scenario(two, of, None, devices.per_device(two, devices.windows(of))).to_dict("records")
     assert (row["gpm_nvlink_tx_mib_s"], row["nvlink_tx_mib_s"]) == pytest.approx((600.0, 4.0))
     assert pd.isna(row["gpm_nvlink_rx_mib_s"]) and row["activity_reason"] == why
     assert pd.isna(one(samples(10.0, **known), steps(10.0))["activity_reason"])

@@ -313,7 +313,7 @@ def of_window(device: list[dict[str, Any]]) -> dict[str, Any]:
     times = [row["t_ns"] for row in device]
     span_ms = (max(times) - min(times)) / 1e6
     steps = pd.DataFrame([{"launch": 0, "warmup": False, "start_ns": min(times), "step_ms": span_ms, "step": 0}])
-    table = devices.per_device(pd.DataFrame(device, columns=list(DEVICE_COLUMNS)), iterations(steps))
+    table = devices.per_device(pd.DataFrame(device, columns=list(DEVICE_COLUMNS)), devices.windows(iterations(steps)))
     (row,) = table.astype(object).where(table.notna(), None)[table["device"] == A].to_dict("records")
     return row
 

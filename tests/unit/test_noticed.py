@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from standin.documents import launch
 
-from bench.analyse.memory import beside_torch, boundaries, peaks, stacked
+from bench.analyse.memory import beside_torch, boundaries, peaks, stacks
 from bench.core.records import MEMORY_COLUMNS
 from bench.machine import throttle
 from bench.machine.sample.noticed import allocator_rows, checks
@@ -138,13 +138,15 @@ def test_a_stack_has_each_process_at_each_time() -> None:
         sample(0, None, 8, "unavailable") | {"launch": 1},
     ]
     memory = frame(dp + ddp + [sample(0, 800.0, 8, "torch_allocator") | {"launch": 1, "pid": 99}])
-    on_a = stacked(memory, "GPU-a")
-    assert list(on_a.columns) == [(0, 5), (0, 11), (1, 12)]
-    assert on_a.index.tolist() == [(0, 1), (1, 7), (1, 8)]
-    assert on_a.loc[(0, 1)].tolist() == [1400.0, 0.0, 0.0]
-    assert on_a.loc[(1, 7)].tolist() == [0.0, 1000.0, 1001.0]
-    assert [pd.isna(value) for value in on_a.loc[(1, 8)]] == [False, True, False]
-    assert stacked(memory, "GPU-b").loc[(0, 1)].tolist() == [900.0]
+    stacked = stacks(memory)
+    assert {key: [*stack.columns] for key, stack in stacked.items()} == {
+        (0, "GPU-a"): [(0, 5)],
+        (0, "GPU-b"): [(0, 5)],
+        (1, "GPU-a"): [(0, 11), (1, 12)],
+    }
+    assert stacked[0, "GPU-a"].loc[1].tolist() == [1400.0] and stacked[0, "GPU-b"].loc[1].tolist() == [900.0]
+    assert stacked[1, "GPU-a"].loc[7].tolist() == [1000.0, 1001.0]
+    assert [pd.isna(value) for value in stacked[1, "GPU-a"].loc[8]] == [True, False]
     bounds = boundaries(memory)
     assert bounds[["launch", "start_ns", "end_ns"]].to_numpy().tolist() == [[0, 1, 1], [1, 7, 8]]
 

@@ -28,7 +28,7 @@ from bench import report
 from bench.analyse import memory_timeline, published
 from bench.analyse.analysed import Analysed
 from bench.analyse.launches import shown
-from bench.analyse.spread import losses, spread
+from bench.analyse.spread import losses, spread, times
 from bench.cli import main
 from bench.report import drawing, launch_tables, plots, tables, theme
 from bench.runs.check import findings
@@ -446,7 +446,7 @@ def test_equal_runs_give_equal_files(mixed: Written) -> None:
 
 def test_spread_pools_steps_for_quartiles_and_launches_for_the_median() -> None:
     steps = read_back(*(Launch("ddp", [[0, k, k + 0.5, k + 6]]) for k in (1, 2, 3)))
-    (row,) = spread(iterations(steps), launch_figures(steps)).to_dict("records")
+    (row,) = spread(times(iterations(steps)), launch_figures(steps)).to_dict("records")
     assert (row["median_ms"], row["measured"]) == (pytest.approx((1.5 * 2.5 * 3.5) ** (1 / 3)), 9)
     assert (row["p25_ms"], row["p75_ms"]) == (2.0, 7.0)  # of 1 1.5 2 2.5 3 3.5 7 8 9
 

@@ -119,7 +119,6 @@ def texts_of(run: Analysed, *drawings: Callable[..., object]) -> str:
     """The page with these plots alone: all of them take most of the time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plots, "DRAWINGS", drawings)
-        patch.setattr(plots, "of_samples", lambda run: [])
         return page_of(run)
 
 

@@ -1,53 +1,48 @@
-"""Plots that a second process draws are those that would have been drawn here, also if it dies."""
+"""Plots that another process draws are those that would have been drawn here, also if it dies."""
 
 import errno
 import os
 import signal
-from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import pytest
 from standin.gpu_runs import DDP2, DP, GPUS
 from standin.runs import analysed, write_run
 
-from bench import report
 from bench.analyse.analysed import Analysed
 from bench.report import plots
+from bench.report.device_plots import memory_stack, power
+from bench.report.drawing import Plot
 
-pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core: nothing is drawn elsewhere")
+HERE = os.getpid()
 
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Analysed:
-    """A run with as many samples as make a second process worth while, whose other plots are left out."""
-    monkeypatch.setattr(plots, "MANY_SAMPLES", 1)
-    monkeypatch.setattr(plots, "DRAWINGS", ())
+    monkeypatch.setattr(plots, "DRAWINGS", (memory_stack, power))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
     return analysed(write_run(tmp_path, [DP, DDP2], gpus=GPUS))
 
 
-def test_a_report_with_many_samples_is_the_same(run: Analysed, monkeypatch: pytest.MonkeyPatch) -> None:
-    here, drawn_here = os.getpid(), []
-    draw = plots.of_samples
-    monkeypatch.setattr(plots, "of_samples", lambda run: drawn_here.append(os.getpid()) or draw(run))
-    drawn_elsewhere = report.render([run])
-    assert drawn_here == []
-    monkeypatch.setattr(plots, "MANY_SAMPLES", 10**9)
-    assert report.render([run]) == drawn_elsewhere
-    assert drawn_here == [here]
+def names(run: Analysed) -> list[str]:
+    return [plot.name for plot in plots.of_run(run)]
 
 
-def test_a_second_process_that_is_killed_is_replaced(run: Analysed, monkeypatch: pytest.MonkeyPatch) -> None:
-    here, draw = os.getpid(), plots.of_samples
+def test_plots_from_elsewhere_are_the_same(run: Analysed, monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere = [future.result() for future in plots._begun(run).values()]
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0})
+    assert plots._begun(run) == {}
+    assert plots.of_run(run) == elsewhere
 
-    def of_samples(run: Analysed) -> list[plots.Plot]:
-        if os.getpid() != here:
+
+def test_a_process_that_is_killed_is_replaced(run: Analysed, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(run: Analysed) -> Plot | None:
+        if os.getpid() != HERE:
             os.kill(os.getpid(), signal.SIGKILL)
-        return draw(run)
+        return memory_stack(run)
 
-    monkeypatch.setattr(plots, "of_samples", of_samples)
-    begun = plots.begun(run)
-    assert begun is not None and isinstance(begun.exception(), BrokenProcessPool)
-    assert {plot.name for plot in plots.of_run(run, begun)} >= {"memory-stack", "power"}
+    monkeypatch.setattr(plots, "DRAWINGS", (killed, power))
+    assert names(run) == ["memory-stack", "power"]
 
 
 def test_no_room_for_a_process(run: Analysed, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,13 +50,13 @@ def test_no_room_for_a_process(run: Analysed, monkeypatch: pytest.MonkeyPatch) -
         raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
 
     monkeypatch.setattr(os, "fork", full)
-    assert plots.begun(run) is None
+    assert names(run) == ["memory-stack", "power"]
 
 
 def test_an_error_there_is_an_error_here(run: Analysed, monkeypatch: pytest.MonkeyPatch) -> None:
-    def of_samples(run: Analysed) -> list[plots.Plot]:
+    def failing(run: Analysed) -> Plot | None:
         raise ValueError("planted")
 
-    monkeypatch.setattr(plots, "of_samples", of_samples)
+    monkeypatch.setattr(plots, "DRAWINGS", (failing, power))
     with pytest.raises(ValueError, match="planted"):
-        plots.of_run(run, plots.begun(run))
+        plots.of_run(run)

@@ -34,7 +34,7 @@ from bench.analyse.memory import peaks
 from bench.analyse.multiplicity import against_one, among_all, level
 from bench.analyse.rounds import Rounds
 from bench.analyse.scatter import moderated
-from bench.analyse.steps import headline, outliers, phase_intervals, summary
+from bench.analyse.steps import headline, phase_intervals, summary
 from bench.core.records import MEMORY_COLUMNS
 from bench.report.tables import brief_summary
 from bench.seams.discover import DEFAULT
@@ -401,8 +401,6 @@ def test_two_runs_that_drift_are_compared_without_it() -> None:
 
 def test_an_outlier_is_labelled_and_stays_in_mean_and_p99() -> None:
     times = [10.0, 11.0, 12.0, 13.0, 14.0, 100.0]
-    labelled = outliers(iterations(steps_of(("ddp", [[999.0, *times]]), warmup=1)))
-    assert labelled["outlier"].tolist() == [False] * 5 + [True]
     figures = one_launch([999.0, *times], warmup=1)
     assert (figures["outliers"], figures["measured"]) == (1, 6)
     assert figures["mean_ms"] == pytest.approx(160 / 6)
@@ -455,7 +453,7 @@ def test_figures_do_not_depend_on_the_order_or_the_index_of_the_rows() -> None:
 def test_a_run_without_steps_has_no_launches() -> None:
     nothing = launch_figures(steps_of(("ddp", [[1.0, 2.0]])).iloc[:0]).frame
     assert nothing.empty and {"median_ms", "outliers", "drift", "skew", "slowest_rank", "data_share"} <= set(nothing)
-    assert outliers(iterations(steps_of(("ddp", [[1.0, 2.0]]), warmup=2))).empty
+    assert launch_figures(steps_of(("ddp", [[1.0, 2.0]]), warmup=2)).frame.empty
 
 
 # The summary
