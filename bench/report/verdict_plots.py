@@ -157,6 +157,12 @@ def losses(run: Analysed) -> Plot | None:
     exact = curves[curves["reference"].notna()].drop_duplicates("step")
     figure, (axes,) = drawing.sheet(2.6 + 0.02 * len(rows) ** 2)
     lines = {row.scenario: drawing.line_of(axes, row, *_xy(by_scenario[row.scenario], "loss")) for row in rows}
+    frame, every = run.good_iterations.frame, 1 + int(curves["step"].max()) // drawing.MOST_COLUMNS
+    few = frame.loc[frame["step"] % every == 0, ["scenario", "step", "loss"]].dropna()
+    bands = few.groupby(["scenario", "step"])["loss"].agg(["min", "max"])
+    for row in rows:
+        band = bands.loc[row.scenario]
+        axes.fill_between(band.index, band["min"], band["max"], color=light(row.colour), alpha=0.16, linewidth=0)
     drawing.shade(axes, -0.5, (run.document.workload.warmup or 0) - 0.5, "warm-up steps")
     axes.xaxis.set_major_locator(locator(9, integer=True))
     axes.set(xlim=(-0.5, max(int(curves["step"].max()), 1)), xlabel="step (counted from 0)", ylabel="loss")
@@ -165,6 +171,7 @@ def losses(run: Analysed) -> Plot | None:
     drawing.key_beside(axes, [(lines[row.scenario], row, "") for row in rows])
     title = "Losses against the reference" if len(exact) else "Losses"
     caption = "First launch of each scenario that ended well; the loss of the global batch, the mean over ranks."
+    caption += " Band: from the lowest to the highest of its launches, which mostly lie on one another."
     return drawing.finished(run, figure, "losses", title, caption, list(lines))
 
 

@@ -6,34 +6,33 @@ activations of one. ``sync``: exchange gradients after every micro-batch all the
 
 from bench.seams import DDP, Implementation, Rank, Strategy, ddp_recipe
 
-MICRO_BATCHES = 2
+
+def of(micro_batches):
+    """The strategy with so many micro-batches a step: other scenarios take it for their own."""
+    label = f"torch DDP, {micro_batches} micro-batches"
+    return Strategy(
+        label=label,
+        ranks=lambda devices: tuple(Rank(devices=(device,), replicas=micro_batches) for device in range(devices)),
+        implementations=(Implementation(name="torch", label=label, wrapper=DDP),),
+        amp=("native",),
+        hue="cyan",
+        dash="dashed",
+    )
 
 
-def ranks(devices):
-    return tuple(Rank(devices=(device,), replicas=MICRO_BATCHES) for device in range(devices))
+STRATEGY = of(2)
 
 
-LABEL = f"torch DDP, {MICRO_BATCHES} micro-batches"
-STRATEGY = Strategy(
-    label=LABEL,
-    ranks=ranks,
-    implementations=(Implementation(name="torch", label=LABEL, wrapper=DDP),),
-    amp=("native",),
-    hue="cyan",
-    dash="dashed",
-)
-
-
-def build(parts, sync=False):
+def build(parts, sync=False, micro_batches=2):
     from contextlib import nullcontext
 
     return parts.build(
         "ddp",
-        micro_batches=MICRO_BATCHES,
+        micro_batches=micro_batches,
         quiet=lambda module: nullcontext() if sync else module.no_sync(),
-        replicas=lambda module: MICRO_BATCHES * parts.world_size,
+        replicas=lambda module: micro_batches * parts.world_size,
     )
 
 
-def recipe(sync=False):
-    return ddp_recipe(micro_batches=MICRO_BATCHES, quiet="" if sync else "module.no_sync()")
+def recipe(sync=False, micro_batches=2):
+    return ddp_recipe(micro_batches=micro_batches, quiet="" if sync else "module.no_sync()")

@@ -236,12 +236,14 @@ def mixed_precision(run: Analysed, table: pd.DataFrame, half: str, full: str) ->
 
 
 def no_sync(run: Analysed, table: pd.DataFrame) -> Answer | None:
-    once, every = "ddp_accumulate", "ddp_accumulate_sync"
-    if not {once, every} <= set(run.good_figures.frame["scenario"]):
-        return None
-    pair = pair_of(run, every, once)
-    text = f"Exchanging gradients after every micro-batch instead of once a step takes {times(pair)} as long."
-    return "What does no_sync gain with gradient accumulation?", f"{text} {chance(pair)}"
+    measured = set(run.good_figures.frame["scenario"])
+    texts = []
+    for once in (name for name in run.document.request.scenarios if {name, f"{name}_sync"} <= measured):
+        pair = pair_of(run, f"{once}_sync", once)
+        ran = _effective(run, once)
+        each = f"each of {(ran.replicas or 0) // max(1, ran.world_size or 1)} micro-batches"
+        texts.append(f"Exchanging gradients after {each} instead of once takes {times(pair)} as long. {chance(pair)}")
+    return ("What does no_sync gain with gradient accumulation?", " ".join(texts)) if texts else None
 
 
 def transport(run: Analysed, table: pd.DataFrame) -> Answer | None:

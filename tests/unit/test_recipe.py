@@ -166,6 +166,8 @@ def searched() -> dict[str, Found]:
     usual = [name for name, one in known.items() if "cuda" in one.searched_on and name != "numa"]
     for name, file in discover.names().items():
         plain = switching.load(name, file)
+        if "accumulate_" in name:
+            continue  # as ddp_accumulate, with another number
         if plain.strategy.differs or not hasattr(
             discover.load_strategy(plain.strategy_name, plain.strategy_file)[1], "recipe"
         ):

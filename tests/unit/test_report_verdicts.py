@@ -193,12 +193,14 @@ def test_o1_against_o0_is_adjusted_over_all_pairs(tmp_path: Path) -> None:
 
 def test_questions_about_strategies(whole: Analysed, tmp_path: Path) -> None:
     steps = {"ddp_accumulate": (40.0, 40.1, 40.2), "ddp_accumulate_sync": (50.0, 50.1, 50.3)}
+    steps |= {"ddp_accumulate_8": (40.0, 40.1, 40.2), "ddp_accumulate_8_sync": (80.0, 80.1, 80.3)}
     launches = [Launch(name, [[9, ms, ms]], [[100.0]]) for name in steps for ms in steps[name]]
     held = [Launch("ddp", [[9, 9, 9]], [[500.0]]), Launch("fsdp2", [[9, 9, 9]], [[400.0]])]
     run = analysed(write_run(tmp_path, [*launches, *held]))
     said = dict(questions(run))
     gain = said["What does no_sync gain with gradient accumulation?"]
     assert "takes 1.25 times (95 % interval" in gain and "Unlikely to be noise" in gain
+    assert "takes 2.00 times" in gain
     least = said["Do shards take less memory than DDP?"]
     assert least.startswith("The largest process of ddp peaks at 500 MiB; of fsdp2 400 MiB (-20 %).")
     said = dict(questions(whole))
