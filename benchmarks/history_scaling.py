@@ -33,7 +33,8 @@ import psutil
 ROOT = Path(paired.ROOT)
 sys.path.insert(0, str(ROOT / "tests"))
 
-from standin.nights import TEN, write_nights  # noqa: E402  # the made-up nights of the tests
+from standin.gated import TEN  # noqa: E402
+from standin.nights import write_nights  # noqa: E402  # the made-up nights of the tests
 
 SIZES = (500, 1000, 2000)
 FEW = 12

@@ -155,7 +155,7 @@ def test_a_failed_command_without_steps_keeps_its_exit_code(bench: Bench) -> Non
     assert (code, err) == (7, "bench: nothing was recorded, and the command ended with exit code 7\n")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signals_to_bench_reach_the_command(number: signal.Signals, tmp_path: Path, repository: Path) -> None:
     told = f"trap 'echo got it; exit 5' {number.name.removeprefix('SIG')}; echo ready; while :; do sleep 0.05; done"
     command = [PYTHON, "-m", "bench", "attach", "--out", str(tmp_path), "--", "bash", "-c", told]

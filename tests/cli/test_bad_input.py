@@ -1,7 +1,6 @@
 """A wrong request: exit code 2, one line that names the option and what to do, no traceback, and nothing written."""
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -9,10 +8,12 @@ from pathlib import Path
 
 import pytest
 from conftest import Bench, CommandLine, serve_runs
-from standin import Driver
 from standin.documents import document, launch
 
+from bench import machine
 from bench.cli import main
+from bench.core.records import Gpu
+from bench.machine import nvml
 from bench.runs.writer import RunWriter
 from bench.sites.local import WorkerHost
 
@@ -222,24 +223,20 @@ def here(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def in_a_new_process(arguments: Sequence[str], **environment: str) -> tuple[int, str, str]:
+def in_a_new_process(arguments: Sequence[str]) -> tuple[int, str, str]:
     """Exit code, standard output and standard error of the command line, in the folder of the repository."""
     command = [sys.executable, "-m", "bench", *arguments]
-    done = subprocess.run(command, cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     return done.returncode, done.stdout, done.stderr
 
 
 @pytest.fixture
 def bench(here: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Bench:
-    """The same in this process, since starting an interpreter takes longer than refusing a request; with an
-    ``environment`` of its own in a new one, since a driver is looked for once."""
+    """The same in this process, since starting an interpreter takes longer than refusing a request."""
     monkeypatch.chdir(ROOT)
 
-    def run(arguments: Sequence[str], **environment: str) -> tuple[int, str, str]:
-        asked = [argument.format(here=here) for argument in arguments]
-        if environment:
-            return in_a_new_process(asked, **environment)
-        code = main(asked)
+    def run(arguments: Sequence[str]) -> tuple[int, str, str]:
+        code = main([argument.format(here=here) for argument in arguments])
         said = capfd.readouterr()
         return code, said.out, said.err
 
@@ -248,9 +245,9 @@ def bench(here: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
 
 @pytest.fixture
 def assert_refused(here: Path, bench: Bench) -> Refused:
-    def check(case: Case, **environment: str) -> None:
+    def check(case: Case) -> None:
         arguments, says = case
-        code, out, shown = bench(arguments, **environment)
+        code, out, shown = bench(arguments)
         line = shown.removesuffix("\n")
         assert code == 2, shown
         assert line.startswith("bench: error: ")
@@ -350,17 +347,13 @@ def test_a_gpu_that_is_missing(assert_refused: Refused, arguments: tuple[str, ..
     ids=" ".join,
 )
 def test_gpus_that_are_not_there_or_named_twice_are_refused(
-    here: Path, library: Path, assert_refused: Refused, arguments: tuple[str, ...], says: tuple[str, ...]
+    monkeypatch: pytest.MonkeyPatch, assert_refused: Refused, arguments: tuple[str, ...], says: tuple[str, ...]
 ) -> None:
-    driver = Driver(library, here / "driver.txt")
-    driver.write("device GPU-aaaa 0 65 0 Stand-in_A 85899345920", "device GPU-bbbb 0 1 0 Stand-in_B 42949672960")
-    assert_refused((("run", "--out", "{here}/out", *arguments), says), **driver.environment())
-
-
-def test_kernels_that_wait_for_each_other_are_no_benchmark(here: Path, library: Path, assert_refused: Refused) -> None:
-    """CUDA_LAUNCH_BLOCKING, left over from a hunt for a bug, would slow every scenario and nobody would see why."""
-    driver = Driver(library, here / "driver.txt")
-    driver.write("device GPU-aaaa 0 65 0 Stand-in_A 85899345920")
-    environment = driver.environment() | {"CUDA_LAUNCH_BLOCKING": "1"}
-    asked = ("run", "--out", "{here}/out", "--scenario", "single")
-    assert_refused((asked, ("CUDA_LAUNCH_BLOCKING", "unset")), **environment)
+    about = {"memory_total_mib": 81920.0, "compute_capability": "9.0", "power_limit_w": None, "driver": "1"}
+    gpus = [
+        Gpu(index=index, uuid=f"GPU-{letter.lower() * 4}", name=f"Stand-in {letter}", pci_bus_id=f"0{index}", **about)
+        for index, letter in enumerate("BA")
+    ]
+    monkeypatch.setattr(nvml, "list_gpus", lambda: (gpus, None))
+    monkeypatch.delenv(machine.VISIBLE, raising=False)
+    assert_refused((("run", "--out", "{here}/out", *arguments), says))

@@ -95,13 +95,6 @@ def test_without_a_gpu_it_says_what_that_means(quick: dict[str, str]) -> None:
     assert told["host"]["cores_usable"] >= 1
 
 
-def test_the_command_line_imports_no_torch(quick: dict[str, str]) -> None:
-    code = "import sys\nfrom bench.verbs.doctor import main\nmain(['--json'])\nassert 'torch' not in sys.modules"
-    path = os.pathsep.join([quick["PYTHONPATH"], str(ROOT)])
-    done = subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": path}, capture_output=True)
-    assert done.returncode == 0, done.stderr
-
-
 # Broken torch
 
 
@@ -127,7 +120,7 @@ def test_a_broken_torch_is_a_finding_and_the_rest_is_told(tmp_path: Path, source
     assert "✗ torch" in page(found)
 
 
-@pytest.mark.parametrize("says", ["true", "printf '\\377'", "echo '{}'", "echo '[]'"])
+@pytest.mark.parametrize("says", ["printf '\\377'", "echo '[]'"])
 def test_a_program_that_is_no_interpreter_is_a_finding(tmp_path: Path, says: str) -> None:
     program = tmp_path / "program"
     program.write_text(f"#!/bin/sh\n{says}\n")

@@ -23,7 +23,6 @@ STATIC, C10D, SRUN, PLAIN = LINES
 RESTARTED = C10D.replace("torchrun", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --max-restarts 2")
 NAMES = ("static", "c10d", "srun", "plain")
 LIMIT_S = 280.0
-TEN = ("--device", "cpu", "--model", "resnet18", "--image-size", "32", "--warmup", "1", "--iters", "3")
 
 
 class Engine:
@@ -105,21 +104,6 @@ def test_a_line_of_the_page(line: str, tmp_path: Path) -> None:
     assert len({rank["host"] for rank in launch["ranks"]}) == 2
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("line", LINES, ids=NAMES)
-def test_ten_scenarios(line: str, link: Link, tmp_path: Path) -> None:
-    engine = Engine(tmp_path, line.replace(" --scenario ddp", ""), link)
-    engine.run(*TEN)
-    (path,) = engine.folders()
-    launches = hosts.whole(path)["launches"]
-    print({launch["scenario"]: launch["status"] for launch in launches})
-    assert len(launches) == 10
-    for launch in launches:
-        alone = launch["scenario"] == "single"
-        assert launch["status"] == ("unsupported" if launch["scenario"] == "dp" else "ok"), launch["reason"]
-        assert launch["scenario"] == "dp" or len({rank["host"] for rank in launch["ranks"]}) == (1 if alone else 2)
-
-
 def killed_and_back(engine: Engine, options: tuple[str, ...], launches: Callable[[Any], Any], after_s: float) -> Any:
     """The document, after all processes of the second host were killed once ``launches(document)`` had some."""
     with ExitStack() as stack:
@@ -135,15 +119,6 @@ def killed_and_back(engine: Engine, options: tuple[str, ...], launches: Callable
     document = hosts.whole(path)
     assert len(document["resumed"]) == 1
     return document
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("after_s", [0.0, 12.0], ids=["at once", "later"])
-def test_a_host_that_is_killed_and_comes_back(after_s: float, link: Link, tmp_path: Path) -> None:
-    options = (*TINY[2:], "--iters", "300", "--launches", "3")
-    engine = Engine(tmp_path, RESTARTED, link)
-    document = killed_and_back(engine, options, lambda begun: begun["launches"], after_s)
-    assert [launch["status"] for launch in document["launches"]] == ["ok"] * 3
 
 
 @pytest.mark.slow

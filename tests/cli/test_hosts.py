@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -124,11 +122,3 @@ def test_a_missing_variable_is_named(two: list[dict[str, str]], tmp_path: Path) 
     (ended,) = hosts.run(tmp_path, two[:1], *TINY)
     assert (ended.code, ended.said.count("\n")) == (2, 1)
     assert "MASTER_PORT: it is not set, and this is one of several hosts; export MASTER_PORT=" in ended.said
-
-
-@pytest.mark.slow
-def test_a_stranger_on_the_channel(tmp_path: Path, repository: Path) -> None:
-    attack = [sys.executable, str(repository / "benchmarks" / "channel_attack.py"), "--messages", "500", "--json"]
-    ended = subprocess.run(attack, capture_output=True, text=True, timeout=300.0, cwd=tmp_path)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert json.loads(ended.stdout)["attacked"]["codes"] == [0, 0]

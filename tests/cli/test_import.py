@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -229,13 +228,6 @@ def test_a_wrong_request_is_one_line(bench: Bench, tmp_path: Path, arguments: tu
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert said in err
     assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
-
-
-@pytest.mark.parametrize("file", ["pipe", "/dev/zero"])
-def test_what_cannot_be_read_to_its_end_is_refused(bench: Bench, tmp_path: Path, file: str) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    code, _, said = bench("import", file)
-    assert (code, said.count("\n")) == (2, 1) and f"{file} cannot be read: it is not a regular file" in said
 
 
 def test_a_disk_that_is_full_leaves_nothing(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

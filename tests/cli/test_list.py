@@ -137,14 +137,35 @@ def test_a_broken_scenario_does_not_keep_others_from_being_asked_for(broken_pack
     assert "their_module.py:2" in broken.stderr
 
 
-# --help
+# What is imported for it
+
+EACH_HELP = """
+import contextlib, io, json, sys
+from bench.cli import VERBS, main
+shown = {}
+for verb in (None, *VERBS):
+    with contextlib.redirect_stdout(io.StringIO()) as shown[verb or ""]:
+        assert main([*([verb] if verb else []), "--help"]) == 0
+print(json.dumps([{name: text.getvalue() for name, text in shown.items()}, sorted(sys.modules)]))
+"""
 
 
-@pytest.mark.parametrize("arguments", [("--help",), ("-h",), ("help",)], ids=" ".join)
-def test_bench_tells_its_verbs(arguments: tuple[str, ...]) -> None:
-    done = bench(*arguments)
+@cache
+def each_help() -> tuple[dict[str, str], set[str]]:
+    """The help of bench ("") and of each verb, and the packages that one process imported to show all of them."""
+    done = subprocess.run([sys.executable, "-c", EACH_HELP], cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
-    assert [verb for verb in VERBS if not re.search(rf"^  {verb} +\S", done.stdout, re.MULTILINE)] == []
+    shown, modules = json.loads(done.stdout)
+    return shown, {module.split(".")[0] for module in modules}
+
+
+def test_help_imports_nothing_heavy_and_tells_what_a_verb_takes() -> None:
+    shown, packages = each_help()
+    assert packages & HEAVY == set()
+    assert [verb for verb in VERBS if not re.search(rf"^  {verb} +\S", shown[""], re.MULTILINE)] == []
+    for verb, text in shown.items():
+        assert text.startswith(f"usage: python -m bench {verb}"), verb
+        assert [option for option in CONTRACT.get(verb, []) if option not in text] == [], verb
 
 
 @needs_torch
@@ -155,7 +176,7 @@ def test_torchrun_takes_no_option_of_bench(verb: str) -> None:
 
     launcher = get_args_parser()
     theirs = [name for action in launcher._actions for name in action.option_strings]
-    rows = re.findall(r"^  (-.+?)(?:  |$)", nothing_heavy(verb, "--help").stdout, re.MULTILINE)
+    rows = re.findall(r"^  (-.+?)(?:  |$)", each_help()[0][verb], re.MULTILINE)
     options = [re.findall(r"(?<![\w-])--?[a-z][\w-]*", row) for row in rows]
     assert ["-h", "--help"] in options
     for names in options:
@@ -164,30 +185,12 @@ def test_torchrun_takes_no_option_of_bench(verb: str) -> None:
         assert launcher.parse_args(["-m", "bench", verb, left[-1]]).training_script_args == [verb, left[-1]]
 
 
-# What is imported for it
-
-
-@pytest.mark.parametrize("verb", [None, *VERBS])
-def test_help_imports_nothing_heavy_and_tells_what_a_verb_takes(verb: str | None) -> None:
-    done = nothing_heavy(*([verb] if verb else []), "--help")
-    assert done.stdout.startswith(f"usage: python -m bench {verb or ''}")
-    assert [option for option in CONTRACT.get(verb or "", []) if option not in done.stdout] == []
-    others = [line for line in done.stderr.splitlines() if not line.startswith("import time:")]
-    assert others == []
-
-
-@pytest.mark.parametrize("arguments", [("list",), ("list", "--json")], ids=" ".join)
-def test_a_list_imports_nothing_heavy(arguments: tuple[str, ...]) -> None:
-    nothing_heavy(*arguments)
-
-
-def nothing_heavy(*arguments: str) -> subprocess.CompletedProcess[str]:
-    done = bench(*arguments, interpreter=("-X", "importtime"))
+def test_a_list_imports_nothing_heavy() -> None:
+    done = bench("list", "--json", interpreter=("-X", "importtime"))
     assert done.returncode == 0, done.stderr
     modules = {line.rsplit("|", 1)[1].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
     assert "bench.cli" in modules
     assert {module.split(".")[0] for module in modules} & HEAVY == set()
-    return done
 
 
 @pytest.mark.parametrize("arguments", [("check", "."), ("list", "--device", "cpu")], ids=" ".join)

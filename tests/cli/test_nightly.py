@@ -13,7 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import CommandLine
 from standin.sleeping import sleeping
 
 from bench.runs.reader import verified
@@ -94,18 +93,6 @@ def assert_regressed(folder: Path, code: int, summary: str) -> None:
     for name in ("doctor.json", "gate.md", "night.log", *PAGES):
         assert (folder / "out" / name).stat().st_size, name
     assert row(summary, "changed")[-1].endswith("█"), "the last bar of its row is the highest"
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_a_night_that_is_slower_ends_with_10_and_names_the_scenario(here: Path, run_here: CommandLine) -> None:
-    assert run_here("run", "--out", str(here / "history"), *asked(here)).returncode == 0
-    before = kept(here)
-    write(here, "changed", sleep_ms=1000)
-    code, summary = a_night(here)
-    assert_regressed(here, code, summary)
-    (tonight,) = (here / "out" / "results").iterdir()
-    assert kept(here) == [*before, tonight.name], "a night that regressed is kept, too"
 
 
 @pytest.mark.slow

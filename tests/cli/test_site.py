@@ -139,8 +139,6 @@ def test_nobody_comes_in_without_the_token() -> None:
     ("source", "problem"),
     [
         ("def connect(options): ...", "declares no SITE; add SITE = Site(...)"),
-        ("SITE = 1\ndef connect(options): ...", "declares no SITE"),
-        ("from bench.seams.site import Site\nSITE = Site(sumary='x')", "site.py:2 cannot be executed: TypeError"),
         (
             "from bench.seams.site import Site\nSITE = Site(summary=3)",
             "summary is empty: say in one line what this site is",
@@ -149,7 +147,6 @@ def test_nobody_comes_in_without_the_token() -> None:
             "from bench.seams.site import Site\nSITE = Site(summary='x')",
             "has no function connect; define connect(options)",
         ),
-        ("1 / 0", "site.py:1 cannot be executed: ZeroDivisionError"),
         (
             "from bench.seams.site import Site\nSITE = Site(summary='x')\ndef connect(options): ...",
             "returned NoneType; return what performs launches, such as WorkerHost.of(options)",

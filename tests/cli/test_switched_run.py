@@ -6,15 +6,10 @@ from typing import Any
 
 import pytest
 from conftest import in_this_process
-from standin.runs import analysed
 from standin.schemas import is_valid
 from standin.workloads import narrow
 
-from bench import report
-from bench.seams.discover import SWITCH, names
-from bench.seams.switching import switch_obstacle
 from bench.sites.local import WorkerHost
-from bench.verbs.sets import switched
 
 MODEL = ("--workload", narrow().file, "--model", "resnet18", "--image-size", "32")
 SMALL = ("--device", "cpu", *MODEL, "--global-batch", "4", "--warmup", "1")
@@ -68,37 +63,3 @@ def test_they_train_the_model_of_the_reference(document: dict[str, Any]) -> None
 def test_what_had_no_effect_is_a_finding(document: dict[str, Any]) -> None:
     found = {one["scenario"]: one["text"] for one in document["validity"] if one["code"] == "no effect"}
     assert found == {HALF: "bf16 was on and had no effect: half is bf16 on the CPU anyway"}
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)  # compiling takes minutes on the CPU
-def test_every_switch_in_one_run(host: WorkerHost, tmp_path: Path) -> None:
-    """What torch does not let it have on the CPU is unsupported, with the reason."""
-    path = run(host, tmp_path, "--scenario", ",".join(switched()), "--iters", "2", "--no-parity")
-    launches = {one["scenario"]: one for one in json.loads((path / "run.json").read_text())["launches"]}
-    absent = {f"+{name}" for name, file in names(SWITCH).items() if why_not(name, file)}
-    for name, launch in launches.items():
-        there = not any(name.endswith(switch) for switch in absent)
-        assert launch["status"] == ("ok" if there else "unsupported"), (name, launch["reason"])
-        assert there or launch["reason"]
-    assert len(launches) == len(names(SWITCH))
-
-
-def why_not(name: str, file: str) -> str | None:
-    from bench.core.records import SwitchOn
-
-    return switch_obstacle(SwitchOn(name=name, file=file), "cpu")
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)  # compiling takes minutes on the CPU
-def test_a_ladder_from_end_to_end(host: WorkerHost, tmp_path: Path) -> None:
-    path = run(host, tmp_path / "out", "--set", "ladder", "--iters", "2", "--no-parity")
-    document = json.loads((path / "run.json").read_text())
-    assert {one["status"] for one in document["launches"]} == {"ok"}
-    assert document["request"]["set"] == "ladder"
-    files = report.write([analysed(path)], str(tmp_path / "page"))
-    page = (tmp_path / "page" / "index.html").read_text()
-    assert "What does each step gain?" in page and any(name.endswith("ladder.svg") for name in files)
-    for change in ("without foreach", "channels_last", "bucket_view", "ddp_o1", "ddp_o2", "compile"):
-        assert f">{change}<" in page, change

@@ -3,18 +3,15 @@
 import errno
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Executed, launches, one_host, request_for
+from conftest import launches, one_host, request_for
 from standin.documents import document
 from standin.runs import DDP, write_run
 
@@ -192,52 +189,3 @@ def test_code_of_others_is_bounded() -> None:
     assert state() == before
     with pytest.raises(TimeoutError, match=r"it was not done after 0\.1 s"), interrupts.bounded(0.1):
         time.sleep(60)
-
-
-@pytest.mark.slow
-def test_a_rank_that_may_not_have_more_memory_is_oom(execute: Callable[..., Executed]) -> None:
-    done = execute(
-        """
-        from bench.seams import Scenario, Strategy
-
-        SCENARIO = Scenario(summary="limited", strategy=Strategy(label="planted"))
-
-        def build(parts):
-            import resource, torch
-            if parts.rank == 1:
-                used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-                resource.setrlimit(resource.RLIMIT_AS, (used + 2**28, used + 2**28))
-                hoard = torch.ones(2**28)
-            return parts.build("ddp")
-        """
-    )
-    assert (done.outcome.status, done.outcome.first_failed_rank) == ("oom", 1), done.outcome.reason
-
-
-@pytest.mark.slow
-def test_supervising_takes_less_than_two_percent_of_a_core(host: WorkerHost, tmp_path: Path) -> None:
-    found = switching.load(*discover.resolve("ddp"))
-    (planned,) = launches(request_for((found,), iters=1_000_000), (found,), one_host(2))
-    job = replace(planned.job, logs=str(tmp_path))
-    began: list[float] = []
-
-    def cpu_s() -> float:
-        fields = Path(f"/proc/{host.process.pid}/stat").read_text().rpartition(")")[2].split()
-        used = resource.getrusage(resource.RUSAGE_SELF)
-        return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK") + used.ru_utime + used.ru_stime
-
-    shares: list[float] = []
-
-    def on_event(event: dict[str, Any]) -> None:
-        if event["event"] != "step":
-            return
-        now = time.monotonic()
-        if not began:
-            began.extend((now, cpu_s()))
-        elif now - began[0] > 30:
-            shares.append((cpu_s() - began[1]) / (now - began[0]))
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        host.perform(job, on_event)
-    assert shares[0] < 0.02

@@ -23,7 +23,6 @@ from standin.workloads import workload
 from bench.runs.check import findings
 from bench.runs.reader import read
 from bench.seams import switching
-from bench.sites import local
 from bench.sites.local import WorkerHost
 
 pytestmark = pytest.mark.fault
@@ -210,49 +209,6 @@ def test_a_child_that_comes_back_from_a_fork_is_no_second_rank(execute: Callable
     assert done.outcome.status == "ok", done.outcome.reason
     assert len([event for event in done.events if event["event"] == "done"]) == 1
     assert done.results[0]["pid"] == done.outcome.ranks[0]["pid"]
-
-
-@pytest.mark.slow
-def test_a_killed_host_fails_its_launch_and_is_replaced(execute: Callable[..., Executed], tmp_path: Path) -> None:
-    with WorkerHost(python=None, fresh=False, apex_path=None, log=str(tmp_path / "log"), device="cpu") as host:
-        host.wait_until_ready()
-        host.prepare(workload())
-        pids: list[int] = []
-        hear = host._wait_for_end
-
-        def wait_for_end(on_event: Any, *more: Any) -> Any:
-            def on_event_too(message: dict[str, Any]) -> None:
-                on_event(message)
-                if message["event"] == "up":
-                    pids.append(message["pid"])
-                if message["event"] == "step" and host.process.poll() is None and len(pids) == 2:
-                    host.process.kill()
-
-            return hear(on_event_too, *more)
-
-        host._wait_for_end = wait_for_end  # type: ignore[method-assign]
-        done = execute("ddp", on=host, iters=5000)
-        assert done.outcome.status == "killed"
-        assert "the worker host went away" in (done.outcome.reason or "")
-        assert [rank["pid"] for rank in done.outcome.ranks] == pids
-        assert nobody_left(pids)
-        host._wait_for_end = hear  # type: ignore[method-assign]
-        again = execute("ddp", on=host)
-        assert again.outcome.status == "ok", again.outcome.reason
-
-
-@pytest.mark.slow
-def test_a_stopped_host(execute: Callable[..., Executed], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "HOST_SILENCE_S", 6.0)
-    with WorkerHost(python=None, fresh=False, apex_path=None, log=str(tmp_path / "log"), device="cpu") as host:
-        host.wait_until_ready()
-        host.prepare(workload())
-        os.kill(host.process.pid, signal.SIGSTOP)
-        done = execute("ddp", on=host, stall_timeout_s=1.0)
-        assert done.outcome.status == "timeout"
-        assert "the worker host said nothing for 7 s" in (done.outcome.reason or "")
-        again = execute("ddp", on=host)
-        assert again.outcome.status == "ok", again.outcome.reason
 
 
 @pytest.mark.slow

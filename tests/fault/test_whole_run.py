@@ -9,7 +9,6 @@ import re
 import resource
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -66,44 +65,6 @@ def test_a_killed_run_is_resumed(killed: Path, run_here: CommandLine) -> None:
 def test_a_resumed_run_takes_no_other_options(killed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["run", "--resume", "latest", "--out", str(killed), "--iters", "5"]) == 2
     assert "--iters: a run is resumed with the options that it was started with" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_a_failed_launch_is_done_again_and_its_record_kept(repository: Path, tmp_path: Path) -> None:
-    (tmp_path / "broken").write_text("")
-    mine = tmp_path / "mine.py"
-    mine.write_text(
-        '"""Fails at first."""\nfrom bench.seams import Scenario, Strategy\n'
-        'SCENARIO = Scenario(summary="fails at first", strategy=Strategy(label="planted", group=False))\n'
-        "def build(parts):\n    import os\n    "
-        f"    if os.path.exists({str(tmp_path / 'broken')!r}):\n        raise ValueError('planted')\n"
-        "    return parts.session()\n"
-    )
-    out = tmp_path / "out"
-    more = ["--scenario", f"{mine},single", "--iters", "2", "--no-parity"]
-    done = start(repository, out, *more)
-    done.communicate()
-    assert done.returncode == 1
-    (tmp_path / "broken").unlink()
-    again = subprocess.run(
-        [sys.executable, "-m", "bench", "run", "--resume", "latest", "--out", str(out)],
-        cwd=repository, capture_output=True, text=True,
-    )  # fmt: skip
-    assert again.returncode == 0, again.stderr
-    document = document_of(out)
-    assert [(launch["launch"], launch["scenario"]) for launch in document["launches"]] == [(1, "single"), (2, "mine")]
-    (superseded,) = document["superseded"]
-    assert (superseded["launch"], superseded["status"]) == (0, "error")
-    assert superseded["reason"].startswith(f"{mine}:") and superseded["reason"].endswith(": ValueError: planted")
-    assert "error" not in again.stdout, "no table shows what was superseded"
-    (path,) = out.iterdir()
-    assert findings(str(path)) == []
-    mine.write_text(mine.read_text() + "\n")
-    refused = subprocess.run(
-        [sys.executable, "-m", "bench", "run", "--resume", "latest", "--out", str(out)],
-        cwd=repository, capture_output=True, text=True,
-    )  # fmt: skip
-    assert refused.returncode == 2 and "is not what it was when the run was started" in refused.stderr
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 130), (signal.SIGKILL, -signal.SIGKILL)], ids=str)
@@ -254,19 +215,6 @@ def test_a_full_disk(repository: Path, tmp_path: Path, small_files: Callable[[],
     (path,) = tmp_path.iterdir()
     assert all("is incomplete" in finding for finding in findings(str(path)))
     assert len(read(str(path), allow_incomplete=True).document.launches) >= 1
-
-
-@pytest.mark.slow
-def test_no_secret_is_recorded(repository: Path, tmp_path: Path) -> None:
-    secrets = {"NCCL_AUTH_TOKEN": "hunter2", "TORCH_API_KEY": "hunter2", "CUDA_PASSWORD": "hunter2"}
-    environment = os.environ | secrets | {"NCCL_PROXY": "http://me:hunter2@host", "NCCL_DEBUG": "WARN"}
-    running = start(repository, tmp_path, "--scenario", "single", "--iters", "1", "--no-parity", env=environment)
-    running.communicate()
-    assert running.returncode == 0
-    (path,) = tmp_path.iterdir()
-    text = (path / "run.json").read_text()
-    assert "hunter2" not in text and '"NCCL_DEBUG": "WARN"' in text and "http://***@host" in text
-    assert re.search(r'"command": \[', text)
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from bench.runs.writer import RunWriter
 
 from .documents import document
 from .documents import launch as launched
+from .frames import step_rows
 
 HOSTILE = "<script>alert('x')</script> & \"quoted\" | *pipe*"
 SECOND_NS = 1_000_000_000
@@ -26,30 +27,26 @@ WRAPPERS = {
 
 
 def effective(strategy: str, precision: str) -> dict[str, Any]:
+    """What differs from :data:`standin.documents.RAN`."""
     ranks = 2 if strategy.endswith("ddp") else 1
     dtype = {"float32": 1000} if precision == "O0" else {"bfloat16": 998, "float32": 2}
     return {
         "wrapper": WRAPPERS[strategy],
         "parallel_impl": "native" if strategy == "apex_ddp" else "torch",
         "precision_impl": "torch" if precision == "O0" else "native",
+        "precision": precision,
         "replicas": ranks,
+        "world_size": ranks,
+        "backend": "gloo" if ranks > 1 else None,
+        "compute_dtypes": ["float32" if precision == "O0" else "bfloat16"],
         "parameter_dtypes": dtype,
         "gradient_dtypes": dtype,
         "batch_norm_dtypes": {"float32": 2},
-        "compute_dtypes": ["float32" if precision == "O0" else "bfloat16"],
         "optimizer": "torch.optim.sgd.SGD",
         "optimizer_fused": True,
         "optimizer_dtypes": {"float32": 1000},
-        "scaler": None,
-        "backend": "gloo" if ranks > 1 else None,
-        "world_size": ranks,
         "device": {"type": "cpu"},
-        "memory_format": "contiguous",
-        "tf32": None,
-        "threads": 1,
-        "affinity": 2,
         "versions": {"torch": "2.9.0", "torchvision": "0.24.0", "cuda": None, "cudnn": None, "nccl": None},
-        "precision": precision,
     }
 
 
@@ -103,28 +100,15 @@ class Launch:
         }
 
     def step_rows(self, launch: int, repeat: int) -> list[dict[str, Any]]:
-        rows = []
-        for rank, steps in enumerate(self.steps_ms):
-            start_ns = launch * self.apart_s * SECOND_NS + SECOND_NS
-            for step, step_ms in enumerate(steps):
-                rows.append(
-                    {
-                        "launch": launch,
-                        "scenario": self.scenario,
-                        "repeat": repeat,
-                        "rank": rank,
-                        "step": step,
-                        "warmup": step == 0,
-                        "start_ns": start_ns,
-                        "data_ms": 0.0,
-                        "forward_ms": step_ms * 0.25,
-                        "backward_ms": step_ms * 0.5,
-                        "optimizer_ms": step_ms * 0.25,
-                        "step_ms": step_ms,
-                        "loss": 6.0 if self.losses is None else self.losses[step],
-                    }
-                )
-                start_ns += int(step_ms * 1e6)
+        rows = step_rows(launch, self.scenario, *self.steps_ms, warmup=1, repeat=repeat, loss=6.0)
+        start_ns = 0
+        for row in rows:
+            if row["step"] == 0:
+                start_ns = launch * self.apart_s * SECOND_NS + SECOND_NS
+            row["start_ns"] = start_ns
+            start_ns += int(row["step_ms"] * 1e6)
+            if self.losses is not None:
+                row["loss"] = self.losses[row["step"]]
         return rows
 
     def memory_rows(self, launch: int) -> list[dict[str, Any]]:

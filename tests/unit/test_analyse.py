@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from standin import documents
-from standin.frames import iterations, launch_figures, phase_medians
+from standin.frames import iterations, launch_figures, phase_medians, step_rows
 
 from bench.analyse import labels, published
 from bench.analyse.memory import peak_by_process, peaks
@@ -16,29 +16,6 @@ from bench.analyse.steps import headline, phases, summary
 from bench.core.records import MEMORY_COLUMNS
 from bench.runs.document import RunDocument
 from bench.seams import discover
-
-
-def steps_of(launch: int, scenario: str, *ranks: list[float], warmup: int = 0, repeat: int = 0) -> list[dict[str, Any]]:
-    """Rows of steps.parquet: one list of step times (ms) per rank, the first ``warmup`` of them warm-up."""
-    return [
-        {
-            "launch": launch,
-            "scenario": scenario,
-            "repeat": repeat,
-            "rank": rank,
-            "step": step,
-            "warmup": step < warmup,
-            "start_ns": 0,
-            "data_ms": 0.0,
-            "forward_ms": step_ms / 4,
-            "backward_ms": step_ms / 2,
-            "optimizer_ms": step_ms / 4,
-            "step_ms": step_ms,
-            "loss": 7.0,
-        }
-        for rank, times in enumerate(ranks)
-        for step, step_ms in enumerate(times)
-    ]
 
 
 def sample(t_ns: int, rank: int, used_mib: float | None, **more: Any) -> dict[str, Any]:
@@ -68,7 +45,7 @@ def document(*launches: dict[str, Any], global_batch: int = 8) -> RunDocument:
 
 
 def summarised(*launches: dict[str, Any], steps: list[dict[str, Any]], used: pd.DataFrame | None = None) -> Any:
-    columns = list(steps_of(0, "x", [1.0])[0])
+    columns = list(step_rows(0, "x", [1.0])[0])
     table = summary(
         document(*launches),
         launch_figures(pd.DataFrame(steps, columns=columns)),
@@ -82,14 +59,14 @@ def summarised(*launches: dict[str, Any], steps: list[dict[str, Any]], used: pd.
 
 def test_the_headline_is_the_slowest_rank_of_each_iteration() -> None:
     """Ranks take turns in being slow: pooled, the median would be 2."""
-    steps = pd.DataFrame(steps_of(0, "ddp", [10.0, 1.0, 10.0], [1.0, 10.0, 2.0]))
+    steps = pd.DataFrame(step_rows(0, "ddp", [10.0, 1.0, 10.0], [1.0, 10.0, 2.0]))
     assert headline(iterations(steps))["step_ms"].tolist() == [10.0, 10.0, 10.0]
     assert launch_figures(steps).frame["median_ms"].tolist() == [10.0]
     assert launch_figures(steps).frame["measured"].tolist() == [3]
 
 
 def test_warm_up_steps_are_in_no_statistic() -> None:
-    steps = pd.DataFrame(steps_of(0, "ddp", [900.0, 900.0, 1.0, 2.0, 6.0], warmup=2))
+    steps = pd.DataFrame(step_rows(0, "ddp", [900.0, 900.0, 1.0, 2.0, 6.0], warmup=2))
     figures = launch_figures(steps).frame.iloc[0]
     assert (figures["median_ms"], figures["mean_ms"], figures["measured"]) == (2.0, 3.0, 3)
     assert figures["p99_ms"] < 6.1
@@ -99,8 +76,8 @@ def test_warm_up_steps_are_in_no_statistic() -> None:
 def test_p95_of_a_launch_and_of_several() -> None:
     one = [float(value) for value in range(1, 12)]  # of 1 to 11 the 95th percentile is halfway between the last two
     two = [value + 4.0 for value in one]
-    assert launch_figures(pd.DataFrame(steps_of(0, "ddp", one))).frame["p95_ms"].tolist() == [pytest.approx(10.5)]
-    rows = steps_of(0, "ddp", one) + steps_of(1, "ddp", two, repeat=1)
+    assert launch_figures(pd.DataFrame(step_rows(0, "ddp", one))).frame["p95_ms"].tolist() == [pytest.approx(10.5)]
+    rows = step_rows(0, "ddp", one) + step_rows(1, "ddp", two, repeat=1)
     table = summarised(launch(0, "ddp"), launch(1, "ddp"), steps=rows)
     assert table.loc["ddp", "step_p95_ms"] == pytest.approx((10.5 * 14.5) ** 0.5)
 
@@ -108,7 +85,7 @@ def test_p95_of_a_launch_and_of_several() -> None:
 def test_the_replicate_is_the_launch() -> None:
     """Medians of launches 2, 4 and 8: their median is 4, that of all nine steps 8."""
     launches = ([1.0, 2.0, 9.0], [3.0, 4.0, 9.0], [8.0, 8.0, 9.0])
-    rows = [row for number, times in enumerate(launches) for row in steps_of(number, "ddp", times, repeat=number)]
+    rows = [row for number, times in enumerate(launches) for row in step_rows(number, "ddp", times, repeat=number)]
     assert pd.DataFrame(rows)["step_ms"].median() == 8.0
     table = summarised(*(launch(number, "ddp") for number in range(3)), steps=rows)
     assert table.loc["ddp", "step_median_ms"] == 4.0
@@ -118,26 +95,26 @@ def test_the_replicate_is_the_launch() -> None:
 @pytest.mark.parametrize(("ranks", "steps", "launches"), [(1, 3, 1), (3, 3, 1), (1, 30, 1), (4, 5, 1), (1, 3, 2)])
 def test_throughput_is_the_global_batch_over_the_median_step(ranks: int, steps: int, launches: int) -> None:
     numbers = range(launches)
-    rows = [row for number in numbers for row in steps_of(number, "ddp", *([[250.0] * steps] * ranks), repeat=number)]
+    rows = [row for number in numbers for row in step_rows(number, "ddp", *([[250.0] * steps] * ranks), repeat=number)]
     table = summarised(*(launch(number, "ddp") for number in numbers), steps=rows)
     assert table.loc["ddp", "throughput_per_s"] == 32.0
 
 
 def test_relative_to_ddp_is_speed_so_that_more_is_faster() -> None:
-    rows = steps_of(0, "single", [8.0]) + steps_of(1, "ddp", [4.0]) + steps_of(2, "ddp_o3", [2.0])
+    rows = step_rows(0, "single", [8.0]) + step_rows(1, "ddp", [4.0]) + step_rows(2, "ddp_o3", [2.0])
     table = summarised(launch(0, "single"), launch(1, "ddp"), launch(2, "ddp_o3"), steps=rows)
     assert table["relative_to_ddp"].to_dict() == {"single": 0.5, "ddp": 1.0, "ddp_o3": 2.0}
 
 
 @pytest.mark.parametrize("ddp", [[], [launch(1, "ddp", "oom", "out of memory")]])
 def test_without_figures_of_ddp_nothing_is_relative(ddp: list[dict[str, Any]]) -> None:
-    table = summarised(launch(0, "single"), *ddp, steps=steps_of(0, "single", [8.0]))
+    table = summarised(launch(0, "single"), *ddp, steps=step_rows(0, "single", [8.0]))
     assert table["relative_to_ddp"].isna().all()
     assert table.loc["single", "throughput_per_s"] == 1000.0
 
 
 def test_phases_are_those_of_the_slowest_rank() -> None:
-    steps = pd.DataFrame(steps_of(0, "ddp", [4.0, 8.0, 8.0], [100.0, 4.0, 4.0]))
+    steps = pd.DataFrame(step_rows(0, "ddp", [4.0, 8.0, 8.0], [100.0, 4.0, 4.0]))
     assert phases(phase_medians(steps)).iloc[0].to_dict() == {
         "scenario": "ddp",
         "data_ms": 0.0,
@@ -152,7 +129,7 @@ def test_phases_are_those_of_the_slowest_rank() -> None:
 
 @pytest.mark.parametrize("status", ["unsupported", "error"])
 def test_a_scenario_that_failed_has_no_figures_and_says_why(status: str) -> None:
-    table = summarised(launch(0, "ddp"), launch(1, "dp", status, "it needs CUDA"), steps=steps_of(0, "ddp", [4.0]))
+    table = summarised(launch(0, "ddp"), launch(1, "dp", status, "it needs CUDA"), steps=step_rows(0, "ddp", [4.0]))
     failed = table.loc["dp"]
     figures = [
         *("throughput_per_s", "step_median_ms", "step_p95_ms", "relative_to_ddp", "peak_pid_mib", "peak_total_mib"),
@@ -166,7 +143,7 @@ def test_a_scenario_that_failed_has_no_figures_and_says_why(status: str) -> None
 
 def test_figures_come_from_the_good_launches_alone() -> None:
     """The launch that failed left steps and memory of the rank that did not."""
-    rows = steps_of(0, "ddp", [4.0]) + steps_of(1, "ddp", [999.0], repeat=1)
+    rows = step_rows(0, "ddp", [4.0]) + step_rows(1, "ddp", [999.0], repeat=1)
     used = memory(sample(1, 0, 100.0), sample(2, 0, 900.0, launch=1))
     table = summarised(launch(0, "ddp"), launch(1, "ddp", "killed", "ended by SIGKILL"), steps=rows, used=used)
     ddp = table.loc["ddp"]
@@ -197,14 +174,14 @@ def test_a_process_on_two_devices_is_added_up_moment_by_moment() -> None:
 
 def test_launches_are_not_added_up_and_the_largest_counts() -> None:
     used = memory(sample(1, 0, 100.0), sample(1, 0, 70.0, launch=1, pid=200))
-    rows = steps_of(0, "ddp", [4.0]) + steps_of(1, "ddp", [4.0], repeat=1)
+    rows = step_rows(0, "ddp", [4.0]) + step_rows(1, "ddp", [4.0], repeat=1)
     ddp = summarised(launch(0, "ddp"), launch(1, "ddp"), steps=rows, used=used).loc["ddp"]
     assert (ddp["peak_pid_mib"], ddp["peak_total_mib"]) == (100.0, 100.0)
 
 
 def test_memory_that_is_unknown_is_not_zero() -> None:
     used = memory(sample(1, 0, None), sample(2, 0, None))
-    ddp = summarised(launch(0, "ddp"), steps=steps_of(0, "ddp", [4.0]), used=used).loc["ddp"]
+    ddp = summarised(launch(0, "ddp"), steps=step_rows(0, "ddp", [4.0]), used=used).loc["ddp"]
     assert pd.isna(ddp["peak_pid_mib"])
     assert pd.isna(ddp["peak_total_mib"])
     assert ddp["memory_source"] == "unavailable"
@@ -251,13 +228,15 @@ def test_which_iterations_are_shown(steps: int, shown: tuple[int, ...]) -> None:
 
 def test_elapsed_is_the_latest_rank_with_the_warm_up() -> None:
     """Rank 0 is ahead at first (1, 11, 12 s) and behind in the end (rank 1: 5, 10, 11 s)."""
-    steps = pd.DataFrame(steps_of(0, "ddp", [1000.0, 10000.0, 1000.0], [5000.0, 5000.0, 1000.0], warmup=1))
+    steps = pd.DataFrame(step_rows(0, "ddp", [1000.0, 10000.0, 1000.0], [5000.0, 5000.0, 1000.0], warmup=1))
     assert published.elapsed(iterations(steps))["elapsed_s"].tolist() == [5.0, 11.0, 12.0]
 
 
 def test_the_published_form_is_relative_to_ddp() -> None:
-    rows = steps_of(0, "single", [300.0] * 81) + steps_of(1, "ddp", [100.0] * 81, [90.0] * 81, warmup=5)
-    rows += steps_of(2, "ddp_o3", [50.0] * 81) + steps_of(3, "ddp_o3", [60.0] * 81) + steps_of(4, "ddp_o3", [90.0] * 81)
+    rows = step_rows(0, "single", [300.0] * 81) + step_rows(1, "ddp", [100.0] * 81, [90.0] * 81, warmup=5)
+    rows += (
+        step_rows(2, "ddp_o3", [50.0] * 81) + step_rows(3, "ddp_o3", [60.0] * 81) + step_rows(4, "ddp_o3", [90.0] * 81)
+    )
     table = published.table(iterations(pd.DataFrame(rows)), ["single", "ddp", "ddp_o3", "dp"]).set_index("scenario")
     assert table.loc["ddp", "elapsed_s_0"] == pytest.approx(0.1)
     assert table.loc["ddp", "elapsed_s_80"] == pytest.approx(8.1)
@@ -271,7 +250,7 @@ def test_the_published_form_is_relative_to_ddp() -> None:
 
 
 def test_without_ddp_the_published_form_is_relative() -> None:
-    row = published.table(iterations(pd.DataFrame(steps_of(0, "dp", [100.0] * 12))), ["dp"]).iloc[0]
+    row = published.table(iterations(pd.DataFrame(step_rows(0, "dp", [100.0] * 12))), ["dp"]).iloc[0]
     assert (row["elapsed_s_9"], pd.isna(row["relative"])) == (pytest.approx(1.0), True)
     assert row["published_relative"] == pytest.approx(20.4 / 8.7)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-STYLE = (["ruff", "check", "."], ["ruff", "format", "--check", "."])
+CHECKS = (["ruff", "check", "."], ["ruff", "format", "--check", "."], ["mypy"], ["importlinter.cli", "lint"])
 
 
 def check(folder: Path, command: list[str]) -> str:
@@ -21,13 +21,8 @@ def check(folder: Path, command: list[str]) -> str:
     return done.stdout + done.stderr if done.returncode else ""
 
 
-@pytest.mark.parametrize("command", STYLE, ids=" ".join)
-def test_a_checker_is_content(repository: Path, command: list[str]) -> None:
-    assert check(repository, command) == ""
-
-
-@pytest.mark.parametrize("command", [*STYLE, ["mypy"], ["importlinter.cli", "lint"]], ids=" ".join)
-def test_the_recipe_in_contributing_passes_the_checks(repository: Path, tmp_path: Path, command: list[str]) -> None:
+@pytest.mark.parametrize("command", CHECKS, ids=" ".join)
+def test_the_code_and_the_recipes_pass_the_checks(repository: Path, tmp_path: Path, command: list[str]) -> None:
     """Each complete file that CONTRIBUTING shows, kept where it says, and what is there already."""
     here = tmp_path / "checkout"
     here.mkdir()

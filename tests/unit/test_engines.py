@@ -8,14 +8,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as some
 from standin.engine_schemas import SCHEMAS
 
@@ -81,17 +80,6 @@ def test_it_is_what_the_engine_takes(engine: str, nodes: int, gpus: int) -> None
     assert ("16" in json.dumps(found)) is bool(gpus)
 
 
-@pytest.mark.parametrize("engine", SCHEMAS)
-def test_an_unknown_field_is_seen(engine: str) -> None:
-    found = document(engine, load(engine).specification(asked(engine, gpus=8)))
-    places = len(list(objects(found)))
-    for at in range(places):
-        wrong = deepcopy(found)
-        list(objects(wrong))[at]["unknown"] = "x"
-        assert not valid(engine, wrong), list(objects(wrong))[at]
-    assert places >= 1 and (engine == "slurm" or places > 4)
-
-
 def test_every_engine_has_a_schema() -> None:
     assert sorted(FILES) == sorted(SCHEMAS)
 
@@ -146,6 +134,7 @@ WORDS = some.lists(
 )
 
 
+@settings(max_examples=25, deadline=None)
 @given(WORDS)
 def test_yaml_keeps_what_was_typed(words: list[str]) -> None:
     about = {"one": words[0], "many": words, "each": [{"word": word, "number": 1} for word in words], "none": None}

@@ -3,14 +3,13 @@
 import json
 import math
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from standin.runs import DDP, HOSTILE, write_run
+from standin.runs import DDP, write_run
 
 from bench.core.records import Gpu
 from bench.seams import discover, switching
@@ -44,14 +43,6 @@ def made(pack: Any, gpus: int = 1) -> Any:
 # Verdicts
 
 NOTHING: dict[str, Any] = {"about": {}, "checks": [], "took_s": {}, "runs": {}}
-
-
-def test_the_gravest_verdict_is_the_exit_code(acceptance: Any) -> None:
-    several = ((("passed", "figure", HERE), 0), (("passed", NOT_SHOWN), 11), ((NOT_SHOWN, NOT_DONE), 12))
-    for verdicts, code in (*several, ((NOT_DONE, FAILS, "passed"), 1)):
-        checks = [acceptance.Check(part="p", what="w", verdict=verdict) for verdict in verdicts]
-        assert acceptance.Evidence(**NOTHING | {"checks": checks}).exit_code == code
-    assert acceptance.Evidence(**NOTHING, obstacle="no GPU; buy one").exit_code == 12
 
 
 def compared(low: float, high: float, **more: Any) -> dict[str, Any]:
@@ -170,31 +161,7 @@ def test_the_checks_of_a_run(acceptance: Any, part: str, changes: Any, found: di
     assert verdicts == {what: verdict for what, verdict in expected.items() if verdict}
 
 
-def test_steps_need_not_add_up_on_a_shared_cpu(acceptance: Any) -> None:
-    apart = "launch 5: its steps do not add up to the host's wall time"
-    assert check_run(acceptance, "scenarios", {}, [apart], on_gpu=True)[SEALED] == FAILS
-    assert check_run(acceptance, "scenarios", {}, [apart], on_gpu=False)[SEALED] == NOT_SHOWN
-    assert check_run(acceptance, "scenarios", {}, [apart, "torn"], on_gpu=False)[SEALED] == FAILS
-
-
 # The page
-
-
-def test_the_page_has_every_check_with_figure_bound_and_verdict(acceptance: Any) -> None:
-    checks = [
-        acceptance.Check(part="instruments", what="the step", verdict="passed", figure="1.0001", bound="1.005"),
-        acceptance.Check(part="tests", what="test_apex", verdict=HERE, why=f"no apex {HOSTILE}"),
-    ]
-    found = {"checks": checks, "took_s": {"instruments": 12.3}, "runs": {"the ten scenarios": a_run()["summary"]}}
-    page = acceptance.page(acceptance.Evidence(**NOTHING | found | {"about": {"GPU": "NVIDIA Imaginary 9000"}}))
-    assert page.startswith("# bench, accepted on NVIDIA Imaginary 9000\n")
-    assert "| the step | 1.0001 | 1.005 | passed |  |" in page
-    assert "2 checks: 1 passed, 1 not applicable here. Exit code 0." in page
-    assert "- test_apex (not applicable here): no apex" in page
-    assert "<script>" not in page and "no evidence" not in page
-    assert "| instruments | 12 |" in page and "## the ten scenarios\n\n| scenario | img/s |" in page
-    first, second, *_ = acceptance.page(acceptance.Evidence(**NOTHING, rehearsal=True)).split("\n\n")
-    assert "rehearsed on the CPU" in first and "no evidence of any GPU" in second
 
 
 # The pack itself
@@ -281,25 +248,6 @@ def test_calls_go_on_until_all_is_done(call: Pack) -> None:
     assert call("--items", "tune") == 0 and list(call.commands) == ["tune"], "what is named is done again"
 
 
-def test_several_gpus_have_more(pack: Any) -> None:
-    commands = {item.name: item.command for item in made(pack, gpus=4).items}
-    ten = commands["scenarios"]
-    assert "--bandwidth" in commands["doctor"] and ten[ten.index("--scenario") + 1].endswith(",ddp_untuned")
-    assert commands["per_rank"][commands["per_rank"].index("--batch-per-rank") + 1] == "64"
-    assert commands["scale"][commands["scale"].index("--counts") + 1] == "1,2,4"
-    assert [name for name in commands if name not in (*EVERYTHING, "apex")] == ["per_rank", "scale"]
-
-
-def test_what_was_ended_is_tried_again_a_few_times(pack: Any, call: Pack) -> None:
-    call.answers["batch"] = call.answers["more"] = command_said(pack, {}, code=-2, ended=True)
-    for tries in range(1, 1 + pack.TRIES):
-        assert call("--budget", "2h") == 12
-        one = json.loads((call.out / "items" / "batch.json").read_text())
-        assert (one["tries"], one["over"], "call again" in one["checks"][-1]["why"]) == (tries, tries == 3, tries < 3)
-    assert call() == 12 and not call.commands
-    assert call.why()["recipe"] == call.why()["attach"] == "the run of the other strategies is not complete"
-
-
 def test_a_run_that_gets_further_goes_on(pack: Any, call: Pack, monkeypatch: pytest.MonkeyPatch) -> None:
     call.answers["more"] = command_said(pack, {}, code=-2, ended=True)
     for begun, tries in ((1, 0), (2, 0), (3, 0), (4, 0), (4, 1), (5, 0)):
@@ -307,23 +255,6 @@ def test_a_run_that_gets_further_goes_on(pack: Any, call: Pack, monkeypatch: pyt
         monkeypatch.setattr(pack, "salvaged", lambda folder, found=found: found)
         assert call("--budget", "2h") == 12
         assert json.loads((call.out / "items" / "more.json").read_text())["tries"] == tries
-
-
-def test_tests_that_were_not_reached_are_begun_again(call: Pack) -> None:
-    call.test = '<skipped message="not reached within 5 s"/>'
-    assert call("--budget", "2h") == 12
-    call.test = ""
-    assert call("--budget", "2h") == 0 and list(call.commands) == ["tests"]
-
-
-def test_what_is_refused_is_done_by_a_later_call(pack: Any, call: Pack) -> None:
-    good = call.answers["batch"]
-    call.answers["batch"] = command_said(pack, {}, code=2, told="bench: error: --gpus: in use; wait")
-    for _ in range(pack.TRIES + 1):
-        assert call("--budget", "2h") == 12
-    assert call.why()["batch"] == "bench: error: --gpus: in use; wait"
-    call.answers["batch"] = good
-    assert call() == 0
 
 
 def test_an_interrupted_run_is_shown_and_resumed(pack: Any, call: Pack) -> None:
@@ -451,47 +382,3 @@ def test_a_wrong_request_is_one_line_and_nothing_is_written(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("gpu_acceptance: error: ") and said in line and "; " in line
     assert not call.out.exists()
-
-
-def test_a_slow_command_is_ended_with_its_children(pack: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "items").mkdir()
-    monkeypatch.setattr(pack, "ENDING_S", 0.5)
-    options = pack.parse(["--out", str(tmp_path), "--rehearse"])
-    started = pack.Acceptance(options=options, out=str(tmp_path), began_s=time.monotonic())
-    program = (
-        "import os, signal, subprocess, sys, time; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(100)'])\n"
-        "print(child.pid, flush=True); time.sleep(100)"
-    )
-    began_s = time.monotonic()
-    done = started.started("slow", ["-c", program], 1.0, {})
-    assert done.ended and done.code == -9 and time.monotonic() - began_s < 10
-    child = int(done.said)
-    deadline_s = time.monotonic() + 5
-    while Path(f"/proc/{child}").exists() and " Z " not in Path(f"/proc/{child}/stat").read_text():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.05)
-
-
-def test_what_a_command_says(pack: Any) -> None:
-    assert command_said(pack, {}, said='noise\n{"x": 1}\n').document == {"x": 1}
-    assert command_said(pack, {}, said='{\n "x": 2\n}\n', code=1).document == {"x": 2}
-    for broken in ({"code": 1, "said": ""}, {"code": 3, "said": "{}"}, {"said": '{"error": "e"}'}):
-        with pytest.raises(RuntimeError, match="ValueError: planted"):
-            _ = command_said(pack, {}, **broken, told="Traceback\nValueError: planted\n").document
-    with pytest.raises(RuntimeError, match="exit code 0"):
-        _ = command_said(pack, {}, said="nothing of use").document
-
-
-@pytest.mark.slow
-def test_a_rehearsal_in_parts(pack: Any, tmp_path: Path) -> None:
-    words = ["--rehearse", "--budget", "4m", "--out", str(tmp_path / "out")]
-    codes = [pack.main(words)]
-    while codes[-1] == 12 and len(codes) < 8:
-        codes.append(pack.main(words))
-    found = Pack(pack, tmp_path / "out").document
-    assert codes[-1] in (0, 11), [one for one in found["checks"] if one["verdict"] in (FAILS, NOT_DONE)]
-    assert found["rehearsal"] and len(found["runs"]["the ten scenarios"]) == 10
-    assert set(found["took_s"]) == set(EVERYTHING)
-    assert {one["verdict"] for one in found["checks"] if one["part"] == "tests"} == {HERE}
-    assert "no evidence of any GPU" in (tmp_path / "out" / "acceptance.md").read_text()

@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
@@ -26,12 +24,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_run(tmp_path / "results", [DDP, FAST, BROKEN])
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def test_importing_bench_loads_nothing() -> None:
-    heavy = "{'torch', 'pandas', 'numpy', 'matplotlib'} & {*sys.modules}"
-    code = f"import sys, bench; assert bench.load and bench.compare and not {heavy}"
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
 def test_a_run_as_frames_and_figures(folder: Path) -> None:

@@ -80,15 +80,6 @@ def test_what_comes_later_is_in_the_budget() -> None:
     assert wanted.affords(["ddp"]) and not wanted.affords(["ddp", "single"])
 
 
-def test_a_round_is_afforded_whole_or_not_at_all() -> None:
-    wanted, clock = precision(budget_s=10.0)
-    add(wanted, clock, "single", 100.0, wall_s=2.0)
-    add(wanted, clock, "ddp", 100.0, wall_s=3.0)
-    assert wanted.affords(["single", "ddp"])
-    clock.now += 0.1
-    assert wanted.affords(["ddp"]) and not wanted.affords(["single", "ddp"])
-
-
 def test_no_launch_would_end_after_the_budget() -> None:
     wanted, clock = precision(target=0.001, budget_s=10.0)
     add(wanted, clock, "ddp", 100.0, 110.0, 90.0, wall_s=2.5)

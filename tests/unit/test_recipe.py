@@ -275,23 +275,6 @@ def test_fsdp2_leaves_the_step_of_sgd_to_torch(run_of: Callable[..., Analysed]) 
     assert "fused=True)" in script(replace(run, document=replace(run.document, launches=launches)), "fsdp2")
 
 
-def test_so_does_the_script_that_it_is_held_against(monkeypatch: pytest.MonkeyPatch) -> None:
-    from torch import distributed, optim
-
-    from benchmarks import handwritten
-
-    def made(parameters: object, **settings: object) -> None:
-        raise LookupError(settings["fused"])
-
-    monkeypatch.setattr(optim, "SGD", made)
-    for strategy, fused in (("none", True), ("fsdp2", None)):
-        words = ["--device", "cpu", "--model", "mobilenet_v3_small", "--strategy", strategy]
-        with pytest.raises(LookupError) as chosen:
-            handwritten.training(handwritten.options_of(words))
-        assert chosen.value.args == (fused,)
-    distributed.destroy_process_group()
-
-
 @pytest.mark.parametrize(
     ("switches", "line"),
     [

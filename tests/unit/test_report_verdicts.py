@@ -231,14 +231,6 @@ def test_bf16_on_a_gpu_is_called_bf16(tmp_path: Path) -> None:
     assert "native O2 bf16" in text and "fp16" not in text
 
 
-def test_several_replicas_have_a_recommendation_too(tmp_path: Path) -> None:
-    run = analysed(write_run(tmp_path, [SINGLE, DDP]))
-    said = [about for about, _ in advice(run.document, table_of(run))]
-    least = "Least memory within 5 % of its speed"
-    assert said == ["Fastest, untested", least, "Fastest on 2 replicas, untested", f"{least} on 2 replicas"]
-    assert recommended(run.document, table_of(run))["ddp"] == "fastest and leanest on 2 replicas"
-
-
 def test_replicas_are_compared_among_themselves(tmp_path: Path) -> None:
     steps = {"single": (10.0, 10.1, 10.2), "ddp": (40.0, 42.0, 41.0), "ddp_o1": (42.5, 40.5, 41.5)}
     steps |= {"ddp_o3": (81.0, 80.0, 82.0)}
@@ -325,21 +317,6 @@ def test_findings_that_ask_for_the_same_share_a_row() -> None:
     (_, unsteady, few) = validity.grouped(found.astype({"launch": "Int64"}), names).to_dict("records")
     assert unsteady["scenarios"] == "all 10 scenarios" and unsteady["where"].startswith("s9 (9, 19,")
     assert few["scenarios"] == "s1"
-
-
-@pytest.mark.slow
-def test_page_stays_short_and_light_with_seventy_launches(tmp_path: Path) -> None:
-    names = [
-        "single",
-        "dp",
-        *(f"{family}{level}" for family in ("ddp", "apex_ddp") for level in ("", "_o1", "_o2", "_o3")),
-    ]
-    steps = [[9.0, *(10.0 + (step * 7) % 5 for step in range(20))]] * 2
-    run = analysed(write_run(tmp_path, [Launch(name, steps, [[1.0, 2.0]] * 2) for _ in range(7) for name in names]))
-    table = verdict_tables.findings_table(run)
-    assert table is not None and len(table.rows) <= 6
-    assert len(launch_tables.launches_table(run).rows) == 70
-    assert len(report.render([run])["index.html"]) < 1_500_000
 
 
 def test_summary_shows_verdicts_with_their_codes(whole: Analysed) -> None:

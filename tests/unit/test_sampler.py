@@ -324,14 +324,6 @@ def test_the_energy_of_the_cpu_is_sampled_where_it_can_be_read(children: list[Ch
     assert sampler.findings["cpu_energy"] == {"source": "rapl", "reason": None}
 
 
-def test_why_there_is_no_energy_of_the_cpu_is_told(sampler: Sampler, children: list[Child]) -> None:
-    sampler.watch(0, "ddp", 0, children[0].pid)
-    sampler.finish(0)
-    assert sampler.findings is not None
-    assert sampler.findings["cpu_energy"]["source"] is None
-    assert "has no RAPL counter" in sampler.findings["cpu_energy"]["reason"]
-
-
 def test_no_interval_makes_the_clock_stand_still() -> None:
     memory, device = clocks(1e-12)
     assert memory.period_ns == 1_000_000
@@ -351,6 +343,8 @@ def test_memory_shows_in_its_own_rows(sampler: Sampler, children: list[Child], t
     until(lambda: moments(tmp_path, 3)[-1] > after)
     memory, device = sampler.finish(3)
     assert device == []
+    assert sampler.findings is not None and sampler.findings["cpu_energy"]["source"] is None
+    assert "has no RAPL counter" in sampler.findings["cpu_energy"]["reason"]
     assert all(list(row) == list(MEMORY_COLUMNS) for row in memory)
     assert {(row["launch"], row["scenario"], row["host"]) for row in memory} == {(3, "ddp", "node1")}
     assert {(row["rank"], row["pid"]) for row in memory} == {(0, grows.pid), (1, stays.pid)}
@@ -371,6 +365,7 @@ def test_a_rank_is_sampled_as_soon_as_it_is_watched(children: list[Child], tmp_p
         sampler.watch(0, "ddp", rank, child.pid)
         until(lambda rank=rank: len(moments(tmp_path)) > rank)
     sampler.stop()
+    assert not psutil.pid_exists(sampler.pid)
 
 
 def test_a_process_that_ended_has_no_further_row(sampler: Sampler, children: list[Child], tmp_path: Path) -> None:
@@ -503,12 +498,6 @@ def test_the_sampler_ends_with_its_parent_however_that_ends(tmp_path: Path) -> N
     parent.kill()
     parent.communicate()
     until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE, 5.0)
-
-
-def test_stop_ends_the_process(tmp_path: Path) -> None:
-    sampler = Sampler.start(device="cpu", gpus=(), spool=str(tmp_path), host="node1")
-    sampler.stop()
-    assert not psutil.pid_exists(sampler.pid)
 
 
 # The spool

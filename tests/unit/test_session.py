@@ -484,12 +484,6 @@ def test_garbage_collection_is_held_off_and_comes_back() -> None:
     assert gc.isenabled()
 
 
-def test_the_loop_takes_the_empty_session_of_the_benchmarks(benchmark: Any) -> None:
-    session = benchmark("blocks").Nothing(torch.device("cpu"))
-    window = loop.run_window(session, session.load, 2, device=torch.device("cpu"), on_step=lambda step: None)
-    assert len(window.step_ms) == 2
-
-
 def test_losses_are_those_of_the_steps_as_the_session_keeps_them() -> None:
     session = parts_for().session()
     session.kept = lambda loss: -loss.detach()

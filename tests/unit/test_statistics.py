@@ -15,7 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy import stats
 from standin.documents import document
-from standin.frames import iterations, launch_figures, phase_medians
+from standin.frames import iterations, launch_figures, phase_medians, step_rows
 
 from bench.analyse import published
 from bench.analyse.bars import about_intervals, plus_minus
@@ -51,24 +51,16 @@ def no_warnings() -> Iterator[None]:
         yield
 
 
-def steps_of(*launches: tuple[str, list[list[float]]], warmup: int = 0, data_ms: float = 0.0) -> pd.DataFrame:
+def steps_of(*launches: tuple[str, list[list[float]]], **how: Any) -> pd.DataFrame:
     """Rows of steps.parquet: of each launch its scenario, and one list of step times (ms) per rank."""
-    rows = [
-        {
-            "launch": launch,
-            "scenario": scenario,
-            "repeat": [name for name, _ in launches[:launch]].count(scenario),
-            "rank": rank,
-            "step": step,
-            "warmup": step < warmup,
-            "data_ms": data_ms,
-            "step_ms": step_ms,
-        }
-        for launch, (scenario, ranks) in enumerate(launches)
-        for rank, times in enumerate(ranks)
-        for step, step_ms in enumerate(times)
-    ]
-    return pd.DataFrame(rows)
+    names = [name for name, _ in launches]
+    return pd.DataFrame(
+        [
+            row
+            for launch, (name, ranks) in enumerate(launches)
+            for row in step_rows(launch, name, *ranks, repeat=names[:launch].count(name), **how)
+        ]
+    )
 
 
 def launches_of(scenario: str, medians: list[float]) -> list[tuple[str, list[list[float]]]]:
@@ -93,15 +85,6 @@ def test_an_interval_is_student_t_on_the_logarithms() -> None:
     )
     assert found.n == 3
     assert found.half_width_percent == pytest.approx(100 * math.expm1(half), rel=1e-3)
-
-
-def test_more_launches_of_equal_scatter_are_known_better() -> None:
-    widths = []
-    for n in (3, 5, 10, 30):
-        found = estimate([math.exp(0.01 * (-1) ** k) for k in range(n)])
-        assert found.low is not None and found.high is not None
-        widths.append(found.high / found.low)
-    assert all(more < fewer for fewer, more in pairwise(widths))
 
 
 def compare(base: list[float], new: list[float]) -> Comparison:
@@ -563,17 +546,6 @@ def test_verdicts_about_drawn_runs(benchmark: Any, part: str) -> None:
         assert row.low - 3 * slack <= row.figure <= row.high + slack, row
 
 
-def test_drawn_steps_resemble_their_neighbours(benchmark: Any) -> None:
-    chance = benchmark("chance")
-    steps = chance.steps_of(40, np.random.default_rng(2), 1.0)
-    first = np.log(steps.loc[steps["rank"] == 0, "step_ms"].clip(upper=130).to_numpy().reshape(-1, chance.STEPS))
-    apart = first - first.mean(axis=1, keepdims=True)
-    assert np.corrcoef(apart[:, :-1].ravel(), apart[:, 1:].ravel())[0, 1] > 0.2
-    rows = list(chance.from_steps(160, np.random.default_rng(1)))
-    assert rows[0].figure <= 0.12 and rows[1].figure >= 0.95
-    assert rows[2].figure > 0.12, "the noise between launches is there, and pooling falls for it"
-
-
 def test_peaks_of_a_launch_are_not_figures_of_a_step() -> None:
     row = summarised({"ddp": [4.0, 4.1, 4.2]}, {"ddp": [100.0, 110.0]}).loc["ddp"]
     assert (row["peak_pid_mib"], row["launches_ok"]) == (110.0, 3)
@@ -581,21 +553,15 @@ def test_peaks_of_a_launch_are_not_figures_of_a_step() -> None:
     assert peaks(pd.DataFrame(columns=list(MEMORY_COLUMNS))).empty
 
 
-def with_phases(steps: pd.DataFrame) -> pd.DataFrame:
-    """A quarter of each step forward, half of it backward."""
-    shares = {"forward_ms": 0.25, "backward_ms": 0.5, "optimizer_ms": 0.25}
-    return steps.assign(**{phase: share * steps["step_ms"] for phase, share in shares.items()})
-
-
 def test_intervals_of_the_published_form_and_of_phases() -> None:
     launches = [one for name, ms in (("ddp", 100.0), ("dp", 200.0)) for one in launches_of(name, [ms, ms * 1.01])]
-    steps = with_phases(steps_of(*launches))
+    steps = steps_of(*launches)
     form = published.table(iterations(steps), ["ddp", "dp"]).set_index("scenario")
     assert form["elapsed_s_0_low"]["dp"] < form["elapsed_s_0"]["dp"] < form["elapsed_s_0_high"]["dp"]
     assert form["relative_low"]["dp"] < form["relative"]["dp"] < form["relative_high"]["dp"]
     assert pd.isna(form["relative_low"]["ddp"]), "it is 1 by definition"
     known = phase_intervals(phase_medians(steps)).dropna()
     assert set(known["scenario"]) == {"ddp", "dp"} and (known["low_ms"] <= known["high_ms"]).all()
-    alone = with_phases(steps_of(*launches_of("ddp", [100.0])))
+    alone = steps_of(*launches_of("ddp", [100.0]))
     assert phase_intervals(phase_medians(alone))[["low_ms", "high_ms"]].isna().all(axis=None)
     assert published.table(iterations(alone), ["ddp"])["elapsed_s_0_low"].isna().all()

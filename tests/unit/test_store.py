@@ -31,7 +31,7 @@ from bench.runs.files import append, check_file, check_writable, write_atomicall
 from bench.runs.journal import journal_path
 from bench.runs.launches import LaunchRecord
 from bench.runs.names import find, run_ids
-from bench.runs.reader import Run, read, verified
+from bench.runs.reader import read, verified
 from bench.runs.spool import checked_line
 from bench.runs.writer import RunWriter
 from bench.verbs.options import latest_or
@@ -150,12 +150,12 @@ def added(out: Path, launches: int) -> RunWriter:
 def test_a_launch_does_not_rewrite_what_was_there(tmp_path: Path) -> None:
     writer = RunWriter(str(tmp_path), document())
     versions = set()
-    for number in range(1, 101):
+    for number in range(1, 31):
         writer.add(record(number), steps=[row("steps", launch=number, scenario="ddp")])
         versions.add(os.stat(os.path.join(writer.path, "run.json")).st_mtime_ns)
-    assert 2 < len(versions) < 50 and not os.path.exists(os.path.join(writer.path, "steps.parquet"))
+    assert 2 < len(versions) < 15 and not os.path.exists(os.path.join(writer.path, "steps.parquet"))
     whole = read(writer.path, allow_incomplete=True)
-    assert [one.launch for one in whole.document.launches] == list(range(1, 101)) == list(whole.steps["launch"])
+    assert [one.launch for one in whole.document.launches] == list(range(1, 31)) == list(whole.steps["launch"])
 
 
 def test_a_launch_of_an_experiment_is_appended(tmp_path: Path) -> None:
@@ -175,18 +175,18 @@ def test_a_launch_of_an_experiment_is_appended(tmp_path: Path) -> None:
 
 
 def test_a_torn_journal_is_read_up_to_there(tmp_path: Path) -> None:
-    path = Path(added(tmp_path, 40).path)
+    path = Path(added(tmp_path, 9).path)
     (journal,) = path.glob(".parts/journal-*")
     content = journal.read_bytes()
     in_run_json = len(written(path)["launches"])
     seen = set()
-    for length in range(0, len(content), 97):
+    for length in range(0, len(content), len(content) // 40):
         journal.write_bytes(content[:length] + b"\0" * 10)
         part = read(str(path), allow_incomplete=True)
         launches = [one.launch for one in part.document.launches]
         assert launches == list(part.steps["launch"]) == list(range(1, len(launches) + 1))
         seen.add(len(launches))
-    assert seen == set(range(in_run_json, 40)), "one launch a line, and the last line is torn"
+    assert seen == set(range(in_run_json, 9)), "one launch a line, and the last line is torn"
 
 
 @pytest.mark.parametrize("line", [5, ["+", [1]], [".", {"launches": ["-", []]}], [".", {"nothing": ["+", [1]]}]])
@@ -246,17 +246,6 @@ def test_scratch_files_are_never_sealed(tmp_path: Path) -> None:
 
 
 # What is read
-
-
-def test_a_run_is_read_with_its_tables(run: Path) -> None:
-    again: Run = read(str(run))
-    assert (again.id, again.path) == (run.name, str(run))
-    for table, columns in COLUMNS.items():
-        assert list(getattr(again, table).columns) == list(columns)
-    assert again.steps["step_ms"].tolist() == [1.5, 1.25, 1.75]
-    assert again.steps["warmup"].tolist() == [True, False, False]
-    assert again.memory["used_mib"].isna().tolist() == [False, True]
-    assert again.memory["pid"].tolist() == [2**40, 0]
 
 
 def flip(path: Path) -> None:

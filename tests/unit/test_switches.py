@@ -338,12 +338,6 @@ def test_what_compiles_may_take_long_to_start() -> None:
     assert [one.job.slow_start for one in launches(request_for(found), found, one_host(2))] == [10, 1]
 
 
-def test_half_is_bf16_where_it_is_turned_on() -> None:
-    found = scenario("ddp_o2+bf16")
-    (planned,) = launches(request_for((found,), device="cuda", devices=("a", "b")), (found,), one_host(2, "a", "b"))
-    assert planned.job.half == "bf16"
-
-
 def test_synchronised_batch_norm_is_that_of_one_process() -> None:
     file = discover.names(discover.SWITCH)["sync_bn"]
     model = switching.switch_module("sync_bn", file).model(None, nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4)))

@@ -103,14 +103,6 @@ def test_skipped_steps_are_reported(tmp_path: Path) -> None:
     assert "skipped steps" not in found(run_with(tmp_path / "warm", warm))
 
 
-def test_what_many_launches_show_is_one_row_with_what_to_do(tmp_path: Path) -> None:
-    capped = [replace(DDP, checks={"throttle": CAPPED, "scrambled_lists": 2}) for _ in range(4)]
-    run = read(str(write_run(tmp_path, capped)))
-    rows = {row["code"]: row for row in grouped(findings_of(run)).to_dict("records")}
-    assert rows["power cap"]["where"] == "ddp (0, 1, 2, 3)" and rows["power cap"]["count"] == 4
-    assert "nvidia-smi" in rows["power cap"]["remedy"] and "update the driver" in rows["scrambled lists"]["remedy"]
-
-
 def test_of_many_launches_the_worst_is_the_example() -> None:
     about = {"scenario": "ddp", "code": "unsteady", "severity": "warning", "remedy": "raise --warmup"}
     told = [

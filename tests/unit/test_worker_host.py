@@ -4,12 +4,9 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -271,13 +268,3 @@ def test_a_rank_without_its_launcher_ends(rank: str, tmp_path: Path) -> None:
         with pytest.raises(BlockingIOError):
             server.accept()
     assert (orphan.returncode, orphan.stderr) == (1, b"") and not any(tmp_path.iterdir())
-
-
-def test_turns_of_a_launch_that_fails_say_why_at_once(tmp_path: Path, benchmark: Any) -> None:
-    launching = benchmark("launching")
-    job = launching.plan("single", model="resnet18", warmup=1, iters=1)
-    failing = SimpleNamespace(perform=lambda *about: SimpleNamespace(status="oom", reason="planted"))
-    began_s = time.monotonic()
-    with pytest.raises(RuntimeError, match="the launch of single failed: planted"):
-        launching.Turns(failing, job, str(tmp_path)).wait_until_warm()
-    assert time.monotonic() - began_s < launching.START_LIMIT_S / 10
