@@ -282,27 +282,24 @@ def plotting(monkeypatch: pytest.MonkeyPatch) -> Plotting:
 
 
 @pytest.fixture
-def bench(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
-    """The command line in this process and in a folder of its own: exit code, standard output, standard error."""
+def bench(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
+    """The command line in this process and in a folder of its own: exit code, standard output, standard error, with
+    what commands that it starts print."""
     monkeypatch.chdir(tmp_path)
-    return answers(capsys)
 
-
-@pytest.fixture
-def attaching(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
-    """As ``bench``, with what commands that it starts print, too; the noting stand-in has a folder."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("NOTED", str(tmp_path / "noted"))
-    return answers(capfd)
-
-
-def answers(capture: pytest.CaptureFixture[str]) -> Bench:
     def run(*arguments: object) -> tuple[int, str, str]:
         code = main([str(argument) for argument in arguments])
-        said = capture.readouterr()
+        said = capfd.readouterr()
         return code, said.out, said.err
 
     return run
+
+
+@pytest.fixture
+def attaching(bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
+    """As ``bench``; the noting stand-in has a folder."""
+    monkeypatch.setenv("NOTED", str(tmp_path / "noted"))
+    return bench
 
 
 @pytest.fixture(scope="module")

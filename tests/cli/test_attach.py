@@ -17,7 +17,6 @@ import pytest
 from conftest import Bench, Plotting
 from standin.schemas import is_valid
 
-from bench.cli import main
 from bench.experiments.attached_command import RECORDER
 from bench.experiments.attached_notes import About, Notes, ranks_of, rows_of
 from bench.experiments.attached_notes import read as read_notes
@@ -30,19 +29,6 @@ SCRIPT = str(Path(__file__).parent.parent / "standin" / "training.py")
 PYTHON = sys.executable
 
 Attached = tuple[int, str, str, Run]
-
-
-@pytest.fixture
-def bench(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
-    """The command line in this process, with what the commands that it starts print."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        code = main([str(argument) for argument in arguments])
-        said = capfd.readouterr()
-        return code, said.out, said.err
-
-    return run
 
 
 @pytest.fixture

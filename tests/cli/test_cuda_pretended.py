@@ -42,6 +42,19 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {**os.environ, **driver.environment(), **uuids, "BENCH_LOCK_DIR": str(folder)}
 
 
+MLP_ON_TWO = ("--gpus", "0,2", "--workload", "mlp.py", "--global-batch", "8", "--warmup", "1")
+
+
+def bench(environment: dict[str, str], here: Path, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    """A command on the GPUs of the stand-in, in a folder that has the documented workload, ``mlp.py``."""
+    (here / "mlp.py").write_text(documented("WORKLOAD ="))
+    verb, *options = words
+    command = [sys.executable, "-m", "bench", verb, "--device", "cuda", *options, "--out", str(here / "out")]
+    done = subprocess.run(command, cwd=here, env=environment, capture_output=True, text=True, timeout=240)
+    assert done.returncode == code, done.stdout[-2000:] + done.stderr[-3000:]
+    return done
+
+
 @pytest.fixture(scope="module")
 def waited(environment: dict[str, str], repository: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     """A run on two GPUs, one of which another run had at first: what it said, and its first line for people."""
@@ -109,21 +122,13 @@ def test_a_run_waits_for_the_gpu_of_another(waited: tuple[str, str]) -> None:
     ],
 )
 def test_a_torch_that_does_not_fit_is_refused(
-    environment: dict[str, str], repository: Path, tmp_path: Path, line: str, problem: str
+    environment: dict[str, str], tmp_path: Path, line: str, problem: str
 ) -> None:
     """Once, in one line, before the first launch."""
     script = tmp_path / "driver.txt"
     script.write_text(line + "\n" + Path(environment["BENCH_STANDIN_NVML"]).read_text())
-    command = [sys.executable, "-m", "bench", "run", "--device", "cuda", "--scenario", "single,ddp", "--iters", "2"]
-    done = subprocess.run(
-        [*command, "--out", str(tmp_path / "out")],
-        cwd=repository,
-        env={**environment, "BENCH_STANDIN_NVML": str(script)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 2, done.stderr[-2000:]
+    there = environment | {"BENCH_STANDIN_NVML": str(script)}
+    done = bench(there, tmp_path, "run", "--scenario", "single,ddp", "--iters", "2", code=2)
     last = done.stderr.splitlines()[-1]
     assert problem in last and ("cu126" in last or "whole GPUs" in last)
     assert not (tmp_path / "out").exists()
@@ -169,9 +174,8 @@ def build(parts):
 
 
 @pytest.mark.slow
-def test_the_logger_of_ddp_keeps_out_of_windows(environment: dict[str, str], repository: Path, tmp_path: Path) -> None:
+def test_the_logger_of_ddp_keeps_out_of_windows(environment: dict[str, str], tmp_path: Path) -> None:
     """At step 100 it would wait for the GPU."""
-    (tmp_path / "mlp.py").write_text(documented("WORKLOAD ="))
     files = []
     for strategy, ranks, ddp in (
         ("ddp_two_devices", "both", "session.module"),
@@ -179,11 +183,8 @@ def test_the_logger_of_ddp_keeps_out_of_windows(environment: dict[str, str], rep
     ):
         files.append(tmp_path / f"logged_{strategy}.py")
         files[-1].write_text(LOGGED.format(strategy=strategy, ranks=ranks, ddp=ddp))
-    command = [sys.executable, "-m", "bench", "run", "--json", "--device", "cuda", "--gpus", "0,2", "--no-parity"]
-    command += ["--scenario", ",".join(map(str, files)), "--workload", str(tmp_path / "mlp.py"), "--global-batch", "8"]
-    command += ["--warmup", "1", "--iters", "108", "--launches", "1", "--out", str(tmp_path / "out")]
-    done = subprocess.run(command, cwd=repository, env=environment, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr[-3000:]
+    long = ("--no-parity", "--scenario", ",".join(map(str, files)), "--iters", "108", "--launches", "1")
+    done = bench(environment, tmp_path, "run", "--json", *MLP_ON_TWO, *long)
     assert [one["status"] for one in json.loads(done.stdout)["launches"]] == ["ok", "ok"]
 
 
@@ -208,38 +209,19 @@ def build(parts):
 
 
 @pytest.mark.slow
-def test_a_diagnostic_launch_reduces_each_size(environment: dict[str, str], repository: Path, tmp_path: Path) -> None:
+def test_a_diagnostic_launch_reduces_each_size(environment: dict[str, str], tmp_path: Path) -> None:
     """NCCL's log then has the algorithm that it takes for each."""
-    (tmp_path / "mlp.py").write_text(documented("WORKLOAD ="))
     (tmp_path / "noting.py").write_text(COUNTED.format(file=str(tmp_path / "sizes")))
-    command = [sys.executable, "-m", "bench", "run", "--device", "cuda", "--gpus", "0,2", "--no-parity", "--diagnose"]
-    command += ["--scenario", str(tmp_path / "noting.py"), "--workload", str(tmp_path / "mlp.py")]
-    command += [
-        "--global-batch",
-        "8",
-        "--warmup",
-        "1",
-        "--iters",
-        "2",
-        "--launches",
-        "1",
-        "--out",
-        str(tmp_path / "out"),
-    ]
-    done = subprocess.run(command, cwd=repository, env=environment, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr[-3000:]
+    short = ("--no-parity", "--diagnose", "--scenario", "./noting.py", "--iters", "2", "--launches", "1")
+    bench(environment, tmp_path, "run", *MLP_ON_TWO, *short)
     assert {*SIZES} <= {*map(int, (tmp_path / "sizes").read_text().split())}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [("--counts", "2"), ("--each", "--launches", "2")], ids=lambda how: how[0])
-def test_scaling_over_gpus(environment: dict[str, str], repository: Path, tmp_path: Path, how: tuple[str, ...]) -> None:
-    (tmp_path / "mlp.py").write_text(documented("WORKLOAD ="))
-    command = [sys.executable, "-m", "bench", "scale", "--json", "--device", "cuda", "--gpus", "0,2", *how]
-    command += ["--workload", str(tmp_path / "mlp.py"), "--global-batch", "8", "--warmup", "1", "--iters", "3"]
-    command += ["--out", str(tmp_path / "out"), *([] if "--launches" in how else ["--launches", "1"])]
-    done = subprocess.run(command, cwd=repository, env=environment, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+def test_scaling_over_gpus(environment: dict[str, str], tmp_path: Path, how: tuple[str, ...]) -> None:
+    once = () if "--launches" in how else ("--launches", "1")
+    done = bench(environment, tmp_path, "scale", "--json", *MLP_ON_TWO, "--iters", "3", *how, *once)
     document = json.loads(done.stdout)
     of = [[rank["device"]["uuid"] for rank in one["ranks"]] for one in document["experiments"]["scaling"]["launches"]]
     if "--each" in how:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from conftest import CommandLine
 from PIL import Image
+from standin import documented
 
 from bench.analyse.parity import SAME
 from bench.core.errors import RequestError
@@ -172,43 +173,20 @@ def test_no_more_is_unpacked_than_the_header_says(tmp_path: Path) -> None:
         assert (len(values), count) == (min(rows, kept) * 784 + (rows == 160), rows)
 
 
-SLOW = """
-import time
-
-from bench.seams import Workload
-
-WORKLOAD = Workload(summary="a step of 100 ms, a batch of 30 ms", unit="samples", global_batch=4)
-
-
-def model(work):
-    from torch import nn
-
-    return nn.Linear(4, 4)
-
-
-def example(work, index):
-    import torch
-
-    return torch.full((4,), float(index))
-
+SLOW = documented("WORKLOAD = ").replace("from torch.nn.functional", "time.sleep(0.1)\n    from torch.nn.functional")
+SLOW = (
+    "import time\n\n"
+    + SLOW.replace('"cpu": 64', '"cpu": 4')
+    + """
 
 def collate(examples):
-    import torch
+    from torch.utils.data import default_collate
 
     time.sleep(0.03)
-    return torch.stack(examples)
-
-
-def loss(model, batch):
-    time.sleep(0.1)
-    return model(batch).square().mean()
-
-
-def optimizer(work, parameters):
-    from torch.optim import SGD
-
-    return SGD(parameters, lr=1e-6, fused=True)
+    return default_collate(examples)
 """
+)
+"""A step of 100 ms, a batch of 30 ms."""
 
 
 def test_a_slow_loader_binds_without_processes_and_not_with_four(run_here: CommandLine, tmp_path: Path) -> None:

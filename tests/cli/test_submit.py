@@ -24,19 +24,11 @@ sys.exit({code})
 """
 
 
-@pytest.fixture
-def bench(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
-    """The command line in this process, with what the client prints, and no client on the path."""
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(autouse=True)
+def no_client(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No client is on the path, unless a test puts one there."""
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.delenv("BENCH_SECRET", raising=False)
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        code = main([str(argument) for argument in arguments])
-        said = capfd.readouterr()
-        return code, said.out, said.err
-
-    return run
 
 
 def client(here: Path, name: str, code: int = 0) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Executed, measured
+from standin import documented
 from standin.workloads import tiny
 
 from bench.analyse.analysed import Analysed
@@ -74,42 +75,10 @@ def test_the_work_of_a_step_is_counted(run: Run) -> None:
     assert rows["mfu"].isna().all() and set(rows["nominal"]) == {OF_A_CPU}
 
 
-DROPOUT = """
-from bench.seams import Workload
-
-WORKLOAD = Workload(summary="an MLP with dropout", unit="samples", global_batch={"cpu": 8, "cuda": 8}, settings={})
-
-
-def model(work):
-    from torch import nn
-
-    return nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.5), nn.Linear(16, 4))
-
-
-def example(work, index):
-    import torch
-
-    drawn = torch.Generator().manual_seed(index)
-    return torch.randn(8, generator=drawn), torch.randint(4, (), generator=drawn)
-
-
-def loss(model, batch):
-    from torch.nn.functional import cross_entropy
-
-    return cross_entropy(model(batch[0]), batch[1])
-
-
-def optimizer(work, parameters):
-    from torch.optim import SGD
-
-    return SGD(parameters, lr=0.01)
-"""
-
-
 def test_dropout_is_no_mistake(host: WorkerHost, tmp_path: Path) -> None:
     """Also in micro-batches, which draw one after the other."""
-    (tmp_path / "dropout.py").write_text(DROPOUT)
-    task = discover.load_workload("dropout", str(tmp_path / "dropout.py")).task("cpu", {})
+    (tmp_path / "dropout.py").write_text(documented("WORKLOAD = ").replace("nn.ReLU()", "nn.Dropout(0.5)"))
+    task = discover.load_workload("dropout", str(tmp_path / "dropout.py")).task("cpu", {"width": 16})
     run = measured(host, tmp_path, ["ddp", "ddp_accumulate", "ddp_o2"], warmup=1, iters=2, task=task, global_batch=8)
     assert {one.scenario: one.verdict for one in run.document.parity} == {
         "ddp": SAME,

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from conftest import measured
-from standin import ranks
+from standin import documented, ranks
 from standin.runs import Launch, analysed, write_run
 
 from bench.analyse.analysed import Analysed
@@ -60,37 +60,8 @@ NAMES = {
     "apex_ddp_o2": ("apex_ddp", "O2"),
 }
 MANY = ("channels_last", "bucket_mb=50", "bucket_view", "static_graph", "foreach", "checkpointing")
-MLP = '''
-"""An MLP."""
-from bench.seams import Workload
-
-WORKLOAD = Workload(summary="an MLP", unit="samples", global_batch=8, settings={"width": 32})
-
-
-def model(work):
-    from torch import nn
-
-    return nn.Sequential(nn.Linear(8, work.width), nn.BatchNorm1d(work.width), nn.ReLU(), nn.Linear(work.width, 4))
-
-
-def example(work, index):
-    import torch
-
-    made = torch.Generator().manual_seed(work.seed + index)
-    return {"x": torch.randn(8, generator=made), "y": torch.randint(4, (), generator=made)}
-
-
-def loss(model, batch):
-    from torch.nn.functional import cross_entropy
-
-    return cross_entropy(model(batch["x"]), batch["y"])
-
-
-def optimizer(work, parameters):
-    from torch.optim import SGD
-
-    return SGD(parameters, lr=0.1, momentum=0.9)
-'''
+MLP = documented("WORKLOAD = ").replace("nn.ReLU()", "nn.BatchNorm1d(work.width), nn.ReLU()")
+MLP = MLP.replace("lr=0.01", "lr=0.1, momentum=0.9")
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from unittest.mock import MagicMock
 import psutil
 import pytest
 from standin.documents import sample
+from standin.processes import wait_for as until
 from standin.workloads import workload
 
 import bench.machine.sample
@@ -99,13 +100,6 @@ def sampler(tmp_path: Path) -> Iterator[Sampler]:
     sampler = Sampler.start(device="cpu", gpus=(), spool=str(tmp_path), host="node1", powercap=str(tmp_path / "none"))
     yield sampler
     sampler.stop()
-
-
-def until(condition: Callable[[], object], limit_s: float = 30.0) -> None:
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.02)
 
 
 def moments(folder: Path, launch: int = 0) -> list[int]:

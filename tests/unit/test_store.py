@@ -153,7 +153,7 @@ def test_a_launch_does_not_rewrite_what_was_there(tmp_path: Path) -> None:
     for number in range(1, 31):
         writer.add(record(number), steps=[row("steps", launch=number, scenario="ddp")])
         versions.add(os.stat(os.path.join(writer.path, "run.json")).st_mtime_ns)
-    assert 2 < len(versions) < 15 and not os.path.exists(os.path.join(writer.path, "steps.parquet"))
+    assert 2 < len(versions) < 20 and not os.path.exists(os.path.join(writer.path, "steps.parquet"))
     whole = read(writer.path, allow_incomplete=True)
     assert [one.launch for one in whole.document.launches] == list(range(1, 31)) == list(whole.steps["launch"])
 
