@@ -177,17 +177,6 @@ def test_what_the_one_run_does_not_know_is_not_judged(gate: Gate, history: Path)
     assert said.code == 11 and "2 in the base and a verdict needs 3" in said.out
 
 
-def test_another_source_of_memory_has_no_base(gate: Gate, history: Path) -> None:
-    rows = [gated.usual(name, 10, place, memory=2600.0, memory_source="rss") for place, name in enumerate(NAMES)]
-    path = gated.write(history, gated.digest(10, rows))
-    said = gate(path, "--history", history)
-    why = "ddp peak memory, dp peak memory, ddp_o2 peak memory: measured in another way: rss; the base is of nvml_pid"
-    assert said.code == 11 and f"new: {why}" in said.out and "keep this run" in said.out, said.out
-    said = gate(path, "--baseline", next(one for one in history.iterdir() if one != path))
-    assert said.code == 11 and f"new: {why}" in said.out, "one run that knows memory in another way decides nothing"
-    assert "give a base that was measured in the same way" in said.out and "says nothing of" not in said.out
-
-
 def test_a_missing_scenario_never_passes_unless_it_is_not_asked_for(gate: Gate, history: Path) -> None:
     rows = [gated.usual(name, 10, place) for place, name in enumerate(NAMES) if name != "dp"]
     path = gated.write(history, gated.digest(10, rows))

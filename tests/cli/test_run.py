@@ -22,6 +22,7 @@ from standin.schemas import is_valid
 from standin.sleeping import sleeping
 
 from bench import machine
+from bench.analyse.parity import SAME, WITHIN_HALF
 from bench.core.records import MEMORY_COLUMNS, STEP_COLUMNS
 from bench.sites.local import WorkerHost
 
@@ -68,6 +69,8 @@ def test_all_ten_scenarios_run_and_say_what_ran(comparison: tuple[dict[str, Any]
         distributed = scenario not in ("single", "dp")
         assert (effective["backend"], effective["world_size"]) == (("gloo", 2) if distributed else (None, 1))
         assert effective["backend_class"] == ("ProcessGroupGloo" if distributed else None)
+    verdicts = {row["scenario"]: row["verdict"] for row in document["parity"]}
+    assert verdicts == {name: WITHIN_HALF if name in HALF else SAME for name in ran}
 
 
 def test_the_table_and_the_next_step_are_shown(comparison: tuple[dict[str, Any], str, Path]) -> None:
