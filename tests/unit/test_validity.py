@@ -139,11 +139,13 @@ def test_bf16_on_a_cpu_without_instructions_for_it_is_told(tmp_path: Path, told:
     assert not ((table["launch"] == 0) & (table["code"] == "slow half")).any(), "ddp computes in fp32"
 
 
-@pytest.mark.parametrize(("times", "seen"), [(19.0, False), (21.0, True)])
-def test_a_step_too_fast_to_be_true(tmp_path: Path, times: float, seen: bool) -> None:
+@pytest.mark.parametrize(("times", "seen"), [([19.0], False), ([21.0], True), ([21.0, 19.0], False), ([21, 30], True)])
+def test_a_step_too_fast_to_be_true(tmp_path: Path, times: list[float], seen: bool) -> None:
+    """The other computation of the reference is not of as many replicas, but has the same batch."""
     run = ran_with(run_with(tmp_path, {}, device="cpu"), {"replicas": 2, "norm_parts": 2, "threads": 1, "tf32": None})
     (median_ms,) = launch_figures(run.steps).frame.query("launch == 1")["median_ms"]
-    about = reference(computations=(numerics.computation(2),), step_ms=(2 * times * median_ms,))
+    computations = tuple(numerics.computation(replicas) for replicas in (2, 4)[: len(times)])
+    about = reference(computations=computations, step_ms=tuple(2 * one * median_ms for one in times))
     assert (
         "too fast" in found(replace(run, document=with_records(run.document, Numerics(references=(about,)))))
     ) is seen
