@@ -45,6 +45,7 @@ def without_allreduce(module):
 
 def recipe():
     return ddp_recipe(
-        {"bucket_cap_mb": "40", "broadcast_buffers": "False"},
+        {"bucket_cap_mb": "40"},
+        wrap="module.broadcast_buffers = False",  # as a keyword it warns from torch 2.15 on
         note="It has torch DDP in place of apex's, with buckets of that size, so its speed may differ.",
     )
