@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from conftest import Bench, CommandLine, serve_runs
+from standin import a_gpu
 from standin.documents import document, launch
 
 from bench import machine
 from bench.cli import main
-from bench.core.records import Gpu
 from bench.machine import nvml
 from bench.runs.writer import RunWriter
 from bench.sites.local import WorkerHost
@@ -349,11 +349,7 @@ def test_a_gpu_that_is_missing(assert_refused: Refused, arguments: tuple[str, ..
 def test_gpus_that_are_not_there_or_named_twice_are_refused(
     monkeypatch: pytest.MonkeyPatch, assert_refused: Refused, arguments: tuple[str, ...], says: tuple[str, ...]
 ) -> None:
-    about = {"memory_total_mib": 81920.0, "compute_capability": "9.0", "power_limit_w": None, "driver": "1"}
-    gpus = [
-        Gpu(index=index, uuid=f"GPU-{letter.lower() * 4}", name=f"Stand-in {letter}", pci_bus_id=f"0{index}", **about)
-        for index, letter in enumerate("BA")
-    ]
+    gpus = [a_gpu(index, f"GPU-{letter.lower() * 4}", f"Stand-in {letter}") for index, letter in enumerate("BA")]
     monkeypatch.setattr(nvml, "list_gpus", lambda: (gpus, None))
     monkeypatch.delenv(machine.VISIBLE, raising=False)
     assert_refused((("run", "--out", "{here}/out", *arguments), says))

@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from standin.documents import document, reference
 from standin.documents import launch as launched
+from standin.frames import step_rows
 from standin.workloads import workload
 
 from bench import cli
@@ -47,22 +48,9 @@ FINDING = encode(Finding(launch=7, code="slow", severity="warning", text="slow",
 
 
 def steps_of(launch: int, scenario: str, ranks: int = 2, count: int = 1 + ITERS) -> list[dict[str, Any]]:
-    return [
-        {
-            "launch": launch,
-            "scenario": scenario,
-            "repeat": 0,
-            "rank": rank,
-            "step": step,
-            "warmup": step < 1,
-            "start_ns": 1_000_000_000 * (launch + 1) + 10_000_000 * step,
-            "loss": 6.9,
-            "step_ms": 10.0,
-            **{f"{phase}_ms": 2.5 for phase in PHASES},
-        }
-        for rank in range(ranks)
-        for step in range(count)
-    ]
+    phases = {f"{phase}_ms": 2.5 for phase in PHASES}
+    rows = step_rows(launch, scenario, *[[10.0] * count] * ranks, warmup=1, loss=6.9, **phases)
+    return [row | {"start_ns": 1_000_000_000 * (launch + 1) + 10_000_000 * row["step"]} for row in rows]
 
 
 def memory_of(launch: int, scenario: str) -> list[dict[str, Any]]:

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from bench.core.errors import RequestError
+from bench.core.records import Gpu
 
 ROOT = Path(__file__).resolve().parents[2]
 NOT_AVAILABLE = 2**64 - 1
@@ -31,6 +32,11 @@ KEYS = ("utilisation", "power", "energy", "sm_clock", "memory_clock", "temperatu
 
 TWO_GPUS = (DEVICE_A, DEVICE_B)
 """NVML lists A first; in PCI order B is GPU 0."""
+
+
+def a_gpu(index: int, uuid: str, name: str = "GPU") -> Gpu:
+    about = {"memory_total_mib": 81920.0, "compute_capability": "9.0", "power_limit_w": 500.0, "driver": "500.1"}
+    return Gpu(index=index, uuid=uuid, name=name, pci_bus_id=str(index), **about)
 
 
 def documented(declares: str) -> str:

@@ -5,28 +5,16 @@ from dataclasses import replace
 
 import pytest
 from conftest import request_for
+from standin import a_gpu
 
 from bench import machine
 from bench.core.errors import RequestError
-from bench.core.records import Gpu
 from bench.experiments import lab, obstacles
 from bench.machine import nvml, wheel
 from bench.seams import discover, switching
 from bench.verbs.sets import scenarios_of, with_untuned
 
-FOUR = [
-    Gpu(
-        index=index,
-        uuid=f"GPU-{letter * 8}-0000-0000-0000-000000000000",
-        name="GPU",
-        pci_bus_id=str(index),
-        memory_total_mib=80000.0,
-        compute_capability="9.0",
-        power_limit_w=500.0,
-        driver="500.1",
-    )
-    for index, letter in enumerate("abcd")
-]
+FOUR = [a_gpu(index, f"GPU-{letter * 8}-0000-0000-0000-000000000000") for index, letter in enumerate("abcd")]
 
 
 @pytest.mark.parametrize(
