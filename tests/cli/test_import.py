@@ -106,8 +106,6 @@ def test_it_is_compared_and_named_as_imported(bench: Bench, tmp_path: Path) -> N
     ("option", "value", "said"),
     [
         ("--model", "resnet101", "model: resnet101 against resnet18"),
-        ("--global-batch", "16", "global batch: 16 against 8"),
-        ("--world-size", "4", "world size: 4 against 2"),
         ("--device", "cuda", "device: cuda against cpu"),
     ],
 )

@@ -5,13 +5,14 @@ import math
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from standin import a_gpu
 from standin.runs import DDP, write_run
 
-from bench.core.records import Gpu
 from bench.seams import discover, switching
 
 
@@ -161,14 +162,9 @@ def test_the_checks_of_a_run(acceptance: Any, part: str, changes: Any, found: di
     assert verdicts == {what: verdict for what, verdict in expected.items() if verdict}
 
 
-# The page
-
-
 # The pack itself
 
-ABOUT_GPU = {"index": 0, "uuid": "GPU-0", "name": "NVIDIA Imaginary 9000", "pci_bus_id": "0", "driver": "500.1"}
-ABOUT_GPU |= {"memory_total_mib": 80000.0, "compute_capability": "9.0", "power_limit_w": 500.0}
-A_GPU = Gpu(**ABOUT_GPU)
+A_GPU = a_gpu(0, "GPU-0", "NVIDIA Imaginary 9000")
 
 
 class Pack:
@@ -296,7 +292,7 @@ def test_another_gpu_is_refused(
 ) -> None:
     assert call("--items", "doctor") == 12
     for change, code in (({"uuid": "GPU-7"}, 12), ({"name": "NVIDIA Other"}, 2)):
-        monkeypatch.setattr("bench.machine.nvml.list_gpus", lambda change=change: ([Gpu(**ABOUT_GPU | change)], None))
+        monkeypatch.setattr("bench.machine.nvml.list_gpus", lambda change=change: ([replace(A_GPU, **change)], None))
         capsys.readouterr()
         assert call("--items", "doctor") == code, "a GPU of the same model goes on"
     (line,) = capsys.readouterr().err.splitlines()
