@@ -52,7 +52,7 @@ def measure(options: Sequence[str], bf16: bool, folder: str) -> tuple[float, flo
 
 def has_bf16() -> bool:
     """Whether this CPU computes bf16 by instructions: only then is there a row with them."""
-    code = "from bench.worker.cpu import bf16_instructions; print(bf16_instructions())"
+    code = "from bench.worker.live import bf16_instructions; print(bf16_instructions())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=paired.ROOT, check=True)
     return done.stdout.split() == ["True"]
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench.core.job import Job
-from bench.worker.cpu import bf16_instructions
+from bench.worker.live import bf16_instructions
 
 PRODUCTS = (
     *("convolution", "convolution_backward", "mm", "addmm", "bmm", "baddbmm"),

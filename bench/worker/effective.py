@@ -1,27 +1,17 @@
 """The implementation that really ran, read off the live objects after the steps, never off the request."""
 
-import os
 import sys
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from bench.core.dtypes import HALVES
 from bench.seams.strategy import Strategy
 from bench.seams.switching import load_switch
-from bench.worker import by_fp32, cpu, workload
-from bench.worker.live import (
-    TypeWatch,
-    class_name,
-    device_facts,
-    dtype_name,
-    dtypes,
-    observed_level,
-    tf32,
-)
+from bench.worker import by_fp32, live, workload
+from bench.worker.live import TypeWatch, class_name, dtype_name, observed_level
 from bench.worker.precision import Amp, ApexAmp
 from bench.worker.session import Session
 
@@ -30,37 +20,20 @@ Ran = dict[str, Any]
 
 
 def read(session: Session, strategy: Strategy, watch: TypeWatch) -> Ran:
-    """Describe the session that just trained. Dtypes map to the number of elements that have them."""
-    model, cuda = session.model, session.parts.device.type == "cuda"
-    norms = [m for m in model.modules() if isinstance(m, _BatchNorm)]
+    """Describe the session that just trained."""
+    model, device = session.model, session.parts.device
     found: Ran = {
-        "model": class_name(model),
-        "wrapper": class_name(session.module),
+        **live.of_training(model, session.module, session.optimizer, device, session.replicas()),
         "parallel_impl": _parallel_impl(session),
         "precision_impl": _precision_impl(session),
-        "replicas": session.replicas(),
         "weights": _weights(model),
-        "norm_parts": 1 if any(isinstance(norm, nn.SyncBatchNorm) for norm in norms) else session.replicas(),
-        "parameter_dtypes": dtypes(model.parameters()),
-        "gradient_dtypes": dtypes(p.grad for p in model.parameters() if p.grad is not None),
-        "batch_norm_dtypes": dtypes(p for norm in norms for p in norm.parameters(recurse=False)),
         "compute_dtypes": sorted(dtype_name(dtype) for dtype in watch.outputs),
-        "optimizer": class_name(session.optimizer),
-        "optimizer_fused": bool(session.optimizer.defaults.get("fused")),
         "optimizer_settings": workload.settings_of(session.optimizer),
-        "optimizer_dtypes": dtypes(p for group in session.optimizer.param_groups for p in group["params"]),
         "scaler": _scaler(session),
-        "backend": dist.get_backend() if dist.is_initialized() else None,
-        "backend_class": _backend_class(session.parts.device) if dist.is_initialized() else None,
-        "world_size": dist.get_world_size() if dist.is_initialized() else 1,
-        "device": device_facts(session.parts.device),
+        "backend_class": _backend_class(device) if dist.is_initialized() else None,
         "memory_format": watch.memory_format,
-        "tf32": tf32(session.parts.device) if cuda else None,
-        "cudnn_benchmark": torch.backends.cudnn.benchmark if cuda else None,
-        "bf16_instructions": None if cuda else cpu.bf16_instructions(),
+        "bf16_instructions": None if device.type == "cuda" else live.bf16_instructions(),
         "bf16_by_fp32": by_fp32.ByFp32.used,
-        "threads": torch.get_num_threads(),
-        "affinity": len(os.sched_getaffinity(0)),
         "bound_cores": session.bound_cores,
         "chosen_threads": session.chosen_threads,
         "versions": versions(),

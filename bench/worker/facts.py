@@ -66,7 +66,7 @@ def _of_torch() -> dict[str, object]:
     """Versions and capabilities that need no device: no CUDA context is made."""
     import torch
 
-    from bench.worker.cpu import bf16_instructions
+    from bench.worker.live import bf16_instructions
 
     distributed = torch.distributed.is_available()
     nccl = distributed and torch.distributed.is_nccl_available()

@@ -120,7 +120,7 @@ def _describe(apex_path: str | None) -> dict[str, object]:
     import torch._dynamo  # which an optimizer imports when it is made, for seconds, in each rank
 
     import bench.worker.rank  # noqa: F401  # so that the ranks inherit it, imported
-    from bench.worker import apex, cpu
+    from bench.worker import apex, live
 
     return {
         "python": sys.version.split()[0],
@@ -132,7 +132,7 @@ def _describe(apex_path: str | None) -> dict[str, object]:
         "nccl": torch.distributed.is_available() and torch.distributed.is_nccl_available(),
         "distributed": torch.distributed.is_available(),
         "rpc": torch.distributed.is_available() and torch.distributed.rpc.is_available(),
-        "bf16_instructions": cpu.bf16_instructions(),
+        "bf16_instructions": live.bf16_instructions(),
         "packages": sorted({one.name for one in pkgutil.iter_modules()}),
         "apex": ask(lambda: apex.probe(apex_path), ANSWER_LIMIT_S),
     }

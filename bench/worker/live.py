@@ -5,11 +5,14 @@ bench is attached to (``bench/worker/attached``) may run in an interpreter that 
 from __future__ import annotations
 
 import os
+import resource
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -61,6 +64,59 @@ class TypeWatch:
     def stop(self) -> None:
         for hook in self.hooks:
             hook.remove()
+
+
+def of_training(
+    model: nn.Module | None, wrapper: Any, optimizer: Any, device: torch.device, replicas: int
+) -> dict[str, Any]:
+    """The fields of :class:`bench.runs.launches.Effective` that are read alike in a launch of bench's and in a script.
+    Dtypes map to the number of elements that have them. Without a ``model``, its weights are what the optimizer has.
+    """
+    cuda, group = device.type == "cuda", dist.is_available() and dist.is_initialized()
+    held = [parameter for one in optimizer.param_groups for parameter in one["params"]]
+    parameters = held if model is None else list(model.parameters())
+    norms = [] if model is None else [m for m in model.modules() if isinstance(m, _BatchNorm)]
+    return {
+        "model": None if model is None else class_name(model),
+        "wrapper": "unknown" if wrapper is None else class_name(wrapper),
+        "replicas": replicas,
+        "norm_parts": 1 if any(isinstance(norm, nn.SyncBatchNorm) for norm in norms) else replicas,
+        "parameter_dtypes": dtypes(parameters),
+        "gradient_dtypes": dtypes(p.grad for p in parameters if p.grad is not None),
+        "batch_norm_dtypes": dtypes(p for norm in norms for p in norm.parameters(recurse=False)),
+        "optimizer": class_name(optimizer),
+        "optimizer_fused": bool(optimizer.defaults.get("fused")),
+        "optimizer_dtypes": dtypes(held),
+        "backend": dist.get_backend() if group else None,
+        "world_size": dist.get_world_size() if group else 1,
+        "device": device_facts(device),
+        "tf32": tf32(device) if cuda else None,
+        "cudnn_benchmark": torch.backends.cudnn.benchmark if cuda else None,
+        "threads": torch.get_num_threads(),
+        "affinity": len(os.sched_getaffinity(0)),
+    }
+
+
+def peaks(device: torch.device) -> dict[str, float]:
+    """Peaks in MiB: torch's allocator per GPU of this process, or this process's resident set on the CPU."""
+    if device.type == "cpu":
+        return {"max_rss_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+    kinds = {"max_allocated": torch.cuda.max_memory_allocated, "max_reserved": torch.cuda.max_memory_reserved}
+    return {
+        f"{kind}_mib.{device_uuid(torch.device('cuda', index))}": read(index) / 2**20
+        for index in range(torch.cuda.device_count())
+        for kind, read in kinds.items()
+    }
+
+
+def bf16_instructions() -> bool | None:
+    """Whether oneDNN computes convolutions in bf16 here (AVX-512 and later, or Arm's); elsewhere they take dozens of
+    times longer than in fp32. None where this torch does not say: its question is not a documented API.
+    """
+    try:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    except (AttributeError, RuntimeError):
+        return None
 
 
 def observed_level(effective: dict[str, Any]) -> str | None:

@@ -7,7 +7,6 @@ import faulthandler
 import gc
 import json
 import os
-import resource
 import statistics
 import threading
 import time
@@ -136,7 +135,7 @@ def _measure(plan: Plan, report: Report, born_ns: int) -> dict[str, object]:
     warmup = loop.run_window(session, load, max(1, steps), device=device, on_step=report("warmup"), note=window(0))
     barrier()
     skipped_before = session.skipped_steps()
-    warm = _allocator(device)
+    warm = live.peaks(device)
     _forget_peaks(device)
     cpu_before = time.process_time()
     measured = loop.run_window(
@@ -155,7 +154,7 @@ def _measure(plan: Plan, report: Report, born_ns: int) -> dict[str, object]:
         "skipped_steps": None
         if skipped is None or skipped_before is None
         else int(skipped.item() - skipped_before.item()),
-        "allocator": _whole_and_steady(warm, _allocator(device)),
+        "allocator": _whole_and_steady(warm, live.peaks(device)),
         "initial_sha256": initial,
         "final_sha256": fingerprint.checksum(session.weights()),
     }
@@ -234,9 +233,6 @@ def join(job: Job, me: Identity, device: torch.device, store: dist.Store | None)
     if device.type == "cuda":
         backend, options = backend_of(len(job.ranks[me.rank].devices), device)
     timeout = timedelta(seconds=job.rendezvous_timeout_s)
-    if store is None:
-        dist.init_process_group(backend, timeout=timeout, **options)
-        return
     dist.init_process_group(backend, store=store, rank=me.rank, world_size=me.world_size, timeout=timeout, **options)
 
 
@@ -258,20 +254,6 @@ def leave() -> None:
 def barrier() -> None:
     if dist.is_initialized():
         dist.barrier()
-
-
-def _allocator(device: torch.device) -> dict[str, float]:
-    """Peaks in MiB: torch's allocator per GPU of this process, or this process's resident set on the CPU."""
-    if device.type == "cpu":
-        return {"max_rss_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
-    return {
-        f"{kind}_mib.{live.device_uuid(torch.device('cuda', index))}": read(index) / 2**20
-        for index in range(torch.cuda.device_count())
-        for kind, read in (
-            ("max_allocated", torch.cuda.max_memory_allocated),
-            ("max_reserved", torch.cuda.max_memory_reserved),
-        )
-    }
 
 
 def _forget_peaks(device: torch.device) -> None:
@@ -305,7 +287,7 @@ def _about(error: BaseException, job: Job, me: Identity, where: str = "") -> dic
     batch = job.batch_per_replica * len(job.parts_of(me.rank))
     memory: dict[str, object] = {"device": name, "batch": batch, "global_batch": work.global_batch}
     if work.device == "cpu" or torch.cuda.is_initialized():
-        memory["allocator"] = _allocator(torch.device(work.device))
+        memory["allocator"] = live.peaks(torch.device(work.device))
     unit = work.unit if work.units_per_example is None else "examples"
     reason = f"rank {me.rank} on {name} with {batch} {unit} (global batch {work.global_batch}): {about['reason']}"
     return {**about, "reason": reason, "memory": memory}

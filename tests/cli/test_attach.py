@@ -218,7 +218,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     monkeypatch.setenv("BENCH_ATTACH", str(tmp_path))
     monkeypatch.setattr(module, "_event", Event)
     monkeypatch.setattr(module, "_capturing", lambda: False)
-    monkeypatch.setattr(module, "_peaks", dict)
+    monkeypatch.setattr(module._live(), "peaks", lambda device: {})
     monkeypatch.setattr(module, "LATE_S", 0.01)
     monkeypatch.setattr(Event, "done", 0)
     module._open(module.STATE)

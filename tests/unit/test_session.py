@@ -162,9 +162,9 @@ def test_peaks_of_the_launch_and_of_measured_steps_alone(monkeypatch: pytest.Mon
     }.items():
         monkeypatch.setattr(torch.cuda, name, answer)
     gpu = torch.device("cuda", 0)
-    warm = rank._allocator(gpu)
+    warm = live.peaks(gpu)
     rank._forget_peaks(gpu)
-    peaks = rank._whole_and_steady(warm, rank._allocator(gpu))
+    peaks = rank._whole_and_steady(warm, live.peaks(gpu))
     assert forgotten == [0, 1]
     assert {name: value for name, value in peaks.items() if name.endswith("GPU-1")} == {
         "max_allocated_mib.GPU-1": 900.0,
@@ -174,7 +174,7 @@ def test_peaks_of_the_launch_and_of_measured_steps_alone(monkeypatch: pytest.Mon
     }
     cpu = torch.device("cpu")
     rank._forget_peaks(cpu)
-    assert set(rank._whole_and_steady(rank._allocator(cpu), rank._allocator(cpu))) == {"max_rss_mib"}
+    assert set(rank._whole_and_steady(live.peaks(cpu), live.peaks(cpu))) == {"max_rss_mib"}
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ import gc
 import importlib.util
 import json
 import os
-import resource
 import sys
 import time
 import weakref
@@ -287,22 +286,14 @@ def _end() -> None:
             time.sleep(0.001)
             _read_events(state)
         _flush(state)
-        peaks = {"max_rss_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
-        if state.stream is not None:
-            peaks = _peaks()
+        import torch
+
+        peaks = _live().peaks(torch.device("cpu" if state.stream is None else "cuda"))
+        peaks = {name: mib for name, mib in peaks.items() if mib}
         end = {"calls": state.calls, "others": state.others, "allocator": peaks}
         _write(state, {"end": {**end, "final_loss": _final_loss(state), "norms": state.norms}})
     except Exception as error:  # noqa: BLE001
         _give_up(state, error)
-
-
-def _peaks() -> dict[str, float]:
-    import torch
-
-    kinds = {"max_allocated": torch.cuda.max_memory_allocated, "max_reserved": torch.cuda.max_memory_reserved}
-    devices = [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
-    found = {f"{kind}_mib.{_live().device_uuid(d)}": read(d) / 2**20 for d in devices for kind, read in kinds.items()}
-    return {name: mib for name, mib in found.items() if mib}
 
 
 def _live() -> Any:
@@ -320,7 +311,6 @@ def _about(optimizer: Any, device: Any, state: State) -> dict[str, Any]:
     """Who this is, and what trains here as :class:`bench.runs.launches.Effective` has it."""
     import torch
     import torch.distributed as dist
-    from torch.nn.modules.batchnorm import _BatchNorm
 
     live = _live()
     group = dist.is_available() and dist.is_initialized()
@@ -333,45 +323,27 @@ def _about(optimizer: Any, device: Any, state: State) -> dict[str, Any]:
     if model is not None and not compiled:
         state.watch = live.TypeWatch(model)
     of_model = list(model.parameters()) if model is not None else parameters
-    norms = [m for m in model.modules() if isinstance(m, _BatchNorm)] if model is not None else []
     cuda = device.type == "cuda"
     numbers = {name: value for name, value in optimizer.defaults.items() if type(value) in (bool, int, float)}
     label, kind = _label(wrapper, model)
     devices = getattr(wrapper, "device_ids", None) if label == "DataParallel" else None
-    world = dist.get_world_size() if group else 1
-    replicas = max(world, len(devices or ()))
+    replicas = max(dist.get_world_size() if group else 1, len(devices or ()))
     script = getattr(sys.modules.get("__main__"), "__file__", None)
     ran = {
-        "model": live.class_name(model) if model is not None else None,
+        **live.of_training(model, wrapper, optimizer, device, replicas),
         "label": label,
-        "wrapper": live.class_name(wrapper) if wrapper is not None else "unknown",
         "parallel_impl": kind,
         "precision_impl": "torch",
-        "replicas": replicas,
-        "norm_parts": 1 if any(isinstance(norm, torch.nn.SyncBatchNorm) for norm in norms) else replicas,
         "weights": "sharded" if any(hasattr(p, "to_local") for p in of_model) else "replicated",
-        "parameter_dtypes": live.dtypes(of_model),
-        "gradient_dtypes": live.dtypes(p.grad for p in of_model if p.grad is not None),
-        "batch_norm_dtypes": live.dtypes(p for norm in norms for p in norm.parameters(recurse=False)),
         "compute_dtypes": [],
-        "optimizer": live.class_name(optimizer),
-        "optimizer_fused": bool(optimizer.defaults.get("fused")),
         "optimizer_settings": numbers,
-        "optimizer_dtypes": live.dtypes(parameters),
         "scaler": scaler,
-        "backend": dist.get_backend() if group else None,
         "backend_class": None,
-        "world_size": world,
-        "device": live.device_facts(device),
         "memory_format": "unknown",
         "switches": {},
         "compiled": None,
-        "tf32": live.tf32(device) if cuda else None,
-        "cudnn_benchmark": torch.backends.cudnn.benchmark if cuda else None,
         "bf16_instructions": None,
         "bf16_by_fp32": False,
-        "threads": torch.get_num_threads(),
-        "affinity": len(os.sched_getaffinity(0)),
         "bound_cores": None,
         "chosen_threads": None,
         "versions": {"torch": str(torch.__version__), "cuda": torch.version.cuda if cuda else None},
