@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from bench.core.errors import BenchError
-from bench.core.records import ACTIVITY_COLUMNS, Gpu
+from bench.core.records import ACTIVITY_COLUMNS, LINK_COLUMNS, Gpu
 
 Foreign = Any  # a value of pynvml, which has no types
 LIBRARY = "libnvidia-ml.so.1"  # the soname that pynvml loads
@@ -33,7 +33,7 @@ METRICS = (
 )
 """Values of one device at one moment, as in ``bench.core.records.DEVICE_COLUMNS``."""
 
-LINKS = ("pcie_tx_kib", "pcie_rx_kib", "nvlink_tx_kib", "nvlink_rx_kib")
+LINKS = LINK_COLUMNS
 """Counters of what a device sent and received, where the driver offers them; they only ever grow."""
 
 NO_GPM = "this GPU has no GPM metrics; Hopper and later have them"

@@ -14,7 +14,9 @@ def problems(
     """(what it concerns, problem, remedy). ``cuda``: what torch was built for. ``newest``: the driver's. ``gpus``: with
     ``index`` and ``compute_capability``."""
     if newest is not None and int(cuda.split(".")[0]) > int(newest.split(".")[0]):
-        older = f"a torch built for CUDA {newest.split('.')[0]} ({_wheel(newest)})"
+        major = newest.split(".")[0]
+        build = {"11": "cu118", "12": "cu126"}.get(major, f"cu{newest.replace('.', '')}")  # with the most GPUs
+        older = f"a torch built for CUDA {major} ({build})"
         yield (
             "CUDA",
             f"torch needs CUDA {cuda}, and the driver supports up to {newest}",
@@ -27,11 +29,6 @@ def problems(
             old = tuple(map(int, capability.split("."))) < OLDEST_IN_CUDA_13
             fitting = "torch built for CUDA 12.6 (cu126)" if old else "newer torch"
             yield f"GPU {gpu['index']}", finding, f"install a {fitting}, or choose others with --gpus"
-
-
-def _wheel(newest: str) -> str:
-    """The build that a driver for ``newest`` runs: within a major version any, so the one that has most GPUs."""
-    return {"11": "cu118", "12": "cu126"}.get(newest.split(".")[0], f"cu{newest.replace('.', '')}")
 
 
 def _runs(capability: str, built: list[str]) -> bool:

@@ -6,6 +6,7 @@ GPU, and what the model returns to the first one.
 """
 
 from bench.seams import DDP, Implementation, Rank, Strategy
+from bench.strategies.ddp import LOGGED_EVERY
 
 
 def ranks(devices):
@@ -21,9 +22,6 @@ def obstacle(device, devices):
         return f"it needs two GPUs for each rank and {devices} were chosen; choose an even number"
     return None
 
-
-LOGGED_EVERY = 1 << 30
-"""As in ``bench/strategies/ddp.py``: no measured step is to be one that DDP's logger waits for."""
 
 LABEL = "torch DDP, two GPUs a rank"
 STRATEGY = Strategy(

@@ -1,9 +1,7 @@
 """The composable ``replicate`` of torch: DDP as hooks on the model itself, without a wrapper around it."""
 
 from bench.seams import Recipe, Strategy
-
-LOGGED_EVERY = 1 << 30
-"""As in ``bench/strategies/ddp.py``: no measured step is to be one that DDP's logger waits for."""
+from bench.strategies.ddp import LOGGED_EVERY
 
 STRATEGY = Strategy(label="replicate", hue="teal", dash="solid")
 

@@ -4,7 +4,6 @@ The order is ABBA, so that drift hits both alike. Weights, optimizer state, mast
 by ``torch.save`` of rank 0 or by ``torch.distributed.checkpoint``; loaded again, they must be what was saved.
 """
 
-import gc
 import os
 import shutil
 import time
@@ -19,7 +18,7 @@ from torch import Tensor
 from bench.core.errors import BenchError
 from bench.core.job import Checkpoint
 from bench.worker import fingerprint, live, loop
-from bench.worker.data import Batch
+from bench.worker.diagnose import Load
 from bench.worker.plan import Plan, Report
 from bench.worker.rank import barrier
 from bench.worker.session import Session
@@ -30,8 +29,6 @@ FEWEST_PAIRS, FEWEST_STEPS = 2, 6
 NO_ROOM = ("no space left", "disk quota", "file too large")
 LEFT_MIB = 4.0
 """A disk with less than this is full: what failed there failed for want of room."""
-
-Load = Callable[[], Batch]
 
 
 def pairs_of(wanted: Checkpoint) -> int:
@@ -72,7 +69,7 @@ def run(session: Session, load: Load, wanted: Checkpoint, tick: Callable[[int], 
     with _room(wanted.folder):
         keeper.save()  # for what the first one alone does, such as imports
         keeper.finish()
-        with _uncollected():
+        with loop.uncollected():
             for cycle in range(2 * pairs_of(wanted)):
                 saves = cycle % 4 in (0, 3)
                 begin = _now(session)
@@ -106,9 +103,7 @@ class Keeper:
     def __init__(self, session: Session, wanted: Checkpoint) -> None:
         self.session, self.folder, self.rank = session, wanted.folder, session.parts.rank
         self.wait = wanted.how == "dcp"
-        ours = {id(parameter) for parameter in session.model.parameters()}
-        updated = [parameter for group in session.optimizer.param_groups for parameter in group["params"]]
-        self.masters = [parameter for parameter in updated if id(parameter) not in ours]
+        self.masters = session.masters
         self.dealt_out = hasattr(session.optimizer, "consolidate_state_dict")  # ZeRO-1: each rank has a part of it
         os.makedirs(self.folder, exist_ok=True)
 
@@ -247,13 +242,3 @@ def _room(folder: str) -> Iterator[None]:
             remedy = "free space there, or give another disk with --out"
             raise BenchError(f"the disk of {folder} is full: a checkpoint does not fit; {remedy}") from error
         raise
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()

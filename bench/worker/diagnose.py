@@ -23,13 +23,11 @@ from bench.core.records import PHASES
 from bench.worker import bandwidth, live, loop, memory_forecast
 from bench.worker.data import Batch
 from bench.worker.loop import MARKS_PER_STEP, clock_for
-from bench.worker.plan import Plan
+from bench.worker.plan import Plan, Report
 from bench.worker.session import Session
 
 Load = Callable[[], Batch]
 Tick = Callable[[int], None]
-Report = Callable[..., Tick]
-"""Reports that a probe begins; what it returns is called after each step."""
 
 FEWEST_PAIRS, MOST_PAIRS = 4, 20
 PROFILED_STEPS = 3

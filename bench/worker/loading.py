@@ -5,7 +5,6 @@ asked for, since nothing is done between two batches: what is timed is the makin
 ones. There is no pause between the two parts, in which a queue could fill.
 """
 
-import gc
 import os
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -14,7 +13,7 @@ from time import perf_counter_ns
 
 from bench.core.records import PHASES
 from bench.worker import data
-from bench.worker.loop import PROGRESS_INTERVAL_NS
+from bench.worker.loop import PROGRESS_INTERVAL_NS, uncollected
 from bench.worker.plan import Plan, Report
 
 READ = "read_bytes:"
@@ -40,14 +39,8 @@ def run(stream: Iterator[object], filling: int, batches: int, on_batch: Callable
     ``on_batch(k)`` is called about four times a second with the number of batches taken.
     """
     before = _read_bytes([os.getpid()])
-    collecting = gc.isenabled()
-    gc.collect()
-    gc.disable()
-    try:
+    with uncollected():
         ticks = _taken(stream, filling + batches, on_batch)
-    finally:
-        if collecting:
-            gc.enable()
     after = _read_bytes([os.getpid(), *(process.pid for process in active_children() if process.pid)])
     return {
         "warmup": _window(ticks[: filling + 1]),

@@ -5,7 +5,8 @@ a ``torch.cuda.Event`` on a GPU and ``perf_counter_ns`` on the CPU; nothing in t
 """
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from time import perf_counter_ns  # as it is before a scenario replaces it
@@ -105,6 +106,19 @@ def clock_for(device: torch.device) -> Clock:
     return CudaClock(device) if device.type == "cuda" else HostClock()
 
 
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Collect garbage now, and none within this context."""
+    collecting = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
 def run_window(
     session: Session,
     load: Callable[[], Batch],
@@ -122,18 +136,12 @@ def run_window(
     clock = clock_for(device)
     losses: list[Tensor] = []
     issued_ns: list[int] = []
-    collecting = gc.isenabled()
-    gc.collect()
-    gc.disable()
-    try:
+    with uncollected():
         clock.prepare(steps * MARKS_PER_STEP + 1)  # takes the time that the first mark is given
         wall_start = perf_counter_ns()
         _chain(session, load, steps, _noted(clock.mark, note), losses, issued_ns, on_step)
         clock.wait()
         wall_end = perf_counter_ns()
-    finally:
-        if collecting:
-            gc.enable()
     first_ns, spans = clock.read()
     timings = _timings(first_ns, spans, losses, (wall_end - wall_start) / 1e6)
     if device.type == "cuda":

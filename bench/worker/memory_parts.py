@@ -7,7 +7,7 @@ storages on the rank's device, each counted once.
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from typing import Any
 
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
+from bench.worker.precision import optimizers_in
 from bench.worker.session import Session
 from bench.worker.workload import tensors_in
 
@@ -46,15 +47,13 @@ class Look:
     def __init__(self, session: Session, batch: Any) -> None:
         self.session, self.seen, model = session, Storages(session.parts.device), session.model
         seen, parameters = self.seen, self.seen.add(model.parameters())
-        updated = [parameter for group in session.optimizer.param_groups for parameter in group["params"]]
-        ours = {id(parameter) for parameter in model.parameters()}
-        masters = [parameter for parameter in updated if id(parameter) not in ours]
+        masters = session.masters
         logged = [one._get_ddp_logging_data() for one in ddp_of(session.module)]
         of_batch = seen.add(tensors_in(batch))
         self.bytes = {
             "parameters": parameters,
             "masters": seen.add([*masters, *(one.grad for one in masters if one.grad is not None)]),
-            "optimizer": seen.add(tensors_in([list(one.state.values()) for one in optimizers(session)])),
+            "optimizer": seen.add(tensors_in([list(one.state.values()) for one in optimizers_in(session.optimizer)])),
             "buffers": seen.add(model.buffers()),
             "buckets": sum(map(bucket_bytes, logged)),
             "batch": of_batch if session.parts.device.type == "cuda" else 0,
@@ -168,12 +167,6 @@ def gradient_bytes(session: Session, known: Storages) -> int:
     now = Storages(session.parts.device)
     now.known |= known.known
     return now.add(one.grad for one in session.model.parameters() if one.grad is not None)
-
-
-def optimizers(session: Session) -> Iterator[torch.optim.Optimizer]:
-    """The optimizer, and those that it is made of, such as the one within ``ZeroRedundancyOptimizer``."""
-    yield session.optimizer
-    yield from (one for one in vars(session.optimizer).values() if isinstance(one, torch.optim.Optimizer))
 
 
 def ddp_of(module: nn.Module) -> list[nn.parallel.DistributedDataParallel]:

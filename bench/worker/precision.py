@@ -159,10 +159,20 @@ class Amp:
         return self._skipped_by_kernel + (self.calls - self.executed)
 
 
+def held_by(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """The parameters that an optimizer updates."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def optimizers_in(optimizer: torch.optim.Optimizer) -> list[torch.optim.Optimizer]:
+    """The optimizer, and those that it is made of, such as the one within ``ZeroRedundancyOptimizer``."""
+    return [one for one in (optimizer, *vars(optimizer).values()) if isinstance(one, torch.optim.Optimizer)]
+
+
 def updated(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[Tensor]:
     """The tensor that the optimizer updates for each parameter of the model: itself, or its master."""
     of_model = list(model.parameters())
-    held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    held = held_by(optimizer)
     ours, theirs = {id(parameter) for parameter in of_model}, {id(parameter) for parameter in held}
     masters = iter([parameter for parameter in held if id(parameter) not in ours])
     return [one if id(one) in theirs else next(masters, one) for one in of_model]

@@ -17,7 +17,16 @@ from bench.core.job import Job, Training
 from bench.core.records import Setting
 from bench.seams import discover
 from bench.seams.switching import load_switch, switch_module
-from bench.worker.precision import Amp, ApexAmp, Optimizers, begin_momentum_at_zero, precision_of, updated
+from bench.worker.precision import (
+    Amp,
+    ApexAmp,
+    Optimizers,
+    begin_momentum_at_zero,
+    held_by,
+    optimizers_in,
+    precision_of,
+    updated,
+)
 from bench.worker.workload import (
     Around,
     Batch,
@@ -254,10 +263,16 @@ class Session:
     def weights(self) -> list[Tensor]:
         """The weights that the optimizer updates and those that compute, whole: where there are master weights,
         both."""
-        updated = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        updated = held_by(self.optimizer)
         ours = {id(parameter) for parameter in updated}
         computing = [parameter for parameter in self.model.parameters() if id(parameter) not in ours]
         return [self.whole(parameter.detach()) for parameter in (*updated, *computing)]
+
+    @property
+    def masters(self) -> list[Tensor]:
+        """The master weights: what the optimizer updates and the model does not have."""
+        ours = {id(parameter) for parameter in self.model.parameters()}
+        return [parameter for parameter in held_by(self.optimizer) if id(parameter) not in ours]
 
     def updated(self) -> list[Tensor]:
         """The tensor that the optimizer updates for each parameter, as this rank holds it: itself, or its master."""
@@ -275,9 +290,8 @@ class Session:
 
     def forget(self) -> None:
         """Bring the optimizer, and those that it is made of, to the state before its first step."""
-        for one in (self.optimizer, *vars(self.optimizer).values()):
-            if isinstance(one, torch.optim.Optimizer):
-                one.state.clear()
+        for one in optimizers_in(self.optimizer):
+            one.state.clear()
         if isinstance(self.scaler, torch.amp.GradScaler):
             begin_momentum_at_zero(self.optimizer)
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from bench.worker.precision import optimizers_in
 from bench.worker.session import Parts
 
 
@@ -62,6 +63,5 @@ def of_training(counter: Counter, parts: Parts, examples: int) -> dict[str, obje
 
 def kept(optimizer: torch.optim.Optimizer, parameter: Tensor) -> int:
     """How many tensors of its shape an optimizer keeps of a parameter: itself, or one that it is made of."""
-    several = [one for one in (optimizer, *vars(optimizer).values()) if isinstance(one, torch.optim.Optimizer)]
-    states = [one.state[parameter].values() for one in several if parameter in one.state]
+    states = [one.state[parameter].values() for one in optimizers_in(optimizer) if parameter in one.state]
     return sum(isinstance(value, Tensor) and value.shape == parameter.shape for state in states for value in state)
