@@ -19,7 +19,7 @@ from bench import machine
 from bench.console import Console, RunProgress
 from bench.core.channel import Channel
 from bench.core.job import Job
-from bench.experiments.plan import Request, one_round
+from bench.experiments.plan import Request, job_of
 from bench.seams import discover
 from bench.seams.site import Outcome
 from bench.sites.local import WorkerHost
@@ -73,7 +73,7 @@ def plan(
         impl="native",
         stall_timeout_s=120.0,
     )
-    return one_round(request, (found,), 0, 0, machine.here(devices))[0].job
+    return job_of(request, found, 0, 0, machine.here(devices))
 
 
 def gpu_options(parser: argparse.ArgumentParser) -> None:

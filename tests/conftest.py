@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from standin import Driver, compile_driver
@@ -23,9 +23,10 @@ from standin.workloads import BUILT_IN, task, tiny, workload
 from bench import machine
 from bench.cli import main
 from bench.console import Console
+from bench.core.job import Job
 from bench.core.records import Host
 from bench.experiments import lab, pipeline
-from bench.experiments.plan import Planned, Request, one_round
+from bench.experiments.plan import Request, in_turns, job_of
 from bench.report import plots
 from bench.runs.reader import Run
 from bench.runs.reader import read as read_run
@@ -102,11 +103,19 @@ def one_host(cores: int, *devices: str) -> tuple[Host, ...]:
     return (Host(name="node1", cores=cores, devices=devices),)
 
 
+class Planned(NamedTuple):
+    launch: int
+    repeat: int
+    found: discover.Found
+    job: Job
+
+
 def launches(request: Request, scenarios: Sequence[discover.Found], hosts: Sequence[Host]) -> list[Planned]:
     """All that are planned, in the order in which they run."""
     planned: list[Planned] = []
-    for repeat in range(request.launches):
-        planned += one_round(request, scenarios, repeat, len(planned), hosts)
+    for found, repeat in in_turns(scenarios, request.launches):
+        launch = len(planned)
+        planned.append(Planned(launch, repeat, found, job_of(request, found, launch, repeat, hosts)))
     return planned
 
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from bench import machine
 from bench.core.errors import RequestError
-from bench.core.job import Training
+from bench.core.job import Job, Training
 from bench.core.records import Host
 from bench.experiments.lab import Finished, Lab, Start, opened
 from bench.experiments.launch import Performed, perform
 from bench.experiments.measure import median_step_ms
-from bench.experiments.plan import Planned, Request, one_round
+from bench.experiments.plan import Request, job_of
 from bench.experiments.plan import batch_search as search
 from bench.runs.experiments import BatchSearch, TryRecord
 from bench.runs.frames import TableRow
@@ -80,19 +80,18 @@ def _find_batch(found: Found, capacity_mib: float, end_s: float | None, lab: Lab
         tries.append(one)
 
 
-def planned_try(request: Request, found: Found, batch: int, launch: int, hosts: Sequence[Host]) -> Planned:
+def planned_try(request: Request, found: Found, batch: int, launch: int, hosts: Sequence[Host]) -> Job:
     """A launch with this global batch, of which there is one: making more takes seconds, and memory is the same."""
     tried = replace(request, global_batch=batch, warmup=search.TRY_WARMUP, iters=search.TRY_ITERS)
-    (planned,) = one_round(tried, [found], 0, launch, hosts)
-    one = replace(planned.job.workload, pool_batches=1)
-    return replace(planned, job=replace(planned.job, workload=one))
+    job = job_of(tried, found, launch, 0, hosts)
+    return replace(job, workload=replace(job.workload, pool_batches=1))
 
 
 def _try_batch(found: Found, batch: int, capacity_mib: float, lab: Lab) -> tuple[LaunchRecord, search.Try]:
-    planned = planned_try(lab.request, found, batch, lab.next_launch(), lab.site.hosts)
+    job = planned_try(lab.request, found, batch, lab.next_launch(), lab.site.hosts)
     request = replace(lab.request, global_batch=batch)
     lab.progress.expect([found.name])
-    lab.progress.units, lab.progress.steps = request.workload.units, planned.job.steps
+    lab.progress.units, lab.progress.steps = request.workload.units, job.steps
     tries: list[search.Try] = []
 
     def keep(done: Performed) -> str:
@@ -104,7 +103,7 @@ def _try_batch(found: Found, batch: int, capacity_mib: float, lab: Lab) -> tuple
         unit = lab.request.task.unit_short
         return f"global batch {batch}: {one.why_not or f'trains, {one.throughput_per_s:,.1f} {unit}/s'}"
 
-    done = perform(planned.job, lab, "trying", keep)
+    done = perform(job, lab, "trying", keep)
     return done.record, tries[0]
 
 

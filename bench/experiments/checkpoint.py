@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from bench.core.codec import OneOf, decode
 from bench.core.job import CHECKPOINTS, MOST_CHECKPOINT_STEPS, Checkpoint
-from bench.experiments import record
 from bench.experiments.lab import Lab
-from bench.experiments.launch import Performed, perform, where_to_look
+from bench.experiments.launch import Performed, left_out, perform, where_to_look
 from bench.experiments.plan import job_of
 from bench.runs.document import RunDocument
 from bench.runs.fields import Amount, Several
@@ -102,9 +101,7 @@ def launch(found: Found, repeat: int, lab: Lab) -> None:
         status = "unsupported"
         reason = "its optimizer state is on the server, and rank 0, which saves, has none of it"
     if reason is not None:
-        lab.progress.begin(job.scenario, "saving", job.launch)
-        lab.progress.end(status=status, text=reason)
-        blank = replace(record.blank(job), status=status, reason=reason)
+        blank = left_out(job, lab, "saving", status, reason)
         lab.writer.add_to(Checkpoints, CheckpointRecord.of(blank, size_mib=None, **wanted))
         return
 

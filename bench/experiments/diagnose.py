@@ -1,12 +1,13 @@
 """One profiled launch of each scenario, kept apart from the measured ones."""
 
 import os
+from dataclasses import replace
 
 from bench.core.codec import decode
 from bench.core.job import Job
 from bench.experiments.lab import Lab
 from bench.experiments.launch import Performed, perform, where_to_look
-from bench.experiments.plan import diagnostic
+from bench.experiments.plan import job_of
 from bench.experiments.rows import Results, Rows
 from bench.runs.document import RunDocument
 from bench.runs.experiments import NO_NCCL, Diagnosis, DiagnosticRecord, Look, MemoryForecast, NcclPath, Profile
@@ -16,13 +17,13 @@ from bench.seams.experiment import Experiment
 
 def launch(found: Found, repeat: int, lab: Lab) -> None:
     trace = os.path.join(lab.writer.path, "traces", f"{found.name}-rank{{rank}}.json.gz") if lab.request.trace else ""
-    job = diagnostic(lab.request, found, lab.next_launch(), lab.site.hosts, trace).job
+    job = job_of(lab.request, found, lab.next_launch(), 0, lab.site.hosts)
 
     def keep(done: Performed) -> str:
         lab.writer.add_to(Diagnosis, DiagnosticRecord.of(done.record, **found_by(done)), **done.tables)
         return where_to_look(done.record) or "profiled"
 
-    perform(job, lab, "diagnosing", keep, diagnostic_rows)
+    perform(replace(job, purpose="diagnose", trace=trace), lab, "diagnosing", keep, diagnostic_rows)
 
 
 def found_by(done: Performed) -> dict[str, object]:

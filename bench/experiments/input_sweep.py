@@ -16,7 +16,7 @@ from bench.core.job import Job
 from bench.experiments.lab import Lab, recorded
 from bench.experiments.launch import Performed, perform, where_to_look
 from bench.experiments.measure import slowest_ms
-from bench.experiments.plan import in_turns, loading, one_round
+from bench.experiments.plan import in_turns, job_of, loading
 from bench.experiments.plan import input_sweep as plan
 from bench.experiments.rows import step_rows
 from bench.runs.experiments import InputRecord, InputSweep
@@ -110,12 +110,13 @@ def _load(workers: int, repeat: int, batches: int, lab: Lab, *, first_reading: b
 
 def _train(repeat: int, lab: Lab) -> None:
     """A launch of training alone."""
-    (planned,) = one_round(lab.request, lab.scenarios, repeat, lab.next_launch(), lab.site.hosts)
+    (found,) = lab.scenarios
+    job = job_of(lab.request, found, lab.next_launch(), repeat, lab.site.hosts)
 
     def per_s(done: Performed) -> float:
-        return 1000 * planned.job.workload.units / statistics.fmean(slowest_ms(done.tables["steps"]))
+        return 1000 * job.workload.units / statistics.fmean(slowest_ms(done.tables["steps"]))
 
-    _kept(planned.job, lab, "training", "training alone", per_s, workers=TRAINING, first_reading=False)
+    _kept(job, lab, "training", "training alone", per_s, workers=TRAINING, first_reading=False)
 
 
 def _kept(

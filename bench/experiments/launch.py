@@ -68,6 +68,13 @@ def perform(
     return performed
 
 
+def left_out(job: Job, lab: Lab, doing: str, status: str, reason: str) -> LaunchRecord:
+    """The record of a launch that is not carried out, and a line for people."""
+    lab.progress.begin(job.scenario, doing, job.launch)
+    lab.progress.end(status=status, text=reason)
+    return replace(record.blank(job), status=status, reason=reason)
+
+
 def _described(
     job: Job, lab: Lab, done: Executed, rows_of: rows.Maker | None, memory: rows.Rows, device: rows.Rows
 ) -> Performed:

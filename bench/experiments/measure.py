@@ -11,7 +11,7 @@ from bench.core.job import Job
 from bench.experiments import record, resume
 from bench.experiments.lab import Lab
 from bench.experiments.launch import Performed, perform, where_to_look
-from bench.experiments.plan import one_round
+from bench.experiments.plan import in_turn, job_of
 from bench.experiments.plan.interval_target import IntervalTarget
 from bench.runs.experiments import IntervalTargetRecord
 from bench.runs.frames import TableRow
@@ -48,14 +48,14 @@ def _rounds(lab: Lab, target: IntervalTarget | None, affords: Affords) -> Iterat
             lab.progress.expect([found.name for found in lacking if (found.name, repeat) not in done])
         if not lacking or (repeat and not affords([found.name for found in lacking])):
             return
-        for planned in one_round(request, lacking, repeat, 0, hosts):
-            if (planned.found.name, repeat) in done:
+        for found in in_turn(lacking, repeat):
+            if (found.name, repeat) in done:
                 continue
-            if 0 < repeat < request.launches and target and not target.affords([planned.found.name]):
-                lab.progress.drop(planned.found.name)
+            if 0 < repeat < request.launches and target and not target.affords([found.name]):
+                lab.progress.drop(found.name)
                 continue
             seed = lab.writer.document.probe_seed if request.parity else None
-            yield replace(planned.job, launch=lab.next_launch(), probe_seed=seed)
+            yield replace(job_of(request, found, lab.next_launch(), repeat, hosts), probe_seed=seed)
 
 
 def _measure(job: Job, lab: Lab, target: IntervalTarget | None, affords: Affords) -> None:

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, ClassVar
 from bench.core.codec import decode
 from bench.core.job import Checkpoint, Job
 from bench.core.records import Host
-from bench.experiments import record
 from bench.experiments.checkpoint import no_room
 from bench.experiments.lab import Lab
-from bench.experiments.launch import Performed, perform, where_to_look
+from bench.experiments.launch import Performed, left_out, perform, where_to_look
 from bench.experiments.plan import Request, job_of
 from bench.runs.document import RunDocument
 from bench.runs.fields import Amount, Count, Several
@@ -101,9 +100,7 @@ def kill_one(job: Job, inner: Job, folder: str, lab: Lab) -> None:
     if reason is not None or len(hosts) > 1:
         status = "error" if reason else "unsupported"
         why = reason or f"torchrun would start ranks on this host alone, and there are {len(hosts)}; use one host"
-        lab.progress.begin(job.scenario, "restarting", job.launch)
-        lab.progress.end(status=status, text=why)
-        blank = replace(record.blank(inner), status=status, reason=why)
+        blank = left_out(inner, lab, "restarting", status, why)
         lab.writer.add_to(Restarts, RestartRecord.of(blank, every=every, restart=None))
         return
     os.makedirs(folder)

@@ -6,7 +6,7 @@ one whose ranks compute and exchange nothing. The last two predict numbers that 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from bench.console import count
@@ -67,27 +67,11 @@ def chapter(of: "Material") -> "Chapter":
 EXPERIMENT = Experiment(record=Scaling, missing=_missing, alone=True, chapter=chapter, leads=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """The request of ``bench scale`` besides that of all devices."""
-
-    counts: tuple[int, ...]
-    modes: tuple[str, ...]
-    predict: tuple[int, ...]
-    what_if_mbit: float | None
-
-    def points(self, request: Request) -> tuple[Point, ...]:
-        if self.modes == (plan.EACH,):
-            return ()
-        return plan.points(self.counts, request.global_batch // max(self.counts), self.modes)
-
-
-def scale(request: Request, found: Found, asked: Asked, start: Start) -> Finished:
-    """Write a run folder, or go on with one; see :func:`bench.experiments.pipeline.run`."""
-    points = asked.points(request)
-    batch_per_rank = request.global_batch // max(asked.counts)
-    begun = Scaling(batch_per_rank=batch_per_rank, **{one.name: getattr(asked, one.name) for one in fields(asked)})
-    with opened(request, (found,), start, begun=begun) as lab, lab.progress:
+def scale(request: Request, found: Found, asked: Scaling, start: Start) -> Finished:
+    """Write a run folder that begins with the record ``asked``, or go on with one; see
+    :func:`bench.experiments.pipeline.run`."""
+    points = () if asked.by_itself else plan.points(asked.counts, asked.batch_per_rank, asked.modes)
+    with opened(request, (found,), start, begun=asked) as lab, lab.progress:
         before = lab.writer.document.begun(Scaling)
         lab.writer.note(replace(before, predict=asked.predict, what_if_mbit=asked.what_if_mbit))
         if lab.obstacles[found.name] is None and points:
@@ -162,7 +146,8 @@ class _Curves:
             lab.writer.add_to(Scaling, record, "diagnostics", **done.tables)
             return where_to_look(done.record) or "profiled"
 
-        job = plan.diagnosed_at(lab.request, self.found, point, lab.next_launch(), lab.site.hosts)
+        job = plan.measured_at(lab.request, self.found, point, 0, lab.next_launch(), lab.site.hosts)
+        job = replace(job, purpose="diagnose")
         self._perform(job, f"diagnosing {point.count} x {point.global_batch // point.count}", keep, diagnostic_rows)
 
     def _all_reduce(self, number: int) -> None:

@@ -24,7 +24,7 @@ from bench.experiments import measure, numerics, obstacles, resume
 from bench.experiments.batch_search import steady_mib
 from bench.experiments.lab import Finished, Lab, Start, opened, recorded
 from bench.experiments.launch import Performed, perform
-from bench.experiments.plan import Request, one_round
+from bench.experiments.plan import Request, job_of
 from bench.experiments.plan.race import Race
 from bench.experiments.plan.tuning import FEWEST_FINAL, FINAL_LAUNCHES, finalists, leanest, next_switches
 from bench.runs.document import RunDocument
@@ -246,8 +246,8 @@ class _Hunt:
         """A launch, which is written to disk at once."""
         self._check_time(name)
         request, lab = self.lab.request, self.lab
-        (planned,) = one_round(request, [self.found[name]], self.race.launches(name), lab.next_launch(), lab.site.hosts)
-        job = replace(planned.job, probe_seed=lab.writer.document.probe_seed)
+        job = job_of(request, self.found[name], lab.next_launch(), self.race.launches(name), lab.site.hosts)
+        job = replace(job, probe_seed=lab.writer.document.probe_seed)
         done = perform(replace(job, loop_limit_s=self._limit_s(name, job)), lab, "racing", self._kept)
         return _Raced(
             record=done.record,

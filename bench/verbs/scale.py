@@ -14,7 +14,7 @@ from bench.experiments.lab import Start
 from bench.experiments.plan import PROFILES, RANKS, Request, check_memory
 from bench.experiments.plan.interval_target import FEWEST_LAUNCHES
 from bench.experiments.plan.scaling import EACH, MODES, default_counts, points
-from bench.experiments.scaling import Asked, scale
+from bench.experiments.scaling import scale
 from bench.runs.experiments import Scaling
 from bench.seams.discover import Found
 from bench.sites.hosts.party import Party
@@ -68,7 +68,13 @@ def _asked(options: argparse.Namespace, parser: Parser, party: Party | None) -> 
     _check_scenario(found, counts)
     request = _request(request_of(Options.of(options), chosen, party), counts, modes, options)
     check_memory(request, chosen, machine.available_memory_bytes())
-    asked = Asked(counts=counts, modes=modes, predict=options.predict or (), what_if_mbit=options.what_if)
+    asked = Scaling(
+        counts=counts,
+        modes=modes,
+        batch_per_rank=request.global_batch // max(counts),
+        predict=options.predict or (),
+        what_if_mbit=options.what_if,
+    )
     return _scale(request, found, asked, options, party)
 
 
@@ -96,7 +102,8 @@ def _each(found: Found, options: argparse.Namespace, party: Party | None) -> int
     launches = options.launches or max(PROFILES[options.profile, request.device].launches, FEWEST_LAUNCHES)
     request = replace(request, launches=launches, parity=False, diagnose=False)
     check_memory(request, (found,), machine.available_memory_bytes())
-    asked = Asked(counts=(request.replicas,), modes=(EACH,), predict=(), what_if_mbit=None)
+    batch = request.global_batch // request.replicas
+    asked = Scaling(counts=(request.replicas,), modes=(EACH,), batch_per_rank=batch)
     return _scale(request, found, asked, options, party)
 
 
@@ -145,7 +152,7 @@ def _request(request: Request, counts: tuple[int, ...], modes: tuple[str, ...], 
 def _scale(
     request: Request,
     found: Found,
-    asked: Asked,
+    asked: Scaling,
     options: argparse.Namespace,
     party: Party | None,
     path: str | None = None,
@@ -164,7 +171,7 @@ def _resume(options: argparse.Namespace, parser: Parser, party: Party | None) ->
     request = resume.continued(path, document, party, trust=options.trust, force=options.force)
     resume.check_site(document, request.site)
     predict, mbit = options.predict or scaling.predict, options.what_if or scaling.what_if_mbit
-    asked = Asked(counts=scaling.counts, modes=scaling.modes, predict=predict, what_if_mbit=mbit)
+    asked = replace(scaling, predict=predict, what_if_mbit=mbit)
     (found,) = resume.scenarios_of(document)
     return _scale(request, found, asked, options, party, path)
 

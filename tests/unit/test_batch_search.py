@@ -42,9 +42,9 @@ def test_the_largest_batch_that_trains_is_found_in_few_tries(largest: int, unit:
 def test_a_try_makes_one_batch() -> None:
     """Four of 1,024 random images each take five seconds, and memory is that of one."""
     found = switching.load(*discover.resolve("ddp"))
-    planned = batch_search.planned_try(request_for((found,)), found, 1024, 3, one_host(2))
-    work = planned.job.workload
-    assert (planned.launch, work.global_batch, work.pool_batches) == (3, 1024, 1)
+    job = batch_search.planned_try(request_for((found,)), found, 1024, 3, one_host(2))
+    work = job.workload
+    assert (job.launch, work.global_batch, work.pool_batches) == (3, 1024, 1)
 
 
 def test_a_search_without_end_is_ended() -> None:

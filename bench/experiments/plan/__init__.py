@@ -114,14 +114,6 @@ class Request:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
-    launch: int
-    repeat: int
-    found: Found
-    job: Job
-
-
 def global_batch(
     asked: int | None,
     per_rank: int | None,
@@ -215,23 +207,11 @@ def check_examples(request: Request, example_bytes: int | None, available_bytes:
 def in_turns(items: Sequence[T], rounds: int) -> list[tuple[T, int]]:
     """Each of ``items`` with the number of the round, round by round. Every other round goes backwards, so that drift
     of the machine hits all alike."""
-    return [(one, repeat) for repeat in range(rounds) for one in items[:: -1 if repeat % 2 else 1]]
+    return [(one, repeat) for repeat in range(rounds) for one in in_turn(items, repeat)]
 
 
-def one_round(
-    request: Request, scenarios: Sequence[Found], repeat: int, first: int, hosts: Sequence[Host]
-) -> tuple[Planned, ...]:
-    """Launch ``repeat`` of each scenario, numbered from ``first``; backwards where ``repeat`` is odd."""
-    return tuple(
-        Planned(launch=launch, repeat=repeat, found=found, job=job_of(request, found, launch, repeat, hosts))
-        for launch, found in enumerate(scenarios[:: -1 if repeat % 2 else 1], start=first)
-    )
-
-
-def diagnostic(request: Request, found: Found, launch: int, hosts: Sequence[Host], trace: str) -> Planned:
-    """The diagnostic launch of a scenario. ``trace``: as in :class:`~bench.core.job.Job`."""
-    job = replace(job_of(request, found, launch, 0, hosts), purpose="diagnose", trace=trace)
-    return Planned(launch=launch, repeat=0, found=found, job=job)
+def in_turn(items: Sequence[T], repeat: int) -> Sequence[T]:
+    return items[:: -1 if repeat % 2 else 1]
 
 
 def loading(

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from bench.core.records import Host
-from bench.experiments.plan import Request, one_round
+from bench.experiments.plan import Request, job_of
 from bench.seams.discover import Found
 
 WINDOW_S = 1.0  # how long the fastest loader is timed, at the least; a slower one takes longer for the same batches
@@ -13,8 +13,7 @@ MOST_BATCHES = 2000
 
 def worker_counts(request: Request, found: Found, hosts: Sequence[Host]) -> tuple[int, ...]:
     """Workers of each rank: 0, 1, 2, 4, ... up to the cores that a rank may use."""
-    (planned,) = one_round(request, [found], 0, 0, hosts)
-    cores = min(rank.threads for rank in planned.job.ranks)
+    cores = min(rank.threads for rank in job_of(request, found, 0, 0, hosts).ranks)
     return (0, *(1 << power for power in range(cores.bit_length())))
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from bench.core.errors import RequestError
 from bench.core.job import Job
 from bench.core.records import Host
-from bench.experiments.plan import Request, diagnostic, one_round
+from bench.experiments.plan import Request, job_of
 from bench.runs.experiments import Scaling
 from bench.seams.discover import Found
 
@@ -74,13 +74,9 @@ def measured_at(request: Request, found: Found, point: Point, repeat: int, launc
     """A launch at a point. On the CPU each rank has as many threads as with all of them, whatever their number: a rank
     stands for a device, and one device does not become faster when others are left out."""
     at = request_at(request, point.count, point.global_batch)
-    (planned,) = one_round(at, [found], repeat, launch, hosts)
-    return _alike(planned.job, request, found, hosts)
-
-
-def diagnosed_at(request: Request, found: Found, point: Point, launch: int, hosts: Sequence[Host]) -> Job:
-    at = request_at(request, point.count, point.global_batch)
-    return _alike(diagnostic(at, found, launch, hosts, "").job, request, found, hosts)
+    job = job_of(at, found, launch, repeat, hosts)
+    threads = min(rank.threads for rank in job_of(request, found, 0, 0, hosts).ranks)
+    return replace(job, ranks=tuple(replace(rank, threads=min(rank.threads, threads)) for rank in job.ranks))
 
 
 def bandwidth_at(request: Request, found: Found, count: int, launch: int, hosts: Sequence[Host]) -> Job:
@@ -101,18 +97,11 @@ def alone_on(
     request: Request, found: Found, slot: int, batch: int, repeat: int, launch: int, hosts: Sequence[Host]
 ) -> Job:
     """A launch on one of the chosen devices and nothing else; on the CPU a rank bound to its part of the cores."""
-    (whole,) = one_round(request, [found], 0, 0, hosts)
-    placed = whole.job.ranks[slot]
+    ranks = job_of(request, found, 0, 0, hosts).ranks
+    placed = ranks[slot]
     (host,) = (host for host in hosts if host.name == placed.host)
     devices = request.devices[slot : slot + 1]
     at = replace(request, replicas=1, devices=devices, global_batch=batch)
-    (planned,) = one_round(at, [found], repeat, launch, [host])
-    beside = [rank for rank in whole.job.ranks if rank.host == placed.host]
-    bound = None if devices else (placed.local_rank, len(beside))
-    return replace(planned.job, ranks=(replace(planned.job.ranks[0], threads=placed.threads, core_set=bound),))
-
-
-def _alike(job: Job, request: Request, found: Found, hosts: Sequence[Host]) -> Job:
-    (whole,) = one_round(request, [found], 0, 0, hosts)
-    threads = min(rank.threads for rank in whole.job.ranks)
-    return replace(job, ranks=tuple(replace(rank, threads=min(rank.threads, threads)) for rank in job.ranks))
+    job = job_of(at, found, launch, repeat, [host])
+    bound = None if devices else (placed.local_rank, sum(rank.host == placed.host for rank in ranks))
+    return replace(job, ranks=(replace(job.ranks[0], threads=placed.threads, core_set=bound),))
