@@ -170,11 +170,7 @@ class Commands:
         name = side.name or name_of(ranks[0].ran)
         command = _command(side, ranks[0], self.wanted)
         if self.writer is None:
-            document = _document(self.wanted, name, command, ranks, self.here, self.begin, self.gpus)
-            if self.experiment is not None:
-                first = {record_name(type(self.experiment)): self.experiment}
-                document = replace(document, experiments={**document.experiments, **first})
-            self.writer = RunWriter(self.wanted.out, document, self.began)
+            self.writer = RunWriter(self.wanted.out, self._document(name, command, ranks), self.began)
         steps = _add(self.writer, done, ranks, left, name, command, repeat)
         step_ms = statistics.median(slowest_ms(steps) or [row["step_ms"] for row in steps])
         self.last_ms[name] = step_ms
@@ -192,9 +188,42 @@ class Commands:
         self.writer.finish(complete=True, digest=of_run(judged(self.writer)), end=machine.state())
         return self.writer.frames()
 
-
-def _warmup(wanted: Wanted, steps: int) -> int:
-    return min(MOST_WARMUP, steps // 5) if wanted.warmup is None else min(wanted.warmup, steps - 1)
+    def _document(self, scenario: str, command: stored.Command, ranks: list[Notes]) -> stored.RunDocument:
+        """The document of the run: null is what neither the script's objects nor the options say."""
+        first, steps = ranks[0], min(one.steps for one in ranks)
+        asked = self.wanted.warmup
+        warmup = min(MOST_WARMUP, steps // 5) if asked is None else min(asked, steps - 1)
+        kind = first.ran.device["type"]
+        python, executable = first.who.python
+        attached = stored.Attached(
+            commands={scenario: command}, step=STEP, times=CUDA_TIMES if kind == "cuda" else HOST_TIMES
+        )
+        first_record = {} if self.experiment is None else {record_name(type(self.experiment)): self.experiment}
+        versions = {name: None if value is None else str(value) for name, value in first.ran.versions.items()}
+        return stored.RunDocument(
+            bench=bench.__version__,
+            command=tuple(redact.command_line(sys.argv[1:])),
+            request=stored.Asked(
+                scenarios=tuple(side.name or scenario for side in self.wanted.sides),
+                devices=tuple(uuid for uuid in self.gpus if any(uuid in one.who.devices for one in ranks)),
+                warmup=warmup,
+                iters=steps - warmup,
+                launches=self.wanted.launches,
+                label=self.wanted.label,
+            ),
+            workload=stored.WorkloadRecord(
+                title=os.path.basename(command.script.file) if command.script else " ".join(command.command),
+                global_batch=self.wanted.global_batch,
+                replicas=first.ran.replicas,
+                device=kind if kind in ("cpu", "cuda") else None,
+                warmup=warmup,
+            ),
+            machine=self.here,
+            versions={"python": python, "executable": executable, **versions},
+            apex=stored.Apex(),
+            experiments={"attaching": attached, **first_record},
+            start=self.begin,
+        )
 
 
 def _add(
@@ -328,47 +357,4 @@ def _command(side: Side, first: Notes, wanted: Wanted) -> stored.Command:
         environment=tuple(redact.command_line([f"{name}={value}" for name, value in side.environment.items()])),
         script=stored.Source(file=script, sha256=sha256(script)) if script else None,
         git=machine.git(os.path.dirname(script)) if script else None,
-    )
-
-
-def _document(
-    wanted: Wanted,
-    scenario: str,
-    command: stored.Command,
-    ranks: list[Notes],
-    here: stored.Machine,
-    begin: stored.State,
-    gpus: tuple[str, ...],
-) -> stored.RunDocument:
-    """The document of the run: null is what neither the script's objects nor the options say."""
-    first, steps = ranks[0], min(one.steps for one in ranks)
-    kind = first.ran.device["type"]
-    python, executable = first.who.python
-    attached = stored.Attached(
-        commands={scenario: command}, step=STEP, times=CUDA_TIMES if kind == "cuda" else HOST_TIMES
-    )
-    versions = {name: None if value is None else str(value) for name, value in first.ran.versions.items()}
-    return stored.RunDocument(
-        bench=bench.__version__,
-        command=tuple(redact.command_line(sys.argv[1:])),
-        request=stored.Asked(
-            scenarios=tuple(side.name or scenario for side in wanted.sides),
-            devices=tuple(uuid for uuid in gpus if any(uuid in one.who.devices for one in ranks)),
-            warmup=_warmup(wanted, steps),
-            iters=steps - _warmup(wanted, steps),
-            launches=wanted.launches,
-            label=wanted.label,
-        ),
-        workload=stored.WorkloadRecord(
-            title=os.path.basename(command.script.file) if command.script else " ".join(command.command),
-            global_batch=wanted.global_batch,
-            replicas=first.ran.replicas,
-            device=kind if kind in ("cpu", "cuda") else None,
-            warmup=_warmup(wanted, steps),
-        ),
-        machine=here,
-        versions={"python": python, "executable": executable, **versions},
-        apex=stored.Apex(),
-        experiments={"attaching": attached},
-        start=begin,
     )

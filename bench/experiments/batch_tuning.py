@@ -9,7 +9,7 @@ are compared over two runs: if the machine drifts in between, the ratio shifts, 
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from bench.core.errors import RequestError
 from bench.experiments.plan import Request
@@ -23,16 +23,11 @@ FIRST = 0.5  # the part of the budget that the first search may take
 Tune = Callable[[Request, tuple[Found, ...], Search], Searched]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Batches:
-    """``best``: the search at the batch that is fastest for an example. ``tried``: by global batch its result."""
-
-    best: Searched
-    tried: dict[int, str]
-
-
-def tune_batches(request: Request, candidates: tuple[Found, ...], search: Search, tune: Tune) -> Batches:
-    """``tune``: does one search. Raises :class:`RequestError` as the first one does."""
+def tune_batches(
+    request: Request, candidates: tuple[Found, ...], search: Search, tune: Tune
+) -> tuple[Searched, dict[int, str]]:
+    """The search at the batch that is fastest for an example, and by global batch what came of it. ``tune``: does one
+    search. Raises :class:`RequestError` as the first one does."""
     began_s = time.monotonic()
     best = tune(request, candidates, replace(search, budget_s=FIRST * search.budget_s))
     tried, gains = {request.global_batch: _in_words(best)}, {request.global_batch: True}
@@ -47,7 +42,7 @@ def tune_batches(request: Request, candidates: tuple[Found, ...], search: Search
         ratio, gains[batch] = _per_example(best, larger)
         tried[batch] = _in_words(larger) + ratio
         best = larger if gains[batch] else best
-    return Batches(best=best, tried=tried)
+    return best, tried
 
 
 def _in_words(searched: Searched) -> str:

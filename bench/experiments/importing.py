@@ -15,7 +15,7 @@ import math
 import os
 import shutil
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from reprlib import repr as brief
 from typing import NoReturn
@@ -26,6 +26,7 @@ from bench.core.codec import Damaged, decode, encode
 from bench.core.errors import RequestError
 from bench.core.files import Json, open_regular, sha256
 from bench.experiments.lab import judged
+from bench.experiments.rows import Rows
 from bench.runs import document as stored
 from bench.runs.files import check_writable, unwritable
 from bench.runs.launches import LaunchRecord, RankRecord
@@ -65,28 +66,12 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
-    """A launch of a file: by rank its step times (ms), all equally many; the first ``warmup`` are warm-up.
-
-    ``replicas``: how many shared the global batch; None if the file lacks the steps of some: ``single`` in a run on
-    eight GPUs is one, and DataParallel is one process on all of them.
-    """
-
-    scenario: str
-    steps_ms: tuple[tuple[float, ...], ...]
-    warmup: int = 0
-    replicas: int | None = None
-
-    @property
-    def iters(self) -> int:
-        return len(self.steps_ms[0]) - self.warmup
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """The content of a file. ``warmup``: the same in all launches, else None. ``left_out``: what was not read."""
+    """The content of a file. ``rows``: of steps.parquet. ``warmup``: the same in all launches, else None. ``left_out``:
+    what was not read."""
 
-    launches: tuple[Launch, ...]
+    launches: tuple[LaunchRecord, ...]
+    rows: Rows
     warmup: int | None
     left_out: tuple[str, ...] = ()
 
@@ -128,33 +113,7 @@ def write(path: str, measurement: Measurement, options: Options, out: str) -> Ru
         _refuse(path, f"has what no run may have: {error}")
     writer = RunWriter(out, document)
     try:
-        repeats: Counter[str] = Counter()
-        records, rows = [], []
-        for number, launch in enumerate(measurement.launches):
-            repeat = repeats[launch.scenario]
-            repeats[launch.scenario] += 1
-            records.append(
-                LaunchRecord(
-                    launch=number,
-                    scenario=launch.scenario,
-                    repeat=repeat,
-                    strategy=None,
-                    precision=None,
-                    processes=len(launch.steps_ms),
-                    replicas=launch.replicas,
-                    status="ok",
-                    ranks=tuple(RankRecord(rank=rank, pid=None) for rank in range(len(launch.steps_ms))),
-                    warmup=launch.warmup,
-                    iters=launch.iters,
-                )
-            )
-            head = {"launch": number, "scenario": launch.scenario, "repeat": repeat}
-            rows += [
-                {**head, "rank": rank, "step": step, "warmup": step < launch.warmup, "step_ms": step_ms}
-                for rank, steps in enumerate(launch.steps_ms)
-                for step, step_ms in enumerate(steps)
-            ]
-        writer.add(*records, steps=rows)
+        writer.add(*measurement.launches, steps=measurement.rows)
         writer.finish(complete=True, digest=digest.of_run(judged(writer)))
     except BaseException as error:
         shutil.rmtree(writer.path, ignore_errors=True)
@@ -190,14 +149,23 @@ def of_csv(path: str, text: str, options: Options) -> Measurement:
             _refuse(path, f"line {line} has {len(cells)} cells where the heading has {len(heading)}")
         step, key, rank = _step(path, line, {name: cells[place].strip() for name, place in at.items()}, options)
         groups.setdefault(key, {}).setdefault(rank, []).append(step)
-    launches = tuple(_launch(path, key, ranks, options, numbered="step" in at) for key, ranks in groups.items())
-    widest = max(len(launch.steps_ms) for launch in launches)
+    repeats: Counter[str] = Counter()
+    launches: list[LaunchRecord] = []
+    steps: Rows = []
+    for key, ranks in groups.items():
+        launch, of_launch = _launch(path, key, ranks, options, numbered="step" in at)
+        launches.append(replace(launch, launch=len(launches), repeat=repeats[launch.scenario]))
+        head = {"launch": launches[-1].launch, "scenario": launch.scenario, "repeat": launches[-1].repeat}
+        steps += [{**head, **row} for row in of_launch]
+        repeats[launch.scenario] += 1
+    widest = max(launch.processes for launch in launches)
     if options.world_size is not None and widest > options.world_size:
         problem = f"{options.world_size} was given and {path} has steps of {widest} ranks"
         raise RequestError("--world-size", problem, "fix one of the two")
     warmup_known = "warmup" in heading or options.warmup is not None
     return Measurement(
-        launches=launches,
+        launches=tuple(launches),
+        rows=steps,
         warmup=_only({launch.warmup for launch in launches}) if warmup_known else None,
         left_out=tuple(name for name in heading if name not in COLUMNS),
     )
@@ -238,8 +206,13 @@ def _step(path: str, line: int, cells: dict[str, str], options: Options) -> tupl
 
 def _launch(
     path: str, key: tuple[str, str], ranks: dict[int, list[_Step]], options: Options, *, numbered: bool
-) -> Launch:
-    """The rows of a launch in the order of their steps; they must be those of whole ranks."""
+) -> tuple[LaunchRecord, Rows]:
+    """A launch, whose number and repeat are still to be given, and its rows without these, which must be those of whole
+    ranks.
+
+    ``replicas`` is unknown if the file lacks the steps of some: ``single`` in a run on eight GPUs is one, and
+    DataParallel is one process on all of them.
+    """
     scenario, name = key
     who = f"launch {name!r} of {scenario}" if name else f"the launch of {scenario}"
     if sorted(ranks) != list(range(len(ranks))):
@@ -259,12 +232,24 @@ def _launch(
         _refuse(path, f"{who}: warm-up steps must be its first, and the same of all ranks")
     if warmup >= len(ordered[0]):
         _refuse(path, f"{who} has {len(ordered[0])} steps, all of them warm-up")
-    return Launch(
+    launch = LaunchRecord(
+        launch=0,
         scenario=scenario,
-        steps_ms=tuple(tuple(step.step_ms for step in steps) for steps in ordered),
-        warmup=warmup,
+        repeat=0,
+        strategy=None,
+        precision=None,
+        processes=len(ranks),
         replicas=len(ranks) if len(ranks) == options.world_size else None,
+        status="ok",
+        ranks=tuple(RankRecord(rank=rank, pid=None) for rank in range(len(ranks))),
+        warmup=warmup,
+        iters=len(ordered[0]) - warmup,
     )
+    return launch, [
+        {"rank": rank, "step": place, "warmup": place < warmup, "step_ms": step.step_ms}
+        for rank, steps in enumerate(ordered)
+        for place, step in enumerate(steps)
+    ]
 
 
 def _document(path: str, measurement: Measurement, options: Options) -> stored.RunDocument:
@@ -306,7 +291,7 @@ def _document(path: str, measurement: Measurement, options: Options) -> stored.R
     )
 
 
-def _only(values: set[int]) -> int | None:
+def _only(values: set[int | None]) -> int | None:
     return next(iter(values)) if len(values) == 1 else None
 
 

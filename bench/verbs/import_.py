@@ -56,7 +56,7 @@ def main(arguments: list[str]) -> int:
         raise RequestError("--hardware", "it is not said whether that is a GPU or a CPU", "add --device cuda or cpu")
     content = importing.read(options.file, asked)
     run = importing.write(options.file, content, asked, options.out)
-    launches, steps = len(content.launches), sum(launch.iters for launch in content.launches)
+    launches, steps = len(content.launches), sum(launch.iters or 0 for launch in content.launches)
     scenarios = ", ".join(run.document.request.scenarios)
     from bench.analyse.comparable import WORDS
 

@@ -96,8 +96,8 @@ def _search(
         check_memory(request, candidates, machine.available_memory_bytes())
         return tune(request, candidates, search, start)
 
-    searched = tune_batches(request, candidates, search, one)
-    return _show(searched.best.path, options, failed=searched.best.failed, batches=searched.tried)
+    best, tried = tune_batches(request, candidates, search, one)
+    return _show(best.path, options, failed=best.failed, batches=tried)
 
 
 def _resume(options: argparse.Namespace, parser: Parser, party: Party | None) -> int:

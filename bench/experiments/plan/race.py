@@ -7,9 +7,6 @@ plus noise that is alike for all, since one or two launches of each say nothing 
 drops out when the interval of the difference says that it is slower than the best, or no more than :data:`NEAR` faster;
 on a single launch, which may be an accident, only if it is beyond :data:`OUTLYING` besides.
 
-Optuna and its like were considered. Their pruners stop a trial by its own intermediate values or keep a fixed share of
-the trials; none interleaves trials, repeats a control against drift, or gives an interval for what was chosen.
-
 What a race measures serves to choose and for nothing else. The best of many noisy values is too good, so the winner is
 reported from fresh launches. ``benchmarks/tune_simulation.py`` shows how often a race is right.
 """
