@@ -10,13 +10,17 @@ import pandas as pd
 
 from bench.runs.document import RunDocument
 from bench.runs.experiments import Diagnosis
+from bench.runs.frames import TableRow
 from bench.runs.launches import MemoryHeld, RankRecord
 
 LASTING = ("parameters", "masters", "optimizer", "buffers", "buckets", "gathered", "batch")
 PARTS = (*LASTING, "gradients", "activations")
 SHARDED = ("fsdp2", "fsdp2_no_reshard", "zero1")
 KNOWN = (*PARTS, "early_gradients")
-FORECAST = tuple(f"forecast_{part}_mib" for part in (*PARTS, "peak") if part != "gathered")
+FORECAST = (
+    *(f"forecast_{part}_mib" for part in (*PARTS, "peak") if part != "gathered"),
+    *("forecast_method", "forecast_reason"),
+)
 FOLLOWING = ("predicted_mib", "measured_mib", "rest_mib", "reason")
 COLUMNS = ("launch", "scenario", "rank", *(f"{part}_mib" for part in KNOWN), *FOLLOWING)
 
@@ -30,27 +34,24 @@ def parts(document: RunDocument) -> pd.DataFrame:
     peak less what the process held before there was a model, which is torch's own peak of tensors on GPUs, and on the
     CPU that of the resident set. ``rest_mib``: measured less predicted.
     """
-    rows: list[list[object]] = []
-    seen: set[str] = set()
+    rows: list[TableRow] = []
     forecasts = {one.scenario: one.forecast for one in document.begun(Diagnosis).launches}
-    for launch in document.good:
-        if launch.scenario not in seen:
-            predicted_parts = forecasts.get(launch.scenario)
-            why_not = "no diagnostic launch ended well: --diagnose predicts it"
-            forecast: list[object] = [*(None for _ in FORECAST), None, why_not]
-            if predicted_parts is not None:
-                sizes = (getattr(predicted_parts, name.removeprefix("forecast_")) for name in FORECAST)
-                forecast = [*sizes, predicted_parts.method, predicted_parts.reason]
-            for rank in launch.ranks:
-                if (memory := rank.memory) is not None:
-                    seen.add(launch.scenario)
-                    sizes = (getattr(memory, f"{part}_mib") for part in KNOWN)
-                    expected, measured = predicted(memory), measured_mib(rank, memory)
-                    rest = None if expected is None or measured is None else measured - expected
-                    row = [launch.launch, launch.scenario, rank.rank, *sizes, expected, measured, rest, memory.reason]
-                    rows.append([*row, *forecast])
-    table = pd.DataFrame(rows, columns=[*COLUMNS, *FORECAST, "forecast_method", "forecast_reason"])
-    return table.astype({name: "float64" for name in table.columns if name.endswith("_mib")})
+    knowing = [one for one in document.good if any(rank.memory for rank in one.ranks)]
+    for launch in {one.scenario: one for one in reversed(knowing)}.values():
+        foreseen = forecasts.get(launch.scenario)
+        forecast: TableRow = {"forecast_reason": "no diagnostic launch ended well: --diagnose predicts it"}
+        if foreseen is not None:
+            forecast = {name: getattr(foreseen, name.removeprefix("forecast_")) for name in FORECAST}
+        for rank in launch.ranks:
+            if (memory := rank.memory) is not None:
+                row = {"launch": launch.launch, "scenario": launch.scenario, "rank": rank.rank, "reason": memory.reason}
+                row |= {f"{part}_mib": getattr(memory, f"{part}_mib") for part in KNOWN}
+                row |= {"predicted_mib": predicted(memory), "measured_mib": measured_mib(rank, memory)}
+                rows.append(row | forecast)
+    rows.sort(key=lambda row: row["launch"])
+    table = pd.DataFrame(rows, columns=[*COLUMNS, *FORECAST])
+    table = table.astype({name: "float64" for name in table.columns if name.endswith("_mib")})
+    return table.assign(rest_mib=table["measured_mib"] - table["predicted_mib"])
 
 
 def predicted(memory: MemoryHeld) -> float | None:

@@ -66,15 +66,9 @@ def memory_stack(run: Analysed) -> Plot | None:
             if (launch["launch"], device) in run.stacks:
                 _layers(stage, axes, launch["launch"], run.stacks[launch["launch"], device])
         for number, sums in proportional.groupby("launch") if device == "cpu" else ():
-            look: drawing.Look = {
-                "linestyle": "-",
-                "markersize": 2.6,
-                "linewidth": 1.3,
-                "markeredgewidth": 0,
-                "zorder": 5,
-            }
-            look |= {"gid": f"pss-{number}", "label": "sum of PSS"}
-            drawing.marks(axes, stage.seconds(sums["t_ns"]), sums["pss_mib"], "ink", **look)
+            look: drawing.Look = {"linestyle": "-", "linewidth": 1.3, "markersize": 2.6, "zorder": 5}
+            seconds, gid = stage.seconds(sums["t_ns"]), f"pss-{number}"
+            drawing.marks(axes, seconds, sums["pss_mib"], "ink", gid=gid, label="sum of PSS", markeredgewidth=0, **look)
     caption = ABOUT_LAUNCHES
     if set(stage.panels) - {"cpu"}:
         caption += (

@@ -59,13 +59,8 @@ def loader_plot(run: Analysed) -> Plot | None:
         axes.axhspan(swept.training.low, swept.training.high, color=light("line-1"), alpha=0.15, linewidth=0)
     if both.value is not None:
         place = list(swept.loader).index(swept.workers)
-        look: drawing.Look = {
-            "markersize": 7,
-            "clip_on": False,
-            "gid": "both",
-            "label": f"both together, --workers {swept.workers}",
-        }
-        drawing.marks(axes, [place], [both.value], "ink", "D", hollow=True, **look)
+        look: drawing.Look = {"markersize": 7, "clip_on": False, "label": f"both together, --workers {swept.workers}"}
+        drawing.marks(axes, [place], [both.value], "ink", "D", hollow=True, gid="both", **look)
         _interval(axes, place, both, "ink")
     axes.set_xticks(places, [str(workers) for workers in swept.loader])
     axes.yaxis.set_major_formatter("{x:,.0f}")

@@ -105,14 +105,10 @@ def scaling_plot(run: Analysed) -> Plot | None:
         _curve(axes, [one for one in points if one.mode == mode], mode, colour)
         ahead = sorted((one.count, 100 * (one.efficiency or 0.0)) for one in predicted if one.mode == mode)
         if ahead:
-            look: drawing.Look = {
-                "linestyle": "--",
-                "linewidth": 1.2,
-                "gid": f"predicted-{mode}",
-                "label": f"{mode}, predicted",
-            }
             x, y = zip(*ahead, strict=True)
-            drawing.marks(axes, x, y, colour, "s", markersize=5, hollow=True, **look)
+            look: drawing.Look = {"linestyle": "--", "linewidth": 1.2, "markersize": 5}
+            gid, label = f"predicted-{mode}", f"{mode}, predicted"
+            drawing.marks(axes, x, y, colour, "s", hollow=True, gid=gid, label=label, **look)
     counts = sorted({one.count for one in points} | {one.count for one in predicted})
     axes.set_xscale("log", base=2)
     axes.set_xticks(counts, [f"{count:,}" for count in counts])

@@ -177,28 +177,16 @@ def communication_words(run: Run) -> list[str]:
 
 
 def _explained(row: TableRow) -> str:
-    """cost = exposed + computation that got slower + rest, in words."""
+    """cost = exposed + computation that got slower beside the communication + rest, in words."""
     rest = row["cost_ms"] - row["exposed_ms"] - row["slowed_ms"]
     wide = math.hypot(*((row[f"{name}_high_ms"] - row[f"{name}_low_ms"]) / 2 for name in ("cost", "exposed", "slowed")))
-    overlapped, slowed = f"{row['overlap_ms']:,.1f} of {row['comm_ms']:,.1f} ms", _span(row, "slowed")
-    effect = (
-        f"The backward computation takes {slowed} longer than without synchronisation: the communication that "
-        f"overlaps it ({overlapped}) shares the hardware with it."
-        if row["slowed_low_ms"] > 0
-        else f"That the communication which overlaps it ({overlapped}) slows the backward computation down is not "
-        f"shown ({slowed})."
-    )
-    size, end = ("no larger than", "") if abs(rest) <= wide else ("larger than", " and is not explained")
+    slowed = _span(row, "slowed") + (", which is not shown to differ from 0," if row["slowed_low_ms"] <= 0 else "")
     return (
-        f"{row['scenario']}: synchronising costs {_span(row, 'cost')} a step, while {_span(row, 'exposed')} of the "
-        f"communication is exposed. {effect} In sum: {row['cost_ms']:,.1f} = {row['exposed_ms']:,.1f} exposed "
-        f"{_term(row['slowed_ms'])} slower computation {_term(rest)} rest; the rest is {size} what the three are "
-        f"uncertain by (±{wide:,.1f} ms){end}."
+        f"{row['scenario']}: synchronising costs {_span(row, 'cost')} a step: {_span(row, 'exposed')} of communication "
+        "are exposed, the backward computation that shares the hardware with the rest of it takes "
+        f"{slowed} longer, and {rest:+,.1f} ms are {'within' if abs(rest) <= wide else 'beyond'} what "
+        f"the three are uncertain by (±{wide:,.1f} ms)."
     )
-
-
-def _term(value: float) -> str:
-    return f"{'+' if value >= 0 else '-'} {abs(value):,.1f}"
 
 
 def _span(row: TableRow, name: str) -> str:

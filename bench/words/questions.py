@@ -10,7 +10,7 @@ from bench.analyse.analysed import Analysed
 from bench.analyse.communication import data_parallel, spent
 from bench.analyse.comparison import ALIKE, TOO_FEW, against_fastest
 from bench.analyse.launches import looked_at, ok_rows
-from bench.analyse.loader import INPUT_BOUND, found_by, remarks, sentence, together
+from bench.analyse.loader import INPUT_BOUND
 from bench.analyse.memory import peak_by_process
 from bench.analyse.memory_parts import ddp_against_shards
 from bench.analyse.parity import by_scenario
@@ -57,7 +57,6 @@ def questions(run: Run) -> list[Answer]:
         one_gpu,
         same_weights,
         memory,
-        shards,
         lambda run, table: ddp_against_shards(run.document),
         hang,
         epochs,
@@ -66,18 +65,13 @@ def questions(run: Run) -> list[Answer]:
 
 
 def loader(run: Analysed, table: pd.DataFrame) -> Answer | None:
-    """Of a run that swept its input, and of an attached script, whose DataLoader was watched."""
-    question, swept = "Is it the loader?", found_by(run.document)
-    if swept is not None:
-        both = together(run.document, run.good_figures)
-        texts = [sentence(swept, both), *remarks(swept, both, run.document.machine.cores_usable)]
-        return question, " ".join(texts)
+    """Of an attached script, whose DataLoader was watched; a sweep of the input has a chapter of its own."""
     share = run.good_figures.frame["data_share"].median()
     if not run.document.of(Attached) or pd.isna(share):
         return None
     text = f"A step waits for its DataLoader for {100 * share:.2g} % of its time (median)."
     bound = f" Above {100 * INPUT_BOUND:.0f} % it is input-bound: raise num_workers of the DataLoader."
-    return question, text + (bound if share > INPUT_BOUND else "")
+    return "Is it the loader?", text + (bound if share > INPUT_BOUND else "")
 
 
 def python(run: Analysed, table: pd.DataFrame) -> Answer | None:
@@ -277,18 +271,6 @@ def one_gpu(run: Analysed, table: pd.DataFrame) -> Answer | None:
     return "Is the result of several replicas that of one?", (
         f"{opening}. Compared with one process that has the whole batch: {'; '.join(texts)}."
     )
-
-
-def shards(run: Analysed, table: pd.DataFrame) -> Answer | None:
-    peaks = dict(zip(table["scenario"], table["peak_pid_mib"], strict=True))
-    sharded = [name for name in ("fsdp2", "fsdp2_no_reshard", "zero1") if pd.notna(peaks.get(name))]
-    if not sharded or pd.isna(peaks.get("ddp")):
-        return None
-    texts = [f"{name} {peaks[name]:,.0f} MiB ({100 * (peaks[name] / peaks['ddp'] - 1):+.0f} %)" for name in sharded]
-    text = f"The largest process of ddp peaks at {peaks['ddp']:,.0f} MiB; of {listed(texts)}."
-    if run.document.workload.device == "cpu":
-        text += " On the CPU that includes torch itself and buffers of gloo, so it says little about GPUs."
-    return "Do shards take less memory than DDP?", text
 
 
 def hang(run: Analysed, table: pd.DataFrame) -> Answer | None:

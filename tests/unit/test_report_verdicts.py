@@ -201,8 +201,6 @@ def test_questions_about_strategies(whole: Analysed, tmp_path: Path) -> None:
     gain = said["What does no_sync gain with gradient accumulation?"]
     assert "takes 1.25 times (95 % interval" in gain and "Unlikely to be noise" in gain
     assert "takes 2.00 times" in gain
-    least = said["Do shards take less memory than DDP?"]
-    assert least.startswith("The largest process of ddp peaks at 500 MiB; of fsdp2 400 MiB (-20 %).")
     said = dict(questions(whole))
     assert said["Is the result of several replicas that of one?"].startswith("Not of every scenario.")
     assert "Why did it hang?" not in said
@@ -491,8 +489,10 @@ def test_where_the_time_goes_explains_two_figures_that_differ(whole: Analysed) -
     assert rows["apex_ddp"] == ["30.0", "paired difference", "30.0", "100.0", "–", "–", "–", "–", "4"]
     assert table.rows[2][2].small == f"error: {HOSTILE}"
     (words,) = verdict_tables.communication_words(whole)
-    assert words.startswith("ddp: synchronising costs 30.0 ms (28.7 to 31.3) a step, while 5.5 ms (4.6 to 6.4) of")
-    assert "30.0 = 5.5 exposed + 20.5 slower computation + 4.0 rest; the rest is larger than" in words
+    assert words.startswith(
+        "ddp: synchronising costs 30.0 ms (28.7 to 31.3) a step: 5.5 ms (4.6 to 6.4) of communication"
+    )
+    assert "and +4.0 ms are beyond what the three are uncertain by" in words
     spent = verdict_tables.spent_table(whole)
     assert spent is not None
     assert [cell.text for cell in spent.rows[0]] == ["ddp", "4.0", "0.0", "20.0", "6.0", "30.0", "40.0"]

@@ -9,11 +9,10 @@ import pytest
 from standin.documents import changed
 from standin.frames import iterations, launch_figures
 
-from bench.analyse.hosts import unlike
 from bench.analyse.memory import peaks
 from bench.analyse.memory_timeline import start_ns, timeline, windows
 from bench.analyse.parity import parity
-from bench.analyse.validity import findings
+from bench.analyse.validity import findings, unlike
 from bench.core.records import MEMORY_COLUMNS, STEP_COLUMNS
 from bench.experiments import record
 from bench.runs.document import HostRecord, Machine, State
