@@ -57,14 +57,11 @@ def _all_reduces(options: argparse.Namespace) -> BandwidthRecord:
     """A launch over all GPUs, or over two ranks on the CPU. Raises :class:`RequestError` for a single GPU."""
     from bench.experiments.bandwidth import of_this_machine
     from bench.seams import switching
-    from bench.verbs.asked import add_work, request_of
+    from bench.verbs.asked import Options, request_of
 
     ddp = switching.scenario("ddp")
-    parser = Parser("doctor", "", "")
-    add_work(parser)
-    given = {"python": options.python, "apex": options.apex}
-    usual = parser.parse_args([f"--{name}={value}" for name, value in given.items() if value])
-    request = request_of(usual, (ddp,))
+    pythons = [options.python] if options.python else None
+    request = request_of(Options(pythons=pythons, apex=options.apex), (ddp,))
     if request.replicas < 2:
         raise RequestError("--bandwidth", "there is one GPU, and nothing to exchange with", "leave it out")
     return of_this_machine(request, ddp, Console())

@@ -6,7 +6,7 @@ from bench import machine
 from bench.experiments import pipeline
 from bench.experiments.lab import Start
 from bench.experiments.plan import check_memory
-from bench.verbs.asked import add_result, add_steps, add_work, request_of
+from bench.verbs.asked import Options, add_result, add_steps, add_work, request_of
 from bench.verbs.options import Parser, whole_number
 from bench.verbs.sets import scenarios_of
 from bench.verbs.show import finished, for_programs
@@ -50,7 +50,7 @@ def main(arguments: list[str]) -> int:
 
         return run(arguments)
     chosen = scenarios_of(options.scenario or [USUAL], None, options.switches, options.device)
-    request = request_of(options, chosen)
+    request = request_of(Options.of(options), chosen)
     request = replace(request, parity=False, experiments={"limits": True})
     check_memory(request, chosen, machine.available_memory_bytes())
     done = pipeline.run(request, chosen, Start(out=options.out, wait=options.wait))
