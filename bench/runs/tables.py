@@ -4,6 +4,8 @@ import ctypes
 import faulthandler
 import math
 import os
+import select
+import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -31,6 +33,9 @@ SKETCHES = ("probed", "buffer", "alone", "own")
 """Quantities of numerics.parquet that have a row for each step, tensor and position."""
 
 M_MMAP_THRESHOLD = -3  # of glibc's mallopt: from so many bytes on a block is the system's own
+
+CHILD_S = 20
+"""For a look at a file's metadata, which takes milliseconds."""
 
 CHUNK_ROWS = 100_000  # of steps, condensed at a time
 
@@ -171,7 +176,8 @@ def _compressions(metadata: "pq.FileMetaData") -> set[str]:
 
 def _in_a_child(look: Callable[[], object]) -> bool:
     """True if this ends well in a child: where a column's metadata is damaged, pyarrow 26 lets an exception of C++
-    through, which ends the process."""
+    through, which ends the process, or waits for ever for a lock that another thread had at the fork."""
+    ended, open_while_it_lives = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
@@ -182,6 +188,12 @@ def _in_a_child(look: Callable[[], object]) -> bool:
             pass
         finally:
             os._exit(0)
+    os.close(open_while_it_lives)
+    wait = select.poll()
+    wait.register(ended)
+    if not wait.poll(1000 * CHILD_S):
+        os.kill(pid, signal.SIGKILL)
+    os.close(ended)
     return os.waitpid(pid, 0)[1] == 0
 
 

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -376,10 +377,15 @@ def test_a_damaged_table_of_an_incomplete_run(pristine: Path, data: st.DataObjec
 
 
 @pytest.mark.parametrize(
-    ("look", "well"), [(os.abort, False), (lambda: None, True), (lambda: 1 / 0, True)], ids=["ends", "well", "raises"]
+    ("look", "well"),
+    [(os.abort, False), (signal.pause, False), (lambda: None, True), (lambda: 1 / 0, True)],
+    ids=["ends", "waits", "well", "raises"],
 )
-def test_what_would_end_the_process_is_tried_in_a_child(look: Callable[[], object], well: bool) -> None:
+def test_what_would_end_the_process_is_tried_in_a_child(
+    look: Callable[[], object], well: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """pyarrow aborts over about one in a hundred bits of a footer, where it should raise."""
+    monkeypatch.setattr(tables, "CHILD_S", 20 if well else 0.5)
     assert tables._in_a_child(look) is well
 
 
