@@ -10,9 +10,7 @@ from collections import Counter, deque
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -72,6 +70,9 @@ def of_training(
     """The fields of :class:`bench.runs.launches.Effective` that are read alike in a launch of bench's and in a script.
     Dtypes map to the number of elements that have them. Without a ``model``, its weights are what the optimizer has.
     """
+    import torch.distributed as dist
+    from torch.nn.modules.batchnorm import _BatchNorm
+
     cuda, group = device.type == "cuda", dist.is_available() and dist.is_initialized()
     held = [parameter for one in optimizer.param_groups for parameter in one["params"]]
     parameters = held if model is None else list(model.parameters())

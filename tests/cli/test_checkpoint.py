@@ -64,6 +64,7 @@ class Session:
         self.model = torch.nn.Linear(1, 1, bias=False)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
         self.scaler = None
+        self.masters: list[Any] = []
         self.parts = SimpleNamespace(rank=0, device=torch.device("cpu"))
 
     def forward(self, batch: Any) -> Any:

@@ -17,6 +17,7 @@ from bench.machine.doctor.page import page
 ROOT = Path(__file__).resolve().parents[2]
 
 FAKE_TORCH = """
+Tensor = nn = None
 __version__ = "2.9.9"
 class version: cuda = "12.6"
 class backends:
