@@ -17,8 +17,10 @@ from bench.core.records import canonical_json
 from bench.experiments.lab import Lab
 from bench.experiments.launch import Performed, perform, where_to_look
 from bench.experiments.plan import Request, job_of
+from bench.experiments.resume import DONE
 from bench.experiments.rows import Results, Rows
 from bench.machine import visible_gpus
+from bench.runs.document import RunDocument
 from bench.runs.experiments import Ceilings, CeilingsLaunch, Limits, LimitsLaunch, Operator, Work
 from bench.runs.files import write_atomically
 from bench.runs.launches import BUSY, LaunchRecord
@@ -167,10 +169,19 @@ def keep_for_later(ceilings: Ceilings, setting: Setting, launch: LaunchRecord, c
     return "ceilings, kept for later runs"
 
 
+def missing(document: RunDocument, request: Request) -> bool:
+    """Ceilings whose launch was killed, say: a run that goes on measures them again."""
+    return any(one.status not in DONE for one in document.begun(Limits).measured)
+
+
 def after(lab: Lab) -> None:
-    """Take what is known of this machine into the run: that costs nothing."""
-    if lab.writer.document.begun(Limits).work is not None:
-        for found in lab.runnable:
+    """Take what is known of this machine into the run, which costs nothing; measure what a run that goes on lacks."""
+    if lab.writer.document.begun(Limits).work is None:
+        return
+    for found in lab.runnable:
+        if lab.writer.document.resumed and rounds(lab.request, found.strategy):
+            _with_ceilings(found, lab)
+        else:
             _are_known(_setting(job_of(lab.request, found, 0, 0, lab.site.hosts), lab), lab)
 
 
@@ -199,6 +210,7 @@ EXPERIMENT = Experiment(
     rounds=rounds,
     launch=launch,
     launches="with a step taken apart",
+    missing=missing,
     order=4,
     after=after,
     chapter=chapter,

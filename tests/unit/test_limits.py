@@ -1,5 +1,6 @@
 """How much of what a machine can do a step does: work, peaks, ceilings, and the account of a step."""
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -8,6 +9,7 @@ import pandas as pd
 import pytest
 import torch
 from standin.documents import document, launch, with_records
+from standin.runs import Launch, analysed, write_run
 from standin.workloads import workload
 from torch.autograd import DeviceType
 
@@ -17,7 +19,16 @@ from bench.core.codec import decode
 from bench.core.job import Task, Training
 from bench.experiments import limits as experiment
 from bench.experiments import prove
-from bench.runs.experiments import Ceilings, Limits, LimitsLaunch, Operator, Prediction, ProofLaunch, Proofs
+from bench.runs.experiments import (
+    Ceilings,
+    CeilingsLaunch,
+    Limits,
+    LimitsLaunch,
+    Operator,
+    Prediction,
+    ProofLaunch,
+    Proofs,
+)
 from bench.seams import Switch, discover, switching
 from bench.seams.discover import WORKLOAD
 from bench.seams.switch import RECOVERABLE
@@ -333,3 +344,12 @@ def test_a_switch_recovers_a_share_of_a_part(recovers: dict[str, float]) -> None
 
 def test_parts_that_a_switch_recovers_are_parts_of_a_step() -> None:
     assert set(RECOVERABLE) == {*PARTS} - {"arithmetic"}
+
+
+@pytest.mark.parametrize(("status", "missing"), [("ok", False), ("killed", True)])
+def test_ceilings_whose_launch_was_killed_are_measured_again(tmp_path: Path, status: str, missing: bool) -> None:
+    about = analysed(write_run(tmp_path, [Launch("ddp", [[9, 9]])])).document
+    measured = CeilingsLaunch.of(replace(about.launches[0], status=status))
+    about = with_records(about, Limits(measured=(measured,)))
+    asked: Any = None
+    assert experiment.missing(about, asked) is missing
