@@ -69,10 +69,10 @@ def _begun(run: Analysed) -> "dict[int, Future[Plot | None]]":
     _ = run.overview, run.power, run.throttled, run.spread, run.good_phases, run.stacks  # which are made once
     with drawing.styled():
         drawing.sheet(1.0)  # and so is matplotlib imported
-    gc.freeze()  # a page with a mark of the collector would be copied
     others = min(len(os.sched_getaffinity(0)), MOST_PROCESSES) - 1
     if not others:
         return {}
+    gc.freeze()  # in the forks: what their collector marks would be copied
     fork, start = multiprocessing.get_context("fork"), (run, os.getpid())
     pool = ProcessPoolExecutor(others, fork, initializer=_keep, initargs=start)
     try:
@@ -80,6 +80,7 @@ def _begun(run: Analysed) -> "dict[int, Future[Plot | None]]":
     except OSError:
         return {}
     finally:
+        gc.unfreeze()
         pool.shutdown(wait=False)
 
 
