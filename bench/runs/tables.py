@@ -34,6 +34,9 @@ SKETCHES = ("probed", "buffer", "alone", "own")
 
 M_MMAP_THRESHOLD = -3  # of glibc's mallopt: from so many bytes on a block is the system's own
 
+BOUNDED = ("update_error", "update_bound")
+"""Quantities of numerics.parquet of which each row of one has a row of the other."""
+
 CHILD_S = 20
 """For a look at a file's metadata, which takes milliseconds."""
 
@@ -267,7 +270,8 @@ def stray(ends: "pa.Table", document: RunDocument) -> str | None:
 
 
 def uneven(numerics: "pa.Table") -> str | None:
-    """A launch whose sketches are not of every position of every tensor in every step. None if there is none."""
+    """A launch whose sketches are not of every position of every tensor in every step, or whose errors and bounds are
+    not of the same tensors. None if there is none."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -278,7 +282,11 @@ def uneven(numerics: "pa.Table") -> str | None:
         sizes = [-1 if group[f"{name}_max"] is None else group[f"{name}_max"] + 1 for name in ends]
         if min(sizes) < 1 or math.prod(sizes) != group["value_count"]:
             return f"of launch {group['launch']} some numbers are missing"
-    return None
+    errors, bounds = (
+        numerics.filter(pc.equal(numerics["quantity"].cast("string"), quantity)).select(["launch", "rank", *ends[:2]])
+        for quantity in BOUNDED
+    )
+    return None if errors.equals(bounds) else "errors and bounds of updates are not of the same tensors"
 
 
 def recorded(table: "pa.Table", document: RunDocument) -> "pa.Table":

@@ -214,6 +214,7 @@ def test_what_cannot_be_judged(changes: dict[str, Any], verdict: str | None, rea
         (lambda rows: rows[1:], "of launch 1 some numbers are missing"),
         (lambda rows: [*rows, rows[0]], "of launch 1 some numbers are missing"),
         (lambda rows: [{**row, "tensor": None} for row in rows], "of launch 1 some numbers are missing"),
+        (lambda rows: rows[:-1], "errors and bounds of updates are not of the same tensors"),
     ],
 )
 def test_a_sketch_with_a_hole_is_found(change: Callable[[numerics.Rows], numerics.Rows], says: str | None) -> None:
