@@ -173,7 +173,7 @@ def per_scenario(device: pd.DataFrame, steps: Iterations, units: int | None, dev
 
 def _table(rows: list[TableRow], columns: list[str]) -> pd.DataFrame:
     """The rows as a table. A figure that is null in all of them is a null number, and no object."""
-    figures = [name for name in columns if name.endswith(("_s", "_j", "_w", "_percent", "_mhz", "_c"))]
+    figures = [name for name in columns if name.endswith(("_s", "_j", "_w", "_percent", "_mhz", "_c", "_reasons"))]
     return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(figures, "float64"))
 
 

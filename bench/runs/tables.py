@@ -319,26 +319,34 @@ def condensed(tables: "Iterable[pa.Table]", condense: "Callable[[pd.DataFrame], 
             if len(waiting) > 2:
                 _append(joined, waiting.popleft().result())
         while waiting:
-            _append(joined, waiting.popleft().result())
-    words = {name: pd.concat(parts, ignore_index=True) for name, parts in joined.items() if isinstance(parts, list)}
-    return pd.DataFrame(joined | words, copy=False)
+            last = waiting.popleft().result()
+            _append(joined, last)
+    columns = {
+        name: pd.concat(one, ignore_index=True) if isinstance(one, list) else one for name, one in joined.items()
+    }
+    return pd.DataFrame(columns, copy=False) if columns else last
 
 
 def _append(columns: dict[str, Any], frame: "pd.DataFrame") -> None:
-    """Lengthen each column where it lies: joining them at the end would take their memory twice."""
+    """Lengthen each column of numbers where it lies, since joining them at the end would take their memory twice; of
+    others collect the parts."""
     import numpy as np
+    import pandas as pd
 
-    for name in map(str, frame):
+    for name in map(str, frame) if len(frame) else ():
         values: Any = frame[name]
-        if values.dtype.kind not in "biuf":
-            category = values.dtype == "category"
-            columns.setdefault(name, []).append(values.astype(values.cat.categories.dtype) if category else values)
+        column = columns.get(name)
+        if values.dtype.kind in "biuf" and not isinstance(column, list):
+            column = np.empty(0, values.dtype) if column is None else column
+            if column.dtype != values.dtype:
+                column = column.astype(np.result_type(column, values))
+            column.resize(len(column) + len(values), refcheck=False)
+            column[len(column) - len(values) :] = values
+            columns[name] = column
             continue
-        column = columns.setdefault(name, np.empty(0, values.dtype))
-        if column.dtype != values.dtype:
-            column = columns[name] = column.astype(np.result_type(column, values))
-        column.resize(len(column) + len(values), refcheck=False)
-        column[len(column) - len(values) :] = values
+        words = values.astype(values.cat.categories.dtype) if values.dtype == "category" else values
+        before = column if isinstance(column, list) else [] if column is None else [pd.Series(column)]
+        columns[name] = [*before, words]
 
 
 def free_at_once() -> None:

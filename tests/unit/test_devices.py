@@ -1,14 +1,21 @@
 """Energy, power and throttling of a launch against figures that can be worked out by hand."""
 
+from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 from standin.frames import iterations
+from standin.gpu_runs import DDP2, DP, GPUS, OnGpus
+from standin.runs import write_run
 
 from bench.analyse import devices
+from bench.analyse.analysed import CONDENSE, Analysed
 from bench.core.records import DEVICE_COLUMNS, STEP_COLUMNS
 from bench.machine.nvml import FIRST
+from bench.runs import tables
+from bench.runs.reader import read
 
 START_NS = 5_000_000_000
 
@@ -225,3 +232,24 @@ def test_activity_is_weighed_by_time_and_begins_in_the_window() -> None:
     samples = pd.DataFrame({"t_ns": [0, 10, 40, 50], "sm_percent": [99.0, 20.0, 60.0, None]})
     assert devices._over_time(samples, "sm_percent") == pytest.approx((10 * 20 + 30 * 60) / 40)
     assert devices._over_time(samples[:1], "sm_percent") is None
+
+
+@dataclass
+class Unknown(OnGpus):
+    """A launch of which no driver tells what holds a device back."""
+
+    def device_rows(self, launch: int) -> list[dict[str, Any]]:
+        return [{**row, "throttle_reasons": None, "mig": None} for row in super().device_rows(launch)]
+
+
+def test_tables_in_pieces_are_those_of_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Columns of numbers in one launch are unknown in another."""
+    unknown = Unknown(**{field.name: getattr(DDP2, field.name) for field in fields(DDP2)})
+    path = str(write_run(tmp_path, [DP, unknown, DDP2], gpus=GPUS))
+    whole = Analysed.of(read(path))
+    monkeypatch.setattr(tables, "CHUNK_ROWS", 1)
+    pieces = Analysed.of(read(path, condense=CONDENSE))
+    pd.testing.assert_frame_equal(pieces.iterations.frame, whole.iterations.frame, check_dtype=False)
+    ours, theirs = (run.devices.astype("object").where(run.devices.notna(), None) for run in (pieces, whole))
+    pd.testing.assert_frame_equal(ours, theirs, check_dtype=False)
+    assert [*pieces.power["power_w"]] == [*whole.power["power_w"]] and pieces.throttled.equals(whole.throttled)
