@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from conftest import Bench, CommandLine, launches, one_host, request_for
+from conftest import Bench, launches, one_host, request_for
 from standin import documented
 from standin.processes import nobody_left
 
@@ -41,9 +41,7 @@ def mlp(tmp_path: Path) -> str:
 
 
 @pytest.mark.slow
-def test_a_site_that_starts_ranks_by_torchrun_is_one_file(
-    torchrun: str, mlp: str, bench: Bench, run_here: CommandLine
-) -> None:
+def test_a_site_that_starts_ranks_by_torchrun_is_one_file(torchrun: str, mlp: str, bench: Bench) -> None:
     options = ("--device", "cpu", "--scenario", "ddp", "--workload", mlp, "--warmup", "1", "--iters", "3", "--json")
     Path("secrets.py").write_text("open('executed', 'w')\n")
     code, out, said = bench("run", *options, "--site", "./torchrun_site.py")
@@ -58,7 +56,7 @@ def test_a_site_that_starts_ranks_by_torchrun_is_one_file(
     ] * 2
     (reference,) = foreign["experiments"]["numerics"]["references"]
     assert reference["status"] == "ok" and foreign["parity"], "the reference came by torchrun, too"
-    local = json.loads(run_here("run", *options).stdout)
+    local = json.loads(bench("run", *options)[1])
     weights = [{rank["final_sha256"] for rank in run["launches"][0]["ranks"]} for run in (foreign, local)]
     assert weights[0] == weights[1], "both sites train the same"
     assert bench("report", foreign["path"])[0] == 0
