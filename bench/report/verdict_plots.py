@@ -158,10 +158,9 @@ def losses(run: Analysed) -> Plot | None:
     figure, (axes,) = drawing.sheet(2.6 + 0.02 * len(rows) ** 2)
     lines = {row.scenario: drawing.line_of(axes, row, *_xy(by_scenario[row.scenario], "loss")) for row in rows}
     frame, every = run.good_iterations.frame, 1 + int(curves["step"].max()) // drawing.MOST_COLUMNS
-    few = frame.loc[frame["step"] % every == 0, ["scenario", "step", "loss"]].dropna()
-    bands = few.groupby(["scenario", "step"])["loss"].agg(["min", "max"])
+    few = frame.loc[(frame["step"] % every == 0) & np.isfinite(frame["loss"].astype(float))]
     for row in rows:
-        band = bands.loc[row.scenario]
+        band = few[few["scenario"] == row.scenario].groupby("step")["loss"].agg(["min", "max"])
         axes.fill_between(band.index, band["min"], band["max"], color=light(row.colour), alpha=0.16, linewidth=0)
     drawing.shade(axes, -0.5, (run.document.workload.warmup or 0) - 0.5, "warm-up steps")
     axes.xaxis.set_major_locator(locator(9, integer=True))

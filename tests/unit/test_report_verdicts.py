@@ -29,7 +29,7 @@ from bench.analyse.recommendation import recommendation, recommendations
 from bench.cli import main
 from bench.core.codec import encode
 from bench.core.text import percent
-from bench.report import launch_tables, plots, tables, verdict_tables
+from bench.report import drawing, launch_tables, plots, tables, verdict_tables
 from bench.report.launch_tables import facts
 from bench.runs.document import Recommendation
 from bench.runs.experiments import Diagnosis, Numerics, Tuning
@@ -428,6 +428,13 @@ def test_losses_are_drawn_with_those_of_the_reference(whole: Analysed) -> None:
     plot = plot_of(whole, "losses")
     assert plot.title == "Losses against the reference"
     assert "reference, in fp32" in svg_texts(plot.svg)
+
+
+def test_losses_of_a_long_run_that_are_not_all_finite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the steps that the band is drawn from, none has a loss; infinity is no end of it."""
+    monkeypatch.setattr(drawing, "MOST_COLUMNS", 1)
+    run = analysed(write_run(tmp_path, [replace(FAST, losses=[math.nan, 6.0, math.inf, 5.0, 4.0])]))
+    assert "<svg" in plot_of(run, "losses").svg
 
 
 def test_losses_without_a_reference_and_without_a_finite_one(tmp_path: Path) -> None:
