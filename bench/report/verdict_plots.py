@@ -161,7 +161,8 @@ def losses(run: Analysed) -> Plot | None:
     few = frame.loc[(frame["step"] % every == 0) & np.isfinite(frame["loss"].astype(float))]
     for row in rows:
         band = few[few["scenario"] == row.scenario].groupby("step")["loss"].agg(["min", "max"])
-        axes.fill_between(band.index, band["min"], band["max"], color=light(row.colour), alpha=0.16, linewidth=0)
+        if (band["max"] > band["min"]).any():  # launches with the same seed mostly have the same losses
+            axes.fill_between(band.index, band["min"], band["max"], color=light(row.colour), alpha=0.16, linewidth=0)
     drawing.shade(axes, -0.5, (run.document.workload.warmup or 0) - 0.5, "warm-up steps")
     axes.xaxis.set_major_locator(locator(9, integer=True))
     axes.set(xlim=(-0.5, max(int(curves["step"].max()), 1)), xlabel="step (counted from 0)", ylabel="loss")
@@ -170,7 +171,7 @@ def losses(run: Analysed) -> Plot | None:
     drawing.key_beside(axes, [(lines[row.scenario], row, "") for row in rows])
     title = "Losses against the reference" if len(exact) else "Losses"
     caption = "First launch of each scenario that ended well; the loss of the global batch, the mean over ranks."
-    caption += " Band: from the lowest to the highest of its launches, which mostly lie on one another."
+    caption += " Band: from the lowest to the highest of its launches, where they differ."
     return drawing.finished(run, figure, "losses", title, caption, list(lines))
 
 
