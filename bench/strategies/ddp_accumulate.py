@@ -7,7 +7,7 @@ activations of one. ``sync``: exchange gradients after every micro-batch all the
 from bench.seams import DDP, Implementation, Rank, Strategy, ddp_recipe
 
 
-def of(micro_batches):
+def of(micro_batches, hue="cyan"):
     """The strategy with so many micro-batches a step: other scenarios take it for their own."""
     label = f"torch DDP, {micro_batches} micro-batches"
     return Strategy(
@@ -15,7 +15,7 @@ def of(micro_batches):
         ranks=lambda devices: tuple(Rank(devices=(device,), replicas=micro_batches) for device in range(devices)),
         implementations=(Implementation(name="torch", label=label, wrapper=DDP),),
         amp=("native",),
-        hue="cyan",
+        hue=hue,
         dash="dashed",
     )
 

@@ -2,7 +2,7 @@
 
 from bench.strategies import ddp_accumulate
 
-STRATEGY = ddp_accumulate.of(4)
+STRATEGY = ddp_accumulate.of(4, hue="green")
 
 
 def build(parts, sync=False):

@@ -2,7 +2,7 @@
 
 from bench.strategies import ddp_accumulate
 
-STRATEGY = ddp_accumulate.of(8)
+STRATEGY = ddp_accumulate.of(8, hue="magenta")
 
 
 def build(parts, sync=False):
