@@ -29,6 +29,15 @@ from bench.words.pairs import Answer, chance, compiled, longer, pair_of, times, 
 O1_PAIRS = {"ddp_o1": "ddp", "apex_ddp_o1": "apex_ddp"}
 """Each scenario of O1 and the same in full precision; both with the same switches."""
 
+FRAMEWORKS = {
+    "accelerate_ddp": "ddp",
+    "lightning_ddp": "ddp",
+    "deepspeed_zero1": "zero1",
+    "deepspeed_zero2": "fsdp2_no_reshard",
+    "deepspeed_zero3": "fsdp2",
+}
+"""Frameworks' ways of training, each with torch's own."""
+
 SWITCHES = {
     "sync_bn": "What does SyncBatchNorm cost?",
     "channels_last": "Is channels_last faster here?",
@@ -255,8 +264,8 @@ def transport(run: Analysed, table: pd.DataFrame) -> Answer | None:
 
 def frameworks(run: Analysed, table: pd.DataFrame) -> Answer | None:
     measured = set(run.good_figures.frame["scenario"])
-    names = [name for name in ("accelerate_ddp", "lightning_ddp") if {name, "ddp"} <= measured]
-    return ("What does the framework cost?", " ".join(longer(run, name, "ddp") for name in names)) if names else None
+    texts = [longer(run, *pair) for pair in FRAMEWORKS.items() if {*pair} <= measured]
+    return ("What does the framework cost?", " ".join(texts)) if texts else None
 
 
 def one_gpu(run: Analysed, table: pd.DataFrame) -> Answer | None:

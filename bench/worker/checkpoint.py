@@ -101,6 +101,9 @@ class Keeper:
     """The state of a session that is saved, and how."""
 
     def __init__(self, session: Session, wanted: Checkpoint) -> None:
+        if hasattr(session.module, "save_checkpoint"):
+            own = f"{type(session.module).__name__} saves its state in files of its own"
+            raise BenchError(f"{own}; leave its scenario out of --checkpoint")
         self.session, self.folder, self.rank = session, wanted.folder, session.parts.rank
         self.wait = wanted.how == "dcp"
         self.masters = session.masters

@@ -120,9 +120,11 @@ def _compiled() -> dict[str, object] | None:
 
 
 def _weights(model: nn.Module) -> str:
-    """Whether every weight is whole on this rank (``replicated``), or in shards (``sharded``: torch's DTensor)."""
+    """Whether every weight is whole on this rank (``replicated``), or in shards (``sharded``: torch's DTensor, or as
+    DeepSpeed's stage 3 has them)."""
     placements = (one for p in model.parameters() for one in getattr(p, "placements", ()))
-    return "sharded" if any(one.is_shard() for one in placements) else "replicated"
+    sharded = any(one.is_shard() for one in placements) or any(hasattr(p, "ds_tensor") for p in model.parameters())
+    return "sharded" if sharded else "replicated"
 
 
 def _parallel_impl(session: Session) -> str | None:

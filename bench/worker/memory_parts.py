@@ -115,8 +115,8 @@ class Storages:
 
 
 def storage_of(tensor: Tensor) -> torch.UntypedStorage:
-    """Where its values lie; of torch's DTensor those of this rank."""
-    here = getattr(tensor, "_local_tensor", tensor)
+    """Where its values lie; of torch's DTensor, or of a weight of DeepSpeed's stage 3, those of this rank."""
+    here = getattr(tensor, "_local_tensor", getattr(tensor, "ds_tensor", tensor))
     return (here._values() if here.layout is torch.sparse_coo else here).untyped_storage()
 
 

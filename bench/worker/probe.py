@@ -77,7 +77,7 @@ class State:
 
     @classmethod
     def of(cls, model: nn.Module, whole: Callable[[Tensor], Tensor] = lambda tensor: tensor) -> "State":
-        weights = [whole(parameter.detach()).cpu().clone() for parameter in model.parameters()]
+        weights = [whole(parameter).detach().cpu().clone() for parameter in model.parameters()]
         return cls(weights, [buffer.cpu().clone() for buffer in floating(model)])
 
     def fill_buffers(self, model: nn.Module) -> None:
@@ -128,7 +128,7 @@ def in_double(session: Session, parts: Parts, tick: Callable[[int], None]) -> di
     model, load = session.model, loader(parts)
     session.capture = session.changes_gradients
     begin = State.of(model, session.whole)
-    plain = Plain(session) if parts.rank == 0 else None
+    plain = Plain(session, begin.weights) if parts.rank == 0 else None
     gradients, buffers, updates = [], [], []
     for step in range(parts.workload.pool_batches):
         batch = cast_floats(load(), torch.float64)
@@ -156,7 +156,7 @@ def own_step(session: Session, batch: data.Batch, look: Look, *, main: bool) -> 
     begin = [tensor.clone() if main else tensor for tensor in _whole(session)[0]]
     gradients = _stepped(session, batch, look)
     updated, computing = _whole(session)
-    return Plain(session).step(begin, gradients, updated, computing) if main else []
+    return Plain(session, begin).step(begin, gradients, updated, computing) if main else []
 
 
 def own_gradients(session: Session, batch: data.Batch) -> list[list[list[float]]]:
@@ -189,8 +189,8 @@ def _stepped(session: Session, batch: data.Batch, first: Look | Session) -> list
 
 def _whole(session: Session) -> tuple[list[Tensor], list[Tensor]]:
     """What is updated, and what computes, on the CPU."""
-    updated = [session.whole(tensor.detach()).cpu() for tensor in session.updated()]
-    return updated, [session.whole(tensor.detach()).cpu() for tensor in session.model.parameters()]
+    updated = [session.whole(tensor).detach().cpu() for tensor in session.updated()]
+    return updated, [session.whole(tensor).detach().cpu() for tensor in session.model.parameters()]
 
 
 @contextmanager
@@ -222,8 +222,8 @@ def _micro_batches(session: Session, begin: State, seed: int) -> Iterator[list[T
 class Plain:
     """The workload's own optimizer on copies of the weights, on the CPU and in the types that the session updates."""
 
-    def __init__(self, session: Session) -> None:
-        self.copies = [nn.Parameter(torch.zeros(one.shape, dtype=one.dtype)) for one in session.updated()]
+    def __init__(self, session: Session, begin: Sequence[Tensor]) -> None:
+        self.copies = [nn.Parameter(torch.zeros(one.shape, dtype=one.dtype)) for one in begin]
         self.optimizer = session.parts.build_optimizer(self.copies)
         self.around = Around(session.parts.workload, session.model, self.optimizer, [*self.copies])
         self.around.skip(session.steps - 1)

@@ -125,7 +125,7 @@ class Around:
         self.workload, self.model, self.optimizer = workload, model, optimizer
         module = _open(workload).module
         names = ("before_step", "after_step") if steps else ("", "")
-        self._before, self._after = (getattr(module, name, None) for name in names)
+        self.before_step, self.after_step = (getattr(module, name, None) for name in names)
         masters = any(ours is not theirs for ours, theirs in zip(model.parameters(), parameters, strict=True))
         self._given: Any = _Updated(model, parameters) if masters else model
         schedule = getattr(module, "schedule", None)
@@ -133,15 +133,15 @@ class Around:
 
     @property
     def changes_gradients(self) -> bool:
-        return self._before is not None
+        return self.before_step is not None
 
     def before(self) -> None:
-        if self._before is not None:
-            self._before(self._given, self.optimizer)
+        if self.before_step is not None:
+            self.before_step(self._given, self.optimizer)
 
     def after(self) -> None:
-        if self._after is not None:
-            self._after(self._given, self.optimizer)
+        if self.after_step is not None:
+            self.after_step(self._given, self.optimizer)
         if self.scheduler is not None:
             self.scheduler.step()
 

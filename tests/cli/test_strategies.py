@@ -15,6 +15,7 @@ from bench.analyse.parity import BY_DESIGN, SAME
 from bench.cli import main
 from bench.core.errors import RequestError
 from bench.seams import discover, switching
+from bench.seams.discover import Found
 from bench.seams.obstacle import obstacle
 from bench.sites.local import WorkerHost
 from bench.verbs.sets import scenarios_of
@@ -78,6 +79,7 @@ def test_all_strategies_are_tried_here() -> None:
     tried = {*WHOLE, *COMPRESSED, *AVERAGED}
     strategies = {name: switching.load(name, file).strategy_name for name, file in discover.names().items()}
     elsewhere = {"single", "dp", "apex_ddp", "ddp_two_devices", "ddp_elastic", "accelerate_ddp", "lightning_ddp"}
+    elsewhere |= {"deepspeed", "deepspeed_3"}
     elsewhere |= {"ddp_accumulate_4", "ddp_accumulate_8"}  # as ddp_accumulate, with another number
     assert {strategies[name] for name in tried & strategies.keys()} | elsewhere == set(strategies.values())
 
@@ -244,7 +246,8 @@ def test_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert everything[: len(discover.names())] == list(discover.names())
     assert {switch for name in everything for switch in name.split("+")[1:]} == {*discover.names(discover.SWITCH)}
     assert names("ladder")[:2] == ["ddp+foreach", "ddp"]
-    assert names("frameworks") == ["accelerate_ddp", "lightning_ddp"]
+    zero = [f"deepspeed_zero{stage}" for stage in (1, 2, 3)]
+    assert names("frameworks") == ["accelerate_ddp", *zero, "lightning_ddp"]
     assert {"fsdp2", "averaging", "ddp"} <= set(names("strategies")) < set(names("all"))
     with pytest.raises(RequestError, match=r"tool\.bench\.sets\.wrong is not a list of scenarios"):
         names("mine")
@@ -267,11 +270,12 @@ def test_a_package_that_is_missing_is_named(tmp_path: Path) -> None:
     assert why == "absent_one is not installed; pip install absent_one"
 
 
-@pytest.mark.parametrize("package", ["accelerate", "lightning"])
-def test_a_framework_trains_the_same(package: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip(package)
-    small = ("--device", "cpu", "--workload", "fashion_mlp", "--setting", "width=32", "--global-batch", "8")
-    words = ("--scenario", f"{package}_ddp", "--ranks", "2", "--warmup", "1", "--iters", "2", *small)
+@pytest.mark.parametrize("scenario", scenarios_of(None, "frameworks"), ids=lambda found: found.name)
+def test_a_framework_trains_the_same(scenario: Found, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if why := obstacle(scenario, device="cpu", impl="auto", apex_path=None):
+        pytest.skip(why)
+    small = ("--device", "cpu", "--workload", "fashion_mlp", "--setting", "width=31", "--global-batch", "6")
+    words = ("--scenario", scenario.name, "--ranks", "3", "--warmup", "1", "--iters", "2", *small)
     assert main(["run", *words, "--out", str(tmp_path), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert [one["verdict"] for one in document["parity"]] == ["same"]
