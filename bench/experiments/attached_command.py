@@ -44,7 +44,8 @@ class Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commanded:
-    """The command, ended. ``code``: as a shell has it. ``interrupted``: by Ctrl-C. ``tree``: its processes' names."""
+    """The command, ended. ``code``: as a shell has it. ``interrupted``: by Ctrl-C or SIGTERM. ``tree``: names of
+    processes."""
 
     code: int
     interrupted: bool
@@ -125,7 +126,7 @@ def _start(side: Side, spool: str, locks: tuple[int, ...], mask: set[int], *, qu
 
 
 def _supervise(command: "subprocess.Popen[bytes]", watch: "_Watch", limit_s: float | None) -> tuple[int, bool]:
-    """Wait for the command's end, asleep. Returns its exit code as a shell has it, and whether Ctrl-C came.
+    """Wait for the command's end, asleep. Returns its exit code as a shell has it, and whether Ctrl-C or SIGTERM came.
 
     One that takes longer than ``limit_s`` gets SIGTERM, and :data:`GRACE_S` later SIGKILL, and so do its processes.
     """
@@ -134,7 +135,7 @@ def _supervise(command: "subprocess.Popen[bytes]", watch: "_Watch", limit_s: flo
         with suppress(InterruptedError):
             received = signal.sigtimedwait([*FORWARDED, signal.SIGCHLD], LOOK_S)
             if received is not None and received.si_signo != signal.SIGCHLD:
-                interrupted |= received.si_signo == signal.SIGINT
+                interrupted |= received.si_signo in (signal.SIGINT, signal.SIGTERM)
                 if received.si_code != SENT_BY_THE_KERNEL:
                     command.send_signal(received.si_signo)
         watch.look(command.pid)

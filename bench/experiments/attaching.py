@@ -304,7 +304,7 @@ def _record(
 ) -> LaunchRecord:
     first = ranks[0]
     ran = first.ran
-    status, reason = "ok", "Ctrl-C ended it" if done.interrupted else None
+    status, reason = "ok", "it was interrupted" if done.interrupted else None
     if done.code and not done.interrupted:
         status = "killed" if done.code > 128 else "error"
         reason = f"the command ended with exit code {done.code}"

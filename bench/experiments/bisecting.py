@@ -138,7 +138,7 @@ def _reopened(asked: Asked) -> RunWriter:
 
 
 def _search(doing: Searching) -> bool:
-    """Blocks of launches until the search is over, or would take longer than its budget. Returns True for Ctrl-C."""
+    """Blocks of launches until the search is over, or would take longer than its budget. True: interrupted."""
     while names := doing.search.next_block():
         spent_s, each_s = time.monotonic() - doing.began_s, fmean(doing.walls_s) if doing.walls_s else 0.0
         if spent_s + each_s * len(names) > doing.asked.budget_s:

@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -92,11 +93,12 @@ def test_what_changes_gradients_and_not_time(attaching: Bench, repository: Repos
     only_run()
 
 
-def test_an_interrupted_search_goes_on(attaching: Bench, repository: Repository) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_search_goes_on(attaching: Bench, repository: Repository, number: signal.Signals) -> None:
     fast, slow = {"step_ms": 100.0}, {"step_ms": 120.0}
     names = repository(noted(fast, fast, slow, slow))
     ends = ("--git", "repo", "--good", names[0], "--bad", names[3])
-    code, _, err = attaching("bisect", *ends, *NOTING, "--interrupt-at", 5)
+    code, _, err = attaching("bisect", *ends, *NOTING, "--interrupt-at", 5, "--by", int(number))
     assert code == 130
     (line,) = [line for line in err.splitlines() if line.startswith("bench: interrupted; go on with: ")]
     words = shlex.split(line.partition("with: ")[2])

@@ -19,7 +19,8 @@ parser.add_argument("--steps", type=int, default=12)
 parser.add_argument("--end", type=int, default=0)
 parser.add_argument("--print-mb", type=int, default=0)
 parser.add_argument("--sleep", type=float, default=0.0)
-parser.add_argument("--interrupt-at", type=int, default=0, help="the launch that sends Ctrl-C to bench")
+parser.add_argument("--interrupt-at", type=int, default=0, help="the launch that interrupts bench")
+parser.add_argument("--by", type=int, default=signal.SIGINT, help="the signal that it sends")
 settings = Path(os.getcwd(), "settings.json")
 if settings.exists():
     parser.set_defaults(**json.loads(settings.read_text()))
@@ -30,7 +31,7 @@ if "NOTED" in os.environ:  # a file with a line for each launch: the noise is ra
         random.seed(launch := file.tell())
     if launch == options.interrupt_at:
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores it otherwise
-        os.kill(os.getppid(), signal.SIGINT)
+        os.kill(os.getppid(), options.by)
         time.sleep(30)
 
 RAN = {

@@ -1,0 +1,168 @@
+"""`bench attach --base` and `bench bisect` on real training, where the answer is known because it was planted.
+
+    python benchmarks/in_turns.py --example mnist/main.py [--runs 20]
+    python benchmarks/in_turns.py [--searches 3]
+
+With ``--example``, the MNIST example of github.com/pytorch/examples, on made-up digits: two copies that are alike, of
+which at least 19 of 20 runs must find no difference in step time, and in a quarter as many runs a copy that computes
+5 % longer in each step, which must be found. Without it, searches of a repository with 16 commits: one of them adds
+10 % of real work to a network, or gives a layer's gradients another factor, which takes no time (``--numerics``).
+"""
+
+import argparse
+import json
+import os
+import random
+import shlex
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+SEED = 20261125
+PICTURES, BATCH = 1280, 32
+LONGER = 0.05
+COMMITS = 16
+OPTIMIZED = "        optimizer.step()\n"
+
+TRAIN = """\
+import torch
+from torch import nn
+from settings import BLOCKS, FACTOR
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+net = nn.Sequential(*(layer for _ in range(BLOCKS) for layer in (nn.Linear(128, 128), nn.Tanh())), nn.Linear(128, 10))
+optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+random = torch.Generator().manual_seed(1)
+for _ in range(60):
+    inputs, labels = torch.randn(512, 128, generator=random), torch.randint(10, (512,), generator=random)
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(net(inputs), labels).backward()
+    net[-1].weight.grad *= FACTOR
+    optimizer.step()
+"""
+PLAIN = {"BLOCKS": 20, "FACTOR": 1.0}
+PLANTED = {"slower": {"BLOCKS": 22}, "different": {"FACTOR": 1.02}}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--example", type=Path, help="mnist/main.py of a checkout of github.com/pytorch/examples")
+    parser.add_argument("--runs", type=int, default=20, help="of two copies that are alike (default: 20)")
+    parser.add_argument("--searches", type=int, default=3, help="of each kind (default: 3)")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        figures = compared(options, Path(folder)) if options.example else searched(options.searches, Path(folder))
+    if options.json:
+        print(json.dumps(figures, indent=2))
+    return 0 if all(one["as_it_should"] for one in figures) else 1
+
+
+def compared(options: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
+    text = options.example.read_text()
+    if text.count(OPTIMIZED) != 1:
+        raise SystemExit(f"{options.example} is not the example: it has not one optimizer.step() in its loop")
+    for name in ("a", "b", "longer"):
+        (folder / name).mkdir()
+        (folder / name / "main.py").write_text(text)
+    digits(folder / "data" / "MNIST" / "raw")
+    figures = []
+    runs = [("alike", "b")] * options.runs + [("5 % longer", "longer")] * (options.runs // 4)
+    for number, (kind, new) in enumerate(runs):
+        answer = attached(folder, new)
+        ended = next(one for one in answer["comparisons"] if one["metric"] == "step_time")
+        wanted = "no difference found" if kind == "alike" else "slower"
+        figures.append({name: ended[name] for name in ("ratio", "low", "high", "p", "verdict")} | {"kind": kind})
+        print(f"[{number + 1}/{len(runs)}] {kind}: {ended['ratio']:.3f}, {ended['verdict']}", file=sys.stderr)
+        figures[-1]["as_wanted"] = ended["verdict"] == wanted
+        if number == 0:
+            busy = f"    end = time.perf_counter() + {LONGER * ended['base'] / 1e3!r}\n"
+            busy = "".join(
+                f"    {line}\n" for line in (busy.rstrip(), "    while time.perf_counter() < end:", "        pass")
+            )
+            (folder / "longer" / "main.py").write_text("import time\n" + text.replace(OPTIMIZED, OPTIMIZED + busy))
+    sums = []
+    for kind, of in (("alike", 20), ("5 % longer", None)):
+        own = [one for one in figures if one["kind"] == kind]
+        right = sum(one["as_wanted"] for one in own)
+        least = len(own) - (len(own) // of if of else 0)
+        print(f"{kind}: {right} of {len(own)} as they should be, least {least}", file=sys.stderr)
+        sums.append({"kind": kind, "runs": own, "right": right, "as_it_should": right >= least})
+    return sums
+
+
+def attached(folder: Path, new: str) -> dict[str, Any]:
+    """The document of a run of copy ``a`` beside another one."""
+    command = f"{sys.executable} {{}}/main.py --epochs 1 --batch-size {BATCH} --no-accel --test-batch-size 32"
+    words = ("attach", "--json", "--out", str(folder / "out"), "--base", command.format(folder / "a"), "--")
+    return bench(folder / "a", *words, *shlex.split(command.format(folder / new)))
+
+
+def bench(cwd: Path, *words: str) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-m", "bench", *words],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        raise SystemExit(f"{shlex.join(words)} ended with {done.returncode}:\n{done.stderr[-3000:]}")
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
+
+
+def digits(folder: Path) -> None:
+    """Data in the form of MNIST's, where its example looks for it."""
+    folder.mkdir(parents=True)
+    for name, count in (("train", PICTURES), ("t10k", 32)):
+        labels = bytes(number % 10 for number in range(count))
+        (folder / f"{name}-images-idx3-ubyte").write_bytes(
+            struct.pack(">4I", 2051, count, 28, 28) + os.urandom(count * 784)
+        )
+        (folder / f"{name}-labels-idx1-ubyte").write_bytes(struct.pack(">2I", 2049, count) + labels)
+
+
+def searched(searches: int, folder: Path) -> list[dict[str, Any]]:
+    chance, figures = random.Random(SEED), []
+    for number in range(searches):
+        for kind in PLANTED:
+            first_bad, place = chance.randrange(1, COMMITS), folder / f"{kind}-{number}"
+            commits = repository(place, kind, first_bad)
+            words = ("bisect", "--json", "--out", str(place / "out"), "--git", ".", "--good", commits[0])
+            more = ("--numerics",) if kind == "different" else ()
+            begin = time.monotonic()
+            answer = bench(place, *words, "--bad", commits[-1], *more, "--", sys.executable, "train.py")
+            right = answer["high"] == commits[first_bad] and answer["low"] == commits[first_bad - 1]
+            figures.append({"kind": kind, "first_bad": first_bad, "answer": answer["answer"], "as_it_should": right})
+            took = f"{(time.monotonic() - begin) / 60:.1f} min"
+            print(f"{kind}, change {first_bad} of {COMMITS}: {answer['answer']} ({took})", file=sys.stderr)
+    return figures
+
+
+def repository(place: Path, kind: str, first_bad: int) -> list[str]:
+    """Its commits, oldest first."""
+    place.mkdir()
+    git(place, "init", "-q")
+    (place / "train.py").write_text(TRAIN)
+    for number in range(COMMITS):
+        values = PLAIN | (PLANTED[kind] if number >= first_bad else {})
+        lines = [f"# change {number}", *(f"{name} = {value}" for name, value in values.items())]
+        (place / "settings.py").write_text("\n".join(lines) + "\n")
+        git(place, "add", "train.py", "settings.py")
+        git(place, "commit", "-q", "-m", f"change {number}")
+    return git(place, "log", "--reverse", "--format=%h", "--abbrev=10").split()
+
+
+def git(place: Path, *words: str) -> str:
+    command = ["git", "-c", "user.name=a", "-c", "user.email=a@localhost", *words]
+    return subprocess.run(command, cwd=place, check=True, capture_output=True, text=True).stdout
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
