@@ -46,7 +46,7 @@ for _ in range(60):
     optimizer.step()
 """
 PLAIN = {"BLOCKS": 20, "FACTOR": 1.0}
-PLANTED = {"slower": {"BLOCKS": 22}, "different": {"FACTOR": 1.02}}
+PLANTED: dict[str, dict[str, float]] = {"slower": {"BLOCKS": 22}, "different": {"FACTOR": 1.02}}
 
 
 def main() -> int:
