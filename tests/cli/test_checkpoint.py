@@ -61,7 +61,7 @@ class Session:
     def __init__(self) -> None:
         import torch
 
-        self.model = torch.nn.Linear(1, 1, bias=False)
+        self.model = self.module = torch.nn.Linear(1, 1, bias=False)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
         self.scaler = None
         self.masters: list[Any] = []

@@ -79,7 +79,7 @@ def build(parts):
     return session
 """
 PLANTED = {
-    "no clipping": ("session.around._before = None", "gradient clipping", DIVERGED),
+    "no clipping": ("session.around.before_step = None", "gradient clipping", DIVERGED),
     "a rate of its own": ("session.around.scheduler.step = lambda: None", "a learning-rate schedule", None),
 }
 
