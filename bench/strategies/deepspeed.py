@@ -39,6 +39,7 @@ def build(parts, stage=1):
 
     from bench.core.errors import BenchError
     from bench.worker.session import Session
+    from bench.worker.workload import tensors_in
 
     config = {
         "train_micro_batch_size_per_gpu": parts.job.batch_per_replica,
@@ -76,6 +77,9 @@ def build(parts, stage=1):
             engine.step()
             self.around.after()
             self.steps += 1
+
+        def kept_gradients(self):
+            return tensors_in(engine.optimizer.averaged_gradients)
 
         def updated(self):
             return list(self.model.parameters())

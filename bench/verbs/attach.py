@@ -51,9 +51,9 @@ examples:
   python -m bench attach --base '/envs/2.9/bin/python train.py' -- /envs/2.11/bin/python train.py
 
 The command keeps its standard streams, signals and exit code: bench exits with the command's, or with 128 and the
-signal's number as a shell does, and prints its own lines on standard error after the end. Ctrl-C ends the command; the
-steps until then count. --json prints the document on standard output after all that the command prints there.
-bench itself exits with 2 if the request is wrong, or if the command ended well and nothing was recorded. Python
+signal's number as a shell does, and prints its own lines on standard error after the end. Ctrl-C or SIGTERM ends the
+command; the steps until then count. --json prints the document on standard output after all that the command prints
+there. bench itself exits with 2 if the request is wrong, or if the command ended well and nothing was recorded. Python
 started with -I, -E or -S, and optimizers that are not torch.optim.Optimizer, are not seen.
 
 With --base the exit codes are those of compare: 0 compared, whatever was found; 2 the request is wrong; 12 a command

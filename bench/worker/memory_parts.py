@@ -166,7 +166,7 @@ def gradient_bytes(session: Session, known: Storages) -> int:
     """Of the gradients that are there now, without ``known`` ones."""
     now = Storages(session.parts.device)
     now.known |= known.known
-    return now.add(one.grad for one in session.model.parameters() if one.grad is not None)
+    return now.add(session.kept_gradients())
 
 
 def ddp_of(module: nn.Module) -> list[nn.parallel.DistributedDataParallel]:

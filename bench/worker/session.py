@@ -256,6 +256,10 @@ class Session:
         """The last step's gradients as this rank holds them."""
         return self._captured or self.amp.gradients()
 
+    def kept_gradients(self) -> list[Tensor]:
+        """The tensors that hold gradients between a backward pass and the optimizer's step."""
+        return [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
+
     def gradients(self) -> list[Tensor | None]:
         """The last step's gradients, whole, unscaled and on the CPU, in the order of the model's parameters."""
         return [None if gradient is None else self.whole(gradient).cpu() for gradient in self.held_gradients()]

@@ -12,10 +12,8 @@ from conftest import CommandLine, in_this_process
 from test_workload import MLP
 
 from bench.analyse.parity import BY_DESIGN, SAME
-from bench.cli import main
 from bench.core.errors import RequestError
 from bench.seams import discover, switching
-from bench.seams.discover import Found
 from bench.seams.obstacle import obstacle
 from bench.sites.local import WorkerHost
 from bench.verbs.sets import scenarios_of
@@ -268,14 +266,3 @@ def test_a_package_that_is_missing_is_named(tmp_path: Path) -> None:
     (found,) = scenarios_of([str(file)])
     why = obstacle(found, device="cpu", impl="auto", apex_path=None)
     assert why == "absent_one is not installed; pip install absent_one"
-
-
-@pytest.mark.parametrize("scenario", scenarios_of(None, "frameworks"), ids=lambda found: found.name)
-def test_a_framework_trains_the_same(scenario: Found, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    if why := obstacle(scenario, device="cpu", impl="auto", apex_path=None):
-        pytest.skip(why)
-    small = ("--device", "cpu", "--workload", "fashion_mlp", "--setting", "width=31", "--global-batch", "6")
-    words = ("--scenario", scenario.name, "--ranks", "3", "--warmup", "1", "--iters", "2", *small)
-    assert main(["run", *words, "--out", str(tmp_path), "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
-    assert [one["verdict"] for one in document["parity"]] == ["same"]

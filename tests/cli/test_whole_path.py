@@ -4,21 +4,25 @@ Each command that is printed as the next one is run, too. Packages come from the
 skipped. ``BENCH_EXAMPLES=DIR`` names a checkout of github.com/pytorch/examples, whose mnist and imagenet are attached.
 """
 
+import json
 import os
 import re
 import shlex
-import struct
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from standin import ROOT
 
+from bench.analyse.parity import SAME
+from bench.verbs.sets import scenarios_of
+
 pytestmark = pytest.mark.slow
 
-PACKAGES = ("timm", "transformers", "lightning", "accelerate")
+PACKAGES = ("timm", "transformers", "lightning", "accelerate", "deepspeed")
 NEXT = re.compile(r"[Nn]ext: (python -m bench.*)")
 SMALL = "--device cpu --warmup 1 --iters 2 --launches 1"
 
@@ -162,6 +166,14 @@ def test_the_first_look(shell: Shell, tmp_path: Path) -> None:
     )
 
 
+def test_frameworks_train_the_same(shell: Shell, tmp_path: Path) -> None:
+    small = "--workload fashion_mlp --setting width=31 --global-batch 6 --ranks 3"
+    shell(f"python -m bench run --set frameworks {small} {SMALL}")
+    (run,) = tmp_path.glob("results/*/run.json")
+    verdicts = {one["scenario"]: one["verdict"] for one in json.loads(run.read_text())["parity"]}
+    assert verdicts == dict.fromkeys((found.name for found in scenarios_of(None, "frameworks")), SAME)
+
+
 @pytest.mark.parametrize("model", [TIMM, GPT2], ids=["timm", "gpt2"])
 def test_a_model_of_others(shell: Shell, tmp_path: Path, model: str) -> None:
     (tmp_path / "mine.py").write_text(f"{WORKLOAD}\n{model}")
@@ -171,7 +183,9 @@ def test_a_model_of_others(shell: Shell, tmp_path: Path, model: str) -> None:
 @pytest.mark.parametrize(
     "script", [LIGHTNING, ACCELERATE, MNIST, IMAGENET], ids=["lightning", "accelerate", "mnist", "imagenet"]
 )
-def test_a_script_of_others(shell: Shell, python: str, tmp_path: Path, script: str) -> None:
+def test_a_script_of_others(
+    shell: Shell, python: str, tmp_path: Path, script: str, benchmark: Callable[[str], Any]
+) -> None:
     command = f"{python} train.py"
     (tmp_path / "train.py").write_text(script)
     if "{examples}" in script:
@@ -179,21 +193,10 @@ def test_a_script_of_others(shell: Shell, python: str, tmp_path: Path, script: s
         if examples is None:
             pytest.skip("BENCH_EXAMPLES names no checkout of github.com/pytorch/examples")
         command = script.format(python=python, examples=examples)
-        digits(tmp_path.parent / "data" / "MNIST" / "raw")
+        benchmark("in_turns").digits(tmp_path.parent / "data" / "MNIST" / "raw")
         pictures(tmp_path / "pictures")
     for _ in range(2):
         followed(shell, f"python -m bench attach --scenario mine -- {command}", tmp_path)
-
-
-def digits(folder: Path) -> None:
-    """Data in the form of MNIST's, where its example looks for it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, count in (("train", 320), ("t10k", 32)):
-        pixels = struct.pack(">4I", 2051, count, 28, 28) + os.urandom(count * 784)
-        (folder / f"{name}-images-idx3-ubyte").write_bytes(pixels)
-        (folder / f"{name}-labels-idx1-ubyte").write_bytes(
-            struct.pack(">2I", 2049, count) + bytes(n % 10 for n in range(count))
-        )
 
 
 def pictures(folder: Path) -> None:
