@@ -3,8 +3,5 @@
 from bench.seams import Scenario
 
 SCENARIO = Scenario(
-    summary="DeepSpeed ZeRO-1: optimizer state in shards",
-    packages=("deepspeed",),
-    strategy="deepspeed",
-    options={"stage": 1},
+    summary="DeepSpeed ZeRO-1: optimizer state in shards", packages=("deepspeed",), strategy="deepspeed"
 )

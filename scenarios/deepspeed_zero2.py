@@ -3,8 +3,5 @@
 from bench.seams import Scenario
 
 SCENARIO = Scenario(
-    summary="DeepSpeed ZeRO-2: optimizer state and gradients in shards",
-    packages=("deepspeed",),
-    strategy="deepspeed",
-    options={"stage": 2},
+    summary="DeepSpeed ZeRO-2: optimizer state and gradients in shards", packages=("deepspeed",), strategy="deepspeed_2"
 )

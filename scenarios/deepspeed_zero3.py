@@ -6,5 +6,4 @@ SCENARIO = Scenario(
     summary="DeepSpeed ZeRO-3: weights, too, in shards, gathered as they are needed",
     packages=("deepspeed",),
     strategy="deepspeed_3",
-    options={"stage": 3},
 )

@@ -10,16 +10,24 @@ Beside ``zero1`` and ``fsdp2`` it shows what the framework costs. Data comes as 
 
 from bench.seams import Implementation, Strategy
 
-STRATEGY = Strategy(
-    label="DeepSpeed ZeRO",
-    implementations=(
-        Implementation(name="torch", label="DeepSpeed ZeRO", wrapper="deepspeed.runtime.engine.DeepSpeedEngine"),
-    ),
-    precisions=("O0",),
-    amp=("native",),
-    hue="red",
-    dash="dash-dot",
-)
+
+def of(stage, hue, weights="replicated"):
+    """The declaration for a stage of ZeRO."""
+    label = f"DeepSpeed ZeRO-{stage}"
+    return Strategy(
+        label=label,
+        implementations=(
+            Implementation(name="torch", label=label, wrapper="deepspeed.runtime.engine.DeepSpeedEngine"),
+        ),
+        weights=weights,
+        precisions=("O0",),
+        amp=("native",),
+        hue=hue,
+        dash="dash-dot",
+    )
+
+
+STRATEGY = of(1, hue="red")
 
 
 def build(parts, stage=1):

@@ -1,8 +1,9 @@
-"""As ``deepspeed``, at the stage that has the weights in shards, too."""
-
-from dataclasses import replace
+"""As ``deepspeed``, at stage 3: weights, too, in shards."""
 
 from bench.strategies import deepspeed
 
-STRATEGY = replace(deepspeed.STRATEGY, weights="sharded")
-build = deepspeed.build
+STRATEGY = deepspeed.of(3, hue="teal", weights="sharded")
+
+
+def build(parts):
+    return deepspeed.build(parts, stage=3)

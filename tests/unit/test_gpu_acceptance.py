@@ -2,6 +2,7 @@
 
 import json
 import math
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -22,7 +23,9 @@ def pack() -> Iterator[Any]:
         patch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "benchmarks"))
         import gpu_acceptance
 
+        before = signal.getsignal(signal.SIGTERM)  # which main() changes, as it may in a process of its own
         yield gpu_acceptance
+        signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture(scope="module")
