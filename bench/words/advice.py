@@ -218,9 +218,9 @@ def recommended(document: RunDocument, table: pd.DataFrame) -> dict[str, str]:
     for choice, where in ((advised, ""), (advised.parallel or Recommendation(), several)):
         fastest, leanest = choice.fastest, choice.leanest
         if fastest is not None:
-            marks[fastest] = f"fastest{' and leanest' if leanest == fastest else ''}{where}"
+            marks[fastest] = f"fastest{', and leanest at that speed' if leanest == fastest else ''}{where}"
         if leanest is not None and leanest != fastest:
-            marks.setdefault(leanest, f"leanest{where}")
+            marks.setdefault(leanest, f"leanest at that speed{where}")
     return marks
 
 
