@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import pandas as pd
 
 from bench.analyse.analysed import Analysed
-from bench.analyse.communication import slowest_of_pairs
 from bench.analyse.intervals import Ratio, mean_interval
 from bench.analyse.limits import arithmetic
 from bench.analyse.rounds import Rounds
@@ -24,7 +23,8 @@ PARTS = {
     "kernels": "convolutions, matrix products and attention, alone and warm, beyond that",
     "memory": "operators that compute next to nothing, alone and warm: batch norm, activations, copies",
     "optimizer": "the optimizer's operators, alone and warm",
-    "contention": "operators take longer in the step than alone and warm: cold caches, fresh memory, other ranks",
+    "fresh": "memory that is new to the process: the system zeroes each page at its first touch",
+    "contention": "operators take longer in the step than alone and warm: cold caches, other ranks",
     "communication": "exchange of gradients that nothing hides",
     "stragglers": "waiting for the rank that comes last",
     "data": "waiting for the batch",
@@ -80,31 +80,41 @@ def accounts(run: Analysed) -> list[Account]:
 def account(launch: LimitsLaunch, of_operators: LimitsLaunch, ceilings: Ceilings | None, rows: pd.DataFrame) -> Account:
     """``of_operators``: the launch of the scenario whose operators stand for all; ``rows``: its diagnostics."""
     assert launch.effective is not None
-    plain = rows[rows["look"] == "plain"]
     phases = [f"{phase}_ms" for phase in PHASES]
-    by_rank = plain.assign(step_ms=plain[phases].sum(axis=1), begun_ms=plain["data_ms"] + plain["forward_ms"])
-    step_ms = float(by_rank.groupby("step")["step_ms"].max().median())
-    data_ms = float(plain.groupby("step")["data_ms"].mean().median())
-    begun = by_rank.groupby("step")["begun_ms"]
-    stragglers_ms = float((begun.max() - begun.mean()).median()) if launch.processes > 1 else 0.0
+    timed = rows.assign(step_ms=rows[phases].sum(axis=1), begun_ms=rows["data_ms"] + rows["forward_ms"])
+    of_ranks = timed.groupby(["synchronised", "step"])[["data_ms", "begun_ms", "step_ms"]].agg(["mean", "max"])
+    plain, quiet = of_ranks.loc[True], of_ranks.loc[False]
+    step_ms, data_ms = (float(plain[of].median()) for of in (("step_ms", "max"), ("data_ms", "mean")))
+    # a rank that comes late is seen where none waits for it, or else in how far the others are when they begin to wait
+    alike = launch.reasons.get("communication") is not None
+    apart = plain["begun_ms"] if alike else quiet["step_ms"]
+    stragglers_ms = float((apart["max"] - apart["mean"]).median())
+    communication_ms = None
+    if launch.processes == 1:
+        communication_ms = 0.0
+    elif not alike:
+        communication_ms = max(0.0, float((plain["step_ms", "max"] - quiet["step_ms", "max"]).median()))
     spent = pd.DataFrame([dict(one) for one in launch.spent_ms]).mean()
-    communication_ms = 0.0 if launch.processes == 1 else None
-    pairs = rows[rows["look"] == "exchange"]
-    if len(pairs):  # what the exchange adds to the backward pass of the slowest rank
-        slowest = slowest_of_pairs(pairs, pairs["backward_ms"])
-        communication_ms = float((slowest[True] - slowest[False]).median())
     fp32 = arithmetic(launch.effective)
     operators = [one for one in of_operators.operators if one.alone_ms is not None]
     alone = _alone(operators, ceilings, fp32)
     classes = ("arithmetic", "memory", "optimizer")
     parts: dict[str, float] = {"data": data_ms, "stragglers": stragglers_ms, "host": _host_ms(launch, spent, step_ms)}
     if communication_ms is not None:
-        parts["communication"] = max(0.0, communication_ms - stragglers_ms)
-    for name in classes:
-        parts[name] = alone[name] if alone else float(spent[name])
+        parts["communication"] = communication_ms
+    # what is quicker in the step than alone counts as it is there
+    own = {name: min(alone[name], float(spent[name])) if alone else float(spent[name]) for name in classes}
+    parts |= own
     if alone:
-        parts["arithmetic"], parts["kernels"] = alone["limit"], alone["arithmetic"] - alone["limit"]
-        parts["contention"] = sum(max(0.0, float(spent[name]) - alone[name]) for name in classes)
+        parts["arithmetic"] = min(own["arithmetic"], alone["limit"])
+        parts["kernels"] = own["arithmetic"] - parts["arithmetic"]
+        beyond_ms = sum(float(spent[name]) - own[name] for name in classes)
+        if launch.fresh_ms:
+            fresh = pd.DataFrame([dict(one) for one in launch.fresh_ms]).mean()
+            within_ms = min(beyond_ms, float(fresh["profiled"]))
+            parts["fresh"] = max(0.0, float(fresh["step"] - fresh["profiled"]) + within_ms)
+            beyond_ms -= within_ms
+        parts["contention"] = beyond_ms
     return Account(
         scenario=launch.scenario,
         launch=launch.launch,

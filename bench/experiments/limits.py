@@ -59,6 +59,7 @@ def _kept(lab: Lab, done: Performed) -> str:
         LimitsLaunch.of(
             record,
             spent_ms=tuple(result["spent_ms"] for result in results),
+            fresh_ms=tuple(result["fresh_ms"] for result in results if result["fresh_ms"]),
             lead_ms=tuple(result["lead_ms"] for result in results),
             all_reduce_ms=max((ms for one in results if (ms := one["all_reduce_ms"]) is not None), default=None),
             operators=tuple(decode(Operator, one, "operators") for one in first.get("operators", ())),
@@ -73,13 +74,9 @@ def _kept(lab: Lab, done: Performed) -> str:
 
 
 def limits_rows(job: Job, results: Results, partial: Results) -> dict[str, Rows]:
-    """The plain steps, and those with and without an exchange (:data:`bench.core.records.DIAGNOSTIC_COLUMNS`)."""
-    rows: Rows = []
-    for result in results:
-        for look, name in (("plain", "plain"), ("exchange", "pairs")):
-            head = {"launch": job.launch, "scenario": job.scenario, "rank": result["rank"], "look": look}
-            rows += [{**head, "step": step, **values} for step, values in enumerate(result[name])]
-    return {"diagnostics": rows}
+    """Steps with and without an exchange (:data:`bench.core.records.DIAGNOSTIC_COLUMNS`)."""
+    head = {"launch": job.launch, "scenario": job.scenario, "look": "limits"}
+    return {"diagnostics": [{**head, "rank": result["rank"], **step} for result in results for step in result["steps"]]}
 
 
 def _with_ceilings(found: Found, lab: Lab) -> None:

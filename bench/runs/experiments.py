@@ -134,13 +134,15 @@ class Operator:
 class LimitsLaunch(LaunchRecord):
     """A launch that takes a step apart (:mod:`bench.worker.limits`).
 
-    ``spent_ms``: by rank, of a profiled step without an exchange, by class. ``lead_ms``: by rank, as ``host_lead_ms``
-    of a rank. ``all_reduce_ms``: of all gradients alone, of the slowest rank. ``operators``: of the first rank; those
-    of the first launch of a scenario stand for all. ``reasons``: why something is missing.
+    ``spent_ms``: by rank, of a profiled step without an exchange, by class. ``fresh_ms``: by rank, what first touches
+    of memory take in a ``step`` without an exchange, and in one that is ``profiled``; empty on a GPU. ``lead_ms``: by
+    rank, as ``host_lead_ms`` of a rank. ``all_reduce_ms``: of all gradients alone, of the slowest rank. ``operators``:
+    of the first rank; those of the first launch of a scenario stand for all. ``reasons``: why something is missing.
     """
 
     timed: ClassVar[bool] = False
     spent_ms: tuple[Mapping[str, Amount], ...] = ()
+    fresh_ms: tuple[Mapping[str, Amount], ...] = ()
     lead_ms: tuple[float | None, ...] = ()
     all_reduce_ms: Amount | None = None
     operators: tuple[Operator, ...] = ()

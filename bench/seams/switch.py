@@ -34,7 +34,7 @@ MAY_DEFINE = (
     *("obstacle(device)", "begin(parts)", "model(parts, model)", "wrapper(parts)", "optimizer(parts)"),
     *("module(parts, module)", "batch(parts, batch)", "effect(session, ran)", "recipe(switches)"),
 )
-RECOVERABLE = ("kernels", "memory", "optimizer", "contention", "communication", "stragglers", "data", "host")
+RECOVERABLE = ("kernels", "memory", "optimizer", "fresh", "contention", "communication", "stragglers", "data", "host")
 """Parts of a step that a switch may shorten (:mod:`bench.analyse.account`)."""
 MOST = 10**6  # of a value
 

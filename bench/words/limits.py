@@ -18,6 +18,7 @@ NAMES = {
     "kernels": "kernels below the ceiling",
     "memory": "memory-bound operators",
     "optimizer": "the optimizer",
+    "fresh": "first touch of memory",
     "contention": "operators slower than alone",
     "communication": "exposed communication",
     "stragglers": "stragglers",

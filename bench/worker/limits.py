@@ -1,14 +1,16 @@
 """What the parts of one scenario's step are, in a launch of its own: none of this is in a measured window.
 
-Plain steps, timed as measured ones are; steps with and without synchronisation in turn; a few under the profiler; and
-then, on the first rank, each operator of a step with its own shapes, alone and warm.
+Steps as they are measured, steps without an exchange and steps under the profiler, in turns; and then, on the first
+rank, each operator of a step with its own shapes, alone and warm.
 """
 
+import mmap
+import resource
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from statistics import median
+from statistics import mean, median
 from time import perf_counter_ns
 from typing import Any
 
@@ -21,7 +23,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench.core.records import PHASES
 from bench.worker import ceilings, live, loop
-from bench.worker.diagnose import EXCHANGES, STEP_MARK, Load, a_step, category, paired, phase_of
+from bench.worker.diagnose import EXCHANGES, STEP_MARK, Load, Tick, a_step, category, phase_of
+from bench.worker.loop import MARKS_PER_STEP, clock_for
 from bench.worker.plan import Plan, Report
 from bench.worker.session import Session
 from bench.worker.work import Counter, flops_of, of_training
@@ -32,8 +35,13 @@ ARITHMETIC = ("convolutions", "matrix products", "attention")
 AROUND, NO_OPERATORS = ("autograd::", "torch::"), ("c10d", "_c10d_functional", "profiler", "prim")
 """How names of what is around operators begin, and namespaces of what computes nothing."""
 CLASSES = ("arithmetic", "memory", "optimizer", "communication", "host")
-FEWEST_STEPS = 5
-FEWEST_PROFILED, MOST_PROFILED, PROFILED_MS = 3, 20, 400.0
+PHASE_COLUMNS = tuple(f"{phase}_ms" for phase in PHASES)
+SETTLING = "settling"
+"""The name of a step that is not counted."""
+FEWEST_STEPS, MOST_STEPS, IN_TURNS_S = 10, 40, 6.0
+"""Of each way to take them, of which the median counts, and how long all may take where they may be more."""
+FRESH_BYTES = 2**23
+"""Of memory whose first touch is timed: a weight's gradient may have as much."""
 OPERATOR_S, LONGEST_S = 0.01, 40.0
 """How long each operator is repeated, and all of them together at most."""
 SMALL = 1
@@ -43,27 +51,17 @@ HALVES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32", 
 
 def perform(plan: Plan, report: Report) -> dict[str, Any]:
     """For :class:`bench.runs.experiments.LimitsLaunch`, with the rows of the plain and the paired steps."""
-    from bench.worker.rank import barrier, leave
+    from bench.worker.rank import leave
 
     load, session, job = plan.load(), plan.build(), plan.parts.job
-    device, half = plan.parts.device, max(FEWEST_STEPS, job.iters // 2)
+    device = plan.parts.device
     watch = live.TypeWatch(session.model)
-    loop.run_window(session, load, job.workload.warmup, device=device, on_step=report("warmup"))
+    warm = loop.run_window(session, load, max(1, job.workload.warmup), device=device, on_step=report("warmup"))
     if not session.compiled:
         watch.stop()
     found: dict[str, Any] = {"effective": plan.what_ran(session, watch)}
-    barrier()
-    plain = loop.run_window(session, load, half, device=device, on_step=report("measure", of=3 * half))
-    pairs, found["pairs_reason"] = paired(session, load, max(2, half // 2), report("pairs", half, of=3 * half))
-    barrier()
-    found |= profiled(session, load, median(plain.step_ms))
-    barrier()
-    plain.extend(loop.run_window(session, load, half, device=device, on_step=report("plain", 2 * half, of=3 * half)))
-    found["lead_ms"] = median(plain.lead_ms) if plain.lead_ms else None
-    found["pairs"] = pairs
-    found["plain"] = [
-        {f"{phase}_ms": getattr(plain, f"{phase}_ms")[step] for phase in PHASES} for step in range(len(plain.step_ms))
-    ]
+    steps = max(job.iters, how_many(min(warm.step_ms), device))
+    found |= in_turns(session, load, steps, report("measure", of=3 * steps))
     found["all_reduce_ms"] = all_reduce_ms(session, device) if dist.is_initialized() else None
     reason = "a compiled step has other kernels than its operators" if session.compiled else None
     operators = [] if reason or job.repeat else captured(session, load)
@@ -82,26 +80,158 @@ def perform(plan: Plan, report: Report) -> dict[str, Any]:
 
 
 def without_exchange(session: Session) -> Any:
-    """A context in which each rank keeps its gradients, where there is one."""
-    return (
-        nullcontext() if isinstance(session.quiet, str) or not dist.is_initialized() else session.quiet(session.module)
-    )
+    """A context in which each rank keeps its gradients, and why there is none: then it is one that does nothing."""
+    if not dist.is_initialized():
+        return nullcontext(), "one process: there is nothing to synchronise"
+    return (nullcontext(), session.quiet) if isinstance(session.quiet, str) else (session.quiet(session.module), None)
 
 
-def profiled(session: Session, load: Load, step_ms: float) -> dict[str, Any]:
-    """Milliseconds of a step by :data:`CLASSES`: self times, less what the profiler itself takes for each event."""
+def how_many(step_ms: float, device: torch.device) -> int:
+    """Steps to take in each way, the same on all ranks: as many as :data:`IN_TURNS_S` has room for."""
+    slowest = torch.tensor([step_ms], device=device)
+    if dist.is_initialized():
+        dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+    in_all = 2 * 3  # with those that settle caches, in three ways
+    return int(min(MOST_STEPS, max(FEWEST_STEPS, 1e3 * IN_TURNS_S / in_all / float(slowest))))
+
+
+@dataclass(slots=True)
+class Seen:
+    """Blocks of steps without an exchange: each step's phases (ms), or the profile of all. ``faults``: pages of memory
+    that were new to the process in a step, by block; ``first_touch_us``: what one takes."""
+
+    quiet: list[list[float]] = field(default_factory=list)
+    profiles: list[profile] = field(default_factory=list)
+    quiet_faults: list[float] = field(default_factory=list)
+    profiled_faults: list[float] = field(default_factory=list)
+    first_touch_us: list[float] = field(default_factory=list)
+
+
+def in_turns(session: Session, load: Load, steps: int, tick: Tick) -> dict[str, Any]:
+    """Steps as they are measured, steps without an exchange of gradients, and these under the profiler, in the order
+    ABCCBA, so that all three meet the machine in the same mood: step by step on the CPU, and by halves on a GPU, which
+    must not wait for its host between two steps. Before each block a step of its kind settles caches, uncounted.
+    """
+    from bench.worker.rank import barrier
+
     device = session.parts.device
-    steps = int(min(MOST_PROFILED, max(FEWEST_PROFILED, PROFILED_MS / step_ms)))
+    block = 1 if device.type == "cpu" else -(-steps // 2)
+    plain, seen = loop.Timings(), Seen()
+    ways: list[Callable[[], object]] = [
+        lambda: plain.extend(loop.run_window(session, load, 1 + block, device=device)),
+        lambda: timed_steps(session, load, block, seen),
+        lambda: profiled_steps(session, load, block, seen),
+    ]
+    with loop.uncollected():
+        for turn in range(-(-steps // block)):
+            for number, way in enumerate(reversed(ways) if turn % 2 else ways):
+                barrier()
+                way()
+                tick((3 * turn + number + 1) * block)
+            if device.type == "cpu":
+                seen.first_touch_us.append(first_touch_us())
+    _, reason = without_exchange(session)
+    as_measured = list(zip(*(getattr(plain, name) for name in PHASE_COLUMNS), strict=True))
+    settled = (times for step, times in enumerate(as_measured) if step % (1 + block))
+    rows = [
+        {"step": step, "pair": step, "synchronised": synchronised, **dict(zip(PHASE_COLUMNS, times, strict=True))}
+        for synchronised, steps_ms in ((True, settled), (False, seen.quiet))
+        for step, times in enumerate(steps_ms)
+    ]
+    return {
+        "steps": rows,
+        "pairs_reason": reason,
+        "lead_ms": median(plain.lead_ms) if plain.lead_ms else None,
+        **spent_ms(seen, block, device.type),
+    }
+
+
+def timed_steps(session: Session, load: Load, steps: int, seen: Seen) -> None:
+    """So many steps without an exchange, after one that is not counted."""
+    clock = clock_for(session.parts.device)
+    clock.prepare(MARKS_PER_STEP * (1 + steps) + 1)
+
+    def marked(phase: str) -> Any:
+        clock.mark()
+        return nullcontext()
+
+    for step in range(1 + steps):
+        if step == 1:
+            before = faults()
+        a_step(session, load, marked, without_exchange(session)[0])
+    clock.mark()
+    seen.quiet_faults.append((faults() - before) / steps)
+    clock.wait()
+    _, spans = clock.read()
+    seen.quiet += [spans[at : at + MARKS_PER_STEP] for at in range(MARKS_PER_STEP, len(spans), MARKS_PER_STEP)]
+
+
+def profiled_steps(session: Session, load: Load, steps: int, seen: Seen) -> None:
+    """The same under the profiler."""
+    device = session.parts.device
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
-    own_us = cost_of_event_us() if device.type == "cpu" else 0.0
     with profile(activities=activities) as profiler:
-        for step in range(steps):
-            with record_function(f"{STEP_MARK}{step}"):
-                a_step(session, load, record_function, without_exchange(session))
+        for step in range(1 + steps):
+            if step == 1:
+                before = faults()
+            with record_function(f"{STEP_MARK}{step}" if step else SETTLING):
+                a_step(session, load, record_function, without_exchange(session)[0])
+        seen.profiled_faults.append((faults() - before) / steps)
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-    spent = by_class(profiler.events(), device.type, own_us)
-    return {"spent_ms": {name: ms / steps for name, ms in spent.items()}, "profiled_steps": steps}
+    seen.profiles.append(profiler)
+
+
+def faults() -> int:
+    """Pages that the system has given to this process at their first touch."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
+def first_touch_us() -> float:
+    """What the first touch of a page of memory takes beside a later one, by as many threads as compute."""
+    with mmap.mmap(-1, FRESH_BYTES) as pages:
+        memory = torch.frombuffer(pages, dtype=torch.uint8)
+        before, start_ns = faults(), perf_counter_ns()
+        memory.fill_(1)
+        touched, fresh_ns = faults() - before, perf_counter_ns() - start_ns
+        start_ns = perf_counter_ns()
+        memory.fill_(1)
+        again_ns = perf_counter_ns() - start_ns
+        del memory
+    return max(0.0, (fresh_ns - again_ns) / max(1, touched) / 1e3)
+
+
+def counted(profiler: profile) -> list[Any]:
+    """The operators' events of all steps but the first."""
+    events = [event for event in profiler.events() if event.device_type == DeviceType.CPU]
+    begins_us = max(event.time_range.end for event in events if event.name == SETTLING)
+    return [event for event in events if event.time_range.start >= begins_us]
+
+
+def spent_ms(seen: Seen, steps: int, device: str) -> dict[str, Any]:
+    """``spent_ms``: milliseconds of a step by :data:`CLASSES`, self times: the mean of the profiles, of so many steps
+    each, that are neither among the shortest nor among the longest quarter. ``fresh_ms``: what first touches of memory
+    take, in a step and in a profiled one; the profiler changes how many there are. None on a GPU.
+
+    On the CPU without what the profiler itself takes for each event: by how much profiled steps are longer than those
+    between them, with as many first touches.
+    """
+    of_all = sorted(map(counted, seen.profiles), key=marked_ms)
+    own_us, fresh = 0.0, None
+    if device == "cpu":
+        touch_ms = median(seen.first_touch_us) / 1e3
+        step, profiled = (touch_ms * median(of) for of in (seen.quiet_faults, seen.profiled_faults))
+        fresh = {"step": step, "profiled": profiled}
+        longer_ms = median(map(marked_ms, of_all)) / steps - median(map(sum, seen.quiet)) + step - profiled
+        own_us = max(0.0, 1e3 * longer_ms * steps / median(map(len, of_all)))
+    middle = of_all[len(of_all) // 4 : len(of_all) - len(of_all) // 4]
+    spent = [by_class(one, device, own_us) for one in middle]
+    return {"spent_ms": {name: mean(one[name] for one in spent) / steps for name in CLASSES}, "fresh_ms": fresh}
+
+
+def marked_ms(events: Iterable[Any]) -> float:
+    """The length of all steps in a profile."""
+    return float(sum(one.cpu_time_total for one in events if one.name.startswith(STEP_MARK[:-1]))) / 1e3
 
 
 def by_class(events: Iterable[Any], device: str, own_us: float) -> dict[str, float]:
@@ -126,23 +256,6 @@ def class_of(event: Any) -> str:
     if spent in ARITHMETIC:
         return "arithmetic"
     return "optimizer" if phase_of(event) == "optimizer" else "memory"
-
-
-def cost_of_event_us() -> float:
-    """What the profiler adds to the time of an event, in microseconds."""
-    tiny, calls = torch.ones(1), 2000
-
-    def once() -> float:
-        start_ns = perf_counter_ns()
-        for _ in range(calls):
-            tiny.add_(1.0)
-        return (perf_counter_ns() - start_ns) / calls / 1e3
-
-    once()
-    plain = min(once() for _ in range(3))
-    with profile(activities=[ProfilerActivity.CPU]):
-        watched = min(once() for _ in range(3))
-    return max(0.0, watched - plain)
 
 
 @dataclass(slots=True)
@@ -227,7 +340,7 @@ def captured(session: Session, load: Load) -> list[Operator]:
         capture.phase = phase
         return nullcontext() if phase == "data" else capture
 
-    a_step(session, load, enter, without_exchange(session))
+    a_step(session, load, enter, without_exchange(session)[0])
     return list(capture.operators.values())
 
 

@@ -108,15 +108,16 @@ def clock_for(device: torch.device) -> Clock:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Collect garbage now, and none within this context."""
-    collecting = gc.isenabled()
+    """Collect garbage now, and none within this context, nor at the start of one in it."""
+    if not gc.isenabled():
+        yield
+        return
     gc.collect()
     gc.disable()
     try:
         yield
     finally:
-        if collecting:
-            gc.enable()
+        gc.enable()
 
 
 def run_window(
