@@ -12,6 +12,7 @@ Pure functions on digests (:mod:`bench.analyse.digest`). Three answers, from gra
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import cache
 from statistics import median
 
 from bench.analyse.launches import LOOKED_AT
@@ -147,9 +148,14 @@ def source_of(scenario: Entry, figure: str) -> str | None:
 
     Samples that are ``unavailable`` do not count, nor does torch's own peak in a total, of which it is no part.
     """
-    sources = (scenario.get(SOURCES[figure]) or "") if figure in SOURCES else ""
+    sources = scenario.get(SOURCES[figure]) if figure in SOURCES else None
+    return _ways(sources, total=figure == "peak_total_mib") if sources else None
+
+
+@cache
+def _ways(sources: str, *, total: bool) -> str | None:
     ways = set(sources.split("+")) - {"unavailable", ""}
-    if figure == "peak_total_mib":
+    if total:
         ways = ways - {ALLOCATOR} or ways
     return "+".join(sorted(ways)) or None
 

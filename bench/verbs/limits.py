@@ -1,15 +1,19 @@
 """``python -m bench limits``: what this machine could do on this model, and where the rest of the step goes."""
 
+import argparse
 from dataclasses import replace
 
 from bench import machine
 from bench.experiments import pipeline
 from bench.experiments.lab import Start
 from bench.experiments.plan import check_memory
+from bench.sites.hosts.party import Party
 from bench.verbs.asked import Options, add_result, add_steps, add_work, request_of
 from bench.verbs.options import Parser, whole_number
+from bench.verbs.run import resumed
 from bench.verbs.sets import scenarios_of
 from bench.verbs.show import finished, for_programs
+from bench.verbs.together import on_all_hosts
 
 USUAL = "ddp"
 DESCRIPTION = """\
@@ -44,16 +48,17 @@ def main(arguments: list[str]) -> int:
     many = "launches of the scenario, and as many that take a step apart"
     much.add_argument("--launches", type=whole_number, metavar="R", help=many)
     add_result(parser)
-    options = parser.parse_args(arguments)
-    if options.resume is not None:
-        from bench.verbs.run import main as run
+    return on_all_hosts(arguments, parser, lambda options, party: _limits(options, parser, party))
 
-        return run(arguments)
+
+def _limits(options: argparse.Namespace, parser: Parser, party: Party | None) -> int:
+    if options.resume is not None:
+        return resumed(options, parser, party)
     chosen = scenarios_of(options.scenario or [USUAL], None, options.switches, options.device)
-    request = request_of(Options.of(options), chosen)
+    request = request_of(Options.of(options), chosen, party)
     request = replace(request, parity=False, experiments={"limits": True})
     check_memory(request, chosen, machine.available_memory_bytes())
-    done = pipeline.run(request, chosen, Start(out=options.out, wait=options.wait))
+    done = pipeline.run(request, chosen, Start(out=options.out, wait=options.wait, party=party))
     from bench.report.limits import on_terminal
 
     return finished(done.path, options, on_terminal, for_programs, done.failed)

@@ -97,9 +97,7 @@ def main(arguments: list[str]) -> int:
 
 def _run(options: argparse.Namespace, parser: Parser, party: Party | None) -> int:
     if options.resume is not None:
-        allowed = ("resume", "trust", "out", "wait", "force", "json", "verbose", "launches")
-        refuse_other_options(options, parser, allowed)
-        return _resume(options, party)
+        return resumed(options, parser, party)
     if options.trust:
         raise RequestError("--trust", "it has no effect without --resume", "leave it out")
     check_experiment(options)
@@ -155,7 +153,10 @@ def _find_batch(request: Request, scenarios: tuple[Found, ...], options: argpars
     return FAILED if finished.failed else OK
 
 
-def _resume(options: argparse.Namespace, party: Party | None) -> int:
+def resumed(options: argparse.Namespace, parser: Parser, party: Party | None) -> int:
+    """Go on with a run, whichever verb began it."""
+    allowed = ("resume", "trust", "out", "wait", "force", "json", "verbose", "launches")
+    refuse_other_options(options, parser, allowed)
     path = find(options.resume, options.out, "--resume")
     document = verified(path, allow_incomplete=True, option="--resume")
     if document.of(Scaling):

@@ -1,6 +1,8 @@
 """Switches: how they are asked for, what is refused, and what each of them does to a live session."""
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, replace
@@ -372,6 +374,20 @@ def test_cores_that_a_switch_takes_away_are_known(tmp_path: Path) -> None:
         os.sched_setaffinity(0, given)
     assert ran["bound_cores"] == (1 if len(given) > 1 else None)
     assert session_for("single")[0].bound_cores is None
+
+
+def test_kept_memory_is_not_new_again() -> None:
+    """In a process of its own, since there is no way back."""
+    script = """
+from bench.seams import discover, switching
+
+switch = switching.switch_module("keep_memory", discover.names(discover.SWITCH)["keep_memory"])
+assert "is new again" in switch.effect(None, {})
+switch.begin(None)
+assert switch.effect(None, {}) is None
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_threads_that_a_switch_gives_are_planned() -> None:

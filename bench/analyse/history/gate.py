@@ -283,7 +283,7 @@ def _kept(nights: tuple[Measured, ...], wanted: int) -> tuple[Measured, ...]:
 
 def _levels(nights: Sequence[Measured], metric: str) -> list[list[Measured]]:
     """The nights of each level of a metric. One better night alone is in none."""
-    if not any(one.better or one.rose for one in nights):  # as mostly
+    if not any([one.better or one.rose for one in nights]):  # as mostly
         return [list(nights)]
     levels: list[list[Measured]] = [[]]
     for before, one in zip((None, *nights), nights, strict=False):
@@ -432,15 +432,20 @@ def _judged(metric: str, names: Sequence[str], tonight: Mapping[str, Measured], 
 def _pair(name: str, metric: str, tonight: Figure, nights: Sequence[Measured], wanted: int) -> _Pair:
     levels = _levels(nights, metric) if nights else [[]]
     level = levels[-1]
-    last = {one.night for one in [one for of in levels for one in of][-wanted:]}
-    scatter = [tuple([one.figures[metric] for one in of if one.night in last]) for of in levels]
+    last_of_level = level[-wanted:]
+    before = tuple([one.figures[metric] for one in last_of_level])
+    scatter: tuple[tuple[Figure, ...], ...] = (before,)
+    if len(levels) > 1:
+        last = {one.night for one in [one for of in levels for one in of][-wanted:]}
+        kept = [tuple([one.figures[metric] for one in of if one.night in last]) for of in levels]
+        scatter = tuple([of for of in kept if of])
     return _Pair(
         scenario=name,
         tonight=tonight,
-        before=tuple([one.figures[metric] for one in level[-wanted:]]),
-        nights=tuple([one.night for one in level[-wanted:]]),
+        before=before,
+        nights=tuple([one.night for one in last_of_level]),
         first=tuple([one.figures[metric] for one in level[:wanted]]) if len(level) >= wanted + RECENT - 1 else (),
-        scatter=tuple([of for of in scatter if of]),
+        scatter=scatter if before else (),
         last=nights[-1].figures[metric] if nights else None,
     )
 
@@ -454,13 +459,14 @@ def _predicted(metric: str, pairs: Sequence[_Pair], error: float, threshold: flo
         variances, degrees = moderated(variances, degrees)
     counts = np.array([len(pair.before) for pair in pairs])
     extra = np.array([_of_fewer_launches(pair) for pair in pairs])
-    reach = special.stdtrit(degrees, 1.0 - error) * np.sqrt(variances * (1.0 + 1.0 / counts) + extra)
-    crept = special.stdtrit(degrees, 1.0 - CREEP_ERROR * error) * np.sqrt(variances * (1.0 / RECENT + 1.0 / counts))
-    two = special.stdtrit(degrees, 1.0 - error) * np.sqrt(variances * (1.0 / 2 + 1.0 / counts))
-    rows = []
+    usual, creeping = special.stdtrit(degrees, [[1.0 - error], [1.0 - CREEP_ERROR * error]])
+    reach = usual * np.sqrt(variances * (1.0 + 1.0 / counts) + extra)
+    crept = creeping * np.sqrt(variances * (1.0 / RECENT + 1.0 / counts))
+    two = usual * np.sqrt(variances * (1.0 / 2 + 1.0 / counts))
+    rows, least = [], math.log1p(threshold)
     for pair, margin, of_creep, of_two in zip(pairs, reach.tolist(), crept.tolist(), two.tolist(), strict=True):
         difference = pair.tonight.mean - _mean(pair.before)
-        bound = max(margin, math.log1p(threshold))
+        bound = max(margin, least)
         others = [one for one in pair.before if one is not pair.last]
         creep = 0.0  # how far the last nights are above the first of their level
         if pair.first:
@@ -470,7 +476,7 @@ def _predicted(metric: str, pairs: Sequence[_Pair], error: float, threshold: flo
             both = (pair.last.mean, pair.tonight.mean)
             usual = _mean(others)
             gain_of_two, loss_of_two = usual - max(both), min(both) - usual
-        seen_of_two = max(of_two, math.log1p(threshold))
+        seen_of_two = max(of_two, least)
         rose = gain_of_two > seen_of_two and len(others) >= FEWEST_NIGHTS
         if abs(difference) > bound:
             verdict = REGRESSED if difference > bound else BETTER
@@ -478,7 +484,7 @@ def _predicted(metric: str, pairs: Sequence[_Pair], error: float, threshold: flo
         elif loss_of_two > seen_of_two:
             why = f"two nights in a row are {100 * math.expm1(loss_of_two):.1f} % and more above this level"
             rows.append(_row(metric, REGRESSED, pair, difference=difference, bound=bound, why=why))
-        elif creep > max(of_creep, math.log1p(threshold)):
+        elif creep > max(of_creep, least):
             why = f"crept: the last {RECENT} nights are {100 * math.expm1(creep):.1f} % above the first of this level"
             rows.append(_row(metric, REGRESSED, pair, difference=difference, bound=bound, why=why))
         elif not _blind(bound, threshold):
@@ -529,6 +535,8 @@ def _by_chance(threshold: float) -> str:
 
 def _of_fewer_launches(pair: _Pair) -> float:
     """The variance that tonight's mean has beyond that of a night of its base, if it is over fewer launches."""
+    if len(pair.tonight.launches) >= max([len(one.launches) for one in pair.before]):
+        return 0.0
     usual = sum([1.0 / len(one.launches) for one in pair.before]) / len(pair.before)
     nights = (pair.tonight, *pair.before)
     return max(0.0, 1.0 / len(pair.tonight.launches) - usual) * sum([one.variance for one in nights]) / len(nights)
