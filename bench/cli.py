@@ -3,6 +3,7 @@
 ``--help`` and ``list`` answer at once because nothing heavy is imported for them: keep this module's imports empty.
 """
 
+import gc
 import os
 import sys
 
@@ -59,6 +60,7 @@ def program() -> None:
     """The whole process. It ends without what libraries do at exit, which hangs where they could start no thread."""
     if BLAS_THREADS not in os.environ:  # numpy's begin with it, and crash where they may not; nothing here needs them
         os.putenv(BLAS_THREADS, "1")  # which os.environ does not show: ranks and records have what the user set
+    gc.set_threshold(100_000, 20, 20)  # what verbs import and read is hardly ever garbage
     os._exit(main(last=True))
 
 

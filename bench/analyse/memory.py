@@ -12,6 +12,7 @@ from bench.runs.frames import Iterations
 from bench.runs.launches import LaunchRecord
 
 ALLOCATOR = "torch_allocator"  # the source of torch's own peak, if the driver had none
+FEWEST_SAMPLES = 3  # of a third of a window
 LEAST_MEMORY = 0.005  # a process that does the same again differs by this part
 
 
@@ -51,6 +52,29 @@ def peak_by_process(memory: pd.DataFrame) -> pd.DataFrame:
     known = memory[memory["used_mib"].notna()]
     peaks_mib = known.groupby(keys, observed=True)["used_mib"].max().rename("peak_mib").reset_index()
     return peaks_mib.astype(dict.fromkeys(("scenario", "device", "source"), "object"))
+
+
+def growth(launch: LaunchRecord, memory: pd.DataFrame, steps: Iterations) -> tuple[float, float] | None:
+    """By how much the process grows that grows most while steps are measured: MiB, and as a part of what it holds.
+
+    From the median of the first third of its samples to that of the last. None where there are too few to tell.
+    """
+    own = steps.of(launch.launch).frame
+    measured = own[~own["warmup"]]
+    if measured.empty:
+        return None
+    within = (memory["launch"] == launch.launch) & memory["used_mib"].notna()
+    within &= memory["t_ns"].between(measured["begin_ns"].min(), measured["end_ns"].max())
+    grown = []
+    for _, samples in memory[within].groupby(["host", "rank", "pid", "device"], observed=True, dropna=False)[
+        "used_mib"
+    ]:
+        third = len(samples) // 3
+        if third >= FEWEST_SAMPLES:
+            before = float(samples.iloc[:third].median())
+            more = float(samples.iloc[-third:].median()) - before
+            grown.append((more, more / before if before else 0.0))
+    return max(grown, default=None)
 
 
 def beside_torch(launches: Sequence[LaunchRecord], memory: pd.DataFrame) -> pd.DataFrame:

@@ -81,8 +81,8 @@ def candidates(found: Found, device: str, launch: LaunchRecord) -> Sequence[tupl
     made = []
     for name, file in discover.names(SWITCH).items():
         declared = switching.load_switch(name, file)
-        on = {one.name for one in found.switches}
-        if not declared.recovers or name in on or (declared.already and getattr(launch.effective, declared.already)):
+        on, recovers = {one.name for one in found.switches}, declared.recovers.get(device, {})
+        if not recovers or name in on or (declared.already and getattr(launch.effective, declared.already)):
             continue
         try:
             switched = switching.with_switches(found, [name], "--prove")
@@ -90,7 +90,7 @@ def candidates(found: Found, device: str, launch: LaunchRecord) -> Sequence[tupl
         except RequestError:
             continue  # it does not go with this scenario
         if why_not is None:
-            made.append((switched.name, dict(declared.recovers)))
+            made.append((switched.name, dict(recovers)))
     return made
 
 

@@ -52,9 +52,9 @@ class Switch:
     ``--set all`` turns it on in. ``searched_on``: where ``bench tune`` tries it unasked; nowhere for what cannot gain
     speed. ``slow_start``: how many times as long as without it a launch may take until its first step is over.
     ``double``: whether it is on where numerics are judged in double precision. ``joins_norms``: whether batch norm sees
-    the batches of all ranks. ``recovers``: by part of a step (:data:`RECOVERABLE`) the share of it that the switch is
-    expected to save, which ``bench run --prove`` predicts from and scores. ``already``: the field of ``effective`` in
-    run.json that is true where it is on anyway.
+    the batches of all ranks. ``recovers``: by kind of device and part of a step (:data:`RECOVERABLE`) the share
+    that the switch is expected to save, which ``bench run --prove`` predicts from and scores. ``already``: the field of
+    ``effective`` in run.json that is true where it is on anyway.
 
     Raises ``ValueError`` naming the field when a value is not allowed.
     """
@@ -75,14 +75,16 @@ class Switch:
     slow_start: float = 1.0
     double: bool = True
     joins_norms: bool = False
-    recovers: Mapping[str, float] = field(default_factory=dict)
+    recovers: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     already: str | None = None
 
     def __post_init__(self) -> None:
-        for part, share in self.recovers.items():
-            one_of("recovers", part, RECOVERABLE)
-            if not 0.0 < share <= 1.0:
-                raise ValueError(f"recovers={part!r}: {share!r} is not a share above 0 and up to 1")
+        for kind, shares in self.recovers.items():
+            one_of("recovers", kind, DEVICES)
+            for part, share in shares.items():
+                one_of("recovers", part, RECOVERABLE)
+                if not 0.0 < share <= 1.0:
+                    raise ValueError(f"recovers={part!r}: {share!r} is not a share above 0 and up to 1")
         for name in ("summary", "label"):
             a_text(name, getattr(self, name))
         for name in ("choices", "excludes", "needs"):

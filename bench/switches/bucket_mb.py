@@ -7,7 +7,7 @@ SWITCH = Switch(
     label="buckets of {value} MiB",
     value=100,
     wrapper=DDP,
-    recovers={"communication": 0.2},
+    recovers={"cpu": {"communication": 0.2}, "cuda": {"communication": 0.2}},
 )
 
 

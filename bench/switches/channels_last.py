@@ -9,7 +9,7 @@ from bench.seams import Recipe, Switch
 SWITCH = Switch(
     summary="weights and images in NHWC (memory_format=torch.channels_last)",
     label="channels_last",
-    recovers={"kernels": 0.3},
+    recovers={"cuda": {"kernels": 0.3}},
 )
 
 

@@ -19,7 +19,7 @@ from bench.seams import Recipe, Switch
 PYTHON_REDUCER = "python_reducer"
 SWITCH = Switch(
     summary="torch.compile of the wrapped model",
-    recovers={"host": 0.8, "memory": 0.5},
+    recovers={"cpu": {"memory": 0.5}, "cuda": {"host": 0.8, "memory": 0.5}},
     label="compile",
     value="ddp_optimizer",
     choices=("ddp_optimizer", PYTHON_REDUCER, "no_optimization"),

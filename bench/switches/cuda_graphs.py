@@ -8,7 +8,7 @@ from bench.seams import Recipe, Switch
 
 SWITCH = Switch(
     summary="CUDA graphs of the forward and backward pass, with compile",
-    recovers={"host": 0.9},
+    recovers={"cuda": {"host": 0.9}},
     label="CUDA graphs",
     device="cuda",
     double=False,

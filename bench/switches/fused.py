@@ -6,7 +6,7 @@ SWITCH = Switch(
     summary="the optimizer's step in one kernel (fused=True)",
     label="fused",
     excludes=("foreach",),
-    recovers={"optimizer": 0.5},
+    recovers={"cpu": {"optimizer": 0.5}, "cuda": {"optimizer": 0.5}},
     already="optimizer_fused",
 )
 

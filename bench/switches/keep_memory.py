@@ -11,7 +11,7 @@ SWITCH = Switch(
     label="kept memory",
     device="cpu",
     searched_on=("cpu",),
-    recovers={"fresh": 0.9},
+    recovers={"cpu": {"fresh": 0.9}},
 )
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # as in malloc.h
 BYTES = 2**26

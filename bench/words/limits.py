@@ -106,8 +106,8 @@ def recoverable(scenario: str, device: str | None) -> dict[str, list[str]]:
     switches: dict[str, list[str]] = {}
     for name, file in discover.names(discover.SWITCH).items():
         declared = switching.load_switch(name, file)
-        if declared.device in (None, device) and name not in scenario.split("+"):
-            for part in declared.recovers:
+        if name not in scenario.split("+"):
+            for part in declared.recovers.get(device or "", ()):
                 switches.setdefault(part, []).append(name)
     return switches
 

@@ -11,7 +11,7 @@ from bench.analyse.communication import data_parallel, spent
 from bench.analyse.comparison import ALIKE, TOO_FEW, against_fastest
 from bench.analyse.launches import looked_at, ok_rows
 from bench.analyse.loader import INPUT_BOUND
-from bench.analyse.memory import peak_by_process
+from bench.analyse.memory import beside_torch, growth, peak_by_process
 from bench.analyse.memory_parts import ddp_against_shards
 from bench.analyse.parity import by_scenario
 from bench.analyse.recommendation import recommendable, recommendation
@@ -25,6 +25,9 @@ from bench.runs.frames import TableRow
 from bench.runs.launches import Effective, Failure
 from bench.runs.reader import Run
 from bench.words.pairs import Answer, chance, compiled, longer, pair_of, times, turning_on, unused_parameters
+
+GROWING, FRAGMENTED = 0.01, 0.2
+"""Of the memory of a process: growth while steps are measured, and what torch reserved and tensors never held."""
 
 O1_PAIRS = {"ddp_o1": "ddp", "apex_ddp_o1": "apex_ddp"}
 """Each scenario of O1 and the same in full precision; both with the same switches."""
@@ -66,6 +69,7 @@ def questions(run: Run) -> list[Answer]:
         one_gpu,
         same_weights,
         memory,
+        growing,
         lambda run, table: ddp_against_shards(run.document),
         hang,
         epochs,
@@ -280,6 +284,30 @@ def one_gpu(run: Analysed, table: pd.DataFrame) -> Answer | None:
     return "Is the result of several replicas that of one?", (
         f"{opening}. Compared with one process that has the whole batch: {'; '.join(texts)}."
     )
+
+
+def growing(run: Analysed, table: pd.DataFrame) -> Answer | None:
+    """By samples while steps are measured, and on a GPU by what torch reserved beside what tensors held."""
+    grown: dict[str, list[tuple[float, float]]] = {}
+    for launch in run.document.good:
+        if (more := growth(launch, run.memory, run.good_iterations)) is not None:
+            grown.setdefault(launch.scenario, []).append(more)
+    if not grown:
+        return None
+    usual = {name: sorted(of)[len(of) // 2] for name, of in grown.items()}
+    leaks = [f"{name} by {mib:,.0f} MiB ({share:.0%})" for name, (mib, share) in usual.items() if share > GROWING]
+    parts = [f"No process grows by more than {GROWING:.0%} while steps are measured."]
+    if leaks:
+        kept = "a loss or an output that is kept with its graph is the usual cause"
+        parts = [f"It grows while steps are measured: {listed(leaks)}; {kept}."]
+    torch = beside_torch(run.document.good, run.memory).dropna(subset=["allocated_mib", "reserved_mib"])
+    if len(torch):
+        beyond = (1.0 - torch["allocated_mib"] / torch["reserved_mib"]).groupby(torch["scenario"]).max()
+        most = str(beyond.idxmax())
+        parts.append(f"Of what torch reserved, tensors never held {beyond[most]:.0%} (most of all in {most}).")
+        if beyond[most] > FRAGMENTED:
+            parts.append("+expandable_segments is for fragments.")
+    return "Is memory fragmented or growing?", " ".join(parts)
 
 
 def hang(run: Analysed, table: pd.DataFrame) -> Answer | None:

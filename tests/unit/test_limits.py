@@ -337,14 +337,14 @@ def test_candidates_go_with_the_scenario_and_are_not_on_already() -> None:
         one: Any = SimpleNamespace(effective=SimpleNamespace(optimizer_fused=fused))
         return {name for name, _ in prove.candidates(switching.scenario(scenario), "cpu", one)}
 
-    assert {"ddp+fused", "ddp+bucket_mb", "ddp+channels_last"} <= names("ddp")
-    assert "ddp+fused" not in names("ddp", fused=True) and "ddp+cuda_graphs" not in names("ddp")
+    assert {"ddp+fused", "ddp+bucket_mb", "ddp+keep_memory"} <= names("ddp")
+    assert "ddp+fused" not in names("ddp", fused=True) and not {"ddp+cuda_graphs", "ddp+channels_last"} & names("ddp")
     assert not any("bucket_mb" in name for name in names("single"))
-    assert "ddp+channels_last" not in names("ddp+channels_last"), "it is on already"
+    assert "ddp+keep_memory" not in names("ddp+keep_memory"), "it is on already"
 
 
-@pytest.mark.parametrize("recovers", [{"magic": 0.5}, {"host": 1.5}])
-def test_a_switch_recovers_a_share_of_a_part(recovers: dict[str, float]) -> None:
+@pytest.mark.parametrize("recovers", [{"cpu": {"magic": 0.5}}, {"cpu": {"host": 1.5}}, {"tpu": {"host": 0.5}}])
+def test_a_switch_recovers_a_share_of_a_part(recovers: dict[str, dict[str, float]]) -> None:
     with pytest.raises(ValueError, match="recovers"):
         Switch(summary="s", label="l", recovers=recovers)
 

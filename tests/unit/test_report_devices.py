@@ -307,6 +307,18 @@ def test_who_holds_more_memory_names_the_gpus_of_dataparallel(whole: Analysed) -
     )
 
 
+@pytest.mark.parametrize(("last", "said"), [(5.0, "No process grows"), (8.0, "It grows while steps are measured: ddp")])
+def test_memory_that_grows(tmp_path: Path, last: float, said: str) -> None:
+    memory = [[5.0] * 7 + [last] * 6] * 2
+    run = written(tmp_path, [Launch("ddp", [[9.0, *[500.0] * 12]] * 2, memory)])
+    assert dict(questions(run))["Is memory fragmented or growing?"].startswith(said)
+
+
+def test_torchs_reserve_beside_tensors(whole: Analysed) -> None:
+    said = dict(questions(whole))["Is memory fragmented or growing?"]
+    assert "Of what torch reserved, tensors never held " in said
+
+
 @pytest.mark.parametrize("beside", [False, True])
 def test_cudnns_search_is_no_part_of_dataparallel(tmp_path: Path, beside: bool) -> None:
     off, on = {"cudnn_benchmark": False}, {"cudnn_benchmark": True}

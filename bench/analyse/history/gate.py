@@ -283,7 +283,7 @@ def _kept(nights: tuple[Measured, ...], wanted: int) -> tuple[Measured, ...]:
 
 def _levels(nights: Sequence[Measured], metric: str) -> list[list[Measured]]:
     """The nights of each level of a metric. One better night alone is in none."""
-    if not any([one.better or one.rose for one in nights]):  # as mostly
+    if not any(one.better or one.rose for one in nights):  # as mostly
         return [list(nights)]
     levels: list[list[Measured]] = [[]]
     for before, one in zip((None, *nights), nights, strict=False):
