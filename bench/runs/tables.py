@@ -9,6 +9,7 @@ import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from glob import escape, glob
 from typing import TYPE_CHECKING, Any
 
@@ -96,8 +97,9 @@ def read_pieces(
             joined.update(pc.unique(table["launch"]).to_pylist())
         yield table
     files = [] if complete else parts_of(path, name)
+    sound = _in_a_child(lambda: _look_at(path, files)) if len(files) > 1 else False
     for file in files:
-        for part in _row_groups(path, file, name, schema, FREE_ROWS // len(files), option):
+        for part in _row_groups(path, file, name, schema, FREE_ROWS // len(files), option, sound=sound):
             yield part.filter(pc.invert(pc.is_in(part["launch"], value_set=pa.array(sorted(joined), pa.int32()))))
 
 
@@ -112,9 +114,10 @@ def parts_of(path: str, name: str) -> list[str]:
 
 
 def _row_groups(
-    path: str, file: str, name: str, schema: "pa.Schema", free_rows: int, option: str
+    path: str, file: str, name: str, schema: "pa.Schema", free_rows: int, option: str, *, sound: bool = False
 ) -> "Iterator[pa.Table]":
-    """The parts of a file, each checked as soon as it is read; none where there is no file."""
+    """The parts of a file, each checked as soon as it is read; none where there is no file. ``sound``: whether a child
+    looked at its metadata before."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -124,7 +127,7 @@ def _row_groups(
         with open_regular(file, limit=limit_of(file), within=path) as content:
             metadata = pq.read_metadata(content)
             most = min(MOST_ROWS, free_rows + int(os.fstat(content.fileno()).st_size * ROWS_PER_BYTE[name]))
-            problem = _another_form(metadata, name, plain, most)
+            problem = _another_form(metadata, name, plain, most, sound=sound)
             if problem:
                 raise RequestError(option, f"{file}: {problem}", RESTORE)
             texts = [field.name for field in plain if pa.types.is_string(field.type)]
@@ -149,7 +152,7 @@ def _row_groups(
         raise RequestError(option, f"{file} is damaged: {first}", RESTORE) from error
 
 
-def _another_form(metadata: "pq.FileMetaData", name: str, schema: "pa.Schema", most: int) -> str | None:
+def _another_form(metadata: "pq.FileMetaData", name: str, schema: "pa.Schema", most: int, *, sound: bool) -> str | None:
     """Why a file is no such table of bench, or larger than its bytes can truly say, before it is read; else None."""
     import pyarrow as pa
 
@@ -165,7 +168,7 @@ def _another_form(metadata: "pq.FileMetaData", name: str, schema: "pa.Schema", m
         return f"it says that it has {metadata.num_rows:,} rows, and a file of its size has at most {most:,}"
     if metadata.num_columns > 2 * len(schema):
         return f"it has {metadata.num_columns} columns"
-    if not _in_a_child(lambda: _compressions(metadata)):
+    if not sound and not _in_a_child(lambda: _compressions(metadata)):
         return "what it says of its columns is damaged"
     if _compressions(metadata) - {"SNAPPY", "UNCOMPRESSED"}:
         return "it is compressed in another way than by bench, and may be larger than any memory"
@@ -175,6 +178,15 @@ def _another_form(metadata: "pq.FileMetaData", name: str, schema: "pa.Schema", m
 def _compressions(metadata: "pq.FileMetaData") -> set[str]:
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     return {group.column(at).compression for group in groups for at in range(metadata.num_columns)}
+
+
+def _look_at(path: str, files: Sequence[str]) -> None:
+    """Read the metadata of all that can be read."""
+    import pyarrow.parquet as pq
+
+    for file in (os.path.join(path, one) for one in files):
+        with suppress(Exception), open_regular(file, limit=limit_of(file), within=path) as content:
+            _compressions(pq.read_metadata(content))
 
 
 def _in_a_child(look: Callable[[], object]) -> bool:

@@ -20,7 +20,7 @@ from bench.worker.plan import Plan, Report
 from bench.worker.precision import use_tf32
 
 TRIAL_S, SUSTAINED_S, SAMPLE_S = 0.1, 1.0, 0.05
-TURNS = 3
+TURNS = 2
 TYPES = {
     "cpu": {"fp32": torch.float32, "bf16": torch.bfloat16},
     "cuda": {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16},

@@ -344,7 +344,8 @@ def test_a_job_that_its_engine_restarts_goes_on_with_its_run(verb: Any, monkeypa
     """Whatever it was asked for is in the run, so that it is no reason to refuse."""
     seen: list[argparse.Namespace] = []
     monkeypatch.setattr(resume, "unfinished", lambda out, job: f"that of {job}" if out == "mine" else None)
-    monkeypatch.setattr(verb, "_resume", lambda options, *rest: seen.append(options) or 0)
+    resumes = "resumed" if verb is run else "_resume"
+    monkeypatch.setattr(verb, resumes, lambda options, *rest: seen.append(options) or 0)
     monkeypatch.setattr(together, "leading", lambda *about: nullcontext(party))
     monkeypatch.setattr(together, "_hello", lambda options: None)
     party = SimpleNamespace(gather=lambda *about: None, job=lambda: "job 7", end=lambda code: code)
