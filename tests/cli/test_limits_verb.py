@@ -97,6 +97,18 @@ def test_what_is_planted_lands_in_its_own_part(
         assert run_here("check", str(path)).returncode == 0
 
 
+@pytest.mark.slow
+def test_ceilings_are_measured_once(run_here: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BENCH_CACHE_DIR", str(tmp_path / "kept"))
+    monkeypatch.setattr(limits, "BUSY", 100.0)  # other tests run beside
+    asked = ("limits", "--workload", "fashion_mlp", "--device", "cpu", "--scenario", "single", "--iters", "3", "--json")
+    first, second = (json.loads(run_here(*asked, "--out", str(tmp_path / "out")).stdout) for _ in range(2))
+    (measured,), (again,) = (one["experiments"]["limits"]["ceilings"] for one in (first, second))
+    assert measured == again and min(measured["tflops"]["matrix products fp32"]) > 0.001
+    launches = [len(one["experiments"]["limits"]["measured"]) for one in (first, second)]
+    assert launches == [1, 0]
+
+
 def test_a_run_has_what_is_known_of_the_machine(
     run_here: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 from conftest import CommandLine, Plotting
+from test_limits_verb import known
 from test_workload import MLP
+
+from bench.experiments import limits
 
 NEXT = re.compile(r"[Nn]ext: (.*)|As a script: (.*)")
 NOTING = str(Path(__file__).parent.parent / "standin" / "noting.py")
@@ -43,6 +46,7 @@ def test_the_next_command_works(
 ) -> None:
     plotting()
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(limits, "from_cache", known)  # test_limits_verb.py measures ceilings
     Path("mlp.py").write_text(MLP)
     Path("mine.csv").write_text("step_ms\n" + "\n".join(["10.0", "10.1", "10.3"] * 4))
     if verb == "bisect":

@@ -233,7 +233,7 @@ def test_the_batch_grows_while_an_example_takes_less_time(
     """A step sleeps as long for any batch, so that a larger one is faster for each example; at 32 it fails."""
     sleeping = """import time
 
-    time.sleep(0.1)
+    time.sleep(0.05)
     if len(batch["y"]) > 16:
         raise RuntimeError("too large a batch")
     from torch.nn.functional import cross_entropy
