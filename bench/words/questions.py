@@ -292,11 +292,13 @@ def growing(run: Analysed, table: pd.DataFrame) -> Answer | None:
     for launch in run.document.good:
         if (more := growth(launch, run.memory, run.good_iterations)) is not None:
             grown.setdefault(launch.scenario, []).append(more)
-    if not grown:
+    if run.memory.empty:
         return None
     usual = {name: sorted(of)[len(of) // 2] for name, of in grown.items()}
     leaks = [f"{name} by {mib:,.0f} MiB ({share:.0%})" for name, (mib, share) in usual.items() if share > GROWING]
-    parts = [f"No process grows by more than {GROWING:.0%} while steps are measured."]
+    parts = ["Whether it grows is not known: steps were measured for too short a time; raise --iters."]
+    if grown:
+        parts = [f"No process grows by more than {GROWING:.0%} while steps are measured."]
     if leaks:
         kept = "a loss or an output that is kept with its graph is the usual cause"
         parts = [f"It grows while steps are measured: {listed(leaks)}; {kept}."]
