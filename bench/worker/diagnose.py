@@ -9,7 +9,7 @@ import gzip
 import json
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
 from typing import Any
@@ -28,6 +28,9 @@ from bench.worker.session import Session
 
 Load = Callable[[], Batch]
 Tick = Callable[[int], None]
+Passes = AbstractContextManager[object]
+
+PHASE_COLUMNS = tuple(f"{phase}_ms" for phase in PHASES)
 
 FEWEST_PAIRS, MOST_PAIRS = 4, 20
 PROFILED_STEPS = 3
@@ -118,28 +121,29 @@ def paired(session: Session, load: Load, pairs: int, tick: Tick) -> tuple[list[d
     if isinstance(quiet, str):
         return [], quiet
     order = [step % 4 in (0, 3) for step in range(2 * pairs)]
+    steps_ms = timed(session, load, [nullcontext() if on else quiet(session.module) for on in order], tick)
+    return [
+        {"pair": step // 2, "synchronised": synchronised, **dict(zip(PHASE_COLUMNS, times, strict=True))}
+        for step, (synchronised, times) in enumerate(zip(order, steps_ms, strict=True))
+    ], None
+
+
+def timed(session: Session, load: Load, passes: Sequence[Passes], tick: Tick) -> list[list[float]]:
+    """The phases (ms) of a step for each of ``passes``, the contexts of forward and backward pass."""
     clock = clock_for(session.parts.device)
-    clock.prepare(len(order) * MARKS_PER_STEP + 1)
-    for step, synchronised in enumerate(order):
+    clock.prepare(len(passes) * MARKS_PER_STEP + 1)
+
+    def marked(phase: str) -> Passes:
         clock.mark()
-        batch = load()
-        clock.mark()
-        with nullcontext() if synchronised else quiet(session.module):
-            loss = session.forward(batch)
-            clock.mark()
-            session.backward(loss)
-        clock.mark()
-        session.optimize()
-        tick(step + 1)
+        return nullcontext()
+
+    for step, context in enumerate(passes, start=1):
+        a_step(session, load, marked, context)
+        tick(step)
     clock.mark()
     clock.wait()
     _, spans = clock.read()
-    rows: list[dict[str, object]] = []
-    for step, synchronised in enumerate(order):
-        phases = spans[step * MARKS_PER_STEP : (step + 1) * MARKS_PER_STEP]
-        times = {f"{phase}_ms": value for phase, value in zip(PHASES, phases, strict=True)}
-        rows.append({"pair": step // 2, "synchronised": synchronised, **times})
-    return rows, None
+    return [spans[at : at + MARKS_PER_STEP] for at in range(0, len(spans), MARKS_PER_STEP)]
 
 
 def profiled(session: Session, load: Load, tick: Tick) -> dict[str, object]:
@@ -170,8 +174,8 @@ def profiled(session: Session, load: Load, tick: Tick) -> dict[str, object]:
 def a_step(
     session: Session,
     load: Load,
-    around: Callable[[str], AbstractContextManager[object]],
-    passes: AbstractContextManager[object] | None = None,
+    around: Callable[[str], Passes],
+    passes: Passes | None = None,
 ) -> None:
     """A step with each phase in what ``around(phase)`` gives, and both passes of it in ``passes``."""
     with around("data"):

@@ -21,10 +21,8 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bench.core.records import PHASES
 from bench.worker import ceilings, live, loop
-from bench.worker.diagnose import EXCHANGES, STEP_MARK, Load, Tick, a_step, category, phase_of
-from bench.worker.loop import MARKS_PER_STEP, clock_for
+from bench.worker.diagnose import EXCHANGES, PHASE_COLUMNS, STEP_MARK, Load, Tick, a_step, category, phase_of, timed
 from bench.worker.plan import Plan, Report
 from bench.worker.session import Session
 from bench.worker.work import Counter, flops_of, of_training
@@ -35,7 +33,6 @@ ARITHMETIC = ("convolutions", "matrix products", "attention")
 AROUND, NO_OPERATORS = ("autograd::", "torch::"), ("c10d", "_c10d_functional", "profiler", "prim")
 """How names of what is around operators begin, and namespaces of what computes nothing."""
 CLASSES = ("arithmetic", "memory", "optimizer", "communication", "host")
-PHASE_COLUMNS = tuple(f"{phase}_ms" for phase in PHASES)
 SETTLING = "settling"
 """The name of a step that is not counted."""
 FEWEST_STEPS, MOST_STEPS, IN_TURNS_S = 10, 40, 6.0
@@ -148,22 +145,11 @@ def in_turns(session: Session, load: Load, steps: int, tick: Tick) -> dict[str, 
 
 def timed_steps(session: Session, load: Load, steps: int, seen: Seen) -> None:
     """So many steps without an exchange, after one that is not counted."""
-    clock = clock_for(session.parts.device)
-    clock.prepare(MARKS_PER_STEP * (1 + steps) + 1)
-
-    def marked(phase: str) -> Any:
-        clock.mark()
-        return nullcontext()
-
-    for step in range(1 + steps):
-        if step == 1:
-            before = faults()
-        a_step(session, load, marked, without_exchange(session)[0])
-    clock.mark()
-    seen.quiet_faults.append((faults() - before) / steps)
-    clock.wait()
-    _, spans = clock.read()
-    seen.quiet += [spans[at : at + MARKS_PER_STEP] for at in range(MARKS_PER_STEP, len(spans), MARKS_PER_STEP)]
+    counts: list[int] = []
+    passes = [without_exchange(session)[0] for _ in range(1 + steps)]
+    _, *counted_ms = timed(session, load, passes, lambda step: counts.append(faults()))
+    seen.quiet += counted_ms
+    seen.quiet_faults.append((counts[-1] - counts[0]) / steps)
 
 
 def profiled_steps(session: Session, load: Load, steps: int, seen: Seen) -> None:
