@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from bench.analyse.history.shifts import MIN_NIGHTS
 from bench.analyse.history.trends import Track, Trend
-from bench.report import drawing
+from bench.report import drawing, side_by_side
 from bench.report.drawing import Artist, Plot, light, locator
 from bench.report.tables import as_change
 
@@ -59,8 +59,8 @@ def value(metric: str, figure: float) -> str:
 
 def of_track(track: Track, prefix: str = "history") -> list[Plot]:
     """A plot for each figure that some night has; their names begin with ``prefix``."""
-    drawings = (partial(_plot, track, metric, trends, prefix) for metric in WORDS if (trends := moving(track, metric)))
-    return [plot for draw in drawings if (plot := drawing.for_page(draw)) is not None]
+    figures = [(metric, trends) for metric in WORDS if (trends := moving(track, metric))]
+    return side_by_side.drawn([partial(_plot, track, metric, trends, prefix) for metric, trends in figures])
 
 
 def moving(track: Track, metric: str) -> list[Trend]:

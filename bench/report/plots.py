@@ -1,11 +1,6 @@
 """The plots of a run, each as an SVG and a PNG that can stand alone: title, device, model, batch and source on them."""
 
-import gc
-import multiprocessing
-import os
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from typing import Any
 
@@ -18,9 +13,8 @@ from bench.analyse.bars import bar
 from bench.analyse.labels import what_ran
 from bench.analyse.launches import only, shown
 from bench.analyse.steps import base_of, phase_intervals, phases, scenarios
-from bench.core.channel import die_with_parent
 from bench.core.records import PHASES, Gpu
-from bench.report import drawing
+from bench.report import drawing, side_by_side
 from bench.report.all_reduce import bandwidth_plot
 from bench.report.bisection import bisection_plot
 from bench.report.comparison import before_plot
@@ -41,56 +35,12 @@ BEYOND = 1.5
 """The axis of step times ends at this many times the largest median; steps beyond are marked at its end."""
 FEW_STEPS, MOST_RANKS = 3, 16
 """Of the timeline of ranks."""
-MOST_PROCESSES = 4
-"""That draw side by side."""
 
 
 def of_run(run: Analysed) -> list[Plot]:
-    """All plots of a run for which it has figures. With several cores other processes begin them at the other end."""
-    elsewhere = _begun(run)
-    plots: dict[int, Plot | None] = {}
-    for number in reversed(range(len(DRAWINGS))):
-        if number not in elsewhere or elsewhere[number].cancel():
-            plots[number] = _drawn(number, run)
-    for number in elsewhere.keys() - plots.keys():
-        try:
-            plots[number] = elsewhere[number].result()
-        except BrokenProcessPool:  # it was killed, such as for want of memory
-            plots[number] = _drawn(number, run)
-    return [plot for _, plot in sorted(plots.items()) if plot is not None]
-
-
-def _drawn(number: int, run: Analysed | None = None) -> Plot | None:
-    return drawing.for_page(partial(DRAWINGS[number], run or _kept[0]))
-
-
-def _begun(run: Analysed) -> "dict[int, Future[Plot | None]]":
-    """The plots as forks draw them, which have every table without a copy; none if there is no room for a process."""
+    """All plots of a run for which it has figures."""
     _ = run.overview, run.power, run.throttled, run.spread, run.good_phases, run.stacks  # which are made once
-    with drawing.styled():
-        drawing.sheet(1.0)  # and so is matplotlib imported
-    others = min(len(os.sched_getaffinity(0)), MOST_PROCESSES) - 1
-    if not others:
-        return {}
-    gc.freeze()  # in the forks: what their collector marks would be copied
-    fork, start = multiprocessing.get_context("fork"), (run, os.getpid())
-    pool = ProcessPoolExecutor(others, fork, initializer=_keep, initargs=start)
-    try:
-        return {number: pool.submit(_drawn, number) for number in range(len(DRAWINGS))}
-    except OSError:
-        return {}
-    finally:
-        gc.unfreeze()
-        pool.shutdown(wait=False)
-
-
-_kept: list[Analysed] = []
-"""In a process that draws: its run, which is too large to be sent there."""
-
-
-def _keep(run: Analysed, parent: int) -> None:
-    die_with_parent(parent)
-    _kept.append(run)
+    return side_by_side.drawn([partial(draw, run) for draw in DRAWINGS])
 
 
 def step_times(run: Analysed) -> Plot | None:

@@ -3,6 +3,7 @@
 import errno
 import os
 import signal
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from standin.gpu_runs import DDP2, DP, GPUS
 from standin.runs import analysed, write_run
 
 from bench.analyse.analysed import Analysed
-from bench.report import plots
+from bench.report import plots, side_by_side
 from bench.report.device_plots import memory_stack, power
 from bench.report.drawing import Plot
 
@@ -29,9 +30,10 @@ def names(run: Analysed) -> list[str]:
 
 
 def test_plots_from_elsewhere_are_the_same(run: Analysed, monkeypatch: pytest.MonkeyPatch) -> None:
-    elsewhere = [future.result() for future in plots._begun(run).values()]
+    draws = [partial(draw, run) for draw in (*plots.DRAWINGS, power)]
+    elsewhere = [future.result() for future in side_by_side.begun(draws).values()]
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0})
-    assert plots._begun(run) == {}
+    assert side_by_side.begun(draws) == {}
     assert plots.of_run(run) == elsewhere
 
 
