@@ -21,6 +21,7 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from bench.core.dtypes import short
 from bench.worker import ceilings, live, loop
 from bench.worker.diagnose import EXCHANGES, PHASE_COLUMNS, STEP_MARK, Load, Tick, a_step, category, phase_of, timed
 from bench.worker.plan import Plan, Report
@@ -43,7 +44,6 @@ OPERATOR_S, LONGEST_S = 0.01, 40.0
 """How long each operator is repeated, and all of them together at most."""
 SMALL = 1
 """Elements of a tensor whose value is kept: a scale, a learning rate, a flag."""
-HALVES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32", torch.float64: "fp64"}
 
 
 def perform(plan: Plan, report: Report) -> dict[str, Any]:
@@ -291,9 +291,9 @@ class Capture(TorchDispatchMode):
             kept = [map_tensors(remembered, one) for one in ([*args], kwargs)]
             out = func(*args, **kwargs)
             moved = sum(tensor.nbytes for tensor in {id(one): one for one in [*tensors, *tensors_in([out])]}.values())
-            kind = next((HALVES[one.dtype] for one in tensors if one.dtype in HALVES), "none")
+            floats = [short(str(one.dtype).removeprefix("torch.")) for one in tensors if one.is_floating_point()]
             flops = flops_of(func, args, kwargs, out)
-            self.operators[key] = Operator(func, kept[0], kept[1], self.phase, kind, flops, moved)
+            self.operators[key] = Operator(func, kept[0], kept[1], self.phase, next(iter(floats), "none"), flops, moved)
         if key in self.operators:
             self.operators[key].count += 1
         return out
