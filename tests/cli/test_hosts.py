@@ -72,6 +72,18 @@ def test_a_search_on_two_hosts(two: list[dict[str, str]], tmp_path: Path) -> Non
     assert {len(one["ranks"]) for one in run["launches"]} == {2} and findings(run["path"]) == []
 
 
+@pytest.mark.slow
+def test_a_step_of_two_hosts_is_taken_apart(two: list[dict[str, str]], tmp_path: Path) -> None:
+    work = ("--workload", "fashion_mlp", "--device", "cpu", "--scenario", "ddp", "--warmup", "1", "--iters", "3")
+    leader, follower = hosts.run(tmp_path, two, *work, "--json", verb="limits")
+    assert (leader.code, follower.code) == (0, 0), leader.said + follower.said
+    run = json.loads(leader.out)
+    (apart,) = run["experiments"]["limits"]["launches"]
+    assert [rank["host"] for rank in apart["ranks"]] == [host["name"] for host in run["hosts"]]
+    assert len(apart["spent_ms"]) == 2 and "communication" in {row["part"] for row in run["limits"]}
+    assert findings(run["path"]) == []
+
+
 def test_batches_are_searched_on_one_host(two: list[dict[str, str]], tmp_path: Path) -> None:
     for one in hosts.run(tmp_path, two, "--tune-batch", "--device", "cpu", verb="tune"):
         assert one.code == 2 and "--tune-batch: each batch is a separate run" in one.said
