@@ -65,10 +65,11 @@ def growth(launch: LaunchRecord, memory: pd.DataFrame, steps: Iterations) -> tup
         return None
     within = (memory["launch"] == launch.launch) & memory["used_mib"].notna()
     within &= memory["t_ns"].between(measured["begin_ns"].min(), measured["end_ns"].max())
+    if memory.loc[memory["launch"] == launch.launch, "host"].nunique() > 1:
+        within &= memory["host"] == own["host"].iloc[0]  # whose clock the steps are on
     grown = []
-    for _, samples in memory[within].groupby(["host", "rank", "pid", "device"], observed=True, dropna=False)[
-        "used_mib"
-    ]:
+    processes = memory[within].groupby(["rank", "pid", "device"], observed=True, dropna=False)
+    for _, samples in processes["used_mib"]:
         third = len(samples) // 3
         if third >= FEWEST_SAMPLES:
             before = float(samples.iloc[:third].median())

@@ -153,8 +153,7 @@ def _decoder(kind: Any) -> Decoder:
     if origin is Annotated and isinstance(inner[1], AnyOf):
         return partial(_either, inner[1].types())
     if origin is Annotated:
-        careful = partial(_bounded, _decoder(inner[0]), inner[1])
-        return partial(_number, inner[1].least, inner[1].most, careful) if inner[0] is float else careful
+        return partial(_bounded, _decoder(inner[0]), inner[1])
     if origin in (Union, UnionType) and len(inner) == 2 and type(None) in inner:  # as most are
         return partial(_optional, _decoder(inner[0] if inner[1] is type(None) else inner[1]))
     if origin in (Union, UnionType):
@@ -215,11 +214,6 @@ def _bounded(plain: Decoder, bound: Between | OneOf | Length | Moment, value: ob
     if decoded not in bound:
         raise Damaged(f"must be {bound}, not {json.dumps(decoded)[:40]}")
     return decoded
-
-
-def _number(least: float, most: float, careful: Decoder, value: object) -> object:
-    """As ``careful``, at once: digests are made of little else."""
-    return value if type(value) is float and least <= value <= most else careful(value)
 
 
 def _optional(plain: Decoder, value: object) -> object:

@@ -1,5 +1,5 @@
 """Memory that a step frees stays with the process. glibc gives large blocks back to the system, which hands them out
-again page by page, zeroed at the first touch: on the CPU that can take a third of a step.
+again page by page, zeroed at the first touch: of a step of ddp with ResNet-18 on two cores that took 12 %.
 """
 
 import ctypes

@@ -298,9 +298,9 @@ def growing(run: Analysed, table: pd.DataFrame) -> Answer | None:
     leaks = [f"{name} by {mib:,.0f} MiB ({share:.0%})" for name, (mib, share) in usual.items() if share > GROWING]
     parts = ["Whether it grows is not known: steps were measured for too short a time; raise --iters."]
     if grown:
-        parts = [f"No process grows by more than {GROWING:.0%} while steps are measured."]
+        parts = [f"No process grows by more than {GROWING:.0%} while steps are measured (median of launches)."]
     if leaks:
-        kept = "a loss or an output that is kept with its graph is the usual cause"
+        kept = "look for what each step keeps, such as a loss with its graph"
         parts = [f"It grows while steps are measured: {listed(leaks)}; {kept}."]
     torch = beside_torch(run.document.good, run.memory).dropna(subset=["allocated_mib", "reserved_mib"])
     if len(torch):
