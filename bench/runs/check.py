@@ -1,6 +1,6 @@
 """Whether a run folder is what it says: seals, counts, and the laws that its figures obey.
 
-    python -m bench check latest
+    python -m bench check --rows latest
 
 Every finding is one line that names the file or the launch.
 """
@@ -15,10 +15,11 @@ from bench.core.errors import RequestError
 from bench.core.job import Training
 from bench.core.records import PHASES
 from bench.runs.digests import stored
+from bench.runs.document import RunDocument
 from bench.runs.files import count_rows, describe_files, entries
 from bench.runs.frames import TableRow
 from bench.runs.launches import LaunchRecord
-from bench.runs.reader import Run, read
+from bench.runs.reader import Run, read, verified
 from bench.runs.tables import SAMPLED
 
 if TYPE_CHECKING:
@@ -33,45 +34,45 @@ APART_NS = 10**10
 LATE = "sampled late"  # the finding that a run has of a launch for which it was
 
 
-def findings(path: str) -> list[str]:
+def findings(path: str, *, rows: bool = True) -> list[str]:
+    """What is wrong with a run; ``rows``: also with the rows of its tables, which an unfinished run has no seal for."""
     try:
-        run = read(path, allow_incomplete=True)
         stored(path)
+        if not rows and (document := verified(path, allow_incomplete=True)).complete:
+            return [*_files(path, document), *_document(path, document)]
+        run = read(path, allow_incomplete=True)
     except RequestError as error:
         return [error.problem]
     if not run.document.complete:  # it may have samples of a launch that has no record yet
         recorded = [record.launch for record in run.document.records]
-        run = replace(run, **{name: (rows := getattr(run, name))[rows["launch"].isin(recorded)] for name in SAMPLED})
-    return list(chain(_files(run), _document(run), _steps(run), _memory(run)))
+        run = replace(run, **{name: (table := getattr(run, name))[table["launch"].isin(recorded)] for name in SAMPLED})
+    return list(chain(_files(path, run.document), _document(path, run.document), _steps(run), _memory(run)))
 
 
-def _files(run: Run) -> Iterator[str]:
-    sealed = run.document.files
-    if not run.document.complete:
-        yield f"{run.path} is incomplete: it was interrupted, or is still being written"
-        recorded = tuple(f"logs/launch-{record.launch:03d}-" for record in run.document.records)
-        files, logs = describe_files(run.path), [name for name in sealed if name.startswith(recorded)]
-        yield from (
-            f"{run.path}/{name} was changed after it was sealed" for name in logs if files[name] != sealed[name]
-        )
+def _files(path: str, document: RunDocument) -> Iterator[str]:
+    sealed = document.files
+    if not document.complete:
+        yield f"{path} is incomplete: it was interrupted, or is still being written"
+        recorded = tuple(f"logs/launch-{record.launch:03d}-" for record in document.records)
+        files, logs = describe_files(path), [name for name in sealed if name.startswith(recorded)]
+        yield from (f"{path}/{name} was changed after it was sealed" for name in logs if files[name] != sealed[name])
         return
-    present = entries(run.path)  # with the checksums that were sealed, or it would not have been read
-    yield from (f"{run.path}/{name} does not belong to this run" for name in present if name not in sealed)
+    present = entries(path)  # with the checksums that were sealed, or it would not have been read
+    yield from (f"{path}/{name} does not belong to this run" for name in present if name not in sealed)
     for name, seal in sealed.items():
-        rows = count_rows(run.path, name) if name in present else "no"
+        rows = count_rows(path, name) if name in present else "no"
         if rows != seal.rows:
-            yield f"{run.path}/{name} has {rows} rows and {seal.rows} were sealed"
+            yield f"{path}/{name} has {rows} rows and {seal.rows} were sealed"
 
 
-def _document(run: Run) -> Iterator[str]:
-    document = run.document
+def _document(path: str, document: RunDocument) -> Iterator[str]:
     numbers = [record.launch for record in document.records]
     if numbers != list(range(numbers[0], numbers[0] + len(numbers)) if numbers else []):
-        yield f"{run.path}/run.json: launches are numbered {_short(numbers)}"
+        yield f"{path}/run.json: launches are numbered {_short(numbers)}"
     work = encode(document.workload)
     sealed = work.pop("hash")
     if (sealed is not None or document.planned) and Training(**work).hash() != sealed:
-        yield f"{run.path}/run.json: the hash of the workload is not that of its fields"
+        yield f"{path}/run.json: the hash of the workload is not that of its fields"
 
 
 def _steps(run: Run) -> Iterator[str]:

@@ -10,29 +10,35 @@ from bench.runs.names import find
 from bench.verbs.options import Parser, reply
 
 DESCRIPTION = """\
-Verify runs: the checksum and the rows of every file, launches numbered without gaps, as many steps of every rank as its
-record says, phases that add up to steps and steps that add up to launches, memory of known processes only.
+Verify runs: the checksum and the number of rows of every file, launches numbered without gaps. With --rows, and of an
+unfinished run always: as many steps of every rank as its record says, phases that add up to steps and steps that follow
+one another, memory of known processes only.
 """
 EPILOG = """\
 examples:
   python -m bench check                          the latest run
+  python -m bench check --rows latest            also its rows
   python -m bench check results/*                all of them; a folder that is no run stands for the runs in it
 
-Exit codes: 0 all are sound; 1 something was found; 2 there is no such run.
+Exit codes: 0 nothing was found; 1 something was found; 2 there is no such run.
 """
 
 
 def main(arguments: list[str]) -> int:
     parser = Parser("check", DESCRIPTION, EPILOG)
     parser.add_run(nargs="*")
+    parser.add_argument(
+        "--rows", action="store_true", help="also every row: of a folder that somebody else may have sealed"
+    )
     options = parser.parse_args(arguments)
     paths = [find(name, options.results) for name in options.runs or ["latest"]]
     runs = [run for path in paths for run in _runs_in(path)]
     if not runs:
         remedy = "make one with 'python -m bench run', or give the folder of one"
         raise RequestError("RUN", f"there is no run in {' or '.join(paths)}", remedy)
-    by_run = {path: findings(path) for path in runs}
-    named = [(os.path.basename(os.path.abspath(path)), lines or ["sound"]) for path, lines in by_run.items()]
+    by_run = {path: findings(path, rows=options.rows) for path in runs}
+    as_found = "sound" if options.rows else "as it was sealed"
+    named = [(os.path.basename(os.path.abspath(path)), lines or [as_found]) for path, lines in by_run.items()]
     rows = [{"path": path, "sound": not lines, "findings": lines} for path, lines in by_run.items()]
     reply(options, *(f"{name}: {line}" for name, lines in named for line in lines), document=lambda: {"runs": rows})
     return FAILED if any(by_run.values()) else OK

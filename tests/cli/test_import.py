@@ -49,7 +49,7 @@ def test_a_csv_becomes_a_sealed_run_that_says_where_it_is_from(bench: Bench) -> 
     assert said.file == "times.csv"
     assert said.sha256 == hashlib.sha256(FULL.encode()).hexdigest()
     assert said.left_out == ("gpu",)
-    assert bench("check", run.path) == (0, f"{run.id}: sound\n", "")
+    assert bench("check", "--rows", run.path) == (0, f"{run.id}: sound\n", "")
     first = run.steps[(run.steps["launch"] == 0) & (run.steps["rank"] == 1)]
     assert list(first["step_ms"]) == [100.0, 51.0, 52.0, 53.0], "in the order of the column step"
     assert list(first["warmup"]) == [True, False, False, False]
@@ -79,7 +79,7 @@ def test_what_nobody_says_is_null(bench: Bench) -> None:
     assert launch["step_ms"] == 41.0
     assert {value for name, value in launch.items() if name not in ("launch", "repeat", "step_ms")} == {None}
     assert (made["hardware"], made["replicas"], made["conditions"]["bench"]) == ([], None, None)
-    assert bench("check", run.path)[0] == 0
+    assert bench("check", "--rows", run.path)[0] == 0
 
 
 def test_it_is_compared_and_named_as_imported(bench: Bench, tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_several_scenarios_and_launches_of_a_csv(bench: Bench) -> None:
     launches = [(one.scenario, one.repeat, one.warmup, one.iters) for one in run.document.launches]
     assert launches == [(name, repeat, 1, 2) for name in ("ddp", "dp") for repeat in range(3)]
     assert run.document.workload.warmup == 1
-    assert bench("check", run.path)[0] == 0
+    assert bench("check", "--rows", run.path)[0] == 0
     code, out, _ = bench("compare", run.path, "--scenario", "dp")
     assert code == 0
     assert "dp against ddp: slower: step time +25.0 %" in out

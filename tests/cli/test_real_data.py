@@ -222,7 +222,7 @@ def test_a_sweep_names_the_slow_loader_and_how_many_workers_are_enough(run_here:
     assert [launch.scenario for launch in document.good] == ["single"]
     assert document.workload.workers == document.request.more["workers"] == max(one for one in counts if one <= 2)
     assert found["answer"] in done.stderr
-    assert run_here("check", str(next((tmp_path / "out").iterdir()))).returncode == 0
+    assert run_here("check", "--rows", str(next((tmp_path / "out").iterdir()))).returncode == 0
     page = run_here("report", "--results", str(tmp_path / "out"), "--out", str(tmp_path / "page"))
     assert page.returncode == 0 and found["answer"] in page.stdout
     assert {"loader.svg", "input.csv"} <= {file.name for file in (tmp_path / "page").iterdir()}

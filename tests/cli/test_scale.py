@@ -74,7 +74,7 @@ def test_a_run_goes_on_after_an_interruption_and_has_both_curves(
         ("weak", pytest.approx(weak_2["step_ms"])),
         ("strong", pytest.approx(strong_2["step_ms"])),
     ]
-    assert run_here("check", "latest", "--results", str(out)).returncode == 0
+    assert run_here("check", "--rows", "latest", "--results", str(out)).returncode == 0
 
     again = run_here("scale", "--resume", "latest", "--out", str(out), "--predict", "64", "--what-if", "bandwidth=1GB")
     assert again.stdout.splitlines()[1].startswith("Weak scaling of ddp: ")
@@ -156,7 +156,7 @@ def test_each_device_by_itself_names_the_slow_one(run_here: CommandLine, tmp_pat
     assert fast["step"]["value"] < slow["step"]["value"]
     assert slow["is_slow"] and not fast["is_slow"] and document["scale"]["scan"]["slow"] == [slow["name"]]
     assert f"{slow['name']} (" in done.stderr and " is slow: " in done.stderr
-    assert run_here("check", "latest", "--results", str(out)).returncode == 0
+    assert run_here("check", "--rows", "latest", "--results", str(out)).returncode == 0
     page = tmp_path / "page"
     assert run_here("report", "--results", str(out), "--out", str(page)).returncode == 0
     assert "Is a device slow?" in (page / "index.html").read_text() and (page / "each.svg").is_file()

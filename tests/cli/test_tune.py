@@ -122,7 +122,7 @@ def test_an_interrupted_search_goes_on(
     assert not numbers & {one["launch"] for one in document["launches"]}, "what chose is not what is reported"
     assert done.stdout.splitlines()[1].startswith("Nothing beat ddp: ddp, ")
     assert "Leanest within 5 %: " in done.stdout and "Gain over ddp" not in done.stdout
-    assert run_here("check", "latest", "--results", str(tmp_path / "out")).returncode == 0
+    assert run_here("check", "--rows", "latest", "--results", str(tmp_path / "out")).returncode == 0
     shown = run_here("show", "latest", "--results", str(tmp_path / "out"))
     assert shown.stdout.splitlines()[0].startswith("Nothing beat ddp: ddp, ")
     page = tmp_path / "page"

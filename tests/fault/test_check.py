@@ -325,7 +325,12 @@ def test_an_emptied_log_of_an_unfinished_run_is_found(tmp_path: Path) -> None:
 
 def test_the_verb_says_what_it_found_and_ends_with_1(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["check", str(run)]) == 0
+    assert capsys.readouterr().out == f"{run.name}: as it was sealed\n"
+    assert cli.main(["check", "--rows", str(run)]) == 0
     assert capsys.readouterr().out == f"{run.name}: sound\n"
+    rewritten(run, "steps", lambda rows: rows[0].update(forward_ms=7.5))
+    assert [cli.main(["check", str(run), *rows]) for rows in ([], ["--rows"])] == [0, 1]
+    assert "launch 0, rank 0, step 0: its phases do not add up to it" in capsys.readouterr().out
     (run / "steps.parquet").unlink()
     assert cli.main(["check", str(run), "--json"]) == 1
     (found,) = json.loads(capsys.readouterr().out)["runs"]
