@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from bench.analyse.devices import windows
 from bench.analyse.launches import by_launch, joined, only
 from bench.runs.check import APART_NS
 from bench.runs.document import RunDocument
@@ -54,28 +55,28 @@ def peak_by_process(memory: pd.DataFrame) -> pd.DataFrame:
     return peaks_mib.astype(dict.fromkeys(("scenario", "device", "source"), "object"))
 
 
-def growth(launch: LaunchRecord, memory: pd.DataFrame, steps: Iterations) -> tuple[float, float] | None:
-    """By how much the process grows that grows most while steps are measured: MiB, and as a part of what it holds.
+def growth(memory: pd.DataFrame, steps: Iterations) -> dict[int, tuple[float, float]]:
+    """By launch how much the process grows that grows most while steps are measured: MiB, and as part of what it holds.
 
-    From the median of the first third of its samples to that of the last. None where there are too few to tell.
+    From the median of the first third of its samples to that of the last, where there are enough to tell.
     """
-    own = steps.of(launch.launch).frame
-    measured = own[~own["warmup"]]
-    if measured.empty:
-        return None
-    within = (memory["launch"] == launch.launch) & memory["used_mib"].notna()
-    within &= memory["t_ns"].between(measured["begin_ns"].min(), measured["end_ns"].max())
-    if memory.loc[memory["launch"] == launch.launch, "host"].nunique() > 1:
-        within &= memory["host"] == own["host"].iloc[0]  # whose clock the steps are on
-    grown = []
-    processes = memory[within].groupby(["rank", "pid", "device"], observed=True, dropna=False)
-    for _, samples in processes["used_mib"]:
+    bounds = windows(steps)
+    ends = pd.DataFrame(list(bounds.values()), index=list(bounds), columns=["begin", "end"])
+    begin, end = (memory["launch"].map(ends[name]) for name in ends)
+    within = memory["used_mib"].notna() & memory["t_ns"].between(begin, end)
+    if memory["host"].nunique() > 1:
+        first = steps.frame.groupby("launch").head(1).set_index("launch")["host"]  # whose clock the steps are on
+        within &= memory["host"].astype("object") == memory["launch"].map(first)
+    grown: dict[int, tuple[float, float]] = {}
+    processes = memory[within].groupby(["launch", "rank", "pid", "device"], observed=True, dropna=False)
+    for _, rows in processes[["launch", "used_mib"]]:
+        launch, samples = int(rows["launch"].iloc[0]), rows["used_mib"]
         third = len(samples) // 3
         if third >= FEWEST_SAMPLES:
             before = float(samples.iloc[:third].median())
             more = float(samples.iloc[-third:].median()) - before
-            grown.append((more, more / before if before else 0.0))
-    return max(grown, default=None)
+            grown[launch] = max(grown.get(launch, (-np.inf, 0.0)), (more, more / before if before else 0.0))
+    return grown
 
 
 def beside_torch(launches: Sequence[LaunchRecord], memory: pd.DataFrame) -> pd.DataFrame:

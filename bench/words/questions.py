@@ -288,12 +288,13 @@ def one_gpu(run: Analysed, table: pd.DataFrame) -> Answer | None:
 
 def growing(run: Analysed, table: pd.DataFrame) -> Answer | None:
     """By samples while steps are measured, and on a GPU by what torch reserved beside what tensors held."""
-    grown: dict[str, list[tuple[float, float]]] = {}
-    for launch in run.document.good:
-        if (more := growth(launch, run.memory, run.good_iterations)) is not None:
-            grown.setdefault(launch.scenario, []).append(more)
     if run.memory.empty:
         return None
+    of_launches = growth(run.memory, run.good_iterations)
+    grown: dict[str, list[tuple[float, float]]] = {}
+    for launch in run.document.good:
+        if launch.launch in of_launches:
+            grown.setdefault(launch.scenario, []).append(of_launches[launch.launch])
     usual = {name: sorted(of)[len(of) // 2] for name, of in grown.items()}
     leaks = [f"{name} by {mib:,.0f} MiB ({share:.0%})" for name, (mib, share) in usual.items() if share > GROWING]
     parts = ["Whether it grows is not known: steps were measured for too short a time; raise --iters."]

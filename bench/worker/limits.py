@@ -174,8 +174,8 @@ def faults() -> int:
 
 
 def first_touch_us() -> float:
-    """What the first touch of a page takes beside a later one, by as many threads as compute. Of private memory, such as
-    allocators give: of a shared page it takes longer."""
+    """What the first touch of a page takes beside a later one, by as many threads as compute. Of private memory, as
+    allocators give it: of a shared page it takes longer."""
     with mmap.mmap(-1, FRESH_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as pages:
         memory = torch.frombuffer(pages, dtype=torch.uint8)
         before, start_ns = faults(), perf_counter_ns()
