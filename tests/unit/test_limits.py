@@ -360,3 +360,16 @@ def test_ceilings_whose_launch_was_killed_are_measured_again(tmp_path: Path, sta
     about = with_records(about, Limits(measured=(measured,)))
     asked: Any = None
     assert experiment.missing(about, asked) is missing
+
+
+def test_first_touches_are_of_private_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    shared: list[int] = []
+
+    def faults() -> int:
+        shared.append(Path("/proc/self/maps").read_text().count("/dev/zero"))
+        return len(shared)
+
+    monkeypatch.setattr(worker, "faults", faults)
+    before = Path("/proc/self/maps").read_text().count("/dev/zero")
+    worker.first_touch_us()
+    assert shared and set(shared) == {before}
