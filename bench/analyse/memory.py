@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from bench.analyse.devices import windows
+from bench.analyse.devices import Windows
 from bench.analyse.launches import by_launch, joined, only
 from bench.runs.check import APART_NS
 from bench.runs.document import RunDocument
@@ -55,12 +55,11 @@ def peak_by_process(memory: pd.DataFrame) -> pd.DataFrame:
     return peaks_mib.astype(dict.fromkeys(("scenario", "device", "source"), "object"))
 
 
-def growth(memory: pd.DataFrame, steps: Iterations) -> dict[int, tuple[float, float]]:
+def growth(memory: pd.DataFrame, steps: Iterations, bounds: Windows) -> dict[int, tuple[float, float]]:
     """By launch how much the process grows that grows most while steps are measured: MiB, and as part of what it holds.
 
-    From the median of the first third of its samples to that of the last, where there are enough to tell.
+    From the median of the first third of its samples within ``bounds`` to that of the last, where these are enough.
     """
-    bounds = windows(steps)
     ends = pd.DataFrame(list(bounds.values()), index=list(bounds), columns=["begin", "end"])
     begin, end = (memory["launch"].map(ends[name]) for name in ends)
     within = memory["used_mib"].notna() & memory["t_ns"].between(begin, end)

@@ -28,7 +28,7 @@ def main(arguments: list[str]) -> int:
     parser = Parser("check", DESCRIPTION, EPILOG)
     parser.add_run(nargs="*")
     parser.add_argument(
-        "--rows", action="store_true", help="also every row: of a folder that somebody else may have sealed"
+        "--rows", action="store_true", help="also read every row, as for a run that somebody else sent you"
     )
     options = parser.parse_args(arguments)
     paths = [find(name, options.results) for name in options.runs or ["latest"]]

@@ -290,7 +290,7 @@ def growing(run: Analysed, table: pd.DataFrame) -> Answer | None:
     """By samples while steps are measured, and on a GPU by what torch reserved beside what tensors held."""
     if run.memory.empty:
         return None
-    of_launches = growth(run.memory, run.good_iterations)
+    of_launches = growth(run.memory, run.iterations, run.windows)
     grown: dict[str, list[tuple[float, float]]] = {}
     for launch in run.document.good:
         if launch.launch in of_launches:
