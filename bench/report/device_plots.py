@@ -98,15 +98,14 @@ def power(run: Analysed) -> Plot | None:
     highest = max(float(timeline["power_w"].max()), float(means["mean_power_w"].max() or 0.0))
     for device, axes in stage.panels.items():
         axes.set(ylim=(0, highest * HEADROOM or 1.0), ylabel="W")
-        for _, samples in timeline[timeline["device"] == device].groupby("launch"):
-            _power_line(stage, axes, samples)
-        for row in stretches[stretches["device"] == device].to_dict("records"):
-            start, end = stage.seconds(row["start_ns"]), stage.seconds(row["end_ns"])
-            wide, colour = max(end - start, 0.003 * stage.range_s), light(TONES[row["verdict"]])
-            axes.axvspan(start, start + wide, 0, 0.07, color=colour, linewidth=0, label=throttled[row["verdict"]])
-            axes.axvspan(start, start + wide, color=colour, alpha=0.13, linewidth=0, zorder=0)
-        for row in means[(means["device"] == device) & means["mean_power_w"].notna()].to_dict("records"):
-            _mean(run, stage, axes, row)
+        _power_lines(stage, axes, timeline[timeline["device"] == device])
+        for verdict, rows in stretches[stretches["device"] == device].groupby("verdict"):
+            starts, ends = stage.seconds(rows["start_ns"]), stage.seconds(rows["end_ns"])
+            places = list(zip(starts, (ends - starts).clip(lower=0.003 * stage.range_s), strict=True))
+            look: drawing.Look = {"transform": axes.get_xaxis_transform(), "color": light(TONES[str(verdict)])}
+            axes.broken_barh(places, (0, 0.07), linewidth=0, label=throttled[str(verdict)], **look)
+            axes.broken_barh(places, (0, 1), alpha=0.13, linewidth=0, zorder=0, **look)
+        _means(run, stage, axes, means[(means["device"] == device) & means["mean_power_w"].notna()])
     caption = ABOUT_LAUNCHES
     if any(device.startswith("package-") for device in stage.panels):
         caption += " Power of a CPU package: the rise of its energy counter from one sample to the next."
@@ -221,36 +220,45 @@ def _pid_label(stage: Stage, axes: Artist, times: Any, below: Any, above: Any, t
         middle = float(times[at[0]] + times[at[-1]]) / 2
         height = float(np.interp(middle, times, (below + above) / 2))
         label = axes.text(middle, height, text, fontsize=6.5, color=light("paper"), ha="center", zorder=5)
-        label.set(rotation=0 if lying else 90, va="center_baseline" if lying else "center")
+        label.set(rotation=0 if lying else 90, va="center_baseline" if lying else "center", in_layout=False)
 
 
 def _thinned(stage: Stage, stack: pd.DataFrame) -> pd.DataFrame:
     """At most so many samples as can be told apart; of neighbours the one with something unknown, or the highest."""
-    total = stack.sum(axis=1, skipna=False).fillna(float("inf"))
-    return stack.loc[total.groupby(stage.columns(stack.index.to_numpy())).idxmax().to_numpy()]
+    columns, total = stage.columns(stack.index.to_numpy()), stack.to_numpy().sum(axis=1)
+    order = np.lexsort((np.where(np.isnan(total), -np.inf, -total), columns))
+    return stack.iloc[order[np.flatnonzero(np.diff(columns[order], prepend=-1))]]
 
 
-def _power_line(stage: Stage, axes: Artist, samples: pd.DataFrame) -> None:
-    t_ns = samples["t_ns"].to_numpy()
-    begins = np.flatnonzero(np.diff(stage.columns(t_ns), prepend=-1))
-    both = np.array([stage.seconds(t_ns), samples["power_w"].to_numpy(dtype=float)])
-    times, watts = np.add.reduceat(both, begins, axis=1) / np.diff(begins, append=len(t_ns))
-    gaps = np.flatnonzero(np.diff(times) > devices.LARGEST_GAP_S) + 1
-    times, watts = np.insert(times, gaps, np.nan), np.insert(watts, gaps, np.nan)
-    axes.plot(times, watts, color=light("line-0"), linewidth=1.1, markersize=3, zorder=2, label="power")
-    axes.lines[-1].set_marker("o" if len(begins) == 1 else "")
+def _power_lines(stage: Stage, axes: Artist, samples: pd.DataFrame) -> None:
+    """The power of a device as one line with gaps: between launches, and where it was unknown for long."""
+    lines = []
+    for _, own in samples.groupby("launch"):
+        t_ns = own["t_ns"].to_numpy()
+        begins = np.flatnonzero(np.diff(stage.columns(t_ns), prepend=-1))
+        both = np.array([stage.seconds(t_ns), own["power_w"].to_numpy(dtype=float)])
+        line = np.add.reduceat(both, begins, axis=1) / np.diff(begins, append=len(t_ns))
+        gaps = np.flatnonzero(np.diff(t_ns, prepend=t_ns[0])[begins] > devices.LARGEST_GAP_S * 1e9)
+        lines += [np.insert(line, gaps, np.nan, axis=1), np.full((2, 1), np.nan)]
+    times, watts = np.concatenate(lines, axis=1)
+    name = f"power-{samples['device'].iloc[0]}"
+    axes.plot(times, watts, color=light("line-0"), linewidth=1.1, zorder=2, label="power", gid=name)
+    unknown = np.isnan(np.concatenate([[np.nan], watts]))
+    single = ~unknown[1:-1] & unknown[:-2] & unknown[2:]  # which is no line
+    drawing.marks(axes, times[:-1][single], watts[:-1][single], "line-0", markersize=3, zorder=2)
 
 
-def _mean(run: Analysed, stage: Stage, axes: Artist, row: TableRow) -> None:
-    """The mean over the measured steps of a launch, as a bar over them with its figure where there is room."""
-    start, end = (stage.seconds(float(at_ns)) for at_ns in run.windows[row["launch"]])
-    axes.plot([start, end], [row["mean_power_w"]] * 2, color=light("ink"), linewidth=1.8)
-    name = "mean over the measured steps of a launch"
-    axes.lines[-1].set(zorder=3, gid=f"mean-{row['launch']}-{row['device']}", label=name)
-    text = f"{row['mean_power_w']:,.0f} W"
-    if stage.has_room(end - start, len(text)):
-        label = axes.annotate(text, ((start + end) / 2, row["mean_power_w"]), (0, -3), textcoords="offset points")
-        label.set(fontsize=7, zorder=5, ha="center", va="top", bbox=BEHIND_TEXT)
+def _means(run: Analysed, stage: Stage, axes: Artist, means: pd.DataFrame) -> None:
+    """The mean over the measured steps of each launch, as a bar over them with its figure where there is room."""
+    ends = [stage.seconds(np.array(run.windows[launch], dtype=float)) for launch in means["launch"]]
+    watts = means["mean_power_w"].to_list()
+    axes.hlines(watts, *np.reshape(ends, (-1, 2)).T, color=light("ink"), linewidth=1.8, zorder=3)
+    axes.collections[-1].set_label("mean over the measured steps of a launch" if watts else "")
+    for (start, end), mean_w in zip(ends, watts, strict=True):
+        text = f"{mean_w:,.0f} W"
+        if stage.has_room(end - start, len(text)):
+            label = axes.annotate(text, ((start + end) / 2, mean_w), (0, -3), textcoords="offset points")
+            label.set(fontsize=7, zorder=5, ha="center", va="top", bbox=BEHIND_TEXT, in_layout=False)
 
 
 HELD = {

@@ -263,6 +263,7 @@ def _memory_lines(axes: Artist, line: pd.DataFrame, gpus: Sequence[Gpu]) -> None
     free = "upper right" if min(ends) < 0.45 and max(ends) < 0.55 else "lower right"  # "best" takes long
     legend = axes.legend(axes.lines, names, loc=free, fontsize=7, ncols=-(-len(keys) // 4), frameon=True)
     legend.get_frame().set(facecolor=light("paper"), edgecolor="none", alpha=0.75)
+    legend.set_in_layout(False)
 
 
 def elapsed(run: Analysed) -> Plot | None:

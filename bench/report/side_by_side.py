@@ -4,8 +4,8 @@ import gc
 import multiprocessing
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
+from multiprocessing.connection import Connection
 
 from bench.core.channel import die_with_parent
 from bench.report import drawing
@@ -14,50 +14,57 @@ from bench.report.drawing import Plot
 Draw = Callable[[], Plot | None]
 
 MOST_PROCESSES = 4
+NUMBER_BYTES = 2  # of a plot in the queue
 
 
 def drawn(draws: Sequence[Draw]) -> list[Plot]:
-    """The plots for a page that there are. With several cores other processes begin them at the other end."""
-    elsewhere = begun(draws)
-    plots: dict[int, Plot | None] = {}
-    for number in reversed(range(len(draws))):
-        if number not in elsewhere or elsewhere[number].cancel():
-            plots[number] = drawing.for_page(draws[number])
-    for number in elsewhere.keys() - plots.keys():
-        try:
-            plots[number] = elsewhere[number].result()
-        except BrokenProcessPool:  # it was killed, such as for want of memory
-            plots[number] = drawing.for_page(draws[number])
+    """The plots for a page that there are. Each process takes the last that nobody has begun, until none is left."""
+    queue, filled = os.pipe()
+    with open(filled, "wb") as numbers:
+        numbers.write(b"".join(number.to_bytes(NUMBER_BYTES) for number in reversed(range(len(draws)))))
+    try:
+        others = forked(draws, queue, min(len(os.sched_getaffinity(0)), MOST_PROCESSES, len(draws)) - 1)
+        plots = _taken(draws, queue)
+    finally:
+        os.close(queue)
+    for other in others:
+        with suppress(EOFError):  # it was killed, such as for want of memory
+            plots |= other.recv()
+    plots |= {number: drawing.for_page(draws[number]) for number in range(len(draws)) if number not in plots}
     return [plot for _, plot in sorted(plots.items()) if plot is not None]
 
 
-def begun(draws: Sequence[Draw]) -> "dict[int, Future[Plot | None]]":
-    """All but the last, by number; none if there is no room for a process."""
-    others = min(len(os.sched_getaffinity(0)), MOST_PROCESSES, len(draws)) - 1
-    if others < 1:
-        return {}
+def forked(draws: Sequence[Draw], queue: int, processes: int) -> list[Connection]:
+    """As many other processes that draw as there is room for; each sends its plots by number, and ends."""
+    if processes < 1:
+        return []
     with drawing.styled():
         drawing.sheet(1.0)  # so that matplotlib is imported once
     gc.freeze()  # in the forks: what their collector marks would be copied
-    fork, start = multiprocessing.get_context("fork"), (draws, os.getpid())
-    pool = ProcessPoolExecutor(others, fork, initializer=_keep, initargs=start)
+    fork = multiprocessing.get_context("fork")
+    others = []
     try:
-        return {number: pool.submit(_drawn, number) for number in range(len(draws) - 1)}
+        for _ in range(processes):
+            here, there = fork.Pipe(duplex=False)
+            fork.Process(target=_draw, args=(draws, queue, there, os.getpid()), daemon=True).start()
+            there.close()
+            others.append(here)
     except OSError:
-        return {}
+        pass
     finally:
         gc.unfreeze()
-        pool.shutdown(wait=False)
+    return others
 
 
-_kept: list[Sequence[Draw]] = []
-"""In a process that draws: what it may be told to, which is too large to be sent there."""
-
-
-def _keep(draws: Sequence[Draw], parent: int) -> None:
+def _draw(draws: Sequence[Draw], queue: int, results: Connection, parent: int) -> None:
     die_with_parent(parent)
-    _kept.append(draws)
+    with suppress(Exception):  # the parent draws what is missing, and has the same
+        results.send(_taken(draws, queue))
 
 
-def _drawn(number: int) -> Plot | None:
-    return drawing.for_page(_kept[0][number])
+def _taken(draws: Sequence[Draw], queue: int) -> dict[int, Plot | None]:
+    plots: dict[int, Plot | None] = {}
+    while taken := os.read(queue, NUMBER_BYTES):
+        number = int.from_bytes(taken)
+        plots[number] = drawing.for_page(draws[number])
+    return plots

@@ -18,7 +18,7 @@ class _Frame:
         return self if wanted.all() else type(self)(self.frame[wanted])
 
     def of(self, launch: int) -> Self:
-        return type(self)(self.frame[self.frame["launch"] == launch])
+        return self.only(self.frame["launch"] == launch)
 
 
 class RankSteps(_Frame):

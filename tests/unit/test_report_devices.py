@@ -254,6 +254,13 @@ class OnPackages(Launch):
         return [{**about, "t_ns": start_ns + tick * SECOND_NS, "energy_mj": 60000.0 * tick} for tick in range(9)]
 
 
+def test_power_of_a_long_run_is_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = written(tmp_path, [OnPackages("ddp", [[1000.0] * 6], [[1.0]])], ())
+    monkeypatch.setattr(drawing, "MOST_COLUMNS", 3)  # of 3 s each, longer than what would be a gap
+    (line,) = shapes(plot_of(run, "power").svg, "power-").values()
+    assert len(line) >= 3
+
+
 def test_a_cpu_package_has_power_from_its_counter(tmp_path: Path) -> None:
     run = written(tmp_path, [OnPackages("ddp", [[1000.0] * 6], [[1.0]])], ())
     assert devices.power_timeline(run.device)["power_w"].tolist() == pytest.approx([60.0] * 8)

@@ -30,11 +30,15 @@ def names(run: Analysed) -> list[str]:
 
 
 def test_plots_from_elsewhere_are_the_same(run: Analysed, monkeypatch: pytest.MonkeyPatch) -> None:
-    draws = [partial(draw, run) for draw in (*plots.DRAWINGS, power)]
-    elsewhere = [future.result() for future in side_by_side.begun(draws).values()]
+    draws = [partial(draw, run) for draw in plots.DRAWINGS]
+    queue, filled = os.pipe()
+    os.write(filled, bytes([0, 0, 0, 1]))
+    os.close(filled)
+    (other,) = side_by_side.forked(draws, queue, 1)
+    elsewhere = other.recv()
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0})
-    assert side_by_side.begun(draws) == {}
-    assert plots.of_run(run) == elsewhere
+    assert plots.of_run(run) == [elsewhere[0], elsewhere[1]]
+    os.close(queue)
 
 
 def test_a_process_that_is_killed_is_replaced(run: Analysed, monkeypatch: pytest.MonkeyPatch) -> None:
