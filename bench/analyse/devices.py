@@ -212,8 +212,8 @@ def throttled_stretches(device: pd.DataFrame) -> pd.DataFrame:
         if not of_launch["throttle_reasons"].isin(bad).any():
             continue
         for uuid, samples in of_launch.dropna().sort_values("t_ns").groupby("device", observed=True):
-            t_ns, verdicts = samples["t_ns"].to_numpy(), samples["throttle_reasons"].map(verdict_of).to_list()
-            begins = [at for at, verdict in enumerate(verdicts) if at == 0 or verdict != verdicts[at - 1]]
+            t_ns, verdicts = samples["t_ns"].to_numpy(), pd.Categorical(samples["throttle_reasons"].map(verdict_of))
+            begins = np.flatnonzero(np.diff(verdicts.codes, prepend=-1))
             for begin, end in zip(begins, [*begins[1:], -1], strict=True):
                 if verdicts[begin] != "ok":
                     rows.append([launch, uuid, verdicts[begin], int(t_ns[begin]), int(t_ns[end])])

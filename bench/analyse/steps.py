@@ -181,11 +181,16 @@ def phase_intervals(medians: pd.DataFrame) -> pd.DataFrame:
 
 def phases_by_launch(iterations: Iterations) -> pd.DataFrame:
     """Median of each phase (ms) of the slowest rank's measured steps: a row per launch, by scenario and launch."""
-    table = iterations.frame
     names = [f"{phase}_ms" for phase in PHASES]
-    groups = table.loc[~table["warmup"], ["launch", "scenario", *names]].groupby("launch")
-    medians = groups["scenario"].first().to_frame().join(groups[names].median()).reset_index()
-    return medians.sort_values(["scenario", "launch"])[["scenario", "launch", *names]].reset_index(drop=True)
+    table = iterations.frame[["launch", "scenario", "warmup", *names]]
+    launches = ((launch, rows[~rows["warmup"]]) for launch, rows in by_launch(table))
+    medians = [
+        {"scenario": rows["scenario"].iloc[0], "launch": launch, **rows[names].median()}
+        for launch, rows in launches
+        if len(rows)
+    ]
+    ordered = pd.DataFrame(medians, columns=["scenario", "launch", *names]).sort_values(["scenario", "launch"])
+    return ordered.reset_index(drop=True)
 
 
 def summary(document: RunDocument, figures: LaunchFigures, peak: pd.DataFrame) -> pd.DataFrame:

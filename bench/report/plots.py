@@ -39,7 +39,7 @@ FEW_STEPS, MOST_RANKS = 3, 16
 
 def of_run(run: Analysed) -> list[Plot]:
     """All plots of a run for which it has figures."""
-    _ = run.overview, run.power, run.throttled, run.spread, run.good_phases, run.stacks  # which are made once
+    _ = run.overview, run.spread, run.good_phases  # of which several plots are made
     return side_by_side.drawn([partial(draw, run) for draw in DRAWINGS])
 
 
