@@ -224,7 +224,7 @@ def test_what_cannot_be_a_lock_is_refused_by_name(folder: Path, tmp_path: Path, 
     assert precious.read_text() == "mine" and os.listdir(folder) == ["cpu.lock"]
 
 
-@pytest.mark.parametrize("text", ["{", NESTED, LONG, f'{{"pid": {"9" * 4000}}}', '{"command": [[[]]]}'])
+@pytest.mark.parametrize("text", ["{", "[]", NESTED, LONG, f'{{"pid": {"9" * 4000}}}', '{"command": [[[]]]}'])
 def test_whatever_a_lock_says_it_is_waited_for(folder: Path, text: str) -> None:
     folder.mkdir()
     (folder / "cpu.lock").write_text(text)
@@ -236,6 +236,7 @@ def test_whatever_a_lock_says_it_is_waited_for(folder: Path, text: str) -> None:
 
     with within(20.0), lock.acquire((), wait=True, say=free):
         assert len(said) == 1 and len(said[0]) < 1000
+        assert f"is in use by PID {os.getpid()} (" in refusal(), "the next signature takes its place"
 
 
 def test_a_run_that_waits_goes_on_in_a_folder_that_replaces_its_own(folder: Path, tmp_path: Path) -> None:
