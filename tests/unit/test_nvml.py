@@ -1,15 +1,14 @@
 """The real pynvml against a stand-in driver: order, units, fallbacks, and what stays unknown."""
 
 import json
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from standin import DEVICE_A, DEVICE_B, KEYS, MIB, NOT_AVAILABLE, TWO_GPUS, A, B, Driver, compile_driver, python
 
-from bench.core.records import ACTIVITY_COLUMNS, DEVICE_COLUMNS, MEMORY_COLUMNS
+from bench.core.records import ACTIVITY_COLUMNS, DEVICE_COLUMNS
 from bench.machine.nvml import (
     FIRST,
     LINKS,
@@ -22,8 +21,6 @@ from bench.machine.nvml import (
     ZERO,
     unknown_activity,
 )
-from bench.machine.sample import Sampler, read_spool
-from bench.machine.sample.process import spool_path
 
 
 @pytest.fixture(scope="session")
@@ -106,35 +103,33 @@ def test_without_a_driver_pynvml_is_not_even_imported() -> None:
     assert told.endswith("False\n")
 
 
-def test_a_driver_on_the_library_path_counts_as_present(driver: Driver) -> None:
-    code = "import bench.machine.nvml as n\nn._SIGNS_OF_A_DRIVER = ()\nprint(n.driver_present())"
-    assert driver.python(code) == "True\n"
-
-
-def test_a_missing_pynvml_is_named(driver: Driver) -> None:
-    told = driver.python(
-        "import sys\nsys.modules['pynvml'] = None\nfrom bench.machine.nvml import list_gpus\nprint(list_gpus())"
-    )
-    assert "pip install 'nvidia-ml-py>=" in told
-
-
-def test_the_deprecated_project_that_shadows_the_module_is_named(driver: Driver, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("files", "told"),
+    [
+        ({"nowhere": ""}, "pip install 'nvidia-ml-py>="),
+        # As in its releases up to 11: a star import, which leaves the names with an underscore behind.
+        (
+            {"pynvml/__init__.py": "from .nvml import *\n", "pynvml/nvml.py": "def _nvmlGetFunctionPointer(): ...\n"},
+            "[] the deprecated project 'pynvml' shadows nvidia-ml-py (FOLDER/pynvml/__init__.py); pip uninstall pynvml",
+        ),
+        (
+            {"pynvml.py": "class NVMLError(Exception): ...\ndef _nvmlGetFunctionPointer(name): ...\n"},
+            f"[] this nvidia-ml-py is too old (FOLDER/pynvml.py); pip install {REQUIREMENT}",
+        ),
+    ],
+    ids=["missing", "shadowed", "old"],
+)
+def test_what_is_not_the_module_is_named(driver: Driver, tmp_path: Path, files: dict[str, str], told: str) -> None:
     driver.write(*TWO_GPUS)
-    shadow = tmp_path / "shadow" / "pynvml"
-    shadow.mkdir(parents=True)
-    # As in its releases up to 11: a star import, which leaves the names with an underscore behind.
-    (shadow / "__init__.py").write_text("from .nvml import *\n")
-    (shadow / "nvml.py").write_text("def _nvmlGetFunctionPointer(name): ...\ndef nvmlInit(): ...\n")
-    told = driver.python("from bench.machine.nvml import list_gpus\nprint(*list_gpus())", path=(shadow.parent,))
-    assert told.startswith("[] the deprecated project 'pynvml' shadows nvidia-ml-py")
-    assert str(shadow) in told and "pip uninstall pynvml" in told
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    missing = "import sys\nsys.modules['pynvml'] = None\n" if "nowhere" in files else ""
+    said = driver.python(f"{missing}from bench.machine.nvml import list_gpus\nprint(*list_gpus())", path=(tmp_path,))
+    assert told.replace("FOLDER", str(tmp_path)) in said
 
 
-def test_an_old_module_is_named_with_the_remedy(driver: Driver, tmp_path: Path, repository: Path) -> None:
-    driver.write(*TWO_GPUS)
-    (tmp_path / "pynvml.py").write_text("class NVMLError(Exception): ...\ndef _nvmlGetFunctionPointer(name): ...\n")
-    told = driver.python("from bench.machine.nvml import list_gpus\nprint(*list_gpus())", path=(tmp_path,))
-    assert told.startswith(f"[] this nvidia-ml-py is too old ({tmp_path}/pynvml.py); pip install {REQUIREMENT}")
+def test_the_module_that_is_asked_for_is_that_of_the_project(repository: Path) -> None:
     assert f'"{REQUIREMENT.strip(chr(39))}"' in (repository / "pyproject.toml").read_text()
 
 
@@ -380,93 +375,3 @@ def test_there_is_one_initialisation_and_one_look_up_per_device(driver: Driver, 
 def test_versions(driver: Driver) -> None:
     driver.write(DEVICE_A, "error * nvml_version 3")
     assert asked(driver, "nvml.versions()") == {"version": "999.01", "nvml": None, "cuda": "13.2"}
-
-
-# The sampler process on GPUs
-
-
-class Run:
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.sampler = Sampler.start(device="cuda", gpus=(A, B), spool=str(folder), host="node1")
-
-    def until(self, table: str, count: int, *, launch: int = 0) -> None:
-        deadline = time.monotonic() + 30
-        while len({row["t_ns"] for row in read_spool(spool_path(str(self.folder), launch))[table]}) < count:
-            assert time.monotonic() < deadline, (self.folder / "sampler.log").read_text()
-            time.sleep(0.02)
-
-
-@pytest.fixture
-def run(driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
-    for name, value in driver.environment().items():
-        monkeypatch.setenv(name, value)
-    driver.write(*TWO_GPUS, *VALUES, *PROCESSES)
-    run = Run(tmp_path)
-    yield run
-    run.sampler.stop()
-
-
-def test_each_watched_process_has_a_row_on_each_gpu_that_it_is_on(run: Run) -> None:
-    run.sampler.watch(0, "dp", 0, 11)
-    run.sampler.watch(0, "dp", 1, 12)
-    run.until("memory", 4)
-    memory, device = run.sampler.finish(0)
-    assert {(row["pid"], row["rank"], row["device"], row["used_mib"]) for row in memory} == {
-        (11, 0, A, 512.0),
-        (11, 0, B, 256.0),
-        (12, 1, A, 2048.5),
-    }
-    assert {(row["launch"], row["scenario"], row["host"], row["source"]) for row in memory} == {
-        (0, "dp", "node1", "nvml_pid")
-    }
-    assert all(row["reason"] is None for row in memory)
-    assert all(list(row) == list(MEMORY_COLUMNS) for row in memory)
-    assert all(list(row) == list(DEVICE_COLUMNS) for row in device)
-    ticks = [[row["pid"] for row in memory if row["t_ns"] == t_ns] for t_ns in sorted({row["t_ns"] for row in memory})]
-    assert sorted(ticks[-1]) == [11, 11, 12]  # one moment for all rows of a tick
-    assert {key: value for key, value in device[0].items() if key in SAMPLE} == SAMPLE
-    assert device[0]["device"] == A
-    assert device[0]["t_ns"] == device[1]["t_ns"]
-    assert device[1]["device"] == B
-
-
-def test_an_unlisted_rank_is_unavailable(run: Run) -> None:
-    run.sampler.watch(0, "ddp", 0, 13)
-    run.sampler.watch(0, "ddp", 1, 4711)
-    run.until("memory", 2)
-    memory, _ = run.sampler.finish(0)
-    assert {(row["rank"], row["device"], row["source"], row["reason"]) for row in memory if row["pid"] == 13} == {
-        (0, B, "unavailable", NO_FIGURE)
-    }
-    unlisted = [row for row in memory if row["pid"] == 4711]
-    assert [(row["rank"], row["device"], row["used_mib"], row["source"]) for row in unlisted] == [
-        (1, None, None, "unavailable")
-    ]
-    assert "no process with this PID" in unlisted[0]["reason"]
-    assert {row["used_mib"] for row in memory} == {None}
-
-
-def test_a_gpu_without_a_list_of_processes_is_named(run: Run, driver: Driver) -> None:
-    driver.write(*TWO_GPUS, *PROCESSES, f"error {A} processes 4", f"error {B} energy 3")
-    run.sampler.watch(0, "dp", 0, 11)
-    run.until("memory", 2)
-    memory, device = run.sampler.finish(0)
-    on_a = [row for row in memory if row["device"] == A]
-    assert [(row["used_mib"], row["source"], row["reason"]) for row in on_a] == [
-        (None, "unavailable", "Insufficient Permissions")
-    ]
-    assert {row["used_mib"] for row in memory if row["device"] == B} == {256.0}
-    assert {row["reason"] for row in device if row["device"] == B} == {"energy_mj: Not Supported"}
-
-
-def test_a_driver_that_refuses_costs_the_figures_and_not_the_sampler(run: Run, driver: Driver, tmp_path: Path) -> None:
-    driver.write("error * init 9")
-    refused = Sampler.start(device="cuda", gpus=(A, B), spool=str(tmp_path), host="node1")
-    refused.watch(7, "dp", 0, 11)
-    memory, device = refused.finish(7)
-    refused.stop()
-    assert [(row["rank"], row["used_mib"], row["source"]) for row in memory] == [(0, None, "unavailable")]
-    assert "Driver Not Loaded" in memory[0]["reason"]
-    assert [(row["device"], row["power_w"]) for row in device] == [(A, None), (B, None)]
-    assert all(list(row) == list(DEVICE_COLUMNS) and "Driver Not Loaded" in row["reason"] for row in device)
