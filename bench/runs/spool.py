@@ -11,17 +11,16 @@ import os
 import re
 import time
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from bench.core.files import Json, open_regular, parse_json
-from bench.core.records import ALWAYS_KNOWN, DEVICE_COLUMNS, MEMORY_COLUMNS, RANGES
+from bench.core.files import open_regular, parse_json
+from bench.core.records import DEVICE_COLUMNS, MEMORY_COLUMNS
 from bench.runs.frames import TableRow
 
 SYNC_S = 2.0
 SPOOL_BYTES = 1 << 30
 
 COLUMNS = {"memory": MEMORY_COLUMNS, "device": DEVICE_COLUMNS}
-_KINDS: dict[str, tuple[type, ...]] = {"string": (), "bool": (bool,), "float64": (float, int)}
 
 _NAME = re.compile(r"samples-(\d+)\.jsonl")
 
@@ -51,8 +50,10 @@ def read_spool(path: str) -> dict[str, list[TableRow]]:
     with file:
         for number, line in enumerate(file, 1):
             match value_of(line):
-                case [("memory" | "device") as table, dict(row)] if _is_row(table, row, launch):
-                    tables[table].append({name: row.get(name) for name in COLUMNS[table]})
+                case [("memory" | "device") as table, {"launch": of, **rest}] if (
+                    of == launch and {"launch", *rest} == COLUMNS[table].keys()
+                ):
+                    tables[table].append({name: of if name == "launch" else rest[name] for name in COLUMNS[table]})
                 case _:
                     if line.endswith(b"\n"):
                         why = f"line {number} of {path} is damaged; its later samples are missing"
@@ -78,27 +79,6 @@ def value_of(line: bytes) -> object:
         return parse_json(rest)
     except ValueError:
         return None
-
-
-def _is_row(table: str, row: Mapping[str, object], launch: int) -> bool:
-    """Whether a row has the columns of its table, values of their kinds and ranges, and the launch of its file."""
-    columns = COLUMNS[table]
-    return (
-        row.get("launch") == launch
-        and row.keys() == columns.keys()
-        and all(_may_be(name, value, table, columns[name]) for name, value in row.items())
-        and (table != "memory" or row["reason" if row["used_mib"] is None else "device"] is not None)
-    )
-
-
-def _may_be(name: str, value: Json, table: str, kind: str) -> bool:
-    if value is None:
-        return name not in ALWAYS_KNOWN[table]
-    least, most = RANGES.get(name, (0, 1))  # the others are words
-    if isinstance(value, str):
-        halves = any("\ud800" <= letter <= "\udfff" for letter in value)  # which no table can hold
-        return kind == "string" and not halves
-    return type(value) in _KINDS.get(kind, (int,)) and least <= value <= most
 
 
 class Spool:

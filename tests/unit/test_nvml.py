@@ -306,14 +306,6 @@ def test_activity_is_that_between_two_samples(driver: Driver) -> None:
     assert second["activity_reason"] == "nvlink_rx_mib_s: Not Supported"
 
 
-def test_activity_of_a_mig_slice_is_its_own(driver: Driver) -> None:
-    one = "MIG-cccccccc-0000-0000-0000-000000000000"
-    slice_ = (f"device {one} 0 65 0 Slice {MIB}", f"value {one} instance 7", f"value {A} gpm_2_of_7 44")
-    driver.write(*TWO_GPUS, *slice_, *GPM)
-    _, second = asked(driver, f"[nvml.device_sample({one!r}) for _ in range(2)]")
-    assert (second["sm_percent"], second["activity_reason"]) == (44.0, None)
-
-
 def test_drivers_without_gpm_say_why(driver: Driver, old_driver: Driver) -> None:
     driver.write(*TWO_GPUS, *GPM, f"value {A} gpm_version 2")
     assert asked(driver, TWICE)[1]["activity_reason"] == "NVML Error with code 25"  # of an argument's version

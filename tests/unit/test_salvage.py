@@ -97,10 +97,6 @@ def test_no_launch_is_read_from_its_spool_again(tmp_path: Path) -> None:
     assert (found.memory["launch"].tolist(), found.device["launch"].tolist()) == ([0, 1, 1], [1])
 
 
-def line(row: dict[str, object], table: str = "memory") -> bytes:
-    return checked_line([table, row])
-
-
 @pytest.mark.parametrize(
     "damage",
     [
@@ -114,14 +110,9 @@ def line(row: dict[str, object], table: str = "memory") -> bytes:
         checked_line(["memory", 5]),
         checked_line(["another", {}]),
         checked_line([["memory"], {}]),
-        line(sample(launch=0)),
-        line(sample(launch=1) | {"mine": 1}),
-        line({"launch": 1, "scenario": "ddp"}),
-        line(sample(launch=1, used_mib="300")),
-        line(sample(launch=1, used_mib=-1.0)),
-        line(sample(launch=1, used_mib=None)),
-        line(sample(launch=1, rank=None)),
-        line(sample("device", launch=1, t_ns=2**70), "device"),
+        checked_line(["memory", sample(launch=0)]),
+        checked_line(["memory", sample(launch=1) | {"mine": 1}]),
+        checked_line(["memory", {"launch": 1, "scenario": "ddp"}]),
     ],
 )
 def test_what_lies_before_a_damaged_line_is_read(tmp_path: Path, damage: bytes) -> None:

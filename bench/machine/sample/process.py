@@ -151,7 +151,9 @@ class Loop:
                 self.memory.read({})  # the first query of each kind is the slow one
                 for uuid in gpus:
                     self.nvml.device_sample(uuid)
-        share(self.memory_clock, self.device_clock, self.pss_clock)
+        every = (self.memory_clock, self.device_clock, self.pss_clock)
+        for clock in every:
+            clock.beside = [other for other in every if other is not clock]
 
     def run(self) -> None:
         """Until the command line closes its end."""
@@ -377,11 +379,6 @@ def clocks(interval_s: float | None) -> tuple[Clock, Clock]:
         return Clock(MEMORY_PERIOD_NS), Clock(DEVICE_PERIOD_NS)
     asked_ns = round(min(max(SHORTEST_PERIOD_NS, interval_s * 1e9), LONGEST_PERIOD_NS))
     return Clock(asked_ns), Clock(max(DEVICE_PERIOD_NS, asked_ns))
-
-
-def share(*clocks: Clock) -> None:
-    for clock in clocks:
-        clock.beside = [other for other in clocks if other is not clock]
 
 
 def main(arguments: list[str]) -> int:

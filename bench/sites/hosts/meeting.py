@@ -74,8 +74,7 @@ class Listener:
         address = to_listen_on(engine.address, environment)
         family = socket.AF_INET6 if ":" in (address or (resolved(engine.address) or [""])[0]) else socket.AF_INET
         port = 0 if engine.agent_store else engine.port
-        self.is_elsewhere = address == "" and not any(map(is_here, resolved(engine.address)))
-        if self.is_elsewhere:
+        if address == "" and not any(map(is_here, resolved(engine.address))):
             self.refuse_second_leader()
         try:
             self.socket = socket.create_server((address, port), family=family, backlog=MOST_CALLERS)
