@@ -33,7 +33,7 @@ def rank_of(listed: int, ranks: Collection[int], proc: str = "/proc") -> int | N
             return None
     except OSError:
         return None
-    inner = int(pids[-1]) if len(pids) > 1 else listed
+    inner = int(pids[-1]) if pids else listed
     return inner if inner in ranks and inner != listed else None
 
 
