@@ -10,7 +10,7 @@ import resource
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -162,14 +162,6 @@ def test_sigkills_at_random_moments(repository: Path, tmp_path: Path, times: int
                 assert set(kept.steps["launch"]) == {launch["launch"] for launch in sealed}
 
 
-@pytest.fixture
-def small_files() -> Iterator[Callable[[], None]]:
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (25_000, 25_000))
-
-    yield limit
-
-
 @pytest.mark.parametrize(
     ("limit", "most", "code", "says"),
     [
@@ -200,10 +192,9 @@ def test_a_loopback_interface_that_is_down_is_reported_at_once(repository: Path,
 
 
 @pytest.mark.slow
-def test_a_full_disk(repository: Path, tmp_path: Path, small_files: Callable[[], None]) -> None:
-    running = start(
-        repository, tmp_path, "--scenario", "single", "--iters", "3", "--launches", "40", preexec_fn=small_files
-    )
+def test_a_full_disk(repository: Path, tmp_path: Path) -> None:
+    full = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (25_000, 25_000))
+    running = start(repository, tmp_path, "--scenario", "single", "--iters", "3", "--launches", "40", preexec_fn=full)
     _, shown = running.communicate(timeout=250)
     assert running.returncode == 1
     (line,) = [line for line in shown.splitlines() if "error:" in line]
@@ -217,22 +208,22 @@ def test_a_full_disk(repository: Path, tmp_path: Path, small_files: Callable[[],
     assert len(read(str(path), allow_incomplete=True).document.launches) >= 1
 
 
-@pytest.fixture
-def greedy(tmp_path: Path) -> Path:
-    file = tmp_path / "greedy.py"
-    file.write_text(
-        '"""Runs out of memory."""\nfrom bench.seams import Scenario, Strategy\n'
-        'SCENARIO = Scenario(summary="runs out of memory", strategy=Strategy(label="planted", group=False))\n'
-        "def build(parts):\n    import torch\n    "
-        "    if parts.workload.global_batch > 13:\n        raise torch.OutOfMemoryError('planted')\n"
-        "    return parts.session()\n"
-    )
-    return file
+GREEDY = '''
+"""Runs out of memory."""
+from bench.seams import Scenario, Strategy
+SCENARIO = Scenario(summary="runs out of memory", strategy=Strategy(label="planted", group=False))
+def build(parts):
+    import torch
+    if parts.workload.global_batch > 13:
+        raise torch.OutOfMemoryError("planted")
+    return parts.session()
+'''
 
 
 @pytest.mark.slow
-def test_the_largest_batch_is_found(repository: Path, tmp_path: Path, greedy: Path) -> None:
-    out = tmp_path / "out"
+def test_the_largest_batch_is_found(repository: Path, tmp_path: Path) -> None:
+    out, greedy = tmp_path / "out", tmp_path / "greedy.py"
+    greedy.write_text(GREEDY)
     running = start(repository, out, "--scenario", str(greedy), "--ranks", "1", "--find-batch", "--json")
     said, shown = running.communicate(timeout=250)
     assert running.returncode == 0, shown
