@@ -15,7 +15,18 @@ from pathlib import Path
 
 import pytest
 from conftest import CommandLine
-from standin.processes import FASHION, command, document_of, family, nobody_left, not_locked, ranks_of, start, wait_for
+from standin.processes import (
+    FASHION,
+    SMALL,
+    command,
+    document_of,
+    family,
+    nobody_left,
+    not_locked,
+    ranks_of,
+    start,
+    wait_for,
+)
 
 from bench import cli
 from bench.runs.check import findings
@@ -224,7 +235,8 @@ def build(parts):
 def test_the_largest_batch_is_found(repository: Path, tmp_path: Path) -> None:
     out, greedy = tmp_path / "out", tmp_path / "greedy.py"
     greedy.write_text(GREEDY)
-    running = start(repository, out, "--scenario", str(greedy), "--ranks", "1", "--find-batch", "--json")
+    without_warmup, more = SMALL[:-2], ("--ranks", "1", "--find-batch", "--json")
+    running = start(repository, out, "--scenario", str(greedy), *more, small=without_warmup)
     said, shown = running.communicate(timeout=250)
     assert running.returncode == 0, shown
     search = json.loads(said)["experiments"]["batch_search"]

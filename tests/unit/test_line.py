@@ -118,6 +118,7 @@ def met(*callers: Callable[[Started], Any], secret: bytes = b"s") -> list[int | 
         b"GET / HTTP/1.1\r\n\r",
         b'{"event": "hello", "index": 1}',
         b'{"event": "leader"}',
+        b"[1]",
         b'{"event": "secretless"}\n' * 1000,
         b'{"event": "proof", "nonce": "\\ud800", "proof": "0", "index": 1}',
         b'{"event": "proof", "nonce": "%s", "proof": "\\udfff", "index": 1}' % (b"0" * 32),

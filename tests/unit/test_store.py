@@ -325,8 +325,8 @@ def test_latest_reads_no_other_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         os.utime(folder / "run.json", (moment, moment))
     (tmp_path / "20990101T000000Z-no-run").mkdir()
     opened: list[str] = []
-    monkeypatch.setattr(names, "read_json", lambda path, **how: opened.append(path) or {})
-    assert find("latest", str(tmp_path)) == str(folder) and opened == [str(folder / "run.json")]
+    monkeypatch.setattr(names, "stored", lambda path: opened.append(path) or {})
+    assert find("latest", str(tmp_path)) == str(folder) and opened == [str(folder)]
 
 
 def test_what_is_looked_at_is_the_last_finished_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

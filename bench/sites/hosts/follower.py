@@ -106,7 +106,7 @@ def _next(line: Line, *events: str) -> Message:
     """The next of these events from the first host. Raises :class:`_Ended` if it ended, :class:`RequestError` if it
     refused this host."""
     while True:
-        for message in line.wait(None):
+        for message in line.receive():
             match message:
                 case {"event": "clock"}:
                     line.send(event="clock", utc=time.time())
