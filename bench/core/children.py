@@ -150,11 +150,10 @@ def _end_of(child: "ForkProcess") -> str:
         time.sleep(0.01)
     if child.exitcode is None:
         return "closed what it was to answer through"
-    if child.exitcode == -signal.SIGKILL:
-        return "was ended by SIGKILL, as where memory runs out"
-    if child.exitcode < 0:
-        return f"was ended by {signal.Signals(-child.exitcode).name}"
-    return f"left with exit status {child.exitcode}"
+    if child.exitcode >= 0:
+        return f"left with exit status {child.exitcode}"
+    memory = ", as where memory runs out" if child.exitcode == -signal.SIGKILL else ""
+    return f"was ended by {signal.Signals(-child.exitcode).name}{memory}"
 
 
 def _answer(pipe: "Connection", question: Callable[[], object], parent: int) -> None:

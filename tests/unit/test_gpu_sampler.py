@@ -275,15 +275,15 @@ def test_scrambled_lists_are_dropped_and_counted(start: Start, driver: Driver) -
 def test_a_slow_driver_stays_within_one_percent(start: Start, driver: Driver) -> None:
     run = start(nested=False)
     run.sampler._ready = run.sampler._receive("ready", 30) is not None
-    slow = (f"process {A} 11 {MIB}", "delay_us 200000", "delay_all_us 200000")
+    slow = (f"process {A} 11 {MIB}", "delay_us 100000", "delay_all_us 100000")
     driver.write(*TWO_GPUS, *slow)
     run.sampler.watch(0, "ddp", 0, 11, (A,))
     run.until(lambda: run.rows("memory"))
-    time.sleep(2.0)  # many times the usual intervals
+    time.sleep(1.5)  # many times the usual intervals
     run.sampler.finish(0)
     assert run.sampler.cost is not None
     assert (run.sampler.cost["memory"]["calls"], run.sampler.cost["device"]["calls"]) == (1, 1)
-    assert run.sampler.cost["memory"]["total_ms"] > 400
+    assert run.sampler.cost["memory"]["total_ms"] > 100
     run.sampler.watch(0, "ddp", 0, 12, (A,))  # and a launch that comes soon after does not start afresh
     time.sleep(1.0)
     memory, _ = run.sampler.finish(0)
