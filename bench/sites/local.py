@@ -94,25 +94,32 @@ class WorkerHost:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def wait_until_ready(self, on_wait: Callable[[float], None] = lambda seconds: None) -> Event:
+    def wait_until_ready(self) -> Event:
         """As the protocol says. Raises :class:`HostError` when it takes too long."""
-        started = time.monotonic()
-        while time.monotonic() - started < START_TIMEOUT_S:
-            on_wait(time.monotonic() - started)
-            for message in self._messages(1.0):
-                if message["event"] == "ready":
-                    self.description = message
+        answer = self._answer("ready", "failed")
+        if answer is None and not self.channel.closed:
+            what = f"the worker host did not import torch within {START_TIMEOUT_S:.0f} s"
+            raise HostError(f"{what}; see how long {self.interpreter} -c 'import torch' takes")
+        if answer is None:
+            words = self._last_words()
+            if self.process.returncode < 0:
+                raise self._ended(f"while it imported torch ({words})")
+            raise self._unfit(f"cannot host the workers: {words}", "name another one")
+        if answer["event"] == "failed":
+            what = f"cannot host the workers: {answer['reason']}"
+            raise self._unfit(what, "install torch>=2.6 there, or name another interpreter")
+        self.description = answer
+        return answer
+
+    def _answer(self, *events: str) -> Event | None:
+        """The first message with one of these events; None if the host ended before, or it takes too long."""
+        deadline_s = time.monotonic() + START_TIMEOUT_S
+        while not self.channel.closed and (left_s := deadline_s - time.monotonic()) > 0:
+            readable, _, _ = select.select([self.channel], [], [], left_s)
+            for message in self.channel.receive() if readable else []:
+                if message["event"] in events:
                     return message
-                if message["event"] == "failed":
-                    what = f"cannot host the workers: {message['reason']}"
-                    raise self._unfit(what, "install torch>=2.6 there, or name another interpreter")
-            if self.channel.closed:
-                words = self._last_words()
-                if self.process.returncode < 0:
-                    raise self._ended(f"while it imported torch ({words})")
-                raise self._unfit(f"cannot host the workers: {words}", "name another one")
-        what = f"the worker host did not import torch within {START_TIMEOUT_S:.0f} s"
-        raise HostError(f"{what}; see how long {self.interpreter} -c 'import torch' takes")
+        return None
 
     def _ended(self, how: str) -> HostError:
         what = f"{signal.Signals(-self.process.returncode).name} ended the worker host {how}"
@@ -128,15 +135,13 @@ class WorkerHost:
     def prepare(self, workload: Training) -> None:
         """As the protocol says. Raises :class:`RequestError` also when the host dies of it, or is not done in time."""
         self._workload = workload
-        started = time.monotonic()
         self.channel.send(event="prepare", workload=asdict(workload))
-        while not self.channel.closed and time.monotonic() - started < START_TIMEOUT_S:
-            for message in self._messages(1.0):
-                if message["event"] == "prepared":
-                    if message["refused"]:
-                        raise RequestError(*message["refused"])
-                    self.description |= message
-                    return
+        answer = self._answer("prepared")
+        if answer is not None:
+            if answer["refused"]:
+                raise RequestError(*answer["refused"])
+            self.description |= answer
+            return
         slow = f"was still being imported after {START_TIMEOUT_S:g} s"
         how = f"ended the worker host: {self._last_words()}" if self.channel.closed else slow
         if self.channel.closed and -self.process.returncode in (signal.SIGKILL, signal.SIGTERM):
@@ -214,10 +219,6 @@ class WorkerHost:
                 self.prepare(self._workload)
         except RequestError as error:
             raise HostError(f"the worker host went away and did not come up again: {error.problem}") from error
-
-    def _messages(self, patience_s: float) -> list[Event]:
-        readable, _, _ = select.select([self.channel], [], [], patience_s)
-        return self.channel.receive() if readable else []
 
     def _last_words(self) -> str:
         status = self.process.wait()

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from bench.core.errors import USAGE, BenchError, HostError, RequestError
+from bench.core.errors import FAILED, INTERRUPTED, USAGE, BenchError, HostError, RequestError
 from bench.seams.site import Readable
 from bench.sites.hosts.address import AgentStore, addresses_here, is_here, resolved, to_listen_on
 from bench.sites.hosts.engine import SAME_SECRET, SECRET, Started
@@ -47,6 +47,24 @@ def refusal(message: Message, who: str = "") -> RequestError:
     """The error that another host refuses by; ``who``: that host, if it is to be named."""
     option, problem, remedy = (str(message.get(part)) for part in ("option", "problem", "remedy"))
     return RequestError(option, f"on {who}: {problem}" if who else problem, remedy)
+
+
+def told(error: BaseException, event: str) -> Message:
+    """An error as another host hears of it: a refusal, or an ``event`` with the exit code and the reason."""
+    why: str | None
+    match error:
+        case RequestError():
+            about = {"option": error.option, "problem": error.problem, "remedy": error.remedy}
+            return {"event": "refused", **about}
+        case BenchError():
+            code, why = error.exit_code, str(error)
+        case SystemExit():
+            code, why = error.code if isinstance(error.code, int) else 0, None
+        case KeyboardInterrupt():
+            code, why = INTERRUPTED, "it was interrupted"
+        case _:
+            code, why = FAILED, f"bench failed ({type(error).__name__})"
+    return {"event": event, "code": code, "why": why}
 
 
 def relayed(who: str, message: Message) -> BenchError:
