@@ -2,14 +2,12 @@
 
 A line is the CRC-32 of the rest of it, and a JSON document ``[table, row]``, handed to the operating system after every
 sample. So whatever is killed, what was sampled until then can be read back: when the launch ends, or by
-``bench.runs.reader`` from an unfinished run. Every :data:`SYNC_S` it is flushed to disk, so that a crash of the machine
-loses some seconds and no more.
+``bench.runs.reader`` from an unfinished run.
 """
 
 import json
 import os
 import re
-import time
 import zlib
 from collections.abc import Sequence
 
@@ -17,7 +15,6 @@ from bench.core.files import open_regular, parse_json
 from bench.core.records import DEVICE_COLUMNS, MEMORY_COLUMNS
 from bench.runs.frames import TableRow
 
-SYNC_S = 2.0
 SPOOL_BYTES = 1 << 30
 
 COLUMNS = {"memory": MEMORY_COLUMNS, "device": DEVICE_COLUMNS}
@@ -87,7 +84,6 @@ class Spool:
     def __init__(self, path: str) -> None:
         self.problem: str | None = None
         self._fd: int | None = None
-        self._sync_due_s = time.monotonic() + SYNC_S
         try:
             os.makedirs(os.path.dirname(path), exist_ok=True)  # an earlier launch may have removed it
             self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
@@ -102,16 +98,6 @@ class Spool:
                 lines = lines[os.write(self._fd, lines) :]
         except OSError as error:
             self._refused(error)
-
-    def sync(self) -> None:
-        """Flush to disk if that is due: call it between samples, for a disk may be slow."""
-        if self._fd is None or self.problem is not None or time.monotonic() < self._sync_due_s:
-            return
-        try:
-            os.fdatasync(self._fd)
-        except OSError as error:
-            self._refused(error)
-        self._sync_due_s = time.monotonic() + SYNC_S
 
     def close(self) -> None:
         if self._fd is not None:

@@ -343,9 +343,7 @@ def free_at_once() -> None:
     import pyarrow as pa
 
     pa.set_memory_pool(pa.system_memory_pool())
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc's; musl and others do it by themselves
-    if mallopt is not None:
-        mallopt(M_MMAP_THRESHOLD, 4 << 20)
+    ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 4 << 20)
 
 
 def whole_launches(pieces: "Iterable[pa.Table]") -> "Iterator[pa.Table]":

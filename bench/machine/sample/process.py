@@ -164,8 +164,6 @@ class Loop:
                 for message in self.channel.receive():
                     self._hear(message)
             self._sample()
-            for watched in self.launches.values():
-                watched.spool.sync()
 
     def _hear(self, message: Message) -> None:
         answers: dict[str, Callable[..., None]] = {

@@ -58,8 +58,6 @@ def proportional_mib(pid: int) -> tuple[float | None, str | None]:
         return None, "the process had ended"
     except psutil.AccessDenied:
         return None, f"the kernel does not let us read /proc/{pid}/smaps_rollup"
-    except AttributeError:
-        return None, "this system has no proportional set size"
 
 
 class Rss:
