@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import pty
-import random
 import re
 import resource
 import signal
@@ -142,35 +141,6 @@ def test_under_nohup_a_run_goes_on_and_its_sigkill_leaves_nobody(repository: Pat
     running.kill()
     running.communicate()
     assert nobody_left([*members])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("times", [2, pytest.param(50, marks=pytest.mark.timeout(3000))])
-def test_sigkills_at_random_moments(repository: Path, tmp_path: Path, times: int) -> None:
-    moments = random.Random(times)
-    for number in range(times):
-        out = tmp_path / str(number)
-        running = start(repository, out, "--scenario", "single,ddp", "--iters", "5", "--launches", "2")
-        deadline_s = time.monotonic() + moments.uniform(1.0, 25.0 if times > 2 else 8.0)
-        seen: dict[int, str] = {}
-        while time.monotonic() < deadline_s and running.poll() is None:
-            seen |= family(running.pid)
-            time.sleep(0.1)
-        seen |= family(running.pid)
-        running.kill()
-        _, shown = running.communicate()
-        assert "Traceback" not in shown
-        assert nobody_left([*seen])
-        assert not_locked()
-        for path in out.iterdir() if out.exists() else ():
-            if not (path / "run.json").exists():
-                continue  # killed before its first file was there, so there is nothing that could be taken for a run
-            sealed = json.loads((path / "run.json").read_text())["launches"]
-            left = findings(str(path))
-            assert left == [] or all("is incomplete" in line or "no steps" in line for line in left), left
-            if sealed:
-                kept = read(str(path), allow_incomplete=True)
-                assert set(kept.steps["launch"]) == {launch["launch"] for launch in sealed}
 
 
 @pytest.mark.parametrize(

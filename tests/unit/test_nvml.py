@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from standin import DEVICE_A, DEVICE_B, KEYS, MIB, NOT_AVAILABLE, TWO_GPUS, A, B, Driver, compile_driver, python
+from standin import DEVICE_A, KEYS, MIB, NOT_AVAILABLE, TWO_GPUS, A, B, Driver, compile_driver, python
 
 from bench.core.records import ACTIVITY_COLUMNS, DEVICE_COLUMNS
 from bench.machine.nvml import (
@@ -150,6 +150,7 @@ PROCESSES = (
     f"process {B} 13 {NOT_AVAILABLE}",
 )
 ON_A, ON_B = [[[11, 512.0], [12, 2048.5]], None], [[[11, 256.0], [13, None]], NO_FIGURE]
+MIG = "MIG is on, and the driver gives no figure of a process on the whole GPU"
 TWICE_ON_A = (f"process {A} 11 {512 * MIB}", f"process {A} 11 {256 * MIB}")
 
 
@@ -159,6 +160,8 @@ TWICE_ON_A = (f"process {A} 11 {512 * MIB}", f"process {A} 11 {256 * MIB}")
         (PROCESSES, ON_A, ON_B),
         ((*PROCESSES, f"error {A} processes 4"), [[], "Insufficient Permissions"], ON_B),
         ((f"process {A} 11 0", f"process {A} 12 {MIB}"), [[[11, None], [12, 1.0]], ZERO], [[], None]),
+        ((f"value {A} mig 1", f"process {A} 11 {NOT_AVAILABLE}"), [[[11, None]], MIG], [[], None]),
+        ((f"error {A} handle 6",), [[], "Not Found"], [[], None]),
         ((*PROCESSES, "insufficient 3"), ON_A, ON_B),
         ((*PROCESSES, "insufficient 4"), [[], "Insufficient Size, 4 times"], None),
         ([f"process {A} 11 {512 * MIB}"] * 2, [[[11, 512.0]], None], [[], None]),
@@ -170,7 +173,16 @@ TWICE_ON_A = (f"process {A} 11 {512 * MIB}", f"process {A} 11 {256 * MIB}")
         ),
     ],
     ids=[
-        *("all", "an error on one", "0 bytes", "a list that grew", "a list that always grows", "twice alike"),
+        *(
+            "all",
+            "an error on one",
+            "0 bytes",
+            "MIG",
+            "not there",
+            "a list that grew",
+            "a list that always grows",
+            "twice alike",
+        ),
         *("twice", "in two MIG instances", "PID 0", "PID -1", "PID 0 among others"),
     ],
 )
@@ -202,70 +214,53 @@ def test_an_old_driver_is_asked_by_older_symbols(old_driver: Driver, tmp_path: P
 # Device metrics
 
 
-VALUES = (
-    f"value {A} utilisation 87",
-    f"value {A} power 312500",
-    f"value {A} energy 123456789012345",
-    f"value {A} sm_clock 1410",
-    f"value {A} memory_clock 1593",
-    f"value {A} temperature 61",
-    f"value {A} throttle 72",
-    f"value {A} used {3 * 1024 * MIB}",
+NUMBERS = (87, 312500, 123456789012345, 1410, 1593, 61, 72, 3 << 30)
+VALUES = [f"value {A} {key} {number}" for key, number in zip(KEYS, NUMBERS, strict=True)]
+FIGURES = dict(zip(METRICS, (87.0, 312.5, 123456789012345.0, 1410.0, 1593.0, 61.0, 72, 3072.0), strict=True))
+SAMPLE = {**FIGURES, "reason": None, **dict.fromkeys(LINKS, 0.0), "mig": False, **unknown_activity(NO_GPM)}
+
+
+def nothing(reason: str) -> dict[str, Any]:
+    return dict.fromkeys((*METRICS, *LINKS, "mig")) | {"reason": reason} | unknown_activity(reason)
+
+
+def failing(first: int) -> tuple[list[str], dict[str, Any]]:
+    """Every other metric fails, and is named; the others stand."""
+    half = dict(list(zip(KEYS, METRICS, strict=True))[first::2])
+    reason = "; ".join(f"{metric}: Not Supported" for metric in half.values())
+    return [f"error {A} {key} 3" for key in half], dict.fromkeys(half.values()) | {"reason": reason}
+
+
+COUNTED = [f"value {A} pcie_tx {5 << 20}", f"value {A} pcie_rx {7 << 30}", f"value {A} nvlink_tx {1 << 40}"]
+COUNTERS = dict(zip(LINKS, (5 << 10, 7 << 20, 1 << 40, None), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("script", "otherwise"),
+    [
+        ([], {}),
+        failing(0),
+        failing(1),
+        (
+            [f"value {A} energy {NOT_AVAILABLE}", f"value {A} power {2**32 - 1}"],
+            {"power_w": None, "energy_mj": None, "reason": f"power_w: {NO_FIGURE}; energy_mj: {NO_FIGURE}"},
+        ),
+        ([*COUNTED, f"error {A} nvlink_rx 3"], {**COUNTERS, "reason": "nvlink_rx_kib: Not Supported"}),
+        ([f"value {A} mig 1"], {"energy_mj": None, "mig": True, "reason": f"energy_mj: {MIG_ENERGY}"}),
+        ([f"error {A} {key} 15" for key in KEYS], nothing("GPU is lost")),
+        ([f"error {A} handle 6"], nothing("Not Found")),
+    ],
+    ids=["well", "some fail", "others fail", "not available", "links", "MIG", "lost", "not there"],
 )
-SAMPLE = {
-    "utilisation_percent": 87.0,
-    "power_w": 312.5,
-    "energy_mj": 123456789012345.0,
-    "sm_clock_mhz": 1410.0,
-    "memory_clock_mhz": 1593.0,
-    "temperature_c": 61.0,
-    "throttle_reasons": 72,
-    "used_mib": 3072.0,
-    "reason": None,
-    "pcie_tx_kib": 0.0,
-    "pcie_rx_kib": 0.0,
-    "nvlink_tx_kib": 0.0,
-    "nvlink_rx_kib": 0.0,
-    "mig": False,
-    **unknown_activity(NO_GPM),
-}
-
-
-def test_a_device_sample_has_every_metric_in_the_unit_of_its_name(driver: Driver) -> None:
-    driver.write(*TWO_GPUS, *VALUES)
+def test_a_device_sample_has_every_metric_in_the_unit_of_its_name(
+    driver: Driver, script: list[str], otherwise: dict[str, Any]
+) -> None:
+    driver.write(*TWO_GPUS, *script, *VALUES)
     sample = asked(driver, f"nvml.device_sample({A!r})")
-    assert sample == SAMPLE
-    assert isinstance(sample["throttle_reasons"], int)
+    assert sample == SAMPLE | otherwise
+    assert isinstance(sample["throttle_reasons"], int | None)
     assert {*sample, "launch", "scenario", "host", "t_ns", "device"} == set(DEVICE_COLUMNS)
     assert (*METRICS, "reason", *LINKS, "mig", *ACTIVITY_COLUMNS, "activity_reason") == tuple(sample)
-
-
-@pytest.mark.parametrize("first", [0, 1])
-def test_metrics_that_fail_are_none_and_named_and_the_others_stand(driver: Driver, first: int) -> None:
-    failing = dict(list(zip(KEYS, METRICS, strict=True))[first::2])
-    driver.write(*TWO_GPUS, *(f"error {A} {key} 3" for key in failing), *VALUES)
-    sample = asked(driver, f"nvml.device_sample({A!r})")
-    reason = "; ".join(f"{metric}: Not Supported" for metric in failing.values())
-    assert sample == SAMPLE | dict.fromkeys(failing.values()) | {"reason": reason}
-
-
-def test_figures_that_the_driver_marks_as_not_available_are_none(driver: Driver) -> None:
-    driver.write(*TWO_GPUS, f"value {A} energy {NOT_AVAILABLE}", f"value {A} power {2**32 - 1}", *VALUES)
-    sample = asked(driver, f"nvml.device_sample({A!r})")
-    reason = f"power_w: {NO_FIGURE}; energy_mj: {NO_FIGURE}"
-    assert sample == {**SAMPLE, "power_w": None, "energy_mj": None, "reason": reason}
-
-
-def test_counters_of_the_links_are_in_kib(driver: Driver) -> None:
-    counters = (f"value {A} pcie_tx {5 << 20}", f"value {A} pcie_rx {7 << 30}", f"value {A} nvlink_tx {1 << 40}")
-    driver.write(*TWO_GPUS, *VALUES, *counters, f"error {A} nvlink_rx 3")
-    sample = asked(driver, f"nvml.device_sample({A!r})")
-    assert [sample[name] for name in LINKS] == [5 << 10, 7 << 20, 1 << 40, None]
-    assert sample["reason"] == "nvlink_rx_kib: Not Supported"
-    assert {name: sample[name] for name in METRICS} == {name: SAMPLE[name] for name in METRICS}
-
-
-NOTHING = dict.fromkeys((*METRICS, *LINKS, "mig"))
 
 
 @pytest.mark.parametrize(
@@ -286,14 +281,6 @@ def test_what_gpus_are_linked_by_and_how_fast_it_nominally_is(
     assert asked(driver, f"nvml.link([{A!r}, {B!r}])") == link
 
 
-def test_a_gpu_that_is_lost_says_so_once(driver: Driver) -> None:
-    driver.write(*TWO_GPUS, *(f"error {A} {key} 15" for key in KEYS))
-    assert asked(driver, f"nvml.device_sample({A!r})") == NOTHING | {
-        "reason": "GPU is lost",
-        **unknown_activity("GPU is lost"),
-    }
-
-
 GPM = [f"value {A} gpm 1", *(f"value {A} gpm_{metric} {10 + metric}" for metric in (2, 5, 10, 61, 60))]
 TWICE = f"[nvml.device_sample({A!r}) for _ in range(2)]"
 
@@ -311,14 +298,6 @@ def test_drivers_without_gpm_say_why(driver: Driver, old_driver: Driver) -> None
     assert asked(driver, TWICE)[1]["activity_reason"] == "NVML Error with code 25"  # of an argument's version
     old_driver.write(*TWO_GPUS, *GPM)
     assert asked(old_driver, TWICE)[1]["activity_reason"] == "Function Not Found"
-
-
-def test_under_mig_the_energy_of_the_whole_gpu_is_nobodys(driver: Driver) -> None:
-    driver.write(*TWO_GPUS, *VALUES, f"value {A} mig 1", f"process {A} 11 {NOT_AVAILABLE}", f"process {B} 11 {MIB}")
-    sample, processes = asked(driver, f"[nvml.device_sample({A!r}), nvml.processes({A!r})]")
-    assert (sample["energy_mj"], sample["mig"]) == (None, True)
-    assert sample["reason"] == f"energy_mj: {MIG_ENERGY}"
-    assert processes == [[[11, None]], "MIG is on, and the driver gives no figure of a process on the whole GPU"]
 
 
 def test_the_layout_of_early_r535_is_recognised(driver: Driver) -> None:
@@ -344,13 +323,6 @@ def test_names_of_processes_come_from_the_driver_or_from_the_kernel(driver: Driv
     assert names[0] == "trainer"
     assert names[1] == Path("/proc/1/comm").read_text().strip()
     assert names[2:] == [None, None]
-
-
-def test_a_device_that_is_not_there_is_unknown_altogether(driver: Driver) -> None:
-    driver.write(DEVICE_B)
-    answers = asked(driver, f"[nvml.device_sample({A!r}), nvml.processes({A!r})]")
-    unknown = NOTHING | {"reason": "Not Found", **unknown_activity("Not Found")}
-    assert answers == [unknown, [[], "Not Found"]]
 
 
 def test_there_is_one_initialisation_and_one_look_up_per_device(driver: Driver, tmp_path: Path) -> None:
