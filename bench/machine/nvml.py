@@ -369,11 +369,17 @@ class Nvml:
 
     def link(self, uuids: Sequence[str]) -> tuple[str | None, float | None]:
         """The link between these devices, NVLink or else PCIe, and the nominal rate of the slowest (Mbit/s)."""
-        if all(self.path(one, other)["nvlink"] for one, other in pairwise(uuids)):
-            links = min(map(self._nvlinks, uuids))
-            speeds = [self._nvlink_mbit(uuid) or 0.0 for uuid in uuids]
-            return f"NVLink, {links} links a GPU", links * min(speeds) or None
         pynvml = self._pynvml
+        if all(self.path(one, other)["nvlink"] for one, other in pairwise(uuids)):
+            active, rates_mbit = [], []
+            for uuid in uuids:
+                ask = partial(self._ask, uuid)
+                states = [ask(pynvml.nvmlDeviceGetNvLinkState, link) for link in range(pynvml.NVML_NVLINK_MAX_LINKS)]
+                active.append(states.count(pynvml.NVML_FEATURE_ENABLED))
+                answers = ask(pynvml.nvmlDeviceGetFieldValues, [pynvml.NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON])
+                speed = self._field(answers[0])[0] if answers else None  # of a link, in MB/s
+                rates_mbit.append(8.0 * (speed or 0))
+            return f"NVLink, {min(active)} links a GPU", min(active) * min(rates_mbit) or None
         lanes = []
         for uuid in uuids:
             generation = self._ask(uuid, pynvml.nvmlDeviceGetMaxPcieLinkGeneration)  # an idle GPU takes a lower one
@@ -383,21 +389,6 @@ class Nvml:
             lanes.append((float(_LANE_MBIT[generation] * width), f"PCIe gen {generation} ×{width}"))
         mbit, name = min(lanes)
         return name, mbit
-
-    def _nvlinks(self, uuid: str) -> int:
-        """How many are active."""
-        pynvml = self._pynvml
-        states = (
-            self._ask(uuid, pynvml.nvmlDeviceGetNvLinkState, link) for link in range(pynvml.NVML_NVLINK_MAX_LINKS)
-        )
-        return sum(1 for state in states if state == pynvml.NVML_FEATURE_ENABLED)
-
-    def _nvlink_mbit(self, uuid: str) -> float | None:
-        """The rate of each of them; the driver has MB/s."""
-        field = self._pynvml.NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON
-        answers = self._ask(uuid, self._pynvml.nvmlDeviceGetFieldValues, [field])
-        value, _ = self._field(answers[0]) if answers else (None, None)
-        return None if value is None else 8.0 * value
 
     def close(self) -> None:
         """End the session."""

@@ -40,6 +40,11 @@ class Sampling:
     def rows(self, table: str, launch: int = 0) -> list[dict[str, Any]]:
         return read_spool(spool_path(str(self.folder), launch))[table]
 
+    def watch(self, *gpus: str) -> None:
+        """A rank on each of these GPUs: PID 11, 12, ..."""
+        for rank, gpu in enumerate(gpus):
+            self.sampler.watch(0, "ddp", rank, 11 + rank, (gpu,))
+
     @property
     def findings(self) -> dict[str, Any]:
         assert self.sampler.findings is not None
@@ -86,8 +91,7 @@ def test_device_level_in_a_container(listed: tuple[str, ...], start: Start, driv
     driver.write(*TWO_GPUS, *levels)
     run = start(nested=True)
     run.sampler.begin(0)
-    run.sampler.watch(0, "ddp", 0, 11, (A,))
-    run.sampler.watch(0, "ddp", 1, 12, (B,))
+    run.watch(A, B)
     run.until_begun()
     driver.write(*TWO_GPUS, f"value {A} used {1624 * MIB}", f"value {B} used {756 * MIB}", *listed)
     run.until(lambda: len({row["pid"] for row in run.rows("memory")}) == 2)
@@ -101,7 +105,7 @@ def test_a_slow_driver_gives_the_level_before_the_launch(start: Start, driver: D
     run = start(nested=True)
     run.sampler.begin(0)
     driver.write(*TWO_GPUS, slow, f"value {A} used {1624 * MIB}", f"process {A} 100011 {1024 * MIB}")
-    run.sampler.watch(0, "single", 0, 11, (A,))
+    run.watch(A)
     run.until(lambda: run.rows("memory"))
     memory, _ = run.sampler.finish(0)
     assert sources(memory) == {(11, A, 1024.0, "nvml_device_delta")}
@@ -112,7 +116,7 @@ def test_a_slow_driver_is_asked_at_both_ends(start: Start, driver: Driver) -> No
     """The samples of this one come every two minutes: a window would have none."""
     driver.write(*TWO_GPUS, "delay_all_us 50000")
     run = start()
-    run.sampler.watch(0, "single", 0, 11, (A,))
+    run.watch(A)
     run.until_begun()
     (planned,) = launches(request_for((SINGLE,)), (SINGLE,), one_host(1))
     for phase in ("measure", "record"):
@@ -123,7 +127,7 @@ def test_a_slow_driver_is_asked_at_both_ends(start: Start, driver: Driver) -> No
 
 def test_a_process_that_comes_later_is_reported(start: Start, driver: Driver) -> None:
     run = start(nested=False)
-    run.sampler.watch(0, "ddp", 0, 11, (A,))
+    run.watch(A)
     run.until_begun()
     for size in (100, 900, 50):
         driver.write(*TWO_GPUS, f"process {A} 11 {size * MIB}", f"process {A} {BUSY} {size * MIB}")
@@ -150,8 +154,7 @@ def test_a_probe_names_ranks_by_their_host_pids(
 
     run = start(nested=True)
     run.sampler.begin(0)
-    for rank, gpu in enumerate(gpus):
-        run.sampler.watch(0, "ddp", rank, 11 + rank, (gpu,))
+    run.watch(*gpus)
     run.until_begun()
     for rank in (0, 1):
         listed()
@@ -178,8 +181,7 @@ def test_whether_the_driver_knows_our_pids(there: tuple[int, ...], start: Start,
     """Then ranks need not show them in later launches."""
     driver.write(*TWO_GPUS, *(f"process {A} {pid} {512 * MIB}" for pid in there))
     run = start(nested=True)
-    for rank, pid in enumerate((11, 12)):
-        run.sampler.watch(0, "two", rank, pid, (A,))
+    run.watch(A, A)
     run.until(lambda: run.rows("memory"))
     run.sampler.finish(0)
     assert run.sampler.knows_pids == (there == (11, 12))
@@ -189,7 +191,7 @@ def test_memory_is_sampled_at_once_for_who_measures_a_sample(start: Start, drive
     """A step is shorter than the quarter of a second after which the first sample of memory is due."""
     driver.write(*TWO_GPUS, f"process {A} 11 {512 * MIB}")
     run = start(nested=False, interval_s=3600.0, at_once=True)
-    run.sampler.watch(0, "blocks", 0, 11, (A,))
+    run.watch(A)
     run.until(lambda: run.rows("memory"))
     run.sampler.finish(0)
     assert run.sampler.cost is not None and run.sampler.cost["memory"]["calls"] == 1
@@ -202,8 +204,7 @@ def test_the_probe_is_in_no_sample_of_its_rank(start: Start, driver: Driver) -> 
     used(0)
     run = start(nested=True)
     run.sampler.begin(0)
-    run.sampler.watch(0, "ddp", 0, 11, (A,))
-    run.sampler.watch(0, "ddp", 1, 12, (B,))
+    run.watch(A, B)
     used(500)
     run.until(lambda: run.rows("memory"))
     run.sampler.probe(0, 11, "before")
@@ -222,7 +223,7 @@ def test_a_launch_on_one_gpu_has_nothing_to_do_with_the_other(start: Start, driv
     there = (f"process {A} 11 {MIB}", f"process {B} {BUSY} {MIB}")
     driver.write(*TWO_GPUS, *there, f"error {B} processes 4", f"value {B} throttle 64")
     run = start(nested=False)
-    run.sampler.watch(0, "single", 0, 11, (A,))
+    run.watch(A)
     run.until(lambda: run.rows("memory"))
     driver.write(*TWO_GPUS, *there, f"value {B} throttle 64")
     run.until_next("memory")
@@ -242,8 +243,7 @@ def test_a_lost_gpu_leaves_a_gap(start: Start, driver: Driver) -> None:
     there = (f"process {A} 11 {MIB}", f"process {B} 12 {MIB}")
     driver.write(*TWO_GPUS, *there)
     run = start(nested=False)
-    run.sampler.watch(0, "ddp", 0, 11, (A,))
-    run.sampler.watch(0, "ddp", 1, 12, (B,))
+    run.watch(A, B)
     run.until(lambda: len({row["pid"] for row in run.rows("memory")}) == 2)
     keys = ["processes", *KEYS]
     driver.write(*TWO_GPUS, *there, *(f"error {A} {key} 15" for key in keys))
@@ -264,7 +264,7 @@ def test_a_lost_gpu_leaves_a_gap(start: Start, driver: Driver) -> None:
 def test_scrambled_lists_are_dropped_and_counted(start: Start, driver: Driver) -> None:
     run = start(nested=False)
     driver.write(*TWO_GPUS, f"process {A} 11 {MIB}", f"process {A} 12 {MIB}", "scrambled 1")
-    run.sampler.watch(0, "ddp", 0, 11, (A,))
+    run.watch(A)
     run.until_begun()
     time.sleep(0.4)
     memory, _ = run.sampler.finish(0)
@@ -277,7 +277,7 @@ def test_a_slow_driver_stays_within_one_percent(start: Start, driver: Driver) ->
     run.sampler._ready = run.sampler._receive("ready", 30) is not None
     slow = (f"process {A} 11 {MIB}", "delay_us 100000", "delay_all_us 100000")
     driver.write(*TWO_GPUS, *slow)
-    run.sampler.watch(0, "ddp", 0, 11, (A,))
+    run.watch(A)
     run.until(lambda: run.rows("memory"))
     time.sleep(1.5)  # many times the usual intervals
     run.sampler.finish(0)
@@ -296,7 +296,7 @@ def test_a_thermal_bit_and_link_counters(start: Start, driver: Driver) -> None:
     run = start(nested=False)
     links = (f"value {A} pcie_tx {3 << 20}", f"value {A} nvlink_rx 7")
     driver.write(*TWO_GPUS, *links, f"value {A} throttle 1", f"every {A} throttle/10 64")
-    run.sampler.watch(0, "ddp", 0, 11, (A,))
+    run.watch(A)
     run.until(lambda: len([row for row in run.rows("device") if row["device"] == A]) >= 11)
     _, device = run.sampler.finish(0)
     on_a = [row for row in device if row["device"] == A][:20]  # on a busy machine there are more
@@ -382,7 +382,7 @@ def test_counters_of_the_driver_become_energy_or_a_reason(
     monkeypatch.setattr(devices, "COUNTER_WINDOW_S", 0.5)
     driver.write(*TWO_GPUS, f"value {A} power 300000", f"value {A} {first}")
     run = start(nested=False)
-    run.sampler.watch(0, "ddp", 0, 11, (A,))
+    run.watch(A)
     run.until(lambda: len(run.rows("device")) >= 6)
     driver.write(*TWO_GPUS, f"value {A} power 300000", f"value {A} {later}")
     for _ in range(3):
