@@ -33,14 +33,25 @@ class Unanswered(Exception):
     """A question that a child process was asked has no answer. Says what that process did: ``was ended by SIGSEGV``."""
 
 
-def state_and_parent(pid: int) -> tuple[str | None, int | None]:
-    """The state as the kernel names it, and the parent's PID; None where there is no such process."""
+def _stat(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat from the state on; none where there is no such process."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            state, parent, *_ = file.read().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return None, None
-    return state, int(parent)
+            return file.read().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def state_and_parent(pid: int) -> tuple[str | None, int | None]:
+    """The state as the kernel names it, and the parent's PID; None where there is no such process."""
+    fields = _stat(pid)
+    return (fields[0], int(fields[1])) if fields else (None, None)
+
+
+def born(pid: int) -> int | None:
+    """When a process started, in ticks: a later process of the same PID has another."""
+    fields = _stat(pid)
+    return int(fields[19]) if fields else None
 
 
 def become_launcher(parent: int, environment: Mapping[str, str]) -> None:
@@ -56,15 +67,6 @@ def die_with_launcher() -> None:
     die_with_parent(os.getppid())
     if LAUNCHER in os.environ and state_and_parent(int(os.environ[LAUNCHER]))[0] in (None, "Z"):
         _exit(1)
-
-
-def born(pid: int) -> int | None:
-    """When a process started, in ticks: a later process of the same PID has another."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            return int(file.read().rpartition(")")[2].split()[19])
-    except OSError:
-        return None
 
 
 def children() -> list[int]:
@@ -148,11 +150,10 @@ def _end_of(child: "ForkProcess") -> str:
         time.sleep(0.01)
     if child.exitcode is None:
         return "closed what it was to answer through"
-    if child.exitcode == -signal.SIGKILL:
-        return "was ended by SIGKILL, as where memory runs out"
-    if child.exitcode < 0:
-        return f"was ended by {signal.Signals(-child.exitcode).name}"
-    return f"left with exit status {child.exitcode}"
+    if child.exitcode >= 0:
+        return f"left with exit status {child.exitcode}"
+    memory = ", as where memory runs out" if child.exitcode == -signal.SIGKILL else ""
+    return f"was ended by {signal.Signals(-child.exitcode).name}{memory}"
 
 
 def _answer(pipe: "Connection", question: Callable[[], object], parent: int) -> None:

@@ -45,56 +45,41 @@ class Damaged(ValueError):
         return self
 
 
-@dataclass(frozen=True, slots=True)
-class Between:
+@dataclass(frozen=True, slots=True, eq=False)
+class Bound:
+    """Which values a field may have: as a function, in words, and in a JSON Schema."""
+
+    allows: Callable[[Any], bool]
+    words: str
+    schema: Mapping[str, object]
+
+
+def Between(least: float, most: float) -> Bound:
     """Numbers from ``least`` to ``most``, both included."""
-
-    least: float
-    most: float
-
-    def __contains__(self, value: float) -> bool:
-        return self.least <= value <= self.most
-
-    def __str__(self) -> str:
-        return f"from {self.least:,} to {self.most:,}"
+    schema = {"minimum": least, "maximum": most}
+    return Bound(lambda number: least <= number <= most, f"from {least:,} to {most:,}", schema)
 
 
-@dataclass(frozen=True, slots=True)
-class OneOf:
-    names: tuple[str, ...]
-
-    def __contains__(self, value: str) -> bool:
-        return value in self.names
-
-    def __str__(self) -> str:
-        return f"one of {', '.join(self.names)}"
+def OneOf(names: tuple[str, ...]) -> Bound:
+    return Bound(names.__contains__, f"one of {', '.join(names)}", {"enum": list(names)})
 
 
-@dataclass(frozen=True, slots=True)
-class Length:
+def Length(most: int) -> Bound:
     """Texts of at most this many characters."""
-
-    most: int
-
-    def __contains__(self, text: str) -> bool:
-        return len(text) <= self.most
-
-    def __str__(self) -> str:
-        return f"at most {self.most:,} characters long"
+    return Bound(lambda text: len(text) <= most, f"at most {most:,} characters long", {"maxLength": most})
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
+def Moment() -> Bound:
     """Times in UTC as ISO 8601 writes them, such as 2024-05-01T12:00:00Z."""
 
-    def __contains__(self, text: str) -> bool:
+    def allows(text: str) -> bool:
         try:
             return datetime.strptime(text, MOMENT).strftime(MOMENT) == text
         except ValueError:
             return False
 
-    def __str__(self) -> str:
-        return "a time in UTC, such as 2024-05-01T12:00:00Z"
+    schema = {"pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$"}
+    return Bound(allows, "a time in UTC, such as 2024-05-01T12:00:00Z", schema)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +162,7 @@ def _text(value: object) -> str:
     if type(value) is not str:
         raise _other("str", value)
     if len(value) > LONGEST_TEXT:
-        raise Damaged(f"must be {Length(LONGEST_TEXT)}")
+        raise Damaged(f"must be {Length(LONGEST_TEXT).words}")
     if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
         raise Damaged("is no text: it has half a character")
     return value
@@ -209,10 +194,10 @@ def _anything(value: object) -> object:
     return value if checked is None else checked(value)
 
 
-def _bounded(plain: Decoder, bound: Between | OneOf | Length | Moment, value: object) -> object:
+def _bounded(plain: Decoder, bound: Bound, value: object) -> object:
     decoded = plain(value)
-    if decoded not in bound:
-        raise Damaged(f"must be {bound}, not {json.dumps(decoded)[:40]}")
+    if not bound.allows(decoded):
+        raise Damaged(f"must be {bound.words}, not {json.dumps(decoded)[:40]}")
     return decoded
 
 

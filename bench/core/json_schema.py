@@ -10,7 +10,7 @@ from dataclasses import is_dataclass
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, is_typeddict
 
-from bench.core.codec import REST, AnyOf, Between, Hint, Length, Moment, Named, OneOf, hints
+from bench.core.codec import REST, AnyOf, Hint, Named, hints
 
 Schema = dict[str, Any]
 
@@ -44,7 +44,7 @@ def _schema(kind: Any, definitions: dict[str, Schema]) -> Schema:
     if origin is Annotated and isinstance(inner[1], AnyOf):
         return {"anyOf": [_schema(one, definitions) for one in inner[1].types()]}
     if origin is Annotated:
-        return _schema(inner[0], definitions) | _bounds(inner[1])
+        return _schema(inner[0], definitions) | dict(inner[1].schema)
     if origin in (Union, UnionType):
         kinds = [_schema(one, definitions) for one in inner]
         names = [one.get("type") for one in kinds if len(one) == 1]
@@ -65,15 +65,3 @@ def _schema(kind: Any, definitions: dict[str, Schema]) -> Schema:
             "additionalProperties": REST in hints(kind),
         }
     return {"$ref": f"#/$defs/{kind.__name__}"}
-
-
-def _bounds(bound: Between | OneOf | Length | Moment) -> Schema:
-    match bound:
-        case Between(least, most):
-            return {"minimum": least, "maximum": most}
-        case OneOf(names):
-            return {"enum": list(names)}
-        case Length(most):
-            return {"maxLength": most}
-        case Moment():
-            return {"pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$"}

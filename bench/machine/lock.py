@@ -1,9 +1,10 @@
 """Who measures where: a lock for each GPU and one for the CPU, so that two runs never disturb each other.
 
 A lock is an ``flock`` on a file whose descriptor the worker host and the ranks inherit: the kernel holds it until the
-last of them is gone. The files lie in one folder for all users (``BENCH_LOCK_DIR`` names another), are never deleted,
-and say who took the lock last. Anybody may have put anything there: only a folder of root's or of this user's is used,
-links are not followed, what bench did not make is passed over, and only what belongs to this user is removed.
+last of them is gone, and gives it to those that wait in the order in which they came; one that is stopped is passed.
+The files lie in one folder for all users (``BENCH_LOCK_DIR`` names another), are never deleted, and say who took the
+lock last. Anybody may have put anything there: only a folder of root's or of this user's is used, and links are not
+followed.
 """
 
 import errno
@@ -11,7 +12,6 @@ import fcntl
 import json
 import os
 import pwd
-import re
 import stat
 import sys
 import time
@@ -21,21 +21,15 @@ from glob import glob
 
 from bench.core.children import born
 from bench.core.errors import RequestError
-from bench.core.files import Json, parse_json
+from bench.core.files import parse_json
 from bench.machine import redact
 
 FOLDER_VARIABLE = "BENCH_LOCK_DIR"
 SHARED_FOLDER = "/tmp/bench-locks"
 POLL_S = 0.2
 ENDING_S = 5.0  # after this time the remains of a run whose command line is gone count as a holder
-SLEEPING_S = 10.0  # who has a place in the queue and leaves free for this time what it waits for is passed
-MOST_BYTES = 1 << 16  # of what a lock or a ticket says; more is not from bench
+MOST_BYTES = 1 << 16  # of what a lock says; more is not from bench
 MOST_LETTERS = 200  # of each thing that a lock says of its holder
-TICKET = re.compile(r"\.?line-(\d{20})-\d+")
-
-
-class _Replaced(Exception):
-    """The file that was opened is no longer the one of that name."""
 
 
 @contextmanager
@@ -46,226 +40,108 @@ def acquire(devices: Iterable[str], *, wait: bool, say: Callable[[str], None]) -
     ``wait``: queue until they are free, telling ``say`` for whom. Raises :class:`RequestError` that names the holder of
     a taken lock (without ``wait``), or the folder that cannot be used.
     """
-    descriptors = _acquired(devices, wait, say)
+    path = os.path.abspath(os.environ.get(FOLDER_VARIABLE) or SHARED_FOLDER)  # a link before a slash is followed
+    held: list[int] = []
     try:
-        yield descriptors
+        try:
+            for name in [f"gpu-{uuid}" for uuid in sorted(devices)] or ["cpu"]:
+                while (descriptor := _locked(path, name, say if wait else None)) is None:
+                    time.sleep(POLL_S)
+                held.append(descriptor)
+        except OSError as error:
+            what = error.strerror
+            remedy = "name a folder that root has made for all users, as by 'install -d -m 1777 FOLDER'"
+            if error.filename not in (None, path):
+                what, remedy = f"{error.filename}: {what}", f"have {error.filename} removed, or name another folder"
+            raise RequestError(FOLDER_VARIABLE, f"locks cannot be kept in {path}: {what}", remedy) from error
+        yield tuple(held)
     finally:
-        for descriptor in descriptors:
+        for descriptor in held:
             os.close(descriptor)  # not unlocked: a rank that is still ending holds it on
 
 
-def _acquired(devices: Iterable[str], wait: bool, say: Callable[[str], None]) -> tuple[int, ...]:
-    path = os.path.abspath(os.environ.get(FOLDER_VARIABLE) or SHARED_FOLDER)  # a link before a slash is followed
-    wanted = [f"gpu-{uuid}" for uuid in sorted(devices)] or ["cpu"]
+def _locked(path: str, name: str, say: Callable[[str], None] | None) -> int | None:
+    """The descriptor of a lock in the folder ``path``, now this run's; None if its file was replaced meanwhile.
+    ``say``: None to refuse what another run has, except what is on its way out."""
+    deadline_s = time.monotonic() + ENDING_S
+    called = "the CPU" if name == "cpu" else f"GPU {name.removeprefix('gpu-')}"
+    descriptor = _opened(path, f"{name}.lock")
     try:
-        while True:
-            with _Folder(path) as folder, suppress(_Replaced):
-                return _stand_in_line(folder, wanted, say) if wait else _take_now(folder, wanted)
-            time.sleep(POLL_S)
-    except OSError as error:
-        what = error.strerror
-        remedy = "name a folder that root has made for all users, as by 'install -d -m 1777 FOLDER'"
-        if error.filename not in (None, path):
-            what, remedy = f"{error.filename}: {what}", f"have {error.filename} removed, or name another folder"
-        raise RequestError(FOLDER_VARIABLE, f"locks cannot be kept in {path}: {what}", remedy) from error
+        while not _taken_now(descriptor):
+            holder, waiting = _signature(descriptor), _waiting(descriptor)
+            if say is not None:
+                before = f"; {len(waiting)} before this run" if waiting else ""
+                say(f"waiting until {called} is free of {_describe(holder)}{before}")
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                break
+            if _runs(holder) or time.monotonic() > deadline_s:
+                left = "" if _runs(holder) else _left(descriptor, waiting)
+                problem = f"{called} is in use by {_describe(holder)}{left}"
+                option = "--device" if name == "cpu" else "--gpus"
+                raise RequestError(option, problem, "queue with --wait, or stop that run")
+            time.sleep(POLL_S)  # what is left of a run is on its way out, or one that came first has not signed yet
+        with suppress(FileNotFoundError, NotADirectoryError):
+            if os.path.samestat(os.lstat(os.path.join(path, f"{name}.lock")), os.fstat(descriptor)):
+                text = json.dumps(_myself()).encode()
+                os.pwrite(descriptor, text, 0)
+                os.ftruncate(descriptor, len(text))
+                return descriptor
+    except BaseException:
+        os.close(descriptor)
+        raise
+    os.close(descriptor)
+    return None
 
 
-class _Folder:
-    """The folder of the locks. It is held open, so that what is done in it is not done in another one of its name."""
+def _taken_now(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
-    def __init__(self, path: str) -> None:
-        self.path = path
 
-    def __enter__(self) -> "_Folder":
-        os.makedirs(os.path.dirname(self.path), exist_ok=True)
-        mask = os.umask(0)
-        try:
-            with suppress(FileExistsError):
-                os.mkdir(self.path, 0o1777)
-        finally:
-            os.umask(mask)
-        self.descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        status = os.fstat(self.descriptor)
-        problem = ""
+def _opened(path: str, name: str) -> int:
+    """Open a file that users share, or make it, and its folder with it. Raises ``OSError`` for a folder that another
+    user could exchange, and for what is not one file, or has another name elsewhere."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    mask = os.umask(0)
+    try:
+        with suppress(FileExistsError):
+            os.mkdir(path, 0o1777)
+    finally:
+        os.umask(mask)
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        status = os.fstat(folder)
         if status.st_uid not in (0, os.geteuid()):
-            problem = f"it belongs to the user {_name_of(status.st_uid)}"
-        elif status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
-            problem = "all users can write it, and it is not sticky"
-        if problem:
-            os.close(self.descriptor)
-            raise OSError(errno.EPERM, problem)
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        os.close(self.descriptor)
-
-    def open(self, name: str, flags: int, mode: int = 0) -> int:
-        """Open a file of this folder. Raises ``OSError`` for what is not one file, or has another name elsewhere."""
-        flags |= os.O_NOFOLLOW | os.O_NONBLOCK  # nobody may ever write into a pipe
-        descriptor = os.open(name, flags, mode, dir_fd=self.descriptor)
+            raise OSError(errno.EPERM, f"it belongs to the user {_name_of(status.st_uid)}")
+        if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
+            raise OSError(errno.EPERM, "all users can write it, and it is not sticky")
+        flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK  # nobody may ever write into a pipe
+        try:  # not O_CREAT on what is there: the kernel refuses that for another user's file in a sticky folder
+            descriptor = os.open(name, flags, dir_fd=folder)
+        except FileNotFoundError:
+            with suppress(FileExistsError):
+                made = os.open(name, flags | os.O_CREAT | os.O_EXCL, dir_fd=folder)
+                os.fchmod(made, 0o666)
+                return made
+            descriptor = os.open(name, flags, dir_fd=folder)  # another run was quicker
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
             os.close(descriptor)
             raise OSError(errno.EINVAL, "this is not a file of bench's", name)
         return descriptor
-
-    def holds(self, name: str, descriptor: int) -> bool:
-        """Whether an open file still has this name in the folder, and the folder its own."""
-        try:
-            return os.path.samestat(os.lstat(os.path.join(self.path, name)), os.fstat(descriptor))
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-
-
-def _take_now(folder: _Folder, wanted: list[str]) -> tuple[int, ...]:
-    deadline_s = time.monotonic() + ENDING_S
-    while True:
-        descriptors, taken = _try(folder, wanted)
-        if taken is None:
-            return descriptors
-        holder = _read(folder, taken)
-        if _runs(holder) or time.monotonic() > deadline_s:
-            raise RequestError(
-                "--gpus" if taken != "cpu" else "--device",
-                f"{_called(taken)} is in use by {_describe(holder)}{_left(folder, taken, holder)}",
-                "queue with --wait, or stop that run",
-            )
-        time.sleep(POLL_S)  # what is left of a run is on its way out, or one that came first has not signed yet
-
-
-def _stand_in_line(folder: _Folder, wanted: list[str], say: Callable[[str], None]) -> tuple[int, ...]:
-    with _Ticket(folder, wanted) as ticket:
-        last = ""
-        while True:
-            ahead = ticket.ahead()
-            descriptors, taken = ((), None) if ahead else _try(folder, wanted)
-            if descriptors:
-                return descriptors
-            name = taken or wanted[0]
-            text = f"waiting until {_called(name)} is free of {_describe(_read(folder, name))}"
-            text += f"; {ahead} before this run" if ahead else ""
-            if text != last:
-                say(text)
-                last = text
-            time.sleep(POLL_S)
-
-
-class _Ticket:
-    """A place in the queue: a file that its owner locks, so that a dead one's place is known to be empty."""
-
-    def __init__(self, folder: _Folder, wanted: list[str]) -> None:
-        self.folder = folder
-        self.wanted = wanted
-        self.free_since_s: dict[str, float] = {}
-        self.name = f"line-{time.time_ns():020d}-{os.getpid()}"
-
-    def __enter__(self) -> "_Ticket":
-        first = f".{self.name}"  # until it is locked, and nobody else can lock it
-        self.descriptor = self.folder.open(first, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-        fcntl.flock(self.descriptor, fcntl.LOCK_EX)
-        os.write(self.descriptor, json.dumps(self.wanted).encode())
-        os.fchmod(self.descriptor, 0o644)
-        place = self.folder.descriptor
-        os.rename(first, self.name, src_dir_fd=place, dst_dir_fd=place)
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        if self.folder.holds(self.name, self.descriptor):
-            os.unlink(self.name, dir_fd=self.folder.descriptor)
-        os.close(self.descriptor)
-
-    def ahead(self) -> int:
-        """How many came before and want one of the same locks. Raises :class:`_Replaced` if this one is gone."""
-        if not self.folder.holds(self.name, self.descriptor):
-            raise _Replaced
-        names = (name for name in os.listdir(self.folder.descriptor) if TICKET.fullmatch(name))
-        return sum(self._counts(name) for name in names if name.lstrip(".") < self.name)
-
-    def _counts(self, name: str) -> bool:
-        """Whether a ticket's owner lives and wants what this one does. A dead one of this user's is removed."""
-        try:
-            descriptor = self.folder.open(name, os.O_RDONLY)
-        except OSError:
-            return False
-        try:
-            wanted = _content(descriptor)
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            made = TICKET.fullmatch(name)
-            age_s = time.time() - int(made[1]) / 1e9 if made else 0.0
-            own = os.fstat(descriptor).st_uid == os.geteuid() and isinstance(wanted, list)
-            if own and age_s > ENDING_S:  # a younger one may not be locked yet
-                with suppress(FileNotFoundError):  # another run of this user's was quicker
-                    os.unlink(name, dir_fd=self.folder.descriptor)
-        except BlockingIOError:
-            rival = isinstance(wanted, list) and any(one in self.wanted for one in wanted)
-            return rival and not self._sleeps(name, wanted)
-        finally:
-            os.close(descriptor)
-        return False
-
-    def _sleeps(self, name: str, wanted: list[object]) -> bool:
-        """Whether a ticket's owner has long left free what it wants: it is stopped, or not from bench."""
-        if any(_is_taken(self.folder, one) for one in wanted if isinstance(one, str) and os.sep not in one):
-            self.free_since_s.pop(name, None)
-        return time.monotonic() - self.free_since_s.setdefault(name, time.monotonic()) > SLEEPING_S
-
-
-def _is_taken(folder: _Folder, name: str) -> bool:
-    try:
-        descriptor = folder.open(f"{name}.lock", os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
     finally:
-        os.close(descriptor)
-    return False
+        os.close(folder)
 
 
-def _try(folder: _Folder, wanted: list[str]) -> tuple[tuple[int, ...], str | None]:
-    """The descriptors of all locks, or none of them and the name of one that is taken."""
-    held: list[int] = []
-    name = ""
-    try:
-        for name in wanted:
-            held.append(_open(folder, f"{name}.lock"))
-            fcntl.flock(held[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not folder.holds(f"{name}.lock", held[-1]):
-                raise _Replaced
-        for descriptor in held:
-            text = json.dumps(_myself()).encode()
-            os.pwrite(descriptor, text, 0)
-            os.ftruncate(descriptor, len(text))
-    except BaseException as error:
-        for descriptor in held:
-            os.close(descriptor)
-        if isinstance(error, BlockingIOError):
-            return (), name
-        raise
-    return tuple(held), None
-
-
-def _open(folder: _Folder, name: str) -> int:
-    """Open a file that users share, or make it."""
-    while True:
-        with suppress(FileNotFoundError):
-            return folder.open(name, os.O_RDWR)
-        try:  # not O_CREAT on what is there: the kernel refuses that for another user's file in a sticky folder
-            descriptor = folder.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
-        except FileExistsError:
-            continue
-        os.fchmod(descriptor, 0o666)
-        return descriptor
-
-
-def _content(descriptor: int) -> Json:
-    """The content of a lock or a ticket; an empty list if there is none, None if it is not from bench."""
-    try:
-        return parse_json(os.pread(descriptor, MOST_BYTES, 0) or b"[]")
-    except ValueError:
-        return None
+def _waiting(descriptor: int) -> set[str]:
+    """The PIDs of those that queue for a lock, as far as the kernel tells; in gVisor it does not."""
+    inode = f":{os.fstat(descriptor).st_ino} "
+    with suppress(FileNotFoundError), open("/proc/locks", encoding="ascii") as file:
+        return {line.split()[5] for line in file if "->" in line and inode in line}
+    return set()
 
 
 def _myself() -> dict[str, object]:
@@ -285,14 +161,12 @@ def _name_of(user: int) -> str:
         return str(user)
 
 
-def _read(folder: _Folder, name: str) -> dict[str, object]:
+def _signature(descriptor: int) -> dict[str, object]:
     """Who signed a lock last; empty if nobody has, or is just doing so."""
     try:
-        descriptor = folder.open(f"{name}.lock", os.O_RDONLY)
-    except FileNotFoundError:
+        signature = parse_json(os.pread(descriptor, MOST_BYTES, 0))
+    except ValueError:
         return {}
-    signature = _content(descriptor)
-    os.close(descriptor)
     return signature if isinstance(signature, dict) else {}
 
 
@@ -310,17 +184,12 @@ def _describe(holder: dict[str, object]) -> str:
     return f"{what}PID {pid} ({user}, since {since}: {command})"
 
 
-def _left(folder: _Folder, name: str, holder: dict[str, object]) -> str:
+def _left(descriptor: int, waiting: set[str]) -> str:
     """Which processes of this user still hold the lock of a run whose bench is gone, such as an attached script."""
-    if _runs(holder):
-        return ""
-    pids = []
+    pids = set()
     for path in glob("/proc/[0-9]*/fd/*"):
         with suppress(OSError):
-            if os.path.samestat(os.stat(path), os.stat(f"{name}.lock", dir_fd=folder.descriptor)):
-                pids.append(path.split("/")[2])
-    return f": PID {', '.join(sorted(set(pids), key=int))}" if pids else ""
-
-
-def _called(name: str) -> str:
-    return "the CPU" if name == "cpu" else f"GPU {name.removeprefix('gpu-')}"
+            if os.path.samestat(os.stat(path), os.fstat(descriptor)):
+                pids.add(path.split("/")[2])
+    pids -= {str(os.getpid()), *waiting}
+    return f": PID {', '.join(sorted(pids, key=int))}" if pids else ""

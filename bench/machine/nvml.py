@@ -12,10 +12,12 @@ from contextlib import closing
 from functools import partial
 from itertools import pairwise
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from bench.core.errors import BenchError
 from bench.core.records import ACTIVITY_COLUMNS, LINK_COLUMNS, Gpu
+
+T = TypeVar("T")
 
 Foreign = Any  # a value of pynvml, which has no types
 LIBRARY = "libnvidia-ml.so.1"  # the soname that pynvml loads
@@ -73,39 +75,33 @@ def driver_present() -> bool:
     return any(os.path.exists(path) for path in (*_SIGNS_OF_A_DRIVER, *libraries))
 
 
-def list_gpus() -> tuple[list[Gpu], str | None]:
-    """The GPUs of this host in PCI order, and in one line why there are none or which one is left out."""
+def _asked(question: "Callable[[Nvml], T]", unknown: Callable[[str], T]) -> T:
+    """The answer of a session of its own, or what is ``unknown`` where NVML cannot be used, for this reason."""
     try:
         with closing(Nvml()) as nvml:
-            return nvml.gpus()
+            return question(nvml)
     except NvmlUnavailable as error:
-        return [], str(error)
+        return unknown(str(error))
+
+
+def list_gpus() -> tuple[list[Gpu], str | None]:
+    """The GPUs of this host in PCI order, and in one line why there are none or which one is left out."""
+    return _asked(Nvml.gpus, lambda why: ([], why))
 
 
 def cut_up(uuids: Sequence[str]) -> list[str]:
     """Those of these GPUs that are cut into MIG slices."""
-    if not uuids:
-        return []
-    with closing(Nvml()) as nvml:
-        return [*filter(nvml.mig, uuids)]
+    return _asked(lambda nvml: [*filter(nvml.mig, uuids)], lambda why: []) if uuids else []
 
 
 def newest_cuda() -> str | None:
     """The newest CUDA that the driver supports, such as ``13.2``; None: unknown."""
-    try:
-        with closing(Nvml()) as nvml:
-            return nvml.versions()["cuda"]
-    except NvmlUnavailable:
-        return None
+    return _asked(lambda nvml: nvml.versions()["cuda"], lambda why: None)
 
 
 def link_between(uuids: Sequence[str]) -> tuple[str | None, float | None]:
     """:meth:`Nvml.link` of GPUs of this host; None where NVML cannot be used."""
-    try:
-        with closing(Nvml()) as nvml:
-            return nvml.link(uuids)
-    except NvmlUnavailable:
-        return None, None
+    return _asked(lambda nvml: nvml.link(uuids), lambda why: (None, None))
 
 
 class Nvml:
@@ -258,7 +254,7 @@ class Nvml:
         return {**sample, "reason": why or None, **counters, "mig": mig, **self._activity(uuid)}
 
     def _activity(self, uuid: str) -> dict[str, object]:
-        """The GPM metrics of a GPU or a MIG slice since the last call, and why some are None."""
+        """The GPM metrics of a GPU since the last call, and why some are None."""
         if uuid not in self._no_gpm:
             values, reason = self._try(self._gpm_since, uuid)
             if reason is None:
@@ -268,17 +264,12 @@ class Nvml:
 
     def _gpm_since(self, uuid: str) -> dict[str, object]:
         pynvml, handle = self._pynvml, self._handle(uuid)
-        of_slice = uuid.startswith("MIG-")
-        gpu = pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle) if of_slice else handle
-        if uuid not in self._gpm and not pynvml.nvmlGpmQueryDeviceSupport(gpu).isSupportedDevice:
+        if uuid not in self._gpm and not pynvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice:
             self._no_gpm[uuid] = NO_GPM
             return unknown_activity(NO_GPM)
         before, now = self._gpm.get(uuid), pynvml.nvmlGpmSampleAlloc()
         try:
-            if of_slice:
-                pynvml.nvmlGpmMigSampleGet(gpu, pynvml.nvmlDeviceGetGpuInstanceId(handle), now)
-            else:
-                pynvml.nvmlGpmSampleGet(gpu, now)
+            pynvml.nvmlGpmSampleGet(handle, now)
         except self._errors:
             pynvml.nvmlGpmSampleFree(now)
             raise
@@ -378,11 +369,17 @@ class Nvml:
 
     def link(self, uuids: Sequence[str]) -> tuple[str | None, float | None]:
         """The link between these devices, NVLink or else PCIe, and the nominal rate of the slowest (Mbit/s)."""
-        if all(self.path(one, other)["nvlink"] for one, other in pairwise(uuids)):
-            links = min(map(self._nvlinks, uuids))
-            speeds = [self._nvlink_mbit(uuid) or 0.0 for uuid in uuids]
-            return f"NVLink, {links} links a GPU", links * min(speeds) or None
         pynvml = self._pynvml
+        if all(self.path(one, other)["nvlink"] for one, other in pairwise(uuids)):
+            active, rates_mbit = [], []
+            for uuid in uuids:
+                ask = partial(self._ask, uuid)
+                states = [ask(pynvml.nvmlDeviceGetNvLinkState, link) for link in range(pynvml.NVML_NVLINK_MAX_LINKS)]
+                active.append(states.count(pynvml.NVML_FEATURE_ENABLED))
+                answers = ask(pynvml.nvmlDeviceGetFieldValues, [pynvml.NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON])
+                speed = self._field(answers[0])[0] if answers else None  # of a link, in MB/s
+                rates_mbit.append(8.0 * (speed or 0))
+            return f"NVLink, {min(active)} links a GPU", min(active) * min(rates_mbit) or None
         lanes = []
         for uuid in uuids:
             generation = self._ask(uuid, pynvml.nvmlDeviceGetMaxPcieLinkGeneration)  # an idle GPU takes a lower one
@@ -392,21 +389,6 @@ class Nvml:
             lanes.append((float(_LANE_MBIT[generation] * width), f"PCIe gen {generation} ×{width}"))
         mbit, name = min(lanes)
         return name, mbit
-
-    def _nvlinks(self, uuid: str) -> int:
-        """How many are active."""
-        pynvml = self._pynvml
-        states = (
-            self._ask(uuid, pynvml.nvmlDeviceGetNvLinkState, link) for link in range(pynvml.NVML_NVLINK_MAX_LINKS)
-        )
-        return sum(1 for state in states if state == pynvml.NVML_FEATURE_ENABLED)
-
-    def _nvlink_mbit(self, uuid: str) -> float | None:
-        """The rate of each of them; the driver has MB/s."""
-        field = self._pynvml.NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON
-        answers = self._ask(uuid, self._pynvml.nvmlDeviceGetFieldValues, [field])
-        value, _ = self._field(answers[0]) if answers else (None, None)
-        return None if value is None else 8.0 * value
 
     def close(self) -> None:
         """End the session."""

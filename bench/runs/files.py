@@ -8,6 +8,8 @@ import stat
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 from bench.core.errors import RequestError
 from bench.core.files import open_regular, read_json
@@ -226,25 +228,29 @@ def _try(folder: str) -> None:
 
 def _refuse_in_run(option: str, path: str) -> None:
     """Refuse a place in a run folder: a sealed run with another file in it is no longer what was sealed."""
-    folder = os.path.realpath(path)
-    while folder != os.path.dirname(folder):
-        if is_run(folder):
+    real = Path(path).resolve()
+    for folder in (real, *real.parents):
+        if is_run(str(folder)):
             raise RequestError(option, f"{path} lies in the run {folder}", "give a place outside of it")
-        folder = os.path.dirname(folder)
 
 
 def is_run(folder: str) -> bool:
     """Whether a folder holds a run that can be read."""
+    return is_of_bench(stored(folder))
+
+
+def stored(folder: str) -> dict[str, Any]:
+    """run.json as it is; nothing of one that is damaged, which is refused when it is read, or missing."""
     try:
-        document = read_json(os.path.join(folder, "run.json"))
+        document = read_json(os.path.join(folder, "run.json"), within=folder)
     except (OSError, ValueError):
-        return False
-    return is_of_bench(document)
+        return {}
+    return document if isinstance(document, dict) else {}
 
 
-def is_of_bench(document: object) -> bool:
+def is_of_bench(document: Mapping[str, object]) -> bool:
     """Whether this is a run.json of bench. What ``--json`` prints is none: it has the path of the run besides."""
-    return isinstance(document, dict) and "schema_version" in document and "path" not in document
+    return "schema_version" in document and "path" not in document
 
 
 def unwritable(option: str, path: str, error: OSError, otherwise: str) -> RequestError:

@@ -5,8 +5,7 @@ import re
 from collections.abc import Mapping
 
 from bench.core.errors import RequestError
-from bench.core.files import read_json
-from bench.runs.files import is_of_bench, unreadable
+from bench.runs.files import is_of_bench, stored, unreadable
 
 RUN_ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}")
 
@@ -25,7 +24,7 @@ def find(run: str, out: str, option: str = "RUN") -> str:
         if not runs:
             remedy = "make one with 'python -m bench run', or give the folder of one"
             raise RequestError(option, f"there is no run in {out}", remedy)
-        measured = (name for name in reversed(runs) if not _is_imported(_stored(os.path.join(out, name))))
+        measured = (name for name in reversed(runs) if not _is_imported(stored(os.path.join(out, name))))
         return os.path.join(out, next(measured, runs[-1]))
     for candidate in (run, os.path.join(out, run)):
         if os.path.isdir(candidate):
@@ -43,7 +42,7 @@ def find(run: str, out: str, option: str = "RUN") -> str:
 def last_finished(out: str) -> str | None:
     """The folder of the newest run under ``out`` that was measured to its end; None if there is none."""
     for path in (os.path.join(out, name) for name in reversed(run_ids(out, "RUN"))):
-        document = _stored(path)
+        document = stored(path)
         if document.get("complete") is True and not _is_imported(document):
             return path
     return None
@@ -68,19 +67,8 @@ def _holds_run(entry: os.DirEntry[str]) -> bool:
     file = os.path.join(entry.path, "run.json")
     if RUN_ID.fullmatch(entry.name) or not os.path.isfile(file):
         return os.path.isfile(file)
-    try:
-        return is_of_bench(read_json(file))
-    except (OSError, ValueError):
-        return True
-
-
-def _stored(path: str) -> dict[str, object]:
-    """run.json as it is; nothing of a damaged one, which is refused when it is read."""
-    try:
-        document = read_json(os.path.join(path, "run.json"), within=path)
-    except (OSError, ValueError):
-        return {}
-    return document if isinstance(document, dict) else {}
+    document = stored(entry.path)
+    return not document or is_of_bench(document)
 
 
 def _is_imported(document: Mapping[str, object]) -> bool:

@@ -2,26 +2,22 @@
 
 A line is the CRC-32 of the rest of it, and a JSON document ``[table, row]``, handed to the operating system after every
 sample. So whatever is killed, what was sampled until then can be read back: when the launch ends, or by
-``bench.runs.reader`` from an unfinished run. Every :data:`SYNC_S` it is flushed to disk, so that a crash of the machine
-loses some seconds and no more.
+``bench.runs.reader`` from an unfinished run.
 """
 
 import json
 import os
 import re
-import time
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from bench.core.files import Json, open_regular, parse_json
-from bench.core.records import ALWAYS_KNOWN, DEVICE_COLUMNS, MEMORY_COLUMNS, RANGES
+from bench.core.files import open_regular, parse_json
+from bench.core.records import DEVICE_COLUMNS, MEMORY_COLUMNS
 from bench.runs.frames import TableRow
 
-SYNC_S = 2.0
 SPOOL_BYTES = 1 << 30
 
 COLUMNS = {"memory": MEMORY_COLUMNS, "device": DEVICE_COLUMNS}
-_KINDS: dict[str, tuple[type, ...]] = {"string": (), "bool": (bool,), "float64": (float, int)}
 
 _NAME = re.compile(r"samples-(\d+)\.jsonl")
 
@@ -51,8 +47,10 @@ def read_spool(path: str) -> dict[str, list[TableRow]]:
     with file:
         for number, line in enumerate(file, 1):
             match value_of(line):
-                case [("memory" | "device") as table, dict(row)] if _is_row(table, row, launch):
-                    tables[table].append({name: row.get(name) for name in COLUMNS[table]})
+                case [("memory" | "device") as table, {"launch": of, **rest}] if (
+                    of == launch and {"launch", *rest} == COLUMNS[table].keys()
+                ):
+                    tables[table].append({name: of if name == "launch" else rest[name] for name in COLUMNS[table]})
                 case _:
                     if line.endswith(b"\n"):
                         why = f"line {number} of {path} is damaged; its later samples are missing"
@@ -80,34 +78,12 @@ def value_of(line: bytes) -> object:
         return None
 
 
-def _is_row(table: str, row: Mapping[str, object], launch: int) -> bool:
-    """Whether a row has the columns of its table, values of their kinds and ranges, and the launch of its file."""
-    columns = COLUMNS[table]
-    return (
-        row.get("launch") == launch
-        and row.keys() == columns.keys()
-        and all(_may_be(name, value, table, columns[name]) for name, value in row.items())
-        and (table != "memory" or row["reason" if row["used_mib"] is None else "device"] is not None)
-    )
-
-
-def _may_be(name: str, value: Json, table: str, kind: str) -> bool:
-    if value is None:
-        return name not in ALWAYS_KNOWN[table]
-    least, most = RANGES.get(name, (0, 1))  # the others are words
-    if isinstance(value, str):
-        halves = any("\ud800" <= letter <= "\udfff" for letter in value)  # which no table can hold
-        return kind == "string" and not halves
-    return type(value) in _KINDS.get(kind, (int,)) and least <= value <= most
-
-
 class Spool:
     """The end that writes. If the disk refuses, ``problem`` says why, and the launch goes on without samples."""
 
     def __init__(self, path: str) -> None:
         self.problem: str | None = None
         self._fd: int | None = None
-        self._sync_due_s = time.monotonic() + SYNC_S
         try:
             os.makedirs(os.path.dirname(path), exist_ok=True)  # an earlier launch may have removed it
             self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
@@ -122,16 +98,6 @@ class Spool:
                 lines = lines[os.write(self._fd, lines) :]
         except OSError as error:
             self._refused(error)
-
-    def sync(self) -> None:
-        """Flush to disk if that is due: call it between samples, for a disk may be slow."""
-        if self._fd is None or self.problem is not None or time.monotonic() < self._sync_due_s:
-            return
-        try:
-            os.fdatasync(self._fd)
-        except OSError as error:
-            self._refused(error)
-        self._sync_due_s = time.monotonic() + SYNC_S
 
     def close(self) -> None:
         if self._fd is not None:

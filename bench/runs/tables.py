@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from glob import escape, glob
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,6 @@ from bench.runs.launches import LaunchRecord
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
 ALWAYS_WRITTEN = ("steps", "memory")  # tables that a finished run has even if they are empty
 
@@ -39,16 +39,14 @@ BOUNDED = ("update_error", "update_bound")
 """Quantities of numerics.parquet of which each row of one has a row of the other."""
 
 CHILD_S = 20
-"""For a look at a file's metadata, which takes milliseconds."""
+"""For a look at files' metadata, which takes milliseconds."""
 
 CHUNK_ROWS = 100_000  # of steps, condensed at a time
 
 MOST_ROWS, FREE_ROWS = 20_000_000, 250_000
 ROWS_PER_BYTE = {"steps": 0.25, "memory": 4.0, "device": 4.0, "numerics": 4.0, "diagnostics": 0.25}
 """How many rows a table may have, beyond those that are free: a step has its own times, while samples of many ranks
-that hold the same for an hour take a third of a byte each, and launches may compute the same bit for bit. In a file
-that was made to be a bomb it is a fiftieth."""
-FREE_TEXT, TEXT_BYTES = 16 << 20, 400  # how long the texts of a table may be in all, and of each row beyond that
+that hold the same for an hour take a third of a byte each, and launches may compute the same bit for bit."""
 
 COLUMNS = {
     "steps": records.STEP_COLUMNS,
@@ -91,15 +89,16 @@ def read_pieces(
 
     schema = _schema(COLUMNS[name], pa.dictionary(pa.int32(), pa.string()) if labels else pa.string())
     joined: set[int] = set()
+    parts = [] if complete else parts_of(path, name)
+    for file in _harmful(path, [f"{name}.parquet", *parts]):
+        raise RequestError(option, f"{os.path.join(path, file)}: what it says of its columns is damaged", RESTORE)
     yield schema.empty_table()
-    for table in _row_groups(path, f"{name}.parquet", name, schema, FREE_ROWS, option):
+    for table in _row_groups(path, f"{name}.parquet", name, schema, option):
         if not complete:
             joined.update(pc.unique(table["launch"]).to_pylist())
         yield table
-    files = [] if complete else parts_of(path, name)
-    sound = _in_a_child(lambda: _look_at(path, files)) if len(files) > 1 else False
-    for file in files:
-        for part in _row_groups(path, file, name, schema, FREE_ROWS // len(files), option, sound=sound):
+    for file in parts:
+        for part in _row_groups(path, file, name, schema, option):
             yield part.filter(pc.invert(pc.is_in(part["launch"], value_set=pa.array(sorted(joined), pa.int32()))))
 
 
@@ -113,11 +112,8 @@ def parts_of(path: str, name: str) -> list[str]:
     return sorted(os.path.relpath(file, path) for file in files)
 
 
-def _row_groups(
-    path: str, file: str, name: str, schema: "pa.Schema", free_rows: int, option: str, *, sound: bool = False
-) -> "Iterator[pa.Table]":
-    """The parts of a file, each checked as soon as it is read; none where there is no file. ``sound``: whether a child
-    looked at its metadata before."""
+def _row_groups(path: str, file: str, name: str, schema: "pa.Schema", option: str) -> "Iterator[pa.Table]":
+    """The parts of a file, each checked as soon as it is read; none where there is no file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -125,19 +121,19 @@ def _row_groups(
     file = os.path.join(path, file)
     try:
         with open_regular(file, limit=limit_of(file), within=path) as content:
-            metadata = pq.read_metadata(content)
-            most = min(MOST_ROWS, free_rows + int(os.fstat(content.fileno()).st_size * ROWS_PER_BYTE[name]))
-            problem = _another_form(metadata, name, plain, most, sound=sound)
-            if problem:
-                raise RequestError(option, f"{file}: {problem}", RESTORE)
             texts = [field.name for field in plain if pa.types.is_string(field.type)]
             how = {"page_checksum_verification": True, "read_dictionary": texts, "pre_buffer": False}
-            stored, free_text = pq.ParquetFile(content, metadata=metadata, **how), FREE_TEXT
-            for number in range(metadata.num_row_groups):
-                table = stored.read_row_group(number, columns=plain.names)
-                table.validate(full=True)  # a page's header is in no checksum: labels may be of words not there
-                free_text -= _long_texts(table)
-                problem = untrue(table, name) if free_text >= 0 else "its texts are longer than any that bench writes"
+            stored = pq.ParquetFile(content, **how)
+            problem = _another_form(stored.schema_arrow, name, plain)
+            rows = stored.metadata.num_rows
+            most = min(MOST_ROWS, FREE_ROWS + int(os.fstat(content.fileno()).st_size * ROWS_PER_BYTE[name]))
+            if rows > most:
+                problem = f"it says that it has {rows:,} rows, and a file of its size has at most {most:,}"
+            for number in range(stored.num_row_groups):
+                if not problem:
+                    table = stored.read_row_group(number, columns=plain.names)
+                    table.validate(full=True)  # a page's header is in no checksum: labels may be of words not there
+                    problem = untrue(table, name)
                 if problem:
                     raise RequestError(option, f"{file}: {problem}", RESTORE)
                 yield table.cast(schema)
@@ -152,32 +148,26 @@ def _row_groups(
         raise RequestError(option, f"{file} is damaged: {first}", RESTORE) from error
 
 
-def _another_form(metadata: "pq.FileMetaData", name: str, schema: "pa.Schema", most: int, *, sound: bool) -> str | None:
-    """Why a file is no such table of bench, or larger than its bytes can truly say, before it is read; else None."""
+def _another_form(stored: "pa.Schema", name: str, schema: "pa.Schema") -> str | None:
+    """Why a file is no such table of bench; else None."""
     import pyarrow as pa
 
-    columns = metadata.schema.to_arrow_schema()
-    if [column for column in columns.names if column in schema.names] != schema.names:
+    if [column for column in stored.names if column in schema.names] != schema.names:
         return f"its columns are not those of {name}.parquet in their order"
     for column in schema.names:
-        kind = columns.field(column).type
+        kind = stored.field(column).type
         kind = kind.value_type if pa.types.is_dictionary(kind) else kind
         if kind != schema.field(column).type:
             return f"{column} must be {schema.field(column).type}, not {kind}"
-    if metadata.num_rows > most:
-        return f"it says that it has {metadata.num_rows:,} rows, and a file of its size has at most {most:,}"
-    if metadata.num_columns > 2 * len(schema):
-        return f"it has {metadata.num_columns} columns"
-    if not sound and not _in_a_child(lambda: _compressions(metadata)):
-        return "what it says of its columns is damaged"
-    if _compressions(metadata) - {"SNAPPY", "UNCOMPRESSED"}:
-        return "it is compressed in another way than by bench, and may be larger than any memory"
     return None
 
 
-def _compressions(metadata: "pq.FileMetaData") -> set[str]:
-    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-    return {group.column(at).compression for group in groups for at in range(metadata.num_columns)}
+def _harmful(path: str, files: Sequence[str]) -> list[str]:
+    """Those of the files whose metadata would end or stop this process: where that of a column is damaged, pyarrow 26
+    lets an exception of C++ through, or waits for ever."""
+    if _in_a_child(lambda: _look_at(path, files)):
+        return []
+    return [file for file in files if not _in_a_child(partial(_look_at, path, [file]))]
 
 
 def _look_at(path: str, files: Sequence[str]) -> None:
@@ -186,12 +176,14 @@ def _look_at(path: str, files: Sequence[str]) -> None:
 
     for file in (os.path.join(path, one) for one in files):
         with suppress(Exception), open_regular(file, limit=limit_of(file), within=path) as content:
-            _compressions(pq.read_metadata(content))
+            metadata = pq.read_metadata(content)
+            for group in map(metadata.row_group, range(metadata.num_row_groups)):
+                for column in range(metadata.num_columns):
+                    group.column(column).compression  # noqa: B018  # is read as it is asked for
 
 
 def _in_a_child(look: Callable[[], object]) -> bool:
-    """True if this ends well in a child: where a column's metadata is damaged, pyarrow 26 lets an exception of C++
-    through, which ends the process, or waits for ever for a lock that another thread had at the fork."""
+    """True if this ends in a child, well or with an exception."""
     ended, open_while_it_lives = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -210,21 +202,6 @@ def _in_a_child(look: Callable[[], object]) -> bool:
         os.kill(pid, signal.SIGKILL)
     os.close(ended)
     return os.waitpid(pid, 0)[1] == 0
-
-
-def _long_texts(table: "pa.Table") -> int:
-    """The bytes of its texts, which a dictionary keeps once, beyond :data:`TEXT_BYTES` a row."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    total = 0
-    for column in table.columns:
-        for chunk in column.chunks if pa.types.is_dictionary(column.type) else ():
-            lengths = pc.binary_length(chunk.dictionary)
-            if len(lengths) and (pc.max(lengths).as_py() or 0) > TEXT_BYTES:
-                total += pc.sum(lengths.take(chunk.indices)).as_py() or 0
-    beyond: int = total - TEXT_BYTES * table.num_rows
-    return max(0, beyond)
 
 
 def untrue(table: "pa.Table", name: str) -> str | None:
@@ -366,9 +343,7 @@ def free_at_once() -> None:
     import pyarrow as pa
 
     pa.set_memory_pool(pa.system_memory_pool())
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc's; musl and others do it by themselves
-    if mallopt is not None:
-        mallopt(M_MMAP_THRESHOLD, 4 << 20)
+    ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 4 << 20)
 
 
 def whole_launches(pieces: "Iterable[pa.Table]") -> "Iterator[pa.Table]":

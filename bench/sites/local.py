@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, field, fields
 
 from bench import machine
 from bench.core.bootstrap import program
@@ -35,32 +35,28 @@ def connect(options: Options) -> Connected:
     return WorkerHost.of(options)
 
 
+@dataclass(kw_only=True, eq=False)
 class WorkerHost:
-    """A running worker host. Leaving the context ends it and every rank that it has.
+    """A running worker host, as :class:`Options` ask for it. Leaving the context ends it and every rank that it has.
 
     ``command(job, python)``: that of a launcher which starts the ranks, ``python -m bench.worker`` each; without, the
     worker host forks them itself. ``description``: of its interpreter (see ``bench.worker.host``), and after
     :meth:`prepare` of the workload.
     """
 
-    def __init__(
-        self,
-        *,
-        python: str | None,
-        fresh: bool,
-        apex_path: str | None,
-        log: str,
-        device: str,
-        locks: tuple[int, ...] = (),
-        command: Command | None = None,
-        hosts: tuple[Host, ...] | None = None,
-    ) -> None:
-        self.python = python or sys.executable
-        self.log = log
-        self.description: Event = {}
-        self.hosts = hosts or machine.here(())
-        self._command = command
-        self._fresh, self._apex_path, self._device, self._locks = fresh, apex_path, device, locks
+    python: str | None
+    fresh: bool
+    apex_path: str | None
+    log: str
+    device: str
+    locks: tuple[int, ...] = ()
+    hosts: tuple[Host, ...] = ()
+    command: Command | None = None
+    description: Event = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.interpreter = self.python or sys.executable
+        self.hosts = self.hosts or machine.here(())
         self._workload: Training | None = None
         self._start()
 
@@ -72,19 +68,19 @@ class WorkerHost:
         adopt_orphans()
         self._others: list[int] | None = children()
         ours, theirs = socket.socketpair()
-        mode, kept = "fresh" if self._fresh else "fork", ",".join(map(str, self._locks))
+        mode, kept = "fresh" if self.fresh else "fork", ",".join(map(str, self.locks))
         arguments = ["host", str(theirs.fileno()), str(os.getpid()), mode, kept]
-        arguments += [self._apex_path] if self._apex_path else []
-        environment = os.environ | ({"CUDA_VISIBLE_DEVICES": ""} if self._device == "cpu" else {})
+        arguments += [self.apex_path] if self.apex_path else []
+        environment = os.environ | ({"CUDA_VISIBLE_DEVICES": ""} if self.device == "cpu" else {})
         with open(self.log, "ab") as output:
             try:
                 self.process = subprocess.Popen(
-                    [self.python, "-c", program("bench.worker.start"), *arguments],
+                    [self.interpreter, "-c", program("bench.worker.start"), *arguments],
                     env=environment,
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
-                    pass_fds=(theirs.fileno(), *self._locks),
+                    pass_fds=(theirs.fileno(), *self.locks),
                     start_new_session=True,
                 )
             except OSError as error:
@@ -98,25 +94,32 @@ class WorkerHost:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def wait_until_ready(self, on_wait: Callable[[float], None] = lambda seconds: None) -> Event:
+    def wait_until_ready(self) -> Event:
         """As the protocol says. Raises :class:`HostError` when it takes too long."""
-        started = time.monotonic()
-        while time.monotonic() - started < START_TIMEOUT_S:
-            on_wait(time.monotonic() - started)
-            for message in self._messages(1.0):
-                if message["event"] == "ready":
-                    self.description = message
+        answer = self._answer("ready", "failed")
+        if answer is None and not self.channel.closed:
+            what = f"the worker host did not import torch within {START_TIMEOUT_S:.0f} s"
+            raise HostError(f"{what}; see how long {self.interpreter} -c 'import torch' takes")
+        if answer is None:
+            words = self._last_words()
+            if self.process.returncode < 0:
+                raise self._ended(f"while it imported torch ({words})")
+            raise self._unfit(f"cannot host the workers: {words}", "name another one")
+        if answer["event"] == "failed":
+            what = f"cannot host the workers: {answer['reason']}"
+            raise self._unfit(what, "install torch>=2.6 there, or name another interpreter")
+        self.description = answer
+        return answer
+
+    def _answer(self, *events: str) -> Event | None:
+        """The first message with one of these events; None if the host ended before, or it takes too long."""
+        deadline_s = time.monotonic() + START_TIMEOUT_S
+        while not self.channel.closed and (left_s := deadline_s - time.monotonic()) > 0:
+            readable, _, _ = select.select([self.channel], [], [], left_s)
+            for message in self.channel.receive() if readable else []:
+                if message["event"] in events:
                     return message
-                if message["event"] == "failed":
-                    what = f"cannot host the workers: {message['reason']}"
-                    raise self._unfit(what, "install torch>=2.6 there, or name another interpreter")
-            if self.channel.closed:
-                words = self._last_words()
-                if self.process.returncode < 0:
-                    raise self._ended(f"while it imported torch ({words})")
-                raise self._unfit(f"cannot host the workers: {words}", "name another one")
-        what = f"the worker host did not import torch within {START_TIMEOUT_S:.0f} s"
-        raise HostError(f"{what}; see how long {self.python} -c 'import torch' takes")
+        return None
 
     def _ended(self, how: str) -> HostError:
         what = f"{signal.Signals(-self.process.returncode).name} ended the worker host {how}"
@@ -126,21 +129,19 @@ class WorkerHost:
         """Why the host did not come up: this machine has no more of something, or it is the wrong interpreter."""
         limit = remedy_of(what)
         if limit is not None:
-            return HostError(f"{self.python} {what}; {limit}")
-        return RequestError("--python", f"{self.python} {what}", remedy)
+            return HostError(f"{self.interpreter} {what}; {limit}")
+        return RequestError("--python", f"{self.interpreter} {what}", remedy)
 
     def prepare(self, workload: Training) -> None:
         """As the protocol says. Raises :class:`RequestError` also when the host dies of it, or is not done in time."""
         self._workload = workload
-        started = time.monotonic()
         self.channel.send(event="prepare", workload=asdict(workload))
-        while not self.channel.closed and time.monotonic() - started < START_TIMEOUT_S:
-            for message in self._messages(1.0):
-                if message["event"] == "prepared":
-                    if message["refused"]:
-                        raise RequestError(*message["refused"])
-                    self.description |= message
-                    return
+        answer = self._answer("prepared")
+        if answer is not None:
+            if answer["refused"]:
+                raise RequestError(*answer["refused"])
+            self.description |= answer
+            return
         slow = f"was still being imported after {START_TIMEOUT_S:g} s"
         how = f"ended the worker host: {self._last_words()}" if self.channel.closed else slow
         if self.channel.closed and -self.process.returncode in (signal.SIGKILL, signal.SIGTERM):
@@ -164,7 +165,7 @@ class WorkerHost:
             _take_note(seen, message)
             on_event(message)
 
-        command = None if self._command is None else self._command(job, self.python)
+        command = None if self.command is None else self.command(job, self.interpreter)
         meet = None if beside is None else asdict(beside.meet)
         self.channel.send(event="launch", job=asdict(job), command=command, meet=meet)
         try:
@@ -218,10 +219,6 @@ class WorkerHost:
                 self.prepare(self._workload)
         except RequestError as error:
             raise HostError(f"the worker host went away and did not come up again: {error.problem}") from error
-
-    def _messages(self, patience_s: float) -> list[Event]:
-        readable, _, _ = select.select([self.channel], [], [], patience_s)
-        return self.channel.receive() if readable else []
 
     def _last_words(self) -> str:
         status = self.process.wait()

@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from standin import hosts
@@ -34,54 +35,50 @@ def test_a_run_on_two_hosts_is_one_folder_on_the_first(two: list[dict[str, str]]
     assert abs(run["hosts"][1]["clock_offset_s"]) < 0.5
     by_name = {launch["scenario"]: launch for launch in run["launches"]}
     assert "drive the devices of 2 hosts" in by_name["dp"]["reason"]
-    assert [rank["host"] for rank in by_name["ddp"]["ranks"]] == names
-    assert [rank["host"] for rank in by_name["single"]["ranks"]] == names[:1]
+    assert (hosts_of(by_name["ddp"]), hosts_of(by_name["single"])) == (names, names[:1])
     path = Path(run["path"])
     hosts.whole(path)
     assert "for the tests" not in (path / "run.json").read_text(), "the secret is nobody's business"
 
 
-@pytest.mark.slow
-def test_scaling_from_one_host_to_two(two: list[dict[str, str]], tmp_path: Path) -> None:
-    work = ("--workload", "fashion_mlp", "--device", "cpu", "--warmup", "1", "--iters", "3", "--launches", "1")
-    leader, follower = hosts.run(tmp_path, two, *work, "--counts", "2", "--weak", "--json", verb="scale")
+def both(two: list[dict[str, str]], folder: Path, verb: str, *options: str) -> tuple[dict[str, Any], list[str]]:
+    """The run of a verb on two hosts, and their names."""
+    work = ("--workload", "fashion_mlp", "--device", "cpu", "--warmup", "1", "--iters", "3")
+    leader, follower = hosts.run(folder, two, *work, *options, "--json", verb=verb)
     assert (leader.code, follower.code) == (0, 0), leader.said + follower.said
     run = json.loads(leader.out)
-    names = [host["name"] for host in run["hosts"]]
-    of_ranks = {
-        one["replicas"]: [rank["host"] for rank in one["ranks"]] for one in run["experiments"]["scaling"]["launches"]
-    }
-    assert of_ranks == {1: names[:1]} and [rank["host"] for rank in run["launches"][0]["ranks"]] == names
-    (all_reduces,) = run["experiments"]["scaling"]["bandwidth"]
-    assert [rank["host"] for rank in all_reduces["ranks"]] == names and len(all_reduces["sizes"]) > 3
-    assert [one["count"] for one in run["scale"]["checks"]] == [2]
     assert findings(run["path"]) == []
+    return run, [host["name"] for host in run["hosts"]]
+
+
+def hosts_of(launch: dict[str, Any]) -> list[str]:
+    return [rank["host"] for rank in launch["ranks"]]
+
+
+@pytest.mark.slow
+def test_scaling_from_one_host_to_two(two: list[dict[str, str]], tmp_path: Path) -> None:
+    run, names = both(two, tmp_path, "scale", "--launches", "1", "--counts", "2", "--weak")
+    scaling = run["experiments"]["scaling"]
+    assert {one["replicas"]: hosts_of(one) for one in scaling["launches"]} == {1: names[:1]}
+    (all_reduces,) = scaling["bandwidth"]
+    assert hosts_of(run["launches"][0]) == hosts_of(all_reduces) == names and len(all_reduces["sizes"]) > 3
+    assert [one["count"] for one in run["scale"]["checks"]] == [2]
 
 
 @pytest.mark.slow
 def test_a_search_on_two_hosts(two: list[dict[str, str]], tmp_path: Path) -> None:
-    work = ("--workload", "fashion_mlp", "--device", "cpu", "--scenario", "ddp", "--warmup", "1", "--iters", "3")
-    leader, follower = hosts.run(tmp_path, two, *work, "--allow", "foreach", "--json", verb="tune")
-    assert (leader.code, follower.code) == (0, 0), leader.said + follower.said
-    run = json.loads(leader.out)
-    names = [host["name"] for host in run["hosts"]]
-    raced = {
-        one["scenario"]: [rank["host"] for rank in one["ranks"]] for one in run["experiments"]["tuning"]["launches"]
-    }
+    run, names = both(two, tmp_path, "tune", "--scenario", "ddp", "--allow", "foreach")
+    raced = {one["scenario"]: hosts_of(one) for one in run["experiments"]["tuning"]["launches"]}
     assert raced == {"ddp": names, "ddp+foreach": names}
-    assert {len(one["ranks"]) for one in run["launches"]} == {2} and findings(run["path"]) == []
+    assert {len(one["ranks"]) for one in run["launches"]} == {2}
 
 
 @pytest.mark.slow
 def test_a_step_of_two_hosts_is_taken_apart(two: list[dict[str, str]], tmp_path: Path) -> None:
-    work = ("--workload", "fashion_mlp", "--device", "cpu", "--scenario", "ddp", "--warmup", "1", "--iters", "3")
-    leader, follower = hosts.run(tmp_path, two, *work, "--json", verb="limits")
-    assert (leader.code, follower.code) == (0, 0), leader.said + follower.said
-    run = json.loads(leader.out)
+    run, names = both(two, tmp_path, "limits", "--scenario", "ddp")
     (apart,) = run["experiments"]["limits"]["launches"]
-    assert [rank["host"] for rank in apart["ranks"]] == [host["name"] for host in run["hosts"]]
+    assert hosts_of(apart) == names
     assert len(apart["spent_ms"]) == 2 and "communication" in {row["part"] for row in run["limits"]}
-    assert findings(run["path"]) == []
 
 
 def test_batches_are_searched_on_one_host(two: list[dict[str, str]], tmp_path: Path) -> None:

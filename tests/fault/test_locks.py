@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -90,38 +90,16 @@ def test_the_lock_is_held_until_the_last_that_inherited_it_is_gone(folder: Path)
     process.kill()
     process.wait()
     said = refusal()
-    assert f"what is left of PID {process.pid}" in said
+    assert f"what is left of PID {process.pid}" in said and f": PID {orphan}; " in said
     os.kill(orphan, signal.SIGKILL)
     with lock.acquire((), wait=False, say=print):
         pass  # at once, and a moment's patience for the one that is ending
     process.communicate()
 
 
-def test_other_users_can_take_the_locks_too(folder: Path) -> None:
-    with lock.acquire((), wait=True, say=print):
-        assert (folder / "cpu.lock").stat().st_mode & 0o777 == 0o666
-        assert folder.stat().st_mode & 0o7777 == 0o1777
-
-
-def test_a_link_in_place_of_a_lock_is_not_followed(folder: Path, tmp_path: Path) -> None:
-    folder.mkdir()
-    (tmp_path / "precious").write_text("mine")
-    (folder / "cpu.lock").symlink_to(tmp_path / "precious")
-    assert lock.FOLDER_VARIABLE in refusal()
-    assert (tmp_path / "precious").read_text() == "mine"
-
-
 def test_a_folder_that_cannot_be_used_is_named(folder: Path) -> None:
     folder.write_text("")
     assert f"{lock.FOLDER_VARIABLE}: locks cannot be kept in {folder}" in refusal()
-
-
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"pid": "x"}', "\0" * 100])
-def test_a_signature_that_cannot_be_read_is_no_obstacle(folder: Path, content: str) -> None:
-    folder.mkdir()
-    (folder / "cpu.lock").write_text(content)
-    with lock.acquire((), wait=False, say=print):
-        assert str(os.getpid()) in (folder / "cpu.lock").read_text()
 
 
 def test_several_at_once_take_turns_when_they_wait(folder: Path) -> None:
@@ -151,22 +129,41 @@ def test_of_several_at_once_one_runs_when_they_do_not_wait(folder: Path) -> None
     winner.communicate()
 
 
-def test_a_place_in_the_line_whose_owner_was_killed_is_empty(folder: Path) -> None:
+def waiting(*arguments: str) -> tuple["subprocess.Popen[str]", str]:
+    """One that queues, and what it says."""
+    process = hold(*arguments, "--wait")
+    assert process.stderr is not None
+    return process, process.stderr.readline()
+
+
+def test_the_queue_is_in_order_without_those_that_are_killed_or_stopped(folder: Path) -> None:
     first = holding("600")
-    second = hold("0", "--wait")
-    wait_for(lambda: bool(list(folder.glob("line-*"))))
-    second.kill()
-    second.communicate()
-    third = hold("0", "--wait")
+    killed, says = waiting("0")
+    assert says == f"waiting until the CPU is free of {refusal().split(' is in use by ')[1].split('; ')[0]}\n"
+    killed.kill()
+    killed.communicate()
+    stopped, _ = waiting("0")
+    stopped.send_signal(signal.SIGSTOP)
+    others = [waiting("0.1") for _ in range(3)]
+    assert [said.count("; ") and said.split("; ")[1] for _, said in others] == [
+        *(0, "1 before this run\n", "2 before this run\n")
+    ]
     first.kill()
     first.communicate()
-    assert third.communicate(timeout=60)[0].startswith("held")
+    held_ns = [int(process.communicate(timeout=60)[0].split()[1]) for process, _ in others]
+    assert held_ns == sorted(held_ns)
+    stopped.send_signal(signal.SIGCONT)
+    assert stopped.communicate(timeout=60)[0].startswith("held")
 
 
 NOBODY = 65534
-FIRST = "line-00000000000000000001-1"
 NESTED, LONG = "[" * 100_000, "9" * 9**7
-KINDS = ("pipe", "folder", "link", "hard link")
+KINDS: dict[str, Callable[[Path, Path], None]] = {
+    "pipe": lambda where, precious: os.mkfifo(where),
+    "folder": lambda where, precious: where.mkdir(),
+    "link": Path.symlink_to,
+    "hard link": Path.hardlink_to,
+}
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")
 
 
@@ -190,26 +187,6 @@ def locked(file: Path) -> int:
     return descriptor
 
 
-def plant(where: Path, what: str, precious: Path) -> None:
-    """Make what is not from bench: one of KINDS, or a file of this text."""
-    if what == "pipe":
-        os.mkfifo(where)
-    elif what == "folder":
-        where.mkdir()
-    elif what == "link":
-        where.symlink_to(precious)
-    elif what == "hard link":
-        where.hardlink_to(precious)
-    else:
-        where.write_text(what)
-
-
-@pytest.fixture
-def precious(tmp_path: Path) -> Path:
-    (tmp_path / "precious").write_text("mine")
-    return tmp_path / "precious"
-
-
 @pytest.mark.parametrize("slash", ["", "/"])
 def test_a_link_in_place_of_the_folder_is_not_followed(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slash: str
@@ -227,62 +204,18 @@ def test_a_folder_in_which_others_could_do_harm_is_refused(folder: Path) -> None
     assert "it is not sticky" in refusal()
     folder.chmod(0o1777)
     with lock.acquire((), wait=True, say=print):
-        pass
+        assert (folder / "cpu.lock").stat().st_mode & 0o777 == 0o666, "other users can take it too"
     if os.geteuid() == 0:
         os.chown(folder, NOBODY, NOBODY)
         assert "it belongs to the user" in refusal()
 
 
-def test_what_a_link_in_place_of_the_queue_leads_to_stays(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "theirs").mkdir()
-    names = ["1", "1-2", FIRST]
-    for name in names:
-        (tmp_path / "theirs" / name).write_text("")
-    folder.mkdir()
-    (folder / "line").symlink_to(tmp_path / "theirs")
-    with within(20.0), lock.acquire((), wait=True, say=print):
-        assert sorted(os.listdir(tmp_path / "theirs")) == names
-
-
-@pytest.mark.parametrize("held", [True, False])
-@pytest.mark.parametrize("what", [*KINDS, "{", "[[", '[["cpu"]]', '"cpu"', NESTED, LONG])
-def test_a_ticket_that_bench_did_not_make_is_passed_over_and_stays(
-    folder: Path, precious: Path, what: str, held: bool
-) -> None:
-    folder.mkdir()
-    plant(folder / FIRST, what, precious)
-    descriptor = locked(folder / FIRST) if held else None
-    with within(20.0), lock.acquire((), wait=True, say=print):
-        assert sorted(os.listdir(folder)) == ["cpu.lock", FIRST] or what == '[["cpu"]]'
-    if descriptor is not None:
-        os.close(descriptor)
-
-
-def test_a_ticket_whose_owner_takes_nothing_is_passed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lock, "SLEEPING_S", 0.3)
-    folder.mkdir()
-    (folder / FIRST).write_text('["cpu", 1, "../cpu"]')
-    descriptor, said = locked(folder / FIRST), []
-    with within(20.0), lock.acquire((), wait=True, say=said.append):
-        assert said == ["waiting until the CPU is free of another run; 1 before this run"]
-    os.close(descriptor)
-
-
-def test_tickets_of_the_dead_are_removed_by_their_owner(folder: Path) -> None:
-    folder.mkdir()
-    mine, theirs = folder / FIRST, folder / "line-00000000000000000002-1"
-    for ticket in (mine, theirs):
-        ticket.write_text('["cpu"]')
-    if os.geteuid() == 0:
-        os.chown(theirs, NOBODY, NOBODY)
-    with within(20.0), lock.acquire((), wait=True, say=print):
-        assert not mine.exists() and theirs.exists() == (os.geteuid() == 0)
-
-
 @pytest.mark.parametrize("what", KINDS)
-def test_what_cannot_be_a_lock_is_refused_by_name(folder: Path, precious: Path, what: str) -> None:
+def test_what_cannot_be_a_lock_is_refused_by_name(folder: Path, tmp_path: Path, what: str) -> None:
     folder.mkdir()
-    plant(folder / "cpu.lock", what, precious)
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    KINDS[what](folder / "cpu.lock", precious)
     with within(20.0):
         said = refusal()
         assert "cpu.lock: " in said and "have cpu.lock removed" in said
@@ -291,7 +224,7 @@ def test_what_cannot_be_a_lock_is_refused_by_name(folder: Path, precious: Path, 
     assert precious.read_text() == "mine" and os.listdir(folder) == ["cpu.lock"]
 
 
-@pytest.mark.parametrize("text", ["{", NESTED, LONG, f'{{"pid": {"9" * 4000}}}', '{"command": [[[]]]}'])
+@pytest.mark.parametrize("text", ["{", "[1]", NESTED, LONG, f'{{"pid": {"9" * 4000}}}', '{"command": [[[]]]}'])
 def test_whatever_a_lock_says_it_is_waited_for(folder: Path, text: str) -> None:
     folder.mkdir()
     (folder / "cpu.lock").write_text(text)
@@ -303,16 +236,21 @@ def test_whatever_a_lock_says_it_is_waited_for(folder: Path, text: str) -> None:
 
     with within(20.0), lock.acquire((), wait=True, say=free):
         assert len(said) == 1 and len(said[0]) < 1000
+        assert f"is in use by PID {os.getpid()} (" in refusal(), "the next signature takes its place"
 
 
 def test_a_run_that_waits_goes_on_in_a_folder_that_replaces_its_own(folder: Path, tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "cpu.lock").write_text("")
     holder = locked(folder / "cpu.lock")
-    with within(20.0), lock.acquire((), wait=True, say=lambda line: folder.rename(tmp_path / "before")):
+
+    def replaced(line: str) -> None:
+        folder.rename(tmp_path / "before")
+        os.close(holder)
+
+    with within(20.0), lock.acquire((), wait=True, say=replaced):
         assert os.listdir(folder) == ["cpu.lock"]
         assert "in use" in refusal()
-    os.close(holder)
 
 
 @as_root
@@ -337,7 +275,6 @@ def test_two_users_share_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
         try:
             with within(20.0):
                 assert f"waiting until the CPU is free of PID {os.getpid()} (root" in os.read(listen, 1000).decode()
-                assert len(list(folder.glob("line-*"))) == 1
                 holder.__exit__(None, None, None)
                 assert os.read(listen, 1000) == b" got it"
                 os.waitpid(child, 0)
@@ -373,9 +310,9 @@ def test_a_run_is_refused_in_one_line_while_another_has_the_cpu(repository: Path
 
 def test_a_run_that_waits_is_interrupted_and_leaves_the_queue(repository: Path, tmp_path: Path, folder: Path) -> None:
     with lock.acquire((), wait=False, say=print):
-        waiting = bench_run(repository, tmp_path / "out", "--wait")
-        wait_for(lambda: any(folder.glob("line-*")))
-        waiting.send_signal(signal.SIGTERM)
-        _, shown = waiting.communicate(timeout=60)
-    assert (waiting.returncode, shown.splitlines()[-1]) == (130, "bench: interrupted")
-    assert list(folder.glob("line-*")) == []
+        queued = bench_run(repository, tmp_path / "out", "--wait")
+        assert queued.stderr is not None
+        wait_for(lambda: "waiting until" in queued.stderr.readline())
+        queued.send_signal(signal.SIGTERM)
+        _, shown = queued.communicate(timeout=60)
+    assert (queued.returncode, shown.splitlines()[-1]) == (130, "bench: interrupted")

@@ -69,23 +69,19 @@ def test_a_log_within_the_limit_is_left_as_it_is(tmp_path: Path) -> None:
     assert (tmp_path / "log").stat() == before
 
 
-def test_a_launch_without_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(name: str) -> int:
-        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+def test_without_shared_memory_there_are_no_beats_and_no_descriptor_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*about: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     found = switching.load(*discover.resolve("ddp"))
     (planned,) = launches(request_for((found,)), (found,), one_host(2))
-    monkeypatch.setattr(os, "memfd_create", refuse)
-    assert worker_host._make_beats(planned.job) is None
-
-
-def test_a_refused_size_of_shared_memory_leaves_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(fd: int, start: int, size: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     before = len(os.listdir("/proc/self/fd"))
-    monkeypatch.setattr(os, "posix_fallocate", refuse)
-    with pytest.raises(OSError, match="No space left"):
+    for call in ("memfd_create", "posix_fallocate"):
+        with monkeypatch.context() as patched:
+            patched.setattr(os, call, refuse)
+            assert worker_host._make_beats(planned.job) is None
+    with monkeypatch.context() as patched, pytest.raises(OSError, match="No space left"):
+        patched.setattr(os, "posix_fallocate", refuse)
         Beats.create(2, 10)
     assert len(os.listdir("/proc/self/fd")) == before
 

@@ -4,18 +4,28 @@ import contextlib
 import json
 import os
 import pty
-import random
 import re
 import resource
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 from conftest import CommandLine
-from standin.processes import FASHION, command, document_of, family, nobody_left, not_locked, ranks_of, start, wait_for
+from standin.processes import (
+    FASHION,
+    SMALL,
+    command,
+    document_of,
+    family,
+    nobody_left,
+    not_locked,
+    ranks_of,
+    start,
+    wait_for,
+)
 
 from bench import cli
 from bench.runs.check import findings
@@ -133,43 +143,6 @@ def test_under_nohup_a_run_goes_on_and_its_sigkill_leaves_nobody(repository: Pat
     assert nobody_left([*members])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("times", [2, pytest.param(50, marks=pytest.mark.timeout(3000))])
-def test_sigkills_at_random_moments(repository: Path, tmp_path: Path, times: int) -> None:
-    moments = random.Random(times)
-    for number in range(times):
-        out = tmp_path / str(number)
-        running = start(repository, out, "--scenario", "single,ddp", "--iters", "5", "--launches", "2")
-        deadline_s = time.monotonic() + moments.uniform(1.0, 25.0 if times > 2 else 8.0)
-        seen: dict[int, str] = {}
-        while time.monotonic() < deadline_s and running.poll() is None:
-            seen |= family(running.pid)
-            time.sleep(0.1)
-        seen |= family(running.pid)
-        running.kill()
-        _, shown = running.communicate()
-        assert "Traceback" not in shown
-        assert nobody_left([*seen])
-        assert not_locked()
-        for path in out.iterdir() if out.exists() else ():
-            if not (path / "run.json").exists():
-                continue  # killed before its first file was there, so there is nothing that could be taken for a run
-            sealed = json.loads((path / "run.json").read_text())["launches"]
-            left = findings(str(path))
-            assert left == [] or all("is incomplete" in line or "no steps" in line for line in left), left
-            if sealed:
-                kept = read(str(path), allow_incomplete=True)
-                assert set(kept.steps["launch"]) == {launch["launch"] for launch in sealed}
-
-
-@pytest.fixture
-def small_files() -> Iterator[Callable[[], None]]:
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (25_000, 25_000))
-
-    yield limit
-
-
 @pytest.mark.parametrize(
     ("limit", "most", "code", "says"),
     [
@@ -200,10 +173,9 @@ def test_a_loopback_interface_that_is_down_is_reported_at_once(repository: Path,
 
 
 @pytest.mark.slow
-def test_a_full_disk(repository: Path, tmp_path: Path, small_files: Callable[[], None]) -> None:
-    running = start(
-        repository, tmp_path, "--scenario", "single", "--iters", "3", "--launches", "40", preexec_fn=small_files
-    )
+def test_a_full_disk(repository: Path, tmp_path: Path) -> None:
+    full = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (25_000, 25_000))
+    running = start(repository, tmp_path, "--scenario", "single", "--iters", "3", "--launches", "40", preexec_fn=full)
     _, shown = running.communicate(timeout=250)
     assert running.returncode == 1
     (line,) = [line for line in shown.splitlines() if "error:" in line]
@@ -217,23 +189,24 @@ def test_a_full_disk(repository: Path, tmp_path: Path, small_files: Callable[[],
     assert len(read(str(path), allow_incomplete=True).document.launches) >= 1
 
 
-@pytest.fixture
-def greedy(tmp_path: Path) -> Path:
-    file = tmp_path / "greedy.py"
-    file.write_text(
-        '"""Runs out of memory."""\nfrom bench.seams import Scenario, Strategy\n'
-        'SCENARIO = Scenario(summary="runs out of memory", strategy=Strategy(label="planted", group=False))\n'
-        "def build(parts):\n    import torch\n    "
-        "    if parts.workload.global_batch > 13:\n        raise torch.OutOfMemoryError('planted')\n"
-        "    return parts.session()\n"
-    )
-    return file
+GREEDY = '''
+"""Runs out of memory."""
+from bench.seams import Scenario, Strategy
+SCENARIO = Scenario(summary="runs out of memory", strategy=Strategy(label="planted", group=False))
+def build(parts):
+    import torch
+    if parts.workload.global_batch > 13:
+        raise torch.OutOfMemoryError("planted")
+    return parts.session()
+'''
 
 
 @pytest.mark.slow
-def test_the_largest_batch_is_found(repository: Path, tmp_path: Path, greedy: Path) -> None:
-    out = tmp_path / "out"
-    running = start(repository, out, "--scenario", str(greedy), "--ranks", "1", "--find-batch", "--json")
+def test_the_largest_batch_is_found(repository: Path, tmp_path: Path) -> None:
+    out, greedy = tmp_path / "out", tmp_path / "greedy.py"
+    greedy.write_text(GREEDY)
+    without_warmup, more = SMALL[:-2], ("--ranks", "1", "--find-batch", "--json")
+    running = start(repository, out, "--scenario", str(greedy), *more, small=without_warmup)
     said, shown = running.communicate(timeout=250)
     assert running.returncode == 0, shown
     search = json.loads(said)["experiments"]["batch_search"]

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bench.machine.nvml import NO_GPM
+from standin.documents import sample
 from standin.runs import SECOND_NS, Launch
 
 FIRST, SECOND = "GPU-ffff", "GPU-aaaa"
@@ -60,26 +61,15 @@ class OnGpus(Launch):
         return record
 
     def memory_rows(self, launch: int) -> list[dict[str, Any]]:
-        rows = []
-        for (rank, gpu), used in self.held.items():
-            for tick in range(61):
-                rising = min(1.0, tick / 8)
-                known = used is not None
-                rows.append(
-                    {
-                        "launch": launch,
-                        "scenario": self.scenario,
-                        "host": "host",
-                        "t_ns": launch * self.apart_s * SECOND_NS + tick * SECOND_NS // 4,
-                        "pid": self.pid(launch, rank),
-                        "rank": rank,
-                        "device": gpu,
-                        "used_mib": rising * used if used is not None else None,
-                        "source": self.source if known else "unavailable",
-                        "reason": None if known else "the driver hid <it>",
-                    }
-                )
-        return rows
+        about = {"launch": launch, "scenario": self.scenario, "host": "host"}
+        begin_ns = launch * self.apart_s * SECOND_NS
+        unknown = {"used_mib": None, "source": "unavailable", "reason": "the driver hid <it>"}
+        return [
+            sample(t_ns=begin_ns + tick * SECOND_NS // 4, pid=self.pid(launch, rank), rank=rank, device=gpu, **about)
+            | (unknown if used is None else {"used_mib": min(1.0, tick / 8) * used, "source": self.source})
+            for (rank, gpu), used in self.held.items()
+            for tick in range(61)
+        ]
 
     def device_rows(self, launch: int) -> list[dict[str, Any]]:
         rows = []
@@ -90,27 +80,28 @@ class OnGpus(Launch):
                 measured = 0 <= at_s <= 12
                 power = None if watts is None else watts if measured else watts / 3
                 energy_mj += 0.0 if power is None else power * 100.0
-                rows.append(
-                    {
-                        "launch": launch,
-                        "scenario": self.scenario,
-                        "host": "host",
-                        "t_ns": launch * self.apart_s * SECOND_NS + tick * SECOND_NS // 10,
-                        "device": gpu,
-                        "power_w": power,
-                        "energy_mj": energy_mj if power is not None and self.counter else None,
-                        "sm_clock_mhz": 1200.0 if 2 <= at_s < 3 else 1800.0,
-                        "memory_clock_mhz": 2600.0,
-                        "temperature_c": 60.0 + self.bits.get(gpu, 0) % 7,
-                        "throttle_reasons": self.bits.get(gpu, 0) if 2 <= at_s < 3 else 0,
-                        "utilisation_percent": 97.0,
-                        "pcie_tx_kib": 1024.0 * 50 * tick / 10,
-                        "pcie_rx_kib": 1024.0 * 80 * tick / 10,
-                        "mig": False,
-                        "activity_reason": NO_GPM,
-                        "reason": None if watts is not None else "Not Supported",
-                    }
+                slow = 2 <= at_s < 3
+                row = sample(
+                    "device",
+                    launch=launch,
+                    scenario=self.scenario,
+                    host="host",
+                    t_ns=launch * self.apart_s * SECOND_NS + tick * SECOND_NS // 10,
+                    device=gpu,
+                    power_w=power,
+                    energy_mj=energy_mj if power is not None and self.counter else None,
+                    sm_clock_mhz=1200.0 if slow else 1800.0,
+                    memory_clock_mhz=2600.0,
+                    temperature_c=60.0 + self.bits.get(gpu, 0) % 7,
+                    throttle_reasons=self.bits.get(gpu, 0) if slow else 0,
+                    utilisation_percent=97.0,
+                    pcie_tx_kib=1024.0 * 50 * tick / 10,
+                    pcie_rx_kib=1024.0 * 80 * tick / 10,
+                    mig=False,
+                    activity_reason=NO_GPM,
+                    reason=None if watts is not None else "Not Supported",
                 )
+                rows.append(row)
         return rows
 
 

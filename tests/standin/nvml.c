@@ -198,6 +198,11 @@ static int text(const char *function, void *handle, const char *key, const char 
 }
 
 #define DEVICE(handle) (devices[(size_t)(handle)-1])
+/* A function of NVML that gives one number of a device. */
+#define NUMBER(function, key) \
+    int function(void *handle, unsigned *number) { return unsigned_metric(__func__, handle, key, number); }
+#define WIDE(function, key) \
+    int function(void *handle, unsigned long long *number) { return metric(__func__, handle, key, number); }
 
 int nvmlInitWithFlags(unsigned flags)
 {
@@ -283,10 +288,7 @@ int nvmlDeviceGetCudaComputeCapability(void *handle, int *major, int *minor)
     return code;
 }
 
-int nvmlDeviceGetPowerManagementLimit(void *handle, unsigned *milliwatts)
-{
-    return unsigned_metric(__func__, handle, "power_limit", milliwatts);
-}
+NUMBER(nvmlDeviceGetPowerManagementLimit, "power_limit")
 
 int nvmlDeviceGetMemoryInfo(void *handle, Memory *memory)
 {
@@ -302,15 +304,8 @@ int nvmlDeviceGetUtilizationRates(void *handle, Utilization *rates)
     return unsigned_metric(__func__, handle, "utilisation", &rates->gpu);
 }
 
-int nvmlDeviceGetPowerUsage(void *handle, unsigned *milliwatts)
-{
-    return unsigned_metric(__func__, handle, "power", milliwatts);
-}
-
-int nvmlDeviceGetTotalEnergyConsumption(void *handle, unsigned long long *millijoules)
-{
-    return metric(__func__, handle, "energy", millijoules);
-}
+NUMBER(nvmlDeviceGetPowerUsage, "power")
+WIDE(nvmlDeviceGetTotalEnergyConsumption, "energy")
 
 int nvmlDeviceGetClockInfo(void *handle, int type, unsigned *mhz)
 {
@@ -324,10 +319,7 @@ int nvmlDeviceGetTemperature(void *handle, int sensor, unsigned *celsius)
     return unsigned_metric(__func__, handle, "temperature", celsius);
 }
 
-int nvmlDeviceGetCurrentClocksThrottleReasons(void *handle, unsigned long long *bits)
-{
-    return metric(__func__, handle, "throttle", bits);
-}
+WIDE(nvmlDeviceGetCurrentClocksThrottleReasons, "throttle")
 
 static int list_of(const char *kind, const char *function, void *handle, unsigned *count, Process *processes)
 {
@@ -352,11 +344,6 @@ static int list_of(const char *kind, const char *function, void *handle, unsigne
     }
     *count = there;
     return race || there > room ? INSUFFICIENT_SIZE : SUCCESS;
-}
-
-static int list_processes(const char *function, void *handle, unsigned *count, Process *processes)
-{
-    return list_of("process", function, handle, count, processes);
 }
 
 int nvmlDeviceGetMemoryInfo_v2(void *handle, MemoryV2 *memory)
@@ -392,9 +379,9 @@ int nvmlDeviceGetMigMode(void *handle, unsigned *current, unsigned *pending)
 }
 
 #ifndef OLD_DRIVER
-/* GPM as R525 has it: room for 98 metrics. A sample is a device and how many were taken. */
+/* GPM as R525 has it: room for 98 metrics. */
 typedef struct { unsigned version, supported; } GpmSupport;
-typedef struct { void *device; unsigned instance; } GpmSample;
+typedef struct { void *device; } GpmSample;
 typedef struct { unsigned id; int code; double value; const char *names[3]; } GpmMetric;
 typedef struct { unsigned version, count; GpmSample *before, *now; GpmMetric metrics[98]; } GpmMetrics;
 
@@ -424,26 +411,6 @@ int nvmlGpmSampleGet(void *handle, GpmSample *sample)
     return unsigned_metric(__func__, handle, "gpm_sample", &unused);
 }
 
-int nvmlGpmMigSampleGet(void *handle, unsigned instance, GpmSample *sample)
-{
-    sample->instance = instance;
-    return nvmlGpmSampleGet(handle, sample);
-}
-
-int nvmlDeviceGetGpuInstanceId(void *handle, unsigned *instance)
-{
-    return unsigned_metric(__func__, handle, "instance", instance);
-}
-
-int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(void *handle, void **parent)
-{
-    (void)handle;
-    load(__func__);
-    *parent = (void *)1;
-    return SUCCESS;
-}
-
-/* Of an instance the script has the metric with its number, such as gpm_2_of_7. */
 int nvmlGpmMetricsGet(GpmMetrics *asked)
 {
     unsigned long long number;
@@ -454,7 +421,7 @@ int nvmlGpmMetricsGet(GpmMetrics *asked)
         return code ? code : 25;
     for (unsigned i = 0; i < asked->count; i++) {
         GpmMetric *m = &asked->metrics[i];
-        snprintf(key, sizeof key, asked->now->instance ? "gpm_%u_of_%u" : "gpm_%u", m->id, asked->now->instance);
+        snprintf(key, sizeof key, "gpm_%u", m->id);
         m->code = metric(__func__, asked->now->device, key, &number);
         m->value = (double)number;
     }
@@ -481,15 +448,8 @@ int nvmlSystemGetCudaDriverVersion_v2(int *version)
     return SUCCESS;
 }
 
-int nvmlDeviceGetPersistenceMode(void *handle, unsigned *mode)
-{
-    return unsigned_metric(__func__, handle, "persistence", mode);
-}
-
-int nvmlDeviceGetComputeMode(void *handle, unsigned *mode)
-{
-    return unsigned_metric(__func__, handle, "compute_mode", mode);
-}
+NUMBER(nvmlDeviceGetPersistenceMode, "persistence")
+NUMBER(nvmlDeviceGetComputeMode, "compute_mode")
 
 int nvmlDeviceGetEccMode(void *handle, unsigned *current, unsigned *pending)
 {
@@ -504,20 +464,9 @@ int nvmlDeviceGetMaxClockInfo(void *handle, int type, unsigned *mhz)
     return unsigned_metric(__func__, handle, names[type], mhz);
 }
 
-int nvmlDeviceGetPowerManagementDefaultLimit(void *handle, unsigned *milliwatts)
-{
-    return unsigned_metric(__func__, handle, "default_power_limit", milliwatts);
-}
-
-int nvmlDeviceGetCurrPcieLinkGeneration(void *handle, unsigned *generation)
-{
-    return unsigned_metric(__func__, handle, "pcie_generation", generation);
-}
-
-int nvmlDeviceGetMaxPcieLinkGeneration(void *handle, unsigned *generation)
-{
-    return unsigned_metric(__func__, handle, "max_pcie_generation", generation);
-}
+NUMBER(nvmlDeviceGetPowerManagementDefaultLimit, "default_power_limit")
+NUMBER(nvmlDeviceGetCurrPcieLinkGeneration, "pcie_generation")
+NUMBER(nvmlDeviceGetMaxPcieLinkGeneration, "max_pcie_generation")
 
 int nvmlDeviceGetNvLinkState(void *handle, unsigned link, unsigned *active)
 {
@@ -527,20 +476,8 @@ int nvmlDeviceGetNvLinkState(void *handle, unsigned link, unsigned *active)
     return code;
 }
 
-int nvmlDeviceGetCurrPcieLinkWidth(void *handle, unsigned *width)
-{
-    return unsigned_metric(__func__, handle, "pcie_width", width);
-}
-
-int nvmlDeviceGetMaxPcieLinkWidth(void *handle, unsigned *width)
-{
-    return unsigned_metric(__func__, handle, "max_pcie_width", width);
-}
-
-int nvmlDeviceGetNumaNodeId(void *handle, unsigned *node)
-{
-    return unsigned_metric(__func__, handle, "numa", node);
-}
+NUMBER(nvmlDeviceGetCurrPcieLinkWidth, "pcie_width")
+NUMBER(nvmlDeviceGetMaxPcieLinkWidth, "max_pcie_width")
 
 int nvmlDeviceGetTopologyCommonAncestor(void *one, void *other, int *level)
 {
@@ -562,18 +499,15 @@ int nvmlDeviceGetP2PStatus(void *one, void *other, int index, int *status)
 
 int nvmlDeviceGetComputeRunningProcesses_v2(void *handle, unsigned *count, Process *processes)
 {
-    return list_processes(__func__, handle, count, processes);
+    return list_of("process", __func__, handle, count, processes);
 }
 
 #ifndef OLD_DRIVER
-int nvmlDeviceGetCurrentClocksEventReasons(void *handle, unsigned long long *bits)
-{
-    return metric(__func__, handle, "throttle", bits);
-}
+WIDE(nvmlDeviceGetCurrentClocksEventReasons, "throttle")
 
 int nvmlDeviceGetComputeRunningProcesses_v3(void *handle, unsigned *count, Process *processes)
 {
-    return list_processes(__func__, handle, count, processes);
+    return list_of("process", __func__, handle, count, processes);
 }
 
 int nvmlDeviceGetGraphicsRunningProcesses_v3(void *handle, unsigned *count, Process *processes)

@@ -12,7 +12,7 @@ from bench.runs.document import State
 from bench.runs.reader import read
 from bench.runs.writer import RunWriter
 
-from .documents import document
+from .documents import document, sample
 from .documents import launch as launched
 from .frames import step_rows
 
@@ -112,19 +112,12 @@ class Launch:
         return rows
 
     def memory_rows(self, launch: int) -> list[dict[str, Any]]:
+        about = {"launch": launch, "scenario": self.scenario, "host": "host"}
+        begin_ns = launch * self.apart_s * SECOND_NS
+        unknown = {"source": "unavailable", "reason": "it hid"}
         return [
-            {
-                "launch": launch,
-                "scenario": self.scenario,
-                "host": "host",
-                "t_ns": launch * self.apart_s * SECOND_NS + tick * SECOND_NS // 2,
-                "pid": 100 * launch + rank,
-                "rank": rank,
-                "device": "cpu",
-                "used_mib": used,
-                "source": "unavailable" if used is None else "rss",
-                "reason": "it hid" if used is None else None,
-            }
+            sample(t_ns=begin_ns + tick * SECOND_NS // 2, pid=100 * launch + rank, rank=rank, used_mib=used, **about)
+            | (unknown if used is None else {})
             for rank, samples in enumerate(self.memory_mib)
             for tick, used in enumerate(samples)
         ]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bench.core.records import PROBE_MIB
-from bench.machine.sample.attribution import Attributed, Before, Known, Listing, attribute, match_probe, same_process
+from bench.machine.sample.attribution import Attributed, Before, Known, Listing, attribute, match_probe
 from bench.machine.sample.sources import rank_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -159,19 +159,6 @@ def test_no_pid_or_two_that_fit_are_no_answer() -> None:
 # PIDs in namespaces
 
 
-@pytest.mark.parametrize(
-    ("rank", "listed", "nspid", "same"),
-    [
-        (11, 4711, (4711, 11), True),
-        (11, 4711, (4711, 30, 11), True),
-        (11, 4711, (4711,), False),
-        (11, 11, (11, 11), False),
-    ],
-)
-def test_the_same_process_in_two_namespaces(rank: int, listed: int, nspid: tuple[int, ...], same: bool) -> None:
-    assert same_process(rank, listed, nspid) is same
-
-
 @pytest.fixture
 def proc(tmp_path: Path) -> Callable[..., str]:
     """A ``/proc`` of an outer namespace, with one process in it."""
@@ -186,16 +173,22 @@ def proc(tmp_path: Path) -> Callable[..., str]:
     return make
 
 
-def test_the_process_of_an_outer_proc_is_recognised(proc: Callable[..., str]) -> None:
-    assert rank_of(4711, frozenset({11, 12}), proc(4711, "4711\t11")) == 11
-
-
-def test_the_same_inner_pid_in_another_container_is_not_ours(proc: Callable[..., str]) -> None:
-    assert rank_of(4711, frozenset({11}), proc(4711, "4711\t11", "pid:[1]")) is None
-
-
-def test_a_process_that_proc_does_not_show_is_nobody(tmp_path: Path) -> None:
-    assert rank_of(4711, frozenset({11}), str(tmp_path)) is None
+@pytest.mark.parametrize(
+    ("listed", "nspid", "namespace", "rank"),
+    [
+        (4711, "4711\t11", None, 11),
+        (4711, "4711\t30\t11", None, 11),
+        (4711, "4711", None, None),
+        (11, "11\t11", None, None),
+        (4711, "4711\t11", "pid:[1]", None),
+    ],
+    ids=["a container", "a container in another", "the host", "the same PID", "the same PID in another container"],
+)
+def test_the_process_of_an_outer_proc(
+    proc: Callable[..., str], listed: int, nspid: str, namespace: str | None, rank: int | None
+) -> None:
+    assert rank_of(listed, frozenset({11, 12}), proc(listed, nspid, namespace)) == rank
+    assert rank_of(9, frozenset({9}), proc(1, "1")) is None, "which is not there"
 
 
 def test_a_real_namespace_under_the_proc_of_the_host_is_seen_through() -> None:

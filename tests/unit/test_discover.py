@@ -71,21 +71,12 @@ def scenario_file(folder: Path, text: str, name: str = "mine") -> str:
 # Names
 
 
-def test_the_built_in_names_are_in_order() -> None:
+def test_the_built_in_scenarios_are_in_order_and_what_their_names_say() -> None:
     assert list(discover.names())[: len(PUBLISHED)] == list(PUBLISHED)  # one that is added comes after them
-
-
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_each_built_in_scenario_is_what_its_name_says(name: str) -> None:
-    found = switching.load(*discover.resolve(name))
-    assert (found.name, found.strategy_name, found.scenario.precision) == (name, *PUBLISHED[name])
-    assert found.doc and found.scenario.summary
-
-
-def test_a_close_name_is_suggested() -> None:
-    error = refusal(lambda: discover.resolve("ddp_02"))
-    assert error.option == "--scenario"
-    assert "did you mean ddp_o2" in error.remedy
+    for name, (strategy, precision) in PUBLISHED.items():
+        found = switching.load(*discover.resolve(name))
+        assert (found.name, found.strategy_name, found.scenario.precision) == (name, strategy, precision)
+        assert found.doc and found.scenario.summary
 
 
 # Installed packages
@@ -100,21 +91,14 @@ def test_a_scenario_of_an_installed_package(install: Install) -> None:
     assert switching.load(*discover.resolve("hierarchical")).scenario.summary == "mine"
 
 
-def test_a_package_with_a_built_in_name_is_refused(install: Install) -> None:
-    site = install({"ddp": "their_module"}, {"their_module.py": GOOD})
-    error = refusal(discover.names)
-    assert "'ddp'" in error.problem
-    assert str(site / "their_module.py") in error.problem
-    assert str(Path(discover.SCENARIO.folder) / "ddp.py") in error.problem
-
-
-def test_two_packages_with_one_name_are_an_error(install: Install) -> None:
-    files = [
-        install({"hierarchical": f"module_{package}"}, {f"module_{package}.py": GOOD}, package) / f"module_{package}.py"
-        for package in ("first", "second")
-    ]
-    error = refusal(discover.names)
-    assert all(str(file) in error.problem for file in files)
+@pytest.mark.parametrize(("name", "packages"), [("ddp", ["theirs"]), ("hierarchical", ["first", "second"])])
+def test_two_of_one_name_are_refused(install: Install, name: str, packages: list[str]) -> None:
+    files = [Path(discover.SCENARIO.folder) / "ddp.py"] if name == "ddp" else []
+    for package in packages:
+        site = install({name: f"of_{package}"}, {f"of_{package}.py": GOOD}, package)
+        files.append(site / f"of_{package}.py")
+    problem = refusal(discover.names).problem
+    assert repr(name) in problem and all(str(file) in problem for file in files)
 
 
 @pytest.mark.parametrize("module", ["no_such_module", "no_such_package.module"])
@@ -156,14 +140,11 @@ def test_a_path_is_a_scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert (found.name, found.file, found.doc, found.scenario.strategy) == ("mine", file, "Mine.", "ddp")
 
 
-def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
-    path = str(tmp_path / "absent.py")
-    error = refusal(lambda: discover.resolve(path))
-    assert (error.option, path in error.problem) == ("--scenario", True)
-
-
 @pytest.mark.parametrize(("name", "named"), [("ddp", "'ddp'"), ("my-scenario", "my-scenario.py")])
 def test_a_file_with_a_name_that_is_taken_or_none(tmp_path: Path, name: str, named: str) -> None:
+    assert (
+        f"there is no file {tmp_path}/absent.py" in refusal(lambda: discover.resolve(f"{tmp_path}/absent.py")).problem
+    )
     assert named in refusal(lambda: discover.resolve(scenario_file(tmp_path, GOOD, name))).problem
     built_in = str(Path(discover.SCENARIO.folder) / "ddp.py")
     assert discover.resolve(built_in) == ("ddp", built_in)

@@ -14,8 +14,11 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as some
+from jsonschema import Draft202012Validator
+from ruamel.yaml import YAML
 from standin.engine_schemas import SCHEMAS
 
 from bench.seams import discover, execute
@@ -24,7 +27,7 @@ from bench.sites.engines import as_yaml
 from bench.sites.hosts.engine import engine_of, secret_of
 
 ROOT = Path(__file__).resolve().parents[2]
-NODES = 37
+NODES, NAME = 37, "bench-1a2b3c"
 FILES = discover.names(discover.ENGINE)
 
 
@@ -35,7 +38,7 @@ def load(name: str) -> ModuleType:
 def asked(engine: str, *run: str, nodes: int = NODES, gpus: int = 0) -> Asked:
     in_image = load(engine).ENGINE.results is not None
     return Asked(
-        name="bench-1a2b3c",
+        name=NAME,
         nodes=nodes,
         run=("run", *(run or ("--scenario", "ddp"))),
         out="results",
@@ -55,13 +58,15 @@ def document(engine: str, text: str) -> Any:
         options = re.findall(r"^#SBATCH --([\w-]+)=?(.*)$", text, re.MULTILINE)
         assert len(dict(options)) == len(options)
         return dict(options)
-    yaml = pytest.importorskip("ruamel.yaml", reason="it comes with check-jsonschema")
-    return yaml.YAML(typ="safe", pure=True).load(text)
+    return YAML(typ="safe", pure=True).load(text)
+
+
+def specified(engine: str, *run: str, **about: int) -> Any:
+    return document(engine, load(engine).specification(asked(engine, *run, **about)))
 
 
 def valid(engine: str, found: Any) -> bool:
-    jsonschema = pytest.importorskip("jsonschema", reason="it comes with check-jsonschema")
-    return bool(jsonschema.Draft202012Validator(SCHEMAS[engine]).is_valid(found))
+    return bool(Draft202012Validator(SCHEMAS[engine]).is_valid(found))
 
 
 def objects(found: Any) -> Iterator[dict[str, Any]]:
@@ -75,18 +80,15 @@ def objects(found: Any) -> Iterator[dict[str, Any]]:
 @pytest.mark.parametrize("nodes", [1, 3])
 @pytest.mark.parametrize("engine", SCHEMAS)
 def test_it_is_what_the_engine_takes(engine: str, nodes: int, gpus: int) -> None:
-    found = document(engine, load(engine).specification(asked(engine, nodes=nodes, gpus=gpus)))
+    assert sorted(FILES) == sorted(SCHEMAS)
+    found = specified(engine, nodes=nodes, gpus=gpus)
     assert valid(engine, found), found
     assert ("16" in json.dumps(found)) is bool(gpus)
 
 
-def test_every_engine_has_a_schema() -> None:
-    assert sorted(FILES) == sorted(SCHEMAS)
-
-
 @pytest.mark.parametrize("engine", SCHEMAS)
 def test_the_number_of_hosts_stands_in_one_place(engine: str) -> None:
-    found = document(engine, load(engine).specification(asked(engine)))
+    found = specified(engine)
     numbers = re.findall(r"(?<![\w.])(?:36|37)(?![\w.])", json.dumps(found))
     assert numbers == (["36"] if engine == "pytorchjob" else ["37"])  # the master is one more
 
@@ -107,22 +109,14 @@ def test_the_secret_is_made_under_the_name_that_the_pods_look_for(engine: str) -
     module = load(engine)
     secret, end, rest = module.call(asked(engine)).before.partition("\n---\n")
     about = json.loads(secret)
-    assert (about["kind"], about["metadata"]["name"], list(about["stringData"])) == (
-        "Secret",
-        "bench-1a2b3c",
-        ["BENCH_SECRET"],
-    )
+    assert (about["kind"], about["metadata"], [*about["stringData"]]) == ("Secret", {"name": NAME}, ["BENCH_SECRET"])
     assert end and not rest
-    wanted = [
-        each["secretKeyRef"]
-        for each in objects(document(engine, module.specification(asked(engine))))
-        if "secretKeyRef" in each
-    ]
-    assert wanted and all(each == {"name": "bench-1a2b3c", "key": "BENCH_SECRET"} for each in wanted)
+    wanted = [each["secretKeyRef"] for each in objects(specified(engine)) if "secretKeyRef" in each]
+    assert wanted and all(each == {"name": NAME, "key": "BENCH_SECRET"} for each in wanted)
 
 
 def test_the_master_alone_mounts_the_claim() -> None:
-    roles = document("pytorchjob", load("pytorchjob").specification(asked("pytorchjob")))["spec"]["pytorchReplicaSpecs"]
+    roles = specified("pytorchjob")["spec"]["pytorchReplicaSpecs"]
     mounts = {role: json.dumps(about).count("results") for role, about in roles.items()}
     assert mounts["Master"] >= 3 and mounts["Worker"] == 0
 
@@ -146,13 +140,12 @@ def test_yaml_keeps_what_was_typed(words: list[str]) -> None:
     "word", ["yes", "No", "null", "~", "1", "1e3", "a: b", "a #b", "- a", "0x1f", "", " ", "'", "a\\b"]
 )
 def test_a_string_stays_one_for_a_parser_of_yaml_1_1(word: str) -> None:
-    yaml = pytest.importorskip("yaml", reason="it comes with mkdocs")
     assert yaml.safe_load(as_yaml({"a": word, "b": [word]})) == {"a": word, "b": [word]}
 
 
 def test_kubernetes_does_not_expand_what_was_typed() -> None:
-    text = load("trainjob").specification(asked("trainjob", "--label", "$(HOME) $HOME"))
-    assert document("trainjob", text)["spec"]["trainer"]["args"] == ["run", "--label", "$$(HOME) $HOME"]
+    trainer = specified("trainjob", "--label", "$(HOME) $HOME")["spec"]["trainer"]
+    assert trainer["args"] == ["run", "--label", "$$(HOME) $HOME"]
 
 
 # ---- the batch script, which is run with stand-ins for what Slurm brings
@@ -168,7 +161,7 @@ def test_shellcheck_is_content(tmp_path: Path) -> None:
     if shellcheck is None:
         pytest.skip("shellcheck is not installed: pip install -e '.[dev]'")
     (tmp_path / "job.sh").write_text(load("slurm").specification(asked("slurm", "--label", "it's", gpus=8)))
-    sky = document("skypilot", load("skypilot").specification(asked("skypilot", "--label", "it's")))
+    sky = specified("skypilot", "--label", "it's")
     (tmp_path / "task.sh").write_text(f"#!/bin/bash\n{sky['setup']}{sky['run']}")
     done = subprocess.run([shellcheck, "job.sh", "task.sh"], cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "")
@@ -197,7 +190,7 @@ def test_the_hosts_of_a_batch_script_meet_at_the_first(tmp_path: Path) -> None:
 
 
 def test_a_node_of_skypilot_knows_its_place() -> None:
-    variables = document("skypilot", load("skypilot").specification(asked("skypilot")))["envs"]
+    variables = specified("skypilot")["envs"]
     of_sky = {"SKYPILOT_NODE_RANK": "1", "SKYPILOT_NUM_NODES": "2", "SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2\n"}
     started = engine_of(variables | of_sky)
     assert started is not None and (started.index, started.address, started.port) == (1, "10.0.0.1", 29500)
@@ -222,11 +215,8 @@ def test_hadolint_is_content() -> None:
 
 def test_the_image_is_what_the_pods_expect() -> None:
     """The user may write where the claim is mounted, and what is built is what pip needs of the checkout."""
-    image, pods = (
-        (ROOT / "Dockerfile").read_text(),
-        document("trainjob", load("trainjob").specification(asked("trainjob"))),
-    )
-    (group,) = {each["fsGroup"] for each in objects(pods) if "fsGroup" in each}
+    image = (ROOT / "Dockerfile").read_text()
+    (group,) = {each["fsGroup"] for each in objects(specified("trainjob")) if "fsGroup" in each}
     results = load("trainjob").ENGINE.results
     assert f"--uid {group} " in image and f"USER {group}\n" in image and f"VOLUME {results}\n" in image
     kept = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}

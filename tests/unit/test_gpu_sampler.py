@@ -8,13 +8,14 @@ from typing import Any
 import pandas as pd
 import pytest
 from conftest import launches, one_host, request_for
-from standin import KEYS, MIB, TWO_GPUS, A, B, Driver
+from standin import KEYS, MIB, NOT_AVAILABLE, TWO_GPUS, A, B, Driver
 from standin.frames import iterations
 
 from bench.analyse import devices
-from bench.core.records import DEVICE_COLUMNS, PROBE_MIB
-from bench.machine.nvml import SCRAMBLED
+from bench.core.records import DEVICE_COLUMNS, MEMORY_COLUMNS, PROBE_MIB
+from bench.machine.nvml import NO_FIGURE, SCRAMBLED
 from bench.machine.sample import Sampler, read_spool
+from bench.machine.sample.sources import GpuMemory
 from bench.runs.spool import spool_path
 from bench.seams import discover, switching
 
@@ -39,6 +40,11 @@ class Sampling:
     def rows(self, table: str, launch: int = 0) -> list[dict[str, Any]]:
         return read_spool(spool_path(str(self.folder), launch))[table]
 
+    def watch(self, *gpus: str) -> None:
+        """A rank on each of these GPUs: PID 11, 12, ..."""
+        for rank, gpu in enumerate(gpus):
+            self.sampler.watch(0, "ddp", rank, 11 + rank, (gpu,))
+
     @property
     def findings(self) -> dict[str, Any]:
         assert self.sampler.findings is not None
@@ -59,8 +65,11 @@ class Sampling:
         self.until(lambda: any(row["t_ns"] > now for row in self.rows(table)))
 
 
+Start = Callable[..., Sampling]
+
+
 @pytest.fixture
-def start(tmp_path: Path, driver: Driver) -> Iterator[Callable[..., Sampling]]:
+def start(tmp_path: Path, driver: Driver) -> Iterator[Start]:
     started: list[Sampling] = []
 
     def start(**options: Any) -> Sampling:
@@ -77,13 +86,12 @@ def sources(rows: list[dict[str, Any]]) -> set[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("listed", [(), (f"process {A} 11 0",)], ids=["not listed", "listed with 0 bytes"])
-def test_device_level_in_a_container(listed: tuple[str, ...], start: Callable[..., Sampling], driver: Driver) -> None:
+def test_device_level_in_a_container(listed: tuple[str, ...], start: Start, driver: Driver) -> None:
     levels = (f"value {A} used {600 * MIB}", f"value {B} used {500 * MIB}")
     driver.write(*TWO_GPUS, *levels)
     run = start(nested=True)
     run.sampler.begin(0)
-    run.sampler.watch(0, "ddp", 0, 11, (A,))
-    run.sampler.watch(0, "ddp", 1, 12, (B,))
+    run.watch(A, B)
     run.until_begun()
     driver.write(*TWO_GPUS, f"value {A} used {1624 * MIB}", f"value {B} used {756 * MIB}", *listed)
     run.until(lambda: len({row["pid"] for row in run.rows("memory")}) == 2)
@@ -91,24 +99,24 @@ def test_device_level_in_a_container(listed: tuple[str, ...], start: Callable[..
     assert sources(memory) == {(11, A, 1024.0, "nvml_device_delta"), (12, B, 256.0, "nvml_device_delta")}
 
 
-def test_a_slow_driver_gives_the_level_before_the_launch(start: Callable[..., Sampling], driver: Driver) -> None:
-    slow = "delay_all_us 100000"
+def test_a_slow_driver_gives_the_level_before_the_launch(start: Start, driver: Driver) -> None:
+    slow = "delay_all_us 30000"
     driver.write(*TWO_GPUS, slow, f"value {A} used {600 * MIB}")
     run = start(nested=True)
     run.sampler.begin(0)
     driver.write(*TWO_GPUS, slow, f"value {A} used {1624 * MIB}", f"process {A} 100011 {1024 * MIB}")
-    run.sampler.watch(0, "single", 0, 11, (A,))
+    run.watch(A)
     run.until(lambda: run.rows("memory"))
     memory, _ = run.sampler.finish(0)
     assert sources(memory) == {(11, A, 1024.0, "nvml_device_delta")}
     assert run.findings["foreign"] == []
 
 
-def test_a_slow_driver_is_asked_at_both_ends(start: Callable[..., Sampling], driver: Driver) -> None:
+def test_a_slow_driver_is_asked_at_both_ends(start: Start, driver: Driver) -> None:
     """The samples of this one come every two minutes: a window would have none."""
     driver.write(*TWO_GPUS, "delay_all_us 50000")
     run = start()
-    run.sampler.watch(0, "single", 0, 11, (A,))
+    run.watch(A)
     run.until_begun()
     (planned,) = launches(request_for((SINGLE,)), (SINGLE,), one_host(1))
     for phase in ("measure", "record"):
@@ -117,9 +125,9 @@ def test_a_slow_driver_is_asked_at_both_ends(start: Callable[..., Sampling], dri
         run.until(lambda before=before: len(run.rows("device")) > before)
 
 
-def test_a_process_that_comes_later_is_reported(start: Callable[..., Sampling], driver: Driver) -> None:
+def test_a_process_that_comes_later_is_reported(start: Start, driver: Driver) -> None:
     run = start(nested=False)
-    run.sampler.watch(0, "ddp", 0, 11, (A,))
+    run.watch(A)
     run.until_begun()
     for size in (100, 900, 50):
         driver.write(*TWO_GPUS, f"process {A} 11 {size * MIB}", f"process {A} {BUSY} {size * MIB}")
@@ -135,7 +143,7 @@ def test_a_process_that_comes_later_is_reported(start: Callable[..., Sampling], 
     ids=["two ranks on one GPU", "a sandbox in which all processes have one PID"],
 )
 def test_a_probe_names_ranks_by_their_host_pids(
-    start: Callable[..., Sampling], driver: Driver, gpus: tuple[str, str], pids: tuple[int, int]
+    start: Start, driver: Driver, gpus: tuple[str, str], pids: tuple[int, int]
 ) -> None:
     """What a probe shows of a PID is true of its GPU: on the other it is the other rank."""
 
@@ -146,8 +154,7 @@ def test_a_probe_names_ranks_by_their_host_pids(
 
     run = start(nested=True)
     run.sampler.begin(0)
-    for rank, gpu in enumerate(gpus):
-        run.sampler.watch(0, "ddp", rank, 11 + rank, (gpu,))
+    run.watch(*gpus)
     run.until_begun()
     for rank in (0, 1):
         listed()
@@ -170,38 +177,34 @@ def test_a_probe_names_ranks_by_their_host_pids(
 
 
 @pytest.mark.parametrize("there", [(11, 12), (11,)])
-def test_whether_the_driver_knows_our_pids(
-    there: tuple[int, ...], start: Callable[..., Sampling], driver: Driver
-) -> None:
+def test_whether_the_driver_knows_our_pids(there: tuple[int, ...], start: Start, driver: Driver) -> None:
     """Then ranks need not show them in later launches."""
     driver.write(*TWO_GPUS, *(f"process {A} {pid} {512 * MIB}" for pid in there))
     run = start(nested=True)
-    for rank, pid in enumerate((11, 12)):
-        run.sampler.watch(0, "two", rank, pid, (A,))
+    run.watch(A, A)
     run.until(lambda: run.rows("memory"))
     run.sampler.finish(0)
     assert run.sampler.knows_pids == (there == (11, 12))
 
 
-def test_memory_is_sampled_at_once_for_who_measures_a_sample(start: Callable[..., Sampling], driver: Driver) -> None:
+def test_memory_is_sampled_at_once_for_who_measures_a_sample(start: Start, driver: Driver) -> None:
     """A step is shorter than the quarter of a second after which the first sample of memory is due."""
     driver.write(*TWO_GPUS, f"process {A} 11 {512 * MIB}")
     run = start(nested=False, interval_s=3600.0, at_once=True)
-    run.sampler.watch(0, "blocks", 0, 11, (A,))
+    run.watch(A)
     run.until(lambda: run.rows("memory"))
     run.sampler.finish(0)
     assert run.sampler.cost is not None and run.sampler.cost["memory"]["calls"] == 1
 
 
-def test_the_probe_is_in_no_sample_of_its_rank(start: Callable[..., Sampling], driver: Driver) -> None:
+def test_the_probe_is_in_no_sample_of_its_rank(start: Start, driver: Driver) -> None:
     def used(mib: float) -> None:
         driver.write(*TWO_GPUS, f"value {A} used {int((600 + mib) * MIB)}", f"value {B} used {600 * MIB}")
 
     used(0)
     run = start(nested=True)
     run.sampler.begin(0)
-    run.sampler.watch(0, "ddp", 0, 11, (A,))
-    run.sampler.watch(0, "ddp", 1, 12, (B,))
+    run.watch(A, B)
     used(500)
     run.until(lambda: run.rows("memory"))
     run.sampler.probe(0, 11, "before")
@@ -216,11 +219,11 @@ def test_the_probe_is_in_no_sample_of_its_rank(start: Callable[..., Sampling], d
     assert {row["used_mib"] for row in memory if row["pid"] == 11} == {400.0, 500.0}
 
 
-def test_a_launch_on_one_gpu_has_nothing_to_do_with_the_other(start: Callable[..., Sampling], driver: Driver) -> None:
+def test_a_launch_on_one_gpu_has_nothing_to_do_with_the_other(start: Start, driver: Driver) -> None:
     there = (f"process {A} 11 {MIB}", f"process {B} {BUSY} {MIB}")
     driver.write(*TWO_GPUS, *there, f"error {B} processes 4", f"value {B} throttle 64")
     run = start(nested=False)
-    run.sampler.watch(0, "single", 0, 11, (A,))
+    run.watch(A)
     run.until(lambda: run.rows("memory"))
     driver.write(*TWO_GPUS, *there, f"value {B} throttle 64")
     run.until_next("memory")
@@ -236,12 +239,11 @@ def test_a_launch_on_one_gpu_has_nothing_to_do_with_the_other(start: Callable[..
     assert [one["pid"] for one in run.findings["foreign"]] == [BUSY]
 
 
-def test_a_lost_gpu_leaves_a_gap(start: Callable[..., Sampling], driver: Driver) -> None:
+def test_a_lost_gpu_leaves_a_gap(start: Start, driver: Driver) -> None:
     there = (f"process {A} 11 {MIB}", f"process {B} 12 {MIB}")
     driver.write(*TWO_GPUS, *there)
     run = start(nested=False)
-    run.sampler.watch(0, "ddp", 0, 11, (A,))
-    run.sampler.watch(0, "ddp", 1, 12, (B,))
+    run.watch(A, B)
     run.until(lambda: len({row["pid"] for row in run.rows("memory")}) == 2)
     keys = ["processes", *KEYS]
     driver.write(*TWO_GPUS, *there, *(f"error {A} {key} 15" for key in keys))
@@ -259,29 +261,29 @@ def test_a_lost_gpu_leaves_a_gap(start: Callable[..., Sampling], driver: Driver)
     assert (last[B]["power_w"], last[B]["reason"]) == (0.0, None)
 
 
-def test_scrambled_lists_are_dropped_and_counted(start: Callable[..., Sampling], driver: Driver) -> None:
+def test_scrambled_lists_are_dropped_and_counted(start: Start, driver: Driver) -> None:
     run = start(nested=False)
     driver.write(*TWO_GPUS, f"process {A} 11 {MIB}", f"process {A} 12 {MIB}", "scrambled 1")
-    run.sampler.watch(0, "ddp", 0, 11, (A,))
+    run.watch(A)
     run.until_begun()
-    time.sleep(0.6)
+    time.sleep(0.4)
     memory, _ = run.sampler.finish(0)
     assert [(row["used_mib"], row["reason"]) for row in memory] == [(None, SCRAMBLED)]
     assert run.findings["scrambled_lists"] >= 1
 
 
-def test_a_slow_driver_stays_within_one_percent(start: Callable[..., Sampling], driver: Driver) -> None:
+def test_a_slow_driver_stays_within_one_percent(start: Start, driver: Driver) -> None:
     run = start(nested=False)
     run.sampler._ready = run.sampler._receive("ready", 30) is not None
-    slow = (f"process {A} 11 {MIB}", "delay_us 200000", "delay_all_us 200000")
+    slow = (f"process {A} 11 {MIB}", "delay_us 100000", "delay_all_us 100000")
     driver.write(*TWO_GPUS, *slow)
-    run.sampler.watch(0, "ddp", 0, 11, (A,))
+    run.watch(A)
     run.until(lambda: run.rows("memory"))
-    time.sleep(2.0)  # many times the usual intervals
+    time.sleep(1.5)  # many times the usual intervals
     run.sampler.finish(0)
     assert run.sampler.cost is not None
     assert (run.sampler.cost["memory"]["calls"], run.sampler.cost["device"]["calls"]) == (1, 1)
-    assert run.sampler.cost["memory"]["total_ms"] > 400
+    assert run.sampler.cost["memory"]["total_ms"] > 100
     run.sampler.watch(0, "ddp", 0, 12, (A,))  # and a launch that comes soon after does not start afresh
     time.sleep(1.0)
     memory, _ = run.sampler.finish(0)
@@ -290,20 +292,63 @@ def test_a_slow_driver_stays_within_one_percent(start: Callable[..., Sampling], 
     assert "asking the driver takes" in memory[0]["reason"]
 
 
-def test_a_thermal_bit_and_link_counters(start: Callable[..., Sampling], driver: Driver) -> None:
+def test_a_thermal_bit_and_link_counters(start: Start, driver: Driver) -> None:
     run = start(nested=False)
     links = (f"value {A} pcie_tx {3 << 20}", f"value {A} nvlink_rx 7")
-    driver.write(*TWO_GPUS, *links, f"value {A} throttle 1", f"every {A} throttle/20 64")
-    run.sampler.watch(0, "ddp", 0, 11, (A,))
-    run.until(lambda: len([row for row in run.rows("device") if row["device"] == A]) >= 21)
+    driver.write(*TWO_GPUS, *links, f"value {A} throttle 1", f"every {A} throttle/10 64")
+    run.watch(A)
+    run.until(lambda: len([row for row in run.rows("device") if row["device"] == A]) >= 11)
     _, device = run.sampler.finish(0)
-    on_a = [row for row in device if row["device"] == A][:40]  # on a busy machine there are more
+    on_a = [row for row in device if row["device"] == A][:20]  # on a busy machine there are more
     bits = [row["throttle_reasons"] for row in on_a]
-    assert bits.count(64) in (1, 2)
-    assert set(bits) == {1, 64}
-    assert [number for number, row in enumerate(on_a[:20]) if row["pcie_tx_kib"] is not None] == [0, 10]
+    assert bits.count(64) in (1, 2) and set(bits) == {1, 64}
+    assert [number for number, row in enumerate(on_a) if row["pcie_tx_kib"] is not None] == [0, 10]
     assert (on_a[10]["pcie_tx_kib"], on_a[10]["nvlink_rx_kib"]) == (3072.0, 7.0)
     assert {row["reason"] for row in on_a} == {None}
+
+
+def test_rows_of_ranks_and_gpus(start: Start, driver: Driver) -> None:
+    """A row for each process on each GPU that it is on; of one without a figure, or without a list, the reason."""
+    lists = (f"process {A} 11 {512 * MIB}", f"process {B} 11 {256 * MIB}", f"process {B} 13 {NOT_AVAILABLE}")
+    driver.write(*TWO_GPUS, *lists, f"value {A} power 312500", f"error {B} energy 3")
+    run = start(nested=False)
+    for rank, pid in enumerate((11, 13, 4711)):
+        run.sampler.watch(0, "dp", rank, pid)
+    run.until(lambda: len({row["t_ns"] for row in run.rows("memory")}) >= 3)
+    memory, device = run.sampler.finish(0)
+    assert {(row["launch"], row["scenario"], row["host"]) for row in memory + device} == {(0, "dp", "node1")}
+    assert {tuple(row) for row in memory} == {tuple(MEMORY_COLUMNS)}
+    assert {tuple(row) for row in device} == {tuple(DEVICE_COLUMNS)}
+    assert {(row["rank"], row["device"], row["used_mib"], row["source"], row["reason"]) for row in memory} == {
+        (0, A, 512.0, "nvml_pid", None),
+        (0, B, 256.0, "nvml_pid", None),
+        (1, B, None, "unavailable", NO_FIGURE),
+        (2, None, None, "unavailable", GpuMemory.missing),
+    }
+    last_ns = max(row["t_ns"] for row in memory if row["used_mib"])
+    assert [row["pid"] for row in memory if row["t_ns"] == last_ns] == [11, 11, 13], "one moment for all of a sample"
+    assert [(row["device"], row["power_w"], row["reason"]) for row in device[:2]] == [
+        (A, 312.5, None),
+        (B, 0.0, "energy_mj: Not Supported"),
+    ]
+    assert device[0]["t_ns"] == device[1]["t_ns"]
+    driver.write(*TWO_GPUS, *lists, f"error {A} processes 4")
+    run.sampler.watch(1, "dp", 0, 11)
+    run.until(lambda: run.rows("memory", 1))
+    memory, _ = run.sampler.finish(1)
+    on_a = [(row["used_mib"], row["source"], row["reason"]) for row in memory if row["device"] == A]
+    assert on_a == [(None, "unavailable", "Insufficient Permissions")]
+
+
+def test_a_driver_that_refuses_costs_the_figures_and_not_the_sampler(start: Start, driver: Driver) -> None:
+    driver.write("error * init 9")
+    run = start()
+    run.sampler.watch(7, "dp", 0, 11)
+    memory, device = run.sampler.finish(7)
+    assert [(row["rank"], row["used_mib"], row["source"]) for row in memory] == [(0, None, "unavailable")]
+    assert "Driver Not Loaded" in memory[0]["reason"]
+    assert [(row["device"], row["power_w"]) for row in device] == [(A, None), (B, None)]
+    assert all(list(row) == list(DEVICE_COLUMNS) and "Driver Not Loaded" in row["reason"] for row in device)
 
 
 # From the driver to a launch's energy
@@ -326,7 +371,7 @@ def of_window(device: list[dict[str, Any]]) -> dict[str, Any]:
     ],
 )
 def test_counters_of_the_driver_become_energy_or_a_reason(
-    start: Callable[..., Sampling],
+    start: Start,
     driver: Driver,
     monkeypatch: pytest.MonkeyPatch,
     first: str,
@@ -337,7 +382,7 @@ def test_counters_of_the_driver_become_energy_or_a_reason(
     monkeypatch.setattr(devices, "COUNTER_WINDOW_S", 0.5)
     driver.write(*TWO_GPUS, f"value {A} power 300000", f"value {A} {first}")
     run = start(nested=False)
-    run.sampler.watch(0, "ddp", 0, 11, (A,))
+    run.watch(A)
     run.until(lambda: len(run.rows("device")) >= 6)
     driver.write(*TWO_GPUS, f"value {A} power 300000", f"value {A} {later}")
     for _ in range(3):

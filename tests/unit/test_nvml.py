@@ -1,15 +1,14 @@
 """The real pynvml against a stand-in driver: order, units, fallbacks, and what stays unknown."""
 
 import json
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from standin import DEVICE_A, DEVICE_B, KEYS, MIB, NOT_AVAILABLE, TWO_GPUS, A, B, Driver, compile_driver, python
+from standin import DEVICE_A, KEYS, MIB, NOT_AVAILABLE, TWO_GPUS, A, B, Driver, compile_driver, python
 
-from bench.core.records import ACTIVITY_COLUMNS, DEVICE_COLUMNS, MEMORY_COLUMNS
+from bench.core.records import ACTIVITY_COLUMNS, DEVICE_COLUMNS
 from bench.machine.nvml import (
     FIRST,
     LINKS,
@@ -22,8 +21,6 @@ from bench.machine.nvml import (
     ZERO,
     unknown_activity,
 )
-from bench.machine.sample import Sampler, read_spool
-from bench.machine.sample.process import spool_path
 
 
 @pytest.fixture(scope="session")
@@ -106,35 +103,33 @@ def test_without_a_driver_pynvml_is_not_even_imported() -> None:
     assert told.endswith("False\n")
 
 
-def test_a_driver_on_the_library_path_counts_as_present(driver: Driver) -> None:
-    code = "import bench.machine.nvml as n\nn._SIGNS_OF_A_DRIVER = ()\nprint(n.driver_present())"
-    assert driver.python(code) == "True\n"
-
-
-def test_a_missing_pynvml_is_named(driver: Driver) -> None:
-    told = driver.python(
-        "import sys\nsys.modules['pynvml'] = None\nfrom bench.machine.nvml import list_gpus\nprint(list_gpus())"
-    )
-    assert "pip install 'nvidia-ml-py>=" in told
-
-
-def test_the_deprecated_project_that_shadows_the_module_is_named(driver: Driver, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("files", "told"),
+    [
+        ({"nowhere": ""}, "pip install 'nvidia-ml-py>="),
+        # As in its releases up to 11: a star import, which leaves the names with an underscore behind.
+        (
+            {"pynvml/__init__.py": "from .nvml import *\n", "pynvml/nvml.py": "def _nvmlGetFunctionPointer(): ...\n"},
+            "[] the deprecated project 'pynvml' shadows nvidia-ml-py (FOLDER/pynvml/__init__.py); pip uninstall pynvml",
+        ),
+        (
+            {"pynvml.py": "class NVMLError(Exception): ...\ndef _nvmlGetFunctionPointer(name): ...\n"},
+            f"[] this nvidia-ml-py is too old (FOLDER/pynvml.py); pip install {REQUIREMENT}",
+        ),
+    ],
+    ids=["missing", "shadowed", "old"],
+)
+def test_what_is_not_the_module_is_named(driver: Driver, tmp_path: Path, files: dict[str, str], told: str) -> None:
     driver.write(*TWO_GPUS)
-    shadow = tmp_path / "shadow" / "pynvml"
-    shadow.mkdir(parents=True)
-    # As in its releases up to 11: a star import, which leaves the names with an underscore behind.
-    (shadow / "__init__.py").write_text("from .nvml import *\n")
-    (shadow / "nvml.py").write_text("def _nvmlGetFunctionPointer(name): ...\ndef nvmlInit(): ...\n")
-    told = driver.python("from bench.machine.nvml import list_gpus\nprint(*list_gpus())", path=(shadow.parent,))
-    assert told.startswith("[] the deprecated project 'pynvml' shadows nvidia-ml-py")
-    assert str(shadow) in told and "pip uninstall pynvml" in told
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    missing = "import sys\nsys.modules['pynvml'] = None\n" if "nowhere" in files else ""
+    said = driver.python(f"{missing}from bench.machine.nvml import list_gpus\nprint(*list_gpus())", path=(tmp_path,))
+    assert told.replace("FOLDER", str(tmp_path)) in said
 
 
-def test_an_old_module_is_named_with_the_remedy(driver: Driver, tmp_path: Path, repository: Path) -> None:
-    driver.write(*TWO_GPUS)
-    (tmp_path / "pynvml.py").write_text("class NVMLError(Exception): ...\ndef _nvmlGetFunctionPointer(name): ...\n")
-    told = driver.python("from bench.machine.nvml import list_gpus\nprint(*list_gpus())", path=(tmp_path,))
-    assert told.startswith(f"[] this nvidia-ml-py is too old ({tmp_path}/pynvml.py); pip install {REQUIREMENT}")
+def test_the_module_that_is_asked_for_is_that_of_the_project(repository: Path) -> None:
     assert f'"{REQUIREMENT.strip(chr(39))}"' in (repository / "pyproject.toml").read_text()
 
 
@@ -155,6 +150,7 @@ PROCESSES = (
     f"process {B} 13 {NOT_AVAILABLE}",
 )
 ON_A, ON_B = [[[11, 512.0], [12, 2048.5]], None], [[[11, 256.0], [13, None]], NO_FIGURE]
+MIG = "MIG is on, and the driver gives no figure of a process on the whole GPU"
 TWICE_ON_A = (f"process {A} 11 {512 * MIB}", f"process {A} 11 {256 * MIB}")
 
 
@@ -164,6 +160,8 @@ TWICE_ON_A = (f"process {A} 11 {512 * MIB}", f"process {A} 11 {256 * MIB}")
         (PROCESSES, ON_A, ON_B),
         ((*PROCESSES, f"error {A} processes 4"), [[], "Insufficient Permissions"], ON_B),
         ((f"process {A} 11 0", f"process {A} 12 {MIB}"), [[[11, None], [12, 1.0]], ZERO], [[], None]),
+        ((f"value {A} mig 1", f"process {A} 11 {NOT_AVAILABLE}"), [[[11, None]], MIG], [[], None]),
+        ((f"error {A} handle 6",), [[], "Not Found"], [[], None]),
         ((*PROCESSES, "insufficient 3"), ON_A, ON_B),
         ((*PROCESSES, "insufficient 4"), [[], "Insufficient Size, 4 times"], None),
         ([f"process {A} 11 {512 * MIB}"] * 2, [[[11, 512.0]], None], [[], None]),
@@ -175,7 +173,16 @@ TWICE_ON_A = (f"process {A} 11 {512 * MIB}", f"process {A} 11 {256 * MIB}")
         ),
     ],
     ids=[
-        *("all", "an error on one", "0 bytes", "a list that grew", "a list that always grows", "twice alike"),
+        *(
+            "all",
+            "an error on one",
+            "0 bytes",
+            "MIG",
+            "not there",
+            "a list that grew",
+            "a list that always grows",
+            "twice alike",
+        ),
         *("twice", "in two MIG instances", "PID 0", "PID -1", "PID 0 among others"),
     ],
 )
@@ -207,70 +214,53 @@ def test_an_old_driver_is_asked_by_older_symbols(old_driver: Driver, tmp_path: P
 # Device metrics
 
 
-VALUES = (
-    f"value {A} utilisation 87",
-    f"value {A} power 312500",
-    f"value {A} energy 123456789012345",
-    f"value {A} sm_clock 1410",
-    f"value {A} memory_clock 1593",
-    f"value {A} temperature 61",
-    f"value {A} throttle 72",
-    f"value {A} used {3 * 1024 * MIB}",
+NUMBERS = (87, 312500, 123456789012345, 1410, 1593, 61, 72, 3 << 30)
+VALUES = [f"value {A} {key} {number}" for key, number in zip(KEYS, NUMBERS, strict=True)]
+FIGURES = dict(zip(METRICS, (87.0, 312.5, 123456789012345.0, 1410.0, 1593.0, 61.0, 72, 3072.0), strict=True))
+SAMPLE = {**FIGURES, "reason": None, **dict.fromkeys(LINKS, 0.0), "mig": False, **unknown_activity(NO_GPM)}
+
+
+def nothing(reason: str) -> dict[str, Any]:
+    return dict.fromkeys((*METRICS, *LINKS, "mig")) | {"reason": reason} | unknown_activity(reason)
+
+
+def failing(first: int) -> tuple[list[str], dict[str, Any]]:
+    """Every other metric fails, and is named; the others stand."""
+    half = dict(list(zip(KEYS, METRICS, strict=True))[first::2])
+    reason = "; ".join(f"{metric}: Not Supported" for metric in half.values())
+    return [f"error {A} {key} 3" for key in half], dict.fromkeys(half.values()) | {"reason": reason}
+
+
+COUNTED = [f"value {A} pcie_tx {5 << 20}", f"value {A} pcie_rx {7 << 30}", f"value {A} nvlink_tx {1 << 40}"]
+COUNTERS = dict(zip(LINKS, (5 << 10, 7 << 20, 1 << 40, None), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("script", "otherwise"),
+    [
+        ([], {}),
+        failing(0),
+        failing(1),
+        (
+            [f"value {A} energy {NOT_AVAILABLE}", f"value {A} power {2**32 - 1}"],
+            {"power_w": None, "energy_mj": None, "reason": f"power_w: {NO_FIGURE}; energy_mj: {NO_FIGURE}"},
+        ),
+        ([*COUNTED, f"error {A} nvlink_rx 3"], {**COUNTERS, "reason": "nvlink_rx_kib: Not Supported"}),
+        ([f"value {A} mig 1"], {"energy_mj": None, "mig": True, "reason": f"energy_mj: {MIG_ENERGY}"}),
+        ([f"error {A} {key} 15" for key in KEYS], nothing("GPU is lost")),
+        ([f"error {A} handle 6"], nothing("Not Found")),
+    ],
+    ids=["well", "some fail", "others fail", "not available", "links", "MIG", "lost", "not there"],
 )
-SAMPLE = {
-    "utilisation_percent": 87.0,
-    "power_w": 312.5,
-    "energy_mj": 123456789012345.0,
-    "sm_clock_mhz": 1410.0,
-    "memory_clock_mhz": 1593.0,
-    "temperature_c": 61.0,
-    "throttle_reasons": 72,
-    "used_mib": 3072.0,
-    "reason": None,
-    "pcie_tx_kib": 0.0,
-    "pcie_rx_kib": 0.0,
-    "nvlink_tx_kib": 0.0,
-    "nvlink_rx_kib": 0.0,
-    "mig": False,
-    **unknown_activity(NO_GPM),
-}
-
-
-def test_a_device_sample_has_every_metric_in_the_unit_of_its_name(driver: Driver) -> None:
-    driver.write(*TWO_GPUS, *VALUES)
+def test_a_device_sample_has_every_metric_in_the_unit_of_its_name(
+    driver: Driver, script: list[str], otherwise: dict[str, Any]
+) -> None:
+    driver.write(*TWO_GPUS, *script, *VALUES)
     sample = asked(driver, f"nvml.device_sample({A!r})")
-    assert sample == SAMPLE
-    assert isinstance(sample["throttle_reasons"], int)
+    assert sample == SAMPLE | otherwise
+    assert isinstance(sample["throttle_reasons"], int | None)
     assert {*sample, "launch", "scenario", "host", "t_ns", "device"} == set(DEVICE_COLUMNS)
     assert (*METRICS, "reason", *LINKS, "mig", *ACTIVITY_COLUMNS, "activity_reason") == tuple(sample)
-
-
-@pytest.mark.parametrize("first", [0, 1])
-def test_metrics_that_fail_are_none_and_named_and_the_others_stand(driver: Driver, first: int) -> None:
-    failing = dict(list(zip(KEYS, METRICS, strict=True))[first::2])
-    driver.write(*TWO_GPUS, *(f"error {A} {key} 3" for key in failing), *VALUES)
-    sample = asked(driver, f"nvml.device_sample({A!r})")
-    reason = "; ".join(f"{metric}: Not Supported" for metric in failing.values())
-    assert sample == SAMPLE | dict.fromkeys(failing.values()) | {"reason": reason}
-
-
-def test_figures_that_the_driver_marks_as_not_available_are_none(driver: Driver) -> None:
-    driver.write(*TWO_GPUS, f"value {A} energy {NOT_AVAILABLE}", f"value {A} power {2**32 - 1}", *VALUES)
-    sample = asked(driver, f"nvml.device_sample({A!r})")
-    reason = f"power_w: {NO_FIGURE}; energy_mj: {NO_FIGURE}"
-    assert sample == {**SAMPLE, "power_w": None, "energy_mj": None, "reason": reason}
-
-
-def test_counters_of_the_links_are_in_kib(driver: Driver) -> None:
-    counters = (f"value {A} pcie_tx {5 << 20}", f"value {A} pcie_rx {7 << 30}", f"value {A} nvlink_tx {1 << 40}")
-    driver.write(*TWO_GPUS, *VALUES, *counters, f"error {A} nvlink_rx 3")
-    sample = asked(driver, f"nvml.device_sample({A!r})")
-    assert [sample[name] for name in LINKS] == [5 << 10, 7 << 20, 1 << 40, None]
-    assert sample["reason"] == "nvlink_rx_kib: Not Supported"
-    assert {name: sample[name] for name in METRICS} == {name: SAMPLE[name] for name in METRICS}
-
-
-NOTHING = dict.fromkeys((*METRICS, *LINKS, "mig"))
 
 
 @pytest.mark.parametrize(
@@ -291,14 +281,6 @@ def test_what_gpus_are_linked_by_and_how_fast_it_nominally_is(
     assert asked(driver, f"nvml.link([{A!r}, {B!r}])") == link
 
 
-def test_a_gpu_that_is_lost_says_so_once(driver: Driver) -> None:
-    driver.write(*TWO_GPUS, *(f"error {A} {key} 15" for key in KEYS))
-    assert asked(driver, f"nvml.device_sample({A!r})") == NOTHING | {
-        "reason": "GPU is lost",
-        **unknown_activity("GPU is lost"),
-    }
-
-
 GPM = [f"value {A} gpm 1", *(f"value {A} gpm_{metric} {10 + metric}" for metric in (2, 5, 10, 61, 60))]
 TWICE = f"[nvml.device_sample({A!r}) for _ in range(2)]"
 
@@ -311,27 +293,11 @@ def test_activity_is_that_between_two_samples(driver: Driver) -> None:
     assert second["activity_reason"] == "nvlink_rx_mib_s: Not Supported"
 
 
-def test_activity_of_a_mig_slice_is_its_own(driver: Driver) -> None:
-    one = "MIG-cccccccc-0000-0000-0000-000000000000"
-    slice_ = (f"device {one} 0 65 0 Slice {MIB}", f"value {one} instance 7", f"value {A} gpm_2_of_7 44")
-    driver.write(*TWO_GPUS, *slice_, *GPM)
-    _, second = asked(driver, f"[nvml.device_sample({one!r}) for _ in range(2)]")
-    assert (second["sm_percent"], second["activity_reason"]) == (44.0, None)
-
-
 def test_drivers_without_gpm_say_why(driver: Driver, old_driver: Driver) -> None:
     driver.write(*TWO_GPUS, *GPM, f"value {A} gpm_version 2")
     assert asked(driver, TWICE)[1]["activity_reason"] == "NVML Error with code 25"  # of an argument's version
     old_driver.write(*TWO_GPUS, *GPM)
     assert asked(old_driver, TWICE)[1]["activity_reason"] == "Function Not Found"
-
-
-def test_under_mig_the_energy_of_the_whole_gpu_is_nobodys(driver: Driver) -> None:
-    driver.write(*TWO_GPUS, *VALUES, f"value {A} mig 1", f"process {A} 11 {NOT_AVAILABLE}", f"process {B} 11 {MIB}")
-    sample, processes = asked(driver, f"[nvml.device_sample({A!r}), nvml.processes({A!r})]")
-    assert (sample["energy_mj"], sample["mig"]) == (None, True)
-    assert sample["reason"] == f"energy_mj: {MIG_ENERGY}"
-    assert processes == [[[11, None]], "MIG is on, and the driver gives no figure of a process on the whole GPU"]
 
 
 def test_the_layout_of_early_r535_is_recognised(driver: Driver) -> None:
@@ -359,13 +325,6 @@ def test_names_of_processes_come_from_the_driver_or_from_the_kernel(driver: Driv
     assert names[2:] == [None, None]
 
 
-def test_a_device_that_is_not_there_is_unknown_altogether(driver: Driver) -> None:
-    driver.write(DEVICE_B)
-    answers = asked(driver, f"[nvml.device_sample({A!r}), nvml.processes({A!r})]")
-    unknown = NOTHING | {"reason": "Not Found", **unknown_activity("Not Found")}
-    assert answers == [unknown, [[], "Not Found"]]
-
-
 def test_there_is_one_initialisation_and_one_look_up_per_device(driver: Driver, tmp_path: Path) -> None:
     log = tmp_path / "calls"
     driver.write(*TWO_GPUS, *PROCESSES, f"log {log}")
@@ -380,93 +339,3 @@ def test_there_is_one_initialisation_and_one_look_up_per_device(driver: Driver, 
 def test_versions(driver: Driver) -> None:
     driver.write(DEVICE_A, "error * nvml_version 3")
     assert asked(driver, "nvml.versions()") == {"version": "999.01", "nvml": None, "cuda": "13.2"}
-
-
-# The sampler process on GPUs
-
-
-class Run:
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.sampler = Sampler.start(device="cuda", gpus=(A, B), spool=str(folder), host="node1")
-
-    def until(self, table: str, count: int, *, launch: int = 0) -> None:
-        deadline = time.monotonic() + 30
-        while len({row["t_ns"] for row in read_spool(spool_path(str(self.folder), launch))[table]}) < count:
-            assert time.monotonic() < deadline, (self.folder / "sampler.log").read_text()
-            time.sleep(0.02)
-
-
-@pytest.fixture
-def run(driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
-    for name, value in driver.environment().items():
-        monkeypatch.setenv(name, value)
-    driver.write(*TWO_GPUS, *VALUES, *PROCESSES)
-    run = Run(tmp_path)
-    yield run
-    run.sampler.stop()
-
-
-def test_each_watched_process_has_a_row_on_each_gpu_that_it_is_on(run: Run) -> None:
-    run.sampler.watch(0, "dp", 0, 11)
-    run.sampler.watch(0, "dp", 1, 12)
-    run.until("memory", 4)
-    memory, device = run.sampler.finish(0)
-    assert {(row["pid"], row["rank"], row["device"], row["used_mib"]) for row in memory} == {
-        (11, 0, A, 512.0),
-        (11, 0, B, 256.0),
-        (12, 1, A, 2048.5),
-    }
-    assert {(row["launch"], row["scenario"], row["host"], row["source"]) for row in memory} == {
-        (0, "dp", "node1", "nvml_pid")
-    }
-    assert all(row["reason"] is None for row in memory)
-    assert all(list(row) == list(MEMORY_COLUMNS) for row in memory)
-    assert all(list(row) == list(DEVICE_COLUMNS) for row in device)
-    ticks = [[row["pid"] for row in memory if row["t_ns"] == t_ns] for t_ns in sorted({row["t_ns"] for row in memory})]
-    assert sorted(ticks[-1]) == [11, 11, 12]  # one moment for all rows of a tick
-    assert {key: value for key, value in device[0].items() if key in SAMPLE} == SAMPLE
-    assert device[0]["device"] == A
-    assert device[0]["t_ns"] == device[1]["t_ns"]
-    assert device[1]["device"] == B
-
-
-def test_an_unlisted_rank_is_unavailable(run: Run) -> None:
-    run.sampler.watch(0, "ddp", 0, 13)
-    run.sampler.watch(0, "ddp", 1, 4711)
-    run.until("memory", 2)
-    memory, _ = run.sampler.finish(0)
-    assert {(row["rank"], row["device"], row["source"], row["reason"]) for row in memory if row["pid"] == 13} == {
-        (0, B, "unavailable", NO_FIGURE)
-    }
-    unlisted = [row for row in memory if row["pid"] == 4711]
-    assert [(row["rank"], row["device"], row["used_mib"], row["source"]) for row in unlisted] == [
-        (1, None, None, "unavailable")
-    ]
-    assert "no process with this PID" in unlisted[0]["reason"]
-    assert {row["used_mib"] for row in memory} == {None}
-
-
-def test_a_gpu_without_a_list_of_processes_is_named(run: Run, driver: Driver) -> None:
-    driver.write(*TWO_GPUS, *PROCESSES, f"error {A} processes 4", f"error {B} energy 3")
-    run.sampler.watch(0, "dp", 0, 11)
-    run.until("memory", 2)
-    memory, device = run.sampler.finish(0)
-    on_a = [row for row in memory if row["device"] == A]
-    assert [(row["used_mib"], row["source"], row["reason"]) for row in on_a] == [
-        (None, "unavailable", "Insufficient Permissions")
-    ]
-    assert {row["used_mib"] for row in memory if row["device"] == B} == {256.0}
-    assert {row["reason"] for row in device if row["device"] == B} == {"energy_mj: Not Supported"}
-
-
-def test_a_driver_that_refuses_costs_the_figures_and_not_the_sampler(run: Run, driver: Driver, tmp_path: Path) -> None:
-    driver.write("error * init 9")
-    refused = Sampler.start(device="cuda", gpus=(A, B), spool=str(tmp_path), host="node1")
-    refused.watch(7, "dp", 0, 11)
-    memory, device = refused.finish(7)
-    refused.stop()
-    assert [(row["rank"], row["used_mib"], row["source"]) for row in memory] == [(0, None, "unavailable")]
-    assert "Driver Not Loaded" in memory[0]["reason"]
-    assert [(row["device"], row["power_w"]) for row in device] == [(A, None), (B, None)]
-    assert all(list(row) == list(DEVICE_COLUMNS) and "Driver Not Loaded" in row["reason"] for row in device)

@@ -166,9 +166,5 @@ def test_credentials_in_the_environment_are_not_kept(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("NCCL_IB_PKEY", "1")
     monkeypatch.setenv("TORCH_CONFIG", '{"token": "hunter2"}')
     recorded = machine.recorded_environment()
-    assert (
-        recorded["NCCL_DEBUG"] == "WARN"
-        and recorded["NCCL_IB_PKEY"] == "1"
-        and recorded["NCCL_PROXY"] == "http://***@host"
-    )
-    assert "hunter2" not in str(recorded)
+    kept = {"NCCL_DEBUG": "WARN", "NCCL_IB_PKEY": "1", "NCCL_PROXY": "http://***@host"}
+    assert kept.items() <= recorded.items() and "hunter2" not in str(recorded)

@@ -64,8 +64,12 @@ def test_a_crash_of_everything_loses_less_than_five_seconds_of_samples(tmp_path:
     assert (killed_ns - int(memory["t_ns"].max())) / 1e9 < ALLOWED_LOSS_S
 
 
-def writer(out: Path) -> RunWriter:
-    return RunWriter(str(out), document())
+def writer(out: Path, *, done: bool = True) -> RunWriter:
+    """A run, with its first launch ``done``."""
+    run = RunWriter(str(out), document())
+    if done:
+        run.add(launch(), memory=[sample()])
+    return run
 
 
 def spooled(run: RunWriter, launch: int) -> None:
@@ -75,19 +79,8 @@ def spooled(run: RunWriter, launch: int) -> None:
     spool.close()
 
 
-def test_an_interrupted_run_keeps_its_samples(tmp_path: Path) -> None:
-    run = writer(tmp_path)
-    spooled(run, 0)
-    run.add(launch(), memory=[sample()])
-    spooled(run, 1)
-    run.finish(complete=False)
-    assert not os.path.exists(os.path.join(run.path, ".scratch"))
-    assert pq.read_table(os.path.join(run.path, "memory.parquet"))["launch"].to_pylist() == [0, 1, 1]
-    assert pq.read_table(os.path.join(run.path, "device.parquet"))["launch"].to_pylist() == [1]
-
-
-def test_no_launch_is_read_from_its_spool_again(tmp_path: Path) -> None:
-    run = writer(tmp_path)
+def test_an_interrupted_run_keeps_its_samples_and_reads_no_spool_again(tmp_path: Path) -> None:
+    run = writer(tmp_path, done=False)
     spooled(run, 0)
     run.add(launch(), memory=[sample()])
     with pytest.raises(RequestError, match="no launch was done"):
@@ -95,10 +88,10 @@ def test_no_launch_is_read_from_its_spool_again(tmp_path: Path) -> None:
     spooled(run, 1)
     found = read(run.path, allow_incomplete=True)
     assert (found.memory["launch"].tolist(), found.device["launch"].tolist()) == ([0, 1, 1], [1])
-
-
-def line(row: dict[str, object], table: str = "memory") -> bytes:
-    return checked_line([table, row])
+    run.finish(complete=False)
+    assert not os.path.exists(os.path.join(run.path, ".scratch"))
+    assert pq.read_table(os.path.join(run.path, "memory.parquet"))["launch"].to_pylist() == [0, 1, 1]
+    assert pq.read_table(os.path.join(run.path, "device.parquet"))["launch"].to_pylist() == [1]
 
 
 @pytest.mark.parametrize(
@@ -114,19 +107,13 @@ def line(row: dict[str, object], table: str = "memory") -> bytes:
         checked_line(["memory", 5]),
         checked_line(["another", {}]),
         checked_line([["memory"], {}]),
-        line(sample(launch=0)),
-        line(sample(launch=1) | {"mine": 1}),
-        line({"launch": 1, "scenario": "ddp"}),
-        line(sample(launch=1, used_mib="300")),
-        line(sample(launch=1, used_mib=-1.0)),
-        line(sample(launch=1, used_mib=None)),
-        line(sample(launch=1, rank=None)),
-        line(sample("device", launch=1, t_ns=2**70), "device"),
+        checked_line(["memory", sample(launch=0)]),
+        checked_line(["memory", sample(launch=1) | {"mine": 1}]),
+        checked_line(["memory", {"launch": 1, "scenario": "ddp"}]),
     ],
 )
 def test_what_lies_before_a_damaged_line_is_read(tmp_path: Path, damage: bytes) -> None:
     run = writer(tmp_path)
-    run.add(launch(), memory=[sample()])
     spooled(run, 1)
     with open(spool_path(run.scratch, 1), "r+b") as file:
         whole = file.read()
@@ -140,7 +127,6 @@ def test_what_lies_before_a_damaged_line_is_read(tmp_path: Path, damage: bytes) 
 
 def test_no_flipped_bit_of_a_sample_is_taken_for_another(tmp_path: Path) -> None:
     run = writer(tmp_path)
-    run.add(launch(), memory=[sample()])
     spooled(run, 1)
     path = Path(spool_path(run.scratch, 1))
     whole = path.read_bytes()
@@ -158,7 +144,6 @@ def test_no_flipped_bit_of_a_sample_is_taken_for_another(tmp_path: Path) -> None
 @pytest.mark.timeout(20)
 def test_a_spool_that_is_no_file_of_the_run_is_refused_by_name(tmp_path: Path, hostile: str) -> None:
     run = writer(tmp_path)
-    run.add(launch(), memory=[sample()])
     path = Path(spool_path(run.scratch, 1))
     (tmp_path / "elsewhere").mkdir()
     if hostile == "pipe":
@@ -173,13 +158,6 @@ def test_a_spool_that_is_no_file_of_the_run_is_refused_by_name(tmp_path: Path, h
     with pytest.raises(RequestError, match=r"\.scratch.* cannot be read: it "):
         read(run.path, allow_incomplete=True)
     assert len(findings(run.path)) == 1
-
-
-def test_a_run_whose_folders_are_links_is_not_resumed(tmp_path: Path) -> None:
-    """Its samples and logs would be written there."""
-    run = writer(tmp_path)
-    run.add(launch(), memory=[sample()])
-    (tmp_path / "elsewhere").mkdir()
-    os.symlink(tmp_path / "elsewhere", os.path.join(run.path, ".scratch"))
-    with pytest.raises(RequestError, match=r"--resume: .*/\.scratch is a link"):
-        RunWriter.reopen(run.path)
+    if hostile == "linked folder":  # samples and logs would be written there
+        with pytest.raises(RequestError, match=r"--resume: .*/\.scratch is a link"):
+            RunWriter.reopen(run.path)

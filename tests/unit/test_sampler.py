@@ -33,6 +33,7 @@ from bench.machine.sample.process import (
     Clock,
     Loop,
     Spool,
+    Watched,
     clocks,
     spool_path,
 )
@@ -109,21 +110,14 @@ def moments(folder: Path, launch: int = 0) -> list[int]:
 # The clock
 
 
-def test_deadlines_stay_on_their_grid_however_late_the_samples_are() -> None:
+def test_deadlines_stay_on_their_grid_and_those_that_were_missed_are_skipped() -> None:
     clock = Clock(250)
     clock.start(1_000)
     deadlines = []
-    for lateness in (0, 3, 120, 7, 249, 1):
+    for lateness in (0, 3, 120, 7, 249, 510, 1):
         deadlines.append(clock.due_ns)
         clock.done(clock.due_ns + lateness, clock.due_ns + lateness)
-    assert deadlines == [1_000, 1_250, 1_500, 1_750, 2_000, 2_250]
-
-
-def test_deadlines_that_were_missed_are_skipped() -> None:
-    clock = Clock(250)
-    clock.start(1_000)
-    clock.done(1_760, 1_760)
-    assert clock.due_ns == 2_000
+    assert deadlines == [1_000, 1_250, 1_500, 1_750, 2_000, 2_250, 3_000]
 
 
 @pytest.mark.parametrize(("duration_ms", "interval_ms"), [(0.1, 250), (2.5, 250), (2.6, 500), (10, 1000), (11, 1250)])
@@ -155,28 +149,18 @@ def test_one_slow_sample_changes_the_interval_for_a_while() -> None:
 # Resident memory
 
 
-def test_resident_size_is_what_the_kernel_says() -> None:
-    mib = resident_mib(os.getpid())
-    assert mib is not None
-    assert mib == pytest.approx(psutil.Process().memory_info().rss / 2**20, rel=0.05)
-
-
-def test_a_process_that_has_ended_has_no_size() -> None:
+def test_sizes_are_what_the_kernel_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page that n processes share counts 1/n in a proportional size."""
+    here = psutil.Process().memory_full_info()
+    assert resident_mib(os.getpid()) == pytest.approx(here.rss / 2**20, rel=0.05)
+    pss_mib, reason = proportional_mib(os.getpid())
+    assert (pss_mib, reason) == (pytest.approx(here.pss / 2**20, rel=0.05), None)
     process = subprocess.Popen([sys.executable, "-c", ""])
     until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE)
     assert resident_mib(process.pid) is None
     process.wait()
-    assert resident_mib(process.pid) is None
+    assert resident_mib(process.pid) is None and proportional_mib(process.pid) == (None, "the process had ended")
 
-
-def test_the_proportional_size_counts_shared_pages_by_their_share() -> None:
-    pss_mib, reason = proportional_mib(os.getpid())
-    assert reason is None
-    assert pss_mib == pytest.approx(psutil.Process().memory_full_info().pss / 2**20, rel=0.05)
-    assert proportional_mib(2**22 + 1) == (None, "the process had ended")
-
-
-def test_the_proportional_size_that_the_kernel_hides_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(process: psutil.Process) -> None:
         raise psutil.AccessDenied(process.pid)
 
@@ -203,69 +187,54 @@ def test_proportional_sizes_after_the_steps(sampler: Sampler, children: list[Chi
     assert sampler.cost["pss"]["calls"] == 1
 
 
+class Spent:
+    """A clock on which looking takes the time that a test gives to it: ``rss`` and ``pss`` of a process, ``rapl``."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, rss: float, pss: float = 0.0, rapl: float = 0.0) -> None:
+        self.now_ns = self.used_ns = 0
+        sources = bench.machine.sample.sources
+        monkeypatch.setattr(sources, "resident_mib", lambda pid: self.spend(rss, 1.0))
+        monkeypatch.setattr(sources, "proportional_mib", lambda pid: self.spend(pss, (1.0, None)))
+        monkeypatch.setattr(Rapl, "read", lambda counter: self.spend(rapl, {}))
+        monkeypatch.setattr(time, "perf_counter_ns", lambda: self.now_ns)
+        monkeypatch.setattr(time, "process_time_ns", lambda: self.used_ns)
+
+    def spend(self, ms: float, found: Any = None) -> Any:
+        self.now_ns += round(ms * 1e6)
+        self.used_ns += round(ms * 1e6)
+        return found
+
+    def sample(self, loop: Loop, waking_ms: float = 0.0) -> Watched:
+        """Five minutes of a launch with one rank."""
+        loop._hear({"event": "watch", "launch": 0, "scenario": "s", "rank": 0, "pid": 1})
+        self.used_ns = 0
+        while self.now_ns < 300e9:
+            self.now_ns = max(self.now_ns, loop.memory_clock.due_ns)
+            self.spend(waking_ms)
+            loop._sample()
+        return loop.launches[0]
+
+
+def a_loop(folder: Path, **options: Any) -> Loop:
+    return Loop(Channel(socket.socketpair()[1]), device="cpu", gpus=[], spool=str(folder), host="h", **options)
+
+
 def test_everything_stays_within_one_percent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    now_ns = 0
-
-    def spend(ms: float) -> None:
-        nonlocal now_ns
-        now_ns += round(ms * 1e6)
-
-    def rss(pid: int) -> float:
-        spend(0.1)
-        return 1.0
-
-    def pss(pid: int) -> tuple[float, None]:
-        spend(30)
-        return 1.0, None
-
-    def energies(rapl: Rapl) -> dict[str, tuple[float, None]]:
-        spend(30)
-        return {}
-
     packages(tmp_path, 1)
-    monkeypatch.setattr(Rapl, "read", energies)
-    monkeypatch.setattr(bench.machine.sample.sources, "resident_mib", rss)
-    monkeypatch.setattr(bench.machine.sample.sources, "proportional_mib", pss)
-    monkeypatch.setattr(time, "perf_counter_ns", lambda: now_ns)
-    _, theirs = socket.socketpair()
-    loop = Loop(Channel(theirs), device="cpu", gpus=[], spool=str(tmp_path), host="h", powercap=str(tmp_path))
-    loop._hear({"event": "watch", "launch": 0, "scenario": "s", "rank": 0, "pid": 1})
-    while now_ns < 300e9:
-        now_ns = max(now_ns, loop.memory_clock.due_ns)
-        loop._sample()
-    watched = loop.launches[0]
+    spent = Spent(monkeypatch, rss=0.1, pss=30, rapl=30)
+    watched = spent.sample(a_loop(tmp_path, powercap=str(tmp_path)))
     costs = [watched.costs[kind] for kind in ("pss", "memory", "device")]
     assert all(cost.calls > 20 for cost in costs)
-    assert sum(cost.total_ms for cost in costs) / (now_ns / 1e6) <= DUTY_CYCLE
+    assert sum(cost.total_ms for cost in costs) / (spent.now_ns / 1e6) <= DUTY_CYCLE
 
 
 def test_what_waking_up_takes_is_counted_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    now_ns = used_ns = 0
-
-    def spend(ms: float) -> None:
-        nonlocal now_ns, used_ns
-        now_ns += round(ms * 1e6)
-        used_ns += round(ms * 1e6)
-
-    def rss(pid: int) -> float:
-        spend(0.3)
-        return 1.0
-
-    monkeypatch.setattr(bench.machine.sample.sources, "resident_mib", rss)
-    monkeypatch.setattr(bench.machine.sample.sources, "proportional_mib", lambda pid: (1.0, None))
-    monkeypatch.setattr(time, "perf_counter_ns", lambda: now_ns)
-    monkeypatch.setattr(time, "process_time_ns", lambda: used_ns)
-    _, theirs = socket.socketpair()
-    loop = Loop(Channel(theirs), device="cpu", gpus=[], spool=str(tmp_path), host="h", interval_s=0.1)
-    spend(5000)
-    loop._hear({"event": "watch", "launch": 0, "scenario": "s", "rank": 0, "pid": 1})
-    begun_ns = used_ns
-    while now_ns < 300e9:
-        now_ns = max(now_ns, loop.memory_clock.due_ns)
-        spend(2)
-        loop._sample()
-    samples = loop.launches[0].costs["memory"].calls - 1  # the first was asked for
-    assert (used_ns - begun_ns) / 300e9 <= DUTY_CYCLE
+    spent = Spent(monkeypatch, rss=0.3)
+    loop = a_loop(tmp_path, interval_s=0.1)
+    spent.spend(5000)
+    assert loop._sleep_ms() is None, "it sleeps while nothing is watched"
+    samples = spent.sample(loop, waking_ms=2).costs["memory"].calls - 1  # the first was asked for
+    assert spent.used_ns / 300e9 <= DUTY_CYCLE and (loop._sleep_ms() or 0.0) > 50
     assert 0.9 * 300 / 0.3 < samples < 300 / 0.25, "2.3 ms: every 300 ms, and not less, for what was before them"
 
 
@@ -281,7 +250,7 @@ def packages(root: Path, *energies_uj: int) -> None:
         (folder / "max_energy_range_uj").write_text("1000000\n")
 
 
-def test_the_energy_of_each_package(tmp_path: Path) -> None:
+def test_the_energy_of_each_package_or_why_it_is_unknown(tmp_path: Path) -> None:
     packages(tmp_path, 100_000, 900_000)
     (tmp_path / "intel-rapl:0:0").mkdir()
     (tmp_path / "intel-rapl:0:0" / "name").write_text("core\n")
@@ -291,13 +260,9 @@ def test_the_energy_of_each_package(tmp_path: Path) -> None:
     assert rapl.read() == {"package-0": (50.0, None), "package-1": (300.0, None)}
     (tmp_path / "intel-rapl:1" / "energy_uj").unlink()
     assert rapl.read() == {"package-0": (50.0, None), "package-1": (None, "energy_mj: No such file or directory")}
-
-
-def test_without_a_counter_or_the_right_to_read_it_there_is_a_reason(tmp_path: Path) -> None:
-    assert "has no RAPL counter" in (Rapl(str(tmp_path / "nowhere")).reason or "")
-    packages(tmp_path, 1)
     (tmp_path / "intel-rapl:0" / "energy_uj").unlink()
     assert "energy_uj cannot be read" in (Rapl(str(tmp_path)).reason or "")
+    assert "has no RAPL counter" in (Rapl(str(tmp_path / "nowhere")).reason or "")
 
 
 def test_the_energy_of_the_cpu_is_sampled_where_it_can_be_read(children: list[Child], tmp_path: Path) -> None:
@@ -362,28 +327,28 @@ def test_a_rank_is_sampled_as_soon_as_it_is_watched(children: list[Child], tmp_p
     assert not psutil.pid_exists(sampler.pid)
 
 
-def test_a_process_that_ended_has_no_further_row(sampler: Sampler, children: list[Child], tmp_path: Path) -> None:
-    sampler.watch(0, "ddp", 0, children[0].pid)
-    sampler.watch(0, "ddp", 1, children[1].pid)
-    until(lambda: len(moments(tmp_path)) >= 3)
-    children[0].end()
+def test_launches_have_their_own_rows(sampler: Sampler, children: list[Child], tmp_path: Path) -> None:
+    """None of a process that has ended; of one that ended before it could be sampled, the reason."""
+    gone, here = children
+    sampler.watch(1, "ddp_o2", 0, here.pid)
+    sampler.watch(1, "ddp_o2", 1, gone.pid)
+    until(lambda: len(moments(tmp_path, 1)) >= 2)
+    gone.end()
     ended_ns = time.perf_counter_ns()
-    until(lambda: sum(t_ns > ended_ns for t_ns in moments(tmp_path)) >= 2)
-    memory, _ = sampler.finish(0)
-    assert {row["rank"] for row in memory if row["t_ns"] < ended_ns} == {0, 1}
-    assert {row["rank"] for row in memory if row["t_ns"] > ended_ns} == {1}
-    assert all(row["used_mib"] > 0 for row in memory)
-
-
-def test_a_rank_that_ended_before_it_could_be_sampled_is_unavailable(sampler: Sampler, children: list[Child]) -> None:
-    children[0].end()
-    sampler.watch(0, "ddp", 0, children[0].pid)
-    sampler.watch(0, "ddp", 1, children[1].pid)
-    memory, _ = sampler.finish(0)
-    assert [(row["source"], row["used_mib"], row["reason"]) for row in memory if row["rank"] == 0] == [
-        ("unavailable", None, "the process had ended before its first sample")
-    ]
-    assert {row["source"] for row in memory if row["rank"] == 1} == {"rss"}
+    until(lambda: moments(tmp_path, 1)[-1] > ended_ns)
+    second, _ = sampler.finish(1)
+    assert {row["rank"] for row in second if row["t_ns"] < ended_ns} == {0, 1}
+    assert {row["rank"] for row in second if row["t_ns"] > ended_ns} == {0} and all(row["used_mib"] for row in second)
+    sampler.watch(0, "ddp", 0, gone.pid)
+    sampler.watch(0, "ddp", 1, here.pid)
+    first, _ = sampler.finish(0)
+    assert {(row["launch"], row["scenario"]) for row in first} == {(0, "ddp")}
+    assert {(row["rank"], row["source"], row["reason"]) for row in first} == {
+        (0, "unavailable", "the process had ended before its first sample"),
+        (1, "rss", None),
+    }
+    assert {(row["launch"], row["scenario"]) for row in second} == {(1, "ddp_o2")}
+    assert sampler.finish(2) == ([], [])
 
 
 def test_a_launch_begins_for_the_sampler_before_its_ranks_are_started(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -401,37 +366,7 @@ def test_a_launch_begins_for_the_sampler_before_its_ranks_are_started(monkeypatc
     assert told == [3, "started"]
 
 
-def test_launches_have_their_own_rows(sampler: Sampler, children: list[Child], tmp_path: Path) -> None:
-    sampler.watch(0, "ddp", 0, children[0].pid)
-    first, _ = sampler.finish(0)
-    sampler.watch(1, "ddp_o2", 0, children[1].pid)
-    until(lambda: len(moments(tmp_path, 1)) >= 2)
-    second, _ = sampler.finish(1)
-    assert {(row["launch"], row["scenario"], row["pid"]) for row in first} == {(0, "ddp", children[0].pid)}
-    assert {(row["launch"], row["scenario"], row["pid"]) for row in second} == {(1, "ddp_o2", children[1].pid)}
-    assert sampler.finish(2) == ([], [])
-
-
 # The process itself
-
-
-def test_it_sleeps_between_samples(sampler: Sampler, children: list[Child], tmp_path: Path) -> None:
-    sampler.watch(0, "ddp", 0, children[0].pid)
-    until(lambda: moments(tmp_path))
-    process = psutil.Process(sampler.pid)
-
-    def work() -> tuple[float, int]:
-        before, naps = process.cpu_times(), process.num_ctx_switches().voluntary
-        time.sleep(1.5)
-        after = process.cpu_times()
-        return after.user + after.system - before.user - before.system, process.num_ctx_switches().voluntary - naps
-
-    seconds, _ = work()
-    assert seconds < 0.15
-    sampler.finish(0)
-    seconds, naps = work()
-    assert seconds < 0.03
-    assert naps < 5
 
 
 def test_a_killed_sampler_leaves_its_samples(sampler: Sampler, children: list[Child], tmp_path: Path) -> None:

@@ -9,11 +9,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from standin import a_gpu
 from standin.hosts import free_port
 
 import bench
 from bench.core.errors import RequestError
-from bench.runs.document import Gpu, Machine
+from bench.runs.document import Machine
 from bench.seams.discover import WORKLOAD
 from bench.sites.hosts import follower
 from bench.sites.hosts.engine import Started
@@ -29,13 +30,7 @@ OPTIONS: dict[str, Any] = {"python": None, "fresh": False, "apex_path": None, "w
 
 
 def hello(number: int) -> Hello:
-    usual: dict[str, Any] = {
-        "memory_total_mib": None,
-        "compute_capability": "9.0",
-        "power_limit_w": None,
-        "driver": "1",
-    }
-    gpus = (Gpu(index=0, uuid=f"GPU-{number}", name="H200", pci_bus_id=f"0{number}", **usual),)
+    gpus = (a_gpu(0, f"GPU-{number}", "H200"),)
     machine = Machine(host=f"node{number}", cpu="EPYC", cores_usable=8, python="3.11.7", gpus=gpus)
     asked = {"iters": 3, "scenario": ["ddp"]}
     return Hello(bench="1.0", device="cuda", cores=8, devices=(gpus[0].uuid,), machine=machine, asked=asked)
@@ -116,20 +111,22 @@ def test_all_hosts_end_where_one_is_unlike(change: Callable[[Hello], Hello], lin
     assert all(one.startswith(f"{what} on the first host; {remedy}") for one in found[1:]), found
 
 
-def test_another_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "mine.py"
-    file.write_text("")
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Of a workload, on hosts whose worker hosts are planted."""
     monkeypatch.setattr(follower, "_Follower", Planted)
+    (tmp_path / "mine.py").write_text("")
+    return tmp_path / "mine.py"
+
+
+def test_another_torch(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(TORCH, "node2", "2.14")
     first, *others = ends([hello(0), hello(1), hello(2)], file)
     what, remedy = "--python: node2 has torch 2.14, and node0 2.15", "install the same version on all hosts"
     assert first == f"{what}; {remedy}" and others == [f"{what} on node0; {remedy}"] * 2
 
 
-def test_another_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "mine.py"
-    file.write_text("")
-    monkeypatch.setattr(follower, "_Follower", Planted)
+def test_another_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follower, "sha256", lambda path: "another")
     first, mine = ends([hello(0), hello(1)], file)
     what = f"{file} is not what it is on the first host; have the same files at the same place on all hosts"

@@ -10,13 +10,11 @@ from bench.machine import nvml
 
 def facts() -> dict[str, object]:
     """``gpus``: a dict each; ``gpus_reason``: why there are none, or which is left out; ``driver``; ``topology``."""
-    known: dict[str, object] = {
-        "gpus": [],
-        "gpus_reason": None,
-        "driver": {},
-        "topology": [],
-        "pynvml": _pynvml(),
-    }
+    known: dict[str, object] = {"gpus": [], "gpus_reason": None, "driver": {}, "topology": []}
+    try:  # which is asked for also where there is no driver
+        known["pynvml"] = {"path": nvml.import_pynvml().__file__, "problem": None}
+    except nvml.NvmlUnavailable as error:
+        known["pynvml"] = {"path": None, "problem": str(error)}
     try:
         session = nvml.Nvml()
     except nvml.NvmlUnavailable as error:
@@ -43,12 +41,3 @@ def numa_node(pci_bus_id: str, root: str = "/sys/bus/pci/devices") -> int | None
     with open(path, encoding="ascii") as file:
         node = int(file.read())
     return node if node >= 0 else None
-
-
-def _pynvml() -> dict[str, object]:
-    """Which module ``pynvml`` is, and what is wrong with it; also where there is no driver to ask."""
-    try:
-        module = nvml.import_pynvml()
-    except nvml.NvmlUnavailable as error:
-        return {"path": None, "problem": str(error)}
-    return {"path": module.__file__, "problem": None}

@@ -189,7 +189,6 @@ class Sampler:
 
     def _bury(self) -> str:
         """End the process, and say how it ended."""
-        name = f"the sampler process (PID {self.pid})"
         silent = not self._channel.closed
         self._channel.close()
         if silent:
@@ -198,10 +197,9 @@ class Sampler:
             code = self._process.wait(1.0)
         except subprocess.TimeoutExpired:  # stuck in the driver, where no signal reaches it
             self._process.kill()
-            return f"{name} did not answer and could not be ended; its later samples are missing"
-        if silent:
-            return f"{name} did not answer within {ANSWER_LIMIT_S:g} s and was killed; its later samples are missing"
-        if code < 0:
-            return f"{name} was killed by {signal.Signals(-code).name}; its later samples are missing"
+            code = -signal.SIGKILL
         *_, last = ["it said nothing", *log_end(self._log)]
-        return f"{name} ended with exit code {code} ({last}); its later samples are missing"
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code} ({last})"
+        if silent:
+            how = f"did not answer within {ANSWER_LIMIT_S:g} s and was killed"
+        return f"the sampler process (PID {self.pid}) {how}; its later samples are missing"

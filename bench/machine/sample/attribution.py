@@ -100,24 +100,31 @@ def attribute(listing: Listing, known: Known, before: Before | None, level: Leve
     sought = sorted({*bare, *(pid for pid in belonging if known.nested and pid not in with_reading)})
     why: dict[int, str] = {}
     for pid in sought:
-        obstacle = _no_delta(pid, listing, known, before, belonging, bare, strangers)
-        reading = None
-        if obstacle is None and before is not None and before.used_mib is not None:
-            reading, obstacle = _delta(pid, listing.device, before.used_mib, level)
-        if reading is not None:
-            readings.append(reading)
+        rise = _rise(pid, listing, known, before, belonging, bare, strangers, level)
+        if not isinstance(rise, str):
+            reason = "not named by the driver: the rise of the device's level since before the launch"
+            readings.append(
+                Reading(pid=pid, device=listing.device, used_mib=rise, source="nvml_device_delta", reason=reason)
+            )
         elif pid in bare:
-            reason = "; ".join(part for part in (listing.reason, obstacle) if part)
-            readings.append(unavailable(pid, listing.device, reason))
-        elif obstacle is not None:
-            why[pid] = obstacle
+            readings.append(unavailable(pid, listing.device, "; ".join(filter(None, (listing.reason, rise)))))
+        else:
+            why[pid] = rise
     return Attributed(readings=readings, why=why, foreign=_foreign(strangers, known, before, belonging, with_reading))
 
 
-def _no_delta(
-    pid: int, listing: Listing, known: Known, before: Before | None, belonging: list[int], bare: list[int], others: Rows
-) -> str | None:
-    """Why the device's level does not tell the memory of this rank; None if it does, empty if a device is unknown."""
+def _rise(
+    pid: int,
+    listing: Listing,
+    known: Known,
+    before: Before | None,
+    belonging: list[int],
+    bare: list[int],
+    others: Rows,
+    level: Level,
+) -> float | str:
+    """The rise (MiB) of the device's level since before the launch where that is the memory of this rank; else why it
+    is not, empty if a device is unknown."""
     if any(devices is None for devices in known.ranks.values()):
         return ""
     if listing.mig:
@@ -132,18 +139,12 @@ def _no_delta(
         return f"{len(belonging)} ranks are on the device, and its level does not tell them apart"
     if len(others) > (pid not in bare):
         return f"PIDs that cannot be told apart are on the device ({_pids([one for one, _ in others])})"
-    return None
-
-
-def _delta(pid: int, device: str, before_mib: float, level: Level) -> tuple[Reading | None, str | None]:
     used_mib, reason = level()
     if used_mib is None:
-        return None, f"the device's level is unknown ({reason})"
-    rise = used_mib - before_mib
-    if rise <= 0:  # it has no context yet, or none any more: as if it were not in a list
-        return None, "the device's level did not rise above that before the launch"
-    reason = "not named by the driver: the rise of the device's level since before the launch"
-    return Reading(pid=pid, device=device, used_mib=rise, source="nvml_device_delta", reason=reason), None
+        return f"the device's level is unknown ({reason})"
+    if used_mib <= before.used_mib:  # it has no context yet, or none any more: as if it were not in a list
+        return "the device's level did not rise above that before the launch"
+    return used_mib - before.used_mib
 
 
 def unavailable(pid: int, device: str | None, reason: str) -> Reading:
@@ -166,11 +167,6 @@ def _foreign(
 def _pids(pids: Sequence[int] | frozenset[int]) -> str:
     shown = ", ".join(map(str, sorted(pids)[:4]))
     return f"PID {shown}{' and more' if len(pids) > 4 else ''}"
-
-
-def same_process(rank: int, listed: int, nspid: Sequence[int]) -> bool:
-    """Whether the driver's ``listed`` calls itself ``rank``. ``nspid``: its PID in every namespace, outermost first."""
-    return listed != rank and len(nspid) > 1 and nspid[-1] == rank
 
 
 def match_probe(

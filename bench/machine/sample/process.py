@@ -7,7 +7,6 @@ import json
 import select
 import time
 from collections import deque
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 
 from bench.core import pid_namespace
@@ -151,7 +150,9 @@ class Loop:
                 self.memory.read({})  # the first query of each kind is the slow one
                 for uuid in gpus:
                     self.nvml.device_sample(uuid)
-        share(self.memory_clock, self.device_clock, self.pss_clock)
+        every = (self.memory_clock, self.device_clock, self.pss_clock)
+        for clock in every:
+            clock.beside = [other for other in every if other is not clock]
 
     def run(self) -> None:
         """Until the command line closes its end."""
@@ -162,19 +163,9 @@ class Loop:
                 for message in self.channel.receive():
                     self._hear(message)
             self._sample()
-            for watched in self.launches.values():
-                watched.spool.sync()
 
     def _hear(self, message: Message) -> None:
-        answers: dict[str, Callable[..., None]] = {
-            "begin": self._begin,
-            "watch": self._watch,
-            "edge": self._edge,
-            "full": self._full,
-            "probe": self._probe,
-            "finish": self._finish,
-        }
-        answers[message.pop("event")](**message)
+        getattr(self, f"_on_{message.pop('event')}")(**message)
         self.counted_ns = time.process_time_ns()  # this was not sampling
 
     def _has_devices(self) -> bool:
@@ -188,12 +179,12 @@ class Loop:
             due_ns = min(due_ns, self.device_clock.due_ns)
         return max(0.0, (due_ns - time.perf_counter_ns()) / 1e6)
 
-    def _begin(self, launch: int) -> None:
+    def _on_begin(self, launch: int) -> None:
         if isinstance(self.memory, GpuMemory):
             self.memory.begin()
         self.channel.send(event="begun", launch=launch)
 
-    def _watch(
+    def _on_watch(
         self, launch: int, scenario: str, rank: int, pid: int, devices: list[str] | None = None, begun: bool = False
     ) -> None:
         t_ns = time.perf_counter_ns()
@@ -218,13 +209,13 @@ class Loop:
         if isinstance(self.memory, Rss):  # a rank that just came is on no GPU yet
             self._sample_memory(t_ns, launch, given_devices)
 
-    def _edge(self, launch: int) -> None:
+    def _on_edge(self, launch: int) -> None:
         """A sample of the devices where the measured window begins or ends, however rarely they are sampled within:
         two of the driver's counter are enough for energy, and one of the throttle reasons for those."""
         if launch in self.launches and self._has_devices():
             self._sample_devices(time.perf_counter_ns(), 0)
 
-    def _full(self, launch: int) -> None:
+    def _on_full(self, launch: int) -> None:
         """Take the proportional set sizes now that the measured steps are over, and nothing of a rank's memory after:
         the probe of its numerics is not memory of the training."""
         if isinstance(self.memory, Rss) and launch in self.launches:
@@ -234,7 +225,7 @@ class Loop:
             self.pss_clock.done(start_ns, start_ns + pss_ns)
             self.launches[launch].probing.update(self.launches[launch].ranks)
 
-    def _probe(self, launch: int, pid: int, stage: str) -> None:
+    def _on_probe(self, launch: int, pid: int, stage: str) -> None:
         watched = self.launches[launch]
         if stage == "freed":
             watched.probing.discard(pid)
@@ -244,7 +235,7 @@ class Loop:
             self.memory.probe(pid, stage, watched.devices)
             watched.costs["memory"].add(time.perf_counter_ns() - start_ns)
 
-    def _finish(self, launch: int) -> None:
+    def _on_finish(self, launch: int) -> None:
         watched = self.launches.pop(launch)
         missing: list[tuple[int, str | None, str]] = []
         unlisted = [(uuid, reason) for uuid, reason in watched.answers.items() if reason is not None]
@@ -377,11 +368,6 @@ def clocks(interval_s: float | None) -> tuple[Clock, Clock]:
         return Clock(MEMORY_PERIOD_NS), Clock(DEVICE_PERIOD_NS)
     asked_ns = round(min(max(SHORTEST_PERIOD_NS, interval_s * 1e9), LONGEST_PERIOD_NS))
     return Clock(asked_ns), Clock(max(DEVICE_PERIOD_NS, asked_ns))
-
-
-def share(*clocks: Clock) -> None:
-    for clock in clocks:
-        clock.beside = [other for other in clocks if other is not clock]
 
 
 def main(arguments: list[str]) -> int:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 from bench.machine.nvml import Nvml
-from bench.machine.sample.attribution import Before, Known, Listing, Reading, attribute, match_probe, same_process
+from bench.machine.sample.attribution import Before, Known, Listing, Reading, attribute, match_probe
 
 _PAGE_MIB = os.sysconf("SC_PAGE_SIZE") / 2**20
 
@@ -21,7 +21,8 @@ def given(gpus: Collection[str], ranks: Ranks) -> list[str]:
 
 
 def rank_of(listed: int, ranks: Collection[int], proc: str = "/proc") -> int | None:
-    """Which rank the driver calls ``listed``, where ``/proc`` is that of an outer PID namespace; or None.
+    """Which rank the driver calls ``listed``, where ``/proc`` is that of an outer PID namespace: by its PID in every
+    namespace, the outermost first. Or None.
 
     Two containers may use the same inner PID, so it counts only if the kernel shows that the namespace is this one.
     """
@@ -32,7 +33,8 @@ def rank_of(listed: int, ranks: Collection[int], proc: str = "/proc") -> int | N
             return None
     except OSError:
         return None
-    return next((rank for rank in ranks if same_process(rank, listed, [*map(int, pids)])), None)
+    inner = int(pids[-1]) if pids else listed
+    return inner if inner in ranks and inner != listed else None
 
 
 def resident_mib(pid: int) -> float | None:
@@ -56,8 +58,6 @@ def proportional_mib(pid: int) -> tuple[float | None, str | None]:
         return None, "the process had ended"
     except psutil.AccessDenied:
         return None, f"the kernel does not let us read /proc/{pid}/smaps_rollup"
-    except AttributeError:
-        return None, "this system has no proportional set size"
 
 
 class Rss:

@@ -13,10 +13,9 @@ from dataclasses import asdict, dataclass, replace
 
 from bench import machine
 from bench.core.codec import decode, encode
-from bench.core.errors import FAILED, BenchError, HostError, RequestError
+from bench.core.errors import HostError, RequestError
 from bench.core.files import scratch_folder, sha256, sha256_of_names
 from bench.core.job import Job, Meet, Training
-from bench.core.records import Host
 from bench.machine.lock import acquire
 from bench.machine.sample import Sampler
 from bench.runs.files import LOG_LIMIT_BYTES, shorten
@@ -25,9 +24,9 @@ from bench.seams.execute import Kind
 from bench.seams.site import Elsewhere, Event, LaunchInterrupted, Readable
 from bench.sites.hosts.address import addresses_here
 from bench.sites.hosts.engine import Started, secret_of
-from bench.sites.hosts.hello import Hello
+from bench.sites.hosts.hello import Hello, placed
 from bench.sites.hosts.line import QUIET_S, Gone, Line, Message
-from bench.sites.hosts.meeting import call, refusal
+from bench.sites.hosts.meeting import call, refusal, told
 from bench.sites.local import WorkerHost
 
 TRACE_LIMIT_BYTES = 64 << 20
@@ -54,25 +53,14 @@ def following(engine: Started, environment: Mapping[str, str]) -> Iterator[Line]
         yield line
     except Gone as error:
         raise HostError(f"the first host is gone: {error}; see there why") from error
+    except _Ended:
+        raise
     except BaseException as error:
-        _tell(line, error)
+        with suppress(Gone):
+            line.send(**told(error, "failed"))
         raise
     finally:
         line.close()
-
-
-def _tell(line: Line, error: BaseException) -> None:
-    if isinstance(error, _Ended):
-        return
-    with suppress(Gone):
-        if isinstance(error, RequestError):
-            line.send(event="refused", option=error.option, problem=error.problem, remedy=error.remedy)
-        else:
-            code = error.exit_code if isinstance(error, BenchError) else FAILED
-            why = f"bench failed ({type(error).__name__})"
-            if isinstance(error, BenchError | KeyboardInterrupt):
-                why = str(error) or "it was interrupted"
-            line.send(event="failed", why=why, code=code)
 
 
 class _Ended(Exception):
@@ -106,7 +94,7 @@ def _next(line: Line, *events: str) -> Message:
     """The next of these events from the first host. Raises :class:`_Ended` if it ended, :class:`RequestError` if it
     refused this host."""
     while True:
-        for message in line.wait(None):
+        for message in line.receive():
             match message:
                 case {"event": "clock"}:
                     line.send(event="clock", utc=time.time())
@@ -153,7 +141,7 @@ class _Follower:
                 log=os.path.join(self.folder, "site.log"),
                 device=hello.device,
                 locks=locks,
-                hosts=(Host(name=name, cores=hello.cores, devices=hello.devices),),
+                hosts=(placed(hello, name),),
             )
         )
         interval_s = options.sample_interval_s

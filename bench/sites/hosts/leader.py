@@ -8,8 +8,8 @@ import base64
 import os
 import select
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 
 from bench.core.codec import Damaged
@@ -87,20 +87,24 @@ class Hosts:
                         self._send(member, event="waking")
 
     def _send(self, member: Member, **message: object) -> None:
-        try:
+        with _there(member):
             member.line.send(**message)
-        except Gone as error:
-            raise HostError(f"{member.name} is gone: {error}") from error
 
     def _answer(self, member: Member, event: str) -> Message:
         """A host's answer. Raises :class:`HostError` or :class:`RequestError` if it cannot take part."""
-        try:
+        with _there(member):
             answer = member.line.wait_for(event, "refused", "failed", limit_s=START_TIMEOUT_S)
-        except Gone as error:
-            raise HostError(f"{member.name} is gone: {error}") from error
         if answer["event"] != event:
             raise relayed(member.name, answer)
         return answer
+
+
+@contextmanager
+def _there(member: Member) -> Iterator[None]:
+    try:
+        yield
+    except Gone as error:
+        raise HostError(f"{member.name} is gone: {error}") from error
 
 
 class _Launch:

@@ -76,14 +76,10 @@ class Line:
         except OSError as error:
             raise Gone(f"what was sent did not arrive ({error.strerror or error})") from error
 
-    def receive(self) -> Iterator[Message]:
-        """The messages that are complete after one read from the socket, which this waits for. Each is opened when it
-        is asked for: the key may be set after the one before."""
-        self._read()
-        return self._opened()
-
-    def wait(self, limit_s: float | None) -> Iterator[Message]:
-        """Like :meth:`receive`; empty after ``limit_s``. None: wait forever."""
+    def receive(self, limit_s: float | None = None) -> Iterator[Message]:
+        """The messages that are complete after one read from the socket, if that is needed; none where it has nothing
+        within ``limit_s`` (None: wait forever). Each is opened when it is asked for: the key may be set after the one
+        before."""
         if not self._lines and select.select([self], [], [], limit_s)[0]:
             self._read()
         return self._opened()
@@ -93,9 +89,7 @@ class Line:
         ``limit_s``. What follows is left unopened."""
         deadline_s = time.monotonic() + limit_s
         while (left_s := deadline_s - time.monotonic()) > 0:
-            if not self._lines and select.select([self], [], [], left_s)[0]:
-                self._read()
-            for message in self._opened():
+            for message in self.receive(left_s):
                 if message["event"] in events:
                     return message
         raise Gone(f"it did not answer within {limit_s:.0f} s")
@@ -132,8 +126,8 @@ class Line:
             self._heard += 1
         try:
             message = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise Gone("it sent a line that is not from bench") from error
+        except (ValueError, RecursionError):
+            message = None
         if not isinstance(message, dict) or not isinstance(message.get("event"), str):
             raise Gone("it sent a line that is not from bench")
         return message

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from bench.core.errors import USAGE, BenchError, HostError, RequestError
+from bench.core.errors import FAILED, INTERRUPTED, USAGE, BenchError, HostError, RequestError
 from bench.seams.site import Readable
 from bench.sites.hosts.address import AgentStore, addresses_here, is_here, resolved, to_listen_on
 from bench.sites.hosts.engine import SAME_SECRET, SECRET, Started
@@ -49,6 +49,24 @@ def refusal(message: Message, who: str = "") -> RequestError:
     return RequestError(option, f"on {who}: {problem}" if who else problem, remedy)
 
 
+def told(error: BaseException, event: str) -> Message:
+    """An error as another host hears of it: a refusal, or an ``event`` with the exit code and the reason."""
+    why: str | None
+    match error:
+        case RequestError():
+            about = {"option": error.option, "problem": error.problem, "remedy": error.remedy}
+            return {"event": "refused", **about}
+        case BenchError():
+            code, why = error.exit_code, str(error)
+        case SystemExit():
+            code, why = error.code if isinstance(error.code, int) else 0, None
+        case KeyboardInterrupt():
+            code, why = INTERRUPTED, "it was interrupted"
+        case _:
+            code, why = FAILED, f"bench failed ({type(error).__name__})"
+    return {"event": event, "code": code, "why": why}
+
+
 def relayed(who: str, message: Message) -> BenchError:
     """The error of another host, as this one reports it."""
     if message["event"] == "refused":
@@ -74,8 +92,7 @@ class Listener:
         address = to_listen_on(engine.address, environment)
         family = socket.AF_INET6 if ":" in (address or (resolved(engine.address) or [""])[0]) else socket.AF_INET
         port = 0 if engine.agent_store else engine.port
-        self.is_elsewhere = address == "" and not any(map(is_here, resolved(engine.address)))
-        if self.is_elsewhere:
+        if address == "" and not any(map(is_here, resolved(engine.address))):
             self.refuse_second_leader()
         try:
             self.socket = socket.create_server((address, port), family=family, backlog=MOST_CALLERS)

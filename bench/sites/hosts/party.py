@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 
 from bench.core.children import born
 from bench.core.codec import Damaged, decode
-from bench.core.errors import FAILED, INTERRUPTED, BenchError, HostError, RequestError
+from bench.core.errors import HostError, RequestError
 from bench.core.records import Host
 from bench.runs.document import EngineRecord
 from bench.sites.hosts.engine import Started, secret_of
 from bench.sites.hosts.hello import Hello, named, placed, refuse_unlike
 from bench.sites.hosts.line import Gone, Line, Message
-from bench.sites.hosts.meeting import JOIN_S, SAY_WAITING_S, Caller, Listener, relayed
+from bench.sites.hosts.meeting import JOIN_S, SAY_WAITING_S, Caller, Listener, relayed, told
 
 LINGER_S = 20.0  # how long a run that failed early waits for hosts that are still to come, to send them the reason
 CLOCK_LIMIT_S = 5.0
@@ -115,18 +115,10 @@ class Party:
 
     def fail(self, error: BaseException) -> None:
         """End all hosts for this reason, also those that are still to come."""
-        if isinstance(error, RequestError):
-            name = f" on {self.name}" if self.hosts else " on the first host"
-            message = {"option": error.option, "problem": error.problem + name, "remedy": error.remedy}
-            self._tell(event="refused", **message)
-        elif isinstance(error, SystemExit):
-            self._tell(event="end", code=error.code if isinstance(error.code, int) else 0, why=None)
-        elif isinstance(error, KeyboardInterrupt):
-            self._tell(event="end", code=INTERRUPTED, why="it was interrupted")
-        elif isinstance(error, BenchError):
-            self._tell(event="end", code=error.exit_code, why=str(error))
-        else:
-            self._tell(event="end", code=FAILED, why=type(error).__name__)
+        message = told(error, "end")
+        if message["event"] == "refused":
+            message["problem"] += f" on {self.name}" if self.hosts else " on the first host"
+        self._tell(**message)
 
     def _tell(self, **message: object) -> None:
         """Send this to every host once. Before the run, wait for those that have not joined yet."""
