@@ -2,10 +2,12 @@
 
 import json
 import os
+import pickle
 import resource
 import signal
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from os import _exit  # as it is before a file of somebody's replaces it
 from typing import TYPE_CHECKING, TypeVar, cast
 
@@ -87,6 +89,44 @@ def end_children(but: Collection[int] = ()) -> list[int]:
             break
         time.sleep(0.01)
     return strays
+
+
+@contextmanager
+def beside(work: Callable[[], T]) -> Iterator[Callable[[], T]]:
+    """``work()``, which may be pickled, in a fork of this process while this one does something else; what the context
+    gives waits for it. On one core, and where the fork ends without a result, the work is done here when it is asked
+    for, and raises here."""
+    try:
+        if len(os.sched_getaffinity(0)) < 2:
+            raise OSError
+        parent, (ours, theirs) = os.getpid(), os.pipe()
+        child = os.fork()
+    except OSError:
+        yield work
+        return
+    if child == 0:
+        try:
+            die_with_parent(parent)
+            with open(theirs, "wb") as end:
+                pickle.dump(work(), end, pickle.HIGHEST_PROTOCOL)
+        except BaseException:  # noqa: BLE001  # it is raised again where the work is asked for
+            pass
+        finally:
+            _exit(0)
+    os.close(theirs)
+    with open(ours, "rb") as pipe:
+
+        def result() -> T:
+            try:
+                return cast(T, pickle.load(pipe))
+            except (EOFError, pickle.UnpicklingError):
+                return work()
+
+        try:
+            yield result
+        finally:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
 
 
 def ask(question: Callable[[], T], limit_s: float) -> T:

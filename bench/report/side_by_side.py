@@ -36,8 +36,7 @@ def begun(draws: Sequence[Draw]) -> "dict[int, Future[Plot | None]]":
     others = min(len(os.sched_getaffinity(0)), MOST_PROCESSES, len(draws)) - 1
     if others < 1:
         return {}
-    with drawing.styled():
-        drawing.sheet(1.0)  # so that matplotlib is imported once
+    drawing.imported()
     gc.freeze()  # in the forks: what their collector marks would be copied
     fork, start = multiprocessing.get_context("fork"), (draws, os.getpid())
     pool = ProcessPoolExecutor(others, fork, initializer=_keep, initargs=start)

@@ -3,10 +3,13 @@
 import argparse
 import os
 import sys
+from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING
 
 from bench.analyse.history import nights
 from bench.console import columns, count, passing, tell
+from bench.core.children import beside
 from bench.core.errors import NotComparable, RequestError, closest
 from bench.runs.files import check_file, unwritable, utf8, write_atomically
 from bench.runs.names import find, last_finished
@@ -75,11 +78,20 @@ def main(arguments: list[str]) -> int:
             check_file(f"--{option}", file)
     if options.junit and options.markdown and os.path.realpath(options.junit) == os.path.realpath(options.markdown):
         raise RequestError("--markdown", f"{options.markdown} is where --junit writes", "give two files")
-    rule = thresholds.rule_from(options)
-    with passing(f"reading the nights in {options.history}" if options.history else "reading two runs"):
-        outcome = _judged(options, rule)
-    from bench.report import gate
+    reading = nullcontext() if options.history is None else beside(partial(nights.read, options.history))
+    with (
+        passing(f"reading the nights in {options.history}" if options.history else "reading two runs"),
+        reading as read,
+    ):
+        from bench.report import gate
 
+        rule, only, path = thresholds.rule_from(options), scenario_names(options.scenario), _new(options)
+        new = nights.read_one(path)
+        if read is None:
+            old = nights.read_one(find(options.baseline, options.results or DEFAULT_OUT, "--baseline"), "--baseline")
+            outcome = _against_one(new, old, rule, only)
+        else:
+            outcome = _against_history(new, read(), options.history, rule, only)
     for option, form in (("junit", gate.as_junit), ("markdown", gate.as_markdown)):
         if (file := getattr(options, option)) is not None:
             try:
@@ -89,15 +101,6 @@ def main(arguments: list[str]) -> int:
     text = gate.as_text(outcome, columns(people(options)))
     reply(options, text, document=lambda: gate.for_programs(outcome))
     return outcome.exit_code
-
-
-def _judged(options: argparse.Namespace, rule: "Rule") -> "Outcome":
-    only = scenario_names(options.scenario)
-    new = nights.read_one(_new(options))
-    if options.baseline is not None:
-        base = nights.read_one(find(options.baseline, options.results or DEFAULT_OUT, "--baseline"), "--baseline")
-        return _against_one(new, base, rule, only)
-    return _against_history(new, nights.read(options.history), options.history, rule, only)
 
 
 def _new(options: argparse.Namespace) -> str:
@@ -195,12 +198,12 @@ def _sound_base(
     alike: list[nights.Night], rule: "Rule", accepted: list[str], only: list[str] | None
 ) -> "tuple[Base, list[nights.LeftOut]]":
     """The base that these nights leave, of verified runs alone; and the runs that are not sound."""
-    from bench.analyse.history import gate
+    from bench.analyse.history.replay import replay
 
     unsound: list[nights.LeftOut] = []
     verified: set[str] = set()
     while True:
-        base = gate.replay([(night.id, night.digest) for night in alike], rule, accepted, only)
+        base, _ = replay([(night.id, night.digest) for night in alike], rule, accepted, only)
         rests_on = {one.night for measured in base.values() for one in measured} - verified
         damaged = {}
         for night in alike:

@@ -11,6 +11,7 @@ from standin import gated
 
 from bench.analyse.history import gate
 from bench.analyse.history.gate import MEMORY, METRICS, PARITY, STEP_TIME, Base, Judged, Outcome, Rule
+from bench.analyse.history.replay import replay
 from bench.analyse.scatter import moderated
 from bench.report import gate as report
 
@@ -27,7 +28,7 @@ def night(day: int, factor: float = 1.0, **changes: Any) -> dict[str, Any]:
 
 
 def replayed(digests: Sequence[dict[str, Any]], accepted: Sequence[int] = (), rule: Rule = RULE) -> Base:
-    return gate.replay([(str(day), one) for day, one in enumerate(digests)], rule, [str(day) for day in accepted])
+    return replay([(str(day), one) for day, one in enumerate(digests)], rule, [str(day) for day in accepted])[0]
 
 
 def judged(digest: dict[str, Any], base: Base, rule: Rule = RULE) -> dict[tuple[str, str], Judged]:

@@ -24,9 +24,10 @@ The level (99 %) is that of a metric over all its scenarios (Bonferroni). Divide
 catch a slowdown of 3 % on its first night in 82 of 100 nights, where 85 are wanted (``benchmarks/chance.py``).
 
 A night is accepted, scenario by scenario, when it passes against those accepted before it, or when a person says so.
-Nothing of that is stored: :func:`replay` decides it again from the first night on. A scenario that a person accepted
-although it was worse (or better) starts anew: its base is that one night, and grows again. So does a figure that was
-measured in another way (memory as ``rss``, ``nvml_pid``, ...): only nights with the same source are its base.
+Nothing of that is stored: it is decided again from the first night on (:mod:`bench.analyse.history.replay`). A scenario
+that a person accepted although it was worse (or better) starts anew: its base is that one night, and grows again. So
+does a figure that was measured in another way (memory as ``rss``, ``nvml_pid``, ...): only nights with the same source
+are its base.
 """
 
 import math
@@ -237,21 +238,6 @@ def _figure(scenario: Entry, key: str) -> Figure | None:
     return Figure(mean=math.log(middle) + mean, variance=variance, launches=launches, source=source_of(scenario, key))
 
 
-def replay(
-    nights: Iterable[tuple[str, Digest]], rule: Rule, accepted: Iterable[str] = (), only: Sequence[str] | None = None
-) -> Base:
-    """The base that these named nights of one series leave behind, in the order of time.
-
-    ``accepted``: the names of those that a person accepted.
-    """
-    persons = frozenset(accepted)
-    base: Base = {}
-    for name, digest in nights:
-        tonight = measured(name, digest, only)
-        base = after(tonight, judge(tonight, base, rule), base, rule, by_person=name in persons)
-    return base
-
-
 def after(tonight: Mapping[str, Measured], rows: Sequence[Judged], base: Base, rule: Rule, *, by_person: bool) -> Base:
     verdicts = _verdicts_of(rows)
     grown = dict(base)
@@ -275,13 +261,13 @@ def after(tonight: Mapping[str, Measured], rows: Sequence[Judged], base: Base, r
 
 def _kept(nights: tuple[Measured, ...], wanted: int) -> tuple[Measured, ...]:
     """Those of the last level once it has enough by itself: the first and the last of them, and not those between."""
-    *_, level = _levels(nights, STEP_TIME)
+    *_, level = levels_of(nights, STEP_TIME)
     if len(level) >= wanted:
         nights = nights[nights.index(level[0]) :]
     return nights if len(nights) <= 2 * wanted else (*nights[:wanted], *nights[-wanted:])
 
 
-def _levels(nights: Sequence[Measured], metric: str) -> list[list[Measured]]:
+def levels_of(nights: Sequence[Measured], metric: str) -> list[list[Measured]]:
     """The nights of each level of a metric. One better night alone is in none."""
     if not any(one.better or one.rose for one in nights):  # as mostly
         return [list(nights)]
@@ -430,7 +416,7 @@ def _judged(metric: str, names: Sequence[str], tonight: Mapping[str, Measured], 
 
 
 def _pair(name: str, metric: str, tonight: Figure, nights: Sequence[Measured], wanted: int) -> _Pair:
-    levels = _levels(nights, metric) if nights else [[]]
+    levels = levels_of(nights, metric) if nights else [[]]
     level = levels[-1]
     last_of_level = level[-wanted:]
     before = tuple([one.figures[metric] for one in last_of_level])

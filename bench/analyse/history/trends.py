@@ -7,7 +7,9 @@ Pure: digests (:mod:`bench.analyse.digest`) in the order of time go in. Nights o
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
 from statistics import median
 
 from bench.analyse.comparable import (
@@ -21,8 +23,9 @@ from bench.analyse.comparable import (
     source_of,
     unusable,
 )
-from bench.analyse.history import gate
+from bench.analyse.history import gate, replay
 from bench.analyse.history.shifts import Levels, Shift, levels
+from bench.core.children import beside
 from bench.runs.document import what_is_trained
 
 METRICS = ("step_ms", "peak_total_mib", "energy_per_1000_j")
@@ -31,6 +34,7 @@ METRICS = ("step_ms", "peak_total_mib", "energy_per_1000_j")
 GATED = {digest: metric for metric, digest in gate.METRICS.items()}
 RECENT = 10  # nights that the latest one is compared with, and that stand for the two ends of a trend
 COMMIT_LETTERS = 10
+MANY = 500  # nights of a track, from which on another process replays the gate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +96,7 @@ class Trend:
     values: tuple[float | None, ...]
     sources: tuple[str | None, ...]
     levels: Levels
-    regressed: tuple[int, ...]
+    regressed: tuple[int, ...] = ()
 
     @property
     def known(self) -> list[int]:
@@ -192,34 +196,41 @@ def _track(
                 usable.setdefault((row["scenario"], row["what_ran"]), [None] * len(digests))[place] = row
             else:
                 without[row["scenario"], why] += 1
-    stopped: dict[tuple[str, str | None], list[int]] = {}  # the nights that the gate stops, by scenario and metric
-    base: gate.Base = {}
-    for place, digest in enumerate(digests if rule else ()):
-        tonight = gate.measured(digest["run"], digest, scenarios or None)
-        judged = gate.judge(tonight, base, rule or gate.Rule())
-        base = gate.after(tonight, judged, base, rule or gate.Rule(), by_person=digest["run"] in accepted)
-        for one in judged:
-            if one.verdict == gate.REGRESSED:
-                stopped.setdefault((one.scenario, one.metric), []).append(place)
-    trends = tuple(
-        Trend(
-            scenario=ran[0],
-            what_ran=ran[1],
-            metric=metric,
-            values=values,
-            sources=tuple(None if row is None else source_of(row, metric) for row in rows),
-            levels=levels(values),
-            regressed=tuple(one for one in stopped.get((ran[0], GATED.get(metric)), ()) if values[one] is not None),
+    series = [(digest["run"], digest) for digest in digests]
+    look = partial(replay.stops, series, rule, accepted, scenarios or None)
+    with beside(look) if len(digests) >= MANY else nullcontext(look) as stops:
+        trends = [
+            Trend(
+                scenario=scenario,
+                what_ran=what_ran,
+                metric=metric,
+                values=values,
+                sources=tuple(None if row is None else source_of(row, metric) for row in rows),
+                levels=levels(values),
+            )
+            for metric in METRICS
+            for (scenario, what_ran), rows in usable.items()
+            for values in [tuple(None if row is None else _figure(row["launches"], metric) for row in rows)]
+        ]
+        stopped: dict[tuple[str, str | None], list[int]] = {}  # the nights that the gate stops, by scenario and metric
+        for place, scenario, metric in stops():
+            stopped.setdefault((scenario, metric), []).append(place)
+    trends = [
+        replace(
+            one,
+            regressed=tuple(
+                night
+                for night in stopped.get((one.scenario, GATED.get(one.metric)), ())
+                if one.values[night] is not None
+            ),
         )
-        for metric in METRICS
-        for ran, rows in usable.items()
-        for values in [tuple(None if row is None else _figure(row["launches"], metric) for row in rows)]
-    )
+        for one in trends
+    ]
     return Track(
         work=what_is_trained(work.get("title"), work.get("global_batch")),
         place=_place(digests[-1]),
         nights=nights,
-        trends=trends,
+        trends=tuple(trends),
         events=_events(trends, nights, digests),
         unusable=without,
     )
