@@ -465,6 +465,16 @@ def drawn(figure: Artist, name: str, title: str, caption: str, *, about: str, so
     return Plot(name=name, title=title, caption=caption, svg=printable(text), png=png.getvalue(), figure=figure)
 
 
+def bare(figure: Artist, height_in: float) -> None:
+    """Make a figure that was :func:`drawn` what it was before, but as wide as plots are now."""
+    for artist in (*figure.texts, *figure.legends):
+        artist.remove()
+    figure.set_size_inches(width_in(), height_in)
+    figure.set_layout_engine("constrained")
+    for axes in figure.axes:
+        axes.set_subplotspec(axes.get_subplotspec())  # puts them where they were
+
+
 def _key(figure: Artist) -> tuple[Artist, float]:
     """The legend of what has a label, in as few rows as fit, and its height in inches; None and 0 without any."""
     keys: dict[str, Artist] = {}

@@ -5,7 +5,7 @@ for, each column shows a few of them: the median, and from the lowest to the hig
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -61,7 +61,7 @@ def value(metric: str, figure: float) -> str:
 def of_track(track: Track, prefix: str = "history") -> list[Plot]:
     """A plot for each figure that some night has; their names begin with ``prefix``."""
     figures = [(metric, trends) for metric in WORDS if (trends := moving(track, metric))]
-    return side_by_side.drawn([partial(_plot, track, metric, trends, prefix) for metric, trends in figures])
+    return side_by_side.drawn([partial(next, _plots(track, metric, trends, prefix)) for metric, trends in figures])
 
 
 def moving(track: Track, metric: str) -> list[Trend]:
@@ -75,7 +75,8 @@ def is_flat(trend: Trend) -> bool:
     return len(values) > 1 and max(values) <= min(values) * (1.0 + FLAT)
 
 
-def _plot(track: Track, metric: str, trends: Sequence[Trend], prefix: str) -> Plot:
+def _plots(track: Track, metric: str, trends: Sequence[Trend], prefix: str) -> Iterator[Plot]:
+    """The same panels for one width after the other, as :func:`bench.report.drawing.for_page` asks for them."""
     words, many = WORDS[metric], len(track.nights) > DOTS_AT_MOST
     figure, panels = drawing.sheet(PANEL_IN * len(trends), len(trends), sharex=True)
     room = max(0.6, 0.012 * len(track.nights))
@@ -96,7 +97,9 @@ def _plot(track: Track, metric: str, trends: Sequence[Trend], prefix: str) -> Pl
         caption += f" Not drawn, since all nights are within {100 * FLAT:.1f} % of each other: {names} {words.unit}."
     about, source = f"{track.work} · {track.place}", f"bench history · {span(track)}"
     name = f"{prefix}-{metric.replace('_', '-')}"
-    return drawing.drawn(figure, name, words.title, caption, about=about, source=source, dpi=PNG_DPI)
+    while True:
+        yield drawing.drawn(figure, name, words.title, caption, about=about, source=source, dpi=PNG_DPI)
+        drawing.bare(figure, PANEL_IN * len(trends))
 
 
 def _panel(axes: Artist, track: Track, trend: Trend, *, many: bool) -> None:

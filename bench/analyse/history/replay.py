@@ -30,6 +30,8 @@ Stop = tuple[int, str, str]
 Kind = tuple[object, ...]
 """What ran, its world size, its verdict on numerics, and of each figure the source and the number of launches."""
 Flags = NDArray[np.bool_]
+Figures = NDArray[np.float64]
+UNUSUAL = -1  # the kind of what has no usable figure, or too few launches
 
 
 def replay(
@@ -88,67 +90,65 @@ class _Series:
         asked = [
             [row for row in digest["scenarios"] if only is None or row["scenario"] in only] for _, digest in nights
         ]
-        self._column: dict[str, int] = {}
-        for row in (row for rows in asked for row in rows):
-            self._column.setdefault(row["scenario"], len(self._column))
-        self._kinds: dict[Kind, int] = {}
-        self._present = np.array([len(rows) for rows in asked])
-        self._kind = np.full((len(asked), len(self._column)), -1)  # -1: none that is usable
+        names = dict.fromkeys(row["scenario"] for rows in asked for row in rows)
+        self._column = {name: column for column, name in enumerate(names)}
+        self._place = {name: place for place, (name, _) in enumerate(nights)}
+        self._scenarios = np.array([len(rows) for rows in asked])
+        self._kind = np.full((len(asked), len(names)), UNUSUAL)
         self._means = {metric: np.full(self._kind.shape, math.nan) for metric in METRICS}
+        kinds: dict[Kind, int] = {}
         for night, row in ((night, row) for night, rows in enumerate(asked) for row in rows):
-            if unusable(row) is None:
-                place = night, self._column[row["scenario"]]
-                sources = []
-                for metric, key in METRICS.items():
-                    known = [one[key] for one in row["launches"] if one[key] is not None]
-                    if known:
-                        sources.append((source_of(row, key), len(known)))
-                        self._means[metric][place] = sum(map(math.log, known)) / len(known)
-                kind = (row["what_ran"], row["world_size"], row["parity"], *sources)
-                self._kind[place] = self._kinds.setdefault(kind, len(self._kinds))
+            if unusable(row) is not None:
+                continue
+            place, counts, kind = (night, self._column[row["scenario"]]), [], [row["what_ran"], row["world_size"]]
+            for metric, key in METRICS.items():
+                known = [one[key] for one in row["launches"] if one[key] is not None]
+                kind += [len(known), source_of(row, key) if known else None]
+                if known:
+                    counts.append(len(known))
+                    self._means[metric][place] = sum(map(math.log, known)) / len(known)
+            if min(counts, default=0) >= LAUNCHES_WANTED:
+                self._kind[place] = kinds.setdefault((*kind, row["parity"]), len(kinds))
 
     def alike(self, start: int, end: int, base: Base, held: set[str], rule: Rule) -> tuple[int, list[Stop]]:
         """On how many nights from ``start`` on the ``held`` scenarios are stopped and all others pass; and the stops.
 
         0 nights also where that cannot be told.
         """
-        kinds = {name: self._usual(nights, rule.nights) for name, nights in base.items()}
-        if not base or rule.nights < RECENT or None in kinds.values() or held - kinds.keys():
+        if not all(_is_usual(nights, rule) for nights in base.values()) or not base or held - base.keys():
             return 0, []
         columns = [self._column[name] for name in base]
-        as_before = self._kind[start:end, columns] == np.array(list(kinds.values()))
-        told = as_before.all(axis=1) & (self._present[start:end] == len(base))
+        before = np.array([[self._place[one.night] for one in nights] for nights in base.values()]).T
+        kinds = self._kind[before, columns]
+        if (kinds == UNUSUAL).any() or (kinds != kinds[0]).any():
+            return 0, []
+        told = (self._kind[start:end, columns] == kinds[0]).all(axis=1) & (self._scenarios[start:end] == len(base))
         stopped = np.zeros((len(told), len(base), len(METRICS)), dtype=bool)
+        is_held = np.array([name in held for name in base])
         for number, metric in enumerate(METRICS):
-            here = [place for place, nights in enumerate(base.values()) if metric in nights[-1].figures]
+            known = np.flatnonzero([metric in nights[-1].figures for nights in base.values()])
             count = _leading(told)
-            if count and here:
-                names = [list(base)[place] for place in here]
-                tonight = self._means[metric][start : start + count, [self._column[name] for name in names]]
-                passes, fails = _verdicts(
-                    metric, tonight, [base[name] for name in names], [name in held for name in names], rule
-                )
-                stopped[:count, here, number] = fails
+            if count and len(known):
+                means = self._means[metric][:, [columns[place] for place in known]]
+                begun = means[before[-rule.nights :, known], np.arange(len(known))]
+                begins = [gate.levels_of(nights, metric)[-1][: -rule.nights] for nights in base.values()]
+                firsts = [[one.figures[metric].mean for one in begins[place]] for place in known]
+                passes, fails = _verdicts(metric, begun, means[start : start + count], firsts, is_held[known], rule)
+                stopped[:count, known, number] = fails
                 told = (passes | fails).all(axis=1)
-        count = _leading(told)
-        as_held = stopped[:count].any(axis=2) == [name in held for name in base]
-        count = _leading(as_held.all(axis=1))
-        found = np.argwhere(stopped[:count]).tolist()
-        return count, [(start + night, list(base)[place], list(METRICS)[number]) for night, place, number in found]
+        told = (stopped[: _leading(told)].any(axis=2) == is_held).all(axis=1)
+        found = np.argwhere(stopped[: _leading(told)]).tolist()
+        names, metrics = list(base), list(METRICS)
+        return _leading(told), [(start + night, names[place], metrics[number]) for night, place, number in found]
 
-    def _usual(self, nights: Sequence[Measured], wanted: int) -> int | None:
-        """The kind of the nights of a base that has all that it keeps, on one level, and nothing new; else None."""
-        if len(nights) < 2 * wanted or any(one.better or one.rose for one in nights[-wanted:]):
-            return None
-        levels = gate.levels_of(nights, gate.STEP_TIME)
-        kinds = {
-            (one.what_ran, one.world_size, one.parity, *((of.source, len(of.launches)) for of in one.figures.values()))
-            for one in nights
-        }
-        enough = all(len(one.launches) >= LAUNCHES_WANTED for one in nights[-1].figures.values())
-        if len(levels) > 1 or levels[0][0] is not nights[0] or len(kinds) > 1 or not enough:
-            return None
-        return self._kinds.get(kinds.pop())
+
+def _is_usual(nights: Sequence[Measured], rule: Rule) -> bool:
+    """Whether a base has all that it keeps, on one level, and none of the last nights began another."""
+    wanted = rule.nights
+    if wanted < RECENT or len(nights) < 2 * wanted or any(one.better or one.rose for one in nights[-wanted:]):
+        return False
+    levels = gate.levels_of(nights, gate.STEP_TIME)
+    return len(levels) == 1 and levels[0][0] is nights[0]
 
 
 def _leading(told: Flags) -> int:
@@ -156,39 +156,39 @@ def _leading(told: Flags) -> int:
 
 
 def _verdicts(
-    metric: str, tonight: NDArray[np.float64], bases: Sequence[Sequence[Measured]], held: Sequence[bool], rule: Rule
+    metric: str, begun: Figures, tonight: Figures, firsts: Sequence[Sequence[float]], held: Flags, rule: Rule
 ) -> tuple[Flags, Flags]:
     """Whether the gate is sure to find a figure ``ok``, and whether to find it ``regressed``: by night and scenario, as
     ``tonight``, the means.
 
-    The base of a scenario begins with ``bases``, and has all nights before this one, or if it is ``held``, none.
+    ``begun``: the last nights of the base, and ``firsts`` the first of its level, by scenario. All nights before one
+    are in its base, or of a scenario that is ``held`` none.
     """
     wanted = rule.nights
-    begun = np.array([[one.figures[metric].mean for one in nights[-wanted:]] for nights in bases]).T
     before = sliding_window_view(np.concatenate([begun, tonight[:-1]]), wanted, axis=0)  # night, scenario, night before
-    before = np.where(np.array(held)[:, None], begun.T, before)
-    variances, degrees = before.var(axis=-1, ddof=1), np.full(tonight.shape, wanted - 1.0)
+    before = np.where(held[:, None], begun.T, before)
+    variances, degrees = before.var(axis=-1, ddof=1), np.array([[wanted - 1.0]])
     sure = np.ones(tonight.shape, dtype=bool)
     if metric in POOLED:
         sure &= (variances > LEAST_VARIANCE).all(axis=1, keepdims=True)
-        variances, degrees = moderated(variances, degrees[0])
-    error, threshold = (1.0 - rule.level) / len(bases), rule.thresholds[metric]
+        variances, degrees = moderated(variances, np.full(len(firsts), wanted - 1.0))
+    error, threshold = (1.0 - rule.level) / len(firsts), rule.thresholds[metric]
     least = math.log1p(threshold)
-    bound, of_creep, of_two = (
-        np.maximum(least, special.stdtrit(degrees, 1.0 - chance) * np.sqrt(variances * (part + 1.0 / wanted)))
-        for chance, part in ((error, 1.0), (CREEP_ERROR * error, 1.0 / RECENT), (error, 1.0 / 2))
+    usual, creeping = special.stdtrit(degrees, [[[1.0 - error]], [[1.0 - CREEP_ERROR * error]]])
+    bound, of_two, of_creep = (
+        np.maximum(least, quantile * np.sqrt(variances * (part + 1.0 / wanted)))
+        for quantile, part in ((usual, 1.0), (usual, 1.0 / 2), (creeping, 1.0 / RECENT))
     )
     difference = tonight - before.mean(axis=-1)
     last, others = before[:, :, -1], before[:, :, :-1].mean(axis=-1)
     loss_of_two = np.minimum(last, tonight) - others
     gain_of_two = others - np.maximum(last, tonight)
     creep = np.zeros(tonight.shape)
-    for column, nights in enumerate(bases):
-        begins = [one.figures[metric].mean for one in gate.levels_of(nights, metric)[-1][:-wanted]]
-        if len(begins) >= RECENT - 1:
-            window = before[:, column]
-            recent = (window[:, wanted - RECENT + 1 :].sum(axis=-1) + tonight[:, column]) / RECENT
-            creep[:, column] = recent - (sum(begins) + window[:, : wanted - len(begins)].sum(axis=-1)) / wanted
+    recent = (before[:, :, wanted - RECENT + 1 :].sum(axis=-1) + tonight) / RECENT
+    for column, first in enumerate(firsts):
+        if len(first) >= RECENT - 1:
+            others = before[:, column, : wanted - len(first)].sum(axis=-1)
+            creep[:, column] = recent[:, column] - (sum(first) + others) / wanted
     within = [np.abs(difference) < bound - MARGIN, loss_of_two < of_two - MARGIN, creep < of_creep - MARGIN]
     seen = bound < math.log1p(max(SEEN, 2.0 * threshold)) - MARGIN
     passes = sure & within[0] & within[1] & within[2] & (gain_of_two < of_two - MARGIN) & seen
