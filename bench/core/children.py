@@ -1,5 +1,6 @@
 """Children of this process: those that are left are ended, and a question is answered in one that may come to harm."""
 
+import gc
 import json
 import os
 import pickle
@@ -117,10 +118,13 @@ def beside(work: Callable[[], T]) -> Iterator[Callable[[], T]]:
     with open(ours, "rb") as pipe:
 
         def result() -> T:
+            gc.disable()  # nothing of this is garbage, however much it is
             try:
                 return cast(T, pickle.load(pipe))
             except (EOFError, pickle.UnpicklingError):
                 return work()
+            finally:
+                gc.enable()
 
         try:
             yield result

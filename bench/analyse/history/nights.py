@@ -8,6 +8,7 @@ Of a run that has a sealed digest nothing else is read (:mod:`bench.runs.digests
 """
 
 import hashlib
+import marshal
 import os
 from dataclasses import dataclass
 from glob import escape, glob
@@ -46,6 +47,14 @@ class Night:
     def when(self) -> tuple[str, str]:
         """The start, and the name where two started in the same second."""
         return self.digest["utc"] or "", self.id
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """For a process beside this one: JSON values are marshalled in half the time of pickle's."""
+        return _unpacked, (self.path, marshal.dumps(self.digest))
+
+
+def _unpacked(path: str, digest: bytes) -> Night:
+    return Night(path=path, digest=marshal.loads(digest))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -238,11 +238,11 @@ def _track(
 
 def _figure(launches: Sequence[Entry], metric: str) -> float | None:
     """The geometric mean over launches, without arrays, of which a history would make a million; None if unknown."""
-    figures = [launch[metric] for launch in launches if launch.get(metric) is not None]
+    figures = [figure for launch in launches if (figure := launch.get(metric)) is not None]
     if not figures or min(figures) <= 0.0:
         return None
     first = figures[0]
-    return float(first * math.exp(sum(math.log(one / first) for one in figures) / len(figures)))
+    return float(first * math.exp(sum([math.log(one / first) for one in figures]) / len(figures)))
 
 
 def _events(trends: Sequence[Trend], nights: Sequence[Night], digests: Sequence[Digest]) -> tuple[Event, ...]:
