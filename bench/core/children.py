@@ -118,12 +118,13 @@ def beside(work: Callable[[], T]) -> Iterator[Callable[[], T]]:
     with open(ours, "rb") as pipe:
 
         def result() -> T:
-            gc.disable()  # nothing of this is garbage, however much it is
+            gc.disable()  # nothing of this is garbage, however much it is, and nobody needs to look through it
             try:
                 return cast(T, pickle.load(pipe))
             except (EOFError, pickle.UnpicklingError):
                 return work()
             finally:
+                gc.freeze()
                 gc.enable()
 
         try:

@@ -156,12 +156,11 @@ def _against_history(
     others = [
         night
         for night in history.nights  # without the run that is judged, and copies of it
-        if night.digest["run"] != new.digest["run"]
-        and night.id != new.id
-        and os.path.realpath(night.path) != os.path.realpath(new.path)
+        if night.digest["run"] != new.digest["run"] and night.id != new.id
     ]
     before = [night for night in others if new.digest["utc"] is None or night.when < new.when]
-    alike = [night for night in before if comparable.key(night.digest) == comparable.key(new.digest)]
+    key = comparable.key(new.digest)
+    alike = [night for night in before if comparable.key(night.digest) == key]
     tonight = gate.measured(new.id, new.digest, only)
     base, unsound = _sound_base(alike, rule, list(history.accepted), only)
     _check_names(only, [*tonight, *base], new)
