@@ -74,7 +74,7 @@ def main(arguments: list[str]) -> int:
             raise RequestError("--scenario", f"no run in there has a scenario {name!r}", remedy)
     accepted = {run: one.reason for run, one in history.accepted.items()}
     with passing(f"looking for shifts in {count(len(digests), 'night')}"):
-        tracks = trends.tracks(digests, scenarios=wanted, accepted=accepted, rule=rule)
+        tracks = trends.tracks(digests, wanted, accepted, rule)
     left_out = [(one.path, one.why) for one in history.left_out]
     with passing("drawing the plots and writing the page"):
         files = report.write(tracks, left_out, options.out)

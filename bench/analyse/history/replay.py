@@ -27,8 +27,6 @@ LEAST_VARIANCE = 1e-20  # of figures that do not repeat exactly, which rounding 
 Nights = Sequence[tuple[str, Digest]]
 Stop = tuple[int, str, str]
 """A figure that has regressed: the place of the night, the scenario and the metric."""
-Kind = tuple[object, ...]
-"""What ran, its world size, its verdict on numerics, and of each figure the source and the number of launches."""
 Flags = NDArray[np.bool_]
 Figures = NDArray[np.float64]
 UNUSUAL = -1  # the kind of what has no usable figure, or too few launches
@@ -41,46 +39,29 @@ def replay(
 
     ``accepted``: the names of those that a person accepted.
     """
-    persons = frozenset(accepted)
-    series = _Series(nights, only)
+    series, persons = _Series(nights, only), {*accepted}
+    by_person = [place for place, (name, _) in enumerate(nights) if name in persons]
     base: Base = {}
     stops: list[Stop] = []
     held: set[str] = set()  # the scenarios that were stopped on the night before
     place = 0
     while place < len(nights):
-        until = next(
-            (at for at in range(place, min(place + MOST, len(nights))) if nights[at][0] in persons), place + MOST
-        )
-        alike, regressed = series.alike(place, until, base, held, rule)
+        until = min([place + MOST, *(at for at in by_person if at >= place)])
+        alike, found = series.alike(place, until, base, held, rule)
         if alike:
-            stops += regressed
-            last = [
-                gate.measured(*night, only) for night in nights[max(place, place + alike - rule.nights) : place + alike]
-            ]
-            base = {
-                name: kept if name in held else _grown(kept, [one[name] for one in last], rule)
-                for name, kept in base.items()
-            }
-            place += alike
-            continue
-        name, digest = nights[place]
-        tonight = gate.measured(name, digest, only)
-        rows = gate.judge(tonight, base, rule)
-        base = gate.after(tonight, rows, base, rule, by_person=name in persons)
-        found = [(place, row.scenario, row.metric) for row in rows if row.verdict == gate.REGRESSED]
+            last = [gate.measured(*night, only) for night in nights[place : place + alike][-rule.nights :]]
+            for name in base.keys() - held:
+                begun, ended = base[name][: rule.nights], [*base[name][rule.nights :], *(one[name] for one in last)]
+                base = {**base, name: (*begun, *ended[-rule.nights :])}
+        else:
+            tonight = gate.measured(*nights[place], only)
+            rows = gate.judge(tonight, base, rule)
+            base = gate.after(tonight, rows, base, rule, by_person=place in by_person)
+            found = [(place, row.scenario, row.metric) for row in rows if row.verdict == gate.REGRESSED]
+            held = {scenario for _, scenario, _ in found}
         stops += found
-        held = {scenario for _, scenario, _ in found}
-        place += 1
+        place += alike or 1
     return base, stops
-
-
-def stops(nights: Nights, rule: Rule | None, accepted: Iterable[str], only: Sequence[str] | None) -> list[Stop]:
-    """What the gate stops on the way; without a rule nothing."""
-    return replay(nights, rule, accepted, only)[1] if rule else []
-
-
-def _grown(kept: Sequence[Measured], new: Sequence[Measured], rule: Rule) -> tuple[Measured, ...]:
-    return (*kept[: rule.nights], *(*kept[rule.nights :], *new)[-rule.nights :])
 
 
 class _Series:
@@ -96,7 +77,7 @@ class _Series:
         self._scenarios = np.array([len(rows) for rows in asked])
         self._kind = np.full((len(asked), len(names)), UNUSUAL)
         self._means = {metric: np.full(self._kind.shape, math.nan) for metric in METRICS}
-        kinds: dict[Kind, int] = {}
+        kinds: dict[tuple[object, ...], int] = {}
         for night, row in ((night, row) for night, rows in enumerate(asked) for row in rows):
             if unusable(row) is not None:
                 continue

@@ -148,21 +148,20 @@ class Track:
 
 def tracks(
     digests: Sequence[Digest],
-    *,
-    scenarios: Sequence[str] = (),
-    accepted: Mapping[str, str] | None = None,
-    rule: gate.Rule | None = None,
+    scenarios: Sequence[str],
+    accepted: Mapping[str, str],
+    rule: gate.Rule,
 ) -> list[Track]:
     """The tracks of digests in the order of time, the one with the latest night first.
 
     ``scenarios``: of these alone (none: of all). ``accepted``: why runs were accepted, by run. ``rule``: the gate's, by
-    which nights regressed; None: they are not looked for.
+    which nights regressed.
     """
     grouped: dict[tuple[object, ...], list[Digest]] = {}
     for digest in digests:
         if not scenarios or any(row["scenario"] in scenarios for row in digest["scenarios"]):
             grouped.setdefault(key(digest), []).append(digest)
-    made = [_track(of_track, scenarios, accepted or {}, rule) for of_track in grouped.values()]
+    made = [_track(of_track, scenarios, accepted, rule) for of_track in grouped.values()]
     return sorted(made, key=lambda track: (track.nights[-1].utc, track.nights[-1].run), reverse=True)
 
 
@@ -170,9 +169,7 @@ def scenarios_of(digests: Sequence[Digest]) -> list[str]:
     return list(dict.fromkeys(row["scenario"] for digest in digests for row in digest["scenarios"]))
 
 
-def _track(
-    digests: list[Digest], scenarios: Sequence[str], accepted: Mapping[str, str], rule: gate.Rule | None
-) -> Track:
+def _track(digests: list[Digest], scenarios: Sequence[str], accepted: Mapping[str, str], rule: gate.Rule) -> Track:
     nights = tuple(
         Night(
             run=digest["run"],
@@ -197,8 +194,8 @@ def _track(
             else:
                 without[row["scenario"], why] += 1
     series = [(digest["run"], digest) for digest in digests]
-    look = partial(replay.stops, series, rule, accepted, scenarios or None)
-    with beside(look) if len(digests) >= MANY else nullcontext(look) as stops:
+    look = partial(replay.replay, series, rule, accepted, scenarios or None)
+    with beside(look) if len(digests) >= MANY else nullcontext(look) as replayed:
         trends = [
             Trend(
                 scenario=scenario,
@@ -212,20 +209,11 @@ def _track(
             for (scenario, what_ran), rows in usable.items()
             for values in [tuple(None if row is None else _figure(row["launches"], metric) for row in rows)]
         ]
-        stopped: dict[tuple[str, str | None], list[int]] = {}  # the nights that the gate stops, by scenario and metric
-        for place, scenario, metric in stops():
-            stopped.setdefault((scenario, metric), []).append(place)
-    trends = [
-        replace(
-            one,
-            regressed=tuple(
-                night
-                for night in stopped.get((one.scenario, GATED.get(one.metric)), ())
-                if one.values[night] is not None
-            ),
-        )
-        for one in trends
-    ]
+        stops = set(replayed()[1])
+    for number, one in enumerate(trends):
+        metric = GATED.get(one.metric, "")
+        regressed = tuple(night for night in one.known if (night, one.scenario, metric) in stops)
+        trends[number] = replace(one, regressed=regressed)
     return Track(
         work=what_is_trained(work.get("title"), work.get("global_batch")),
         place=_place(digests[-1]),
