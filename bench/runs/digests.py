@@ -104,7 +104,10 @@ def stored(path: str) -> Digest | None:
             raise ValueError("it has no digest version")
         if version != VERSION:
             return None
-        decode(Form, _thinned(digest))
+        try:
+            decode(Form, _thinned(digest))
+        except ValueError:
+            decode(Form, digest)  # which says where it is
         names = [row["scenario"] for row in digest["scenarios"]]
         launches = [launch["launch"] for row in digest["scenarios"] for launch in row["launches"]]
         if len(set(names)) < len(names) or len(set(launches)) < len(launches):
