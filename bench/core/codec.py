@@ -163,7 +163,7 @@ def _text(value: object) -> str:
         raise _other("str", value)
     if len(value) > LONGEST_TEXT:
         raise Damaged(f"must be {Length(LONGEST_TEXT).words}")
-    if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
+    if not value.isascii() and value.encode("utf-8", "replace") != value.encode("utf-8", "surrogatepass"):
         raise Damaged("is no text: it has half a character")
     return value
 

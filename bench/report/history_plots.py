@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from bench.analyse.history.shifts import MIN_NIGHTS
@@ -107,6 +108,8 @@ def _panel(axes: Artist, track: Track, trend: Trend, *, many: bool) -> None:
     axes.yaxis.set_major_locator(locator(3))
     axes.yaxis.set_major_formatter(lambda at, _: f"{at:,.10g}")
     axes.tick_params(labelsize=7, length=2)
+    for axis, place in ((axes.xaxis, (0.5, 0.0)), (axes.yaxis, (0.0, 0.5))):
+        axis.set_label_coords(*place)  # there are no labels, and a place for them is not looked for
     look: drawing.Look
     if many:
         _columns(axes, nights, values, len(track.nights))
@@ -144,12 +147,13 @@ def _limits(trend: Trend) -> tuple[float, float]:
 
 def _columns(axes: Artist, nights: NDArray[np.intp], figures: NDArray[np.float64], all_nights: int) -> None:
     """Some nights to a column: their median as a line, and from the lowest to the highest as a shade."""
-    parts = np.array_split(np.arange(len(nights)), min(COLUMNS, len(nights)))
-    middle = [float(np.mean(nights[part])) for part in parts]
-    ends = ([float(of(figures[part])) for part in parts] for of in (np.min, np.max))
-    axes.fill_between(middle, *ends, color=light("muted"), alpha=0.35, linewidth=0)
+    sizes = [len(part) for part in np.array_split(nights, min(COLUMNS, len(nights)))]
+    columns = np.repeat(np.arange(len(sizes)), sizes)
+    by_column = pd.DataFrame({"night": nights, "figure": figures}).groupby(columns)
+    middle, of_column = by_column["night"].mean(), by_column["figure"]
+    axes.fill_between(middle, of_column.min(), of_column.max(), color=light("muted"), alpha=0.35, linewidth=0)
     axes.collections[-1].set_label(f"lowest to highest of some {all_nights / COLUMNS:.0f} nights")
-    axes.plot(middle, [float(np.median(figures[part])) for part in parts], color=light("muted"), linewidth=0.7)
+    axes.plot(middle, of_column.median(), color=light("muted"), linewidth=0.7)
 
 
 def _judged(axes: Artist, track: Track, trend: Trend) -> None:

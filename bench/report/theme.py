@@ -4,8 +4,8 @@ What is written has a contrast of 4.5 or more with the page, what is only drawn 
 A strategy has a hue, and the precision level its lightness and a mark.
 """
 
+from bisect import bisect
 from colorsys import hls_to_rgb
-from itertools import takewhile
 
 THEME: dict[str, tuple[str, str]] = {
     "paper": ("#ffffff", "#14181d"),
@@ -77,8 +77,8 @@ def _shade(hue: str, wanted: float, paper: str) -> str:
     degrees, saturation = HUES[hue]
     steps = range(256) if _luminance(paper) > 0.5 else range(255, -1, -1)
     parts = (hls_to_rgb(degrees / 360, lightness / 255, saturation) for lightness in steps)
-    colours = ("#" + "".join(f"{round(255 * part):02x}" for part in rgb) for rgb in parts)
-    return list(takewhile(lambda colour: contrast(colour, paper) >= wanted, colours))[-1]
+    colours = ["#" + "".join(f"{round(255 * part):02x}" for part in rgb) for rgb in parts]
+    return colours[bisect(colours, -wanted, key=lambda colour: -contrast(colour, paper)) - 1]
 
 
 THEME |= {

@@ -3,10 +3,12 @@
 import argparse
 import os
 import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
 from bench.analyse.history import nights
 from bench.console import columns, count, passing, tell
+from bench.core.children import beside
 from bench.core.errors import NotComparable, RequestError, closest
 from bench.runs.files import check_file, unwritable, utf8, write_atomically
 from bench.runs.names import find, last_finished
@@ -75,9 +77,8 @@ def main(arguments: list[str]) -> int:
             check_file(f"--{option}", file)
     if options.junit and options.markdown and os.path.realpath(options.junit) == os.path.realpath(options.markdown):
         raise RequestError("--markdown", f"{options.markdown} is where --junit writes", "give two files")
-    rule = thresholds.rule_from(options)
     with passing(f"reading the nights in {options.history}" if options.history else "reading two runs"):
-        outcome = _judged(options, rule)
+        outcome = _judged(options)
     from bench.report import gate
 
     for option, form in (("junit", gate.as_junit), ("markdown", gate.as_markdown)):
@@ -91,13 +92,15 @@ def main(arguments: list[str]) -> int:
     return outcome.exit_code
 
 
-def _judged(options: argparse.Namespace, rule: "Rule") -> "Outcome":
+def _judged(options: argparse.Namespace) -> "Outcome":
     only = scenario_names(options.scenario)
-    new = nights.read_one(_new(options))
     if options.baseline is not None:
+        rule, new = thresholds.rule_from(options), nights.read_one(_new(options))
         base = nights.read_one(find(options.baseline, options.results or DEFAULT_OUT, "--baseline"), "--baseline")
         return _against_one(new, base, rule, only)
-    return _against_history(new, nights.read(options.history), options.history, rule, only)
+    with beside(partial(nights.read, options.history)) as history:
+        rule, new = thresholds.rule_from(options), nights.read_one(_new(options))  # which imports what is needed
+        return _against_history(new, history.result(), options.history, rule, only)
 
 
 def _new(options: argparse.Namespace) -> str:
@@ -153,12 +156,11 @@ def _against_history(
     others = [
         night
         for night in history.nights  # without the run that is judged, and copies of it
-        if night.digest["run"] != new.digest["run"]
-        and night.id != new.id
-        and os.path.realpath(night.path) != os.path.realpath(new.path)
+        if night.digest["run"] != new.digest["run"] and night.id != new.id
     ]
     before = [night for night in others if new.digest["utc"] is None or night.when < new.when]
-    alike = [night for night in before if comparable.key(night.digest) == comparable.key(new.digest)]
+    key = comparable.key(new.digest)
+    alike = [night for night in before if comparable.key(night.digest) == key]
     tonight = gate.measured(new.id, new.digest, only)
     base, unsound = _sound_base(alike, rule, list(history.accepted), only)
     _check_names(only, [*tonight, *base], new)

@@ -2,9 +2,11 @@
 
 import os
 import sys
+from functools import partial
 
 from bench.analyse.history import nights
 from bench.console import columns, count, passing, tell
+from bench.core.children import beside
 from bench.core.errors import OK, RequestError, closest
 from bench.runs.files import check_writable
 from bench.verbs import thresholds
@@ -47,15 +49,18 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     if options.folder is not None and options.results is not None:
         raise RequestError("--results", f"the folder is {options.folder!r} already", "give one of the two")
-    rule, wanted = thresholds.rule_from(options), scenario_names(options.scenario) or []
     check_writable(options.out)
     folder = next((given for given in (options.folder, options.results) if given is not None), "results")
-    with passing(f"reading the nights in {folder}"):
-        history = _read(folder, "DIR" if options.results is None else "--results")
+    reading = partial(_read, folder, "DIR" if options.results is None else "--results")
+    with passing(f"reading the nights in {folder}"), beside(reading) as history_read:
+        from bench.analyse.history import trends
+        from bench.report import drawing
+        from bench.report import history as report
+
+        rule, wanted = thresholds.rule_from(options), scenario_names(options.scenario) or []
+        drawing.imported()
+        history = history_read.result()
     digests = [night.digest for night in history.nights]
-
-    from bench.analyse.history import trends
-
     scenarios = trends.scenarios_of(digests)
     for name in wanted:
         if name not in scenarios:
@@ -64,15 +69,12 @@ def main(arguments: list[str]) -> int:
     accepted = {run: one.reason for run, one in history.accepted.items()}
     with passing(f"looking for shifts in {count(len(digests), 'night')}"):
         tracks = trends.tracks(digests, scenarios=wanted, accepted=accepted, rule=rule)
-    from bench.report import history as report
-    from bench.report.drawing import plain
-
     left_out = [(one.path, one.why) for one in history.left_out]
     with passing("drawing the plots and writing the page"):
         files = report.write(tracks, left_out, options.out)
     to, page = people(options), f"Page: {os.path.relpath(files[0])} (open it in a browser)"
     tell(report.as_text(tracks, columns(to)), "", page, file=to)
-    reasons = [plain(f"left out: {why}") for _, why in left_out[:LISTED]]
+    reasons = [drawing.plain(f"left out: {why}") for _, why in left_out[:LISTED]]
     if len(left_out) > LISTED:
         reasons.append(f"left out: {len(left_out) - LISTED} more, see the page or --json")
     if reasons:

@@ -181,6 +181,29 @@ def sealed_as_it_is(digest: Path) -> None:
     run.write_text(json.dumps(document | {"seal": seal_of(document)}, indent=1) + "\n")
 
 
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"step_ms": "fast"}, "step_ms must be float, not str"),
+        ({"step_ms": -1.0}, "step_ms must be from"),
+        ({"peak_total_mib": 1e16}, "peak_total_mib must be from"),
+        ({"repeat": None}, "repeat must be int"),
+        ({"repeat": 2.5}, "repeat must be int, not float"),
+        ({"more": 1}, "more is unknown"),
+        ({}, "step_ms is missing"),
+    ],
+)
+def test_a_sealed_digest_with_one_figure_that_is_none(history: Path, changes: dict[str, Any], why: str) -> None:
+    path = night(history, 9)
+    digest = json.loads((path / "digest.json").read_text())
+    launch = digest["scenarios"][1]["launches"][2]
+    launch.update(changes) if changes else launch.pop("step_ms")
+    (path / "digest.json").write_text(json.dumps(digest))
+    sealed_as_it_is(path / "digest.json")
+    (left_out,) = nights.read(str(history)).left_out
+    assert f"scenarios[1].launches[2].{why}" in left_out.why
+
+
 def test_links_out_of_the_folder_are_left_out(history: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     ninth = night(elsewhere, 9)

@@ -108,9 +108,8 @@ def read(folder: str, option: str = "--history") -> Nights:
 
 
 def _inside(path: str, folder: str) -> str:
-    """``path``. Raises :class:`RequestError` where it is a link that leads out of the history ``folder``."""
-    home = os.path.realpath(folder)
-    if os.path.commonpath((os.path.realpath(path), home)) != home:
+    """``path``, an entry of a history ``folder``. Raises :class:`RequestError` where it is a link that leads out."""
+    if os.path.islink(path) and not os.path.realpath(path).startswith(os.path.join(os.path.realpath(folder), "")):
         raise RequestError("--history", f"{path} is a link out of {folder}", "copy the run there")
     return path
 
@@ -163,9 +162,11 @@ def _history(folder: str, option: str) -> str:
 
 def digest_of(path: str) -> Digest:
     """The digest of a finished run as it was sealed, else made again."""
+    if (digest := stored(path)) is not None:
+        return digest
     from bench.analyse.digest import of_run
 
-    return stored(path) or of_run(_measured(path, allow_incomplete=False))
+    return of_run(_measured(path, allow_incomplete=False))
 
 
 def with_findings(path: str, *, allow_incomplete: bool = False) -> Digest:
