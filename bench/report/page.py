@@ -13,8 +13,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import pandas as pd
-
 from bench.analyse.analysed import Analysed
 from bench.core.text import printable
 from bench.report import chapters
@@ -49,10 +47,9 @@ class Section:
     chapters: Sequence[Chapter]
 
 
-def section(
-    run: Analysed, table: pd.DataFrame, plots: dict[str, PagePlot], out: str, training: Training | None = None
-) -> Section:
-    """The section of a run, whose summary is ``table``, for a page in the folder ``out``."""
+def section(run: Analysed, plots: dict[str, PagePlot], out: str, training: Training | None = None) -> Section:
+    """The section of a run for a page in the folder ``out``."""
+    table = run.overview
     return Section(
         name=f"run {run.id}",
         label=run.document.request.label,
@@ -64,7 +61,7 @@ def section(
         advice=advice(run.document, table),
         caveats=caveats(run.document, table),
         chart=plots.get("speed"),
-        chapters=chapters.of_run(chapters.Material(run=run, table=table, plots=plots)),
+        chapters=chapters.of_run(chapters.Material(run=run, plots=plots)),
     )
 
 
