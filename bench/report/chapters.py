@@ -7,6 +7,7 @@ plot is one that :data:`bench.report.plots.DRAWINGS` draws, by its name. What a 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 
 from bench.analyse import published
 from bench.analyse.analysed import Analysed
@@ -31,11 +32,8 @@ class Material:
 
 
 def of_run(material: Material) -> list[Chapter]:
-    chapters: list[Chapter | None] = []
-    for make in CHAPTERS:
-        made = make(material)
-        chapters += made if isinstance(made, list) else [made]
-    return filled(*chapters)
+    made = [make(material) for make in CHAPTERS]
+    return filled(*chain.from_iterable(one if isinstance(one, list) else [one] for one in made))
 
 
 def _scenarios(of: Material) -> Chapter:

@@ -11,12 +11,11 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from bench.analyse.analysed import Analysed
 from bench.core.text import printable
 from bench.report import chapters
-from bench.report.blocks import Chapter, PagePlot
+from bench.report.blocks import HERE, Chapter, PagePlot, template
 from bench.report.drawing import Plot, device, inline, model_and_batch
 from bench.report.launch_tables import start_date
 from bench.report.loader import loader_words
@@ -26,7 +25,6 @@ from bench.words.advice import Advice, Training, advice, is_clear, time_to_train
 from bench.words.caveats import caveats
 
 HEADING = "Data-parallel and mixed-precision benchmark"
-HERE = Path(__file__).parent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,20 +79,10 @@ def placed(plots: Iterable[Plot], *, files: str = "", ids: str = "") -> tuple[di
 
 def render(sections: Sequence[Section], *, title: str, heading: str, files: Sequence[str] = ()) -> str:
     """The page of these sections as HTML; every value is escaped. ``files``: names of the tables beside it."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(HERE),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=_together,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     script = (HERE / "vendor" / "sortable.min.js").read_text(encoding="utf-8")  # which sorts tables, with its licence
     sha256 = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     about = {"title": title, "heading": heading, "files": files, "theme": THEME}
-    page = environment.get_template("page.html.j2")
+    page = template("page.html.j2", autoescape=True, finalize=_together)
     return printable(page.render(sections=sections, script=script, script_sha256=sha256, **about))
 
 

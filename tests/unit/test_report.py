@@ -9,7 +9,6 @@ import os
 import re
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from html.parser import HTMLParser
 from io import StringIO
@@ -20,7 +19,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import Plotting, full_after
+from conftest import Bench, Plotting, full_after
 from standin.documents import ran_with
 from standin.frames import iterations, launch_figures
 from standin.runs import APEX, BROKEN, DDP, FAST, FINITE, GONE, HOSTILE, SECOND_NS, Launch, analysed, write_run
@@ -30,7 +29,6 @@ from bench.analyse import memory_timeline, published
 from bench.analyse.analysed import Analysed
 from bench.analyse.launches import shown
 from bench.analyse.spread import losses, spread, times
-from bench.cli import main
 from bench.report import drawing, launch_tables, plots, tables, theme
 from bench.runs.launches import Tf32
 from bench.runs.reader import excerpt
@@ -154,18 +152,6 @@ def test_colours_can_be_read_and_tell_neighbours_apart() -> None:
     assert len(set(theme.MARKERS.values())) == len(theme.LEVELS)
 
 
-def test_values_show_under_a_pointer(mixed: Written) -> None:
-    titles = {
-        node.text for node in ElementTree.fromstring(mixed.text("speed.svg")).iter() if node.tag.endswith("}title")
-    }
-    assert titles == {
-        "ddp: 200.0 images a second 1.00 × ddp",
-        "ddp_o2: 533.3 images a second 2.67 × ddp",
-        "apex_ddp: 160.0 images a second 0.80 × ddp",
-    }
-    assert all(f"<title>{text}</title>" in mixed.text("index.html") for text in titles)
-
-
 def test_every_plot_is_there_as_svg_and_png(mixed: Written) -> None:
     assert [Path(path).name for path in mixed.files] == [
         *("index.html", "summary.csv", "summary.md", "findings.csv", "parity.csv"),
@@ -273,11 +259,10 @@ def test_a_loss_that_is_not_finite_is_a_dash_with_its_reason(mixed: Written) -> 
 
 def test_what_is_unknown_about_memory_says_why(mixed: Written) -> None:
     table = tables.summary_table(mixed.run)
-    by_name = {row[0].text: [cell.text for cell in row] for row in table.rows}
-    assert by_name["apex_ddp"][5:7] == ["–", "–"]
+    (unknown,) = ([cell.text for cell in row[5:7]] for row in table.rows if row[0].text == "apex_ddp")
+    assert unknown == ["–", "–"] and table.marked is None, "one launch each is no test"
     assert any(note.startswith("Source of memory: rss (ddp, ddp_o2); unavailable (apex_ddp)") for note in table.notes)
     assert "Memory of apex_ddp is unknown, or a part of it: it hid." in table.notes
-    assert table.marked is None, "one launch each is no test"
 
 
 def test_markdown_is_inert_and_its_tables_are_whole(mixed: Written) -> None:
@@ -333,13 +318,10 @@ def test_published_times_stand_beside_their_like(tmp_path: Path, plotting: Plott
 
 
 def test_ranks_are_drawn_as_their_steps_were(tmp_path: Path) -> None:
-    launches = [
-        Launch(name, [[90, 40, 40, 40, 40], [80, 20, 20, 20, 20]], strategy="ddp") for name in ("ddp", "ddp_o1")
-    ]
-    run = analysed(write_run(tmp_path, launches))
-    plot = plot_of(run, "ranks")
-    assert {"rank", "0", "1", "forward", "backward incl. communication"} <= set(svg_texts(plot.svg))
-    assert "ddp" in svg_texts(plot.svg) and "ddp_o1" not in svg_texts(plot.svg)
+    steps = [[90, 40, 40, 40, 40], [80, 20, 20, 20, 20]]
+    run = analysed(write_run(tmp_path, [Launch(name, steps, strategy="ddp") for name in ("ddp", "ddp_o1")]))
+    texts = svg_texts(plot_of(run, "ranks").svg)
+    assert {"ddp", "rank", "0", "1", "forward", "backward incl. communication"} <= set(texts) and "ddp_o1" not in texts
     rows = excerpt(run, 0, 3, 4)
     assert rows[["rank", "step"]].to_numpy().tolist() == [[0, 3], [0, 4], [1, 3], [1, 4]]
 
@@ -367,11 +349,10 @@ def test_details_show_dtypes_with_their_shares(mixed: Written) -> None:
     assert not set(dict(alike)) & set(names)
 
 
-def test_details_say_for_which_scenarios_cudnn_does_not_search_and_why(tmp_path: Path) -> None:
-    run = analysed(write_run(tmp_path, [DDP, FAST, APEX]))
+def test_details_say_for_which_scenarios_cudnn_does_not_search(tmp_path: Path) -> None:
     tf32 = Tf32(cudnn=True, matmul=False)
-    run = ran_with(run, *({"cudnn_benchmark": benchmark, "tf32": tf32} for benchmark in (True, False, None)))
-    _, table = launch_tables.details(run)
+    ran = ({"cudnn_benchmark": benchmark, "tf32": tf32} for benchmark in (True, False, None))
+    _, table = launch_tables.details(ran_with(analysed(write_run(tmp_path, [DDP, FAST, APEX])), *ran))
     column = [column.heading for column in table.columns].index("cuDNN autotuning")
     assert [row[column].text for row in table.rows] == ["on", "off", "–"]
     assert f"cuDNN autotuning is off for {FAST.scenario}: " in " ".join(table.notes)
@@ -456,44 +437,28 @@ def test_caveats_follow_from_the_run(tmp_path: Path) -> None:
         assert sign in other and sign not in plain
 
 
-@pytest.fixture
-def call(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """``call(*arguments)``: ``bench report`` on the results in ``tmp_path``: exit code, standard output and error."""
-
-    def run(*arguments: str, out: Path | None = None) -> tuple[int, str, str]:
-        folders = ["--out", str(out or tmp_path / "out"), "--results", str(tmp_path / "results")]
-        code = main(["report", *arguments, *folders])
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return run
-
-
-Call = Callable[..., tuple[int, str, str]]
-
-
-def test_report_says_how_long_a_training_takes(tmp_path: Path, call: Call, plotting: Plotting) -> None:
+def test_report_says_how_long_a_training_takes(tmp_path: Path, bench: Bench, plotting: Plotting) -> None:
     plotting()
     slow, fast = Launch("ddp", [[9, 80, 80]]), Launch("ddp_o2", [[9, 40, 40]], precision="O2")
     write_run(tmp_path / "results", [slow, fast])
-    code, out, err = call("latest", "--epochs", "90", "--dataset-size", "1281167", "--json")
+    code, out, err = bench("report", "--out", "out", "latest", "--epochs", "90", "--dataset-size", "1281167", "--json")
     expected = "90 epochs of 1,281,167 images take 6.7 days with ddp_o2, in place of 13.3 days with ddp, at this speed"
     assert code == 0 and expected in err
     assert expected in (tmp_path / "out" / "summary.md").read_text()
     assert expected in Page((tmp_path / "out" / "index.html").read_text()).text
     times = {row["scenario"]: row["seconds"] for row in json.loads(out)["training"]}
     assert times == {"ddp": pytest.approx(90 * 1281167 / 100), "ddp_o2": pytest.approx(90 * 1281167 / 200)}
-    code, _, err = call("latest", "--epochs", "90")
+    code, _, err = bench("report", "--out", "out", "latest", "--epochs", "90")
     assert code == 2 and "--epochs" in err and "--dataset-size" in err
 
 
-def test_several_runs_share_a_page(tmp_path: Path, call: Call, plotting: Plotting) -> None:
+def test_several_runs_share_a_page(tmp_path: Path, bench: Bench, plotting: Plotting) -> None:
     plotting(plots.speeds, plots.before_plot)
     first = write_run(tmp_path / "results", [DDP], label="before")
     second = write_run(tmp_path / "results", [DDP, FAST], label="after")
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine.txt").write_text("mine")
-    code, out, _ = call(first.name, str(second), "--json")
+    code, out, _ = bench("report", "--out", "out", first.name, str(second), "--json")
     assert code == 0
     document = json.loads(out)
     assert [row["run"] for row in document["summary"]] == [first.name, second.name, second.name]
@@ -511,25 +476,25 @@ def test_several_runs_share_a_page(tmp_path: Path, call: Call, plotting: Plottin
     assert [(row["run"], row["scenario"]) for row in rows] == several
 
 
-def test_run_in_which_nothing_ran_has_a_page_that_says_so(tmp_path: Path, call: Call) -> None:
+def test_run_in_which_nothing_ran_has_a_page_that_says_so(tmp_path: Path, bench: Bench) -> None:
     write_run(tmp_path / "results", [GONE])
-    code, out, _ = call("--json")
+    code, out, _ = bench("report", "--out", "out", "--json")
     assert code == 0 and json.loads(out)["summary"][0]["throughput_per_s"] is None
     assert sorted(os.listdir(tmp_path / "out")) == ["index.html", "summary.csv", "summary.md"]
     assert "There is nothing to plot: dp (unsupported)." in Page((tmp_path / "out" / "index.html").read_text()).text
     (tmp_path / "taken" / "summary.md").mkdir(parents=True)
-    code, _, err = call(out=tmp_path / "taken")
+    code, _, err = bench("report", "--out", "taken")
     assert code == 2 and "summary.md is a folder" in err and os.listdir(tmp_path / "taken") == ["summary.md"]
 
 
-def test_incomplete_run_is_refused_or_salvaged(tmp_path: Path, call: Call, plotting: Plotting) -> None:
+def test_incomplete_run_is_refused_or_salvaged(tmp_path: Path, bench: Bench, plotting: Plotting) -> None:
     plotting()
     write_run(tmp_path / "results", [DDP], scenarios=["ddp", "ddp_o3"], complete=False)
-    code, out, err = call()
+    code, out, err = bench("report", "--out", "out")
     assert (code, out) == (2, "")
     assert err.count("\n") == 1 and "is incomplete" in err and "--allow-incomplete" in err
     assert not (tmp_path / "out").exists()
-    code, out, _ = call("--allow-incomplete", "--json")
+    code, out, _ = bench("report", "--out", "out", "--allow-incomplete", "--json")
     assert code == 0
     assert [row["status"] for row in json.loads(out)["summary"]] == ["ok", "not run"]
     text = Page((tmp_path / "out" / "index.html").read_text()).text
@@ -538,17 +503,17 @@ def test_incomplete_run_is_refused_or_salvaged(tmp_path: Path, call: Call, plott
     assert "2026-01-02 03:04 UTC; no end was recorded" in text
 
 
-def test_full_disk_leaves_the_earlier_report_as_it_was(tmp_path: Path, call: Call) -> None:
+def test_full_disk_leaves_the_earlier_report_as_it_was(tmp_path: Path, bench: Bench) -> None:
     write_run(tmp_path / "results", [GONE])
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "index.html").touch(0o600)
-    assert call()[0] == 0
+    assert bench("report", "--out", "out")[0] == 0
     assert (tmp_path / "out" / "index.html").stat().st_mode & 0o777 == 0o600, "as it was"
     before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
     smallest = min(len(content) for content in before.values())
     write_run(tmp_path / "other", [GONE, BROKEN])
     with full_after(smallest):
-        code, _, err = call("--results", str(tmp_path / "other"), "latest")
+        code, _, err = bench("report", "--out", "out", "--results", str(tmp_path / "other"), "latest")
     assert code == 2 and "cannot be written: File too large" in err
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
 

@@ -321,6 +321,10 @@ def test_who_holds_more_memory_where_only_torch_knows(tmp_path: Path, plotting: 
 STEERING = f"=1+{HOSTILE}\x1b[31m\x00\x9b\u202e\ufffe"
 
 
+SPARSE = (plots.trade_off, plots.step_times, plots.distribution, plots.memory, plots.memory_stack, plots.power)
+"""Plots of what may be lacking."""
+
+
 @pytest.mark.parametrize(
     ("launches", "gpus"),
     [
@@ -337,7 +341,7 @@ def test_a_run_that_lacks_something_is_rendered(
     launches: list[OnGpus], gpus: Any, tmp_path: Path, plotting: Plotting
 ) -> None:
     if launches[0].scenario != STEERING:
-        plotting(plots.trade_off, plots.memory, plots.memory_held, plots.memory_stack, plots.power)
+        plotting(*SPARSE)
     run = written(tmp_path, launches, gpus)
     files = {name: content.decode() for name, content in report.render([run]).items() if not name.endswith(".png")}
     page = Page(files["index.html"])
