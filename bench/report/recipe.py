@@ -106,17 +106,16 @@ def _options(document: RunDocument, name: str) -> dict[str, Setting]:
         raise RequestError("--scenario", f"the file of {name}, {file}, is missing", f"bring it back, or {ANOTHER}")
     if source and source.sha256 != sha256(file):
         raise RequestError("--scenario", f"{file} is not what it was when {name} was measured", ANOTHER)
-    for node in ast.walk(_parsed(file)):
-        if isinstance(node, ast.Call) and getattr(node.func, "id", None) == "Scenario":
-            for keyword in node.keywords:
-                if keyword.arg == "options":
-                    try:
-                        return dict(ast.literal_eval(keyword.value))
-                    except (TypeError, ValueError) as error:
-                        what = f"{file} computes its options, and a recipe reads only what is written there"
-                        raise RequestError("--scenario", what, "write them as a dict of values") from error
-            return {}
-    raise RequestError("--scenario", f"{file} has no Scenario(...), so nothing says what its options are", ANOTHER)
+    calls = [node for node in ast.walk(_parsed(file)) if isinstance(node, ast.Call)]
+    declaration = next((call for call in calls if getattr(call.func, "id", None) == "Scenario"), None)
+    if declaration is None:
+        raise RequestError("--scenario", f"{file} has no Scenario(...), so nothing says what its options are", ANOTHER)
+    options = next((keyword.value for keyword in declaration.keywords if keyword.arg == "options"), None)
+    try:
+        return dict(ast.literal_eval(options)) if options else {}
+    except (TypeError, ValueError) as error:
+        what = f"{file} computes its options, and a recipe reads only what is written there"
+        raise RequestError("--scenario", what, "write them as a dict of values") from error
 
 
 def _switches(name: str, launch: LaunchRecord) -> Iterator[Recipe]:

@@ -10,7 +10,7 @@ from bench.analyse.predicted import Prediction
 from bench.analyse.scaling import PARTS, Scaled, foreseen, scaled
 from bench.report import all_reduce, drawing
 from bench.report.drawing import Plot, light
-from bench.report.each import on_terminal as each_on_terminal
+from bench.report.each import each_table
 from bench.report.tables import UNKNOWN, Cell, Table, figure, in_text, number, step_cell, tabulate, text
 from bench.runs.experiments import Scaling
 from bench.words import scaling as scaling_words
@@ -77,7 +77,7 @@ def on_terminal(
     scaling = run.document.of(Scaling)
     assert scaling is not None
     if scaling.by_itself:
-        return each_on_terminal(run, width)
+        return [scaling_words.slow_devices(run), *in_text(each_table(run), width=width)]
     mbit, algorithms = what_if_mbit or scaling.what_if_mbit, Algorithms.of(run.document)
     link = f" on a link of {mbit:,.0f} Mbit/s" if mbit else ""
     bandwidth = all_reduce.bandwidth_table(samples(scaling.bandwidth, algorithms))
