@@ -120,12 +120,12 @@ def test_a_script_is_short_plain_and_sound(
         assert done.returncode == 0, done.stdout
 
 
-def check_style(folder: Path) -> None:
-    """ruff's check and format of all scripts in a folder."""
+def check_style(scripts: Path) -> None:
+    """ruff's check and format of a script, or of all in a folder."""
     rules = ["--isolated", "--line-length", "120", "--target-version", "py311"]
     select = ["--select", "E,F,W,I,UP,B,SIM,C4,PIE,RET,RUF"]
     for tool in (["ruff", "check", *rules, *select], ["ruff", "format", "--check", *rules]):
-        done = subprocess.run([sys.executable, "-m", *tool, str(folder)], capture_output=True, text=True)
+        done = subprocess.run([sys.executable, "-m", *tool, str(scripts)], capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -327,25 +327,35 @@ def losses_in(output: str) -> list[float]:
     return [float(line.split("loss ")[1].split(",")[0]) for line in output.splitlines() if "loss" in line]
 
 
-Trained = Callable[..., None]
+Start = Callable[..., str]
+Trained = Callable[..., list[str]]
+
+
+def by_torchrun(file: Path, processes: int, *arguments: str) -> str:
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes))
+    command = [sys.executable, *launcher, str(file), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=file.parent)
+    return done.stdout + done.stderr
 
 
 @pytest.fixture
 def trained(host: WorkerHost, tmp_path: Path) -> Trained:
-    """Trains what the scripts of a run say, in two parts with a checkpoint in between, against its record."""
+    """Trains what the scripts of a run say, in two parts with a checkpoint in between, against its record; what the
+    last of them printed."""
 
-    def check(names: tuple[str, ...], iters: int, within: float = 1e-6, **changes: Any) -> None:
+    def check(
+        names: tuple[str, ...], iters: int, within: float = 1e-6, start: Start = ranks.run, **changes: Any
+    ) -> list[str]:
         run = Analysed.of(measured(host, tmp_path, names, iters=iters, parity=False, **changes))
         for name in (one.scenario for one in run.document.launches):
             file = tmp_path / f"{name.replace('+', '_').replace('=', '_')}.py"
             file.write_text(script(run, name))
             steps = run.steps[run.steps["scenario"] == name].groupby("step")["loss"].mean()
             processes = next(one.processes for one in run.document.launches if one.scenario == name)
-            found = []
-            for last in (2, len(steps)):
-                more = ("--log-every", "1", "--steps", str(last), "--checkpoint", f"{file.stem}.pt")
-                found += losses_in(ranks.run(file, processes, *more))
-            assert found == pytest.approx(list(steps), rel=within), name
+            more = ("--log-every", "1", "--checkpoint", f"{file.stem}.pt", "--steps")
+            outputs = [start(file, processes, *more, str(last)) for last in (2, len(steps))]
+            assert losses_in("".join(outputs)) == pytest.approx(list(steps), rel=within), name
+        return outputs
 
     return check
 
@@ -369,38 +379,18 @@ def schedule(optimizer):
 
     return ExponentialLR(optimizer, 0.5)
 """
-TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 
 
 @pytest.mark.parametrize(
-    ("scenario", "launcher"), [("single", ()), pytest.param("ddp_o2", TORCHRUN, marks=pytest.mark.slow)]
+    ("scenario", "start"), [("single", ranks.run), pytest.param("ddp_o2", by_torchrun, marks=pytest.mark.slow)]
 )
-def test_a_script_of_the_users_workload(
-    host: WorkerHost, tmp_path: Path, scenario: str, launcher: tuple[str, ...]
-) -> None:
+def test_a_script_of_the_users_workload(trained: Trained, tmp_path: Path, scenario: str, start: Start) -> None:
     """With what it does around a step, over a checkpoint, and without a warning of torch."""
-    file = tmp_path / "mlp.py"
-    file.write_text(MLP + AROUND)
-    found = discover.load_workload("mlp", str(file))
-    task = found.task("cpu", found.workload.settings_on("cpu"))
-    run = Analysed.of(measured(host, tmp_path, (scenario,), iters=4, parity=False, task=task))
-    (tmp_path / "script").mkdir()
-    (tmp_path / "script" / "train.py").write_text(script(run, scenario))
-    check_style(tmp_path / "script")
-    steps = run.steps.groupby("step")["loss"].mean()
-    file = tmp_path / "script" / "train.py"
-    losses = []
-    for last in (2, len(steps)):
-        more = ("--log-every", "1", "--checkpoint", "it.pt", "--steps", str(last))
-        if launcher:
-            command = [sys.executable, *launcher, str(file), *more]
-            done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
-            output = done.stdout + done.stderr
-        else:
-            output = ranks.run(file, 1, *more)
-        assert "UserWarning" not in output, output
-        losses += losses_in(output)
-    assert losses == pytest.approx(list(steps), rel=1e-6)
+    (tmp_path / "mlp.py").write_text(MLP + AROUND)
+    found = discover.load_workload("mlp", str(tmp_path / "mlp.py"))
+    outputs = trained((scenario,), 4, start=start, task=found.task("cpu", found.workload.settings_on("cpu")))
+    assert not [output for output in outputs if "UserWarning" in output]
+    check_style(tmp_path / f"{scenario}.py")
 
 
 @pytest.mark.slow
