@@ -9,8 +9,6 @@ have a row as CSV, and each plot as SVG and PNG, prefixed with the run's id if t
 import os
 from collections.abc import Sequence
 
-import pandas as pd
-
 from bench.analyse.analysed import Analysed
 from bench.core.errors import RequestError
 from bench.report import markdown, page, plots, tables, values
@@ -35,17 +33,15 @@ def write(runs: Sequence[Run], out: str, training: Training | None = None) -> li
 
 def render(runs: Sequence[Run], out: str = ".", training: Training | None = None) -> dict[str, bytes]:
     analysed = [Analysed.of(run) for run in runs]
-    summaries: list[pd.DataFrame] = []
     sections: list[page.Section] = []
     files: dict[str, bytes] = {}
     for number, run in enumerate(analysed, start=1):
-        summaries.append(tables.of_run(run, run.overview))
         prefix = f"{run.id}-" if len(runs) > 1 else ""
         placed, own = page.placed(plots.of_run(run), files=prefix, ids=f"run-{number}-")
         files |= own
-        sections.append(page.section(run, summaries[-1], placed, out, training))
+        sections.append(page.section(run, placed, out, training))
     beside = {
-        "summary.csv": utf8(tables.csv(summaries)),
+        "summary.csv": utf8(tables.csv([tables.of_run(run, run.overview) for run in analysed])),
         "summary.md": utf8(markdown.render(sections)),
         **{name: utf8(text) for name, text in values.as_csv(analysed).items()},
     }

@@ -4,9 +4,16 @@ Text is as it is in the run; whoever renders a block escapes it.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from bench.report.tables import Table
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+HERE = Path(__file__).parent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,3 +101,14 @@ def filled(*chapters: Chapter | None) -> list[Chapter]:
 def fold(title: str, *blocks: Block | None) -> Fold | None:
     """A fold of what is there; None for nothing."""
     return Fold(title, there(*blocks)) if there(*blocks) else None
+
+
+@cache
+def template(name: str, **how: Any) -> "Template":
+    """A template of this folder, in which a name without a value is an error."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(HERE), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, **how
+    )
+    return environment.get_template(name)

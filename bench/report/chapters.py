@@ -7,8 +7,7 @@ plot is one that :data:`bench.report.plots.DRAWINGS` draws, by its name. What a 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-
-import pandas as pd
+from itertools import chain
 
 from bench.analyse import published
 from bench.analyse.analysed import Analysed
@@ -26,23 +25,19 @@ from bench.words.questions import questions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Material:
-    """A run, its overview, and its plots by name."""
+    """A run and its plots by name."""
 
     run: Analysed
-    table: pd.DataFrame
     plots: Mapping[str, PagePlot]
 
 
 def of_run(material: Material) -> list[Chapter]:
-    chapters: list[Chapter | None] = []
-    for make in CHAPTERS:
-        made = make(material)
-        chapters += made if isinstance(made, list) else [made]
-    return filled(*chapters)
+    made = [make(material) for make in CHAPTERS]
+    return filled(*chain.from_iterable(one if isinstance(one, list) else [one] for one in made))
 
 
 def _scenarios(of: Material) -> Chapter:
-    summary = Grid("All scenarios", tables.summary_table(of.run, of.table), fold_notes=False)
+    summary = Grid("All scenarios", tables.summary_table(of.run), fold_notes=False)
     nothing = None if of.plots else f"There is nothing to plot: {failures(of.run.document, ())}."
     return chapter_of("summary", "All scenarios", summary, nothing)
 
@@ -51,10 +46,6 @@ def _experiments(of: Material, *, leads: bool) -> list[Chapter]:
     """``leads``: those that the run is about, which stand above all that is said of each scenario."""
     declared = [one for name, one in experiments().items() if name in of.run.document.experiments]
     return [one.chapter(of) for one in declared if one.chapter is not None and one.leads is leads]
-
-
-def _before(of: Material) -> Chapter | None:
-    return since_before(of.run, of.plots.get("since-before"))
 
 
 def _trust(of: Material) -> Chapter:
@@ -158,15 +149,15 @@ def _questions(of: Material) -> Chapter:
 
 
 def _published(of: Material) -> Chapter | None:
-    ratios = tables.published_ratios(of.run)
-    if ratios is None or not published.is_alike(of.run.document):
+    if of.run.good_iterations.frame.empty or not published.is_alike(of.run.document):
         return None
+    ratios, elapsed = tables.published_tables(of.run)
     return chapter_of(
         "published",
         "Beside the published comparison",
         f"Published in a Korean blog post, “{published.TITLE}” (translated). {published.PUBLISHED_WORKLOAD}.",
         Grid("Time relative to ddp, here and published", ratios),
-        fold("Elapsed seconds", Grid("Elapsed seconds", tables.published_table(of.run))),
+        fold("Elapsed seconds", Grid("Elapsed seconds", elapsed)),
     )
 
 
@@ -203,7 +194,7 @@ CHAPTERS: tuple[Callable[[Material], Chapter | list[Chapter] | None], ...] = (
     _scenarios,
     _environments,
     partial(_experiments, leads=True),
-    _before,
+    lambda of: since_before(of.run, of.plots.get("since-before")),
     _trust,
     _numerics,
     _time,

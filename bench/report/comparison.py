@@ -104,15 +104,13 @@ def _heading(compared: Compared) -> list[str]:
     if compared.within:
         bases = ", ".join(dict.fromkeys(row.against for row in compared.rows))
         return [f"run:  {named(compared.new)}", f"base: {bases}"]
-    return [
-        f"base: {named(compared.base)}{_commit(compared.base)}",
-        f"new:  {named(compared.new)}{_commit(compared.new)}",
-    ]
+    return [f"base: {_with_commit(compared.base)}", f"new:  {_with_commit(compared.new)}"]
 
 
-def _commit(digest: Digest) -> str:
+def _with_commit(digest: Digest) -> str:
     git = digest["git"]
-    return f", commit {git['commit'][:12]}{' and changes' if git['dirty'] else ''}" if git else ""
+    commit = f", commit {git['commit'][:12]}{' and changes' if git['dirty'] else ''}" if git else ""
+    return f"{named(digest)}{commit}"
 
 
 def _side(digest: Digest) -> dict[str, object]:
@@ -220,8 +218,8 @@ def _span(low: float | None, high: float | None) -> str:
     return "" if low is None or high is None else f"{_ratio(low)} to {_ratio(high)}"
 
 
-def _p(value: float | None) -> str:
-    return "" if value is None else "<0.001" if value < 0.001 else f"{value:.3f}"
+def _p(value: float) -> str:
+    return "<0.001" if value < 0.001 else f"{value:.3f}"
 
 
 def since_before(run: Analysed, plot: PagePlot | None) -> Chapter | None:
@@ -230,7 +228,7 @@ def since_before(run: Analysed, plot: PagePlot | None) -> Chapter | None:
     if compared is None:
         return None
     title, table = "What changed since the run before?", _table(compared)
-    words = [f"Against {named(compared.base)}{_commit(compared.base)}, the last run of the same work in this folder."]
+    words = [f"Against {_with_commit(compared.base)}, the last run of the same work in this folder."]
     words += [f"{text[:1].upper()}{text[1:]}." for text in (*in_words(compared), *compared.warnings)]
     return chapter_of("before", title, *words, fold("Each figure of both runs", plot, Grid("Both runs", table)))
 
@@ -252,10 +250,11 @@ def _forest(compared: Compared, file: str) -> Plot | None:
         return None
     names = list(dict.fromkeys(row.scenario for row in compared.rows))
     by_key = {(row.scenario, row.metric): row for row in compared.rows}
-    new, base = named(compared.new), named(compared.base)
-    title = "Scenarios of one run, compared" if compared.within else "Two runs, compared"
-    below = compared.rows[0].against if compared.within else "base"
-    about = f"{new}, against {below}" if compared.within else f"{new} against {base}"
+    title, below, sign = "Two runs, compared", "base", "new ÷"
+    about = f"{named(compared.new)} against {named(compared.base)}"
+    if compared.within:
+        title, below, sign = "Scenarios of one run, compared", compared.rows[0].against, "÷"
+        about = f"{named(compared.new)}, against {below}"
     labels = [(name, by_key[name, STEP_TIME.name].what_ran or "") for name in names]
     figure, panels = drawing.row_sheet(labels, columns=len(metrics))
     for axes, metric in zip(panels, metrics, strict=True):
@@ -263,7 +262,7 @@ def _forest(compared: Compared, file: str) -> Plot | None:
         _scale(axes, rows)
         for position, row in enumerate(rows):
             _whisker(axes, row, position)
-        axes.set_title(f"{metric.title}, {'÷' if compared.within else 'new ÷'} {below}", fontweight="normal")
+        axes.set_title(f"{metric.title}, {sign} {below}", fontweight="normal")
     work, bench = compared.new["workload"], compared.new["conditions"].get("bench")
     device = ", ".join(dict.fromkeys(compared.new["hardware"])) or "hardware unknown"
     what = what_is_trained(work.get("title"), work.get("global_batch"))
@@ -297,7 +296,7 @@ def _whisker(axes: Artist, row: Row, position: int) -> None:
     if row.ratio is None:
         drawing.right_label(axes, position, "", "not comparable" if row.figure is None else "unknown")
         return
-    tone = TONES.get(row.change or "", "muted")
+    tone, few = TONES.get(row.change or "", "muted"), row.verdict == TOO_FEW
     low, high = axes.get_xlim()
     if row.least > 1.0:
         axes.barh(position, row.least - 1 / row.least, left=1 / row.least, height=0.8, color=light("grid"), zorder=1)
@@ -307,7 +306,6 @@ def _whisker(axes: Artist, row: Row, position: int) -> None:
         for leaves, edge, arrow in ((begin < low, low, "<"), (end > high, high, ">")):
             if leaves:
                 drawing.marks(axes, [edge], [position], tone, arrow, markersize=5, clip_on=False)
-    few = row.verdict == TOO_FEW
     label = TOO_FEW if few else {WORSE: "worse", BETTER: "better"}.get(row.change or "", ALIKE)
     point = drawing.marks(axes, [row.ratio], [position], tone, hollow=few, zorder=3, label=label)
     verdict = {ALIKE: "no difference", TOO_FEW: "too few"}.get(row.verdict, row.verdict)

@@ -160,7 +160,6 @@ def _mark_launches(stage: Stage, axes: Artist, *, numbered: bool) -> None:
     """Where each launch begins, on top a strip in the colour of its scenario, and its number where there is room."""
     across, range_s = axes.get_xaxis_transform(), stage.range_s
     thin = 0.8 if len(stage.launches) <= 30 else 0.4
-    next_starts = [*(one["start"] for one in stage.launches[1:]), range_s]
     starts = [one["start"] for one in stage.launches]
     axes.vlines(starts, 0, 1, transform=across, color=light("muted"), linewidth=thin, alpha=0.6, zorder=1)
     strips: dict[tuple[str, str], list[tuple[float, float]]] = {}
@@ -170,8 +169,7 @@ def _mark_launches(stage: Stage, axes: Artist, *, numbered: bool) -> None:
     for (label, colour), places in strips.items():
         axes.broken_barh(places, (1.0, 0.035), transform=across, color=light(colour), linewidth=0, clip_on=False)
         axes.collections[-1].set_label(label)
-    for one, next_start in zip(stage.launches, next_starts, strict=True):
-        start = one["start"]
+    for one, start, next_start in zip(stage.launches, starts, [*starts[1:], range_s], strict=True):
         if numbered and stage.has_room(next_start - start, len(one["number"])):
             place = {"xycoords": across, "textcoords": "offset points", "ha": "center"}
             axes.annotate(one["number"], ((start + next_start) / 2, 1.035), (0, 2), fontsize=7, **place)

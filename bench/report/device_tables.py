@@ -42,6 +42,11 @@ def energy_table(run: Analysed) -> Table | None:
     if table.empty:
         return None
     energy, power, clock = "energy of the measured steps", "power (W)", "SM clock (MHz)"
+
+    def throttle(row: TableRow) -> Cell:
+        reasons = UNKNOWN if is_unknown(row["throttle"]) else row["throttle"] or "nothing"
+        return Cell(text=reasons, tone=tables.TONES.get(row["verdict"], ""), wrap=reasons != UNKNOWN)
+
     columns = (
         text("scenario", "scenario"),
         figure("launches", "launches"),
@@ -58,7 +63,7 @@ def energy_table(run: Analysed) -> Table | None:
         figure("sent", "gpm_nvlink_tx_mib_s", ",.0f", group="NVLink by GPM (MiB/s)"),
         figure("received", "gpm_nvlink_rx_mib_s", ",.0f", group="NVLink by GPM (MiB/s)"),
         figure("highest °C", "max_temperature_c", ".0f"),
-        text("held back by", _throttle),
+        text("held back by", throttle),
         figure("sent", "pcie_tx_mib_s", ",.0f", group="PCIe (MiB/s)"),
         figure("received", "pcie_rx_mib_s", ",.0f", group="PCIe (MiB/s)"),
         figure("sent", "nvlink_tx_mib_s", ",.0f", group="NVLink (MiB/s)"),
@@ -67,12 +72,6 @@ def energy_table(run: Analysed) -> Table | None:
     by_scenario = {row["scenario"]: row for row in table.to_dict("records")}
     records = [by_scenario[name] for name in scenarios(run.document) if name in by_scenario]
     return tabulate(columns, records, _energy_notes(run, table))
-
-
-def _throttle(row: TableRow) -> Cell:
-    if not isinstance(row["throttle"], str):
-        return Cell(text=UNKNOWN)
-    return Cell(text=row["throttle"] or "nothing", tone=tables.TONES.get(row["verdict"], ""), wrap=True)
 
 
 def _energy_notes(run: Run, table: pd.DataFrame) -> list[str]:
@@ -147,27 +146,22 @@ def memory_parts_table(run: Run) -> Table | None:
     records = table.to_dict("records")
     if table["forecast_method"].isna().all():
         return tabulate((*columns[:2], *columns[3:]), records, notes)
-    rows = [one for row in records for one in (row | {"source": "live objects"}, _forecast(row))]
-    return tabulate(columns, rows, [*notes, *_about_forecasts(table)])
-
-
-def _forecast(row: TableRow) -> TableRow:
-    sizes = {f"{part}_mib": row.get(f"forecast_{part}_mib", float("nan")) for part in memory_parts.PARTS}
-    peak = row["forecast_peak_mib"]
-    return row | sizes | {"source": "no run", "predicted_mib": peak, "rest_mib": row["measured_mib"] - peak}
-
-
-def _about_forecasts(table: pd.DataFrame) -> list[str]:
-    methods = "; ".join(
-        f"{method} for {', '.join(names)}" for method, names in table.groupby("forecast_method")["scenario"]
-    )
-    reasons = table[table["forecast_reason"].notna()].to_dict("records")
-    return [
+    rows = []
+    for row in records:
+        sizes = {f"{part}_mib": row.get(f"forecast_{part}_mib", float("nan")) for part in memory_parts.PARTS}
+        peak = row["forecast_peak_mib"]
+        forecast = sizes | {"source": "no run", "predicted_mib": peak, "rest_mib": row["measured_mib"] - peak}
+        rows += [row | {"source": "live objects"}, row | forecast]
+    by_method = table.groupby("forecast_method")["scenario"].agg(", ".join)
+    methods = "; ".join(f"{method} for {names}" for method, names in by_method.items())
+    notes.append(
         "no run: predicted from one step of tensors that have shapes and no values, with what the strategy adds by "
         f"arithmetic ({methods}). Its activations are all that is alive when the forward pass ends, and its peak has "
-        "what the passes make on the way, but no workspaces of libraries.",
-        *(f"Not all of {row['scenario']} is predicted: {row['forecast_reason']}." for row in reasons),
-    ]
+        "what the passes make on the way, but no workspaces of libraries."
+    )
+    partly = table[table["forecast_reason"].notna()].to_dict("records")
+    notes += [f"Not all of {row['scenario']} is predicted: {row['forecast_reason']}." for row in partly]
+    return tabulate(columns, rows, notes)
 
 
 def _chosen_rows(run: Run, table: pd.DataFrame, chosen: dict[str, int]) -> list[TableRow]:

@@ -4,8 +4,7 @@ from bench.analyse.analysed import Analysed
 from bench.analyse.each import devices, scan_of
 from bench.report import drawing
 from bench.report.drawing import Plot, light
-from bench.report.tables import UNKNOWN, Table, figure, in_text, step_cell, tabulate, text
-from bench.words.scaling import slow_devices
+from bench.report.tables import UNKNOWN, Table, figure, step_cell, tabulate, text
 
 
 def each_table(run: Analysed) -> Table | None:
@@ -22,10 +21,6 @@ def each_table(run: Analysed) -> Table | None:
         "100 scans: by the scatter of launches and, of eight devices and more, by how far apart they lie.",
     )
     return tabulate(columns, rows, notes) if rows else None
-
-
-def on_terminal(run: Analysed, width: int | None) -> list[str]:
-    return [slow_devices(run), *in_text(each_table(run), width=width)]
 
 
 def each_plot(run: Analysed) -> Plot | None:

@@ -45,24 +45,20 @@ def details(run: Run) -> tuple[list[tuple[str, str]], Table]:
             f"cuDNN autotuning is off for {', '.join(untuned)}: torch keeps its findings by thread, and DataParallel "
             "starts new threads in every step, which would search anew in each; ddp_untuned is torch DDP without it."
         )
-    absent = [name for name in names if name not in cells]
-    if absent:
+    if absent := [name for name in names if name not in cells]:
         notes.append(f"No rank of {', '.join(absent)} came so far that what ran could be read; see the launches.")
     return [(name, first[name]) for name in alike], tabulate(columns, names, notes)
 
 
 def _detail_cells(ran: Effective) -> dict[str, str]:
-    tf32, scaling, backend = "no GPU", "none", "none"
-    if ran.tf32 is not None:
-        tf32 = ", ".join(f"{name} {'on' if on else 'off'}" for name, on in encode(ran.tf32).items())
+    onoff = {True: "on", False: "off", None: "no GPU" if ran.tf32 is None else UNKNOWN}
+    tf32 = ", ".join(f"{name} {onoff[on]}" for name, on in encode(ran.tf32).items()) if ran.tf32 else "no GPU"
+    scaling = backend = "none"
     if ran.scaler is not None:
         kind = "dynamic" if ran.scaler["dynamic"] else "static"
         scaling = f"{ran.scaler['class'].rsplit('.', 1)[-1]}, {kind}, {ran.scaler['scale']:,g} at the end"
     if ran.backend is not None:
-        backend = f"{ran.backend} ({ran.backend_class})" if ran.backend_class else ran.backend
-        backend += f" × {ran.world_size}"
-    autotuning = {True: "on", False: "off", None: "no GPU" if ran.tf32 is None else UNKNOWN}[ran.cudnn_benchmark]
-    versions = (f"{name} {version}" for name, version in ran.versions.items() if version is not None)
+        backend = f"{ran.backend}{f' ({ran.backend_class})' if ran.backend_class else ''} × {ran.world_size}"
     return {
         "wrapper": ran.wrapper,
         "parallel by": ran.parallel_impl or "none",
@@ -77,9 +73,9 @@ def _detail_cells(ran: Effective) -> dict[str, str]:
         "backend × ranks": backend,
         "memory format": ran.memory_format,
         "TF32": tf32,
-        "cuDNN autotuning": autotuning,
+        "cuDNN autotuning": onoff[ran.cudnn_benchmark],
         "threads per rank": str(ran.threads),
-        "versions": ", ".join(versions),
+        "versions": _listed(ran.versions),
     }
 
 
@@ -167,6 +163,10 @@ def _percent(part: float | None, form: str) -> str:
 def facts(document: RunDocument) -> list[tuple[str, str]]:
     """Where, when and on what a run was measured: pairs of a name and a text."""
     request, workload, machine = document.request, document.workload, document.machine
+    lasted = "; no end was recorded"
+    if document.end and document.end.utc:
+        begin, end = (datetime.fromisoformat(at.utc or "") for at in (document.start, document.end))
+        lasted = f", {duration((end - begin).total_seconds())}"
     settings = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in workload.settings.items())
     launches = f"{how_many(document)} of {request.warmup} warm-up and {request.iters} measured"
     ranks = "replica" if workload.replicas == 1 else "replicas"
@@ -184,7 +184,7 @@ def facts(document: RunDocument) -> list[tuple[str, str]]:
             trained += [(f"Command{of}", f"{' '.join((*one.environment, *one.command))} in {one.cwd}")]
             trained += [(f"Script{of}", script)]
     pairs = [
-        ("Date", _date(document)),
+        ("Date", f"{start_date(document)}{lasted}"),
         ("Host", f"{machine.host}, {machine.os}"),
         ("CPU", f"{machine.cpu}, {machine.cores_usable} of {machine.cores_online} cores usable"),
         ("Memory", f"{machine.memory_gib} GiB"),
@@ -194,7 +194,7 @@ def facts(document: RunDocument) -> list[tuple[str, str]]:
         ("Load at the start", f"{document.start.load_1min:.2f} (1 min) on {machine.cores_usable} usable cores"),
     ]
     variables = ", ".join(f"{name}={value}" for name, value in machine.environment.items())
-    return [*pairs, ("Environment", variables)] if variables else pairs
+    return pairs + [("Environment", variables)] * bool(variables)
 
 
 def _data(document: RunDocument) -> list[tuple[str, str]]:
@@ -214,15 +214,6 @@ def start_date(document: RunDocument) -> str:
     return f"{(document.start.utc or '')[:16].replace('T', ' ')} UTC"
 
 
-def _date(document: RunDocument) -> str:
-    begin, end = document.start.utc or "", document.end and document.end.utc
-    began = start_date(document)
-    if not end:
-        return f"{began}; no end was recorded"
-    seconds = (datetime.fromisoformat(end) - datetime.fromisoformat(begin)).total_seconds()
-    return f"{began}, {duration(seconds)}"
-
-
 def _gpus(document: RunDocument) -> str:
     chosen = [gpu for gpu in document.machine.gpus if gpu.uuid in document.request.devices]
     if not chosen:
@@ -237,4 +228,8 @@ def _versions(document: RunDocument) -> str:
     versions |= {name: document.versions.get(name) for name in ("torch", "torchvision")}
     if document.apex.kind != "absent":
         versions["apex"] = document.apex.version or document.apex.kind
+    return _listed(versions)
+
+
+def _listed(versions: Mapping[str, object]) -> str:
     return ", ".join(f"{name} {version}" for name, version in versions.items() if version is not None)

@@ -1,5 +1,6 @@
 """How far a step is from what this machine can do: its tables and plots."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from bench.analyse.account import PARTS, limits
@@ -8,7 +9,7 @@ from bench.analyse.limits import achieved
 from bench.report import drawing
 from bench.report.blocks import Chapter, Facts, Grid, chapter_of, fold
 from bench.report.drawing import Plot, light
-from bench.report.tables import Cell, Table, figure, in_text, is_unknown, ranged, tabulate, text
+from bench.report.tables import Cell, Table, figure, in_text, is_unknown, number, ranged, tabulate, text
 from bench.runs.experiments import Limits
 from bench.words.limits import NAMES, answers, by_scenario, percent, proved, sentences
 
@@ -72,21 +73,18 @@ def account_table(run: Analysed) -> Table | None:
 
 def ceilings_table(run: Analysed) -> Table | None:
     """The rates that the devices hold for seconds, of the slowest and of the fastest rank."""
-    rows = []
+    rows: list[tuple[str, str, Sequence[float], str]] = []
     for one in run.document.begun(Limits).ceilings:
         where = f"{one.processes} x {one.device}" if one.driver else f"{one.processes} x {one.threads} threads"
-        figures = [(name, values, "TFLOP/s") for name, values in one.tflops.items()]
-        figures += [(f"memory: {name.replace('_', ' ')}", values, "GiB/s") for name, values in one.gib_per_s.items()]
-        figures += [("call of an operator", one.launch_us, "µs")]
-        rows += [
-            {"where": where, "what": what, "low": min(of), "high": max(of), "unit": unit} for what, of, unit in figures
-        ]
+        rows += [(where, name, values, "TFLOP/s") for name, values in one.tflops.items()]
+        rows += [(where, f"memory: {name.replace('_', ' ')}", of, "GiB/s") for name, of in one.gib_per_s.items()]
+        rows += [(where, "call of an operator", one.launch_us, "µs")]
     columns = (
-        text("ranks", "where"),
-        text("what", "what"),
-        figure("slowest rank", "low", ",.3g"),
-        figure("fastest rank", "high", ",.3g"),
-        text("unit", "unit"),
+        text("ranks", lambda row: row[0]),
+        text("what", lambda row: row[1]),
+        figure("slowest rank", lambda row: number(min(row[2]), ",.3g")),
+        figure("fastest rank", lambda row: number(max(row[2]), ",.3g")),
+        text("unit", lambda row: row[3]),
     )
     notes = ("Of each rank, while all measure at the same time; what holds for seconds, not for an instant.",)
     return tabulate(columns, rows, notes) if rows else None

@@ -1,6 +1,6 @@
 """A run for a notebook: ``bench.load`` and ``bench.compare``."""
 
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from functools import cached_property
 from typing import Any
 
@@ -23,8 +23,7 @@ class Loaded(Analysed):
 
     @classmethod
     def of(cls, run: Any, results: str = "results") -> "Loaded":
-        content = read(find(run, results))
-        return cls(**{field.name: getattr(content, field.name) for field in fields(content)})
+        return super().of(read(find(run, results)))
 
     @property
     def summary(self) -> pd.DataFrame:

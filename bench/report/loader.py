@@ -1,13 +1,11 @@
 """A sweep of the input: the rate of the loader by its workers, beside training alone and both together."""
 
 from bench.analyse.analysed import Analysed
-from bench.analyse.bars import bar
-from bench.analyse.intervals import Estimate, half_width_percent
+from bench.analyse.intervals import Estimate
 from bench.analyse.loader import Swept, found_by, rates, remarks, sentence, together, why_open
 from bench.report import drawing
 from bench.report.drawing import Artist, Plot, light
-from bench.report.tables import UNKNOWN, Cell, Table, figure, is_unknown, number, tabulate, text
-from bench.runs.frames import TableRow
+from bench.report.tables import UNKNOWN, Table, bounded, figure, is_unknown, tabulate, text
 
 NAMES = {"loader": "the loader alone", "training": "training alone", "both": "both together"}
 
@@ -25,19 +23,13 @@ def loader_table(run: Analysed) -> Table | None:
     if swept is None:
         return None
     unit = run.document.workload.unit_short
-
-    def rate(row: TableRow) -> Cell:
-        values = (row[f"throughput_{end}per_s"] for end in ("", "low_", "high_"))
-        ends = (None if is_unknown(value) else value for value in values)
-        return Cell(text=number(row["throughput_per_s"], ",.1f"), small=bar(half_width_percent(*ends)))
-
     columns = (
         text("", lambda row: NAMES[row["what"]]),
         figure("workers of each rank", lambda row: UNKNOWN if is_unknown(row["workers"]) else f"{row['workers']}"),
-        figure(f"{unit}/s", rate),
-        figure(f"{unit}/s that training can reach", lambda row: number(row["bound_per_s"], ",.1f")),
+        bounded(f"{unit}/s", "throughput_per_s", ",.1f"),
+        figure(f"{unit}/s that training can reach", "bound_per_s", ",.1f"),
         text("enough", lambda row: {True: "yes", False: "no"}.get(row["enough"], UNKNOWN)),
-        figure("launches", lambda row: f"{row['launches']}"),
+        figure("launches", "launches"),
     )
     return tabulate(columns, rates(swept, both).to_dict("records"))
 

@@ -11,14 +11,11 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-
-import pandas as pd
 
 from bench.analyse.analysed import Analysed
 from bench.core.text import printable
 from bench.report import chapters
-from bench.report.blocks import Chapter, PagePlot
+from bench.report.blocks import HERE, Chapter, PagePlot, template
 from bench.report.drawing import Plot, device, inline, model_and_batch
 from bench.report.launch_tables import start_date
 from bench.report.loader import loader_words
@@ -28,7 +25,6 @@ from bench.words.advice import Advice, Training, advice, is_clear, time_to_train
 from bench.words.caveats import caveats
 
 HEADING = "Data-parallel and mixed-precision benchmark"
-HERE = Path(__file__).parent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,10 +45,9 @@ class Section:
     chapters: Sequence[Chapter]
 
 
-def section(
-    run: Analysed, table: pd.DataFrame, plots: dict[str, PagePlot], out: str, training: Training | None = None
-) -> Section:
-    """The section of a run, whose summary is ``table``, for a page in the folder ``out``."""
+def section(run: Analysed, plots: dict[str, PagePlot], out: str, training: Training | None = None) -> Section:
+    """The section of a run for a page in the folder ``out``."""
+    table = run.overview
     return Section(
         name=f"run {run.id}",
         label=run.document.request.label,
@@ -64,7 +59,7 @@ def section(
         advice=advice(run.document, table),
         caveats=caveats(run.document, table),
         chart=plots.get("speed"),
-        chapters=chapters.of_run(chapters.Material(run=run, table=table, plots=plots)),
+        chapters=chapters.of_run(chapters.Material(run=run, plots=plots)),
     )
 
 
@@ -84,20 +79,10 @@ def placed(plots: Iterable[Plot], *, files: str = "", ids: str = "") -> tuple[di
 
 def render(sections: Sequence[Section], *, title: str, heading: str, files: Sequence[str] = ()) -> str:
     """The page of these sections as HTML; every value is escaped. ``files``: names of the tables beside it."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(HERE),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=_together,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     script = (HERE / "vendor" / "sortable.min.js").read_text(encoding="utf-8")  # which sorts tables, with its licence
     sha256 = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     about = {"title": title, "heading": heading, "files": files, "theme": THEME}
-    page = environment.get_template("page.html.j2")
+    page = template("page.html.j2", autoescape=True, finalize=_together)
     return printable(page.render(sections=sections, script=script, script_sha256=sha256, **about))
 
 

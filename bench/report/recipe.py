@@ -20,7 +20,6 @@ from functools import cache
 from inspect import signature
 from keyword import iskeyword
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 from bench.analyse.analysed import Analysed
 from bench.analyse.labels import what_ran
@@ -30,14 +29,12 @@ from bench.core.errors import RequestError
 from bench.core.files import sha256
 from bench.core.records import Setting
 from bench.core.text import printable
+from bench.report.blocks import template
 from bench.runs.document import Imported, RunDocument
 from bench.runs.launches import LaunchRecord
 from bench.seams import Recipe, WorkRecipe, discover, execute, switching
 from bench.seams.code import code_sha256
 from bench.seams.discover import SCENARIO, STRATEGY, SWITCH, WORKLOAD
-
-if TYPE_CHECKING:
-    from jinja2 import Template
 
 LINE = 120
 ANOTHER = "choose another with --scenario NAME"
@@ -53,22 +50,9 @@ def script(run: Analysed, scenario: str | None = None, *, file: str = "train.py"
     measured = _measured(run, launch)
     command = f"{_launcher(launch)} {_plain(os.path.basename(file))} --checkpoint checkpoint.pt"
     values = _values(run.document, launch, recipe, parts)
-    return _template().render(**values, measured=measured, command=command)
-
-
-@cache
-def _template() -> "Template":
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(os.path.dirname(__file__)),
-        autoescape=False,  # it is Python, and each text of the run is a literal or plain
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    return environment.get_template("train.py.j2")
+    # It is Python, and each text of the run is a literal or plain.
+    page = template("train.py.j2", autoescape=False, keep_trailing_newline=True)
+    return page.render(**values, measured=measured, command=command)
 
 
 def _chosen(run: Analysed, scenario: str | None) -> tuple[str, LaunchRecord]:
@@ -122,17 +106,16 @@ def _options(document: RunDocument, name: str) -> dict[str, Setting]:
         raise RequestError("--scenario", f"the file of {name}, {file}, is missing", f"bring it back, or {ANOTHER}")
     if source and source.sha256 != sha256(file):
         raise RequestError("--scenario", f"{file} is not what it was when {name} was measured", ANOTHER)
-    for node in ast.walk(_parsed(file)):
-        if isinstance(node, ast.Call) and getattr(node.func, "id", None) == "Scenario":
-            for keyword in node.keywords:
-                if keyword.arg == "options":
-                    try:
-                        return dict(ast.literal_eval(keyword.value))
-                    except (TypeError, ValueError) as error:
-                        what = f"{file} computes its options, and a recipe reads only what is written there"
-                        raise RequestError("--scenario", what, "write them as a dict of values") from error
-            return {}
-    raise RequestError("--scenario", f"{file} has no Scenario(...), so nothing says what its options are", ANOTHER)
+    calls = [node for node in ast.walk(_parsed(file)) if isinstance(node, ast.Call)]
+    declaration = next((call for call in calls if getattr(call.func, "id", None) == "Scenario"), None)
+    if declaration is None:
+        raise RequestError("--scenario", f"{file} has no Scenario(...), so nothing says what its options are", ANOTHER)
+    options = next((keyword.value for keyword in declaration.keywords if keyword.arg == "options"), None)
+    try:
+        return dict(ast.literal_eval(options)) if options else {}
+    except (TypeError, ValueError) as error:
+        what = f"{file} computes its options, and a recipe reads only what is written there"
+        raise RequestError("--scenario", what, "write them as a dict of values") from error
 
 
 def _switches(name: str, launch: LaunchRecord) -> Iterator[Recipe]:
@@ -168,8 +151,7 @@ def _values(document: RunDocument, launch: LaunchRecord, recipe: Recipe, parts: 
     scaled = ran.scaler is not None and ran.scaler["dynamic"]
     wrapped = {name: one for name, one in recipe.keywords.items() if name != "device_ids" or work.device == "cuda"}
     momentum = ran.optimizer.endswith(".SGD") and bool((ran.optimizer_settings or {}).get("momentum"))
-    from_data = ["DataLoader", "DistributedSampler", "default_collate"]
-    from_data = from_data[1 if in_memory else 0 : 2 if collates else 3]
+    from_data = ["DataLoader"] * (not in_memory) + ["DistributedSampler"] + ["default_collate"] * (not collates)
     lines = [
         "import argparse",
         "import os",
@@ -194,22 +176,15 @@ def _values(document: RunDocument, launch: LaunchRecord, recipe: Recipe, parts: 
         "loss": _loss(own, "batch", half if half_weights else None),
         "loss_of_part": _loss(own, "part", half if half_weights else None),
         "optimizer": _optimizer(own, recipe, level, ran.optimizer, scaled=scaled),
-        "seed": work.seed,
-        "batch": work.global_batch,
         "examples": work.examples or (work.global_batch or 1) * (work.pool_batches or 1),
+        "work": work,
+        "ran": ran,
         "replicas": launch.replicas,
         "parts": parts,
         "in_memory": in_memory,
-        "workers": work.workers,
-        "prefetch": work.prefetch,
         "real": real,
         "collate": "workload.collate" if collates else "default_collate",
-        "pin": work.device == "cuda",
-        "device": work.device,
-        "cudnn_benchmark": bool(ran.cudnn_benchmark),
-        "threads": ran.threads,
         "group": group,
-        "backend": "nccl" if work.device == "cuda" else "gloo",
         "precision": level,
         "half": half,
         "half_weights": half_weights,
@@ -219,7 +194,6 @@ def _values(document: RunDocument, launch: LaunchRecord, recipe: Recipe, parts: 
         "module": _called("module =", recipe.wrapper, "net", *_keywords(wrapped)) if recipe.wrapper else "module = net",
         "zero_momentum": momentum and ran.optimizer_fused,
         "recipe": recipe,
-        "micro_batches": recipe.micro_batches,
     }
 
 
@@ -278,7 +252,7 @@ def _optimizer(own: WorkRecipe | None, recipe: Recipe, level: str, ran: str, *, 
     return "\n".join(lines)
 
 
-def _keywords(values: Mapping[str, str]) -> list[str]:
+def _keywords(values: Mapping[str, object]) -> list[str]:
     return [f"{name}={value}" for name, value in values.items()]
 
 

@@ -1,7 +1,6 @@
 """How something scales: its efficiency by number of devices as a table and a plot, and what is predicted."""
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 
 from bench.analyse.algorithms import Algorithms
 from bench.analyse.all_reduce import samples
@@ -10,8 +9,8 @@ from bench.analyse.analysed import Analysed
 from bench.analyse.predicted import Prediction
 from bench.analyse.scaling import PARTS, Scaled, foreseen, scaled
 from bench.report import all_reduce, drawing
-from bench.report.drawing import Artist, Plot, light
-from bench.report.each import on_terminal as each_on_terminal
+from bench.report.drawing import Plot, light
+from bench.report.each import each_table
 from bench.report.tables import UNKNOWN, Cell, Table, figure, in_text, number, step_cell, tabulate, text
 from bench.runs.experiments import Scaling
 from bench.words import scaling as scaling_words
@@ -26,9 +25,12 @@ def scaling_table(run: Analysed) -> Table | None:
     points = scaled(run)
 
     def efficiency(one: Scaled) -> Cell:
-        value, low, high = one.efficiency.value, one.efficiency.low, one.efficiency.high
+        low, high = one.efficiency.low, one.efficiency.high
         small = "" if low is None or high is None else f"{100 * low:.0f} to {100 * high:.0f}"
-        return Cell(text=UNKNOWN if value is None else f"{100 * value:.0f} %", small=small)
+        return Cell(text=_share(one.efficiency.value, " %"), small=small)
+
+    def share_of(part: str) -> Callable[[Scaled], str]:
+        return lambda one: _share(one.loss.shares.get(part))
 
     columns = (
         text("scaling", lambda one: one.mode),
@@ -38,7 +40,7 @@ def scaling_table(run: Analysed) -> Table | None:
         figure(f"{run.document.workload.unit_short}/s", lambda one: number(one.per_s, ",.1f")),
         figure("efficiency", efficiency),
         figure("loses ms", lambda one: number(one.loss.total_ms, ",.1f")),
-        *(figure(f"{part} %", partial(_part, part)) for part in PARTS),
+        *(figure(f"{part} %", share_of(part)) for part in PARTS),
     )
     notes = (
         "efficiency: weak T(1) / T(N), strong T(1) / (N T(N)), with its 95 % interval over launches. loses: what a "
@@ -56,7 +58,7 @@ def prediction_table(checks: Sequence[Prediction], asked: Sequence[Prediction]) 
         figure("devices", lambda one: f"{one.count:,}"),
         figure("predicted step ms", lambda one: beyond if one.step_ms is None else f"{one.step_ms:,.1f}"),
         figure("of that waiting ms", lambda one: number(one.exposed_ms, ",.1f")),
-        figure("efficiency", lambda one: UNKNOWN if one.efficiency is None else f"{100 * one.efficiency:.0f} %"),
+        figure("efficiency", lambda one: _share(one.efficiency, " %")),
         figure("measured ms", lambda one: number(one.measured_ms, ",.1f")),
         figure("error", lambda one: UNKNOWN if one.error is None else f"{100 * one.error:+.0f} %"),
         text("beyond what was measured", lambda one: f"{one.beyond:,.4g} times" if one.beyond > 1 else "no"),
@@ -75,7 +77,7 @@ def on_terminal(
     scaling = run.document.of(Scaling)
     assert scaling is not None
     if scaling.by_itself:
-        return each_on_terminal(run, width)
+        return [scaling_words.slow_devices(run), *in_text(each_table(run), width=width)]
     mbit, algorithms = what_if_mbit or scaling.what_if_mbit, Algorithms.of(run.document)
     link = f" on a link of {mbit:,.0f} Mbit/s" if mbit else ""
     bandwidth = all_reduce.bandwidth_table(samples(scaling.bandwidth, algorithms))
@@ -102,7 +104,16 @@ def scaling_plot(run: Analysed) -> Plot | None:
     figure, (axes,) = drawing.sheet(3.5)
     axes.axhline(100, color=light("muted"), linewidth=0.9)
     for mode, colour in COLOURS.items():
-        _curve(axes, [one for one in points if one.mode == mode], mode, colour)
+        own = [one for one in points if one.mode == mode]
+        if own:
+            values = [100 * (one.efficiency.value or 0.0) for one in own]
+            label = f"{mode}: the same batch {'on each' if mode == 'weak' else 'in all'}"
+            drawing.marks(axes, [one.count for one in own], values, colour, linestyle="-", gid=mode, label=label)
+        for one in own:
+            value, low, high = 100 * (one.efficiency.value or 0.0), one.efficiency.low, one.efficiency.high
+            if low is not None and high is not None:
+                drawing.error_bar(axes, one.count, max(0.0, 100 * low), min(100 * high, 2 * value), colour)
+                drawing.hover(axes.lines[-1], f"{mode}, {one.count} devices: {value:.0f} %")
         ahead = sorted((one.count, 100 * (one.efficiency or 0.0)) for one in predicted if one.mode == mode)
         if ahead:
             x, y = zip(*ahead, strict=True)
@@ -120,19 +131,5 @@ def scaling_plot(run: Analysed) -> Plot | None:
     return drawing.finished(run, figure, "scaling", "What is left of the speed of each device", caption)
 
 
-def _curve(axes: Artist, points: Sequence[Scaled], mode: str, colour: str) -> None:
-    if not points:
-        return
-    values = [100 * (one.efficiency.value or 0.0) for one in points]
-    label = f"{mode}: the same batch {'on each' if mode == 'weak' else 'in all'}"
-    drawing.marks(axes, [one.count for one in points], values, colour, linestyle="-", gid=mode, label=label)
-    for one, value in zip(points, values, strict=True):
-        low, high = one.efficiency.low, one.efficiency.high
-        if low is not None and high is not None:
-            drawing.error_bar(axes, one.count, max(0.0, 100 * low), min(100 * high, 2 * value), colour)
-            drawing.hover(axes.lines[-1], f"{mode}, {one.count} devices: {value:.0f} %")
-
-
-def _part(part: str, one: Scaled) -> str:
-    share = one.loss.shares.get(part)
-    return UNKNOWN if share is None else f"{round(100 * share)}"
+def _share(part: float | None, unit: str = "") -> str:
+    return UNKNOWN if part is None else f"{round(100 * part)}{unit}"

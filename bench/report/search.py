@@ -4,8 +4,7 @@ from bench.analyse.analysed import Analysed
 from bench.report import drawing
 from bench.report.drawing import Plot
 from bench.report.tables import UNKNOWN, Cell, Table, figure, number, tabulate, text
-from bench.runs.experiments import Candidate, Tuning
-from bench.runs.frames import TableRow
+from bench.runs.experiments import Tuning
 
 FINALIST, LEFT, BEATEN, OUT = "finalist", "still in at the end", "beaten", "cannot be used"
 MARKS = {FINALIST: ("D", "line-1"), LEFT: ("o", "line-0"), BEATEN: ("o", "muted"), OUT: ("X", "line-3")}
@@ -28,20 +27,21 @@ def search_table(run: Analysed) -> Table | None:
     unit = run.document.workload.unit_short
     fastest = max((one.throughput_per_s or 0.0 for one in tuning.candidates.values()), default=0.0)
 
-    def speed(row: TableRow) -> Cell:
-        value = row["one"].throughput_per_s
-        return Cell(text=UNKNOWN if value is None else f"{value:,.1f}", bar=(value or 0.0) / (fastest or 1.0))
+    def speed(name: str) -> Cell:
+        value = tuning.candidates[name].throughput_per_s
+        return Cell(text=number(value, ",.1f"), bar=(value or 0.0) / (fastest or 1.0))
 
     columns = (
-        text("candidate", lambda row: row["name"]),
+        text("candidate", str),
         figure(f"{unit}/s in the race", speed),
-        figure("peak MiB of a device", lambda row: number(row["one"].peak_mib, ",.0f")),
-        figure("launches", lambda row: f"{row['one'].launches}"),
-        figure("last round", lambda row: f"{row['one'].round}" if row["one"].round else UNKNOWN),
-        text("what became of it", lambda row: Cell(text=_became(tuning, row["name"], row["one"]), wrap=True)),
+        figure("peak MiB of a device", lambda name: number(tuning.candidates[name].peak_mib, ",.0f")),
+        figure("launches", lambda name: f"{tuning.candidates[name].launches}"),
+        figure("last round", lambda name: f"{tuning.candidates[name].round or UNKNOWN}"),
+        text("what became of it", lambda name: Cell(text=_became(tuning, name), wrap=True)),
     )
-    ordered = sorted(tuning.candidates.items(), key=lambda item: -(item[1].throughput_per_s or 0.0))
-    return tabulate(columns, [{"name": name, "one": one} for name, one in ordered])
+    return tabulate(
+        columns, sorted(tuning.candidates, key=lambda name: -(tuning.candidates[name].throughput_per_s or 0.0))
+    )
 
 
 def search_words(run: Analysed) -> list[str]:
@@ -87,12 +87,10 @@ def search_plot(run: Analysed) -> Plot | None:
     return drawing.finished(run, figure, "search", "Speed against memory of all candidates in the race", caption)
 
 
-def _became(tuning: Tuning, name: str, one: Candidate) -> str:
+def _became(tuning: Tuning, name: str) -> str:
+    one, finalist = tuning.candidates[name], name in tuning.finalists
     if one.why_not is not None or one.beaten is not None:
-        finalist = "measured again as a finalist; " if name in tuning.finalists else ""
-        return finalist + (one.why_not or one.beaten or "")
+        return f"{'measured again as a finalist; ' if finalist else ''}{one.why_not or one.beaten}"
     if not one.round:
         return "not tried: the budget was spent"
-    if name in tuning.finalists:
-        return "won the race" if name == tuning.finalists[0] else "finalist"
-    return LEFT
+    return LEFT if not finalist else "won the race" if name == tuning.finalists[0] else FINALIST

@@ -7,7 +7,8 @@ forms. What is unknown is a dash, and a note below the table says why.
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import pandas as pd
@@ -126,12 +127,7 @@ class Table:
     @property
     def groups(self) -> list[tuple[str, int]]:
         """The groups of neighbouring columns and how many columns each spans; empty where there are none."""
-        spans: list[tuple[str, int]] = []
-        for column in self.columns:
-            if spans and spans[-1][0] == column.group:
-                spans[-1] = (column.group, spans[-1][1] + 1)
-            else:
-                spans.append((column.group, 1))
+        spans = [(name, len([*own])) for name, own in groupby(column.group for column in self.columns)]
         return spans if any(name for name, _ in spans) else []
 
     def texts(self, *, repeats: bool = True) -> list[list[str]]:
@@ -202,8 +198,9 @@ def _no_formula(cell: object) -> object:
     return f"'{text}" if FORMULA.match(text) else text
 
 
-def summary_table(run: Run, table: pd.DataFrame) -> Table:
+def summary_table(run: Analysed) -> Table:
     """The summary: speed, memory, energy where it is known, what ran, how it went."""
+    table = run.overview
     notes = (*(f"{line}." for line in _about(table)), *_sources(table), *_why_unknown(run, table))
     records = _by_speed(table)
     names = [row["scenario"] for row in records]
@@ -232,9 +229,12 @@ def _summary_columns(rows: Sequence[TableRow], *, brief: bool = False) -> list[C
         length = 0.0 if is_unknown(per_s) else float(per_s / highest)
         return Cell(text=number(per_s, ",.1f"), small=plus_minus(row, "throughput_per_s"), bar=length)
 
-    def numerics(row: TableRow) -> Cell:
-        verdict = _verdict(row["parity"], "")
-        return replace(verdict, text=SHORT.get(verdict.text, verdict.text)) if brief else verdict
+    def verdict(row: TableRow, name: str, why: str = "") -> Cell:
+        if is_unknown(row[name]):
+            return Cell(text=UNKNOWN)
+        word: str = row[name]
+        shown = SHORT.get(word, word) if brief else word
+        return Cell(text=shown, small="" if is_unknown(why) else why, tone=TONES[word], wrap=True)
 
     energy = f"J per 1,000 {first['unit']}"
     with_energy = not brief and any(not is_unknown(row["energy_per_1000_j"]) for row in rows)
@@ -247,8 +247,8 @@ def _summary_columns(rows: Sequence[TableRow], *, brief: bool = False) -> list[C
         bounded("MiB/process", "peak_pid_mib", ",.0f"),
         bounded("MiB total", "peak_total_mib", ",.0f"),
         *([bounded(energy, "energy_per_1000_j", ",.0f")] if with_energy else []),
-        text("validity", lambda row: _verdict(row["validity"], row["findings"])),
-        text("numerics", numerics),
+        text("validity", lambda row: verdict(row, "validity", row["findings"])),
+        text("numerics", lambda row: verdict(row, "parity")),
         *([text("status", "status")] if any(row["status"] != "ok" for row in rows) else []),
         figure("launches ok", lambda row: f"{row['launches_ok']}/{row['launches']}"),
         text("what ran", lambda row: Cell(text=row["what_ran"] or UNKNOWN, wrap=True)),
@@ -266,20 +266,11 @@ def _failed(table: pd.DataFrame) -> list[str]:
 
 
 def _sources(table: pd.DataFrame) -> list[str]:
-    by_source = table.groupby("memory_source", sort=False)["scenario"].agg(list).to_dict()
-    each = (
-        f"{source} ({', '.join(names)})" if len(by_source) > 1 else f"{source}" for source, names in by_source.items()
-    )
-    added = any(RSS in str(source) for source in by_source)
+    by_source = table.groupby("memory_source", sort=False)["scenario"].agg(", ".join)
+    each = [f"{source} ({names})" if len(by_source) > 1 else f"{source}" for source, names in by_source.items()]
+    added = any(RSS in source for source in each)
     shared = "; in a sum of RSS, a page that ranks share counts once in each" if added else ""
-    return [f"Source of memory: {'; '.join(each)}{shared}."] if by_source else []
-
-
-def _verdict(verdict: Any, why: Any) -> Cell:
-    """A verdict in its colour, with what it rests on below it."""
-    if is_unknown(verdict):
-        return Cell(text=UNKNOWN)
-    return Cell(text=verdict, small="" if is_unknown(why) else why, tone=TONES[verdict], wrap=True)
+    return [f"Source of memory: {'; '.join(each)}{shared}."] if each else []
 
 
 def _why_unknown(run: Run, table: pd.DataFrame) -> list[str]:
@@ -290,54 +281,44 @@ def _why_unknown(run: Run, table: pd.DataFrame) -> list[str]:
         base = base_of(scenarios(run.document))
         notes.append(f"speed ÷ {short_base(base)} is unknown because {base} gave no figures in this run.")
     reasons = memory_timeline.unknown(run.memory).set_index("scenario")["reason"]
-    for scenario in good["scenario"]:
-        if scenario in reasons.index:
-            notes.append(f"Memory of {scenario} is unknown, or a part of it: {reasons[scenario]}.")
-    silent = set(good.loc[good["peak_pid_mib"].isna(), "scenario"]) - set(reasons.index)
+    told = [scenario for scenario in good["scenario"] if scenario in reasons.index]
+    notes += [f"Memory of {scenario} is unknown, or a part of it: {reasons[scenario]}." for scenario in told]
+    silent = set(good.loc[good["peak_pid_mib"].isna(), "scenario"]) - set(told)
     notes += [f"Memory of {scenario} is unknown: there is no sample of it." for scenario in sorted(silent)]
     return notes
 
 
-def published_table(run: Analysed) -> Table | None:
-    """Elapsed seconds of this run beside the published ones; None for a run without steps of an ``ok`` launch."""
+def published_tables(run: Analysed) -> tuple[Table, Table]:
+    """Beside the published ones the times of a run with steps: relative to that of ddp, and elapsed seconds."""
     steps = run.good_iterations
-    if steps.frame.empty:
-        return None
     form = published.table(steps, scenarios(run.document))
-    iterations = dict.fromkeys(published.iterations(int(steps.frame["step"].max()) + 1))
-    here, there = "this run: seconds at iteration", "published: seconds at iteration"
-    columns = (
-        text("scenario", "scenario"),
-        *(_with_bar(f"{at}", f"elapsed_s_{at}", group=here) for at in iterations),
-        *(figure(f"{at}", f"published_s_{at}", ".1f", group=there) for at in published.PUBLISHED_ITERATIONS),
-    )
-    notes = (
-        "Iteration 0 includes the cold start, and warm-up steps count here and nowhere else, because the author "
-        "printed the time since training began.",
-        "Published: the author's own times, on three GPUs; there is no row for a single process.",
-    )
-    return tabulate(columns, form.to_dict("records"), notes)
-
-
-def published_ratios(run: Analysed) -> Table | None:
-    """The time of each scenario over that of ddp, in this run and as published; None where this run has none."""
-    steps = run.good_iterations
-    if steps.frame.empty:
-        return None
-    form = published.table(steps, scenarios(run.document))
-    rows = form[form["relative"].notna() | form["published_relative"].notna()]
-    columns = (
+    iterations = published.iterations(int(steps.frame["step"].max()) + 1)
+    relative = (
         text("scenario", "scenario"),
         _with_bar(f"this run: time ÷ {BASE}", "relative"),
         figure(f"published: time ÷ {BASE}", "published_relative", ".2f"),
     )
-    last = published.iterations(int(steps.frame["step"].max()) + 1)[-1]
-    notes = (
-        f"Time since training began, at iteration {last} here and at {published.PUBLISHED_ITERATIONS[-1]} in the post, "
-        f"cold start and warm-up included; above 1 is slower than {BASE}. Seconds do not carry from one machine to "
-        "another; such ratios do between like machines.",
+    about_relative = (
+        f"Time since training began, at iteration {iterations[-1]} here and at {published.PUBLISHED_ITERATIONS[-1]} in "
+        f"the post, cold start and warm-up included; above 1 is slower than {BASE}. Seconds do not carry from one "
+        "machine to another; such ratios do between like machines.",
     )
-    return tabulate(columns, rows.to_dict("records"), notes)
+    here, there = "this run: seconds at iteration", "published: seconds at iteration"
+    elapsed = (
+        text("scenario", "scenario"),
+        *(_with_bar(f"{at}", f"elapsed_s_{at}", group=here) for at in dict.fromkeys(iterations)),
+        *(figure(f"{at}", f"published_s_{at}", ".1f", group=there) for at in published.PUBLISHED_ITERATIONS),
+    )
+    about_elapsed = (
+        "Iteration 0 includes the cold start, and warm-up steps count here and nowhere else, because the author "
+        "printed the time since training began.",
+        "Published: the author's own times, on three GPUs; there is no row for a single process.",
+    )
+    rows = form[form["relative"].notna() | form["published_relative"].notna()]
+    return (
+        tabulate(relative, rows.to_dict("records"), about_relative),
+        tabulate(elapsed, form.to_dict("records"), about_elapsed),
+    )
 
 
 def _with_bar(heading: str, name: str, group: str = "") -> Column:

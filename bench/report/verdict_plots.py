@@ -16,22 +16,11 @@ from bench.runs.experiments import Diagnosis
 from bench.runs.reader import Run
 from bench.words.advice import recommended
 
-SPENT = {
-    "convolutions": "convolutions",
-    "matrix products": "matrix-products",
-    "attention": "attention",
-    "layer norm": "layer-norm",
-    "batch norm": "batch-norm",
-    "casts": "casts",
-    "loss scaling": "loss-scaling",
-    "gradients of replicas": "gradients-of-replicas",
-    "bucket copies": "bucket-copies",
-    "communication": "communication",
-    "optimizer": "optimizer",
-    "input": "data",
-    "other": "other",
-}
-"""Categories of the profiler in the order of their bars, and their names in the theme."""
+SPENT = (
+    *("convolutions", "matrix products", "attention", "layer norm", "batch norm", "casts", "loss scaling"),
+    *("gradients of replicas", "bucket copies", "communication", "optimizer", "input", "other"),
+)
+"""Categories of the profiler in the order of their bars."""
 
 
 def speeds(run: Analysed) -> Plot | None:
@@ -187,8 +176,8 @@ def time_spent(run: Run) -> Plot | None:
     table = table.set_index("scenario")
     rows = drawing.rows_for(run, {one.scenario: one for one in run.document.begun(Diagnosis).launches if one.looks})
     categories = [name for name in SPENT if name in table.columns and (table[name] >= 0.05).any()]
-    step = table["step_ms"]
-    figure, axes = drawing.stacked(rows, table[categories], SPENT, step, unit="ms", called="the profiled step")
+    step, colours = table["step_ms"], {name: name.replace(" ", "-") for name in SPENT} | {"input": "data"}
+    figure, axes = drawing.stacked(rows, table[categories], colours, step, unit="ms", called="the profiled step")
     axes.set_xlabel("self time of operators on rank 0 (ms a step, under the profiler)")
     caption = (
         "From diagnostic launches. The profiler makes every operator longer, so this is for shares and not for speeds. "

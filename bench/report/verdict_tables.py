@@ -101,13 +101,10 @@ def verdicts(run: Analysed) -> list[tuple[str, str]]:
 def no_reference(document: RunDocument) -> str | None:
     """Why nothing can be said about the numerics of a run; None where something can."""
     references = document.begun(Numerics).references
-    if not references:
-        why = "was not computed (--no-parity, or the run ended before it)"
-    else:
-        failed = [f"failed ({one.status}): {one.reason}" for one in references if one.status != "ok"]
-        if not failed:
-            return None
-        (why, *_) = failed
+    failed = [f"failed ({one.status}): {one.reason}" for one in references if one.status != "ok"]
+    if references and not failed:
+        return None
+    why = failed[0] if failed else "was not computed (--no-parity, or the run ended before it)"
     return (
         f"The reference {why}, so nothing can be said about same or not; a loss that is not finite, and ranks "
         "that do not hold the same parameters, show without it."
@@ -168,12 +165,9 @@ def _with_interval(heading: str, name: str) -> Column:
 def communication_words(run: Run) -> list[str]:
     """Of each DDP scenario whether its two figures agree, and from what the difference comes where they do not."""
     rows = diagnosed.communication(run.document, run.diagnostics).to_dict("records")
-    agreeing = [row["scenario"] for row in rows if row["agree"] is True]
-    sentences = [_explained(row) for row in rows if row["agree"] is False]
-    if agreeing:
-        agree = "the logger's exposed communication and the cost of synchronising agree within their intervals"
-        sentences.append(f"{listed(agreeing)}: {agree}.")
-    return sentences
+    agreeing = listed([row["scenario"] for row in rows if row["agree"] is True])
+    agree = "the logger's exposed communication and the cost of synchronising agree within their intervals"
+    return [_explained(row) for row in rows if row["agree"] is False] + [f"{agreeing}: {agree}."] * bool(agreeing)
 
 
 def _explained(row: TableRow) -> str:

@@ -72,21 +72,15 @@ def test_ten_scenarios_fit_on_six_thousand_pixels_and_no_table_spills(browser: A
     assert page.evaluate(SPILLING) == []
 
 
-def test_a_phone_shows_the_whole_of_every_plot(browser: Any, page_file: Path) -> None:
+def test_a_phone_shows_the_whole_of_every_plot_and_texts_that_can_be_read(browser: Any, page_file: Path) -> None:
     page = opened(browser, page_file, 390)
     unfold(page)
     ends = page.evaluate("[...document.querySelectorAll('figure svg')].map(one => one.getBoundingClientRect().right)")
     assert len(ends) > 5 and max(ends) <= 390
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
-
-
-def test_texts_of_plots_can_be_read_on_a_phone(browser: Any, page_file: Path) -> None:
-    page = opened(browser, page_file, 390)
-    unfold(page)
     texts = "[...document.querySelectorAll('figure svg text')].filter(one => one.getClientRects().length)"
     scale = "(matrix => Math.hypot(matrix.a, matrix.b))(one.getScreenCTM())"
-    size = f"one => {scale} * parseFloat(getComputedStyle(one).fontSize)"
-    sizes = page.evaluate(f"{texts}.map({size})")
+    sizes = page.evaluate(f"{texts}.map(one => {scale} * parseFloat(getComputedStyle(one).fontSize))")
     assert len(sizes) > 100 and min(sizes) > 6
 
 
@@ -112,14 +106,10 @@ def test_a_heading_sorts_and_sorts_back(browser: Any, page_file: Path) -> None:
         assert page.evaluate(names) == order
 
 
-def test_a_link_to_a_launch_opens_its_fold(browser: Any, page_file: Path) -> None:
+def test_a_link_to_a_launch_opens_its_fold_and_print_all(browser: Any, page_file: Path) -> None:
     page = opened(browser, page_file, 1280)
     page.evaluate("location.hash = 'section-1-launch-7'")
     eventually(page, "document.getElementById('section-1-launch-7').closest('details').open")
-
-
-def test_print_unfolds_everything(browser: Any, page_file: Path) -> None:
-    page = opened(browser, page_file, 1280)
     page.emulate_media(media="print")
     shown = "[...document.querySelectorAll('details figure')].map(one => one.getBoundingClientRect().height)"
     assert min(page.evaluate(shown)) > 50

@@ -126,7 +126,7 @@ def test_with_a_switch_on_in_all_scenarios_the_base_is_named(tmp_path: Path) -> 
     assert table["relative_to_ddp"].tolist() == pytest.approx([0.5, 1.0], rel=0.02)
     brief = tables.brief_summary(table)
     assert "speed ÷ base" in brief.as_text(200) and "base: ddp+fused" in brief.notes
-    shown = tables.summary_table(run, table)
+    shown = tables.summary_table(Analysed.of(run))
     assert "speed ÷ base" in [column.heading for column in shown.columns] and "base: ddp+fused." in shown.notes
 
 

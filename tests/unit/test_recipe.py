@@ -120,12 +120,12 @@ def test_a_script_is_short_plain_and_sound(
         assert done.returncode == 0, done.stdout
 
 
-def check_style(folder: Path) -> None:
-    """ruff's check and format of all scripts in a folder."""
+def check_style(scripts: Path) -> None:
+    """ruff's check and format of a script, or of all in a folder."""
     rules = ["--isolated", "--line-length", "120", "--target-version", "py311"]
     select = ["--select", "E,F,W,I,UP,B,SIM,C4,PIE,RET,RUF"]
     for tool in (["ruff", "check", *rules, *select], ["ruff", "format", "--check", *rules]):
-        done = subprocess.run([sys.executable, "-m", *tool, str(folder)], capture_output=True, text=True)
+        done = subprocess.run([sys.executable, "-m", *tool, str(scripts)], capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -198,40 +198,42 @@ def test_texts_of_a_run_end_no_string_and_no_line(run_of: Callable[..., Analysed
     assert not [node for node in ast.walk(ast.parse(text)) if getattr(node, "attr", None) == "system"]
     literals = [node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant)]
     assert settings["model"] in literals and settings["classes"] in literals
-    with pytest.raises(RequestError, match="which no script can have"):
-        script(run_of({"sha256": None, "settings": {"x=1); import os; (y": 1}}), "ddp")
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    ("scenario", "about", "ran", "says"),
     [
-        ({"scenario": "ddp_o7"}, "--scenario: .* has no launch of ddp_o7"),
-        ({"scenario": None}, "no valid result to recommend"),
-        ({"about": {"settings": {"model": "resnet18"}}}, "other settings than resnet101 takes today"),
-        ({"about": {"name": "nothing"}}, "is missing"),
-        ({"about": {"global_batch": None}}, "does not say how large its batch was"),
-        ({"about": {"sha256": "0" * 64, "file": __file__}}, "is not what it was"),
-        ({"about": {"code_sha256": "0" * 64}}, "is not what it was"),
+        ("ddp_o7", {}, {}, "--scenario: .* has no launch of ddp_o7"),
+        (None, {}, {}, "no valid result to recommend"),
+        ("ddp", {"settings": {"model": "resnet18"}}, {}, "other settings than resnet101 takes today"),
+        ("ddp", {"sha256": None, "settings": {"x=1); import os; (y": 1}}, {}, "which no script can have"),
+        ("ddp", {"name": "nothing"}, {}, "is missing"),
+        ("ddp", {"global_batch": None}, {}, "does not say how large its batch was"),
+        ("ddp", {"sha256": "0" * 64, "file": __file__}, {}, "is not what it was"),
+        ("ddp", {"code_sha256": "0" * 64}, {}, "is not what it was"),
+        ("ddp", {}, {"numa": None}, "^--scenario: ddp has the switch numa on, which a script cannot have"),
+        ("ddp", {}, {"mine": None}, "^--scenario: ddp has the switch mine on, which is not one of bench"),
+        ("ddp", {}, {"bucket_mb=x": None}, "^--scenario: .* bucket_mb on, but 'x' is not a whole number"),
     ],
 )
-def test_what_cannot_be_written_down(run_of: Callable[..., Analysed], changes: dict[str, Any], says: str) -> None:
-    run = run_of(changes.get("about"))
+def test_what_cannot_be_written_down(
+    run_of: Callable[..., Analysed], scenario: str | None, about: dict[str, Any], ran: dict[str, None], says: str
+) -> None:
+    run = run_of(about, switches=ran)
     with pytest.raises(RequestError, match=says):
-        script(run, changes.get("scenario", "ddp"))
+        script(run, scenario)
 
 
 def test_the_page_ends_with_the_recipe_of_its_recommendation(run_of: Callable[..., Analysed]) -> None:
     run = run_of()
     advised = replace(run.document, recommendation=Recommendation(fastest="ddp_o1"))
     run = replace(run, document=advised)
-    last = chapters.of_run(chapters.Material(run=run, table=Analysed.of(run).overview, plots={}))[-1]
+    last = chapters.of_run(chapters.Material(run=run, plots={}))[-1]
     (_, fold) = last.blocks
     assert last.slug == "recipe" and isinstance(fold, Fold)
     assert fold.blocks == (Code(script(run, "ddp_o1")),)
     unwritten = replace(advised, workload=replace(advised.workload, name="mine", sha256="0" * 64, file="/gone.py"))
-    said = chapters.of_run(
-        chapters.Material(run=replace(run, document=unwritten), table=Analysed.of(run).overview, plots={})
-    )[-1]
+    said = chapters.of_run(chapters.Material(run=replace(run, document=unwritten), plots={}))[-1]
     assert said.blocks == ("There is no script of ddp_o1: the file of its workload, /gone.py, is missing.",)
 
 
@@ -265,19 +267,6 @@ def test_switches_are_written(run_of: Callable[..., Analysed], switches: dict[st
     text = script(run_of(switches=switches), "ddp")
     assert text.count(line) == 1
     assert line not in script(run_of(switches=dict.fromkeys(switches, "it had no effect")), "ddp")
-
-
-@pytest.mark.parametrize(
-    ("switch", "says"),
-    [
-        ("numa", "has the switch numa on, which a script cannot have"),
-        ("mine", "has the switch mine on, which is not one of bench"),
-        ("bucket_mb=x", "has the switch bucket_mb on, but 'x' is not a whole number"),
-    ],
-)
-def test_switches_that_cannot_be_written(run_of: Callable[..., Analysed], switch: str, says: str) -> None:
-    with pytest.raises(RequestError, match=f"^--scenario: ddp {says}"):
-        script(run_of(switches={switch: None}), "ddp")
 
 
 def test_every_switch_has_a_recipe_or_none_on_purpose() -> None:
@@ -323,14 +312,14 @@ def test_a_run_that_diverged_has_no_recipe(run_of: Callable[..., Analysed]) -> N
 def test_an_existing_file_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_run(tmp_path, [Launch("ddp", [[9, 40, 41]] * 2)], about={"workload": {"settings": SETTINGS}})
     out = tmp_path / "train.py"
-    out.write_text("mine")
+    ask = ["recipe", str(folder), "--scenario", "ddp", "--out", str(out)]
+    assert main(ask) == 0
+    written = out.read_text()
+    assert "DistributedDataParallel" in written
     for more in ([], ["--json"]):
-        assert main(["recipe", str(folder), "--scenario", "ddp", "--out", str(out), *more]) == 2
+        assert main([*ask, *more]) == 2
         error = capsys.readouterr().err
-        assert error.startswith("bench: error: --out: ") and error.count("\n") == 1 and out.read_text() == "mine"
-    out.unlink()
-    assert main(["recipe", str(folder), "--scenario", "ddp", "--out", str(out)]) == 0
-    assert "DistributedDataParallel" in out.read_text()
+        assert error.startswith("bench: error: --out: ") and error.count("\n") == 1 and out.read_text() == written
 
 
 def losses_in(output: str) -> list[float]:
@@ -338,25 +327,35 @@ def losses_in(output: str) -> list[float]:
     return [float(line.split("loss ")[1].split(",")[0]) for line in output.splitlines() if "loss" in line]
 
 
-Trained = Callable[..., None]
+Start = Callable[..., str]
+Trained = Callable[..., list[str]]
+
+
+def by_torchrun(file: Path, processes: int, *arguments: str) -> str:
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes))
+    command = [sys.executable, *launcher, str(file), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=file.parent)
+    return done.stdout + done.stderr
 
 
 @pytest.fixture
 def trained(host: WorkerHost, tmp_path: Path) -> Trained:
-    """Trains what the scripts of a run say, in two parts with a checkpoint in between, against its record."""
+    """Trains what the scripts of a run say, in two parts with a checkpoint in between, against its record; what the
+    last of them printed."""
 
-    def check(names: tuple[str, ...], iters: int, within: float = 1e-6, **changes: Any) -> None:
+    def check(
+        names: tuple[str, ...], iters: int, within: float = 1e-6, start: Start = ranks.run, **changes: Any
+    ) -> list[str]:
         run = Analysed.of(measured(host, tmp_path, names, iters=iters, parity=False, **changes))
         for name in (one.scenario for one in run.document.launches):
             file = tmp_path / f"{name.replace('+', '_').replace('=', '_')}.py"
             file.write_text(script(run, name))
             steps = run.steps[run.steps["scenario"] == name].groupby("step")["loss"].mean()
             processes = next(one.processes for one in run.document.launches if one.scenario == name)
-            found = []
-            for last in (2, len(steps)):
-                more = ("--log-every", "1", "--steps", str(last), "--checkpoint", f"{file.stem}.pt")
-                found += losses_in(ranks.run(file, processes, *more))
-            assert found == pytest.approx(list(steps), rel=within), name
+            more = ("--log-every", "1", "--checkpoint", f"{file.stem}.pt", "--steps")
+            outputs = [start(file, processes, *more, str(last)) for last in (2, len(steps))]
+            assert losses_in("".join(outputs)) == pytest.approx(list(steps), rel=within), name
+        return outputs
 
     return check
 
@@ -380,38 +379,18 @@ def schedule(optimizer):
 
     return ExponentialLR(optimizer, 0.5)
 """
-TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 
 
 @pytest.mark.parametrize(
-    ("scenario", "launcher"), [("single", ()), pytest.param("ddp_o2", TORCHRUN, marks=pytest.mark.slow)]
+    ("scenario", "start"), [("single", ranks.run), pytest.param("ddp_o2", by_torchrun, marks=pytest.mark.slow)]
 )
-def test_a_script_of_the_users_workload(
-    host: WorkerHost, tmp_path: Path, scenario: str, launcher: tuple[str, ...]
-) -> None:
+def test_a_script_of_the_users_workload(trained: Trained, tmp_path: Path, scenario: str, start: Start) -> None:
     """With what it does around a step, over a checkpoint, and without a warning of torch."""
-    file = tmp_path / "mlp.py"
-    file.write_text(MLP + AROUND)
-    found = discover.load_workload("mlp", str(file))
-    task = found.task("cpu", found.workload.settings_on("cpu"))
-    run = Analysed.of(measured(host, tmp_path, (scenario,), iters=4, parity=False, task=task))
-    (tmp_path / "script").mkdir()
-    (tmp_path / "script" / "train.py").write_text(script(run, scenario))
-    check_style(tmp_path / "script")
-    steps = run.steps.groupby("step")["loss"].mean()
-    file = tmp_path / "script" / "train.py"
-    losses = []
-    for last in (2, len(steps)):
-        more = ("--log-every", "1", "--checkpoint", "it.pt", "--steps", str(last))
-        if launcher:
-            command = [sys.executable, *launcher, str(file), *more]
-            done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
-            output = done.stdout + done.stderr
-        else:
-            output = ranks.run(file, 1, *more)
-        assert "UserWarning" not in output, output
-        losses += losses_in(output)
-    assert losses == pytest.approx(list(steps), rel=1e-6)
+    (tmp_path / "mlp.py").write_text(MLP + AROUND)
+    found = discover.load_workload("mlp", str(tmp_path / "mlp.py"))
+    outputs = trained((scenario,), 4, start=start, task=found.task("cpu", found.workload.settings_on("cpu")))
+    assert not [output for output in outputs if "UserWarning" in output]
+    check_style(tmp_path / f"{scenario}.py")
 
 
 @pytest.mark.slow

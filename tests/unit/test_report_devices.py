@@ -48,7 +48,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Analysed:
 
 @pytest.fixture(scope="module")
 def files(whole: Analysed) -> dict[str, bytes]:
-    return report.render([whole])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plots, "DRAWINGS", (plots.memory_stack, plots.power))
+        return report.render([whole])
 
 
 def cells(table: tables.Table | None) -> list[list[str]]:
@@ -57,21 +59,19 @@ def cells(table: tables.Table | None) -> list[list[str]]:
     return [[cell.text for cell in row] for row in table.rows]
 
 
-def shapes(svg: str, prefix: str) -> dict[str, list[tuple[float, float]]]:
-    found = {}
+def shapes(svg: str, prefix: str) -> list[tuple[str, list[tuple[float, float]]]]:
+    """The points of what was drawn, by the beginning of its id."""
+    found = []
     for node in ElementTree.fromstring(svg).iter():
         if node.attrib.get("id", "").startswith(prefix):
             paths = " ".join(inner.attrib["d"] for inner in node.iter() if "d" in inner.attrib)
             pairs = re.findall(r"[ML] (-?[\d.]+) (-?[\d.]+)", paths)
-            found[node.attrib["id"]] = [(float(x), float(y)) for x, y in pairs]
+            found.append((node.attrib["id"], [(float(x), float(y)) for x, y in pairs]))
     return found
 
 
 def height(points: list[tuple[float, float]]) -> float:
     return max(y for _, y in points) - min(y for _, y in points)
-
-
-# Memory over the run
 
 
 def test_dataparallel_is_one_process_on_both_gpus(files: dict[str, bytes]) -> None:
@@ -80,16 +80,7 @@ def test_dataparallel_is_one_process_on_both_gpus(files: dict[str, bytes]) -> No
     assert texts.count("PID 4000") == 2 and texts.count("PID 4010") == texts.count("PID 4011") == 1
     names = [text for text in texts if text.startswith("GPU ")]
     assert names == ["GPU 0: NVIDIA Some GPU <b>80GB</b>", "GPU 1: NVIDIA Some GPU <b>80GB</b>"]
-    nodes = [node for node in ElementTree.fromstring(svg).iter() if node.attrib.get("id") == "stack-0-0-4000"]
-    first, second = (
-        height(
-            [
-                (float(x), float(y))
-                for x, y in re.findall(r"[ML] (-?[\d.]+) (-?[\d.]+)", ElementTree.tostring(node).decode())
-            ]
-        )
-        for node in nodes
-    )
+    first, second = (height(points) for name, points in shapes(svg, "stack-0-") if name == "stack-0-0-4000")
     assert first / second == pytest.approx(9000 / 6000, rel=0.01)
 
 
@@ -99,17 +90,18 @@ def test_launches_are_named_with_how_they_ended(files: dict[str, bytes]) -> None
     key = {"1  dp", "2  ddp", "3  ddp_o2", "4  apex_ddp", "5  ddp_o3 (oom)"}
     assert key | {"unknown for a process", "rank 0", "rank 1"} <= set(texts)
     assert [text for text in texts if text in "12345"] == ["1", "2", "3", "4", "5"]
-    drawn = shapes(svg, "stack-3-")
+    drawn = dict(shapes(svg, "stack-3-"))
     assert drawn["stack-3-1-4031"] and not drawn["stack-3-0-4030"]
 
 
 def test_a_stack_stands_on_the_process_before(tmp_path: Path) -> None:
     """300 and 200 MiB at the second sample."""
-    svg = plot_of(written(tmp_path, [DDP], ()), "memory-stack").svg
-    drawn = shapes(svg, "stack-0-")
+    plot = plot_of(written(tmp_path, [DDP], ()), "memory-stack")
+    drawn = dict(shapes(plot.svg, "stack-0-"))
     lower, upper = drawn["stack-0-0-0"], drawn["stack-0-1-1"]
     assert min(y for _, y in lower) == pytest.approx(max(y for x, y in upper if x > upper[0][0] + 1), abs=0.1)
     assert height(lower) / (max(y for _, y in lower) - min(y for _, y in upper)) == pytest.approx(300 / 500, rel=0.01)
+    assert "sum of PSS" not in svg_texts(plot.svg) and "were not sampled in this run" in plot.caption
 
 
 @pytest.mark.slow
@@ -145,15 +137,8 @@ def test_proportional_set_sizes_stand_beside_resident_ones(tmp_path: Path) -> No
     assert proportional(run.memory)["pss_mib"].tolist() == [450.0]
     plot = plot_of(run, "memory-stack")
     assert "sum of PSS" in svg_texts(plot.svg) and "shared pages count once" in plot.caption
-    assert [row[-3:] for row in cells(device_tables.beside_torch_table(run))] == [
-        ["400", "–", "300"],
-        ["200", "–", "150"],
-    ]
-    without = plot_of(written(tmp_path / "without", [DDP], ()), "memory-stack")
-    assert "sum of PSS" not in svg_texts(without.svg) and "were not sampled in this run" in without.caption
-
-
-# Memory beside torch
+    table = device_tables.beside_torch_table(run)
+    assert [row[-3:] for row in cells(table)] == [["400", "–", "300"], ["200", "–", "150"]]
 
 
 def test_memory_beside_torch_names_the_difference(whole: Analysed) -> None:
@@ -188,9 +173,6 @@ def test_why_proportional_sizes_are_unknown(tmp_path: Path) -> None:
     assert resident(run.document.launches, run.memory)["launch"].unique().tolist() == [0]
 
 
-# Energy, power and heat
-
-
 def test_energy_and_heat_of_each_scenario(whole: Analysed) -> None:
     table = device_tables.energy_table(whole)
     rows = {row[0]: row[1:] for row in cells(table)}
@@ -212,17 +194,15 @@ def test_energy_and_heat_of_each_scenario(whole: Analysed) -> None:
 
 
 def test_energy_over_launches_has_an_interval(tmp_path: Path) -> None:
-    launches = [replace(DP, watts={FIRST: watts, SECOND: watts}) for watts in (100.0, 110.0, 121.0)]
-    run = written(tmp_path, launches)
+    run = written(tmp_path, [replace(DP, watts={FIRST: watts, SECOND: watts}) for watts in (100.0, 110.0, 121.0)])
     table = device_tables.energy_table(run)
     assert cells(table)[0][1:4] == ["3", "2,640", "13,750"]  # the geometric mean: 220 W
     # Logarithms a step of ln 1.1 apart, times t (4.303) over root 3: 0.2368, so +26.7 %.
     assert table is not None and table.rows[0][2].small == "±27%"
-    summary = tables.of_run(run, run.overview)
-    (row,) = csv.DictReader(StringIO(tables.csv([summary])))
-    assert float(row["energy_per_1000_j"]) == pytest.approx(13750.0)
-    assert float(row["energy_per_1000_high_j"]) == pytest.approx(13750.0 * 1.267, rel=1e-3)
-    shown = tables.summary_table(run, summary)
+    (row,) = csv.DictReader(StringIO(tables.csv([run.overview])))
+    ends = [float(row[f"energy_per_1000_{end}j"]) for end in ("", "high_")]
+    assert ends == pytest.approx([13750.0, 13750.0 * 1.267], rel=1e-3)
+    shown = tables.summary_table(run)
     at = [column.heading for column in shown.columns].index("J per 1,000 images")
     assert (shown.rows[0][at].text, shown.rows[0][at].small) == ("13,750", "±27%")
 
@@ -237,13 +217,9 @@ def test_the_power_plot(whole: Analysed, files: dict[str, bytes]) -> None:
 
 
 def test_a_device_that_is_held_back_to_the_end() -> None:
-    times = [SECOND_NS * second for second in range(4)]
-    table = pd.DataFrame({"launch": 0, "device": FIRST, "t_ns": times, "throttle_reasons": [0, 0x4, 0x44, 0x40]})
-    stretches = devices.throttled_stretches(table)
-    assert stretches[["verdict", "start_ns", "end_ns"]].to_numpy().tolist() == [
-        ["warning", times[1], times[2]],
-        ["invalid", times[2], times[3]],
-    ]
+    table = pd.DataFrame({"launch": 0, "device": FIRST, "t_ns": range(4), "throttle_reasons": [0, 0x4, 0x44, 0x40]})
+    stretches = devices.throttled_stretches(table)[["verdict", "start_ns", "end_ns"]]
+    assert stretches.to_numpy().tolist() == [["warning", 1, 2], ["invalid", 2, 3]]
 
 
 @dataclass
@@ -281,14 +257,11 @@ def test_without_any_device_the_page_says_why_in_a_line(tmp_path: Path, plotting
     assert page.texts.count(f"Energy, power and heat are unknown: {why}.") == 1
     assert "<script>" not in rendered["summary.md"].decode()
     assert not {"power.svg", "energy.csv", "memory-beside-torch.csv"} & set(rendered)
-    heading = [column.heading for column in tables.summary_table(run, tables.of_run(run, run.overview)).columns]
+    heading = [column.heading for column in tables.summary_table(run).columns]
     assert "J per 1,000 images" not in heading
     assert "does not say why" in device_tables.no_energy(written(tmp_path / "silent", [DDP], ()))
     dead = written(tmp_path / "dead", [replace(DP, status="error", reason="boom")])
     assert "no launch that ended well" in device_tables.no_energy(dead) and device_tables.energy_table(dead) is None
-
-
-# The whole page
 
 
 def test_the_page_has_all_of_it_and_shows_text_from_outside_as_it_is(files: dict[str, bytes]) -> None:
@@ -308,11 +281,12 @@ def test_the_page_has_all_of_it_and_shows_text_from_outside_as_it_is(files: dict
 
 
 def test_who_holds_more_memory_names_the_gpus_of_dataparallel(whole: Analysed) -> None:
-    said = dict(questions(whole))["Which uses the most memory?"]
-    assert said.endswith(
+    said = dict(questions(whole))
+    assert said["Which uses the most memory?"].endswith(
         "dp: one process, 9,000 MiB on GPU 0 and 6,000 MiB on GPU 1. Its peak on GPU 0 is 1.50 times that on GPU 1. "
         "ddp: 2 processes, 7,000 MiB on GPU 0 and 7,100 MiB on GPU 1."
     )
+    assert "Of what torch reserved, tensors never held " in said["Is memory fragmented or growing?"]
 
 
 @pytest.mark.parametrize(("last", "said"), [(5.0, "No process grows"), (8.0, "It grows while steps are measured: ddp")])
@@ -333,20 +307,11 @@ def test_growth_is_read_on_the_clock_of_the_steps() -> None:
     assert growth(pd.DataFrame(samples), steps, {0: (0, 11), 1: (0, 11)}) == {0: (10.0, 0.1)}
 
 
-def test_torchs_reserve_beside_tensors(whole: Analysed) -> None:
-    said = dict(questions(whole))["Is memory fragmented or growing?"]
-    assert "Of what torch reserved, tensors never held " in said
-
-
 @pytest.mark.parametrize("beside", [False, True])
 def test_cudnns_search_is_no_part_of_dataparallel(tmp_path: Path, beside: bool) -> None:
-    off, on = {"cudnn_benchmark": False}, {"cudnn_benchmark": True}
-    slow = [[2 * ms for ms in steps] for steps in DDP2.steps_ms[:1]]
-    launches = [replace(DP, steps_ms=slow, ran=off), replace(DDP2, ran=on)]
-    if beside:
-        launches.append(
-            replace(DDP2, scenario="ddp_untuned", steps_ms=[[1.2 * ms for ms in DDP2.steps_ms[0]]] * 2, ran=off)
-        )
+    untuned = replace(DDP2, scenario="ddp_untuned", steps_ms=[[1.2 * ms for ms in DDP2.steps_ms[0]]] * 2)
+    slow = replace(DP, steps_ms=[[2 * ms for ms in steps] for steps in DDP2.steps_ms[:1]])
+    launches = [replace(one, ran={"cudnn_benchmark": one is DDP2}) for one in (slow, DDP2, *[untuned] * beside)]
     (said,) = [text for question, text in questions(written(tmp_path, launches)) if "DataParallel slower" in question]
     assert ("(ddp_untuned): +" in said) == beside and ("run ddp_untuned beside it" in said) != beside
 
@@ -363,6 +328,10 @@ def test_who_holds_more_memory_where_only_torch_knows(tmp_path: Path, plotting: 
 STEERING = f"=1+{HOSTILE}\x1b[31m\x00\x9b\u202e\ufffe"
 
 
+SPARSE = (plots.trade_off, plots.step_times, plots.distribution, plots.memory, plots.memory_stack, plots.power)
+"""Plots of what may be lacking."""
+
+
 @pytest.mark.parametrize(
     ("launches", "gpus"),
     [
@@ -375,7 +344,11 @@ STEERING = f"=1+{HOSTILE}\x1b[31m\x00\x9b\u202e\ufffe"
     ],
     ids=["nothing", "failed", "no samples", "unknown", "one sample", "hostile"],
 )
-def test_a_run_that_lacks_something_is_rendered(launches: list[OnGpus], gpus: Any, tmp_path: Path) -> None:
+def test_a_run_that_lacks_something_is_rendered(
+    launches: list[OnGpus], gpus: Any, tmp_path: Path, plotting: Plotting
+) -> None:
+    if launches[0].scenario != STEERING:
+        plotting(*SPARSE)
     run = written(tmp_path, launches, gpus)
     files = {name: content.decode() for name, content in report.render([run]).items() if not name.endswith(".png")}
     page = Page(files["index.html"])
@@ -394,14 +367,12 @@ def test_samples_of_an_interrupted_launch_are_drawn(tmp_path: Path) -> None:
         writer.put(memory=DP.memory_rows(1), device=DP.device_rows(1))
 
     run = written(tmp_path, [DDP2], scenarios=["ddp", "dp"], complete=False, also=lost)
-    assert "2  dp (interrupted)" in svg_texts(plot_of(run, "memory-stack").svg)
-    assert "2  dp (interrupted)" in svg_texts(plot_of(run, "power").svg)
-    assert "dp (not run)" not in plot_of(run, "memory-stack").caption
+    memory, power = plot_of(run, "memory-stack"), plot_of(run, "power")
+    assert "2  dp (interrupted)" in svg_texts(memory.svg) and "2  dp (interrupted)" in svg_texts(power.svg)
+    assert "dp (not run)" not in memory.caption
 
 
 def test_why_fsdp_is_slower(tmp_path: Path) -> None:
-    names = {"ddp": 10.0, "fsdp2": 15.0}
-    launches = [Launch(name, [[9, ms, ms, ms, ms]], [[100.0]]) for name, ms in names.items() for _ in range(3)]
-    said = dict(questions(written(tmp_path, launches)))
-    why = said["Is FSDP slower than DDP here, and why?"]
+    launches = [Launch(name, [[9, *[ms] * 4]], [[100.0]]) for name, ms in (("ddp", 10.0), ("fsdp2", 15.0))] * 3
+    why = dict(questions(written(tmp_path, launches)))["Is FSDP slower than DDP here, and why?"]
     assert why.startswith("Its step takes 1.50 times") and "By phase (medians): data " in why and "--diagnose" in why

@@ -246,7 +246,7 @@ def test_replicas_are_compared_among_themselves(tmp_path: Path) -> None:
     assert "Not distinguishable with this data: ddp_o1, " in said["No clear winner on 2 replicas"]
     first, second = answer(run.document, table_of(run)).split(". No clear")
     assert first.startswith("Fastest: single, ") and is_clear(run.document, table_of(run))
-    assert tables.summary_table(run, table_of(run)).marked == 0
+    assert tables.summary_table(run).marked == 0
     told = (
         r" winner on 2 replicas: ddp and ddp_o1 are not told apart by these launches; about \d+ more launches of each"
     )
@@ -318,7 +318,7 @@ def test_findings_that_ask_for_the_same_share_a_row() -> None:
 
 
 def test_summary_shows_verdicts_with_their_codes(whole: Analysed) -> None:
-    table = tables.summary_table(whole, table_of(whole))
+    table = tables.summary_table(whole)
     at = [column.heading for column in table.columns].index("validity")
     cells = {row[0].text: row[at : at + 2] for row in table.rows}
     assert [(cell.text, cell.tone) for cell in cells["ddp"]] == [("warning", "doubt"), ("same", "good")]
