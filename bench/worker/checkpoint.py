@@ -224,8 +224,7 @@ def _dealt_out(now: Any, whole: Any) -> Any:
 
 def _now(session: Session) -> float:
     """The time (ms) when the device has done all that it was given, on all ranks."""
-    if session.parts.device.type == "cuda":
-        torch.cuda.synchronize(session.parts.device)
+    loop.finish(session.parts.device)
     barrier()
     return time.perf_counter_ns() / 1e6
 

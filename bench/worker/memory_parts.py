@@ -74,7 +74,10 @@ class Look:
         self.bytes |= {"gradients": self._gradients(), "gathered": self.kept.most_gathered}
 
     def _gradients(self) -> int:
-        return 0 if self.in_buckets else gradient_bytes(self.session, self.seen)
+        """Of those that are there now and were not seen before."""
+        now = Storages(self.session.parts.device)
+        now.known |= self.seen.known
+        return 0 if self.in_buckets else now.add(self.session.kept_gradients())
 
     def parts(self) -> dict[str, object]:
         """In MiB, for :class:`bench.runs.launches.MemoryHeld`."""
@@ -160,13 +163,6 @@ class Holder:
 
     def __del__(self) -> None:
         self.kept.change(self.key, self.size, -1)
-
-
-def gradient_bytes(session: Session, known: Storages) -> int:
-    """Of the gradients that are there now, without ``known`` ones."""
-    now = Storages(session.parts.device)
-    now.known |= known.known
-    return now.add(session.kept_gradients())
 
 
 def ddp_of(module: nn.Module) -> list[nn.parallel.DistributedDataParallel]:

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from bench.core.errors import BenchError
-from bench.worker.workload import Batch
+from bench.worker.workload import Batch, map_tensors
 
 Optimizers = Callable[[Iterable[Tensor]], torch.optim.Optimizer]
 """Makes the optimizer of these parameters."""
@@ -278,10 +278,4 @@ def half_except_batch_norm(model: nn.Module, half: torch.dtype) -> None:
 
 def cast_floats(tree: Batch, dtype: torch.dtype) -> Batch:
     """The same tree of tuples, lists and dicts with every floating-point tensor in ``dtype``."""
-    if isinstance(tree, Tensor):
-        return tree.to(dtype) if tree.is_floating_point() else tree
-    if isinstance(tree, dict):
-        return {name: cast_floats(one, dtype) for name, one in tree.items()}
-    if isinstance(tree, tuple | list):
-        return type(tree)(cast_floats(one, dtype) for one in tree)
-    return tree
+    return map_tensors(lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor, tree)

@@ -223,14 +223,15 @@ def tensors_in(tree: Batch) -> list[Tensor]:
     return found
 
 
-def map_tensors(function: Callable[[Tensor], object], tree: Batch) -> Batch:
-    """A batch with ``function`` applied to each of its tensors; other values stay as they are."""
-    if isinstance(tree, Tensor):
+def map_tensors(function: Callable[[Any], object], tree: Batch, kind: type = Tensor) -> Batch:
+    """A batch with ``function`` applied to each of its tensors (or what is of another ``kind``); other values stay as
+    they are."""
+    if isinstance(tree, kind):
         return function(tree)
     if isinstance(tree, dict):
-        return {key: map_tensors(function, value) for key, value in tree.items()}
+        return {key: map_tensors(function, value, kind) for key, value in tree.items()}
     if isinstance(tree, tuple | list):
-        parts = [map_tensors(function, value) for value in tree]
+        parts = [map_tensors(function, value, kind) for value in tree]
         return parts if isinstance(tree, list) else tuple(parts)
     return tree
 
