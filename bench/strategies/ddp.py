@@ -50,13 +50,8 @@ def probe(session, load, steps, tick):
         loss = session.forward(load())
         logged = module._get_ddp_logging_data()
         if step > SETTLING_STEPS:
-            rows.append(
-                {
-                    "compute_ms": logged["backward_compute_time"] / 1e6,
-                    "comm_ms": logged["backward_comm_time"] / 1e6,
-                    "overlap_ms": logged["backward_compute_comm_overlap_time"] / 1e6,
-                }
-            )
+            times_ns = {"compute": "compute", "comm": "comm", "overlap": "compute_comm_overlap"}
+            rows.append({f"{name}_ms": logged[f"backward_{of}_time"] / 1e6 for name, of in times_ns.items()})
         session.backward(loss)
         session.optimize()
         tick(step + 1)

@@ -179,12 +179,7 @@ def profiling(device: torch.device) -> profile:
     return profile(activities=[ProfilerActivity.CPU, *gpu])
 
 
-def a_step(
-    session: Session,
-    load: Load,
-    around: Callable[[str], Passes],
-    passes: Passes | None = None,
-) -> None:
+def a_step(session: Session, load: Load, around: Callable[[str], Passes], passes: Passes | None = None) -> None:
     """A step with each phase in what ``around(phase)`` gives, and both passes of it in ``passes``."""
     with around("data"):
         batch = load()

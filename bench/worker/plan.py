@@ -10,13 +10,7 @@ from bench.core.errors import BenchError
 from bench.core.job import Job
 from bench.seams import discover
 from bench.seams.strategy import APEX_MODULES, Strategy
-from bench.worker import (
-    apex,
-    data,
-    effective,
-    live,
-    workload,
-)
+from bench.worker import apex, data, effective, live, workload
 from bench.worker.session import Parts, Session
 
 Report = Callable[..., Callable[[int], None]]
@@ -94,13 +88,7 @@ class Plan:
         job = self.parts.job
         if job.ranks[self.parts.rank].role == "server":
             return ran  # which computes nothing
-        wrong = effective.contradictions(
-            ran,
-            precision=job.precision,
-            half=job.half,
-            strategy=self.strategy,
-            implementation=self.parts.implementation,
-        )
+        wrong = effective.contradictions(ran, job, self.strategy, self.parts.implementation)
         wrong += workload.contradictions(job.workload, ran["optimizer_settings"])
         wrong += session.around.off_schedule(session.steps)
         if wrong:

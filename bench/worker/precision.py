@@ -169,15 +169,6 @@ def optimizers_in(optimizer: torch.optim.Optimizer) -> list[torch.optim.Optimize
     return [one for one in (optimizer, *vars(optimizer).values()) if isinstance(one, torch.optim.Optimizer)]
 
 
-def updated(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """The tensor that the optimizer updates for each parameter of the model: itself, or its master."""
-    of_model = list(model.parameters())
-    held = held_by(optimizer)
-    ours, theirs = {id(parameter) for parameter in of_model}, {id(parameter) for parameter in held}
-    masters = iter([parameter for parameter in held if id(parameter) not in ours])
-    return [one if id(one) in theirs else next(masters, one) for one in of_model]
-
-
 class ApexAmp(Amp):
     """Any level by ``apex.amp``, used as apex documents: initialise before wrapping, scale the loss in a context."""
 

@@ -101,7 +101,7 @@ def _train(job: Job, me: Identity, tell: Any, born_ns: int) -> dict[str, object]
     if job.purpose == "exchanges":
         exchanges.join()
     elif job.group:
-        _join(job, me, device)
+        join(job, me, device, _store(job, me))
     tell("phase", phase="build")
     plan = Plan.of(job, me, device)
     if job.purpose == "measure" and job.memory_probe:
@@ -207,14 +207,13 @@ def device_of(job: Job, me: Identity) -> torch.device:
     return device
 
 
-def _join(job: Job, me: Identity, device: torch.device) -> None:
-    """Form the process group: over a socket that the launcher bound to port 0, or else by ``env://``."""
+def _store(job: Job, me: Identity) -> dist.Store | None:
+    """What the ranks meet over: a socket that the launcher bound to port 0; None without one."""
     fd = os.environ.get(STORE_FD)
     if fd is None:
-        join(job, me, device, None)
-        return
+        return None
     listening = {"is_master": True, "master_listen_fd": int(fd)} if me.rank == 0 else {"is_master": False}
-    store = dist.TCPStore(
+    return dist.TCPStore(
         os.environ["MASTER_ADDR"],
         int(os.environ["MASTER_PORT"]),
         me.world_size,
@@ -223,7 +222,6 @@ def _join(job: Job, me: Identity, device: torch.device) -> None:
         use_libuv=torch.__version__ >= LIBUV_TAKES_SOCKETS,
         **listening,
     )
-    join(job, me, device, store)
 
 
 def join(job: Job, me: Identity, device: torch.device, store: dist.Store | None) -> None:
@@ -279,7 +277,9 @@ def _about(error: BaseException, job: Job, me: Identity, where: str = "") -> dic
         if (line := line_in(file, error)) is not None:
             where += f"{file}:{line}: "
             break
-    about = {"kind": kind, "reason": where + _one_line(error), "collateral": kind != "oom" and collateral}
+    text = " ".join(str(error).split())
+    text = text if isinstance(error, BenchError) else f"{type(error).__name__}: {text}"[:500]
+    about = {"kind": kind, "reason": where + text, "collateral": kind != "oom" and collateral}
     if kind != "oom":
         return about
     work = job.workload
@@ -297,15 +297,10 @@ def kind_of(error: BaseException) -> str:
     """``oom`` for want of memory, of the host or of the GPU and in whatever words; ``error`` for all else."""
     text = str(error).lower()
     memory = isinstance(error, (torch.OutOfMemoryError, MemoryError)) or any(sign in text for sign in OUT_OF_MEMORY)
-    return "oom" if memory or (NO_ENGINE in text and _is_full()) else "error"
-
-
-def _is_full() -> bool:
-    """Whether this rank's GPU has next to no memory left."""
-    if not torch.cuda.is_initialized():
-        return False
-    free, total = torch.cuda.mem_get_info()
-    return bool(free < FULL * total)
+    if NO_ENGINE in text and torch.cuda.is_initialized():
+        free, total = torch.cuda.mem_get_info()
+        memory = memory or free < FULL * total
+    return "oom" if memory else "error"
 
 
 def _is_collateral(error: BaseException) -> bool:
@@ -315,13 +310,6 @@ def _is_collateral(error: BaseException) -> bool:
     text = str(error).lower()
     said = isinstance(error, RuntimeError) and ("gloo" in text or "nccl" in text)
     return said or isinstance(error, dist.DistError)
-
-
-def _one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    if isinstance(error, BenchError):
-        return text
-    return f"{type(error).__name__}: {text}"[:500]
 
 
 def _sealed(result: Mapping[str, object]) -> str:

@@ -64,8 +64,7 @@ def ran_at(level: str) -> dict[str, Any]:
 
 def wrong(done: str, asked: str, strategy: Strategy = SINGLE.strategy, implementation: str = "torch") -> str:
     """What does not match where level ``done`` ran and ``asked`` was asked for, of this strategy."""
-    how = {"precision": asked, "half": "bf16", "strategy": strategy, "implementation": implementation}
-    return "; ".join(effective.contradictions(ran_at(done), **how))
+    return "; ".join(effective.contradictions(ran_at(done), parts_for(asked).job, strategy, implementation))
 
 
 WEIGHTS_AND_NORMS = {
@@ -105,8 +104,8 @@ def test_a_missing_wrapper_is_noticed(name: str) -> None:
 
 def test_a_wrapper_nobody_asked_for_is_noticed() -> None:
     ran = train(parts_for().session(wrap=nn.Sequential))[0]
-    how = {"precision": "O0", "half": "bf16", "strategy": SINGLE.strategy, "implementation": "torch"}
-    assert "no wrapper was asked for, but the wrapper is torch.nn" in effective.contradictions(ran, **how)[0]
+    (said,) = effective.contradictions(ran, parts_for().job, SINGLE.strategy, "torch")
+    assert "no wrapper was asked for, but the wrapper is torch.nn" in said
 
 
 def test_weights_that_are_not_sharded_as_declared_are_noticed() -> None:
@@ -188,7 +187,7 @@ def test_when_cudnn_searches(scenario: str, gpus: int, searches: bool, monkeypat
     (planned,) = launches(request, (found,), one_host(1, *request.devices))
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", not searches)
     monkeypatch.setattr(rank, "device_of", lambda job, me: torch.device("cpu"))
-    monkeypatch.setattr(rank, "_join", lambda job, me, device: None)
+    monkeypatch.setattr(rank, "join", lambda job, me, device, store: None)
     monkeypatch.setattr(rank.memory_probe, "show", lambda tell, device: 0)
     monkeypatch.setattr(rank, "_measure", lambda *given: {"searches": torch.backends.cudnn.benchmark})
     me = Identity(rank=0, local_rank=0, world_size=planned.job.processes)
