@@ -10,19 +10,17 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import CommandLine, Executed, launches, one_host, request_for
+from conftest import CommandLine, Executed
 from standin import documented
 from standin.processes import alive, document_of, nobody_left, wait_for
 from standin.workloads import workload
 
 from bench.runs.check import findings
 from bench.runs.reader import read
-from bench.seams import switching
 from bench.sites.local import WorkerHost
 
 pytestmark = pytest.mark.fault
@@ -139,10 +137,9 @@ def scenario(fault: str) -> str:
 """
 
 
-@pytest.mark.parametrize("leave", ["os.setpgid(0, 0)", "os.setsid()"])
-def test_a_rank_that_leaves_its_group_is_ended_with_it(execute: Callable[..., Executed], leave: str) -> None:
-    fault = f"{leave}\ntime.sleep(600)\n"
-    source = scenario(fault).replace("if parts.rank == 1:", "if parts.rank == 0:\n            1 / 0\n        else:")
+def test_a_rank_that_leaves_its_group_is_ended_with_it(execute: Callable[..., Executed]) -> None:
+    source = scenario("os.setsid()\ntime.sleep(600)\n")
+    source = source.replace("if parts.rank == 1:", "if parts.rank == 0:\n            1 / 0\n        else:")
     done = execute(source)
     assert done.outcome.status == "error" and done.outcome.reason.endswith(":9: ZeroDivisionError: division by zero")
     assert nobody_left([rank["pid"] for rank in done.outcome.ranks])
@@ -153,6 +150,7 @@ def test_a_rank_that_leaves_its_group_is_ended_with_it(execute: Callable[..., Ex
     [
         ("sys.stdout = sys.stderr = None\nraise ValueError('without streams')", "ValueError: without streams"),
         ("os.closerange(0, 1000)\nraise ValueError", "left with exit status 1 and no result"),
+        ("return None", "planted.py returned NoneType; return a Session, such as parts.session(wrap=...)"),
         (
             "import socket\n"
             "for number in range(3, 100):\n"
@@ -163,7 +161,7 @@ def test_a_rank_that_leaves_its_group_is_ended_with_it(execute: Callable[..., Ex
             "it sent what no rank of bench sends",
         ),
     ],
-    ids=["streams", "descriptors", "nonsense"],
+    ids=["streams", "descriptors", "forgets", "nonsense"],
 )
 def test_what_a_rank_breaks_is_its_own(execute: Callable[..., Executed], fault: str, reason: str) -> None:
     source = scenario(fault).replace("rank == 1", "rank == 0").replace('parts.build("ddp")', "parts.session()")
@@ -180,21 +178,21 @@ def test_an_exception_in_a_thread_fails_the_launch(execute: Callable[..., Execut
     assert re.fullmatch(r"thread loader: \S+\.py:9: ZeroDivisionError: division by zero", done.outcome.reason)
 
 
-@pytest.mark.parametrize(
-    "start",
-    [
-        "pid = os.fork()\nif pid == 0:\n    time.sleep(600)",
-        "pid = subprocess.Popen(['sleep', '600'], start_new_session=True).pid",
-        "command = ['sh', '-c', 'sleep 600 & echo $!']\n"
-        "pid = int(subprocess.Popen(command, stdout=subprocess.PIPE).stdout.readline())",
-    ],
-    ids=["fork", "new session", "grandchild"],
-)
-def test_what_a_scenario_started_is_gone_with_its_launch(execute: Callable[..., Executed], start: str) -> None:
-    done = execute(scenario(f"{start}\nprint('started', pid, flush=True)"))
+STARTING = """\
+fork = os.fork()
+if fork == 0:
+    time.sleep(600)
+session = subprocess.Popen(['sleep', '600'], start_new_session=True).pid
+shell = subprocess.Popen(['sh', '-c', 'sleep 600 & echo $!'], stdout=subprocess.PIPE)
+print('started', fork, session, int(shell.stdout.readline()), flush=True)"""
+
+
+def test_what_a_scenario_started_is_gone_with_its_launch(execute: Callable[..., Executed]) -> None:
+    """A fork, a process in a session of its own, and a grandchild."""
+    done = execute(scenario(STARTING))
     assert done.outcome.status == "ok", done.outcome.reason
-    (pid,) = re.findall(r"started (\d+)", done.log(1))
-    assert nobody_left([int(pid)])
+    (pids,) = re.findall(r"started ([\d ]+)", done.log(1))
+    assert len(pids.split()) == 3 and nobody_left(list(map(int, pids.split())))
 
 
 @pytest.mark.slow
@@ -227,42 +225,6 @@ def test_too_few_descriptors_fail_the_launch_and_not_the_host(execute: Callable[
         again = execute("ddp", on=host)
         assert again.outcome.status == "ok", again.outcome.reason
         assert len(os.listdir(f"/proc/{host.process.pid}/fd")) <= open_now + 1, "descriptors leak from launch to launch"
-
-
-def test_a_setup_that_returns_no_session_is_told_what_to_return(execute: Callable[..., Executed]) -> None:
-    source = """
-    from bench.seams import Scenario, Strategy
-
-    SCENARIO = Scenario(summary="forgets", strategy=Strategy(label="planted", group=False))
-
-    def build(parts):
-        pass
-    """
-    outcome = execute(source).outcome
-    assert outcome.status == "error"
-    assert "planted.py returned NoneType; return a Session, such as parts.session(wrap=...)" in outcome.reason
-
-
-@pytest.mark.slow  # test_victims.py kills the host of a real run
-def test_ranks_die_with_the_host_and_what_they_started(planted: tuple[WorkerHost, Path], tmp_path: Path) -> None:
-    host, _ = planted  # which comes up again for whoever needs it after this
-    file = tmp_path / "planted.py"
-    start = "print(subprocess.Popen(['sleep', '600'], start_new_session=True).pid, flush=True)"
-    file.write_text(textwrap.dedent(scenario(start)))
-    found = switching.load("planted", str(file))
-    (planned,) = launches(request_for((found,), iters=100000), (found,), one_host(2))
-    pids: list[int] = []
-
-    def kill_when_both_train(event: dict[str, Any]) -> None:
-        if event["event"] == "up":
-            pids.append(event["pid"])
-        if event["event"] == "step":
-            host.process.kill()
-
-    outcome = host.perform(replace(planned.job, logs=str(tmp_path)), kill_when_both_train)
-    assert outcome.status == "killed"
-    started = int(next(tmp_path.glob("*rank1.log")).read_text())
-    assert len(pids) == 2 and nobody_left([*pids, started])
 
 
 SEALED = "import json, bench.worker.rank\nbench.worker.rank._sealed = "

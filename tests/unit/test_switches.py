@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from conftest import launches, one_host, request_for
 from standin import documented
+from standin.sessions import parts_of, train
 from standin.workloads import narrow
 from torch import nn
 
@@ -29,7 +30,6 @@ from bench.seams import discover, switching
 from bench.seams.obstacle import obstacle
 from bench.seams.switching import scenario
 from bench.verbs.sets import switched
-from bench.worker import data, effective, live, loop
 from bench.worker.precision import use_tf32
 from bench.worker.session import Parts, Session
 
@@ -94,15 +94,12 @@ def test_a_level_behind_a_name_is_a_product_without_a_file() -> None:
 
 
 def test_one_set_of_switches_has_one_name() -> None:
+    assert scenario("ddp+bucket_mb") == scenario("ddp+bucket_mb=100"), "its default"
+    assert scenario("ddp+bucket_mb=100").name == "ddp+bucket_mb"
     there, back = scenario("ddp+channels_last+bucket_mb=50"), scenario("ddp+bucket_mb=50", ["channels_last"])
     assert there == back and there.name == "ddp+bucket_mb=50+channels_last"
     assert there.base == "ddp"
     assert {one.name: one.value for one in there.switches} == {"bucket_mb": 50, "channels_last": True}
-
-
-def test_a_value_that_is_left_out_is_the_default() -> None:
-    assert scenario("ddp+bucket_mb") == scenario("ddp+bucket_mb=100")
-    assert scenario("ddp+bucket_mb=100").name == "ddp+bucket_mb"
 
 
 def test_a_scenario_file_turns_switches_on_by_itself(tmp_path: Path) -> None:
@@ -225,28 +222,14 @@ def group() -> Iterator[None]:
 def session_for(request: str, **changes: Any) -> tuple[Session, Any]:
     """The session of a scenario on one rank, on the small model of the tests."""
     found = scenario(request)
-    asked = request_for((found,), **({"task": narrow(), "replicas": 1, "global_batch": 2} | changes))
-    (planned,) = launches(asked, (found,), one_host(1))
-    parts = Parts(
-        job=replace(planned.job, ranks=planned.job.ranks[:1]),
-        rank=0,
-        local_rank=0,
-        world_size=1,
-        device=torch.device("cpu"),
-        implementation="torch",
-        amp="native",
-    )
+    parts = parts_of(found, **({"task": narrow()} | changes))
     _, module = discover.load_strategy(found.strategy_name, found.strategy_file)
     return module.build(parts, **found.scenario.options), found
 
 
 def trained(request: str, steps: int = 2, **changes: Any) -> tuple[Session, dict[str, Any]]:
     session, found = session_for(request, **changes)
-    parts = session.parts
-    load = data.loader(data.batches(parts.workload, 1, range(1), pin=False), parts.device)
-    watch = live.TypeWatch(session.model)
-    loop.run_window(session, load, steps, device=parts.device)
-    return session, effective.read(session, found.strategy, watch)
+    return session, train(session, steps, found.strategy)[0]
 
 
 def runs_here(name: str) -> bool:
