@@ -145,49 +145,6 @@ def test_tests_of_a_gpu_run(environment: dict[str, str], repository: Path) -> No
     assert " passed" in done.stdout
 
 
-LOGGED = """from bench.seams import Rank, Scenario, Strategy, rank_per_device
-
-
-def both(devices):
-    return (Rank(devices=(0, 1)),)
-
-
-SCENARIO = Scenario(summary="looks at the logger of DDP", strategy=Strategy(label="looking", ranks={ranks}))
-
-
-def build(parts):
-    session = parts.build("{strategy}")
-    optimize, steps = session.optimize, []
-
-    def look():
-        optimize()
-        steps.append(1)
-        if len(steps) == 105:
-            from torch.distributed._composable.replicate import replicate
-
-            ddp = {ddp}
-            assert ddp._get_ddp_logging_data()["iteration"] < 100, ddp._get_ddp_logging_data()
-
-    session.optimize = look
-    return session
-"""
-
-
-@pytest.mark.slow
-def test_the_logger_of_ddp_keeps_out_of_windows(environment: dict[str, str], tmp_path: Path) -> None:
-    """At step 100 it would wait for the GPU."""
-    files = []
-    for strategy, ranks, ddp in (
-        ("ddp_two_devices", "both", "session.module"),
-        ("replicate", "rank_per_device", "replicate.state(session.module)._ddp"),
-    ):
-        files.append(tmp_path / f"logged_{strategy}.py")
-        files[-1].write_text(LOGGED.format(strategy=strategy, ranks=ranks, ddp=ddp))
-    long = ("--no-parity", "--scenario", ",".join(map(str, files)), "--iters", "108", "--launches", "1")
-    done = bench(environment, tmp_path, "run", "--json", *MLP_ON_TWO, *long)
-    assert [one["status"] for one in json.loads(done.stdout)["launches"]] == ["ok", "ok"]
-
-
 COUNTED = """from bench.seams import Scenario, Strategy
 
 SCENARIO = Scenario(summary="notes what is reduced", strategy=Strategy(label="noting"))

@@ -18,6 +18,7 @@ from standin.workloads import tiny
 from torch import nn
 from torch.autograd import DeviceType
 from torch.autograd.profiler_util import FunctionEvent
+from torch.distributed._composable.replicate import replicate
 
 from bench.analyse.analysed import Analysed
 from bench.analyse.communication import communication, mean_interval
@@ -247,14 +248,16 @@ def test_a_kernel_counts_once() -> None:
     assert spent == pytest.approx(dict.fromkeys(spent, 0.0) | expected)
 
 
-def test_the_logger_of_ddp_times_few_steps() -> None:
+@pytest.mark.parametrize("name", ["ddp", "replicate"])
+def test_the_logger_of_ddp_times_few_steps(name: str) -> None:
+    """In those it waits for the GPU."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
-        ddp = strategy("ddp")
         parts = SimpleNamespace(
             device=torch.device("cpu"), wrapper={}, session=lambda wrap, quiet: wrap(nn.Linear(2, 2))
         )
-        module = ddp.build(parts)
+        module = strategy(name).build(parts)
+        logging = module if name == "ddp" else replicate.state(module)._ddp
         session: Any = SimpleNamespace(
             module=module,
             forward=lambda batch: module(batch).sum(),
@@ -265,10 +268,12 @@ def test_the_logger_of_ddp_times_few_steps() -> None:
         def last_timed(steps: int) -> int:
             for _ in range(steps):
                 session.forward(torch.ones(1, 2)).backward()
-            return int(module._get_ddp_logging_data()["iteration"])
+            return int(logging._get_ddp_logging_data()["iteration"])
 
         assert last_timed(202) == 10
-        ddp.probe(session, lambda: torch.ones(1, 2), 4, lambda step: None)
+        if name == "replicate":
+            return
+        strategy(name).probe(session, lambda: torch.ones(1, 2), 4, lambda step: None)
         looked_at = last_timed(0)
         assert looked_at > 202
         assert last_timed(202) == looked_at, "and then no more"
