@@ -28,7 +28,7 @@ from bench.core.errors import RequestError, remedy_of
 from bench.core.job import Job, Meet, Training
 from bench.worker.beats import FD_VARIABLE, Beats
 from bench.worker.door import Door
-from bench.worker.supervisor import Failure, Launch, Rank, oom_kills, supervise
+from bench.worker.supervisor import Launch, Rank, oom_kills, supervise
 
 ANSWER_LIMIT_S = 120.0
 """For apex to be tried, and for a workload's first example to be made, with what it takes to be imported."""
@@ -156,7 +156,7 @@ def start_launch(
         traceback.print_exc()
         number, remedy = launch.numbers[len(launch.ranks)], remedy_of(str(error)) or "see the limits ('ulimit -a')"
         reason = f"rank {number} could not be started: {error.strerror}; {remedy}, or use fewer ranks"
-        launch.fail(Failure(rank=number, kind="error", reason=reason))
+        launch.fail(number, "error", reason)
         launch.kill()
     return launch
 
@@ -225,8 +225,7 @@ def _start_launcher(job: Job, command: list[str], locks: tuple[int, ...]) -> Lau
             preexec_fn=partial(become_launcher, os.getpid(), environment),
         )
     except OSError as error:
-        reason = f"{command[0]} could not be started: {error.strerror}"
-        launch.fail(Failure(rank=0, kind="error", reason=reason))
+        launch.fail(0, "error", f"{command[0]} could not be started: {error.strerror}")
     finally:
         os.close(log)
     return launch

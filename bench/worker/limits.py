@@ -22,20 +22,8 @@ from torch.profiler import profile, record_function
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench.core.dtypes import short
-from bench.worker import bandwidth, ceilings, live, loop
-from bench.worker.diagnose import (
-    EXCHANGES,
-    PHASE_COLUMNS,
-    STEP_MARK,
-    Load,
-    Tick,
-    a_step,
-    category,
-    phase_of,
-    profiling,
-    timed,
-    without_exchange,
-)
+from bench.worker import bandwidth, ceilings, diagnose, live, loop
+from bench.worker.diagnose import STEP_MARK, Load, Tick, a_step, phase_of, profiling, without_exchange
 from bench.worker.plan import Plan, Report
 from bench.worker.session import Session
 from bench.worker.work import Counter, flops_of, of_training
@@ -131,7 +119,12 @@ def in_turns(session: Session, load: Load, steps: int, tick: Tick) -> dict[str, 
         as_measured += settled
     lead_ms = [ms for one in windows for ms in one.lead_ms]
     rows = [
-        {"step": step, "pair": step, "synchronised": synchronised, **dict(zip(PHASE_COLUMNS, times, strict=True))}
+        {
+            "step": step,
+            "pair": step,
+            "synchronised": synchronised,
+            **dict(zip(diagnose.PHASE_COLUMNS, times, strict=True)),
+        }
         for synchronised, steps_ms in ((True, as_measured), (False, seen.quiet))
         for step, times in enumerate(steps_ms)
     ]
@@ -147,7 +140,7 @@ def timed_steps(session: Session, load: Load, steps: int, seen: Seen) -> None:
     """So many steps without an exchange, after one that is not counted."""
     counts: list[int] = []
     passes = [without_exchange(session)[0] for _ in range(1 + steps)]
-    _, *counted_ms = timed(session, load, passes, lambda step: counts.append(faults()))
+    _, *counted_ms = diagnose.timed(session, load, passes, lambda step: counts.append(faults()))
     seen.quiet += counted_ms
     seen.quiet_faults.append((counts[-1] - counts[0]) / steps)
 
@@ -233,8 +226,8 @@ def by_class(events: Iterable[Any], device: str, own_us: float) -> dict[str, flo
 
 def class_of(event: Any) -> str:
     """An operator computes, moves memory, or is the optimizer's; what is around operators is Python and torch."""
-    name, spent = event.name, category(event)
-    if spent == "communication" or name.startswith(EXCHANGES):
+    name, spent = event.name, diagnose.category(event)
+    if spent == "communication" or name.startswith(diagnose.EXCHANGES):
         return "communication"
     if ("::" not in name or name.startswith(AROUND)) and "CompiledFxGraph" not in name:
         return "host"

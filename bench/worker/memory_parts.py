@@ -141,8 +141,7 @@ class Kept:
 
     def unpack(self, packed: object) -> Tensor:
         self._look()
-        tensor: Tensor = packed.tensor if isinstance(packed, Holder) else packed
-        return tensor
+        return packed.tensor if isinstance(packed, Holder) else packed
 
     def _look(self) -> None:
         self.most_gathered = max(self.most_gathered, sum(storage.nbytes() for storage in self.gathered))

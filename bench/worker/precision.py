@@ -92,8 +92,7 @@ class Amp:
     def context(self) -> AbstractContextManager[object]:
         if not self.precision.autocast:
             return nullcontext()
-        autocast: AbstractContextManager[object] = torch.autocast(self.device.type, dtype=self.precision.half)
-        return autocast
+        return torch.autocast(self.device.type, dtype=self.precision.half)
 
     def prepare(self, model: nn.Module) -> torch.optim.Optimizer:
         """The optimizer, once the parallel module has the parameters that it is to keep."""

@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 from bench.core.channel import Channel, forks_die_with_parent
 from bench.core.errors import BenchError
-from bench.core.job import Job, Placement
+from bench.core.job import Job
 from bench.seams.discover import STRATEGY
 from bench.seams.execute import line_in
 from bench.worker import (
@@ -92,7 +92,10 @@ def _train(job: Job, me: Identity, tell: Any, born_ns: int) -> dict[str, object]
     purpose = None if job.purpose == "measure" else import_module(f"bench.worker.{job.purpose}")
     if job.purpose == "restart":  # the ranks are started by what this process starts
         return {"rank": me.rank, "pid": os.getpid(), **restart.run(job, tell)}
-    _bind(job.ranks[me.rank])
+    if (core_set := job.ranks[me.rank].core_set) is not None:
+        part, of = core_set
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, cores[part * len(cores) // of : (part + 1) * len(cores) // of])
     torch.set_num_threads(job.ranks[me.rank].threads)
     device = device_of(job, me)
     nccl = job.group and device.type == "cuda" and job.purpose == "diagnose"
@@ -184,14 +187,6 @@ def _beats(parts: Parts) -> Callable[[int], Callable[[], None] | None]:
         return lambda first_step: None
     beats = Beats(int(fd))
     return lambda first_step: beats.window(parts.rank, first_step)
-
-
-def _bind(placement: Placement) -> None:
-    """Bind this process to its part of the host's cores."""
-    if placement.core_set is not None:
-        part, of = placement.core_set
-        cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, cores[part * len(cores) // of : (part + 1) * len(cores) // of])
 
 
 def device_of(job: Job, me: Identity) -> torch.device:

@@ -67,8 +67,7 @@ class Parts:
     @property
     def half(self) -> torch.dtype:
         """The type that "half" means here."""
-        dtype: torch.dtype = getattr(torch, HALVES[self.job.half])
-        return dtype
+        return getattr(torch, HALVES[self.job.half])
 
     def build_model(self) -> nn.Module:
         """The workload's model on this rank's device, in fp32, with the weights that the seed gives on every rank; in
@@ -109,8 +108,7 @@ class Parts:
     def build(self, strategy: str, **options: object) -> "Session":
         """The session that another strategy builds, by its name: for one that changes something of it."""
         _, module = discover.load_strategy(strategy, discover.names(discover.STRATEGY)[strategy])
-        session: Session = module.build(self, **options)
-        return session
+        return module.build(self, **options)
 
     def session(self, **how: Any) -> "Session":
         """The training step that a strategy describes by the keywords of :class:`Session`."""

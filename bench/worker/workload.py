@@ -84,8 +84,7 @@ def build_model(workload: Training) -> nn.Module:
     """The model on the CPU, in fp32, with the weights that the seed gives on every rank."""
     opened = _open(workload)
     torch.manual_seed(workload.seed)
-    model: nn.Module = opened.module.model(opened.work)
-    return model
+    return opened.module.model(opened.work)
 
 
 def build_in_double(workload: Training) -> tuple[nn.Module, bool]:
@@ -105,8 +104,7 @@ def build_in_double(workload: Training) -> tuple[nn.Module, bool]:
 
 def build_optimizer(workload: Training, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
     opened = _open(workload)
-    optimizer: torch.optim.Optimizer = opened.module.optimizer(opened.work, parameters)
-    return optimizer
+    return opened.module.optimizer(opened.work, parameters)
 
 
 class Around:
@@ -189,8 +187,7 @@ def flag_effect(optimizer: torch.optim.Optimizer, workload: Training, flag: str)
 
 
 def loss_of(workload: Training) -> Loss:
-    loss: Loss = _open(workload).module.loss
-    return loss
+    return _open(workload).module.loss
 
 
 def example_of(workload: Training) -> Callable[[int], Batch]:
@@ -205,16 +202,12 @@ def example_of(workload: Training) -> Callable[[int], Batch]:
 
 
 def collate_of(workload: Training) -> Callable[[list[Batch]], Batch]:
-    collate: Callable[[list[Batch]], Batch] = getattr(
-        _open(workload).module, "collate", torch.utils.data.default_collate
-    )
-    return collate
+    return getattr(_open(workload).module, "collate", torch.utils.data.default_collate)
 
 
 def weight_of(workload: Training) -> Callable[[Batch], float] | None:
     """How much a part of a batch counts in the mean; None: all count the same, as they have equally many examples."""
-    weight: Callable[[Batch], float] | None = getattr(_open(workload).module, "weight", None)
-    return weight
+    return getattr(_open(workload).module, "weight", None)
 
 
 def tensors_in(tree: Batch) -> list[Tensor]:

@@ -91,6 +91,7 @@ def test_a_fault_is_told_and_nobody_is_left(
         assert outcome.failure["log_end"][-1] == outcome.reason
     if fault == "stop":
         assert f"rank {rank} " in outcome.reason and "stopped" in outcome.reason
+        assert outcome.reason.endswith("raise --stall-timeout if the machine is just slow")
     if fault == "sleep":
         assert re.search(rf"rank {rank} (hangs|is) in phase .*, at sitecustomize\.py:\d+ in _break", outcome.reason)
     if fault == "oom":
