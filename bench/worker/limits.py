@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench.core.dtypes import short
 from bench.worker import bandwidth, ceilings, diagnose, live, loop
-from bench.worker.diagnose import STEP_MARK, Load, Tick, a_step, phase_of, profiling, without_exchange
+from bench.worker.diagnose import PHASE_COLUMNS, STEP_MARK, Load, Tick, a_step, phase_of, profiling, without_exchange
 from bench.worker.plan import Plan, Report
 from bench.worker.session import Session
 from bench.worker.work import Counter, flops_of, of_training
@@ -119,12 +119,7 @@ def in_turns(session: Session, load: Load, steps: int, tick: Tick) -> dict[str, 
         as_measured += settled
     lead_ms = [ms for one in windows for ms in one.lead_ms]
     rows = [
-        {
-            "step": step,
-            "pair": step,
-            "synchronised": synchronised,
-            **dict(zip(diagnose.PHASE_COLUMNS, times, strict=True)),
-        }
+        {"step": step, "pair": step, "synchronised": synchronised, **dict(zip(PHASE_COLUMNS, times, strict=True))}
         for synchronised, steps_ms in ((True, as_measured), (False, seen.quiet))
         for step, times in enumerate(steps_ms)
     ]

@@ -60,16 +60,12 @@ def waited(environment: dict[str, str], repository: Path, tmp_path_factory: pyte
     """A run on two GPUs, one of which another run had at first: what it said, and its first line for people."""
     driver = Path(environment["BENCH_STANDIN_NVML"])
     free = driver.read_text()
-    command = [sys.executable, "-m", "bench", "run", "--wait", "--json", "--device", "cuda", "--gpus", "0,2"]
     here = tmp_path_factory.mktemp("cuda")
     (here / "mlp.py").write_text(documented("WORKLOAD =").replace("def model(work):\n", IMPORTED_ONCE))
-    command += [
-        "--scenario",
-        "single,dp,ddp,ddp_o1,ddp_o2,apex_ddp_o3,ddp_two_devices",
-        "--workload",
-        str(here / "mlp.py"),
-    ]
-    command += ["--global-batch", "8", "--warmup", "1", "--iters", "2", "--launches", "1", "--out", str(here / "out")]
+    scenarios = "single,dp,ddp,ddp_o1,ddp_o2,apex_ddp_o3,ddp_two_devices"
+    command = [sys.executable, "-m", "bench", "run", "--wait", "--json", "--device", "cuda", "--scenario", scenarios]
+    command += ["--gpus", "0,2", "--workload", str(here / "mlp.py"), "--global-batch", "8", "--warmup", "1"]
+    command += ["--iters", "2", "--launches", "1", "--out", str(here / "out")]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("BENCH_LOCK_DIR", environment["BENCH_LOCK_DIR"])
         with lock.acquire((C,), wait=False, say=print):

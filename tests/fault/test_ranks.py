@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +28,14 @@ pytestmark = pytest.mark.fault
 
 STATUS = {"exception": "error", "exit": "error", "kill": "killed", "stop": "timeout", "sleep": "timeout", "oom": "oom"}
 PHASES = ("import", "rendezvous", "warmup", "measured", "sealing")
+Planted = tuple[WorkerHost, Path]
+"""The host of ranks that break, and the file that says where."""
 STALL_S = 4.0
 """Long enough that a busy machine does not make a rank that is only slow look like one that hangs."""
 
 
 @pytest.fixture(scope="module")
-def planted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[WorkerHost, Path]]:
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Planted]:
     folder = tmp_path_factory.mktemp("planted")
     with pytest.MonkeyPatch.context() as patch:
         here = str(Path(__file__).with_name("planted"))
@@ -44,44 +47,43 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[WorkerHo
             yield host, folder / "fault.json"
 
 
+def broken(
+    planted: Planted,
+    execute: Callable[..., Executed],
+    phase: str,
+    fault: str,
+    rank: int,
+    **changes: Any,
+) -> Executed:
+    """A launch of ddp with this fault in it."""
+    host, file = planted
+    file.write_text(json.dumps({"phase": phase, "fault": fault, "rank": rank}))
+    try:
+        return execute("ddp", on=host, stall_timeout_s=STALL_S if fault in ("stop", "sleep") else 60.0, **changes)
+    finally:
+        file.unlink()
+
+
 def matrix() -> list[Any]:
     """Every phase with every fault in both ranks; a few of them, one for each phase and fault, without ``slow``."""
-    short = {
-        ("import", "kill", 0),
-        ("warmup", "exit", 0),
-        ("measured", "exception", 1),
-        ("measured", "stop", 1),
-        ("sealing", "oom", 1),
-    }
+    short = {("import", "kill", 0), ("warmup", "exit", 0), ("measured", "exception", 1)}
+    short |= {("measured", "stop", 1), ("sealing", "oom", 1)}
     return [
-        pytest.param(
-            phase,
-            fault,
-            rank,
-            marks=[] if (phase, fault, rank) in short else pytest.mark.slow,
-            id=f"{phase}-{fault}-{rank}",
-        )
-        for phase in PHASES
-        for fault in STATUS
-        for rank in (0, 1)
+        pytest.param(*case, marks=[] if case in short else pytest.mark.slow, id="-".join(map(str, case)))
+        for case in product(PHASES, STATUS, (0, 1))
     ]
 
 
 @pytest.mark.parametrize(("phase", "fault", "rank"), matrix())
 def test_a_fault_is_told_and_nobody_is_left(
-    planted: tuple[WorkerHost, Path],
+    planted: Planted,
     execute: Callable[..., Executed],
     phase: str,
     fault: str,
     rank: int,
     request: pytest.FixtureRequest,
 ) -> None:
-    host, file = planted
-    file.write_text(json.dumps({"phase": phase, "fault": fault, "rank": rank}))
-    try:
-        done = execute("ddp", on=host, stall_timeout_s=STALL_S if fault in ("stop", "sleep") else 60.0, iters=3)
-    finally:
-        file.unlink()
+    done = broken(planted, execute, phase, fault, rank, iters=3)
     outcome = done.outcome
     assert (outcome.status, outcome.first_failed_rank) == (STATUS[fault], rank), outcome.reason
     assert outcome.failure is not None and outcome.failure["rank"] == rank
@@ -98,20 +100,15 @@ def test_a_fault_is_told_and_nobody_is_left(
         assert f"rank {rank} on cpu with 4 images (global batch 8)" in outcome.reason
         assert outcome.failure["memory"]["allocator"]["max_rss_mib"] > 0
     if request.node.get_closest_marker("slow"):
-        again = execute("ddp", on=host)
+        again = execute("ddp", on=planted[0])
         assert again.outcome.status == "ok", again.outcome.reason
 
 
 @pytest.mark.parametrize(
     "fault", ["kill", *(pytest.param(fault, marks=pytest.mark.slow) for fault in ("exception", "stop"))]
 )
-def test_earlier_steps_are_kept(planted: tuple[WorkerHost, Path], execute: Callable[..., Executed], fault: str) -> None:
-    host, file = planted
-    file.write_text(json.dumps({"phase": "measured", "fault": fault, "rank": 1}))
-    try:
-        done = execute("ddp", on=host, stall_timeout_s=STALL_S if fault == "stop" else 60.0, warmup=2, iters=4)
-    finally:
-        file.unlink()
+def test_earlier_steps_are_kept(planted: Planted, execute: Callable[..., Executed], fault: str) -> None:
+    done = broken(planted, execute, "measured", fault, 1, warmup=2, iters=4)
     assert done.outcome.failure is not None
     assert done.outcome.failure["where"] == "phase measure, optimizer of step 5"
     for rank in (0, 1):

@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
@@ -51,6 +50,10 @@ def effect(session, ran):
 """
 
 
+def module_of(name: str) -> Any:
+    return switching.switch_module(name, discover.names(discover.SWITCH)[name])
+
+
 @pytest.fixture
 def mine(tmp_path: Path) -> str:
     (tmp_path / "mine.py").write_text(MINE)
@@ -59,7 +62,7 @@ def mine(tmp_path: Path) -> str:
 
 def test_cores_of_another_node_are_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel says EINVAL of an empty set."""
-    numa = switching.switch_module("numa", discover.names(discover.SWITCH)["numa"])
+    numa = module_of("numa")
     monkeypatch.setattr(numa, "cores", lambda parts: {max(os.sched_getaffinity(0)) + 1})
     with pytest.raises(BenchError, match="no core of its GPU's NUMA node; give it some"):
         numa.begin(None)
@@ -75,7 +78,7 @@ def test_threads_have_no_autocast_in_bf16(name: str, gpus: int, there: bool) -> 
 
 
 def test_compile_needs_the_headers_of_python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    compiling = switching.switch_module("compile", discover.names(discover.SWITCH)["compile"])
+    compiling = module_of("compile")
     monkeypatch.setattr(compiling.sysconfig, "get_path", lambda name: str(tmp_path))
     assert "compile needs Python.h" in compiling.obstacle("cpu")
 
@@ -251,8 +254,7 @@ EACH = [
 def left() -> Iterator[None]:
     """What a switch enters for as long as a rank lives ends with the test."""
     yield
-    for name, file in discover.names(discover.SWITCH).items():
-        getattr(switching.switch_module(name, file), "ENTERED", ExitStack()).close()
+    module_of("compile").ENTERED.close()
 
 
 @pytest.mark.usefixtures("group", "left")
@@ -324,15 +326,13 @@ def test_what_compiles_may_take_long_to_start() -> None:
 
 
 def test_synchronised_batch_norm_is_that_of_one_process() -> None:
-    file = discover.names(discover.SWITCH)["sync_bn"]
-    model = switching.switch_module("sync_bn", file).model(None, nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4)))
+    model = module_of("sync_bn").model(None, nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4)))
     assert isinstance(model[1], nn.SyncBatchNorm)
     assert obstacle(scenario("ddp+sync_bn"), device="cpu", impl="auto", apex_path=None)
 
 
 def test_the_cores_of_a_node() -> None:
-    module = switching.switch_module("numa", discover.names(discover.SWITCH)["numa"])
-    assert module.cores_in("0-3,8,10-11\n") == {0, 1, 2, 3, 8, 10, 11}
+    assert module_of("numa").cores_in("0-3,8,10-11\n") == {0, 1, 2, 3, 8, 10, 11}
 
 
 @pytest.mark.usefixtures("group")
