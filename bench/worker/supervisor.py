@@ -168,7 +168,9 @@ def supervise(launch: Launch, control: Channel) -> None:
             break  # a rank is stuck in the kernel, where no signal ends it
         open_channels = [rank.channel for rank in launch.ranks if not rank.channel.closed]
         doors: list[Any] = [launch.door.listener, *launch.door.callers] if launch.door is not None else []
-        readable, _, _ = select.select([control, *open_channels, *doors], [], [], _patience_s(launch))
+        dying = any(rank.channel.closed and rank.exit_status is None for rank in launch.ranks)
+        patience_s = 0.02 if dying else 0.2 if launch.failures else 1.0  # at most until progress is next checked
+        readable, _, _ = select.select([control, *open_channels, *doors], [], [], patience_s)
         if control in readable:
             _obey(launch, control)
         _let_in(launch, readable)
@@ -213,12 +215,6 @@ def _let_in(launch: Launch, readable: list[object]) -> None:
             channel.send(event="job", job=asdict(launch.job))
         else:
             channel.close()
-
-
-def _patience_s(launch: Launch) -> float:
-    """How long ``select`` may sleep: a moment while a rank is dying, otherwise until progress is next checked."""
-    dying = any(rank.channel.closed and rank.exit_status is None for rank in launch.ranks)
-    return 0.02 if dying else 0.2 if launch.failures else 1.0
 
 
 def _obey(launch: Launch, control: Channel) -> None:

@@ -325,10 +325,8 @@ def examine(workload: Training) -> dict[str, object]:
             return {"refused": None, "example_bytes": None, "examples": None}
         at = execute.line_in(workload.file, error)
         what = f"{workload.file}:{at} fails with these settings: {type(error).__name__}: {error}"
+        option, remedy = "--workload", "fix the file"
         if workload.data is not None:
-            what, remedy = (
-                f"{workload.data} cannot be used: {what}",
-                f"give a folder with {opened.module.WORKLOAD.reads}",
-            )
-            return {"refused": ("--data", " ".join(what.split()), remedy)}
-        return {"refused": ("--workload", " ".join(what.split()), "fix the file")}
+            option, remedy = "--data", f"give a folder with {opened.module.WORKLOAD.reads}"
+            what = f"{workload.data} cannot be used: {what}"
+        return {"refused": (option, " ".join(what.split()), remedy)}
