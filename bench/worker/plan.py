@@ -46,15 +46,8 @@ class Plan:
     @classmethod
     def of(cls, job: Job, me: Identity, device: torch.device) -> "Plan":
         strategy, module = discover.load_strategy(job.strategy, job.strategy_file)
-        amp, implementation, problem = apex.implementations(
-            strategy,
-            precision=job.precision,
-            impl=job.impl,
-            cuda=device.type == "cuda",
-            problems=_apex_problems(job, device),
-            half=job.half,
-            switches=[one.name for one in job.switches],
-        )
+        cuda, problems = device.type == "cuda", _apex_problems(job, device)
+        amp, implementation, problem = apex.implementations(strategy, job, cuda=cuda, problems=problems)
         if problem is not None:
             raise BenchError(problem)
         if "apex" in (amp, implementation):

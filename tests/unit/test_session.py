@@ -21,6 +21,7 @@ from torch import nn
 from torchvision import models
 
 from bench.core.errors import BenchError
+from bench.core.records import SwitchOn
 from bench.experiments import record
 from bench.machine import recorded_environment
 from bench.seams import Strategy, discover, switching
@@ -339,9 +340,8 @@ def test_who_implements_what(
 ) -> None:
     problems = {"apex.amp": None if there else "absent", "apex.parallel": None if there else "absent"}
     found = switching.load(*discover.resolve(strategy)).strategy
-    *chosen, problem = apex.implementations(
-        found, precision=precision, impl=impl, cuda=cuda, problems=problems, half="fp16"
-    )
+    job = replace(parts_for(precision, "fp16").job, impl=impl)
+    *chosen, problem = apex.implementations(found, job, cuda=cuda, problems=problems)
     assert (*chosen, problem is not None) == expected
 
 
@@ -351,10 +351,11 @@ def test_who_implements_what(
 )
 def test_what_apex_amp_does_not_go_with(half: str, switches: tuple[str, ...], lacking: str) -> None:
     problems: dict[str, str | None] = {"apex.amp": None, "apex.parallel": None}
-    how: dict[str, Any] = {"precision": "O1", "cuda": True, "problems": problems, "half": half, "switches": switches}
+    on = tuple(SwitchOn(name=name, file="") for name in switches)
+    job = replace(parts_for("O1", half).job, switches=on, impl="auto")
     strategy = switching.load(*discover.resolve("apex_ddp")).strategy
-    assert apex.implementations(strategy, impl="auto", **how) == ("native", "apex", None)
-    problem = apex.implementations(strategy, impl="apex", **how)[2]
+    assert apex.implementations(strategy, job, cuda=True, problems=problems) == ("native", "apex", None)
+    problem = apex.implementations(strategy, replace(job, impl="apex"), cuda=True, problems=problems)[2]
     assert problem is not None and f"does not go with {lacking}" in problem
 
 
