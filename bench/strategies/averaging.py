@@ -9,10 +9,7 @@ from typing import Any
 from bench.seams import Recipe, Strategy
 
 STRATEGY = Strategy(
-    label="averaging",
-    differs="between two averages each rank has weights of its own",
-    hue="olive",
-    dash="solid",
+    label="averaging", differs="between two averages each rank has weights of its own", hue="olive", dash="solid"
 )
 
 

@@ -20,16 +20,22 @@ SETTLING_STEPS = 1
 
 def build(parts, bucket_mb=None, **how):
     """``how``: more keywords for the session, from a strategy that is DDP and something besides."""
-    from torch.nn.parallel import DistributedDataParallel
 
     def wrap(model):
         device_ids = [parts.device.index] if parts.device.type == "cuda" else None
         own = {"device_ids": device_ids} | ({} if bucket_mb is None else {"bucket_cap_mb": bucket_mb})
-        wrapped = DistributedDataParallel(model, **parts.wrapper | own)
-        wrapped._set_ddp_runtime_logging_sample_rate(LOGGED_EVERY)
-        return wrapped
+        return wrapped(model, **parts.wrapper | own)
 
     return parts.session(wrap=wrap, **{"quiet": lambda module: module.no_sync(), **how})
+
+
+def wrapped(model, **keywords):
+    """The model in DDP, whose logger keeps out of measured steps."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    module = DistributedDataParallel(model, **keywords)
+    module._set_ddp_runtime_logging_sample_rate(LOGGED_EVERY)
+    return module
 
 
 def recipe(bucket_mb=None):
@@ -50,13 +56,8 @@ def probe(session, load, steps, tick):
         loss = session.forward(load())
         logged = module._get_ddp_logging_data()
         if step > SETTLING_STEPS:
-            rows.append(
-                {
-                    "compute_ms": logged["backward_compute_time"] / 1e6,
-                    "comm_ms": logged["backward_comm_time"] / 1e6,
-                    "overlap_ms": logged["backward_compute_comm_overlap_time"] / 1e6,
-                }
-            )
+            times_ns = {"compute": "compute", "comm": "comm", "overlap": "compute_comm_overlap"}
+            rows.append({f"{name}_ms": logged[f"backward_{of}_time"] / 1e6 for name, of in times_ns.items()})
         session.backward(loss)
         session.optimize()
         tick(step + 1)

@@ -6,7 +6,7 @@ GPU, and what the model returns to the first one.
 """
 
 from bench.seams import DDP, Implementation, Rank, Strategy
-from bench.strategies.ddp import LOGGED_EVERY
+from bench.strategies import ddp
 
 
 def ranks(devices):
@@ -36,17 +36,13 @@ STRATEGY = Strategy(
 
 
 def build(parts):
-    from torch.nn.parallel import DistributedDataParallel
+    import torch
 
     def wrap(model):
-        import torch
-
         first = parts.device.index
         second = parts.job.devices_on(parts.job.ranks[parts.rank].host).index(parts.devices[1])
         span(model, torch.device("cuda", first), torch.device("cuda", second))
-        wrapped = DistributedDataParallel(model, **parts.wrapper)
-        wrapped._set_ddp_runtime_logging_sample_rate(LOGGED_EVERY)
-        return wrapped
+        return ddp.wrapped(model, **parts.wrapper)
 
     return parts.session(wrap=wrap, quiet=lambda module: module.no_sync())
 

@@ -67,10 +67,7 @@ def build(parts):
 
 
 def usual(trainers):
-    return {
-        "replicas": lambda module: trainers,
-        "quiet": "trainers get their weights from the server in every step",
-    }
+    return {"replicas": lambda module: trainers, "quiet": "trainers get their weights from the server in every step"}
 
 
 def averaged(session, server):

@@ -10,11 +10,8 @@ def wrapper(parts):
 
 
 def effect(session, ran):
-    return (
-        None
-        if getattr(session.module, "gradient_as_bucket_view", False)
-        else "the wrapper has gradient_as_bucket_view=False"
-    )
+    on = getattr(session.module, "gradient_as_bucket_view", False)
+    return None if on else "the wrapper has gradient_as_bucket_view=False"
 
 
 def recipe(switches):

@@ -15,11 +15,8 @@ def wrapper(parts):
 
 
 def effect(session, ran):
-    return (
-        None
-        if getattr(session.module, "find_unused_parameters", False)
-        else "the wrapper has find_unused_parameters=False"
-    )
+    on = getattr(session.module, "find_unused_parameters", False)
+    return None if on else "the wrapper has find_unused_parameters=False"
 
 
 def recipe(switches):

@@ -37,9 +37,8 @@ def effect(session, ran):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     torch.ones(BYTES // 8)  # half, since something small may lie where all of it was
     new = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-    return (
-        f"memory that was freed is new again ({new} page faults): another allocator is at work" if new > 256 else None
-    )
+    why = f"memory that was freed is new again ({new} page faults): another allocator is at work"
+    return why if new > 256 else None
 
 
 def recipe(switches):

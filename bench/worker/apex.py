@@ -7,11 +7,12 @@ import importlib
 import os
 import sys
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
 from bench.core.apex_files import classify, search_path
+from bench.core.job import Job
 from bench.seams.strategy import APEX_MODULES, Strategy, amp_obstacle
 
 
@@ -47,21 +48,14 @@ def _import_problem(name: str) -> str | None:
 
 
 def implementations(
-    strategy: Strategy,
-    *,
-    precision: str,
-    impl: str,
-    cuda: bool,
-    problems: Mapping[str, str | None],
-    half: str,
-    switches: Iterable[str] = (),
+    strategy: Strategy, job: Job, *, cuda: bool, problems: Mapping[str, str | None]
 ) -> tuple[str, str | None, str | None]:
     """``(amp, implementation, problem)``: whose precision level, and which of the strategy's implementations.
 
-    ``impl``: apex is used where it can be (``auto``), never (``native``), or wherever it plays a part (``apex``).
-    ``problems``: as in :func:`probe`. ``half`` and ``switches``: of the scenario, which apex.amp may not serve.
-    ``problem``: why ``--impl apex`` cannot be served, or None.
+    ``job.impl``: apex is used where it can be (``auto``), never (``native``), or wherever it plays a part (``apex``).
+    ``problems``: as in :func:`probe`. ``problem``: why ``--impl apex`` cannot be served, or None.
     """
+    impl = job.impl
     no_cuda = None if cuda else "apex needs CUDA and this run is on the CPU; use --impl native"
     problem = None
 
@@ -69,12 +63,12 @@ def implementations(
         nonlocal problem
         obstacle = no_cuda or problems[module]
         if module == "apex.amp":
-            obstacle = obstacle or amp_obstacle(half, switches)
+            obstacle = obstacle or amp_obstacle(job.half, [one.name for one in job.switches])
         if impl == "apex":
             problem = problem or obstacle
         return impl == "apex" or (impl == "auto" and obstacle is None)
 
-    amp = "apex" if precision != "O0" and "apex" in strategy.amp and takes("apex.amp") else "native"
+    amp = "apex" if job.precision != "O0" and "apex" in strategy.amp and takes("apex.amp") else "native"
     usable = (one for one in strategy.implementations if one.needs is None or takes(one.needs))
     chosen = next(usable, None)
     return amp, chosen.name if chosen else None, problem

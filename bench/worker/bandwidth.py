@@ -11,7 +11,8 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
-from bench.worker.loop import clock_for
+from bench.worker.ceilings import timed
+from bench.worker.loop import slowest
 from bench.worker.plan import Plan, Report
 from bench.worker.transport import transport
 
@@ -49,7 +50,7 @@ def run(device: torch.device, on_turn: Callable[[int], None]) -> dict[str, objec
     times_ms: list[list[float]] = []
     left_out = None
     alone_ms: dict[int, float] = {}
-    _timed([torch.zeros(SIZES[0] // 4, device=device)], MOST_CALLS, device)
+    all_reduce_ms([torch.zeros(SIZES[0] // 4, device=device)], MOST_CALLS, device)
     for turn, (at_once, size) in enumerate(PLAN, start=1):
         if at_once * alone_ms.setdefault(size, 4 * alone_ms.get(size // 4, 0.0)) > MOST_MS:
             what = f"{at_once} at once" if at_once > 1 else "one"
@@ -57,15 +58,15 @@ def run(device: torch.device, on_turn: Callable[[int], None]) -> dict[str, objec
             left_out = left_out or f"some all-reduces were left out: {takes}"
             continue
         tensors = [torch.zeros(size // 4, device=device) for _ in range(at_once)]
-        _timed(tensors, 1, device)
+        all_reduce_ms(tensors, 1, device)
         if at_once == 1:
-            alone_ms[size] = _agreed(_timed(tensors, 2, device), device)
+            alone_ms[size] = slowest(all_reduce_ms(tensors, 2, device), device)
         expected_ms = at_once * alone_ms[size]
         calls = max(1, min(MOST_CALLS, round(SAMPLE_MS / expected_ms)))
         samples = max(FEWEST_SAMPLES, min(SAMPLES, int(SIZE_LIMIT_MS / (calls * expected_ms))))
         sizes.append(size)
         together.append(at_once)
-        times_ms.append([_timed(tensors, calls, device) for _ in range(samples)])
+        times_ms.append([all_reduce_ms(tensors, calls, device) for _ in range(samples)])
         on_turn(turn)
     measured = {"bytes": sizes, "at_once": together, "times_ms": times_ms, "left_out": left_out}
     return {"bandwidth": measured, "transport": transport(os.environ)}
@@ -77,23 +78,12 @@ def once(device: torch.device) -> None:
         dist.all_reduce(torch.zeros(size // 4, device=device))
 
 
-def _timed(tensors: list[torch.Tensor], calls: int, device: torch.device) -> float:
+def all_reduce_ms(tensors: list[torch.Tensor], calls: int, device: torch.device) -> float:
     """Milliseconds of these calls, all tensors at once, over calls and tensors; all ranks begin together."""
-    clock = clock_for(device)
-    clock.prepare(2)
-    dist.barrier()
-    clock.mark()
-    for _ in range(calls):
+
+    def reduce() -> None:
         for work in [dist.all_reduce(tensor, async_op=True) for tensor in tensors]:
             work.wait()
-    clock.mark()
-    clock.wait()
-    _, (span,) = clock.read()
-    return span / (calls * len(tensors))
 
-
-def _agreed(time_ms: float, device: torch.device) -> float:
-    """That of the slowest rank, on all of them."""
-    slowest = torch.tensor([time_ms], dtype=torch.float64, device=device)
-    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
-    return float(slowest.item())
+    dist.barrier()
+    return 1e3 * timed(reduce, device, calls) / (calls * len(tensors))

@@ -18,10 +18,8 @@ WORD_BYTES = 8
 SIZES = 2
 """Words at the start of the memory: the number of ranks, and how many marks each has room for."""
 
-MARKS, WINDOWS = 0, 1
-MOST_WINDOWS = 4
-HEADER = 2 + 2 * MOST_WINDOWS
-"""Words before the marks of a rank: how many marks, how many windows, and of each window its first mark and step."""
+MARKS, SECOND, STEP, HEADER = range(4)
+"""Words before the marks of a rank: how many there are, and the first mark and step of its second window."""
 
 MARKS_PER_STEP = len(PHASES)
 
@@ -45,7 +43,7 @@ class Beats:
     @classmethod
     def create(cls, ranks: int, steps: int) -> "Beats":
         """Room for ``ranks`` that make ``steps`` steps each. Raises ``OSError`` where there is no memory for it."""
-        capacity = steps * MARKS_PER_STEP + MOST_WINDOWS
+        capacity = (steps + 1) * MARKS_PER_STEP  # each window has a last mark
         fd = os.memfd_create("bench-beats")
         try:
             os.posix_fallocate(fd, 0, (SIZES + ranks * (HEADER + capacity)) * WORD_BYTES)
@@ -65,13 +63,12 @@ class Beats:
         return SIZES + rank * (HEADER + self._words[1])
 
     def window(self, rank: int, first_step: int) -> Callable[[], None]:
-        """A window of this rank's steps begins, numbered from ``first_step``. Returns what notes each of its marks."""
+        """A window of this rank's steps begins: the first one, from 0 on, or the second one, from ``first_step`` on.
+        Returns what notes each of its marks.
+        """
         words, start, capacity = self._words, self._start(rank), self._words[1]
         at, marks = start + HEADER, words[start + MARKS]
-        window = words[start + WINDOWS]
-        if window < MOST_WINDOWS:
-            words[start + 2 + 2 * window], words[start + 3 + 2 * window] = marks, first_step
-            words[start + WINDOWS] = window + 1
+        words[start + SECOND], words[start + STEP] = marks, first_step
 
         def note() -> None:
             nonlocal marks
@@ -87,15 +84,11 @@ class Beats:
         return self._words[self._start(rank) + MARKS]
 
     def windows(self, rank: int) -> list[tuple[int, list[int]]]:
-        """Of each window its first step and the times of its marks (ns, monotonic clock)."""
+        """Of the warm-up and of the measured steps the first one and the times of the marks (ns, monotonic clock)."""
         start = self._start(rank)
-        heads = self._words[start + 2 : start + 2 + 2 * self._words[start + WINDOWS]].tolist()
-        firsts = [*heads[::2], self.marks(rank)]
-        at = start + HEADER
-        return [
-            (step, self._words[at + first : at + last].tolist())
-            for step, (first, last) in zip(heads[1::2], pairwise(firsts), strict=True)
-        ]
+        marks, second, step = self._words[start : start + HEADER]
+        ticks = self._words[start + HEADER : start + HEADER + marks].tolist()
+        return [(0, ticks[:second]), (step, ticks[second:])]
 
     def position(self, rank: int) -> Position | None:
         """Where this rank is; None before its first mark."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv2d
 
-from bench.worker.loop import clock_for
+from bench.worker.loop import clock_for, finish
 from bench.worker.plan import Plan, Report
 from bench.worker.precision import use_tf32
 
@@ -151,6 +151,5 @@ def launch_us(device: torch.device) -> float:
         for _ in range(LAUNCHES):
             tiny.add_(1.0)
         samples.append((perf_counter_ns() - start_ns) / LAUNCHES / 1e3)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+        finish(device)
     return median(samples)

@@ -55,7 +55,8 @@ def perform(plan: Plan, report: Report) -> dict[str, object]:
 
 def run(session: Session, load: Load, wanted: Checkpoint, tick: Callable[[int], None]) -> dict[str, object]:
     """For :class:`bench.runs.experiments.CheckpointLook` (ms), and ``size_mib`` of the files. Every rank calls it."""
-    keeper = (Torch if wanted.how == "torch" else Distributed)(session, wanted)
+    kind: type[Torch | Distributed] = Torch if wanted.how == "torch" else Distributed
+    keeper = kind(session, wanted)
     times: dict[str, list[float]] = {"saving_ms": [], "plain_ms": [], "save_ms": []}
     done = 0
 
@@ -113,12 +114,7 @@ class Keeper:
     def state(self, optimizer: Any) -> dict[str, object]:
         masters = {str(number): master for number, master in enumerate(self.masters)}
         scaler = {} if self.session.scaler is None else self.session.scaler.state_dict()
-        return {
-            "model": self.session.model.state_dict(),
-            "optimizer": optimizer,
-            "masters": masters,
-            "scaler": scaler,
-        }
+        return {"model": self.session.model.state_dict(), "optimizer": optimizer, "masters": masters, "scaler": scaler}
 
     def put_back(self, state: dict[str, Any], optimizer: Any) -> None:
         self.session.model.load_state_dict(state["model"])
@@ -129,14 +125,8 @@ class Keeper:
         if self.session.scaler is not None:
             self.session.scaler.load_state_dict(state["scaler"])
 
-    def save(self) -> None:
-        raise NotImplementedError
-
     def finish(self) -> None:
         """Wait for what goes on in the background."""
-
-    def load(self) -> None:
-        raise NotImplementedError
 
 
 class Torch(Keeper):
@@ -224,8 +214,7 @@ def _dealt_out(now: Any, whole: Any) -> Any:
 
 def _now(session: Session) -> float:
     """The time (ms) when the device has done all that it was given, on all ranks."""
-    if session.parts.device.type == "cuda":
-        torch.cuda.synchronize(session.parts.device)
+    loop.finish(session.parts.device)
     barrier()
     return time.perf_counter_ns() / 1e6
 

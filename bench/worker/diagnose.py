@@ -115,17 +115,22 @@ def paired(session: Session, load: Load, pairs: int, tick: Tick) -> tuple[list[d
 
     The ranks' weights drift apart in the steps without; the time of a step does not depend on them.
     """
-    if not dist.is_initialized():
-        return [], "one process: there is nothing to synchronise"
-    quiet = session.quiet
-    if isinstance(quiet, str):
-        return [], quiet
+    _, reason = without_exchange(session)
+    if reason is not None:
+        return [], reason
     order = [step % 4 in (0, 3) for step in range(2 * pairs)]
-    steps_ms = timed(session, load, [nullcontext() if on else quiet(session.module) for on in order], tick)
+    steps_ms = timed(session, load, [nullcontext() if on else without_exchange(session)[0] for on in order], tick)
     return [
         {"pair": step // 2, "synchronised": synchronised, **dict(zip(PHASE_COLUMNS, times, strict=True))}
         for step, (synchronised, times) in enumerate(zip(order, steps_ms, strict=True))
     ], None
+
+
+def without_exchange(session: Session) -> tuple[Passes, str | None]:
+    """A context in which each rank keeps its gradients, and why there is none: then it is one that does nothing."""
+    if not dist.is_initialized():
+        return nullcontext(), "one process: there is nothing to synchronise"
+    return (nullcontext(), session.quiet) if isinstance(session.quiet, str) else (session.quiet(session.module), None)
 
 
 def timed(session: Session, load: Load, passes: Sequence[Passes], tick: Tick) -> list[list[float]]:
@@ -152,15 +157,13 @@ def profiled(session: Session, load: Load, tick: Tick) -> dict[str, object]:
     ``step_ms``: the profiled step, which the profiler makes longer. ``trace``: the file that was kept, or None.
     """
     device = session.parts.device
-    activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device.type == "cuda" else [])
-    with profile(activities=activities) as profiler:
+    with profiling(device) as profiler:
         start = time.perf_counter_ns()
         for step in range(PROFILED_STEPS):
             with record_function(f"{STEP_MARK}{step}"):
                 a_step(session, load, record_function)
             tick(step + 1)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+        loop.finish(device)
         wall_ms = (time.perf_counter_ns() - start) / 1e6
     trace = session.parts.job.trace.format(rank=session.parts.rank)
     if trace:
@@ -171,12 +174,12 @@ def profiled(session: Session, load: Load, tick: Tick) -> dict[str, object]:
     return {"steps": PROFILED_STEPS, "step_ms": wall_ms / PROFILED_STEPS, "categories": spent, "trace": trace or None}
 
 
-def a_step(
-    session: Session,
-    load: Load,
-    around: Callable[[str], Passes],
-    passes: Passes | None = None,
-) -> None:
+def profiling(device: torch.device) -> profile:
+    gpu = [ProfilerActivity.CUDA] if device.type == "cuda" else []
+    return profile(activities=[ProfilerActivity.CPU, *gpu])
+
+
+def a_step(session: Session, load: Load, around: Callable[[str], Passes], passes: Passes | None = None) -> None:
     """A step with each phase in what ``around(phase)`` gives, and both passes of it in ``passes``."""
     with around("data"):
         batch = load()

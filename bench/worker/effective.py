@@ -8,6 +8,7 @@ import torch.distributed as dist
 from torch import nn
 
 from bench.core.dtypes import HALVES
+from bench.core.job import Job
 from bench.seams.strategy import Strategy
 from bench.seams.switching import load_switch
 from bench.worker import by_fp32, live, workload
@@ -52,13 +53,11 @@ def read(session: Session, strategy: Strategy, watch: TypeWatch) -> Ran:
     return found
 
 
-def contradictions(
-    effective: Ran, *, precision: str, half: str, strategy: Strategy, implementation: str | None
-) -> list[str]:
+def contradictions(effective: Ran, job: Job, strategy: Strategy, implementation: str | None) -> list[str]:
     """Where what ran (``effective``, from :func:`read`) is not what the scenario's name says: nothing, in an honest
     launch.
     """
-    found = []
+    found, precision, half = [], job.precision, job.half
     if effective["precision"] != precision:
         ran = effective["precision"] or "no level"
         parts = ("parameter", "batch_norm", "compute", "optimizer")

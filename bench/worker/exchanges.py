@@ -5,7 +5,8 @@ is noted with its size and the moment of its call. What it would take is reckone
 (``bench.analyse.timeline``).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import median
 from time import perf_counter_ns
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from bench.core.records import PHASES
 from bench.worker.data import Batch
+from bench.worker.diagnose import a_step
 from bench.worker.plan import Plan, Report
 from bench.worker.session import Session
 
@@ -35,6 +37,11 @@ class Notes:
 
     def add(self, what: str, size: int = 0) -> None:
         self.moments.append((what, size, self._now()))
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        yield
+        self.add(name)
 
     def _now(self) -> object:
         if self.device.type == "cpu":
@@ -119,14 +126,7 @@ def run(session: Session, load: Callable[[], Batch], steps: int, tick: Callable[
         group.notes = notes = Notes(device)
         notes.add("begin")
         try:
-            batch = load()
-            notes.add("data")
-            loss = session.forward(batch)
-            notes.add("forward")
-            session.backward(loss)
-            notes.add("backward")
-            session.optimize()
-            notes.add("optimizer")
+            a_step(session, load, notes.phase)
         except RuntimeError as error:
             if f"{BACKEND} does not support" not in str(error):
                 raise

@@ -40,8 +40,7 @@ def sketch(tensor: Tensor | None, position: int) -> list[float]:
     for part, sign in zip(elements.split(PIECE), signs.split(PIECE), strict=True):
         signed = nn.functional.pad(part.double() * sign, (0, -len(part) % SKETCH_SIZE))
         total += signed.view(-1, SKETCH_SIZE).sum(0)
-    values: list[float] = total.tolist()
-    return values
+    return total.tolist()
 
 
 @cache

@@ -66,7 +66,9 @@ class FlatBucketDataParallel(nn.Module):
                 return
             if not self._callback_queued:
                 self._callback_queued = True
-                self._begin()
+                self._arrived.clear()
+                self._next_bucket = 0
+                self._missing = [len(bucket) for bucket in self.buckets or []]
                 torch.autograd.Variable._execution_engine.queue_callback(self._finish)
             self._arrived.append(index)
             if self.buckets is not None:
@@ -74,12 +76,6 @@ class FlatBucketDataParallel(nn.Module):
                 self._reduce_full_buckets()
 
         return gradient_is_ready
-
-    def _begin(self) -> None:
-        self._arrived.clear()
-        self._pending.clear()
-        self._next_bucket = 0
-        self._missing = [len(bucket) for bucket in self.buckets or []]
 
     def _reduce_full_buckets(self) -> None:
         """In order only: collectives must be issued in the same order on every rank."""

@@ -14,7 +14,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from functools import partial
 from os import _exit
@@ -28,7 +28,7 @@ from bench.core.errors import RequestError, remedy_of
 from bench.core.job import Job, Meet, Training
 from bench.worker.beats import FD_VARIABLE, Beats
 from bench.worker.door import Door
-from bench.worker.supervisor import Failure, Launch, Rank, oom_kills, supervise
+from bench.worker.supervisor import Launch, Rank, oom_kills, supervise
 
 ANSWER_LIMIT_S = 120.0
 """For apex to be tried, and for a workload's first example to be made, with what it takes to be imported."""
@@ -84,6 +84,7 @@ def _threads() -> int:
 
 def _prepare(workload: Training) -> dict[str, object]:
     """Import, once, what the workload's functions import, and try its settings in a child."""
+    from bench.worker.trial import needs_two, refusal
     from bench.worker.workload import examine, prepare, versions
 
     try:
@@ -92,26 +93,14 @@ def _prepare(workload: Training) -> dict[str, object]:
     except RequestError as error:
         return {"refused": [error.option, error.problem, error.remedy]}
     try:
-        examined = ask(lambda: examine(workload), ANSWER_LIMIT_S)
-        tried = {} if examined["refused"] else _tried(workload)
-        return {"needs_two": False, **examined, **tried, "imports": versions()}
+        prepared = {"needs_two": False, **ask(lambda: examine(workload), ANSWER_LIMIT_S), "imports": versions()}
     except Unanswered as error:
         what = f"{workload.file}: the process that made its first example {error}"
         return {"refused": ["--workload", what, "fix the file"]}
-
-
-def _tried(workload: Training) -> dict[str, object]:
-    """Why its model and its loss do not fit together, and whether it needs two examples at once. A trial without an end
-    says nothing: a launch will tell."""
-    from bench.worker.trial import needs_two, refusal
-
-    try:
-        answer: dict[str, object] = ask(
-            lambda: {"refused": refusal(workload), "needs_two": needs_two(workload)}, TRIAL_LIMIT_S
-        )
-    except Unanswered:
-        return {}
-    return answer
+    if not prepared["refused"]:
+        with suppress(Unanswered):  # a trial without an end says nothing: a launch will tell
+            prepared |= ask(lambda: {"refused": refusal(workload), "needs_two": needs_two(workload)}, TRIAL_LIMIT_S)
+    return prepared
 
 
 def _describe(apex_path: str | None) -> dict[str, object]:
@@ -156,16 +145,18 @@ def start_launch(
     launch = Launch(job, _make_beats(job), oom_kills=oom_kills(), meet=meet)
     try:
         with _listener(launch) as listener:
-            common = _environment(job, launch) | _rendezvous(launch, listener)
+            common = _environment(launch) | _rendezvous(launch, listener)
+            descriptors = [one.fileno() for one in (listener,) if one] + [one.fd for one in (launch.beats,) if one]
+            inherited = (*descriptors, *locks) if fresh else None
             if meet is not None and listener is not None:
                 control.send(event="listening", port=int(common["MASTER_PORT"]))
             for number in launch.numbers:
-                _start_rank(launch, number, common, listener, control, fresh=fresh, locks=locks)
+                _start_rank(launch, number, common, control, inherited)
     except OSError as error:
         traceback.print_exc()
         number, remedy = launch.numbers[len(launch.ranks)], remedy_of(str(error)) or "see the limits ('ulimit -a')"
         reason = f"rank {number} could not be started: {error.strerror}; {remedy}, or use fewer ranks"
-        launch.fail(Failure(rank=number, kind="error", reason=reason))
+        launch.fail(number, "error", reason)
         launch.kill()
     return launch
 
@@ -188,15 +179,9 @@ def _make_beats(job: Job) -> Beats | None:
 
 
 def _start_rank(
-    launch: Launch,
-    number: int,
-    common: dict[str, str],
-    listener: socket.socket | None,
-    control: Channel,
-    *,
-    fresh: bool,
-    locks: tuple[int, ...],
+    launch: Launch, number: int, common: dict[str, str], control: Channel, inherited: tuple[int, ...] | None
 ) -> None:
+    """``inherited``: descriptors for a new interpreter; None: the rank is a fork of this process, and has them all."""
     job, ranks = launch.job, launch.ranks
     log = os.path.join(job.logs, job.log_name(number))
     ours, theirs = socket.socketpair()
@@ -209,20 +194,17 @@ def _start_rank(
     }
     group = ranks[0].pid if ranks else 0
     try:
-        if fresh:
-            beats = (launch.beats.fd,) if launch.beats is not None else ()
-            server = (listener.fileno(),) if listener is not None else ()
-            inherited = (theirs.fileno(), *server, *beats, *locks)
-            pid = _start_fresh(log, environment, theirs, inherited, group)
-        else:
+        if inherited is None:
             pid = _fork(job, log, environment, theirs, [ours, control, *(rank.channel for rank in ranks)], group)
+        else:
+            pid = _start_fresh(log, environment, theirs, (theirs.fileno(), *inherited), group)
     except OSError:
         ours.close()
         raise
     finally:
         theirs.close()
     ranks.append(Rank(number, pid, Channel(ours), log, time.monotonic()))
-    if fresh:
+    if inherited is not None:
         ranks[-1].channel.send(event="job", job=asdict(job))
 
 
@@ -231,7 +213,7 @@ def _start_launcher(job: Job, command: list[str], locks: tuple[int, ...]) -> Lau
     door = Door(job.processes)
     launch = Launch(job, None, oom_kills=oom_kills(), door=door)
     log = _open_log(launch.launcher_log)
-    environment = os.environ | _environment(job) | door.environment | _off_the_path()
+    environment = os.environ | _environment(launch) | door.environment | _off_the_path()
     try:
         launch.launcher = subprocess.Popen(
             command,
@@ -243,8 +225,7 @@ def _start_launcher(job: Job, command: list[str], locks: tuple[int, ...]) -> Lau
             preexec_fn=partial(become_launcher, os.getpid(), environment),
         )
     except OSError as error:
-        reason = f"{command[0]} could not be started: {error.strerror}"
-        launch.fail(Failure(rank=0, kind="error", reason=reason))
+        launch.fail(0, "error", f"{command[0]} could not be started: {error.strerror}")
     finally:
         os.close(log)
     return launch
@@ -256,16 +237,16 @@ def _off_the_path() -> dict[str, str]:
     return {} if os.getcwd() == os.path.dirname(package) else {"PYTHONSAFEPATH": "1"}
 
 
-def _environment(job: Job, launch: Launch | None = None) -> dict[str, str]:
+def _environment(launch: Launch) -> dict[str, str]:
     """The environment of all ranks of a launch on this host, beside the host's own."""
-    first = job.ranks[launch.numbers[0] if launch is not None else 0]
-    interface = "lo" if launch is None or launch.meet is None else launch.meet.interface
+    first = launch.job.ranks[launch.numbers[0]]
+    interface = "lo" if launch.meet is None else launch.meet.interface
     names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
     return {
         "BENCH_BORN_NS": str(time.perf_counter_ns()),
         "OMP_NUM_THREADS": str(first.threads),
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-        "CUDA_VISIBLE_DEVICES": ",".join(job.devices_on(first.host)),
+        "CUDA_VISIBLE_DEVICES": ",".join(launch.job.devices_on(first.host)),
         **({name: os.environ.get(name, interface) for name in names} if interface else {}),
     }
 

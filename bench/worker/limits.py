@@ -18,12 +18,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.autograd import DeviceType
-from torch.profiler import ProfilerActivity, profile, record_function
+from torch.profiler import profile, record_function
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench.core.dtypes import short
-from bench.worker import ceilings, live, loop
-from bench.worker.diagnose import EXCHANGES, PHASE_COLUMNS, STEP_MARK, Load, Tick, a_step, category, phase_of, timed
+from bench.worker import bandwidth, ceilings, diagnose, live, loop
+from bench.worker.diagnose import PHASE_COLUMNS, STEP_MARK, Load, Tick, a_step, phase_of, profiling, without_exchange
 from bench.worker.plan import Plan, Report
 from bench.worker.session import Session
 from bench.worker.work import Counter, flops_of, of_training
@@ -57,7 +57,8 @@ def perform(plan: Plan, report: Report) -> dict[str, Any]:
     if not session.compiled:
         watch.stop()
     found: dict[str, Any] = {"effective": plan.what_ran(session, watch)}
-    steps = max(job.iters, how_many(min(warm.step_ms), device))
+    room = 1e3 * IN_TURNS_S / (2 * 3) / loop.slowest(min(warm.step_ms), device)  # three ways, and as many that settle
+    steps = max(job.iters, int(min(MOST_STEPS, max(FEWEST_STEPS, room))))
     found |= in_turns(session, load, steps, report("measure", of=3 * steps))
     found["all_reduce_ms"] = all_reduce_ms(session, device) if dist.is_initialized() else None
     reason = "a compiled step has other kernels than its operators" if session.compiled else None
@@ -74,22 +75,6 @@ def perform(plan: Plan, report: Report) -> dict[str, Any]:
             counter.backward += flops * (one.phase != "forward")
         found["work"] = of_training(counter, plan.parts, examples) if operators and examples else None
     return found
-
-
-def without_exchange(session: Session) -> Any:
-    """A context in which each rank keeps its gradients, and why there is none: then it is one that does nothing."""
-    if not dist.is_initialized():
-        return nullcontext(), "one process: there is nothing to synchronise"
-    return (nullcontext(), session.quiet) if isinstance(session.quiet, str) else (session.quiet(session.module), None)
-
-
-def how_many(step_ms: float, device: torch.device) -> int:
-    """Steps to take in each way, the same on all ranks: as many as :data:`IN_TURNS_S` has room for."""
-    slowest = torch.tensor([step_ms], device=device)
-    if dist.is_initialized():
-        dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
-    in_all = 2 * 3  # with those that settle caches, in three ways
-    return int(min(MOST_STEPS, max(FEWEST_STEPS, 1e3 * IN_TURNS_S / in_all / float(slowest))))
 
 
 @dataclass(slots=True)
@@ -113,9 +98,9 @@ def in_turns(session: Session, load: Load, steps: int, tick: Tick) -> dict[str, 
 
     device = session.parts.device
     block = 1 if device.type == "cpu" else -(-steps // 2)
-    plain, seen = loop.Timings(), Seen()
+    windows, seen = list[loop.Timings](), Seen()
     ways: list[Callable[[], object]] = [
-        lambda: plain.extend(loop.run_window(session, load, 1 + block, device=device)),
+        lambda: windows.append(loop.run_window(session, load, 1 + block, device=device)),
         lambda: timed_steps(session, load, block, seen),
         lambda: profiled_steps(session, load, block, seen),
     ]
@@ -128,17 +113,20 @@ def in_turns(session: Session, load: Load, steps: int, tick: Tick) -> dict[str, 
             if device.type == "cpu":
                 seen.first_touch_us.append(first_touch_us())
     _, reason = without_exchange(session)
-    as_measured = list(zip(*(getattr(plain, name) for name in PHASE_COLUMNS), strict=True))
-    settled = (times for step, times in enumerate(as_measured) if step % (1 + block))
+    as_measured = []
+    for one in windows:
+        _, *settled = zip(one.data_ms, one.forward_ms, one.backward_ms, one.optimizer_ms, strict=True)
+        as_measured += settled
+    lead_ms = [ms for one in windows for ms in one.lead_ms]
     rows = [
         {"step": step, "pair": step, "synchronised": synchronised, **dict(zip(PHASE_COLUMNS, times, strict=True))}
-        for synchronised, steps_ms in ((True, settled), (False, seen.quiet))
+        for synchronised, steps_ms in ((True, as_measured), (False, seen.quiet))
         for step, times in enumerate(steps_ms)
     ]
     return {
         "steps": rows,
         "pairs_reason": reason,
-        "lead_ms": median(plain.lead_ms) if plain.lead_ms else None,
+        "lead_ms": median(lead_ms) if lead_ms else None,
         **spent_ms(seen, block, device.type),
     }
 
@@ -147,7 +135,7 @@ def timed_steps(session: Session, load: Load, steps: int, seen: Seen) -> None:
     """So many steps without an exchange, after one that is not counted."""
     counts: list[int] = []
     passes = [without_exchange(session)[0] for _ in range(1 + steps)]
-    _, *counted_ms = timed(session, load, passes, lambda step: counts.append(faults()))
+    _, *counted_ms = diagnose.timed(session, load, passes, lambda step: counts.append(faults()))
     seen.quiet += counted_ms
     seen.quiet_faults.append((counts[-1] - counts[0]) / steps)
 
@@ -155,16 +143,14 @@ def timed_steps(session: Session, load: Load, steps: int, seen: Seen) -> None:
 def profiled_steps(session: Session, load: Load, steps: int, seen: Seen) -> None:
     """The same under the profiler."""
     device = session.parts.device
-    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
-    with profile(activities=activities) as profiler:
+    with profiling(device) as profiler:
         for step in range(1 + steps):
             if step == 1:
                 before = faults()
             with record_function(f"{STEP_MARK}{step}" if step else SETTLING):
                 a_step(session, load, record_function, without_exchange(session)[0])
         seen.profiled_faults.append((faults() - before) / steps)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+        loop.finish(device)
     seen.profiles.append(profiler)
 
 
@@ -235,8 +221,8 @@ def by_class(events: Iterable[Any], device: str, own_us: float) -> dict[str, flo
 
 def class_of(event: Any) -> str:
     """An operator computes, moves memory, or is the optimizer's; what is around operators is Python and torch."""
-    name, spent = event.name, category(event)
-    if spent == "communication" or name.startswith(EXCHANGES):
+    name, spent = event.name, diagnose.category(event)
+    if spent == "communication" or name.startswith(diagnose.EXCHANGES):
         return "communication"
     if ("::" not in name or name.startswith(AROUND)) and "CompiledFxGraph" not in name:
         return "host"
@@ -311,15 +297,6 @@ def remembered(tensor: Tensor) -> Tensor | Form:
     return form(tensor)
 
 
-def made(tree: Any) -> Any:
-    """Arguments with tensors in place of forms."""
-    if isinstance(tree, Form):
-        return tree.made()
-    if isinstance(tree, dict):
-        return {key: made(value) for key, value in tree.items()}
-    return type(tree)(made(value) for value in tree) if isinstance(tree, tuple | list) else tree
-
-
 def captured(session: Session, load: Load) -> list[Operator]:
     capture = Capture()
 
@@ -341,7 +318,7 @@ def replayed(
         if perf_counter_ns() < end_ns:
             try:
                 with torch.no_grad():
-                    args, kwargs = made(one.args), made(one.kwargs)
+                    args, kwargs = map_tensors(Form.made, (one.args, one.kwargs), kind=Form)
                     ms = 1e3 * ceilings.seconds(partial(one.function, *args, **kwargs), device, OPERATOR_S)
             except (RuntimeError, ValueError, IndexError) as error:  # what it computes on is not what it was
                 failed.append(f"{one.function} ({type(error).__name__})")
@@ -360,13 +337,5 @@ def all_reduce_ms(session: Session, device: torch.device) -> float:
     size = sum(one.numel() * one.element_size() for one in session.model.parameters() if one.requires_grad)
     bucket = int(getattr(session.module, "bucket_bytes_cap", size)) or size
     tensors = [torch.zeros(max(1, min(bucket, size - at) // 4), device=device) for at in range(0, size, bucket)]
-
-    def exchange() -> None:
-        for work in [dist.all_reduce(tensor, async_op=True) for tensor in tensors]:
-            work.wait()
-
-    samples = []
-    for _ in range(5):
-        dist.barrier()
-        samples.append(1e3 * ceilings.timed(exchange, device, 1))
-    return median(samples[1:])
+    _, *samples_ms = (len(tensors) * bandwidth.all_reduce_ms(tensors, 1, device) for _ in range(5))
+    return median(samples_ms)

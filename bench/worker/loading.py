@@ -40,25 +40,19 @@ def run(stream: Iterator[object], filling: int, batches: int, on_batch: Callable
     """
     before = _read_bytes([os.getpid()])
     with uncollected():
-        ticks = _taken(stream, filling + batches, on_batch)
+        ticks, next_report = [perf_counter_ns()], 0  # of each batch, after when the first was asked for
+        for batch in range(filling + batches):
+            next(stream)
+            ticks.append(perf_counter_ns())
+            if ticks[-1] >= next_report:
+                on_batch(batch + 1)
+                next_report = ticks[-1] + PROGRESS_INTERVAL_NS
     after = _read_bytes([os.getpid(), *(process.pid for process in active_children() if process.pid)])
     return {
         "warmup": _window(ticks[: filling + 1]),
         "measured": _window(ticks[filling:]),
         "disk_bytes": None if before is None or after is None else after - before,
     }
-
-
-def _taken(stream: Iterator[object], batches: int, on_batch: Callable[[int], None]) -> list[int]:
-    """When the first batch was asked for and when each had come (ns)."""
-    ticks, next_report = [perf_counter_ns()], 0
-    for batch in range(batches):
-        next(stream)
-        ticks.append(perf_counter_ns())
-        if ticks[-1] >= next_report:
-            on_batch(batch + 1)
-            next_report = ticks[-1] + PROGRESS_INTERVAL_NS
-    return ticks
 
 
 def _window(ticks: list[int]) -> dict[str, list[int] | list[float] | list[None]]:

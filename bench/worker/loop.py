@@ -8,11 +8,12 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from time import perf_counter_ns  # as it is before a scenario replaces it
 from typing import Protocol
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from bench.worker.data import Batch
@@ -30,21 +31,15 @@ class Timings:
     host was ahead at the end of each step: from its last call of the step to the device's end of it.
     """
 
-    start_ns: list[int] = field(default_factory=list)
-    data_ms: list[float] = field(default_factory=list)
-    forward_ms: list[float] = field(default_factory=list)
-    backward_ms: list[float] = field(default_factory=list)
-    optimizer_ms: list[float] = field(default_factory=list)
-    step_ms: list[float] = field(default_factory=list)
-    loss: list[float] = field(default_factory=list)
+    start_ns: list[int]
+    data_ms: list[float]
+    forward_ms: list[float]
+    backward_ms: list[float]
+    optimizer_ms: list[float]
+    step_ms: list[float]
+    loss: list[float]
     lead_ms: list[float] = field(default_factory=list)
-    wall_ms: float = 0.0
-
-    def extend(self, later: "Timings") -> None:
-        """Append the steps of a window that came after this one."""
-        for name in ("start_ns", "data_ms", "forward_ms", "backward_ms", "optimizer_ms", "step_ms", "loss", "lead_ms"):
-            getattr(self, name).extend(getattr(later, name))
-        self.wall_ms += later.wall_ms
+    wall_ms: float
 
 
 class Clock(Protocol):
@@ -104,6 +99,20 @@ class CudaClock:
 
 def clock_for(device: torch.device) -> Clock:
     return CudaClock(device) if device.type == "cuda" else HostClock()
+
+
+def finish(device: torch.device) -> None:
+    """Wait until a GPU has done all that it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def slowest(time_ms: float, device: torch.device) -> float:
+    """Of all ranks, on each of them."""
+    times_ms = torch.tensor([time_ms], dtype=torch.float64, device=device)
+    if dist.is_initialized():
+        dist.all_reduce(times_ms, op=dist.ReduceOp.MAX)
+    return float(times_ms)
 
 
 @contextmanager
@@ -192,16 +201,16 @@ def _chain(
 
 
 def _timings(first_ns: int, spans: list[float], losses: list[Tensor], wall_ms: float) -> Timings:
-    timings = Timings(wall_ms=wall_ms)
-    elapsed_ms = 0.0
-    for start in range(0, len(spans), MARKS_PER_STEP):
-        phases = spans[start : start + MARKS_PER_STEP]
-        timings.start_ns.append(first_ns + round(elapsed_ms * 1e6))
-        timings.data_ms.append(phases[0])
-        timings.forward_ms.append(phases[1])
-        timings.backward_ms.append(phases[2])
-        timings.optimizer_ms.append(phases[3])
-        timings.step_ms.append(sum(phases))
-        elapsed_ms += sum(phases)
-    timings.loss = stack(losses).float().cpu().tolist() if losses else []
-    return timings
+    data, forward, backward, optimizer = (spans[phase::MARKS_PER_STEP] for phase in range(MARKS_PER_STEP))
+    step_ms = list(map(sum, zip(data, forward, backward, optimizer, strict=True)))
+    *elapsed_ms, _ = accumulate(step_ms, initial=0.0)
+    return Timings(
+        start_ns=[first_ns + round(ms * 1e6) for ms in elapsed_ms],
+        data_ms=data,
+        forward_ms=forward,
+        backward_ms=backward,
+        optimizer_ms=optimizer,
+        step_ms=step_ms,
+        loss=stack(losses).float().cpu().tolist() if losses else [],
+        wall_ms=wall_ms,
+    )

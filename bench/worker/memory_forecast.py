@@ -6,6 +6,7 @@ strategy adds is arithmetic: torch DDP's buckets are as large as the gradients, 
 the number of ranks. It runs in a diagnostic launch, after the process group has ended.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ GATHERED = "which whole weights FSDP2 holds at one time is known only from a run
 HOOK = "what a communication hook of DDP keeps is known only from a run"
 LONGEST_REASON = 200
 
-Sizes = dict[str, int]
+Sizes = Counter[str]
 """Bytes on the device by what MemTracker calls them; ``Total`` is their sum."""
 
 
@@ -198,11 +199,7 @@ def _drop_gradients(model: nn.Module, trained: list[nn.Parameter]) -> None:
 
 
 def _sizes(snapshot: dict[torch.device, dict[object, int]], device: torch.device) -> Sizes:
-    names = ("Parameter", "Buffer", "Gradient", "Activation", "Optstate", "Other", "Total")
-    found = dict.fromkeys(names, 0)
-    for where, sizes in snapshot.items():
-        for kind, size in sizes.items():
-            name = str(getattr(kind, "value", kind))
-            if where.type == device.type and name in found:
-                found[name] += size
+    found = Sizes()
+    for sizes in (sizes for where, sizes in snapshot.items() if where.type == device.type):
+        found.update({str(getattr(kind, "value", kind)): size for kind, size in sizes.items()})
     return found

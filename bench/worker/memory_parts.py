@@ -74,7 +74,10 @@ class Look:
         self.bytes |= {"gradients": self._gradients(), "gathered": self.kept.most_gathered}
 
     def _gradients(self) -> int:
-        return 0 if self.in_buckets else gradient_bytes(self.session, self.seen)
+        """Of those that are there now and were not seen before."""
+        now = Storages(self.session.parts.device)
+        now.known |= self.seen.known
+        return 0 if self.in_buckets else now.add(self.session.kept_gradients())
 
     def parts(self) -> dict[str, object]:
         """In MiB, for :class:`bench.runs.launches.MemoryHeld`."""
@@ -138,8 +141,7 @@ class Kept:
 
     def unpack(self, packed: object) -> Tensor:
         self._look()
-        tensor: Tensor = packed.tensor if isinstance(packed, Holder) else packed
-        return tensor
+        return packed.tensor if isinstance(packed, Holder) else packed
 
     def _look(self) -> None:
         self.most_gathered = max(self.most_gathered, sum(storage.nbytes() for storage in self.gathered))
@@ -160,13 +162,6 @@ class Holder:
 
     def __del__(self) -> None:
         self.kept.change(self.key, self.size, -1)
-
-
-def gradient_bytes(session: Session, known: Storages) -> int:
-    """Of the gradients that are there now, without ``known`` ones."""
-    now = Storages(session.parts.device)
-    now.known |= known.known
-    return now.add(session.kept_gradients())
 
 
 def ddp_of(module: nn.Module) -> list[nn.parallel.DistributedDataParallel]:

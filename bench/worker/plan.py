@@ -10,13 +10,7 @@ from bench.core.errors import BenchError
 from bench.core.job import Job
 from bench.seams import discover
 from bench.seams.strategy import APEX_MODULES, Strategy
-from bench.worker import (
-    apex,
-    data,
-    effective,
-    live,
-    workload,
-)
+from bench.worker import apex, data, effective, live, workload
 from bench.worker.session import Parts, Session
 
 Report = Callable[..., Callable[[int], None]]
@@ -52,15 +46,8 @@ class Plan:
     @classmethod
     def of(cls, job: Job, me: Identity, device: torch.device) -> "Plan":
         strategy, module = discover.load_strategy(job.strategy, job.strategy_file)
-        amp, implementation, problem = apex.implementations(
-            strategy,
-            precision=job.precision,
-            impl=job.impl,
-            cuda=device.type == "cuda",
-            problems=_apex_problems(job, device),
-            half=job.half,
-            switches=[one.name for one in job.switches],
-        )
+        cuda, problems = device.type == "cuda", _apex_problems(job, device)
+        amp, implementation, problem = apex.implementations(strategy, job, cuda=cuda, problems=problems)
         if problem is not None:
             raise BenchError(problem)
         if "apex" in (amp, implementation):
@@ -94,13 +81,7 @@ class Plan:
         job = self.parts.job
         if job.ranks[self.parts.rank].role == "server":
             return ran  # which computes nothing
-        wrong = effective.contradictions(
-            ran,
-            precision=job.precision,
-            half=job.half,
-            strategy=self.strategy,
-            implementation=self.parts.implementation,
-        )
+        wrong = effective.contradictions(ran, job, self.strategy, self.parts.implementation)
         wrong += workload.contradictions(job.workload, ran["optimizer_settings"])
         wrong += session.around.off_schedule(session.steps)
         if wrong:

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from bench.core.errors import BenchError
-from bench.worker.workload import Batch
+from bench.worker.workload import Batch, map_tensors
 
 Optimizers = Callable[[Iterable[Tensor]], torch.optim.Optimizer]
 """Makes the optimizer of these parameters."""
@@ -92,8 +92,7 @@ class Amp:
     def context(self) -> AbstractContextManager[object]:
         if not self.precision.autocast:
             return nullcontext()
-        autocast: AbstractContextManager[object] = torch.autocast(self.device.type, dtype=self.precision.half)
-        return autocast
+        return torch.autocast(self.device.type, dtype=self.precision.half)
 
     def prepare(self, model: nn.Module) -> torch.optim.Optimizer:
         """The optimizer, once the parallel module has the parameters that it is to keep."""
@@ -167,15 +166,6 @@ def held_by(optimizer: torch.optim.Optimizer) -> list[Tensor]:
 def optimizers_in(optimizer: torch.optim.Optimizer) -> list[torch.optim.Optimizer]:
     """The optimizer, and those that it is made of, such as the one within ``ZeroRedundancyOptimizer``."""
     return [one for one in (optimizer, *vars(optimizer).values()) if isinstance(one, torch.optim.Optimizer)]
-
-
-def updated(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """The tensor that the optimizer updates for each parameter of the model: itself, or its master."""
-    of_model = list(model.parameters())
-    held = held_by(optimizer)
-    ours, theirs = {id(parameter) for parameter in of_model}, {id(parameter) for parameter in held}
-    masters = iter([parameter for parameter in held if id(parameter) not in ours])
-    return [one if id(one) in theirs else next(masters, one) for one in of_model]
 
 
 class ApexAmp(Amp):
@@ -278,10 +268,4 @@ def half_except_batch_norm(model: nn.Module, half: torch.dtype) -> None:
 
 def cast_floats(tree: Batch, dtype: torch.dtype) -> Batch:
     """The same tree of tuples, lists and dicts with every floating-point tensor in ``dtype``."""
-    if isinstance(tree, Tensor):
-        return tree.to(dtype) if tree.is_floating_point() else tree
-    if isinstance(tree, dict):
-        return {name: cast_floats(one, dtype) for name, one in tree.items()}
-    if isinstance(tree, tuple | list):
-        return type(tree)(cast_floats(one, dtype) for one in tree)
-    return tree
+    return map_tensors(lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor, tree)

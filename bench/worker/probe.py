@@ -39,12 +39,6 @@ Updates = list[tuple[float, float]]
 """Of each tensor by how much its update is off, relative, and by how much rounding may take it off."""
 
 
-def loader(parts: Parts) -> Callable[[], data.Batch]:
-    """What gives the batches of this process; it makes them itself."""
-    job = parts.job
-    return data.loader(data.batches(job.workload, job.replicas, job.parts_of(parts.rank), pin=False), parts.device)
-
-
 def floating(model: nn.Module) -> list[Tensor]:
     """The buffers that a step may change by a little, such as the statistics of batch norm."""
     return [buffer for buffer in model.buffers() if buffer.is_floating_point()]
@@ -125,7 +119,8 @@ def in_double(session: Session, parts: Parts, tick: Callable[[int], None]) -> di
     ``gradients``: of each step a sketch of each tensor. Of rank 0 besides, by step and tensor: ``buffers``, sketches of
     how they changed, and ``updates`` (:data:`Updates`).
     """
-    model, load = session.model, loader(parts)
+    model, mine = session.model, parts.job.parts_of(parts.rank)
+    load = data.loader(data.batches(parts.workload, parts.job.replicas, mine, pin=False), parts.device)
     session.capture = session.changes_gradients
     begin = State.of(model, session.whole)
     plain = Plain(session, begin.weights) if parts.rank == 0 else None

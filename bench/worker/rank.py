@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 from bench.core.channel import Channel, forks_die_with_parent
 from bench.core.errors import BenchError
-from bench.core.job import Job, Placement
+from bench.core.job import Job
 from bench.seams.discover import STRATEGY
 from bench.seams.execute import line_in
 from bench.worker import (
@@ -92,7 +92,10 @@ def _train(job: Job, me: Identity, tell: Any, born_ns: int) -> dict[str, object]
     purpose = None if job.purpose == "measure" else import_module(f"bench.worker.{job.purpose}")
     if job.purpose == "restart":  # the ranks are started by what this process starts
         return {"rank": me.rank, "pid": os.getpid(), **restart.run(job, tell)}
-    _bind(job.ranks[me.rank])
+    if (core_set := job.ranks[me.rank].core_set) is not None:
+        part, of = core_set
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, cores[part * len(cores) // of : (part + 1) * len(cores) // of])
     torch.set_num_threads(job.ranks[me.rank].threads)
     device = device_of(job, me)
     nccl = job.group and device.type == "cuda" and job.purpose == "diagnose"
@@ -101,7 +104,7 @@ def _train(job: Job, me: Identity, tell: Any, born_ns: int) -> dict[str, object]
     if job.purpose == "exchanges":
         exchanges.join()
     elif job.group:
-        _join(job, me, device)
+        join(job, me, device, _store(job, me))
     tell("phase", phase="build")
     plan = Plan.of(job, me, device)
     if job.purpose == "measure" and job.memory_probe:
@@ -186,14 +189,6 @@ def _beats(parts: Parts) -> Callable[[int], Callable[[], None] | None]:
     return lambda first_step: beats.window(parts.rank, first_step)
 
 
-def _bind(placement: Placement) -> None:
-    """Bind this process to its part of the host's cores."""
-    if placement.core_set is not None:
-        part, of = placement.core_set
-        cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, cores[part * len(cores) // of : (part + 1) * len(cores) // of])
-
-
 def device_of(job: Job, me: Identity) -> torch.device:
     """This rank's device; on a GPU the one whose UUID was chosen, or an error."""
     if job.workload.device == "cpu":
@@ -207,14 +202,13 @@ def device_of(job: Job, me: Identity) -> torch.device:
     return device
 
 
-def _join(job: Job, me: Identity, device: torch.device) -> None:
-    """Form the process group: over a socket that the launcher bound to port 0, or else by ``env://``."""
+def _store(job: Job, me: Identity) -> dist.Store | None:
+    """What the ranks meet over: a socket that the launcher bound to port 0; None without one."""
     fd = os.environ.get(STORE_FD)
     if fd is None:
-        join(job, me, device, None)
-        return
+        return None
     listening = {"is_master": True, "master_listen_fd": int(fd)} if me.rank == 0 else {"is_master": False}
-    store = dist.TCPStore(
+    return dist.TCPStore(
         os.environ["MASTER_ADDR"],
         int(os.environ["MASTER_PORT"]),
         me.world_size,
@@ -223,7 +217,6 @@ def _join(job: Job, me: Identity, device: torch.device) -> None:
         use_libuv=torch.__version__ >= LIBUV_TAKES_SOCKETS,
         **listening,
     )
-    join(job, me, device, store)
 
 
 def join(job: Job, me: Identity, device: torch.device, store: dist.Store | None) -> None:
@@ -279,7 +272,9 @@ def _about(error: BaseException, job: Job, me: Identity, where: str = "") -> dic
         if (line := line_in(file, error)) is not None:
             where += f"{file}:{line}: "
             break
-    about = {"kind": kind, "reason": where + _one_line(error), "collateral": kind != "oom" and collateral}
+    text = " ".join(str(error).split())
+    text = text if isinstance(error, BenchError) else f"{type(error).__name__}: {text}"[:500]
+    about = {"kind": kind, "reason": where + text, "collateral": kind != "oom" and collateral}
     if kind != "oom":
         return about
     work = job.workload
@@ -297,15 +292,10 @@ def kind_of(error: BaseException) -> str:
     """``oom`` for want of memory, of the host or of the GPU and in whatever words; ``error`` for all else."""
     text = str(error).lower()
     memory = isinstance(error, (torch.OutOfMemoryError, MemoryError)) or any(sign in text for sign in OUT_OF_MEMORY)
-    return "oom" if memory or (NO_ENGINE in text and _is_full()) else "error"
-
-
-def _is_full() -> bool:
-    """Whether this rank's GPU has next to no memory left."""
-    if not torch.cuda.is_initialized():
-        return False
-    free, total = torch.cuda.mem_get_info()
-    return bool(free < FULL * total)
+    if NO_ENGINE in text and torch.cuda.is_initialized():
+        free, total = torch.cuda.mem_get_info()
+        memory = memory or free < FULL * total
+    return "oom" if memory else "error"
 
 
 def _is_collateral(error: BaseException) -> bool:
@@ -315,13 +305,6 @@ def _is_collateral(error: BaseException) -> bool:
     text = str(error).lower()
     said = isinstance(error, RuntimeError) and ("gloo" in text or "nccl" in text)
     return said or isinstance(error, dist.DistError)
-
-
-def _one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    if isinstance(error, BenchError):
-        return text
-    return f"{type(error).__name__}: {text}"[:500]
 
 
 def _sealed(result: Mapping[str, object]) -> str:

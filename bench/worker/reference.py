@@ -117,14 +117,10 @@ def _loader(job: Parts, replicas: int) -> Callable[[], Chunks]:
 
     def chunks() -> Chunks:
         parts = [load() for _ in range(replicas)]
-        return list(zip(parts, divisors_of([float(weight(part)) for part in parts]), strict=True))
+        weights = [float(weight(part)) for part in parts]
+        return [(part, sum(weights) / one if one else math.inf) for part, one in zip(parts, weights, strict=True)]
 
     return chunks
-
-
-def divisors_of(weights: list[float]) -> list[float]:
-    """What the loss of each chunk is divided by: all chunks together are then the mean of the batch."""
-    return [float(sum(weights) / weight) if weight else math.inf for weight in weights]
 
 
 def _train(

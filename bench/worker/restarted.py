@@ -50,7 +50,7 @@ def main(folder: str) -> None:
     import torch
     import torch.distributed as dist
 
-    from bench.worker import checkpoint, fingerprint, live, rank
+    from bench.worker import checkpoint, fingerprint, live, loop, rank
 
     diary.note("up")
     me = Identity.from_environment(os.environ)
@@ -80,8 +80,7 @@ def main(folder: str) -> None:
         loss = session.forward(load())
         session.backward(loss)
         session.optimize()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+        loop.finish(device)
         diary.note("step", step, loss=float(loss.detach()))
         if step == first + 1 and not session.compiled:
             watch.stop()

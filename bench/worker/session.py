@@ -25,7 +25,6 @@ from bench.worker.precision import (
     held_by,
     optimizers_in,
     precision_of,
-    updated,
 )
 from bench.worker.workload import (
     Around,
@@ -68,8 +67,7 @@ class Parts:
     @property
     def half(self) -> torch.dtype:
         """The type that "half" means here."""
-        dtype: torch.dtype = getattr(torch, HALVES[self.job.half])
-        return dtype
+        return getattr(torch, HALVES[self.job.half])
 
     def build_model(self) -> nn.Module:
         """The workload's model on this rank's device, in fp32, with the weights that the seed gives on every rank; in
@@ -110,8 +108,7 @@ class Parts:
     def build(self, strategy: str, **options: object) -> "Session":
         """The session that another strategy builds, by its name: for one that changes something of it."""
         _, module = discover.load_strategy(strategy, discover.names(discover.STRATEGY)[strategy])
-        session: Session = module.build(self, **options)
-        return session
+        return module.build(self, **options)
 
     def session(self, **how: Any) -> "Session":
         """The training step that a strategy describes by the keywords of :class:`Session`."""
@@ -170,7 +167,7 @@ class Session:
         self.model = self.amp.cast(model)
         self.module = wrap(self.model)
         self.optimizer = self.amp.prepare(self.model)
-        self.scaler = self.amp.scaler
+        self.scaler, self.skipped_steps = self.amp.scaler, self.amp.skipped_steps
         self.around = Around(parts.workload, self.model, self.optimizer, self.updated(), steps=updates)
         self.steps, self.capture, self._captured = 0, False, list[Tensor | None]()
         for change in parts.functions("module").values():
@@ -283,7 +280,8 @@ class Session:
         masters = dict(zip(map(id, self.amp.half_weights), self.amp.masters, strict=True))  # whatever their groups
         if masters:
             return [masters.get(id(parameter), parameter) for parameter in self.model.parameters()]
-        return updated(self.model, self.optimizer)
+        held, of_apex = {id(parameter) for parameter in held_by(self.optimizer)}, iter(self.masters)
+        return [one if id(one) in held else next(of_apex, one) for one in self.model.parameters()]
 
     def fill(self, weights: Iterable[Tensor]) -> None:
         """Set all parameters, masters too, to these values, which are whole and on the CPU."""
@@ -308,10 +306,6 @@ class Session:
         if self._replicas is not None:
             return self._replicas(self.module)
         return dist.get_world_size() if dist.is_initialized() else 1
-
-    def skipped_steps(self) -> Tensor | None:
-        """As :meth:`bench.worker.precision.Amp.skipped_steps`."""
-        return self.amp.skipped_steps()
 
 
 def copied(loss: Tensor) -> Tensor:

@@ -121,12 +121,15 @@ class Launch:
             return self.launcher_status is not None
         return all(rank.exit_status is not None for rank in self.ranks)
 
-    def fail(self, failure: Failure) -> None:
-        if self.killed_at_s is not None:
-            return  # the consequence of our own signal
-        self.failures.append(failure)
-        if self.failed_at_s is None:
-            self.failed_at_s = time.monotonic()
+    def fail(self, rank: int, kind: str, reason: str, **about: Any) -> None:
+        """``about``: the other fields of :class:`Failure`."""
+        if self.killed_at_s is None:  # else it is the consequence of our own signal
+            self.failures.append(Failure(rank=rank, kind=kind, reason=reason, **about))
+            self.failed_at_s = self.failed_at_s or time.monotonic()
+
+    def silent(self, rank: Rank) -> bool:
+        """Whether a rank that has ended has said nothing of how it went."""
+        return not rank.finished and not any(failure.rank == rank.number for failure in self.failures)
 
     def cause(self) -> Failure | None:
         """The first failure that is not the consequence of another."""
@@ -165,7 +168,9 @@ def supervise(launch: Launch, control: Channel) -> None:
             break  # a rank is stuck in the kernel, where no signal ends it
         open_channels = [rank.channel for rank in launch.ranks if not rank.channel.closed]
         doors: list[Any] = [launch.door.listener, *launch.door.callers] if launch.door is not None else []
-        readable, _, _ = select.select([control, *open_channels, *doors], [], [], _patience_s(launch))
+        dying = any(rank.channel.closed and rank.exit_status is None for rank in launch.ranks)
+        patience_s = 0.02 if dying else 0.2 if launch.failures else 1.0  # at most until progress is next checked
+        readable, _, _ = select.select([control, *open_channels, *doors], [], [], patience_s)
         if control in readable:
             _obey(launch, control)
         _let_in(launch, readable)
@@ -212,20 +217,13 @@ def _let_in(launch: Launch, readable: list[object]) -> None:
             channel.close()
 
 
-def _patience_s(launch: Launch) -> float:
-    """How long ``select`` may sleep: a moment while a rank is dying, otherwise until progress is next checked."""
-    dying = any(rank.channel.closed and rank.exit_status is None for rank in launch.ranks)
-    return 0.02 if dying else 0.2 if launch.failures else 1.0
-
-
 def _obey(launch: Launch, control: Channel) -> None:
     for message in control.receive():
         if message["event"] == "abort" and message["stalled"] and not launch.failures:
             _end_stalled(launch, message["reason"])
         elif message["event"] == "abort":
             first = launch.ranks[0].number if launch.ranks else 0
-            about = {"reason": message["reason"], "collateral": message["collateral"]}
-            launch.fail(Failure(rank=first, kind="killed", **about))
+            launch.fail(first, "killed", message["reason"], collateral=message["collateral"])
             launch.kill()
     if control.closed:
         launch.kill()
@@ -238,8 +236,8 @@ def _listen(launch: Launch, rank: Rank, control: Channel) -> None:
             _hear(launch, rank, message, control)
     except (ValueError, RecursionError):
         rank.channel.closed = True
-        reason = f"rank {rank.number} in {launch.where(rank)}: it sent what no rank of bench sends"
-        launch.fail(Failure(rank=rank.number, kind="error", reason=reason))
+        where = f"rank {rank.number} in {launch.where(rank)}"
+        launch.fail(rank.number, "error", f"{where}: it sent what no rank of bench sends")
 
 
 def _hear(launch: Launch, rank: Rank, message: Message, control: Channel) -> None:
@@ -251,8 +249,7 @@ def _hear(launch: Launch, rank: Rank, message: Message, control: Channel) -> Non
             if rank.in_loop and rank.loop_s is None:
                 rank.loop_s = time.monotonic()
         case {"event": "error", "kind": "oom" | "error" as kind, "reason": str(reason), "collateral": bool(collateral)}:
-            about = {"kind": kind, "reason": reason, "collateral": collateral, "memory": message.get("memory")}
-            launch.fail(Failure(rank=rank.number, **about))
+            launch.fail(rank.number, kind, reason, collateral=collateral, memory=message.get("memory"))
         case {"event": "done", "result": str(result)}:
             rank.result = result
             message = {"event": "done"}
@@ -295,13 +292,12 @@ def _reap(launch: Launch, control: Channel) -> None:
             name = signal.Signals(-rank.exit_status).name
             out_of_memory = rank.exit_status == -signal.SIGKILL and oom_kills() > launch.oom_kills
             kind, by = ("oom", " when the machine was out of memory") if out_of_memory else ("killed", "")
-            launch.fail(Failure(rank=rank.number, kind=kind, reason=f"{where}: ended by {name}{by}"))
-        elif not rank.finished and not any(failure.rank == rank.number for failure in launch.failures):
-            reason = f"{where}: left with exit status {rank.exit_status} and no result"
+            launch.fail(rank.number, kind, f"{where}: ended by {name}{by}")
+        elif launch.silent(rank):
             *_, last = ["", *log_end(rank.log)]
-            limit = remedy_of(last)
-            reason += f" ({last}; {limit})" if limit else ""
-            launch.fail(Failure(rank=rank.number, kind="error", reason=reason))
+            limit = f" ({last}; {remedy})" if (remedy := remedy_of(last)) else ""
+            reason = f"{where}: left with exit status {rank.exit_status} and no result{limit}"
+            launch.fail(rank.number, "error", reason)
 
 
 def _reap_launcher(launch: Launch, pid: int, control: Channel) -> None:
@@ -312,16 +308,15 @@ def _reap_launcher(launch: Launch, pid: int, control: Channel) -> None:
             continue
         _hear_the_last(launch, rank, control)
         rank.exit_status = 0 if rank.finished else 1
-        if not rank.finished and not any(failure.rank == rank.number for failure in launch.failures):
+        if launch.silent(rank):
             kind = "oom" if oom_kills() > launch.oom_kills else "killed"
-            reason = f"rank {rank.number} in {launch.where(rank)}: ended without a result"
-            launch.fail(Failure(rank=rank.number, kind=kind, reason=reason))
+            launch.fail(rank.number, kind, f"rank {rank.number} in {launch.where(rank)}: ended without a result")
     if ended:
         launch.launcher_status = ended.si_status
         if launch.absent:
             *_, last = ["nothing was printed", *log_end(launch.launcher_log)]
             reason = f"the launcher ended with status {ended.si_status} before rank {launch.absent[0]} came: {last}"
-            launch.fail(Failure(rank=launch.absent[0], kind="error", reason=reason))
+            launch.fail(launch.absent[0], "error", reason)
 
 
 def oom_kills() -> int:
@@ -345,7 +340,7 @@ def _check_progress(launch: Launch, control: Channel) -> None:
     if launch.absent:
         if now - launch.started_s > startup_s:
             reason = f"rank {launch.absent[0]} did not come within {startup_s:.0f} s; see {launch.launcher_log}"
-            launch.fail(Failure(rank=launch.absent[0], kind="timeout", reason=reason))
+            launch.fail(launch.absent[0], "timeout", reason)
             launch.kill()
     elif all(rank.finished and now - rank.heard_s > EXIT_PATIENCE_S for rank in launch.ranks):
         launch.kill()  # all results are there, and something that the scenario started keeps a rank from leaving
@@ -367,7 +362,7 @@ def _check_progress(launch: Launch, control: Channel) -> None:
         limit_s = launch.job.loop_limit_s
         if limit_s is not None and rank.in_loop and rank.loop_s is not None and now - rank.loop_s > limit_s:
             reason = f"{TOO_SLOW}: {rank.step} of {launch.job.steps} steps in {limit_s:.0f} s"
-            launch.fail(Failure(rank=rank.number, kind="timeout", reason=reason))
+            launch.fail(rank.number, "timeout", reason)
             launch.kill()
             return
 
@@ -407,8 +402,7 @@ def _end_stalled(launch: Launch, what: str) -> None:
         if (most := processes.most_files(rank.pid)) is not None:
             remedy = f"rank {rank.number} has {most} files open; {EXHAUSTED[errno.EMFILE]}"
     reason = f"{what}: rank {culprit.number} {how} {seen[culprit.number]}{others}; {remedy}"
-    behind = order(launch, culprit, lines)
-    launch.fail(Failure(rank=culprit.number, kind="timeout", reason=reason, behind=behind))
+    launch.fail(culprit.number, "timeout", reason, behind=order(launch, culprit, lines))
     launch.kill()
 
 

@@ -19,25 +19,20 @@ def transport(environment: Mapping[str, str]) -> dict[str, object]:
     ``nominal_mbit``: what the interface says of itself; ``reason``: why something is unknown.
     """
     backend = str(dist.get_backend())
+    known: dict[str, object] = {"backend": backend, "library": None, "interface": None, "nominal_mbit": None}
     if backend.startswith("nccl"):
         version = ".".join(map(str, torch.cuda.nccl.version()))
         why = "NCCL does not report its path; NCCL_DEBUG=INFO writes it to the logs of the ranks"
-        return _about(backend, f"NCCL {version}", None, None, why)
+        return known | {"library": f"NCCL {version}", "reason": why}
     own = {address for address, ports in connections() if environment.get("MASTER_PORT", "") not in ports}
     names = sorted(filter(None, map(interface_of, own)))
     if not names:
-        return _about(backend, None, None, None, "no connection between ranks was found in /proc/self/net")
+        return known | {"reason": "no connection between ranks was found in /proc/self/net"}
     speeds = {name: nominal_mbit(name) for name in names}
     unknown = [name for name, mbit in speeds.items() if mbit is None]
     slowest = None if unknown else min(mbit for mbit in speeds.values() if mbit is not None)
     doubt = f"{', '.join(unknown)} has no nominal speed" if unknown else None
-    return _about(backend, None, ", ".join(names), slowest, doubt)
-
-
-def _about(
-    backend: str, library: str | None, interface: str | None, mbit: float | None, why: str | None
-) -> dict[str, object]:
-    return {"backend": backend, "library": library, "interface": interface, "nominal_mbit": mbit, "reason": why}
+    return known | {"interface": ", ".join(names), "nominal_mbit": slowest, "reason": doubt}
 
 
 def connections(folder: str = "/proc/self") -> Iterator[tuple[str, tuple[str, str]]]:

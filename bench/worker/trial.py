@@ -52,14 +52,9 @@ def _tried(workload: Training, device: torch.device, count: int) -> Refused | No
         return wrong_loss(workload, loss_of(workload)(model, map_tensors(lambda tensor: tensor.to(device), batch)))
     except Exception as error:  # noqa: BLE001  # whatever the user's functions raise is the finding
         at = execute.line_in(workload.file, error)
-        if at is None or workload.device != "cpu" or _says_nothing(error):
+        text = str(error).lower()
+        unfit = isinstance(error, MemoryError | NotImplementedError) or any(one in text for one in ("meta", *NO_MEMORY))
+        if at is None or workload.device != "cpu" or unfit:  # the computation may be right, and only the trial is not
             return None
         what = f"{workload.file}:{at} fails on a batch of {count}: {type(error).__name__}: {error}"
         return "--workload", " ".join(what.split()), "fix the file"
-
-
-def _says_nothing(error: Exception) -> bool:
-    """Whether it may be that the computation is right, and only the trial is not."""
-    text = str(error).lower()
-    unfit = isinstance(error, MemoryError | NotImplementedError) or "meta" in text
-    return unfit or any(sign in text for sign in NO_MEMORY)

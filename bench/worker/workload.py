@@ -84,8 +84,7 @@ def build_model(workload: Training) -> nn.Module:
     """The model on the CPU, in fp32, with the weights that the seed gives on every rank."""
     opened = _open(workload)
     torch.manual_seed(workload.seed)
-    model: nn.Module = opened.module.model(opened.work)
-    return model
+    return opened.module.model(opened.work)
 
 
 def build_in_double(workload: Training) -> tuple[nn.Module, bool]:
@@ -105,8 +104,7 @@ def build_in_double(workload: Training) -> tuple[nn.Module, bool]:
 
 def build_optimizer(workload: Training, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
     opened = _open(workload)
-    optimizer: torch.optim.Optimizer = opened.module.optimizer(opened.work, parameters)
-    return optimizer
+    return opened.module.optimizer(opened.work, parameters)
 
 
 class Around:
@@ -189,8 +187,7 @@ def flag_effect(optimizer: torch.optim.Optimizer, workload: Training, flag: str)
 
 
 def loss_of(workload: Training) -> Loss:
-    loss: Loss = _open(workload).module.loss
-    return loss
+    return _open(workload).module.loss
 
 
 def example_of(workload: Training) -> Callable[[int], Batch]:
@@ -205,16 +202,12 @@ def example_of(workload: Training) -> Callable[[int], Batch]:
 
 
 def collate_of(workload: Training) -> Callable[[list[Batch]], Batch]:
-    collate: Callable[[list[Batch]], Batch] = getattr(
-        _open(workload).module, "collate", torch.utils.data.default_collate
-    )
-    return collate
+    return getattr(_open(workload).module, "collate", torch.utils.data.default_collate)
 
 
 def weight_of(workload: Training) -> Callable[[Batch], float] | None:
     """How much a part of a batch counts in the mean; None: all count the same, as they have equally many examples."""
-    weight: Callable[[Batch], float] | None = getattr(_open(workload).module, "weight", None)
-    return weight
+    return getattr(_open(workload).module, "weight", None)
 
 
 def tensors_in(tree: Batch) -> list[Tensor]:
@@ -223,14 +216,15 @@ def tensors_in(tree: Batch) -> list[Tensor]:
     return found
 
 
-def map_tensors(function: Callable[[Tensor], object], tree: Batch) -> Batch:
-    """A batch with ``function`` applied to each of its tensors; other values stay as they are."""
-    if isinstance(tree, Tensor):
+def map_tensors(function: Callable[[Any], object], tree: Batch, kind: type = Tensor) -> Batch:
+    """A batch with ``function`` applied to each of its tensors (or what is of another ``kind``); other values stay as
+    they are."""
+    if isinstance(tree, kind):
         return function(tree)
     if isinstance(tree, dict):
-        return {key: map_tensors(function, value) for key, value in tree.items()}
+        return {key: map_tensors(function, value, kind) for key, value in tree.items()}
     if isinstance(tree, tuple | list):
-        parts = [map_tensors(function, value) for value in tree]
+        parts = [map_tensors(function, value, kind) for value in tree]
         return parts if isinstance(tree, list) else tuple(parts)
     return tree
 
@@ -331,10 +325,8 @@ def examine(workload: Training) -> dict[str, object]:
             return {"refused": None, "example_bytes": None, "examples": None}
         at = execute.line_in(workload.file, error)
         what = f"{workload.file}:{at} fails with these settings: {type(error).__name__}: {error}"
+        option, remedy = "--workload", "fix the file"
         if workload.data is not None:
-            what, remedy = (
-                f"{workload.data} cannot be used: {what}",
-                f"give a folder with {opened.module.WORKLOAD.reads}",
-            )
-            return {"refused": ("--data", " ".join(what.split()), remedy)}
-        return {"refused": ("--workload", " ".join(what.split()), "fix the file")}
+            option, remedy = "--data", f"give a folder with {opened.module.WORKLOAD.reads}"
+            what = f"{workload.data} cannot be used: {what}"
+        return {"refused": (option, " ".join(what.split()), remedy)}

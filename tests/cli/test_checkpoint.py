@@ -10,9 +10,12 @@ import pytest
 from conftest import CommandLine, in_this_process
 from standin.documents import document, with_records
 from standin.schemas import is_valid
+from standin.sessions import load_of, parts_of
+from standin.workloads import tiny
 from test_workload import MLP
 
 from bench.core.errors import BenchError
+from bench.core.job import Checkpoint
 from bench.experiments import checkpoint as experiment
 from bench.experiments.checkpoint import CheckpointLook, CheckpointRecord, Checkpoints, checkpoints, sentences
 from bench.sites.local import WorkerHost
@@ -55,44 +58,16 @@ def test_a_disk_without_room(host: WorkerHost, tmp_path: Path, monkeypatch: pyte
     assert one["status"] == "error" and "50 MiB are free on the disk of the run; free space there, or" in one["reason"]
 
 
-class Session:
-    """A model of one weight, with what saving it takes."""
-
-    def __init__(self) -> None:
-        import torch
-
-        self.model = self.module = torch.nn.Linear(1, 1, bias=False)
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
-        self.scaler = None
-        self.masters: list[Any] = []
-        self.parts = SimpleNamespace(rank=0, device=torch.device("cpu"))
-
-    def forward(self, batch: Any) -> Any:
-        return self.model(batch).sum()
-
-    def backward(self, loss: Any) -> None:
-        self.optimizer.zero_grad()
-        loss.backward()
-
-    def optimize(self) -> None:
-        self.optimizer.step()
-
-    def weights(self) -> list[Any]:
-        return [self.model.weight.detach()]
-
-
 def saved(folder: Path, ticks: list[int]) -> dict[str, Any]:
-    import torch
-
-    wanted = checkpoint.Checkpoint(every=3, folder=str(folder))
-    session: Any = Session()
-    return checkpoint.run(session, lambda: torch.ones(1, 1), wanted, ticks.append)
+    parts = parts_of(task=tiny())
+    wanted = Checkpoint(every=3, folder=str(folder))
+    return checkpoint.run(parts.session(), load_of(parts), wanted, ticks.append)
 
 
 def test_steps_are_counted(tmp_path: Path) -> None:
     ticks: list[int] = []
     found = saved(tmp_path / "new", ticks)
-    assert ticks == list(range(1, 15)) and ticks[-1] == checkpoint.steps_of(checkpoint.Checkpoint(every=3))
+    assert ticks == list(range(1, 15)) and ticks[-1] == checkpoint.steps_of(Checkpoint(every=3))
     assert found["size_mib"] == (tmp_path / "new" / "checkpoint.pt").stat().st_size / 2**20
 
 

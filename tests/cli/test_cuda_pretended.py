@@ -60,16 +60,12 @@ def waited(environment: dict[str, str], repository: Path, tmp_path_factory: pyte
     """A run on two GPUs, one of which another run had at first: what it said, and its first line for people."""
     driver = Path(environment["BENCH_STANDIN_NVML"])
     free = driver.read_text()
-    command = [sys.executable, "-m", "bench", "run", "--wait", "--json", "--device", "cuda", "--gpus", "0,2"]
     here = tmp_path_factory.mktemp("cuda")
     (here / "mlp.py").write_text(documented("WORKLOAD =").replace("def model(work):\n", IMPORTED_ONCE))
-    command += [
-        "--scenario",
-        "single,dp,ddp,ddp_o1,ddp_o2,apex_ddp_o3,ddp_two_devices",
-        "--workload",
-        str(here / "mlp.py"),
-    ]
-    command += ["--global-batch", "8", "--warmup", "1", "--iters", "2", "--launches", "1", "--out", str(here / "out")]
+    scenarios = "single,dp,ddp,ddp_o1,ddp_o2,apex_ddp_o3,ddp_two_devices"
+    command = [sys.executable, "-m", "bench", "run", "--wait", "--json", "--device", "cuda", "--scenario", scenarios]
+    command += ["--gpus", "0,2", "--workload", str(here / "mlp.py"), "--global-batch", "8", "--warmup", "1"]
+    command += ["--iters", "2", "--launches", "1", "--out", str(here / "out")]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("BENCH_LOCK_DIR", environment["BENCH_LOCK_DIR"])
         with lock.acquire((C,), wait=False, say=print):
@@ -143,49 +139,6 @@ def test_tests_of_a_gpu_run(environment: dict[str, str], repository: Path) -> No
     done = subprocess.run(command, cwd=repository, env=environment, capture_output=True, text=True, timeout=1200)
     assert done.returncode == 0, done.stdout[-3000:]
     assert " passed" in done.stdout
-
-
-LOGGED = """from bench.seams import Rank, Scenario, Strategy, rank_per_device
-
-
-def both(devices):
-    return (Rank(devices=(0, 1)),)
-
-
-SCENARIO = Scenario(summary="looks at the logger of DDP", strategy=Strategy(label="looking", ranks={ranks}))
-
-
-def build(parts):
-    session = parts.build("{strategy}")
-    optimize, steps = session.optimize, []
-
-    def look():
-        optimize()
-        steps.append(1)
-        if len(steps) == 105:
-            from torch.distributed._composable.replicate import replicate
-
-            ddp = {ddp}
-            assert ddp._get_ddp_logging_data()["iteration"] < 100, ddp._get_ddp_logging_data()
-
-    session.optimize = look
-    return session
-"""
-
-
-@pytest.mark.slow
-def test_the_logger_of_ddp_keeps_out_of_windows(environment: dict[str, str], tmp_path: Path) -> None:
-    """At step 100 it would wait for the GPU."""
-    files = []
-    for strategy, ranks, ddp in (
-        ("ddp_two_devices", "both", "session.module"),
-        ("replicate", "rank_per_device", "replicate.state(session.module)._ddp"),
-    ):
-        files.append(tmp_path / f"logged_{strategy}.py")
-        files[-1].write_text(LOGGED.format(strategy=strategy, ranks=ranks, ddp=ddp))
-    long = ("--no-parity", "--scenario", ",".join(map(str, files)), "--iters", "108", "--launches", "1")
-    done = bench(environment, tmp_path, "run", "--json", *MLP_ON_TWO, *long)
-    assert [one["status"] for one in json.loads(done.stdout)["launches"]] == ["ok", "ok"]
 
 
 COUNTED = """from bench.seams import Scenario, Strategy

@@ -10,31 +10,32 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import CommandLine, Executed, launches, one_host, request_for
+from conftest import CommandLine, Executed
 from standin import documented
 from standin.processes import alive, document_of, nobody_left, wait_for
 from standin.workloads import workload
 
 from bench.runs.check import findings
 from bench.runs.reader import read
-from bench.seams import switching
 from bench.sites.local import WorkerHost
 
 pytestmark = pytest.mark.fault
 
 STATUS = {"exception": "error", "exit": "error", "kill": "killed", "stop": "timeout", "sleep": "timeout", "oom": "oom"}
 PHASES = ("import", "rendezvous", "warmup", "measured", "sealing")
+Planted = tuple[WorkerHost, Path]
+"""The host of ranks that break, and the file that says where."""
 STALL_S = 4.0
 """Long enough that a busy machine does not make a rank that is only slow look like one that hangs."""
 
 
 @pytest.fixture(scope="module")
-def planted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[WorkerHost, Path]]:
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Planted]:
     folder = tmp_path_factory.mktemp("planted")
     with pytest.MonkeyPatch.context() as patch:
         here = str(Path(__file__).with_name("planted"))
@@ -46,44 +47,43 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[WorkerHo
             yield host, folder / "fault.json"
 
 
+def broken(
+    planted: Planted,
+    execute: Callable[..., Executed],
+    phase: str,
+    fault: str,
+    rank: int,
+    **changes: Any,
+) -> Executed:
+    """A launch of ddp with this fault in it."""
+    host, file = planted
+    file.write_text(json.dumps({"phase": phase, "fault": fault, "rank": rank}))
+    try:
+        return execute("ddp", on=host, stall_timeout_s=STALL_S if fault in ("stop", "sleep") else 60.0, **changes)
+    finally:
+        file.unlink()
+
+
 def matrix() -> list[Any]:
     """Every phase with every fault in both ranks; a few of them, one for each phase and fault, without ``slow``."""
-    short = {
-        ("import", "kill", 0),
-        ("warmup", "exit", 0),
-        ("measured", "exception", 1),
-        ("measured", "stop", 1),
-        ("sealing", "oom", 1),
-    }
+    short = {("import", "kill", 0), ("warmup", "exit", 0), ("measured", "exception", 1)}
+    short |= {("measured", "stop", 1), ("sealing", "oom", 1)}
     return [
-        pytest.param(
-            phase,
-            fault,
-            rank,
-            marks=[] if (phase, fault, rank) in short else pytest.mark.slow,
-            id=f"{phase}-{fault}-{rank}",
-        )
-        for phase in PHASES
-        for fault in STATUS
-        for rank in (0, 1)
+        pytest.param(*case, marks=[] if case in short else pytest.mark.slow, id="-".join(map(str, case)))
+        for case in product(PHASES, STATUS, (0, 1))
     ]
 
 
 @pytest.mark.parametrize(("phase", "fault", "rank"), matrix())
 def test_a_fault_is_told_and_nobody_is_left(
-    planted: tuple[WorkerHost, Path],
+    planted: Planted,
     execute: Callable[..., Executed],
     phase: str,
     fault: str,
     rank: int,
     request: pytest.FixtureRequest,
 ) -> None:
-    host, file = planted
-    file.write_text(json.dumps({"phase": phase, "fault": fault, "rank": rank}))
-    try:
-        done = execute("ddp", on=host, stall_timeout_s=STALL_S if fault in ("stop", "sleep") else 60.0, iters=3)
-    finally:
-        file.unlink()
+    done = broken(planted, execute, phase, fault, rank, iters=3)
     outcome = done.outcome
     assert (outcome.status, outcome.first_failed_rank) == (STATUS[fault], rank), outcome.reason
     assert outcome.failure is not None and outcome.failure["rank"] == rank
@@ -93,26 +93,22 @@ def test_a_fault_is_told_and_nobody_is_left(
         assert outcome.failure["log_end"][-1] == outcome.reason
     if fault == "stop":
         assert f"rank {rank} " in outcome.reason and "stopped" in outcome.reason
+        assert outcome.reason.endswith("raise --stall-timeout if the machine is just slow")
     if fault == "sleep":
         assert re.search(rf"rank {rank} (hangs|is) in phase .*, at sitecustomize\.py:\d+ in _break", outcome.reason)
     if fault == "oom":
         assert f"rank {rank} on cpu with 4 images (global batch 8)" in outcome.reason
         assert outcome.failure["memory"]["allocator"]["max_rss_mib"] > 0
     if request.node.get_closest_marker("slow"):
-        again = execute("ddp", on=host)
+        again = execute("ddp", on=planted[0])
         assert again.outcome.status == "ok", again.outcome.reason
 
 
 @pytest.mark.parametrize(
     "fault", ["kill", *(pytest.param(fault, marks=pytest.mark.slow) for fault in ("exception", "stop"))]
 )
-def test_earlier_steps_are_kept(planted: tuple[WorkerHost, Path], execute: Callable[..., Executed], fault: str) -> None:
-    host, file = planted
-    file.write_text(json.dumps({"phase": "measured", "fault": fault, "rank": 1}))
-    try:
-        done = execute("ddp", on=host, stall_timeout_s=STALL_S if fault == "stop" else 60.0, warmup=2, iters=4)
-    finally:
-        file.unlink()
+def test_earlier_steps_are_kept(planted: Planted, execute: Callable[..., Executed], fault: str) -> None:
+    done = broken(planted, execute, "measured", fault, 1, warmup=2, iters=4)
     assert done.outcome.failure is not None
     assert done.outcome.failure["where"] == "phase measure, optimizer of step 5"
     for rank in (0, 1):
@@ -139,10 +135,9 @@ def scenario(fault: str) -> str:
 """
 
 
-@pytest.mark.parametrize("leave", ["os.setpgid(0, 0)", "os.setsid()"])
-def test_a_rank_that_leaves_its_group_is_ended_with_it(execute: Callable[..., Executed], leave: str) -> None:
-    fault = f"{leave}\ntime.sleep(600)\n"
-    source = scenario(fault).replace("if parts.rank == 1:", "if parts.rank == 0:\n            1 / 0\n        else:")
+def test_a_rank_that_leaves_its_group_is_ended_with_it(execute: Callable[..., Executed]) -> None:
+    source = scenario("os.setsid()\ntime.sleep(600)\n")
+    source = source.replace("if parts.rank == 1:", "if parts.rank == 0:\n            1 / 0\n        else:")
     done = execute(source)
     assert done.outcome.status == "error" and done.outcome.reason.endswith(":9: ZeroDivisionError: division by zero")
     assert nobody_left([rank["pid"] for rank in done.outcome.ranks])
@@ -153,6 +148,7 @@ def test_a_rank_that_leaves_its_group_is_ended_with_it(execute: Callable[..., Ex
     [
         ("sys.stdout = sys.stderr = None\nraise ValueError('without streams')", "ValueError: without streams"),
         ("os.closerange(0, 1000)\nraise ValueError", "left with exit status 1 and no result"),
+        ("return None", "planted.py returned NoneType; return a Session, such as parts.session(wrap=...)"),
         (
             "import socket\n"
             "for number in range(3, 100):\n"
@@ -163,7 +159,7 @@ def test_a_rank_that_leaves_its_group_is_ended_with_it(execute: Callable[..., Ex
             "it sent what no rank of bench sends",
         ),
     ],
-    ids=["streams", "descriptors", "nonsense"],
+    ids=["streams", "descriptors", "forgets", "nonsense"],
 )
 def test_what_a_rank_breaks_is_its_own(execute: Callable[..., Executed], fault: str, reason: str) -> None:
     source = scenario(fault).replace("rank == 1", "rank == 0").replace('parts.build("ddp")', "parts.session()")
@@ -180,21 +176,21 @@ def test_an_exception_in_a_thread_fails_the_launch(execute: Callable[..., Execut
     assert re.fullmatch(r"thread loader: \S+\.py:9: ZeroDivisionError: division by zero", done.outcome.reason)
 
 
-@pytest.mark.parametrize(
-    "start",
-    [
-        "pid = os.fork()\nif pid == 0:\n    time.sleep(600)",
-        "pid = subprocess.Popen(['sleep', '600'], start_new_session=True).pid",
-        "command = ['sh', '-c', 'sleep 600 & echo $!']\n"
-        "pid = int(subprocess.Popen(command, stdout=subprocess.PIPE).stdout.readline())",
-    ],
-    ids=["fork", "new session", "grandchild"],
-)
-def test_what_a_scenario_started_is_gone_with_its_launch(execute: Callable[..., Executed], start: str) -> None:
-    done = execute(scenario(f"{start}\nprint('started', pid, flush=True)"))
+STARTING = """\
+fork = os.fork()
+if fork == 0:
+    time.sleep(600)
+session = subprocess.Popen(['sleep', '600'], start_new_session=True).pid
+shell = subprocess.Popen(['sh', '-c', 'sleep 600 & echo $!'], stdout=subprocess.PIPE)
+print('started', fork, session, int(shell.stdout.readline()), flush=True)"""
+
+
+def test_what_a_scenario_started_is_gone_with_its_launch(execute: Callable[..., Executed]) -> None:
+    """A fork, a process in a session of its own, and a grandchild."""
+    done = execute(scenario(STARTING))
     assert done.outcome.status == "ok", done.outcome.reason
-    (pid,) = re.findall(r"started (\d+)", done.log(1))
-    assert nobody_left([int(pid)])
+    (pids,) = re.findall(r"started ([\d ]+)", done.log(1))
+    assert len(pids.split()) == 3 and nobody_left(list(map(int, pids.split())))
 
 
 @pytest.mark.slow
@@ -227,42 +223,6 @@ def test_too_few_descriptors_fail_the_launch_and_not_the_host(execute: Callable[
         again = execute("ddp", on=host)
         assert again.outcome.status == "ok", again.outcome.reason
         assert len(os.listdir(f"/proc/{host.process.pid}/fd")) <= open_now + 1, "descriptors leak from launch to launch"
-
-
-def test_a_setup_that_returns_no_session_is_told_what_to_return(execute: Callable[..., Executed]) -> None:
-    source = """
-    from bench.seams import Scenario, Strategy
-
-    SCENARIO = Scenario(summary="forgets", strategy=Strategy(label="planted", group=False))
-
-    def build(parts):
-        pass
-    """
-    outcome = execute(source).outcome
-    assert outcome.status == "error"
-    assert "planted.py returned NoneType; return a Session, such as parts.session(wrap=...)" in outcome.reason
-
-
-@pytest.mark.slow  # test_victims.py kills the host of a real run
-def test_ranks_die_with_the_host_and_what_they_started(planted: tuple[WorkerHost, Path], tmp_path: Path) -> None:
-    host, _ = planted  # which comes up again for whoever needs it after this
-    file = tmp_path / "planted.py"
-    start = "print(subprocess.Popen(['sleep', '600'], start_new_session=True).pid, flush=True)"
-    file.write_text(textwrap.dedent(scenario(start)))
-    found = switching.load("planted", str(file))
-    (planned,) = launches(request_for((found,), iters=100000), (found,), one_host(2))
-    pids: list[int] = []
-
-    def kill_when_both_train(event: dict[str, Any]) -> None:
-        if event["event"] == "up":
-            pids.append(event["pid"])
-        if event["event"] == "step":
-            host.process.kill()
-
-    outcome = host.perform(replace(planned.job, logs=str(tmp_path)), kill_when_both_train)
-    assert outcome.status == "killed"
-    started = int(next(tmp_path.glob("*rank1.log")).read_text())
-    assert len(pids) == 2 and nobody_left([*pids, started])
 
 
 SEALED = "import json, bench.worker.rank\nbench.worker.rank._sealed = "

@@ -35,10 +35,10 @@ from bench.worker import rank
 from bench.worker.plan import Identity
 import json, os, socket
 
-def join(job, me, device):
+def join(job, me, device, store):
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
 
-rank._join = join
+rank.join = join
 job = decode(Job, json.loads(sys.argv[1]))
 channel = Channel(socket.socket(fileno=int(sys.argv[2])))
 rank.execute(job, Identity.from_environment(os.environ), channel, time.perf_counter_ns())

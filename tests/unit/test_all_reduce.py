@@ -84,8 +84,8 @@ def test_what_is_said_of_all_reduces_at_once() -> None:
 
 def test_a_size_that_takes_too_long_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """1 µs for 1000 bytes: 64 MiB take 67 ms, three of 16 MiB 50 ms, and two of them 34 ms."""
-    monkeypatch.setattr(worker, "_timed", lambda tensors, calls, device: tensors[0].nbytes / 1e6)
-    monkeypatch.setattr(worker, "_agreed", lambda time_ms, device: time_ms)
+    monkeypatch.setattr(worker, "all_reduce_ms", lambda tensors, calls, device: tensors[0].nbytes / 1e6)
+    monkeypatch.setattr(worker, "slowest", lambda time_ms, device: time_ms)
     monkeypatch.setattr(worker, "MOST_MS", 40.0)
     monkeypatch.setattr(worker, "transport", lambda environment: None)
     turns: list[int] = []

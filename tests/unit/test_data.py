@@ -22,16 +22,6 @@ from bench.worker.workload import example_of
 WORKLOAD = workload(image_size=8, global_batch=12, replicas=3)
 
 
-@pytest.mark.parametrize("replicas", [1, 2, 3, 4])
-def test_parts_are_those_of_distributed_sampler(replicas: int) -> None:
-    examples = range(WORKLOAD.global_batch * WORKLOAD.pool_batches)
-    for replica in range(replicas):
-        sampler = DistributedSampler(examples, replicas, replica, shuffle=True, seed=WORKLOAD.seed, drop_last=True)
-        sampler.set_epoch(0)
-        dealt = [index for part in data.shard(WORKLOAD, replicas, replica) for index in part]
-        assert dealt == list(sampler)
-
-
 @pytest.mark.parametrize("replicas", [2, 3, 4])
 def test_the_global_batch_is_the_same_for_all(replicas: int) -> None:
     alone = data.shard(WORKLOAD, 1, 0)

@@ -1,38 +1,28 @@
 """Memory predicted without running, against what the live objects of the same step hold."""
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from conftest import launches, one_host, request_for
+from standin.sessions import load_of, parts_of
 from standin.workloads import narrow
 from torch import nn
 
 from bench.core.codec import decode
 from bench.runs.experiments import MemoryForecast
-from bench.seams import discover, switching
-from bench.worker import data, memory_forecast, memory_parts
+from bench.worker import memory_forecast, memory_parts
 from bench.worker.memory_forecast import Around, predict
 from bench.worker.session import Parts, Session
 
 torch.set_num_threads(1)
 HELD = ("parameters", "masters", "optimizer", "buffers", "batch", "gradients")
-CPU = torch.device("cpu")
 AROUND = Around()
 
 
 def parts_for(precision: str = "O0") -> Parts:
-    single = switching.load(*discover.resolve("single"))
-    (planned,) = launches(request_for((single,), global_batch=4, task=narrow()), (single,), one_host(1))
-    job = replace(planned.job, precision=precision, half="bf16")
-    whole = {"rank": 0, "local_rank": 0, "world_size": 1, "device": CPU}
-    return Parts(job=job, implementation="torch", amp="native", **whole)
-
-
-def load_of(parts: Parts) -> Any:
-    return data.loader(data.batches(parts.workload, 1, range(1), pin=False), CPU)
+    return parts_of(precision=precision, global_batch=4, task=narrow())
 
 
 def forecast(parts: Parts, around: Around = AROUND) -> dict[str, Any]:

@@ -25,14 +25,6 @@ def device(t_ms: int, bits: int | None, uuid: str = "GPU-a", mig: bool | None = 
     return {"t_ns": t_ms * MS, "device": uuid, "throttle_reasons": bits, "mig": mig}
 
 
-def test_one_thermal_sample_of_twenty_makes_the_launch_invalid() -> None:
-    rows = [device(100 + 10 * number, 0x40 if number == 7 else 0x1) for number in range(20)]
-    assert throttle.check(rows, STEPS) == {
-        "verdict": "invalid",
-        "devices": {"GPU-a": ["idle", "thermal slowdown (hardware)"]},
-    }
-
-
 @pytest.mark.parametrize(
     ("bits", "verdict"),
     [
@@ -49,22 +41,28 @@ def test_what_the_bits_mean(bits: int, verdict: str) -> None:
     assert throttle.verdict(bits) == verdict
 
 
-def test_what_happened_outside_of_the_measured_steps_does_not_count() -> None:
-    rows = [device(50, 0x40), device(150, 0x0), device(301, 0x40)]
-    assert throttle.check(rows, STEPS) == {"verdict": "ok", "devices": {"GPU-a": []}}
+THERMAL = [device(100 + 10 * number, 0x40 if number == 7 else 0x1) for number in range(20)]
+CAPPED, UNKNOWN = device(150, 0x4), device(150, None, "GPU-b")
 
 
-def test_the_worst_device_is_the_verdict() -> None:
-    rows = [device(150, 0x4), device(150, None, "GPU-b")]
-    told = throttle.check(rows, STEPS)
-    assert told == {"verdict": "warning", "devices": {"GPU-a": ["power cap"], "GPU-b": None}}
-    assert throttle.check(rows[1:], STEPS) == {"verdict": "unknown", "devices": {"GPU-b": None}}
+@pytest.mark.parametrize(
+    ("rows", "verdict", "devices"),
+    [
+        pytest.param(THERMAL, "invalid", {"GPU-a": ["idle", "thermal slowdown (hardware)"]}, id="one sample of twenty"),
+        pytest.param([device(50, 0x40), device(150, 0x0), device(301, 0x40)], "ok", {"GPU-a": []}, id="other steps"),
+        pytest.param([CAPPED, UNKNOWN], "warning", {"GPU-a": ["power cap"], "GPU-b": None}, id="the worst device"),
+        pytest.param([UNKNOWN], "unknown", {"GPU-b": None}, id="nothing known"),
+    ],
+)
+def test_a_launch_is_judged_by_its_measured_steps(rows: list[Any], verdict: str, devices: dict[str, Any]) -> None:
+    assert throttle.check(rows, STEPS) == {"verdict": verdict, "devices": devices}
 
 
-def test_without_samples_or_steps_nothing_is_said() -> None:
-    assert throttle.check([], STEPS) is None
-    assert throttle.check([device(150, 0x40)], STEPS[:1]) is None
-    assert throttle.check([device(150, None, "package-0", None)], STEPS) is None
+@pytest.mark.parametrize(
+    ("rows", "steps"), [([], STEPS), ([CAPPED], STEPS[:1]), ([device(150, None, "package-0", None)], STEPS)]
+)
+def test_without_samples_or_steps_nothing_is_said(rows: list[Any], steps: list[Any]) -> None:
+    assert throttle.check(rows, steps) is None
 
 
 def test_an_unknown_bit_is_shown_as_a_number() -> None:

@@ -25,10 +25,6 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Analysed:
     return analysed(write_run(tmp_path, [DP, DDP2], gpus=GPUS))
 
 
-def names(run: Analysed) -> list[str]:
-    return [plot.name for plot in plots.of_run(run)]
-
-
 def test_plots_from_elsewhere_are_the_same(run: Analysed, monkeypatch: pytest.MonkeyPatch) -> None:
     draws = [partial(draw, run) for draw in plots.DRAWINGS]
     queue, filled = os.pipe()
@@ -41,22 +37,19 @@ def test_plots_from_elsewhere_are_the_same(run: Analysed, monkeypatch: pytest.Mo
     os.close(queue)
 
 
-def test_a_process_that_is_killed_is_replaced(run: Analysed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_is_killed_or_has_no_room_is_replaced(run: Analysed, monkeypatch: pytest.MonkeyPatch) -> None:
     def killed(run: Analysed) -> Plot | None:
         if os.getpid() != HERE:
             os.kill(os.getpid(), signal.SIGKILL)
         return memory_stack(run)
 
-    monkeypatch.setattr(plots, "DRAWINGS", (killed, power))
-    assert names(run) == ["memory-stack", "power"]
-
-
-def test_no_room_for_a_process(run: Analysed, monkeypatch: pytest.MonkeyPatch) -> None:
     def full() -> int:
         raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
 
+    monkeypatch.setattr(plots, "DRAWINGS", (killed, power))
+    assert [plot.name for plot in plots.of_run(run)] == ["memory-stack", "power"]
     monkeypatch.setattr(os, "fork", full)
-    assert names(run) == ["memory-stack", "power"]
+    assert [plot.name for plot in plots.of_run(run)] == ["memory-stack", "power"]
 
 
 def test_an_error_there_is_an_error_here(run: Analysed, monkeypatch: pytest.MonkeyPatch) -> None:

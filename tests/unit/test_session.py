@@ -15,46 +15,26 @@ from typing import Any
 import pytest
 import torch
 import torch._dynamo
-from conftest import launches, one_host, request_for
+from standin.sessions import SINGLE, Sleepy, load_of, parts_of, train
 from standin.workloads import tiny
 from torch import nn
 from torchvision import models
 
 from bench.core.errors import BenchError
+from bench.core.records import SwitchOn
 from bench.experiments import record
 from bench.machine import recorded_environment
 from bench.seams import Strategy, discover, switching
-from bench.worker import apex, data, effective, live, loop, rank
-from bench.worker.plan import Identity, Plan
+from bench.worker import apex, effective, live, loop, rank
+from bench.worker.plan import Plan
 from bench.worker.precision import Amp, ApexAmp, precision_of
-from bench.worker.session import Parts, Session
+from bench.worker.session import Parts
 
 torch.set_num_threads(1)  # more of them wait for each other where other work shares the cores
 
-SINGLE = switching.load(*discover.resolve("single"))
-
 
 def parts_for(precision: str = "O0", half: str = "bf16", global_batch: int = 2) -> Parts:
-    """With two images where they do not matter."""
-    (planned,) = launches(request_for((SINGLE,), global_batch=global_batch, task=tiny()), (SINGLE,), one_host(1))
-    return Parts(
-        job=replace(planned.job, precision=precision, half=half),
-        rank=0,
-        local_rank=0,
-        world_size=1,
-        device=torch.device("cpu"),
-        implementation="torch",
-        amp="native",
-    )
-
-
-def train(session: Session, steps: int = 1) -> tuple[dict[str, Any], loop.Timings]:
-    parts = session.parts
-    load = data.loader(data.batches(parts.workload, 1, range(1), pin=False), parts.device)
-    watch = live.TypeWatch(session.model)
-    timings = loop.run_window(session, load, steps, device=parts.device)
-    watch.stop()
-    return effective.read(session, SINGLE.strategy, watch), timings
+    return parts_of(precision=precision, half=half, global_batch=global_batch, task=tiny())
 
 
 @cache
@@ -64,8 +44,7 @@ def ran_at(level: str) -> dict[str, Any]:
 
 def wrong(done: str, asked: str, strategy: Strategy = SINGLE.strategy, implementation: str = "torch") -> str:
     """What does not match where level ``done`` ran and ``asked`` was asked for, of this strategy."""
-    how = {"precision": asked, "half": "bf16", "strategy": strategy, "implementation": implementation}
-    return "; ".join(effective.contradictions(ran_at(done), **how))
+    return "; ".join(effective.contradictions(ran_at(done), parts_for(asked).job, strategy, implementation))
 
 
 WEIGHTS_AND_NORMS = {
@@ -86,13 +65,9 @@ def test_a_level_is_what_the_table_says(level: str) -> None:
     assert set(ran["optimizer_dtypes"]) == updated
     assert ran["precision"] == level
     assert ran["scaler"] is None, "bf16 needs no loss scale"
-    assert wrong(level, level) == ""
-
-
-@pytest.mark.parametrize("asked", ["O0", "O1", "O2", "O3"])
-@pytest.mark.parametrize("done", ["O0", "O1", "O2", "O3"])
-def test_a_label_that_does_not_say_what_ran_is_noticed(asked: str, done: str) -> None:
-    assert bool(wrong(done, asked)) == (asked != done)
+    assert [asked for asked in WEIGHTS_AND_NORMS if not wrong(level, asked)] == [level], "another label is noticed"
+    session = parts_for(level).session()
+    assert session.forward(load_of(session.parts)()).dtype is torch.float32, "the loss, whatever computes"
 
 
 @pytest.mark.parametrize("name", ["dp", "ddp", "apex_ddp"])
@@ -105,8 +80,8 @@ def test_a_missing_wrapper_is_noticed(name: str) -> None:
 
 def test_a_wrapper_nobody_asked_for_is_noticed() -> None:
     ran = train(parts_for().session(wrap=nn.Sequential))[0]
-    how = {"precision": "O0", "half": "bf16", "strategy": SINGLE.strategy, "implementation": "torch"}
-    assert "no wrapper was asked for, but the wrapper is torch.nn" in effective.contradictions(ran, **how)[0]
+    (said,) = effective.contradictions(ran, parts_for().job, SINGLE.strategy, "torch")
+    assert "no wrapper was asked for, but the wrapper is torch.nn" in said
 
 
 def test_weights_that_are_not_sharded_as_declared_are_noticed() -> None:
@@ -175,24 +150,6 @@ def test_peaks_of_the_launch_and_of_measured_steps_alone(monkeypatch: pytest.Mon
     cpu = torch.device("cpu")
     rank._forget_peaks(cpu)
     assert set(rank._whole_and_steady(live.peaks(cpu), live.peaks(cpu))) == {"max_rss_mib"}
-
-
-@pytest.mark.parametrize(
-    ("scenario", "gpus", "searches"),
-    [("single", 2, True), ("dp", 1, True), ("dp", 2, False), ("ddp", 2, True), ("apex_ddp_o2", 2, True)],
-)
-def test_when_cudnn_searches(scenario: str, gpus: int, searches: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it finds is kept by thread, and DataParallel on several GPUs starts new ones in every step."""
-    found = switching.load(*discover.resolve(scenario))
-    request = request_for((found,), device="cuda", devices=("GPU-a", "GPU-b")[:gpus], replicas=gpus, impl="native")
-    (planned,) = launches(request, (found,), one_host(1, *request.devices))
-    monkeypatch.setattr(torch.backends.cudnn, "benchmark", not searches)
-    monkeypatch.setattr(rank, "device_of", lambda job, me: torch.device("cpu"))
-    monkeypatch.setattr(rank, "_join", lambda job, me, device: None)
-    monkeypatch.setattr(rank.memory_probe, "show", lambda tell, device: 0)
-    monkeypatch.setattr(rank, "_measure", lambda *given: {"searches": torch.backends.cudnn.benchmark})
-    me = Identity(rank=0, local_rank=0, world_size=planned.job.processes)
-    assert rank._train(planned.job, me, lambda event, **values: None, 0)["searches"] is searches
 
 
 @pytest.mark.parametrize("level", ["O1", "O2"])
@@ -338,13 +295,6 @@ def test_gradients_that_apex_dropped_after_the_step_are_had_from_the_half_ones()
     assert found == [[1.0, 2.0, float("inf")], [0.5, 0.25]]
 
 
-def test_o3_trains_and_its_loss_is_fp32() -> None:
-    parts = parts_for("O3")
-    session = parts.session()
-    load = data.loader(data.batches(parts.workload, 1, range(1), pin=False), parts.device)
-    assert session.forward(load()).dtype is torch.float32
-
-
 @pytest.fixture
 def no_apex() -> Iterator[None]:
     yield
@@ -382,6 +332,7 @@ def test_apex_says_whether_it_has_its_kernels(kernels: bool, tmp_path: Path, mon
         ("apex_ddp", "O1", "apex", True, False, ("apex", "apex", True)),
         ("ddp", "O1", "apex", False, True, ("apex", "torch", True)),
         ("ddp", "O0", "apex", False, False, ("native", "torch", False)),
+        ("zero1", "O1", "auto", True, True, ("native", "torch", False)),
     ],
 )
 def test_who_implements_what(
@@ -389,9 +340,8 @@ def test_who_implements_what(
 ) -> None:
     problems = {"apex.amp": None if there else "absent", "apex.parallel": None if there else "absent"}
     found = switching.load(*discover.resolve(strategy)).strategy
-    *chosen, problem = apex.implementations(
-        found, precision=precision, impl=impl, cuda=cuda, problems=problems, half="fp16"
-    )
+    job = replace(parts_for(precision, "fp16").job, impl=impl)
+    *chosen, problem = apex.implementations(found, job, cuda=cuda, problems=problems)
     assert (*chosen, problem is not None) == expected
 
 
@@ -401,10 +351,11 @@ def test_who_implements_what(
 )
 def test_what_apex_amp_does_not_go_with(half: str, switches: tuple[str, ...], lacking: str) -> None:
     problems: dict[str, str | None] = {"apex.amp": None, "apex.parallel": None}
-    how: dict[str, Any] = {"precision": "O1", "cuda": True, "problems": problems, "half": half, "switches": switches}
+    on = tuple(SwitchOn(name=name, file="") for name in switches)
+    job = replace(parts_for("O1", half).job, switches=on, impl="auto")
     strategy = switching.load(*discover.resolve("apex_ddp")).strategy
-    assert apex.implementations(strategy, impl="auto", **how) == ("native", "apex", None)
-    problem = apex.implementations(strategy, impl="apex", **how)[2]
+    assert apex.implementations(strategy, job, cuda=True, problems=problems) == ("native", "apex", None)
+    problem = apex.implementations(strategy, replace(job, impl="apex"), cuda=True, problems=problems)[2]
     assert problem is not None and f"does not go with {lacking}" in problem
 
 
@@ -418,67 +369,29 @@ def test_a_weight_that_apex_casts_twice_is_refused_in_words() -> None:
         [][1]
 
 
-def test_a_strategy_without_apex_takes_the_native_level() -> None:
-    strategy = replace(SINGLE.strategy, amp=("native",))
-    problems = {"apex.amp": None, "apex.parallel": None}
-    assert (
-        apex.implementations(strategy, precision="O1", impl="auto", cuda=True, problems=problems, half="fp16")[0]
-        == "native"
-    )
-
-
-class Sleepy(Session):
-    kept = staticmethod(torch.Tensor.detach)
-
-    def __init__(self, load_s: float, forward_s: float, backward_s: float, optimize_s: float) -> None:
-        self.seconds = {"load": load_s, "forward": forward_s, "backward": backward_s, "optimize": optimize_s}
-        self.gc_enabled: set[bool] = set()
-        self.objects = nn.Parameter(torch.ones(()))
-
-    def load(self) -> tuple[torch.Tensor, torch.Tensor]:
-        time.sleep(self.seconds["load"])
-        return torch.zeros(1), torch.zeros(1)
-
-    def forward(self, batch: object) -> torch.Tensor:
-        self.gc_enabled.add(gc.isenabled())
-        time.sleep(self.seconds["forward"])
-        return self.objects * 2
-
-    def backward(self, loss: torch.Tensor) -> None:
-        time.sleep(self.seconds["backward"])
-
-    def optimize(self) -> None:
-        time.sleep(self.seconds["optimize"])
-
-
 def window(session: Sleepy, steps: int, on_step: Callable[[int], None] = lambda step: None) -> loop.Timings:
     return loop.run_window(session, session.load, steps, device=torch.device("cpu"), on_step=on_step)
 
 
-def test_each_phase_is_charged_with_its_own_time() -> None:
+def test_each_phase_is_charged_with_its_own_time_and_they_add_up() -> None:
     timings = window(Sleepy(0.02, 0.04, 0.06, 0.01), steps=5)
-    for phase, expected in (("data", 20), ("forward", 40), ("backward", 60), ("optimizer", 10)):
-        assert expected <= min(getattr(timings, f"{phase}_ms")) < expected + 2, phase  # late wake-ups must not fail it
-
-
-def test_phases_add_up_to_steps_and_steps_to_the_wall() -> None:
-    timings = window(Sleepy(0.001, 0.002, 0.003, 0.001), steps=20)
-    for i in range(20):
-        parts = (timings.data_ms[i], timings.forward_ms[i], timings.backward_ms[i], timings.optimizer_ms[i])
-        assert sum(parts) == pytest.approx(timings.step_ms[i])
+    phases_ms = [getattr(timings, f"{phase}_ms") for phase in ("data", "forward", "backward", "optimizer")]
+    for times_ms, expected in zip(phases_ms, (20, 40, 60, 10), strict=True):
+        assert expected <= min(times_ms) < expected + 2  # late wake-ups must not fail it
+    assert timings.step_ms == pytest.approx(list(map(sum, zip(*phases_ms, strict=True))))
     assert sum(timings.step_ms) == pytest.approx(timings.wall_ms, rel=0.005)
-    for i in range(19):
-        assert timings.start_ns[i] + timings.step_ms[i] * 1e6 == pytest.approx(timings.start_ns[i + 1], abs=10)
+    ends_ns = [start + ms * 1e6 for start, ms in zip(timings.start_ns, timings.step_ms, strict=True)]
+    assert timings.start_ns[1:] == pytest.approx(ends_ns[:-1], abs=10)
 
 
 def test_time_between_two_steps_counts() -> None:
-    timings = window(Sleepy(0, 0, 0, 0), steps=3, on_step=lambda step: time.sleep(0.02))
+    timings = window(Sleepy(), steps=3, on_step=lambda step: time.sleep(0.02))
     assert max(timings.step_ms) >= 20
 
 
 def test_garbage_collection_is_held_off_and_comes_back() -> None:
     assert gc.isenabled()
-    session = Sleepy(0, 0, 0, 0)
+    session = Sleepy()
     window(session, steps=2)
     assert session.gc_enabled == {False}
     assert gc.isenabled()
@@ -489,8 +402,7 @@ def test_losses_are_those_of_the_steps_as_the_session_keeps_them() -> None:
     session.kept = lambda loss: -loss.detach()
     _, timings = train(session, steps=3)
     again = parts_for().session()
-    load = data.loader(data.batches(again.parts.workload, 1, range(1), pin=False), again.parts.device)
-    expected = []
+    load, expected = load_of(again.parts), []
     for _ in range(3):
         loss = again.forward(load())
         again.backward(loss)

@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
@@ -15,6 +14,7 @@ import torch
 import torch.distributed as dist
 from conftest import launches, one_host, request_for
 from standin import documented
+from standin.sessions import parts_of, train
 from standin.workloads import narrow
 from torch import nn
 
@@ -29,7 +29,6 @@ from bench.seams import discover, switching
 from bench.seams.obstacle import obstacle
 from bench.seams.switching import scenario
 from bench.verbs.sets import switched
-from bench.worker import data, effective, live, loop
 from bench.worker.precision import use_tf32
 from bench.worker.session import Parts, Session
 
@@ -51,6 +50,10 @@ def effect(session, ran):
 """
 
 
+def module_of(name: str) -> Any:
+    return switching.switch_module(name, discover.names(discover.SWITCH)[name])
+
+
 @pytest.fixture
 def mine(tmp_path: Path) -> str:
     (tmp_path / "mine.py").write_text(MINE)
@@ -59,7 +62,7 @@ def mine(tmp_path: Path) -> str:
 
 def test_cores_of_another_node_are_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel says EINVAL of an empty set."""
-    numa = switching.switch_module("numa", discover.names(discover.SWITCH)["numa"])
+    numa = module_of("numa")
     monkeypatch.setattr(numa, "cores", lambda parts: {max(os.sched_getaffinity(0)) + 1})
     with pytest.raises(BenchError, match="no core of its GPU's NUMA node; give it some"):
         numa.begin(None)
@@ -75,7 +78,7 @@ def test_threads_have_no_autocast_in_bf16(name: str, gpus: int, there: bool) -> 
 
 
 def test_compile_needs_the_headers_of_python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    compiling = switching.switch_module("compile", discover.names(discover.SWITCH)["compile"])
+    compiling = module_of("compile")
     monkeypatch.setattr(compiling.sysconfig, "get_path", lambda name: str(tmp_path))
     assert "compile needs Python.h" in compiling.obstacle("cpu")
 
@@ -94,15 +97,12 @@ def test_a_level_behind_a_name_is_a_product_without_a_file() -> None:
 
 
 def test_one_set_of_switches_has_one_name() -> None:
+    assert scenario("ddp+bucket_mb") == scenario("ddp+bucket_mb=100"), "its default"
+    assert scenario("ddp+bucket_mb=100").name == "ddp+bucket_mb"
     there, back = scenario("ddp+channels_last+bucket_mb=50"), scenario("ddp+bucket_mb=50", ["channels_last"])
     assert there == back and there.name == "ddp+bucket_mb=50+channels_last"
     assert there.base == "ddp"
     assert {one.name: one.value for one in there.switches} == {"bucket_mb": 50, "channels_last": True}
-
-
-def test_a_value_that_is_left_out_is_the_default() -> None:
-    assert scenario("ddp+bucket_mb") == scenario("ddp+bucket_mb=100")
-    assert scenario("ddp+bucket_mb=100").name == "ddp+bucket_mb"
 
 
 def test_a_scenario_file_turns_switches_on_by_itself(tmp_path: Path) -> None:
@@ -225,28 +225,14 @@ def group() -> Iterator[None]:
 def session_for(request: str, **changes: Any) -> tuple[Session, Any]:
     """The session of a scenario on one rank, on the small model of the tests."""
     found = scenario(request)
-    asked = request_for((found,), **({"task": narrow(), "replicas": 1, "global_batch": 2} | changes))
-    (planned,) = launches(asked, (found,), one_host(1))
-    parts = Parts(
-        job=replace(planned.job, ranks=planned.job.ranks[:1]),
-        rank=0,
-        local_rank=0,
-        world_size=1,
-        device=torch.device("cpu"),
-        implementation="torch",
-        amp="native",
-    )
+    parts = parts_of(found, **({"task": narrow()} | changes))
     _, module = discover.load_strategy(found.strategy_name, found.strategy_file)
     return module.build(parts, **found.scenario.options), found
 
 
 def trained(request: str, steps: int = 2, **changes: Any) -> tuple[Session, dict[str, Any]]:
     session, found = session_for(request, **changes)
-    parts = session.parts
-    load = data.loader(data.batches(parts.workload, 1, range(1), pin=False), parts.device)
-    watch = live.TypeWatch(session.model)
-    loop.run_window(session, load, steps, device=parts.device)
-    return session, effective.read(session, found.strategy, watch)
+    return session, train(session, steps, found.strategy)[0]
 
 
 def runs_here(name: str) -> bool:
@@ -268,8 +254,7 @@ EACH = [
 def left() -> Iterator[None]:
     """What a switch enters for as long as a rank lives ends with the test."""
     yield
-    for name, file in discover.names(discover.SWITCH).items():
-        getattr(switching.switch_module(name, file), "ENTERED", ExitStack()).close()
+    module_of("compile").ENTERED.close()
 
 
 @pytest.mark.usefixtures("group", "left")
@@ -341,15 +326,13 @@ def test_what_compiles_may_take_long_to_start() -> None:
 
 
 def test_synchronised_batch_norm_is_that_of_one_process() -> None:
-    file = discover.names(discover.SWITCH)["sync_bn"]
-    model = switching.switch_module("sync_bn", file).model(None, nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4)))
+    model = module_of("sync_bn").model(None, nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4)))
     assert isinstance(model[1], nn.SyncBatchNorm)
     assert obstacle(scenario("ddp+sync_bn"), device="cpu", impl="auto", apex_path=None)
 
 
 def test_the_cores_of_a_node() -> None:
-    module = switching.switch_module("numa", discover.names(discover.SWITCH)["numa"])
-    assert module.cores_in("0-3,8,10-11\n") == {0, 1, 2, 3, 8, 10, 11}
+    assert module_of("numa").cores_in("0-3,8,10-11\n") == {0, 1, 2, 3, 8, 10, 11}
 
 
 @pytest.mark.usefixtures("group")

@@ -8,12 +8,12 @@ from collections.abc import Callable
 import pytest
 import torch
 from conftest import Executed
+from standin.sessions import Sleepy
 
 from bench import machine
 from bench.core.errors import RequestError
 from bench.sites.local import WorkerHost
 from bench.worker import loop
-from bench.worker.session import Session
 
 # The clock is read when everything has happened
 
@@ -43,41 +43,17 @@ class Queue:
         return 0, [10.0] * (self.queued - 1)
 
 
-class Instant(Session):
-    kept = staticmethod(torch.Tensor.detach)
-
-    def __init__(self) -> None:
-        pass
-
-    def forward(self, batch: object) -> torch.Tensor:
-        return torch.zeros(())
-
-    def backward(self, loss: torch.Tensor) -> None:
-        pass
-
-    def optimize(self) -> None:
-        pass
-
-
 def test_the_clock_is_read_once_and_after_the_work_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the synchronisation left out, three steps would be read as no time at all, as they are queued in no time."""
-    clock = Queue()
-    monkeypatch.setattr(loop, "clock_for", lambda device: clock)
-    batch = torch.zeros(1), torch.zeros(1)
-    timings = loop.run_window(Instant(), lambda: batch, 3, device=torch.device("cpu"))
-    marks = 3 * loop.MARKS_PER_STEP + 1
-    assert clock.calls == ["prepare", *["mark"] * marks, "wait", "read"], "and nothing waits within the window"
-    assert timings.step_ms == [40.0] * 3
-    assert timings.wall_ms >= 10.0 * marks, "the host's time for the window ends when the work does"
-
-
-def test_garbage_is_collected_before_the_clock_takes_its_origin(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A GPU's first mark stands at that time, so what came between would make every step seem earlier."""
-    clock = Queue()
+    clock, session = Queue(), Sleepy()
     monkeypatch.setattr(loop, "clock_for", lambda device: clock)
     monkeypatch.setattr(gc, "collect", lambda: clock.calls.append("collect"))
-    loop.run_window(Instant(), lambda: (torch.zeros(1), torch.zeros(1)), 1, device=torch.device("cpu"))
-    assert clock.calls[:3] == ["collect", "prepare", "mark"]
+    timings = loop.run_window(session, session.load, 3, device=torch.device("cpu"))
+    marks = 3 * loop.MARKS_PER_STEP + 1
+    before = ["collect", "prepare"]  # a GPU's first mark stands at the time of prepare: no garbage comes in between
+    assert clock.calls == [*before, *["mark"] * marks, "wait", "read"], "and nothing waits within the window"
+    assert timings.step_ms == [40.0] * 3
+    assert timings.wall_ms >= 10.0 * marks, "the host's time for the window ends when the work does"
 
 
 # Names say what ran

@@ -110,7 +110,7 @@ def _in_rank():
         return
     before = []
     _before(rank, "_train", lambda *_: "import")
-    _before(rank, "_join", lambda *_: "rendezvous")
+    _before(rank, "join", lambda *_: "rendezvous")
     _before(rank, "_sealed", lambda *_: "sealing")
     original = rank.loop.run_window
 

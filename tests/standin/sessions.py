@@ -1,0 +1,67 @@
+"""Sessions in a test's own process: of a scenario's only rank, on the CPU; and one that sleeps in place of training."""
+
+import gc
+import time
+from dataclasses import replace
+from typing import Any
+
+import torch
+from conftest import launches, one_host, request_for
+from torch import nn
+
+from bench.seams import Strategy, discover, switching
+from bench.worker import data, effective, live, loop
+from bench.worker.session import Parts, Session
+
+CPU = torch.device("cpu")
+SINGLE = switching.load(*discover.resolve("single"))
+
+
+def parts_of(found: discover.Found = SINGLE, *, precision: str = "", half: str = "", **changes: Any) -> Parts:
+    """``changes``: to :func:`conftest.request_for`; two images, where they do not matter."""
+    asked = request_for((found,), **({"replicas": 1, "global_batch": 2} | changes))
+    (planned,) = launches(asked, (found,), one_host(1))
+    own = {"precision": precision or planned.job.precision, "half": half or planned.job.half}
+    job = replace(planned.job, ranks=planned.job.ranks[:1], **own)
+    whole = {"rank": 0, "local_rank": 0, "world_size": 1, "device": CPU}
+    return Parts(job=job, implementation="torch", amp="native", **whole)
+
+
+def load_of(parts: Parts) -> Any:
+    return data.loader(data.batches(parts.workload, 1, range(1), pin=False), CPU)
+
+
+def train(
+    session: Session, steps: int = 1, strategy: Strategy = SINGLE.strategy
+) -> tuple[dict[str, Any], loop.Timings]:
+    """What ran, and its timings."""
+    watch = live.TypeWatch(session.model)
+    timings = loop.run_window(session, load_of(session.parts), steps, device=CPU)
+    watch.stop()
+    return effective.read(session, strategy, watch), timings
+
+
+class Sleepy(Session):
+    kept = staticmethod(torch.Tensor.detach)
+
+    def __init__(
+        self, load_s: float = 0.0, forward_s: float = 0.0, backward_s: float = 0.0, optimize_s: float = 0.0
+    ) -> None:
+        self.seconds = {"load": load_s, "forward": forward_s, "backward": backward_s, "optimize": optimize_s}
+        self.gc_enabled: set[bool] = set()
+        self.objects = nn.Parameter(torch.ones(()))
+
+    def load(self) -> tuple[torch.Tensor, torch.Tensor]:
+        time.sleep(self.seconds["load"])
+        return torch.zeros(1), torch.zeros(1)
+
+    def forward(self, batch: object) -> torch.Tensor:
+        self.gc_enabled.add(gc.isenabled())
+        time.sleep(self.seconds["forward"])
+        return self.objects * 2
+
+    def backward(self, loss: torch.Tensor) -> None:
+        time.sleep(self.seconds["backward"])
+
+    def optimize(self) -> None:
+        time.sleep(self.seconds["optimize"])
