@@ -77,9 +77,22 @@ def imported(path: str, options: Namespace) -> Run:
     for (scenario, name), rows in by_launch:
         who = f"launch {name!r} of {scenario}" if name else f"the launch of {scenario}"
         ordered, warmup = _whole(path, who, rows.sort_values(["rank", "step"]), options)
-        number, ranks = len(launches), int(rows["rank"].max()) + 1
-        about = {"launch": number, "scenario": scenario, "repeat": repeats[scenario]}
-        launches.append(_launch(ranks, warmup, len(rows) // ranks - warmup, options, **about))
+        about = {"launch": len(launches), "scenario": scenario, "repeat": repeats[scenario]}
+        ranks = tuple(RankRecord(rank=rank, pid=None) for rank in range(int(rows["rank"].max()) + 1))
+        launches.append(
+            LaunchRecord(
+                **about,
+                strategy=None,
+                precision=None,
+                processes=len(ranks),
+                # unknown if ranks lack steps: DataParallel is one process on all GPUs, `single` is on one
+                replicas=len(ranks) if len(ranks) == options.world_size else None,
+                status="ok",
+                ranks=ranks,
+                warmup=warmup,
+                iters=len(rows) // len(ranks) - warmup,
+            )
+        )
         steps += ordered[["rank", "step", "warmup", "step_ms"]].assign(**about).to_dict("records")
         repeats[scenario] += 1
     widest = max(launch.processes for launch in launches)
@@ -173,7 +186,7 @@ def _whole(path: str, who: str, rows: "pd.DataFrame", options: Namespace) -> "tu
         _refuse(path, f"{who} has steps of rank {', '.join(map(str, steps.index))}: ranks count from 0 without gaps")
     twice = rows.duplicated(["rank", "step"])
     if twice.any():
-        line = twice.idxmax()
+        line: Any = twice.idxmax()
         _refuse(path, f"line {line}: {who} has step {rows['step'][line]} of rank {rows['rank'][line]} twice")
     for rank, numbers in steps.items():
         if len(numbers) != len(first):
@@ -187,22 +200,6 @@ def _whole(path: str, who: str, rows: "pd.DataFrame", options: Namespace) -> "tu
     if warmup >= len(first):
         _refuse(path, f"{who} has {len(first)} steps, all of them warm-up")
     return rows.assign(step=place, warmup=place < warmup), warmup
-
-
-def _launch(ranks: int, warmup: int, iters: int, options: Namespace, **about: Any) -> LaunchRecord:
-    """``replicas`` is unknown if the file lacks the steps of some ranks: ``single`` in a run on eight GPUs is one, and
-    DataParallel is one process on all of them."""
-    return LaunchRecord(
-        **about,
-        strategy=None,
-        precision=None,
-        processes=ranks,
-        replicas=ranks if ranks == options.world_size else None,
-        status="ok",
-        ranks=tuple(RankRecord(rank=rank, pid=None) for rank in range(ranks)),
-        warmup=warmup,
-        iters=iters,
-    )
 
 
 def _document(path: str, launches: list[LaunchRecord], heading: list[str], options: Namespace) -> stored.RunDocument:

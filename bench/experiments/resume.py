@@ -16,7 +16,7 @@ from bench.core.files import sha256, sha256_of_names
 from bench.core.job import Task
 from bench.experiments.plan import Request
 from bench.machine import VISIBLE, redact
-from bench.runs.document import Apex, EngineRecord, Resumed, RunDocument, WorkloadRecord, launches_of
+from bench.runs.document import EngineRecord, Resumed, RunDocument, WorkloadRecord, launches_of
 from bench.runs.experiments import Tuning
 from bench.runs.launches import LaunchRecord, Record
 from bench.runs.names import run_ids
@@ -105,8 +105,11 @@ def anything_missing(document: RunDocument, request: Request) -> bool:
     return bool(left(request, request.scenarios, document.launches))
 
 
-def supersede_failures(writer: RunWriter) -> None:
-    """Take the launches that will be done again out of what tables show."""
+def reopened(path: str, circumstances: RunDocument, *, force: bool) -> RunWriter:
+    """The run in this folder, to be continued. ``circumstances``: of now, which must be the same. Launches that will be
+    done again are taken out of what tables show."""
+    check_same(verified(path, allow_incomplete=True), circumstances)
+    writer = RunWriter.reopen(path)
     document = writer.document
     again: list[Record] = [launch for launch in document.launches if launch.status not in DONE]
     for name, record in document.experiments.items():
@@ -114,13 +117,6 @@ def supersede_failures(writer: RunWriter) -> None:
         again += [one for one in launches_of(record) if one.status not in DONE] if own is None else own(document)
     for launch in again:
         writer.supersede(launch)
-
-
-def reopened(path: str, circumstances: RunDocument, *, force: bool) -> RunWriter:
-    """The run in this folder, to be continued. ``circumstances``: of now, which must be the same."""
-    check_same(verified(path, allow_incomplete=True), circumstances)
-    writer = RunWriter.reopen(path)
-    supersede_failures(writer)
     now = Resumed(launch=writer.document.next_launch, force=force, **encode(machine.state()))
     writer.note_resumed(now, circumstances.probe_seed, circumstances.request.launches, circumstances.engine)
     return writer
@@ -284,6 +280,10 @@ def _circumstances(document: RunDocument) -> dict[str, object]:
     """Circumstances that must be the same in all of a run, by name. GPUs go by their UUIDs, whatever ``VISIBLE`` is."""
     request, here, versions = document.request, document.machine, document.versions
     gpus = [gpu for gpu in here.gpus if gpu.uuid in request.devices]
+    modules = [
+        f"no {module}" if problem else f"{module} {document.apex.version or ''}".rstrip()
+        for module, problem in document.apex.problems.items()
+    ]
     may_use_apex = document.workload.device == "cuda" and request.impl != "native"
     return {
         "bench": document.bench,
@@ -301,13 +301,5 @@ def _circumstances(document: RunDocument) -> dict[str, object]:
         },
         **{f"{name} of {gpu.uuid}": getattr(gpu, name) for gpu in gpus for name in SAME_GPU},
         **{name: value for name, value in here.environment.items() if name != VISIBLE},
-        **({"apex": _apex(document.apex)} if may_use_apex else {}),
+        **({"apex": ", ".join(modules)} if may_use_apex else {}),
     }
-
-
-def _apex(apex: Apex) -> str:
-    """Such as ``apex.amp 0.1, no apex.parallel``."""
-    return ", ".join(
-        f"no {module}" if problem else f"{module} {apex.version or ''}".rstrip()
-        for module, problem in apex.problems.items()
-    )

@@ -77,7 +77,12 @@ def main(arguments: list[str]) -> int:
         raise RequestError("--markdown", f"{options.markdown} is where --junit writes", "give two files")
     rule = thresholds.rule_from(options)
     with passing(f"reading the nights in {options.history}" if options.history else "reading two runs"):
-        outcome = _judged(options, rule)
+        new, only = nights.read_one(_new(options)), scenario_names(options.scenario)
+        if options.baseline is not None:
+            path = find(options.baseline, options.results or DEFAULT_OUT, "--baseline")
+            outcome = _against_one(new, nights.read_one(path, "--baseline"), rule, only)
+        else:
+            outcome = _against_history(new, nights.read(options.history), options.history, rule, only)
     from bench.report import gate
 
     for option, form in (("junit", gate.as_junit), ("markdown", gate.as_markdown)):
@@ -89,15 +94,6 @@ def main(arguments: list[str]) -> int:
     text = gate.as_text(outcome, columns(people(options)))
     reply(options, text, document=lambda: gate.for_programs(outcome))
     return outcome.exit_code
-
-
-def _judged(options: argparse.Namespace, rule: "Rule") -> "Outcome":
-    only = scenario_names(options.scenario)
-    new = nights.read_one(_new(options))
-    if options.baseline is not None:
-        base = nights.read_one(find(options.baseline, options.results or DEFAULT_OUT, "--baseline"), "--baseline")
-        return _against_one(new, base, rule, only)
-    return _against_history(new, nights.read(options.history), options.history, rule, only)
 
 
 def _new(options: argparse.Namespace) -> str:

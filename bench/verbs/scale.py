@@ -74,7 +74,8 @@ def _asked(options: argparse.Namespace, parser: Parser, party: Party | None) -> 
         predict=options.predict or (),
         what_if_mbit=options.what_if,
     )
-    return _scale(request, found, asked, options, party)
+    done = scale(request, found, asked, Start(out=options.out, wait=options.wait, party=party))
+    return _show(done.path, options, failed=done.failed)
 
 
 def _each(found: Found, options: argparse.Namespace, party: Party | None) -> int:
@@ -103,7 +104,8 @@ def _each(found: Found, options: argparse.Namespace, party: Party | None) -> int
     check_memory(request, (found,), machine.available_memory_bytes())
     batch = request.global_batch // request.replicas
     asked = Scaling(counts=(request.replicas,), modes=(EACH,), batch_per_rank=batch)
-    return _scale(request, found, asked, options, party)
+    done = scale(request, found, asked, Start(out=options.out, wait=options.wait, party=party))
+    return _show(done.path, options, failed=done.failed)
 
 
 def _counts(options: argparse.Namespace, party: Party | None) -> tuple[int, ...]:
@@ -148,19 +150,6 @@ def _request(request: Request, counts: tuple[int, ...], modes: tuple[str, ...], 
     return replace(request, launches=launches, parity=False, diagnose=False)
 
 
-def _scale(
-    request: Request,
-    found: Found,
-    asked: Scaling,
-    options: argparse.Namespace,
-    party: Party | None,
-    path: str | None = None,
-) -> int:
-    start = Start(out=options.out, wait=options.wait, resumed=path, party=party)
-    done = scale(request, found, asked, start)
-    return _show(done.path, options, failed=done.failed)
-
-
 def _resume(options: argparse.Namespace, parser: Parser, party: Party | None) -> int:
     """Go on with a run, or show a finished one again, perhaps with other predictions."""
     path, document, scaling = begun(options, parser, Scaling, "scale", also=("predict", "what_if"))
@@ -170,7 +159,8 @@ def _resume(options: argparse.Namespace, parser: Parser, party: Party | None) ->
     request, (found,) = resume.continued(path, document, party, force=options.force)
     predict, mbit = options.predict or scaling.predict, options.what_if or scaling.what_if_mbit
     asked = replace(scaling, predict=predict, what_if_mbit=mbit)
-    return _scale(request, found, asked, options, party, path)
+    done = scale(request, found, asked, Start(out=options.out, wait=options.wait, resumed=path, party=party))
+    return _show(done.path, options, failed=done.failed)
 
 
 def _show(path: str, options: argparse.Namespace, *, failed: int) -> int:

@@ -263,12 +263,6 @@ def test_a_cpu_without_bf16_is_reported(instructions: bool | None) -> None:
     assert [finding.finding for finding in found] == [NO_BF16] * (instructions is False)
 
 
-def test_a_host_with_nothing_wrong_has_no_finding() -> None:
-    report = facts()
-    assert concerns(report) == []
-    assert "Nothing here speaks against a measurement." in page({**report, "findings": []})
-
-
 def test_half_an_apex_is_named_module_by_module() -> None:
     apex = {"problems": {"apex.amp": None, "apex.parallel": "apex.parallel fails; mend it"}, "extras": {"amp_C": True}}
     (finding,) = concerns(facts(torch={"apex": apex}))

@@ -99,16 +99,6 @@ def test_the_last_column_is_folded() -> None:
     ]
 
 
-def test_a_table_that_is_wider_all_the_same_goes_on_in_another() -> None:
-    first, second, third = align(ROWS, ("scenario", "what ran"), 20).split("\n\n")
-    assert first.splitlines() == ["scenario  img/s", "--------  -----", "ddp        10.0"]
-    assert second.splitlines()[0] == "scenario  step ms" and third.splitlines()[0].split() == [
-        "scenario",
-        "what",
-        "ran",
-    ]
-
-
 def test_every_part_of_a_table_says_what_its_rows_are_of() -> None:
     heading = ("scenario", "metric", "base", "tonight", "verdict")
     rows = [heading, ("ddp", "time", "10.0", "11.0", "slower"), ("", "memory", "5.0", "5.0", "ok")]
