@@ -137,6 +137,10 @@ def test_nobody_comes_in_without_the_token() -> None:
     ("source", "problem"),
     [
         (
+            "from bench.seams.site import Site\nSITE = Site(summary=3)",
+            "summary is empty: say in one line what this site is",
+        ),
+        (
             "from bench.seams.site import Site\nSITE = Site(summary='x')",
             "has no function connect; define connect(options)",
         ),
@@ -156,6 +160,11 @@ def test_nobody_comes_in_without_the_token() -> None:
             "import time\nfrom bench.seams.site import Site\nSITE = Site(summary='x')\n"
             "def connect(options): time.sleep(600)",
             "site.py:4 fails to connect: TimeoutError: it was not done after 5 s",
+        ),
+        (
+            "from bench.seams.site import Site\nSITE = Site(summary='x')\nclass Mute(BaseException):\n"
+            "    __str__ = None\ndef connect(options): raise Mute",
+            "site.py:5 fails to connect: Mute; fix the file",
         ),
         (
             "import os\nif os.path.exists('executed'):\n    os._exit(0)\nopen('executed', 'w')\n"
