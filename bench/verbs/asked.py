@@ -172,8 +172,12 @@ def request_of(
     site, site_file = discover.resolve(options.site, discover.SITE)
     discover.try_site(site, site_file)
     trained = discover.load_workload(*discover.resolve(options.workload, WORKLOAD))
-    if options.input_sweep and options.data is None:
-        _check_loads(trained)
+    if options.input_sweep and options.data is None and trained.workload.reads:
+        made_up = "made-up data lies ready in memory, and nothing is loaded"
+        raise RequestError("--input-sweep", made_up, f"give --data DIR with {trained.workload.reads}")
+    if options.input_sweep and options.data is None and trained.name in discover.names(WORKLOAD):
+        what = f"the workload {trained.name} reads no data"
+        raise RequestError("--input-sweep", what, "choose another, such as --workload imagefolder --data DIR")
     profile = PROFILES[options.profile, device]
     fewest = FIRST_STAGE if options.until_precision else 1
     if options.input_sweep and options.launches is None:
@@ -182,7 +186,9 @@ def request_of(
     if workers is None and options.data is not None and not options.input_sweep:
         workers = min(MOST_DEFAULT_WORKERS, machine.cores() // replicas)
     batch = (options.global_batch, options.batch_per_rank, trained.workload, device, scenarios, replicas)
-    usual, gpu_mib = global_batch(*batch), _smallest_mib(devices)
+    sizes = [gpu.memory_total_mib for gpu in gpus if gpu.uuid in devices]
+    gpu_mib = min((mib for mib in sizes if mib is not None), default=None)
+    usual = global_batch(*batch)
     fitting = global_batch(*batch, gpu_mib)
     if usual > trained.workload.batch_on(device) and options.global_batch is None and options.batch_per_rank is None:
         own = trained.workload.batch_on(device)
@@ -243,13 +249,6 @@ def _task(options: argparse.Namespace, trained: FoundWorkload, device: str) -> T
         raise RequestError("--data", what, "fix its permissions, or remove it") from error
 
 
-def _smallest_mib(devices: tuple[str, ...]) -> float | None:
-    """The memory of the smallest of these GPUs; None if none is known."""
-    gpus = machine.visible_gpus()[0] if devices else []
-    sizes = (gpu.memory_total_mib for gpu in gpus if gpu.uuid in devices)
-    return min((mib for mib in sizes if mib is not None), default=None)
-
-
 def _settings(options: argparse.Namespace, trained: FoundWorkload, device: str) -> dict[str, Setting]:
     settings = trained.workload.settings_on(device)
     own = (("--model", options.model), ("--image-size", options.image_size))
@@ -271,13 +270,3 @@ def _settings(options: argparse.Namespace, trained: FoundWorkload, device: str) 
             what = f"{name} looks like a credential, and would stand in run.json"
             raise RequestError(option, what, "have the workload read it from a file or a variable")
     return settings
-
-
-def _check_loads(trained: FoundWorkload) -> None:
-    """Refuse to sweep an input that there is none of: what lies ready in memory is not loaded."""
-    if trained.workload.reads:
-        made_up = "made-up data lies ready in memory, and nothing is loaded"
-        raise RequestError("--input-sweep", made_up, f"give --data DIR with {trained.workload.reads}")
-    if trained.name in discover.names(WORKLOAD):
-        what = f"the workload {trained.name} reads no data"
-        raise RequestError("--input-sweep", what, "choose another, such as --workload imagefolder --data DIR")
