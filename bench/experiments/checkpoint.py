@@ -160,6 +160,9 @@ def checkpoints(document: RunDocument) -> "pd.DataFrame":
         first, extra = measured[0], [_extra_ms(one) for one in measured]
         cost, low, high = mean_interval(np.array(extra[0] if len(extra) == 1 else [*map(statistics.mean, extra)]))
         plain = [statistics.mean(_slowest([rank.plain_ms for rank in one.saves])) / one.steps for one in measured]
+        save_ms = [statistics.median(_slowest([rank.save_ms for rank in one.saves])) for one in measured]
+        load_ms = [max(rank.load_ms for rank in one.saves) for one in measured]
+        resume_ms = [max(rank.load_ms + rank.next_step_ms for rank in one.saves) for one in measured]
         rows.append(
             {
                 "scenario": scenario,
@@ -167,18 +170,13 @@ def checkpoints(document: RunDocument) -> "pd.DataFrame":
                 "every": first.every,
                 "launches": len(measured),
                 "size_mib": max(one.size_mib or 0.0 for one in measured),
-                "save_ms": statistics.mean(
-                    statistics.median(_slowest([rank.save_ms for rank in one.saves])) for one in measured
-                ),
+                "save_ms": statistics.mean(save_ms),
                 "cost_ms": cost,
                 "cost_low_ms": low,
                 "cost_high_ms": high,
                 "cost_percent": 100 * cost / statistics.mean(plain),
-                "load_s": statistics.mean(max(rank.load_ms for rank in one.saves) for one in measured) / 1e3,
-                "resume_s": statistics.mean(
-                    max(rank.load_ms + rank.next_step_ms for rank in one.saves) for one in measured
-                )
-                / 1e3,
+                "load_s": statistics.mean(load_ms) / 1e3,
+                "resume_s": statistics.mean(resume_ms) / 1e3,
             }
         )
     return pd.DataFrame(rows)
