@@ -120,6 +120,14 @@ def test_a_table_on_the_terminal_and_a_page_that_needs_nothing(shifted: Path, sa
     assert "@import" not in page
 
 
+def test_some_scenarios(shifted: Path, say: Say) -> None:
+    code, out, _ = say(shifted, "--scenario", "ddp,dp", "--json")
+    assert code == 0
+    (track,) = json.loads(out)["tracks"]
+    assert {trend["scenario"] for trend in track["trends"]} == {"dp", "ddp"}
+    assert track["shifts"] == []
+
+
 def test_an_unknown_scenario_is_refused_with_the_closest(shifted: Path, say: Say, tmp_path: Path) -> None:
     code, out, err = say(shifted, "--scenario", "ddp_02")
     assert (code, out) == (2, "")
