@@ -83,15 +83,18 @@ def _finished(arguments: list[str]) -> int:
         code = _answer(arguments)
     except BrokenPipeError:
         code = 1  # the reader of our output left; nobody is there to tell
-    except OSError as error:  # what no verb foresaw: a disk that is full, a folder that is gone
-        code = _unforeseen(f"{error.filename}: {error.strerror}" if error.filename else str(error), arguments)
-    except Exception as error:  # as libraries raise it where there is no memory, thread or descriptor for them
+    except Exception as error:
         from bench.core.errors import remedy_of
 
         what = f"{type(error).__name__}: {error}"
-        if remedy_of(what) is None:
+        if isinstance(error, OSError):  # what no verb foresaw: a disk that is full, a folder that is gone
+            what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        elif remedy_of(what) is None:  # else a library had no memory, thread or descriptor
             raise
-        code = _unforeseen(what, arguments)
+        try:
+            code = _failed("; ".join(filter(None, (what, remedy_of(what)))), arguments, 1)
+        except OSError:
+            code = 1  # it was the output that failed
     try:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -122,15 +125,6 @@ def _answer(arguments: list[str]) -> int:
         return _failed(str(error), arguments, error.exit_code, prefix)
     except SystemExit as stop:  # argparse, after --help
         return stop.code if isinstance(stop.code, int) else OK
-
-
-def _unforeseen(line: str, arguments: list[str]) -> int:
-    from bench.core.errors import remedy_of
-
-    try:
-        return _failed("; ".join(filter(None, (line, remedy_of(line)))), arguments, 1)
-    except OSError:
-        return 1  # it was the output that failed
 
 
 def _failed(line: str, arguments: list[str], code: int, prefix: str = "error: ") -> int:

@@ -6,8 +6,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from glob import glob
 
@@ -68,10 +68,13 @@ def perform(
         watch = _Watch(launch, side.name, device, gpus, spool)
         try:
             started_utc, started, busy = machine.utc_now(), time.monotonic(), machine.busy_s() - _cpu_s()
-            with _signals_wait() as mask:
+            mask = signal.pthread_sigmask(signal.SIG_BLOCK, {*FORWARDED, signal.SIGCHLD})  # they wait to be asked for
+            try:
                 started_ns = time.perf_counter_ns()
                 command = _start(side, spool, locks, mask, quiet=quiet)
                 code, interrupted = _supervise(command, watch, side.limit_s)
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             wall_s = time.monotonic() - started
             memory, devices = watch.sampler.finish(launch)
             noticed = {"sampling": watch.sampler.cost, **checks(watch.sampler.findings, devices, [])}
@@ -92,17 +95,9 @@ def perform(
         )
 
 
-@contextmanager
-def _signals_wait() -> Iterator[set[int]]:
-    """Within this context signals wait to be asked for. Yields the mask from before."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {*FORWARDED, signal.SIGCHLD})
-    try:
-        yield {int(number) for number in before}
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _start(side: Side, spool: str, locks: tuple[int, ...], mask: set[int], *, quiet: bool) -> "subprocess.Popen[bytes]":
+def _start(
+    side: Side, spool: str, locks: tuple[int, ...], mask: Iterable[int], *, quiet: bool
+) -> "subprocess.Popen[bytes]":
     command, environment = side.command, {**os.environ, **side.environment}
     paths = [RECORDER, *filter(None, [environment.get("PYTHONPATH")])]
     sys.stdout.flush()

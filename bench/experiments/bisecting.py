@@ -7,6 +7,7 @@ Each candidate is a scenario of one run, whose launches are those of ``bench att
 """
 
 import time
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, median
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 from bench.core.errors import BenchError, RequestError
 from bench.core.files import scratch_folder
 from bench.experiments.attached_command import Side
-from bench.experiments.attaching import Commands, Launched, Wanted, begun
+from bench.experiments.attaching import Commands, Launched, begun
 from bench.experiments.candidates import Candidate
 from bench.experiments.measure import slowest_ms
 from bench.experiments.plan.bisection import ERROR, FEWEST_BLOCKS, Bisection
@@ -66,44 +67,26 @@ EXPERIMENT = Experiment(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
     """``of``: what is searched, in words by which it is known again. ``prepare``: makes the side of a candidate, within
-    a folder, or raises a :class:`BenchError` that says why it cannot. ``path``: of the run that goes on."""
+    a folder, or raises a :class:`BenchError` that says why it cannot. ``options``: of ``bench bisect``. ``path``: of
+    the run that goes on."""
 
     of: str
     candidates: tuple[Candidate, ...]
     prepare: Callable[[Candidate, str], Side]
     metric: str
-    budget_s: float
-    wanted: Wanted
+    options: Namespace
     path: str | None = None
-
-
-@dataclass(slots=True, kw_only=True)
-class Searching:
-    """A search under way."""
-
-    asked: Asked
-    commands: Commands
-    scratch: str
-    say: Callable[[str], None]
-    search: Bisection
-    figure: str
-    skipped: dict[str, str]
-    sides: dict[str, Side] = field(default_factory=dict)
-    walls_s: list[float] = field(default_factory=list)
-    began_s: float = field(default_factory=time.monotonic)
 
 
 def bisect(asked: Asked, say: Callable[[str], None]) -> tuple[Run, bool]:
     """Search, and write what was launched. Returns the run, and whether it was interrupted."""
-    writer = None if asked.path is None else _reopened(asked)
+    writer = None if asked.path is None else _reopened(asked.path, asked)
     search, figure, skipped = replay(asked, writer)
     first = _record(asked, search, figure, skipped, launches=0)
-    with scratch_folder("bench-bisect-") as scratch, begun(asked.wanted, say, writer, first) as commands:
-        doing = Searching(
-            asked=asked, commands=commands, scratch=scratch, say=say, search=search, figure=figure, skipped=skipped
-        )
+    with scratch_folder("bench-bisect-") as scratch, begun(asked.options, say, (), writer, first) as commands:
+        doing = _Searching(asked, commands, scratch, say, search, figure, skipped)
         try:
-            interrupted = _search(doing)
+            interrupted = doing.search_on()
         except KeyboardInterrupt:
             interrupted = True
         except BenchError:
@@ -116,7 +99,7 @@ def bisect(asked: Asked, say: Callable[[str], None]) -> tuple[Run, bool]:
         request = writer.document.request
         names = tuple(one.name for one in asked.candidates if one.name in request.scenarios)
         writer.note_request(replace(request, scenarios=names))
-        _note(doing)
+        doing.note()
         if interrupted:
             writer.finish(complete=False)
             return writer.frames(), True
@@ -125,89 +108,102 @@ def bisect(asked: Asked, say: Callable[[str], None]) -> tuple[Run, bool]:
         return run, False
 
 
-def _reopened(asked: Asked) -> RunWriter:
-    assert asked.path is not None
-    before = verified(asked.path, allow_incomplete=True, option="--resume").of(Bisected)
+def _reopened(path: str, asked: Asked) -> RunWriter:
+    before = verified(path, allow_incomplete=True, option="--resume").of(Bisected)
     if before is None:
         raise RequestError("--resume", "that run is not of bench bisect", "name one that is, or start a new one")
     if before.of != asked.of or before.candidates != {one.name: one.about for one in asked.candidates}:
         first, *_, last = before.candidates
         problem = f"that run searched something else: {before.of}, from {first} to {last}"
         raise RequestError("--resume", problem, "give the same options and command")
-    return RunWriter.reopen(asked.path)
+    return RunWriter.reopen(path)
 
 
-def _search(doing: Searching) -> bool:
-    """Blocks of launches until the search is over, or would take longer than its budget. True: interrupted."""
-    while names := doing.search.next_block():
-        spent_s, each_s = time.monotonic() - doing.began_s, fmean(doing.walls_s) if doing.walls_s else 0.0
-        if spent_s + each_s * len(names) > doing.asked.budget_s:
-            break
-        repeat = 0
-        if doing.commands.writer is not None:
-            repeat = max((one.repeat for one in doing.commands.writer.document.launches), default=-1) + 1
-        for name in names:
-            launched, why = _launch(doing, name, repeat)
-            if launched is not None and launched.interrupted:
-                return True
-            if why is not None:
-                _skip(doing, name, why)
+@dataclass(slots=True)
+class _Searching:
+    asked: Asked
+    commands: Commands
+    scratch: str
+    say: Callable[[str], None]
+    search: Bisection
+    figure: str
+    skipped: dict[str, str]
+    sides: dict[str, Side] = field(default_factory=dict)
+    walls_s: list[float] = field(default_factory=list)
+    began_s: float = field(default_factory=time.monotonic)
+
+    def search_on(self) -> bool:
+        """Blocks of launches until the search is over, or would take longer than its budget. True: interrupted."""
+        while names := self.search.next_block():
+            spent_s, each_s = time.monotonic() - self.began_s, fmean(self.walls_s) if self.walls_s else 0.0
+            if spent_s + each_s * len(names) > self.asked.options.budget:
                 break
-        else:
-            _count(doing, len(names))
-        if doing.commands.writer is not None:
-            _note(doing)
-    return False
+            writer = self.commands.writer
+            repeat = 1 + max((one.repeat for one in writer.document.launches), default=-1) if writer else 0
+            for name in names:
+                launched, why = self._launch(name, repeat)
+                if launched is not None and launched.interrupted:
+                    return True
+                if why is not None:
+                    self._skip(name, why)
+                    break
+            else:
+                self._count(len(names))
+            if self.commands.writer is not None:
+                self.note()
+        return False
 
+    def _launch(self, name: str, repeat: int) -> tuple[Launched | None, str | None]:
+        """A launch of a candidate, and why there is none that counts."""
+        if name not in self.sides:
+            candidate = next(one for one in self.asked.candidates if one.name == name)
+            try:
+                self.sides[name] = self.asked.prepare(candidate, self.scratch)
+            except BenchError as error:
+                return None, str(error)
+        limit_s = LONGEST * max(self.walls_s) + LEAST_S if self.walls_s else None
+        side = replace(self.sides[name], name=name, limit_s=limit_s)
+        if self.asked.metric == NUMERICS:
+            side = replace(side, environment={**side.environment, NUMERICS_VARIABLE: "1"})
+        launched = self.commands.launch(side, repeat)
+        if launched.code and not launched.interrupted:
+            late = limit_s is not None and launched.wall_s > limit_s
+            why = f"took longer than {limit_s:.0f} s" if late else f"ended with exit code {launched.code}"
+            return launched, f"the command {why}"
+        if launched.why is None:
+            self.walls_s.append(launched.wall_s)
+        return launched, launched.why
 
-def _launch(doing: Searching, name: str, repeat: int) -> tuple[Launched | None, str | None]:
-    """A launch of a candidate, and why there is none that counts."""
-    if name not in doing.sides:
-        candidate = next(one for one in doing.asked.candidates if one.name == name)
-        try:
-            doing.sides[name] = doing.asked.prepare(candidate, doing.scratch)
-        except BenchError as error:
-            return None, str(error)
-    limit_s = LONGEST * max(doing.walls_s) + LEAST_S if doing.walls_s else None
-    side = replace(doing.sides[name], name=name, limit_s=limit_s)
-    if doing.asked.metric == NUMERICS:
-        side = replace(side, environment={**side.environment, NUMERICS_VARIABLE: "1"})
-    launched = doing.commands.launch(side, repeat)
-    if launched.code and not launched.interrupted:
-        late = limit_s is not None and launched.wall_s > limit_s
-        why = f"took longer than {limit_s:.0f} s" if late else f"ended with exit code {launched.code}"
-        return launched, f"the command {why}"
-    if launched.why is None:
-        doing.walls_s.append(launched.wall_s)
-    return launched, launched.why
+    def _skip(self, name: str, why: str) -> None:
+        for end, option in ((0, "--good"), (-1, "--bad")):
+            if name == self.search.candidates[end]:
+                raise RequestError(option, f"{name} cannot be measured: {why}", "give one that runs")
+        self.search.skipped.add(name)
+        self.skipped[name] = why
+        self.say(f"bench: {name} is skipped: {why}")
 
+    def _count(self, block: int) -> None:
+        """Add a whole block to the search, and say how it stands."""
+        assert self.commands.writer is not None
+        self.search, self.figure, _ = replay(self.asked, self.commands.writer, self.skipped)
+        search, document = self.search, self.commands.writer.document
+        low, high = search.candidates[search.low], search.candidates[search.high]
+        words = f"{len(document.launches)} launches: between {low} and {high}, {len(search.left)} left"
+        if not search.ends_differ:
+            words += "; the ends are not told apart yet"
+        elif search.candidate is not None and (odds := search.log_odds):
+            side = high if odds > 0 else low
+            words += f"; {search.candidate} is as {side} with odds of {min(9999.0, 2.718 ** abs(odds)):,.0f} to 1"
+        if search.ends_differ and search.blocks_left:
+            left_s = search.blocks_left * block * fmean(self.walls_s)
+            words += f"; about {left_s / 60:,.0f} min left"
+        self.say(f"bench: {words}")
 
-def _skip(doing: Searching, name: str, why: str) -> None:
-    for end, option in ((0, "--good"), (-1, "--bad")):
-        if name == doing.search.candidates[end]:
-            raise RequestError(option, f"{name} cannot be measured: {why}", "give one that runs")
-    doing.search.skip(name)
-    doing.skipped[name] = why
-    doing.say(f"bench: {name} is skipped: {why}")
-
-
-def _count(doing: Searching, block: int) -> None:
-    """Add a whole block to the search, and say how it stands."""
-    assert doing.commands.writer is not None
-    doing.search, doing.figure, _ = replay(doing.asked, doing.commands.writer, doing.skipped)
-    search, document = doing.search, doing.commands.writer.document
-    low, high = search.candidates[search.low], search.candidates[search.high]
-    words = f"{len(document.launches)} launches: between {low} and {high}, {len(search.left)} left"
-    candidate = search.candidate
-    if not search.ends_differ:
-        words += "; the ends are not told apart yet"
-    elif candidate is not None and (odds := search.log_odds):
-        side = high if odds > 0 else low
-        words += f"; {candidate} is as {side} with odds of {min(9999.0, 2.718 ** abs(odds)):,.0f} to 1"
-    if search.ends_differ and search.blocks_left:
-        left_s = search.blocks_left * block * fmean(doing.walls_s)
-        words += f"; about {left_s / 60:,.0f} min left"
-    doing.say(f"bench: {words}")
+    def note(self) -> None:
+        writer = self.commands.writer
+        assert writer is not None
+        launches = len(writer.document.launches)
+        writer.note(_record(self.asked, self.search, self.figure, self.skipped, launches=launches))
 
 
 def replay(
@@ -233,7 +229,7 @@ def replay(
     recorded = writer.document.of(Bisected) if writer is not None else None
     reasons = dict(skipped if skipped is not None else recorded.skipped if recorded else {})
     for name in reasons:
-        search.skip(name)
+        search.skipped.add(name)
     return search, figure, reasons
 
 
@@ -261,13 +257,6 @@ def _blocks(writer: RunWriter, metric: str, names: Sequence[str]) -> Iterator[di
             positive = {name: value for name, value in figures.items() if value > 0.0}
             by_repeat.setdefault(launch.repeat, {})[launch.scenario] = positive
     yield from (block for block in by_repeat.values() if {names[0], names[-1]} <= block.keys())
-
-
-def _note(doing: Searching) -> None:
-    writer = doing.commands.writer
-    assert writer is not None
-    launches = len(writer.document.launches)
-    writer.note(_record(doing.asked, doing.search, doing.figure, doing.skipped, launches=launches))
 
 
 def _record(asked: Asked, search: Bisection, figure: str, skipped: Mapping[str, str], *, launches: int) -> Bisected:

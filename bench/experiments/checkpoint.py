@@ -4,9 +4,10 @@ import argparse
 import os
 import shutil
 import statistics
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from reprlib import repr as brief
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, TypeVar
 
 from bench.core.codec import OneOf, decode
 from bench.core.job import CHECKPOINTS, MOST_CHECKPOINT_STEPS, Checkpoint
@@ -26,12 +27,10 @@ if TYPE_CHECKING:
     from bench.report.chapters import Material
     from bench.report.tables import Table
 
+Launched = TypeVar("Launched", bound=LaunchRecord)
+
 SPARE_MIB = 64.0  # left on the disk for the run itself
 OVERHEAD = 1.1  # of the files over what is in them
-COLUMNS = (
-    *("scenario", "how", "every", "launches", "size_mib", "save_ms", "cost_ms", "cost_low_ms", "cost_high_ms"),
-    *("cost_percent", "load_s", "resume_s"),
-)
 HOW = {
     "torch": "torch: rank 0 saves everything, whole, by torch.save, and the others wait",
     "dcp": "dcp: each rank writes its part by torch.distributed.checkpoint, and waits until it is on the disk",
@@ -144,56 +143,63 @@ def size_mib(document: RunDocument, scenario: str) -> float:
 
 
 def checkpoints(document: RunDocument) -> "pd.DataFrame":
-    """One row per scenario with an ``ok`` launch that saved: :data:`COLUMNS`.
+    """One row per scenario with an ``ok`` launch that saved. Of ranks the slowest, of launches the mean.
 
     ``save_ms``: how long training stands still for a save. ``cost_ms``: what saving every N steps adds to each
     step, mean over launches of the paired differences of cycles with and without, with its 95 % interval (Student's t
     over launches; of a single one, over its pairs); ``cost_percent`` of a step. ``resume_s``: to load, and to train the
-    first step after that. Of ranks the slowest, of launches the mean.
+    first step after that.
     """
-    import pandas as pd
-
-    rows, launches = [], document.begun(Checkpoints).launches
-    for scenario in dict.fromkeys(one.scenario for one in launches):
-        measured = [one for one in launches if one.scenario == scenario and one.status == "ok" and one.saves]
-        if measured:
-            rows.append(_row(scenario, measured))
-    return pd.DataFrame(rows, columns=list(COLUMNS))
-
-
-def _row(scenario: str, measured: list[CheckpointRecord]) -> dict[str, object]:
     import numpy as np
+    import pandas as pd
 
     from bench.analyse.intervals import mean_interval
 
-    saves, extra, plain, load, resume = zip(*map(_of_launch, measured), strict=True)
-    cost, low, high = mean_interval(np.array(extra[0] if len(extra) == 1 else [*map(statistics.mean, extra)]))
-    return {
-        "scenario": scenario,
-        "how": measured[0].how,
-        "every": measured[0].every,
-        "launches": len(measured),
-        "size_mib": max(one.size_mib or 0.0 for one in measured),
-        "save_ms": statistics.mean(saves),
-        "cost_ms": cost,
-        "cost_low_ms": low,
-        "cost_high_ms": high,
-        "cost_percent": 100 * cost / statistics.mean(plain),
-        "load_s": statistics.mean(load) / 1e3,
-        "resume_s": statistics.mean(resume) / 1e3,
-    }
+    rows = []
+    for scenario, measured in by_scenario(document.begun(Checkpoints).launches).items():
+        first, extra = measured[0], [_extra_ms(one) for one in measured]
+        cost, low, high = mean_interval(np.array(extra[0] if len(extra) == 1 else [*map(statistics.mean, extra)]))
+        plain = [statistics.mean(_slowest([rank.plain_ms for rank in one.saves])) / one.steps for one in measured]
+        save_ms = [statistics.median(_slowest([rank.save_ms for rank in one.saves])) for one in measured]
+        load_ms = [max(rank.load_ms for rank in one.saves) for one in measured]
+        resume_ms = [max(rank.load_ms + rank.next_step_ms for rank in one.saves) for one in measured]
+        rows.append(
+            {
+                "scenario": scenario,
+                "how": first.how,
+                "every": first.every,
+                "launches": len(measured),
+                "size_mib": max(one.size_mib or 0.0 for one in measured),
+                "save_ms": statistics.mean(save_ms),
+                "cost_ms": cost,
+                "cost_low_ms": low,
+                "cost_high_ms": high,
+                "cost_percent": 100 * cost / statistics.mean(plain),
+                "load_s": statistics.mean(load_ms) / 1e3,
+                "resume_s": statistics.mean(resume_ms) / 1e3,
+            }
+        )
+    return pd.DataFrame(rows)
 
 
-def _of_launch(one: CheckpointRecord) -> tuple[float, list[float], float, float, float]:
-    """Of a launch (ms): a save; what it adds to each of ``every`` steps, by pair of cycles; a step without; a load; and
-    until a step."""
-    saving = [max(cycle) for cycle in zip(*(rank.saving_ms for rank in one.saves), strict=True)]
-    plain = [max(cycle) for cycle in zip(*(rank.plain_ms for rank in one.saves), strict=True)]
-    save = [max(times) for times in zip(*(rank.save_ms for rank in one.saves), strict=True)]
-    extra = [(a - b) / one.every for a, b in zip(saving, plain, strict=True)]
-    load = max(rank.load_ms for rank in one.saves)
-    resume = max(rank.load_ms + rank.next_step_ms for rank in one.saves)
-    return statistics.median(save), extra, statistics.mean(plain) / one.steps, load, resume
+def by_scenario(launches: Iterable[Launched]) -> dict[str, list[Launched]]:
+    """The launches that ended well."""
+    groups: dict[str, list[Launched]] = {}
+    for one in launches:
+        if one.status == "ok":
+            groups.setdefault(one.scenario, []).append(one)
+    return groups
+
+
+def _slowest(times_ms: Iterable[Sequence[float]]) -> list[float]:
+    """Of the slowest rank each time."""
+    return [max(times) for times in zip(*times_ms, strict=True)]
+
+
+def _extra_ms(one: CheckpointRecord) -> list[float]:
+    """What a save adds to each of ``every`` steps, by pair of cycles."""
+    saving, plain = (_slowest([getattr(rank, name) for rank in one.saves]) for name in ("saving_ms", "plain_ms"))
+    return [(a - b) / one.every for a, b in zip(saving, plain, strict=True)]
 
 
 def sentences(document: RunDocument) -> list[str]:
@@ -202,24 +208,20 @@ def sentences(document: RunDocument) -> list[str]:
 
     from bench.report.tables import is_cost
 
-    lines = []
-    table = checkpoints(document)
-    for row in table.to_dict("records"):
+    lines, rows = [], checkpoints(document).to_dict("records")
+    for row in rows:
         bounds = "" if pd.isna(row["cost_low_ms"]) else f" ({row['cost_low_ms']:,.2f} to {row['cost_high_ms']:,.2f})"
         costs = f"{row['cost_ms']:,.2f} ms{bounds} a step, {row['cost_percent']:+.1f} %"
         if not is_cost(row["cost_ms"], row["cost_low_ms"]):
             costs = f"an amount that is not distinguishable from 0 ms a step{bounds}"
+        every = "step" if row["every"] == 1 else f"{row['every']:,} steps"
         lines.append(
-            f"A checkpoint of {row['scenario']} every {_steps(row['every'])} ({row['how']}) costs {costs}; it has "
+            f"A checkpoint of {row['scenario']} every {every} ({row['how']}) costs {costs}; it has "
             f"{row['size_mib']:,.1f} MiB, and training goes on {row['resume_s']:.2g} s after loading begins."
         )
-    saved = set(table["scenario"])
+    saved = {row["scenario"] for row in rows}
     failed = {one.scenario: one.reason for one in document.begun(Checkpoints).launches if one.scenario not in saved}
     return lines + [f"{scenario} has no checkpoint: {reason}." for scenario, reason in failed.items()]
-
-
-def _steps(every: int) -> str:
-    return "step" if every == 1 else f"{every:,} steps"
 
 
 def checkpoint_table(document: RunDocument) -> "Table | None":

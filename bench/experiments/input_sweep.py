@@ -95,17 +95,17 @@ def _load(workers: int, repeat: int, batches: int, lab: Lab, *, first_reading: b
     """A launch of the loader alone."""
     (found,) = lab.scenarios
     job = loading(lab.request, found, workers, repeat, lab.next_launch(), lab.site.hosts, batches)
-
-    def per_s(done: Performed) -> float:
-        took_ms: dict[int, float] = defaultdict(float)
-        for row in done.tables["steps"]:
-            if not row["warmup"]:
-                took_ms[row["rank"]] += row["step_ms"]
-        return 1000 * batches * job.workload.units / max(took_ms.values())
-
     doing = "first reading" if first_reading else "loading"
     what = f"the loader alone, {'first reading, ' * first_reading}--workers {workers}"
-    return _kept(job, lab, doing, what, per_s, workers=workers, first_reading=first_reading)
+
+    def took_ms(done: Performed) -> float:
+        by_rank: dict[int, float] = defaultdict(float)
+        for row in done.tables["steps"]:
+            if not row["warmup"]:
+                by_rank[row["rank"]] += row["step_ms"]
+        return max(by_rank.values()) / batches
+
+    return _kept(job, lab, doing, what, took_ms, workers=workers, first_reading=first_reading)
 
 
 def _train(repeat: int, lab: Lab) -> None:
@@ -113,41 +113,28 @@ def _train(repeat: int, lab: Lab) -> None:
     (found,) = lab.scenarios
     job = job_of(lab.request, found, lab.next_launch(), repeat, lab.site.hosts)
 
-    def per_s(done: Performed) -> float:
-        return 1000 * job.workload.units / statistics.fmean(slowest_ms(done.tables["steps"]))
+    def took_ms(done: Performed) -> float:
+        return statistics.fmean(slowest_ms(done.tables["steps"]))
 
-    _kept(job, lab, "training", "training alone", per_s, workers=TRAINING, first_reading=False)
+    _kept(job, lab, "training", "training alone", took_ms, workers=TRAINING, first_reading=False)
 
 
 def _kept(
-    job: Job,
-    lab: Lab,
-    doing: str,
-    what: str,
-    per_s: Callable[[Performed], float],
-    *,
-    workers: int | None,
-    first_reading: bool,
+    job: Job, lab: Lab, doing: str, what: str, took_ms: Callable[[Performed], float], **about: int | None
 ) -> InputRecord:
-    """Perform a launch of the sweep and put it on disk."""
+    """Perform a launch of the sweep and put it on disk. ``took_ms``: of a batch."""
     records: list[InputRecord] = []
 
     def keep(done: Performed) -> str:
         ok = done.record.status == "ok"
+        per_s = 1000 * job.workload.units / took_ms(done) if ok else None
         read = [result.get("disk_bytes") for result in done.results]
-        record = InputRecord.of(
-            done.record,
-            warmup=job.workload.warmup,
-            iters=job.iters,
-            workers=workers,
-            first_reading=first_reading,
-            throughput_per_s=per_s(done) if ok else None,
-            disk_mib=sum(filter(None, read)) / 2**20 if read and None not in read else None,
-        )
+        disk_mib = sum(filter(None, read)) / 2**20 if read and None not in read else None
+        steps = {"warmup": job.workload.warmup, "iters": job.iters}
+        record = InputRecord.of(done.record, **steps, **about, throughput_per_s=per_s, disk_mib=disk_mib)
         records.append(record)
         lab.writer.add_to(InputSweep, record, **done.tables)
-        unit = lab.request.task.unit_short
-        return f"{what}: {record.throughput_per_s:,.1f} {unit}/s" if ok else f"{what}: {where_to_look(record)}"
+        return f"{what}: {where_to_look(record) or f'{per_s:,.1f} {lab.request.task.unit_short}/s'}"
 
     perform(job, lab, doing, keep, lambda job, results, partial: {"steps": step_rows(job, results)})
     return records[0]

@@ -15,7 +15,6 @@ from bench.experiments.plan import in_turn, job_of
 from bench.experiments.plan.interval_target import IntervalTarget
 from bench.runs.experiments import IntervalTargetRecord
 from bench.runs.frames import TableRow
-from bench.runs.launches import LaunchRecord
 from bench.seams.experiment import Experiment
 
 EXPERIMENT = Experiment(record=IntervalTargetRecord)
@@ -67,21 +66,17 @@ def _measure(job: Job, lab: Lab, target: IntervalTarget | None, affords: Affords
     done = perform(job, lab, "measuring", partial(_kept, lab))
     cores = lab.writer.document.machine.cores_usable
     if done.record.checks.held_up(cores) and affords([job.scenario]):
-        again = replace(job, launch=lab.next_launch())
-        lab.writer.supersede(done.record, _why_again(done.record, cores, again.launch))
+        again, first = replace(job, launch=lab.next_launch()), done.record
+        apart = f"steps and wall time differ by {100 * (first.checks.conservation_error or 0.0):.1f} %"
+        busy = f"others kept {first.checks.foreign_cores:.1f} of the {cores} cores busy"
+        in_its_place = f"launch {again.launch} is in its place"  # it is not chosen by its speed, and both are recorded
+        lab.writer.supersede(
+            first, f"launch {first.launch} of {first.scenario}, whose {apart} while {busy}; {in_its_place}"
+        )
         lab.progress.expect([job.scenario])
         done = perform(again, lab, "measuring again", partial(_kept, lab))
     if target is not None:
         target.add(job.scenario, median_step_ms(done), done.record.wall_s or 0.0)
-
-
-def _why_again(launch: LaunchRecord, cores: int | None, again: int) -> str:
-    """Why a launch is measured once more. It is not chosen by its speed, and both stay in the record."""
-    error = launch.checks.conservation_error or 0.0
-    return (
-        f"launch {launch.launch} of {launch.scenario}, whose steps and wall time differ by {100 * error:.1f} % while "
-        f"others kept {launch.checks.foreign_cores:.1f} of the {cores} cores busy; launch {again} is in its place"
-    )
 
 
 def _kept(lab: Lab, done: Performed) -> str:

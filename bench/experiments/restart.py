@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
+from bench.console import count
 from bench.core.codec import decode
 from bench.core.job import Checkpoint, Job
 from bench.core.records import Host
-from bench.experiments.checkpoint import no_room
+from bench.experiments.checkpoint import by_scenario, no_room
 from bench.experiments.lab import Lab
 from bench.experiments.launch import Performed, left_out, perform, where_to_look
 from bench.experiments.plan import Request, job_of
@@ -31,10 +32,6 @@ if TYPE_CHECKING:
 COPIES = 2  # of a checkpoint: the one before goes when the next one is whole
 EVERY = Checkpoint(every=4)  # the checkpoints if nothing else is asked for
 PARTS = ("up_s", "joined_s", "loaded_s", "step_s")
-COLUMNS = (
-    *("scenario", "launches", "every", "killed_step", "resumed_step", "next_step_s", "next_step_low_s"),
-    *("next_step_high_s", *PARTS, "caught_up_s", "plain_step_ms", "loss_error"),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,11 +93,12 @@ def launch(found: Found, repeat: int, lab: Lab) -> None:
 def kill_one(job: Job, inner: Job, folder: str, lab: Lab) -> None:
     assert job.checkpoint is not None
     every, hosts = job.checkpoint.steps, {rank.host for rank in inner.ranks}
-    reason = no_room(lab, job.scenario, COPIES)
-    if reason is not None or len(hosts) > 1:
-        status = "error" if reason else "unsupported"
-        why = reason or f"torchrun would start ranks on this host alone, and there are {len(hosts)}; use one host"
-        blank = left_out(inner, lab, "restarting", status, why)
+    reason, status = no_room(lab, job.scenario, COPIES), "error"
+    if reason is None and len(hosts) > 1:
+        reason = f"torchrun would start ranks on this host alone, and there are {len(hosts)}; use one host"
+        status = "unsupported"
+    if reason is not None:
+        blank = left_out(inner, lab, "restarting", status, reason)
         lab.writer.add_to(Restarts, RestartRecord.of(blank, every=every, restart=None))
         return
     os.makedirs(folder)
@@ -124,68 +122,60 @@ def kill_one(job: Job, inner: Job, folder: str, lab: Lab) -> None:
 
 
 def restarts(document: RunDocument) -> "pd.DataFrame":
-    """One row per scenario with an ``ok`` launch in which a rank was killed: :data:`COLUMNS`.
+    """One row per scenario with an ``ok`` launch in which a rank was killed.
 
     ``next_step_s``: from the kill until the next step is over on all ranks, mean over launches with its 95 % interval
     (Student's t, null below two). It is the sum of ``up_s`` (the engine notices, new interpreters import torch),
     ``joined_s`` (they meet), ``loaded_s`` (each builds the model and loads the checkpoint) and ``step_s``.
     ``caught_up_s``: until the first step is over that had not been trained before. ``loss_error``: the largest.
     """
-    import pandas as pd
-
-    rows, launches = [], document.begun(Restarts).launches
-    for scenario in dict.fromkeys(one.scenario for one in launches):
-        measured = [one for one in launches if one.scenario == scenario and one.restart and one.status == "ok"]
-        looks = [one.restart for one in measured if one.restart is not None]
-        if looks:
-            rows.append({"scenario": scenario, "launches": len(looks), "every": measured[0].every, **_row(looks)})
-    return pd.DataFrame(rows, columns=list(COLUMNS))
-
-
-def _row(looks: list[RestartLook]) -> dict[str, object]:
     import numpy as np
+    import pandas as pd
 
     from bench.analyse.intervals import mean_interval
 
-    mean, low, high = mean_interval(np.array([one.next_step_ms / 1e3 for one in looks]))
-    parts = [
-        (one.up_ms, one.joined_ms - one.up_ms, one.loaded_ms - one.joined_ms, one.next_step_ms - one.loaded_ms)
-        for one in looks
-    ]
-    plain = [one.step_ms for one in looks if one.step_ms is not None]
-    return {
-        "killed_step": looks[0].killed_step,
-        "resumed_step": looks[0].resumed_step,
-        "next_step_s": mean,
-        "next_step_low_s": low,
-        "next_step_high_s": high,
-        **{name: statistics.mean(ms) / 1e3 for name, ms in zip(PARTS, zip(*parts, strict=True), strict=True)},
-        "caught_up_s": statistics.mean(one.caught_up_ms for one in looks) / 1e3,
-        "plain_step_ms": statistics.median(plain) if plain else None,
-        "loss_error": max((one.loss_error for one in looks if one.loss_error is not None), default=None),
-    }
+    rows = []
+    for scenario, measured in by_scenario(document.begun(Restarts).launches).items():
+        looks = [one.restart for one in measured if one.restart is not None]
+        next_s = np.array([one.next_step_ms for one in looks]) / 1e3
+        mean, low, high = mean_interval(next_s)
+        until_s = np.array([(0.0, one.up_ms, one.joined_ms, one.loaded_ms, one.next_step_ms) for one in looks]) / 1e3
+        plain_ms = [one.step_ms for one in looks if one.step_ms is not None]
+        rows.append(
+            {
+                "scenario": scenario,
+                "launches": len(looks),
+                "every": measured[0].every,
+                "killed_step": looks[0].killed_step,
+                "resumed_step": looks[0].resumed_step,
+                "next_step_s": mean,
+                "next_step_low_s": low,
+                "next_step_high_s": high,
+                **dict(zip(PARTS, np.diff(until_s).mean(axis=0).tolist(), strict=True)),
+                "caught_up_s": statistics.mean(one.caught_up_ms for one in looks) / 1e3,
+                "plain_step_ms": statistics.median(plain_ms) if plain_ms else None,
+                "loss_error": max((one.loss_error for one in looks if one.loss_error is not None), default=None),
+            }
+        )
+    return pd.DataFrame(rows)
 
 
 def sentences(document: RunDocument) -> list[str]:
     """A sentence for each scenario, and why there is none for one whose launches failed."""
     import pandas as pd
 
-    table = restarts(document)
-    lines = []
-    for row in table.to_dict("records"):
-        bounds = (
-            ""
-            if pd.isna(row["next_step_low_s"])
-            else f" ({row['next_step_low_s']:.1f} to {row['next_step_high_s']:.1f})"
-        )
+    lines, rows = [], restarts(document).to_dict("records")
+    for row in rows:
+        low, high = row["next_step_low_s"], row["next_step_high_s"]
+        bounds = "" if pd.isna(low) else f" ({low:.1f} to {high:.1f})"
         lost = row["killed_step"] - row["resumed_step"]
         lines.append(
             f"When a rank of {row['scenario']} is killed, the next step is over {row['next_step_s']:.1f} s{bounds} "
             f"later: {row['up_s']:.1f} s until new interpreters have torch, {row['joined_s']:.1f} s to meet, "
             f"{row['loaded_s']:.1f} s to build the model and load the checkpoint, {row['step_s']:.1f} s for the step. "
-            f"{lost} step{'s' if lost != 1 else ''} trained again, caught up after {row['caught_up_s']:.1f} s."
+            f"{count(lost, 'step')} trained again, caught up after {row['caught_up_s']:.1f} s."
         )
-    restarted = set(table["scenario"])
+    restarted = {row["scenario"] for row in rows}
     failed = {one.scenario: one.reason for one in document.begun(Restarts).launches if one.scenario not in restarted}
     return lines + [f"{scenario} was not restarted: {reason}." for scenario, reason in failed.items()]
 

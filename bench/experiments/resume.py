@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from dataclasses import MISSING, fields, replace
 from itertools import product
 from pathlib import Path
-from typing import NoReturn
 
 from bench import machine
 from bench.core.codec import Damaged, decode, encode
@@ -17,7 +16,7 @@ from bench.core.files import sha256, sha256_of_names
 from bench.core.job import Task
 from bench.experiments.plan import Request
 from bench.machine import VISIBLE, redact
-from bench.runs.document import Apex, EngineRecord, Resumed, RunDocument, WorkloadRecord, launches_of
+from bench.runs.document import EngineRecord, Resumed, RunDocument, WorkloadRecord, launches_of
 from bench.runs.experiments import Tuning
 from bench.runs.launches import LaunchRecord, Record
 from bench.runs.names import run_ids
@@ -106,8 +105,11 @@ def anything_missing(document: RunDocument, request: Request) -> bool:
     return bool(left(request, request.scenarios, document.launches))
 
 
-def supersede_failures(writer: RunWriter) -> None:
-    """Take the launches that will be done again out of what tables show."""
+def reopened(path: str, circumstances: RunDocument, *, force: bool) -> RunWriter:
+    """The run in this folder, to be continued. ``circumstances``: of now, which must be the same. Launches that will be
+    done again are taken out of what tables show."""
+    check_same(verified(path, allow_incomplete=True), circumstances)
+    writer = RunWriter.reopen(path)
     document = writer.document
     again: list[Record] = [launch for launch in document.launches if launch.status not in DONE]
     for name, record in document.experiments.items():
@@ -115,13 +117,6 @@ def supersede_failures(writer: RunWriter) -> None:
         again += [one for one in launches_of(record) if one.status not in DONE] if own is None else own(document)
     for launch in again:
         writer.supersede(launch)
-
-
-def reopened(path: str, circumstances: RunDocument, *, force: bool) -> RunWriter:
-    """The run in this folder, to be continued. ``circumstances``: of now, which must be the same."""
-    check_same(verified(path, allow_incomplete=True), circumstances)
-    writer = RunWriter.reopen(path)
-    supersede_failures(writer)
     now = Resumed(launch=writer.document.next_launch, force=force, **encode(machine.state()))
     writer.note_resumed(now, circumstances.probe_seed, circumstances.request.launches, circumstances.engine)
     return writer
@@ -142,14 +137,19 @@ def request_of(document: RunDocument) -> Request:
     return request
 
 
-def continued(path: str, document: RunDocument, party: Party | None, *, trust: bool, force: bool) -> Request:
-    """The request of a run that is continued here and now. Raises :class:`RequestError` where it may not be, or cannot:
-    for somebody else's code (without ``trust``), other hosts, or other data."""
-    if not trust:
-        refuse_what_is_foreign(path, document)
+def continued(
+    path: str, document: RunDocument, party: Party | None, *, force: bool
+) -> tuple[Request, tuple[Found, ...]]:
+    """The request and the scenarios of a run that is continued here and now. Raises :class:`RequestError` where it may
+    not be, or cannot: for somebody else's code, other hosts, other data, or code that has changed."""
+    refuse_what_is_foreign(path, document)
     request = request_of(document)
     check_hosts(document, party)
-    return replace(request, force=request.force or force, task=as_it_is_now(request.task))
+    request = replace(request, force=request.force or force, task=as_it_is_now(request.task))
+    name, file = discover.resolve(request.site, SITE)
+    _refuse_changed(document, request.site, file)
+    discover.try_site(name, file)
+    return request, scenarios_of(document)
 
 
 def as_it_is_now(task: Task) -> Task:
@@ -170,45 +170,36 @@ def refuse_what_is_foreign(path: str, document: RunDocument) -> None:
 
     A seal is no proof: whoever writes a run can seal it. What is installed is executed anyway.
     """
-    request = request_of(document)
+    request, copy = request_of(document), "go on with a copy of the folder that is yours: cp -rL"
     for folder, folders, files in os.walk(os.path.realpath(path)):
         for entry in (folder, *(os.path.join(folder, name) for name in (*folders, *files))):
-            status = os.lstat(entry)
-            if not (stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode)):
-                _refuse(f"{entry} is neither a file nor a folder")
-            _refuse_other_owner(entry, status)
+            if stat.S_IFMT(os.lstat(entry).st_mode) not in (stat.S_IFDIR, stat.S_IFREG):
+                raise RequestError("--resume", f"{entry} is neither a file nor a folder", copy)
+            _refuse_other_owner(entry, copy)
     asked = [pair for name in _all_of(document) for pair in _asked(document, name)] + [(SITE, request.site)]
     named = [name for kind, name in asked if name not in discover.names(kind) and (os.sep in name or ".py" in name)]
     named += [request.task.file] if request.task.file not in discover.names(WORKLOAD).values() else []
     pythons = [*filter(None, [request.python]), *request.pythons.values()]
-    named += [shutil.which(python) or python for python in pythons]
-    named += [request.apex_path] if request.apex_path else []
+    named += [*(shutil.which(python) or python for python in pythons), *filter(None, [request.apex_path])]
+    own = "start a new run with a copy of it that is yours, once you have looked at it"
     for name in named:
         if not os.path.isabs(name):  # which bench does not write
-            _refuse(f"it would execute {name}, whichever that is here")
+            raise RequestError("--resume", f"it would execute {name}, whichever that is here", own)
         try:
             for way in (os.path.abspath(name), os.path.realpath(name)):
-                _refuse_way(way)
-        except (OSError, ValueError):
-            _refuse(f"it would execute {name!r}, which cannot be looked at")
+                for place in (way, *map(str, Path(way).parents)):
+                    if os.path.isfile(os.path.join(place, "run.json")):
+                        raise RequestError("--resume", f"it would execute {way}, which is in a run folder", own)
+                    if os.path.lexists(place):
+                        _refuse_other_owner(place, own)
+        except (OSError, ValueError) as error:
+            raise RequestError("--resume", f"it would execute {name!r}, which cannot be looked at", own) from error
 
 
-def _refuse_way(path: str) -> None:
-    """Refuse a file that is in a run folder, or that another user could have put there."""
-    for place in (path, *map(str, Path(path).parents)):
-        if os.path.isfile(os.path.join(place, "run.json")):
-            _refuse(f"it would execute {path}, which is in a run folder")
-        if os.path.lexists(place):
-            _refuse_other_owner(place, os.lstat(place))
-
-
-def _refuse_other_owner(path: str, status: os.stat_result) -> None:
-    if status.st_uid not in (0, os.geteuid()):
-        _refuse(f"{path} belongs to another user (UID {status.st_uid})")
-
-
-def _refuse(problem: str) -> NoReturn:
-    raise RequestError("--resume", problem, "look at what it would execute, then add --trust")
+def _refuse_other_owner(path: str, remedy: str) -> None:
+    owner = os.lstat(path).st_uid
+    if owner not in (0, os.geteuid()):
+        raise RequestError("--resume", f"{path} belongs to another user (UID {owner})", remedy)
 
 
 def _asked(document: RunDocument, scenario: str) -> list[tuple[Kind, str]]:
@@ -223,13 +214,6 @@ def _asked(document: RunDocument, scenario: str) -> list[tuple[Kind, str]]:
     return [
         (kind, source.file if source and name not in discover.names(kind) else name) for kind, name, source in named
     ]
-
-
-def check_site(document: RunDocument, site: str) -> None:
-    """Raises :class:`RequestError` where the file of this site has changed since the run was started, or is broken."""
-    name, file = discover.resolve(site, SITE)
-    _refuse_changed(document, site, file)
-    discover.try_site(name, file)
 
 
 def _all_of(document: RunDocument) -> tuple[str, ...]:
@@ -296,6 +280,10 @@ def _circumstances(document: RunDocument) -> dict[str, object]:
     """Circumstances that must be the same in all of a run, by name. GPUs go by their UUIDs, whatever ``VISIBLE`` is."""
     request, here, versions = document.request, document.machine, document.versions
     gpus = [gpu for gpu in here.gpus if gpu.uuid in request.devices]
+    modules = [
+        f"no {module}" if problem else f"{module} {document.apex.version or ''}".rstrip()
+        for module, problem in document.apex.problems.items()
+    ]
     may_use_apex = document.workload.device == "cuda" and request.impl != "native"
     return {
         "bench": document.bench,
@@ -313,13 +301,5 @@ def _circumstances(document: RunDocument) -> dict[str, object]:
         },
         **{f"{name} of {gpu.uuid}": getattr(gpu, name) for gpu in gpus for name in SAME_GPU},
         **{name: value for name, value in here.environment.items() if name != VISIBLE},
-        **({"apex": _apex(document.apex)} if may_use_apex else {}),
+        **({"apex": ", ".join(modules)} if may_use_apex else {}),
     }
-
-
-def _apex(apex: Apex) -> str:
-    """Such as ``apex.amp 0.1, no apex.parallel``."""
-    return ", ".join(
-        f"no {module}" if problem else f"{module} {apex.version or ''}".rstrip()
-        for module, problem in apex.problems.items()
-    )

@@ -88,8 +88,14 @@ class _Curves:
     points: tuple[Point, ...]
 
     def run(self) -> None:
-        rounds, several = self._rounds(), [point for point in self.points if point.count > 1]
-        done = self._scaling
+        """What is left of the launches."""
+        request, document = self.lab.request, self.lab.writer.document
+        done = document.begun(Scaling)
+        measured = {(one.replicas, request.global_batch, one.repeat) for one in document.launches}
+        measured |= {(one.replicas, one.global_batch, one.repeat) for one in done.launches}
+        turns = in_turns(self.points, request.launches)
+        rounds = [(one, repeat) for one, repeat in turns if (one.count, one.global_batch, repeat) not in measured]
+        several = [point for point in self.points if point.count > 1]
         diagnosed = {(one.replicas, one.global_batch) for one in done.diagnostics}
         to_diagnose = [one for one in several if (one.count, one.global_batch) not in diagnosed]
         counts = sorted({point.count for point in several} - {one.processes for one in done.bandwidth})
@@ -109,17 +115,6 @@ class _Curves:
             self._all_reduce(number)
         for number, batch in computing:
             self._note_exchanges(number, batch)
-
-    @property
-    def _scaling(self) -> Scaling:
-        return self.lab.writer.document.begun(Scaling)
-
-    def _rounds(self) -> list[tuple[Point, int]]:
-        """The points and repeats still to be measured."""
-        whole = {(one.replicas, self.lab.request.global_batch, one.repeat) for one in self.lab.writer.document.launches}
-        done = whole | {(one.replicas, one.global_batch, one.repeat) for one in self._scaling.launches}
-        turns = in_turns(self.points, self.lab.request.launches)
-        return [(one, repeat) for one, repeat in turns if (one.count, one.global_batch, repeat) not in done]
 
     def _measure(self, point: Point, repeat: int) -> None:
         lab = self.lab
@@ -182,10 +177,7 @@ class _Curves:
         self._perform(job, f"{number} x {batch} without exchanging", keep)
 
     def _perform(self, job: Job, doing: str, keep: Callable[[Performed], str], rows_of: Maker | None = None) -> None:
-        def with_what(done: Performed) -> str:
-            return f"{doing}: {keep(done)}"
-
-        perform(job, self.lab, doing, with_what, rows_of)
+        perform(job, self.lab, doing, lambda done: f"{doing}: {keep(done)}", rows_of)
 
 
 def _each_alone(lab: Lab, found: Found) -> None:

@@ -9,7 +9,7 @@ import math
 import shutil
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain, product
@@ -106,26 +106,22 @@ def tune(request: Request, candidates: tuple[Found, ...], search: Search, start:
         hunt.run()
         names = hunt.choose()
         if names:
-            final = _of_finalists(lab, hunt.found, names)
+            request = replace(lab.request, scenarios=names, launches=FINAL_LAUNCHES)
+            lab.writer.note_request(*recorded(request))
+            lab.progress.counted = True
+            lab.progress.expect([name for name, _ in resume.left(request, names, lab.writer.document.launches)])
+            ready = tuple(hunt.found[name] for name in names)
+            final = replace(lab, request=request, scenarios=ready, obstacles=dict.fromkeys(names))
             measure.in_rounds(final, hunt.affords)
             rounds = 1 + max(one.repeat for one in lab.writer.document.launches)
             if rounds < FINAL_LAUNCHES:
                 lab.progress.console.line(f"the budget ends after {count(rounds, 'round')} of the finalists")
-            lab.writer.note_request(*recorded(replace(final.request, launches=rounds)))
+            lab.writer.note_request(*recorded(replace(request, launches=rounds)))
             lab.writer.note(replace(hunt.tuning, spent_s=hunt.spent_s))
     advised = lab.writer.document.recommendation
     ordered = sorted(names, key=lambda name: advised is not None and name != advised.fastest)
     finalists = tuple(hunt.found[name] for name in ordered)
     return Searched(path=lab.writer.path, document=lab.writer.document, finalists=finalists)
-
-
-def _of_finalists(lab: Lab, found: Mapping[str, Found], names: Sequence[str]) -> Lab:
-    """The lab of a run of these scenarios and no others."""
-    request = replace(lab.request, scenarios=tuple(names), launches=FINAL_LAUNCHES)
-    lab.writer.note_request(*recorded(request))
-    lab.progress.counted = True
-    lab.progress.expect([name for name, _ in resume.left(request, names, lab.writer.document.launches)])
-    return replace(lab, request=request, scenarios=tuple(found[name] for name in names), obstacles=dict.fromkeys(names))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

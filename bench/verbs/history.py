@@ -51,15 +51,20 @@ def main(arguments: list[str]) -> int:
         raise RequestError("--results", f"the folder is {options.folder!r} already", "give one of the two")
     check_writable(options.out)
     folder = next((given for given in (options.folder, options.results) if given is not None), "results")
-    reading = partial(_read, folder, "DIR" if options.results is None else "--results")
-    with passing(f"reading the nights in {folder}"), beside(reading) as history_read:
+    option = "DIR" if options.results is None else "--results"
+    with passing(f"reading the nights in {folder}"), beside(partial(nights.read, folder, option)) as reading:
         from bench.analyse.history import trends
         from bench.report import drawing
         from bench.report import history as report
 
         rule, wanted = thresholds.rule_from(options), scenario_names(options.scenario) or []
         drawing.imported()
-        history = history_read.result()
+        history = reading.result()
+    if not history.nights:
+        problem = f"there is no finished run in {folder!r}"
+        if history.left_out:
+            problem += f" ({history.left_out[0].why}{', and others' if len(history.left_out) > 1 else ''})"
+        raise RequestError(option, problem, "make one with 'python -m bench run', or give another folder")
     digests = [night.digest for night in history.nights]
     scenarios = trends.scenarios_of(digests)
     for name in wanted:
@@ -83,13 +88,3 @@ def main(arguments: list[str]) -> int:
         whole = report.for_programs(tracks, left_out)
         print_json({"page": files[0], "files": files, "folder": history.folder, **whole})
     return OK
-
-
-def _read(folder: str, option: str) -> nights.Nights:
-    history = nights.read(folder, option)
-    if not history.nights:
-        problem = f"there is no finished run in {folder!r}"
-        if history.left_out:
-            problem += f" ({history.left_out[0].why}{', and others' if len(history.left_out) > 1 else ''})"
-        raise RequestError(option, problem, "make one with 'python -m bench run', or give another folder")
-    return history

@@ -50,13 +50,12 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--label", type=without_secrets, metavar="TEXT", help="a few words to find it by")
     parser.add_out()
     options = parser.parse_args(arguments)
-    given = {name: value for name, value in vars(options).items() if name not in ("file", "out", "json")}
-    asked = importing.Options(**given)
-    if asked.hardware is not None and asked.device is None:
+    if options.hardware is not None and options.device is None:
         raise RequestError("--hardware", "it is not said whether that is a GPU or a CPU", "add --device cuda or cpu")
-    content = importing.read(options.file, asked)
-    run = importing.write(options.file, content, asked, options.out)
-    launches, steps = len(content.launches), sum(launch.iters or 0 for launch in content.launches)
+    run = importing.imported(options.file, options)
+    imported, document = run.document.of(Imported), run.document
+    assert imported is not None
+    launches, steps = len(document.launches), sum(launch.iters or 0 for launch in document.launches)
     scenarios = ", ".join(run.document.request.scenarios)
     from bench.analyse.comparable import WORDS
 
@@ -67,11 +66,11 @@ def main(arguments: list[str]) -> int:
     lines = [
         f"Imported {count(launches, 'launch', 'launches')} of {scenarios}, {steps} measured steps: {run.path}",
         f"Not known: memory, energy, numerics, what ran, and of the workload {', '.join(unknown)}",
-        *([f"Left out: {'; '.join(content.left_out)}"] if content.left_out else []),
+        *([f"Left out: {'; '.join(imported.left_out)}"] if imported.left_out else []),
         f"Next: python -m bench compare {run.path if options.out != 'results' else run.id} latest",
     ]
-    document = {"run": run.id, "path": run.path, "imported": encode(run.document.of(Imported)), "workload": work}
-    reply(options, *lines, document=lambda: {**document, "launches": launches, "measured_steps": steps})
+    about = {"run": run.id, "path": run.path, "imported": encode(imported), "workload": work}
+    reply(options, *lines, document=lambda: {**about, "launches": launches, "measured_steps": steps})
     return OK
 
 

@@ -25,7 +25,6 @@ from bench.seams.experiment import experiments, with_options
 from bench.sites.hosts.party import Party
 from bench.verbs.asked import (
     DEFAULT_BUDGET_S,
-    Options,
     add_result,
     add_steps,
     add_work,
@@ -91,15 +90,12 @@ ELSEWHERE = {"--precision": PRECISION, "--amp": PRECISION, "--strategy": PRECISI
 
 
 def main(arguments: list[str]) -> int:
-    parser = run_parser()
-    return on_all_hosts(arguments, parser, lambda options, party: _run(options, parser, party))
+    return on_all_hosts(arguments, run_parser(), _run)
 
 
 def _run(options: argparse.Namespace, parser: Parser, party: Party | None) -> int:
     if options.resume is not None:
         return resumed(options, parser, party)
-    if options.trust:
-        raise RequestError("--trust", "it has no effect without --resume", "leave it out")
     check_experiment(options)
     why = ON_ONE_HOST | {name: one.one_host for name, one in experiments().items() if one.one_host}
     alone = next((name for name in why if getattr(options, name)), None)
@@ -114,7 +110,7 @@ def _run(options: argparse.Namespace, parser: Parser, party: Party | None) -> in
         raise RequestError("--scenario", "--input-sweep is about one scenario", "name one, such as ddp")
     pythons = _environments(options, party)
     scenarios = tuple(found.on(name) for found in scenarios for name in pythons) or scenarios
-    request = request_of(Options.of(options), scenarios, party, pythons)
+    request = request_of(options, scenarios, party, pythons)
     check_memory(request, scenarios, machine.available_memory_bytes())
     if options.find_batch:
         return _find_batch(request, scenarios, options)
@@ -155,25 +151,24 @@ def _find_batch(request: Request, scenarios: tuple[Found, ...], options: argpars
 
 def resumed(options: argparse.Namespace, parser: Parser, party: Party | None) -> int:
     """Go on with a run, whichever verb began it."""
-    allowed = ("resume", "trust", "out", "wait", "force", "json", "verbose", "launches")
+    allowed = ("resume", "out", "wait", "force", "json", "verbose", "launches")
     refuse_other_options(options, parser, allowed)
     path = find(options.resume, options.out, "--resume")
     document = verified(path, allow_incomplete=True, option="--resume")
     if document.of(Scaling):
         raise RequestError("--resume", "that run is of bench scale", f"go on with bench scale --resume {called(path)}")
-    request = resume.continued(path, document, party, trust=options.trust, force=options.force)
+    request = resume.request_of(document)
     if options.launches is not None and options.launches < request.launches:
         planned = f"{options.launches} is fewer than the {request.launches} that this run was asked for"
         raise RequestError("--launches", planned, "name how many of each scenario there shall be in all")
-    request = replace(request, launches=options.launches or request.launches)
-    if not resume.anything_missing(document, request):
+    launches = options.launches or request.launches
+    if not resume.anything_missing(document, replace(request, launches=launches)):
         nothing = f"{os.path.basename(path)} has all that was asked for: there is nothing to resume"
-        return _show(Finished(path=path, document=document), request.launches, options, nothing)
-    resume.check_site(document, request.site)
-    scenarios = resume.scenarios_of(document)
+        return _show(Finished(path=path, document=document), launches, options, nothing)
+    request, scenarios = resume.continued(path, document, party, force=options.force)
     start = Start(out=options.out, wait=options.wait, resumed=path, party=party)
-    finished = pipeline.run(request, scenarios, start)
-    return _show(finished, request.launches, options)
+    finished = pipeline.run(replace(request, launches=launches), scenarios, start)
+    return _show(finished, launches, options)
 
 
 def _show(finished: Finished, launches: int, options: argparse.Namespace, remark: str = "") -> int:

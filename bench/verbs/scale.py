@@ -18,7 +18,7 @@ from bench.experiments.scaling import scale
 from bench.runs.experiments import Scaling
 from bench.seams.discover import Found
 from bench.sites.hosts.party import Party
-from bench.verbs.asked import DEFAULT_RANKS, Options, add_result, add_steps, add_work, begun, request_of
+from bench.verbs.asked import DEFAULT_RANKS, add_result, add_steps, add_work, begun, request_of
 from bench.verbs.options import Parser, what_if, whole_number, whole_numbers
 from bench.verbs.sets import scenarios_of
 from bench.verbs.show import finished
@@ -50,8 +50,7 @@ interrupted, and what was done is in the run.
 
 
 def main(arguments: list[str]) -> int:
-    parser = _parser()
-    return on_all_hosts(arguments, parser, lambda options, party: _asked(options, parser, party))
+    return on_all_hosts(arguments, _parser(), _asked)
 
 
 def _asked(options: argparse.Namespace, parser: Parser, party: Party | None) -> int:
@@ -66,7 +65,7 @@ def _asked(options: argparse.Namespace, parser: Parser, party: Party | None) -> 
     modes = tuple(mode for mode in MODES if getattr(options, mode)) or MODES
     counts = _counts(options, party)
     _check_scenario(found, counts)
-    request = _request(request_of(Options.of(options), chosen, party), counts, modes, options)
+    request = _request(request_of(options, chosen, party), counts, modes, options)
     check_memory(request, chosen, machine.available_memory_bytes())
     asked = Scaling(
         counts=counts,
@@ -75,7 +74,8 @@ def _asked(options: argparse.Namespace, parser: Parser, party: Party | None) -> 
         predict=options.predict or (),
         what_if_mbit=options.what_if,
     )
-    return _scale(request, found, asked, options, party)
+    done = scale(request, found, asked, Start(out=options.out, wait=options.wait, party=party))
+    return _show(done.path, options, failed=done.failed)
 
 
 def _each(found: Found, options: argparse.Namespace, party: Party | None) -> int:
@@ -98,13 +98,14 @@ def _each(found: Found, options: argparse.Namespace, party: Party | None) -> int
     if options.launches == 1:
         raise RequestError("--launches", "one launch of each shows no scatter to judge by", "give at least 2")
     _check_scenario(found, (1,))
-    request = request_of(Options.of(options), (found,), party)
+    request = request_of(options, (found,), party)
     launches = options.launches or max(PROFILES[options.profile, request.device].launches, FEWEST_LAUNCHES)
     request = replace(request, launches=launches, parity=False, diagnose=False)
     check_memory(request, (found,), machine.available_memory_bytes())
     batch = request.global_batch // request.replicas
     asked = Scaling(counts=(request.replicas,), modes=(EACH,), batch_per_rank=batch)
-    return _scale(request, found, asked, options, party)
+    done = scale(request, found, asked, Start(out=options.out, wait=options.wait, party=party))
+    return _show(done.path, options, failed=done.failed)
 
 
 def _counts(options: argparse.Namespace, party: Party | None) -> tuple[int, ...]:
@@ -149,31 +150,17 @@ def _request(request: Request, counts: tuple[int, ...], modes: tuple[str, ...], 
     return replace(request, launches=launches, parity=False, diagnose=False)
 
 
-def _scale(
-    request: Request,
-    found: Found,
-    asked: Scaling,
-    options: argparse.Namespace,
-    party: Party | None,
-    path: str | None = None,
-) -> int:
-    start = Start(out=options.out, wait=options.wait, resumed=path, party=party)
-    done = scale(request, found, asked, start)
-    return _show(done.path, options, failed=done.failed)
-
-
 def _resume(options: argparse.Namespace, parser: Parser, party: Party | None) -> int:
     """Go on with a run, or show a finished one again, perhaps with other predictions."""
     path, document, scaling = begun(options, parser, Scaling, "scale", also=("predict", "what_if"))
     request = resume.request_of(document)
     if not resume.anything_missing(document, request):
         return _show(path, options, failed=0)
-    request = resume.continued(path, document, party, trust=options.trust, force=options.force)
-    resume.check_site(document, request.site)
+    request, (found,) = resume.continued(path, document, party, force=options.force)
     predict, mbit = options.predict or scaling.predict, options.what_if or scaling.what_if_mbit
     asked = replace(scaling, predict=predict, what_if_mbit=mbit)
-    (found,) = resume.scenarios_of(document)
-    return _scale(request, found, asked, options, party, path)
+    done = scale(request, found, asked, Start(out=options.out, wait=options.wait, resumed=path, party=party))
+    return _show(done.path, options, failed=done.failed)
 
 
 def _show(path: str, options: argparse.Namespace, *, failed: int) -> int:

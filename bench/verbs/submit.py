@@ -128,7 +128,12 @@ def _run_options(words: list[str], gpus: int, engine: Engine) -> tuple[list[str]
             raise RequestError("--", f"{word!r} has a character that cannot be printed", "leave it out")
     if asked.resume is None:
         check_experiment(asked)
-        _check_names(asked, in_image=engine.results is not None)
+        named = (*(asked.scenario or ()), *(asked.switches or ()), asked.workload)
+        in_image = engine.results is not None and any(".py" in one or os.sep in one for one in named)
+        if not in_image and asked.set != LADDER:
+            scenarios_of(asked.scenario, asked.set, asked.switches, "cpu")
+        if not in_image:
+            discover.load_workload(*discover.resolve(asked.workload, WORKLOAD))
     more = []
     if gpus:
         if asked.device == "cpu":
@@ -143,16 +148,6 @@ def _run_options(words: list[str], gpus: int, engine: Engine) -> tuple[list[str]
             what = f"{asked.out} would be lost with the pod"
             raise RequestError("--out", what, f"leave it out, or give a folder in {engine.results}")
     return [*words, *more], asked.out
-
-
-def _check_names(asked: argparse.Namespace, *, in_image: bool) -> None:
-    """``in_image``: files are looked for in the image, and not here."""
-    named = (*(asked.scenario or ()), *(asked.switches or ()), asked.workload)
-    if in_image and any(".py" in one or os.sep in one for one in named):
-        return
-    if asked.set != LADDER:
-        scenarios_of(asked.scenario, asked.set, asked.switches, "cpu")
-    discover.load_workload(*discover.resolve(asked.workload, WORKLOAD))
 
 
 def gpus_per_node(text: str) -> tuple[str | None, int]:

@@ -20,24 +20,24 @@ from bench.sites.hosts.party import Party, leading
 from bench.verbs.asked import interpreters
 from bench.verbs.options import Parser
 
-OF_A_HOST = ("out", "json", "verbose", "wait", "force", "trust", "gpus", "pythons", "apex", "label")
+OF_A_HOST = ("out", "json", "verbose", "wait", "force", "gpus", "pythons", "apex", "label")
 """Options that may differ between hosts, or count on the first alone."""
 
 
 def on_all_hosts(
-    arguments: list[str], parser: Parser, perform: Callable[[argparse.Namespace, Party | None], int]
+    arguments: list[str], parser: Parser, perform: Callable[[argparse.Namespace, Parser, Party | None], int]
 ) -> int:
-    """``perform(options, party)`` on this host, or on the first of several, where ``party`` is all of them; the others
-    take its launches. Returns the exit code, the same on all hosts.
+    """``perform(options, parser, party)`` on this host, or on the first of several, where ``party`` is all of them; the
+    others take its launches. Returns the exit code, the same on all hosts.
     """
     engine = engine_of(os.environ)
     if engine is None or engine.count == 1:
-        return perform(parser.parse_args(arguments), None)
+        return perform(parser.parse_args(arguments), parser, None)
     if engine.index == 0:
         with leading(engine, os.environ) as party:
             options = parser.parse_args(arguments)
             party.gather(_hello(options), Console().line)
-            return party.end(perform(_continued(options, parser, party), party))
+            return party.end(perform(_continued(options, parser, party), parser, party))
     return _follow(arguments, parser, engine)
 
 
@@ -47,7 +47,7 @@ def _continued(options: argparse.Namespace, parser: Parser, party: Party) -> arg
     if begun is None:
         return options
     Console().line(f"{options.out}/{begun} is of this job, and is continued")
-    kept = {name: getattr(options, name) for name in ("out", "json", "verbose", "wait", "force", "trust")}
+    kept = {name: getattr(options, name) for name in ("out", "json", "verbose", "wait", "force")}
     return argparse.Namespace(**{**vars(parser.parse_args([])), **kept, "resume": begun})
 
 

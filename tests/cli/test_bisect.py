@@ -116,7 +116,7 @@ def test_a_search_killed_in_its_first_block_goes_on(
     repository(noted({"step_ms": 100.0}, {"step_ms": 120.0}))
     ends = ("--git", "repo", "--good", "HEAD~1", "--bad", "HEAD")
     with pytest.raises(KeyError), monkeypatch.context() as patch:
-        patch.setattr(bisecting, "_count", lambda *_: {}["as if by SIGKILL"])
+        patch.setattr(bisecting._Searching, "_count", lambda *_: {}["as if by SIGKILL"])
         attaching("bisect", *ends, *NOTING)
     code, _, err = attaching("show", "latest", "--allow-incomplete")
     assert code == 0, err

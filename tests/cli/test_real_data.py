@@ -7,6 +7,8 @@ import random
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from conftest import CommandLine
@@ -81,40 +83,15 @@ def test_data_is_part_of_what_a_run_is(fashion: Path, run_here: CommandLine, tmp
     assert "An epoch has 5 steps: " in dict(questions(read(paths[0])))["Is the first epoch slower?"]
 
 
-GRADED = """
-from bench.seams import Scenario, Strategy
-
-SCENARIO = Scenario(summary="torch DDP, with its accuracy after one epoch", strategy=Strategy(label="graded"))
+def fashion_module() -> Any:
+    return discover.load_file("fashion_mlp", discover.names(discover.WORKLOAD)["fashion_mlp"], discover.WORKLOAD)
 
 
-def build(parts):
-    import torch
-    from torch.nn.parallel import DistributedDataParallel
-
-    from bench.worker.workload import example_of
-
-    done = []
-
-    def grade():
-        done.append(None)
-        if len(done) == 100:
-            images, labels = torch.utils.data.default_collate([example_of(parts.workload)(at) for at in range(500)])
-            right = (session.model(images).argmax(1) == labels).float().mean()
-            print(f"accuracy {right:.3f}", flush=True)
-
-    session = parts.session(wrap=DistributedDataParallel, after_step=grade)
-    return session
-"""
-
-
-def test_fashion_mlp_trains_in_one_epoch(run_here: CommandLine, tmp_path: Path) -> None:
-    (tmp_path / "graded.py").write_text(GRADED)
-    data = fashion_files(tmp_path / "fashion", 6400)
-    asked = ("run", "--workload", "fashion_mlp", "--scenario", str(tmp_path / "graded.py"), *FEW, "--iters", "99")
-    done = run_here(*asked, "--data", str(data), "--workers", "0", "--no-parity", "--out", str(tmp_path / "out"))
-    assert done.returncode == 0, done.stderr
-    (run,) = (tmp_path / "out").iterdir()
-    assert float((run / "logs" / "launch-001-graded-rank0.log").read_text().split("accuracy ")[1][:5]) > 0.8
+def test_images_have_their_labels(fashion: Path) -> None:
+    """The pair of bright rows of each image is that of its class."""
+    for index in range(20):
+        image, label = fashion_module().example(SimpleNamespace(data=str(fashion)), index)
+        assert image.reshape(28, 28).mean(dim=1).argmax().item() // 2 == label == index * 7 % 10, index
 
 
 def test_a_corrupt_image_fails_its_launch_by_name(images: Path, run_here: CommandLine, tmp_path: Path) -> None:
@@ -165,7 +142,7 @@ def test_wrong_data(name: str, fashion: Path, images: Path, run_here: CommandLin
 
 
 def test_no_more_is_unpacked_than_the_header_says(tmp_path: Path) -> None:
-    idx = discover.load_file("fashion_mlp", discover.names(discover.WORKLOAD)["fashion_mlp"], discover.WORKLOAD).idx
+    idx = fashion_module().idx
     head, bomb = b"\0\0\x08\x03", tmp_path / "bomb.gz"
     for rows, kept in ((160, 160), (2**31, 4000)):
         bomb.write_bytes(gzip.compress(head + rows.to_bytes(4, "big") + bytes(8) + bytes(4000 * 784), 1))

@@ -21,7 +21,6 @@ from standin.processes import descendants, nobody_left, ranks_of
 from standin.schemas import is_valid
 from standin.sleeping import sleeping
 
-from bench import machine
 from bench.analyse.parity import SAME, WITHIN_HALF
 from bench.core.records import MEMORY_COLUMNS, STEP_COLUMNS
 from bench.sites.local import WorkerHost
@@ -134,16 +133,6 @@ def test_steps_add_up(comparison: tuple[dict[str, Any], str, Path], run_here: Co
         assert json.loads(again.stdout)["launches"][0]["checks"]["conservation_ok"], name
 
 
-def test_equal_work(comparison: tuple[dict[str, Any], str, Path]) -> None:
-    document, _, path = comparison
-    steps = pd.read_parquet(path / "steps.parquet")
-    first = steps[steps["step"] == 0].groupby("scenario")["loss"].mean()
-    assert first["ddp"] == first["apex_ddp"]
-    assert first["dp"] == pytest.approx(first["ddp"], rel=1e-5), "equal images"
-    for launch in document["launches"]:
-        assert launch["effective"]["threads"] * launch["processes"] == machine.cores()
-
-
 def test_memory_of_every_process_is_sampled(
     comparison: tuple[dict[str, Any], str, Path], run_here: CommandLine, tmp_path: Path
 ) -> None:
@@ -185,17 +174,6 @@ def test_a_scenario_that_fails_is_recorded_and_the_others_go_on(run_here: Comman
     assert f"planted: error: {reason}" in done.stdout and "--profile standard" in done.stdout
     alone = run_here("run", *small, "--scenario", str(planted))
     assert alone.returncode == 1 and "--profile standard" not in alone.stdout, "nothing was measured"
-
-
-def test_what_cannot_run_is_unsupported_and_the_others_go_on(run_here: CommandLine, tmp_path: Path) -> None:
-    done = run_here(
-        "run", *SMALL, "--scenario", "apex_ddp,single", "--impl", "apex", "--iters", "2", "--no-parity",
-        "--out", str(tmp_path), "--json",
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    unsupported, good = json.loads(done.stdout)["launches"]
-    assert (unsupported["status"], good["status"]) == ("unsupported", "ok")
-    assert "apex needs CUDA" in unsupported["reason"]
 
 
 def test_an_interrupted_run_leaves_no_process_and_keeps_what_was_done(repository: Path, tmp_path: Path) -> None:

@@ -136,7 +136,6 @@ def test_nobody_comes_in_without_the_token() -> None:
 @pytest.mark.parametrize(
     ("source", "problem"),
     [
-        ("def connect(options): ...", "declares no SITE; add SITE = Site(...)"),
         (
             "from bench.seams.site import Site\nSITE = Site(summary=3)",
             "summary is empty: say in one line what this site is",

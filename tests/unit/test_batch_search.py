@@ -14,13 +14,11 @@ from standin.workloads import workload
 from bench.experiments import batch_search
 from bench.experiments.batch_search import fullest_mib, peaks_mib
 from bench.experiments.plan.batch_search import (
-    KEPT_FREE,
     MOST,
     Try,
     expected_batch,
     expected_s,
     next_batch,
-    outcome,
     predicted_mib,
 )
 from bench.runs.experiments import BatchSearch
@@ -67,19 +65,6 @@ def test_a_wrong_expectation_does_no_harm(largest: int, unit: int, first: int, w
         tries[batch] = batch <= largest
     assert max((batch for batch, trains in tries.items() if trains), default=0) == largest // unit * unit
     assert len(tries) <= 90, "it creeps"
-
-
-def test_a_good_expectation_is_there_in_few_tries() -> None:
-    tries: list[Try] = []
-    while True:
-        known = {one.global_batch: one.why_not is None for one in tries}
-        if (batch := next_batch(known, 1, 128, expected_batch(tries, 81920.0))) is None:
-            break
-        peak = 1500.0 + 120.0 * batch + 7 * (batch % 5)
-        fits = peak <= (1 - KEPT_FREE) * 81920.0
-        tries.append(Try(global_batch=batch, why_not=None if fits else "full", peak_mib=peak, throughput_per_s=1.0))
-    assert outcome(tries, None).largest == 635 and len(tries) <= 10, tries
-    assert 625 <= tries[2].global_batch <= 645, "the third is there already"
 
 
 def test_nothing_is_expected_of_one_try_nor_of_a_line_that_falls() -> None:
@@ -152,13 +137,6 @@ def test_unknown_free_memory_fails_the_search(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setattr(batch_search, "_try_batch", lambda *arguments: (SimpleNamespace(status="ok", reason=None), one))
     found = device.search()["a"]
     assert (found.largest, found.why_not, found.stopped_by) == (None, "nobody tells", "failure")
-
-
-def test_the_outcome_names_the_largest_and_what_the_next_one_lacks() -> None:
-    found = outcome([trained(2, 300.0), Try(global_batch=8, why_not="far"), Try(global_batch=4, why_not="near")], None)
-    assert (found.largest, found.throughput_per_s, found.peak_mib) == (2, 20.0, 300.0)
-    assert (found.too_large, found.why_not, found.tries) == (4, "near", 3)
-    assert outcome([Try(global_batch=1, why_not="oom")], None).largest is None
 
 
 class Device:

@@ -99,16 +99,6 @@ def test_the_last_column_is_folded() -> None:
     ]
 
 
-def test_a_table_that_is_wider_all_the_same_goes_on_in_another() -> None:
-    first, second, third = align(ROWS, ("scenario", "what ran"), 20).split("\n\n")
-    assert first.splitlines() == ["scenario  img/s", "--------  -----", "ddp        10.0"]
-    assert second.splitlines()[0] == "scenario  step ms" and third.splitlines()[0].split() == [
-        "scenario",
-        "what",
-        "ran",
-    ]
-
-
 def test_every_part_of_a_table_says_what_its_rows_are_of() -> None:
     heading = ("scenario", "metric", "base", "tonight", "verdict")
     rows = [heading, ("ddp", "time", "10.0", "11.0", "slower"), ("", "memory", "5.0", "5.0", "ok")]
@@ -128,15 +118,21 @@ def test_a_file_gets_lines_as_they_are(capsys: pytest.CaptureFixture[str]) -> No
         assert capsys.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize(("width", "lines"), [(0, 1), (80, 3)], ids=["that does not tell its width", "of 80 columns"])
-def test_a_terminal_gets_folded_lines(width: int, lines: int) -> None:
+def on_a_terminal(width: int, *lines: str) -> list[str]:
+    """What a terminal gets; one of width 0 does not tell its width."""
     parent, child = pty.openpty()
     fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24 if width else 0, width, 0, 0))
     with open(child, "w", encoding="utf-8") as terminal:
         assert columns(terminal) == (width or None)
-        tell(" ".join(["word"] * 40), file=terminal)
+        tell(*lines, file=terminal)
         said = os.read(parent, 10_000).decode().splitlines()
     os.close(parent)
+    return said
+
+
+@pytest.mark.parametrize(("width", "lines"), [(0, 1), (80, 3)])
+def test_a_terminal_gets_folded_lines(width: int, lines: int) -> None:
+    said = on_a_terminal(width, " ".join(["word"] * 40))
     assert len(said) == lines and max(map(len, said)) <= (width or 200)
 
 
@@ -222,12 +218,7 @@ def test_grave_lines_have_a_colour(settings: dict[str, str], monkeypatch: pytest
     monkeypatch.delenv("NO_COLOR", raising=False)
     for name, value in ({"TERM": "xterm"} | settings).items():
         monkeypatch.setenv(name, value)
-    parent, child = pty.openpty()
-    fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    with open(child, "w", encoding="utf-8") as terminal:
-        tell("ddp  1.0  ok", "dp   2.0  regressed", "warning: a", "not regressed", file=terminal)
-        said = os.read(parent, 10_000).decode().splitlines()
-    os.close(parent)
+    said = on_a_terminal(80, "ddp  1.0  ok", "dp   2.0  regressed", "warning: a", "not regressed")
     red, bold, end = ("", "", "") if settings else ("\033[1;31m", "\033[1m", "\033[0m")
     assert said == ["ddp  1.0  ok", f"dp   2.0  {red}regressed{end}", f"{bold}warning:{end} a", "not regressed"]
 

@@ -52,15 +52,6 @@ def test_the_sentence(
     assert fnmatchcase(said, says), said
 
 
-def test_without_workers_it_is_enough_where_a_tenth_of_a_step_loads() -> None:
-    assert swept({0: 900.0}, 100.0).enough == 0
-    assert swept({0: 890.0}, 100.0).enough is None
-
-
-def test_where_none_is_enough_the_fastest_loads() -> None:
-    assert swept({0: 10.0, 1: 9.0, 2: 17.0, 4: 16.0}, 100.0).workers == 2
-
-
 def test_remarks() -> None:
     near = Estimate(value=80.0, low=70.0, high=90.0, n=3)
     sure = Estimate(value=81.0, low=80.0, high=82.0, n=3)
@@ -122,11 +113,6 @@ def test_a_stored_sweep_is_read_and_shown(tmp_path: Path) -> None:
     table, plot = loader_table(run), loader_plot(run)
     assert table is not None and [row[0].text for row in table.rows][-2:] == ["training alone", "both together"]
     assert plot is not None and 'id="training"' in plot.svg and 'id="both"' in plot.svg
-
-
-def test_a_run_without_a_sweep_shows_none(tmp_path: Path) -> None:
-    run = Analysed.of(read(str(write_run(tmp_path, [DDP]))))
-    assert found_by(run.document) is None and loader_table(run) is None and loader_plot(run) is None
 
 
 def test_a_rate_that_failed_leaves_the_answer_open() -> None:

@@ -56,19 +56,6 @@ def test_rounds_are_interleaved_and_every_other_one_goes_backwards() -> None:
     ]
 
 
-@SOME
-@given(scenarios=some_scenarios, rounds=st.integers(1, 9))
-def test_every_repetition_is_planned_once(scenarios: list[Found], rounds: int) -> None:
-    plan = launches(request(launches=rounds), scenarios, one_host(4))
-    done = [(planned.found.name, planned.repeat) for planned in plan]
-    assert sorted(done) == sorted((found.name, repeat) for found in scenarios for repeat in range(rounds))
-    assert [planned.launch for planned in plan] == list(range(len(plan)))
-    for planned in plan:
-        job = planned.job
-        assert (job.launch, job.scenario, job.repeat) == (planned.launch, planned.found.name, planned.repeat)
-        assert job.strategy_file == planned.found.strategy_file
-
-
 # The global batch
 
 
@@ -110,12 +97,9 @@ def test_the_default_batch_fits_the_smallest_gpu(scenarios: str, replicas: int, 
     assert global_batch(None, 32, BUILT_IN.workload, "cuda", named("single"), 1, gpu_mib) == 32
 
 
-def test_a_batch_per_rank_is_that_of_each_device() -> None:
+def test_a_batch_is_shared_by_the_replicas_of_the_scenarios() -> None:
     assert global_batch(None, 32, BUILT_IN.workload, "cuda", ALL, 3) == 96
     assert global_batch(None, 32, BUILT_IN.workload, "cuda", named("single"), 3) == 32
-
-
-def test_one_device_alone_takes_any_batch() -> None:
     assert global_batch(7, None, BUILT_IN.workload, "cpu", named("single"), 2) == 7
 
 
@@ -202,14 +186,9 @@ def test_steps_may_take_a_quarter_of_the_memory() -> None:
         check_memory(request(warmup=2, iters=99), one_rank, free)
     assert caught.value.option == "--iters"
     assert caught.value.remedy == "use at most 98"
-
-
-def test_ranks_and_launches_count_as_well() -> None:
-    free = 4 * BYTES_PER_STEP * 100
-    with pytest.raises(RequestError):
-        check_memory(request(warmup=2, iters=98), named("ddp"), free)
-    with pytest.raises(RequestError):
-        check_memory(request(warmup=2, iters=98, launches=2), named("single"), free)
+    free = 8 * BYTES_PER_RANK
+    with pytest.raises(RequestError, match="--iters"):
+        check_memory(request(warmup=2, iters=free // 4 // BYTES_PER_STEP // 2), named("ddp"), free)
 
 
 @pytest.mark.parametrize("replicas", [185, 3000])
@@ -239,16 +218,6 @@ def test_suggestions_are_accepted(scenarios: list[Found], warmup: int, iters: in
         if suggested:
             assert 1 <= int(suggested) < getattr(asked, field)
             check_memory(replace(asked, **{field: int(suggested)}), scenarios, free_gib * GIB)
-
-
-@pytest.mark.parametrize(
-    ("option", "changes"),
-    [("--iters", {"iters": 10**11}), ("--warmup", {"warmup": 10**11}), ("--launches", {"launches": 10**11})],
-)
-def test_the_option_that_is_too_large_is_the_one_that_is_named(option: str, changes: dict[str, int]) -> None:
-    with pytest.raises(RequestError) as caught:
-        check_memory(request(**changes), ALL, 16 * GIB)
-    assert caught.value.option == option
 
 
 @pytest.mark.parametrize(
@@ -311,9 +280,3 @@ def test_the_hash_is_the_one_that_stored_runs_have() -> None:
         replace(request().workload, code_sha256=None).hash()
         == "7cc8480cc1cd2f27578c9a1945e2e71d6f4f369f4fb9a72f7f2315f74af867c5"
     )
-
-
-def test_the_hash_does_not_depend_on_the_order_of_fields() -> None:
-    workload = request().workload
-    shuffled = dict(reversed(asdict(workload).items()))
-    assert Training(**shuffled).hash() == workload.hash()

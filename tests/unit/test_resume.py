@@ -217,8 +217,8 @@ def theirs(tmp_path: Path) -> Path:
     return folder
 
 
-def resumed(bench: Bench, path: Path, *more: str) -> str:
-    code, _, err = bench("run", "--resume", path, *more)
+def resumed(bench: Bench, path: Path) -> str:
+    code, _, err = bench("run", "--resume", path)
     assert (code, err.count("\n")) == (2, 1), err
     return err
 
@@ -234,7 +234,7 @@ def resumed(bench: Bench, path: Path, *more: str) -> str:
         ("apex_path", "{theirs}"),
     ],
 )
-def test_code_in_a_run_folder_is_executed_for_those_alone_who_trust_it(
+def test_code_in_a_run_folder_is_not_executed(
     bench: Bench, tmp_path: Path, theirs: Path, name: str, value: Any
 ) -> None:
     def placed(value: Any) -> Any:
@@ -243,10 +243,8 @@ def test_code_in_a_run_folder_is_executed_for_those_alone_who_trust_it(
     request = asdict(REQUEST) | {name: placed(value)}
     path = write_run(tmp_path / "results", [], complete=False, about={"request": request})
     said = resumed(bench, path)
-    assert said.startswith(f"bench: error: --resume: it would execute {theirs}") and "--trust" in said
+    assert said.startswith(f"bench: error: --resume: it would execute {theirs}") and "start a new run" in said
     assert not (tmp_path / "executed").exists()
-    if name == "scenarios":
-        assert "declares no SCENARIO" in resumed(bench, path, "--trust") and (tmp_path / "executed").exists()
 
 
 @pytest.mark.parametrize(("name", "length"), [("name", 256), ("file", 4097), ("data", 4097)])
@@ -305,10 +303,6 @@ def test_changed_code_of_a_built_in_workload_is_refused(bench: Bench, tmp_path: 
     about = {"workload": encode(REQUEST.workload) | {"file": str(work), "code_sha256": "0" * 64, "hash": None}}
     path = write_run(tmp_path / "results", [], complete=False, about={"request": asdict(REQUEST), **about})
     assert f"{work} is not what it was when the run was started; start a new run" in resumed(bench, path)
-
-
-def test_trust_alone_is_refused(bench: Bench) -> None:
-    assert bench("run", "--trust")[0] == 2
 
 
 def test_what_counts_as_a_change_of_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

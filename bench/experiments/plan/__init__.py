@@ -159,17 +159,12 @@ def check_memory(request: Request, scenarios: Sequence[Found], available_bytes: 
         option = RANKS if request.device == "cpu" else "--gpus"
         take = f"{max(ranks)} ranks take {max(ranks) * BYTES_PER_RANK >> 30} GiB of memory at the least"
         raise RequestError(option, f"{take} and {available_bytes >> 30} GiB are free", f"use at most {most_ranks}")
-    needed = request.launches * steps * sum(ranks) * BYTES_PER_STEP
-    budget = available_bytes // 4
+    needed, budget = request.launches * steps * sum(ranks) * BYTES_PER_STEP, available_bytes // 4
     if needed > budget:
-        most_steps = budget // (request.launches * sum(ranks) * BYTES_PER_STEP)
-        asked_and_most = {
-            "--launches": (request.launches, budget // (steps * sum(ranks) * BYTES_PER_STEP)),
-            "--iters": (request.iters, most_steps - request.warmup),
-            "--warmup": (request.warmup, most_steps - request.iters),
-            RANKS: (max(ranks), budget // (request.launches * steps * len(ranks) * BYTES_PER_STEP)),
-        }
-        option, (_, most) = max(asked_and_most.items(), key=lambda item: item[1][0])
+        asked = {"--launches": request.launches, "--iters": request.iters, "--warmup": request.warmup}
+        option, largest = max((asked | {RANKS: max(ranks)}).items(), key=lambda item: item[1])
+        others = steps - largest if option in ("--iters", "--warmup") else 0  # which stay as they are
+        most = (largest + others) * budget // needed - others
         raise RequestError(
             option,
             f"the timings of {request.launches} launches of {steps} steps on up to {max(ranks)} ranks take "

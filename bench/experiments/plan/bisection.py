@@ -104,9 +104,6 @@ class Bisection:
             place = list(self.candidates).index(self.candidate)
             self.low, self.high = (self.low, place) if odds > 0.0 else (place, self.high)
 
-    def skip(self, name: str) -> None:
-        self.skipped.add(name)
-
     @property
     def change(self) -> float:
         """By how much the bad end is above the good one, as a logarithm."""
