@@ -102,7 +102,7 @@ def scaled(run: Analysed) -> list[Scaled]:
             count, batch = here
             share = 1.0 if mode == WEAK else 1.0 / count
             step = estimate(rounds.values.get(str(here), ()))
-            ratio = rounds.ratio(str(here), str(first)) if count > 1 else Ratio(value=1.0, low=None, high=None, p=None)
+            ratio = rounds.ratio(str(here), str(first)) if count > 1 else Ratio(value=1.0)
             ends = {name: getattr(ratio, name) for name in ("value", "low", "high")}
             bad = next((one for one in of_points.get(here, []) if one.status != "ok"), None)
             loss = UNKNOWN_LOSS
@@ -119,7 +119,7 @@ def scaled(run: Analysed) -> list[Scaled]:
                     per_s=1000 * batch * (run.document.workload.units_per_example or 1) / step.value
                     if step.value is not None
                     else None,
-                    efficiency=Ratio(**{name: end and end * share for name, end in ends.items()}, p=None),
+                    efficiency=Ratio(**{name: end and end * share for name, end in ends.items()}),
                     loss=loss,
                     failed=None if bad is None else f"{bad.status}: {bad.reason}",
                 )

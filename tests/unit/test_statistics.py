@@ -358,7 +358,7 @@ def test_how_many_more_launches_would_show_two_percent() -> None:
     assert among is not None and among > more, "where there are more to tell apart, each takes longer"
     assert more_launches(replace(close, value=1.5), 5) == more, "what was found does not count"
     assert more_launches(replace(close, error=0.004), 5) == 0, "these would have shown it"
-    for unknown in (Ratio(value=1.0, low=None, high=None, p=None), replace(close, error=9.0)):
+    for unknown in (Ratio(value=1.0), replace(close, error=9.0)):
         assert more_launches(unknown, 5) is None
 
 
