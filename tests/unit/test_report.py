@@ -445,7 +445,7 @@ def test_memory_is_told_from_the_birth_of_the_processes(tmp_path: Path) -> None:
     run = analysed(write_run(tmp_path, [Launch("ddp", [[100, 40, 60]], [[1.0, 2.0]])]))
     (launch,) = run.document.launches
     born_s = 1.025 - 1.5
-    assert memory_timeline.start_ns(launch, run.memory, run.iterations) == pytest.approx(born_s * SECOND_NS)
+    assert memory_timeline.start(launch, run.memory, run.iterations)[0] == pytest.approx(born_s * SECOND_NS)
     line = memory_timeline.timeline(launch, run.memory, run.iterations)
     assert list(line["seconds"]) == pytest.approx([-born_s, 0.5 - born_s])
     windows = memory_timeline.windows(launch, run.memory, run.iterations)
