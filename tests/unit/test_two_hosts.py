@@ -10,7 +10,7 @@ from standin.documents import changed
 from standin.frames import iterations, launch_figures
 
 from bench.analyse.memory import peaks
-from bench.analyse.memory_timeline import timeline, windows
+from bench.analyse.memory_timeline import start, timeline, windows
 from bench.analyse.parity import parity
 from bench.analyse.validity import findings, unlike
 from bench.core.records import MEMORY_COLUMNS, STEP_COLUMNS
