@@ -22,7 +22,7 @@ import pandas as pd
 
 from bench.analyse import intervals
 from bench.analyse.intervals import estimate_positive
-from bench.analyse.launches import by_launch, joined, only
+from bench.analyse.launches import by_launch, different, joined, only
 from bench.core.records import ACTIVITY_COLUMNS
 from bench.machine import throttle
 from bench.machine.nvml import FIRST
@@ -109,7 +109,7 @@ def per_launch(device: pd.DataFrame, steps: Iterations, units: int | None, devic
         devices=("device", "size"),
         energy_j=("energy_j", _whole),
         energy_source=("energy_source", lambda sources: joined(sources.dropna())),
-        energy_reason=("energy_reason", _different),
+        energy_reason=("energy_reason", different),
         mean_power_w=("mean_power_w", _whole),
         max_temperature_c=("max_temperature_c", "max"),
         throttle=("throttle", lambda texts: _reasons(texts) or None),
@@ -144,14 +144,14 @@ def per_scenario(device: pd.DataFrame, steps: Iterations, units: int | None, dev
             "launches": len(launches),
             "devices": int(launches["devices"].max()),
             "energy_source": joined(launches["energy_source"].dropna()),
-            "energy_reason": _different(launches["energy_reason"]),
+            "energy_reason": different(launches["energy_reason"]),
             "peak_power_w": launches["peak_power_w"].max(),
             "sm_clock_mhz": theirs["sm_clock_mhz"].median(),
             "min_sm_clock_mhz": theirs["min_sm_clock_mhz"].min(),
             "max_temperature_c": theirs["max_temperature_c"].max(),
             "throttle": _reasons(theirs["throttle"]),
             "verdict": throttle.worst(launches["verdict"]),
-            "activity_reason": _different(theirs["activity_reason"]),
+            "activity_reason": different(theirs["activity_reason"]),
         }
         for name, unit in (("energy", "j"), ("energy_per_1000", "j"), ("mean_power", "w")):
             row |= intervals.columns(f"{name}{{}}_{unit}", estimate_positive(launches[f"{name}_{unit}"]))
@@ -164,10 +164,6 @@ def per_scenario(device: pd.DataFrame, steps: Iterations, units: int | None, dev
 def _whole(values: "pd.Series[float]") -> float:
     """The sum, null where one is."""
     return float(values.sum(skipna=False))
-
-
-def _different(texts: "pd.Series[str]") -> str | None:
-    return "; ".join(dict.fromkeys(texts.dropna())) or None
 
 
 def _table(rows: list[TableRow], columns: list[str]) -> pd.DataFrame:
@@ -253,7 +249,7 @@ def _one(samples: pd.DataFrame, launch: int, uuid: str, window_s: float) -> Tabl
         "verdict": "unknown" if bits is None else throttle.verdict(bits),
         **{f"{link}_mib_s": _traffic(samples, f"{link}_kib") for link in LINKS},
         **{name: _over_time(samples, of) for name, of in ACTIVITY.items()},
-        "activity_reason": _different(samples["activity_reason"][samples["activity_reason"] != FIRST]),
+        "activity_reason": different(samples["activity_reason"][samples["activity_reason"] != FIRST]),
     }
 
 

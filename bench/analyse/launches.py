@@ -65,6 +65,11 @@ def joined(sources: Iterable[str]) -> str | None:
     return "+".join(sorted({one for text in sources for one in text.split("+")})) or None
 
 
+def different(texts: "pd.Series[str]") -> str | None:
+    """The different ones in a line; None without any."""
+    return "; ".join(dict.fromkeys(texts.dropna())) or None
+
+
 def by_launch(frame: pd.DataFrame) -> Iterator[tuple[int, pd.DataFrame]]:
     """The rows of one launch after the other. ``groupby`` would copy all of them at once."""
     places: TableRow = frame.groupby("launch").indices
