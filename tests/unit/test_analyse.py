@@ -165,13 +165,6 @@ def test_a_process_on_two_devices_is_added_up_moment_by_moment() -> None:
     assert peak_by_process(memory(*rows))["peak_mib"].tolist() == [100.0, 80.0]
 
 
-def test_launches_are_not_added_up_and_the_largest_counts() -> None:
-    used = memory(sample(1, 0, 100.0), sample(1, 0, 70.0, launch=1, pid=200))
-    rows = step_rows(0, "ddp", [4.0]) + step_rows(1, "ddp", [4.0], repeat=1)
-    ddp = summarised(launch(0, "ddp"), launch(1, "ddp"), steps=rows, used=used).loc["ddp"]
-    assert (ddp["peak_pid_mib"], ddp["peak_total_mib"]) == (100.0, 100.0)
-
-
 def test_memory_that_is_unknown_is_not_zero() -> None:
     used = memory(sample(1, 0, None), sample(2, 0, None))
     ddp = summarised(launch(0, "ddp"), steps=step_rows(0, "ddp", [4.0]), used=used).loc["ddp"]

@@ -461,8 +461,6 @@ def test_trade_off_marks_what_is_recommended_and_what_is_left_out(whole: Analyse
     [
         (41.0, 950.0, " Neither axis begins at 0."),
         (41.0, 50.0, " The axis of speed does not begin at 0."),
-        (900.0, 950.0, " The axis of memory does not begin at 0."),
-        (900.0, 50.0, ""),
     ],
 )
 def test_trade_off_names_an_axis_not_from_zero(slow_ms: float, lean_mib: float, said: str, tmp_path: Path) -> None:
@@ -567,10 +565,9 @@ def test_tables_behind_the_verdicts_are_files_with_figures_in_full(whole: Analys
             "What its time is spent on was not looked at: --diagnose shows it.",
         ),
         ([DDP], texts_of, "ddp is the only scenario with figures that count"),
-        ([SINGLE], texts_of, "single is the only scenario with figures that count"),
         ([APEX], texts_of, "was not computed (--no-parity, or the run ended before it)"),
     ],
-    ids=["all failed", "interrupted", "launches", "no diagnosis", "one scenario", "one process", "no memory"],
+    ids=["all failed", "interrupted", "launches", "no diagnosis", "one scenario", "no memory"],
 )
 def test_pages_of_partial_runs(
     launches: list[Launch],

@@ -181,16 +181,6 @@ def test_launches_without_any_scatter() -> None:
     assert one_side.verdict == "slower" and one_side.p is not None and 0 < one_side.p < 0.05
 
 
-@given(*[st.lists(st.floats(1.0, 1e4), min_size=2, max_size=6)] * 2)
-def test_turned_round_a_ratio_is_inverted_and_p_stays(base: list[float], new: list[float]) -> None:
-    found, back = ratio_of(base, new), ratio_of(new, base)
-    assert found.value is not None and back.value is not None
-    assert found.value * back.value == pytest.approx(1.0)
-    assert found.p == pytest.approx(back.p, abs=1e-9)
-    assert found.low is not None and found.high is not None
-    assert found.low <= found.value * (1 + 1e-9) and found.value <= found.high * (1 + 1e-9)
-
-
 def test_without_a_shared_base_it_is_sidak_step_by_step() -> None:
     """The smallest of three is 1 - 0.99³, the next 1 - 0.97², which carries over what follows."""
     apart = against_one([0.03, 0.01, None, 0.04], [0.0] * 4)
