@@ -4,7 +4,7 @@ from dataclasses import asdict
 
 from bench.analyse.analysed import Analysed
 from bench.analyse.comparison import of_pairs
-from bench.analyse.launches import looked_at
+from bench.analyse.launches import across_environments, looked_at
 from bench.analyse.parity import between_environments
 from bench.analyse.rounds import Rounds
 from bench.core.text import listed, percent
@@ -32,21 +32,12 @@ def differences(document: RunDocument) -> list[TableRow]:
 def pairs(run: Analysed) -> list[TableRow]:
     """Each scenario in each environment against the first: ``scenario``, ``environment``, ``against`` and the fields of
     :class:`bench.analyse.comparison.Comparison`; p-values are adjusted over all rows."""
-    rounds = Rounds.of(run.good_figures)
-    first, *others = run.document.environments or ("",)
-    names = dict.fromkeys(one.scenario.removesuffix(f"@{one.environment}") for one in run.document.good)
-    both = [
-        (name, other)
-        for name in names
-        for other in others
-        if {f"{name}@{first}", f"{name}@{other}"} <= {*rounds.values}
-    ]
-    sides = [(f"{name}@{first}", f"{name}@{other}") for name, other in both]
+    rounds, both = Rounds.of(run.good_figures), across_environments(run.document)
+    sides = [(base.scenario, new.scenario) for _, _, base, new in both]
+    tested = of_pairs(rounds, sides, looked_at(run.document), shared_base=False)
     return [
-        {"scenario": name, "environment": other, "against": first, **asdict(one)}
-        for (name, other), one in zip(
-            both, of_pairs(rounds, sides, looked_at(run.document), shared_base=False), strict=True
-        )
+        {"scenario": name, "environment": other, "against": base.environment, **asdict(one)}
+        for (name, other, base, _), one in zip(both, tested, strict=True)
     ]
 
 

@@ -23,6 +23,7 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
+from bench.analyse.launches import across_environments
 from bench.core.records import PARITIES
 from bench.core.text import percent
 from bench.runs.document import Imported, ParityRecord, RunDocument
@@ -102,16 +103,9 @@ def between_environments(document: RunDocument, numerics: pd.DataFrame) -> list[
     :data:`TIMES_OWN_TWIN` times what moving its weights by a rounding does, and no less than :data:`LEAST_OWN`.
     """
     numbers, rows = _by_launch(numerics), []
-    first, *others = document.environments or ("",)
-    launches = {(one.scenario.removesuffix(f"@{one.environment}"), one.environment): one for one in document.good[::-1]}
-    both = [
-        (name, environment, launches[name, first], launches[name, environment])
-        for environment in others
-        for name in list(dict.fromkeys(name for name, _ in launches))[::-1]
-        if {(name, first), (name, environment)} <= {*launches}
-    ]
     exact: dict[str, float] = {}
-    for name, environment, base, new in both:
+    order = list(document.environments)
+    for name, environment, base, new in sorted(across_environments(document), key=lambda pair: order.index(pair[1])):
         of_base, of_new = (_of(numbers, one.launch, "own") for one in (base, new))
         theirs, twin, ours = (
             _array(of[of["twin"] == moved]) for of, moved in ((of_base, False), (of_base, True), (of_new, False))
