@@ -12,7 +12,7 @@ from standin.frames import iterations, launch_figures, phase_medians, step_rows
 
 from bench.analyse import labels, published
 from bench.analyse.memory import peak_by_process, peaks
-from bench.analyse.steps import headline, phases, summary
+from bench.analyse.steps import phases, summary
 from bench.core.records import MEMORY_COLUMNS
 from bench.runs.document import RunDocument
 from bench.seams import discover
@@ -60,7 +60,7 @@ def summarised(*launches: dict[str, Any], steps: list[dict[str, Any]], used: pd.
 def test_the_headline_is_the_slowest_rank_of_each_iteration() -> None:
     """Ranks take turns in being slow: pooled, the median would be 2."""
     steps = pd.DataFrame(step_rows(0, "ddp", [10.0, 1.0, 10.0], [1.0, 10.0, 2.0]))
-    assert headline(iterations(steps))["step_ms"].tolist() == [10.0, 10.0, 10.0]
+    assert iterations(steps).frame["step_ms"].tolist() == [10.0, 10.0, 10.0]
     assert launch_figures(steps).frame["median_ms"].tolist() == [10.0]
     assert launch_figures(steps).frame["measured"].tolist() == [3]
 
