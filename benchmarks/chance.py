@@ -173,7 +173,7 @@ def verdicts(runs: Runs, before: float = 0.0) -> list[list[str]]:
     number = len(runs.scenario) // runs.count
     columns = []
     for scenario in range(1, runs.count):
-        change = fit.change(0, scenario)
+        change = fit.level(scenario, 0)
         of_base = np.minimum(1.0, (base.error / change.error) ** 2)
         pairs = zip(ratios(change), of_base, strict=True)
         columns.append([comparison(ratio, number, number, float(part), before) for ratio, part in pairs])
@@ -210,7 +210,7 @@ def three_launches(many: int, random: Random) -> Iterator[Row]:
             for name in SHAPES:
                 runs = Runs.drawn(random, many, scenarios, rounds)
                 fit = runs.plus(shape(name, runs, random)).fit()
-                pairs = [fit.change(0, new) for new in range(1, scenarios)]
+                pairs = [fit.level(new, 0) for new in range(1, scenarios)]
                 false = np.mean([np.abs(one.value) > reach(one) for one in pairs])
                 what = f"{scenarios} scenarios, {rounds} launches, {name}: interval of a pair without the truth"
                 yield Row(what=what, figure=float(false), of=many, high=0.06)
@@ -240,7 +240,7 @@ def fastest(runs: Runs) -> tuple[float, float]:
     fit, number = runs.fit(), len(runs.scenario) // runs.count
     levels = np.stack([fit.level(one).value for one in range(runs.count)])
     first = levels.argmin(axis=0)
-    changes = {base: {new: ratios(fit.change(base, new)) for new in range(runs.count)} for base in set(first.tolist())}
+    changes = {base: {new: ratios(fit.level(new, base)) for new in range(runs.count)} for base in set(first.tolist())}
     found = []
     for run, base in enumerate(first.tolist()):
         mine = [comparison(changes[base][new][run], number, number) for new in range(runs.count) if new != base]
@@ -322,7 +322,7 @@ def adding(many: int, random: Random) -> Iterator[Row]:
     for differ in (0.0, SHOWN):
         many_logs = Runs.drawn(random, many, 2, 400).with_slower(1, differ)
         first = cut(many_logs, 5)
-        ratios_of = ratios(first.fit().change(0, 1))
+        ratios_of = ratios(first.fit().level(1, 0))
         found = [mine[0] != ALIKE for mine in verdicts(first)]
         more = [0 if one else more_launches(ratio, 5) or 0 for one, ratio in zip(found, ratios_of, strict=True)]
         for count in sorted(set(more) - {0}):

@@ -29,7 +29,7 @@ from typing import Any
 import paired  # noqa: F401  # puts bench on the path
 
 from bench.analyse.all_reduce import Link, fitted, samples
-from bench.analyse.predicted import Predictor
+from bench.analyse.predicted import predicted_step
 from bench.core.codec import decode, encode
 from bench.core.job import Job
 from bench.core.records import Host
@@ -211,9 +211,9 @@ def verdict(seen: Sequence[Seen]) -> int:
 
 
 def predicted_ms(computing: Sequence[ExchangesRecord], hosts: int, link: Link) -> float:
-    step = Predictor(known=computing).at(hosts, link)
+    step = predicted_step(computing, hosts, link)
     assert step is not None
-    return step.step_ms
+    return step[0]
 
 
 def against(real_ms: Sequence[float], predicted: Sequence[float]) -> tuple[float, float]:

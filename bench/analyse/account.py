@@ -39,7 +39,7 @@ AHEAD = 0.1  # of the step: a host that is this far ahead of its GPU keeps it bu
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
     """Of one launch, in milliseconds: the ``step`` and its ``parts``; ``limit_ms``: what the step cannot beat on this
-    device, None where no ceilings are known; ``reasons``: why a part is missing."""
+    device, None where no ceilings are known."""
 
     scenario: str
     launch: int
@@ -47,7 +47,6 @@ class Account:
     parts: Mapping[str, float]
     limit_ms: float | None
     own_limit_ms: float | None
-    reasons: Mapping[str, str]
 
     @property
     def unexplained_ms(self) -> float:
@@ -122,7 +121,6 @@ def account(launch: LimitsLaunch, of_operators: LimitsLaunch, ceilings: Ceilings
         parts={name: parts[name] for name in PARTS if name in parts},
         limit_ms=alone["limit"] + alone["traffic"] if alone and ceilings else None,
         own_limit_ms=sum(alone[name] for name in classes) if alone else None,
-        reasons={name: why for name, why in launch.reasons.items() if why},
     )
 
 

@@ -6,7 +6,7 @@ without a log, two signs of a change are known. With more than four GPUs, NCCL r
 2 MiB on (NCCL 2.27 on eight H200). Between hosts it uses a network.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bench.runs.document import RunDocument
@@ -91,8 +91,9 @@ RING = Algorithms()  # one ring, whatever the number of ranks: gloo's
 def _nearest(sizes: Mapping[str, tuple[int, ...]], size: float) -> str:
     """The algorithm whose sizes are nearest; of several that have it, that with the fewest others."""
 
-    def apart(name: str) -> tuple[float, float]:
-        least, most = sizes[name][0], sizes[name][-1]
-        return max(1.0, least / max(size, 1.0), size / max(most, 1)), most / max(least, 1)
+    return min(sizes, key=lambda name: (beyond(sizes[name], size), sizes[name][-1] / max(sizes[name][0], 1)))
 
-    return min(sizes, key=apart)
+
+def beyond(sizes: Sequence[int], size: float) -> float:
+    """How many times as small as the smallest of these a size is, or as large as the largest; 1 in between."""
+    return max(1.0, sizes[0] / max(size, 1.0), size / max(sizes[-1], 1))

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.analyse.algorithms import RING, Algorithms, family
+from bench.analyse.algorithms import RING, Algorithms, beyond, family
 from bench.core.codec import encode
 from bench.core.text import size_text
 from bench.runs.experiments import BandwidthRecord
@@ -94,9 +94,7 @@ class Link:
         if algorithm is None:
             return None
         fits = [one for one in self.pieces or (self,) if one.algorithm == family(algorithm)]
-        return min(
-            fits, key=lambda one: max(1.0, one.sizes[0] / max(size, 1.0), size / max(one.sizes[1], 1)), default=None
-        )
+        return min(fits, key=lambda one: beyond(one.sizes, size), default=None)
 
     def all_reduce_ms(self, size: float, ranks: int) -> float:
         steps, share = _ways(self.algorithm, ranks)

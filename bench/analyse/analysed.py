@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 import pandas as pd
 
-from bench.analyse import devices, validity
+from bench.analyse import devices
 from bench.analyse.comparison import against_fastest
 from bench.analyse.devices import Windows
 from bench.analyse.launches import looked_at, ok_rows
@@ -21,7 +21,7 @@ from bench.analyse.memory import peaks, sampled_late, stacks
 from bench.analyse.parity import UNTRUE, by_scenario, parity
 from bench.analyse.recommendation import of_several_replicas, recommendable
 from bench.analyse.spread import spread, times
-from bench.analyse.steps import per_iteration, per_launch, phases_by_launch, scenarios, summary
+from bench.analyse.steps import per_iteration, per_launch, phases_by_launch, summary
 from bench.analyse.validity import findings
 from bench.runs.experiments import Tuning
 from bench.runs.frames import Iterations, LaunchFigures, RankSteps
@@ -147,7 +147,7 @@ def overview(run: Analysed) -> pd.DataFrame:
     ``*_more``: as from :func:`bench.analyse.comparison.more_launches`.
     """
     table, concerns = summary(run.document, run.figures, run.peaks), run.findings
-    verdict = validity.by_scenario(concerns, scenarios(run.document))
+    gravest = concerns.groupby("scenario")["severity"].min()  # "invalid" < "warning"
     parities = by_scenario(run.parity).set_index("scenario")["verdict"]
     codes, grave = (
         rows.groupby("scenario")["code"].agg(lambda codes: ", ".join(dict.fromkeys(codes)))
@@ -155,7 +155,8 @@ def overview(run: Analysed) -> pd.DataFrame:
     )
     measured = table["launches_ok"] > 0
     table["parity"] = table["scenario"].map(parities).where(measured, None)
-    table["validity"] = table["scenario"].map(verdict).where(measured, None)
+    validity = {scenario: gravest.get(scenario, "valid") for scenario in table["scenario"]}
+    table["validity"] = table["scenario"].map(validity).where(measured, None)
     table["findings"] = table["scenario"].map(codes).where(measured, None)
     untrue = table["parity"].where(table["parity"].isin(UNTRUE), table["scenario"].map(grave))
     why_not = table["status"].where(table["status"] != "ok", untrue).astype("object")

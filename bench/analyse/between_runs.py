@@ -15,6 +15,7 @@ shows only in a history (``bench gate --history``). Scenarios of one run are int
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 
@@ -51,7 +52,7 @@ PAGE_MIB = 2.0  # in which a GPU maps memory
 LEAST_LOSS = 1e-3  # by which final losses of the same work scatter at least: another order of summation makes it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Metric:
     """``figures``: keys of a launch in a digest, of which the first known on both sides counts. ``words``: what a ratio
     below 1 is called, and one above 1."""
@@ -64,26 +65,17 @@ class Metric:
     low_is_good: bool = True
 
 
-STEP_TIME = Metric(name="step_time", title="step time", unit="ms", figures=("step_ms",), words=(FASTER, SLOWER))
-THROUGHPUT = Metric(
-    name="throughput",
-    title="throughput",
-    unit="per s",
-    figures=("throughput_per_s",),
-    words=(SLOWER, FASTER),
-    low_is_good=False,
-)
-MEMORY = Metric(
-    name="peak_memory", title="peak memory", unit="MiB", figures=("peak_total_mib", "peak_pid_mib"), words=(LESS, MORE)
-)
-ENERGY = Metric(name="energy", title="energy", unit="J per 1,000", figures=("energy_per_1000_j",), words=(LESS, MORE))
+STEP_TIME = Metric("step_time", "step time", "ms", ("step_ms",), (FASTER, SLOWER))
+THROUGHPUT = Metric("throughput", "throughput", "per s", ("throughput_per_s",), (SLOWER, FASTER), low_is_good=False)
+MEMORY = Metric("peak_memory", "peak memory", "MiB", ("peak_total_mib", "peak_pid_mib"), (LESS, MORE))
+ENERGY = Metric("energy", "energy", "J per 1,000", ("energy_per_1000_j",), (LESS, MORE))
 METRICS = (STEP_TIME, THROUGHPUT, MEMORY, ENERGY)
-WAIT = Metric(name="wait", title="wait for data", unit="ms", figures=("wait_ms",), words=(LESS, MORE))
-START_UP = Metric(name="start_up", title="start-up", unit="ms", figures=("startup_ms",), words=(FASTER, SLOWER))
-WALL = Metric(name="wall_time", title="whole command", unit="ms", figures=("wall_ms",), words=(FASTER, SLOWER))
-LOSS = Metric(name="final_loss", title="final loss", unit="", figures=("final_loss",), words=("lower", "higher"))
+LOSS = Metric("final_loss", "final loss", "", ("final_loss",), ("lower", "higher"))
+WAIT = Metric("wait", "wait for data", "ms", ("wait_ms",), (LESS, MORE))
+START_UP = Metric("start_up", "start-up", "ms", ("startup_ms",), (FASTER, SLOWER))
+WALL = Metric("wall_time", "whole command", "ms", ("wall_ms",), (FASTER, SLOWER))
 OF_COMMANDS = (LOSS, WAIT, START_UP, WALL)  # what is known of commands that bench was attached to, besides
-PARITY = Metric(name="loss_parity", title="numerics", unit="", figures=(), words=(BETTER, WORSE))
+PARITY = Metric("loss_parity", "numerics", "", (), (BETTER, WORSE))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,22 +194,19 @@ def of_memory(base: Sequence[float | None], new: Sequence[float | None], process
 
 def of_loss(base: Sequence[float], new: Sequence[float]) -> Comparison:
     """Compare final losses, one per launch, by Welch's t; each is taken to scatter by at least :data:`LEAST_LOSS`."""
-    counts = {"n_base": len(base), "n_new": len(new)}
-    means = [float(np.mean(side)) for side in (base, new)]
-    if min(means) <= 0.0 or min(counts.values()) < 2:
-        ratio = means[1] / means[0] if min(means) > 0.0 else None
-        return Comparison(ratio=ratio, low=None, high=None, p=None, verdict=TOO_FEW, **counts)
-    sides = ((max(float(np.var(side, ddof=1)), (LEAST_LOSS * means[0]) ** 2), len(side)) for side in (base, new))
-    error, freedom = welch(sides)
-    half, apart = t_quantile(CONFIDENCE, freedom) * error, means[1] - means[0]
-    return Comparison(
-        ratio=means[1] / means[0],
-        low=max(0.0, means[1] - half) / means[0],
-        high=(means[1] + half) / means[0],
-        p=t_tail(apart / error, freedom) if min(counts.values()) >= LAUNCHES_WANTED else None,
-        verdict=TOO_FEW,
-        **counts,
+    counts: dict[str, Any] = {"n_base": len(base), "n_new": len(new)}
+    below, above = (float(np.mean(side)) for side in (base, new))
+    if min(below, above) <= 0.0:
+        return Comparison(**counts)
+    if min(counts.values()) < 2:
+        return Comparison(ratio=above / below, **counts)
+    error, freedom = welch(
+        (max(float(np.var(side, ddof=1)), (LEAST_LOSS * below) ** 2), len(side)) for side in (base, new)
     )
+    half = t_quantile(CONFIDENCE, freedom) * error
+    low, high = max(0.0, above - half) / below, (above + half) / below
+    p = t_tail((above - below) / error, freedom) if min(counts.values()) >= LAUNCHES_WANTED else None
+    return Comparison(ratio=above / below, low=low, high=high, p=p, **counts)
 
 
 def least_of_memory(base: float, new: float, processes: int) -> float:
@@ -235,6 +224,16 @@ class _Pair:
     new: Entry | None
     obstacle: str | None
     sides: tuple[str, str]
+
+    def row(self, metric: str, **values: Any) -> Row:
+        sides = (self.new, self.base) if self.scenario == self.against else (self.new,)
+        ran = next((side["what_ran"] for side in sides if side and side["what_ran"]), None)
+        return Row(scenario=self.scenario, against=self.against, what_ran=ran, metric=metric, **values)
+
+    def unknown(self, what: str, *figures: object) -> str | None:
+        """Which sides lack a figure; None if both have it."""
+        lacking = [name for name, figure in zip(self.sides, figures, strict=True) if not figure]
+        return f"{what} in {'both' if len(lacking) == 2 else lacking[0]}" if lacking else None
 
 
 def _unclear(pairs: Sequence[_Pair], *runs: Digest) -> Iterator[str]:
@@ -275,46 +274,33 @@ def _other_ran(pairs: Sequence[_Pair], base: Digest, new: Digest) -> Iterator[st
             yield f"something else ran: {ran[0]} against {ran[1]}"
 
 
-def _compared(pairs: Sequence[_Pair], base: Digest, new: Digest) -> tuple[Row, ...]:
+def _compared(pairs: Sequence[_Pair], *runs: Digest) -> tuple[Row, ...]:
+    """Row by row the metrics of each pair."""
     tests = sum(pair.obstacle is None for pair in pairs)
-    rows: list[Row] = []
-    adjusted: dict[tuple[str, str], float | None] = {}
-    commands = OF_COMMANDS if base.get("attached") and new.get("attached") else ()
-    for pair in pairs:
-        if pair.obstacle is None and pair.base is not None and pair.new is not None:
-            sides = (pair.base, pair.new)
-            rows += [_row(pair, metric, *sides, (base, new), tests) for metric in (*METRICS, *commands)]
-            rows.append(_parity(pair, *sides))
-        else:
-            rows += [_bare(pair, metric.name, pair.obstacle) for metric in (*METRICS, *commands, PARITY)]
-    for metric in (*METRICS, *OF_COMMANDS):
-        tested = judged([row for row in rows if row.metric == metric.name and row.reason is None])
-        times = metric is THROUGHPUT  # which is the step time upside down
-        adjusted |= {
-            (row.scenario, metric.name): adjusted.get((row.scenario, STEP_TIME.name)) if times else row.p_adjusted
-            for row in tested
-        }
-    return tuple(
-        _judged(row, adjusted.get((row.scenario, row.metric)))
-        if row.reason is None and row.metric != PARITY.name
-        else row
-        for row in rows
-    )
+    columns: list[list[Row]] = []
+    of_times: dict[str, float | None] = {}
+    for metric in (*METRICS, *(OF_COMMANDS if all(run.get("attached") for run in runs) else ())):
+        rows = [_row(pair, metric, runs, tests) for pair in pairs]
+        adjusted = {row.scenario: row.p_adjusted for row in judged([row for row in rows if row.reason is None])}
+        if metric is STEP_TIME:
+            of_times = adjusted
+        elif metric is THROUGHPUT:  # the step time upside down
+            adjusted = {name: of_times.get(name) for name in adjusted}
+        columns.append([_judged(row, metric, adjusted[row.scenario]) if row.reason is None else row for row in rows])
+    columns.append([_parity(pair) for pair in pairs])
+    return tuple(row for of_pair in zip(*columns, strict=True) for row in of_pair)
 
 
-def _bare(pair: _Pair, metric: str, reason: str | None) -> Row:
-    sides = (pair.new, pair.base) if pair.scenario == pair.against else (pair.new,)
-    ran = next((side["what_ran"] for side in sides if side and side["what_ran"]), None)
-    return Row(scenario=pair.scenario, against=pair.against, what_ran=ran, metric=metric, reason=reason)
-
-
-def _row(pair: _Pair, metric: Metric, base: Entry, new: Entry, runs: tuple[Digest, Digest], tests: int) -> Row:
+def _row(pair: _Pair, metric: Metric, runs: tuple[Digest, ...], tests: int) -> Row:
+    base, new = pair.base, pair.new
+    if pair.obstacle is not None or base is None or new is None:
+        return pair.row(metric.name, reason=pair.obstacle)
     figure, ours, theirs = _figures(metric, base, new)
-    reason = _unknown(pair, "unknown", ours, theirs) or other_source(source_of(base, figure), source_of(new, figure))
+    reason = pair.unknown("unknown", ours, theirs) or other_source(source_of(base, figure), source_of(new, figure))
     mean = np.mean if metric is LOSS else lambda side: geometric_mean(figures(side))
     means = [float(mean(side)) if side else None for side in (ours, theirs)]
     counts = len(ours), len(theirs)
-    row = replace(_bare(pair, metric.name, reason), figure=figure, base=means[0], new=means[1])
+    row = pair.row(metric.name, reason=reason, figure=figure, base=means[0], new=means[1])
     row = replace(row, n_base=counts[0], n_new=counts[1])
     if reason is not None:
         return row
@@ -337,18 +323,12 @@ def _row(pair: _Pair, metric: Metric, base: Entry, new: Entry, runs: tuple[Diges
             )
             for run in runs
         )
-        one = runs[0] is runs[1]
-        ratio = above.ratio(pair.against, pair.scenario) if one else above.over(below, pair.against, pair.scenario)
+        within = runs[0] is runs[1]
+        ratio = above.ratio(pair.against, pair.scenario) if within else above.over(below, pair.against, pair.scenario)
         comparison = compared(ratio, *counts, tests, before)
     return replace(
         row, **{one.name: getattr(comparison, one.name) for one in fields(Comparison) if one.name != "verdict"}
     )
-
-
-def _unknown(pair: _Pair, what: str, *sides: object) -> str | None:
-    """Which sides lack a figure; None if both have it."""
-    lacking = [name for name, figure in zip(pair.sides, sides, strict=True) if not figure]
-    return f"{what} in {'both' if len(lacking) == 2 else lacking[0]}" if lacking else None
 
 
 def _figures(metric: Metric, base: Entry, new: Entry) -> tuple[str, list[float], list[float]]:
@@ -363,28 +343,29 @@ def _figures(metric: Metric, base: Entry, new: Entry) -> tuple[str, list[float],
     return figure, ours, theirs
 
 
-def _judged(row: Row, p_adjusted: float | None) -> Row:
+def _judged(row: Row, metric: Metric, p_adjusted: float | None) -> Row:
     """With its verdict, and the interval that leaves 1 out just where ``p_adjusted`` is below 5 %: that at
     1 - 0.05 · p ÷ p_adjusted."""
-    metric = next(one for one in (*METRICS, *OF_COMMANDS) if one.name == row.metric)
     row = replace(row, p_adjusted=p_adjusted, verdict_low=row.low, verdict_high=row.high)
     if p_adjusted and row.p is not None and row.ratio and row.error is not None and row.freedom is not None:
         half = t_quantile(1.0 - (1.0 - CONFIDENCE) * row.p / p_adjusted, row.freedom) * row.error
-        ends = (row.ratio * math.exp(-min(half, 700.0)), row.ratio * math.exp(min(half, 700.0)))
-        row = replace(row, verdict_low=ends[0], verdict_high=ends[1])
+        low, high = (row.ratio * math.exp(end) for end in (-min(half, 700.0), min(half, 700.0)))
+        row = replace(row, verdict_low=low, verdict_high=high)
     verdict = verdict_of(row.ratio, p_adjusted)
     if verdict in (TOO_FEW, ALIKE):
         return replace(row, verdict=verdict, change=NEITHER if verdict == ALIKE else None)
-    low = verdict == FASTER
-    return replace(row, verdict=metric.words[0 if low else 1], change=BETTER if low == metric.low_is_good else WORSE)
+    low_side = verdict == FASTER
+    change = BETTER if low_side == metric.low_is_good else WORSE
+    return replace(row, verdict=metric.words[0 if low_side else 1], change=change)
 
 
-def _parity(pair: _Pair, base: Entry, new: Entry) -> Row:
-    ours, theirs = base["parity"], new["parity"]
-    row = replace(_bare(pair, PARITY.name, None), figure="parity", base=ours, new=theirs)
-    row = replace(row, n_base=len(base["launches"]), n_new=len(new["launches"]))
-    silent = _unknown(pair, "no verdict on numerics", ours, theirs)
-    if silent:
+def _parity(pair: _Pair) -> Row:
+    if pair.obstacle is not None or pair.base is None or pair.new is None:
+        return pair.row(PARITY.name, reason=pair.obstacle)
+    ours, theirs = pair.base["parity"], pair.new["parity"]
+    counts = {"n_base": len(pair.base["launches"]), "n_new": len(pair.new["launches"])}
+    row = pair.row(PARITY.name, figure="parity", base=ours, new=theirs, **counts)
+    if silent := pair.unknown("no verdict on numerics", ours, theirs):
         return replace(row, reason=silent)
     change = PARITIES.index(theirs) - PARITIES.index(ours)
     word = NEITHER if change == 0 else WORSE if change > 0 else BETTER

@@ -55,15 +55,9 @@ def _paired(rows: pd.DataFrame) -> dict[str, object]:
     if rows.empty:
         return {}
     slowest = slowest_of_pairs(rows, rows["backward_ms"])
-    without = slowest[False]
-    cost = mean_interval((slowest[True] - without).to_numpy())
-    return {
-        "method": "paired difference",
-        **_columns("exposed", cost),
-        **_columns("cost", cost),
-        "without_ms": float(without.mean()),
-        "pairs": len(slowest),
-    }
+    cost = mean_interval((slowest[True] - slowest[False]).to_numpy())
+    about = {"method": "paired difference", "without_ms": float(slowest[False].mean()), "pairs": len(slowest)}
+    return {**about, **_columns("exposed", cost), **_columns("cost", cost)}
 
 
 def _columns(name: str, interval: tuple[float, float | None, float | None]) -> dict[str, float | None]:
@@ -75,12 +69,8 @@ def _logged(rows: pd.DataFrame, paired: TableRow) -> TableRow:
         return {}
     exposed = mean_interval((rows["comm_ms"] - rows["overlap_ms"]).groupby(rows["step"]).min().to_numpy())
     steps = rows.groupby("step")[["compute_ms", "comm_ms", "overlap_ms"]].max()
-    values: TableRow = {
-        "method": "DDP's logger",
-        **_columns("exposed", exposed),
-        "comm_ms": float(steps["comm_ms"].mean()),
-        "overlap_ms": float(steps["overlap_ms"].mean()),
-    }
+    values: TableRow = {"method": "DDP's logger", **_columns("exposed", exposed)}
+    values |= {name: float(steps[name].mean()) for name in ("comm_ms", "overlap_ms")}
     if paired["cost_ms"] is not None:
         values |= _columns("slowed", mean_interval((steps["compute_ms"] - paired["without_ms"]).to_numpy()))
         _, low, high = exposed

@@ -137,6 +137,21 @@ def verdict_of(ratio: float | None, p: float | None) -> str:
     return FASTER if ratio < 1.0 else SLOWER
 
 
+def of_pairs(
+    rounds: Rounds, pairs: Sequence[tuple[str, str]], before: int = 0, among: int = 0, *, shared_base: bool = True
+) -> list[Comparison]:
+    """Each pair of a base and a scenario, compared and :func:`judged`. ``among``: as there; 0: each has the same base,
+    or if not ``shared_base`` one of its own. ``before``: as in :func:`compared`."""
+    tests = among * (among - 1) // 2 if among else len(pairs)
+    comparisons = []
+    for base, new in pairs:
+        ratio = rounds.ratio(base, new)
+        ratio = ratio if shared_base else replace(ratio, of_base=0.0)
+        n_base, n_new = (len(rounds.values.get(name, ())) for name in (base, new))
+        comparisons.append(compared(ratio, n_base, n_new, tests, before))
+    return judged(comparisons, among)
+
+
 def between_scenarios(launches: LaunchFigures, base: str, among: Iterable[str] | None = None) -> pd.DataFrame:
     """Every other scenario against ``base``: one row each, in the order of ``launches``, columns :data:`COLUMNS`.
 
@@ -144,15 +159,15 @@ def between_scenarios(launches: LaunchFigures, base: str, among: Iterable[str] |
     are compared (default: all). ``ratio``: step time over that of ``base``, on the launches' medians. ``p_adjusted``:
     over the scenarios; the verdict goes by it, the interval does not.
     """
-    rounds, names = _of(launches, among)
-    pairs = [(base, scenario) for scenario in names if scenario != base]
-    return _table(rounds, pairs)
+    rounds = Rounds.of(launches)
+    wanted = rounds.values.keys() if among is None else set(among)
+    return _table(rounds, [(base, name) for name in rounds.values if name in wanted and name != base])
 
 
 def pairwise(launches: LaunchFigures, before: int = 0) -> pd.DataFrame:
     """Every scenario against every other once, as :func:`between_scenarios`; adjusted over all of the pairs."""
-    rounds, names = _of(launches, None)
-    return _table(rounds, list(combinations(names, 2)), before, len(names))
+    rounds = Rounds.of(launches)
+    return _table(rounds, list(combinations(rounds.values, 2)), before, len(rounds.values))
 
 
 def against_fastest(launches: LaunchFigures, among: Iterable[str] | None = None, before: int = 0) -> pd.DataFrame:
@@ -160,28 +175,17 @@ def against_fastest(launches: LaunchFigures, among: Iterable[str] | None = None,
 
     Which one is fastest comes from the same launches, so ``p_adjusted`` is over all pairs of scenarios.
     """
-    rounds, names = _of(launches, among)
-    fastest = min(names, key=lambda scenario: geometric_mean(rounds.values[scenario]), default=None)
-    pairs = [(fastest, name) for name in names if fastest and name != fastest]
-    return _table(rounds, pairs, before, len(names))
-
-
-def _of(launches: LaunchFigures, among: Iterable[str] | None) -> tuple[Rounds, list[str]]:
     rounds = Rounds.of(launches)
-    wanted = set(rounds.values if among is None else among)
-    return rounds, [name for name in rounds.values if name in wanted]
+    wanted = rounds.values.keys() if among is None else set(among)
+    names = [name for name in rounds.values if name in wanted]
+    fastest = min(names, key=lambda scenario: geometric_mean(rounds.values[scenario]), default="")
+    return _table(rounds, [(fastest, name) for name in names if name != fastest], before, len(names))
 
 
 def _table(rounds: Rounds, pairs: Sequence[tuple[str, str]], before: int = 0, among: int = 0) -> pd.DataFrame:
-    """``among``: as in :func:`judged`; 0: each pair has the same base."""
-    tests = among * (among - 1) // 2 if among else len(pairs)
-    counts = {name: len(figures_of) for name, figures_of in rounds.values.items()}
-    comparisons = [
-        compared(rounds.ratio(base, new), counts.get(base, 0), counts.get(new, 0), tests, before) for base, new in pairs
-    ]
     rows = [
         {"base": base, "scenario": scenario, **asdict(one)}
-        for (base, scenario), one in zip(pairs, judged(comparisons, among), strict=True)
+        for (base, scenario), one in zip(pairs, of_pairs(rounds, pairs, before, among), strict=True)
     ]
     table = pd.DataFrame(rows, columns=list(COLUMNS))
     floats = dict.fromkeys(("ratio", "low", "high", "p", "p_adjusted"), "float64")

@@ -14,6 +14,7 @@ samples at the ends of the window lie up to an interval inside, so energy is mea
 Where they are rarer than that, those that the sampler takes right before the window and right after it count, too.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -21,7 +22,7 @@ import pandas as pd
 
 from bench.analyse import intervals
 from bench.analyse.intervals import estimate_positive
-from bench.analyse.launches import by_launch, joined, only
+from bench.analyse.launches import by_launch, different, joined, only
 from bench.core.records import ACTIVITY_COLUMNS
 from bench.machine import throttle
 from bench.machine.nvml import FIRST
@@ -37,6 +38,8 @@ Windows = Mapping[int, tuple[int, int]]
 
 KEPT = ("launch", "scenario", "device", "t_ns", "power_w", "energy_mj", "throttle_reasons")
 """Columns of the samples that are needed once :func:`per_device` has been made of them."""
+
+FIGURES = ("_s", "_j", "_w", "_percent", "_mhz", "_c", "_reasons")  # the ends of the names of columns of numbers
 
 LINKS = ("pcie_tx", "pcie_rx", "nvlink_tx", "nvlink_rx")
 
@@ -97,41 +100,32 @@ def _within(device: pd.DataFrame, bounds: Windows) -> Iterator[tuple[int, pd.Dat
 def per_launch(device: pd.DataFrame, steps: Iterations, units: int | None, devices: pd.DataFrame) -> pd.DataFrame:
     """One row per launch: the sum over its devices. Null where a device's figure is null, with ``energy_reason``.
 
-    ``launch, scenario, devices, window_s, energy_j, energy_source, energy_reason, energy_per_1000_j,
-    mean_power_w, peak_power_w, max_temperature_c, throttle, verdict``. ``units``: what a step
-    counts. ``peak_power_w``: the highest sum of the devices' powers in one sample. ``verdict``: the worst of all.
-    ``devices``: :func:`per_device` of these tables.
+    ``launch, scenario, devices, energy_j, energy_source, energy_reason, energy_per_1000_j, mean_power_w, peak_power_w,
+    max_temperature_c, throttle, verdict``. ``units``: what a step counts. ``peak_power_w``: the highest sum of the
+    devices' powers in one sample. ``verdict``: the worst of all. ``devices``: :func:`per_device` of these tables.
     """
-    measured = steps.frame["launch"][~steps.frame["warmup"].astype(bool)].value_counts()
+    table = devices.groupby("launch", as_index=False).agg(
+        scenario=("scenario", "first"),
+        devices=("device", "size"),
+        energy_j=("energy_j", _whole),
+        energy_source=("energy_source", lambda sources: joined(sources.dropna())),
+        energy_reason=("energy_reason", different),
+        mean_power_w=("mean_power_w", _whole),
+        max_temperature_c=("max_temperature_c", "max"),
+        throttle=("throttle", lambda texts: _reasons(texts) or None),
+        verdict=("verdict", throttle.worst),
+    )
     samples = device[["launch", "t_ns", "device", "power_w"]]
     peaks_w = {
-        launch: _known(of_launch.groupby("t_ns")["power_w"].sum(min_count=max(1, of_launch["device"].nunique())), "max")
+        launch: of_launch.groupby("t_ns")["power_w"].sum(min_count=max(1, of_launch["device"].nunique())).max()
         for launch, of_launch in _within(samples, windows(steps))
     }
-    rows = []
-    for _, of_launch in devices.groupby("launch", sort=True):
-        launch = int(of_launch["launch"].iloc[0])
-        energy_j = of_launch["energy_j"].sum(skipna=False)
-        rows.append(
-            {
-                "launch": launch,
-                "scenario": of_launch["scenario"].iloc[0],
-                "devices": len(of_launch),
-                "window_s": float(of_launch["window_s"].iloc[0]),
-                "energy_j": energy_j,
-                "energy_source": joined(of_launch["energy_source"].dropna()),
-                "energy_reason": "; ".join(dict.fromkeys(of_launch["energy_reason"].dropna())) or None,
-                "energy_per_1000_j": 1000.0 * energy_j / (measured[launch] * units) if units else None,
-                "mean_power_w": of_launch["mean_power_w"].sum(skipna=False),
-                "peak_power_w": peaks_w[launch],
-                "max_temperature_c": _known(of_launch["max_temperature_c"], "max"),
-                "throttle": _reasons(of_launch["throttle"]) or None,
-                "verdict": throttle.worst(of_launch["verdict"]),
-            }
-        )
-    columns = ["launch", "scenario", "devices", "window_s", "energy_j", "energy_source", "energy_reason"]
-    columns += ["energy_per_1000_j", "mean_power_w", "peak_power_w", "max_temperature_c", "throttle", "verdict"]
-    return _table(rows, columns)
+    measured = steps.frame["launch"][~steps.frame["warmup"].astype(bool)].value_counts()
+    counted = table["launch"].map(measured) * (units or math.nan)
+    table = table.assign(
+        energy_per_1000_j=1000.0 * table["energy_j"] / counted, peak_power_w=table["launch"].map(peaks_w)
+    )
+    return table.astype({name: "float64" for name in table if str(name).endswith(FIGURES)})
 
 
 def per_scenario(device: pd.DataFrame, steps: Iterations, units: int | None, devices: pd.DataFrame) -> pd.DataFrame:
@@ -142,38 +136,39 @@ def per_scenario(device: pd.DataFrame, steps: Iterations, units: int | None, dev
     devices of a launch, null where one is unknown, and averaged over launches. ``throttle``: the names of all reasons
     that were seen, empty where none was, null where no driver tells. ``devices``: :func:`per_device` of these tables.
     """
-    launches = per_launch(device, steps, units, devices)
     rows = []
-    for scenario, of_scenario in launches.groupby("scenario", sort=False):
+    for scenario, launches in per_launch(device, steps, units, devices).groupby("scenario", sort=False):
         theirs = devices[devices["scenario"] == scenario]
         row: TableRow = {
             "scenario": scenario,
-            "launches": len(of_scenario),
-            "devices": int(of_scenario["devices"].max()),
+            "launches": len(launches),
+            "devices": int(launches["devices"].max()),
+            "energy_source": joined(launches["energy_source"].dropna()),
+            "energy_reason": different(launches["energy_reason"]),
+            "peak_power_w": launches["peak_power_w"].max(),
+            "sm_clock_mhz": theirs["sm_clock_mhz"].median(),
+            "min_sm_clock_mhz": theirs["min_sm_clock_mhz"].min(),
+            "max_temperature_c": theirs["max_temperature_c"].max(),
+            "throttle": _reasons(theirs["throttle"]),
+            "verdict": throttle.worst(launches["verdict"]),
+            "activity_reason": different(theirs["activity_reason"]),
         }
         for name, unit in (("energy", "j"), ("energy_per_1000", "j"), ("mean_power", "w")):
-            row |= intervals.columns(f"{name}{{}}_{unit}", estimate_positive(of_scenario[f"{name}_{unit}"]))
-        row |= {
-            "energy_source": joined(of_scenario["energy_source"].dropna()),
-            "energy_reason": "; ".join(dict.fromkeys(of_scenario["energy_reason"].dropna())) or None,
-            "peak_power_w": _known(of_scenario["peak_power_w"], "max"),
-            "sm_clock_mhz": _known(theirs["sm_clock_mhz"], "median"),
-            "min_sm_clock_mhz": _known(theirs["min_sm_clock_mhz"], "min"),
-            "max_temperature_c": _known(theirs["max_temperature_c"], "max"),
-            "throttle": _reasons(theirs["throttle"]),
-            "verdict": throttle.worst(of_scenario["verdict"]),
-        }
+            row |= intervals.columns(f"{name}{{}}_{unit}", estimate_positive(launches[f"{name}_{unit}"]))
         for link in (*(f"{link}_mib_s" for link in LINKS), *list(ACTIVITY)[3:]):
-            row[link] = _known(theirs.groupby("launch")[link].agg(lambda one: one.sum(skipna=False)), "mean")
-        row |= {name: _known(theirs[name], "mean") for name in list(ACTIVITY)[:3]}
-        row["activity_reason"] = "; ".join(theirs["activity_reason"].dropna().unique()) or None
-        rows.append(row)
+            row[link] = theirs.groupby("launch")[link].agg(_whole).mean()
+        rows.append(row | {name: theirs[name].mean() for name in list(ACTIVITY)[:3]})
     return _table(rows, SCENARIO_COLUMNS)
+
+
+def _whole(values: "pd.Series[float]") -> float:
+    """The sum, null where one is."""
+    return float(values.sum(skipna=False))
 
 
 def _table(rows: list[TableRow], columns: list[str]) -> pd.DataFrame:
     """The rows as a table. A figure that is null in all of them is a null number, and no object."""
-    figures = [name for name in columns if name.endswith(("_s", "_j", "_w", "_percent", "_mhz", "_c", "_reasons"))]
+    figures = [name for name in columns if name.endswith(FIGURES)]
     return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(figures, "float64"))
 
 
@@ -230,8 +225,8 @@ def windows(steps: Iterations) -> Windows:
 
 def _one(samples: pd.DataFrame, launch: int, uuid: str, window_s: float) -> TableRow:
     energy_j, source, reason = _energy(samples, window_s)
-    power = samples["power_w"].dropna()
-    mean_power_w = _known(power, "mean") if energy_j is None else energy_j / window_s
+    power = samples["power_w"]
+    mean_power_w = power.mean() if energy_j is None else energy_j / window_s
     bits = throttle.combined(map(int, samples["throttle_reasons"].dropna().unique()))
     return {
         "launch": launch,
@@ -243,19 +238,18 @@ def _one(samples: pd.DataFrame, launch: int, uuid: str, window_s: float) -> Tabl
         "energy_source": source,
         "energy_reason": reason,
         "mean_power_w": mean_power_w,
-        "peak_power_w": _known(power, "max"),
-        "utilisation_percent": _known(samples["utilisation_percent"], "mean"),
-        "sm_clock_mhz": _known(samples["sm_clock_mhz"], "median"),
-        "min_sm_clock_mhz": _known(samples["sm_clock_mhz"], "min"),
-        "memory_clock_mhz": _known(samples["memory_clock_mhz"], "median"),
-        "max_temperature_c": _known(samples["temperature_c"], "max"),
+        "peak_power_w": power.max(),
+        "utilisation_percent": samples["utilisation_percent"].mean(),
+        "sm_clock_mhz": samples["sm_clock_mhz"].median(),
+        "min_sm_clock_mhz": samples["sm_clock_mhz"].min(),
+        "memory_clock_mhz": samples["memory_clock_mhz"].median(),
+        "max_temperature_c": samples["temperature_c"].max(),
         "throttle_reasons": bits,
         "throttle": None if bits is None else ", ".join(throttle.names(bits)),
         "verdict": "unknown" if bits is None else throttle.verdict(bits),
         **{f"{link}_mib_s": _traffic(samples, f"{link}_kib") for link in LINKS},
         **{name: _over_time(samples, of) for name, of in ACTIVITY.items()},
-        "activity_reason": "; ".join(why for why in samples["activity_reason"].dropna().unique() if why != FIRST)
-        or None,
+        "activity_reason": different(samples["activity_reason"][samples["activity_reason"] != FIRST]),
     }
 
 
@@ -317,9 +311,3 @@ def _traffic(samples: pd.DataFrame, counter: str) -> float | None:
 
 def _span_s(samples: pd.DataFrame) -> float:
     return float(samples["t_ns"].iloc[-1] - samples["t_ns"].iloc[0]) / 1e9
-
-
-def _known(values: "pd.Series[float]", statistic: str) -> float | None:
-    """A statistic (``max``, ``median``, ...) of the known values; None without any."""
-    known = values.dropna()
-    return float(known.agg(statistic)) if len(known) else None

@@ -1,6 +1,7 @@
 """Every device by itself: how fast each is, and which one is slow (:mod:`bench.analyse.outliers`)."""
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from bench.analyse.analysed import Analysed
@@ -29,17 +30,16 @@ def devices(run: Analysed) -> list[Device]:
     scaling = run.document.of(Scaling)
     if scaling is None or not scaling.by_itself:
         return []
-    of_device: dict[str, list[PointRecord]] = defaultdict(list)
-    for one in sorted(scaling.launches, key=lambda one: one.slot or 0):
-        of_device[_name(run, one, scaling)].append(one)
-    medians, scan = _medians(run, scaling), scan_of(run)
-    rows = []
+    of_device: dict[str, list[tuple[PointRecord, float | None]]] = defaultdict(list)
+    for name, one, median_ms in sorted(_launches(run, scaling), key=lambda row: row[1].slot or 0):
+        of_device[name].append((one, median_ms))
+    scan, rows = scan_of(run), []
     for name, launches in of_device.items():
-        bad = next((one for one in launches if one.status != "ok"), None)
+        bad = next((one for one, _ in launches if one.status != "ok"), None)
         rows.append(
             Device(
                 name=name,
-                step=estimate(medians.get(one.launch) for one in launches if one.status == "ok"),
+                step=estimate(median_ms for _, median_ms in launches),
                 slower=scan.slower.get(name),
                 is_slow=None if scan.bound is None or name not in scan.slower else name in scan.slow,
                 failed=None if bad is None else f"{bad.status}: {bad.reason}",
@@ -51,29 +51,26 @@ def devices(run: Analysed) -> list[Device]:
 def scan_of(run: Analysed) -> Scan:
     """Compares the devices over the rounds in which no launch failed."""
     scaling = run.document.of(Scaling)
-    if scaling is None:
-        return Scan(slower={}, bound=None, slow=())
-    medians = _medians(run, scaling)
     rounds: dict[str, dict[int, float]] = defaultdict(dict)
-    for one in scaling.launches:
-        if one.status == "ok" and one.launch in medians:
-            rounds[_name(run, one, scaling)][one.repeat] = medians[one.launch]
-    whole = set.intersection(*(set(of) for of in rounds.values())) if rounds else set()
+    for name, one, median_ms in _launches(run, scaling) if scaling else ():
+        if median_ms is not None:
+            rounds[name][one.repeat] = median_ms
+    whole = set.intersection(*map(set, rounds.values())) if rounds else set()
     if not whole:
         return Scan(slower={}, bound=None, slow=())
     return scanned({name: [of[repeat] for repeat in sorted(whole)] for name, of in rounds.items()})
 
 
-def _name(run: Analysed, one: PointRecord, scaling: Scaling) -> str:
-    """Such as ``node1 GPU 2`` or ``node1 part 1 of 2 of the cores``."""
-    host = next((rank.host for rank in one.ranks if rank.host), None) or "this host"
-    slot, chosen = one.slot or 0, run.document.request.devices
-    if slot < len(chosen):
-        index = next((gpu.index for gpu in run.document.machine.gpus if gpu.uuid == chosen[slot]), slot)
-        return f"{host} GPU {index}"
-    return f"{host} part {slot + 1} of {max(scaling.counts)} of the cores"
-
-
-def _medians(run: Analysed, scaling: Scaling) -> dict[int, float]:
+def _launches(run: Analysed, scaling: Scaling) -> Iterator[tuple[str, PointRecord, float | None]]:
+    """Each launch with its device, such as ``node1 GPU 2`` or ``node1 part 1 of 2 of the cores``, and its median step
+    (ms), None where it failed."""
     frame = launch_figures(run, [one.launch for one in scaling.launches])[0].frame
-    return dict(zip(frame["launch"].tolist(), frame["median_ms"].tolist(), strict=True))
+    medians = dict(zip(frame["launch"].tolist(), frame["median_ms"].tolist(), strict=True))
+    indices = {gpu.uuid: gpu.index for gpu in run.document.machine.gpus}
+    for one in scaling.launches:
+        host = next((rank.host for rank in one.ranks if rank.host), None) or "this host"
+        slot, chosen = one.slot or 0, run.document.request.devices
+        name = f"{host} part {slot + 1} of {max(scaling.counts)} of the cores"
+        if slot < len(chosen):
+            name = f"{host} GPU {indices.get(chosen[slot], slot)}"
+        yield name, one, medians.get(one.launch) if one.status == "ok" else None

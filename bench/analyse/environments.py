@@ -1,10 +1,10 @@
 """Several interpreters in one run: what differs between them, and what that does to time and numerics."""
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 from bench.analyse.analysed import Analysed
-from bench.analyse.comparison import compared, judged
-from bench.analyse.launches import looked_at
+from bench.analyse.comparison import of_pairs
+from bench.analyse.launches import across_environments, looked_at
 from bench.analyse.parity import between_environments
 from bench.analyse.rounds import Rounds
 from bench.core.text import listed, percent
@@ -32,24 +32,12 @@ def differences(document: RunDocument) -> list[TableRow]:
 def pairs(run: Analysed) -> list[TableRow]:
     """Each scenario in each environment against the first: ``scenario``, ``environment``, ``against`` and the fields of
     :class:`bench.analyse.comparison.Comparison`; p-values are adjusted over all rows."""
-    rounds, before = Rounds.of(run.good_figures), looked_at(run.document)
-    first, *others = run.document.environments or ("",)
-    names = dict.fromkeys(one.scenario.removesuffix(f"@{one.environment}") for one in run.document.good)
-    both = [
-        (name, other)
-        for name in names
-        for other in others
-        if {f"{name}@{first}", f"{name}@{other}"} <= {*rounds.values}
-    ]
-    counts = {name: len(values) for name, values in rounds.values.items()}
-    tested = []
-    for name, other in both:
-        base, new = f"{name}@{first}", f"{name}@{other}"
-        ratio = replace(rounds.ratio(base, new), of_base=0.0)
-        tested.append(compared(ratio, counts[base], counts[new], len(both), before))
+    rounds, both = Rounds.of(run.good_figures), across_environments(run.document)
+    sides = [(base.scenario, new.scenario) for _, _, base, new in both]
+    tested = of_pairs(rounds, sides, looked_at(run.document), shared_base=False)
     return [
-        {"scenario": name, "environment": other, "against": first, **asdict(one)}
-        for (name, other), one in zip(both, judged(tested), strict=True)
+        {"scenario": name, "environment": other, "against": base.environment, **asdict(one)}
+        for (name, other, base, _), one in zip(both, tested, strict=True)
     ]
 
 

@@ -122,10 +122,10 @@ class Ratio:
     nothing to estimate a scatter from. ``of_base``: the part of its square that is from a base that other ratios share.
     """
 
-    value: float | None
-    low: float | None
-    high: float | None
-    p: float | None
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    p: float | None = None
     error: float | None = None
     freedom: float | None = None
     of_base: float = 0.0
@@ -139,10 +139,10 @@ def ratio_of(base: Iterable[float | None], new: Iterable[float | None], confiden
     """
     below, above = figures(base), figures(new)
     if min(len(below), len(above)) == 0:
-        return Ratio(value=None, low=None, high=None, p=None)
+        return Ratio()
     value = geometric_mean(above) / geometric_mean(below)
     if min(len(below), len(above)) == 1:
-        return Ratio(value=value, low=None, high=None, p=None)
+        return Ratio(value=value)
     log_below, log_above = np.log(below), np.log(above)
     if np.ptp(log_below) == 0.0 and np.ptp(log_above) == 0.0:
         return Ratio(value=value, low=value, high=value, p=float(log_below[0] == log_above[0]))

@@ -6,12 +6,12 @@ first rung: where their 95 % intervals part, the step interacts with what is bel
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pandas as pd
 
 from bench.analyse.analysed import Analysed
-from bench.analyse.comparison import compared, judged
+from bench.analyse.comparison import of_pairs
 from bench.analyse.intervals import Ratio, columns
 from bench.analyse.launches import looked_at
 from bench.analyse.parity import by_scenario
@@ -88,15 +88,10 @@ def ladder(run: Analysed) -> pd.DataFrame:
     medians = run.good_figures.frame.groupby("scenario")["median_ms"].median().to_dict()
     rungs = of_run(run.document)
     first = rungs[0].before if rungs else ""
-    counts = {name: len(values) for name, values in rounds.values.items()}
-    before = looked_at(run.document)
-    tested = []
-    for step in rungs:
-        ratio = replace(rounds.ratio(step.before, step.rung), of_base=0.0)
-        tested.append(compared(ratio, counts[step.before], counts[step.rung], len(rungs), before))
-    verdicts = [one.verdict for one in judged(tested)]
+    pairs = [(step.before, step.rung) for step in rungs]
+    tested = of_pairs(rounds, pairs, looked_at(run.document), shared_base=False)
     rows: list[dict[str, object]] = []
-    for step, verdict in zip(rungs, verdicts, strict=True):
+    for step, comparison in zip(rungs, tested, strict=True):
         gain, on_top = rounds.ratio(step.rung, step.before), rounds.ratio(step.rung, step.below)
         alone = rounds.ratio(step.alone or "", first)
         rows.append(
@@ -108,7 +103,7 @@ def ladder(run: Analysed) -> pd.DataFrame:
                 "gain": gain.value,
                 "low": gain.low,
                 "high": gain.high,
-                "verdict": verdict,
+                "verdict": comparison.verdict,
                 "numerics": parities.get(step.rung),
                 **columns("on_top{}", on_top),
                 **columns("alone{}", alone),

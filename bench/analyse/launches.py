@@ -40,6 +40,18 @@ def _counts(launches: Iterable[LaunchRecord]) -> Counter[str]:
     return Counter(one.scenario for one in launches)
 
 
+def across_environments(document: RunDocument) -> list[tuple[str, str, LaunchRecord, LaunchRecord]]:
+    """Each scenario in each interpreter but the first: their names, a launch in the first one and one in the other."""
+    first, *others = document.environments or ("",)
+    launches = {(one.scenario.removesuffix(f"@{one.environment}"), one.environment): one for one in document.good[::-1]}
+    return [
+        (name, other, launches[name, first], launches[name, other])
+        for name in list(dict.fromkeys(name for name, _ in launches))[::-1]
+        for other in others
+        if (name, first) in launches and (name, other) in launches
+    ]
+
+
 def how_many(document: RunDocument) -> str:
     """How many launches of each scenario are ``ok``, whatever was asked for: ``3 to 9 launches``."""
     ok = [launch.scenario for launch in document.good]
@@ -63,6 +75,11 @@ def only(frame: pd.DataFrame, wanted: "pd.Series[bool]") -> pd.DataFrame:
 def joined(sources: Iterable[str]) -> str | None:
     """Sources of figures, each perhaps several with + between them, as one: ``nvml_pid+rss``; None without any."""
     return "+".join(sorted({one for text in sources for one in text.split("+")})) or None
+
+
+def different(texts: "pd.Series[str]") -> str | None:
+    """The different ones in a line; None without any."""
+    return "; ".join(dict.fromkeys(texts.dropna())) or None
 
 
 def by_launch(frame: pd.DataFrame) -> Iterator[tuple[int, pd.DataFrame]]:

@@ -1,12 +1,13 @@
 """Memory of processes: peaks that were really reached at one time, never sums of peaks of different times."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from bench.analyse.devices import Windows
-from bench.analyse.launches import by_launch, joined, only
+from bench.analyse.launches import by_launch, different, joined, only
 from bench.runs.check import APART_NS
 from bench.runs.document import RunDocument
 from bench.runs.frames import Iterations
@@ -143,24 +144,20 @@ def resident(launches: Sequence[LaunchRecord], memory: pd.DataFrame) -> pd.DataF
     ``launch, scenario, rank, pid, rss_mib, kernel_peak_mib, pss_mib, reason``. ``kernel_peak_mib``: of the resident
     size as the rank read it at its end (``ru_maxrss``). The proportional size is sampled seldom and may miss its peak.
     """
-    kernel: dict[tuple[object, object], float | None] = {
-        (launch.launch, rank.rank): (rank.allocator or {}).get("max_rss_mib")
-        for launch in launches
-        for rank in launch.ranks
+    kernel: dict[Any, float | None] = {
+        (one.launch, rank.rank): (rank.allocator or {}).get("max_rss_mib") for one in launches for rank in one.ranks
     }
-    on_cpu = memory[memory["device"] == "cpu"]
-    rows = []
-    for (launch, scenario, rank, pid), samples in on_cpu.groupby(["launch", "scenario", "rank", "pid"], observed=True):
-        reasons = samples.loc[samples["used_mib"].isna() | samples["pss_mib"].isna(), "reason"].dropna()
-        rss_mib, pss_mib = (samples[name].max() for name in ("used_mib", "pss_mib"))
-        why = "; ".join(dict.fromkeys(reasons)) or "there is no sample of it"
+    ok = [launch.launch for launch in launches if launch.status == "ok"]
+    on_cpu = memory[(memory["device"] == "cpu") & memory["launch"].isin(ok)]
+    keys, rows = ["launch", "scenario", "rank", "pid"], []
+    for of, samples in on_cpu.groupby(keys, observed=True):
+        rss_mib, pss_mib = samples["used_mib"].max(), samples["pss_mib"].max()
+        why = different(samples.loc[samples["used_mib"].isna() | samples["pss_mib"].isna(), "reason"])
         unknown = pd.isna(rss_mib) or pd.isna(pss_mib)
-        of_kernel = kernel.get((launch, rank))
-        rows.append([launch, scenario, rank, pid, rss_mib, of_kernel, pss_mib, why if unknown else None])
-    ok = {launch.launch for launch in launches if launch.status == "ok"}
-    columns = ["launch", "scenario", "rank", "pid", "rss_mib", "kernel_peak_mib", "pss_mib", "reason"]
-    table = pd.DataFrame(rows, columns=columns).astype({"kernel_peak_mib": "float64"})
-    return table[table["launch"].isin(ok)].reset_index(drop=True)
+        reason = (why or "there is no sample of it") if unknown else None
+        rows.append((*of, rss_mib, kernel.get((of[0], of[2])), pss_mib, reason))
+    columns = [*keys, "rss_mib", "kernel_peak_mib", "pss_mib", "reason"]
+    return pd.DataFrame(rows, columns=columns).astype({"kernel_peak_mib": "float64"})
 
 
 def largest_launches(document: RunDocument, peaks: pd.DataFrame) -> dict[str, int]:

@@ -18,15 +18,18 @@ What this does not see: a mistake that the measured steps make, and neither the 
 precision, unless it is in fp32 and shows in the first losses.
 """
 
+from collections.abc import Mapping
+
 import numpy as np
 import pandas as pd
 
+from bench.analyse.launches import across_environments
 from bench.core.records import PARITIES
 from bench.core.text import percent
 from bench.runs.document import Imported, ParityRecord, RunDocument
 from bench.runs.experiments import Numerics
 from bench.runs.frames import Iterations, TableRow
-from bench.runs.launches import Effective, LaunchRecord
+from bench.runs.launches import DoubleRecord, Effective, LaunchRecord, ReferenceRecord
 
 BOUND = 1e-6  # the worst gradient of some 220 honest launches was 5e-10 off (docs/evidence.md)
 TIMES_TWIN = 1000.0
@@ -39,13 +42,14 @@ LOSS_BOUND = 1e-3  # of a loss in fp32, relatively
 SAME, WITHIN_HALF, BY_DESIGN, CANNOT_TELL, DIVERGED, NOT_FINITE = PARITIES
 UNTRUE = (DIVERGED, NOT_FINITE)  # it trains another model, or none
 
-QUANTITIES = {"gradient": "probed", "buffer": "buffer", "update": "update_error"}
-"""The errors judged in double precision, with their quantities in numerics.parquet."""
 WORDS = {
     "gradient": "the gradient of a tensor",
     "buffer": "what a step did to a buffer",
     "update": "what a step did to a tensor",
 }
+"""The errors judged in double precision."""
+Numbers = Mapping[int, pd.DataFrame]  # by launch its rows of numerics.parquet
+NOTHING = pd.DataFrame({name: [] for name in ("value", "quantity", "rank", "computation", "twin")})
 COLUMNS = tuple(ParityRecord.__dataclass_fields__)
 
 
@@ -58,13 +62,12 @@ def parity(document: RunDocument, steps: Iterations, numerics: pd.DataFrame) -> 
     ``own_update_*``: of the own step, the tensor that is closest to its bound or exceeds it most. ``loss_error``: the
     largest of the losses that the reference has.
     """
-    of_launch = _by_launch(numerics)
-    losses = dict(list(steps.frame.groupby("launch")["loss"]))
+    numbers, losses = _by_launch(numerics), dict(list(steps.frame.groupby("launch")["loss"]))
     rows = []
     for launch in document.good:
         loss = losses[launch.launch].to_numpy() if launch.launch in losses else np.empty(0)
         names = {"launch": launch.launch, "scenario": launch.scenario}
-        rows.append(names | _Judged(document, launch, loss, of_launch).verdict())
+        rows.append(names | _verdict(document, launch, loss, numbers))
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
@@ -82,13 +85,11 @@ def loss_curves(document: RunDocument, steps: Iterations, numerics: pd.DataFrame
     ``scenario, launch, step``; ``loss``: of the global batch; ``reference``: in fp32 of as many replicas, null where it
     did not train.
     """
-    of_launch = _by_launch(numerics)
-    tables = []
+    numbers, tables = _by_launch(numerics), []
     for launch in {one.scenario: one for one in reversed(document.good)}.values():
         own = steps.frame["launch"] == launch.launch
         table = steps.frame.loc[own, ["launch", "step", "loss"]].reset_index(drop=True)
-        losses = _Judged(document, launch, np.empty(0), of_launch).exact("loss")["value"].to_numpy()
-        reference = pd.Series(losses, dtype="float64")
+        reference = pd.Series(_exact(document, launch, numbers, "loss")["value"].to_numpy(), dtype="float64")
         tables.append(table.assign(scenario=launch.scenario, reference=reference))
     columns = ["scenario", "launch", "step", "loss", "reference"]
     return pd.concat(tables[::-1], ignore_index=True)[columns] if tables else pd.DataFrame(columns=columns)
@@ -101,18 +102,11 @@ def between_environments(document: RunDocument, numerics: pd.DataFrame) -> list[
     reference in double precision, else in its own types; ``bound``: what rounding may do to that, of a scenario
     :data:`TIMES_OWN_TWIN` times what moving its weights by a rounding does, and no less than :data:`LEAST_OWN`.
     """
-    of_launch, rows = _by_launch(numerics), []
-    first, *others = document.environments or ("",)
-    launches = {(one.scenario.removesuffix(f"@{one.environment}"), one.environment): one for one in document.good[::-1]}
-    both = [
-        (name, environment, launches[name, first], launches[name, environment])
-        for environment in others
-        for name in list(dict.fromkeys(name for name, _ in launches))[::-1]
-        if {(name, first), (name, environment)} <= {*launches}
-    ]
+    numbers, rows = _by_launch(numerics), []
     exact: dict[str, float] = {}
-    for name, environment, base, new in both:
-        of_base, of_new = (_of(of_launch.get(one.launch), "own") for one in (base, new))
+    order = list(document.environments)
+    for name, environment, base, new in sorted(across_environments(document), key=lambda pair: order.index(pair[1])):
+        of_base, of_new = (_of(numbers, one.launch, "own") for one in (base, new))
         theirs, twin, ours = (
             _array(of[of["twin"] == moved]) for of, moved in ((of_base, False), (of_base, True), (of_new, False))
         )
@@ -120,7 +114,7 @@ def between_environments(document: RunDocument, numerics: pd.DataFrame) -> list[
             bound = max(LEAST_OWN, TIMES_OWN_TWIN * float(_errors(twin, theirs).max()))
             error = float(_errors(ours, theirs).max())
             rows.append({"environment": environment, "scenario": name, "error": error, "bound": bound})
-        ours, theirs = (_array(_Judged(document, one, np.empty(0), of_launch).exact("probed")) for one in (new, base))
+        ours, theirs = (_array(_exact(document, one, numbers, "probed")) for one in (new, base))
         if ours.size and ours.shape == theirs.shape:
             exact[environment] = max(exact.get(environment, 0.0), float(_errors(ours, theirs).max()))
     return [{"environment": name, "scenario": None, "error": off, "bound": BOUND} for name, off in exact.items()] + rows
@@ -131,150 +125,137 @@ def full_precision(effective: Effective) -> bool:
     return set(effective.compute_dtypes) <= {"float32"} and not (effective.tf32 and effective.tf32.cudnn)
 
 
-class _Judged:
-    """A launch, held against the reference."""
-
-    def __init__(
-        self, document: RunDocument, launch: LaunchRecord, loss: np.ndarray, numbers: dict[int, pd.DataFrame]
-    ) -> None:
-        numerics, effective = document.begun(Numerics), launch.effective
-        self.document, self.launch, self.loss, self.numbers = document, launch, loss, numbers
-        self.double, self.reference = numerics.double_of(launch.scenario), numerics.reference_of(launch.environment)
-        places = {one: place for place, one in enumerate(self.reference.computations if self.reference else ())}
-        self.place = places.get(effective.computation) if effective else None
-
-    def exact(self, quantity: str, twin: bool = False) -> pd.DataFrame:
-        """The reference's numbers for the computation of the launch; the losses are of the first steps, in fp32."""
-        if self.reference is None or self.place is None:
-            return pd.DataFrame({"value": np.empty(0)})
-        rows = _of(self.numbers.get(self.reference.launch), quantity)
-        return rows[(rows["computation"] == self.place) & (rows["twin"] == twin)]
-
-    def verdict(self) -> TableRow:
-        values: TableRow = {}
-        launch, effective = self.launch, self.launch.effective
-        if effective is None or not self.document.planned:
-            how = "imported" if self.document.of(Imported) else "attached"
-            return {"reason": f"it was {how}: nothing is known of its numerics"}
-        values["replicas"] = effective.norm_parts
-        bad = np.flatnonzero(~np.isfinite(self.loss))
-        if len(bad):
-            return values | {"verdict": NOT_FINITE, "reason": f"the loss of step {bad[0]} is not finite"}
-        design = self.document.strategy_of(launch).differs
-        if design is None and launch.checks.final_weights_alike is False:
-            when = "before the first step" if not launch.checks.initial_weights_alike else "after the last step"
-            return values | {"verdict": DIVERGED, "reason": f"the ranks hold different parameters {when}"}
-        values |= self._own_step()
-        why_not = self._why_not()
-        if why_not is None:
-            values |= self._in_double() | {"loss_error": self._loss_error()}
-            verdict, reason = self._decided(values, design, effective)
-        else:
-            verdict, reason = None if self.double is None else CANNOT_TELL, why_not
-        own = values.get("own_update_error", 0.0)
-        if design is None and verdict not in UNTRUE and not own <= values.get("own_update_bound", 0.0):
-            verdict, reason = DIVERGED, f"after the measured steps, {WORDS['update']} is {percent(own)} off"
-        return values | {"verdict": verdict, "reason": reason}
-
-    def _why_not(self) -> str | None:
-        """Why it cannot be held against the reference."""
-        if self.double is None or self.reference is None:
-            return "it was not judged (--no-parity, or the run ended before it)"
-        for what, record in (("the reference", self.reference), ("its launch in double precision", self.double)):
-            if record.status != "ok":
-                return f"{what} failed ({record.status}): {record.reason}"
-        if self.place is None:
-            return "there is no reference that computed as it did"
-        exact = {name: _array(self.exact(name)) for name in ("probed", "buffer")}
-        if not exact["probed"].size:
-            return "the reference's numbers are missing"
-        if _array(self._doubled("probed")).shape != exact["probed"].shape or any(
-            _array(rank).shape != theirs.shape
-            for name, theirs in exact.items()
-            for _, rank in self._doubled(name).groupby("rank")
-        ):
-            return "its tensors are not those of the workload's model"
-        first = {"probed": _array(self.exact("alone")), "buffer": exact["buffer"][:1]}
-        twins = [(_array(self.exact(name, twin=True)), theirs) for name, theirs in first.items() if theirs.size]
-        pairs = [(first["probed"], exact["probed"][:1]), *twins]
-        if any(twin.size and twin.shape != theirs.shape for twin, theirs in pairs):
-            return "the reference's tensors differ from each other"
-        return None
-
-    def _in_double(self) -> dict[str, object]:
-        exact = {name: _array(self.exact(name)) for name in ("probed", "buffer")}
-        alone, buffer = _array(self.exact("alone")), exact["buffer"][:1]
-        first = {"probed": alone, "buffer": buffer}
-        twins = [_errors(_array(self.exact(name, twin=True)), first[name]) for name in first if first[name].size]
-        errors: dict[str, object] = {"bound": max(BOUND, *(TIMES_TWIN * float(twin.max()) for twin in twins))}
-        for name, quantity in QUANTITIES.items():
-            rows = self._doubled(quantity)
-            if quantity in exact:
-                of_ranks = [_errors(_array(rank), exact[quantity]) for _, rank in rows.groupby("rank")]
-            else:
-                of_ranks = [rows["value"].to_numpy()]
-            worst = [rank.max() for rank in of_ranks if rank.size]
-            errors[f"{name}_error"] = float(np.max(worst)) if worst else None  # NaN stays NaN
-        assert self.launch.effective is not None
-        apart = float(np.median(_errors(alone, exact["probed"][:1])))
-        errors["gradient_alone"] = apart if self.launch.effective.norm_parts > 1 else None
-        return errors
-
-    def _own_step(self) -> dict[str, object]:
-        rows = self.numbers.get(self.launch.launch)
-        errors, bounds = (_of(rows, f"update_{what}")["value"].to_numpy() for what in ("error", "bound"))
-        if not errors.size:
-            return {}
+def _verdict(document: RunDocument, launch: LaunchRecord, loss: np.ndarray, numbers: Numbers) -> TableRow:
+    """The fields of :class:`ParityRecord` that are known of a launch with these losses."""
+    ran = launch.effective
+    if ran is None or not document.planned:
+        how = "imported" if document.of(Imported) else "attached"
+        return {"reason": f"it was {how}: nothing is known of its numerics"}
+    values: TableRow = {"replicas": ran.norm_parts}
+    bad = np.flatnonzero(~np.isfinite(loss))
+    if len(bad):
+        return values | {"verdict": NOT_FINITE, "reason": f"the loss of step {bad[0]} is not finite"}
+    design = document.strategy_of(launch).differs
+    if design is None and launch.checks.final_weights_alike is False:
+        when = "before the first step" if not launch.checks.initial_weights_alike else "after the last step"
+        return values | {"verdict": DIVERGED, "reason": f"the ranks hold different parameters {when}"}
+    own, bound = 0.0, 0.0
+    errors, bounds = (_of(numbers, launch.launch, f"update_{what}")["value"].to_numpy() for what in ("error", "bound"))
+    if errors.size:
         worst = int(np.argmax(errors / np.maximum(bounds, 1e-300)))
-        return {"own_update_error": float(errors[worst]), "own_update_bound": float(bounds[worst])}
-
-    def _loss_error(self) -> float | None:
-        """Of launches whose kernels are the reference's, and whose ranks draw dropout as its chunks do: once a rank."""
-        effective = self.launch.effective
-        assert effective is not None
-        eager = effective.compiled is None and effective.memory_format == "contiguous"
-        if not eager or not full_precision(effective) or effective.replicas > effective.world_size:
-            return None
-        theirs = self.exact("loss")["value"].to_numpy()[: len(self.loss)]
-        scale = np.abs(theirs).max(initial=1e-300)
-        return float(np.abs(self.loss[: len(theirs)] - theirs).max(initial=0.0) / scale)
-
-    def _decided(self, values: TableRow, design: str | None, effective: Effective) -> tuple[str | None, str | None]:
-        errors = {name: values[f"{name}_error"] for name in QUANTITIES if values[f"{name}_error"] is not None}
-        if not np.isfinite(list(errors.values())).all():
-            return NOT_FINITE, "a number in double precision is not finite"
-        worst = max(errors, key=lambda name: errors[name])
-        off = f"in double precision, {WORDS[worst]} is {percent(errors[worst])} off"
-        if design is not None:
-            return BY_DESIGN, f"{design}; {off}"
-        if values["bound"] > COARSE:
-            return CANNOT_TELL, "the model computes too coarsely for double precision to show mistakes"
-        if errors[worst] > values["bound"]:
-            return DIVERGED, off
-        loss = values["loss_error"]
-        if loss is not None and loss > LOSS_BOUND:
-            return CANNOT_TELL, f"its first losses are up to {percent(loss)} away from the reference's"
-        assert self.double is not None and self.reference is not None
-        how = ["with a narrower model"] * self.reference.narrow
-        how += [f"without {', '.join(self.double.left_out)}"] * bool(self.double.left_out)
-        limits = f"in double precision {' and '.join(how)}" if how else None
-        if full_precision(effective):
-            return SAME, limits
-        return WITHIN_HALF, limits or "what its level casts is judged by what ran"
-
-    def _doubled(self, quantity: str) -> pd.DataFrame:
-        assert self.double is not None
-        return _of(self.numbers.get(self.double.launch), quantity)
+        own, bound = float(errors[worst]), float(bounds[worst])
+        values |= {"own_update_error": own, "own_update_bound": bound}
+    double, reference = _judges(document, launch)
+    in_double, why_not = _in_double(document, launch, ran, numbers)
+    if double is None or reference is None or why_not is not None:
+        verdict, reason = None if double is None else CANNOT_TELL, why_not
+    else:
+        values |= in_double | {"loss_error": _loss_error(ran, loss, _exact(document, launch, numbers, "loss"))}
+        less = ["with a narrower model"] * reference.narrow
+        less += [f"without {', '.join(double.left_out)}"] * bool(double.left_out)
+        limits = f"in double precision {' and '.join(less)}" if less else None
+        verdict, reason = _decided(values, design, ran, limits)
+    if design is None and verdict not in UNTRUE and not own <= bound:
+        verdict, reason = DIVERGED, f"after the measured steps, {WORDS['update']} is {percent(own)} off"
+    return values | {"verdict": verdict, "reason": reason}
 
 
-def _by_launch(numerics: pd.DataFrame) -> dict[int, pd.DataFrame]:
-    return dict(list(numerics.groupby("launch")))  # type: ignore[arg-type]
+def _in_double(
+    document: RunDocument, launch: LaunchRecord, ran: Effective, numbers: Numbers
+) -> tuple[TableRow, str | None]:
+    """The errors in double precision, or why it cannot be held against the reference."""
+    double, reference = _judges(document, launch)
+    if double is None or reference is None:
+        return {}, "it was not judged (--no-parity, or the run ended before it)"
+    for what, record in (("the reference", reference), ("its launch in double precision", double)):
+        if record.status != "ok":
+            return {}, f"{what} failed ({record.status}): {record.reason}"
+    if ran.computation not in reference.computations:
+        return {}, "there is no reference that computed as it did"
+    exact, moved = (
+        {name: _array(_exact(document, launch, numbers, name, twin)) for name in ("probed", "buffer", "alone")}
+        for twin in (False, True)
+    )
+    probed, alone, buffer = exact["probed"], exact["alone"], exact["buffer"][:1]
+    if not probed.size:
+        return {}, "the reference's numbers are missing"
+    ours = {
+        name: [_array(rank) for _, rank in _of(numbers, double.launch, name).groupby("rank")]
+        for name in ("probed", "buffer")
+    }
+    if not ours["probed"] or any(one.shape != exact[name].shape for name, ranks in ours.items() for one in ranks):
+        return {}, "its tensors are not those of the workload's model"
+    twins = [(twin, of) for twin, of in ((moved["probed"], alone), (moved["buffer"], buffer)) if of.size]
+    if any(one.size and one.shape != other.shape for one, other in ((alone, probed[:1]), *twins)):
+        return {}, "the reference's tensors differ from each other"
+    errors: TableRow = {"bound": max(BOUND, *(TIMES_TWIN * float(_errors(*pair).max()) for pair in twins))}
+    of_ranks = {
+        "gradient": [_errors(one, probed) for one in ours["probed"]],
+        "buffer": [_errors(one, exact["buffer"]) for one in ours["buffer"]],
+        "update": [_of(numbers, double.launch, "update_error")["value"].to_numpy()],
+    }
+    for name, ranks in of_ranks.items():
+        worst = [one.max() for one in ranks if one.size]
+        errors[f"{name}_error"] = float(np.max(worst)) if worst else None  # NaN stays NaN
+    errors["gradient_alone"] = float(np.median(_errors(alone, probed[:1]))) if ran.norm_parts > 1 else None
+    return errors, None
 
 
-def _of(rows: pd.DataFrame | None, quantity: str) -> pd.DataFrame:
-    if rows is None:
-        return pd.DataFrame({"value": np.empty(0), "rank": [], "computation": [], "twin": []})
+def _loss_error(ran: Effective, loss: np.ndarray, exact: pd.DataFrame) -> float | None:
+    """Of launches whose kernels are the reference's, and whose ranks draw dropout as its chunks do: once a rank."""
+    eager = ran.compiled is None and ran.memory_format == "contiguous"
+    if not eager or not full_precision(ran) or ran.replicas > ran.world_size:
+        return None
+    theirs = exact["value"].to_numpy()[: len(loss)]
+    scale = np.abs(theirs).max(initial=1e-300)
+    return float(np.abs(loss[: len(theirs)] - theirs).max(initial=0.0) / scale)
+
+
+def _decided(values: TableRow, design: str | None, ran: Effective, limits: str | None) -> tuple[str | None, str | None]:
+    """``limits``: of what double precision shows."""
+    errors = {name: values[f"{name}_error"] for name in WORDS if values[f"{name}_error"] is not None}
+    if not np.isfinite(list(errors.values())).all():
+        return NOT_FINITE, "a number in double precision is not finite"
+    worst = max(errors, key=lambda name: errors[name])
+    off = f"in double precision, {WORDS[worst]} is {percent(errors[worst])} off"
+    if design is not None:
+        return BY_DESIGN, f"{design}; {off}"
+    if values["bound"] > COARSE:
+        return CANNOT_TELL, "the model computes too coarsely for double precision to show mistakes"
+    if errors[worst] > values["bound"]:
+        return DIVERGED, off
+    loss = values["loss_error"]
+    if loss is not None and loss > LOSS_BOUND:
+        return CANNOT_TELL, f"its first losses are up to {percent(loss)} away from the reference's"
+    if full_precision(ran):
+        return SAME, limits
+    return WITHIN_HALF, limits or "what its level casts is judged by what ran"
+
+
+def _judges(document: RunDocument, launch: LaunchRecord) -> tuple[DoubleRecord | None, ReferenceRecord | None]:
+    numerics = document.begun(Numerics)
+    return numerics.double_of(launch.scenario), numerics.reference_of(launch.environment)
+
+
+def _exact(
+    document: RunDocument, launch: LaunchRecord, numbers: Numbers, quantity: str, twin: bool = False
+) -> pd.DataFrame:
+    """The reference's numbers for the computation of a launch; the losses are of the first steps, in fp32."""
+    _, reference = _judges(document, launch)
+    if reference is None or launch.effective is None or launch.effective.computation not in reference.computations:
+        return NOTHING
+    rows = _of(numbers, reference.launch, quantity)
+    place = reference.computations.index(launch.effective.computation)
+    return rows[(rows["computation"] == place) & (rows["twin"] == twin)]
+
+
+def _of(numbers: Numbers, launch: int, quantity: str) -> pd.DataFrame:
+    rows = numbers.get(launch, NOTHING)
     return rows[rows["quantity"] == quantity]
+
+
+def _by_launch(numerics: pd.DataFrame) -> Numbers:
+    return dict(list(numerics.groupby("launch")))  # type: ignore[arg-type]
 
 
 def _array(rows: pd.DataFrame) -> np.ndarray:

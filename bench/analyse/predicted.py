@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 
 from bench.analyse.algorithms import RING, Algorithms
 from bench.analyse.all_reduce import Link, fitted, samples
-from bench.analyse.timeline import Costed, Step, simulated
+from bench.analyse.timeline import Costed, exposed_ms
+from bench.core.records import PHASES
 from bench.runs.experiments import ExchangesRecord, Scaling
 
 MBIT_BYTES_PER_MS = 125.0  # bytes that a link of 1 Mbit/s carries in a millisecond
@@ -41,36 +42,35 @@ class Prediction:
     why_not: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Predictor:
-    """``known``: steps that exchange nothing, all with the same batch on each rank."""
+def computing(scaling: Scaling, mode: str, count: int) -> list[ExchangesRecord]:
+    """The steps without exchanges in which each rank has the batch of so many devices."""
+    batch = scaling.batch_of_rank(mode, count) or 0
+    good = [one for one in scaling.exchanges if one.status == "ok" and one.why_not is None]
+    return [one for one in good if one.global_batch == batch * one.processes]
 
-    known: Sequence[ExchangesRecord]
 
-    @classmethod
-    def of(cls, records: Sequence[ExchangesRecord], batch: int) -> "Predictor":
-        """Of those in which each rank has this batch."""
-        good = [one for one in records if one.status == "ok" and one.why_not is None]
-        return cls(known=[one for one in good if one.global_batch == batch * one.processes])
+def predicted_step(
+    known: Sequence[ExchangesRecord], count: int, link: Link, algorithms: Algorithms = RING
+) -> tuple[float, float] | None:
+    """How long a step takes on so many devices, and how much of that is waiting (ms); None where as few ranks were not
+    measured. ``known``: steps that exchange nothing, all with the same batch on each rank.
 
-    def at(self, count: int, link: Link, algorithms: Algorithms = RING) -> Step | None:
-        """None where as few ranks were not measured.
-
-        Raises :class:`BeyondChange` where no all-reduce of an algorithm that it takes is in the fit.
-        """
-        of = max((one for one in self.known if one.processes <= count), key=lambda one: one.processes, default=None)
-        if of is None:
-            return None
-        costed = []
-        for one in of.exchanges if count > 1 else ():
-            algorithm = algorithms.at(count, one.bytes)
-            first, *others = [each.of(algorithm, one.bytes) for each in (link, *link.at_once)]
-            if first is None:
-                raise BeyondChange(algorithms.why(count))
-            cost = Link.broadcast_ms if one.kind == "broadcast" else Link.all_reduce_ms
-            costs_ms = tuple(cost(each, one.bytes, count) for each in (first, *filter(None, others)))
-            costed.append(Costed(phase=one.phase, ready_ms=one.ready_ms, costs_ms=costs_ms))
-        return simulated(of.ends_ms, costed)
+    Raises :class:`BeyondChange` where no all-reduce of an algorithm that it takes is in the fit.
+    """
+    of = max((one for one in known if one.processes <= count), key=lambda one: one.processes, default=None)
+    if of is None:
+        return None
+    costed = []
+    for one in of.exchanges if count > 1 else ():
+        algorithm = algorithms.at(count, one.bytes)
+        first, *others = [each.of(algorithm, one.bytes) for each in (link, *link.at_once)]
+        if first is None:
+            raise BeyondChange(algorithms.why(count))
+        cost = Link.broadcast_ms if one.kind == "broadcast" else Link.all_reduce_ms
+        costs_ms = tuple(cost(each, one.bytes, count) for each in (first, *filter(None, others)))
+        costed.append(Costed(phase=one.phase, ready_ms=one.ready_ms, costs_ms=costs_ms))
+    waits_ms = exposed_ms(of.ends_ms, costed)
+    return of.ends_ms[PHASES[-1]] + waits_ms, waits_ms
 
 
 class BeyondChange(Exception):
@@ -91,7 +91,7 @@ def with_bandwidth(link: Link, mbit: float) -> Link:
 
 def why_not(scaling: Scaling) -> str | None:
     """Why nothing can be predicted; None where it can."""
-    if not any(one.processes == 1 for one in Predictor.of(scaling.exchanges, scaling.batch_per_rank).known):
+    if not any(one.processes == 1 for one in computing(scaling, "weak", 1)):
         reasons = [one.why_not or f"a launch without exchanges failed ({one.reason})" for one in scaling.exchanges]
         return reasons[0] if reasons else "no launch without exchanges was done"
     if fitted(samples(scaling.bandwidth)) is None:
@@ -114,39 +114,36 @@ def predictions(
         return []
     algorithms = algorithms if what_if_mbit is None else RING
     all_samples = samples(scaling.bandwidth, algorithms)
-    most = max((*measured_ms, 1))
     predicted = []
     for count in counts:
-        by_itself, together = (
-            Predictor.of(scaling.exchanges, scaling.batch_of_rank(mode, ranks) or 0) for ranks in (1, count)
-        )
         alone, step, left_out, change = None, None, False, None
-        for over in (
-            [one for one in all_samples if one.ranks != count],
-            all_samples,
-        ):  # all where the others do not tell
+        others = [one for one in all_samples if one.ranks != count]
+        for over in (others, all_samples):  # all where the others do not tell
             link = fitted(over)
             if link is None:
                 continue
             link = link if what_if_mbit is None else with_bandwidth(link, what_if_mbit)
-            alone = by_itself.at(1, link)
+            alone = predicted_step(computing(scaling, mode, 1), 1, link)
             try:
-                step, left_out, change = together.at(count, link, algorithms), len(over) < len(all_samples), None
+                step = predicted_step(computing(scaling, mode, count), count, link, algorithms)
+                left_out, change = len(over) < len(all_samples), None
                 break
             except BeyondChange as error:
                 change = f"beyond a change of algorithm: {error}"
         if alone is None or (step is None and change is None):
             continue
-        prediction = Prediction(mode=mode, count=count, beyond=count / most, left_out=left_out, why_not=change)
+        beyond = count / max((*measured_ms, 1))
+        prediction = Prediction(mode=mode, count=count, beyond=beyond, left_out=left_out, why_not=change)
         if step is not None:
-            real = None if what_if_mbit is not None else measured_ms.get(count)
+            step_ms, waits_ms = step
+            measured = None if what_if_mbit is not None else measured_ms.get(count)
             prediction = replace(
                 prediction,
-                step_ms=step.step_ms,
-                exposed_ms=step.exposed_ms,
-                efficiency=alone.step_ms / step.step_ms / (count if mode == "strong" else 1),
-                measured_ms=real,
-                error=None if real is None else step.step_ms / real - 1.0,
+                step_ms=step_ms,
+                exposed_ms=waits_ms,
+                efficiency=alone[0] / step_ms / (count if mode == "strong" else 1),
+                measured_ms=measured,
+                error=None if measured is None else step_ms / measured - 1.0,
             )
         predicted.append(prediction)
     return predicted

@@ -104,14 +104,9 @@ class Fit:
         variances[..., several], freedom[..., several] = moderated(of_each[..., several] / own[several], own[several])
         return cls(logs, scenario, solution[:count], variances, freedom, float(own.sum()), squared.sum(axis=-1))
 
-    def level(self, scenario: int) -> Level:
-        return self._level(self.weights[scenario])
-
-    def change(self, base: int, new: int) -> Level:
-        """By how much ``new`` is above ``base``."""
-        return self._level(self.weights[new] - self.weights[base])
-
-    def _level(self, weights: Array) -> Level:
+    def level(self, scenario: int, base: int | None = None) -> Level:
+        """Of a scenario; by how much it is above that of ``base``."""
+        weights = self.weights[scenario] - (0.0 if base is None else self.weights[base])
         parts = np.bincount(self.scenario, weights**2, self.variances.shape[-1]) * self.variances
         return Level(self.logs @ weights, parts, self.freedom, self.total)
 
@@ -148,16 +143,12 @@ class Drifting:
         blocked = special.fdtrc(more, blocks.total, excess) < BLOCKED_AT
         return cls(line, blocks, blocked, len(numbers) <= ROUNDS_UNSURE)
 
-    def level(self, scenario: int) -> Level:
-        return self._chosen(self.line.level(scenario), None if self.rounds is None else self.rounds.level(scenario))
-
-    def change(self, base: int, new: int) -> Level:
-        return self._chosen(self.line.change(base, new), None if self.rounds is None else self.rounds.change(base, new))
-
-    def _chosen(self, line: Level, rounds: Level | None) -> Level:
-        if rounds is None:
+    def level(self, scenario: int, base: int | None = None) -> Level:
+        """As :meth:`Fit.level`."""
+        line = self.line.level(scenario, base)
+        if self.rounds is None:
             return replace(line, cautious=float(self.unsure))
-        chosen = self.blocked
+        rounds, chosen = self.rounds.level(scenario, base), self.blocked
         if self.unsure:
             chosen = chosen | (_reach(rounds) > _reach(line))
         parts, freedom = (
@@ -191,9 +182,7 @@ class Rounds:
 
     @classmethod
     def of(cls, launches: LaunchFigures, column: str = "median_ms") -> Self:
-        return cls(
-            zip(*(launches.frame[name].tolist() for name in ("scenario", "repeat", "launch", column)), strict=True)
-        )
+        return cls(launches.frame[["scenario", "repeat", "launch", column]].itertuples(index=False, name=None))
 
     def ratio(self, base: str, new: str) -> Ratio:
         """``new`` over ``base``, as :func:`bench.analyse.intervals.ratio_of` where a run had no drift."""
@@ -203,14 +192,14 @@ class Rounds:
         """``new`` of this run over ``base`` of another one."""
         below, above = other.values.get(base, ()), self.values.get(new, ())
         if min(len(below), len(above)) == 0:
-            return Ratio(value=None, low=None, high=None, p=None)
+            return Ratio()
         plain = self._middle[new] / other._middle[base]
         if min(len(below), len(above)) == 1 or (other is self and base == new):
-            return Ratio(value=plain, low=None, high=None, p=None)
+            return Ratio(value=plain)
         assert self._fit is not None and other._fit is not None
         ours = self._fit.level(self._place[new])
         theirs = other._fit.level(other._place[base])
-        change = self._fit.change(self._place[base], self._place[new]) if other is self else ours.minus(theirs)
+        change = self._fit.level(self._place[new], self._place[base]) if other is self else ours.minus(theirs)
         error, freedom = float(change.error), float(change.degrees)
         of_base = float(theirs.error) ** 2 / max(error, LEAST_ERROR) ** 2
         ratio = ratio_from(plain, float(change.value), error, freedom, CONFIDENCE)

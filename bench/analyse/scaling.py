@@ -11,7 +11,8 @@ computation.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -39,15 +40,15 @@ class Loss:
     ``communication`` has a 95 % interval over pairs of steps. ``rest``: how much longer the measured step is than that
     of the diagnostic launch, which the parts are from."""
 
-    total_ms: float | None
-    communication_ms: float | None
-    communication_low_ms: float | None
-    communication_high_ms: float | None
-    skew_ms: float | None
-    input_ms: float | None
-    computation_ms: float | None
-    rest_ms: float | None
-    reason: str | None
+    total_ms: float | None = None
+    communication_ms: float | None = None
+    communication_low_ms: float | None = None
+    communication_high_ms: float | None = None
+    skew_ms: float | None = None
+    input_ms: float | None = None
+    computation_ms: float | None = None
+    rest_ms: float | None = None
+    reason: str | None = None
 
     @property
     def shares(self) -> dict[str, float]:
@@ -56,9 +57,6 @@ class Loss:
         if None in parts.values() or sum(parts.values()) <= 0.0:
             return {}
         return {name: part / sum(parts.values()) for name, part in parts.items()}
-
-
-UNKNOWN_LOSS = Loss(**dict.fromkeys(Loss.__slots__))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,10 +100,10 @@ def scaled(run: Analysed) -> list[Scaled]:
             count, batch = here
             share = 1.0 if mode == WEAK else 1.0 / count
             step = estimate(rounds.values.get(str(here), ()))
-            ratio = rounds.ratio(str(here), str(first)) if count > 1 else Ratio(value=1.0, low=None, high=None, p=None)
+            ratio = rounds.ratio(str(here), str(first)) if count > 1 else Ratio(value=1.0)
             ends = {name: getattr(ratio, name) for name in ("value", "low", "high")}
             bad = next((one for one in of_points.get(here, []) if one.status != "ok"), None)
-            loss = UNKNOWN_LOSS
+            loss = Loss()
             if count > 1:
                 diagnostics = [one for one in scaling.diagnostics if (one.replicas, one.global_batch) == here]
                 ideal_ms = None if alone is None else share * (estimate(alone).value or 0.0)
@@ -116,10 +114,8 @@ def scaled(run: Analysed) -> list[Scaled]:
                     count=count,
                     global_batch=batch,
                     step=step,
-                    per_s=1000 * batch * (run.document.workload.units_per_example or 1) / step.value
-                    if step.value is not None
-                    else None,
-                    efficiency=Ratio(**{name: end and end * share for name, end in ends.items()}, p=None),
+                    per_s=step.value and 1000 * batch * (run.document.workload.units_per_example or 1) / step.value,
+                    efficiency=Ratio(**{name: end and end * share for name, end in ends.items()}),
                     loss=loss,
                     failed=None if bad is None else f"{bad.status}: {bad.reason}",
                 )
@@ -158,27 +154,22 @@ def _loss(
         why = "there is no diagnostic launch"
         if record is not None:
             why = record.reason or (record.looks[0].reasons.get("pairs") if record.looks else None) or why
-        return replace(UNKNOWN_LOSS, total_ms=total, reason=why)
+        return Loss(total_ms=total, reason=why)
     whole = pairs[[f"{phase}_ms" for phase in PHASES]].sum(axis=1)
     slowest, alone_ms = slowest_of_pairs(pairs, whole), whole[~pairs["synchronised"].astype(bool)]
     middle = alone_ms.groupby(pairs["pair"]).mean()  # of all ranks, when nobody waits
-    communication = mean_interval((slowest[True] - slowest[False]).to_numpy())
+    communication, low, high = mean_interval((slowest[True] - slowest[False]).to_numpy())
     skew = float((slowest[False] - middle).mean())
     data = float(pairs.loc[~pairs["synchronised"].astype(bool), "data_ms"].mean()) - ideal_data_ms
     computation = float(middle.mean()) - ideal_ms - data
-    parts = dict(zip(PARTS, (communication[0], skew, data, computation), strict=True))
+    parts = dict(zip(PARTS, (communication, skew, data, computation), strict=True))
     least = min(parts, key=lambda name: parts[name])
     if parts[least] < -NOISE * ideal_ms:
         why = f"in the diagnostic launch {least} takes {-parts[least]:,.1f} ms less than with one device"
-        return replace(UNKNOWN_LOSS, total_ms=total, reason=f"{why}: measure on an idle machine")
-    return Loss(
-        total_ms=total,
-        **{f"{name}_ms": max(0.0, part) for name, part in parts.items()},
-        communication_low_ms=communication[1],
-        communication_high_ms=communication[2],
-        rest_ms=None if total is None else total - sum(parts.values()),
-        reason=None,
-    )
+        return Loss(total_ms=total, reason=f"{why}: measure on an idle machine")
+    times: dict[str, Any] = {f"{name}_ms": max(0.0, part) for name, part in parts.items()}
+    rest_ms = None if total is None else total - sum(parts.values())
+    return Loss(total_ms=total, communication_low_ms=low, communication_high_ms=high, rest_ms=rest_ms, **times)
 
 
 def foreseen(

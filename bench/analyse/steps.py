@@ -102,10 +102,6 @@ def _on_one_clock(times_ns: np.ndarray, of: Columns) -> np.ndarray:
     return np.where(of["host"] == of["host"][:, :1], times_ns, times_ns[:, :1]) if "host" in of else times_ns
 
 
-def headline(table: Iterations) -> pd.DataFrame:
-    return table.frame[["launch", "scenario", "repeat", "step", "warmup", "step_ms"]]
-
-
 FIGURES = {
     "launch": "int32",
     "scenario": "str",

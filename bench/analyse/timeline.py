@@ -25,45 +25,24 @@ class Costed:
     costs_ms: tuple[float, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """``step_ms``: how long the step takes. ``exposed_ms``: how much of that is waiting.
-
-    ``begins_ms``, ``ends_ms``: of each exchange, phase by phase.
-    """
-
-    step_ms: float
-    exposed_ms: float
-    begins_ms: tuple[float, ...]
-    ends_ms: tuple[float, ...]
-
-
-def simulated(ends_ms: Mapping[str, float], exchanges: Sequence[Costed]) -> Step:
-    """A step with these exchanges, in the order in which they are handed over. ``ends_ms``: when each phase ends where
-    exchanges take no time, in the order of phases."""
+def exposed_ms(ends_ms: Mapping[str, float], exchanges: Sequence[Costed]) -> float:
+    """How long a step waits for these exchanges, in the order in which they are handed over. ``ends_ms``: when each
+    phase ends where exchanges take no time."""
     waited = 0.0
-    begins: list[float] = []
-    ends: list[float] = []
     for phase in PHASES:
         of_phase = [one for one in exchanges if one.phase == phase]
         if phase == OVERLAPPED:
-            handed = [one.ready_ms + waited for one in of_phase]
-            started, ended = _sharing(handed, [one.costs_ms for one in of_phase])
-            begins += started
-            ends += ended
-            waited += max(0.0, max(ended, default=0.0) - (ends_ms[phase] + waited))
-            continue
-        for one in of_phase:
-            begins.append(one.ready_ms + waited)
-            waited += one.costs_ms[0]
-            ends.append(one.ready_ms + waited)
-    whole = ends_ms[PHASES[-1]] + waited
-    return Step(step_ms=whole, exposed_ms=waited, begins_ms=tuple(begins), ends_ms=tuple(ends))
+            ends = sharing([one.ready_ms + waited for one in of_phase], [one.costs_ms for one in of_phase])
+            waited += max(0.0, max(ends, default=0.0) - (ends_ms[phase] + waited))
+        else:
+            for one in of_phase:
+                waited += one.costs_ms[0]
+    return waited
 
 
-def _sharing(handed: Sequence[float], costs: Sequence[tuple[float, ...]]) -> tuple[list[float], list[float]]:
-    """When each begins and ends. Of n at once, each advances by dt / (n times what it takes with n at once)."""
-    begins, ends, left = [0.0] * len(handed), [0.0] * len(handed), [1.0] * len(handed)
+def sharing(handed: Sequence[float], costs: Sequence[tuple[float, ...]]) -> list[float]:
+    """When each ends. Of n at once, each advances by dt / (n times what it takes with n at once)."""
+    ends, left = [0.0] * len(handed), [1.0] * len(handed)
     most = min(map(len, costs), default=1)
     running: list[int] = []
     now, following = 0.0, 0
@@ -81,6 +60,5 @@ def _sharing(handed: Sequence[float], costs: Sequence[tuple[float, ...]]) -> tup
             ends[first] = now
         else:
             running.append(following)
-            begins[following] = now
             following += 1
-    return begins, ends
+    return ends

@@ -7,8 +7,6 @@ happened, and that may not be what was meant.
 import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, replace
-from functools import partial
-from typing import Any
 
 import pandas as pd
 
@@ -17,7 +15,7 @@ from bench.analyse.parity import CANNOT_TELL, UNTRUE, WITHIN_HALF
 from bench.runs.check import LATE
 from bench.runs.document import Attached, Finding, HostRecord, RunDocument
 from bench.runs.experiments import IntervalTargetRecord, Numerics
-from bench.runs.frames import LaunchFigures
+from bench.runs.frames import LaunchFigures, TableRow
 from bench.runs.launches import BUSY, Checks, Effective, LaunchRecord
 
 TIMES_AS_FAST = 20.0  # no precision, layout or compiler does as much
@@ -31,8 +29,15 @@ FEW = "few launches"
 CLOCKS_APART_S = 1.0  # from which on a difference of clocks is a finding: logs of several hosts are read side by side
 LOADED = 0.5  # the load per core from which on a host has other work to do
 
-warning, invalid = partial(Finding, severity="warning"), partial(Finding, severity="invalid")
 COLUMNS = tuple(Finding.__dataclass_fields__)
+
+
+def warning(code: str, text: str, remedy: str, size: float | None = None) -> Finding:
+    return Finding(severity="warning", code=code, text=text, remedy=remedy, size=size)
+
+
+def invalid(code: str, text: str, remedy: str, size: float | None = None) -> Finding:
+    return Finding(severity="invalid", code=code, text=text, remedy=remedy, size=size)
 
 
 def findings(
@@ -44,39 +49,28 @@ def findings(
     """
     figures = of_launches.frame.set_index("launch")
     all_findings: list[Finding] = []
+    measured = [launch for launch in document.good if launch.launch in figures.index]
     cores = {pair for launch in document.good if launch.effective for pair in _cores(launch, launch.effective)}
-    for launch in document.good:
-        if launch.launch not in figures.index:
-            continue
+    for launch in measured:
         figure = figures.loc[launch.launch].to_dict()
         own = [*_time(figure, document)]
         if launch.launch in late:
             text = "its memory was sampled at another time than its steps, so what it took is unknown"
-            own.append(warning(code=LATE, text=text, remedy="see what stopped the sampler, and measure again"))
+            own.append(warning(LATE, text, "see what stopped the sampler, and measure again"))
         if launch.effective:  # of an imported launch nothing but its steps is known
-            own += [
-                *_too_fast(figure["median_ms"], launch, launch.effective, document),
-                *_checks(launch, launch.effective, document),
-                *_threads(launch, launch.effective, cores),
-                *_gpu(launch.checks, document.workload.device),
-                *_host_bound(launch, figure["median_ms"]),
-            ]
+            own += _too_fast(figure["median_ms"], launch, launch.effective, document)
+            own += _checks(launch.checks, launch.effective, document)
+            own += _threads(launch, launch.effective, cores)
+            own += _gpu(launch, figure["median_ms"], document.workload.device)
         all_findings += [replace(one, launch=launch.launch, scenario=launch.scenario) for one in own]
-    good = figures[figures.index.isin([launch.launch for launch in document.good])]
-    for scenario, medians in good.groupby("scenario")["median_ms"]:
-        own = [*_scenario(str(scenario), medians, document), *_hosts(str(scenario), document)]
-        all_findings += [replace(one, scenario=str(scenario)) for one in own]
-    all_findings += _numerics(
-        parity, {one.launch for one in document.good if one.effective and one.effective.precision == "O0"}
-    )
+    for scenario, medians in figures.loc[[one.launch for one in measured]].groupby("scenario")["median_ms"]:
+        all_findings += [replace(one, scenario=str(scenario)) for one in _scenario(str(scenario), medians, document)]
+    full = {launch.launch for launch in document.good if launch.effective and launch.effective.precision == "O0"}
+    for row in parity.to_dict("records"):
+        of_launch = {"launch": row["launch"], "scenario": row["scenario"]}
+        all_findings += [replace(one, **of_launch) for one in _numerics(row, full=row["launch"] in full)]
     table = pd.DataFrame([asdict(one) for one in all_findings], columns=list(COLUMNS))
     return table.astype({"launch": "Int64", "size": "float64"})
-
-
-def by_scenario(table: pd.DataFrame, scenarios: list[str]) -> dict[str, str]:
-    """``invalid``, ``warning`` or ``valid`` for each of ``scenarios``: the gravest of its findings."""
-    gravest = table.groupby("scenario")["severity"].min()  # "invalid" < "warning"
-    return {scenario: str(gravest.get(scenario, "valid")) for scenario in scenarios}
 
 
 def grouped(table: pd.DataFrame, order: Sequence[str] = ()) -> pd.DataFrame:
@@ -86,74 +80,47 @@ def grouped(table: pd.DataFrame, order: Sequence[str] = ()) -> pd.DataFrame:
     scenarios``; ``where``: the names with the numbers of the launches; ``what``: the text, of several the one of the
     largest size, or else the first, with its launch; ``remedy``; ``count``: of findings.
     """
-    gravity: dict[object, int] = {"invalid": 0, "warning": 1}
-    place: dict[object, int] = {name: number for number, name in enumerate(dict.fromkeys([*order, *table["scenario"]]))}
+    place = {name: number for number, name in enumerate(dict.fromkeys([*order, *table["scenario"]]))}
     rows = []
     for (code, severity, remedy), alike in table.groupby(["code", "severity", "remedy"], sort=False):
         alike = alike.sort_values("scenario", key=lambda names: names.map(place), kind="stable")
-        texts = list(dict.fromkeys(alike["text"]))
-        worst = alike.iloc[alike["size"].fillna(-math.inf).argmax()]
-        example = (
-            f"{worst['scenario']}{'' if pd.isna(worst['launch']) else f', launch {worst.launch}'}: {worst['text']}"
-        )
-        launches = {str(name): sorted(of["launch"].dropna()) for name, of in alike.groupby("scenario", sort=False)}
-        names = list(launches)
-        rows.append(
-            {
-                "code": code,
-                "severity": severity,
-                "scenarios": f"all {len(names)} scenarios" if 3 < len(names) == len(order) else ", ".join(names),
-                "where": ", ".join(
-                    f"{name} ({', '.join(map(str, numbers))})" if numbers else name
-                    for name, numbers in launches.items()
-                ),
-                "what": texts[0] if len(texts) == 1 else example,
-                "remedy": remedy,
-                "count": len(alike),
-            }
-        )
-    rows.sort(key=lambda row: gravity[row["severity"]])
-    return pd.DataFrame(rows, columns=["code", "severity", "scenarios", "where", "what", "remedy", "count"])
+        what, where = alike["text"].iloc[0], []
+        if alike["text"].nunique() > 1:
+            worst = alike.iloc[alike["size"].fillna(-math.inf).argmax()]
+            launch = "" if pd.isna(worst["launch"]) else f", launch {worst['launch']}"
+            what = f"{worst['scenario']}{launch}: {worst['text']}"
+        for name, numbers in alike.groupby("scenario", sort=False)["launch"]:
+            listed = ", ".join(map(str, sorted(numbers.dropna())))
+            where.append(f"{name} ({listed})" if listed else str(name))
+        names = list(dict.fromkeys(alike["scenario"]))
+        scenarios = f"all {len(names)} scenarios" if 3 < len(names) == len(order) else ", ".join(names)
+        rows.append((code, severity, scenarios, ", ".join(where), what, remedy, len(alike)))
+    whole = pd.DataFrame(rows, columns=["code", "severity", "scenarios", "where", "what", "remedy", "count"])
+    return whole.sort_values("severity", kind="stable", ignore_index=True)  # "invalid" < "warning"
 
 
-def _time(figure: dict[Any, Any], document: RunDocument) -> Iterator[Finding]:
+def _time(figure: TableRow, document: RunDocument) -> Iterator[Finding]:
     warmup, iters, drift = document.request.warmup, document.request.iters, figure["drift"]
-    longer = "let the script train longer" if document.of(Attached) else f"raise --iters (it was {iters})"
-    faster_input = (
-        "raise num_workers of its DataLoader, or have it decode less"
-        if document.of(Attached)
-        else _enough_workers(figure["data_share"], document)
-    )
-    if pd.notna(drift) and abs(drift) > UNSTEADY:
-        yield warning(
-            code="unsteady",
-            text=f"its last third is {100 * abs(drift):.1f} % {'slower' if drift > 0 else 'faster'} than its first",
-            remedy=f"raise --warmup (it was {warmup}), and stop other jobs, and check the cooling",
-            size=abs(drift),
-        )
+    attached = document.of(Attached) is not None
+    if abs(drift) > UNSTEADY:
+        text = f"its last third is {100 * abs(drift):.1f} % {'slower' if drift > 0 else 'faster'} than its first"
+        remedy = f"raise --warmup (it was {warmup}), and stop other jobs, and check the cooling"
+        yield warning("unsteady", text, remedy, abs(drift))
     middle = figure["iqr_ms"] / figure["median_ms"]
     if middle >= SPREAD:
-        yield warning(
-            code="spread",
-            text=f"the middle half of its steps spans {100 * middle:.0f} % of their median",
-            remedy=f"stop other jobs and {longer}",
-            size=middle,
-        )
+        text = f"the middle half of its steps spans {100 * middle:.0f} % of their median"
+        longer = "let the script train longer" if attached else f"raise --iters (it was {iters})"
+        yield warning("spread", text, f"stop other jobs and {longer}", middle)
     if figure["skew"] > SKEW:
-        yield warning(
-            code="skew",
-            text=f"its ranks are {100 * figure['skew']:.0f} % apart; "
-            f"rank {figure['slowest_rank']:.0f} is slowest most often",
-            remedy="see which phase of that rank is longer, and what else uses its device or cores",
-            size=figure["skew"],
-        )
-    if figure["data_share"] > INPUT_BOUND:
-        yield warning(
-            code="input-bound",
-            text=f"{100 * figure['data_share']:.0f} % of its step is waiting for data",
-            remedy=faster_input,
-            size=figure["data_share"],
-        )
+        slowest = f"rank {figure['slowest_rank']:.0f} is slowest most often"
+        text = f"its ranks are {100 * figure['skew']:.0f} % apart; {slowest}"
+        remedy = "see which phase of that rank is longer, and what else uses its device or cores"
+        yield warning("skew", text, remedy, figure["skew"])
+    waiting = figure["data_share"]
+    if waiting > INPUT_BOUND:
+        faster = "raise num_workers of its DataLoader, or have it decode less"
+        remedy = faster if attached else _enough_workers(waiting, document)
+        yield warning("input-bound", f"{100 * waiting:.0f} % of its step is waiting for data", remedy, waiting)
 
 
 def _enough_workers(waiting: float, document: RunDocument) -> str:
@@ -181,58 +148,35 @@ def _too_fast(median_ms: float, launch: LaunchRecord, ran: Effective, document: 
         return
     times = min(filter(None, reference.step_ms), default=0.0) / ran.computation.replicas / median_ms
     if times > TIMES_AS_FAST:
-        yield invalid(
-            code="too fast",
-            text=f"a replica of the fp32 reference takes {times:,.0f} times as long",
-            remedy="look for work that is left out, or done outside of the measured steps",
-            size=times,
-        )
+        text = f"a replica of the fp32 reference takes {times:,.0f} times as long"
+        yield invalid("too fast", text, "look for work that is left out, or done outside of the measured steps", times)
 
 
-def _checks(launch: LaunchRecord, ran: Effective, document: RunDocument) -> Iterator[Finding]:
-    checks = launch.checks
+def _checks(checks: Checks, ran: Effective, document: RunDocument) -> Iterator[Finding]:
+    usable, foreign = document.machine.cores_usable, checks.foreign_cores
     if checks.conservation_ok is False:
         error = abs(checks.conservation_error or 0.0)
-        cores = document.machine.cores_usable
-        load = checks.held_up(cores)
-        yield invalid(
-            code="phases",
-            text=f"its steps and the wall time differ by {100 * error:.1f} %"
-            + (f" while others kept {checks.foreign_cores:.1f} of the {cores} cores busy" if load else ""),
-            remedy="stop what else runs here (top shows it), which takes its turns, and measure again"
-            if load
-            else "measure again; if it stays, report it: a part of the time is not accounted for",
-            size=error,
-        )
-    if checks.skipped_steps:
-        yield warning(
-            code="skipped steps",
-            text=f"the loss scaler skipped {checks.skipped_steps} optimizer steps, which made those cheaper",
-            remedy=f"raise --warmup (it was {document.request.warmup}) so that the loss scale settles before",
-            size=checks.skipped_steps,
-        )
+        text = f"its steps and the wall time differ by {100 * error:.1f} %"
+        remedy = "measure again; if it stays, report it: a part of the time is not accounted for"
+        if checks.held_up(usable):
+            text += f" while others kept {foreign:.1f} of the {usable} cores busy"
+            remedy = "stop what else runs here (top shows it), which takes its turns, and measure again"
+        yield invalid("phases", text, remedy, error)
+    if skipped := checks.skipped_steps:
+        text = f"the loss scaler skipped {skipped} optimizer steps, which made those cheaper"
+        remedy = f"raise --warmup (it was {document.request.warmup}) so that the loss scale settles before"
+        yield warning("skipped steps", text, remedy, skipped)
     if "bfloat16" in ran.compute_dtypes and ran.bf16_instructions is False:
-        yield warning(
-            code="slow half",
-            text="this CPU has no instructions for bf16, and computes it "
-            + ("in fp32, then rounds" if ran.bf16_by_fp32 else "in a slow loop"),
-            remedy="read nothing from its speed: measure O1 to O3 on a GPU, or on a CPU with AVX-512",
-        )
+        how = "in fp32, then rounds" if ran.bf16_by_fp32 else "in a slow loop"
+        remedy = "read nothing from its speed: measure O1 to O3 on a GPU, or on a CPU with AVX-512"
+        yield warning("slow half", f"this CPU has no instructions for bf16, and computes it {how}", remedy)
     for switch, instead in ran.switches.items():
         if instead is not None:
-            yield warning(
-                code="no effect",
-                text=f"{switch} was on and had no effect: {instead}",
-                remedy="leave it out: what it is compared with did the same",
-            )
-    usable, foreign = document.machine.cores_usable or 0, checks.foreign_cores
-    if foreign is not None and foreign > FOREIGN_CORES[document.workload.device or "cpu"] * usable:
-        yield warning(
-            code="load",
-            text=f"others kept {foreign:.1f} of the {usable} cores busy meanwhile",
-            remedy="stop what else runs here (top shows it), and measure again",
-            size=foreign,
-        )
+            text = f"{switch} was on and had no effect: {instead}"
+            yield warning("no effect", text, "leave it out: what it is compared with did the same")
+    if foreign is not None and foreign > FOREIGN_CORES[document.workload.device or "cpu"] * (usable or 0):
+        text = f"others kept {foreign:.1f} of the {usable or 0} cores busy meanwhile"
+        yield warning("load", text, "stop what else runs here (top shows it), and measure again", foreign)
 
 
 def _cores(launch: LaunchRecord, ran: Effective) -> set[tuple[str, int]]:
@@ -245,122 +189,82 @@ def _cores(launch: LaunchRecord, ran: Effective) -> set[tuple[str, int]]:
 def _threads(launch: LaunchRecord, ran: Effective, cores: set[tuple[str, int]]) -> Iterator[Finding]:
     hosts = sorted({host for host, _ in cores})
     where = {host: f" on {host}" if len(hosts) > 1 else "" for host in hosts}
-    chosen, ranks = ran.chosen_threads, [rank for rank in launch.ranks if rank.ran_threads is not None]
-    had = {(rank.host or "", rank.ran_threads, chosen or rank.threads) for rank in ranks}
+    ranks = [rank for rank in launch.ranks if rank.ran_threads is not None]
+    had = {(rank.host or "", rank.ran_threads, ran.chosen_threads or rank.threads) for rank in ranks}
     unequal = [f"its ranks differ in {', '.join(launch.checks.ranks_differ)}"] if launch.checks.ranks_differ else []
-    unequal += [
-        f"its ranks{where.get(host, '')} had {threads} threads where {planned} were planned"
-        for host, threads, planned in sorted(had or {("", ran.threads, max(1, ran.affinity // launch.processes))})
-        if threads != planned
-    ]
+    for host, threads, planned in sorted(had or {("", ran.threads, max(1, ran.affinity // launch.processes))}):
+        if threads != planned:
+            unequal.append(f"its ranks{where.get(host, '')} had {threads} threads where {planned} were planned")
     for host in hosts:
         counts = sorted(count for name, count in cores if name == host)
         if len(counts) > 1:
             unequal.append(f"launches of this run had {' and '.join(map(str, counts))} cores{where[host]}")
     if unequal:
-        yield invalid(
-            code="unequal",
-            text="; ".join(unequal),
-            remedy="leave threads and affinity alone while bench runs, in scenarios too, and measure again",
-        )
+        remedy = "leave threads and affinity alone while bench runs, in scenarios too, and measure again"
+        yield invalid("unequal", "; ".join(unequal), remedy)
 
 
-def _host_bound(launch: LaunchRecord, step_ms: float) -> Iterator[Finding]:
-    """Of the rank that is least ahead: the others wait for it."""
-    leads = [rank.host_lead_ms for rank in launch.ranks if rank.host_lead_ms is not None]
-    if leads and min(leads) < HOST_BOUND * step_ms:
-        yield warning(
-            code="host-bound",
-            text=f"the host was {max(0.0, min(leads)):.2g} ms ahead of the GPU when a step of {step_ms:.3g} ms ended: "
-            "the GPU waited for Python, or each step waited for the GPU",
-            remedy="give the GPU more: --batch-per-rank 64, +compile, or +compile+cuda_graphs",
-            size=1.0 - min(leads) / step_ms,
-        )
-
-
-def _gpu(checks: Checks, device: str | None) -> Iterator[Finding]:
-    """Findings of the driver and the sampler about the GPUs; see ``bench.machine.sample.noticed``."""
-    if checks.throttle and checks.throttle.verdict in ("invalid", "warning"):
+def _gpu(launch: LaunchRecord, step_ms: float, device: str | None) -> Iterator[Finding]:
+    """Findings of ranks, driver and sampler about the GPUs; see ``bench.machine.sample.noticed``."""
+    checks = launch.checks
+    if checks.throttle:
         held_back = {uuid: names for uuid, names in checks.throttle.devices.items() if names}
         reasons = "; ".join(f"{uuid}: {', '.join(names)}" for uuid, names in held_back.items())
         if checks.throttle.verdict == "invalid":
-            yield invalid(
-                code="throttled",
-                text=f"a GPU was slowed down by heat or by its hardware ({reasons})",
-                remedy="fix its cooling or its power supply, or cap the power of all runs alike, and measure again",
-            )
-        else:
-            yield warning(
-                code="power cap",
-                text=f"a GPU ran at its power limit ({reasons}), so its clock followed the limit",
-                remedy="compare only with runs at the same limit (nvidia-smi -q -d POWER)",
-            )
+            text = f"a GPU was slowed down by heat or by its hardware ({reasons})"
+            remedy = "fix its cooling or its power supply, or cap the power of all runs alike, and measure again"
+            yield invalid("throttled", text, remedy)
+        elif checks.throttle.verdict == "warning":
+            text = f"a GPU ran at its power limit ({reasons}), so its clock followed the limit"
+            yield warning("power cap", text, "compare only with runs at the same limit (nvidia-smi -q -d POWER)")
     if checks.foreign:
         processes = []
         for process in checks.foreign:
             size = "memory unknown" if process.peak_mib is None else f"{process.peak_mib:,.0f} MiB"
             doubt = "" if process.certain else ", perhaps a rank under another PID"
             processes.append(f"PID {process.pid} ({process.name or 'name unknown'}, {size}{doubt})")
-        yield Finding(
-            code="shared GPU",
-            severity="invalid" if any(process.certain for process in checks.foreign) else "warning",
-            text=f"it shared a GPU with {', '.join(processes)}",
-            remedy="measure again when it is free, or choose other GPUs with --gpus",
-            size=sum(process.peak_mib or 0.0 for process in checks.foreign),
-        )
+        of_severity = invalid if any(process.certain for process in checks.foreign) else warning
+        remedy = "measure again when it is free, or choose other GPUs with --gpus"
+        held_mib = sum(process.peak_mib or 0.0 for process in checks.foreign)
+        yield of_severity("shared GPU", f"it shared a GPU with {', '.join(processes)}", remedy, held_mib)
     if device == "cuda" and checks.foreign is None:
         text = "it had no sampler to its end, so nobody knows who else used its GPUs"
-        yield warning(code="unwatched", text=text, remedy="see logs/sampler.log for why, and measure again")
-    if checks.scrambled_lists:
-        yield warning(
-            code="scrambled lists",
-            text=f"{checks.scrambled_lists} of the driver's lists of processes were scrambled and left out",
-            remedy="update the driver: early R535 ones do that",
-            size=checks.scrambled_lists,
-        )
+        yield warning("unwatched", text, "see logs/sampler.log for why, and measure again")
+    if scrambled := checks.scrambled_lists:
+        text = f"{scrambled} of the driver's lists of processes were scrambled and left out"
+        yield warning("scrambled lists", text, "update the driver: early R535 ones do that", scrambled)
+    leads_ms = [rank.host_lead_ms for rank in launch.ranks if rank.host_lead_ms is not None]
+    if leads_ms and min(leads_ms) < HOST_BOUND * step_ms:  # the others wait for the rank that is least ahead
+        ahead = f"the host was {max(0.0, min(leads_ms)):.2g} ms ahead of the GPU when a step of {step_ms:.3g} ms ended"
+        text = f"{ahead}: the GPU waited for Python, or each step waited for the GPU"
+        remedy = "give the GPU more: --batch-per-rank 64, +compile, or +compile+cuda_graphs"
+        yield warning("host-bound", text, remedy, 1.0 - min(leads_ms) / step_ms)
 
 
-def _scenario(scenario: str, medians: pd.Series, document: RunDocument) -> Iterator[Finding]:
+def _scenario(scenario: str, medians: "pd.Series[float]", document: RunDocument) -> Iterator[Finding]:
+    attached = document.of(Attached) is not None
     if len(medians) < FEWEST_LAUNCHES:
-        yield warning(
-            code=FEW,
-            text=f"{len(medians)} launch{'es' if len(medians) > 1 else ''}: nothing can be said about chance",
-            remedy="measure with " + ("" if document.of(Attached) else "--profile standard, or with ") + "--launches 5",
-            size=FEWEST_LAUNCHES - len(medians),
-        )
+        text = f"{len(medians)} launch{'es' if len(medians) > 1 else ''}: nothing can be said about chance"
+        remedy = f"measure with {'' if attached else '--profile standard, or with '}--launches 5"
+        yield warning(FEW, text, remedy, FEWEST_LAUNCHES - len(medians))
     apart = float((medians.max() - medians.min()) / medians.median())
     if len(medians) > 1 and apart >= SPREAD:
-        yield warning(
-            code="spread",
-            text=f"the medians of its launches are {100 * apart:.0f} % apart",
-            remedy="stop other jobs, then add launches"
-            + (" (--launches 10)" if document.of(Attached) else " (--until-precision 2%)"),
-            size=apart,
-        )
+        remedy = f"stop other jobs, then add launches ({'--launches 10' if attached else '--until-precision 2%'})"
+        yield warning("spread", f"the medians of its launches are {100 * apart:.0f} % apart", remedy, apart)
     wanted = document.of(IntervalTargetRecord)
     reached = wanted.scenarios.get(scenario) if wanted else None
     if wanted and reached and not reached.reached:
         width, asked = reached.half_width, f"±{100 * wanted.target:g}%"
-        yield warning(
-            code="imprecise",
-            text=f"±{100 * width:.2g}% is what was reached of the {asked} asked for"
-            if width is not None
-            else f"no interval, where {asked} was asked for",
-            remedy=f"raise --budget (it was {wanted.budget_s / 60:g}m), or stop other jobs",
-            size=math.inf if width is None else width,
-        )
-
-
-def _hosts(scenario: str, document: RunDocument) -> Iterator[Finding]:
+        text = f"no interval, where {asked} was asked for"
+        if width is not None:
+            text = f"±{100 * width:.2g}% is what was reached of the {asked} asked for"
+        remedy = f"raise --budget (it was {wanted.budget_s / 60:g}m), or stop other jobs"
+        yield warning("imprecise", text, remedy, math.inf if width is None else width)
     placed = {rank.host for launch in document.good if launch.scenario == scenario for rank in launch.ranks}
     differ = list(unlike([host for host in document.hosts if host.name in placed]))
     if differ:
-        yield warning(
-            code="unlike hosts",
-            text=f"its hosts differ: {'; '.join(differ)}",
-            remedy="all wait for the slowest: make the hosts alike, or measure each by itself",
-            size=len(differ),
-        )
+        remedy = "all wait for the slowest: make the hosts alike, or measure each by itself"
+        yield warning("unlike hosts", f"its hosts differ: {'; '.join(differ)}", remedy, len(differ))
 
 
 def unlike(hosts: Sequence[HostRecord]) -> Iterator[str]:
@@ -389,22 +293,14 @@ def _facts(first: HostRecord, other: HostRecord) -> Iterator[tuple[str, object, 
     yield "commit of bench", commits[0], commits[1]
 
 
-def _numerics(parity: pd.DataFrame, full: set[int]) -> Iterator[Finding]:
-    """``full``: the launches that are declared fp32."""
-    for one in parity.to_dict("records"):
-        launch = {"launch": one["launch"], "scenario": one["scenario"]}
-        if one["verdict"] in UNTRUE:
-            yield invalid(
-                **launch,
-                code=one["verdict"],
-                text=one["reason"],
-                remedy="do not train with it as it is: its numerics are not those of the fp32 reference (see parity)",
-                size=one["gradient_error"],
-            )
-        elif one["verdict"] == WITHIN_HALF and one["launch"] in full:
-            text, remedy = "it is declared fp32 and computes in TF32", "if fp32 is meant, add --with tf32=off"
-            yield warning(**launch, code="coarse numerics", text=text, remedy=remedy)
-        elif one["verdict"] == CANNOT_TELL:
-            text = f"{one['reason']}, so a mistake would not show"
-            remedy = "compare its losses with the reference's in the report"
-            yield warning(**launch, code="numerics cannot be told", text=text, remedy=remedy)
+def _numerics(row: TableRow, *, full: bool) -> Iterator[Finding]:
+    """``full``: whether the launch is declared fp32."""
+    if row["verdict"] in UNTRUE:
+        remedy = "do not train with it as it is: its numerics are not those of the fp32 reference (see parity)"
+        yield invalid(row["verdict"], row["reason"], remedy, row["gradient_error"])
+    elif row["verdict"] == WITHIN_HALF and full:
+        text = "it is declared fp32 and computes in TF32"
+        yield warning("coarse numerics", text, "if fp32 is meant, add --with tf32=off")
+    elif row["verdict"] == CANNOT_TELL:
+        text = f"{row['reason']}, so a mistake would not show"
+        yield warning("numerics cannot be told", text, "compare its losses with the reference's in the report")

@@ -8,7 +8,6 @@ from bench.analyse.analysed import Analysed
 from bench.analyse.bars import all_mib, plus_minus
 from bench.analyse.comparison import LAUNCHES_WANTED, SLOWER, TOO_FEW, still_wanted
 from bench.analyse.recommendation import LEAN_ENOUGH, recommendations
-from bench.analyse.steps import scenarios
 from bench.analyse.validity import FEW, grouped
 from bench.core.text import listed
 from bench.runs.document import Attached, Recommendation, RunDocument, what_is_trained
@@ -133,25 +132,29 @@ class Standing:
 
 def _standings(document: RunDocument, table: pd.DataFrame) -> list[Standing]:
     """Of all scenarios, and of those on several replicas where that says something new; none without a valid one."""
-    advised = recommendations(document, table)
+    advised, rows = recommendations(document, table), {row["scenario"]: row for row in table.to_dict("records")}
     several = f" on {document.workload.replicas} replicas"
-    pairs = ((advised, "", "against_fastest"), (advised.parallel, several, "against_fastest_parallel"))
-    return [_standing(one, table, where, verdicts) for one, where, verdicts in pairs if one and one.fastest]
-
-
-def _standing(advised: Recommendation, table: pd.DataFrame, where: str, verdicts: str) -> Standing:
-    rows = {row["scenario"]: row for row in table.to_dict("records")}
-    rivals = [rows[name] for name in advised.not_told_apart]
-    wanted = [row[f"{verdicts}_more"] for row in rivals]
-    return Standing(
-        best=rows[advised.fastest],
-        leanest=rows.get(advised.leanest),
-        tied=[row for row in rivals if row[verdicts] != TOO_FEW],
-        untested=[row for row in rivals if row[verdicts] == TOO_FEW],
-        slower=sum(row[verdicts] == SLOWER for row in rows.values()),
-        more=None if not wanted or any(map(_unknown, wanted)) else int(max(wanted)),
-        where=where,
-    )
+    standings = []
+    for one, where, verdicts in (
+        (advised, "", "against_fastest"),
+        (advised.parallel, several, "against_fastest_parallel"),
+    ):
+        if one is None or one.fastest is None:
+            continue
+        rivals = [rows[name] for name in one.not_told_apart]
+        wanted = [row[f"{verdicts}_more"] for row in rivals]
+        standings.append(
+            Standing(
+                best=rows[one.fastest],
+                leanest=rows.get(one.leanest),
+                tied=[row for row in rivals if row[verdicts] != TOO_FEW],
+                untested=[row for row in rivals if row[verdicts] == TOO_FEW],
+                slower=sum(row[verdicts] == SLOWER for row in rows.values()),
+                more=None if not wanted or any(map(_unknown, wanted)) else int(max(wanted)),
+                where=where,
+            )
+        )
+    return standings
 
 
 def _headline(one: Standing) -> str:
@@ -161,17 +164,17 @@ def _headline(one: Standing) -> str:
         ends = "" if _unknown(best["relative_low"]) else f" ({best['relative_low']:.2f} to {best['relative_high']:.2f})"
         speed += f", {best['relative_to_ddp']:.2f}{ends} times as fast as {base}"
     if not (one.tied or one.untested or one.slower):
-        return f"Only valid result{one.where}: {speed}.{_reserve(one.best)}"
+        return f"Only valid result{one.where}: {speed}.{_reserve(best)}"
     if not one.tested:
-        launches = "one launch" if one.best["launches_ok"] == 1 else f"{one.best['launches_ok']} launches"
-        return f"Fastest{one.where} but untested, with {launches}: {speed}.{_reserve(one.best)}"
+        launches = "one launch" if best["launches_ok"] == 1 else f"{best['launches_ok']} launches"
+        return f"Fastest{one.where} but untested, with {launches}: {speed}.{_reserve(best)}"
     if one.tied:
-        names = [one.best["scenario"], *(row["scenario"] for row in one.tied)]
+        names = [row["scenario"] for row in (best, *one.tied)]
         named = listed(names if len(names) < 4 else [*names[:2], f"{len(names) - 2} more"])
         wanted = still_wanted(one.more)
         apart = f"{named} are not told apart by these launches{f'; {wanted}' if wanted else ''}"
-        return f"No clear winner{one.where}: {apart}.{_reserve(one.best, *one.tied)}"
-    return f"Fastest{one.where}: {speed}.{_reserve(one.best)}"
+        return f"No clear winner{one.where}: {apart}.{_reserve(best, *one.tied)}"
+    return f"Fastest{one.where}: {speed}.{_reserve(best)}"
 
 
 def _speed(row: TableRow) -> str:
@@ -181,10 +184,9 @@ def _speed(row: TableRow) -> str:
 
 
 def findings(run: Run) -> list[str]:
-    return [
-        f"{row['severity']}: {row['code']} in {row['scenarios']} ({row['what']}); {row['remedy']}"
-        for row in _grouped(run).to_dict("records")
-    ]
+    """A line for each kind of finding and its remedy, the invalid ones first."""
+    rows = grouped(Analysed.of(run).findings, run.document.request.scenarios).to_dict("records")
+    return [_finding(row, row["severity"]) for row in rows]
 
 
 def main_finding(run: Run) -> list[str]:
@@ -192,22 +194,18 @@ def main_finding(run: Run) -> list[str]:
 
     A busy machine is named first, since it explains what scatters; else what was found most often.
     """
-    rows, lines = _grouped(run), findings(run)
-    warnings: list[TableRow] = rows[rows["severity"] == "warning"].to_dict("records")
-    if len(warnings) == 1:
-        return lines
-    lines = lines[: len(rows) - len(warnings)]
+    rows = grouped(Analysed.of(run).findings, run.document.request.scenarios).to_dict("records")
+    warnings = [row for row in rows if row["severity"] == "warning"]
+    lines = [_finding(row, "invalid") for row in rows[: len(rows) - len(warnings)]]
     if warnings:
         main = max(warnings, key=lambda row: (row["code"] == "load", row["count"]))
-        lines.append(
-            f"warning: {sum(row['count'] for row in warnings)} warnings, main cause: {main['code']} in "
-            f"{main['scenarios']} ({main['what']}); {main['remedy']}"
-        )
+        several = f"warning: {sum(row['count'] for row in warnings)} warnings, main cause"
+        lines.append(_finding(main, several if len(warnings) > 1 else "warning"))
     return lines
 
 
-def _grouped(run: Run) -> pd.DataFrame:
-    return grouped(Analysed.of(run).findings, scenarios(run.document))
+def _finding(row: TableRow, what: str) -> str:
+    return f"{what}: {row['code']} in {row['scenarios']} ({row['what']}); {row['remedy']}"
 
 
 def recommended(document: RunDocument, table: pd.DataFrame) -> dict[str, str]:

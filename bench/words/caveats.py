@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Sequence
 import pandas as pd
 
 from bench.analyse.launches import NOT_RUN
-from bench.analyse.steps import scenarios
 from bench.core.dtypes import HALF_ON
 from bench.core.text import listed
 from bench.runs.document import Attached, RunDocument
@@ -124,5 +123,5 @@ def failures(document: RunDocument, names: Sequence[str]) -> str:
     """Which of the run's scenarios are not among ``names``, and why; may be empty."""
     states = {launch.scenario: launch.status for launch in reversed(document.launches)}
     states = {scenario: "no figures" if status == "ok" else status for scenario, status in states.items()}
-    missing = [scenario for scenario in scenarios(document) if scenario not in names]
+    missing = [scenario for scenario in document.request.scenarios if scenario not in names]
     return ", ".join(f"{scenario} ({states.get(scenario, NOT_RUN)})" for scenario in missing)

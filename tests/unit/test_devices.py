@@ -59,40 +59,34 @@ def counting(watts: float) -> Any:
 # Energy
 
 
-def test_over_ten_seconds_the_counter_is_the_energy() -> None:
-    row = one(samples(12.0, energy_mj=counting(300.0), power_w=250.0), steps(12.0))
-    assert (row["energy_source"], row["energy_reason"]) == ("counter", None)
-    assert row["energy_j"] == pytest.approx(3600.0)
-    assert row["mean_power_w"] == pytest.approx(300.0)
-    assert row["window_s"] == pytest.approx(12.0)
-
-
-def test_under_ten_seconds_power_is_integrated_and_called_estimated() -> None:
-    row = one(samples(9.9, energy_mj=counting(300.0), power_w=250.0), steps(9.9))
-    assert row["energy_source"] == "estimated"
-    assert row["energy_j"] == pytest.approx(2475.0)
-
-
-def test_without_a_counter_power_is_integrated_by_trapezoids() -> None:
-    row = one(samples(20.0, every_s=0.5, power_w=lambda at_s: 100.0 + 10.0 * at_s), steps(20.0))
-    assert (row["energy_source"], row["energy_j"]) == ("estimated", pytest.approx(4000.0))
-    assert row["peak_power_w"] == pytest.approx(300.0)
-
-
 @pytest.mark.parametrize(
-    ("energy", "why"),
+    ("seconds", "sampled", "source", "known"),
     [
-        (7_000_000.0, "stood still"),
-        (lambda at_s: 7_000_000.0 - at_s, "fell"),
-        (lambda at_s: counting(300.0)(at_s) - (5_000_000 if at_s > 6 else 0), "fell"),
+        (12.0, {"energy_mj": counting(300.0), "power_w": 250.0}, "counter", 3600.0),
+        (9.9, {"energy_mj": counting(300.0), "power_w": 250.0}, "estimated", 2475.0),
+        (20.0, {"every_s": 0.5, "power_w": lambda at_s: 100.0 + 10.0 * at_s}, "estimated", 4000.0),
+        (4.0, {"every_s": 1.0, "device": "package-0", "energy_mj": counting(60.0), "mig": None}, "rapl", 240.0),
+        (12.0, {"energy_mj": 7e6, "power_w": 250.0}, None, "stood still"),
+        (12.0, {"energy_mj": lambda at_s: 7e6 - at_s, "power_w": 250.0}, None, "fell"),
+        (12.0, {"energy_mj": lambda at_s: counting(300.0)(at_s) - 5e6 * (at_s > 6), "power_w": 250.0}, None, "fell"),
+        (12.0, {"power_w": 250.0, "mig": True}, None, "MIG"),
+        (12.0, {"power_w": lambda at_s: None if 3 < at_s < 6 else 250.0}, None, "unknown over 3."),
+        (12.0, {"power_w": lambda at_s: None if at_s > 6 else 250.0}, None, "power is known over 6.0 s of 12.0 s"),
+        (12.0, {"reason": "GPU is lost"}, None, "the driver gives neither energy nor power: GPU is lost"),
     ],
 )
-def test_a_counter_that_stands_still_is_unknown(energy: Any, why: str) -> None:
-    row = one(samples(12.0, energy_mj=energy, power_w=250.0), steps(12.0))
-    assert pd.isna(row["energy_j"])
-    assert row["energy_source"] is None
-    assert why in row["energy_reason"]
-    assert row["mean_power_w"] == pytest.approx(250.0)
+def test_energy(seconds: float, sampled: dict[str, Any], source: str | None, known: float | str) -> None:
+    """``known``: the energy (J), by the counter over ten seconds and more, else by trapezoids; or why there is none."""
+    row = one(samples(seconds, **sampled), steps(seconds))
+    mean_w = None if "reason" in sampled else 250.0
+    if isinstance(known, str):
+        assert pd.isna(row["energy_j"]) and known in row["energy_reason"]
+    else:
+        assert row["energy_j"] == pytest.approx(known) and row["energy_reason"] is None
+        mean_w = known / seconds
+    assert row["energy_source"] == source and row["window_s"] == pytest.approx(seconds)
+    assert row["mean_power_w"] == pytest.approx(float("nan") if mean_w is None else mean_w, nan_ok=True)
+    assert row["verdict"] == "unknown", "no bits were sampled"
 
 
 def test_a_window_between_two_samples_has_energy() -> None:
@@ -102,29 +96,6 @@ def test_a_window_between_two_samples_has_energy() -> None:
     row = one(edges[at_s.between(-0.21, -0.19) | at_s.between(6.09, 6.11)], steps(6.0))
     assert (row["energy_source"], row["verdict"]) == ("counter", "ok")
     assert row["energy_j"] == pytest.approx(1800.0)
-
-
-def test_under_mig_there_is_no_energy_whatever_the_power() -> None:
-    row = one(samples(12.0, power_w=250.0, mig=True), steps(12.0))
-    assert pd.isna(row["energy_j"])
-    assert "MIG" in row["energy_reason"]
-
-
-def test_power_that_is_unknown_in_between_is_not_guessed() -> None:
-    row = one(samples(12.0, power_w=lambda at_s: None if 3 < at_s < 6 else 250.0), steps(12.0))
-    assert "unknown over 3." in row["energy_reason"]
-    half = one(samples(12.0, power_w=lambda at_s: None if at_s > 6 else 250.0), steps(12.0))
-    assert half["energy_reason"] == "power is known over 6.0 s of 12.0 s"
-    lost = one(samples(12.0, reason="GPU is lost"), steps(12.0))
-    assert lost["energy_reason"] == "the driver gives neither energy nor power: GPU is lost"
-    assert pd.isna(lost["mean_power_w"])
-
-
-def test_a_cpu_package_counts_over_any_window() -> None:
-    package = samples(4.0, every_s=1.0, device="package-0", energy_mj=counting(60.0), mig=None)
-    row = one(package, steps(4.0))
-    assert (row["energy_source"], row["energy_j"]) == ("rapl", pytest.approx(240.0))
-    assert row["verdict"] == "unknown"
 
 
 # Launches

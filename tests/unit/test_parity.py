@@ -189,16 +189,6 @@ def test_ranks_that_hold_different_weights() -> None:
         ({"double": {"buffer": [[0.0, 0.0]] * 3}}, CANNOT_TELL, "not those of the workload's model"),
         ({"lost": ("probed", "buffer", "alone")}, CANNOT_TELL, "the reference's numbers are missing"),
     ],
-    ids=[
-        "no reference",
-        "no double",
-        "reference failed",
-        "double failed",
-        "other replicas",
-        "other tensors",
-        "other buffers",
-        "no numbers",
-    ],
 )
 def test_what_cannot_be_judged(changes: dict[str, Any], verdict: str | None, reason: str) -> None:
     row = judge(**changes)

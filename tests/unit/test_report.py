@@ -369,7 +369,7 @@ def test_memory_is_told_from_the_birth_of_the_processes(tmp_path: Path) -> None:
     """Step 0 starts at 1 s and its forward pass takes 25 ms; 1.5 s before its end the processes were born."""
     run = analysed(write_run(tmp_path, [Launch("ddp", [[100, 40, 60]], [[1.0, 2.0]])]))
     of, born_s = (run.document.launches[0], run.memory, run.iterations), 1.025 - 1.5
-    assert memory_timeline.start_ns(*of) == pytest.approx(born_s * SECOND_NS)
+    assert memory_timeline.start(*of)[0] == pytest.approx(born_s * SECOND_NS)
     assert list(memory_timeline.timeline(*of)["seconds"]) == pytest.approx([-born_s, 0.5 - born_s])
     assert memory_timeline.windows(*of) == pytest.approx((1.0 - born_s, 1.1 - born_s, 1.2 - born_s))
 

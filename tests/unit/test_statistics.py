@@ -34,7 +34,7 @@ from bench.analyse.memory import peaks
 from bench.analyse.multiplicity import against_one, among_all, level
 from bench.analyse.rounds import Rounds
 from bench.analyse.scatter import moderated
-from bench.analyse.steps import headline, phase_intervals, summary
+from bench.analyse.steps import phase_intervals, summary
 from bench.core.records import MEMORY_COLUMNS
 from bench.report.tables import brief_summary
 from bench.seams.discover import DEFAULT
@@ -179,16 +179,6 @@ def test_launches_without_any_scatter() -> None:
     assert (other.ratio, other.low, other.high, other.p, other.verdict) == (1.25, 1.25, 1.25, 0.0, "slower")
     one_side = compare([4.0] * 3, [5.0, 5.1, 4.9])
     assert one_side.verdict == "slower" and one_side.p is not None and 0 < one_side.p < 0.05
-
-
-@given(*[st.lists(st.floats(1.0, 1e4), min_size=2, max_size=6)] * 2)
-def test_turned_round_a_ratio_is_inverted_and_p_stays(base: list[float], new: list[float]) -> None:
-    found, back = ratio_of(base, new), ratio_of(new, base)
-    assert found.value is not None and back.value is not None
-    assert found.value * back.value == pytest.approx(1.0)
-    assert found.p == pytest.approx(back.p, abs=1e-9)
-    assert found.low is not None and found.high is not None
-    assert found.low <= found.value * (1 + 1e-9) and found.value <= found.high * (1 + 1e-9)
 
 
 def test_without_a_shared_base_it_is_sidak_step_by_step() -> None:
@@ -358,7 +348,7 @@ def test_how_many_more_launches_would_show_two_percent() -> None:
     assert among is not None and among > more, "where there are more to tell apart, each takes longer"
     assert more_launches(replace(close, value=1.5), 5) == more, "what was found does not count"
     assert more_launches(replace(close, error=0.004), 5) == 0, "these would have shown it"
-    for unknown in (Ratio(value=1.0, low=None, high=None, p=None), replace(close, error=9.0)):
+    for unknown in (Ratio(value=1.0), replace(close, error=9.0)):
         assert more_launches(unknown, 5) is None
 
 
@@ -430,7 +420,7 @@ def test_figures_do_not_depend_on_the_order_or_the_index_of_the_rows() -> None:
     shuffled = steps.sample(frac=1.0, random_state=1)
     shuffled.index = pd.Index([0] * len(shuffled))
     pd.testing.assert_frame_equal(launch_figures(steps).frame, launch_figures(shuffled).frame)
-    pd.testing.assert_frame_equal(headline(iterations(steps)), headline(iterations(shuffled)))
+    pd.testing.assert_frame_equal(iterations(steps).frame, iterations(shuffled).frame)
 
 
 def test_a_run_without_steps_has_no_launches() -> None:

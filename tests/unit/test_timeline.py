@@ -7,7 +7,7 @@ from standin.documents import launch
 
 from bench.analyse.all_reduce import Link
 from bench.analyse.predicted import largest_error, predictions, with_bandwidth
-from bench.analyse.timeline import Costed, simulated
+from bench.analyse.timeline import Costed, exposed_ms, sharing
 from bench.experiments.plan.scaling import without_exchanges
 from bench.runs.experiments import AllReduces, BandwidthRecord, Exchange, ExchangesRecord, Scaling
 
@@ -19,65 +19,53 @@ def in_backward(*ready_and_cost: tuple[float, float]) -> list[Costed]:
 
 
 @pytest.mark.parametrize(
-    ("exchanges", "step_ms", "exposed_ms"),
+    ("exchanges", "waits_ms"),
     [
-        pytest.param([], 33.0, 0.0, id="nothing to exchange"),
-        pytest.param(in_backward((15.0, 10.0)), 33.0, 0.0, id="overlapped as a whole"),
-        pytest.param(in_backward((31.0, 10.0)), 43.0, 10.0, id="one bucket at the end: nothing overlaps"),
-        pytest.param(in_backward((21.0, 15.0)), 38.0, 5.0, id="overlapped in part"),
-        pytest.param(in_backward((12.0, 15.0), (20.0, 6.0)), 35.0, 2.0, id="the second waits for the first: 27 to 33"),
-        pytest.param(in_backward((12.0, 3.0), (20.0, 6.0)), 33.0, 0.0, id="the link is free in between"),
-        pytest.param([Costed(phase="forward", ready_ms=2.0, costs_ms=(4.0,))], 37.0, 4.0, id="waited for at once"),
+        pytest.param([], 0.0, id="nothing to exchange"),
+        pytest.param(in_backward((15.0, 10.0)), 0.0, id="overlapped as a whole"),
+        pytest.param(in_backward((31.0, 10.0)), 10.0, id="one bucket at the end: nothing overlaps"),
+        pytest.param(in_backward((21.0, 15.0)), 5.0, id="overlapped in part"),
+        pytest.param(in_backward((12.0, 15.0), (20.0, 6.0)), 2.0, id="the second waits for the first: 27 to 33"),
+        pytest.param(in_backward((12.0, 3.0), (20.0, 6.0)), 0.0, id="the link is free in between"),
+        pytest.param([Costed(phase="forward", ready_ms=2.0, costs_ms=(4.0,))], 4.0, id="waited for at once"),
         pytest.param(
             [Costed(phase="forward", ready_ms=2.0, costs_ms=(4.0,)), *in_backward((25.0, 10.0))],
-            41.0,
             8.0,
             id="what comes later is handed over later: 29 to 39, and the backward pass ends at 35",
         ),
         pytest.param(
             [*in_backward((31.0, 10.0)), Costed(phase="optimizer", ready_ms=32.0, costs_ms=(5.0,))],
-            48.0,
             15.0,
             id="exchanged by the optimizer too",
         ),
     ],
 )
-def test_a_step(exchanges: list[Costed], step_ms: float, exposed_ms: float) -> None:
-    step = simulated(ENDS, exchanges)
-    assert (step.step_ms, step.exposed_ms) == pytest.approx((step_ms, exposed_ms))
-
-
-def test_exchanges_take_the_link_in_turn() -> None:
-    step = simulated(ENDS, in_backward((12.0, 15.0), (20.0, 6.0), (40.0, 1.0)))
-    assert step.begins_ms == (12.0, 27.0, 40.0) and step.ends_ms == (27.0, 33.0, 41.0)
+def test_what_a_step_waits_for(exchanges: list[Costed], waits_ms: float) -> None:
+    assert exposed_ms(ENDS, exchanges) == pytest.approx(waits_ms)
 
 
 @pytest.mark.parametrize(
-    ("handed", "costs_ms", "begins_ms", "ends_ms"),
+    ("handed", "costs_ms", "ends_ms"),
     [
-        pytest.param((12.0, 12.0), (6.0, 6.0), (12.0, 12.0), (24.0, 24.0), id="no loss: 12 ms for both, side by side"),
-        pytest.param((12.0, 12.0), (6.0, 9.0), (12.0, 12.0), (30.0, 30.0), id="lost: 18 ms for both"),
-        pytest.param((12.0, 12.0), (6.0, 3.0), (12.0, 12.0), (18.0, 18.0), id="hidden: both in the time of one"),
-        pytest.param(
-            (12.0, 15.0), (6.0, 9.0), (12.0, 15.0), (24.0, 27.0), id="half alone, half of 18 shared; 9 to go, 3"
-        ),
-        pytest.param((12.0, 12.0, 12.0), (6.0, 6.0), (12.0, 12.0, 24.0), (24.0, 24.0, 30.0), id="the third waits"),
-        pytest.param((12.0, 12.0, 12.0), (6.0, 9.0, 8.0), (12.0,) * 3, (36.0,) * 3, id="three share: 24 ms"),
-        pytest.param((12.0, 30.0), (6.0, 9.0), (12.0, 30.0), (18.0, 36.0), id="not at the same time"),
+        pytest.param((12.0, 20.0, 40.0), (15.0,), (27.0, 42.0, 57.0), id="in turn"),
+        pytest.param((12.0, 12.0), (6.0, 6.0), (24.0, 24.0), id="no loss: 12 ms for both, side by side"),
+        pytest.param((12.0, 12.0), (6.0, 9.0), (30.0, 30.0), id="lost: 18 ms for both"),
+        pytest.param((12.0, 12.0), (6.0, 3.0), (18.0, 18.0), id="hidden: both in the time of one"),
+        pytest.param((12.0, 15.0), (6.0, 9.0), (24.0, 27.0), id="half alone, half of 18 shared; 9 to go, 3"),
+        pytest.param((12.0, 12.0, 12.0), (6.0, 6.0), (24.0, 24.0, 30.0), id="the third waits"),
+        pytest.param((12.0, 12.0, 12.0), (6.0, 9.0, 8.0), (36.0,) * 3, id="three share: 24 ms"),
+        pytest.param((12.0, 30.0), (6.0, 9.0), (18.0, 36.0), id="not at the same time"),
     ],
 )
 def test_exchanges_at_once_share_the_link(
-    handed: tuple[float, ...], costs_ms: tuple[float, ...], begins_ms: tuple[float, ...], ends_ms: tuple[float, ...]
+    handed: tuple[float, ...], costs_ms: tuple[float, ...], ends_ms: tuple[float, ...]
 ) -> None:
-    step = simulated(ENDS, [Costed(phase="backward", ready_ms=ready, costs_ms=costs_ms) for ready in handed])
-    assert step.begins_ms == begins_ms and step.ends_ms == pytest.approx(ends_ms)
-    assert step.exposed_ms == pytest.approx(max(0.0, max(ends_ms) - ENDS["backward"]))
+    assert sharing(handed, [costs_ms] * len(handed)) == pytest.approx(ends_ms)
 
 
 def test_a_small_exchange_beside_a_large_one() -> None:
     """2 ms and 10 ms alone, twice as slow at once: the small one ends after 8 ms, in which the large one did 1/5."""
-    small, large = (Costed(phase="backward", ready_ms=12.0, costs_ms=(one, 2 * one)) for one in (2.0, 10.0))
-    assert simulated(ENDS, [small, large]).ends_ms == pytest.approx((20.0, 28.0))
+    assert sharing((12.0, 12.0), [(2.0, 4.0), (10.0, 20.0)]) == pytest.approx((20.0, 28.0))
 
 
 def without_exchanging(ranks: int, slower: float = 1.0) -> ExchangesRecord:

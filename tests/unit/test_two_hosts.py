@@ -10,7 +10,7 @@ from standin.documents import changed
 from standin.frames import iterations, launch_figures
 
 from bench.analyse.memory import peaks
-from bench.analyse.memory_timeline import start_ns, timeline, windows
+from bench.analyse.memory_timeline import start, timeline, windows
 from bench.analyse.parity import parity
 from bench.analyse.validity import findings, unlike
 from bench.core.records import MEMORY_COLUMNS, STEP_COLUMNS
@@ -71,7 +71,7 @@ def test_the_total_peak_is_the_sum_of_the_peaks_of_the_hosts() -> None:
 def test_samples_of_each_host_are_placed_on_its_own_clock(run: Run) -> None:
     launch = replace(run.document.launches[0], launch=0, first_forward_s=0.14)
     began_ns = CLOCKS["node1"] - 100_000_000
-    assert start_ns(launch, SAMPLES, iterations(steps())) == began_ns
+    assert start(launch, SAMPLES, iterations(steps()))[0] == began_ns
     line = timeline(launch, SAMPLES, iterations(steps()))
     assert line["seconds"].tolist() == pytest.approx([0.05, 0.30, 0.0, 0.13])
     assert windows(launch, SAMPLES, iterations(steps())) == pytest.approx((0.10, 0.21, 0.42))
