@@ -27,18 +27,13 @@ def open_regular(path: str, *, limit: int, within: str | None = None) -> Buffere
     ``within``: the folder that links may not lead out of; None where the user named this very file. Raises ``OSError``.
     """
     try:
-        real, mode = path, os.lstat(path).st_mode
-        if (
-            stat.S_ISLNK(mode) or os.path.dirname(path) != within
-        ):  # else it lies in there: no look at every folder above
-            real = os.path.realpath(path)
-            home = os.path.realpath(within) if within is not None else os.sep
-            if os.path.commonpath((real, home)) != home:
-                raise OSError(errno.ELOOP, f"it lies outside {within}", path)
-            mode = os.lstat(real).st_mode
+        real = os.path.realpath(path)
     except ValueError as error:  # such as a byte 0 in it
         raise OSError(errno.EINVAL, "it is not a valid file name", path) from error
-    if not stat.S_ISREG(mode):  # before it is opened: opening some devices does something
+    home = os.path.realpath(within) if within is not None else os.sep
+    if os.path.commonpath((real, home)) != home:
+        raise OSError(errno.ELOOP, f"it lies outside {within}", path)
+    if not stat.S_ISREG(os.lstat(real).st_mode):  # before it is opened: opening some devices does something
         raise OSError(errno.EINVAL, "it is not a regular file", path)
     descriptor = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     state = os.fstat(descriptor)

@@ -233,7 +233,7 @@ class OnPackages(Launch):
 def test_power_of_a_long_run_is_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = written(tmp_path, [OnPackages("ddp", [[1000.0] * 6], [[1.0]])], ())
     monkeypatch.setattr(drawing, "MOST_COLUMNS", 3)  # of 3 s each, longer than what would be a gap
-    (line,) = shapes(plot_of(run, "power").svg, "power-").values()
+    ((_, line),) = shapes(plot_of(run, "power").svg, "power-")
     assert len(line) >= 3
 
 
