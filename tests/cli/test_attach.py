@@ -309,6 +309,7 @@ def test_a_full_disk_is_named(recorder: Any, monkeypatch: pytest.MonkeyPatch, tm
     assert str(read_notes(str(tmp_path / name)).problem).endswith("could not write its notes: No space left on device")
 
 
+@pytest.mark.slow
 def test_the_lock_says_who_outlived_bench(tmp_path: Path, repository: Path) -> None:
     script = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
     command = [PYTHON, "-m", "bench", "attach", "--", PYTHON, "-c", script]

@@ -93,7 +93,7 @@ def test_what_changes_gradients_and_not_time(attaching: Bench, repository: Repos
     only_run()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_an_interrupted_search_goes_on(attaching: Bench, repository: Repository, number: signal.Signals) -> None:
     fast, slow = {"step_ms": 100.0}, {"step_ms": 120.0}
     names = repository(noted(fast, fast, slow, slow))

@@ -62,7 +62,7 @@ def known(about: Mapping[str, Any]) -> Ceilings:
     return decode(Ceilings, {**about, **figures, "launch_us": [2.0], "reasons": {}, "utc": "2026-01-01T00:00:00Z"})
 
 
-@pytest.mark.parametrize("kind", ["data", "host", "memory"])
+@pytest.mark.parametrize("kind", ["host", *(pytest.param(one, marks=pytest.mark.slow) for one in ("data", "memory"))])
 def test_what_is_planted_lands_in_its_own_part(
     run_here: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, plotting: Plotting
 ) -> None:

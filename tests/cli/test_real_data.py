@@ -166,6 +166,7 @@ def collate(examples):
 """A step of 100 ms, a batch of 30 ms."""
 
 
+@pytest.mark.slow
 def test_a_slow_loader_binds_without_processes_and_not_with_four(run_here: CommandLine, tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(SLOW)
     asked = ("run", "--workload", str(tmp_path / "slow.py"), "--scenario", "single", "--no-parity", *FEW)

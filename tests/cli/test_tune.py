@@ -131,6 +131,7 @@ def test_an_interrupted_search_goes_on(
     assert "How was the winner found?" in text and "numerics: diverged" in text and (page / "search.svg").is_file()
 
 
+@pytest.mark.slow
 def test_the_budget_ends_the_rounds_of_the_finalists(
     run_here: CommandLine, asked: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,6 +204,7 @@ def test_a_search_that_cannot_find_anything(
     assert done.returncode == 2 and all(text in last for text in said), last
 
 
+@pytest.mark.slow
 def test_a_search_whose_only_candidate_was_killed_goes_on(run_here: CommandLine, tmp_path: Path) -> None:
     once = f"""
 _loss = loss
@@ -227,6 +229,7 @@ def loss(model, batch):
     assert document["complete"] and document["experiments"]["tuning"]["finalists"] == ["ddp"]
 
 
+@pytest.mark.slow
 def test_the_batch_grows_while_an_example_takes_less_time(
     run_here: CommandLine, host: WorkerHost, tmp_path: Path
 ) -> None:
