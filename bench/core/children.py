@@ -5,8 +5,7 @@ import os
 import resource
 import signal
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping
 from os import _exit  # as it is before a file of somebody's replaces it
 from typing import TYPE_CHECKING, TypeVar, cast
 
@@ -16,7 +15,6 @@ from bench.core.errors import RequestError
 from bench.core.files import Json, parse_json
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
     from multiprocessing import connection
     from multiprocessing.context import ForkProcess
 
@@ -91,16 +89,6 @@ def end_children(but: Collection[int] = ()) -> list[int]:
             break
         time.sleep(0.01)
     return strays
-
-
-@contextmanager
-def beside(work: Callable[[], T]) -> "Iterator[Future[T]]":
-    """``work()``, which can be pickled, in a fork of this process while this one does something else."""
-    from concurrent.futures import ProcessPoolExecutor
-    from multiprocessing import get_context
-
-    with ProcessPoolExecutor(1, get_context("fork"), die_with_parent, (os.getpid(),)) as pool:
-        yield pool.submit(work)
 
 
 def ask(question: Callable[[], T], limit_s: float) -> T:

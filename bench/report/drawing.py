@@ -133,12 +133,6 @@ def styled(width_in: float = WIDE_IN) -> Iterator[None]:
         yield
 
 
-def imported() -> None:
-    """Have matplotlib ready, of which it imports a part for its first figure."""
-    with styled():
-        sheet(1.0)
-
-
 def for_page(draw: Callable[[], Plot | None]) -> Plot | None:
     """The plot that ``draw`` draws, for a page that is read on a screen or on a phone."""
     with styled():

@@ -38,7 +38,8 @@ def forked(draws: Sequence[Draw], queue: int, processes: int) -> list[Connection
     """As many other processes that draw as there is room for; each sends its plots by number, and ends."""
     if processes < 1:
         return []
-    drawing.imported()
+    with drawing.styled():
+        drawing.sheet(1.0)  # so that matplotlib is imported once
     gc.freeze()  # in the forks: what their collector marks would be copied
     fork = multiprocessing.get_context("fork")
     others = []

@@ -3,12 +3,10 @@
 import argparse
 import os
 import sys
-from functools import partial
 from typing import TYPE_CHECKING
 
 from bench.analyse.history import nights
 from bench.console import columns, count, passing, tell
-from bench.core.children import beside
 from bench.core.errors import NotComparable, RequestError, closest
 from bench.runs.files import check_file, unwritable, utf8, write_atomically
 from bench.runs.names import find, last_finished
@@ -77,8 +75,14 @@ def main(arguments: list[str]) -> int:
             check_file(f"--{option}", file)
     if options.junit and options.markdown and os.path.realpath(options.junit) == os.path.realpath(options.markdown):
         raise RequestError("--markdown", f"{options.markdown} is where --junit writes", "give two files")
+    rule = thresholds.rule_from(options)
     with passing(f"reading the nights in {options.history}" if options.history else "reading two runs"):
-        outcome = _judged(options)
+        new, only = nights.read_one(_new(options)), scenario_names(options.scenario)
+        if options.baseline is not None:
+            path = find(options.baseline, options.results or DEFAULT_OUT, "--baseline")
+            outcome = _against_one(new, nights.read_one(path, "--baseline"), rule, only)
+        else:
+            outcome = _against_history(new, nights.read(options.history), options.history, rule, only)
     from bench.report import gate
 
     for option, form in (("junit", gate.as_junit), ("markdown", gate.as_markdown)):
@@ -90,17 +94,6 @@ def main(arguments: list[str]) -> int:
     text = gate.as_text(outcome, columns(people(options)))
     reply(options, text, document=lambda: gate.for_programs(outcome))
     return outcome.exit_code
-
-
-def _judged(options: argparse.Namespace) -> "Outcome":
-    only = scenario_names(options.scenario)
-    if options.baseline is not None:
-        rule, new = thresholds.rule_from(options), nights.read_one(_new(options))
-        base = nights.read_one(find(options.baseline, options.results or DEFAULT_OUT, "--baseline"), "--baseline")
-        return _against_one(new, base, rule, only)
-    with beside(partial(nights.read, options.history)) as history:
-        rule, new = thresholds.rule_from(options), nights.read_one(_new(options))  # which imports what is needed
-        return _against_history(new, history.result(), options.history, rule, only)
 
 
 def _new(options: argparse.Namespace) -> str:

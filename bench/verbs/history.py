@@ -2,11 +2,9 @@
 
 import os
 import sys
-from functools import partial
 
 from bench.analyse.history import nights
 from bench.console import columns, count, passing, tell
-from bench.core.children import beside
 from bench.core.errors import OK, RequestError, closest
 from bench.runs.files import check_writable
 from bench.verbs import thresholds
@@ -49,23 +47,23 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     if options.folder is not None and options.results is not None:
         raise RequestError("--results", f"the folder is {options.folder!r} already", "give one of the two")
+    rule, wanted = thresholds.rule_from(options), scenario_names(options.scenario) or []
     check_writable(options.out)
     folder = next((given for given in (options.folder, options.results) if given is not None), "results")
     option = "DIR" if options.results is None else "--results"
-    with passing(f"reading the nights in {folder}"), beside(partial(nights.read, folder, option)) as reading:
-        from bench.analyse.history import trends
-        from bench.report import drawing
-        from bench.report import history as report
-
-        rule, wanted = thresholds.rule_from(options), scenario_names(options.scenario) or []
-        drawing.imported()
-        history = reading.result()
+    with passing(f"reading the nights in {folder}"):
+        history = nights.read(folder, option)
     if not history.nights:
         problem = f"there is no finished run in {folder!r}"
         if history.left_out:
             problem += f" ({history.left_out[0].why}{', and others' if len(history.left_out) > 1 else ''})"
         raise RequestError(option, problem, "make one with 'python -m bench run', or give another folder")
     digests = [night.digest for night in history.nights]
+
+    from bench.analyse.history import trends
+    from bench.report import drawing
+    from bench.report import history as report
+
     scenarios = trends.scenarios_of(digests)
     for name in wanted:
         if name not in scenarios:
