@@ -12,7 +12,6 @@ import os
 import statistics
 import sys
 import time
-from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -59,18 +58,38 @@ MOST_WARMUP = 10  # steps, or a fifth of them if that is less
 Say = Callable[[str], None]
 
 
-def attach(options: Namespace, sides: tuple[Side, ...], say: Say) -> "tuple[Launched, Run | None]":
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """The request. ``warmup``: None for :data:`MOST_WARMUP`. ``launches``: of each side.
+
+    ``until_precision``, ``budget_s``: as in :class:`IntervalTarget`. ``quiet``: what the commands print goes to
+    standard error."""
+
+    out: str
+    label: str | None = None
+    global_batch: int | None = None
+    warmup: int | None = None
+    launches: int = 1
+    until_precision: float | None = None
+    budget_s: float = 0.0
+    wait: bool = False
+    force: bool = False
+    record_command: bool = False
+    quiet: bool = False
+
+
+def attach(wanted: Wanted, sides: tuple[Side, ...], say: Say) -> "tuple[Launched, Run | None]":
     """Run the commands in rounds until one of them fails, and write what was recorded. Returns the last one, and the
     run; None if nothing was recorded.
 
-    ``options``: of ``bench attach``. Raises :class:`RequestError` before the first command is started.
+    Raises :class:`RequestError` before the first command is started.
     """
-    with begun(options, say, sides=sides) as commands:
+    with begun(wanted, say, sides=sides) as commands:
         target = None
-        if options.until_precision is not None:
-            target = IntervalTarget(options.until_precision, options.budget, started=time.monotonic())
+        if wanted.until_precision is not None:
+            target = IntervalTarget(wanted.until_precision, wanted.budget_s, started=time.monotonic())
         for repeat in count():
-            if repeat >= options.launches:
+            if repeat >= wanted.launches:
                 names = target.next_round(list(commands.last_ms)) if target is not None else []
                 if target is None or not names or not target.affords(names):
                     break
@@ -101,7 +120,7 @@ class Launched:
 
 @contextmanager
 def begun(
-    options: Namespace,
+    wanted: Wanted,
     say: Say,
     sides: tuple[Side, ...] = (),
     writer: RunWriter | None = None,
@@ -109,15 +128,15 @@ def begun(
 ) -> Iterator["Commands"]:
     """``sides``: those that are known by now. ``writer``: of a run that goes on; ``experiment``: the record of one that
     a new run begins with. Raises :class:`RequestError` where nothing can be measured."""
-    check_writable(options.out)
+    check_writable(wanted.out)
     machine.refuse_missing_directory()
     machine.refuse_few_files(1)
     kind, gpus, left_out = machine.choose_device("auto")
     uuids = tuple(gpu.uuid for gpu in gpus)
-    with acquire(uuids, wait=options.wait, say=say) as locks:
-        foreign.refuse(gpus, uuids, force=options.force)
+    with acquire(uuids, wait=wanted.wait, say=say) as locks:
+        foreign.refuse(gpus, uuids, force=wanted.force)
         here, begin = machine.describe(gpus, left_out), machine.state()
-        yield Commands(options, sides, kind, uuids, here, begin, locks, writer, experiment)
+        yield Commands(wanted, sides, kind, uuids, here, begin, locks, writer, experiment)
 
 
 @dataclass(slots=True)
@@ -126,7 +145,7 @@ class Commands:
 
     ``last_ms``: of each scenario the step time of its last launch."""
 
-    options: Namespace
+    wanted: Wanted
     sides: tuple[Side, ...]
     kind: str
     gpus: tuple[str, ...]
@@ -140,15 +159,15 @@ class Commands:
 
     def launch(self, side: Side, repeat: int) -> Launched:
         number = self.writer.document.next_launch if self.writer else 1
-        done = perform(side, number, self.kind, self.gpus, self.locks, quiet=self.options.quiet)
+        done = perform(side, number, self.kind, self.gpus, self.locks, quiet=self.wanted.quiet)
         ranks, left = ranks_of(done.notes)
         ended: TableRow = {"code": done.code, "interrupted": done.interrupted, "wall_s": done.wall_s}
         if not ranks or ranks[0].steps < 1:
             return Launched(name=side.name or "", why=why_nothing(done.notes), **ended)
         name = side.name or name_of(ranks[0].ran)
-        command = _command(side, ranks[0], self.options)
+        command = _command(side, ranks[0], self.wanted)
         if self.writer is None:
-            self.writer = RunWriter(self.options.out, self._document(name, command, ranks), self.began)
+            self.writer = RunWriter(self.wanted.out, self._document(name, command, ranks), self.began)
         steps = _add(self.writer, done, ranks, left, name, command, repeat)
         step_ms = statistics.median(slowest_ms(steps) or [row["step_ms"] for row in steps])
         self.last_ms[name] = step_ms
@@ -169,7 +188,7 @@ class Commands:
     def _document(self, scenario: str, command: stored.Command, ranks: list[Notes]) -> stored.RunDocument:
         """The document of the run: null is what neither the script's objects nor the options say."""
         first, steps = ranks[0], min(one.steps for one in ranks)
-        asked = self.options.warmup
+        asked = self.wanted.warmup
         warmup = min(MOST_WARMUP, steps // 5) if asked is None else min(asked, steps - 1)
         kind = first.ran.device["type"]
         python, executable = first.who.python
@@ -186,12 +205,12 @@ class Commands:
                 devices=tuple(uuid for uuid in self.gpus if any(uuid in one.who.devices for one in ranks)),
                 warmup=warmup,
                 iters=steps - warmup,
-                launches=self.options.launches,
-                label=self.options.label,
+                launches=self.wanted.launches,
+                label=self.wanted.label,
             ),
             workload=stored.WorkloadRecord(
                 title=os.path.basename(command.script.file) if command.script else " ".join(command.command),
-                global_batch=self.options.global_batch,
+                global_batch=self.wanted.global_batch,
                 replicas=first.ran.replicas,
                 device=kind if kind in ("cpu", "cuda") else None,
                 warmup=warmup,
@@ -326,9 +345,9 @@ def _record(
     )
 
 
-def _command(side: Side, first: Notes, options: Namespace) -> stored.Command:
+def _command(side: Side, first: Notes, wanted: Wanted) -> stored.Command:
     script = first.who.script if first.who.script and os.path.isfile(first.who.script) else None
-    whole = (redact.RECORD,) if options.record_command else ()
+    whole = (redact.RECORD,) if wanted.record_command else ()
     return stored.Command(
         command=tuple(redact.command_line((*whole, "--", *side.command))[len(whole) + 1 :]),
         cwd=os.path.abspath(side.cwd or "."),

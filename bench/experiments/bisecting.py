@@ -7,7 +7,6 @@ Each candidate is a scenario of one run, whose launches are those of ``bench att
 """
 
 import time
-from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, median
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING
 from bench.core.errors import BenchError, RequestError
 from bench.core.files import scratch_folder
 from bench.experiments.attached_command import Side
-from bench.experiments.attaching import Commands, Launched, begun
+from bench.experiments.attaching import Commands, Launched, Wanted, begun
 from bench.experiments.candidates import Candidate
 from bench.experiments.measure import slowest_ms
 from bench.experiments.plan.bisection import ERROR, FEWEST_BLOCKS, Bisection
@@ -67,14 +66,14 @@ EXPERIMENT = Experiment(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
     """``of``: what is searched, in words by which it is known again. ``prepare``: makes the side of a candidate, within
-    a folder, or raises a :class:`BenchError` that says why it cannot. ``options``: of ``bench bisect``. ``path``: of
-    the run that goes on."""
+    a folder, or raises a :class:`BenchError` that says why it cannot. ``path``: of the run that goes on."""
 
     of: str
     candidates: tuple[Candidate, ...]
     prepare: Callable[[Candidate, str], Side]
     metric: str
-    options: Namespace
+    budget_s: float
+    wanted: Wanted
     path: str | None = None
 
 
@@ -83,7 +82,7 @@ def bisect(asked: Asked, say: Callable[[str], None]) -> tuple[Run, bool]:
     writer = None if asked.path is None else _reopened(asked.path, asked)
     search, figure, skipped = replay(asked, writer)
     first = _record(asked, search, figure, skipped, launches=0)
-    with scratch_folder("bench-bisect-") as scratch, begun(asked.options, say, (), writer, first) as commands:
+    with scratch_folder("bench-bisect-") as scratch, begun(asked.wanted, say, (), writer, first) as commands:
         doing = _Searching(asked, commands, scratch, say, search, figure, skipped)
         try:
             interrupted = doing.search_on()
@@ -136,7 +135,7 @@ class _Searching:
         """Blocks of launches until the search is over, or would take longer than its budget. True: interrupted."""
         while names := self.search.next_block():
             spent_s, each_s = time.monotonic() - self.began_s, fmean(self.walls_s) if self.walls_s else 0.0
-            if spent_s + each_s * len(names) > self.asked.options.budget:
+            if spent_s + each_s * len(names) > self.asked.budget_s:
                 break
             writer = self.commands.writer
             repeat = 1 + max((one.repeat for one in writer.document.launches), default=-1) if writer else 0

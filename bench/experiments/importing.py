@@ -13,8 +13,8 @@ import csv
 import io
 import os
 import shutil
-from argparse import Namespace
 from collections import Counter
+from dataclasses import dataclass
 from reprlib import repr as brief
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -57,15 +57,31 @@ def is_name(text: str) -> bool:
     return bool(text.strip()) and text.isprintable()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The measurement as the options describe it."""
+
+    scenario: str | None = None
+    model: str | None = None
+    image_size: int | None = None
+    global_batch: int | None = None
+    world_size: int | None = None
+    warmup: int | None = None
+    device: str | None = None
+    hardware: str | None = None
+    label: str | None = None
+    measured: str | None = None
+
+
 def is_scenario(text: str) -> bool:
     """Whether a scenario can have this name: a comma separates scenarios."""
     return is_name(text) and "," not in text
 
 
-def imported(path: str, options: Namespace) -> Run:
-    """A sealed run folder of the measurement in a file; nothing is left if that fails.
+def imported(path: str, options: Options, out: str) -> Run:
+    """A sealed run folder under ``out`` of the measurement in a file; nothing is left if that fails.
 
-    ``options``: of ``bench import``. Raises :class:`RequestError` where it is no CSV of step times.
+    Raises :class:`RequestError` where it is no CSV of step times.
     """
     from bench.analyse import digest
 
@@ -99,24 +115,24 @@ def imported(path: str, options: Namespace) -> Run:
     if options.world_size is not None and widest > options.world_size:
         problem = f"{options.world_size} was given and {path} has steps of {widest} ranks"
         raise RequestError("--world-size", problem, "fix one of the two")
-    check_writable(options.out)
+    check_writable(out)
     try:
         document = decode(stored.RunDocument, encode(_document(path, launches, heading, options)))
     except Damaged as error:
         _refuse(path, f"has what no run may have: {error}")
-    writer = RunWriter(options.out, document)
+    writer = RunWriter(out, document)
     try:
         writer.add(*launches, steps=steps)
         writer.finish(complete=True, digest=digest.of_run(judged(writer)))
     except BaseException as error:
         shutil.rmtree(writer.path, ignore_errors=True)
         if isinstance(error, OSError):
-            raise unwritable("--out", options.out, error, "give another folder") from error
+            raise unwritable("--out", out, error, "give another folder") from error
         raise
     return writer.frames()
 
 
-def _table(path: str, options: Namespace) -> "tuple[list[str], pd.DataFrame]":
+def _table(path: str, options: Options) -> "tuple[list[str], pd.DataFrame]":
     """The heading, and the steps by their lines, in :data:`COLUMNS`."""
     import pandas as pd
 
@@ -177,7 +193,7 @@ def _cells(path: str) -> tuple[list[str], dict[int, list[str]]]:
         _refuse(path, f"line {reader.line_num}: {error}")
 
 
-def _whole(path: str, who: str, rows: "pd.DataFrame", options: Namespace) -> "tuple[pd.DataFrame, int]":
+def _whole(path: str, who: str, rows: "pd.DataFrame", options: Options) -> "tuple[pd.DataFrame, int]":
     """The rows of a launch, in order, the steps of each rank numbered from 0; and how many of them are warm-up.
     Refuses those that are not of whole ranks."""
     steps = rows.groupby("rank")["step"].agg(list)
@@ -202,7 +218,7 @@ def _whole(path: str, who: str, rows: "pd.DataFrame", options: Namespace) -> "tu
     return rows.assign(step=place, warmup=place < warmup), warmup
 
 
-def _document(path: str, launches: list[LaunchRecord], heading: list[str], options: Namespace) -> stored.RunDocument:
+def _document(path: str, launches: list[LaunchRecord], heading: list[str], options: Options) -> stored.RunDocument:
     """The document of the run: null if neither the file nor the options say it."""
     stated = {"global_batch": options.global_batch, "replicas": options.world_size, "device": options.device}
     if "warmup" in heading or options.warmup is not None:

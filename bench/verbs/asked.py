@@ -2,7 +2,8 @@
 
 import argparse
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import TypeVar
 
 from bench import machine
@@ -43,18 +44,59 @@ SAME = ("profile", "impl", "seed", "fresh", "label", "until_precision", "trace",
 """Options that stand in a request under the same name and as they are given."""
 
 
-OF_SOME: dict[str, object] = {
-    **dict.fromkeys(("set", "launches", "sample_interval", "until_precision", "budget", "diagnose")),
-    **dict.fromkeys(("find_batch", "input_sweep", "trace"), False),
-    "parity": True,
-}
-"""Options that not every verb that measures has: their values for those that lack them."""
+@dataclass(kw_only=True)
+class Options:
+    """The options of the verbs that measure, by their names. A verb that lacks one has its default."""
+
+    scenario: list[str] | None = None
+    set: str | None = None
+    switches: list[str] | None = None
+    impl: str = "auto"
+    apex: str | None = None
+    workload: str = DEFAULT_WORKLOAD
+    model: str | None = None
+    image_size: int | None = None
+    setting: Sequence[str] = ()
+    data: str | None = None
+    workers: int | None = None
+    global_batch: int | None = None
+    batch_per_rank: int | None = None
+    seed: int = 0
+    device: str = "auto"
+    gpus: str | None = None
+    ranks: int | None = None
+    pythons: list[str] | None = None
+    site: str = "local"
+    force: bool = False
+    fresh: bool = False
+    stall_timeout: float = 30.0
+    profile: str = "quick"
+    warmup: int | None = None
+    iters: int | None = None
+    launches: int | None = None
+    find_batch: bool = False
+    input_sweep: bool = False
+    sample_interval: float | None = None
+    until_precision: float | None = None
+    budget: float | None = None
+    diagnose: bool | None = None
+    trace: bool = False
+    parity: bool = True
+    label: str | None = None
+    experiments: Mapping[str, object] = field(default_factory=dict)
+    """By name the options of those that have one of their own (:mod:`bench.seams.experiment`)."""
+
+    @classmethod
+    def of(cls, options: argparse.Namespace) -> "Options":
+        given = {one.name: getattr(options, one.name) for one in fields(cls) if hasattr(options, one.name)}
+        return cls(
+            **given, experiments={name: value for name in with_options() if (value := getattr(options, name, None))}
+        )
 
 
 def add_work(parser: Parser, *, usual_set: str | None = None, usual: str | None = None) -> None:
     """The options of scenarios, workload and place. The default is ``usual_set`` of scenarios, or ``usual``, a single
     one."""
-    parser.set_defaults(**OF_SOME)
     what = parser.add_argument_group("what is measured")
     which, names = f"a scenario or a file, with switches behind it: ddp+channels_last (default: {usual})", "NAME"
     if usual_set is not None:
@@ -66,10 +108,10 @@ def add_work(parser: Parser, *, usual_set: str | None = None, usual: str | None 
     switches = "switches to turn on, such as channels_last,bucket_mb=50 ('bench list' shows all)"
     what.add_argument("--with", action="append", dest="switches", metavar="NAME[=VALUE][,...]", help=switches)
     whose = "whose O1-O3 and apex DDP run"
-    what.add_argument("--impl", choices=("auto", "native", "apex"), default="auto", help=whose)
+    what.add_argument("--impl", choices=("auto", "native", "apex"), default=Options.impl, help=whose)
     what.add_argument("--apex", metavar="PATH", help="a checkout of NVIDIA/apex, tag 25.05 or older")
     default = f"what every scenario trains (default: {DEFAULT_WORKLOAD})"
-    what.add_argument("--workload", default=DEFAULT_WORKLOAD, metavar="NAME|FILE", help=default)
+    what.add_argument("--workload", default=Options.workload, metavar="NAME|FILE", help=default)
     what.add_argument("--model", metavar="NAME", help="of resnet101: any classification model of torchvision")
     what.add_argument("--image-size", type=whole_number, metavar="PX", help="of resnet101: the edge of an image")
     which = "any setting of the workload ('bench list --json' has them)"
@@ -82,29 +124,29 @@ def add_work(parser: Parser, *, usual_set: str | None = None, usual: str | None 
     default = "examples a step in all (default: the workload's own; of resnet101 128, on the CPU 8)"
     batch.add_argument("--global-batch", type=whole_number, metavar="N", help=default)
     batch.add_argument("--batch-per-rank", type=whole_number, metavar="N", help="examples a step for each device")
-    what.add_argument("--seed", type=seed, default=0, help="of weights and data (default: 0)")
+    what.add_argument("--seed", type=seed, default=Options.seed, help="of weights and data (default: 0)")
     where = parser.add_argument_group("where")
     devices = ("auto", "cpu", "cuda")
-    where.add_argument("--device", choices=devices, default="auto", help="default: GPUs if there are any")
+    where.add_argument("--device", choices=devices, default=Options.device, help="default: GPUs if there are any")
     where.add_argument("--gpus", metavar="0,1,3", help="GPUs by index in PCI order or by UUID (default: all)")
     ranks = f"ranks on the CPU (default: {DEFAULT_RANKS})"
     where.add_argument("--ranks", "--nproc", type=device_count, metavar="N", help=ranks)
     whose = "the interpreter whose torch is measured (default: this one; of bench run also several, in turns)"
     where.add_argument("--python", action="append", dest="pythons", metavar="PATH", help=whose)
     starts = "what starts the ranks (default: local)"
-    where.add_argument("--site", metavar="NAME|FILE", default="local", help=starts)
+    where.add_argument("--site", metavar="NAME|FILE", default=Options.site, help=starts)
     where.add_argument("--force", action="store_true", help="also on GPUs that others are using")
     where.add_argument("--wait", action="store_true", help="queue while another run has the GPUs or the CPU")
     where.add_argument("--fresh", action="store_true", help="a new interpreter for every rank instead of forks")
     limit = "end a launch that makes no step for S seconds, or no first step for 4 times that and at least 30"
-    where.add_argument("--stall-timeout", type=seconds, metavar="S", default=30.0, help=limit)
+    where.add_argument("--stall-timeout", type=seconds, metavar="S", default=Options.stall_timeout, help=limit)
 
 
 def add_steps(parser: Parser, title: str, profile: str) -> argparse._ArgumentGroup:
     """The options of a launch, as a group with this title. ``profile``: the help of ``--profile``."""
     much = parser.add_argument_group(title)
     profiles = list(dict.fromkeys(name for name, _ in PROFILES))
-    much.add_argument("--profile", choices=profiles, default="quick", help=profile)
+    much.add_argument("--profile", choices=profiles, default=Options.profile, help=profile)
     much.add_argument("--warmup", type=whole_number, metavar="N", help="warm-up steps, left out of every statistic")
     much.add_argument("--iters", type=whole_number, metavar="N", help="measured steps of each launch")
     return much
@@ -142,7 +184,7 @@ def begun(
 
 
 def request_of(
-    options: argparse.Namespace,
+    options: Options,
     scenarios: tuple[Found, ...],
     party: Party | None = None,
     environments: Mapping[str, str] | None = None,
@@ -220,17 +262,17 @@ def request_of(
         input_sweep=options.input_sweep,
         python=None if environments or not pythons else pythons[0],
         pythons=environments or {},
-        experiments={name: value for name in with_options() if (value := getattr(options, name, None))},
+        experiments=options.experiments,
     )
 
 
-def interpreters(options: argparse.Namespace) -> list[str]:
+def interpreters(options: argparse.Namespace | Options) -> list[str]:
     for path in options.pythons or ():
         check_python(path)
     return [os.path.abspath(path) if os.sep in path else path for path in options.pythons or ()]
 
 
-def _task(options: argparse.Namespace, trained: FoundWorkload, device: str) -> Task:
+def _task(options: Options, trained: FoundWorkload, device: str) -> Task:
     settings, data = _settings(options, trained, device), options.data
     if data is None:
         return trained.task(device, settings)
@@ -249,7 +291,7 @@ def _task(options: argparse.Namespace, trained: FoundWorkload, device: str) -> T
         raise RequestError("--data", what, "fix its permissions, or remove it") from error
 
 
-def _settings(options: argparse.Namespace, trained: FoundWorkload, device: str) -> dict[str, Setting]:
+def _settings(options: Options, trained: FoundWorkload, device: str) -> dict[str, Setting]:
     settings = trained.workload.settings_on(device)
     own = (("--model", options.model), ("--image-size", options.image_size))
     given = [(option, option[2:].replace("-", "_"), str(value)) for option, value in own if value is not None]

@@ -10,7 +10,7 @@ from bench.console import COMMAND, columns, count, tell
 from bench.core.codec import encode
 from bench.core.errors import INTERRUPTED, NOT_COMPARABLE, OK, RequestError
 from bench.experiments.attached_command import Side
-from bench.experiments.attaching import Launched, attach
+from bench.experiments.attaching import Launched, Wanted, attach
 from bench.experiments.plan.interval_target import FIRST_STAGE
 from bench.machine.redact import RECORD, without_secrets
 from bench.runs.document import Attached
@@ -70,9 +70,15 @@ def main(arguments: list[str]) -> int:
         raise RequestError("COMMAND", "there is no command", how)
     sides = _sides(options, command)
     several = len(sides) > 1
-    options.launches = options.launches or (FIRST_STAGE if several or options.until_precision is not None else 1)
-    options.quiet = several and options.json
-    last, run = attach(options, sides, lambda text: tell(text, file=sys.stderr))
+    names = ("out", "label", "global_batch", "warmup", "until_precision", "wait", "force", "record_command")
+    launches = FIRST_STAGE if several or options.until_precision is not None else 1
+    wanted = Wanted(
+        launches=options.launches or launches,
+        budget_s=options.budget,
+        quiet=several and options.json,
+        **{name: getattr(options, name) for name in names},
+    )
+    last, run = attach(wanted, sides, lambda text: tell(text, file=sys.stderr))
     if run is None:
         of = f" of {last.name}" if several else ""
         if not last.code:

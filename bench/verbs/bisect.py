@@ -9,6 +9,7 @@ import sys
 from bench.console import COMMAND, tell
 from bench.core.codec import encode
 from bench.core.errors import INCONCLUSIVE, INTERRUPTED, OK, RequestError
+from bench.experiments.attaching import Wanted
 from bench.experiments.bisecting import MEMORY, NUMERICS, STEP_TIME, Asked, bisect
 from bench.experiments.candidates import (
     Candidate,
@@ -67,13 +68,14 @@ def main(arguments: list[str]) -> int:
     of, candidates, prepare = _searched(options, command)
     if len(candidates) < 2:
         raise RequestError("--bad", "there is one candidate only", "give two that differ")
-    options.quiet = options.json
+    names = ("out", "label", "warmup", "wait", "force", "record_command")
     asked = Asked(
         of=f"{of}: {' '.join(foreign(command))}",
         candidates=candidates,
         prepare=prepare,
         metric=NUMERICS if options.numerics else MEMORY if options.memory else STEP_TIME,
-        options=options,
+        budget_s=options.budget,
+        wanted=Wanted(quiet=options.json, **{name: getattr(options, name) for name in names}),
         path=options.resume and find(options.resume, options.out, "--resume"),
     )
     tell(f"bench: {len(candidates)} candidates, from {candidates[0].name} to {candidates[-1].name}", file=sys.stderr)
@@ -142,5 +144,4 @@ def _parser() -> Parser:
     parser.add_argument("--budget", type=span, default=DEFAULT_BUDGET_S, metavar="1h", help="time for it (default: 1h)")
     parser.add_argument("--resume", metavar="RUN", help="go on with an interrupted search, or with a larger budget")
     add_launched(parser)
-    parser.set_defaults(global_batch=None, launches=1)
     return parser

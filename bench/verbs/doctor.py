@@ -57,12 +57,11 @@ def _all_reduces(options: argparse.Namespace) -> BandwidthRecord:
     """A launch over all GPUs, or over two ranks on the CPU. Raises :class:`RequestError` for a single GPU."""
     from bench.experiments.bandwidth import of_this_machine
     from bench.seams import switching
-    from bench.verbs.asked import request_of
-    from bench.verbs.run import run_parser
+    from bench.verbs.asked import Options, request_of
 
     ddp = switching.scenario("ddp")
-    given = [f"--{name}={path}" for name in ("python", "apex") if (path := getattr(options, name))]
-    request = request_of(run_parser().parse_args(given), (ddp,))
+    pythons = [options.python] if options.python else None
+    request = request_of(Options(pythons=pythons, apex=options.apex), (ddp,))
     if request.replicas < 2:
         raise RequestError("--bandwidth", "there is one GPU, and nothing to exchange with", "leave it out")
     return of_this_machine(request, ddp, Console())

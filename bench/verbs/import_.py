@@ -52,7 +52,8 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     if options.hardware is not None and options.device is None:
         raise RequestError("--hardware", "it is not said whether that is a GPU or a CPU", "add --device cuda or cpu")
-    run = importing.imported(options.file, options)
+    given = {name: value for name, value in vars(options).items() if name not in ("file", "out", "json")}
+    run = importing.imported(options.file, importing.Options(**given), options.out)
     imported, document = run.document.of(Imported), run.document
     assert imported is not None
     launches, steps = len(document.launches), sum(launch.iters or 0 for launch in document.launches)

@@ -8,7 +8,7 @@ from bench.experiments import pipeline
 from bench.experiments.lab import Start
 from bench.experiments.plan import check_memory
 from bench.sites.hosts.party import Party
-from bench.verbs.asked import add_result, add_steps, add_work, request_of
+from bench.verbs.asked import Options, add_result, add_steps, add_work, request_of
 from bench.verbs.options import Parser, whole_number
 from bench.verbs.run import resumed
 from bench.verbs.sets import scenarios_of
@@ -55,7 +55,7 @@ def _limits(options: argparse.Namespace, parser: Parser, party: Party | None) ->
     if options.resume is not None:
         return resumed(options, parser, party)
     chosen = scenarios_of(options.scenario or [USUAL], None, options.switches, options.device)
-    request = request_of(options, chosen, party)
+    request = request_of(Options.of(options), chosen, party)
     request = replace(request, parity=False, experiments={"limits": True})
     check_memory(request, chosen, machine.available_memory_bytes())
     done = pipeline.run(request, chosen, Start(out=options.out, wait=options.wait, party=party))

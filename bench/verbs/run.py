@@ -25,6 +25,7 @@ from bench.seams.experiment import experiments, with_options
 from bench.sites.hosts.party import Party
 from bench.verbs.asked import (
     DEFAULT_BUDGET_S,
+    Options,
     add_result,
     add_steps,
     add_work,
@@ -110,7 +111,7 @@ def _run(options: argparse.Namespace, parser: Parser, party: Party | None) -> in
         raise RequestError("--scenario", "--input-sweep is about one scenario", "name one, such as ddp")
     pythons = _environments(options, party)
     scenarios = tuple(found.on(name) for found in scenarios for name in pythons) or scenarios
-    request = request_of(options, scenarios, party, pythons)
+    request = request_of(Options.of(options), scenarios, party, pythons)
     check_memory(request, scenarios, machine.available_memory_bytes())
     if options.find_batch:
         return _find_batch(request, scenarios, options)

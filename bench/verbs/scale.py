@@ -18,7 +18,7 @@ from bench.experiments.scaling import scale
 from bench.runs.experiments import Scaling
 from bench.seams.discover import Found
 from bench.sites.hosts.party import Party
-from bench.verbs.asked import DEFAULT_RANKS, add_result, add_steps, add_work, begun, request_of
+from bench.verbs.asked import DEFAULT_RANKS, Options, add_result, add_steps, add_work, begun, request_of
 from bench.verbs.options import Parser, what_if, whole_number, whole_numbers
 from bench.verbs.sets import scenarios_of
 from bench.verbs.show import finished
@@ -65,7 +65,7 @@ def _asked(options: argparse.Namespace, parser: Parser, party: Party | None) -> 
     modes = tuple(mode for mode in MODES if getattr(options, mode)) or MODES
     counts = _counts(options, party)
     _check_scenario(found, counts)
-    request = _request(request_of(options, chosen, party), counts, modes, options)
+    request = _request(request_of(Options.of(options), chosen, party), counts, modes, options)
     check_memory(request, chosen, machine.available_memory_bytes())
     asked = Scaling(
         counts=counts,
@@ -98,7 +98,7 @@ def _each(found: Found, options: argparse.Namespace, party: Party | None) -> int
     if options.launches == 1:
         raise RequestError("--launches", "one launch of each shows no scatter to judge by", "give at least 2")
     _check_scenario(found, (1,))
-    request = request_of(options, (found,), party)
+    request = request_of(Options.of(options), (found,), party)
     launches = options.launches or max(PROFILES[options.profile, request.device].launches, FEWEST_LAUNCHES)
     request = replace(request, launches=launches, parity=False, diagnose=False)
     check_memory(request, (found,), machine.available_memory_bytes())

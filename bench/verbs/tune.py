@@ -20,7 +20,7 @@ from bench.seams import discover, switching
 from bench.seams.discover import SWITCH, Found
 from bench.seams.strategy import LEVELS
 from bench.sites.hosts.party import Party
-from bench.verbs.asked import DEFAULT_BUDGET_S, add_result, add_steps, add_work, begun, request_of
+from bench.verbs.asked import DEFAULT_BUDGET_S, Options, add_result, add_steps, add_work, begun, request_of
 from bench.verbs.options import Parser, called, gibibytes, next_steps, people, place, reply, span
 from bench.verbs.sets import scenarios_of
 from bench.verbs.show import answered
@@ -63,7 +63,7 @@ def _asked(options: argparse.Namespace, parser: Parser, party: Party | None) -> 
     by_name = {found.name: found for found in asked}
     baseline = by_name.pop(BASELINE, None) or switching.scenario(BASELINE)
     candidates = (baseline, *by_name.values())  # a budget that is too short is known after one launch of the baseline
-    request = replace(request_of(options, candidates, party), launches=FINAL_LAUNCHES)
+    request = replace(request_of(Options.of(options), candidates, party), launches=FINAL_LAUNCHES)
     if not options.scenario:  # whose order stands
         candidates = tuple(sorted(candidates, key=lambda found: _promise(found, request.device)))
         request = replace(request, scenarios=tuple(found.name for found in candidates))
