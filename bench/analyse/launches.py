@@ -46,7 +46,7 @@ def across_environments(document: RunDocument) -> list[tuple[str, str, LaunchRec
     launches = {(one.scenario.removesuffix(f"@{one.environment}"), one.environment): one for one in document.good[::-1]}
     return [
         (name, other, launches[name, first], launches[name, other])
-        for name in list(dict.fromkeys(name for name, _ in launches))[::-1]
+        for name in dict.fromkeys(one.scenario.removesuffix(f"@{one.environment}") for one in document.good)
         for other in others
         if (name, first) in launches and (name, other) in launches
     ]

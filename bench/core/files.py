@@ -9,14 +9,16 @@ import errno
 import json
 import os
 import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from glob import glob
 from io import BufferedReader
-from typing import TYPE_CHECKING, Any, NoReturn
-
-if TYPE_CHECKING:
-    from tempfile import TemporaryDirectory
+from typing import Any, NoReturn
 
 Json = Any  # a JSON value
 JSON_BYTES = 64 << 20  # of one JSON document: a hundred times what a large run needs, and little enough to hold
+UNLOCKED_S = 10.0  # how long a new scratch folder may be without its owner's lock
 
 LOG_END_BYTES, LOG_END_LINES = 4096, 20
 
@@ -101,11 +103,33 @@ def sha256_of_names(folder: str) -> str:
     return checksum.hexdigest()
 
 
-def scratch_folder(prefix: str) -> "TemporaryDirectory[str]":
-    """A folder among temporary files, ``PREFIX`` and some letters, gone at the end of its context."""
-    from tempfile import TemporaryDirectory
+@contextmanager
+def scratch_folder(prefix: str) -> Iterator[str]:
+    """A folder among temporary files, ``PREFIX`` and some letters, gone at the end of this context.
 
-    return TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True)
+    Its owner holds a lock on it. What an owner that was killed has left is removed by the next one.
+    """
+    import fcntl
+    import shutil
+    import tempfile
+
+    for left in glob(os.path.join(tempfile.gettempdir(), f"{prefix}????????")):
+        with suppress(OSError):
+            descriptor = os.open(left, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                state = os.fstat(descriptor)
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if state.st_uid == os.geteuid() and time.time() - state.st_ctime > UNLOCKED_S:
+                    shutil.rmtree(left, ignore_errors=True)
+            finally:
+                os.close(descriptor)
+    with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as folder:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield folder
+        finally:
+            os.close(descriptor)
 
 
 def _raised(error: OSError) -> NoReturn:

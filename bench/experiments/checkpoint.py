@@ -156,7 +156,7 @@ def checkpoints(document: RunDocument) -> "pd.DataFrame":
     from bench.analyse.intervals import mean_interval
 
     rows = []
-    for scenario, measured in by_scenario(document.begun(Checkpoints).launches).items():
+    for scenario, measured in by_scenario(one for one in document.begun(Checkpoints).launches if one.saves).items():
         first, extra = measured[0], [_extra_ms(one) for one in measured]
         cost, low, high = mean_interval(np.array(extra[0] if len(extra) == 1 else [*map(statistics.mean, extra)]))
         plain = [statistics.mean(_slowest([rank.plain_ms for rank in one.saves])) / one.steps for one in measured]

@@ -135,7 +135,7 @@ def restarts(document: RunDocument) -> "pd.DataFrame":
     from bench.analyse.intervals import mean_interval
 
     rows = []
-    for scenario, measured in by_scenario(document.begun(Restarts).launches).items():
+    for scenario, measured in by_scenario(one for one in document.begun(Restarts).launches if one.restart).items():
         looks = [one.restart for one in measured if one.restart is not None]
         next_s = np.array([one.next_step_ms for one in looks]) / 1e3
         mean, low, high = mean_interval(next_s)

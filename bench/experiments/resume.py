@@ -1,6 +1,7 @@
 """The launches that are left of a run that was interrupted or had failures, and whether it can be done here and now."""
 
 import os
+import shlex
 import shutil
 import stat
 import sys
@@ -170,7 +171,7 @@ def refuse_what_is_foreign(path: str, document: RunDocument) -> None:
 
     A seal is no proof: whoever writes a run can seal it. What is installed is executed anyway.
     """
-    request, copy = request_of(document), "go on with a copy of the folder that is yours: cp -rL"
+    request, copy = request_of(document), f"go on with a copy of your own: cp -r {shlex.quote(path)} ."
     for folder, folders, files in os.walk(os.path.realpath(path)):
         for entry in (folder, *(os.path.join(folder, name) for name in (*folders, *files))):
             if stat.S_IFMT(os.lstat(entry).st_mode) not in (stat.S_IFDIR, stat.S_IFREG):
@@ -181,7 +182,7 @@ def refuse_what_is_foreign(path: str, document: RunDocument) -> None:
     named += [request.task.file] if request.task.file not in discover.names(WORKLOAD).values() else []
     pythons = [*filter(None, [request.python]), *request.pythons.values()]
     named += [*(shutil.which(python) or python for python in pythons), *filter(None, [request.apex_path])]
-    own = "start a new run with a copy of it that is yours, once you have looked at it"
+    own = "look at it, and start a new run with a copy of your own"
     for name in named:
         if not os.path.isabs(name):  # which bench does not write
             raise RequestError("--resume", f"it would execute {name}, whichever that is here", own)
@@ -191,15 +192,15 @@ def refuse_what_is_foreign(path: str, document: RunDocument) -> None:
                     if os.path.isfile(os.path.join(place, "run.json")):
                         raise RequestError("--resume", f"it would execute {way}, which is in a run folder", own)
                     if os.path.lexists(place):
-                        _refuse_other_owner(place, own)
+                        _refuse_other_owner(place, own, f"it would execute {way}, and ")
         except (OSError, ValueError) as error:
             raise RequestError("--resume", f"it would execute {name!r}, which cannot be looked at", own) from error
 
 
-def _refuse_other_owner(path: str, remedy: str) -> None:
+def _refuse_other_owner(path: str, remedy: str, why: str = "") -> None:
     owner = os.lstat(path).st_uid
     if owner not in (0, os.geteuid()):
-        raise RequestError("--resume", f"{path} belongs to another user (UID {owner})", remedy)
+        raise RequestError("--resume", f"{why}{path} belongs to another user (UID {owner})", remedy)
 
 
 def _asked(document: RunDocument, scenario: str) -> list[tuple[Kind, str]]:

@@ -28,7 +28,7 @@ def drawn(draws: Sequence[Draw]) -> list[Plot]:
     finally:
         os.close(queue)
     for other in others:
-        with suppress(EOFError):  # it was killed, such as for want of memory
+        with suppress(EOFError, OSError):  # it was killed, such as for want of memory
             plots |= other.recv()
     plots |= {number: drawing.for_page(draws[number]) for number in range(len(draws)) if number not in plots}
     return [plot for _, plot in sorted(plots.items()) if plot is not None]
@@ -58,7 +58,7 @@ def forked(draws: Sequence[Draw], queue: int, processes: int) -> list[Connection
 
 def _draw(draws: Sequence[Draw], queue: int, results: Connection, parent: int) -> None:
     die_with_parent(parent)
-    with suppress(Exception):  # the parent draws what is missing, and has the same
+    with suppress(BaseException):  # the parent draws what is missing, and has the same
         results.send(_taken(draws, queue))
 
 

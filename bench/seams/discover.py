@@ -221,7 +221,11 @@ def _load_workload(name: str, file: str) -> FoundWorkload:
 
 def try_site(name: str, file: str) -> None:
     """See whether a site's file can be executed, and declares what it should. Raises as :func:`load_file`."""
-    declared(lambda name, file: load_file(name, file, SITE) and None, NoneType, name, file, SITE)
+    declared(_try_site, NoneType, name, file, SITE)
+
+
+def _try_site(name: str, file: str) -> None:
+    load_file(name, file, SITE)
 
 
 @cache  # several scenarios share one

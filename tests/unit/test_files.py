@@ -1,10 +1,12 @@
 """A file that somebody else put there is opened only if it is one, small enough, and where it says it is."""
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
 
+from bench.core import files
 from bench.core.files import open_regular, read_json
 
 
@@ -56,3 +58,15 @@ def test_what_is_no_json_is_a_value_error(folder: Path, text: str) -> None:
     (folder / "a.json").write_text(text, encoding="latin-1")
     with pytest.raises(ValueError):
         read_json(str(folder / "a.json"))
+
+
+def test_what_a_killed_owner_left_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(files, "UNLOCKED_S", -1.0)
+    (tmp_path / "bench-here-abcdefgh" / "inner").mkdir(parents=True)
+    (tmp_path / "bench-there-abcdefg").mkdir()
+    (tmp_path / "bench-here-ijklmnop").symlink_to(tmp_path / "bench-there-abcdefg")
+    with files.scratch_folder("bench-here-") as first, files.scratch_folder("bench-here-") as second:
+        left = {"bench-there-abcdefg", "bench-here-ijklmnop"}
+        assert {entry.name for entry in tmp_path.iterdir()} == {Path(first).name, Path(second).name} | left
+    assert {entry.name for entry in tmp_path.iterdir()} == left

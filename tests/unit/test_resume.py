@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import shutil
 import subprocess
 from contextlib import nullcontext
 from dataclasses import asdict, replace
@@ -261,7 +262,10 @@ def test_a_run_of_others_or_elsewhere_is_refused(bench: Bench, tmp_path: Path) -
     (path / "logs" / "out").unlink()
     if os.geteuid() == 0:
         os.chown(path / "logs", 65534, 65534)
-        assert "logs belongs to another user (UID 65534)" in resumed(bench, path)
+        said = resumed(bench, path)
+        assert "logs belongs to another user (UID 65534)" in said and f"cp -r {path} ." in said
+        copy = Path(shutil.copytree(path, tmp_path / "copy" / path.name))
+        assert "--python" in resumed(bench, copy)  # the next obstacle
         os.chown(path / "logs", 0, 0)
     assert "--python" in resumed(bench, path)
 
