@@ -488,7 +488,7 @@ def drawn_nights(random: Random, shared: bool, machine: float, count: int) -> It
 
 def measured(number: int, times: Array, memory: Array) -> dict[str, Measured]:
     """A night as the gate reads it from a digest."""
-    scenarios = [
+    scenarios: list[dict[str, Any]] = [
         {
             "scenario": name_of(scenario),
             "what_ran": "simulated",
@@ -498,9 +498,9 @@ def measured(number: int, times: Array, memory: Array) -> dict[str, Measured]:
             "validity": "valid",
             "invalid": [],
             "parity": "same",
-            "launches": [{"step_ms": step, "peak_total_mib": peak} for step, peak in zip(*of, strict=True)],
+            "launches": {"launch": [*range(len(steps))], "step_ms": steps, "peak_total_mib": peaks},
         }
-        for scenario, of in enumerate(zip(times.tolist(), memory.tolist(), strict=True))
+        for scenario, (steps, peaks) in enumerate(zip(times.tolist(), memory.tolist(), strict=True))
     ]
     return gate.measured(f"night {number}", {"scenarios": scenarios})
 

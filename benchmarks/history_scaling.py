@@ -114,7 +114,8 @@ def made_up(folder: Path, count: int) -> Path:
         if night >= changed:
             digest["conditions"]["driver"] = "560.28.03"
         if night % 97 == 96:
-            digest["scenarios"][3] |= {"status": "oom", "reason": "RuntimeError: CUDA out of memory", "launches": []}
+            none: dict[str, list[float]] = {name: [] for name in digest["scenarios"][3]["launches"]}
+            digest["scenarios"][3] |= {"status": "oom", "reason": "RuntimeError: CUDA out of memory", "launches": none}
 
     write_nights(folder, count, launches=LAUNCHES, slower=planted, also=also, gpu=True)
     return folder

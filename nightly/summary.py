@@ -205,13 +205,13 @@ def _figures(nights: Sequence[dict[str, Any]]) -> str:
 
 def mean(scenario: dict[str, Any], metric: str) -> float | None:
     """The geometric mean of a figure over a scenario's launches; None where there is none."""
-    values = [launch[metric] for launch in scenario["launches"] if launch[metric]]
+    values = [value for value in scenario["launches"][metric] if value]
     return math.exp(math.fsum(map(math.log, values)) / len(values)) if values else None
 
 
 def largest(scenario: dict[str, Any], metric: str) -> float | None:
     """The largest of a figure over a scenario's launches; None where there is none."""
-    return max((launch[metric] for launch in scenario["launches"] if launch[metric]), default=None)
+    return max(filter(None, scenario["launches"][metric]), default=None)
 
 
 def bars(values: Sequence[float | None]) -> str:

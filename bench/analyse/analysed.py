@@ -18,11 +18,12 @@ from bench.analyse.comparison import against_fastest
 from bench.analyse.devices import Windows
 from bench.analyse.launches import looked_at, ok_rows
 from bench.analyse.memory import peaks, sampled_late, stacks
-from bench.analyse.parity import UNTRUE, by_scenario, parity
+from bench.analyse.parity import by_scenario, parity
 from bench.analyse.recommendation import of_several_replicas, recommendable
 from bench.analyse.spread import spread, times
 from bench.analyse.steps import per_iteration, per_launch, phases_by_launch, summary
 from bench.analyse.validity import findings
+from bench.core.records import UNTRUE
 from bench.runs.experiments import Tuning
 from bench.runs.frames import Iterations, LaunchFigures, RankSteps
 from bench.runs.reader import Condense, Run

@@ -33,10 +33,10 @@ from bench.analyse.comparison import (
     verdict_of,
 )
 from bench.analyse.intervals import CONFIDENCE, figures, geometric_mean, t_quantile, t_tail, welch
-from bench.analyse.launches import LOOKED_AT
 from bench.analyse.memory import LEAST_MEMORY
 from bench.analyse.rounds import Rounds
 from bench.core.records import PARITIES
+from bench.runs.digests import LOOKED_AT
 
 NOT_COMPARABLE = "not comparable"
 LESS, MORE = "less", "more"
@@ -154,12 +154,13 @@ def scenarios(run: Digest, names: Sequence[str], against: str) -> Compared:
 
 
 def _with_commands(run: Digest) -> Digest:
-    """The run with what is known of each launch of a command among the launch's figures."""
+    """The run with what is known of each launch of a command among the launches' figures."""
     attached = {one["launch"]: one for one in (run.get("attached") or {}).get("launches", ())}
-    scenarios = [
-        one | {"launches": [attached.get(launch["launch"], {}) | launch for launch in one["launches"]]}
-        for one in run["scenarios"]
-    ]
+    scenarios = []
+    for one in run["scenarios"] if attached else ():
+        commands = [attached.get(launch, {}) for launch in one["launches"]["launch"]]
+        columns = {name: [of.get(name) for of in commands] for metric in OF_COMMANDS for name in metric.figures}
+        scenarios.append({**one, "launches": columns | one["launches"]})
     return {**run, "scenarios": scenarios} if attached else run
 
 
@@ -317,9 +318,9 @@ def _row(pair: _Pair, metric: Metric, runs: tuple[Digest, ...], tests: int) -> R
     else:
         below, above = (
             Rounds(
-                (one["scenario"], launch["repeat"], launch["launch"], launch.get(figure))
+                (one["scenario"], *launch)
                 for one in run["scenarios"]
-                for launch in one["launches"]
+                for launch in zip(*(one["launches"][name] for name in ("repeat", "launch", figure)), strict=True)
             )
             for run in runs
         )
@@ -335,7 +336,8 @@ def _figures(metric: Metric, base: Entry, new: Entry) -> tuple[str, list[float],
     """The first figure that both sides know of a launch, else the first that one does, with the values of each."""
 
     def known(figure: str) -> list[list[float]]:
-        return [[float(one[figure]) for one in side["launches"] if one.get(figure) is not None] for side in (base, new)]
+        columns = [side["launches"].get(figure, ()) for side in (base, new)]
+        return [[float(value) for value in column if value is not None] for column in columns]
 
     in_turn = (figure for enough in (all, any) for figure in metric.figures if enough(known(figure)))
     figure = next(in_turn, metric.figures[0])
@@ -363,7 +365,7 @@ def _parity(pair: _Pair) -> Row:
     if pair.obstacle is not None or pair.base is None or pair.new is None:
         return pair.row(PARITY.name, reason=pair.obstacle)
     ours, theirs = pair.base["parity"], pair.new["parity"]
-    counts = {"n_base": len(pair.base["launches"]), "n_new": len(pair.new["launches"])}
+    counts = {"n_base": len(pair.base["launches"]["launch"]), "n_new": len(pair.new["launches"]["launch"])}
     row = pair.row(PARITY.name, figure="parity", base=ours, new=theirs, **counts)
     if silent := pair.unknown("no verdict on numerics", ours, theirs):
         return replace(row, reason=silent)

@@ -15,11 +15,9 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from statistics import median
 
-from bench.analyse.launches import LOOKED_AT
-from bench.analyse.memory import ALLOCATOR
-from bench.analyse.parity import UNTRUE
 from bench.core.errors import NotComparable
-from bench.core.records import canonical_json
+from bench.core.records import ALLOCATOR, UNTRUE, canonical_json
+from bench.runs.digests import LOOKED_AT
 from bench.runs.digests import Digest as Digest
 from bench.runs.digests import Entry as Entry
 
@@ -103,7 +101,7 @@ def changed(base: Digest, new: Digest) -> list[str]:
         {
             scenario["scenario"]: median(clocks)
             for scenario in digest["scenarios"]
-            if (clocks := [one["sm_clock_mhz"] for one in scenario["launches"] if one.get("sm_clock_mhz")])
+            if (clocks := [clock for clock in scenario["launches"]["sm_clock_mhz"] if clock])
         }
         for digest in (base, new)
     )
@@ -175,7 +173,7 @@ def unusable(scenario: Entry | None) -> str | None:
         return "it is missing"
     if scenario["status"] != "ok":
         return f"it is {scenario['status']!r}" + (f" ({scenario['reason']})" if scenario["reason"] else "")
-    if not scenario["launches"]:
+    if not scenario["launches"]["launch"]:
         return "it has no launch"
     grave = [code for code in scenario["invalid"] if code not in UNTRUE]
     return f"its figures are invalid ({', '.join(grave)})" if grave else None

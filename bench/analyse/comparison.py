@@ -11,16 +11,18 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
-import pandas as pd
 from scipy import special
 
 from bench.analyse.intervals import Ratio, geometric_mean
 from bench.analyse.multiplicity import ERROR, against_one, among_all, level
 from bench.analyse.rounds import Rounds
 from bench.runs.frames import LaunchFigures
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 LAUNCHES_WANTED = 3  # of a side, for a verdict: with two, the scatter is known from a single difference
 FASTER, SLOWER, ALIKE = "faster", "slower", "no difference found"
@@ -122,6 +124,8 @@ def more_launches(ratio: Ratio, launches: int, tests: int = 1) -> int | None:
 
 def still_wanted(more: int | None) -> str:
     """``about 6 more launches would show a difference of 2 %``; empty where these are enough, or it cannot be told."""
+    import pandas as pd
+
     if more is None or pd.isna(more) or more == 0:
         return ""
     launches = f"launch{'es' if more > 1 else ''}"
@@ -152,7 +156,7 @@ def of_pairs(
     return judged(comparisons, among)
 
 
-def between_scenarios(launches: LaunchFigures, base: str, among: Iterable[str] | None = None) -> pd.DataFrame:
+def between_scenarios(launches: LaunchFigures, base: str, among: Iterable[str] | None = None) -> "pd.DataFrame":
     """Every other scenario against ``base``: one row each, in the order of ``launches``, columns :data:`COLUMNS`.
 
     ``launches``: all of a run that are ``ok``, because all of them show how it drifted. ``among``: the scenarios that
@@ -164,13 +168,13 @@ def between_scenarios(launches: LaunchFigures, base: str, among: Iterable[str] |
     return _table(rounds, [(base, name) for name in rounds.values if name in wanted and name != base])
 
 
-def pairwise(launches: LaunchFigures, before: int = 0) -> pd.DataFrame:
+def pairwise(launches: LaunchFigures, before: int = 0) -> "pd.DataFrame":
     """Every scenario against every other once, as :func:`between_scenarios`; adjusted over all of the pairs."""
     rounds = Rounds.of(launches)
     return _table(rounds, list(combinations(rounds.values, 2)), before, len(rounds.values))
 
 
-def against_fastest(launches: LaunchFigures, among: Iterable[str] | None = None, before: int = 0) -> pd.DataFrame:
+def against_fastest(launches: LaunchFigures, among: Iterable[str] | None = None, before: int = 0) -> "pd.DataFrame":
     """The fastest scenario as ``base`` against every other: one row each, as :func:`between_scenarios`.
 
     Which one is fastest comes from the same launches, so ``p_adjusted`` is over all pairs of scenarios.
@@ -182,7 +186,9 @@ def against_fastest(launches: LaunchFigures, among: Iterable[str] | None = None,
     return _table(rounds, [(fastest, name) for name in names if name != fastest], before, len(names))
 
 
-def _table(rounds: Rounds, pairs: Sequence[tuple[str, str]], before: int = 0, among: int = 0) -> pd.DataFrame:
+def _table(rounds: Rounds, pairs: Sequence[tuple[str, str]], before: int = 0, among: int = 0) -> "pd.DataFrame":
+    import pandas as pd
+
     rows = [
         {"base": base, "scenario": scenario, **asdict(one)}
         for (base, scenario), one in zip(pairs, of_pairs(rounds, pairs, before, among), strict=True)

@@ -10,7 +10,7 @@ It is sealed in the run folder as ``digest.json``. Everything in it follows from
                     launches were added: how many of each scenario an earlier verdict had},
      "scenarios": [{"scenario", "what_ran", "world_size", "status", "reason", "validity", "invalid": [codes],
                     "parity", "loss_error", "memory_source", "energy_source",
-                    "launches": [{"launch", "repeat", METRICS..., "sm_clock_mhz"}]}]}
+                    "launches": {"launch": [...], "repeat": [...], METRICS..., "sm_clock_mhz": [...]}}]}
 
 A scenario has a figure per launch that is ``ok``: the replicate of every comparison. What is unknown is null.
 """
@@ -22,10 +22,10 @@ import pandas as pd
 from bench.analyse import devices
 from bench.analyse.analysed import Analysed
 from bench.analyse.labels import what_ran
-from bench.analyse.launches import LOOKED_AT, ended, joined, looked_at, ok_rows
+from bench.analyse.launches import ended, joined, looked_at, ok_rows
 from bench.analyse.parity import CANNOT_TELL, by_scenario
 from bench.core.codec import encode
-from bench.runs.digests import VERSION, Digest, Entry
+from bench.runs.digests import LOOKED_AT, VERSION, Digest, Entry
 from bench.runs.document import Attached, Imported, RunDocument
 from bench.runs.reader import Run
 
@@ -54,10 +54,6 @@ def of_run(run: Run) -> Digest:
         "peak_total_mib": memory["peak_total_mib"],
         "energy_per_1000_j": energy["energy_per_1000_j"],
         "sm_clock_mhz": devices_ok.groupby("launch")["sm_clock_mhz"].min(),  # of the slowest GPU
-    }
-    figures = {
-        int(launch): {name: _known(of[launch]) if launch in of else None for name, of in columns.items()}
-        for launch in times.index
     }
     machine, gpus = document.machine, [gpu for gpu in document.machine.gpus if gpu.uuid in document.request.devices]
     hardware = [str(machine.cpu)] if document.workload.device == "cpu" else [gpu.name for gpu in gpus]
@@ -90,7 +86,7 @@ def of_run(run: Run) -> Digest:
             "bench": None if imported else document.bench,
             **({LOOKED_AT: before} if (before := looked_at(document)) else {}),
         },
-        "scenarios": [_scenario(one, document, figures, sources) for one in dict.fromkeys(document.request.scenarios)],
+        "scenarios": [_scenario(one, document, columns, sources) for one in dict.fromkeys(document.request.scenarios)],
     }
 
 
@@ -98,9 +94,7 @@ def _known(value: Any) -> float | None:
     return None if value is None or pd.isna(value) else float(value)
 
 
-def _scenario(
-    name: str, document: RunDocument, figures: dict[int, dict[str, float | None]], sources: dict[str, pd.Series]
-) -> Entry:
+def _scenario(name: str, document: RunDocument, figures: dict[str, pd.Series], sources: dict[str, pd.Series]) -> Entry:
     launches = [launch for launch in document.launches if launch.scenario == name]
     findings = [one for one in document.validity if one.scenario == name]
     good = [launch for launch in launches if launch.status == "ok"]
@@ -114,7 +108,6 @@ def _scenario(
         loss_error = _known(gravest["loss_error"])
         if isinstance(gravest["verdict"], str) and gravest["verdict"] != CANNOT_TELL:  # neither better nor worse
             verdict = gravest["verdict"]
-    unknown: dict[str, float | None] = dict.fromkeys((*METRICS, "sm_clock_mhz"))
     return {
         "scenario": name,
         "what_ran": what_ran(ran),
@@ -126,5 +119,9 @@ def _scenario(
         "parity": verdict,
         "loss_error": loss_error,
         **{kind: joined(of[of.index.isin(numbers)].dropna()) for kind, of in sources.items()},
-        "launches": [{"launch": one.launch, "repeat": one.repeat, **figures.get(one.launch, unknown)} for one in good],
+        "launches": {
+            "launch": numbers,
+            "repeat": [one.repeat for one in good],
+            **{key: [_known(of.get(number)) for number in numbers] for key, of in figures.items()},
+        },
     }

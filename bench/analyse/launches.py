@@ -10,7 +10,6 @@ from bench.runs.experiments import IntervalTargetRecord, Numerics
 from bench.runs.frames import TableRow
 from bench.runs.launches import LaunchRecord
 
-LOOKED_AT = "looked_at"  # the condition in a digest: as looked_at
 NOT_RUN = "not run"  # an interrupted run did not come to the scenario
 
 

@@ -24,7 +24,7 @@ import numpy as np
 import pandas as pd
 
 from bench.analyse.launches import across_environments
-from bench.core.records import PARITIES
+from bench.core.records import PARITIES, UNTRUE
 from bench.core.text import percent
 from bench.runs.document import Imported, ParityRecord, RunDocument
 from bench.runs.experiments import Numerics
@@ -40,7 +40,6 @@ LEAST_OWN = 1e-4
 LOSS_BOUND = 1e-3  # of a loss in fp32, relatively
 
 SAME, WITHIN_HALF, BY_DESIGN, CANNOT_TELL, DIVERGED, NOT_FINITE = PARITIES
-UNTRUE = (DIVERGED, NOT_FINITE)  # it trains another model, or none
 
 WORDS = {
     "gradient": "the gradient of a tensor",

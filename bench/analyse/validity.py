@@ -11,7 +11,8 @@ from dataclasses import asdict, replace
 import pandas as pd
 
 from bench.analyse.loader import INPUT_BOUND, found_by, what_to_do
-from bench.analyse.parity import CANNOT_TELL, UNTRUE, WITHIN_HALF
+from bench.analyse.parity import CANNOT_TELL, WITHIN_HALF
+from bench.core.records import UNTRUE
 from bench.runs.check import LATE
 from bench.runs.document import Attached, Finding, HostRecord, RunDocument
 from bench.runs.experiments import IntervalTargetRecord, Numerics

@@ -10,6 +10,7 @@ PROBE_MIB = 512.0  # a rank in a container allocates as much once: its PID is th
 STATUSES = ("ok", "oom", "timeout", "killed", "unsupported", "error")
 PARITIES = ("same", "within half precision", "differs by design", "cannot tell", "diverged", "not finite")
 """The verdicts on numerics, from the best to the worst."""
+UNTRUE = PARITIES[-2:]  # it trains another model, or none
 PHASES = ("data", "forward", "backward", "optimizer")
 
 LAUNCH_COLUMNS = {"launch": "int32", "scenario": "string"}  # the first columns of every table
@@ -44,7 +45,8 @@ MEMORY_COLUMNS = {
 seldom taken.
 """
 
-MEMORY_SOURCES = ("nvml_pid", "nvml_probe", "nvml_device_delta", "torch_allocator", "rss", "unavailable")
+ALLOCATOR = "torch_allocator"  # the source of torch's own peak, if the driver had none
+MEMORY_SOURCES = ("nvml_pid", "nvml_probe", "nvml_device_delta", ALLOCATOR, "rss", "unavailable")
 
 ACTIVITY_COLUMNS = ("sm_percent", "tensor_percent", "dram_percent", "nvlink_tx_mib_s", "nvlink_rx_mib_s")
 

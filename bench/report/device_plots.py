@@ -10,6 +10,7 @@ from bench.analyse import devices, memory_parts
 from bench.analyse import memory as held
 from bench.analyse.analysed import Analysed
 from bench.analyse.launches import only
+from bench.core.records import ALLOCATOR
 from bench.report import drawing
 from bench.report.drawing import Artist, Plot, light, locator, plain
 from bench.report.tables import TONES
@@ -53,7 +54,7 @@ class Stage:
 
 def memory_stack(run: Analysed) -> Plot | None:
     """The memory of each process on each device over the whole run, stacked, so that their sum shows."""
-    memory = only(run.memory, (run.memory["source"] != held.ALLOCATOR) & run.memory["device"].notna())
+    memory = only(run.memory, (run.memory["source"] != ALLOCATOR) & run.memory["device"].notna())
     samples = only(memory, memory["used_mib"].notna())
     if samples.empty:
         return None

@@ -430,7 +430,7 @@ def test_remedies_name_the_run_and_what_failed(gate: Gate, history: Path, tmp_pa
     slow = write(Path("nights of mine"), 23, factor=1.1)
     said = gate(slow, "--history", history)
     assert f"once it is in {history}: python -m bench accept {slow.name} --reason" in said.out
-    cannot = write(history, 24, status="unsupported", reason="needs CUDA", launches=[])
+    cannot = write(history, 24, status="unsupported", reason="needs CUDA", **gated.NOTHING)
     said = gate(cannot, "--history", history)
     assert "--resume" not in said.out, "it would pass over that"
     assert "bring back what ddp needs (python -m bench list says what is missing here)" in said.out

@@ -44,20 +44,20 @@ def scenario(
         "loss_error": 0.0,
         "memory_source": "nvml_pid",
         "energy_source": None,
-        "launches": [
-            {
-                "launch": number,
-                "repeat": number,
-                **dict.fromkeys(METRICS),
-                "sm_clock_mhz": None,
-                "step_ms": step_ms,
-                "throughput_per_s": 8000.0 / step_ms,
-                "peak_total_mib": peak,
-            }
-            for number, (step_ms, peak) in enumerate(zip(times, peaks, strict=True))
-        ],
+        "launches": {
+            **{name: [None] * len(times) for name in (*METRICS, "sm_clock_mhz")},
+            "launch": list(range(len(times))),
+            "repeat": list(range(len(times))),
+            "step_ms": list(times),
+            "throughput_per_s": [8000.0 / step_ms for step_ms in times],
+            "peak_total_mib": list(peaks),
+        },
     }
     return usual | changes
+
+
+NOTHING = {"launches": {name: [] for name in ("launch", "repeat", *METRICS, "sm_clock_mhz")}}
+"""Of a scenario of which no launch went well."""
 
 
 def times(factor: float = 1.0, launches: Sequence[float] = STEADY) -> list[float]:
@@ -82,11 +82,11 @@ def digest(day: int, scenarios: Sequence[Mapping[str, Any]], **changes: Any) -> 
         "conditions": {"host": "host", "torch": "2.9.0", "driver": "550.54.15", "power_limit_w": []},
         "scenarios": [dict(one) for one in scenarios],
     }
-    numbers = [launch["launch"] for one in scenarios for launch in one["launches"]]
+    numbers = [number for one in scenarios for number in one["launches"]["launch"]]
     if len(set(numbers)) < len(numbers):
         for place, one in enumerate(usual["scenarios"]):  # in rounds, as a run does
-            numbered = enumerate(one["launches"])
-            one["launches"] = [launch | {"launch": at * len(scenarios) + place} for at, launch in numbered]
+            in_rounds = [at * len(scenarios) + place for at in range(len(one["launches"]["launch"]))]
+            one["launches"] = one["launches"] | {"launch": in_rounds}
     return usual | changes
 
 

@@ -42,9 +42,9 @@ def write_nights(
             level = 200.0 / (1 + place) * slower(night, name) * noise.lognormvariate(0.0, 0.006)
             times = [level * noise.lognormvariate(0.0, 0.005) for _ in range(launches)]
             rows.append(gated.scenario(name, times, memory=2000.0 + 100 * place))
-            for launch in rows[-1]["launches"] if gpu else ():
-                energy_j = 2.5 * level * noise.lognormvariate(0.0, 0.01)
-                launch |= {"energy_per_1000_j": energy_j, "sm_clock_mhz": 1755.0}
+            if gpu:
+                energies_j = [2.5 * level * noise.lognormvariate(0.0, 0.01) for _ in times]
+                rows[-1]["launches"] |= {"energy_per_1000_j": energies_j, "sm_clock_mhz": [1755.0] * launches}
         about = {
             "run": f"{when:%Y%m%dT%H%M%SZ}-{noise.getrandbits(32):08x}",
             "utc": f"{when:%Y-%m-%dT%H:%M:%SZ}",

@@ -22,9 +22,14 @@ Digest = dict[str, Any]
 
 def scenario(name: str, step_ms: list[float], **about: Any) -> dict[str, Any]:
     made = gated.scenario(name, step_ms, memory=1200.0, what_ran=f"torch {name}", memory_source="rss", **about)
-    for launch in made["launches"]:
-        launch["peak_pid_mib"] = 600.0
+    made["launches"]["peak_pid_mib"] = [600.0] * len(step_ms)
     return made
+
+
+def set_all(run: Digest, figure: str, value: float | None) -> None:
+    """Give every launch of the first scenario the same figure."""
+    columns = run["scenarios"][0]["launches"]
+    columns[figure] = [value] * len(columns["launch"])
 
 
 def digest(run: str, *scenarios: dict[str, Any]) -> Digest:
@@ -104,8 +109,8 @@ def test_final_losses_of_commands(base: list[float], new: list[float], verdict: 
     for run, losses in (("old", base), ("new", new)):
         of = scenario("ddp", [50.0] * len(losses))
         about = [
-            {"launch": launch["launch"], "final_loss": loss, "startup_ms": 9.0}
-            for launch, loss in zip(of["launches"], losses, strict=True)
+            {"launch": launch, "final_loss": loss, "startup_ms": 9.0}
+            for launch, loss in zip(of["launches"]["launch"], losses, strict=True)
         ]
         side = attached(run, "a.py", of)
         sides.append(side | {"attached": side["attached"] | {"launches": about}})
@@ -155,20 +160,17 @@ def test_scenarios_that_lack_the_same_share_a_line(base: Digest, new: Digest) ->
 
 
 def test_what_is_not_comparable_has_no_p(base: Digest, new: Digest) -> None:
-    for one in new["scenarios"][0]["launches"]:
-        one["throughput_per_s"] = None
+    set_all(new, "throughput_per_s", None)
     found = rows(between_runs.runs(base, new))
     assert (found["ddp", "throughput"].verdict, found["ddp", "throughput"].p_adjusted) == (NOT_COMPARABLE, None)
     assert found["ddp", "step_time"].p_adjusted is not None
 
 
 def test_a_metric_that_one_side_does_not_know_is_not_comparable(base: Digest, new: Digest) -> None:
-    for launch in new["scenarios"][0]["launches"]:
-        launch["peak_total_mib"] = None
+    set_all(new, "peak_total_mib", None)
     row = rows(between_runs.runs(base, new))["ddp", "peak_memory"]
     assert (row.figure, row.verdict) == ("peak_pid_mib", "no difference found"), "of one process it is known"
-    for launch in new["scenarios"][0]["launches"]:
-        launch["peak_pid_mib"] = None
+    set_all(new, "peak_pid_mib", None)
     found = rows(between_runs.runs(base, new))
     assert found["ddp", "peak_memory"].reason == "unknown in the new run"
     assert (found["ddp", "peak_memory"].figure, found["ddp", "peak_memory"].base) == ("peak_total_mib", 1200.0)
@@ -212,8 +214,7 @@ def test_memory_without_scatter(base_mib: list[float], new_mib: list[float], pro
 
 
 def test_memory_has_words_of_its_own(base: Digest, new: Digest) -> None:
-    for launch in new["scenarios"][0]["launches"]:
-        launch["peak_total_mib"] = 1400.0
+    set_all(new, "peak_total_mib", 1400.0)
     row = rows(between_runs.runs(base, new))["ddp", "peak_memory"]
     assert (row.verdict, row.change) == ("more", "worse")
     row = rows(between_runs.runs(new, base))["ddp", "peak_memory"]
@@ -257,10 +258,9 @@ def test_drift_of_the_machine_hides_nothing_between_scenarios_of_a_run() -> None
         ),
     )
     for one in run["scenarios"]:
-        for launch, place in zip(one["launches"], places[one["scenario"]], strict=True):
-            launch["launch"] = place
-            launch["step_ms"] *= 1.02 if one["scenario"] == "dp" else 1.0
-            launch["throughput_per_s"] = 8000.0 / launch["step_ms"]
+        times = [step_ms * (1.02 if one["scenario"] == "dp" else 1.0) for step_ms in one["launches"]["step_ms"]]
+        one["launches"] |= {"step_ms": times, "throughput_per_s": [8000.0 / step_ms for step_ms in times]}
+        one["launches"]["launch"] = list(places[one["scenario"]])
     found = between_runs.scenarios(run, ["dp"], "ddp")
     row = rows(found)["dp", "step_time"]
     assert row.verdict == "slower" and row.ratio == pytest.approx(1.02, abs=0.003)
@@ -282,7 +282,7 @@ def test_how_many_more_launches_are_wanted_is_said() -> None:
 
 
 def test_a_base_that_failed_says_so(base: Digest) -> None:
-    base["scenarios"][1] |= {"status": "unsupported", "reason": "it needs CUDA", "launches": []}
+    base["scenarios"][1] |= {"status": "unsupported", "reason": "it needs CUDA", **gated.NOTHING}
     found = between_runs.scenarios(base, ["ddp"], "dp")
     assert not found.comparable
     assert found.rows[0].reason == "dp: it is 'unsupported' (it needs CUDA)"

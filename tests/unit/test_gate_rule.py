@@ -277,7 +277,7 @@ def test_a_failed_scenario_never_passes(status: str) -> None:
 
 def test_a_scenario_that_always_failed_is_missing() -> None:
     for status, expected in (("error", ("missing", 12)), ("unsupported", ("ok", 0))):
-        nights = [night(day, status=status, reason="why", launches=[], parity=None) for day in range(11)]
+        nights = [night(day, status=status, reason="why", parity=None, **gated.NOTHING) for day in range(11)]
         rows = judged(nights[10], replayed(nights[:10]))
         assert verdict(rows) == expected
         assert rows["dp", STEP_TIME].verdict == "ok", "whose base grew all the same"

@@ -227,7 +227,7 @@ def measured(night: str, digest: Digest, only: Sequence[str] | None = None) -> d
 
 
 def _figure(scenario: Entry, key: str) -> Figure | None:
-    launches = tuple(float(value) for one in scenario["launches"] if (value := one[key]) is not None)
+    launches = tuple([float(value) for value in scenario["launches"][key] if value is not None])
     if not launches:
         return None
     middle = sorted(launches)[len(launches) // 2]  # equal figures give exactly themselves

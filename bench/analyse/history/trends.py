@@ -213,7 +213,7 @@ def _track(
         )
         for metric in METRICS
         for ran, rows in usable.items()
-        for values in [tuple(None if row is None else _figure(row["launches"], metric) for row in rows)]
+        for values in [tuple(None if row is None else _figure(row["launches"][metric]) for row in rows)]
     )
     return Track(
         work=what_is_trained(work.get("title"), work.get("global_batch")),
@@ -225,9 +225,9 @@ def _track(
     )
 
 
-def _figure(launches: Sequence[Entry], metric: str) -> float | None:
+def _figure(launches: Sequence[float | None]) -> float | None:
     """The geometric mean over launches, without arrays, of which a history would make a million; None if unknown."""
-    figures = [launch[metric] for launch in launches if launch.get(metric) is not None]
+    figures = [figure for figure in launches if figure is not None]
     if not figures or min(figures) <= 0.0:
         return None
     first = figures[0]
