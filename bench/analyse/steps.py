@@ -41,9 +41,8 @@ def per_iteration(timed: RankSteps) -> Iterations:
     """
     steps = timed.frame
     needed = ("rank", "step", "start_ns", "data_ms", "forward_ms", "step_ms", "loss")
-    columns = steps[[name for name in needed if name in steps]]
-    columns = columns.astype({name: "float64" for name in needed if name in columns and columns[name].dtype == object})
-    arrays = {str(name): columns[name].to_numpy() for name in columns}
+    columns = {name: steps[name] for name in needed if name in steps}
+    arrays = {name: one.to_numpy("float64" if one.dtype == object else None) for name, one in columns.items()}
     several = "host" in steps and steps["host"].nunique() > 1
     if several:
         arrays["host"], hosts = pd.factorize(steps["host"])
@@ -59,47 +58,46 @@ def per_iteration(timed: RankSteps) -> Iterations:
 def _of_launch(rows: Columns) -> Columns:
     """The columns that :func:`per_iteration` adds for a launch, and the row of the ``slowest`` rank."""
     order = np.argsort(rows["step"], kind="stable")
-    rows = {name: values[order] for name, values in rows.items()}
-    begins = np.flatnonzero(np.diff(rows["step"], prepend=-1))
+    begins = np.flatnonzero(np.diff(rows["step"][order], prepend=-1))
     sizes = np.diff(begins, append=len(order))
     added = {"slowest": np.empty(len(begins), dtype="int64"), "ranks": sizes.astype("int32")}
     for size in np.unique(sizes) if len(sizes) else (1,):  # several where a rank went before the others
         of_size = sizes == size
-        places = begins[of_size, None] + np.arange(size)
+        places = order[begins[of_size] + np.arange(size)[:, None]]
         for name, values in _over_ranks({name: values[places] for name, values in rows.items()}).items():
             added.setdefault(name, np.empty(len(begins), dtype=values.dtype))[of_size] = values
-        added["slowest"][of_size] = order[places[:, 0] + added["slowest"][of_size]]
+        added["slowest"][of_size] = np.take_along_axis(places, added["slowest"][None, of_size], axis=0)[0]
     if "rank" in rows:
-        place, latest = np.repeat(np.arange(len(begins)), sizes), np.zeros(len(begins))
-        for rank in np.unique(rows["rank"]):
-            own = rows["rank"] == rank
-            latest[place[own]] = np.maximum(latest[place[own]], np.cumsum(rows["step_ms"][own]) / 1000.0)
-        added[ELAPSED] = latest
+        ranks, times, elapsed = rows["rank"][order], rows["step_ms"][order], np.empty(len(order))
+        for rank in np.unique(ranks):
+            own = np.flatnonzero(ranks == rank)
+            elapsed[own] = np.cumsum(times[own]) / 1000.0
+        added[ELAPSED] = np.maximum.reduceat(elapsed, begins)
     return added
 
 
 def _over_ranks(of: Columns) -> Columns:
-    """From columns of shape (steps, ranks) those over ranks; ``slowest``: the place of the rank."""
+    """From columns of shape (ranks, steps) those over ranks; ``slowest``: the place of the rank."""
     times = of["step_ms"]
-    added = {"slowest": times.argmax(axis=1), FASTEST: times.min(axis=1), MIDDLE: np.median(times, axis=1)}
+    added = {"slowest": times.argmax(axis=0), FASTEST: times.min(axis=0), MIDDLE: np.median(times, axis=0)}
     if "loss" in of:
-        added["loss"] = of["loss"].mean(axis=1)
+        added["loss"] = of["loss"].mean(axis=0)
     if "start_ns" in of:
         begins_ns = of["start_ns"]
         ends_ns = begins_ns + np.rint(times * 1e6).astype("int64")
         if "host" in of:
-            added["host"] = of["host"][:, 0]
-        added["begin_ns"] = _on_one_clock(begins_ns, of).min(axis=1)
-        added["end_ns"] = _on_one_clock(ends_ns, of).max(axis=1)
+            added["host"] = of["host"][0]
+        added["begin_ns"] = _on_one_clock(begins_ns, of).min(axis=0)
+        added["end_ns"] = _on_one_clock(ends_ns, of).max(axis=0)
         if "forward_ms" in of:
             forward_ns = begins_ns + (of["data_ms"] + of["forward_ms"]) * 1e6
-            added["forward_end_ns"] = _on_one_clock(forward_ns, of).max(axis=1)
+            added["forward_end_ns"] = _on_one_clock(forward_ns, of).max(axis=0)
     return added
 
 
 def _on_one_clock(times_ns: np.ndarray, of: Columns) -> np.ndarray:
-    """Times of shape (steps, ranks), those of other hosts replaced by the first rank's."""
-    return np.where(of["host"] == of["host"][:, :1], times_ns, times_ns[:, :1]) if "host" in of else times_ns
+    """Times of shape (ranks, steps), those of other hosts replaced by the first rank's."""
+    return np.where(of["host"] == of["host"][:1], times_ns, times_ns[:1]) if "host" in of else times_ns
 
 
 FIGURES = {
