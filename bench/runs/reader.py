@@ -28,6 +28,7 @@ from bench.runs.tables import (
     read_pieces,
     read_table,
     recorded,
+    refuse_harmful,
     stray,
     to_frame,
     to_table,
@@ -99,6 +100,7 @@ def read(path: str, *, allow_incomplete: bool = False, condense: Condense | None
     steps = os.path.isfile(os.path.join(path, "steps.parquet")) or parts_of(path, "steps")
     if not steps and not any(salvaged.values()):
         raise RequestError("RUN", f"{path} has no steps: no launch was done", "measure again")
+    refuse_harmful(path)
     spooled = {row["launch"] for rows in salvaged.values() for row in rows}
     timed: RankSteps | Iterations
     tables: dict[str, pd.DataFrame] = {}

@@ -82,22 +82,20 @@ def read_pieces(
     """An empty table, and the row groups of a table of a run; if it is not ``complete``, the parts not yet in it too.
     ``labels``: its text as a dictionary, which saves memory for few words in many rows.
 
-    Raises :class:`RequestError` for what is damaged, is no such table, or cannot be true.
+    Raises :class:`RequestError` for what is damaged, is no such table, or cannot be true. To be called after
+    :func:`refuse_harmful`.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
 
     schema = _schema(COLUMNS[name], pa.dictionary(pa.int32(), pa.string()) if labels else pa.string())
     joined: set[int] = set()
-    parts = [] if complete else parts_of(path, name)
-    for file in _harmful(path, [f"{name}.parquet", *parts]):
-        raise RequestError(option, f"{os.path.join(path, file)}: what it says of its columns is damaged", RESTORE)
     yield schema.empty_table()
     for table in _row_groups(path, f"{name}.parquet", name, schema, option):
         if not complete:
             joined.update(pc.unique(table["launch"]).to_pylist())
         yield table
-    for file in parts:
+    for file in [] if complete else parts_of(path, name):
         for part in _row_groups(path, file, name, schema, option):
             yield part.filter(pc.invert(pc.is_in(part["launch"], value_set=pa.array(sorted(joined), pa.int32()))))
 
@@ -162,12 +160,15 @@ def _another_form(stored: "pa.Schema", name: str, schema: "pa.Schema") -> str | 
     return None
 
 
-def _harmful(path: str, files: Sequence[str]) -> list[str]:
-    """Those of the files whose metadata would end or stop this process: where that of a column is damaged, pyarrow 26
-    lets an exception of C++ through, or waits for ever."""
+def refuse_harmful(path: str, *, option: str = "RUN") -> None:
+    """Raise :class:`RequestError` for a table of a run whose metadata would end or stop this process: where that of a
+    column is damaged, pyarrow 26 lets an exception of C++ through, or waits for ever."""
+    files = [file for name in COLUMNS for file in (f"{name}.parquet", *parts_of(path, name))]
     if _in_a_child(lambda: _look_at(path, files)):
-        return []
-    return [file for file in files if not _in_a_child(partial(_look_at, path, [file]))]
+        return
+    for file in files:
+        if not _in_a_child(partial(_look_at, path, [file])):
+            raise RequestError(option, f"{os.path.join(path, file)}: what it says of its columns is damaged", RESTORE)
 
 
 def _look_at(path: str, files: Sequence[str]) -> None:
