@@ -37,32 +37,40 @@ def acquire(devices: Iterable[str], *, wait: bool, say: Callable[[str], None]) -
     """Lock the GPUs with these UUIDs, or the CPU where there are none, within this context. Yields the descriptors,
     which other processes of the run inherit.
 
-    ``wait``: queue until they are free, telling ``say`` for whom. Raises :class:`RequestError` that names the holder of
-    a taken lock (without ``wait``), or the folder that cannot be used.
+    ``wait``: queue until they are free, telling ``say`` for whom; meanwhile no other one is held. Raises
+    :class:`RequestError` that names the holder of a taken lock (without ``wait``), or the folder that cannot be used.
     """
     path = os.path.abspath(os.environ.get(FOLDER_VARIABLE) or SHARED_FOLDER)  # a link before a slash is followed
-    held: list[int] = []
+    names = [f"gpu-{uuid}" for uuid in sorted(devices)] or ["cpu"]
+    held: dict[str, int] = {}
     try:
         try:
-            for name in [f"gpu-{uuid}" for uuid in sorted(devices)] or ["cpu"]:
-                while (descriptor := _locked(path, name, say if wait else None)) is None:
+            while missing := [name for name in names if name not in held]:
+                descriptor = _locked(path, missing[0], held, say if wait else None)
+                if descriptor is None:
                     time.sleep(POLL_S)
-                held.append(descriptor)
+                else:
+                    held[missing[0]] = descriptor
         except OSError as error:
             what = error.strerror
             remedy = "name a folder that root has made for all users, as by 'install -d -m 1777 FOLDER'"
             if error.filename not in (None, path):
                 what, remedy = f"{error.filename}: {what}", f"have {error.filename} removed, or name another folder"
             raise RequestError(FOLDER_VARIABLE, f"locks cannot be kept in {path}: {what}", remedy) from error
-        yield tuple(held)
+        yield tuple(held[name] for name in names)
     finally:
-        for descriptor in held:
-            os.close(descriptor)  # not unlocked: a rank that is still ending holds it on
+        _let_go(held)
 
 
-def _locked(path: str, name: str, say: Callable[[str], None] | None) -> int | None:
+def _let_go(held: dict[str, int]) -> None:
+    while held:
+        os.close(held.popitem()[1])  # not unlocked: a rank that is still ending holds it on
+
+
+def _locked(path: str, name: str, held: dict[str, int], say: Callable[[str], None] | None) -> int | None:
     """The descriptor of a lock in the folder ``path``, now this run's; None if its file was replaced meanwhile.
-    ``say``: None to refuse what another run has, except what is on its way out."""
+    ``held``: let go before this run queues. ``say``: None to refuse what another run has, except what is on its way
+    out."""
     deadline_s = time.monotonic() + ENDING_S
     called = "the CPU" if name == "cpu" else f"GPU {name.removeprefix('gpu-')}"
     descriptor = _opened(path, f"{name}.lock")
@@ -72,10 +80,11 @@ def _locked(path: str, name: str, say: Callable[[str], None] | None) -> int | No
             if say is not None:
                 before = f"; {len(waiting)} before this run" if waiting else ""
                 say(f"waiting until {called} is free of {_describe(holder)}{before}")
+                _let_go(held)
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
                 break
             if _runs(holder) or time.monotonic() > deadline_s:
-                left = "" if _runs(holder) else _left(descriptor, waiting)
+                left = "" if _runs(holder) else _left(descriptor)
                 problem = f"{called} is in use by {_describe(holder)}{left}"
                 option = "--device" if name == "cpu" else "--gpus"
                 raise RequestError(option, problem, "queue with --wait, or stop that run")
@@ -184,12 +193,14 @@ def _describe(holder: dict[str, object]) -> str:
     return f"{what}PID {pid} ({user}, since {since}: {command})"
 
 
-def _left(descriptor: int, waiting: set[str]) -> str:
-    """Which processes of this user still hold the lock of a run whose bench is gone, such as an attached script."""
+def _left(descriptor: int) -> str:
+    """Which processes of this user still hold the lock of a run whose bench is gone, such as an attached script: they
+    have it open, as those that wait do, and the kernel tells of a lock there."""
     pids = set()
     for path in glob("/proc/[0-9]*/fd/*"):
         with suppress(OSError):
             if os.path.samestat(os.stat(path), os.fstat(descriptor)):
-                pids.add(path.split("/")[2])
-    pids -= {str(os.getpid()), *waiting}
+                with open(path.replace("/fd/", "/fdinfo/"), encoding="ascii") as file:
+                    if "\nlock:" in file.read():
+                        pids.add(path.split("/")[2])
     return f": PID {', '.join(sorted(pids, key=int))}" if pids else ""

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from bench.core.errors import BenchError
-from bench.core.records import ACTIVITY_COLUMNS, LINK_COLUMNS, Gpu
+from bench.core.records import ACTIVITY_COLUMNS, LINK_COLUMNS, RANGES, Gpu
 
 T = TypeVar("T")
 
@@ -90,8 +90,11 @@ def list_gpus() -> tuple[list[Gpu], str | None]:
 
 
 def cut_up(uuids: Sequence[str]) -> list[str]:
-    """Those of these GPUs that are cut into MIG slices."""
-    return _asked(lambda nvml: [*filter(nvml.mig, uuids)], lambda why: []) if uuids else []
+    """Those of these GPUs that are cut into MIG slices. Raises :class:`NvmlUnavailable`."""
+    if not uuids:
+        return []
+    with closing(Nvml()) as nvml:
+        return [*filter(nvml.mig, uuids)]
 
 
 def newest_cuda() -> str | None:
@@ -297,10 +300,16 @@ class Nvml:
             asked.metrics[place].metricId = metric
         pynvml.nvmlGpmMetricsGet(asked)
         answers = dict(zip(ACTIVITY_COLUMNS, asked.metrics, strict=False))
-        known = {name: one.value for name, one in answers.items() if one.nvmlReturn == pynvml.NVML_SUCCESS}
-        reasons = [
-            f"{name}: {_line(pynvml.NVMLError(one.nvmlReturn))}" for name, one in answers.items() if name not in known
-        ]
+        known: dict[str, object] = {}
+        reasons = []
+        for name, one in answers.items():
+            least, most = RANGES[name]
+            if one.nvmlReturn != pynvml.NVML_SUCCESS:
+                reasons.append(f"{name}: {_line(pynvml.NVMLError(one.nvmlReturn))}")
+            elif least <= one.value <= most:
+                known[name] = one.value
+            else:
+                reasons.append(f"{name}: the driver says {one.value:g}, which cannot be")
         return unknown_activity("; ".join(reasons) or None) | known
 
     def versions(self) -> dict[str, str | None]:

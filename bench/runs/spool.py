@@ -1,8 +1,8 @@
-"""The file between the sampler and the tables: samples of one launch, on disk as soon as they are taken.
+"""The file between the sampler and the tables: samples of one launch, handed over as soon as they are taken.
 
-A line is the CRC-32 of the rest of it, and a JSON document ``[table, row]``, handed to the operating system after every
-sample. So whatever is killed, what was sampled until then can be read back: when the launch ends, or by
-``bench.runs.reader`` from an unfinished run.
+A line is the CRC-32 of the rest of it, and a JSON document ``[table, row]``, written to the file after every sample. So
+whatever is killed, what was sampled until then can be read back: when the launch ends, or by ``bench.runs.reader`` from
+an unfinished run.
 """
 
 import json

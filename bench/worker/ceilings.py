@@ -129,10 +129,11 @@ def seconds(call: Call, device: torch.device, for_s: float) -> float:
     return median(samples)
 
 
-def timed(call: Call, device: torch.device, calls: int) -> float:
-    """Seconds of so many calls; on a GPU by CUDA events."""
+def timed(call: Call, device: torch.device, calls: int, begin: Call = lambda: None) -> float:
+    """Seconds of so many calls, after ``begin``; on a GPU by CUDA events."""
     clock = clock_for(device)
     clock.prepare(2)
+    begin()
     clock.mark()
     for _ in range(calls):
         call()

@@ -120,6 +120,18 @@ def test_a_sound_run_has_no_findings(run: Path) -> None:
     assert check.findings(str(run)) == []
 
 
+@pytest.mark.parametrize("rows", [True, False])
+@pytest.mark.parametrize("missing", ["scenario", "t_ns"])
+def test_a_table_without_a_column(run: Path, missing: str, rows: bool) -> None:
+    table = pq.read_table(run / "memory.parquet").drop_columns([missing])
+    with pq.ParquetWriter(run / "memory.parquet", table.schema) as writer:
+        if rows:
+            writer.write_table(table)
+    resealed(run)
+    with pytest.raises(RequestError, match=r"memory\.parquet: its columns are not those of memory\.parquet"):
+        read(str(run))
+
+
 def test_a_sampler_that_was_stopped_is_a_finding(run: Path) -> None:
     rewritten(run, "memory", lambda rows: [row.update(t_ns=row["t_ns"] + 10**12) for row in rows])
     found = Analysed.of(read(str(run))).findings

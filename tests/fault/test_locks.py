@@ -26,8 +26,11 @@ HOLD = """
 import os, subprocess, sys, time
 from bench.machine import lock
 from bench.core.errors import RequestError
+def tell(text):
+    print(text, file=sys.stderr, flush=True)
 try:
-    with lock.acquire((), wait="--wait" in sys.argv, say=lambda text: print(text, file=sys.stderr, flush=True)) as held:
+    gpus = [one for one in sys.argv if one.startswith("GPU-")]
+    with lock.acquire(gpus, wait="--wait" in sys.argv, say=tell) as held:
         child = subprocess.Popen(["sleep", "600"], pass_fds=held) if "--orphan" in sys.argv else None
         print("held", time.monotonic_ns(), child.pid if child else 0, flush=True)
         time.sleep(float(sys.argv[1]))
@@ -83,15 +86,26 @@ def test_gpus_are_locked_one_by_one(folder: Path) -> None:
         pass
 
 
+def test_a_run_that_queues_for_a_gpu_keeps_no_other(folder: Path) -> None:
+    with lock.acquire(("GPU-b",), wait=False, say=print):
+        process, says = waiting("0", "GPU-a", "GPU-b")
+        assert says.startswith("waiting until GPU GPU-b is free of PID")
+        with lock.acquire(("GPU-a",), wait=False, say=print):
+            pass
+    assert process.communicate(timeout=60)[0].startswith("held")
+
+
 def test_the_lock_is_held_until_the_last_that_inherited_it_is_gone(folder: Path) -> None:
     process = hold("600", "--orphan")
     assert process.stdout is not None
     orphan = int(process.stdout.readline().split()[2])
     process.kill()
     process.wait()
+    queued, _ = waiting("0")
     said = refusal()
     assert f"what is left of PID {process.pid}" in said and f": PID {orphan}; " in said
     os.kill(orphan, signal.SIGKILL)
+    assert queued.communicate(timeout=60)[0].startswith("held")
     with lock.acquire((), wait=False, say=print):
         pass  # at once, and a moment's patience for the one that is ending
     process.communicate()

@@ -293,6 +293,14 @@ def test_activity_is_that_between_two_samples(driver: Driver) -> None:
     assert second["activity_reason"] == "nvlink_rx_mib_s: Not Supported"
 
 
+def test_activity_that_cannot_be_is_unknown(driver: Driver) -> None:
+    """It would make the whole table one that no reader takes."""
+    driver.write(*TWO_GPUS, f"value {A} gpm_2 101", *GPM)
+    second = asked(driver, TWICE)[1]
+    assert second["sm_percent"] is None
+    assert second["activity_reason"] == "sm_percent: the driver says 101, which cannot be"
+
+
 def test_drivers_without_gpm_say_why(driver: Driver, old_driver: Driver) -> None:
     driver.write(*TWO_GPUS, *GPM, f"value {A} gpm_version 2")
     assert asked(driver, TWICE)[1]["activity_reason"] == "NVML Error with code 25"  # of an argument's version

@@ -193,13 +193,13 @@ class Sampler:
         self._channel.close()
         if silent:
             self._process.kill()
+        *_, last = ["it said nothing", *log_end(self._log)]
         try:
             code = self._process.wait(1.0)
+            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code} ({last})"
+            if silent:
+                how = f"did not answer within {ANSWER_LIMIT_S:g} s and was killed"
         except subprocess.TimeoutExpired:  # stuck in the driver, where no signal reaches it
             self._process.kill()
-            code = -signal.SIGKILL
-        *_, last = ["it said nothing", *log_end(self._log)]
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code} ({last})"
-        if silent:
-            how = f"did not answer within {ANSWER_LIMIT_S:g} s and was killed"
+            how = "did not answer and could not be ended: it may still hold its GPUs"
         return f"the sampler process (PID {self.pid}) {how}; its later samples are missing"

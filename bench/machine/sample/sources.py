@@ -58,6 +58,8 @@ def proportional_mib(pid: int) -> tuple[float | None, str | None]:
         return None, "the process had ended"
     except psutil.AccessDenied:
         return None, f"the kernel does not let us read /proc/{pid}/smaps_rollup"
+    except AttributeError:  # so psutil has it for a kernel without smaps
+        return None, "this kernel has no proportional set size"
 
 
 class Rss:

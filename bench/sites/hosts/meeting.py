@@ -59,7 +59,8 @@ def told(error: BaseException, event: str) -> Message:
         case BenchError():
             code, why = error.exit_code, str(error)
         case SystemExit():
-            code, why = error.code if isinstance(error.code, int) else 0, None
+            code = error.code if isinstance(error.code, int) else 0
+            why = None if event == "end" else "it ended before the run did"
         case KeyboardInterrupt():
             code, why = INTERRUPTED, "it was interrupted"
         case _:
