@@ -51,8 +51,8 @@ def details(run: Run) -> tuple[list[tuple[str, str]], Table]:
 
 
 def _detail_cells(ran: Effective) -> dict[str, str]:
-    onoff = {True: "on", False: "off", None: "no GPU" if ran.tf32 is None else UNKNOWN}
-    tf32 = ", ".join(f"{name} {onoff[on]}" for name, on in encode(ran.tf32).items()) if ran.tf32 else "no GPU"
+    states = {True: "on", False: "off", None: "no GPU" if ran.tf32 is None else UNKNOWN}
+    tf32 = ", ".join(f"{name} {states[on]}" for name, on in encode(ran.tf32).items()) if ran.tf32 else "no GPU"
     scaling = backend = "none"
     if ran.scaler is not None:
         kind = "dynamic" if ran.scaler["dynamic"] else "static"
@@ -73,7 +73,7 @@ def _detail_cells(ran: Effective) -> dict[str, str]:
         "backend × ranks": backend,
         "memory format": ran.memory_format,
         "TF32": tf32,
-        "cuDNN autotuning": onoff[ran.cudnn_benchmark],
+        "cuDNN autotuning": states[ran.cudnn_benchmark],
         "threads per rank": str(ran.threads),
         "versions": _listed(ran.versions),
     }

@@ -131,6 +131,7 @@ class _Follower:
         self.device = hello.device
         self.folder = stack.enter_context(scratch_folder("bench-host-"))
         machine.refuse_few_files(len(hello.devices) or hello.cores)
+        machine.refuse_slices(hello.devices)
         locks = stack.enter_context(acquire(hello.devices, wait=options.wait, say=lambda text: None))
         options.check()
         self.site = stack.enter_context(
