@@ -9,7 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 
 import pytest
@@ -158,14 +158,15 @@ def test_the_queue_is_in_order_without_those_that_are_killed_or_stopped(folder: 
     killed.communicate()
     stopped, _ = waiting("0")
     stopped.send_signal(signal.SIGSTOP)
-    others = [waiting("0.1") for _ in range(3)]
+    others = [waiting("0.1") for _ in range(5)]
     assert [said.count("; ") and said.split("; ")[1] for _, said in others] == [
-        *(0, "1 before this run\n", "2 before this run\n")
+        *(0, *(f"{before} before this run\n" for before in range(1, 5)))
     ]
     first.kill()
     first.communicate()
     held_ns = [int(process.communicate(timeout=60)[0].split()[1]) for process, _ in others]
-    assert held_ns == sorted(held_ns)
+    overtaken = sum(later < earlier for earlier, later in combinations(held_ns, 2))
+    assert overtaken <= 2, "one that anything interrupts in the kernel goes to the end"
     stopped.send_signal(signal.SIGCONT)
     assert stopped.communicate(timeout=60)[0].startswith("held")
 
