@@ -62,8 +62,8 @@ def build(parts, stage=1):
     def wrap(model):
         nonlocal engine
         optimizer = parts.build_optimizer(model.parameters())
-        # DeepSpeed keeps weights and exchanges gradients in what it calls float32; in double where numerics are judged.
-        with patch.object(torch, "float32", torch.get_default_dtype()):
+        # DeepSpeed keeps weights and exchanges gradients in its float32 or float; in double where it is judged.
+        with patch.multiple(torch, float32=torch.get_default_dtype(), float=torch.get_default_dtype()):
             engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config, dist_init_required=False)
         return engine
 
