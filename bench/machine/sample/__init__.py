@@ -193,9 +193,9 @@ class Sampler:
         self._channel.close()
         if silent:
             self._process.kill()
-        *_, last = ["it said nothing", *log_end(self._log)]
         try:
             code = self._process.wait(1.0)
+            *_, last = ["it said nothing", *log_end(self._log)]
             how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code} ({last})"
             if silent:
                 how = f"did not answer within {ANSWER_LIMIT_S:g} s and was killed"
