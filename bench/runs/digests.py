@@ -31,7 +31,7 @@ Figure = Annotated[float, Between(1e-9, 10**15)] | None
 
 
 class Launches(TypedDict):
-    """Columns with a value for each launch: thousands of digests are read in half the time that rows would take."""
+    """Columns with a value for each launch: thousands of digests are read sooner than if each launch were an object."""
 
     launch: tuple[Count, ...]
     repeat: tuple[Count, ...]
