@@ -6,9 +6,12 @@ import os
 import re
 import signal
 import socket
+import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
+from itertools import permutations
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -44,12 +47,19 @@ def attach(bench: Bench) -> Any:
     return run
 
 
+def apart(step_ms: Iterable[float], line: str) -> float:
+    """How far times are from those that a script printed, step by step: the medians of what a busy machine holds up
+    differ by more."""
+    pairs = zip(step_ms, map(float, line.split()[1:]), strict=True)
+    return statistics.median(abs(ours / its_own - 1.0) for ours, its_own in pairs)
+
+
 def test_a_script_is_measured_as_it_is(attach: Any, bench: Bench, plotting: Plotting) -> None:
     """Its own step times are ours, and nothing else is on its standard output."""
     plotting()
     code, out, err, run = attach(("--label", "mine", "--global-batch", "8"), PYTHON, SCRIPT, "--load-ms", "20")
-    assert code == 0 and out.startswith("median ") and out.count("\n") == 1
-    assert run.steps["step_ms"].median() == pytest.approx(float(out.split()[1]), rel=0.02)
+    assert code == 0 and out.startswith("steps ") and out.count("\n") == 1
+    assert apart(run.steps["step_ms"], out) < 0.02
     assert len(run.steps) == 19 and list(run.steps["warmup"]).index(False) == 3
     measured = run.steps[~run.steps["warmup"]]
     assert measured["data_ms"].median() > 19 and measured["forward_ms"].isna().all() and measured["loss"].isna().all()
@@ -98,13 +108,14 @@ def test_ranks_of_a_launcher(attach: Any, launcher: str) -> None:
     if launcher == "sh":
         command = ("sh", "-c", f"({RANK % (port, 0)}) & {RANK % (port, 1)} && wait", "sh")
     code, out, _, run = attach((), *command, "--workers", "1", "--steps", "60")
-    assert code == 0 and out.count("median") == 2
+    lines = [line for line in out.splitlines() if line.startswith("steps ")]
+    assert code == 0 and len(lines) == 2
     (launch,) = run.document.launches
     assert (launch.scenario, launch.processes, launch.replicas) == ("ddp", 2, 2)
     assert (launch.effective.label, launch.effective.backend, launch.effective.world_size) == ("torch DDP", "gloo", 2)
     assert list(run.steps.groupby("rank").size()) == [59, 59]
-    medians = sorted(float(line.split()[1]) for line in out.splitlines() if line.startswith("median"))
-    assert sorted(run.steps.groupby("rank")["step_ms"].median()) == pytest.approx(medians, rel=0.02)
+    ranks = [times for _, times in run.steps.groupby("rank")["step_ms"]]
+    assert any(max(map(apart, ranks, order)) < 0.02 for order in permutations(lines))
     roles = [one.role for one in run.document.of(stored.Attached).launches[0].processes]
     assert roles.count("rank") == 2 and "launcher" in roles and "helper" in roles
     sampled = set(run.memory.loc[run.memory["used_mib"].notna(), "pid"])
@@ -288,7 +299,7 @@ def test_odd_notes_and_an_exit_at_once_cost_no_step(attach: Any) -> None:
 def test_the_command_outlives_its_notes(bench: Bench) -> None:
     gone = BREAK % "shutil.rmtree(spool)"
     code, out, err = bench("attach", "--", PYTHON, "-c", gone, SCRIPT)
-    assert code == 2 and out.startswith("median ") and "the notes cannot be followed (FileNotFoundError" in err
+    assert code == 2 and out.startswith("steps ") and "the notes cannot be followed (FileNotFoundError" in err
 
 
 def test_a_full_disk_is_named(recorder: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
