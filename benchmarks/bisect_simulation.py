@@ -4,8 +4,8 @@
 
 64 commits, of which one makes it slower, or none. Launches scatter by 1, 3 or 5 %, the step is 2, 5 or 20 %: without
 drift, with a straight one of 10 % over 300 launches, and with a random walk beside that. Asked: at most 5 % of the
-searches of each kind name another commit than the one. The others find it, or end undecided when they had as many
-launches as they may have.
+searches of each kind name another commit than the one, or say that the ends are alike. The others find it, or end
+undecided when they had as many launches as they may have. Where there is none, that the ends are alike is found.
 """
 
 import argparse
@@ -26,7 +26,7 @@ RIGHT = 0.95
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """Of the searches of one kind. ``launches``: of those that found a commit, on average."""
+    """Of the searches of one kind. ``launches``: of those that found it, on average."""
 
     noise: float
     step: float
@@ -51,9 +51,10 @@ def search(noise: float, step: float, drift: str, random: np.random.Generator, b
             figures[name] = math.exp(slower + straight + walked + noise * random.standard_normal())
             done += 1
         bisection.add(figures)
-    if not bisection.over:
+    if not bisection.over and not bisection.ends_alike:
         return "undecided", done
-    return "found" if step > 0.0 < bisection.change and bisection.high == first_bad else "wrong", done
+    right = bisection.change > 0.0 and bisection.high == first_bad if bisection.over else step == 0.0
+    return "found" if right and bisection.over == (step > 0.0) else "wrong", done
 
 
 def rates_of(noise: float, step: float, drift: str, searches: int, seed: int) -> Rates:

@@ -18,7 +18,7 @@ from bench.experiments.attached_command import Side
 from bench.experiments.attaching import Commands, Launched, Wanted, begun
 from bench.experiments.candidates import Candidate
 from bench.experiments.measure import slowest_ms
-from bench.experiments.plan.bisection import ERROR, FEWEST_BLOCKS, Bisection
+from bench.experiments.plan.bisection import ERROR, FEWEST_BLOCKS, SMALLEST, Bisection
 from bench.runs.document import Attached
 from bench.runs.experiments import Bisected, Level
 from bench.runs.reader import Run, verified
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 STEP_TIME, MEMORY, NUMERICS = "step time", "peak memory", "numerics"
 SLOWER = {STEP_TIME: ("slower", "faster"), MEMORY: ("larger", "leaner")}
 """Words for a change, upwards and downwards; of numerics it is one either way."""
+ROUNDING = 1e-6
+"""The smallest change of what is trained: a seeded command that does the same has the same figures, bit for bit."""
 LONGEST, LEAST_S = 10.0, 60.0
 """A launch may take so many times as long as the longest that ended well, and a minute more."""
 NUMERICS_VARIABLE = "BENCH_ATTACH_NUMERICS"
@@ -209,20 +211,20 @@ def replay(
     asked: Asked, writer: RunWriter | None, skipped: Mapping[str, str] | None = None
 ) -> tuple[Bisection, str, dict[str, str]]:
     """The search as far as the launches of a run bring it, the figure that it goes by, and what was skipped."""
-    names = [one.name for one in asked.candidates]
+    names, smallest = [one.name for one in asked.candidates], ROUNDING if asked.metric == NUMERICS else SMALLEST
     blocks = [] if writer is None else list(_blocks(writer, asked.metric, names))
     figures = [set.intersection(*(set(launch) for launch in block.values())) for block in blocks] or [set()]
     possible = sorted(set.intersection(*figures))
     best, figure = -1.0, asked.metric
     for one in possible:  # which figure shows the change best is chosen by the first blocks alone
-        search = Bisection(names)
+        search = Bisection(names, smallest)
         for block in blocks[:FEWEST_BLOCKS]:
             search.add({name: launch[one] for name, launch in block.items()})
         if search.distance > best:
             best, figure = search.distance, one
     if blocks and not possible:
         raise BenchError(f"nothing is known of the {asked.metric} of these launches; search by the step time instead")
-    search = Bisection(names)
+    search = Bisection(names, smallest)
     for block in blocks:
         search.add({name: launch[figure] for name, launch in block.items()})
     recorded = writer.document.of(Bisected) if writer is not None else None
@@ -268,6 +270,7 @@ def _record(asked: Asked, search: Bisection, figure: str, skipped: Mapping[str, 
         low=search.candidates[search.low],
         high=search.candidates[search.high],
         ends_differ=search.ends_differ,
+        ends_alike=search.ends_alike,
         decided=search.over,
         launches=launches,
         levels=levels,

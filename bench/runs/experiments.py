@@ -334,8 +334,9 @@ class Level:
 class Bisected:
     """The result of ``bench bisect``. ``candidates``: in order, the good end first, each with what it is. ``low``,
     ``high``: the bracket, the last that is as the good end and the first that is as the bad one. ``figure``: of the
-    launches, by which they were told apart. ``ends_differ``: beyond noise. ``decided``: nothing is left between
-    ``low`` and ``high`` that can be launched. ``launches``: of the blocks that counted. ``skipped``: why."""
+    launches, by which they were told apart. ``ends_differ``: beyond noise; ``ends_alike``: surely by less than counts.
+    ``decided``: nothing is left between ``low`` and ``high`` that can be launched. ``launches``: of the blocks that
+    counted. ``skipped``: why."""
 
     of: str
     candidates: Mapping[Name, str]
@@ -344,6 +345,7 @@ class Bisected:
     low: Name
     high: Name
     ends_differ: bool = False
+    ends_alike: bool = False
     decided: bool = False
     launches: Count = 0
     levels: Mapping[Name, Level] = field(default_factory=dict)

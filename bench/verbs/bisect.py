@@ -33,7 +33,7 @@ DESCRIPTION = """\
 Find the version of a package, or the commit of a repository, that made a training command slower. A binary search, of
 which each step launches the candidate in turns with both ends, as bench attach does, until a test says to which it
 belongs. Noise makes it take more launches, and it never guesses: at most 5 % of such searches are wrong, and one that
-its budget ends says what is left. A candidate that does not build or run is skipped.
+its budget ends says what is left. Ends less than 1 % apart end it. A candidate that does not build or run is skipped.
 """
 EPILOG = """\
 examples:
@@ -48,8 +48,8 @@ A commit is checked out into a work tree of its own, in which the command runs, 
 convolutional network is trained. --numerics asks what changed the loss at the end, or the gradients and weights of the
 first three steps: seed the command.
 
-Exit codes: 0 found; 1 a launch of an end failed; 2 the request is wrong; 11 undecided within the budget; 130
-interrupted: give the same options and --resume RUN to go on.
+Exit codes: 0 found; 1 a launch of an end failed; 2 the request is wrong; 11 undecided within the budget, or
+the ends are alike; 130 interrupted: give the same options and --resume RUN to go on.
 """
 DEFAULT_BUDGET_S = 3600.0
 USUAL = os.path.join(os.path.dirname(os.path.dirname(__file__)), "worker", "attached", "usual.py")

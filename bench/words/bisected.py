@@ -25,6 +25,8 @@ def in_words(document: RunDocument) -> list[str]:
     if not search.ends_differ:
         apart = f" ({what} {span_text(change)} of that)" if change else ""
         answer = f"{bad} is not told apart from {good} within the budget{apart}; {launches}."
+        if search.ends_alike:
+            answer = f"{bad} is as {good}{apart}: there is nothing to search for; {launches}."
     elif not search.decided:
         answer = (
             f"Between {search.low} and {search.high}, undecided within the budget: {len(between)} between them are not "

@@ -33,10 +33,12 @@ def test_the_first_bad_one_is_found(slower_from: int, step: float, noise: float)
     assert low <= 1.0 + step <= high or ratio == pytest.approx(1.0 + step, rel=1e-6)
 
 
-def test_equal_ends_are_never_told_apart() -> None:
+@pytest.mark.parametrize(("noise", "alike"), [(0.02, False), (0.005, True), (0.0, True)])
+def test_equal_ends_are_never_told_apart_and_end_the_search_once_that_is_sure(noise: float, alike: bool) -> None:
     bisection = Bisection([str(number) for number in range(16)])
-    searched(bisection, 99, 0.0, 0.02, 100)
+    launches = searched(bisection, 99, 0.0, noise, 100)
     assert not bisection.ends_differ and (bisection.low, bisection.high) == (0, 15)
+    assert (bisection.ends_alike, launches < 100) == (alike, alike) and not bisection.over
 
 
 def test_noise_takes_more_launches() -> None:

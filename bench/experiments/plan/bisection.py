@@ -11,9 +11,10 @@ good one (``d``). Noise and change are unknown, and are estimated from all block
    what is needed, so that one slow launch decides nothing. The change counts as a standard error smaller than it looks.
 3. Each of the log2 n decisions, and the test of the ends, has the same part ``a`` of the error of the whole search.
 
-Where noise is large, launches are added; where they do not suffice, the answer is the bracket that is left. A candidate
-that cannot be launched is skipped, and its neighbour stands in. ``benchmarks/bisect_simulation.py`` shows how often a
-search is wrong.
+Where noise is large, launches are added; where they do not suffice, the answer is the bracket that is left. Where the
+test of the ends says that they are less than :data:`SMALLEST` apart, there is nothing to search for. A candidate that
+cannot be launched is skipped, and its neighbour stands in. ``benchmarks/bisect_simulation.py`` shows how often a search
+is wrong.
 """
 
 import math
@@ -23,6 +24,7 @@ from statistics import fmean
 
 ERROR = 0.05  # of the whole search
 FEWEST_BLOCKS = 3  # before the ends can differ
+SMALLEST = 0.01  # change that is searched for
 LEAST_VARIANCE = 1e-14  # of logarithms: less is rounding
 CAUTION = 2.0  # of so many degrees of freedom the variance is known worse than it looks
 
@@ -54,6 +56,7 @@ class Bisection:
     """
 
     candidates: Sequence[str]
+    smallest: float = SMALLEST
     blocks: list[Block] = field(default_factory=list)
     skipped: set[str] = field(default_factory=set)
     low: int = 0
@@ -85,7 +88,7 @@ class Bisection:
 
     def next_block(self) -> list[str]:
         """The launches of the next block, in order. Empty at the end of the search."""
-        if self.over:
+        if self.over or self.ends_alike:
             return []
         names = [name for name in (self.candidates[0], self.candidate, self.candidates[-1]) if name is not None]
         return names[::-1] if len(self.blocks) % 2 else names
@@ -112,19 +115,31 @@ class Bisection:
     @property
     def distance(self) -> float:
         """Of the ends, in standard errors."""
-        count = len(self.blocks)
-        if count < 2:
-            return 0.0
-        change = self.change
+        return abs(self.change) / self._error_of_change if len(self.blocks) > 1 else 0.0
+
+    @property
+    def _error_of_change(self) -> float:
+        count, change = len(self.blocks), self.change
         squares = sum((block.change - change) ** 2 for block in self.blocks)
-        return abs(change) / math.sqrt(max(squares / (count - 1), LEAST_VARIANCE) / count)
+        return math.sqrt(max(squares / (count - 1), LEAST_VARIANCE) / count)
 
     @property
     def ends_differ(self) -> bool:
+        return self._sure(self.distance)
+
+    @property
+    def ends_alike(self) -> bool:
+        """Whether the ends are less than ``smallest`` apart, as surely as they would differ."""
+        if len(self.blocks) < FEWEST_BLOCKS or self.ends_differ:
+            return False
+        return self._sure(max(0.0, math.log1p(self.smallest) / self._error_of_change - self.distance))
+
+    def _sure(self, distance: float) -> bool:
+        """Whether chance does not explain so many standard errors."""
         from bench.analyse.intervals import t_tail  # here and below: this is not for `bench --help`
 
         count = len(self.blocks)
-        return count >= FEWEST_BLOCKS and t_tail(self.distance, count - 1) < 2.0 * self.error / (count * (count - 1))
+        return count >= FEWEST_BLOCKS and t_tail(distance, count - 1) < 2.0 * self.error / (count * (count - 1))
 
     @property
     def _variance(self) -> tuple[float, float]:
