@@ -64,6 +64,9 @@ def obstacle(found: Found, request: Request, host: Event | None = None) -> str |
     lacking = [package for package in found.scenario.packages if package not in host["packages"]]
     if lacking:
         return not_installed(lacking[0])
+    since, installed = found.strategy.torch_on_cpu, host["torch"]
+    if request.device == "cpu" and tuple(map(int, installed.split(".")[:2])) < since:
+        return f"on the CPU it needs torch {since[0]}.{since[1]}, and this is {installed}; install a newer one"
     parts = found.strategy.replicas(request.replicas)
     if request.global_batch == parts and host["needs_two"] and _as_shipped(found):
         enough = "--batch-per-rank 2" if request.per_rank else f"--global-batch {2 * parts}"

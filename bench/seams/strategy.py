@@ -90,8 +90,8 @@ class Strategy:
     times. ``rpc``: whether it needs ``torch.distributed.rpc``. ``restarts``: whether there are launches of it in which
     a rank is killed and all are started again (:mod:`bench.worker.restart`). ``threads``: whether a rank with several
     GPUs has a thread for each, which torch gives no type of autocast but fp16 (``parallel_apply``). ``without``: the
-    switches that it does not go with, and why. ``obstacle``: from
-    ``cpu`` or ``cuda`` and the number of chosen devices to why it cannot run on them, or None.
+    switches that it does not go with, and why. ``torch_on_cpu``: the first torch with which it runs on the CPU.
+    ``obstacle``: from ``cpu`` or ``cuda`` and the number of chosen devices to why it cannot run on them, or None.
 
     Raises ``ValueError`` naming the field when a value is not allowed.
     """
@@ -110,6 +110,7 @@ class Strategy:
     restarts: bool = False
     threads: bool = False
     without: Mapping[str, str] = field(default_factory=dict)
+    torch_on_cpu: tuple[int, int] = (2, 6)
     obstacle: Callable[[str, int], str | None] = lambda device, devices: None
     hue: str = "magenta"
     dash: str = "short"

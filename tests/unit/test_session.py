@@ -178,7 +178,12 @@ def test_the_memory_format_is_that_in_which_convolutions_compute(weights: bool, 
 def test_watching_a_compiled_model_compiles_it_once() -> None:
     counters = torch._dynamo.utils.counters
     counters.clear()
-    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()).to(memory_format=torch.channels_last)
+
+    class Convolution(nn.Conv2d):  # older torch compiles nothing of a module that is all its own
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return super().forward(images).relu()
+
+    model = Convolution(3, 4, 3).to(memory_format=torch.channels_last)
     watch = live.TypeWatch(model)
     model.compile(backend="eager")
     with torch.autocast("cpu", dtype=torch.bfloat16):
