@@ -181,44 +181,6 @@ def sealed_as_it_is(digest: Path) -> None:
     run.write_text(json.dumps(document | {"seal": seal_of(document)}, indent=1) + "\n")
 
 
-@pytest.mark.parametrize(
-    ("changes", "why"),
-    [
-        ({"step_ms": "fast"}, "scenarios[1].launches.step_ms[2] must be float, not str"),
-        ({"step_ms": True}, "scenarios[1].launches.step_ms[2] must be float, not bool"),
-        ({"step_ms": -1.0}, "scenarios[1].launches.step_ms[2] must be from"),
-        ({"step_ms": 1e101}, "scenarios[1].launches.step_ms[2] is too large a number"),
-        ({"peak_total_mib": 1e16}, "scenarios[1].launches.peak_total_mib[2] must be from"),
-        ({"repeat": None}, "scenarios[1].launches.repeat[2] must be int"),
-        ({"repeat": 2.5}, "scenarios[1].launches.repeat[2] must be int, not float"),
-        ({"more": 1}, "scenarios[1].launches.more is unknown"),
-        ({}, "scenarios[1].launches.step_ms is missing"),
-    ],
-)
-def test_a_sealed_digest_with_one_figure_that_is_none(history: Path, changes: dict[str, Any], why: str) -> None:
-    path = night(history, 9)
-    digest = json.loads((path / "digest.json").read_text())
-    columns = digest["scenarios"][1]["launches"]
-    for name, value in changes.items():
-        columns.setdefault(name, [0, 0, 0])[2] = value
-    if not changes:
-        columns.pop("step_ms")
-    (path / "digest.json").write_text(json.dumps(digest))
-    sealed_as_it_is(path / "digest.json")
-    (left_out,) = nights.read(str(history)).left_out
-    assert why in left_out.why
-
-
-def test_a_sealed_digest_that_lacks_a_figure_of_a_launch(history: Path) -> None:
-    path = night(history, 9)
-    digest = json.loads((path / "digest.json").read_text())
-    digest["scenarios"][1]["launches"]["step_ms"].pop()
-    (path / "digest.json").write_text(json.dumps(digest))
-    sealed_as_it_is(path / "digest.json")
-    (left_out,) = nights.read(str(history)).left_out
-    assert "a figure is not there for each launch" in left_out.why
-
-
 def test_links_out_of_the_folder_are_left_out(history: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     ninth = night(elsewhere, 9)
