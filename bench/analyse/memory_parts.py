@@ -9,7 +9,6 @@ import math
 import pandas as pd
 
 from bench.runs.document import RunDocument
-from bench.runs.experiments import Diagnosis
 from bench.runs.frames import TableRow
 from bench.runs.launches import MemoryHeld, RankRecord
 
@@ -17,39 +16,29 @@ LASTING = ("parameters", "masters", "optimizer", "buffers", "buckets", "gathered
 PARTS = (*LASTING, "gradients", "activations")
 SHARDED = ("fsdp2", "fsdp2_no_reshard", "zero1")
 KNOWN = (*PARTS, "early_gradients")
-FORECAST = (
-    *(f"forecast_{part}_mib" for part in (*PARTS, "peak") if part != "gathered"),
-    *("forecast_method", "forecast_reason"),
-)
 FOLLOWING = ("predicted_mib", "measured_mib", "rest_mib", "reason")
 COLUMNS = ("launch", "scenario", "rank", *(f"{part}_mib" for part in KNOWN), *FOLLOWING)
 
 
 def parts(document: RunDocument) -> pd.DataFrame:
     """One row per rank of the first ``ok`` launch of each scenario that knows its parts (MiB): :data:`COLUMNS`.
-    ``reason``: why the activations are unknown. ``forecast_...``: what the diagnostic launch of the scenario predicted
-    without running it, by which ``forecast_method``, and why something of it is unknown (``forecast_reason``).
+    ``reason``: why the activations are unknown.
 
     ``predicted_mib``: the peak that follows from the parts, null without activations. ``measured_mib``: the measured
     peak less what the process held before there was a model, which is torch's own peak of tensors on GPUs, and on the
     CPU that of the resident set. ``rest_mib``: measured less predicted.
     """
     rows: list[TableRow] = []
-    forecasts = {one.scenario: one.forecast for one in document.begun(Diagnosis).launches}
     knowing = [one for one in document.good if any(rank.memory for rank in one.ranks)]
     for launch in {one.scenario: one for one in reversed(knowing)}.values():
-        foreseen = forecasts.get(launch.scenario)
-        forecast: TableRow = {"forecast_reason": "no diagnostic launch ended well: --diagnose predicts it"}
-        if foreseen is not None:
-            forecast = {name: getattr(foreseen, name.removeprefix("forecast_")) for name in FORECAST}
         for rank in launch.ranks:
             if (memory := rank.memory) is not None:
                 row = {"launch": launch.launch, "scenario": launch.scenario, "rank": rank.rank, "reason": memory.reason}
                 row |= {f"{part}_mib": getattr(memory, f"{part}_mib") for part in KNOWN}
                 row |= {"predicted_mib": predicted(memory), "measured_mib": measured_mib(rank, memory)}
-                rows.append(row | forecast)
+                rows.append(row)
     rows.sort(key=lambda row: row["launch"])
-    table = pd.DataFrame(rows, columns=[*COLUMNS, *FORECAST])
+    table = pd.DataFrame(rows, columns=list(COLUMNS))
     table = table.astype({name: "float64" for name in table.columns if name.endswith("_mib")})
     return table.assign(rest_mib=table["measured_mib"] - table["predicted_mib"])
 

@@ -10,7 +10,7 @@ from bench.experiments.launch import Performed, perform, where_to_look
 from bench.experiments.plan import job_of
 from bench.experiments.rows import Results, Rows
 from bench.runs.document import RunDocument
-from bench.runs.experiments import NO_NCCL, Diagnosis, DiagnosticRecord, Look, MemoryForecast, NcclPath, Profile
+from bench.runs.experiments import NO_NCCL, Diagnosis, DiagnosticRecord, Look, NcclPath, Profile
 from bench.seams.discover import Found
 from bench.seams.experiment import Experiment
 
@@ -20,15 +20,15 @@ def launch(found: Found, repeat: int, lab: Lab) -> None:
     job = job_of(lab.request, found, lab.next_launch(), 0, lab.site.hosts)
 
     def keep(done: Performed) -> str:
-        lab.writer.add_to(Diagnosis, DiagnosticRecord.of(done.record, **found_by(done)), **done.tables)
+        lab.writer.add_to(Diagnosis, DiagnosticRecord.of(done.record, looks=looks(done)), **done.tables)
         return where_to_look(done.record) or "profiled"
 
     perform(replace(job, purpose="diagnose", trace=trace), lab, "diagnosing", keep, diagnostic_rows)
 
 
-def found_by(done: Performed) -> dict[str, object]:
-    """The fields of a diagnostic record: what each rank saw, and the memory that the first one predicted."""
-    looks = tuple(
+def looks(done: Performed) -> tuple[Look, ...]:
+    """What each rank saw."""
+    return tuple(
         Look(
             reasons={name: of["reason"] for name, of in result["probes"].items()},
             profile=decode(Profile, result["profile"], "profile"),
@@ -36,8 +36,6 @@ def found_by(done: Performed) -> dict[str, object]:
         )
         for result in done.results
     )
-    forecasts = [decode(MemoryForecast, one["forecast"], "forecast") for one in done.results if "forecast" in one]
-    return {"looks": looks, "forecast": next(iter(forecasts), None)}
 
 
 def diagnostic_rows(job: Job, results: Results, partial: Results) -> dict[str, Rows]:

@@ -13,7 +13,7 @@ from bench.console import count
 from bench.core.codec import decode
 from bench.core.job import Job
 from bench.experiments import bandwidth, measure, resume
-from bench.experiments.diagnose import diagnostic_rows, found_by
+from bench.experiments.diagnose import diagnostic_rows, looks
 from bench.experiments.lab import Finished, Lab, Start, opened
 from bench.experiments.launch import Performed, perform, where_to_look
 from bench.experiments.plan import Request, in_turns
@@ -137,7 +137,7 @@ class _Curves:
         lab = self.lab
 
         def keep(done: Performed) -> str:
-            record = PointDiagnostic.of(done.record, global_batch=point.global_batch, **found_by(done))
+            record = PointDiagnostic.of(done.record, global_batch=point.global_batch, looks=looks(done))
             lab.writer.add_to(Scaling, record, "diagnostics", **done.tables)
             return where_to_look(done.record) or "profiled"
 

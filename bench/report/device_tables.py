@@ -126,7 +126,6 @@ def memory_parts_table(run: Run) -> Table | None:
     columns = (
         text("scenario", "scenario"),
         figure("rank", "rank"),
-        text("from", "source"),
         *(figure(part, f"{part}_mib", ",.1f", group="what it holds (MiB)") for part in there),
         figure("predicted peak", "predicted_mib", ",.1f", group="MiB in all"),
         figure("measured peak", "measured_mib", ",.1f", group="MiB in all"),
@@ -143,25 +142,7 @@ def memory_parts_table(run: Run) -> Table | None:
     ]
     unknown = table[table["reason"].notna()].to_dict("records")
     notes += [f"Activations of {row['scenario']} are unknown: {row['reason']}." for row in unknown]
-    records = table.to_dict("records")
-    if table["forecast_method"].isna().all():
-        return tabulate((*columns[:2], *columns[3:]), records, notes)
-    rows = []
-    for row in records:
-        sizes = {f"{part}_mib": row.get(f"forecast_{part}_mib", float("nan")) for part in memory_parts.PARTS}
-        peak = row["forecast_peak_mib"]
-        forecast = sizes | {"source": "no run", "predicted_mib": peak, "rest_mib": row["measured_mib"] - peak}
-        rows += [row | {"source": "live objects"}, row | forecast]
-    by_method = table.groupby("forecast_method")["scenario"].agg(", ".join)
-    methods = "; ".join(f"{method} for {names}" for method, names in by_method.items())
-    notes.append(
-        "no run: predicted from one step of tensors that have shapes and no values, with what the strategy adds by "
-        f"arithmetic ({methods}). Its activations are all that is alive when the forward pass ends, and its peak has "
-        "what the passes make on the way, but no workspaces of libraries."
-    )
-    partly = table[table["forecast_reason"].notna()].to_dict("records")
-    notes += [f"Not all of {row['scenario']} is predicted: {row['forecast_reason']}." for row in partly]
-    return tabulate(columns, rows, notes)
+    return tabulate(columns, table.to_dict("records"), notes)
 
 
 def _chosen_rows(run: Run, table: pd.DataFrame, chosen: dict[str, int]) -> list[TableRow]:

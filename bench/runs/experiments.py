@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 from bench.core.codec import OneOf
 from bench.core.records import PHASES
 from bench.runs.fields import Amount, Batch, Count, Elements, Flops, Name, Names, Several, Utc
-from bench.runs.launches import DoubleRecord, LaunchRecord, MemoryParts, ReferenceRecord
+from bench.runs.launches import DoubleRecord, LaunchRecord, ReferenceRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,19 +41,9 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryForecast(MemoryParts):
-    """The memory predicted for rank 0 without running it (:mod:`bench.worker.memory_forecast`), and by what
-    ``method``."""
-
-    peak_mib: Amount | None
-    method: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DiagnosticRecord(LaunchRecord):
     timed: ClassVar[bool] = False
     looks: tuple[Look, ...] = ()
-    forecast: MemoryForecast | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -150,9 +150,13 @@ class Checks:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryParts:
-    """The memory of a rank by purpose. ``activations_mib``: what is alive when the forward pass ends. ``reason``: why
-    something is unknown."""
+class MemoryHeld:
+    """The memory that a rank held, by purpose (:mod:`bench.worker.memory_parts`). Of the parts no more than the
+    activations, what is alive when the forward pass ends, can be unknown: ``reason``.
+
+    ``before_mib``: what it held before there was a model. ``early_gradients_mib``: of the gradients, those that are
+    there when the forward pass ends.
+    """
 
     parameters_mib: Amount | None
     masters_mib: Amount | None
@@ -163,17 +167,6 @@ class MemoryParts:
     gradients_mib: Amount | None
     activations_mib: Amount | None
     reason: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryHeld(MemoryParts):
-    """The memory that it held (:mod:`bench.worker.memory_parts`); of the parts no more than the activations can be
-    unknown.
-
-    ``before_mib``: what it held before there was a model. ``early_gradients_mib``: of the gradients, those that are
-    there when the forward pass ends.
-    """
-
     before_mib: Amount
     gathered_mib: Amount
     early_gradients_mib: Amount

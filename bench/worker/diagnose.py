@@ -20,7 +20,7 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from bench.core.records import PHASES
-from bench.worker import bandwidth, live, loop, memory_forecast
+from bench.worker import bandwidth, live, loop
 from bench.worker.data import Batch
 from bench.worker.loop import MARKS_PER_STEP, clock_for
 from bench.worker.plan import Plan, Report
@@ -86,13 +86,10 @@ def perform(plan: Plan, report: Report) -> dict[str, object]:
     barrier()
     found = run(session, plan.strategy.probe, plan.module, load, report)
     report("record")
-    around = memory_forecast.Around.of(session, rpc=plan.strategy.rpc)
     del session
     if plan.parts.job.group and device.type == "cuda":
         bandwidth.once(device)
-    leave()  # what follows is done by one rank, which must not wait for the others
-    if plan.parts.rank == 0:
-        found["forecast"] = memory_forecast.predict(plan.parts, around, load)
+    leave()
     return {"effective": ran, **found}
 
 

@@ -66,7 +66,7 @@ def run(counts: tuple[int, ...], log: bool = False, **more: Any) -> Any:
     nccl = NcclPath(transports={"P2P/CUMEM": 16}, algorithms=LOG, reason=None)
     look = Look(reasons={}, profile=profile, nccl=nccl)
     seen = tuple(
-        PointDiagnostic.of(launch(processes=n, replicas=n), global_batch=n, looks=(look,), forecast=None)
+        PointDiagnostic.of(launch(processes=n, replicas=n), global_batch=n, looks=(look,))
         for n in counts
         if log and n > 4
     )

@@ -22,11 +22,9 @@ from torch.distributed._composable.replicate import replicate
 
 from bench.analyse.analysed import Analysed
 from bench.analyse.communication import communication, mean_interval
-from bench.analyse.memory_parts import parts
 from bench.core.codec import encode
 from bench.core.records import DIAGNOSTIC_COLUMNS, PHASES
 from bench.report import verdict_plots
-from bench.report.device_tables import memory_parts_table
 from bench.runs.experiments import Diagnosis
 from bench.runs.reader import Run
 from bench.seams import discover
@@ -138,21 +136,6 @@ def test_diagnostic_launches_are_in_no_table_of_measured_ones(run: Run) -> None:
     assert run.steps.groupby("launch")["step"].nunique().eq(1 + ITERS).all()
     for finding in run.document.validity:
         assert finding.launch is None or finding.launch in measured
-
-
-def test_memory_is_predicted_beside_what_live_objects_hold(run: Run) -> None:
-    """In the record, in the frame of ``--json`` and CSV, and in the table of the page."""
-    forecasts = {launch.scenario: launch.forecast for launch in run.document.begun(Diagnosis).launches}
-    ddp, apex = forecasts["ddp"], forecasts["apex_ddp"]
-    assert ddp is not None and ddp.reason is None and ddp.peak_mib is not None
-    assert apex is not None and apex.peak_mib is None and apex.parameters_mib == ddp.parameters_mib
-    rows = parts(run.document).set_index(["scenario", "rank"])
-    for part in ("parameters", "gradients", "optimizer", "buffers", "buckets"):
-        assert rows.loc[("ddp", 0), f"forecast_{part}_mib"] == pytest.approx(rows.loc[("ddp", 0), f"{part}_mib"])
-    assert rows.loc[("single", 0), "forecast_peak_mib"] < rows.loc[("ddp", 1), "forecast_peak_mib"] == ddp.peak_mib
-    table = memory_parts_table(run)
-    assert table is not None and len(table.rows) == 2 * len(SCENARIOS)
-    assert any(apex.reason in note for note in table.notes if apex.reason)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
