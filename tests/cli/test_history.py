@@ -16,6 +16,7 @@ from bench.analyse.history import nights
 from bench.analyse.history.shifts import levels
 from bench.analyse.history.trends import Night, Track, Trend, commit_range
 from bench.cli import main
+from bench.report import history as report
 from bench.report.history_plots import DOTS_AT_MOST, of_track
 
 THREE = ("dp", "ddp", "ddp_o2")
@@ -32,6 +33,13 @@ def say(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Say:
         return code, said.out, said.err
 
     return run
+
+
+@pytest.fixture
+def told(say: Say, monkeypatch: pytest.MonkeyPatch) -> Say:
+    """The same without the plots, which take most of the time."""
+    monkeypatch.setattr(report, "of_track", lambda *about: [])
+    return say
 
 
 @pytest.fixture(scope="module")
@@ -61,8 +69,8 @@ def trend_of(document: dict[str, Any], scenario: str, metric: str = "step_ms") -
     return found
 
 
-def test_the_night_of_a_shift_is_named(shifted: Path, say: Say) -> None:
-    code, out, err = say(shifted, "--json")
+def test_the_night_of_a_shift_is_named(shifted: Path, told: Say) -> None:
+    code, out, err = told(shifted, "--json")
     document = json.loads(out)
     (track,) = document["tracks"]
     runs = [night["run"] for night in track["nights"]]
@@ -87,7 +95,7 @@ def test_the_night_of_a_shift_is_named(shifted: Path, say: Say) -> None:
     stopped = [runs.index(run) for run in of_ddp_o2["stopped_by_the_gate"]]
     assert sum(night >= SHIFTED for night in stopped) >= 14, "the gate stops it night after night: nobody accepted it"
     assert sum(night < SHIFTED for night in stopped) <= 1
-    (track,) = json.loads(say(shifted, "--scenario", "ddp,dp", "--json")[1])["tracks"]
+    (track,) = json.loads(told(shifted, "--scenario", "ddp,dp", "--json")[1])["tracks"]
     assert {trend["scenario"] for trend in track["trends"]} == {"dp", "ddp"} and track["shifts"] == []
 
 
@@ -164,19 +172,19 @@ def test_runs_of_another_kind_have_a_section_of_their_own(tmp_path: Path, say: S
     assert (tmp_path / "out" / "history-2-step-ms.svg").is_file()
 
 
-def test_what_ran_under_the_same_name_before_is_another_trend(tmp_path: Path, say: Say) -> None:
+def test_what_ran_under_the_same_name_before_is_another_trend(tmp_path: Path, told: Say) -> None:
     def also(night: int, digest: dict[str, Any]) -> None:
         if night >= 10:
             digest["scenarios"][0]["what_ran"] = "apex DDP · nccl ×2 · apex O2 fp16"
 
     write_nights(tmp_path / "h", 20, scenarios=("ddp",), launches=2, slower=only("ddp", 10, 0.8), also=also)
-    (track,) = json.loads(say(tmp_path / "h", "--json")[1])["tracks"]
+    (track,) = json.loads(told(tmp_path / "h", "--json")[1])["tracks"]
     assert track["shifts"] == []
     assert [trend["nights"] for trend in track["trends"] if trend["metric"] == "step_ms"] == [10, 10]
 
 
 @pytest.mark.parametrize(("since", "when"), [(12, ""), (11, "a night earlier: "), (13, "a night later: ")])
-def test_a_change_of_source_is_no_regression(tmp_path: Path, say: Say, since: int, when: str) -> None:
+def test_a_change_of_source_is_no_regression(tmp_path: Path, told: Say, since: int, when: str) -> None:
     """Also where the shift is placed a night away from it, as noise may do."""
 
     def also(night: int, digest: dict[str, Any]) -> None:
@@ -186,7 +194,7 @@ def test_a_change_of_source_is_no_regression(tmp_path: Path, say: Say, since: in
             row["launches"]["peak_total_mib"] = [peak * (1.3 if night >= 12 else 1.0) for peak in peaks]
 
     write_nights(tmp_path / "h", 20, scenarios=("dp", "ddp"), launches=3, also=also, gpu=True, repeat_commit=20)
-    document = json.loads(say(tmp_path / "h", "--json")[1])
+    document = json.loads(told(tmp_path / "h", "--json")[1])
     (event,) = document["tracks"][0]["shifts"]
     assert {change["metric"] for change in event["changes"]} == {"peak_total_mib"}
     assert event["differs"] == [f"{when}memory measured in another way: nvml_pid against nvml_device_delta (dp, ddp)"]
@@ -208,16 +216,16 @@ def test_an_accepted_night_is_marked(tmp_path: Path, say: Say) -> None:
     assert "accepted by a person" in (tmp_path / "out" / "history-step-ms.svg").read_text()
 
 
-def test_unsealed_and_changed_runs_are_left_out_and_named(tmp_path: Path, say: Say) -> None:
+def test_unsealed_and_changed_runs_are_left_out_and_named(tmp_path: Path, told: Say) -> None:
     made = write_nights(tmp_path / "h", 4, scenarios=("ddp",), launches=1)
     unsealed = write_run(tmp_path / "h", [DDP], complete=False)
     (made[1] / "digest.json").write_text("{}")
-    code, out, err = say(tmp_path / "h", "--json")
+    code, out, err = told(tmp_path / "h", "--json")
     document = json.loads(out)
     assert code == 0 and len(document["tracks"][0]["nights"]) == 3
     assert {Path(one["path"]).name for one in document["left_out"]} == {unsealed.name, made[1].name}
-    told = [line for line in err.splitlines() if line.startswith("left out: ")]
-    assert len(told) == 2 and any(unsealed.name in line and "incomplete" in line for line in told)
+    named = [line for line in err.splitlines() if line.startswith("left out: ")]
+    assert len(named) == 2 and any(unsealed.name in line and "incomplete" in line for line in named)
     assert "incomplete" in (tmp_path / "out" / "history.html").read_text()
 
 
@@ -294,10 +302,10 @@ def test_thousands_of_nights_are_drawn_in_columns() -> None:
     assert sizes[1] < 1.2 * sizes[0]
 
 
-def test_the_last_nights_gate_is_on_terminal_and_page(tmp_path: Path, say: Say) -> None:
+def test_the_last_nights_gate_is_on_terminal_and_page(tmp_path: Path, told: Say) -> None:
     paths = write_nights(tmp_path / "nights", 12, scenarios=("ddp", "dp"), slower=only("ddp", since=11, by=1.2))
-    _, out, _ = say(tmp_path / "nights")
+    _, out, _ = told(tmp_path / "nights")
     last = f"The gate stops the last night, {paths[-1].name[:4]}-{paths[-1].name[4:6]}-{paths[-1].name[6:8]}, for"
     assert f"{last} step time of ddp.\n" in out
     assert f"{last} step time of ddp." in (tmp_path / "out" / "history.html").read_text()
-    assert "The gate stops" not in say(tmp_path / "nights", "--scenario", "dp")[1]
+    assert "The gate stops" not in told(tmp_path / "nights", "--scenario", "dp")[1]
