@@ -31,17 +31,6 @@ STEPS = ["--warmup", str(WARMUP), "--iters", str(ITERS), "--global-batch", "4"]
 HALF = ("ddp_o1", "ddp_o2", "ddp_o3", "apex_ddp_o1", "apex_ddp_o2", "apex_ddp_o3")
 
 
-def bench(repository: Path, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "bench", *arguments],
-        cwd=repository,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        **options,
-    )
-
-
 @pytest.fixture(scope="module")
 def comparison(host: WorkerHost, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str, Path]:
     """All ten scenarios: what ``--json`` prints, what people are shown, and the folder."""
@@ -80,10 +69,6 @@ def test_the_table_and_the_next_step_are_shown(comparison: tuple[dict[str, Any],
     assert f"python -m bench report {path}" in shown, "a run that is not in results is named by its folder"
     assert "--profile standard" in shown, "one launch says nothing about chance"
     assert "no interval: one launch; with --launches 5" in shown and "±" not in shown
-
-
-def test_verbose_ends_with_where_the_time_went(comparison: tuple[dict[str, Any], str, Path]) -> None:
-    _, shown, _ = comparison
     table = shown.partition("of this run went:\n")[2].partition("\n\n")[0].splitlines()[2:]
     shares = {row.rsplit(maxsplit=2)[0]: int(row.rsplit(maxsplit=2)[2].rstrip("%")) for row in table}
     assert {"before the first launch", "starting", "measuring", "judging", "training", "answer"} <= shares.keys()
@@ -127,9 +112,8 @@ def test_steps_add_up(comparison: tuple[dict[str, Any], str, Path], run_here: Co
     assert (phases - steps["step_ms"]).abs().max() < 1e-6
     held_up = [launch["scenario"] for launch in document["launches"] if not launch["checks"]["conservation_ok"]]
     for name in held_up:
-        again = run_here(
-            "run", *SMALL, *STEPS, "--no-parity", "--scenario", name, "--out", str(tmp_path / name), "--json"
-        )
+        more = ("--no-parity", "--scenario", name, "--out", str(tmp_path / name), "--json")
+        again = run_here("run", *SMALL, *STEPS, *more)
         assert json.loads(again.stdout)["launches"][0]["checks"]["conservation_ok"], name
 
 

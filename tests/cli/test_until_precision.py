@@ -13,7 +13,7 @@ SHORT = ("--warmup", "1", "--iters", "3")
 
 def measured(run_here: CommandLine, folder: Path, *arguments: str) -> tuple[dict[str, Any], str]:
     scenario, out = folder / "calm.py", folder / "out"
-    scenario.write_text(sleeping(0.1))
+    scenario.write_text(sleeping(0.05))
     done = run_here("run", *SMALL, *SHORT, "--scenario", str(scenario), "--out", str(out), *arguments)
     assert done.returncode == 0, done.stderr
     (path,) = out.iterdir()
@@ -33,15 +33,15 @@ def test_it_ends_when_the_answer_is_precise_enough(run_here: CommandLine, tmp_pa
 
 
 def test_it_ends_when_the_budget_is_spent_and_says_so(run_here: CommandLine, tmp_path: Path) -> None:
-    document, shown = measured(run_here, tmp_path, "--until-precision", "0.01%", "--budget", "4s")
+    document, shown = measured(run_here, tmp_path, "--until-precision", "0.01%", "--budget", "2s")
     outcome = document["experiments"]["measure"]
     assert outcome["stopped_by"] == "budget", outcome
-    assert outcome["budget_s"] == 4.0 and outcome["target"] == 0.0001
+    assert outcome["budget_s"] == 2.0 and outcome["target"] == 0.0001
     assert outcome["scenarios"]["calm"]["reached"] is False
     spent = sum(launch["wall_s"] for launch in document["launches"])
     (last, *_) = reversed(document["launches"])
-    assert spent - last["wall_s"] <= 4.0, "no launch was begun after the budget was spent"
+    assert spent - last["wall_s"] <= 2.0, "no launch was begun after the budget was spent"
     (finding,) = [finding for finding in document["validity"] if finding["code"] == "imprecise"]
     assert "±0.01%" in finding["text"] and "--budget" in finding["remedy"]
     assert finding["scenario"] == "calm" and finding["launch"] is None
-    assert "±0.01 % or 4 s are spent" in shown
+    assert "±0.01 % or 2 s are spent" in shown
