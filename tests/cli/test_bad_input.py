@@ -33,6 +33,9 @@ Refused = Callable[..., None]
 
 CASES: dict[str, Case] = {
     "unknown verb": (("frobnicate",), ("frobnicate", "list, doctor, run, ", " report, ")),
+    "no verb": (("",), ("'': unknown command",)),
+    "misspelt verb": (("lst",), ("did you mean list?",)),
+    "an option first": (("--iters",), ("the verb comes first",)),
     "unknown option of run": ((*CPU, "--frobnicate"), ("--frobnicate", "run --help")),
     "abbreviated option": ((*CPU, "--iter", "3"), ("--iter", "run --help")),
     "value missing": ((*CPU, "--iters"), ("--iters",)),

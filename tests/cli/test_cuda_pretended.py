@@ -56,7 +56,7 @@ def bench(environment: dict[str, str], here: Path, *words: str, code: int = 0) -
 
 
 @pytest.fixture(scope="module")
-def waited(environment: dict[str, str], repository: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+def waited(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     """A run on two GPUs, one of which another run had at first: what it said, and its first line for people."""
     driver = Path(environment["BENCH_STANDIN_NVML"])
     free = driver.read_text()
@@ -64,15 +64,13 @@ def waited(environment: dict[str, str], repository: Path, tmp_path_factory: pyte
     (here / "mlp.py").write_text(documented("WORKLOAD =").replace("def model(work):\n", IMPORTED_ONCE))
     scenarios = "single,dp,ddp,ddp_o1,ddp_o2,apex_ddp_o3,ddp_two_devices"
     command = [sys.executable, "-m", "bench", "run", "--wait", "--json", "--device", "cuda", "--scenario", scenarios]
-    command += ["--gpus", "0,2", "--workload", str(here / "mlp.py"), "--global-batch", "8", "--warmup", "1"]
-    command += ["--iters", "2", "--launches", "1", "--out", str(here / "out")]
+    command += [*MLP_ON_TWO, "--iters", "2", "--launches", "1"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("BENCH_LOCK_DIR", environment["BENCH_LOCK_DIR"])
+        about: dict[str, Any] = {"cwd": here, "env": environment, "text": True}
         with lock.acquire((C,), wait=False, say=print):
             driver.write_text(free + f"process {C} {os.getpid()} {2048 * MIB}\n")
-            running = subprocess.Popen(
-                command, cwd=repository, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-            )
+            running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **about)
             assert running.stderr is not None
             first = running.stderr.readline()
             driver.write_text(free)

@@ -139,6 +139,7 @@ def test_help_imports_nothing_heavy_and_tells_what_a_verb_takes() -> None:
     for verb, text in shown.items():
         assert text.startswith(f"usage: python -m bench {verb}"), verb
         assert [option for option in CONTRACT.get(verb, []) if option not in text] == [], verb
+    assert all(f"\n  {name} " in shown["submit"] for name in ("slurm", "trainjob", "pytorchjob", "skypilot"))
 
 
 @needs_torch
