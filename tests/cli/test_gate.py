@@ -1,13 +1,12 @@
-"""bench gate on nights that were made up: exit codes, what it says and writes, and what it refuses."""
+"""bench gate and bench accept on nights that were made up: exit codes, what it says and writes, and what it refuses."""
 
 import json
 import os
 import shutil
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from standin import gated
@@ -24,16 +23,14 @@ from bench.runs.files import seal_of
 NAMES = ("ddp", "dp", "ddp_o2")
 
 
-@dataclass
-class Said:
+class Said(NamedTuple):
     code: int
     out: str
     err: str
 
     @property
-    def document(self) -> dict[str, Any]:
-        read: dict[str, Any] = json.loads(self.out)
-        return read
+    def document(self) -> Any:
+        return json.loads(self.out)
 
     def rows(self, *verdicts: str) -> set[tuple[str, str]]:
         return {(row["scenario"], row["metric"]) for row in self.document["rows"] if row["verdict"] in verdicts}
@@ -43,17 +40,22 @@ Gate = Callable[..., Said]
 
 
 @pytest.fixture
-def gate(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Gate:
-    here = tmp_path / "here"
-    here.mkdir()
-    monkeypatch.chdir(here)
+def say(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Gate:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
 
     def run(*arguments: object) -> Said:
-        code = main(["gate", *map(str, arguments)])
+        capsys.readouterr()
+        code = main([*map(str, arguments)])
         said = capsys.readouterr()
         return Said(code, said.out, said.err)
 
     return run
+
+
+@pytest.fixture
+def gate(say: Gate) -> Gate:
+    return lambda *arguments: say("gate", *arguments)
 
 
 @pytest.fixture
@@ -189,18 +191,17 @@ def test_other_work_is_not_comparable(gate: Gate, history: Path, changes: dict[s
 
 
 def test_runs_that_cannot_be_trusted_are_left_out_and_named(gate: Gate, history: Path) -> None:
-    first, second, third, fourth = sorted(history.iterdir())[-4:]
+    first, second, third = sorted(history.iterdir())[-3:]
     (first / "digest.json").write_text("{}")  # seen where the digest is read
     edited = (second / "run.json").read_text().replace(f'"schema_version": {SCHEMA_VERSION}', '"schema_version": 9')
     (second / "run.json").write_text(edited)  # seen only where all of it is verified
     sealed_again(third, complete=False)
-    (fourth / "run.json").write_text("{")
     said = gate(tonight(history), "--history", history, "--json")
-    assert said.code == 0 and len(said.document["base"]) == 6
-    told = [text for text in said.document["warnings"] if text.startswith("left out: ")]
-    assert len(told) == 4 and all(any(path.name in text for text in told) for path in (first, second, third, fourth))
-    assert all(f"warning: {text}" in said.err for text in told)
-    assert [one["path"] for one in said.document["left_out"]] == [str(one) for one in (first, third, fourth, second)]
+    assert said.code == 0 and len(said.document["base"]) == 7
+    assert [one["path"] for one in said.document["left_out"]] == [str(one) for one in (first, third, second)]
+    for one in said.document["left_out"]:
+        (text,) = (text for text in said.document["warnings"] if Path(one["path"]).name in text)
+        assert text.startswith("left out: ") and f"warning: {text}" in said.err
 
 
 # What it writes
@@ -363,3 +364,82 @@ def test_remedies_name_the_run_and_what_failed(gate: Gate, history: Path, tmp_pa
     said = gate(cannot, "--history", history)
     assert "--resume" not in said.out, "it would pass over that"
     assert "bring back what ddp needs (python -m bench list says what is missing here)" in said.out
+
+
+# A person says that a night is as it should be
+
+REASON = "checks for NaN in every step"
+
+
+@pytest.fixture
+def slower(say: Gate) -> list[Path]:
+    """Four nights in which ddp takes 5 % longer, in ``results`` after ten in which it does not."""
+    gated.nights(Path.cwd() / "results", 10, NAMES)
+    return [tonight(Path.cwd() / "results", 1.05, day) for day in range(10, 14)]
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_an_accepted_night_passes_and_becomes_the_base(slower: list[Path], say: Gate) -> None:
+    history = ("--history", slower[0].parent)
+    assert [say("gate", path, *history).code for path in slower] == [10, 10, 10, 10]
+    before = files(slower[0].parent)
+    told = say("accept", slower[1].name, "--reason", f"  {REASON} \n", "--json")
+    assert told.code == 0 and f"Accepted {slower[1].name}: {REASON}" in told.err
+    assert (told.document["run"], told.document["reason"]) == (slower[1].name, REASON)
+    after = files(slower[0].parent)
+    (new,) = after.keys() - before.keys()
+    assert new == f"accepted/{slower[1].name}.json" in told.err and before.items() <= after.items(), (
+        "runs stay as they are"
+    )
+    kept = json.loads(after[new])
+    assert (kept["reason"], kept["utc"]) == (REASON, told.document["utc"]) and told.document["file"].endswith(new)
+    assert [say("gate", path, *history).code for path in slower] == [10, 0, 0, 0]
+    assert f"Accepted by a person ({REASON}): ddp step time +5." in say("gate", slower[1], *history).out
+    found = say("gate", slower[3], *history, "--json").document["rows"]
+    rows = {(row["scenario"], row["metric"]): row for row in found}
+    assert rows["ddp", "step_time"]["nights"] == [slower[1].name, slower[2].name], "it starts anew"
+    assert len(rows["dp", "step_time"]["nights"]) == 10, "what was not worse does not"
+
+
+def test_check_does_not_take_it_for_a_run(slower: list[Path], say: Gate) -> None:
+    say("accept", slower[0], "--reason", REASON)
+    Path("results/reference").mkdir()
+    out = say("check", *slower[0].parent.iterdir()).out
+    assert f"{slower[0].name}: " in out and "accepted" not in out and "reference" not in out
+    for name in ("accepted", "reference"):
+        refused(say("check", f"results/{name}"), f"RUN: there is no run in results/{name}")
+    kept = shutil.copytree(slower[0], Path("results/reference/h100-2026-01-01") / slower[0].name)
+    found = say("check", "results/reference", "--json").document["runs"]
+    assert [run["path"] for run in found] == [str(kept)], "in its stead"
+    named_so = Path("results/20260101T000000Z-00000000")
+    named_so.mkdir()
+    assert f"{named_so.name}: {named_so} is not a run folder" in say("check", slower[0], named_so).out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (("latest",), "--reason"),
+        (("latest", "--reason", " \n"), "--reason: it is empty; say why"),
+        (("absent", "--reason", "x"), "there is no run 'absent'"),
+        (("", "--reason", "x"), "RUN: it is empty"),
+        (("latest", "--reason", "x", "--history", ""), "--history: it is empty"),
+        (("results", "--reason", "x"), "is not a run folder"),
+        (("results/{run}", "--reason", "x", "--history", "absent"), "is not in absent; copy it there first"),
+        (("results/{run}", "--reason", "x", "--history", "elsewhere"), "is not in elsewhere"),
+        (("{run}", "--reason", "x", "--history", "elsewhere"), "there is no run"),
+        (("{torn}", "--reason", "x"), "digest.json was changed after it was sealed"),
+        (("{run}", "--reason", "x"), "--history: {here}/results/accepted cannot be written: File exists; "),
+    ],
+)
+def test_what_cannot_be_accepted(slower: list[Path], say: Gate, arguments: tuple[str, ...], word: str) -> None:
+    Path("elsewhere").mkdir()
+    Path("results/accepted").touch()
+    (slower[3] / "digest.json").write_text("{}")
+    before = files(Path())
+    given = [text.format(run=slower[0].name, torn=slower[3].name) for text in arguments]
+    refused(say("accept", *given), word.format(here=Path.cwd()))
+    assert files(Path()) == before

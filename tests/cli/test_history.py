@@ -13,11 +13,9 @@ from standin.nights import write_nights
 from standin.runs import DDP, HOSTILE, write_run
 
 from bench.analyse.history import nights
-from bench.analyse.history.shifts import levels
-from bench.analyse.history.trends import Night, Track, Trend, commit_range
+from bench.analyse.history.trends import Night, commit_range
 from bench.cli import main
 from bench.report import history as report
-from bench.report.history_plots import DOTS_AT_MOST, of_track
 
 THREE = ("dp", "ddp", "ddp_o2")
 SHIFTED, COUNT = 24, 40
@@ -270,38 +268,6 @@ def test_results_by_default(
     assert main(["history", "--results", "results"]) == 0
 
 
-def night(place: int, commit: str | None = "a" * 40, *, dirty: bool = False) -> Night:
-    utc = f"2021-01-{1 + place % 28:02}T00:00:00Z"
-    return Night(run=f"run-{place}", utc=utc, label=None, commit=commit, dirty=dirty, accepted=None)
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "said"),
-    [
-        (night(0), night(1, "b" * 40), "aaaaaaaaaa..bbbbbbbbbb"),
-        (night(0, dirty=True), night(1, "b" * 40), "aaaaaaaaaa (dirty)..bbbbbbbbbb"),
-        (night(0), night(1), "same commit aaaaaaaaaa: not the code"),
-        (night(0), night(1, dirty=True), "same commit aaaaaaaaaa, with changes that no commit holds"),
-        (night(0, None), night(1), "unknown"),
-        (night(0), night(1, None), "unknown"),
-    ],
-)
-def test_commits_between_two_nights(before: Night, after: Night, said: str) -> None:
-    assert commit_range(before, after) == said
-
-
-def test_thousands_of_nights_are_drawn_in_columns() -> None:
-    sizes = []
-    for count in (DOTS_AT_MOST + 1, 10 * DOTS_AT_MOST):
-        values = tuple(100.0 + place % 7 for place in range(count))
-        about = {"scenario": "ddp", "what_ran": "", "metric": "step_ms", "sources": (None,) * count}
-        trend = Trend(**about, values=values, levels=levels(values), regressed=(3, 4, 400))
-        every = tuple(night(place) for place in range(count))
-        (plot,) = of_track(Track(work="", place="", nights=every, trends=(trend,), events=(), unusable={}))
-        sizes.append(len(plot.svg))
-    assert sizes[1] < 1.2 * sizes[0]
-
-
 def test_the_last_nights_gate_is_on_terminal_and_page(tmp_path: Path, told: Say) -> None:
     paths = write_nights(tmp_path / "nights", 12, scenarios=("ddp", "dp"), slower=only("ddp", since=11, by=1.2))
     _, out, _ = told(tmp_path / "nights")
@@ -309,3 +275,22 @@ def test_the_last_nights_gate_is_on_terminal_and_page(tmp_path: Path, told: Say)
     assert f"{last} step time of ddp.\n" in out
     assert f"{last} step time of ddp." in (tmp_path / "out" / "history.html").read_text()
     assert "The gate stops" not in told(tmp_path / "nights", "--scenario", "dp")[1]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (("a", False), ("b", False), "aaaaaaaaaa..bbbbbbbbbb"),
+        (("a", True), ("b", False), "aaaaaaaaaa (dirty)..bbbbbbbbbb"),
+        (("a", False), ("a", False), "same commit aaaaaaaaaa: not the code"),
+        (("a", False), ("a", True), "same commit aaaaaaaaaa, with changes that no commit holds"),
+        ((None, False), ("a", False), "unknown"),
+        (("a", False), (None, False), "unknown"),
+    ],
+)
+def test_commits_between_two_nights(before: tuple[str | None, bool], after: tuple[str | None, bool], said: str) -> None:
+    first, second = (
+        Night(run="", utc="", label=None, commit=letter and 40 * letter, dirty=dirty, accepted=None)
+        for letter, dirty in (before, after)
+    )
+    assert commit_range(first, second) == said
