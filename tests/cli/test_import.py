@@ -111,10 +111,8 @@ def test_what_is_known_to_differ_is_refused(
 
 
 def test_several_scenarios_and_launches_of_a_csv(bench: Bench) -> None:
-    text = "scenario,launch,step_ms\n" + "".join(
-        f"{name},{launch},{ms}\n" for name, ms in (("ddp", 40), ("dp", 50)) for launch in "abc" for _ in range(3)
-    )
-    run = imported(bench, "times.csv", text, "--warmup", "1")
+    rows = [f"{name},{launch},{ms}" for name, ms in (("ddp", 40), ("dp", 50)) for launch in "abc" for _ in range(3)]
+    run = imported(bench, "times.csv", "\n".join(["scenario,launch,step_ms", *rows]), "--warmup", "1")
     launches = [(one.scenario, one.repeat, one.warmup, one.iters) for one in run.document.launches]
     assert launches == [(name, repeat, 1, 2) for name in ("ddp", "dp") for repeat in range(3)]
     assert run.document.workload.warmup == 1

@@ -193,8 +193,3 @@ def test_a_site_that_fails_costs_its_launch(tmp_path: Path, error: BaseException
     (planned,) = launches(request_for((found,)), (found,), one_host(2))
     outcome = launch.execute(planned.job, cast(Connected, Lost()), str(tmp_path), print).outcome
     assert (outcome.status, outcome.reason) == ("error", f"the site failed: {type(error).__name__}: lost")
-
-
-def test_a_misspelt_site_is_refused_with_the_closest_name(bench: Bench) -> None:
-    code, _, said = bench("run", "--device", "cpu", "--scenario", "single", "--site", "locla")
-    assert code == 2 and "--site: there is no site 'locla'; did you mean local?" in said

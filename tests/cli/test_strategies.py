@@ -199,8 +199,7 @@ def test_too_few_images_for_batch_norm(run_here: CommandLine, tmp_path: Path) ->
     assert tried.returncode == 1, "code that is not bench's may leave batch norm out, and is tried"
     launches = json.loads(tried.stdout)["launches"]
     assert [one["status"] for one in launches] == ["unsupported", "error"]
-    enough = run_here("run", "--scenario", "ddp_accumulate", "--global-batch", "8", *small)
-    assert enough.returncode == 0, enough.stderr
+    assert run_here("run", "--scenario", "ddp_accumulate", "--global-batch", "8", *small).returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -228,8 +227,7 @@ def test_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert everything[: len(discover.names())] == list(discover.names())
     assert {switch for name in everything for switch in name.split("+")[1:]} == {*discover.names(discover.SWITCH)}
     assert names("ladder")[:2] == ["ddp+foreach", "ddp"]
-    zero = [f"deepspeed_zero{stage}" for stage in (1, 2, 3)]
-    assert names("frameworks") == ["accelerate_ddp", *zero, "lightning_ddp"]
+    assert names("frameworks") == ["accelerate_ddp", *(f"deepspeed_zero{n}" for n in (1, 2, 3)), "lightning_ddp"]
     assert {"fsdp2", "averaging", "ddp"} <= set(names("strategies")) < set(names("all"))
     with pytest.raises(RequestError, match=r"tool\.bench\.sets\.wrong is not a list of scenarios"):
         names("mine")
@@ -237,11 +235,6 @@ def test_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert names("mine") == ["ddp", "zero1"]
     with pytest.raises(RequestError, match="there is no set 'strategy'; did you mean strategies"):
         names("strategy")
-
-
-def test_a_set_beside_scenarios(run_here: CommandLine) -> None:
-    said = run_here("run", "--set", "all", "--scenario", "ddp")
-    assert said.returncode == 2 and "--set: --scenario names scenarios, too; leave one of them out" in said.stderr
 
 
 def test_a_package_that_is_missing_is_named(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from conftest import Bench, CommandLine, Plotting, in_this_process
@@ -128,17 +127,6 @@ def test_wrong_settings(asked: tuple[str, ...], says: tuple[str, ...], bench: Be
         (tmp_path / f"{name}.py").write_text(MLP)
     code, _, line = bench("run", *asked, *SMALL, "--out", tmp_path / "out")
     refused(code, line, says, tmp_path)
-
-
-def test_a_package_that_takes_the_name_of_a_workload_is_refused(bench: Bench, tmp_path: Path, monkeypatch: Any) -> None:
-    metadata = tmp_path / "theirs-1.0.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text("[bench.workloads]\nresnet101 = their_module\n")
-    (tmp_path / "their_module.py").write_text(MLP)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    code, _, line = bench("run", *SMALL)
-    assert code == 2 and "'resnet101' is defined twice" in line and "their_module.py" in line
 
 
 # Refused by the worker host, before anything is written
