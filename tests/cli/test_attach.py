@@ -9,8 +9,8 @@ import socket
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Iterable
+from datetime import datetime
 from itertools import permutations
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,15 +18,13 @@ from typing import Any
 
 import pytest
 from conftest import Bench, Plotting
-from standin.schemas import is_valid
+from standin.schemas import only_run
 
 from bench.experiments.attached_command import RECORDER
 from bench.experiments.attached_notes import About, Notes, ranks_of, rows_of
 from bench.experiments.attached_notes import read as read_notes
 from bench.runs import document as stored
-from bench.runs.check import findings
 from bench.runs.reader import Run
-from bench.runs.reader import read as read_run
 
 SCRIPT = str(Path(__file__).parent.parent / "standin" / "training.py")
 PYTHON = sys.executable
@@ -40,9 +38,7 @@ def attach(bench: Bench) -> Any:
 
     def run(options: tuple[str, ...], *command: str) -> Attached:
         code, out, err = bench("attach", *options, "--", *command)
-        (path,) = Path("results").iterdir()
-        assert findings(str(path)) == [] and is_valid(path)
-        return code, out, err, read_run(str(path))
+        return code, out, err, only_run()
 
     return run
 
@@ -78,13 +74,13 @@ def test_a_script_is_measured_as_it_is(attach: Any, bench: Bench, plotting: Plot
     assert document.parity[0].reason == "it was attached: nothing is known of its numerics"
     assert "bench: single (no wrapper · torch O1 bf16): 16 steps, median" in err
     assert re.search(r"p95 [\d.]+, [\d,.]+ ex/s, [\d,]+ MiB at most\n", err), err
-    started, known = time.strptime(document.run[:15], "%Y%m%dT%H%M%S"), document.start.utc[:19]
-    assert abs(time.mktime(started) - time.mktime(time.strptime(known, "%Y-%m-%dT%H:%M:%S"))) <= 1, "by its start"
+    started, known = datetime.strptime(document.run[:16], "%Y%m%dT%H%M%S%z"), datetime.fromisoformat(document.start.utc)
+    assert abs((started - known).total_seconds()) <= 1, "a run is called by its start"
     code, page, _ = bench("report", "latest")
     assert code == 0 and "a step takes" in page and "raise num_workers" in page
     written = Path("reports/index.html").read_text()
     assert "Command" in written and "bench run --diagnose" not in written
-    code, out, err = bench("run", "--resume", "latest")
+    code, _, err = bench("run", "--resume", "latest")
     assert code == 2 and "attached" in err
 
 
@@ -123,17 +119,14 @@ def test_ranks_of_a_launcher(attach: Any, launcher: str) -> None:
 
 
 REFUSED = {
-    "no command": (
-        (),
-        "COMMAND: there is no '--' before the command; write 'bench attach [OPTIONS] -- python train.py'",
-    ),
+    "no command": ((), "COMMAND: there is no '--' before the command; write 'bench attach [OPTIONS] -- python train"),
     "nothing after": (("--",), "COMMAND: there is no command; write"),
-    "no dashes": (("python", "train.py"), "COMMAND: there is no '--' before the command"),
     "unknown option": (("--lable", "x", "--", "true"), "unrecognized arguments: --lable x; did you mean --label?"),
     "not there": (("--", "./nowhere"), "COMMAND: there is no command './nowhere'; give it as in a shell: -- python"),
     "a script": (("--", "./train.py"), "COMMAND: ./train.py cannot be started: Permission denied; write -- python ./"),
     "no Python": (("--", "true"), "COMMAND: nothing was recorded: no optimizer of torch stepped in any Python process"),
     "a fork": (("--", PYTHON, "-c", "import os; os.fork() and os.wait()"), "nothing was recorded: no optimizer"),
+    "a failure": (("--", "sh", "-c", "exit 7"), "nothing was recorded, and the command ended with exit code 7"),
     "two words": (("--scenario", "a,b", "--", "true"), "--scenario: 'a,b' is not the name of one scenario"),
 }
 
@@ -143,27 +136,17 @@ def test_what_cannot_be_measured_is_one_line(bench: Bench, case: str) -> None:
     Path("train.py").write_text("")
     arguments, line = REFUSED[case]
     code, out, err = bench("attach", *arguments)
-    assert (code, out, err.count("\n")) == (2, "", 1) and line in err
+    assert (code, out, err.count("\n")) == (7 if case == "a failure" else 2, "", 1) and line in err
     assert not Path("results").exists()
-
-
-def test_a_failed_command_without_steps_keeps_its_exit_code(bench: Bench) -> None:
-    code, _, err = bench("attach", "--", "sh", "-c", "exit 7")
-    assert (code, err) == (7, "bench: nothing was recorded, and the command ended with exit code 7\n")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signals_to_bench_reach_the_command(number: signal.Signals, tmp_path: Path, repository: Path) -> None:
     told = f"trap 'echo got it; exit 5' {number.name.removeprefix('SIG')}; echo ready; while :; do sleep 0.05; done"
     command = [PYTHON, "-m", "bench", "attach", "--out", str(tmp_path), "--", "bash", "-c", told]
-    with subprocess.Popen(
-        command,
-        cwd=repository,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background job ignores it
-    ) as process:
+    about: dict[str, Any] = {"cwd": repository, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    default = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731 (a shell's background job ignores it)
+    with subprocess.Popen(command, preexec_fn=default, **about) as process:
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
         process.send_signal(number)
         out, err = process.communicate(timeout=20)
@@ -196,11 +179,8 @@ def test_steps_on_a_gpu_are_those_of_its_events() -> None:
     """One after another from the first mark, however far the host runs ahead; a step without its event is none."""
     of = notes(0, 4, 11, "cuda", spans_ms=[3.0, 4.0, 5.0])
     rows = rows_of(of, of.steps, 1)
-    assert [row["step_ms"] for row in rows] == [3.0, 4.0, 5.0] and [row["warmup"] for row in rows] == [
-        True,
-        False,
-        False,
-    ]
+    assert [row["step_ms"] for row in rows] == [3.0, 4.0, 5.0]
+    assert [row["warmup"] for row in rows] == [True, False, False]
     assert [row["start_ns"] for row in rows] == [10_000_000, 13_000_000, 17_000_000]
 
 
@@ -264,9 +244,10 @@ def test_a_captured_step_is_left_alone_and_said(recorder: Any, monkeypatch: pyte
 
 
 def test_json_comes_after_what_the_command_prints(bench: Bench) -> None:
-    code, out, _ = bench("attach", "--json", "--", "sh", "-c", "echo mine")
+    code, out, err = bench("attach", "--json", "--", "sh", "-c", "echo mine; ls -l /proc/self/fd >&2")
     first, rest = out.split("\n", 1)
     assert (code, first, json.loads(rest)["exit_code"]) == (2, "mine", 2)
+    assert f"-> {os.environ['BENCH_LOCK_DIR']}/" in err, "it has the lock, also where bench is killed"
 
 
 BREAK = """
@@ -276,63 +257,107 @@ spool = os.environ["BENCH_ATTACH"]
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
-WRONG_NOTES = {
-    "no JSON": 'open(odd, "w").write("hello\\n")',
-    "odd values": 'open(odd, "w").write(json.dumps({"begin": {"pid": "x", "effective": []}}) + "\\n")',
-    "no object": 'open(odd, "w").write("[1]\\n{}\\n")',
-    "no text": 'open(odd, "wb").write(b"\\xff\\n")',
-    "a pipe": "os.mkfifo(odd)",
-    "a folder": "os.mkdir(odd)",
-    "a link": 'os.symlink("/dev/zero", odd)',
-}
+WRONG_NOTES = """
+odd = [os.path.join(spool, f"{number}-1.jsonl") for number in range(7)]
+open(odd[0], "w").write("hello\\n")
+open(odd[1], "w").write(json.dumps({"begin": {"pid": "x", "effective": []}}) + "\\n")
+open(odd[2], "w").write("[1]\\n{}\\n")
+open(odd[3], "wb").write(b"\\xff\\n")
+os.mkfifo(odd[4])
+os.mkdir(odd[5])
+os.symlink("/dev/zero", odd[6])
+import torch; sys.exit = os._exit
+"""
 
 
 def test_odd_notes_and_an_exit_at_once_cost_no_step(attach: Any) -> None:
-    every = "".join(
-        f"odd = os.path.join(spool, '{n}-1.jsonl')\n{line}\n" for n, line in enumerate(WRONG_NOTES.values())
-    )
-    at_once = "import torch; sys.exit = os._exit"
-    code, _, err, run = attach((), PYTHON, "-c", BREAK % (every + at_once), SCRIPT, "--end", "3")
-    assert code == 3 and err.count("is not what the recorder writes") == len(WRONG_NOTES) and len(run.steps) == 19
+    code, _, err, run = attach((), PYTHON, "-c", BREAK % WRONG_NOTES, SCRIPT, "--end", "3")
+    assert code == 3 and err.count("is not what the recorder writes") == 7 and len(run.steps) == 19
 
 
 def test_the_command_outlives_its_notes(bench: Bench) -> None:
-    gone = BREAK % "shutil.rmtree(spool)"
-    code, out, err = bench("attach", "--", PYTHON, "-c", gone, SCRIPT)
+    code, out, err = bench("attach", "--", PYTHON, "-c", BREAK % "shutil.rmtree(spool)", SCRIPT)
     assert code == 2 and out.startswith("steps ") and "the notes cannot be followed (FileNotFoundError" in err
 
 
-def test_a_full_disk_is_named(recorder: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    recorder._open(recorder.STATE)
-    recorder._write(recorder.STATE, {"problem": "none"})
-    kept = (tmp_path / os.listdir(tmp_path)[0]).read_bytes()
-    write = os.write
+# With --base, two commands take turns in one run, and the answer is that of bench compare
 
-    def full(file: int, text: bytes) -> int:
-        if len(text) < 10:
-            raise OSError(28, os.strerror(28))
-        return write(file, text[:9]) if len(text) < 20 else write(file, text[:-5])
-
-    monkeypatch.setattr(os, "write", full)
-    recorder._give_up(recorder.STATE, RuntimeError("why"))
-    (name,) = os.listdir(tmp_path)
-    assert (tmp_path / name).read_bytes() == kept
-    assert str(read_notes(str(tmp_path / name)).problem).endswith("could not write its notes: No space left on device")
+NEW = (PYTHON, str(Path(SCRIPT).with_name("noting.py")))
+OLD = " ".join(NEW)
 
 
-@pytest.mark.slow
-def test_the_lock_says_who_outlived_bench(tmp_path: Path, repository: Path) -> None:
-    script = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
-    command = [PYTHON, "-m", "bench", "attach", "--", PYTHON, "-c", script]
-    environment = {**os.environ, "PYTHONPATH": str(repository), "BENCH_LOCK_DIR": str(tmp_path / "locks")}
-    about: dict[str, Any] = {"cwd": tmp_path, "env": environment, "text": True}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, **about) as first:
-        assert first.stdout is not None
-        child = int(first.stdout.readline())
-        try:
-            first.kill()
-            first.wait()
-            second = subprocess.run(command, capture_output=True, timeout=60.0, **about)
-        finally:
-            os.kill(child, signal.SIGKILL)
-    assert second.returncode == 2 and f"): PID {child}; queue with --wait" in second.stderr
+def test_two_commands_take_turns_and_are_compared(attaching: Bench, plotting: Plotting) -> None:
+    """What they print is not on standard output, where the JSON is; of the next commands one is run."""
+    plotting()
+    Path("there").mkdir()
+    sides = ("--base", OLD, "--base-cwd", "there", "--base-env", "NOTED_TORCH=1.9", "--names", "old,fast")
+    how = ("--launches", 3, "--json", "--markdown", "made.md")
+    code, out, err = attaching(
+        "attach", *sides, *how, "--", *NEW, "--step-ms", "90", "--loss", "2.5", "--print-mb", "1"
+    )
+    assert code == 0, err
+    answer = json.loads(out)
+    row = next(row for row in answer["comparisons"] if row["metric"] == "step_time")
+    assert (row["scenario"], row["against"], row["verdict"]) == ("fast", "old", "faster")
+    assert row["low"] < 0.9 < row["high"] and row["p_adjusted"] < 0.05
+    run = only_run()
+    document, attached = run.document, run.document.of(stored.Attached)
+    assert [launch.scenario for launch in document.launches] == ["old", "fast", "fast", "old", "old", "fast"]
+    assert [launch.repeat for launch in document.launches] == [0, 0, 1, 1, 2, 2]
+    assert [one.effective.versions["torch"] for one in document.launches[:2]] == ["1.9", "2.0"]
+    assert attached.commands["old"].cwd.endswith("there") and attached.commands["old"].environment
+    assert all(one.startup_ms < one.wall_ms and one.final_loss > 1.5 for one in attached.launches)
+    assert "bench: fast takes 0.9" in err and "of old's time a step: faster, p " in err
+    lines = err.splitlines()
+    differences = [line for line in lines if line.startswith("fast against old: ")]
+    assert differences[0].startswith("fast against old: higher: final loss +") and "faster: step time" in differences[1]
+    assert "| fast | final loss |" in Path("made.md").read_text()
+    (following,) = [line for line in lines if line.startswith("bench: next: ")]
+    code, out, _ = attaching(*following.split(", or python -m bench ")[1].split())
+    assert code == 0 and "fast" in out and Path("reports/comparison.svg").exists()
+    code, page, _ = attaching("report", "latest")
+    assert code == 0 and "old (" in page and "fast (" in page
+
+
+def test_the_same_command_twice_does_not_differ(attaching: Bench) -> None:
+    """Until both are precise enough, which takes no launch more where they do not scatter; a third one beside them."""
+    more = ("--until-precision", "50%", "--launches", 3, "--also", OLD + " --step-ms 80")
+    code, out, err = attaching("attach", "--base", OLD, *more, "--", *NEW)
+    assert code == 0 and "of base's time a step: no difference found" in out, err
+    assert "also1 takes 0.79" in out and len(only_run().document.launches) == 9
+
+
+@pytest.mark.parametrize(
+    ("end", "line"),
+    [("3", "nothing was recorded of new"), ("4", "new: not comparable: new: it is 'error'")],
+    ids=["before a step", "after its steps"],
+)
+def test_a_side_that_fails_is_not_comparable(attaching: Bench, end: str, line: str) -> None:
+    code, out, err = attaching("attach", "--base", OLD, "--launches", 3, "--", *NEW, "--end", end)
+    assert code == 12 and line in out + err
+    assert len(only_run().document.launches) == 2 - (end == "3")
+
+
+def test_the_first_side_that_fails_ends_it(attaching: Bench) -> None:
+    code, out, err = attaching("attach", "--base", OLD + " --end 3", "--", *NEW)
+    assert (code, out) == (12, "") and "nothing was recorded of base, and the command ended with exit code 3" in err
+    assert not Path("results").exists()
+
+
+WRONG_SIDES = {
+    "no base": (("--names", "a,b"), "--names: there is no --base; give what the command is compared with"),
+    "a quote": (("--base", "python 'a"), '--base: "python \'a": no closing quotation; quote it as for a shell'),
+    "empty": (("--base", " "), "--base: it is empty"),
+    "names": (("--base", "true", "--names", "a"), "--names: 'a' has 1 different name for 2 commands; give 2"),
+    "variable": (("--base", "true", "--base-env", "x"), "--base-env: 'x' is not NAME=VALUE"),
+    "folder": (("--base", "true", "--base-cwd", "nowhere"), "--base-cwd: 'nowhere' is no folder"),
+    "not there": (("--base", "./nowhere"), "COMMAND: there is no command './nowhere'"),
+    "scenario": (("--base", "true", "--scenario", "x"), "--scenario: it is for one command"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_SIDES)
+def test_wrong_sides_are_one_line(attaching: Bench, case: str) -> None:
+    arguments, line = WRONG_SIDES[case]
+    code, out, err = attaching("attach", *arguments, "--", "true")
+    assert (code, out, err.count("\n")) == (2, "", 1) and line in err

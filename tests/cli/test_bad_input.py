@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from conftest import Bench, CommandLine, serve_runs
+from conftest import Bench, serve_runs
 from standin import a_gpu
 from standin.documents import document, launch
 
@@ -24,13 +24,7 @@ HAS_DRIVER = Path("/dev/nvidiactl").exists()
 CPU = ("run", "--device", "cpu", "--out", "{here}/out")
 """So that these requests mean the same where there are GPUs. ``{here}`` is the folder of a test."""
 
-INTERVALS = ("0", "-1", "nan", "soon")
-RANKS = dict.fromkeys(("--ranks", "--nproc"), "--ranks/--nproc")
-COUNTS = {
-    name: name for name in ("--image-size", "--global-batch", "--batch-per-rank", "--warmup", "--iters", "--launches")
-}
-COUNTS |= RANKS
-"""Options that take a count, and what a refusal calls them."""
+COUNTS = ("--image-size", "--global-batch", "--batch-per-rank", "--warmup", "--iters", "--launches", "--nproc")
 
 Case = tuple[tuple[str, ...], tuple[str, ...]]
 """The arguments, and what the one line must have in it."""
@@ -39,70 +33,72 @@ Refused = Callable[..., None]
 
 CASES: dict[str, Case] = {
     "unknown verb": (("frobnicate",), ("frobnicate", "list, doctor, run, ", " report, ")),
+    "no verb": (("",), ("'': unknown command",)),
+    "misspelt verb": (("lst",), ("did you mean list?",)),
+    "an option first": (("--iters",), ("the verb comes first",)),
     "unknown option of run": ((*CPU, "--frobnicate"), ("--frobnicate", "run --help")),
     "abbreviated option": ((*CPU, "--iter", "3"), ("--iter", "run --help")),
-    "argument too many": ((*CPU, "ddp"), ("ddp", "run --help")),
     "value missing": ((*CPU, "--iters"), ("--iters",)),
     "unknown profile": ((*CPU, "--profile", "slow"), ("--profile", "'slow'", "standard")),
     "unknown device": (("run", "--device", "tpu"), ("--device", "'tpu'", "cuda")),
     "unknown implementation": ((*CPU, "--impl", "amp"), ("--impl", "'amp'", "native")),
     # scenarios
     "unknown scenario": ((*CPU, "--scenario", "ddp_02"), ("--scenario", "'ddp_02'", "did you mean ddp_o2")),
-    "scenario in capitals": ((*CPU, "--scenario", "DDP_O2"), ("--scenario", "'DDP_O2'", "did you mean ddp_o2")),
-    "unknown scenario among others": ((*CPU, "--scenario", "ddp,dpp"), ("--scenario", "'dpp'", "did you mean")),
     "no scenario": ((*CPU, "--scenario", ","), ("--scenario", "no scenario is named")),
     "scenario named twice": ((*CPU, "--scenario", "ddp,ddp"), ("--scenario", "ddp", "twice", "--launches")),
     "scenario file missing": ((*CPU, "--scenario", "{here}/absent.py"), ("--scenario", "{here}/absent.py")),
     "syntax error": ((*CPU, "--scenario", "{here}/broken.py"), ("--scenario", "{here}/broken.py:2")),
-    "no declaration": ((*CPU, "--scenario", "{here}/bare.py"), ("--scenario", "{here}/bare.py", "SCENARIO")),
-    "name in use": ((*CPU, "--scenario", "{here}/taken/ddp.py"), ("--scenario", "'ddp'", "rename")),
     "name of the reference": (
-        (*CPU, "--scenario", "{here}/taken/reference.py"),
-        ("--scenario: {here}/taken/reference.py takes the name 'reference'", "rename the file"),
+        (*CPU, "--scenario", "{here}/reference.py"),
+        ("takes the name 'reference'", "rename the"),
     ),
+    "a set beside scenarios": (
+        (*CPU, "--set", "all", "--scenario", "ddp"),
+        ("--set: --scenario names scenarios, too",),
+    ),
+    "unknown site": ((*CPU, "--site", "locla"), ("--site: there is no site 'locla'; did you mean local?",)),
     # the batch
     "uneven batch": ((*CPU, "--ranks", "2", "--global-batch", "7"), ("--global-batch", "7", "use 6 or 8")),
     "batch smaller than the ranks": ((*CPU, "--nproc", "4", "--global-batch", "3"), ("--global-batch", "use 4")),
     "two batches": ((*CPU, "--global-batch", "8", "--batch-per-rank", "4"), ("--global-batch", "--batch-per-rank")),
     # numbers
-    **{name: ((*CPU, name, "0"), (f"error: {named}: '0'", "at least 1")) for name, named in COUNTS.items()},
+    **{name: ((*CPU, name, "0"), (f"{name}: '0'", "at least 1")) for name in COUNTS},
     **{
         f"{value:.9} steps": ((*CPU, "--iters", value), (f"error: --iters: '{value:.3}", "at least 1"))
         for value in ("many", "-3", "1.5", "", "9" * 5000)
     },
     "steps of 17 digits": ((*CPU, "--iters", "1" + "0" * 16), ("error: --iters: 1000", "give at most 1")),
     "negative seed": ((*CPU, "--seed", "-1"), ("--seed: '-1'",)),
-    **{f"interval of {value}": ((*CPU, f"--sample-interval={value}"), ("--sample-interval",)) for value in INTERVALS},
-    "no patience": ((*CPU, "--stall-timeout", "0"), ("--stall-timeout: '0'",)),
+    **{
+        f"interval of {value}": ((*CPU, f"--sample-interval={value}"), ("--sample-interval",))
+        for value in ("0", "-1", "nan", "soon")
+    },
     "patience without end": ((*CPU, "--stall-timeout", "inf"), ("--stall-timeout: 'inf'",)),
     "absurd number of steps": ((*CPU, "--iters", "999999999"), ("error: --iters: ", "GiB", "use at most")),
-    "absurd warm-up": ((*CPU, "--warmup", "999999999"), ("error: --warmup: ", "GiB")),
     "absurd number of launches": ((*CPU, "--launches", "999999999"), ("error: --launches: ", "GiB")),
     "absurd ranks": ((*CPU, "--nproc", "999999999"), ("--nproc",)),
     # until it is precise, and why it takes so long
-    "no unit": (
-        (*CPU, "--until-precision", "1%", "--budget", "5"),
-        ("error: --budget: '5'", "such as 90s, 20m or 1h30m"),
-    ),
     **{
         f"budget of {value}": ((*CPU, "--until-precision", "1%", "--budget", value), (f"--budget: '{value}'", "20m"))
-        for value in ("0m", "nanm", "infh", "m", "", "20 parsecs", "0h0m", "1h30", "30s9m", "9m9m", "1.2.3h", "1h -5m")
+        for value in ("5", "0m", "nanm", "", "20 parsecs", "0h0m", "1h30", "30s9m", "9m9m", "1.2.3h", "1h -5m")
     },
     "negative budget": ((*CPU, "--until-precision", "1%", "--budget=-5m"), ("--budget: '-5m'", "20m")),
     "budget for nothing": ((*CPU, "--budget", "20m"), ("error: --budget: ", "--until-precision 1%", "--find-batch")),
     **{
         f"precision of {value}": ((*CPU, "--until-precision", value), (f"--until-precision: '{value}'", "such as 1%"))
-        for value in ("1", "0%", "100%", "nan%", "inf%", "%", "")
+        for value in ("1", "0%", "100%", "nan%", "%", "")
     },
-    "negative precision": ((*CPU, "--until-precision=-1%"), ("--until-precision: '-1%'", "such as 1%")),
     **{
         f"a search for the batch with {given[0]}": (
             (*CPU, "--find-batch", *given),
             (f"error: {given[0]}: --find-batch has short launches of its own", "leave one out"),
         )
         for given in (
-            *(("--launches", "3"), ("--until-precision", "1%"), ("--iters", "5"), ("--warmup", "1")),
-            *(("--profile", "standard"), ("--diagnose",), ("--trace",)),
+            ("--launches", "3"),
+            ("--until-precision", "1%"),
+            ("--warmup", "1"),
+            ("--diagnose",),
+            ("--trace",),
         )
     },
     **{
@@ -115,21 +111,16 @@ CASES: dict[str, Case] = {
     "two experiments": ((*CPU, "--input-sweep", "--find-batch"), ("error: --input-sweep: --find-batch has short",)),
     "a sweep of several scenarios": (
         (*CPU, "--input-sweep", "--scenario", "ddp,dp"),
-        ("error: --scenario: --input-sweep is about one scenario", "name one"),
+        ("error: --scenario: ", "name one"),
     ),
     "a sweep without data": (
         (*CPU, "--input-sweep", "--workload", "imagefolder"),
-        ("error: --input-sweep: made-up data lies ready in memory", "give --data DIR with one folder of JPEG files"),
+        ("--input-sweep: ", "give --data DIR"),
     ),
-    "a sweep of what reads no data": (
-        (*CPU, "--input-sweep"),
-        ("error: --input-sweep: the workload resnet101 reads no data", "--workload imagefolder --data DIR"),
-    ),
-    "huge profile": ((*CPU, "--profile", "huge"), ("--profile", "'huge'", "nightly")),
+    "a sweep of what reads no data": ((*CPU, "--input-sweep"), ("error: --input-sweep: ", "--workload imagefolder")),
     "trace without its launch": ((*CPU, "--trace", "--no-diagnose"), ("--trace", "--no-diagnose", "choose one")),
     # where it goes
     "out is a file": (("run", "--device", "cpu", "--out", "{here}/file"), ("--out", "{here}/file", "not a folder")),
-    "out is below a file": (("run", "--device", "cpu", "--out", "{here}/file/x"), ("--out", "{here}/file")),
     "out has too long a name": (("run", "--device", "cpu", "--out", "n" * 300), ("--out", "name too long")),
     "out cannot be written": (("run", "--device", "cpu", "--out", "/proc/x"), ("--out", "/proc", "another folder")),
     # apex and Python
@@ -141,35 +132,31 @@ CASES: dict[str, Case] = {
     "python that is not there": ((*CPU, "--python", "{here}/python"), ("--python", "{here}/python", "interpreter")),
     "python without a name": ((*CPU, "--python", ""), ("--python: it is empty", "interpreter")),
     "python that is no program": ((*CPU, "--python", "{here}/file"), ("--python", "{here}/file", "interpreter")),
-    "python that is a folder": ((*CPU, "--python", "{here}/empty"), ("--python", "{here}/empty")),
-    "python that is another program": ((*CPU, "--python", "/bin/cat"), ("--python", "/bin/cat")),
     "python twice": ((*CPU, "--python", "/x/python", "--python", "/x/python"), ("--python", "twice", "--launches")),
     # options that do not go together
     "pythons of a search": ((*CPU, "--find-batch", "--python", "a", "--python", "b"), ("--python", "--find-batch")),
     "pythons of scale": (("scale", "--device", "cpu", "--python", "a", "--python", "b"), ("--python", "name one")),
+    "a second scenario option": ((*CPU, "--scenario", "frobnicate", "--scenario", "single"), ("--scenario",)),
     "GPUs on the CPU": ((*CPU, "--gpus", "0"), ("--gpus", "--device cpu")),
     "a seed beyond 64 bits": ((*CPU, "--seed", "9" * 23), ("error: --seed: ",)),
-    "a second scenario option": ((*CPU, "--scenario", "frobnicate", "--scenario", "single"), ("--scenario",)),
     "a scenario file that does not end in .py": ((*CPU, "--scenario", "{here}/file"), ("--scenario", "{here}/file")),
     # other verbs
     "apex of no folder for list": (("list", "--apex", "{here}/absent"), ("--apex", "{here}/absent")),
-    "apex of no folder for doctor": (("doctor", "--apex", "{here}/absent"), ("--apex", "{here}/absent")),
-    "python without a name for doctor": (("doctor", "--python", ""), ("--python: it is empty",)),
     "python that is not there for doctor": (("doctor", "--python", "{here}/none"), ("--python", "No such file")),
 }
 
 TRIED: dict[str, Case] = {
+    "unknown model": ((*CPU, "--model", "resnet_101"), ("error: --model: ", "resnet101")),
     "images too small for a ResNet": (
         (*CPU, "--model", "resnet18", "--image-size", "3"),
-        ("--image-size: 3 px: too small for resnet18", "32 and more"),
+        ("3 px: too small", "32 and more"),
     ),
     "images too small for a kernel": (
         (*CPU, "--model", "alexnet", "--image-size", "32"),
-        ("--image-size: 32 px: alexnet cannot take them",),
+        ("alexnet cannot take them",),
     ),
     "absurd batch": ((*CPU, "--global-batch", "1000000000"), ("error: --global-batch: ", "GiB")),
     "absurd images": ((*CPU, "--image-size", "1000000"), ("error: --image-size: ", "GiB")),
-    "absurd batch per rank": ((*CPU, "--batch-per-rank", "999999999"), ("--batch-per-rank",)),
 }
 """Known once torch is imported."""
 
@@ -183,42 +170,27 @@ REPORTS: dict[str, Case] = {
     "incomplete run": ((*REPORT, "latest"), ("RUN", "{here}/results", "incomplete", "--allow-incomplete")),
     "run named twice": ((*COMPLETE, "{here}/out", "latest", "latest"), ("RUN", "twice")),
     "report into a file": ((*COMPLETE, "{here}/file"), ("--out", "{here}/file", "not a folder")),
-    "report below a file": ((*COMPLETE, "{here}/file/x"), ("--out", "{here}/file is not a folder")),
     "report into what cannot be written": ((*COMPLETE, "/proc/x"), ("--out", "/proc", "another folder")),
-    "unknown option of report": ((*REPORT, "--frobnicate"), ("--frobnicate", "report --help")),
 }
 
 
 @pytest.fixture
 def here(tmp_path: Path) -> Path:
-    for folder in ("empty", "taken", "newer/apex/normalization", "newer/apex/optimizers", "pypi/apex/lib"):
+    for folder in ("empty", "newer/apex/normalization", "newer/apex/optimizers", "pypi/apex/lib"):
         (tmp_path / folder).mkdir(parents=True)
     for name, text in {
         "file": "",
         "broken.py": "import os\nx = = 1\n",
-        "bare.py": "'''Nothing.'''\n",
-        "taken/ddp.py": GOOD,
-        "taken/reference.py": GOOD,
-        "newer/apex/__init__.py": "",
-        "newer/apex/normalization/__init__.py": "",
-        "newer/apex/optimizers/__init__.py": "",
-        "pypi/apex/__init__.py": "",
-        "pypi/apex/lib/libapex.py": "",
+        "reference.py": GOOD,
+        **{f"newer/apex/{folder}__init__.py": "" for folder in ("", "normalization/", "optimizers/")},
+        **{f"pypi/apex/{name}.py": "" for name in ("__init__", "lib/libapex")},
     }.items():
         (tmp_path / name).write_text(text)
     return tmp_path
 
 
-def in_a_new_process(arguments: Sequence[str]) -> tuple[int, str, str]:
-    """Exit code, standard output and standard error of the command line, in the folder of the repository."""
-    command = [sys.executable, "-m", "bench", *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
-    return done.returncode, done.stdout, done.stderr
-
-
 @pytest.fixture
 def bench(here: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Bench:
-    """The same in this process, since starting an interpreter takes longer than refusing a request."""
     monkeypatch.chdir(ROOT)
 
     def run(arguments: Sequence[str]) -> tuple[int, str, str]:
@@ -235,15 +207,11 @@ def assert_refused(here: Path, bench: Bench) -> Refused:
         arguments, says = case
         code, out, shown = bench(arguments)
         line = shown.removesuffix("\n")
-        assert code == 2, shown
-        assert line.startswith("bench: error: ")
-        assert "\n" not in line
-        assert "Traceback" not in line
+        assert (code, out) == (2, ""), shown
+        assert line.startswith("bench: error: ") and "\n" not in line
         for words in says:
             assert words.format(here=here) in line
-        assert out == ""
-        assert not (here / "out").exists()
-        assert (here / "file").read_text() == ""
+        assert not (here / "out").exists() and (here / "file").read_text() == ""
 
     return check
 
@@ -261,12 +229,6 @@ def test_a_worker_host_refuses_what_it_cannot_train(
     assert_refused(case)
 
 
-def test_a_process_ends_with_the_code_and_the_line_of_its_refusal(bench: Bench) -> None:
-    arguments, _ = CASES["unknown device"]
-    refusal = in_a_new_process(arguments)
-    assert refusal == bench(arguments) and refusal[0] == 2
-
-
 @pytest.mark.parametrize("case", REPORTS.values(), ids=REPORTS)
 def test_a_report_on_nothing_is_refused_in_one_line(here: Path, assert_refused: Refused, case: Case) -> None:
     for folder in ("results", "complete"):
@@ -276,59 +238,42 @@ def test_a_report_on_nothing_is_refused_in_one_line(here: Path, assert_refused: 
     assert_refused(case)
 
 
-@pytest.mark.parametrize(
-    "name", ["unknown verb", "value missing", "unknown scenario", "uneven batch", "python that is not there"]
-)
+@pytest.mark.parametrize("name", ["unknown verb", "value missing", "unknown scenario", "python that is not there"])
 def test_with_json_there_is_one_document_beside_the_line(here: Path, bench: Bench, name: str) -> None:
     arguments, _ = CASES[name]
     code, out, shown = bench((*arguments, "--json"))
     line = shown.removesuffix("\n").removeprefix("bench: error: ")
-    assert code == 2
-    assert json.loads(out) == {"error": line, "exit_code": 2}
+    assert code == 2 and json.loads(out) == {"error": line, "exit_code": 2}
     assert not (here / "out").exists()
 
 
-def test_an_unknown_model_is_refused_with_the_closest(here: Path, run_here: CommandLine) -> None:
-    """The one case that has to import torch."""
-    asked = (*CPU, "--scenario", "single", "--model", "resnet_101", "--json")
-    done = run_here(*(argument.format(here=here) for argument in asked))
-    assert done.returncode == 2, done.stderr
-    assert done.stderr.startswith("bench: error: --model: ")
-    assert done.stderr.count("\n") == 1
-    assert "resnet101" in done.stderr
-    assert json.loads(done.stdout)["exit_code"] == 2
-    assert not (here / "out").exists()
+def test_a_process_ends_with_the_code_and_the_line_of_its_refusal(bench: Bench) -> None:
+    arguments, _ = CASES["unknown device"]
+    command = [sys.executable, "-m", "bench", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == bench(arguments) and done.returncode == 2
 
 
 # GPUs
 
 
 @pytest.mark.skipif(HAS_DRIVER, reason="there is an NVIDIA driver here")
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (("run", "--device", "cuda", "--out", "{here}/out"), ("--device", "cuda", "--device cpu")),
-        (("list", "--device", "cuda"), ("--device", "cuda", "--device cpu")),
-        (("run", "--gpus", "0", "--out", "{here}/out"), ("--gpus", "there is no GPU here")),
-    ],
-    ids=["run", "list", "index"],
-)
-def test_a_gpu_that_is_missing(assert_refused: Refused, arguments: tuple[str, ...], says: tuple[str, ...]) -> None:
-    assert_refused((arguments, says))
+@pytest.mark.parametrize("verb", ["run", "list"])
+def test_a_gpu_that_is_missing(assert_refused: Refused, verb: str) -> None:
+    """What ``--gpus`` says then is in test_readme.py."""
+    assert_refused(((verb, "--device", "cuda"), ("--device", "cuda", "--device cpu")))
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
         (("--gpus", "7"), ("--gpus", "'7'", "0 (Stand-in B", "1 (Stand-in A")),
-        (("--gpus", "0,7"), ("--gpus", "'7'")),
         (("--gpus", "GPU-none"), ("--gpus", "'GPU-none'")),
         (("--gpus", ""), ("--gpus", "''")),
         (("--gpus", "0,1,0"), ("--gpus", "0", "twice")),
         (("--gpus", "1,GPU-aaaa"), ("--gpus", "GPU-aaaa", "twice")),
         (("--nproc", "2"), ("--ranks/--nproc", "--gpus")),
         (("--global-batch", "127"), ("--global-batch", "127", "use 126 or 128")),
-        (("--device", "cpu", "--gpus", "0"), ("--gpus", "--device cpu")),
     ],
     ids=" ".join,
 )

@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from standin.runs import Launch, analysed, write_run
 
 from bench import report
+from bench.report import drawing
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="pip install -e '.[dev]' brings it")
 axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="pip install -e '.[dev]' brings it")
@@ -35,7 +37,9 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for ms, name in enumerate(TEN, start=20)
     ]
     run = analysed(write_run(folder / "results", launches))
-    return Path(report.write([run], str(folder / "out"))[0])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(drawing, "drawn", partial(drawing.drawn, dpi=20))  # of the PNGs, which the page does not show
+        return Path(report.write([run], str(folder / "out"))[0])
 
 
 @pytest.fixture(scope="module")

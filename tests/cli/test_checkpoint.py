@@ -43,9 +43,9 @@ def test_what_is_saved_comes_back(host: WorkerHost, tmp_path: Path, how: str) ->
     names = ["fsdp2", "zero1", "ddp_o2"] if how == "torch" else ["fsdp2", "zero1"]
     found = run(host, tmp_path, "--scenario", ",".join(names), "--checkpoint", f"every=3,how={how}")
     saved = {one["scenario"]: one for one in found["experiments"]["checkpoint"]["launches"]}
-    assert {name: one["reason"] for name, one in saved.items()} == dict.fromkeys(names)
+    assert saved.keys() == {*names}
     for one in saved.values():
-        assert (one["every"], one["steps"], one["how"]) == (3, 3, how)
+        assert (one["reason"], one["every"], one["steps"], one["how"]) == (None, 3, 3, how)
         assert [len(rank[kind]) for rank in one["saves"] for kind in ("saving_ms", "plain_ms", "save_ms")] == [2] * 6
         assert 2 * WEIGHTS_MIB < one["size_mib"] < 2 * WEIGHTS_MIB + 0.1
 
@@ -100,11 +100,10 @@ def test_the_cost_of_a_step() -> None:
     assert (row["launches"], row["save_ms"], row["load_s"], row["resume_s"]) == (2, 6.0, 0.05, 0.054)
     assert row["cost_percent"] == pytest.approx(42.5)
     said, why = sentences(found)
-    assert said.startswith("A checkpoint of ddp every 2 steps (torch) costs 4.25 ms")
-    assert why == "single has no checkpoint: no room."
+    assert "ddp every 2 steps (torch) costs 4.25 ms" in said and why == "single has no checkpoint: no room."
 
 
-@pytest.mark.parametrize(("saving_ms", "repeats"), [((10.0, 25.0), 1), ((10.0, 12.0), 1), ((12.0,), 1), ((10.0,), 3)])
+@pytest.mark.parametrize(("saving_ms", "repeats"), [((10.0, 25.0), 1), ((12.0,), 1), ((10.0,), 3)])
 def test_a_cost_that_is_not_shown(saving_ms: tuple[float, ...], repeats: int) -> None:
     """Cycles with a save that took no longer than those without: no negative cost, and none from noise."""
     (launch,) = document(launches=[{"scenario": "ddp"}]).launches

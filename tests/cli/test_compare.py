@@ -69,8 +69,7 @@ def test_energy_and_memory_of_gpus_have_verdicts_too(bench: Bench, tmp_path: Pat
         sides.append(write_run(tmp_path / f"out{seed}", launches, gpus=GPUS))
     code, out, _ = bench("compare", *sides, "--json")
     found = verdicts(out)
-    assert code == 0
-    assert found["dp", "energy"] == found["ddp", "energy"] == "less"
+    assert code == 0 and found["dp", "energy"] == found["ddp", "energy"] == "less"
     assert found["dp", "peak_memory"] == "no difference found", "the very same peak in every launch"
 
 
@@ -80,12 +79,10 @@ def test_scenarios_of_one_run(bench: Bench, tmp_path: Path) -> None:
     (time,) = [row for row in json.loads(out)["comparisons"] if row["metric"] == "step_time"]
     assert (code, time["against"], time["verdict"]) == (0, "ddp", "faster")
     code, out, _ = bench("compare", "latest", "--scenario", "ddp,dp", "--against", "ddp_o2")
-    assert code == 0
-    assert "ddp against ddp_o2: slower" in out
+    assert code == 0 and "ddp against ddp_o2: slower" in out
     assert "dp: not comparable: dp: it is 'unsupported'" in out
     code, out, err = bench("compare", "latest", "--scenario", "dp")
-    assert (code, err) == (12, ""), "nothing that could be compared"
-    assert "not comparable" in out
+    assert (code, err) == (12, "") and "not comparable" in out
 
 
 def test_files_are_written_where_they_are_asked_for(bench: Bench, tmp_path: Path, pair: tuple[Path, Path]) -> None:
@@ -102,9 +99,7 @@ def test_files_are_written_where_they_are_asked_for(bench: Bench, tmp_path: Path
     assert summary == (tmp_path / "reports/comparison.md").read_text()
     assert "| ddp_o2 | step time (ms) |" in summary and "| slower |" in summary
     assert bench("compare", base, new, "--out", "elsewhere")[0] == 0
-    assert sorted(path.name for path in (tmp_path / "elsewhere").iterdir()) == [
-        f"comparison.{kind}" for kind in ("md", "png", "svg")
-    ]
+    assert {path.suffix for path in (tmp_path / "elsewhere").iterdir()} == {".md", ".png", ".svg"}
 
 
 @pytest.mark.parametrize(
@@ -128,8 +123,7 @@ def test_text_from_outside_stays_text(bench: Bench, tmp_path: Path) -> None:
     gone = replace(GONE, reason="two\nlines \x1b[31m<b> | *")
     sides = [measured(tmp_path / name, count=1, also=[gone], label="a\x1b[2J\nb") for name in "ab"]
     code, out, _ = bench("compare", *sides, "--markdown", "c.md", "--plot")
-    assert code == 0
-    assert "\x1b" not in out and "(a\\x1b[2J b)" in out
+    assert code == 0 and "\x1b" not in out and "(a\\x1b[2J b)" in out
     assert "dp: not comparable: it is 'unsupported' (two lines \\x1b[31m<b> | *) in the base run\n" in out
     assert r"two lines \\x1b\[31m\<b\> \| \*" in (tmp_path / "c.md").read_text()
     assert "\x1b" not in (tmp_path / "reports/comparison.svg").read_text()
@@ -138,8 +132,7 @@ def test_text_from_outside_stays_text(bench: Bench, tmp_path: Path) -> None:
 def test_an_incomplete_run_is_compared_on_request(bench: Bench, tmp_path: Path, once: tuple[Path, Path]) -> None:
     base, new = once[0], measured(tmp_path / "b", 2, 1, complete=False)
     code, _, err = bench("compare", base, new)
-    assert (code, err.count("\n")) == (2, 1)
-    assert f"{new} is incomplete" in err and "--allow-incomplete" in err
+    assert (code, err.count("\n")) == (2, 1) and f"{new} is incomplete" in err and "--allow-incomplete" in err
     assert bench("compare", base, new, "--allow-incomplete")[0] == 0
 
 
@@ -156,12 +149,10 @@ def test_an_incomplete_run_is_compared_on_request(bench: Bench, tmp_path: Path, 
         (("{a}", "--scenario", "ddp"), 2, "ddp would be compared with itself"),
         (("{a}", "{b}", "--scenario", "apex"), 12, "there is no scenario 'apex' here; choose from ddp, ddp_o2"),
         (("{a}", "--scenario", "ddp", "--against", "dp"), 12, "--against: there is no scenario 'dp' here"),
-        (("{a}", "{b}", "--markdown", "no/such/folder.md"), 2, "--markdown"),
         (("{a}", "{b}", "--markdown", ""), 2, "--markdown: '' cannot be a file"),
         (("{a}", "{b}", "--out", "{a}/run.json"), 2, "--out"),
         (("{a}", "{b}", "--out", ""), 2, "--out: it is empty"),
         (("{a}", ""), 2, "RUN: it is empty"),
-        (("{a}", "{b}", "--frobnicate"), 2, "--frobnicate"),
     ],
 )
 def test_a_wrong_request_is_one_line(
@@ -169,6 +160,5 @@ def test_a_wrong_request_is_one_line(
 ) -> None:
     a, b = once
     found, out, err = bench("compare", *(argument.format(a=a, b=b) for argument in arguments))
-    assert (found, out, err.count("\n")) == (code, "", 1), err
-    assert said in err
+    assert (found, out, err.count("\n")) == (code, "", 1) and said in err, err
     assert not list(tmp_path.iterdir())

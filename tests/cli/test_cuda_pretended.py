@@ -58,7 +58,7 @@ def bench(environment: dict[str, str], here: Path, *words: str, code: int = 0) -
 
 
 @pytest.fixture(scope="module")
-def waited(environment: dict[str, str], repository: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+def waited(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     """A run on two GPUs, one of which another run had at first: what it said, and its first line for people."""
     driver = Path(environment["BENCH_STANDIN_NVML"])
     free = driver.read_text()
@@ -66,15 +66,13 @@ def waited(environment: dict[str, str], repository: Path, tmp_path_factory: pyte
     (here / "mlp.py").write_text(documented("WORKLOAD =").replace("def model(work):\n", IMPORTED_ONCE))
     scenarios = "single,dp,ddp,ddp_o1,ddp_o2,apex_ddp_o3,ddp_two_devices"
     command = [sys.executable, "-m", "bench", "run", "--wait", "--json", "--device", "cuda", "--scenario", scenarios]
-    command += ["--gpus", "0,2", "--workload", str(here / "mlp.py"), "--global-batch", "8", "--warmup", "1"]
-    command += ["--iters", "2", "--launches", "1", "--out", str(here / "out")]
+    command += [*MLP_ON_TWO, "--iters", "2", "--launches", "1"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("BENCH_LOCK_DIR", environment["BENCH_LOCK_DIR"])
+        about: dict[str, Any] = {"cwd": here, "env": environment, "text": True}
         with lock.acquire((C,), wait=False, say=print):
             driver.write_text(free + f"process {C} {os.getpid()} {2048 * MIB}\n")
-            running = subprocess.Popen(
-                command, cwd=repository, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-            )
+            running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **about)
             assert running.stderr is not None
             first = running.stderr.readline()
             driver.write_text(free)
@@ -153,13 +151,8 @@ def build(parts):
     import torch.distributed as dist
 
     reduce = dist.all_reduce
-
-    def noting(tensor, *options, **others):
-        with open({file!r}, "a") as file:
-            print(tensor.numel() * tensor.element_size(), file=file)
-        return reduce(tensor, *options, **others)
-
-    dist.all_reduce = noting
+    note = lambda tensor: print(tensor.nbytes, file=open("{folder}/sizes", "a"))
+    dist.all_reduce = lambda tensor, *options, **others: (note(tensor), reduce(tensor, *options, **others))[1]
     return parts.build("ddp")
 """
 
@@ -167,7 +160,7 @@ def build(parts):
 @pytest.mark.slow
 def test_a_diagnostic_launch_reduces_each_size(environment: dict[str, str], tmp_path: Path) -> None:
     """NCCL's log then has the algorithm that it takes for each."""
-    (tmp_path / "noting.py").write_text(COUNTED.format(file=str(tmp_path / "sizes")))
+    (tmp_path / "noting.py").write_text(COUNTED.format(folder=tmp_path))
     short = ("--no-parity", "--diagnose", "--scenario", "./noting.py", "--iters", "2", "--launches", "1")
     bench(environment, tmp_path, "run", *MLP_ON_TWO, *short)
     assert {*SIZES} <= {*map(int, (tmp_path / "sizes").read_text().split())}

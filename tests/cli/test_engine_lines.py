@@ -6,8 +6,7 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -40,14 +39,11 @@ class Engine:
             for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
                 del one[name]
             one["PATH"] = os.pathsep.join([str(tools), str(Path(sys.executable).parent), one["PATH"]])
+        places = [(ADDRESSES[index], link.inside(index)) if link else ("127.0.0.1", []) for index in range(2)]
         about = [
-            {
-                "address": ADDRESSES[index] if link else "127.0.0.1",
-                "inside": link.inside(index) if link else [],
-                "folder": str(folder / f"host{index}"),
-                "environment": {"BENCH_LOCK_DIR": environment["BENCH_LOCK_DIR"]},
-            }
-            for index, environment in enumerate(self.environments)
+            {"address": address, "inside": inside, "folder": str(folder / f"host{index}")}
+            | {"environment": {"BENCH_LOCK_DIR": self.environments[index]["BENCH_LOCK_DIR"]}}
+            for index, (address, inside) in enumerate(places)
         ]
         self.environments[0]["STANDIN_HOSTS"] = json.dumps(about)
 
@@ -61,32 +57,18 @@ class Engine:
         inside = () if self.link is None or slurm else self.link.inside(index)
         for number in range(2):
             (self.folder / f"host{number}").mkdir(exist_ok=True)
-        with subprocess.Popen(
-            [*inside, "bash", "-c", " ".join([line, *options])],
-            cwd=self.folder / f"host{index}",
-            env=self.environments[index],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        ) as running:
+        about: dict[str, Any] = {"cwd": self.folder / f"host{index}", "env": self.environments[index], "text": True}
+        about |= {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        command = [*inside, "bash", "-c", " ".join([line, *options])]
+        with subprocess.Popen(command, start_new_session=True, **about) as running:
             try:
                 yield running
             finally:
                 end(running)
 
-    def run(self, *options: str) -> list[str]:
-        """What each start printed, once all have ended well."""
-        with ExitStack() as stack:
-            starts = range(1 if "srun" in self.line else 2)
-            both = [stack.enter_context(self.started(index, options)) for index in starts]
-            said = [one.communicate(timeout=LIMIT_S)[0] for one in both]
-            assert [one.returncode for one in both] == [0] * len(both), said
-            return said
-
-    def folders(self) -> list[Path]:
-        return [path for path in self.folder.glob("host*/results/*") if path.is_dir()]
+    def document(self) -> Any:
+        (path,) = (path for path in self.folder.glob("host*/results/*") if path.is_dir())
+        return hosts.whole(path)
 
 
 def end(running: "subprocess.Popen[str]") -> None:
@@ -98,34 +80,32 @@ def end(running: "subprocess.Popen[str]") -> None:
 @pytest.mark.parametrize("line", LINES, ids=NAMES)
 def test_a_line_of_the_page(line: str, tmp_path: Path) -> None:
     engine = Engine(tmp_path, line, None)
-    engine.run(*TINY[2:], "--iters", "2")
-    (path,) = engine.folders()
-    (launch,) = hosts.whole(path)["launches"]
-    assert len({rank["host"] for rank in launch["ranks"]}) == 2
-
-
-def killed_and_back(engine: Engine, options: tuple[str, ...], launches: Callable[[Any], Any], after_s: float) -> Any:
-    """The document, after all processes of the second host were killed once ``launches(document)`` had some."""
     with ExitStack() as stack:
-        first, second = (stack.enter_context(engine.started(index, options)) for index in range(2))
-        written = "host*/results/*/run.json"
-        wait_for(lambda: any(launches(json.loads(one.read_text())) for one in engine.folder.glob(written)))
-        end(second)
-        time.sleep(after_s)
-        again = stack.enter_context(engine.started(1, options))
-        said = [one.communicate(timeout=LIMIT_S)[0] for one in (first, again)]
-        assert [first.returncode, again.returncode] == [0, 0], said
-    (path,) = engine.folders()
-    document = hosts.whole(path)
-    assert len(document["resumed"]) == 1
-    return document
+        starts = range(1 if "srun" in line else 2)
+        both = [stack.enter_context(engine.started(index, (*TINY[2:], "--iters", "2"))) for index in starts]
+        said = [one.communicate(timeout=LIMIT_S)[0] for one in both]
+    assert [one.returncode for one in both] == [0] * len(both), said
+    (launch,) = engine.document()["launches"]
+    assert len({rank["host"] for rank in launch["ranks"]}) == 2
 
 
 @pytest.mark.slow
 def test_a_search_goes_on_when_a_host_comes_back(link: Link, tmp_path: Path) -> None:
+    """All of its processes are killed when the run has its first launch."""
     engine = Engine(tmp_path, RESTARTED.replace("bench run", "bench tune"), link)
     options = ("--workload", "fashion_mlp", "--device", "cpu", "--warmup", "1", "--iters", "100", "--allow", "none")
-    document = killed_and_back(
-        engine, options, lambda begun: begun["experiments"].get("tuning", {}).get("launches"), 0.0
-    )
+
+    def begun() -> bool:
+        documents = (json.loads(one.read_text()) for one in tmp_path.glob("host*/results/*/run.json"))
+        return any(one["experiments"].get("tuning", {}).get("launches") for one in documents)
+
+    with ExitStack() as stack:
+        first, second = (stack.enter_context(engine.started(index, options)) for index in range(2))
+        wait_for(begun)
+        end(second)
+        again = stack.enter_context(engine.started(1, options))
+        said = [one.communicate(timeout=LIMIT_S)[0] for one in (first, again)]
+    assert [first.returncode, again.returncode] == [0, 0], said
+    document = engine.document()
+    assert len(document["resumed"]) == 1
     assert document["experiments"]["tuning"]["finalists"] == ["ddp"]

@@ -13,10 +13,9 @@ from standin.nights import write_nights
 from standin.runs import DDP, HOSTILE, write_run
 
 from bench.analyse.history import nights
-from bench.analyse.history.shifts import levels
-from bench.analyse.history.trends import Night, Track, Trend, commit_range
+from bench.analyse.history.trends import Night, commit_range
 from bench.cli import main
-from bench.report.history_plots import DOTS_AT_MOST, of_track
+from bench.report import history as report
 
 THREE = ("dp", "ddp", "ddp_o2")
 SHIFTED, COUNT = 24, 40
@@ -27,11 +26,18 @@ Say = Callable[..., tuple[int, str, str]]
 @pytest.fixture
 def say(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Say:
     def run(*arguments: Any) -> tuple[int, str, str]:
-        code = main(["history", *map(str, arguments), "--out", str(tmp_path / "out")])
+        code = main(["history", "--out", str(tmp_path / "out"), *map(str, arguments)])
         said = capsys.readouterr()
         return code, said.out, said.err
 
     return run
+
+
+@pytest.fixture
+def told(say: Say, monkeypatch: pytest.MonkeyPatch) -> Say:
+    """The same without the plots, which take most of the time."""
+    monkeypatch.setattr(report, "of_track", lambda *about: [])
+    return say
 
 
 @pytest.fixture(scope="module")
@@ -61,14 +67,12 @@ def trend_of(document: dict[str, Any], scenario: str, metric: str = "step_ms") -
     return found
 
 
-def test_the_night_of_a_shift_is_named(shifted: Path, say: Say) -> None:
-    code, out, err = say(shifted, "--json")
-    assert code == 0
+def test_the_night_of_a_shift_is_named(shifted: Path, told: Say) -> None:
+    code, out, err = told(shifted, "--json")
     document = json.loads(out)
     (track,) = document["tracks"]
     runs = [night["run"] for night in track["nights"]]
-    assert len(runs) == COUNT
-    assert runs == sorted(runs)
+    assert code == 0 and len(runs) == COUNT and runs == sorted(runs)
     (event,) = track["shifts"]
     assert (event["before"], event["after"]) == (runs[SHIFTED - 1], runs[SHIFTED])
     assert {(change["scenario"], change["metric"]) for change in event["changes"]} == {
@@ -78,25 +82,19 @@ def test_the_night_of_a_shift_is_named(shifted: Path, say: Say) -> None:
     assert all(change["low"] < 1.04 < change["high"] for change in event["changes"])
     assert event["commits"] == f"{event['commit_before'][:10]}..{event['commit_after'][:10]}"
     assert event["differs"] == ["driver: 550.54.15 against 560.28.03"]
-    assert "step time: ddp_o2 +" in err
-    assert "commits: " in err
-
-
-def test_figures_of_a_trend(shifted: Path, say: Say) -> None:
-    document = json.loads(say(shifted, "--json")[1])
+    assert "step time: ddp_o2 +" in err and "commits: " in err
     of_dp, of_ddp_o2 = (trend_of(document, name) for name in ("dp", "ddp_o2"))
     assert of_ddp_o2["over_all"] == pytest.approx(1.04, abs=0.01)
     assert of_ddp_o2["over_recent"] == pytest.approx(1.0, abs=0.02)
     assert of_ddp_o2["noise"] == pytest.approx(0.0067, rel=0.5)
     assert len(of_ddp_o2["levels"]) == 2
     assert (of_dp["nights"], of_dp["values"][7]) == (COUNT - 1, None)
-    assert document["tracks"][0]["without_figure"] == [
-        {"scenario": "dp", "why": "it is 'oom' (CUDA out of memory)", "nights": 1}
-    ]
-    runs = [night["run"] for night in document["tracks"][0]["nights"]]
+    assert track["without_figure"] == [{"scenario": "dp", "why": "it is 'oom' (CUDA out of memory)", "nights": 1}]
     stopped = [runs.index(run) for run in of_ddp_o2["stopped_by_the_gate"]]
     assert sum(night >= SHIFTED for night in stopped) >= 14, "the gate stops it night after night: nobody accepted it"
     assert sum(night < SHIFTED for night in stopped) <= 1
+    (track,) = json.loads(told(shifted, "--scenario", "ddp,dp", "--json")[1])["tracks"]
+    assert {trend["scenario"] for trend in track["trends"]} == {"dp", "ddp"} and track["shifts"] == []
 
 
 def test_a_table_on_the_terminal_and_a_page_that_needs_nothing(shifted: Path, say: Say, tmp_path: Path) -> None:
@@ -104,7 +102,6 @@ def test_a_table_on_the_terminal_and_a_page_that_needs_nothing(shifted: Path, sa
     assert (code, err) == (0, "")
     assert re.search(r"ddp_o2 +40 +2021-01-04 +2021-02-12 +\S+ +\+[34]\.\d % ", out)
     assert "no figure: dp on 1 night: it is 'oom'" in out
-    assert "history.html" in out
     page = (tmp_path / "out" / "history.html").read_text()
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         *("history-energy-per-1000-j.png", "history-energy-per-1000-j.svg"),
@@ -117,24 +114,7 @@ def test_a_table_on_the_terminal_and_a_page_that_needs_nothing(shifted: Path, sa
         link.startswith("#") or (tmp_path / "out" / link).is_file()
         for link in (one.strip("\"'") or other.strip("\"'") for one, other in loaded)
     )
-    assert page.count("<script") == 1, "the library that sorts tables"
-    assert "@import" not in page
-
-
-def test_some_scenarios(shifted: Path, say: Say) -> None:
-    code, out, _ = say(shifted, "--scenario", "ddp,dp", "--json")
-    assert code == 0
-    (track,) = json.loads(out)["tracks"]
-    assert {trend["scenario"] for trend in track["trends"]} == {"dp", "ddp"}
-    assert track["shifts"] == []
-
-
-def test_an_unknown_scenario_is_refused_with_the_closest(shifted: Path, say: Say, tmp_path: Path) -> None:
-    code, out, err = say(shifted, "--scenario", "ddp_02")
-    assert (code, out) == (2, "")
-    assert err.startswith("bench: error: --scenario: no run in there has a scenario 'ddp_02'; did you mean ddp_o2")
-    assert err.count("\n") == 1
-    assert not (tmp_path / "out").exists()
+    assert page.count("<script") == 1 and "@import" not in page, "the library that sorts tables"
 
 
 def test_text_from_outside_stays_text(tmp_path: Path, say: Say) -> None:
@@ -148,14 +128,11 @@ def test_text_from_outside_stays_text(tmp_path: Path, say: Say) -> None:
 
     write_nights(tmp_path / "h", 12, scenarios=("ddp", "dp"), launches=1, slower=only("ddp", 5, 1.2), also=also)
     code, out, err = say(tmp_path / "h", "--json")
-    assert code == 0, err
     (event,) = json.loads(out)["tracks"][0]["shifts"]
-    assert event["dirty_before"] != event["dirty_after"]
-    assert "\x1b" not in err, "nothing from outside steers a terminal"
-    assert "it is 'error' (two lines \\x1b[31m<script>" in err
+    assert code == 0 and event["dirty_before"] != event["dirty_after"]
+    assert "\x1b" not in err and "it is 'error' (two lines \\x1b[31m<script>" in err
     page = (tmp_path / "out" / "history.html").read_text()
-    assert page.count("<script") == 1, "the library that sorts tables"
-    assert "&lt;script&gt;" in page
+    assert page.count("<script") == 1 and "&lt;script&gt;" in page
 
 
 @pytest.mark.parametrize(
@@ -176,18 +153,11 @@ def test_runs_of_another_kind_have_a_section_of_their_own(tmp_path: Path, say: S
         if night == 8:
             digest["workload"] = digest["workload"] | {"hash": "f" * 64, "global_batch": 512}
 
-    write_nights(
-        tmp_path / "h",
-        9,
-        scenarios=("ddp",),
-        launches=2,
-        also=also,
-        gpu=True,
-        slower=lambda night, _: 1.5 if night % 2 else 1.0,
-    )
-    code, out, _ = say(tmp_path / "h", "--json")
-    assert code == 0
-    document = json.loads(out)
+    def slower(night: int, scenario: str) -> float:
+        return 1.5 if night % 2 else 1.0
+
+    write_nights(tmp_path / "h", 9, scenarios=("ddp",), launches=2, also=also, gpu=True, slower=slower)
+    document = json.loads(say(tmp_path / "h", "--json")[1])
     assert [(track["place"], len(track["nights"])) for track in document["tracks"]] == [
         ("2 × NVIDIA H100 80GB HBM3", 1),
         ("2 × NVIDIA A100-SXM4-40GB", 4),
@@ -200,19 +170,19 @@ def test_runs_of_another_kind_have_a_section_of_their_own(tmp_path: Path, say: S
     assert (tmp_path / "out" / "history-2-step-ms.svg").is_file()
 
 
-def test_what_ran_under_the_same_name_before_is_another_trend(tmp_path: Path, say: Say) -> None:
+def test_what_ran_under_the_same_name_before_is_another_trend(tmp_path: Path, told: Say) -> None:
     def also(night: int, digest: dict[str, Any]) -> None:
         if night >= 10:
             digest["scenarios"][0]["what_ran"] = "apex DDP · nccl ×2 · apex O2 fp16"
 
     write_nights(tmp_path / "h", 20, scenarios=("ddp",), launches=2, slower=only("ddp", 10, 0.8), also=also)
-    (track,) = json.loads(say(tmp_path / "h", "--json")[1])["tracks"]
+    (track,) = json.loads(told(tmp_path / "h", "--json")[1])["tracks"]
     assert track["shifts"] == []
     assert [trend["nights"] for trend in track["trends"] if trend["metric"] == "step_ms"] == [10, 10]
 
 
 @pytest.mark.parametrize(("since", "when"), [(12, ""), (11, "a night earlier: "), (13, "a night later: ")])
-def test_a_change_of_source_is_no_regression(tmp_path: Path, say: Say, since: int, when: str) -> None:
+def test_a_change_of_source_is_no_regression(tmp_path: Path, told: Say, since: int, when: str) -> None:
     """Also where the shift is placed a night away from it, as noise may do."""
 
     def also(night: int, digest: dict[str, Any]) -> None:
@@ -222,7 +192,7 @@ def test_a_change_of_source_is_no_regression(tmp_path: Path, say: Say, since: in
             row["launches"]["peak_total_mib"] = [peak * (1.3 if night >= 12 else 1.0) for peak in peaks]
 
     write_nights(tmp_path / "h", 20, scenarios=("dp", "ddp"), launches=3, also=also, gpu=True, repeat_commit=20)
-    document = json.loads(say(tmp_path / "h", "--json")[1])
+    document = json.loads(told(tmp_path / "h", "--json")[1])
     (event,) = document["tracks"][0]["shifts"]
     assert {change["metric"] for change in event["changes"]} == {"peak_total_mib"}
     assert event["differs"] == [f"{when}memory measured in another way: nvml_pid against nvml_device_delta (dp, ddp)"]
@@ -244,50 +214,46 @@ def test_an_accepted_night_is_marked(tmp_path: Path, say: Say) -> None:
     assert "accepted by a person" in (tmp_path / "out" / "history-step-ms.svg").read_text()
 
 
-def test_unsealed_and_changed_runs_are_left_out_and_named(tmp_path: Path, say: Say) -> None:
+def test_unsealed_and_changed_runs_are_left_out_and_named(tmp_path: Path, told: Say) -> None:
     made = write_nights(tmp_path / "h", 4, scenarios=("ddp",), launches=1)
     unsealed = write_run(tmp_path / "h", [DDP], complete=False)
     (made[1] / "digest.json").write_text("{}")
-    code, out, err = say(tmp_path / "h", "--json")
-    assert code == 0
+    code, out, err = told(tmp_path / "h", "--json")
     document = json.loads(out)
-    assert len(document["tracks"][0]["nights"]) == 3
+    assert code == 0 and len(document["tracks"][0]["nights"]) == 3
     assert {Path(one["path"]).name for one in document["left_out"]} == {unsealed.name, made[1].name}
-    told = [line for line in err.splitlines() if line.startswith("left out: ")]
-    assert len(told) == 2
-    assert any(unsealed.name in line and "incomplete" in line for line in told)
+    named = [line for line in err.splitlines() if line.startswith("left out: ")]
+    assert len(named) == 2 and any(unsealed.name in line and "incomplete" in line for line in named)
     assert "incomplete" in (tmp_path / "out" / "history.html").read_text()
 
 
-@pytest.mark.parametrize("kind", ["empty", "nameless", "absent", "a run", "unsealed", "both", "percent", "out"])
-def test_what_is_no_history_is_refused_in_one_line(kind: str, tmp_path: Path, say: Say) -> None:
-    folder = tmp_path / "h"
-    folder.mkdir()
-    arguments, expected = [str(folder)], f"DIR: there is no finished run in '{folder}'"
-    if kind == "nameless":
-        arguments, expected = [""], "DIR: there is no folder ''"
-    elif kind == "absent":
-        folder.rmdir()
-        expected = f"DIR: there is no folder '{folder}'"
-    elif kind == "a run":
-        arguments = [str(write_run(folder, [DDP]))]
-        expected = f"DIR: {arguments[0]} is a run itself"
-    elif kind == "unsealed":
-        expected += f" ({write_run(folder, [DDP], complete=False)} is incomplete"
-    elif kind == "both":
-        arguments += ["--results", "elsewhere"]
-        expected = f"--results: the folder is '{folder}' already"
-    elif kind == "percent":
-        arguments += ["--threshold", "slow"]
-        expected = "--threshold: 'slow' is not a percentage"
-    elif kind == "out":
-        (tmp_path / "out").write_text("a file")
-        expected = f"--out: {tmp_path / 'out'} is not a folder"
-    code, out, err = say(*arguments)
-    assert (code, out) == (2, "")
-    assert err.startswith(f"bench: error: {expected}")
-    assert err.count("\n") == 1
-    assert kind == "out" or not (tmp_path / "out").exists()
+REFUSED = {
+    "empty": (("{empty}",), "DIR: there is no finished run in '{empty}'"),
+    "nameless": (("",), "DIR: there is no folder ''"),
+    "absent": (("{empty}/absent",), "DIR: there is no folder '{empty}/absent'"),
+    "a run": (("{run}",), "DIR: {run} is a run itself"),
+    "unsealed": (("{unsealed}",), "DIR: there is no finished run in '{unsealed}' ({begun} is incomplete"),
+    "both": (("{empty}", "--results", "elsewhere"), "--results: the folder is '{empty}' already"),
+    "percent": (("{empty}", "--threshold", "slow"), "--threshold: 'slow' is not a percentage"),
+    "scenario": (
+        ("{shifted}", "--scenario", "ddp_02"),
+        "--scenario: no run in there has a scenario 'ddp_02'; did you ",
+    ),
+    "out": (("{empty}", "--out", "{run}/run.json"), "--out: {run}/run.json is not a folder"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_no_history_is_refused_in_one_line(case: str, shifted: Path, tmp_path: Path, say: Say) -> None:
+    (tmp_path / "empty").mkdir()
+    begun = write_run(tmp_path / "unsealed", [DDP], complete=False)
+    places = {"empty": tmp_path / "empty", "run": write_run(tmp_path / "runs", [DDP]), "shifted": shifted}
+    places |= {"unsealed": begun.parent, "begun": begun}
+    arguments, expected = REFUSED[case]
+    code, out, err = say(*(argument.format(**places) for argument in arguments))
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(f"bench: error: {expected.format(**places)}")
+    assert not (tmp_path / "out").exists()
 
 
 def test_results_by_default(
@@ -302,63 +268,29 @@ def test_results_by_default(
     assert main(["history", "--results", "results"]) == 0
 
 
-def night(place: int, commit: str | None = "a" * 40, *, dirty: bool = False) -> Night:
-    return Night(
-        run=f"run-{place}",
-        utc=f"2021-01-{1 + place % 28:02}T00:00:00Z",
-        label=None,
-        commit=commit,
-        dirty=dirty,
-        accepted=None,
-    )
+def test_the_last_nights_gate_is_on_terminal_and_page(tmp_path: Path, told: Say) -> None:
+    paths = write_nights(tmp_path / "nights", 12, scenarios=("ddp", "dp"), slower=only("ddp", since=11, by=1.2))
+    _, out, _ = told(tmp_path / "nights")
+    last = f"The gate stops the last night, {paths[-1].name[:4]}-{paths[-1].name[4:6]}-{paths[-1].name[6:8]}, for"
+    assert f"{last} step time of ddp.\n" in out
+    assert f"{last} step time of ddp." in (tmp_path / "out" / "history.html").read_text()
+    assert "The gate stops" not in told(tmp_path / "nights", "--scenario", "dp")[1]
 
 
 @pytest.mark.parametrize(
     ("before", "after", "said"),
     [
-        (night(0), night(1, "b" * 40), "aaaaaaaaaa..bbbbbbbbbb"),
-        (night(0, dirty=True), night(1, "b" * 40), "aaaaaaaaaa (dirty)..bbbbbbbbbb"),
-        (night(0), night(1), "same commit aaaaaaaaaa: not the code"),
-        (night(0), night(1, dirty=True), "same commit aaaaaaaaaa, with changes that no commit holds"),
-        (night(0, None), night(1), "unknown"),
-        (night(0), night(1, None), "unknown"),
+        (("a", False), ("b", False), "aaaaaaaaaa..bbbbbbbbbb"),
+        (("a", True), ("b", False), "aaaaaaaaaa (dirty)..bbbbbbbbbb"),
+        (("a", False), ("a", False), "same commit aaaaaaaaaa: not the code"),
+        (("a", False), ("a", True), "same commit aaaaaaaaaa, with changes that no commit holds"),
+        ((None, False), ("a", False), "unknown"),
+        (("a", False), (None, False), "unknown"),
     ],
 )
-def test_commits_between_two_nights(before: Night, after: Night, said: str) -> None:
-    assert commit_range(before, after) == said
-
-
-def test_thousands_of_nights_are_drawn_in_columns() -> None:
-    sizes = []
-    for count in (DOTS_AT_MOST + 1, 10 * DOTS_AT_MOST):
-        values = tuple(100.0 + place % 7 for place in range(count))
-        trend = Trend(
-            scenario="ddp",
-            what_ran="",
-            metric="step_ms",
-            values=values,
-            sources=(None,) * count,
-            levels=levels(values),
-            regressed=(3, 4, 400),
-        )
-        track = Track(
-            work="work",
-            place="place",
-            nights=tuple(night(place) for place in range(count)),
-            trends=(trend,),
-            events=(),
-            unusable={},
-        )
-        (plot,) = of_track(track)
-        sizes.append(len(plot.svg))
-    assert sizes[1] < 1.2 * sizes[0]
-
-
-def test_the_last_nights_gate_is_on_terminal_and_page(tmp_path: Path, say: Say) -> None:
-    paths = write_nights(tmp_path / "nights", 12, scenarios=("ddp", "dp"), slower=only("ddp", since=11, by=1.2))
-    _, out, _ = say(tmp_path / "nights", "--out", tmp_path / "out")
-    last = f"The gate stops the last night, {paths[-1].name[:4]}-{paths[-1].name[4:6]}-{paths[-1].name[6:8]}, for"
-    assert f"{last} step time of ddp.\n" in out
-    assert f"{last} step time of ddp." in (tmp_path / "out" / "history.html").read_text()
-    _, out, _ = say(tmp_path / "nights", "--scenario", "dp", "--out", tmp_path / "out")
-    assert "The gate stops" not in out
+def test_commits_between_two_nights(before: tuple[str | None, bool], after: tuple[str | None, bool], said: str) -> None:
+    first, second = (
+        Night(run="", utc="", label=None, commit=letter and 40 * letter, dirty=dirty, accepted=None)
+        for letter, dirty in (before, after)
+    )
+    assert commit_range(first, second) == said

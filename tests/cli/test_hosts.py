@@ -2,7 +2,6 @@
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -86,37 +85,28 @@ def test_batches_are_searched_on_one_host(two: list[dict[str, str]], tmp_path: P
         assert one.code == 2 and "--tune-batch: each batch is a separate run" in one.said
 
 
-Change = Callable[[list[dict[str, str]]], object]
+UNFIT = {
+    "no secret": ((0, "BENCH_SECRET", None), ("--iters", "3"), "BENCH_SECRET: it is not set", "not set on the leader"),
+    "another number": (
+        None,
+        ("--iters", "4"),
+        *["--iters: HOST (host 1) was asked for 4, and the first host for 3"] * 2,
+    ),
+    "another option": (None, ("--itres", "3"), "--itres", "--itres"),
+    "two of number 0": ((1, "RANK", "0"), ("--iters", "3"), "has number 0, too", "another bench leads at 127.0.0.1"),
+}
 
 
 @pytest.mark.parametrize(
-    ("change", "others", "on_leader", "on_follower"),
-    [
-        (lambda two: two[0].pop("BENCH_SECRET"), None, "BENCH_SECRET: it is not set", "not set on the leader"),
-        (
-            lambda two: None,
-            ("--iters", "4"),
-            "--iters: HOST (host 1) was asked for 4, and the first host for 3; start the same command on all hosts",
-            "--iters: HOST (host 1) was asked for 4, and the first host for 3",
-        ),
-        (lambda two: None, ("--itres", "3"), "--itres", "--itres"),
-        pytest.param(
-            *(lambda two: two[1].update(RANK="0"), None, "has number 0, too", "another bench leads at 127.0.0.1"),
-            marks=pytest.mark.slow,
-        ),
-    ],
+    "case", [pytest.param(case, marks=[pytest.mark.slow] if "two" in case else []) for case in UNFIT]
 )
-def test_hosts_that_do_not_fit_end_with_one_line_each(
-    two: list[dict[str, str]],
-    tmp_path: Path,
-    change: Change,
-    others: tuple[str, ...] | None,
-    on_leader: str,
-    on_follower: str,
-) -> None:
-    change(two)
-    more = None if others is None else (*TINY, *others)
-    ended = hosts.run(tmp_path, two, *TINY, "--iters", "3", others=more)
+def test_hosts_that_do_not_fit_end_with_one_line_each(two: list[dict[str, str]], tmp_path: Path, case: str) -> None:
+    change, others, on_leader, on_follower = UNFIT[case]
+    if change is not None:
+        index, name, value = change
+        two[index].pop(name)
+        two[index] |= {} if value is None else {name: value}
+    ended = hosts.run(tmp_path, two, *TINY, "--iters", "3", others=(*TINY, *others))
     if two[1]["RANK"] == "0" and "leads at" in ended[0].said:
         ended.reverse()  # whichever came first is the first
     lines = [one.said.replace(os.uname().nodename, "HOST") for one in ended]

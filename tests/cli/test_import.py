@@ -18,17 +18,13 @@ from bench.runs.writer import RunWriter
 
 FAST_SINGLE = Launch("single", [[50, 10, 10, 20, 20]], [[100, 250]], strategy="single")
 HEADING = "launch,rank,step,step_ms,warmup,gpu"
-FULL = "\n".join(
-    [
-        HEADING,
-        *(
-            f"{launch},{rank},{step},{100 if step == 0 else 40 + 10 * rank + step + launch / 10},{int(step == 0)},A100"
-            for launch in range(3)
-            for step in (2, 0, 1, 3)
-            for rank in (1, 0)
-        ),
-    ]
-)
+ROWS = [
+    f"{launch},{rank},{step},{100 if step == 0 else 40 + 10 * rank + step + launch / 10},{int(step == 0)},A100"
+    for launch in range(3)
+    for step in (2, 0, 1, 3)
+    for rank in (1, 0)
+]
+FULL = "\n".join([HEADING, *ROWS])
 """Three launches of two ranks, their rows in disorder: of launch 0 the slower rank's measured steps take 51, 52, 53."""
 
 
@@ -45,16 +41,13 @@ def test_a_csv_becomes_a_sealed_run_that_says_where_it_is_from(bench: Bench) -> 
     about = ("--scenario", "ddp", "--model", "resnet18", "--global-batch", "8", "--world-size", "2", "--label", "old")
     run = imported(bench, "times.csv", FULL, *about)
     said = run.document.of(Imported)
-    assert said is not None
-    assert said.file == "times.csv"
+    assert said is not None and (said.file, said.left_out) == ("times.csv", ("gpu",))
     assert said.sha256 == hashlib.sha256(FULL.encode()).hexdigest()
-    assert said.left_out == ("gpu",)
     assert bench("check", "--rows", run.path) == (0, f"{run.id}: sound\n", "")
     first = run.steps[(run.steps["launch"] == 0) & (run.steps["rank"] == 1)]
     assert list(first["step_ms"]) == [100.0, 51.0, 52.0, 53.0], "in the order of the column step"
     assert list(first["warmup"]) == [True, False, False, False]
-    made = of_run(run)
-    (scenario,) = made["scenarios"]
+    (scenario,) = of_run(run)["scenarios"]
     assert scenario["launches"]["step_ms"] == pytest.approx([52.0, 52.1, 52.2])
     assert scenario["launches"]["throughput_per_s"][0] == pytest.approx(8000 / 52)
     assert (scenario["world_size"], scenario["parity"], scenario["what_ran"]) == (2, None, "")
@@ -64,14 +57,12 @@ def test_a_scenario_on_fewer_devices(bench: Bench, tmp_path: Path) -> None:
     single = write_run(tmp_path / "ours", [FAST_SINGLE] * 3)
     run = imported(bench, "t.csv", "launch,step_ms\n0,40\n1,41\n2,42\n", "--scenario", "single", "--world-size", "2")
     code, out, _ = bench("compare", run.path, single)
-    assert code == 0
-    assert "single: faster: step time" in out
+    assert code == 0 and "single: faster: step time" in out
 
 
 def test_what_nobody_says_is_null(bench: Bench) -> None:
     run = imported(bench, "times.csv", "step_ms\n40.5\n41.5\n", "--scenario", "mine")
-    assert run.document.workload == WorkloadRecord()
-    assert run.document.machine.host is None
+    assert run.document.workload == WorkloadRecord() and run.document.machine.host is None
     assert run.document.of(Imported).measured_utc is None
     assert run.steps[["start_ns", "data_ms", "backward_ms", "loss"]].isna().all(axis=None)
     made = of_run(run)
@@ -84,10 +75,10 @@ def test_what_nobody_says_is_null(bench: Bench) -> None:
 
 def test_it_is_compared_and_named_as_imported(bench: Bench, tmp_path: Path) -> None:
     run = imported(bench, "times.csv", FULL, "--scenario", "ddp", "--global-batch", "8")
-    ours = write_run(tmp_path / "ours", [DDP] * 3)
-    code, out, _ = bench("compare", run.path, ours)
-    assert code == 0
-    assert f"base: {run.id}, imported from times.csv\n" in out
+    ours = write_run(tmp_path / "results", [DDP] * 3)
+    assert find("latest", "results").endswith(ours.name), "which is one that was measured"
+    code, out, _ = bench("compare", run.path, "latest")
+    assert code == 0 and f"base: {run.id}, imported from times.csv\n" in out
     assert "ddp: faster: step time -23" in out
     assert "warning: not known to be the same work: workload, " in out and "image size" in out
     assert "since a run does not say what ran: ddp" in out
@@ -120,25 +111,14 @@ def test_what_is_known_to_differ_is_refused(
 
 
 def test_several_scenarios_and_launches_of_a_csv(bench: Bench) -> None:
-    text = "scenario,launch,step_ms\n" + "".join(
-        f"{name},{launch},{ms}\n" for name, ms in (("ddp", 40), ("dp", 50)) for launch in "abc" for _ in range(3)
-    )
-    run = imported(bench, "times.csv", text, "--warmup", "1")
+    rows = [f"{name},{launch},{ms}" for name, ms in (("ddp", 40), ("dp", 50)) for launch in "abc" for _ in range(3)]
+    run = imported(bench, "times.csv", "\n".join(["scenario,launch,step_ms", *rows]), "--warmup", "1")
     launches = [(one.scenario, one.repeat, one.warmup, one.iters) for one in run.document.launches]
     assert launches == [(name, repeat, 1, 2) for name in ("ddp", "dp") for repeat in range(3)]
     assert run.document.workload.warmup == 1
     assert bench("check", "--rows", run.path)[0] == 0
     code, out, _ = bench("compare", run.path, "--scenario", "dp")
-    assert code == 0
-    assert "dp against ddp: slower: step time +25.0 %" in out
-
-
-def test_the_latest_run_is_one_that_was_measured(bench: Bench, tmp_path: Path) -> None:
-    ours = write_run(tmp_path / "results", [DDP])
-    run = imported(bench, "times.csv", FULL, "--scenario", "ddp")
-    assert Path(run.path).parent == ours.parent
-    assert find("latest", "results").endswith(ours.name)
-    assert bench("compare", run.id, "latest")[0] == 0
+    assert code == 0 and "dp against ddp: slower: step time +25.0 %" in out
 
 
 def test_an_imported_run_has_no_page_and_is_not_resumed(bench: Bench) -> None:
@@ -149,52 +129,42 @@ def test_an_imported_run_has_no_page_and_is_not_resumed(bench: Bench) -> None:
         (("run", "--resume", run.path), "was imported"),
     ):
         code, _, err = bench(*arguments)
-        assert (code, err.count("\n")) == (2, 1)
-        assert said in err
+        assert (code, err.count("\n"), said in err) == (2, 1, True)
 
 
-CASES: dict[str, tuple[str, str, tuple[str, ...], str]] = {
-    "empty": ("t.csv", "", (), "t.csv is empty"),
-    "heading alone": ("t.csv", "step_ms\n", (), "has a heading and no step"),
-    "no column": ("t.csv", "time,rank\n1,0\n", (), "has no column step_ms, only 'time', 'rank'"),
-    "column twice": ("t.csv", "step_ms,step_ms\n1,1\n", (), "has the column step_ms twice"),
-    "word": ("t.csv", "step_ms\n40\nfast\n", (), "line 3: step_ms is 'fast'"),
-    "zero": ("t.csv", "step_ms\n0\n", (), "line 2: step_ms is '0'"),
-    "NaN": ("t.csv", "step_ms\nnan\n", (), "line 2: step_ms is 'nan'"),
-    "infinite": ("t.csv", "step_ms\n1e999\n", (), "line 2: step_ms is '1e999'"),
-    "too long": ("t.csv", "step_ms\n1\n1e308\n", (), "line 3: step_ms is '1e308' and no number of milliseconds from"),
-    "too short": ("t.csv", "step_ms\n1e-320\n", (), "line 2: step_ms is '1e-320'"),
-    "many digits": ("t.csv", f"step_ms\n{'9' * 401}\n", (), "line 2: step_ms is '999"),
-    "missing cell": ("t.csv", "step_ms,rank\n40,0\n41\n", (), "line 3 has 1 cells where the heading has 2"),
-    "quote": ("t.csv", 'step_ms\n"40\n', (), "t.csv line"),
-    "rank": ("t.csv", "step_ms,rank\n40,one\n", (), "line 2: rank is 'one' and no whole number"),
-    "rank missing": ("t.csv", "step_ms,rank\n40,0\n40,2\n", (), "ranks count from 0 without gaps"),
-    "uneven ranks": ("t.csv", "step_ms,rank\n40,0\n41,0\n40,1\n", (), "rank 1 has 1 steps and rank 0 has 2"),
-    "other steps": ("t.csv", "step_ms,rank,step\n40,0,0\n40,1,1\n", (), "rank 1 has other steps than rank 0"),
-    "step twice": ("t.csv", "step_ms,step\n40,7\n40,7\n", (), "line 3: the launch of ddp has step 7 of rank 0 twice"),
-    "ESC": ("t.csv", "step_ms,scenario\n4,\x1b[31mred\n", (), r"line 2: scenario is '\x1b[31mred' and no name of one"),
-    "right to left": ("t.csv", "step_ms,scenario\n4,a\n4,a\u202eb\n", (), r"line 3: scenario is 'a\u202eb'"),
-    "line break": ("t.csv", 'step_ms,scenario\n4,"a\nb"\n', (), r"line 3: scenario is 'a\nb'"),
-    "comma": ("t.csv", 'step_ms,scenario\n4,"a,b"\n', (), "line 2: scenario is 'a,b'"),
-    "no scenario": ("t.csv", "step_ms,scenario\n4,\n", (), "line 2: scenario is ''"),
-    "flag": ("t.csv", "step_ms,warmup\n40,perhaps\n", (), "line 2: warmup is 'perhaps'"),
-    "late warm-up": ("t.csv", "step_ms,warmup\n40,0\n40,1\n", (), "warm-up steps must be its first"),
-    "all warm-up": ("t.csv", "step_ms\n40\n40\n", ("--warmup", "2"), "has 2 steps, all of them warm-up"),
-    "more ranks": ("t.csv", "step_ms,rank\n4,0\n4,1\n", ("--world-size", "1"), "--world-size: 1 was given and"),
-    "bytes": ("t.csv", "\udcff\udcfe", (), "is not text in UTF-8"),
-    "a long name": ("t.csv", f"step_ms,scenario\n1,{'a' * 256}\n", (), "at most 255 characters"),
+CASES: dict[str, tuple[str, tuple[str, ...], str]] = {
+    "empty": ("", (), "t.csv is empty"),
+    "no column": ("time,rank\n1,0\n", (), "has no column step_ms, only 'time', 'rank'"),
+    "column twice": ("step_ms,step_ms\n1,1\n", (), "has the column step_ms twice"),
+    "word": ("step_ms\n40\nfast\n", (), "line 3: step_ms is 'fast'"),
+    "zero": ("step_ms\n0\n", (), "line 2: step_ms is '0'"),
+    "NaN": ("step_ms\nnan\n", (), "line 2: step_ms is 'nan'"),
+    "too long": ("step_ms\n1\n1e308\n", (), "line 3: step_ms is '1e308' and no number of milliseconds from"),
+    "missing cell": ("step_ms,rank\n40,0\n41\n", (), "line 3 has 1 cells where the heading has 2"),
+    "quote": ('step_ms\n"40\n', (), "t.csv line"),
+    "rank": ("step_ms,rank\n40,one\n", (), "line 2: rank is 'one' and no whole number"),
+    "rank missing": ("step_ms,rank\n40,0\n40,2\n", (), "ranks count from 0 without gaps"),
+    "uneven ranks": ("step_ms,rank\n40,0\n41,0\n40,1\n", (), "rank 1 has 1 steps and rank 0 has 2"),
+    "other steps": ("step_ms,rank,step\n40,0,0\n40,1,1\n", (), "rank 1 has other steps than rank 0"),
+    "step twice": ("step_ms,step\n40,7\n40,7\n", (), "line 3: the launch of ddp has step 7 of rank 0 twice"),
+    "ESC": ("step_ms,scenario\n4,\x1b[31mred\n", (), r"line 2: scenario is '\x1b[31mred' and no name of one"),
+    "right to left": ("step_ms,scenario\n4,a\n4,a\u202eb\n", (), r"line 3: scenario is 'a\u202eb'"),
+    "no scenario": ("step_ms,scenario\n4,\n", (), "line 2: scenario is ''"),
+    "flag": ("step_ms,warmup\n40,perhaps\n", (), "line 2: warmup is 'perhaps'"),
+    "late warm-up": ("step_ms,warmup\n40,0\n40,1\n", (), "warm-up steps must be its first"),
+    "all warm-up": ("step_ms\n40\n40\n", ("--warmup", "2"), "has 2 steps, all of them warm-up"),
+    "more ranks": ("step_ms,rank\n4,0\n4,1\n", ("--world-size", "1"), "--world-size: 1 was given and"),
+    "bytes": ("\udcff\udcfe", (), "is not text in UTF-8"),
+    "a long name": (f"step_ms,scenario\n1,{'a' * 256}\n", (), "at most 255 characters"),
 }
 
 
-@pytest.mark.parametrize(("name", "content", "options", "said"), CASES.values(), ids=CASES)
-def test_wrong_files(
-    bench: Bench, tmp_path: Path, name: str, content: str, options: tuple[str, ...], said: str
-) -> None:
-    (tmp_path / name).write_bytes(content.encode(errors="surrogateescape"))
+@pytest.mark.parametrize(("content", "options", "said"), CASES.values(), ids=CASES)
+def test_wrong_files(bench: Bench, tmp_path: Path, content: str, options: tuple[str, ...], said: str) -> None:
+    (tmp_path / "t.csv").write_bytes(content.encode(errors="surrogateescape"))
     scenario = () if "scenario\n" in content else ("--scenario", "ddp")
-    code, out, err = bench("import", name, *scenario, *options)
-    assert (code, out, err.count("\n")) == (2, "", 1), err
-    assert said in err
+    code, out, err = bench("import", "t.csv", *scenario, *options)
+    assert (code, out, err.count("\n")) == (2, "", 1) and said in err, err
     assert not (tmp_path / "results").exists()
 
 
@@ -206,9 +176,7 @@ def test_wrong_files(
         ((".", "--scenario", "ddp"), "cannot be read: it is not a regular file"),
         (("t.csv",), "--scenario: t.csv does not say what was run"),
         (("t.csv", "--scenario", " "), "--scenario: ' ' is not the name of one scenario"),
-        (("t.csv", "--scenario", "a,b"), "--scenario: 'a,b' is not the name of one scenario"),
         (("t.csv", "--scenario", "ddp", "--global-batch", "many"), "--global-batch"),
-        (("t.csv", "--scenario", "ddp", "--global-batch", "9" * 400), "--global-batch: 999"),
         (("t.csv", "--scenario", "ddp", "--world-size", "1000000000"), "--world-size: 1000000000 devices are too many"),
         (("t.csv", "--scenario", "ddp", "--hardware", "A100"), "--hardware: it is not said whether"),
         (("t.csv", "--scenario", "ddp", "--measured", "yesterday"), "--measured"),
@@ -218,8 +186,7 @@ def test_wrong_files(
 def test_a_wrong_request_is_one_line(bench: Bench, tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
     (tmp_path / "t.csv").write_text("step_ms\n40\n")
     code, out, err = bench("import", *arguments)
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert said in err
+    assert (code, out, err.count("\n")) == (2, "", 1) and said in err
     assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
 
 
@@ -231,6 +198,5 @@ def test_a_disk_that_is_full_leaves_nothing(bench: Bench, tmp_path: Path, monkey
 
     monkeypatch.setattr(RunWriter, "put", full)
     code, _, err = bench("import", "t.csv", "--scenario", "ddp")
-    assert (code, err.count("\n")) == (2, 1)
-    assert "No space left on device" in err
+    assert (code, err.count("\n")) == (2, 1) and "No space left on device" in err
     assert list((tmp_path / "results").iterdir()) == []

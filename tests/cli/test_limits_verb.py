@@ -16,7 +16,7 @@ from bench.experiments import limits, prove
 from bench.report import plots
 from bench.runs.experiments import Ceilings
 
-PLANTED_MS, EXAMPLES = 60.0, 8
+PLANTED_MS, EXAMPLES = 30.0, 8
 DATA = """
 
 def size(work):
@@ -55,11 +55,9 @@ def planted(kind: str) -> str:
 
 def known(about: Mapping[str, Any]) -> Ceilings:
     kinds = [f"{kind} {name}" for kind in ("matrix products", "convolutions") for name in ("fp32", "bf16")]
-    figures = {
-        "tflops": {kind: [0.1] for kind in kinds},
-        "gib_per_s": {way: [5.0] for way in ("read", "write", "optimizer")},
-    }
-    return decode(Ceilings, {**about, **figures, "launch_us": [2.0], "reasons": {}, "utc": "2026-01-01T00:00:00Z"})
+    figures = {"tflops": {kind: [0.1] for kind in kinds}, "launch_us": [2.0], "reasons": {}}
+    figures |= {"gib_per_s": {way: [5.0] for way in ("read", "write", "optimizer")}, "utc": "2026-01-01T00:00:00Z"}
+    return decode(Ceilings, {**about, **figures})
 
 
 @pytest.mark.parametrize("kind", ["host", *(pytest.param(one, marks=pytest.mark.slow) for one in ("data", "memory"))])
@@ -83,7 +81,7 @@ def test_what_is_planted_lands_in_its_own_part(
     if kind == "memory":  # it computes, and takes longer on a busy machine
         assert parts["memory"]["ms"] + parts["contention"]["ms"] > 5 * others
     else:
-        assert parts[kind]["ms"] == pytest.approx(PLANTED_MS, rel=0.1) and others < 0.2 * PLANTED_MS
+        assert parts[kind]["ms"] == pytest.approx(PLANTED_MS, abs=6.0) and others < 12.0
     (path,) = (tmp_path / "out").iterdir()
     assert is_valid(path)
     if kind == "host":
@@ -91,9 +89,8 @@ def test_what_is_planted_lands_in_its_own_part(
         page = (tmp_path / "page" / "index.html").read_text()
         assert "How far from the limit?" in page and "The account of a step" in page
         rows = list(csv.DictReader((tmp_path / "page" / "limits.csv").open()))
-        assert sum(
-            float(row["ms"]) for row in rows if row["part"] not in ("step", "limit", "own limit")
-        ) == pytest.approx(float(next(row["ms"] for row in rows if row["part"] == "step")))
+        spent = [float(row["ms"]) for row in rows if row["part"] not in ("step", "limit", "own limit")]
+        assert sum(spent) == pytest.approx(next(float(row["ms"]) for row in rows if row["part"] == "step"))
         assert run_here("check", "--rows", str(path)).returncode == 0
 
 
@@ -105,8 +102,7 @@ def test_ceilings_are_measured_once(run_here: CommandLine, tmp_path: Path, monke
     first, second = (json.loads(run_here(*asked, "--out", str(tmp_path / "out")).stdout) for _ in range(2))
     (measured,), (again,) = (one["experiments"]["limits"]["ceilings"] for one in (first, second))
     assert measured == again and min(measured["tflops"]["matrix products fp32"]) > 0.001
-    launches = [len(one["experiments"]["limits"]["measured"]) for one in (first, second)]
-    assert launches == [1, 0]
+    assert [len(one["experiments"]["limits"]["measured"]) for one in (first, second)] == [1, 0]
 
 
 def test_a_run_has_what_is_known_of_the_machine(

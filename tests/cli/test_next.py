@@ -26,7 +26,7 @@ VERBS = {
     "doctor": ("doctor",),
     "import": ("import", "mine.csv", "--scenario", "ddp", "--device", "cpu"),
     "limits": ("limits", "--workload", "fashion_mlp", "--scenario", "single", *SMALL),
-    "scale": ("scale", "--counts", "1,2", "--weak", "--launches", "1", *SMALL),
+    "scale": ("scale", "--each", "--launches", "2", *SMALL),
     "tune": ("tune", "--budget", "20m", "--scenario", "ddp", "--allow", "none", *SMALL),
 }
 """As the README and the pages show them, and more behind it that makes them small."""

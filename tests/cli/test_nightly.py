@@ -33,12 +33,8 @@ def here(tmp_path: Path) -> Path:
     (folder / "history").mkdir(parents=True)
     (folder / "gate.toml").write_text(LIMITS)
     for name in ("steady", "changed"):
-        write(folder, name, sleep_ms=100)
+        (folder / f"{name}.py").write_text(sleeping(0.1))
     return folder
-
-
-def write(folder: Path, name: str, *, sleep_ms: int) -> None:
-    (folder / f"{name}.py").write_text(sleeping(sleep_ms / 1000))
 
 
 def asked(folder: Path) -> list[str]:
@@ -79,21 +75,6 @@ def row(summary: str, scenario: str) -> list[str]:
     return [cell.strip() for cell in line.strip("|").split("|")]
 
 
-def assert_regressed(folder: Path, code: int, summary: str) -> None:
-    """That a night ended as one in which 'changed' is slower and 'steady' is not."""
-    assert code == 10
-    assert summary.startswith("# Nightly benchmark: regressed\n")
-    cases = ET.parse(folder / "out" / "junit.xml").getroot().iter("testcase")
-    failed = [(case.get("classname"), case.get("name")) for case in cases if case.find("failure") is not None]
-    assert failed == [("bench.gate.changed", "step time")]
-    rows = json.loads((folder / "out" / "gate.json").read_text())["rows"]
-    assert [row["scenario"] for row in rows if row["verdict"] == "regressed"] == ["changed"]
-    assert "Regressed: changed step time +" in summary and "Regressed: steady" not in summary
-    for name in ("doctor.json", "gate.md", "night.log", *PAGES):
-        assert (folder / "out" / name).stat().st_size, name
-    assert row(summary, "changed")[-1].endswith("█"), "the last bar of its row is the highest"
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_the_first_night_the_second_and_one_that_is_slower(here: Path) -> None:
@@ -105,9 +86,17 @@ def test_the_first_night_the_second_and_one_that_is_slower(here: Path) -> None:
     assert code == 0 and summary.startswith("# Nightly benchmark: no regression found\n")
     assert len(kept(here)) == 2 and len(row(summary, "steady")[-1]) == 2
 
-    write(here, "changed", sleep_ms=1000)
+    (here / "changed.py").write_text(sleeping(1.0))
     code, summary = a_night(here, "--no-keep")
-    assert_regressed(here, code, summary)
+    assert code == 10 and summary.startswith("# Nightly benchmark: regressed\n")
+    cases = ET.parse(here / "out" / "junit.xml").getroot().iter("testcase")
+    failed = [(case.get("classname"), case.get("name")) for case in cases if case.find("failure") is not None]
+    assert failed == [("bench.gate.changed", "step time")]
+    rows = json.loads((here / "out" / "gate.json").read_text())["rows"]
+    assert [row["scenario"] for row in rows if row["verdict"] == "regressed"] == ["changed"]
+    assert "Regressed: changed step time +" in summary and "Regressed: steady" not in summary
+    assert all((here / "out" / name).stat().st_size for name in ("doctor.json", "gate.md", "night.log", *PAGES))
+    assert row(summary, "changed")[-1].endswith("█"), "the last bar of its row is the highest"
     assert len(kept(here)) == 2, "a trial is not kept"
 
     (here / "changed.py").write_text(sleeping(0.1).replace("    session =", "    assert False\n    session ="))
@@ -123,29 +112,24 @@ def test_an_inconclusive_night_can_be_allowed(here: Path) -> None:
     assert len(kept(here)) == 1
 
 
-def without_torch(folder: Path) -> str:
-    broken = folder / "broken"
-    broken.mkdir()
-    (broken / "torch.py").write_text("raise ImportError('no libcudart')\n")
-    return str(broken)
-
-
-def test_what_the_doctor_finds_ends_the_night(here: Path) -> None:
-    code, summary = a_night(here, PYTHONPATH=without_torch(here))
-    assert code == 3
-    assert summary.startswith("# Nightly benchmark: not measured") and "no libcudart" in summary
+@pytest.mark.parametrize(
+    ("options", "run", "code", "title", "says"),
+    [
+        ((), None, 3, "not measured", ""),
+        (("--stop-at", "never"), ["--scenario", "ddpp"], 2, "the request is wrong", "error: --scenario: there is no "),
+    ],
+)
+def test_what_the_doctor_finds(
+    here: Path, options: tuple[str, ...], run: list[str] | None, code: int, title: str, says: str
+) -> None:
+    """It ends the night, or is named where the run is refused."""
+    (here / "broken").mkdir()
+    (here / "broken" / "torch.py").write_text("raise ImportError('no libcudart')\n")
+    ended, summary = a_night(here, *options, run=run, PYTHONPATH=str(here / "broken"))
+    assert ended == code and summary.startswith(f"# Nightly benchmark: {title}")
+    assert says in summary and "no libcudart" in summary and kept(here) == []
     assert json.loads((here / "out" / "doctor.json").read_text())["findings"][0]["level"] == "problem"
-    assert not (here / "out" / "results").exists() and kept(here) == []
-
-
-def test_a_refused_run_ends_the_night(here: Path) -> None:
-    asked = ["--device", "cpu", "--scenario", "ddpp"]
-    code, summary = a_night(here, "--stop-at", "never", run=asked, PYTHONPATH=without_torch(here))
-    assert code == 2
-    assert summary.startswith("# Nightly benchmark: the request is wrong\n")
-    assert "bench: error: --scenario: there is no scenario" in summary
-    assert "no libcudart" in summary.partition("What the doctor found")[2]
-    assert kept(here) == []
+    assert not any((here / "out").glob("results/*"))
 
 
 def end(folder: Path, when: str) -> None:
@@ -168,7 +152,7 @@ def test_a_night_that_is_ended_at_once_says_so(here: Path) -> None:
 
 @pytest.mark.slow
 def test_a_night_that_is_ended_while_it_measures_keeps_nothing(here: Path) -> None:
-    write(here, "steady", sleep_ms=3000)
+    (here / "steady.py").write_text(sleeping(3.0))
     end(here, "results/*/logs/launch-*.log")
     (run,) = (here / "out" / "results").iterdir()
     assert json.loads((run / "run.json").read_text())["complete"] is False
@@ -194,7 +178,6 @@ def refused(folder: Path, *arguments: str, code: int = 2) -> str:
         (["--history", "history", "--interpreter", "./python4"], "--interpreter: there is no ./python4"),
         (["--history", "history", "--out", "."], "--out: the history lies in"),
         (["--history", "history", "--out", "mine"], "holds what no night has written"),
-        (["--history", "history", "--out", "gate.toml"], "holds what no night has written"),
         (["--history", "history", "--", "--device", "cpu", "--out=there"], "--out: a night decides that"),
         (["--history", "history", "--", "--resume", "latest"], "--resume: a night decides that"),
     ],

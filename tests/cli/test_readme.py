@@ -75,13 +75,9 @@ def folder(host: WorkerHost, tmp_path_factory: pytest.TempPathFactory) -> Path:
         (here / name).write_text((ROOT / "tests" / "standin" / "noting.py").read_text())
     for number, step_ms in enumerate((100, 100, 130)):
         (here / "settings.json").write_text(f'{{"step_ms": {step_ms}}}')
-        for words in (
-            ("init", "-q"),
-            ("add", "new.py", "settings.json"),
-            ("commit", "--allow-empty", "-qm", f"{number}"),
-        ):
-            who = ("-c", "user.name=a", "-c", "user.email=a@localhost")
-            subprocess.run(["git", *who, *words], cwd=here, check=True, capture_output=True)
+        who = "git -c user.name=a -c user.email=a@localhost"
+        made = f"git init -q && git add new.py settings.json && {who} commit --allow-empty -qm {number}"
+        subprocess.run(["sh", "-c", made], cwd=here, check=True, capture_output=True)
     for name in ("cat", "dog"):
         (here / "JPEGS" / name).mkdir(parents=True)
         for number in range(2):
@@ -100,13 +96,6 @@ def names(folder: Path) -> dict[str, str]:
     return {"BASE": first, "NEW": second, "RUN": second}
 
 
-def bench(here: Path, arguments: list[str]) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    return subprocess.run(
-        [sys.executable, "-m", "bench", *arguments], cwd=here, env=environment, capture_output=True, text=True
-    )
-
-
 @pytest.mark.parametrize(
     "command", [c for c in commands(README, *PAGES) if not c.startswith(SETUP) and c not in (*ELSEWHERE, MEASURED)]
 )
@@ -121,7 +110,13 @@ def test_a_command_does_what_it_says(
             re.sub("^python(?= |$)", sys.executable, word) for word in [*arguments[:1], "--out", "own", *arguments[1:]]
         ]
     monkeypatch.chdir(folder)
-    done = bench(folder, arguments) if NEEDS_ITS_OWN_HOST in words else run_here(*arguments)
+    if NEEDS_ITS_OWN_HOST in words:
+        environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        done = subprocess.run(
+            [sys.executable, *words[1:3], *arguments], env=environment, capture_output=True, text=True
+        )
+    else:
+        done = run_here(*arguments)
     if NEEDS_GPUS in words and not Path("/dev/nvidiactl").exists():
         assert (done.returncode, done.stderr) == (2, "bench: error: --gpus: there is no GPU here; leave it out\n")
         return

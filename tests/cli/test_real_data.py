@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from conftest import CommandLine
 from PIL import Image
-from standin import documented
+from test_workload import MLP
 
 from bench.analyse.parity import SAME
 from bench.core.errors import RequestError
@@ -29,8 +29,10 @@ FEW = ("--device", "cpu", "--warmup", "1", "--iters", "4", "--launches", "1")
 SMALL = ("--model", "shufflenet_v2_x0_5", "--image-size", "32", "--global-batch", "4")
 
 
-def fashion_files(folder: Path, count: int) -> Path:
+@pytest.fixture
+def fashion(tmp_path: Path) -> Path:
     """Images of FashionMNIST's form: noise, in which each class has another pair of bright rows."""
+    folder, count = tmp_path / "fashion", 160
     folder.mkdir()
     draw = random.Random(0)
     labels = bytes(index * 7 % 10 for index in range(count))
@@ -40,11 +42,6 @@ def fashion_files(folder: Path, count: int) -> Path:
     (folder / "train-images-idx3-ubyte.gz").write_bytes(pixels)
     (folder / "train-labels-idx1-ubyte.gz").write_bytes(gzip.compress(b"\0\0\x08\x01" + sizes[:4] + labels))
     return folder
-
-
-@pytest.fixture
-def fashion(tmp_path: Path) -> Path:
-    return fashion_files(tmp_path / "fashion", 160)
 
 
 @pytest.fixture
@@ -100,8 +97,7 @@ def test_a_corrupt_image_fails_its_launch_by_name(images: Path, run_here: Comman
     asked = ("run", "--workload", "imagefolder", "--scenario", "ddp", *FEW, *SMALL, "--no-parity", "--iters", "10")
     for workers in ("0", "2"):
         out = tmp_path / f"out{workers}"
-        done = run_here(*asked, "--data", str(images), "--workers", workers, "--out", str(out))
-        assert done.returncode == 1, done.stderr
+        assert run_here(*asked, "--data", str(images), "--workers", workers, "--out", str(out)).returncode == 1
         (launch,) = ran(out).launches
         assert launch.status == "error" and f"{broken} cannot be decoded" in str(launch.reason)
 
@@ -150,11 +146,8 @@ def test_no_more_is_unpacked_than_the_header_says(tmp_path: Path) -> None:
         assert (len(values), count) == (min(rows, kept) * 784 + (rows == 160), rows)
 
 
-SLOW = documented("WORKLOAD = ").replace("from torch.nn.functional", "time.sleep(0.1)\n    from torch.nn.functional")
-SLOW = (
-    "import time\n\n"
-    + SLOW.replace('"cpu": 64', '"cpu": 4')
-    + """
+STEP = MLP.replace("from torch.nn.functional", "time.sleep(0.1)\n    from torch.nn.functional").replace("64", "4", 1)
+BATCH = """
 
 def collate(examples):
     from torch.utils.data import default_collate
@@ -162,7 +155,7 @@ def collate(examples):
     time.sleep(0.03)
     return default_collate(examples)
 """
-)
+SLOW = f"import time\n\n{STEP}{BATCH}"
 """A step of 100 ms, a batch of 30 ms."""
 
 
@@ -195,7 +188,6 @@ def test_a_sweep_names_the_slow_loader_and_how_many_workers_are_enough(run_here:
     else:
         assert found["enough"] == 2 and "With 0 or 1 workers" in found["answer"], found["answer"]
     document = ran(tmp_path / "out")
-    assert document.of(InputSweep) is not None
     assert [one.workers for one in document.of(InputSweep).good if not one.first_reading] == [*counts, None]
     assert [launch.scenario for launch in document.good] == ["single"]
     assert document.workload.workers == document.request.more["workers"] == max(one for one in counts if one <= 2)
@@ -206,44 +198,23 @@ def test_a_sweep_names_the_slow_loader_and_how_many_workers_are_enough(run_here:
     assert {"loader.svg", "input.csv"} <= {file.name for file in (tmp_path / "page").iterdir()}
 
 
-WEIGHTED = '''
-"""A loss over the valid positions of a batch, of which each example has another number, and dropout."""
-
-from bench.seams import Workload
-
-WORKLOAD = Workload(summary="valid positions", unit="samples", global_batch=8, settings={"dropout": 0.3})
-
-
-def model(work):
-    from torch import nn
-
-    return nn.Sequential(nn.Linear(6, 16), nn.Dropout(work.dropout), nn.Tanh(), nn.Linear(16, 6))
-
-
-def example(work, index):
-    import torch
-
-    random = torch.Generator().manual_seed(work.seed + index)
-    return {"x": torch.randn(6, generator=random), "valid": torch.arange(6) < 1 + index % 6}
-
+WEIGHTED = """
 
 def loss(model, batch):
-    return ((model(batch["x"]) - 1).square() * batch["valid"]).sum() / weight(batch)
+    from torch.nn.functional import cross_entropy
+
+    each = cross_entropy(model(batch["x"]), batch["y"], reduction="none")
+    return (each * (1 + batch["y"])).sum() / weight(batch)
 
 
 def weight(batch):
-    return batch["valid"].sum()
-
-
-def optimizer(work, parameters):
-    from torch.optim import SGD
-
-    return SGD(parameters, lr=0.1, fused=True)
-'''
+    return (1 + batch["y"]).sum()
+"""
+"""Replaces the loss: an example counts as much as the number of its class."""
 
 
 def test_a_loss_that_is_no_mean_over_samples_is_weighted(run_here: CommandLine, tmp_path: Path) -> None:
-    (tmp_path / "weighted.py").write_text(WEIGHTED)
+    (tmp_path / "weighted.py").write_text(MLP + WEIGHTED)
     asked = ("run", "--workload", str(tmp_path / "weighted.py"), "--scenario", "single,ddp,apex_ddp", *FEW)
     done = run_here(*asked, "--out", str(tmp_path / "out"))
     assert done.returncode == 0, done.stderr

@@ -31,17 +31,6 @@ STEPS = ["--warmup", str(WARMUP), "--iters", str(ITERS), "--global-batch", "4"]
 HALF = ("ddp_o1", "ddp_o2", "ddp_o3", "apex_ddp_o1", "apex_ddp_o2", "apex_ddp_o3")
 
 
-def bench(repository: Path, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "bench", *arguments],
-        cwd=repository,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        **options,
-    )
-
-
 @pytest.fixture(scope="module")
 def comparison(host: WorkerHost, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str, Path]:
     """All ten scenarios: what ``--json`` prints, what people are shown, and the folder."""
@@ -80,10 +69,6 @@ def test_the_table_and_the_next_step_are_shown(comparison: tuple[dict[str, Any],
     assert f"python -m bench report {path}" in shown, "a run that is not in results is named by its folder"
     assert "--profile standard" in shown, "one launch says nothing about chance"
     assert "no interval: one launch; with --launches 5" in shown and "±" not in shown
-
-
-def test_verbose_ends_with_where_the_time_went(comparison: tuple[dict[str, Any], str, Path]) -> None:
-    _, shown, _ = comparison
     table = shown.partition("of this run went:\n")[2].partition("\n\n")[0].splitlines()[2:]
     shares = {row.rsplit(maxsplit=2)[0]: int(row.rsplit(maxsplit=2)[2].rstrip("%")) for row in table}
     assert {"before the first launch", "starting", "measuring", "judging", "training", "answer"} <= shares.keys()
@@ -127,9 +112,8 @@ def test_steps_add_up(comparison: tuple[dict[str, Any], str, Path], run_here: Co
     assert (phases - steps["step_ms"]).abs().max() < 1e-6
     held_up = [launch["scenario"] for launch in document["launches"] if not launch["checks"]["conservation_ok"]]
     for name in held_up:
-        again = run_here(
-            "run", *SMALL, *STEPS, "--no-parity", "--scenario", name, "--out", str(tmp_path / name), "--json"
-        )
+        more = ("--no-parity", "--scenario", name, "--out", str(tmp_path / name), "--json")
+        again = run_here("run", *SMALL, *STEPS, *more)
         assert json.loads(again.stdout)["launches"][0]["checks"]["conservation_ok"], name
 
 
@@ -214,3 +198,44 @@ def test_an_interrupted_run_leaves_no_process_and_keeps_what_was_done(repository
     assert len(steps[steps["launch"] == 1]) == 2 * 11
     kept = document["launches"][1]["failure"]["steps_kept"]
     assert sum(kept.values()) == len(steps[steps["launch"] == 2])
+
+
+# Until the answer is precise, or the time for it is spent
+
+SHORT = ("--ranks", "2", "--no-parity", "--warmup", "1", "--iters", "3")
+
+
+def until(run_here: CommandLine, folder: Path, *arguments: str) -> tuple[dict[str, Any], str]:
+    scenario, out = folder / "calm.py", folder / "out"
+    scenario.write_text(sleeping(0.05))
+    done = run_here("run", *SMALL, *SHORT, "--scenario", str(scenario), "--out", str(out), *arguments)
+    assert done.returncode == 0, done.stderr
+    (path,) = out.iterdir()
+    return json.loads((path / "run.json").read_text()), done.stdout + done.stderr
+
+
+def test_it_ends_when_the_answer_is_precise_enough(run_here: CommandLine, tmp_path: Path) -> None:
+    document, shown = until(run_here, tmp_path, "--until-precision", "50%", "--budget", "2m")
+    outcome = document["experiments"]["measure"]
+    assert outcome["stopped_by"] == "precision", outcome
+    state = outcome["scenarios"]["calm"]
+    assert state["reached"] and 0 < state["half_width"] <= outcome["target"] == 0.5
+    assert state["launches"] == len(document["launches"]) >= 3
+    assert [launch["repeat"] for launch in document["launches"]] == list(range(state["launches"]))
+    assert "imprecise" not in {finding["code"] for finding in document["validity"]}
+    assert "more until every median is known within ±50 % or 2 min 0 s are spent" in shown
+
+
+def test_it_ends_when_the_budget_is_spent_and_says_so(run_here: CommandLine, tmp_path: Path) -> None:
+    document, shown = until(run_here, tmp_path, "--until-precision", "0.01%", "--budget", "2s")
+    outcome = document["experiments"]["measure"]
+    assert outcome["stopped_by"] == "budget", outcome
+    assert outcome["budget_s"] == 2.0 and outcome["target"] == 0.0001
+    assert outcome["scenarios"]["calm"]["reached"] is False
+    spent = sum(launch["wall_s"] for launch in document["launches"])
+    (last, *_) = reversed(document["launches"])
+    assert spent - last["wall_s"] <= 2.0, "no launch was begun after the budget was spent"
+    (finding,) = [finding for finding in document["validity"] if finding["code"] == "imprecise"]
+    assert "±0.01%" in finding["text"] and "--budget" in finding["remedy"]
+    assert finding["scenario"] == "calm" and finding["launch"] is None
+    assert "±0.01 % or 2 s are spent" in shown

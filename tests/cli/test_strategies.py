@@ -35,17 +35,8 @@ def build(parts):
     return parts.session(wrap=lambda model: DistributedDataParallel(model, gradient_as_bucket_view=True))
 """
 OWN = {"each_step": EACH_STEP, "view": VIEW}
-WHOLE = (
-    "ddp",
-    "fsdp2",
-    "fsdp2_no_reshard",
-    "hsdp",
-    "replicate",
-    "zero1",
-    "ddp_accumulate",
-    "ddp_accumulate_sync",
-    "parameter_server",
-)
+WHOLE = ("ddp", "fsdp2", "fsdp2_no_reshard", "hsdp", "replicate", "zero1", "ddp_accumulate", "ddp_accumulate_sync")
+WHOLE = (*WHOLE, "parameter_server")
 COMPRESSED = ("ddp_fp16_hook", "ddp_bf16_hook", "ddp_powersgd")
 AVERAGED = ("averaging", "post_local_sgd", "each_step")
 
@@ -60,9 +51,8 @@ def run(host: WorkerHost, tmp_path_factory: pytest.TempPathFactory) -> Path:
     names = ",".join(str(here / f"{name}.py") if name in OWN else name for name in asked)
     small = ("--device", "cpu", "--warmup", "2", "--iters", "4", "--setting", "width=32", "--out", str(here / "out"))
     with pytest.MonkeyPatch.context() as patch:
-        assert (
-            in_this_process(host, patch, ("run", "--workload", str(here / "mlp.py"), *small, "--scenario", names)) == 0
-        )
+        given = ("run", "--workload", str(here / "mlp.py"), *small, "--scenario", names)
+        assert in_this_process(host, patch, given) == 0
     (found,) = (here / "out").iterdir()
     return found
 
@@ -160,9 +150,9 @@ def test_what_memory_holds(document: dict[str, Any]) -> None:
         "averaging": usual | {"buckets": 0},
         "ddp_o2": usual | dict.fromkeys(("parameters", "gradients", "buckets"), half) | {"masters": 2 * WEIGHTS},
         "ddp_accumulate": usual | {"early_gradients": WEIGHTS, "activations": kept // 2 + 2},
-        "fsdp2_no_reshard": usual
+        "fsdp2_no_reshard": none
         | dict.fromkeys(("parameters", "optimizer", "gradients"), half)
-        | {"buckets": 0, "gathered": WEIGHTS},
+        | {"gathered": WEIGHTS, "activations": kept},
     }
     for scenario, parts in expected.items():
         found = parts_of(document, scenario)
@@ -198,26 +188,25 @@ def test_too_few_images_for_batch_norm(run_here: CommandLine, tmp_path: Path) ->
     own.write_text(VIEW)
     small = ("--device", "cpu", "--model", "resnet18", "--image-size", "32", "--warmup", "1", "--iters", "1")
     small += ("--no-parity", "--out", str(tmp_path / "out"), "--json")
-    said = run_here("run", "--scenario", "ddp_accumulate+channels_last", "--global-batch", "4", *small)
-    assert said.returncode == 2 and "needs two; use --global-batch 8 or more" in said.stderr, said.stderr
-    said = run_here("run", "--scenario", "ddp_accumulate", "--batch-per-rank", "1", *small)
-    assert said.returncode == 2 and "needs two; use --batch-per-rank 2 or more" in said.stderr, said.stderr
+    for name, option, few, enough in (
+        ("ddp_accumulate+channels_last", "--global-batch", "4", "8"),
+        ("ddp_accumulate", "--batch-per-rank", "1", "2"),
+    ):
+        said = run_here("run", "--scenario", name, option, few, *small)
+        assert said.returncode == 2 and f"needs two; use {option} {enough} or more" in said.stderr, said.stderr
     assert not (tmp_path / "out").exists()
     tried = run_here("run", "--scenario", f"ddp,{own}", "--global-batch", "2", *small)
     assert tried.returncode == 1, "code that is not bench's may leave batch norm out, and is tried"
     launches = json.loads(tried.stdout)["launches"]
     assert [one["status"] for one in launches] == ["unsupported", "error"]
-    enough = run_here("run", "--scenario", "ddp_accumulate", "--global-batch", "8", *small)
-    assert enough.returncode == 0, enough.stderr
+    assert run_here("run", "--scenario", "ddp_accumulate", "--global-batch", "8", *small).returncode == 0
 
 
 @pytest.mark.parametrize(
     ("options", "says"),
     [
         ('{"periods": 1}', "build of its strategy has no option 'periods'; choose from period"),
-        ('{"period": 0}', "option period=0 is not a whole number above 0; write period=4, say"),
-        ('{"period": True}', "option period=True is not a whole number above 0; write period=4, say"),
-        ('{"period": 2.5}', "option period=2.5 is not a whole number above 0; write period=4, say"),
+        *((f'{{"period": {one}}}', f"option period={one} is not a whole number above 0") for one in (0, True, 2.5)),
     ],
 )
 def test_a_wrong_option(tmp_path: Path, options: str, says: str) -> None:
@@ -238,8 +227,7 @@ def test_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert everything[: len(discover.names())] == list(discover.names())
     assert {switch for name in everything for switch in name.split("+")[1:]} == {*discover.names(discover.SWITCH)}
     assert names("ladder")[:2] == ["ddp+foreach", "ddp"]
-    zero = [f"deepspeed_zero{stage}" for stage in (1, 2, 3)]
-    assert names("frameworks") == ["accelerate_ddp", *zero, "lightning_ddp"]
+    assert names("frameworks") == ["accelerate_ddp", *(f"deepspeed_zero{n}" for n in (1, 2, 3)), "lightning_ddp"]
     assert {"fsdp2", "averaging", "ddp"} <= set(names("strategies")) < set(names("all"))
     with pytest.raises(RequestError, match=r"tool\.bench\.sets\.wrong is not a list of scenarios"):
         names("mine")
@@ -247,11 +235,6 @@ def test_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert names("mine") == ["ddp", "zero1"]
     with pytest.raises(RequestError, match="there is no set 'strategy'; did you mean strategies"):
         names("strategy")
-
-
-def test_a_set_beside_scenarios(run_here: CommandLine) -> None:
-    said = run_here("run", "--set", "all", "--scenario", "ddp")
-    assert said.returncode == 2 and "--set: --scenario names scenarios, too; leave one of them out" in said.stderr
 
 
 def test_a_package_that_is_missing_is_named(tmp_path: Path) -> None:

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 from conftest import Bench
 
-from bench.cli import main
-
 RUN = ("--", "--scenario", "ddp,fsdp2", "--iters", "3")
 SLURM = ("submit", "--engine", "slurm", "--nodes", "2")
+SKY = ("submit", "--engine", "skypilot", "--nodes", "2")
 POD = ("submit", "--engine", "pytorchjob", "--nodes", "2", "--image", "registry.example/bench")
 HEARD = """\
 #!{python}
@@ -77,7 +76,7 @@ def test_kubectl_reads_the_secret_and_the_job(bench: Bench, tmp_path: Path) -> N
 
 def test_sky_takes_the_secret_from_its_environment(bench: Bench, tmp_path: Path) -> None:
     client(tmp_path, "sky")
-    code, out, _ = bench("submit", "--engine", "skypilot", "--nodes", "2", "--name", "mine", *RUN)
+    code, out, _ = bench(*SKY, "--name", "mine", *RUN)
     about = heard(tmp_path)
     assert (code, about["text"], len(about["secret"])) == (0, out, 32)
     *words, file = about["words"]
@@ -92,35 +91,28 @@ def test_a_client_that_fails(bench: Bench, tmp_path: Path) -> None:
     assert json.loads(out)["exit_code"] == 1
 
 
+LSF = """from bench.seams.engine import Call, Engine
+
+ENGINE = Engine(summary="LSF", client="bsub")
+specification = lambda asked: f"#BSUB -nnodes {asked.nodes}\\n"
+call = lambda asked: Call(command=("bsub",))
+notes = lambda asked: {"Watch": "bjobs"}
+"""
+
+
 def test_an_engine_of_ones_own(bench: Bench, tmp_path: Path) -> None:
     """One file, of which nothing else has to know."""
     client(tmp_path, "bsub")
-    (tmp_path / "lsf.py").write_text(
-        "from bench.seams.engine import Call, Engine\n\n"
-        'ENGINE = Engine(summary="LSF", client="bsub")\n\n\n'
-        "def specification(asked):\n    return f'#BSUB -nnodes {asked.nodes}\\n'\n\n\n"
-        "def call(asked):\n    return Call(command=('bsub',))\n\n\n"
-        "def notes(asked):\n    return {'Watch': 'bjobs'}\n"
-    )
+    (tmp_path / "lsf.py").write_text(LSF)
     code, out, err = bench("submit", "--engine", "./lsf.py", "--nodes", "2", *RUN)
     assert (code, out, heard(tmp_path)["text"]) == (0, "#BSUB -nnodes 2\n", out) and err.endswith("Watch: bjobs\n")
 
 
-def test_help_names_the_engines(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["submit", "--help"]) == 0
-    shown = capsys.readouterr().out
-    assert all(f"\n  {name} " in shown for name in ("slurm", "trainjob", "pytorchjob", "skypilot"))
-
-
 WRONG: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "no hosts": (("submit", "--engine", "slurm", "--nodes", "0", *RUN), ("--nodes: '0'", "at least 1")),
-    "unknown engine": (
-        ("submit", "--engine", "slrum", "--nodes", "2", *RUN),
-        ("--engine: there is no engine 'slrum'; did you mean slurm? ('bench submit --help' shows all)",),
-    ),
+    "unknown engine": (("submit", "--engine", "slrum", "--nodes", "2", *RUN), ("--engine: ", "did you mean slurm?")),
     "no client": ((*SLURM, "--out", "job.sh", *RUN), ("--engine: sbatch is not installed here; add --dry-run",)),
     "no dashes": ((*SLURM, "--dry-run"), ("--: it is missing", "-- --scenario ddp")),
-    "no dashes before the options": ((*SLURM, "--dry-run", "--scenario", "ddp"), ("--: it is missing",)),
     "an unknown option of run": ((*SLURM, "--dry-run", "--", "--frobnicate"), ("--frobnicate", "run --help")),
     "an unknown scenario": ((*SLURM, "--dry-run", "--", "--scenario", "ddp_02"), ("--scenario", "did you mean ddp_o2")),
     "a file there already": ((*SLURM, "--dry-run", "--out", "there", *RUN), ("--out: there is there already",)),
@@ -133,13 +125,10 @@ WRONG: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "no GPUs": ((*SLURM, "--gpus-per-node", "0", *RUN), ("--gpus-per-node: '0'", "at least 1")),
     "a bad type": ((*SLURM, "--gpus-per-node", "a b:8", *RUN), ("--gpus-per-node: 'a b:8'", "H100:8")),
     "a GPU type for Kubernetes": ((*POD, "--gpus-per-node", "H100:8", *RUN), ("--gpus-per-node", "write 8;")),
-    "no type": (
-        ("submit", "--engine", "skypilot", "--nodes", "2", "--gpus-per-node", "8", *RUN),
-        ("--gpus-per-node: skypilot needs the type of GPU; write it like H100:8",),
-    ),
+    "no type": ((*SKY, "--gpus-per-node", "8", *RUN), ("--gpus-per-node: skypilot needs the type", "H100:8")),
     "the CPU of nodes with GPUs": (
         (*SLURM, "--gpus-per-node", "8", "--", "--device", "cpu"),
-        ("--gpus-per-node: --device cpu measures on the CPU",),
+        ("--device cpu measures",),
     ),
     "processes on GPUs": ((*SLURM, "--gpus-per-node", "8", "--", "--nproc", "2"), ("--nproc", "follows from --gpus")),
     "results that are lost": ((*POD, "--dry-run", "--", "--out", "mine"), ("--out: mine would be lost", "/results")),
