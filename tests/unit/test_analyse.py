@@ -41,9 +41,6 @@ def summarised(*launches: dict[str, Any], steps: list[dict[str, Any]], used: pd.
     return summary(document(*launches), figures, peaks(memory() if used is None else used)).set_index("scenario")
 
 
-# Step times
-
-
 def test_the_headline_is_the_slowest_rank_of_each_iteration() -> None:
     """Ranks take turns in being slow: pooled, the median would be 2."""
     steps = pd.DataFrame(step_rows(0, "ddp", [10.0, 1.0, 10.0], [1.0, 10.0, 2.0]))
@@ -91,9 +88,6 @@ def test_phases_are_those_of_the_slowest_rank() -> None:
     assert found == {"scenario": "ddp", "data_ms": 0.0, "forward_ms": 2.0, "backward_ms": 4.0, "optimizer_ms": 2.0}
 
 
-# Scenarios without figures
-
-
 @pytest.mark.parametrize("status", ["unsupported", "error"])
 def test_a_scenario_that_failed_has_no_figures_and_says_why(status: str) -> None:
     table = summarised(launch(0, "ddp"), launch(1, "dp", status, "it needs CUDA"), steps=step_rows(0, "ddp", [4.0]))
@@ -113,9 +107,6 @@ def test_figures_come_from_the_good_launches_alone() -> None:
     ddp = table.loc["ddp"]
     assert (ddp["step_median_ms"], ddp["peak_total_mib"]) == (4.0, 100.0)
     assert (ddp["status"], ddp["reason"], ddp["launches_ok"], ddp["launches"]) == ("killed", "ended by SIGKILL", 1, 2)
-
-
-# Memory
 
 
 @pytest.mark.parametrize(
@@ -145,9 +136,6 @@ def test_a_process_on_two_devices_is_added_up_moment_by_moment() -> None:
     assert peak_by_process(used)["peak_mib"].tolist() == [100.0, 80.0]
 
 
-# The published form
-
-
 @pytest.mark.parametrize(
     ("steps", "shown"),
     [(12, (0, 2, 4, 7, 9)), (80, (0, 16, 32, 48, 64)), (81, (0, 20, 40, 60, 80)), (200, (0, 20, 40, 60, 80))],
@@ -170,9 +158,6 @@ def test_the_published_form_is_relative_to_ddp() -> None:
     assert table.loc["dp", "published_relative"] == pytest.approx(20.4 / 8.7)
     assert table.loc["dp", ["elapsed_s_0", "elapsed_s_80"]].isna().all()
     assert table.loc["single", ["published_s_0", "published_s_80", "published_relative"]].isna().all()
-
-
-# What ran
 
 
 def effective(wrapper: str = "torch.nn.parallel.distributed.DistributedDataParallel", **more: Any) -> dict[str, Any]:

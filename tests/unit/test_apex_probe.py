@@ -50,9 +50,6 @@ def test_where_there_is_none_it_says_how_to_get_one(tmp_path: Path) -> None:
     assert all(words in found.explanation for words in ("not installed", "25.05", "--apex"))
 
 
-# --apex
-
-
 @pytest.mark.parametrize("checkout", ["nvidia-apex", "apex"])
 @pytest.mark.parametrize("given", ["{here}", "{here}/apex", "{name}/", "./{name}/apex/"])
 def test_a_checkout_and_the_package_in_it_are_the_same(

@@ -126,9 +126,6 @@ def test_a_rank_of_the_launch_before_is_not_foreign() -> None:
     assert told((10, 5.0), known=Known(ranks={11: (GPU,)}, earlier=frozenset({10}))).foreign == []
 
 
-# The probe
-
-
 @pytest.mark.parametrize(
     ("before", "after", "taken", "rank"),
     [
@@ -146,9 +143,6 @@ def test_a_rank_of_the_launch_before_is_not_foreign() -> None:
 )
 def test_the_only_pid_that_rises_by_the_probe_is_the_rank(before: Any, after: Any, taken: Any, rank: Any) -> None:
     assert match_probe(before, after, taken) == rank
-
-
-# PIDs in namespaces
 
 
 @pytest.fixture

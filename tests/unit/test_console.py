@@ -26,9 +26,6 @@ from bench.verbs.options import span
 words = st.lists(st.text("abcdef-÷±,;", min_size=1, max_size=12), min_size=1, max_size=40)
 
 
-# fold
-
-
 @given(words=words, width=st.integers(20, 120))
 def test_a_folded_sentence_has_the_same_words(words: list[str], width: int) -> None:
     folded = fold(" ".join(words), width)
@@ -54,9 +51,6 @@ COMMAND = "python -m bench accept 20210202T013000Z-3257a80a --reason 'WHY' --his
 def test_lines_go_on_below_their_text(text: str, width: int, lines: list[str]) -> None:
     """Commands and rows of a table stay whole, and a number has its per cent beside it."""
     assert fold(text, width).splitlines() == lines
-
-
-# align
 
 
 def test_a_table_says_the_same_in_each_form() -> None:
@@ -91,9 +85,6 @@ def test_every_part_of_a_table_says_what_its_rows_are_of() -> None:
     first, second, third = align(rows, ("scenario", "metric", "verdict"), 26).split("\n\n")
     for part, figures in ((first, ("10.0", "5.0")), (second, ("11.0", "5.0")), (third, ("slower", "ok"))):
         assert [line.split() for line in part.splitlines()[2:]] == [["ddp", "time", figures[0]], ["memory", figures[1]]]
-
-
-# tell
 
 
 def test_a_file_gets_lines_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
@@ -205,9 +196,6 @@ def test_grave_lines_have_a_colour(settings: dict[str, str], monkeypatch: pytest
     assert said == ["ddp  1.0  ok", f"dp   2.0  {red}regressed{end}", f"{bold}warning:{end} a", "not regressed"]
 
 
-# Help
-
-
 @pytest.mark.parametrize("name", VERBS)
 def test_help_in_80_columns(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     said = {}
@@ -227,9 +215,6 @@ def test_an_unknown_option_gets_the_closest(typed: str, meant: str, capsys: pyte
     line = capsys.readouterr().err
     assert line.count("\n") == 1 and typed in line
     assert (f"did you mean {meant}?" in line) if meant else "did you mean" not in line
-
-
-# What to do next
 
 
 def test_lengths_of_time() -> None:

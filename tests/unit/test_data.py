@@ -118,9 +118,6 @@ def test_processes_that_load_end_with_what_they_load_for(real: Training) -> None
     assert children() == before
 
 
-# The files that built-in workloads read
-
-
 def opened(name: str, folder: Path, **settings: Any) -> Any:
     """``(size, example)`` of a workload on real data, whose other settings are those of the CPU."""
     found = discover.load_workload(*discover.resolve(name, discover.WORKLOAD))

@@ -56,9 +56,6 @@ def counting(watts: float) -> Any:
     return lambda at_s: 7_000_000.0 + watts * 1000.0 * at_s
 
 
-# Energy
-
-
 @pytest.mark.parametrize(
     ("seconds", "sampled", "source", "known"),
     [
@@ -98,9 +95,6 @@ def test_a_window_between_two_samples_has_energy() -> None:
     assert row["energy_j"] == pytest.approx(1800.0)
 
 
-# Launches
-
-
 def per_launch(device: pd.DataFrame, of: pd.DataFrame, units: int) -> pd.DataFrame:
     measured = iterations(of)
     return devices.per_launch(device, measured, units, devices.per_device(device, devices.windows(measured)))
@@ -132,9 +126,6 @@ def test_launches_are_kept_apart_and_one_without_samples_has_no_row() -> None:
     assert table["energy_j"].tolist() == pytest.approx([3600.0, 1200.0])
     assert devices.per_device(rows[:0], devices.windows(iterations(two))).columns.tolist() == devices.COLUMNS
     assert per_launch(rows[:0], two, 8).empty and per_launch(rows, two[:0], 8).empty
-
-
-# Throttling, clocks, traffic
 
 
 def test_one_thermal_sample_in_twenty_is_invalid() -> None:

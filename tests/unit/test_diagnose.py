@@ -280,9 +280,6 @@ def test_the_parts_of_dataparallel_are_timed_and_unchanged(monkeypatch: pytest.M
     assert not {"scatter", "gather"} & set(vars(module)), "after an error, too"
 
 
-# From rows made by hand to figures
-
-
 def pair_rows(synchronised: list[list[float]], without: list[list[float]]) -> list[dict[str, Any]]:
     return [
         {"scenario": "ddp", "rank": rank, "look": "pairs", "pair": pair, "synchronised": yes, "backward_ms": ms}

@@ -67,9 +67,6 @@ def test_the_built_in_scenarios_are_in_order_and_what_their_names_say() -> None:
         assert found.doc and found.scenario.summary
 
 
-# Installed packages
-
-
 def test_a_scenario_of_an_installed_package(install: Install) -> None:
     site = install({"hierarchical": "their_module"}, {"their_module.py": GOOD})
     names = list(discover.names())
@@ -122,9 +119,6 @@ def test_an_editable_package(install: Install, module: str, tmp_path: Path, monk
     assert discover.resolve("hierarchical") == ("hierarchical", str(file))
 
 
-# Files
-
-
 def test_a_path_is_a_scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = scenario_file(tmp_path, GOOD)
     monkeypatch.chdir(tmp_path)
@@ -144,9 +138,6 @@ def test_a_file_with_a_name_that_is_taken_or_none(tmp_path: Path, name: str, nam
     assert discover.resolve(built_in) == ("ddp", built_in)
     (tmp_path / "link").symlink_to(discover.SCENARIO.folder)
     assert discover.resolve(str(tmp_path / "link" / "ddp.py"))[0] == "ddp"
-
-
-# What a file can do wrong
 
 
 @pytest.mark.parametrize(
@@ -217,9 +208,6 @@ def test_a_wrong_file_is_named_with_the_field(tmp_path: Path, text: str, named: 
     file = scenario_file(tmp_path, text)
     error = refusal(lambda: switching.load("mine", file))
     assert re.search(f"{file}.*{named}", f"{error.problem}; {error.remedy}")
-
-
-# What a file can do to the process that imports it
 
 
 @pytest.mark.parametrize(

@@ -145,9 +145,6 @@ def test_kubernetes_does_not_expand_what_was_typed() -> None:
     assert trainer["args"] == ["run", "--label", "$$(HOME) $HOME"]
 
 
-# ---- the batch script, which is run with stand-ins for what Slurm brings
-
-
 def content(checker: str, *files: Path) -> None:
     found = shutil.which(checker, path=os.path.dirname(sys.executable)) or shutil.which(checker)
     if found is None:

@@ -46,9 +46,6 @@ def verdict(rows: dict[tuple[str, str], Judged]) -> tuple[str, int]:
     return outcome.verdict, outcome.exit_code
 
 
-# The bound
-
-
 def pooled(variances: Any) -> tuple[Any, Any]:
     """Those of ten nights, with the degrees of freedom that they have then."""
     return moderated(np.array(variances), np.full(len(variances), 9.0))
@@ -85,9 +82,6 @@ def test_the_level_is_that_of_all_scenarios_together() -> None:
     t = special.stdtrit(degrees[0], 1.0 - 0.01 / len(NAMES))
     assert row.bound == pytest.approx(math.exp(t * math.sqrt(1.1 * variances[0])))
     assert row.base == pytest.approx(math.exp(nights[0].mean())) and row.nights == tuple(map(str, range(10)))
-
-
-# With ten nights
 
 
 def test_a_night_like_the_others_passes() -> None:
@@ -161,9 +155,6 @@ def test_fewer_launches_than_usual_have_a_wider_bound() -> None:
     assert fewer.launches == 3
 
 
-# Before there are ten
-
-
 @pytest.mark.parametrize("count", [1, 4, 9])
 def test_before_ten_nights_there_is_another_bound(count: int) -> None:
     base = replayed([night(day) for day in range(count)])
@@ -187,9 +178,6 @@ def test_too_few_launches_are_inconclusive_and_no_base(launches: int) -> None:
     rows = judged(few[0], {"ddp": BASE["ddp"]})
     assert rows["ddp", STEP_TIME].verdict == "too few launches" and verdict(rows) == ("inconclusive", 11)
     assert replayed([*TEN, few[0]], accepted=[10])["ddp"] == BASE["ddp"], "a person cannot make a base of it either"
-
-
-# Power
 
 
 def test_a_gate_that_could_not_have_seen_a_change_does_not_pass() -> None:
@@ -242,9 +230,6 @@ def pair_of_nights(launches: int) -> tuple[dict[str, Any], Base]:
 
 def nights_of(logs: Any, day: int) -> dict[str, Any]:
     return gated.digest(day, [gated.scenario("ddp", [100.0 * math.exp(one) for one in logs])])
-
-
-# What is not there
 
 
 def without(name: str) -> dict[str, Any]:
@@ -328,9 +313,6 @@ def test_regressed_goes_before_missing_and_missing_before_inconclusive() -> None
     assert verdict(judged(gated.digest(10, [*rows.values(), new]))) == ("inconclusive", 11)
 
 
-# Which nights are accepted
-
-
 def test_a_slower_night_is_no_base_until_a_person_accepts_it() -> None:
     slow = [night(day, 1.05) for day in range(10, 14)]
     for count in range(1, 5):
@@ -351,9 +333,6 @@ def test_accepting_a_night_changes_what_did_not_pass_and_what_is_expected() -> N
     assert set(replayed([*TEN, without("ddp")], accepted=[10])) == {"dp", "ddp_o2"}
     failed = night(10, status="error", reason="by chance")
     assert replayed([*TEN, failed], accepted=[10])["ddp"] == BASE["ddp"], "it is still expected"
-
-
-# Levels
 
 
 def days(*factors: float) -> list[dict[str, Any]]:
@@ -390,9 +369,6 @@ def test_creep_is_caught() -> None:
     caught = [row for row in verdicts if row.verdict == "regressed"]
     assert any("crept: the last 5 nights are" in str(row.why) for row in caught)
     assert verdicts[4].verdict == "ok", "1 % is allowed"
-
-
-# The simulation
 
 
 def test_verdicts_about_drawn_nights(benchmark: Any, monkeypatch: pytest.MonkeyPatch) -> None:

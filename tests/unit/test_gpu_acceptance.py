@@ -28,9 +28,6 @@ def pack() -> Iterator[Any]:
         signal.signal(signal.SIGTERM, before)
 
 
-# Verdicts
-
-
 def compared(low: float, high: float, **more: Any) -> dict[str, Any]:
     one = {"a": "bare", "b": "instrumented", "a_s": [0.1, 0.2, 0.3], "b_s": [0.2, 0.25, 0.3], "passed": False}
     one |= {"ratio": math.sqrt(low * high), "interval_95": [low, high], "allowed": 1.005, "margin": None}
@@ -136,8 +133,6 @@ def test_the_checks_of_a_run(pack: Any, part: str, changes: Any, found: dict[str
     verdicts = {one.what: one.verdict for one in pack.acceptance.of_run(part, run, [], on_gpu=True)}
     assert verdicts == {what: verdict for what, verdict in expected.items() if verdict}
 
-
-# The pack itself
 
 A_GPU = a_gpu(0, "GPU-0", "NVIDIA Imaginary 9000")
 
