@@ -114,16 +114,13 @@ def test_an_alias_gives_the_source_that_found_it() -> None:
 
 
 def test_when_a_foreign_process_is_certain() -> None:
-    assert told((7, 100.0), (11, 1.0), known=Known(ranks={11: (GPU,)})).foreign == [(7, 100.0, True)]
+    earlier = Known(ranks={11: (GPU,)}, earlier=frozenset({10}))
+    assert told((7, 100.0), (11, 1.0), (10, 5.0), known=earlier).foreign == [(7, 100.0, True)]
     there = Before(used_mib=600.0, pids=frozenset({7}))
     attributed = told((7, 100.0), (104711, 900.0), known=container({11: (GPU,)}), before=there)
     assert attributed.foreign == [(7, 100.0, True)]
     crowded = told((7, 100.0), (104711, 900.0), known=container({11: (GPU,)}))
     assert crowded.foreign == [(7, 100.0, False), (104711, 900.0, False)]  # one of them is the rank, and which?
-
-
-def test_a_rank_of_the_launch_before_is_not_foreign() -> None:
-    assert told((10, 5.0), known=Known(ranks={11: (GPU,)}, earlier=frozenset({10}))).foreign == []
 
 
 @pytest.mark.parametrize(

@@ -148,6 +148,8 @@ def test_what_is_not_comparable(base: Digest, new: Digest) -> None:
         "ddp_o2": "it is 'oom' (rank 1 ran out of memory) in the base run",
     }
     assert {row.verdict for (name, _), row in found.items() if name != "ddp"} == {NOT_COMPARABLE}
+    failed = between_runs.scenarios(base, ["ddp"], "ddp_o2")
+    assert not failed.comparable and failed.rows[0].reason == "ddp_o2: it is 'oom' (rank 1 ran out of memory)"
 
 
 def test_a_metric_that_one_side_does_not_know_is_not_comparable(base: Digest, new: Digest) -> None:

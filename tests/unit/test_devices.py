@@ -111,13 +111,6 @@ def test_a_launch_is_the_sum_of_its_devices() -> None:
     assert (row["max_temperature_c"], row["throttle"], row["verdict"]) == (70.0, "power cap", "warning")
 
 
-def test_a_device_without_energy_makes_that_of_the_launch_unknown() -> None:
-    both = pd.concat([samples(12.0, power_w=300.0), samples(12.0, device="GPU-b", reason="Not Supported")])
-    (row,) = per_launch(both, steps(12.0), units=8).to_dict("records")
-    assert all(pd.isna(row[name]) for name in ("energy_j", "energy_per_1000_j", "peak_power_w"))
-    assert "Not Supported" in row["energy_reason"]
-
-
 def test_launches_are_kept_apart_and_one_without_samples_has_no_row() -> None:
     two = pd.concat([steps(12.0), steps(12.0, launch=1), steps(12.0, launch=2)])
     rows = pd.concat([samples(12.0, power_w=300.0), samples(12.0, launch=2, power_w=100.0)])
