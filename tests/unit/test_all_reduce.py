@@ -33,6 +33,7 @@ def test_the_fit_finds_latency_and_bandwidth_over_several_counts() -> None:
     assert link.gb_s == pytest.approx(1.0) and link.worst < 1e-6
     assert link.all_reduce_ms(1e6, 8) == pytest.approx(14 * 0.05 + 1.75 * 1.0)
     assert link.broadcast_ms(1e6, 8) == pytest.approx(3 * 1.05)
+    assert Sample(ranks=4, bytes=10**9, time_ms=1000.0, low_ms=1, high_ms=1).bus_gb_s == pytest.approx(1.5)
 
 
 def test_errors_of_the_fit_are_stated_and_one_wild_size_changes_little() -> None:
@@ -51,20 +52,13 @@ def test_a_link_without_latency_is_not_fitted_with_one_below_zero() -> None:
     assert fitted(planted(2, 0.05, 1e-6)[:2]) is None
 
 
-def test_bus_bandwidth() -> None:
-    assert Sample(ranks=4, bytes=10**9, time_ms=1000.0, low_ms=1, high_ms=1).bus_gb_s == pytest.approx(1.5)
-
-
 def test_what_is_said_of_a_launch() -> None:
     about = Transport(backend="gloo", library=None, interface="eth0", nominal_mbit=10_000.0, reason=None)
     sizes = tuple(AllReduces(bytes=one.bytes, times_ms=(one.time_ms,) * 3) for one in planted(2, 0.05, 1e-6))
-    record = BandwidthRecord.of(
-        launch(processes=2), transport=about, sizes=sizes, left_out="larger sizes were left out: slow"
-    )
+    record = BandwidthRecord.of(launch(processes=2), transport=about, sizes=sizes, left_out="larger ones: slow")
     fit, transport, left_out = sentences([record])
     assert fit.startswith("Fit: 50.0 µs a step of a ring and 1.00 GB/s; it misses")
-    assert transport == "Transport: gloo over eth0, nominally 10,000 Mbit/s (1.25 GB/s)."
-    assert left_out == "Larger sizes were left out: slow."
+    assert "gloo over eth0, nominally 10,000 Mbit/s (1.25 GB/s)" in transport and left_out == "Larger ones: slow."
     largest = samples([record])[-1]
     assert (largest.ranks, largest.bytes, largest.nominal_gb_s) == (2, SIZES[-1], 1.25)
     assert largest.of_nominal == pytest.approx(0.8, rel=0.01)
@@ -73,12 +67,10 @@ def test_what_is_said_of_a_launch() -> None:
 
 
 def test_what_is_said_of_all_reduces_at_once() -> None:
-    one, two = (
-        AllReduces(bytes=1 << 20, at_once=number, times_ms=(time_ms,)) for number, time_ms in ((1, 10.0), (2, 11.5))
-    )
-    record = BandwidthRecord.of(launch(processes=2), transport=None, sizes=(one, two), left_out=None)
+    sizes = tuple(AllReduces(bytes=1 << 20, at_once=n, times_ms=(time_ms,)) for n, time_ms in ((1, 10.0), (2, 11.5)))
+    record = BandwidthRecord.of(launch(processes=2), transport=None, sizes=sizes, left_out=None)
     (said,) = sentences([record])
-    assert said == "2 at once of 1 MiB over 2 ranks took 1.15 times as long as one after the other."
+    assert said.startswith("2 at once of 1 MiB over 2 ranks took 1.15 times as long")
     assert fitted(samples([record])) is None
 
 
@@ -103,16 +95,9 @@ def test_each_size_is_reduced_once_where_the_log_is_on(monkeypatch: pytest.Monke
     assert [one.nbytes for one in reduced] == SIZES
 
 
-@pytest.mark.parametrize(
-    ("listed", "address"),
-    [
-        ("0100007F", "127.0.0.1"),
-        ("0000000000000000FFFF00000100007F", "127.0.0.1"),
-        ("00000000000000000000000001000000", "::1"),
-    ],
-)
-def test_addresses_as_the_kernel_lists_them(listed: str, address: str) -> None:
-    assert _address(listed) == address
+def test_addresses_as_the_kernel_lists_them() -> None:
+    assert _address("0100007F") == _address("0000000000000000FFFF00000100007F") == "127.0.0.1"
+    assert _address("00000000000000000000000001000000") == "::1"
 
 
 @pytest.mark.parametrize(("content", "mbit"), [("25000\n", 25000.0), ("-1\n", None), (None, None)])

@@ -21,12 +21,6 @@ def tree(root: Path, *files: str) -> Path:
     return root
 
 
-def test_where_there_is_none_it_says_how_to_get_one(tmp_path: Path) -> None:
-    found = classify(path=[str(tmp_path)])
-    assert (found.kind, found.path, found.amp, found.parallel) == ("absent", None, False, False)
-    assert all(words in found.explanation for words in ("not installed", "25.05", "--apex"))
-
-
 @pytest.mark.parametrize(
     ("files", "kind", "has", "says"),
     [
@@ -48,30 +42,24 @@ def test_each_is_named_for_what_it_is(
     assert all((words in remedy) == (kind != "nvidia") for words in ("25.05", "--apex", "--impl native"))
 
 
-def test_the_first_on_the_path_counts(tmp_path: Path) -> None:
-    wrong = str(tree(tmp_path / "site", *UNRELATED))
-    right = str(tree(tmp_path / "checkout", *NVIDIA))
-    assert classify(path=[wrong, right]).kind == "pypi_unrelated"
-    assert classify(path=[right, wrong]).kind == "nvidia"
-
-
-# --apex
+def test_where_there_is_none_it_says_how_to_get_one(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert [search_path(str(tmp_path / given)) for given in (".", "absent", "file")] == [None] * 3
+    found = classify(path=[str(tmp_path)])
+    assert (found.kind, found.path, found.amp, found.parallel) == ("absent", None, False, False)
+    assert all(words in found.explanation for words in ("not installed", "25.05", "--apex"))
 
 
 @pytest.mark.parametrize("checkout", ["nvidia-apex", "apex"])
-@pytest.mark.parametrize("inside", ["", "apex"])
-def test_a_checkout_and_the_package_in_it_are_the_same(tmp_path: Path, checkout: str, inside: str) -> None:
+@pytest.mark.parametrize("given", ["{here}", "{here}/apex", "{name}/", "./{name}/apex/"])
+def test_a_checkout_and_the_package_in_it_are_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkout: str, given: str
+) -> None:
     root = tree(tmp_path / checkout, *NVIDIA)
-    given = str(root / inside)
+    monkeypatch.chdir(tmp_path)
+    given = given.format(here=root, name=checkout)
     assert search_path(given) == str(root)
     assert classify(given).path == str(root / "apex")
-
-
-def test_a_relative_path_with_a_slash_at_its_end_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    root = tree(tmp_path / "checkout", *NVIDIA)
-    monkeypatch.chdir(tmp_path)
-    assert search_path("checkout/") == str(root)
-    assert search_path("./checkout/apex/") == str(root)
 
 
 def test_it_comes_before_what_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,10 +67,3 @@ def test_it_comes_before_what_is_installed(tmp_path: Path, monkeypatch: pytest.M
     checkout = tree(tmp_path / "checkout", *NVIDIA)
     assert classify().kind == "pypi_unrelated"
     assert classify(str(checkout)).kind == "nvidia"
-
-
-@pytest.mark.parametrize("given", ["empty", "absent", "file"])
-def test_a_path_without_a_package_is_none(tmp_path: Path, given: str) -> None:
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "file").write_text("")
-    assert search_path(str(tmp_path / given)) is None

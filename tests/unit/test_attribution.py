@@ -35,8 +35,8 @@ def figures(attributed: Attributed) -> list[tuple[int, float | None, str]]:
     return [(reading.pid, reading.used_mib, reading.source) for reading in attributed.readings]
 
 
-def container(ranks: dict[int, tuple[str, ...] | None], **more: object) -> Known:
-    return Known(ranks=ranks, nested=True, **more)  # type: ignore[arg-type]
+def container(ranks: dict[int, tuple[str, ...] | None], **more: Any) -> Known:
+    return Known(ranks=ranks, nested=True, **more)
 
 
 def test_a_listed_pid_is_the_rank() -> None:
@@ -49,28 +49,23 @@ def test_a_listed_pid_is_the_rank() -> None:
         assert figures(attribute(listing, known, IDLE, never)) == [(11, 512.0, "nvml_pid"), (12, 256.0, "nvml_pid")]
 
 
-def test_host_pids_in_a_container_are_the_rank_where_it_is_alone() -> None:
-    alone = told((104711, 900.0), known=container({11: (GPU,)}), level=1500.0)
-    assert figures(alone) == [(11, 900.0, "nvml_device_delta")]
-    assert "not named by the driver" in (alone.readings[0].reason or "")
-    assert alone.foreign == []
-
-
 @pytest.mark.parametrize(
     ("rows", "devices", "level", "figure"),
     [
+        (((104711, 900.0),), {11: (GPU,)}, 1500.0, 900.0),
         (((100011, 900.0),), {11: (GPU,), 12: ("GPU-b",)}, 1500.0, 900.0),
         ((), {11: (GPU,)}, 1100.0, 500.0),
         (((11, None),), {11: (GPU,)}, 1100.0, 500.0),
     ],
-    ids=["host PID plus 100000", "empty list", "no figure"],
+    ids=["host PID", "host PID plus 100000", "empty list", "no figure"],
 )
 def test_a_rank_in_a_container_is_told_by_its_device(rows: Any, devices: Any, level: float, figure: float) -> None:
-    assert figures(told(*rows, known=container(devices), level=level)) == [(11, figure, "nvml_device_delta")]
-
-
-def test_an_empty_list_on_the_host_means_that_nobody_is_there() -> None:
-    assert told(known=Known(ranks={11: (GPU,)}), level=1100.0).readings == []
+    """Where it is alone there."""
+    found = told(*rows, known=container(devices), level=level)
+    assert figures(found) == [(11, figure, "nvml_device_delta")] and found.foreign == []
+    assert "not named by the driver" in (found.readings[0].reason or "")
+    on_the_host = told(known=Known(ranks=devices), level=level)
+    assert on_the_host.readings == [], "where an empty list means that nobody is there"
 
 
 @pytest.mark.parametrize(
@@ -99,24 +94,16 @@ def test_the_level_says_nothing_where_others_may_have_moved_it(
     assert why in attributed.why[11]
 
 
-def test_a_list_that_cannot_be_had_leaves_the_rank_unknown() -> None:
-    attributed = told(known=container({11: (GPU,)}), level=900.0, reason="Insufficient Permissions")
-    assert attributed.readings == []
-    assert "Insufficient Permissions" in attributed.why[11]
-
-
-def test_a_rank_under_mig_is_unavailable() -> None:
+def test_a_rank_that_is_unavailable() -> None:
+    unlisted = told(known=container({11: (GPU,)}), level=900.0, reason="Insufficient Permissions")
+    assert unlisted.readings == [] and "Insufficient Permissions" in unlisted.why[11]
+    nowhere = told((11, None), known=container({11: None}), level=1100.0, reason="not available")
+    assert figures(nowhere) == [(11, None, "unavailable")] and nowhere.readings[0].reason == "not available"
     for nested in (False, True):
         known = Known(ranks={11: (GPU,)}, nested=nested)
-        attributed = told((11, None), known=known, level=1100.0, reason="no figure", mig=True)
-        assert figures(attributed) == [(11, None, "unavailable")]
-        assert "all its MIG instances" in (attributed.readings[0].reason or "")
-
-
-def test_a_rank_of_unknown_devices() -> None:
-    attributed = told((11, None), known=container({11: None}), level=1100.0, reason="not available")
-    assert figures(attributed) == [(11, None, "unavailable")]
-    assert attributed.readings[0].reason == "not available"
+        mig = told((11, None), known=known, level=1100.0, reason="no figure", mig=True)
+        assert figures(mig) == [(11, None, "unavailable")]
+        assert "all its MIG instances" in (mig.readings[0].reason or "")
 
 
 def test_an_alias_gives_the_source_that_found_it() -> None:
@@ -127,7 +114,8 @@ def test_an_alias_gives_the_source_that_found_it() -> None:
 
 
 def test_when_a_foreign_process_is_certain() -> None:
-    assert told((7, 100.0), (11, 1.0), known=Known(ranks={11: (GPU,)})).foreign == [(7, 100.0, True)]
+    earlier = Known(ranks={11: (GPU,)}, earlier=frozenset({10}))
+    assert told((7, 100.0), (11, 1.0), (10, 5.0), known=earlier).foreign == [(7, 100.0, True)]
     there = Before(used_mib=600.0, pids=frozenset({7}))
     attributed = told((7, 100.0), (104711, 900.0), known=container({11: (GPU,)}), before=there)
     assert attributed.foreign == [(7, 100.0, True)]
@@ -135,28 +123,23 @@ def test_when_a_foreign_process_is_certain() -> None:
     assert crowded.foreign == [(7, 100.0, False), (104711, 900.0, False)]  # one of them is the rank, and which?
 
 
-def test_a_rank_of_the_launch_before_is_not_foreign() -> None:
-    assert told((10, 5.0), known=Known(ranks={11: (GPU,)}, earlier=frozenset({10}))).foreign == []
-
-
-# The probe
-
-
-def test_the_pid_that_rises_by_the_probe_is_the_rank() -> None:
-    before = {7: 100.0, 104711: 400.0, 104712: 410.0, 9: None}
-    after = {7: 100.0, 104711: 400.0 + PROBE_MIB + 2, 104712: 412.0, 9: None, 8: PROBE_MIB}
-    assert match_probe(before, after, set()) == 104711
-
-
-def test_no_pid_or_two_that_fit_are_no_answer() -> None:
-    before = {1: 0.0, 2: 0.0}
-    assert match_probe(before, {1: 10.0, 2: 10.0}, set()) is None
-    assert match_probe(before, {1: PROBE_MIB, 2: PROBE_MIB}, set()) is None
-    assert match_probe(before, {1: PROBE_MIB, 2: PROBE_MIB}, {1}) == 2
-    assert match_probe({}, {1: PROBE_MIB}, set()) is None
-
-
-# PIDs in namespaces
+@pytest.mark.parametrize(
+    ("before", "after", "taken", "rank"),
+    [
+        (
+            {7: 100.0, 104711: 400.0, 104712: 410.0, 9: None},
+            {7: 100.0, 104711: 402.0 + PROBE_MIB, 104712: 412.0, 9: None, 8: PROBE_MIB},
+            set(),
+            104711,
+        ),
+        ({1: 0.0, 2: 0.0}, {1: 10.0, 2: 10.0}, set(), None),
+        ({1: 0.0, 2: 0.0}, {1: PROBE_MIB, 2: PROBE_MIB}, set(), None),
+        ({1: 0.0, 2: 0.0}, {1: PROBE_MIB, 2: PROBE_MIB}, {1}, 2),
+        ({}, {1: PROBE_MIB}, set(), None),
+    ],
+)
+def test_the_only_pid_that_rises_by_the_probe_is_the_rank(before: Any, after: Any, taken: Any, rank: Any) -> None:
+    assert match_probe(before, after, taken) == rank
 
 
 @pytest.fixture

@@ -23,12 +23,7 @@ from bench.report import tables
 from bench.verbs import run as verb
 from bench.verbs.options import span
 
-ROWS = [["scenario", "img/s", "step ms", "what ran"], ["ddp", "10.0", "100.0", "torch DDP · gloo ×2 · fp32"]]
-
 words = st.lists(st.text("abcdef-÷±,;", min_size=1, max_size=12), min_size=1, max_size=40)
-
-
-# fold
 
 
 @given(words=words, width=st.integers(20, 120))
@@ -38,34 +33,24 @@ def test_a_folded_sentence_has_the_same_words(words: list[str], width: int) -> N
     assert max(map(len, folded.splitlines())) <= width
 
 
-def test_lines_go_on_below_their_text() -> None:
-    assert fold("  - one two three four five six seven", 24).splitlines() == [
-        "  - one two three four",
-        "    five six seven",
-    ]
-    assert fold("CPU      one two three four", 20).splitlines() == ["CPU      one two", "         three four"]
-    assert fold("warning: one two three four", 20).splitlines() == ["warning: one two", "  three four"]
+COMMAND = "python -m bench accept 20210202T013000Z-3257a80a --reason 'WHY' --history n"
 
 
-def test_a_command_stays_whole_on_a_line_of_its_own() -> None:
-    command = "python -m bench accept 20210202T013000Z-3257a80a --reason 'WHY' --history n"
-    assert fold(f"  - if it is meant to be so: {command}", 40).splitlines() == [
-        "  - if it is meant to be so:",
-        f"    {command}",
-    ]
-    assert fold(f"see what {command} does", 40) == f"see what {command} does"
-
-
-def test_no_line_ends_between_a_number_and_its_per_cent() -> None:
-    assert fold("one two three four 15 % five", 22).splitlines() == ["one two three four", "  15 % five"]
-
-
-def test_rows_of_a_table_stay_as_they_are() -> None:
-    row = "ddp       step time (ms)       199.8  198.6  +0.6 %"
-    assert fold(row, 30) == row
-
-
-# align
+@pytest.mark.parametrize(
+    ("text", "width", "lines"),
+    [
+        ("  - one two three four five six", 24, ["  - one two three four", "    five six"]),
+        ("CPU      one two three four", 20, ["CPU      one two", "         three four"]),
+        ("warning: one two three four", 20, ["warning: one two", "  three four"]),
+        (f"  - if it is meant to be so: {COMMAND}", 40, ["  - if it is meant to be so:", f"    {COMMAND}"]),
+        (f"see what {COMMAND} does", 40, [f"see what {COMMAND} does"]),
+        ("one two three four 15 % five", 22, ["one two three four", "  15 % five"]),
+        (row := "ddp       step time (ms)       199.8  198.6  +0.6 %", 30, [row]),
+    ],
+)
+def test_lines_go_on_below_their_text(text: str, width: int, lines: list[str]) -> None:
+    """Commands and rows of a table stay whole, and a number has its per cent beside it."""
+    assert fold(text, width).splitlines() == lines
 
 
 def test_a_table_says_the_same_in_each_form() -> None:
@@ -90,13 +75,8 @@ def test_a_table_says_the_same_in_each_form() -> None:
 
 def test_the_last_column_is_folded() -> None:
     rows = [["scenario", "what ran"], ["ddp", "torch DDP · gloo ×2 · native O2 bf16"], ["dp", ""]]
-    assert align(rows, ("scenario", "what ran"), 36).splitlines() == [
-        "scenario  what ran",
-        "--------  --------------------------",
-        "ddp       torch DDP · gloo ×2 ·",
-        "          native O2 bf16",
-        "dp",
-    ]
+    lines = ["ddp       torch DDP · gloo ×2 ·", "          native O2 bf16", "dp"]
+    assert align(rows, ("scenario", "what ran"), 36).splitlines()[2:] == lines
 
 
 def test_every_part_of_a_table_says_what_its_rows_are_of() -> None:
@@ -105,9 +85,6 @@ def test_every_part_of_a_table_says_what_its_rows_are_of() -> None:
     first, second, third = align(rows, ("scenario", "metric", "verdict"), 26).split("\n\n")
     for part, figures in ((first, ("10.0", "5.0")), (second, ("11.0", "5.0")), (third, ("slower", "ok"))):
         assert [line.split() for line in part.splitlines()[2:]] == [["ddp", "time", figures[0]], ["memory", figures[1]]]
-
-
-# tell
 
 
 def test_a_file_gets_lines_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
@@ -153,18 +130,25 @@ def test_nothing_from_outside_steers_a_terminal(capsys: pytest.CaptureFixture[st
         assert not set(text) & set("\x07\x9b\x7f\u202e\u2066\x00\udcff\x85") and "\x1b]" not in text
 
 
-def test_steps_of_the_probe_are_none_of_those_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measured_steps_alone_are_counted_and_have_a_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not those of the probe, which come after them, nor those of a diagnostic launch."""
     monkeypatch.setattr("bench.console.PLAIN_INTERVAL_S", 0.0)
-    screen = io.StringIO()
-    with RunProgress(Console(stream=screen), steps=2, units=8, unit="img") as progress:
-        progress.expect(["ddp"])
-        progress.begin("ddp", "measuring", 1)
-        for event in ("measure", 1, 2, "probe", 1, 2):
-            what = {"phase": event, "event": "phase"} if isinstance(event, str) else {"step": event, "event": "step"}
-            progress.hear({"rank": 0, "of": 2, **what})
-    lines = screen.getvalue().splitlines()
-    assert "measuring step 2/2, " in lines[-4] and "-" not in lines[-4]
-    assert ["checking" in line and "step" not in line and "img" not in line for line in lines[-3:]] == [True] * 3
+    said = []
+    for doing in ("measuring", "diagnosing"):
+        screen = io.StringIO()
+        with RunProgress(Console(stream=screen), steps=2, units=8, unit="img") as progress:
+            progress.expect(["ddp"])
+            progress.begin("ddp", doing, 1)
+            for event in ("measure", 1, 2, "probe", 1, 2):
+                what = (
+                    {"phase": event, "event": "phase"} if isinstance(event, str) else {"step": event, "event": "step"}
+                )
+                progress.hear({"rank": 0, "of": 2, **what})
+        said.append(screen.getvalue().splitlines())
+    measuring, diagnosing = said
+    assert "measuring step 2/2, " in measuring[-4] and "img/s" in measuring[-4] and "-" not in measuring[-4]
+    assert ["checking" in line and "step" not in line and "img" not in line for line in measuring[-3:]] == [True] * 3
+    assert "img/s" not in " ".join(diagnosing)
 
 
 def test_the_first_guess_waits_for_two_steps(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,17 +165,6 @@ def test_the_first_guess_waits_for_two_steps(monkeypatch: pytest.MonkeyPatch) ->
         progress.hear({"rank": 0, "event": "step", "step": step, "of": 10})
         left.append(progress._time_left())
     assert left == ["?", "28 s", "28 s"], "what is left of this launch, and 24.5 s of the next"
-
-
-@pytest.mark.parametrize(("doing", "shown"), [("measuring", True), ("diagnosing", False)])
-def test_a_rate_is_shown_of_measured_steps_alone(doing: str, shown: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bench.console.PLAIN_INTERVAL_S", 0.0)
-    screen = io.StringIO()
-    with RunProgress(Console(stream=screen), steps=2, units=8, unit="img") as progress:
-        progress.begin("ddp", doing, 1)
-        for step in (1, 2):
-            progress.hear({"rank": 0, "of": 2, "step": step, "event": "step"})
-    assert ("img/s" in screen.getvalue()) == shown
 
 
 @pytest.mark.parametrize(
@@ -223,9 +196,6 @@ def test_grave_lines_have_a_colour(settings: dict[str, str], monkeypatch: pytest
     assert said == ["ddp  1.0  ok", f"dp   2.0  {red}regressed{end}", f"{bold}warning:{end} a", "not regressed"]
 
 
-# Help
-
-
 @pytest.mark.parametrize("name", VERBS)
 def test_help_in_80_columns(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     said = {}
@@ -233,12 +203,10 @@ def test_help_in_80_columns(name: str, monkeypatch: pytest.MonkeyPatch, capsys: 
         monkeypatch.setenv("COLUMNS", str(width))
         assert main([name, "--help"]) == 0
         said[width] = capsys.readouterr().out
-    assert said[80].split("options:")[0].split("\n\n", 1)[1].split() == (
-        said[200].split("options:")[0].split("\n\n", 1)[1].split()
-    ), "nothing is lost"
+    narrow, wide = (one.split("options:")[0].split("\n\n", 1)[1].split() for one in said.values())
+    assert narrow == wide, "nothing is lost"
     shown = (*said[80].splitlines(), *HELP.splitlines())
-    long = [line for line in shown if len(line) > 80 and "python -m bench" not in line]
-    assert long == []
+    assert [line for line in shown if len(line) > 80 and "python -m bench" not in line] == []
 
 
 @pytest.mark.parametrize(("typed", "meant"), [("--gpu", "--gpus"), ("--launch=3", "--launches"), ("--xyzzy", "")])
@@ -249,15 +217,12 @@ def test_an_unknown_option_gets_the_closest(typed: str, meant: str, capsys: pyte
     assert (f"did you mean {meant}?" in line) if meant else "did you mean" not in line
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [("570s", 570), ("9m", 540), ("9m30s", 570), ("1h30m", 5400), ("1h0m5s", 3605), ("2h1s", 7201), ("1.5h.5m", 5430)],
-)
-def test_a_length_of_time_may_have_several_units(text: str, seconds: float) -> None:
-    assert span(text) == seconds
-
-
-# What to do next
+def test_lengths_of_time() -> None:
+    """As they are typed, in several units, and as they are shown."""
+    typed = {"570s": 570, "9m": 540, "9m30s": 570, "1h30m": 5400, "1h0m5s": 3605, "2h1s": 7201, "1.5h.5m": 5430}
+    assert {text: span(text) for text in typed} == typed
+    shown = {59.4: "59 s", 59.6: "1 min 0 s", 3599: "59 min 59 s", 7500: "2 h 5 min"}
+    assert {seconds: duration(seconds) for seconds in shown} == shown
 
 
 @pytest.mark.parametrize("folder", ["results", "elsewhere"])
@@ -271,10 +236,3 @@ def test_the_report_that_is_named_finds_the_run(folder: str, tmp_path: Path, mon
     line = verb._next_steps(str(path), 0, 3).splitlines()[-1]
     (name,) = shlex.split(line.removeprefix("Next: python -m bench report "))
     assert os.path.samefile(find(name, "results"), path)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(59.4, "59 s"), (59.6, "1 min 0 s"), (3599, "59 min 59 s"), (7500, "2 h 5 min")]
-)
-def test_a_length_of_time(seconds: float, text: str) -> None:
-    assert duration(seconds) == text

@@ -118,9 +118,6 @@ def test_processes_that_load_end_with_what_they_load_for(real: Training) -> None
     assert children() == before
 
 
-# The files that built-in workloads read
-
-
 def opened(name: str, folder: Path, **settings: Any) -> Any:
     """``(size, example)`` of a workload on real data, whose other settings are those of the CPU."""
     found = discover.load_workload(*discover.resolve(name, discover.WORKLOAD))
@@ -138,12 +135,6 @@ def test_tokens_are_read_as_nanogpt_writes_them(kind: str, token_bytes: int, tmp
     assert (tokens.tolist(), following.tolist()) == (list(range(88, 96)), list(range(89, 97)))
     with pytest.raises(RequestError, match=r"the token 9\d, and the vocabulary is 90"):
         opened("gpt", tmp_path, context=8, token_bytes=token_bytes, vocabulary=90)[1](11)
-
-
-def test_a_step_counts_the_tokens_of_its_examples() -> None:
-    found = discover.load_workload(*discover.resolve("gpt", discover.WORKLOAD))
-    task = found.task("cpu", found.workload.settings_on("cpu") | {"context": 48})
-    assert replace(workload(global_batch=8), units_per_example=task.units_per_example).units == 8 * 48
 
 
 def test_boxes_are_read_from_voc_and_coco(tmp_path: Path) -> None:

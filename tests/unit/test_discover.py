@@ -16,23 +16,13 @@ from standin import refusal
 from standin.processes import nobody_left
 
 from bench.core.control_group import available_memory_bytes
-from bench.core.errors import RequestError
 from bench.core.job import Training
 from bench.seams import discover, execute, switching
 
-PUBLISHED = {
-    "single": ("single", "O0"),
-    "dp": ("dp", "O0"),
-    "ddp": ("ddp", "O0"),
-    "ddp_o1": ("ddp", "O1"),
-    "ddp_o2": ("ddp", "O2"),
-    "ddp_o3": ("ddp", "O3"),
-    "apex_ddp": ("apex_ddp", "O0"),
-    "apex_ddp_o1": ("apex_ddp", "O1"),
-    "apex_ddp_o2": ("apex_ddp", "O2"),
-    "apex_ddp_o3": ("apex_ddp", "O3"),
-}
 """Name, strategy and precision of the built-in scenarios, in the order of every table."""
+
+PUBLISHED = ["single", "dp", *(f"{ddp}{level}" for ddp in ("ddp", "apex_ddp") for level in ("", "_o1", "_o2", "_o3"))]
+"""The built-in scenarios, in the order of every table."""
 
 GOOD = """\
 '''Mine.'''
@@ -68,24 +58,19 @@ def scenario_file(folder: Path, text: str, name: str = "mine") -> str:
     return str(path)
 
 
-# Names
-
-
 def test_the_built_in_scenarios_are_in_order_and_what_their_names_say() -> None:
-    assert list(discover.names())[: len(PUBLISHED)] == list(PUBLISHED)  # one that is added comes after them
-    for name, (strategy, precision) in PUBLISHED.items():
+    assert list(discover.names())[: len(PUBLISHED)] == PUBLISHED  # one that is added comes after them
+    for name in PUBLISHED:
         found = switching.load(*discover.resolve(name))
-        assert (found.name, found.strategy_name, found.scenario.precision) == (name, strategy, precision)
+        strategy, _, level = name.partition("_o")
+        assert (found.name, found.strategy_name, found.scenario.precision) == (name, strategy, f"O{level or 0}")
         assert found.doc and found.scenario.summary
-
-
-# Installed packages
 
 
 def test_a_scenario_of_an_installed_package(install: Install) -> None:
     site = install({"hierarchical": "their_module"}, {"their_module.py": GOOD})
     names = list(discover.names())
-    assert names[: len(PUBLISHED)] == list(PUBLISHED) and names[-1] == "hierarchical"
+    assert names[: len(PUBLISHED)] == PUBLISHED and names[-1] == "hierarchical"
     assert discover.resolve("hierarchical") == ("hierarchical", str(site / "their_module.py"))
     assert "their_module" not in sys.modules
     assert switching.load(*discover.resolve("hierarchical")).scenario.summary == "mine"
@@ -99,6 +84,12 @@ def test_two_of_one_name_are_refused(install: Install, name: str, packages: list
         files.append(site / f"of_{package}.py")
     problem = refusal(discover.names).problem
     assert repr(name) in problem and all(str(file) in problem for file in files)
+
+
+def test_a_package_cannot_take_the_name_of_the_reference(install: Install) -> None:
+    site = install({"reference": "theirs"}, {"theirs.py": GOOD})
+    error = refusal(discover.names)
+    assert f"{site}/theirs.py takes the name 'reference'" in error.problem and "rename it" in error.remedy
 
 
 @pytest.mark.parametrize("module", ["no_such_module", "no_such_package.module"])
@@ -128,9 +119,6 @@ def test_an_editable_package(install: Install, module: str, tmp_path: Path, monk
     assert discover.resolve("hierarchical") == ("hierarchical", str(file))
 
 
-# Files
-
-
 def test_a_path_is_a_scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = scenario_file(tmp_path, GOOD)
     monkeypatch.chdir(tmp_path)
@@ -150,35 +138,6 @@ def test_a_file_with_a_name_that_is_taken_or_none(tmp_path: Path, name: str, nam
     assert discover.resolve(built_in) == ("ddp", built_in)
     (tmp_path / "link").symlink_to(discover.SCENARIO.folder)
     assert discover.resolve(str(tmp_path / "link" / "ddp.py"))[0] == "ddp"
-
-
-# What a file can do wrong
-
-
-def test_a_syntax_error_in_a_helper_is_named_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(tmp_path))
-    helper = scenario_file(tmp_path, "\n" * 6 + "x = = 1\n", "broken_helper")
-    file = scenario_file(tmp_path, "'''Mine.'''\nimport broken_helper\n")
-    error = refusal(lambda: switching.load("mine", file))
-    assert f"{file}:2 " in error.problem or f"{helper}:7 " in error.problem
-
-
-@pytest.mark.parametrize(
-    ("line", "what"),
-    [
-        ("SCENARIO = Scenario(", "SyntaxError"),
-        ("1 / 0", "ZeroDivisionError"),
-        ("import json; json.loads('{')", "JSONDecodeError"),
-        ("import no_such_module_anywhere", "no_such_module_anywhere"),
-        ("import sys; sys.exit(0)", "SystemExit"),
-        ("raise SystemExit('enough')", "enough"),
-    ],
-)
-def test_whatever_a_file_raises_is_named_with_its_line(tmp_path: Path, line: str, what: str) -> None:
-    file = scenario_file(tmp_path, f"'''Mine.'''\n\n\n{line}\n")
-    error = refusal(lambda: switching.load("mine", file))
-    assert error.option == "--scenario"
-    assert f"{file}:4 " in error.problem and what in error.problem
 
 
 OWN = """\
@@ -233,48 +192,6 @@ def test_a_wrong_file_is_named_with_the_field(tmp_path: Path, text: str, named: 
     assert re.search(f"{file}.*{named}", f"{error.problem}; {error.remedy}")
 
 
-def test_a_scenario_may_have_a_strategy_of_its_own(tmp_path: Path) -> None:
-    file = scenario_file(tmp_path, own(""))
-    found = switching.load("mine", file)
-    assert (found.strategy.label, found.strategy_name, found.strategy_file) == ("x", "mine", file)
-
-
-def test_a_package_cannot_take_the_name_of_the_reference(install: Install) -> None:
-    site = install({"reference": "theirs.reference"}, {"theirs/__init__.py": "", "theirs/reference.py": GOOD})
-    with pytest.raises(RequestError, match=rf"{site}/theirs/reference.py takes the name 'reference'.*; rename it"):
-        discover.names()
-
-
-# What a file can do to the process that imports it
-
-
-@pytest.mark.parametrize(
-    ("load", "option", "line", "what"),
-    [
-        (switching.load, "--scenario", "os._exit(0)", "left with exit status 0"),
-        (discover.load_workload, "--workload", "os._exit(0)", "left with exit status 0"),
-        (discover.try_site, "--site", "os._exit(0)", "left with exit status 0"),
-        (switching.load, "--scenario", "while True: pass", "was not done after 1 s"),
-        (switching.load, "--scenario", "os.kill(os.getpid(), 9)", "was ended by SIGKILL, as where memory runs out"),
-        (switching.load, "--scenario", "os.closerange(0, 100)", "left with exit status 0"),
-        (switching.load, "--scenario", "raise BaseException('mine')", ":3 cannot be executed: BaseException: mine"),
-        (switching.load, "--scenario", "raise KeyboardInterrupt", "raised KeyboardInterrupt"),
-    ],
-)
-def test_what_ends_or_hangs_an_import_is_refused(
-    tmp_path: Path,
-    load: Callable[[str, str], object],
-    option: str,
-    line: str,
-    what: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(execute, "IMPORT_LIMIT_S", 1.0)
-    file = scenario_file(tmp_path, f"import os\n\n{line}\n")
-    error = refusal(lambda: load("mine", file))
-    assert error.option == option and file in error.problem and what in error.problem
-
-
 MEDDLING = """import atexit, os, resource, signal, subprocess, sys, threading, time
 from bench.seams import Scenario
 
@@ -305,15 +222,6 @@ def test_what_an_import_does_is_not_done_to_bench(tmp_path: Path, capfd: pytest.
     assert nobody_left([int(pid)])
 
 
-CRAFTED = GOOD.replace('"mine"', "Crafted('mine')").replace(
-    "\nSCENARIO",
-    """
-class Crafted(str):
-    def __reduce__(self):
-        return eval, ("open(PATH, 'w').write('unpickled')",)
-
-SCENARIO""",
-)
 FORGED = """import gc, time
 pipe = next(one for one in gc.get_objects() if type(one).__name__ == "Connection" and not one.closed and one.writable)
 open(pipe.fileno(), "wb", closefd=False).write(SAID)
@@ -322,10 +230,45 @@ time.sleep(600)
 
 
 def test_what_a_file_declares_executes_nothing_here(tmp_path: Path) -> None:
-    unpickled = tmp_path / "unpickled"
-    found = switching.load("mine", scenario_file(tmp_path, CRAFTED.replace("PATH", repr(str(unpickled)))))
+    crafted = "(type('Crafted', (str,), {'__reduce__': lambda self: (eval, ('1 / 0',))})('mine'))"
+    found = switching.load("mine", scenario_file(tmp_path, GOOD.replace('"mine"', crafted)))
     assert found.scenario.summary == "mine" and type(found.scenario.summary) is str
-    assert not unpickled.exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ("SCENARIO = Scenario(", ":3 .*SyntaxError"),
+        ("1 / 0", ":3 .*ZeroDivisionError"),
+        ("import json; json.loads('{')", ":3 .*JSONDecodeError"),
+        ("import no_such_module_anywhere", ":3 .*no_such_module_anywhere"),
+        ("import sys; sys.exit(0)", ":3 .*SystemExit"),
+        ("raise SystemExit('enough')", ":3 .*enough"),
+        ("raise BaseException('mine')", ":3 cannot be executed: BaseException: mine"),
+        ("raise KeyboardInterrupt", "raised KeyboardInterrupt"),
+        ("os._exit(0)", "left with exit status 0"),
+        ("os.closerange(0, 100)", "left with exit status 0"),
+        ("os.kill(os.getpid(), 9)", "was ended by SIGKILL, as where memory runs out"),
+        ("while True: pass", "was not done after 1 s"),
+        (f"os.remove(__file__)\n{GOOD}", "was removed when it was executed"),
+    ],
+)
+def test_a_file_that_fails_or_ends_its_process(
+    tmp_path: Path, line: str, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is named, with the line where that can be told."""
+    if "not done" in what:
+        monkeypatch.setattr(execute, "IMPORT_LIMIT_S", 1.0)
+    file = scenario_file(tmp_path, f"import os\n\n{line}\n")
+    error = refusal(lambda: switching.load("mine", file))
+    assert error.option == "--scenario" and re.search(f"{file}.*{what}", error.problem)
+
+
+@pytest.mark.parametrize(("load", "option"), [(discover.load_workload, "--workload"), (discover.try_site, "--site")])
+def test_files_of_other_seams_too(tmp_path: Path, load: Callable[[str, str], object], option: str) -> None:
+    file = scenario_file(tmp_path, "import os\n\nos._exit(0)\n")
+    error = refusal(lambda: load("mine", file))
+    assert error.option == option and file in error.problem and "left with exit status 0" in error.problem
 
 
 @pytest.mark.parametrize(
@@ -350,11 +293,6 @@ def test_an_import_that_takes_all_memory_is_refused(tmp_path: Path) -> None:
     assert f"{file}:1 cannot be executed: MemoryError" in error.problem and "free memory" in error.remedy
 
 
-def test_a_file_that_removes_itself_is_refused(tmp_path: Path) -> None:
-    file = scenario_file(tmp_path, f"{GOOD}\nimport os\nos.remove(__file__)\n")
-    assert refusal(lambda: switching.load("mine", file)).problem == f"{file} was removed when it was executed"
-
-
 RANKS = OWN.replace("Scenario, Strategy", "Rank, Scenario, Strategy") + BUILD
 
 
@@ -370,6 +308,7 @@ RANKS = OWN.replace("Scenario, Strategy", "Rank, Scenario, Strategy") + BUILD
 def test_a_strategys_own_ranks(tmp_path: Path, ranks: str, named: str | None) -> None:
     found = switching.load("mine", scenario_file(tmp_path, RANKS.format(fields=f'label="x", ranks={ranks}', more="")))
     if named is None:
+        assert (found.strategy.label, found.strategy_name, found.strategy_file) == ("x", "mine", found.file)
         assert (found.strategy.processes(2), found.strategy.replicas(2)) == (1, 2)
     else:
         assert named in refusal(lambda: found.strategy.processes(2)).problem

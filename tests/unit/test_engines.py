@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as some
 from jsonschema import Draft202012Validator
 from ruamel.yaml import YAML
@@ -128,19 +128,16 @@ WORDS = some.lists(
 )
 
 
+OTHERWISE = ["yes", "No", "null", "~", "1", "1e3", "a: b", "a #b", "- a", "0x1f", "", " ", "'", "a\\b"]
+"""What is no text, or another one, for a parser of YAML 1.1."""
+
+
 @settings(max_examples=25, deadline=None)
 @given(WORDS)
+@example(OTHERWISE)
 def test_yaml_keeps_what_was_typed(words: list[str]) -> None:
     about = {"one": words[0], "many": words, "each": [{"word": word, "number": 1} for word in words], "none": None}
-    found = document("any", as_yaml(about))
-    assert found == about
-
-
-@pytest.mark.parametrize(
-    "word", ["yes", "No", "null", "~", "1", "1e3", "a: b", "a #b", "- a", "0x1f", "", " ", "'", "a\\b"]
-)
-def test_a_string_stays_one_for_a_parser_of_yaml_1_1(word: str) -> None:
-    assert yaml.safe_load(as_yaml({"a": word, "b": [word]})) == {"a": word, "b": [word]}
+    assert document("any", as_yaml(about)) == yaml.safe_load(as_yaml(about)) == about
 
 
 def test_kubernetes_does_not_expand_what_was_typed() -> None:
@@ -148,23 +145,25 @@ def test_kubernetes_does_not_expand_what_was_typed() -> None:
     assert trainer["args"] == ["run", "--label", "$$(HOME) $HOME"]
 
 
-# ---- the batch script, which is run with stand-ins for what Slurm brings
+def content(checker: str, *files: Path) -> None:
+    found = shutil.which(checker, path=os.path.dirname(sys.executable)) or shutil.which(checker)
+    if found is None:
+        pytest.skip(f"{checker} is not installed: pip install -e '.[dev]'")
+    done = subprocess.run([found, *files], capture_output=True, text=True, env=os.environ | {"NO_COLOR": "1"})
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_shellcheck_and_hadolint_are_content(tmp_path: Path) -> None:
+    (tmp_path / "job.sh").write_text(load("slurm").specification(asked("slurm", "--label", "it's", gpus=8)))
+    sky = specified("skypilot", "--label", "it's")
+    (tmp_path / "task.sh").write_text(f"#!/bin/bash\n{sky['setup']}{sky['run']}")
+    content("shellcheck", tmp_path / "job.sh", tmp_path / "task.sh")
+    content("hadolint", ROOT / "Dockerfile")
 
 
 def program(path: Path, lines: str) -> None:
     path.write_text(f"#!/bin/bash\n{lines}\n")
     path.chmod(0o755)
-
-
-def test_shellcheck_is_content(tmp_path: Path) -> None:
-    shellcheck = shutil.which("shellcheck", path=os.path.dirname(sys.executable)) or shutil.which("shellcheck")
-    if shellcheck is None:
-        pytest.skip("shellcheck is not installed: pip install -e '.[dev]'")
-    (tmp_path / "job.sh").write_text(load("slurm").specification(asked("slurm", "--label", "it's", gpus=8)))
-    sky = specified("skypilot", "--label", "it's")
-    (tmp_path / "task.sh").write_text(f"#!/bin/bash\n{sky['setup']}{sky['run']}")
-    done = subprocess.run([shellcheck, "job.sh", "task.sh"], cwd=tmp_path, capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, "")
 
 
 def test_the_hosts_of_a_batch_script_meet_at_the_first(tmp_path: Path) -> None:
@@ -190,9 +189,8 @@ def test_the_hosts_of_a_batch_script_meet_at_the_first(tmp_path: Path) -> None:
 
 
 def test_a_node_of_skypilot_knows_its_place() -> None:
-    variables = specified("skypilot")["envs"]
     of_sky = {"SKYPILOT_NODE_RANK": "1", "SKYPILOT_NUM_NODES": "2", "SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2\n"}
-    started = engine_of(variables | of_sky)
+    started = engine_of(specified("skypilot")["envs"] | of_sky)
     assert started is not None and (started.index, started.address, started.port) == (1, "10.0.0.1", 29500)
 
 
@@ -200,17 +198,6 @@ def test_a_declaration_is_checked() -> None:
     for wrong in ({"summary": " "}, {"client": ""}, {"gpu_type": "sometimes"}):
         with pytest.raises(ValueError, match=r"summary|gpu_type"):
             Engine(**{"summary": "mine", "client": "mine", **wrong})
-
-
-# ---- the image
-
-
-def test_hadolint_is_content() -> None:
-    hadolint = shutil.which("hadolint", path=os.path.dirname(sys.executable)) or shutil.which("hadolint")
-    if hadolint is None:
-        pytest.skip("hadolint is not installed: pip install -e '.[dev]'")
-    done = subprocess.run([hadolint, "--no-color", ROOT / "Dockerfile"], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, "")
 
 
 def test_the_image_is_what_the_pods_expect() -> None:

@@ -28,31 +28,9 @@ def pack() -> Iterator[Any]:
         signal.signal(signal.SIGTERM, before)
 
 
-@pytest.fixture(scope="module")
-def acceptance(pack: Any) -> Any:
-    return pack.acceptance
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def made(pack: Any, gpus: int = 1) -> Any:
-    return pack.Acceptance(options=pack.parse(["--out", "x"]), out="x", gpus=(A_GPU,) * gpus)
-
-
-# Verdicts
-
-NOTHING: dict[str, Any] = {"about": {}, "checks": [], "took_s": {}, "runs": {}}
-
-
 def compared(low: float, high: float, **more: Any) -> dict[str, Any]:
-    one = {"a": "bare", "b": "instrumented", "a_s": [0.1, 0.2, 0.3], "b_s": [0.2, 0.25, 0.3]}
+    one = {"a": "bare", "b": "instrumented", "a_s": [0.1, 0.2, 0.3], "b_s": [0.2, 0.25, 0.3], "passed": False}
     one |= {"ratio": math.sqrt(low * high), "interval_95": [low, high], "allowed": 1.005, "margin": None}
-    one |= {"passed": False}
     return {"comparisons": [one | more], "checks": [{"text": "at least 20 rounds", "passed": True, "by_noise": True}]}
 
 
@@ -69,14 +47,17 @@ def compared(low: float, high: float, **more: Any) -> dict[str, Any]:
         (compared(1.0, 1.0, ratio=None, interval_95=None), "not shown"),
     ],
 )
-def test_verdicts_on_bounds(acceptance: Any, document: dict[str, Any], verdict: str) -> None:
-    assert [one.verdict for one in acceptance.of_comparison("overhead", "the step", document)] == [verdict, "passed"]
+def test_verdicts_on_bounds(pack: Any, document: dict[str, Any], verdict: str) -> None:
+    assert [one.verdict for one in pack.acceptance.of_comparison("overhead", "the step", document)] == [
+        verdict,
+        "passed",
+    ]
     for by_noise, judged in ((True, "not shown"), (False, "FAILED")):
         document["checks"][0] |= {"passed": False, "by_noise": by_noise}
-        assert acceptance.of_comparison("overhead", "the step", document)[1].verdict == judged
+        assert pack.acceptance.of_comparison("overhead", "the step", document)[1].verdict == judged
 
 
-def test_the_tests_of_a_gpu_one_by_one(acceptance: Any) -> None:
+def test_the_tests_of_a_gpu_one_by_one(pack: Any) -> None:
     """The one without a name was running when pytest was ended."""
     junit = """<?xml version="1.0"?><testsuites><testsuite>
         <testcase name="test_a" time="1.26"/>
@@ -86,7 +67,7 @@ def test_the_tests_of_a_gpu_one_by_one(acceptance: Any) -> None:
         <testcase name="test_e" time="0"><skipped message="not reached within 100 s"/></testcase>
         <testcase time="6.2"/>
     </testsuite></testsuites>"""
-    assert [(one.what, one.verdict, one.why) for one in acceptance.of_tests("tests", junit)] == [
+    assert [(one.what, one.verdict, one.why) for one in pack.acceptance.of_tests("tests", junit)] == [
         ("test_a", "passed", ""),
         ("test_b", FAILS, "assert 1 == 2"),
         ("test_c", FAILS, "fixture broke"),
@@ -96,25 +77,18 @@ def test_the_tests_of_a_gpu_one_by_one(acceptance: Any) -> None:
 
 
 def a_run() -> dict[str, Any]:
-    def launch(scenario: str) -> dict[str, Any]:
-        checks = {"conservation_error": 0.001}
-        return {"scenario": scenario, "status": "ok", "checks": checks, "effective": {"switches": {}}}
-
-    def row(scenario: str, parity: str) -> dict[str, Any]:
-        figures = dict.fromkeys(("throughput_per_s", "step_median_ms", "peak_pid_mib", "peak_total_mib"), 1000.0)
-        about = {"scenario": scenario, "status": "ok", "reason": None, "relative_to_ddp": None}
-        return about | figures | {"memory_source": "nvml_pid", "parity": parity, "what_ran": "torch DDP"}
-
+    held = {"single": "same", "ddp_o1": "within half precision"}
+    ok = {"status": "ok", "reason": None}
+    launch = ok | {"checks": {"conservation_error": 0.001}}
+    figures = dict.fromkeys(("throughput_per_s", "step_median_ms", "peak_pid_mib", "peak_total_mib"), 1000.0)
+    row = ok | figures | {"relative_to_ddp": None, "memory_source": "nvml_pid", "what_ran": "torch DDP"}
     return {
         "complete": True,
         "request": {"parity": True},
-        "experiments": {"numerics": {"references": [{"status": "ok", "reason": None}]}},
-        "launches": [launch("single"), launch("ddp_o1")],
-        "summary": [row("single", "same"), row("ddp_o1", "within half precision")],
-        "parity": [
-            {"scenario": "single", "verdict": "same", "reason": None},
-            {"scenario": "ddp_o1", "verdict": "within half precision", "reason": "as it should"},
-        ],
+        "experiments": {"numerics": {"references": [dict(ok)]}},
+        "launches": [launch | {"scenario": name, "effective": {"switches": {}}} for name in held],
+        "summary": [row | {"scenario": name, "parity": parity} for name, parity in held.items()],
+        "parity": [{"scenario": name, "verdict": parity, "reason": None} for name, parity in held.items()],
     }
 
 
@@ -126,17 +100,6 @@ FULL = {"status": "oom", "reason": "full"}
 KILLED = {"status": "killed", "reason": "interrupted", "peak_total_mib": None}
 NEEDS_TWO = {"status": "unsupported", "reason": "it needs two GPUs", "peak_total_mib": None}
 UNHELD = {"experiments": {}, "parity": []}
-
-
-def check_run(acceptance: Any, part: str, changes: dict[str, dict[str, Any]], unsound: list[str], on_gpu: bool) -> Any:
-    """Verdicts by check of a run that is changed at places such as ``summary 1``."""
-    run: Any = a_run()
-    for place, values in changes.items():
-        at = run
-        for step in place.split():
-            at = at[int(step) if step.isdigit() else step]
-        at.update(values)
-    return {one.what: one.verdict for one in acceptance.of_run(part, run, unsound, on_gpu=on_gpu)}
 
 
 @pytest.mark.parametrize(
@@ -158,14 +121,18 @@ def check_run(acceptance: Any, part: str, changes: dict[str, dict[str, Any]], un
         ("scenarios", {"": {"complete": False}, "summary 1": FULL}, {EVERY: FAILS, SEALED: NOT_DONE}),
     ],
 )
-def test_the_checks_of_a_run(acceptance: Any, part: str, changes: Any, found: dict[str, str | None]) -> None:
-    """``found``: what is not as it should be."""
+def test_the_checks_of_a_run(pack: Any, part: str, changes: Any, found: dict[str, str | None]) -> None:
+    """``changes``: at places such as ``summary 1``; ``found``: what is not as it should be."""
+    run: Any = a_run()
+    for place, values in changes.items():
+        at = run
+        for step in place.split():
+            at = at[int(step) if step.isdigit() else step]
+        at.update(values)
     expected = dict.fromkeys((EVERY, SEALED, MEMORY, NUMERICS), "passed") | found
-    verdicts = check_run(acceptance, part, changes, [], on_gpu=True)
+    verdicts = {one.what: one.verdict for one in pack.acceptance.of_run(part, run, [], on_gpu=True)}
     assert verdicts == {what: verdict for what, verdict in expected.items() if verdict}
 
-
-# The pack itself
 
 A_GPU = a_gpu(0, "GPU-0", "NVIDIA Imaginary 9000")
 
@@ -175,7 +142,7 @@ class Pack:
     exception, or a ``Command``; ``commands``: what was asked for, in order; ``takes_s``: of each command."""
 
     def __init__(self, pack: Any, out: Path) -> None:
-        self.pack, self.out, self.clock, self.takes_s, self.test = pack, out, Clock(), 1.0, ""
+        self.pack, self.out, self.now_s, self.takes_s = pack, out, 100.0, 1.0
         self.commands: dict[str, list[list[str]]] = {}
         passed = compared(0.999, 1.001, margin=0.01, allowed=None, passed=True)
         self.answers: dict[str, Any] = dict.fromkeys(EVERYTHING, a_run() | {"path": str(out)})
@@ -189,15 +156,18 @@ class Pack:
 
     def started(self, of: Any, name: str, command: list[str], limit_s: float, environment: dict[str, str]) -> Any:
         self.commands.setdefault(name, []).append(command)
-        self.clock.now += self.takes_s
+        self.now_s += self.takes_s
         answer = self.answers[name]
         if isinstance(answer, BaseException):
             raise answer
         assert environment.get("CUDA_VISIBLE_DEVICES", "") == ",".join(gpu.uuid for gpu in of.gpus)
         if name == "tests":
             assert environment["BENCH_GPU_TESTS_S"] == f"{limit_s - 15:.0f}"
-            Path(of.path(f"{name}.xml")).write_text(f'<testsuite><testcase name="a">{self.test}</testcase></testsuite>')
-        return answer if isinstance(answer, self.pack.Command) else command_said(self.pack, answer)
+            Path(of.path(f"{name}.xml")).write_text('<testsuite><testcase name="a"/></testsuite>')
+        return answer if isinstance(answer, self.pack.Command) else self.said(answer)
+
+    def said(self, document: Any, **more: Any) -> Any:
+        return self.pack.Command(**({"code": 0, "said": json.dumps(document), "told": "", "ended": False} | more))
 
     @property
     def document(self) -> dict[str, Any]:
@@ -215,14 +185,10 @@ def call(pack: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Pack:
     made = Pack(pack, tmp_path / "out")
     monkeypatch.setattr("bench.machine.nvml.list_gpus", lambda: ([A_GPU], None))
     monkeypatch.setattr(pack.foreign, "refuse", lambda *about, **more: None)
-    monkeypatch.setattr(pack.time, "monotonic", made.clock)
+    monkeypatch.setattr(pack.time, "monotonic", lambda: made.now_s)
     monkeypatch.setattr(pack.Acceptance, "started", lambda of, *about: made.started(of, *about))
     monkeypatch.setattr(check, "findings", lambda path: [])
     return made
-
-
-def command_said(pack: Any, document: Any, **more: Any) -> Any:
-    return pack.Command(**({"code": 0, "said": json.dumps(document), "told": "", "ended": False} | more))
 
 
 EVERYTHING = (
@@ -248,7 +214,7 @@ def test_calls_go_on_until_all_is_done(call: Pack) -> None:
 
 
 def test_a_run_that_gets_further_goes_on(pack: Any, call: Pack, monkeypatch: pytest.MonkeyPatch) -> None:
-    call.answers["more"] = command_said(pack, {}, code=-2, ended=True)
+    call.answers["more"] = call.said({}, code=-2, ended=True)
     for begun, tries in ((1, 0), (2, 0), (3, 0), (4, 0), (4, 1), (5, 0)):
         found = a_run() | {"path": "x", "complete": False, "summary": a_run()["summary"][:1] * begun}
         monkeypatch.setattr(pack, "salvaged", lambda folder, found=found: found)
@@ -265,7 +231,7 @@ def test_an_interrupted_run_is_shown_and_resumed(pack: Any, call: Pack) -> None:
     assert call.why()["scenarios"] == "interrupted; call again" and "left for the next call" in call.why()["batch"]
     (rows,) = call.document["runs"].values()
     assert [row["scenario"] for row in rows] == ["ddp"], "what it did is shown"
-    call.answers["scenarios"] = command_said(pack, {}, code=2, told="error: --resume: another GPU")
+    call.answers["scenarios"] = call.said({}, code=2, told="error: --resume: another GPU")
     call()
     resumed, anew = call.commands["scenarios"]
     assert resumed == ["-m", "bench", "run", "--resume", str(begun), "--wait", "--json"]
@@ -302,20 +268,17 @@ def test_another_gpu_is_refused(
     assert "was begun with GPU NVIDIA Imaginary 9000, and now it is NVIDIA Other; " in line
 
 
-def test_every_strategy_and_switch_is_in_the_pack(pack: Any, repository: Path) -> None:
-    (words,) = [item.command for item in made(pack).items if item.name == "more"]
+def test_every_strategy_and_switch_is_in_the_pack(call: Pack, repository: Path) -> None:
+    assert call("--budget", "2h") == 0
+    (words,) = call.commands["more"]
     asked = words[words.index("--scenario") + 1].split(",")
     found = [switching.scenario(name) for name in (*discover.DEFAULT, *asked)]
-    on = [one for scenario in found for one in scenario.switches]
     there = {
         "scenarios": {one.base for one in found},
         "bench/strategies": {one.strategy_name for one in found if isinstance(one.scenario.strategy, str)},
-        "bench/switches": {one.name for one in on},
+        "bench/switches": {one.name for scenario in found for one in scenario.switches},
     }
     assert there == {folder: {file.stem for file in (repository / folder).glob("*.py")} for folder in there}
-    for one in on:
-        words = switching.load_switch(one.name, one.file).choices
-        assert {str(other.value) for other in on if other.name == one.name} >= set(words)
 
 
 def test_commands_are_accepted(

@@ -5,13 +5,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 from conftest import launches, one_host, request_for
 from standin import KEYS, MIB, NOT_AVAILABLE, TWO_GPUS, A, B, Driver
-from standin.frames import iterations
 
-from bench.analyse import devices
 from bench.core.records import DEVICE_COLUMNS, MEMORY_COLUMNS, PROBE_MIB
 from bench.machine.nvml import NO_FIGURE, SCRAMBLED
 from bench.machine.sample import Sampler, read_spool
@@ -56,9 +53,6 @@ class Sampling:
             assert time.monotonic() < deadline, (self.folder / "sampler.log").read_text()
             time.sleep(0.02)
 
-    def until_begun(self) -> None:
-        self.until(lambda: self.rows("device"))
-
     def until_next(self, table: str) -> None:
         """Until there is a row of a sample that began from now on."""
         now = time.perf_counter_ns()
@@ -85,30 +79,24 @@ def sources(rows: list[dict[str, Any]]) -> set[tuple[Any, ...]]:
     return {(row["pid"], row["device"], row["used_mib"], row["source"]) for row in rows}
 
 
-@pytest.mark.parametrize("listed", [(), (f"process {A} 11 0",)], ids=["not listed", "listed with 0 bytes"])
-def test_device_level_in_a_container(listed: tuple[str, ...], start: Start, driver: Driver) -> None:
-    levels = (f"value {A} used {600 * MIB}", f"value {B} used {500 * MIB}")
-    driver.write(*TWO_GPUS, *levels)
+SLOW = "delay_all_us 30000"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [(), (f"process {A} 11 0",), (f"process {A} 100011 {1024 * MIB}", SLOW)],
+    ids=["not listed", "listed with 0 bytes", "listed by its host PID, and the driver is slow"],
+)
+def test_device_level_in_a_container(more: tuple[str, ...], start: Start, driver: Driver) -> None:
+    """Against the level before the launch, which the ranks wait for."""
+    driver.write(*TWO_GPUS, f"value {A} used {600 * MIB}", f"value {B} used {500 * MIB}", *{SLOW}.intersection(more))
     run = start(nested=True)
     run.sampler.begin(0)
+    driver.write(*TWO_GPUS, f"value {A} used {1624 * MIB}", f"value {B} used {756 * MIB}", *more)
     run.watch(A, B)
-    run.until_begun()
-    driver.write(*TWO_GPUS, f"value {A} used {1624 * MIB}", f"value {B} used {756 * MIB}", *listed)
     run.until(lambda: len({row["pid"] for row in run.rows("memory")}) == 2)
     memory, _ = run.sampler.finish(0)
     assert sources(memory) == {(11, A, 1024.0, "nvml_device_delta"), (12, B, 256.0, "nvml_device_delta")}
-
-
-def test_a_slow_driver_gives_the_level_before_the_launch(start: Start, driver: Driver) -> None:
-    slow = "delay_all_us 30000"
-    driver.write(*TWO_GPUS, slow, f"value {A} used {600 * MIB}")
-    run = start(nested=True)
-    run.sampler.begin(0)
-    driver.write(*TWO_GPUS, slow, f"value {A} used {1624 * MIB}", f"process {A} 100011 {1024 * MIB}")
-    run.watch(A)
-    run.until(lambda: run.rows("memory"))
-    memory, _ = run.sampler.finish(0)
-    assert sources(memory) == {(11, A, 1024.0, "nvml_device_delta")}
     assert run.findings["foreign"] == []
 
 
@@ -117,7 +105,7 @@ def test_a_slow_driver_is_asked_at_both_ends(start: Start, driver: Driver) -> No
     driver.write(*TWO_GPUS, "delay_all_us 50000")
     run = start()
     run.watch(A)
-    run.until_begun()
+    run.until(lambda: run.rows("device"))
     (planned,) = launches(request_for((SINGLE,)), (SINGLE,), one_host(1))
     for phase in ("measure", "record"):
         before = len(run.rows("device"))
@@ -128,7 +116,7 @@ def test_a_slow_driver_is_asked_at_both_ends(start: Start, driver: Driver) -> No
 def test_a_process_that_comes_later_is_reported(start: Start, driver: Driver) -> None:
     run = start(nested=False)
     run.watch(A)
-    run.until_begun()
+    run.until(lambda: run.rows("device"))
     for size in (100, 900, 50):
         driver.write(*TWO_GPUS, f"process {A} 11 {size * MIB}", f"process {A} {BUSY} {size * MIB}")
         run.until(lambda size=size: any(row["used_mib"] == size for row in run.rows("memory")))
@@ -155,7 +143,7 @@ def test_a_probe_names_ranks_by_their_host_pids(
     run = start(nested=True)
     run.sampler.begin(0)
     run.watch(*gpus)
-    run.until_begun()
+    run.until(lambda: run.rows("device"))
     for rank in (0, 1):
         listed()
         run.until_next("device")
@@ -245,16 +233,12 @@ def test_a_lost_gpu_leaves_a_gap(start: Start, driver: Driver) -> None:
     run = start(nested=False)
     run.watch(A, B)
     run.until(lambda: len({row["pid"] for row in run.rows("memory")}) == 2)
-    keys = ["processes", *KEYS]
-    driver.write(*TWO_GPUS, *there, *(f"error {A} {key} 15" for key in keys))
-    run.until_next("memory")
-    run.until_next("memory")
-    run.until_next("device")
+    driver.write(*TWO_GPUS, *there, *(f"error {A} {key} 15" for key in ("processes", *KEYS)))
+    for table in ("memory", "memory", "device"):
+        run.until_next(table)
     memory, device = run.sampler.finish(0)
     gaps = [row for row in memory if row["used_mib"] is None]
-    assert [(row["pid"], row["device"], row["source"], row["reason"]) for row in gaps] == [
-        (11, A, "unavailable", "GPU is lost")
-    ]
+    assert [(row["pid"], row["device"], row["reason"]) for row in gaps] == [(11, A, "GPU is lost")]
     assert max(row["t_ns"] for row in memory if row["pid"] == 12) > gaps[0]["t_ns"]
     last = {row["device"]: row for row in device}
     assert (last[A]["power_w"], last[A]["reason"]) == (None, "GPU is lost")
@@ -265,7 +249,7 @@ def test_scrambled_lists_are_dropped_and_counted(start: Start, driver: Driver) -
     run = start(nested=False)
     driver.write(*TWO_GPUS, f"process {A} 11 {MIB}", f"process {A} 12 {MIB}", "scrambled 1")
     run.watch(A)
-    run.until_begun()
+    run.until(lambda: run.rows("device"))
     time.sleep(0.4)
     memory, _ = run.sampler.finish(0)
     assert [(row["used_mib"], row["reason"]) for row in memory] == [(None, SCRAMBLED)]
@@ -310,7 +294,7 @@ def test_a_thermal_bit_and_link_counters(start: Start, driver: Driver) -> None:
 def test_rows_of_ranks_and_gpus(start: Start, driver: Driver) -> None:
     """A row for each process on each GPU that it is on; of one without a figure, or without a list, the reason."""
     lists = (f"process {A} 11 {512 * MIB}", f"process {B} 11 {256 * MIB}", f"process {B} 13 {NOT_AVAILABLE}")
-    driver.write(*TWO_GPUS, *lists, f"value {A} power 312500", f"error {B} energy 3")
+    driver.write(*TWO_GPUS, *lists, f"value {A} power 312500", f"value {A} energy 1000", f"error {B} energy 3")
     run = start(nested=False)
     for rank, pid in enumerate((11, 13, 4711)):
         run.sampler.watch(0, "dp", rank, pid)
@@ -327,9 +311,9 @@ def test_rows_of_ranks_and_gpus(start: Start, driver: Driver) -> None:
     }
     last_ns = max(row["t_ns"] for row in memory if row["used_mib"])
     assert [row["pid"] for row in memory if row["t_ns"] == last_ns] == [11, 11, 13], "one moment for all of a sample"
-    assert [(row["device"], row["power_w"], row["reason"]) for row in device[:2]] == [
-        (A, 312.5, None),
-        (B, 0.0, "energy_mj: Not Supported"),
+    assert [(row["device"], row["power_w"], row["energy_mj"], row["mig"], row["reason"]) for row in device[:2]] == [
+        (A, 312.5, 1000.0, False, None),
+        (B, 0.0, None, False, "energy_mj: Not Supported"),
     ]
     assert device[0]["t_ns"] == device[1]["t_ns"]
     driver.write(*TWO_GPUS, *lists, f"error {A} processes 4")
@@ -349,49 +333,3 @@ def test_a_driver_that_refuses_costs_the_figures_and_not_the_sampler(start: Star
     assert "Driver Not Loaded" in memory[0]["reason"]
     assert [(row["device"], row["power_w"]) for row in device] == [(A, None), (B, None)]
     assert all(list(row) == list(DEVICE_COLUMNS) and "Driver Not Loaded" in row["reason"] for row in device)
-
-
-# From the driver to a launch's energy
-
-
-def of_window(device: list[dict[str, Any]]) -> dict[str, Any]:
-    times = [row["t_ns"] for row in device]
-    span_ms = (max(times) - min(times)) / 1e6
-    steps = pd.DataFrame([{"launch": 0, "warmup": False, "start_ns": min(times), "step_ms": span_ms, "step": 0}])
-    table = devices.per_device(pd.DataFrame(device, columns=list(DEVICE_COLUMNS)), devices.windows(iterations(steps)))
-    (row,) = table.astype(object).where(table.notna(), None)[table["device"] == A].to_dict("records")
-    return row
-
-
-@pytest.mark.parametrize(
-    ("first", "later", "source", "reason"),
-    [
-        ("energy 1000000", "energy 1060000", "counter", None),
-        ("mig 1", "mig 1", None, "MIG is on: power and counter are those of the whole GPU"),
-    ],
-)
-def test_counters_of_the_driver_become_energy_or_a_reason(
-    start: Start,
-    driver: Driver,
-    monkeypatch: pytest.MonkeyPatch,
-    first: str,
-    later: str,
-    source: str | None,
-    reason: str | None,
-) -> None:
-    monkeypatch.setattr(devices, "COUNTER_WINDOW_S", 0.5)
-    driver.write(*TWO_GPUS, f"value {A} power 300000", f"value {A} {first}")
-    run = start(nested=False)
-    run.watch(A)
-    run.until(lambda: len(run.rows("device")) >= 6)
-    driver.write(*TWO_GPUS, f"value {A} power 300000", f"value {A} {later}")
-    for _ in range(3):
-        run.until_next("device")
-    _, device = run.sampler.finish(0)
-    row = of_window(device)
-    assert (row["energy_source"], row["energy_reason"]) == (source, reason)
-    if source == "counter":
-        assert row["energy_j"] == pytest.approx(60.0)
-    else:
-        assert row["energy_j"] is None
-    assert row["peak_power_w"] == 300.0
