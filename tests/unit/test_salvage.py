@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from standin.documents import document, launch, sample
-from standin.processes import wait_for
+from standin.processes import alive, wait_for
 
 from bench.core.errors import RequestError
 from bench.core.records import MEMORY_COLUMNS
@@ -50,25 +50,23 @@ def test_a_crash_of_everything_loses_less_than_five_seconds_of_samples(tmp_path:
     spool = Path(spool_path(os.path.join(path, ".scratch"), 1))
     wait_for(lambda: spool.exists() and spool.read_bytes().count(b"\n") >= 6)
     killed_ns = time.perf_counter_ns()
-    os.kill(int(sampler), signal.SIGKILL)
+    os.kill(int(sampler), signal.SIGSTOP)  # so that it cannot notice by itself that bench is gone
     bench.kill()
     bench.communicate()
+    wait_for(lambda: not alive(int(sampler)), 5.0)
 
     with pytest.raises(RequestError, match="incomplete"):
         read(path)
     memory = read(path, allow_incomplete=True).memory
-    assert list(memory.columns) == list(MEMORY_COLUMNS)
-    assert len(memory) >= 6
-    assert set(memory["launch"]) == {1}
-    assert set(memory["pid"]) == {bench.pid}
+    assert list(memory.columns) == list(MEMORY_COLUMNS) and len(memory) >= 6
+    assert (set(memory["launch"]), set(memory["pid"])) == ({1}, {bench.pid})
     assert (killed_ns - int(memory["t_ns"].max())) / 1e9 < ALLOWED_LOSS_S
 
 
-def writer(out: Path, *, done: bool = True) -> RunWriter:
-    """A run, with its first launch ``done``."""
+def writer(out: Path) -> RunWriter:
+    """A run with its first launch."""
     run = RunWriter(str(out), document())
-    if done:
-        run.add(launch(), memory=[sample()])
+    run.add(launch(), memory=[sample()])
     return run
 
 
@@ -80,12 +78,14 @@ def spooled(run: RunWriter, launch: int) -> None:
 
 
 def test_an_interrupted_run_keeps_its_samples_and_reads_no_spool_again(tmp_path: Path) -> None:
-    run = writer(tmp_path, done=False)
+    run = RunWriter(str(tmp_path), document())
     spooled(run, 0)
     run.add(launch(), memory=[sample()])
     with pytest.raises(RequestError, match="no launch was done"):
         read(run.path, allow_incomplete=True)
     spooled(run, 1)
+    with open(spool_path(run.scratch, 1), "ab") as file:
+        file.write(b'["memory", {"la')  # what is only begun is left out, and no finding
     found = read(run.path, allow_incomplete=True)
     assert (found.memory["launch"].tolist(), found.device["launch"].tolist()) == ([0, 1, 1], [1])
     run.finish(complete=False)
@@ -140,7 +140,7 @@ def test_no_flipped_bit_of_a_sample_is_taken_for_another(tmp_path: Path) -> None
             assert known == sound[table][: len(known)], flipped
 
 
-@pytest.mark.parametrize("hostile", ["pipe", "link", "folder", "linked folder"])
+@pytest.mark.parametrize("hostile", ["pipe", "link", "linked folder"])
 @pytest.mark.timeout(20)
 def test_a_spool_that_is_no_file_of_the_run_is_refused_by_name(tmp_path: Path, hostile: str) -> None:
     run = writer(tmp_path)
@@ -150,8 +150,6 @@ def test_a_spool_that_is_no_file_of_the_run_is_refused_by_name(tmp_path: Path, h
         os.mkfifo(path)
     elif hostile == "link":
         path.symlink_to("/dev/zero")
-    elif hostile == "folder":
-        path.mkdir()
     else:
         os.rmdir(run.scratch)
         os.symlink(tmp_path / "elsewhere", os.path.join(run.path, ".scratch"))
