@@ -4,7 +4,7 @@ import gc
 import importlib
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from itertools import count
@@ -70,23 +70,17 @@ def test_a_level_is_what_the_table_says(level: str) -> None:
     assert session.forward(load_of(session.parts)()).dtype is torch.float32, "the loss, whatever computes"
 
 
-@pytest.mark.parametrize("name", ["dp", "ddp", "apex_ddp"])
-def test_a_missing_wrapper_is_noticed(name: str) -> None:
-    strategy = switching.load(*discover.resolve(name)).strategy
-    for one in strategy.implementations:
-        said = f"{one.label} means {one.wrapper}, but the wrapper is torch.nn.modules.container.Sequential"
-        assert said in wrong("O0", "O0", strategy, one.name)
-
-
-def test_a_wrapper_nobody_asked_for_is_noticed() -> None:
+def test_what_is_not_as_declared_is_noticed() -> None:
+    for name in ("dp", "ddp", "apex_ddp"):
+        strategy = switching.load(*discover.resolve(name)).strategy
+        for one in strategy.implementations:
+            said = f"{one.label} means {one.wrapper}, but the wrapper is torch.nn.modules.container.Sequential"
+            assert said in wrong("O0", "O0", strategy, one.name)
     ran = train(parts_for().session(wrap=nn.Sequential))[0]
     (said,) = effective.contradictions(ran, parts_for().job, SINGLE.strategy, "torch")
     assert "no wrapper was asked for, but the wrapper is torch.nn" in said
-
-
-def test_weights_that_are_not_sharded_as_declared_are_noticed() -> None:
-    strategy = replace(SINGLE.strategy, weights="sharded")
-    assert "weights are declared sharded, but they are replicated" in wrong("O0", "O0", strategy)
+    sharded = replace(SINGLE.strategy, weights="sharded")
+    assert "weights are declared sharded, but they are replicated" in wrong("O0", "O0", sharded)
 
 
 @pytest.mark.parametrize("level", ["O1", "O2"])
@@ -95,14 +89,11 @@ def test_fp16_has_a_dynamic_loss_scale_and_a_bad_step_is_skipped_and_counted(lev
     ran, _ = train(session)
     assert ran["scaler"]["dynamic"] and ran["scaler"]["class"] == "torch.amp.grad_scaler.GradScaler"
     before = {name: p.detach().clone() for name, p in session.model.named_parameters()}
-    skipped, scale = session.skipped_steps(), session.scaler.get_scale()
-    assert skipped is not None
-    skipped = int(skipped)
+    skipped, scale = int(session.skipped_steps()), session.scaler.get_scale()
     images = torch.full((2, 3, 32, 32), float("inf"))
     session.backward(session.forward((images, torch.zeros(2, dtype=torch.long))))
     session.optimize()
-    assert int(session.skipped_steps() or 0) == skipped + 1
-    assert session.scaler.get_scale() == scale / 2
+    assert (int(session.skipped_steps()), session.scaler.get_scale()) == (skipped + 1, scale / 2)
     assert all(torch.equal(before[name], p) for name, p in session.model.named_parameters())
 
 
@@ -114,9 +105,8 @@ def test_skipped_steps(level: str, bad: set[int], warmup: int, measured: int, mo
     backward = session.backward
     monkeypatch.setattr(session, "backward", lambda loss: backward(loss * (torch.inf if next(steps) in bad else 1.0)))
     plan = Plan(parts=parts, strategy=SINGLE.strategy, module=SimpleNamespace(build=lambda parts: session))
-    checks = record._checks(
-        [{"rank": 0, **rank._measure(plan, lambda *phase, **more: lambda step: None, 0)}], ["node1"]
-    )
+    result = {"rank": 0, **rank._measure(plan, lambda *phase, **more: lambda step: None, 0)}
+    checks = record._checks([result], ["node1"])
     assert (checks["skipped_warmup_steps"], checks["skipped_steps"]) == (warmup, measured)
 
 
@@ -200,12 +190,7 @@ def test_watching_a_compiled_model_compiles_it_once() -> None:
 )
 @pytest.mark.skipif(not hasattr(torch.backends.cudnn, "conv"), reason="needs torch 2.9: fp32_precision")
 def test_tf32_is_claimed_where_there_is_some(
-    major: int,
-    override: str | None,
-    convolutions: str,
-    products: str,
-    expected: tuple[bool, bool],
-    monkeypatch: pytest.MonkeyPatch,
+    major: int, override: str | None, convolutions: str, products: str, expected: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(major=major))
     monkeypatch.delenv("NVIDIA_TF32_OVERRIDE", raising=False)
@@ -226,18 +211,16 @@ def test_the_workload_says_what_autograd_keeps_of_an_example() -> None:
     found = discover.load_workload("resnet101", discover.names(discover.WORKLOAD)["resnet101"])
     with torch.device("meta"):
         model = models.get_model("resnet101", num_classes=1000)
-    held = {tensor.untyped_storage()._cdata for tensor in (*model.parameters(), *model.buffers())}
     kept: dict[int, Any] = {}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.untyped_storage()._cdata not in held:
-            kept[tensor.untyped_storage()._cdata] = tensor.untyped_storage()
+        kept[tensor.untyped_storage()._cdata] = tensor.untyped_storage()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         loss = model(torch.empty(2, 3, 224, 224, device="meta"))
-    assert loss.requires_grad
-    mib = sum(storage.nbytes() for storage in kept.values()) / 2 / 2**20
+    weights = {tensor.untyped_storage()._cdata for tensor in (*model.parameters(), *model.buffers())}
+    mib = sum(storage.nbytes() for at, storage in kept.items() if at not in weights) / len(loss) / 2**20
     assert mib == pytest.approx(found.workload.example_mib, rel=0.02)
 
 
@@ -295,14 +278,6 @@ def test_gradients_that_apex_dropped_after_the_step_are_had_from_the_half_ones()
     assert found == [[1.0, 2.0, float("inf")], [0.5, 0.25]]
 
 
-@pytest.fixture
-def no_apex() -> Iterator[None]:
-    yield
-    for name in [name for name in sys.modules if name.partition(".")[0] == "apex"]:
-        del sys.modules[name]
-
-
-@pytest.mark.usefixtures("no_apex")
 @pytest.mark.parametrize("kernels", [True, False])
 def test_apex_says_whether_it_has_its_kernels(kernels: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module, source in {
@@ -313,6 +288,9 @@ def test_apex_says_whether_it_has_its_kernels(kernels: bool, tmp_path: Path, mon
         file.parent.mkdir(parents=True)
         file.write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
+    for name in ("apex", "apex.parallel", "apex.multi_tensor_apply"):
+        monkeypatch.setitem(sys.modules, name, None)  # what is imported now goes with this test
+        del sys.modules[name]
     wrapper = importlib.import_module("apex.parallel").DistributedDataParallel
     ran, _ = train(parts_for().session(wrap=wrapper))
     assert (ran["parallel_impl"], ran["apex_kernels"]) == ("apex", kernels)
@@ -338,7 +316,7 @@ def test_apex_says_whether_it_has_its_kernels(kernels: bool, tmp_path: Path, mon
 def test_who_implements_what(
     strategy: str, precision: str, impl: str, cuda: bool, there: bool, expected: tuple[str, str, bool]
 ) -> None:
-    problems = {"apex.amp": None if there else "absent", "apex.parallel": None if there else "absent"}
+    problems = dict.fromkeys(("apex.amp", "apex.parallel"), None if there else "absent")
     found = switching.load(*discover.resolve(strategy)).strategy
     job = replace(parts_for(precision, "fp16").job, impl=impl)
     *chosen, problem = apex.implementations(found, job, cuda=cuda, problems=problems)
@@ -384,17 +362,11 @@ def test_each_phase_is_charged_with_its_own_time_and_they_add_up() -> None:
     assert timings.start_ns[1:] == pytest.approx(ends_ns[:-1], abs=10)
 
 
-def test_time_between_two_steps_counts() -> None:
-    timings = window(Sleepy(), steps=3, on_step=lambda step: time.sleep(0.02))
-    assert max(timings.step_ms) >= 20
-
-
-def test_garbage_collection_is_held_off_and_comes_back() -> None:
-    assert gc.isenabled()
+def test_time_between_two_steps_counts_and_garbage_collection_is_held_off() -> None:
     session = Sleepy()
-    window(session, steps=2)
-    assert session.gc_enabled == {False}
-    assert gc.isenabled()
+    timings = window(session, steps=3, on_step=lambda step: time.sleep(0.02))
+    assert max(timings.step_ms) >= 20
+    assert session.gc_enabled == {False} and gc.isenabled()
 
 
 def test_losses_are_those_of_the_steps_as_the_session_keeps_them() -> None:
