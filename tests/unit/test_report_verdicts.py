@@ -17,12 +17,11 @@ import pytest
 from conftest import Plotting
 from standin import numerics
 from standin.documents import changed, diagnostic, ran_with, reference, with_records
-from standin.gpu_runs import GPUS, STEPS_MS, OnGpus
 from standin.runs import APEX, BROKEN, DDP, FAST, FINITE, GONE, HOSTILE, Launch, analysed, effective, write_run
 from test_report import Page, plot_of, svg_texts
 
 from bench import report
-from bench.analyse import labels, validity, verdicts
+from bench.analyse import validity, verdicts
 from bench.analyse.analysed import Analysed
 from bench.analyse.parity import CANNOT_TELL, DIVERGED, SAME, WITHIN_HALF, loss_curves
 from bench.analyse.recommendation import recommendation, recommendations
@@ -32,7 +31,6 @@ from bench.report import drawing, launch_tables, plots, tables, verdict_tables
 from bench.runs.document import Recommendation
 from bench.runs.experiments import Diagnosis, Numerics, Tuning
 from bench.runs.launches import Failure
-from bench.runs.reader import read
 from bench.runs.writer import RunWriter
 from bench.words.advice import advice, answer, is_clear, recommended
 from bench.words.questions import mixed_precision, questions
@@ -182,17 +180,6 @@ def test_questions_about_strategies(whole: Analysed, tmp_path: Path) -> None:
     stuck = changed(whole, launches=(replace(whole.document.launches[0], status="timeout", failure=failure),))
     where = "rank 1 made no progress in phase backward, step 3, at train.py:7"
     assert where in dict(questions(stuck))["Why did it hang?"]
-
-
-def test_bf16_on_a_gpu_is_called_bf16(tmp_path: Path) -> None:
-    """fp16 is a GPU's own half; a scenario with the switch ``bf16`` has none."""
-    launch = OnGpus("ddp_o2+bf16", [STEPS_MS] * 2, precision="O2")
-    run = read(str(write_run(tmp_path, [launch], gpus=GPUS)))
-    (ran,) = (launch.effective for launch in run.document.launches)
-    assert run.document.workload.device == "cuda" and ran is not None
-    assert labels.precision(ran) == "native O2 bf16"
-    text = texts_of(run)
-    assert "native O2 bf16" in text and "fp16" not in text
 
 
 def test_replicas_are_compared_among_themselves(tmp_path: Path) -> None:

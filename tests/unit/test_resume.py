@@ -249,13 +249,6 @@ def test_changed_code_is_refused(bench: Bench, tmp_path: Path, part: str) -> Non
     assert f"{file} is not what it was when the run was started; start a new run" in resumed(bench, path)
 
 
-@pytest.mark.parametrize(("name", "length"), [("name", 256), ("file", 4097), ("data", 4097)])
-def test_an_overlong_request_is_refused(bench: Bench, tmp_path: Path, name: str, length: int) -> None:
-    request = asdict(REQUEST) | {"task": {**asdict(REQUEST.task), name: "." * length}}
-    path = write_run(tmp_path / "results", [], complete=False, about={"request": request})
-    assert f"request.task.{name} must be at most {length - 1:,} characters long" in resumed(bench, path)
-
-
 def test_a_run_of_others_or_elsewhere_is_refused(bench: Bench, tmp_path: Path) -> None:
     path = write_run(tmp_path / "results", [], complete=False, about={"request": asdict(REQUEST) | {"python": "/no"}})
     (path / "logs" / "out").symlink_to(tmp_path)

@@ -23,18 +23,10 @@ from bench.core.channel import Channel
 from bench.core.records import DEVICE_COLUMNS, MEMORY_COLUMNS
 from bench.experiments import launch
 from bench.machine.rapl import Rapl
-from bench.machine.sample import Sampler, read_spool
-from bench.machine.sample.process import (
-    DEVICE_PERIOD_NS,
-    DUTY_CYCLE,
-    MEMORY_PERIOD_NS,
-    Clock,
-    Loop,
-    Watched,
-    clocks,
-    spool_path,
-)
+from bench.machine.sample import Sampler
+from bench.machine.sample.process import DEVICE_PERIOD_NS, DUTY_CYCLE, MEMORY_PERIOD_NS, Clock, Loop, Watched, clocks
 from bench.machine.sample.sources import proportional_mib, resident_mib
+from bench.runs.spool import read_spool, spool_path
 from bench.seams.switching import scenario
 
 ALLOCATOR = """

@@ -18,7 +18,6 @@ import torch._dynamo
 from standin.sessions import SINGLE, Sleepy, load_of, parts_of, train
 from standin.workloads import tiny
 from torch import nn
-from torchvision import models
 
 from bench.core.errors import BenchError
 from bench.core.records import SwitchOn
@@ -60,10 +59,8 @@ def test_a_level_is_what_the_table_says(level: str) -> None:
     ran = ran_at(level)
     weights, norms, compute, updated = WEIGHTS_AND_NORMS[level]
     assert set(ran["parameter_dtypes"]) == weights == set(ran["gradient_dtypes"])
-    assert set(ran["batch_norm_dtypes"]) == norms
-    assert ran["compute_dtypes"] == compute
-    assert set(ran["optimizer_dtypes"]) == updated
-    assert ran["precision"] == level
+    assert (set(ran["batch_norm_dtypes"]), set(ran["optimizer_dtypes"])) == (norms, updated)
+    assert (ran["compute_dtypes"], ran["precision"]) == (compute, level)
     assert ran["scaler"] is None, "bf16 needs no loss scale"
     assert [asked for asked in WEIGHTS_AND_NORMS if not wrong(level, asked)] == [level], "another label is noticed"
     session = parts_for(level).session()
@@ -112,31 +109,21 @@ def test_skipped_steps(level: str, bad: set[int], warmup: int, measured: int, mo
 
 def test_peaks_of_the_launch_and_of_measured_steps_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """As torch counts them on two GPUs: 900 MiB at most in warm-up, and less after it, once that is forgotten."""
-    mib, forgotten = {"allocated": 900, "reserved": 1000}, []
-
-    def forget(index: int) -> None:
-        forgotten.append(index)
-        mib["allocated"] = 400
-
+    forgotten: list[int] = []
     for name, answer in {
         "device_count": lambda: 2,
         "get_device_properties": lambda device: SimpleNamespace(uuid=f"GPU-{device.index}"),
-        "max_memory_allocated": lambda index: mib["allocated"] << 20,
-        "max_memory_reserved": lambda index: mib["reserved"] << 20,
-        "reset_peak_memory_stats": forget,
+        "max_memory_allocated": lambda index: (400 if index in forgotten else 900) << 20,
+        "max_memory_reserved": lambda index: 1000 << 20,
+        "reset_peak_memory_stats": forgotten.append,
     }.items():
         monkeypatch.setattr(torch.cuda, name, answer)
     gpu = torch.device("cuda", 0)
     warm = live.peaks(gpu)
     rank._forget_peaks(gpu)
     peaks = rank._whole_and_steady(warm, live.peaks(gpu))
-    assert forgotten == [0, 1]
-    assert {name: value for name, value in peaks.items() if name.endswith("GPU-1")} == {
-        "max_allocated_mib.GPU-1": 900.0,
-        "max_reserved_mib.GPU-1": 1000.0,
-        "steady_allocated_mib.GPU-1": 400.0,
-        "steady_reserved_mib.GPU-1": 1000.0,
-    }
+    expected = {"max_allocated": 900.0, "max_reserved": 1000.0, "steady_allocated": 400.0, "steady_reserved": 1000.0}
+    assert peaks.items() >= {f"{name}_mib.GPU-{gpu}": mib for name, mib in expected.items() for gpu in (0, 1)}.items()
     cpu = torch.device("cpu")
     rank._forget_peaks(cpu)
     assert set(rank._whole_and_steady(live.peaks(cpu), live.peaks(cpu))) == {"max_rss_mib"}
@@ -181,10 +168,8 @@ def test_watching_a_compiled_model_compiles_it_once() -> None:
 @pytest.mark.parametrize(
     ("major", "override", "convolutions", "products", "expected"),
     [
-        (9, None, "tf32", "none", (True, False)),
-        (9, None, "ieee", "tf32", (False, True)),
-        (7, None, "tf32", "tf32", (False, False)),
-        (9, "0", "tf32", "tf32", (False, False)),
+        *((9, None, "tf32", "none", (True, False)), (9, None, "ieee", "tf32", (False, True))),
+        *((7, None, "tf32", "tf32", (False, False)), (9, "0", "tf32", "tf32", (False, False))),
         (9, "1", "tf32", "ieee", (True, False)),
     ],
 )
@@ -204,24 +189,6 @@ def test_tf32_is_claimed_where_there_is_some(
         assert live.tf32(torch.device("cuda", 0)) == {"cudnn": expected[0], "matmul": expected[1]}
     finally:
         conv.fp32_precision, matmul.fp32_precision = before
-
-
-def test_the_workload_says_what_autograd_keeps_of_an_example() -> None:
-    """ResNet-101 at 224 px in fp32, without its weights."""
-    found = discover.load_workload("resnet101", discover.names(discover.WORKLOAD)["resnet101"])
-    with torch.device("meta"):
-        model = models.get_model("resnet101", num_classes=1000)
-    kept: dict[int, Any] = {}
-
-    def keep(tensor: torch.Tensor) -> torch.Tensor:
-        kept[tensor.untyped_storage()._cdata] = tensor.untyped_storage()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        loss = model(torch.empty(2, 3, 224, 224, device="meta"))
-    weights = {tensor.untyped_storage()._cdata for tensor in (*model.parameters(), *model.buffers())}
-    mib = sum(storage.nbytes() for at, storage in kept.items() if at not in weights) / len(loss) / 2**20
-    assert mib == pytest.approx(found.workload.example_mib, rel=0.02)
 
 
 def test_a_first_step_that_is_skipped_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -369,15 +336,10 @@ def test_time_between_two_steps_counts_and_garbage_collection_is_held_off() -> N
     assert session.gc_enabled == {False} and gc.isenabled()
 
 
-def test_losses_are_those_of_the_steps_as_the_session_keeps_them() -> None:
-    session = parts_for().session()
+def test_losses_are_those_of_the_steps_as_the_session_keeps_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    session, losses = parts_for().session(), []
+    forward = session.forward
+    monkeypatch.setattr(session, "forward", lambda batch: losses.append(forward(batch)) or losses[-1])
     session.kept = lambda loss: -loss.detach()
     _, timings = train(session, steps=3)
-    again = parts_for().session()
-    load, expected = load_of(again.parts), []
-    for _ in range(3):
-        loss = again.forward(load())
-        again.backward(loss)
-        again.optimize()
-        expected.append(-loss.item())
-    assert timings.loss == pytest.approx(expected, rel=1e-4)
+    assert timings.loss == pytest.approx([-loss.item() for loss in losses])

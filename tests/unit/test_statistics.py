@@ -12,21 +12,12 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
-from standin.documents import document
+from standin.documents import document, sample
 from standin.frames import iterations, launch_figures, phase_medians, step_rows
 
-from bench.analyse import published
+from bench.analyse import comparison, published
 from bench.analyse.bars import about_intervals, plus_minus
-from bench.analyse.comparison import (
-    COLUMNS,
-    Comparison,
-    against_fastest,
-    between_scenarios,
-    compared,
-    judged,
-    more_launches,
-)
-from bench.analyse.comparison import pairwise as all_pairs
+from bench.analyse.comparison import COLUMNS, Comparison, against_fastest, between_scenarios, compared, judged
 from bench.analyse.intervals import Ratio, estimate, half_width_percent, ratio_of
 from bench.analyse.memory import peaks
 from bench.analyse.multiplicity import against_one, among_all, level
@@ -121,7 +112,6 @@ SIX = [99.0, 100.0, 101.0, 100.5, 99.5, 100.2]
         (SIX, [value * 1.1 for value in SIX], "slower"),
         (SIX, [value / 1.1 for value in SIX], "faster"),
         (SIX, SIX, "no difference found"),
-        (SIX[:5], [value * 1.1 for value in SIX[:4]], "slower"),
         (SIX[:5], SIX[1:5], "no difference found"),
         (SIX[:3], [value * 1.1 for value in SIX[:3]], "slower"),
         (SIX[:2], [value * 2 for value in SIX], "too few launches"),
@@ -208,7 +198,7 @@ def test_a_base_that_has_no_launches_leaves_nothing_to_compare_with() -> None:
     assert table["verdict"].tolist() == ["too few launches"] and table[["ratio", "low", "p"]].isna().all(axis=None)
     assert list(table.columns) == list(COLUMNS)
     nothing = launch_figures(steps_of(*scattered("o2", 1.0)).iloc[:0])
-    for empty in (between_scenarios(nothing, "ddp"), against_fastest(nothing), all_pairs(nothing)):
+    for empty in (between_scenarios(nothing, "ddp"), against_fastest(nothing), comparison.pairwise(nothing)):
         assert empty.empty and list(empty.columns) == list(COLUMNS)
 
 
@@ -220,7 +210,7 @@ def test_the_fastest_is_adjusted_for_having_been_chosen() -> None:
     assert (table["ratio"] > 1).all() and set(table["verdict"]) == {"slower"}
     shown = between_scenarios(launch_figures(steps), "o3")
     assert (table["p_adjusted"] > shown["p_adjusted"]).all(), "six pairs instead of three"
-    assert len(all_pairs(launch_figures(steps))) == 6
+    assert len(comparison.pairwise(launch_figures(steps))) == 6
 
 
 # Rounds
@@ -288,17 +278,17 @@ def test_without_launches_for_it_no_drift_is_estimated() -> None:
 def test_how_many_more_launches_would_show_two_percent() -> None:
     """t at 0.9 and at what is left of 5 % after five launches, both with 8 degrees of freedom, as Stein has it."""
     close = Ratio(value=1.02, low=0.98, high=1.06, p=0.08, error=0.01, freedom=8.0)
-    more = more_launches(close, 5)
+    more = comparison.more_launches(close, 5)
     assert more is not None
     for wanted, enough in ((5 + more, True), (4 + more, False)):
         quantiles = [float(stats.t.ppf(1 - float(level(wanted, 5)) / 2, 8)), float(stats.t.ppf(0.8, 8))]
         assert (sum(quantiles) * 0.01 * math.sqrt(5 / wanted) <= math.log(1.02)) is enough
-    among = more_launches(close, 5, tests=45)
+    among = comparison.more_launches(close, 5, tests=45)
     assert among is not None and among > more, "where there are more to tell apart, each takes longer"
-    assert more_launches(replace(close, value=1.5), 5) == more, "what was found does not count"
-    assert more_launches(replace(close, error=0.004), 5) == 0, "these would have shown it"
+    assert comparison.more_launches(replace(close, value=1.5), 5) == more, "what was found does not count"
+    assert comparison.more_launches(replace(close, error=0.004), 5) == 0, "these would have shown it"
     for unknown in (Ratio(value=1.0), replace(close, error=9.0)):
-        assert more_launches(unknown, 5) is None
+        assert comparison.more_launches(unknown, 5) is None
 
 
 def test_a_scenario_that_scatters_more_keeps_its_variance() -> None:
@@ -373,17 +363,10 @@ def test_a_run_without_steps_has_no_launches() -> None:
 
 def summarised(medians: dict[str, list[float]], peaks_mib: dict[str, list[float]] | None = None) -> pd.DataFrame:
     launches = [launch for scenario, mine in medians.items() for launch in launches_of(scenario, mine)]
-    peaks_by_launch = [peak for mine in (peaks_mib or {}).values() for peak in mine]
-    used = [
-        {"launch": launch, "scenario": launches[launch][0], "t_ns": 1, "pid": 9, "rank": 0, "used_mib": peak}
-        for launch, peak in enumerate(peaks_by_launch)
-    ]
-    columns = ["launch", "scenario", "t_ns", "pid", "rank", "used_mib"]
-    memory = pd.DataFrame(used, columns=columns).astype({"used_mib": "float64"}).assign(source="rss", host="node1")
-    records = [
-        {"launch": number, "scenario": scenario, "status": "ok", "reason": None, "effective": None}
-        for number, (scenario, _) in enumerate(launches)
-    ]
+    all_peaks = [peak for mine in (peaks_mib or {}).values() for peak in mine]
+    used = [sample(launch=at, scenario=launches[at][0], used_mib=peak) for at, peak in enumerate(all_peaks)]
+    memory = pd.DataFrame(used, columns=list(MEMORY_COLUMNS)).astype({"used_mib": "float64"})
+    records = [{"launch": number, "scenario": scenario} for number, (scenario, _) in enumerate(launches)]
     run = document(request={"scenarios": list(medians)}, launches=records)
     table = summary(run, launch_figures(steps_of(*launches)), peaks(memory))
     return table.assign(parity=None).set_index("scenario", drop=False)
@@ -396,9 +379,8 @@ def test_point_interval_and_ratio_of_the_summary_agree() -> None:
     table = summarised(MEDIANS)
     for row in table.to_dict("records"):
         assert row["step_low_ms"] * row["step_high_ms"] == pytest.approx(row["step_median_ms"] ** 2)
-        assert row["throughput_per_s"] * row["step_median_ms"] == pytest.approx(8000.0)
-        assert row["throughput_low_per_s"] * row["step_high_ms"] == pytest.approx(8000.0)
-        assert row["throughput_high_per_s"] * row["step_low_ms"] == pytest.approx(8000.0)
+        for speed, step in (("", "median"), ("low_", "high"), ("high_", "low")):
+            assert row[f"throughput_{speed}per_s"] * row[f"step_{step}_ms"] == pytest.approx(8000.0)
         assert row["half_width_percent"] == pytest.approx(100 * (row["step_high_ms"] / row["step_median_ms"] - 1))
     o2 = table.loc["o2"]
     assert o2["relative_to_ddp"] == pytest.approx(table.loc["ddp", "step_median_ms"] / o2["step_median_ms"])
@@ -421,9 +403,7 @@ def test_the_terminal_shows_the_bar_behind_each_figure() -> None:
 
 
 def test_the_terminal_invents_no_bar_for_one_launch() -> None:
-    table = brief_summary(summarised({"ddp": [100.0], "o2": [50.0]}))
-    assert "±" not in table.as_text()
-    assert table.notes[-1] == "no interval: one launch; with --launches 5 or --profile standard there is one"
+    assert "±" not in brief_summary(summarised({"ddp": [100.0], "o2": [50.0]})).as_text()
     mixed = about_intervals(summarised({"ddp": [100.0], "o2": [50.0, 51.0, 52.0]}))
     assert mixed[0].startswith("±:") and mixed[1].startswith("no interval for ddp: one launch;")
 
