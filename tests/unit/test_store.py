@@ -5,7 +5,6 @@ import hashlib
 import json
 import math
 import os
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -190,19 +189,6 @@ def test_a_kill_while_tables_are_joined_doubles_nothing(tmp_path: Path, monkeypa
     assert {"steps.parquet", "memory.parquet", ".parts"} < set(os.listdir(writer.path))
     again = read(writer.path, allow_incomplete=True)
     assert list(again.steps["launch"]) == [1, 2, 3] and len(again.memory) == 6
-
-
-def test_a_run_in_which_nothing_could_run_is_a_run(tmp_path: Path) -> None:
-    """Without a GPU there is no table of devices, and scratch files are never sealed."""
-    writer = RunWriter(str(tmp_path), document())
-    (Path(writer.scratch) / "rank0.json").write_text("{}")
-    writer.add(replace(record(), status="unsupported", reason="it needs CUDA"), device=[])
-    writer.finish(complete=True)
-    again = read(writer.path)
-    assert (len(again.steps), len(again.memory), list(again.device.columns)) == (0, 0, list(DEVICE_COLUMNS))
-    assert again.document.launches[0].reason == "it needs CUDA"
-    assert list(written(Path(writer.path))["files"]) == ["memory.parquet", "steps.parquet"]
-    assert sorted(os.listdir(writer.path)) == ["logs", "memory.parquet", "run.json", "steps.parquet"]
 
 
 # What is read
