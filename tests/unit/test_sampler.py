@@ -83,9 +83,6 @@ def moments(folder: Path, launch: int = 0) -> list[int]:
     return sorted({row["t_ns"] for row in read_spool(spool_path(str(folder), launch))["memory"]})
 
 
-# The clock
-
-
 def test_deadlines_stay_on_their_grid_and_those_that_were_missed_are_skipped() -> None:
     clock = Clock(250)
     clock.start(1_000)
@@ -119,9 +116,6 @@ def test_no_interval_makes_the_clock_stand_still() -> None:
     assert [clock.period_ns for clock in clocks(1e300)] == [3_600_000_000_000] * 2
 
 
-# Resident memory
-
-
 def test_sizes_are_what_the_kernel_says(monkeypatch: pytest.MonkeyPatch) -> None:
     """A page that n processes share counts 1/n in a proportional size."""
     here = psutil.Process().memory_full_info()
@@ -139,9 +133,6 @@ def test_sizes_are_what_the_kernel_says(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(psutil.Process, "memory_full_info", refused)
     assert proportional_mib(1) == (None, "the kernel does not let us read /proc/1/smaps_rollup")
-
-
-# Launches
 
 
 def test_proportional_sizes_after_the_steps(sampler: Sampler, children: list[Child], tmp_path: Path) -> None:
@@ -208,9 +199,6 @@ def test_what_waking_up_takes_is_counted_too(tmp_path: Path, monkeypatch: pytest
     samples = spent.sample(loop, waking_ms=2).costs["memory"].calls - 1  # the first was asked for
     assert spent.used_ns / 300e9 <= DUTY_CYCLE and (loop._sleep_ms() or 0.0) > 50
     assert 0.9 * 300 / 0.3 < samples < 300 / 0.25, "2.3 ms: every 300 ms, and not less, for what was before them"
-
-
-# The energy of CPU packages
 
 
 def packages(root: Path, *energies_uj: int) -> None:
@@ -319,9 +307,6 @@ def test_a_launch_begins_for_the_sampler_before_its_ranks_are_started(monkeypatc
     assert [call[:2] for call in lab.mock_calls if call[0] == "sampler.begin"] == [("sampler.begin", (3,))]
 
 
-# The process itself
-
-
 def test_a_killed_sampler_leaves_its_samples(sampler: Sampler, children: list[Child], tmp_path: Path) -> None:
     sampler.watch(0, "ddp", 0, children[0].pid)
     sampler.watch(0, "ddp", 1, children[1].pid)
@@ -359,9 +344,6 @@ def test_the_last_words_of_a_sampler_that_failed_are_told(sampler: Sampler, chil
     memory, _ = sampler.finish(0)
     assert memory[-1]["source"] == "unavailable"
     assert "ended with exit code 1 (KeyError: 99)" in memory[-1]["reason"]
-
-
-# The spool
 
 
 def test_a_full_disk_costs_the_samples_and_not_the_sampler(tmp_path: Path) -> None:

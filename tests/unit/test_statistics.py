@@ -56,9 +56,6 @@ def launches_of(scenario: str, medians: list[float]) -> list[tuple[str, list[lis
     return [(scenario, [[median] * 3]) for median in medians]
 
 
-# Intervals
-
-
 def test_an_interval_is_student_t_on_the_logarithms() -> None:
     """Logarithms 0, 1 and 2: mean 1, deviation 1, so the half-width is t / sqrt(3)."""
     found = estimate([1.0, math.e, math.e**2])
@@ -89,9 +86,6 @@ def test_what_has_no_logarithm_is_refused(wrong: float) -> None:
         estimate([1.0, wrong])
     with pytest.raises(ValueError, match="must be positive and finite"):
         compare([1.0, 2.0, 3.0], [1.0, wrong])
-
-
-# Verdicts
 
 
 def test_a_comparison_is_students_t_on_the_logarithms() -> None:
@@ -213,9 +207,6 @@ def test_the_fastest_is_adjusted_for_having_been_chosen() -> None:
     assert len(comparison.pairwise(launch_figures(steps))) == 6
 
 
-# Rounds
-
-
 def in_rounds(medians: dict[str, list[float | None]]) -> Rounds:
     """Launches in the order in which a run has them; None: that launch failed."""
     count = len(next(iter(medians.values())))
@@ -308,9 +299,6 @@ def test_two_runs_that_drift_are_compared_without_it() -> None:
     assert found.low / middle == pytest.approx(plain.low, rel=2e-3) and found.error == pytest.approx(plain.error)
 
 
-# Launches
-
-
 @pytest.mark.parametrize(
     ("ranks", "expected"),
     [
@@ -356,9 +344,6 @@ def test_a_run_without_steps_has_no_launches() -> None:
     nothing = launch_figures(steps_of(("ddp", [[1.0, 2.0]])).iloc[:0]).frame
     assert nothing.empty and {"median_ms", "outliers", "drift", "skew", "slowest_rank", "data_share"} <= set(nothing)
     assert launch_figures(steps_of(("ddp", [[1.0, 2.0]]), warmup=2)).frame.empty
-
-
-# The summary
 
 
 def summarised(medians: dict[str, list[float]], peaks_mib: dict[str, list[float]] | None = None) -> pd.DataFrame:
@@ -408,15 +393,12 @@ def test_the_terminal_shows_the_bar_behind_each_figure_and_invents_none() -> Non
 
 
 def test_the_table_of_ten_scenarios_fits_120_columns() -> None:
-    times, peaks_mib = ({name: mine for name in DEFAULT} for mine in ([900.0, 1300.0, 1500.0], [90000.0, 91000.0]))
+    times, peaks_mib = (dict.fromkeys(DEFAULT, mine) for mine in ([900.0, 1300.0, 1500.0], [90000.0, 91000.0]))
     what_ran = "native flat-bucket · gloo ×2 · native O3 bf16"
     table = summarised(times, peaks_mib).assign(what_ran=what_ran, parity="not finite")
     text = brief_summary(table).as_text()
     assert max(map(len, text.splitlines())) <= 120
     assert "native O3 bf16" in brief_summary(table, verbose=True).as_text() and "native O3" not in text
-
-
-# Runs whose truth is known
 
 
 @pytest.mark.parametrize("part", ["three_launches", "two_runs", "power", "adding"])

@@ -75,9 +75,6 @@ def written(path: Path) -> dict[str, Any]:
     return found
 
 
-# What is written
-
-
 def test_values_come_back_in_the_columns_and_types_of_the_records(run: Path) -> None:
     for table, rows in (("steps", STEPS), ("memory", MEMORY), ("device", DEVICE)):
         written = pq.read_table(run / f"{table}.parquet")
@@ -191,9 +188,6 @@ def test_a_kill_while_tables_are_joined_doubles_nothing(tmp_path: Path, monkeypa
     assert list(again.steps["launch"]) == [1, 2, 3] and len(again.memory) == 6
 
 
-# What is read
-
-
 @pytest.mark.parametrize("name", ["steps.parquet", "memory.parquet", "device.parquet", "logs/rank0.log"])
 def test_a_file_that_was_changed_cut_off_or_lost_is_named(run: Path, name: str) -> None:
     content = (run / name).read_bytes()
@@ -226,9 +220,6 @@ def test_a_damaged_run_json_or_one_of_another_schema_is_named(run: Path) -> None
     for content in (b"", b"{", b"\xff\xfe\x00", b"[]", b"null", b"7", b"{}", b'{"complete": true}'):
         (run / "run.json").write_bytes(content)
         assert str(run / "run.json") in refusal(lambda: read(str(run))).problem, content
-
-
-# A file is the old one or the new one
 
 
 def test_a_file_is_replaced_whole_and_keeps_its_permissions(tmp_path: Path) -> None:
@@ -266,9 +257,6 @@ def test_a_full_disk_leaves_the_old_content(tmp_path: Path, monkeypatch: pytest.
     assert sorted(os.listdir(tmp_path)) == ["run.json", "taken"]
 
 
-# Where a run is
-
-
 NEWEST = "20200102T000000Z-00000002"
 
 
@@ -295,9 +283,6 @@ def test_what_is_looked_at_is_the_last_finished_run(tmp_path: Path, capsys: pyte
     assert latest_or("latest", str(tmp_path), finished=False).endswith("-00000002")
     assert latest_or("20300102", str(tmp_path), finished=True).endswith("-00000002")
     assert capsys.readouterr().err == ""
-
-
-# Where a run may go
 
 
 def test_a_folder_that_can_be_made_or_written_is_left_as_it_was(tmp_path: Path) -> None:
@@ -344,9 +329,6 @@ def test_a_disk_that_is_full_at_the_start_is_no_place_for_a_run(tmp_path: Path) 
             RunWriter(str(tmp_path), document())
     assert (error.option, error.remedy) == ("--out", "raise the limit on the size of a file ('ulimit -f')")
     assert os.listdir(tmp_path) == []
-
-
-# What a run may be called
 
 
 NAMES = ("20260101T000000Z-0ee71bdf", "20260102T000000Z-b8a7af4f", "20260102T010000Z-00000a0a")

@@ -86,9 +86,6 @@ def test_compile_needs_the_headers_of_python(monkeypatch: pytest.MonkeyPatch, tm
     assert "compile needs Python.h" in compiling.obstacle("cpu")
 
 
-# How they are asked for
-
-
 def test_a_level_behind_a_name_is_a_product_without_a_file() -> None:
     found = scenario("zero1+channels_last+O2")
     assert (found.name, found.base, found.level) == ("zero1+o2+channels_last", "zero1", "o2")
@@ -187,9 +184,6 @@ def test_the_table_in_the_docs_has_each_as_it_is(repository: Path) -> None:
     for name, file in SWITCHES.items():
         declared = switching.load_switch(name, file)
         assert shown[name][1:] == [declared.summary, where[declared.device]]
-
-
-# What they do
 
 
 @pytest.fixture(scope="module")

@@ -33,16 +33,10 @@ def test_the_clock_is_read_once_and_after_the_work_is_done(monkeypatch: pytest.M
     assert timings.wall_ms >= 10.0 * marks, "the host's time for the window ends when the work does"
 
 
-# Names say what ran
-
-
 def test_where_apex_was_asked_for_nothing_else_runs(execute: Callable[..., Executed]) -> None:
     done = execute("ddp_o1", impl="apex", global_batch=2)
     assert done.outcome.status == "error"
     assert "apex needs CUDA" in (done.outcome.reason or "")
-
-
-# The environment
 
 
 def test_launch_blocking_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,8 +49,6 @@ def test_launch_blocking_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(RequestError, match="unset CUDA_LAUNCH_BLOCKING"):
             machine.refuse_blocking_launches("cuda")
 
-
-# Who measures does not disturb
 
 RESTING = """
     from bench.seams import Scenario, Strategy

@@ -55,9 +55,6 @@ def step_called(name: str) -> str:
     return str(command)
 
 
-# ---- the linters: each returns what it has against the checkout
-
-
 def against(name: str, *arguments: object) -> str:
     done = run(name, *arguments)
     return "" if done.returncode == 0 else done.stdout + done.stderr
@@ -111,9 +108,6 @@ def commands() -> str:
 @pytest.mark.parametrize("linter", [schema, security, rights, inputs, shell, commands])
 def test_a_linter_is_content(linter: Callable[[], str]) -> None:
     assert linter() == ""
-
-
-# ---- what the steps of the nightly workflow do
 
 
 def bash(command: str, here: Path, **environment: str) -> subprocess.CompletedProcess[str]:
