@@ -329,14 +329,11 @@ def test_a_winner_that_nobody_can_tell_is_named_with_a_warning(whole: Analysed) 
         assert first.startswith("Fastest: ddp, ") and (f"numerics {verdict}{DOUBTFUL}" in first) is warned
 
 
-def test_losses_are_drawn_with_those_of_the_reference(whole: Analysed) -> None:
+def test_losses_and_those_of_the_reference(whole: Analysed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     curves = loss_curves(whole.document, whole.iterations, whole.numerics)
     off = curves[curves["scenario"] == "ddp_o2"].set_index("step")
     assert (off.loc[3, "loss"], off.loc[3, "reference"]) == (7.0, 6.0) and pd.isna(off.loc[4, "reference"])
     assert "reference, in fp32" in svg_texts(plot_of(whole, "losses").svg)
-
-
-def test_losses_without_a_reference_and_without_a_finite_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = replace(FAST, losses=[math.nan, math.inf, math.nan, math.nan, math.nan])
     plot = plot_of(analysed(write_run(tmp_path / "one", [DDP, broken])), "losses")
     assert "reference, in fp32" not in svg_texts(plot.svg) and "ddp_o2 (no figures)" in plot.caption

@@ -232,7 +232,7 @@ def test_master_weights_are_updated_in_fp32_and_copied_back() -> None:
         assert torch.equal(weight, master.bfloat16())
 
 
-def test_gradients_that_apex_dropped_after_the_step_are_had_from_the_half_ones() -> None:
+def test_what_apex_leaves_is_seen_through() -> None:
     """As apex 25.05 leaves them: fp32 masters in the optimizer without a gradient, half weights with a scaled one."""
     amp = ApexAmp(precision_of("O2", torch.float16), torch.device("cpu"), torch.optim.SGD)
     half = nn.Parameter(torch.ones(3, dtype=torch.float16))
@@ -243,6 +243,10 @@ def test_gradients_that_apex_dropped_after_the_step_are_had_from_the_half_ones()
     amp.scale = 1024.0
     found = [None if gradient is None else gradient.tolist() for gradient in amp.gradients()]
     assert found == [[1.0, 2.0, float("inf")], [0.5, 0.25]]
+    with pytest.raises(BenchError, match="uses a weight twice"), amp.context():
+        torch.ones(1, requires_grad=True).half().grad_fn.next_functions[1][0]  # as its ``cached_cast`` of 25.05 does
+    with pytest.raises(IndexError), amp.context():
+        [][1]
 
 
 @pytest.mark.parametrize("kernels", [True, False])
@@ -304,22 +308,14 @@ def test_what_apex_amp_does_not_go_with(half: str, switches: tuple[str, ...], la
     assert problem is not None and f"does not go with {lacking}" in problem
 
 
-def test_a_weight_that_apex_casts_twice_is_refused_in_words() -> None:
-    """As ``apex.amp.utils.cached_cast`` of 25.05 reads the history of a cached weight, which has one entry."""
-    amp = ApexAmp(precision_of("O1", torch.float16), torch.device("cpu"), torch.optim.SGD)
-    weight = nn.Parameter(torch.ones(1))
-    with pytest.raises(BenchError, match="uses a weight twice"), amp.context():
-        weight.half().grad_fn.next_functions[1][0]
-    with pytest.raises(IndexError), amp.context():
-        [][1]
-
-
 def window(session: Sleepy, steps: int, on_step: Callable[[int], None] = lambda step: None) -> loop.Timings:
     return loop.run_window(session, session.load, steps, device=torch.device("cpu"), on_step=on_step)
 
 
 def test_each_phase_is_charged_with_its_own_time_and_they_add_up() -> None:
-    timings = window(Sleepy(0.02, 0.04, 0.06, 0.01), steps=5)
+    session = Sleepy(0.02, 0.04, 0.06, 0.01)
+    timings = window(session, steps=5)
+    assert session.gc_enabled == {False} and gc.isenabled(), "garbage collection is held off"
     phases_ms = [getattr(timings, f"{phase}_ms") for phase in ("data", "forward", "backward", "optimizer")]
     for times_ms, expected in zip(phases_ms, (20, 40, 60, 10), strict=True):
         assert expected <= min(times_ms) < expected + 2  # late wake-ups must not fail it
@@ -327,13 +323,8 @@ def test_each_phase_is_charged_with_its_own_time_and_they_add_up() -> None:
     assert sum(timings.step_ms) == pytest.approx(timings.wall_ms, rel=0.005)
     ends_ns = [start + ms * 1e6 for start, ms in zip(timings.start_ns, timings.step_ms, strict=True)]
     assert timings.start_ns[1:] == pytest.approx(ends_ns[:-1], abs=10)
-
-
-def test_time_between_two_steps_counts_and_garbage_collection_is_held_off() -> None:
-    session = Sleepy()
-    timings = window(session, steps=3, on_step=lambda step: time.sleep(0.02))
-    assert max(timings.step_ms) >= 20
-    assert session.gc_enabled == {False} and gc.isenabled()
+    slow = window(Sleepy(), steps=3, on_step=lambda step: time.sleep(0.02))
+    assert max(slow.step_ms) >= 20, "time between two steps counts"
 
 
 def test_losses_are_those_of_the_steps_as_the_session_keeps_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,14 +78,11 @@ def test_what_cannot_be_known_is_none() -> None:
     assert (one.value, one.low, one.high, one.n) == (7.0, None, None, 1)
     assert (two.value, two.low, two.high, two.n) == (7.0, 7.0, 7.0, 2)
     assert (none.half_width_percent, one.half_width_percent, two.half_width_percent) == (None, None, 0.0)
-
-
-@pytest.mark.parametrize("wrong", [0.0, -1.0, math.inf, -math.inf])
-def test_what_has_no_logarithm_is_refused(wrong: float) -> None:
-    with pytest.raises(ValueError, match="must be positive and finite"):
-        estimate([1.0, wrong])
-    with pytest.raises(ValueError, match="must be positive and finite"):
-        compare([1.0, 2.0, 3.0], [1.0, wrong])
+    for wrong in (0.0, -1.0, math.inf, -math.inf):
+        with pytest.raises(ValueError, match="must be positive and finite"):
+            estimate([1.0, wrong])
+        with pytest.raises(ValueError, match="must be positive and finite"):
+            compare([1.0, 2.0, 3.0], [1.0, wrong])
 
 
 def test_a_comparison_is_students_t_on_the_logarithms() -> None:
@@ -139,9 +136,9 @@ def test_without_a_shared_base_it_is_sidak_step_by_step() -> None:
     assert against_one([], []) == [] and against_one([0.6], [0.5]) == [pytest.approx(0.6)]
 
 
-def test_printed_tables() -> None:
-    """5 %, infinite degrees of freedom: of Dunnett for two and nine comparisons with one, of Tukey for three and ten
-    among themselves."""
+def test_five_percent_in_all() -> None:
+    """Printed tables for infinite degrees of freedom: of Dunnett for two and nine comparisons with one, of Tukey for
+    three and ten among themselves; and the share of each look at launches that are added."""
     for many, printed in ((2, 2.21), (9, 2.69)):
         p = float(2 * stats.norm.sf(printed))
         (first, *_) = against_one([p, *[0.9] * (many - 1)], [0.5] * many)
@@ -149,13 +146,9 @@ def test_printed_tables() -> None:
     for many, printed in ((3, 3.314), (10, 4.474)):
         (p,) = among_all([float(2 * stats.norm.sf(printed / math.sqrt(2)))], many)
         assert p == pytest.approx(0.05, abs=0.0005)
-
-
-def test_looks_spend_five_percent_in_all() -> None:
     looks = [0, 3, 5, 6, 14, 40, 500]
-    assert sum(float(level(now, before)) for before, now in pairwise(looks)) == pytest.approx(0.05)
-    assert float(level(5)) == pytest.approx(0.0375) and float(level(10, 5)) == pytest.approx(0.009375)
-    assert level(5, 5) == 0.0
+    assert sum(float(level(now, before)) for before, now in pairwise(looks)) == pytest.approx(0.05), "spent in all"
+    assert (float(level(5)), float(level(10, 5)), level(5, 5)) == pytest.approx((0.0375, 0.009375, 0.0))
 
 
 def scattered(scenario: str, factor: float, launches: int = 5) -> list[tuple[str, list[list[float]]]]:
@@ -191,7 +184,9 @@ def test_a_base_that_has_no_launches_leaves_nothing_to_compare_with() -> None:
     table = between_scenarios(launch_figures(steps_of(*scattered("o2", 1.0))), "ddp")
     assert table["verdict"].tolist() == ["too few launches"] and table[["ratio", "low", "p"]].isna().all(axis=None)
     assert list(table.columns) == list(COLUMNS)
+    assert launch_figures(steps_of(("ddp", [[1.0, 2.0]]), warmup=2)).frame.empty
     nothing = launch_figures(steps_of(*scattered("o2", 1.0)).iloc[:0])
+    assert nothing.frame.empty and {"median_ms", "outliers", "drift", "skew", "data_share"} <= set(nothing.frame)
     for empty in (between_scenarios(nothing, "ddp"), against_fastest(nothing), comparison.pairwise(nothing)):
         assert empty.empty and list(empty.columns) == list(COLUMNS)
 
@@ -311,24 +306,16 @@ def test_two_runs_that_drift_are_compared_without_it() -> None:
         ([[9.0, 9.0, 9.0], [8.0, 8.0, 99.0]], {"slowest_rank": 0}),
         ([[9.0, 1.0], [1.0, 9.0]], {"slowest_rank": 0}),
         ([[10.0] * 4, [20.0] * 4], {"data_share": 0.25}),
+        *(([[*map(float, range(20, 28)), last]], {"outliers": n}) for last, n in ((32.0, 0), (32.1, 1))),
     ],
 )
 def test_figures_of_a_launch(ranks: list[list[float]], expected: dict[str, float | None]) -> None:
-    """An outlier stays in mean and p99; drift is of the last third against the first; the slowest rank is the one that
-    was it most often, and what data takes is of that one."""
+    """An outlier, 1.5 interquartile ranges beyond a quartile, stays in mean and p99; drift is of the last third against
+    the first; the slowest rank is the one that was it most often, and what data takes is of that one."""
     steps = steps_of(("ddp", [[999.0, *times] for times in ranks]), warmup=1, data_ms=5.0)
     (figures,) = launch_figures(steps).frame.to_dict("records")
     for column, value in expected.items():
         assert pd.isna(figures[column]) if value is None else figures[column] == pytest.approx(value), column
-
-
-def test_the_fence_is_at_one_and_a_half_interquartile_ranges() -> None:
-    """Quartiles of 0..8 are 2 and 6, so the fences lie at -4 and 12; the launch next to it has fences of its own."""
-    steps = [float(value) for value in (20, 21, 22, 23, 24, 25, 26, 27, 28)]
-    at, beyond = [*steps[:8], 32.0], [*steps[:8], 32.1]
-    longer = [1000.0 * value for value in steps]
-    table = launch_figures(steps_of(("ddp", [at]), ("ddp", [beyond]), ("ddp", [longer]))).frame
-    assert table["outliers"].tolist() == [0, 1, 0]
 
 
 def test_figures_do_not_depend_on_the_order_or_the_index_of_the_rows() -> None:
@@ -338,12 +325,6 @@ def test_figures_do_not_depend_on_the_order_or_the_index_of_the_rows() -> None:
     shuffled.index = pd.Index([0] * len(shuffled))
     pd.testing.assert_frame_equal(launch_figures(steps).frame, launch_figures(shuffled).frame)
     pd.testing.assert_frame_equal(iterations(steps).frame, iterations(shuffled).frame)
-
-
-def test_a_run_without_steps_has_no_launches() -> None:
-    nothing = launch_figures(steps_of(("ddp", [[1.0, 2.0]])).iloc[:0]).frame
-    assert nothing.empty and {"median_ms", "outliers", "drift", "skew", "slowest_rank", "data_share"} <= set(nothing)
-    assert launch_figures(steps_of(("ddp", [[1.0, 2.0]]), warmup=2)).frame.empty
 
 
 def summarised(medians: dict[str, list[float]], peaks_mib: dict[str, list[float]] | None = None) -> pd.DataFrame:

@@ -1,8 +1,6 @@
 """Switches: how they are asked for, what is refused, and what each of them does to a live session."""
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from functools import cache
@@ -62,13 +60,16 @@ def mine(tmp_path: Path) -> str:
     return str(tmp_path / "mine.py")
 
 
-def test_cores_of_another_node_are_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel says EINVAL of an empty set."""
-    numa = module_of("numa")
+def test_what_a_switch_lacks_is_said_in_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    numa, compiling, sync_bn = map(module_of, ("numa", "compile", "sync_bn"))
     assert numa.cores_in("0-3,8,10-11\n") == {0, 1, 2, 3, 8, 10, 11}
     monkeypatch.setattr(numa, "cores", lambda parts: {max(os.sched_getaffinity(0)) + 1})
     with pytest.raises(BenchError, match="no core of its GPU's NUMA node; give it some"):
-        numa.begin(None)
+        numa.begin(None)  # of an empty set the kernel says EINVAL
+    monkeypatch.setattr(compiling.sysconfig, "get_path", lambda name: str(tmp_path))
+    assert "compile needs Python.h" in compiling.obstacle("cpu")
+    assert isinstance(sync_bn.model(None, nn.Sequential(nn.BatchNorm2d(4)))[0], nn.SyncBatchNorm)
+    assert obstacle(scenario("ddp+sync_bn"), device="cpu", impl="auto", apex_path=None)
 
 
 @pytest.mark.parametrize(("name", "gpus", "there"), [("dp", 2, True), ("dp", 1, False), ("ddp", 2, False)])
@@ -78,12 +79,6 @@ def test_threads_have_no_autocast_in_bf16(name: str, gpus: int, there: bool) -> 
     asked = replace(request_for((found,)), device="cuda", devices=devices, replicas=gpus)
     why = obstacles.obstacle(found, asked)
     assert why is None if not there else "have autocast in fp16, not in bf16" in str(why)
-
-
-def test_compile_needs_the_headers_of_python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    compiling = module_of("compile")
-    monkeypatch.setattr(compiling.sysconfig, "get_path", lambda name: str(tmp_path))
-    assert "compile needs Python.h" in compiling.obstacle("cpu")
 
 
 def test_a_level_behind_a_name_is_a_product_without_a_file() -> None:
@@ -289,12 +284,6 @@ def test_what_compiles_may_take_long_to_start() -> None:
     assert [one.job.slow_start for one in launches(request_for(found), found, one_host(2))] == [10, 1]
 
 
-def test_synchronised_batch_norm_is_that_of_one_process() -> None:
-    model = module_of("sync_bn").model(None, nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4)))
-    assert isinstance(model[1], nn.SyncBatchNorm)
-    assert obstacle(scenario("ddp+sync_bn"), device="cpu", impl="auto", apex_path=None)
-
-
 @pytest.mark.usefixtures("group")
 def test_keywords_reach_the_wrapper() -> None:
     session, ran = trained("ddp+bucket_mb=3+bucket_view+find_unused", steps=1)
@@ -315,18 +304,6 @@ def test_cores_that_a_switch_takes_away_are_known(tmp_path: Path) -> None:
         os.sched_setaffinity(0, given)
     assert ran["bound_cores"] == (1 if len(given) > 1 else None)
     assert session_for("single")[0].bound_cores is None
-
-
-def test_kept_memory_is_not_new_again() -> None:
-    """In a process of its own, since there is no way back."""
-    script = f"""
-from bench.seams import switching
-switch = switching.switch_module("keep_memory", {SWITCHES["keep_memory"]!r})
-assert "is new again" in switch.effect(None, {{}})
-switch.begin(None)
-assert switch.effect(None, {{}}) is None
-"""
-    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 def test_threads_that_a_switch_gives_are_planned() -> None:
