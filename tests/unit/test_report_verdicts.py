@@ -188,7 +188,6 @@ def test_replicas_are_compared_among_themselves(tmp_path: Path) -> None:
     run = analysed(write_run(tmp_path, timed(steps)))
     found = recommendations(run.document, table_of(run))
     assert (found.fastest, found.not_told_apart) == ("single", ()), "all others are slower, beyond chance"
-    assert found.parallel is not None
     assert (found.parallel.fastest, found.parallel.not_told_apart) == ("ddp", ("ddp_o1",))
     said = dict(advice(run.document, table_of(run)))
     assert "Not distinguishable with this data: ddp_o1, " in said["No clear winner on 2 replicas"]
@@ -270,7 +269,6 @@ def test_launches_show_drift_skew_outliers_and_load(tmp_path: Path) -> None:
 
 def test_parity_shows_errors_and_what_rounding_does(whole: Analysed) -> None:
     table = verdict_tables.parity_table(whole)
-    assert table is not None
     rows = {row[0].text: [cell.text for cell in row[1:]] for row in table.rows}
     # in double: gradient 1e-9 off, update and buffers exact; no own step was recorded; a replica alone is 1.5 off
     assert rows["ddp"] == ["same", "0", "<0.0001 %", "0 %", "0 %", tables.UNKNOWN, "150 %", "0 %", "yes → yes"]
@@ -281,7 +279,6 @@ def test_parity_of_a_run_without_a_reference_says_so(tmp_path: Path) -> None:
     lost = replace(DDP, checks={"final_weights_alike": False})
     run = analysed(write_run(tmp_path, [lost, FAST, APEX]))
     table = verdict_tables.parity_table(run)
-    assert table is not None
     verdicts = {row[0].text: (row[1].text, row[1].small) for row in table.rows}
     assert verdicts["ddp"] == ("diverged", "the ranks hold different parameters after the last step")
     assert verdicts["ddp_o2"][0] == "not finite"
@@ -366,7 +363,6 @@ def test_the_axes_and_bars_of_the_trade_off(lean_mib: float, said: str, tmp_path
 
 def test_where_the_time_goes_explains_two_figures_that_differ(whole: Analysed) -> None:
     table = verdict_tables.communication_table(whole)
-    assert table is not None
     rows = {row[0].text: [cell.text for cell in row[1:]] for row in table.rows}
     assert rows["ddp"] == ["5.5", "DDP's logger", "30.0", "100.0", "55.5", "50.0", "20.5", "no", "4"]
     assert rows["apex_ddp"] == ["30.0", "paired difference", "30.0", "100.0", "–", "–", "–", "–", "4"]
@@ -375,7 +371,6 @@ def test_where_the_time_goes_explains_two_figures_that_differ(whole: Analysed) -
     assert "costs 30.0 ms (28.7 to 31.3) a step: 5.5 ms (4.6 to 6.4) of communication" in words
     assert "and +4.0 ms are beyond what the three are uncertain by" in words
     spent = verdict_tables.spent_table(whole)
-    assert spent is not None
     assert [cell.text for cell in spent.rows[0]] == ["ddp", "4.0", "0.0", "20.0", "6.0", "30.0", "40.0"]
     assert [cell.small for cell in spent.rows[0][1:4]] == ["13.3 %", "", "66.7 %"]
     assert {"convolutions", "casts", "the profiled step"} <= set(svg_texts(plot_of(whole, "time-spent").svg))
@@ -391,7 +386,6 @@ def test_parts_of_data_parallel_have_a_table(tmp_path: Path) -> None:
 
     run = analysed(write_run(tmp_path, [Launch("dp", [[9, 8]], strategy="dp")], also=write))
     table = verdict_tables.data_parallel_table(run)
-    assert table is not None
     assert [cell.text for cell in table.rows[0]] == ["dp", "1.00", "5.00", "20.00", "0.50"]
     assert "replicate ms" in texts_of(run)
 

@@ -41,7 +41,6 @@ def test_a_crash_of_everything_loses_less_than_five_seconds_of_samples(tmp_path:
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"}
     words = [sys.executable, "-c", COMMAND_LINE, str(tmp_path)]
     bench = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment)
-    assert bench.stdout is not None
     path, sampler = bench.stdout.readline().split()
     spool = Path(spool_path(os.path.join(path, ".scratch"), 1))
     wait_for(lambda: spool.exists() and spool.read_bytes().count(b"\n") >= 6)

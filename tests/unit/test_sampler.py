@@ -32,7 +32,6 @@ from bench.seams.switching import scenario
 ALLOCATOR = """
 import sys
 kept = []
-print("up", flush=True)
 for line in sys.stdin:
     kept.append(b"x" * (int(line) << 20))
     print("done", flush=True)
@@ -44,24 +43,18 @@ DDP = scenario("ddp")
 
 class Child:
     def __init__(self) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", ALLOCATOR], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        self._line()
+        words = [sys.executable, "-c", ALLOCATOR]
+        self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.pid = self.process.pid
+        self.allocate(0)
 
     def allocate(self, mib: int) -> None:
-        assert self.process.stdin is not None
         print(mib, file=self.process.stdin, flush=True)
-        self._line()
+        assert self.process.stdout.readline()
 
     def end(self) -> None:
         self.process.kill()
         self.process.communicate()
-
-    def _line(self) -> None:
-        assert self.process.stdout is not None
-        assert self.process.stdout.readline()
 
 
 @pytest.fixture
@@ -227,9 +220,8 @@ def test_the_energy_of_each_package_or_why_it_is_unknown(tmp_path: Path) -> None
 
 def test_the_energy_of_the_cpu_is_sampled_where_it_can_be_read(children: list[Child], tmp_path: Path) -> None:
     packages(tmp_path / "powercap", 500_000)
-    sampler = Sampler.start(
-        device="cpu", gpus=(), spool=str(tmp_path), host="node1", powercap=str(tmp_path / "powercap")
-    )
+    about = {"spool": str(tmp_path), "host": "node1", "powercap": str(tmp_path / "powercap")}
+    sampler = Sampler.start(device="cpu", gpus=(), **about)
     sampler.watch(0, "ddp", 0, children[0].pid)
     until(lambda: moments(tmp_path))
     packages(tmp_path / "powercap", 750_000)
@@ -290,10 +282,8 @@ def test_launches_have_their_own_rows(sampler: Sampler, children: list[Child], t
     sampler.watch(0, "ddp", 1, here.pid)
     first, _ = sampler.finish(0)
     assert {(row["launch"], row["scenario"]) for row in first} == {(0, "ddp")}
-    assert {(row["rank"], row["source"], row["reason"]) for row in first} == {
-        (0, "unavailable", "the process had ended before its first sample"),
-        (1, "rss", None),
-    }
+    early = (0, "unavailable", "the process had ended before its first sample")
+    assert {(row["rank"], row["source"], row["reason"]) for row in first} == {early, (1, "rss", None)}
     assert {(row["launch"], row["scenario"]) for row in second} == {(1, "ddp_o2")}
     assert sampler.finish(2) == ([], [])
 

@@ -105,7 +105,6 @@ def test_threads_are_those_planned_for_each_host(run: Run) -> None:
 
 def test_a_switch_may_bind_ranks_to_some_of_the_cores(run: Run) -> None:
     (plain,) = run.document.launches
-    assert plain.effective is not None
     few = replace(plain.effective, affinity=1)
     others = [plain, replace(plain, launch=2, scenario="bound", ranks=(), effective=few)]
     both = replace(run, timed=RankSteps(pd.concat([run.steps, run.steps.assign(launch=2, scenario="bound")])))

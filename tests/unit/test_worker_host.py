@@ -163,19 +163,9 @@ def test_fresh_interpreters_give_the_same_losses(execute: Callable[..., Executed
 
 def test_ranks_listen_on_loopback_alone_and_collect_nothing_older(execute: Callable[..., Executed]) -> None:
     """Of the half million objects that importing torch makes a collection would take longer than a step."""
-    done = execute(
-        FAILING.format(
-            fault="pass\n"
-            "        lines = open('/proc/self/net/tcp').read().split('\\n')[1:-1]\n"
-            "        inodes = {os.readlink(f'/proc/self/fd/{fd}') for fd in os.listdir('/proc/self/fd')\n"
-            "                  if os.path.exists(f'/proc/self/fd/{fd}')}\n"
-            "        mine = [l.split() for l in lines if f'socket:[{l.split()[9]}]' in inodes]\n"
-            "        listening = [f[1] for f in mine if f[3] == '0A']\n"
-            "        assert all(address.startswith('0100007F') for address in listening), listening\n"
-            "        import gc\n"
-            "        assert gc.get_freeze_count() > 50 * len(gc.get_objects())"
-        )
-    )
+    listening = "[one.laddr.ip for one in psutil.Process().net_connections('tcp4') if one.status == 'LISTEN']"
+    looks = f"import gc, psutil; assert set({listening}) <= {{'127.0.0.1'}}"
+    done = execute(FAILING.format(fault=f"{looks}; assert gc.get_freeze_count() > 50 * len(gc.get_objects())"))
     assert done.outcome.status == "ok", done.outcome.reason
 
 
