@@ -273,6 +273,7 @@ def test_parity_shows_errors_and_what_rounding_does(whole: Analysed) -> None:
     # in double: gradient 1e-9 off, update and buffers exact; no own step was recorded; a replica alone is 1.5 off
     assert rows["ddp"] == ["same", "0", "<0.0001 %", "0 %", "0 %", tables.UNKNOWN, "150 %", "0 %", "yes → yes"]
     assert rows["ddp_o2"][:3] == ["diverged", "1", "1.2 %"]
+    assert (percent(-0.5), percent(100.0)) == ("-50 %", "10,000 %")
 
 
 def test_parity_of_a_run_without_a_reference_says_so(tmp_path: Path) -> None:

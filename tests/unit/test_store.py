@@ -162,9 +162,10 @@ def test_a_journal_that_does_not_fit_is_refused(tmp_path: Path, line: Any) -> No
 def test_a_killed_run_goes_on_and_ends_like_another(tmp_path: Path) -> None:
     """Its parts go, and so does what a SIGKILL left of a file."""
     path = added(tmp_path, 20).path
-    for name in (".0123456789abcdef.part", ".mine.part"):
+    for name in (".0123456789abcdef.part", ".mine.part", "logs/launch-021-ddp-rank0.log"):
         (Path(path) / name).touch()
     writer = RunWriter.reopen(path)
+    assert os.listdir(writer.logs) == ["interrupted-launch-021-ddp-rank0.log"]
     assert [one.name for one in Path(path).glob(".*part*")] == [".mine.part"]
     assert read(path, allow_incomplete=True).steps.shape[0] == 20
     writer.add(record(21), steps=[row("steps", launch=21, scenario="ddp")], memory=[MEMORY[0] | {"launch": 21}])
@@ -217,6 +218,9 @@ def test_a_damaged_run_json_or_one_of_another_schema_is_named(run: Path) -> None
     for content in (b"", b"{", b"\xff\xfe\x00", b"[]", b"null", b"7", b"{}", b'{"complete": true}'):
         (run / "run.json").write_bytes(content)
         assert str(run / "run.json") in refusal(lambda: read(str(run))).problem, content
+    (run / "run.json").unlink()
+    (run / "run.json").symlink_to("run.json")  # which nobody may look at, also not root
+    assert "run.json cannot be read: Too many levels of symbolic links" in refusal(lambda: read(str(run))).problem
 
 
 def test_a_file_is_replaced_whole_and_keeps_its_permissions(tmp_path: Path) -> None:
