@@ -27,6 +27,7 @@ from bench.analyse.parity import CANNOT_TELL, DIVERGED, SAME, WITHIN_HALF, loss_
 from bench.analyse.recommendation import recommendation, recommendations
 from bench.cli import main
 from bench.core.codec import encode
+from bench.core.text import percent
 from bench.report import drawing, launch_tables, plots, tables, verdict_tables
 from bench.runs.document import Recommendation
 from bench.runs.experiments import Diagnosis, Numerics, Tuning
