@@ -138,13 +138,17 @@ def test_recommendation_names_the_leanest_with_figures_and_bars(tmp_path: Path) 
     assert recommendation(hardly).leanest == "ddp", "that is no less memory to speak of"
 
 
-def test_speeds_are_sorted_and_what_is_left_out_is_hatched(whole: Analysed) -> None:
+def test_plots_of_speed_mark_what_is_recommended_and_left_out(whole: Analysed) -> None:
     plot = plot_of(whole, "speed")
     named = [text for text in svg_texts(plot.svg) if text in ("ddp", "ddp_o2", "apex_ddp")]
     table = table_of(whole).sort_values("throughput_per_s", ascending=False)
     assert named == [name for name in table["scenario"] if name in named] and len(named) > 1
     assert "One launch of each scenario: untested" in plot.caption and "Hatched bars" in plot.caption
     assert "diverged" in svg_texts(plot.svg) and "url(#h" in plot.svg
+    plot = plot_of(whole, "trade-off")
+    marks = {"fastest, and leanest at that speed", "recommended", "diverged", "left out of the recommendation"}
+    assert marks <= set(svg_texts(plot.svg))
+    assert "no error bars" in plot.caption and "Without a known peak: apex_ddp." in plot.caption
 
 
 def test_o1_against_o0_is_adjusted_over_all_pairs(tmp_path: Path) -> None:
@@ -341,14 +345,6 @@ def test_losses_and_those_of_the_reference(whole: Analysed, tmp_path: Path, monk
     monkeypatch.setattr(drawing, "MOST_COLUMNS", 1)  # of the steps that the band is drawn from, none has a loss
     few = replace(FAST, losses=[math.nan, 6.0, math.inf, 5.0, 4.0])
     assert "<svg" in plot_of(analysed(write_run(tmp_path / "few", [few])), "losses").svg
-
-
-def test_trade_off_marks_what_is_recommended_and_what_is_left_out(whole: Analysed) -> None:
-    plot = plot_of(whole, "trade-off")
-    texts = set(svg_texts(plot.svg))
-    assert {"fastest, and leanest at that speed", "recommended", "diverged"} <= texts
-    assert "left out of the recommendation" in texts
-    assert "no error bars" in plot.caption and "Without a known peak: apex_ddp." in plot.caption
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,9 @@ def test_a_prediction_is_made_of_computation_and_the_link() -> None:
     assert found.step_ms == pytest.approx(1.2 * 33.0 + 1.75 + 14 * 0.1)
     assert found.efficiency == pytest.approx(33.0 / found.step_ms)
     assert (found.beyond, found.measured_ms, found.error) == (2.0, None, None)
+    (faster,) = predictions(scaling(), "weak", {4: 44.0}, [4], what_if_mbit=1000.0)  # 125,000 bytes a ms
+    assert faster.step_ms == pytest.approx(1.2 * 33.0 + 1.5 * 8.0 + 6 * 0.1), "its latency stays"
+    assert faster.error is None
 
 
 def test_exchanges_at_once_take_what_was_measured() -> None:
@@ -116,12 +119,6 @@ def test_a_measured_number_is_predicted_from_the_others() -> None:
     assert largest_error([found]) == pytest.approx(abs(found.error or 0.0))
     (alone,) = predictions(scaling(bandwidth=(all_reduces(2, 0.1, 1e-6),)), "weak", {2: 40.0}, [2])
     assert not alone.left_out, "there are no others"
-
-
-def test_a_faster_link_keeps_its_latency() -> None:
-    """1 Gbit/s are 125,000 bytes a ms."""
-    (found,) = predictions(scaling(), "weak", {4: 44.0}, [4], what_if_mbit=1000.0)
-    assert found.step_ms == pytest.approx(1.2 * 33.0 + 1.5 * 8.0 + 6 * 0.1) and found.error is None
 
 
 def test_what_cannot_be_predicted() -> None:
