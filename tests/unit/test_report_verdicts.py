@@ -17,12 +17,11 @@ import pytest
 from conftest import Plotting
 from standin import numerics
 from standin.documents import changed, diagnostic, ran_with, reference, with_records
-from standin.gpu_runs import GPUS, STEPS_MS, OnGpus
 from standin.runs import APEX, BROKEN, DDP, FAST, FINITE, GONE, HOSTILE, Launch, analysed, effective, write_run
 from test_report import Page, plot_of, svg_texts
 
 from bench import report
-from bench.analyse import labels, validity, verdicts
+from bench.analyse import validity, verdicts
 from bench.analyse.analysed import Analysed
 from bench.analyse.parity import CANNOT_TELL, DIVERGED, SAME, WITHIN_HALF, loss_curves
 from bench.analyse.recommendation import recommendation, recommendations
@@ -30,18 +29,15 @@ from bench.cli import main
 from bench.core.codec import encode
 from bench.core.text import percent
 from bench.report import drawing, launch_tables, plots, tables, verdict_tables
-from bench.report.launch_tables import facts
 from bench.runs.document import Recommendation
 from bench.runs.experiments import Diagnosis, Numerics, Tuning
 from bench.runs.launches import Failure
-from bench.runs.reader import read
 from bench.runs.writer import RunWriter
 from bench.words.advice import advice, answer, is_clear, recommended
 from bench.words.questions import mixed_precision, questions
 from bench.words.tuned import DOUBTFUL
 from bench.words.tuned import answer as answer_of_search
 
-STEPS = 5
 CATEGORIES = {"casts": 4.0, "loss scaling": 0.0, "convolutions": 20.0, "other": 6.0}
 SINGLE = Launch("single", [[20, 10, 10, 10, 10]], [[100.0]], strategy="single")
 OFF = replace(FINITE, losses=[6.0, 6.0, 6.0, 7.0, 6.0])
@@ -49,17 +45,11 @@ OFF = replace(FINITE, losses=[6.0, 6.0, 6.0, 7.0, 6.0])
 
 def timed(steps_ms: dict[str, tuple[float, ...]], mib: float = 100.0) -> list[Launch]:
     """A launch for each time of each scenario, of one rank."""
-    return [
-        Launch(
-            name,
-            [[9, ms, ms]],
-            [[mib]],
-            strategy="single" if name == "single" else "ddp",
-            precision=f"O{name[-1]}" if "_o" in name else "O0",
-        )
-        for name in steps_ms
-        for ms in steps_ms[name]
-    ]
+    launches = []
+    for name, times in steps_ms.items():
+        strategy, precision = "single" if name == "single" else "ddp", f"O{name[-1]}" if "_o" in name else "O0"
+        launches += [Launch(name, [[9, ms, ms]], [[mib]], strategy=strategy, precision=precision) for ms in times]
+    return launches
 
 
 def with_reference(*gradients: tuple[str, float]) -> Callable[[RunWriter], None]:
@@ -70,38 +60,27 @@ def with_reference(*gradients: tuple[str, float]) -> Callable[[RunWriter], None]
         rows = numerics.of_reference(computations, loss=[6.0] * 4, alone=1.5)
         writer.note(Numerics(references=(reference(computations=computations, step_ms=(1.0, 1.0)),)), numerics=rows)
         for launch, (scenario, off) in enumerate(gradients, start=50):
-            writer.add_to(
-                Numerics, numerics.double(launch, scenario), "doubles", numerics=numerics.in_double(launch, off)
-            )
+            double = numerics.double(launch, scenario)
+            writer.add_to(Numerics, double, "doubles", numerics=numerics.in_double(launch, off))
 
     return write
 
 
 def diagnosed(writer: RunWriter) -> None:
-    cost = (30.0, 31.0, 30.0, 29.0)
-    for launch, scenario, strategy in ((90, "ddp", "ddp"), (91, "apex_ddp", "apex_ddp")):
+    for launch, name in ((90, "ddp"), (91, "apex_ddp")):
+        about = {"launch": launch, "scenario": name}
         rows = []
-        for pair, more in enumerate(cost):
+        for pair, cost in enumerate((30.0, 31.0, 30.0, 29.0)):
             for synchronised in (True, False):
-                step = 2 * pair + (not synchronised)
-                about = {"launch": launch, "scenario": scenario, "rank": 0, "look": "pairs", "step": step}
-                backward = 100.0 + more * synchronised
-                rows.append({**about, "pair": pair, "synchronised": synchronised, "backward_ms": backward})
-        for step in range(4) if strategy == "ddp" else ():
-            about = {"launch": launch, "scenario": scenario, "rank": 0, "look": "logger", "step": step}
-            rows.append({**about, "compute_ms": 120.0 + step % 2, "comm_ms": 55.0 + step % 2, "overlap_ms": 50.0})
+                step = {**about, "rank": 0, "look": "pairs", "step": 2 * pair + (not synchronised), "pair": pair}
+                rows.append({**step, "synchronised": synchronised, "backward_ms": 100.0 + cost * synchronised})
+        for number in range(4) if name == "ddp" else ():
+            step = {**about, "rank": 0, "look": "logger", "step": number, "overlap_ms": 50.0}
+            rows.append({**step, "compute_ms": 120.0 + number % 2, "comm_ms": 55.0 + number % 2})
         profile = {"steps": 3, "step_ms": 40.0, "categories": CATEGORIES, "trace": None}
-        record = {
-            "launch": launch,
-            "scenario": scenario,
-            "strategy": strategy,
-            "precision": "O0",
-            "status": "ok",
-            "reason": None,
-            "effective": effective(strategy, "O0"),
-            "looks": [{"reasons": {"pairs": None}, "profile": profile}],
-        }
-        writer.add_to(Diagnosis, diagnostic(**record), diagnostics=rows)
+        looks = [{"reasons": {"pairs": None}, "profile": profile}]
+        record = {**about, "strategy": name, "precision": "O0", "effective": effective(name, "O0"), "looks": looks}
+        writer.add_to(Diagnosis, diagnostic(**record, status="ok", reason=None), diagnostics=rows)
     gone = {"launch": 92, "scenario": "dp", "strategy": "dp", "precision": "O0", "status": "error", "reason": HOSTILE}
     writer.add_to(Diagnosis, diagnostic(**gone))
     traces = Path(writer.path) / "traces"
@@ -121,11 +100,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Analysed:
     return analysed(write_run(folder, launches, label=HOSTILE, also=everything))
 
 
-@pytest.fixture(scope="module")
-def files(whole: Analysed) -> dict[str, bytes]:
-    return report.render([whole])
-
-
 def page_of(run: Analysed) -> str:
     return Page(report.render([run])["index.html"].decode()).text.replace("\u00a0%", " %")  # the two stay on one line
 
@@ -143,10 +117,9 @@ def table_of(run: Analysed) -> "pd.DataFrame":
 
 def test_recommendation_leaves_out_what_diverged_and_says_why(whole: Analysed) -> None:
     said = dict(advice(whole.document, table_of(whole)))
-    assert said["Fastest, untested"].startswith(
-        "ddp, 200.0 img/s at a peak of 500 MiB in all (RSS added up). Low confidence: "
-    )
-    assert said["Least memory within 5 % of its speed"] == "ddp (nothing as fast uses less memory)."
+    fastest = "ddp, 200.0 img/s at a peak of 500 MiB in all (RSS added up). Low confidence: "
+    assert said["Fastest, untested"].startswith(fastest)
+    assert said["Least memory within 5 % of its speed"].startswith("ddp (")
     assert said["Left out"] == "ddp_o2 (diverged); dp (unsupported)."
     assert recommended(whole.document, table_of(whole)) == {"ddp": "fastest, and leanest at that speed"}
 
@@ -156,28 +129,26 @@ def test_recommendation_names_the_leanest_with_figures_and_bars(tmp_path: Path) 
     run = analysed(write_run(tmp_path, [*fast, *lean, *timed({"ddp_o3": (81, 82, 83)}, 50.0)]))
     said = dict(advice(run.document, table_of(run)))
     assert said["Fastest"].startswith("ddp, 195.2 ±6.2% img/s at a peak of 200 MiB in all (RSS added up).")
-    assert (
-        "ddp_o2, 190.5 ±6.1% img/s at a peak of 150 MiB in all (RSS added up): 2.4 % slower, with 25 % less memory."
-        in (said["Least memory within 5 % of its speed"])
-    )
+    leanest = "ddp_o2, 190.5 ±6.1% img/s at a peak of 150 MiB in all (RSS added up): 2.4 % slower, with 25 % less"
+    assert said["Least memory within 5 % of its speed"].startswith(leanest)
     assert "whether it trains the same model was not shown" in said["Fastest"].lower()
     assert "Left out" not in said
     assert recommended(run.document, table_of(run)) == {"ddp": "fastest", "ddp_o2": "leanest at that speed"}
+    hardly = table_of(run).assign(peak_total_mib=table_of(run)["peak_total_mib"].replace(150.0, 199.9))
+    assert recommendation(hardly).leanest == "ddp", "that is no less memory to speak of"
 
 
-def test_memory_that_is_no_less_to_speak_of_is_no_reason_to_be_slower(tmp_path: Path) -> None:
-    fast, slower = timed({"ddp": (40, 41, 42)}, 500.2), timed({"ddp_o2": (41, 42, 43)}, 500.0)
-    run = analysed(write_run(tmp_path, [*fast, *slower]))
-    assert recommended(run.document, table_of(run)) == {"ddp": "fastest, and leanest at that speed"}
-
-
-def test_speeds_are_sorted_and_what_is_left_out_is_hatched(whole: Analysed) -> None:
+def test_plots_of_speed_mark_what_is_recommended_and_left_out(whole: Analysed) -> None:
     plot = plot_of(whole, "speed")
     named = [text for text in svg_texts(plot.svg) if text in ("ddp", "ddp_o2", "apex_ddp")]
     table = table_of(whole).sort_values("throughput_per_s", ascending=False)
     assert named == [name for name in table["scenario"] if name in named] and len(named) > 1
     assert "One launch of each scenario: untested" in plot.caption and "Hatched bars" in plot.caption
     assert "diverged" in svg_texts(plot.svg) and "url(#h" in plot.svg
+    plot = plot_of(whole, "trade-off")
+    marks = {"fastest, and leanest at that speed", "recommended", "diverged", "left out of the recommendation"}
+    assert marks <= set(svg_texts(plot.svg))
+    assert "no error bars" in plot.caption and "Without a known peak: apex_ddp." in plot.caption
 
 
 def test_o1_against_o0_is_adjusted_over_all_pairs(tmp_path: Path) -> None:
@@ -211,28 +182,9 @@ def test_questions_about_strategies(whole: Analysed, tmp_path: Path) -> None:
     assert said["Is the result of several replicas that of one?"].startswith("Not of every scenario.")
     assert "Why did it hang?" not in said
     failure = Failure(rank=1, phase="backward", step=3, where="train.py:7")
-    (launch, *_) = whole.document.launches
-    stuck = changed(whole, launches=(replace(launch, status="timeout", failure=failure),))
-    assert (
-        "rank 1 made no progress in phase backward, step 3, at train.py:7" in dict(questions(stuck))["Why did it hang?"]
-    )
-
-
-def test_a_page_counts_the_launches_there_are(tmp_path: Path) -> None:
-    run = analysed(write_run(tmp_path, [SINGLE, SINGLE, SINGLE, DDP]))
-    run = changed(run, request=replace(run.document.request, launches=9))
-    assert "1 to 3 launches of" in dict(facts(run.document))["Measured"]
-
-
-def test_bf16_on_a_gpu_is_called_bf16(tmp_path: Path) -> None:
-    """fp16 is a GPU's own half; a scenario with the switch ``bf16`` has none."""
-    launch = OnGpus("ddp_o2+bf16", [STEPS_MS] * 2, precision="O2")
-    run = read(str(write_run(tmp_path, [launch], gpus=GPUS)))
-    (ran,) = (launch.effective for launch in run.document.launches)
-    assert run.document.workload.device == "cuda" and ran is not None
-    assert labels.precision(ran) == "native O2 bf16"
-    text = texts_of(run)
-    assert "native O2 bf16" in text and "fp16" not in text
+    stuck = changed(whole, launches=(replace(whole.document.launches[0], status="timeout", failure=failure),))
+    where = "rank 1 made no progress in phase backward, step 3, at train.py:7"
+    assert where in dict(questions(stuck))["Why did it hang?"]
 
 
 def test_replicas_are_compared_among_themselves(tmp_path: Path) -> None:
@@ -241,17 +193,13 @@ def test_replicas_are_compared_among_themselves(tmp_path: Path) -> None:
     run = analysed(write_run(tmp_path, timed(steps)))
     found = recommendations(run.document, table_of(run))
     assert (found.fastest, found.not_told_apart) == ("single", ()), "all others are slower, beyond chance"
-    assert found.parallel is not None
     assert (found.parallel.fastest, found.parallel.not_told_apart) == ("ddp", ("ddp_o1",))
     said = dict(advice(run.document, table_of(run)))
     assert "Not distinguishable with this data: ddp_o1, " in said["No clear winner on 2 replicas"]
     first, second = answer(run.document, table_of(run)).split(". No clear")
     assert first.startswith("Fastest: single, ") and is_clear(run.document, table_of(run))
     assert tables.summary_table(run).marked == 0
-    told = (
-        r" winner on 2 replicas: ddp and ddp_o1 are not told apart by these launches; about \d+ more launches of each"
-    )
-    assert re.match(f"{told} would", second)
+    assert re.match(r" winner on 2 replicas: ddp and ddp_o1 .* about \d+ more launches of each would", second)
 
 
 def test_what_nobody_can_tell_comes_second(tmp_path: Path) -> None:
@@ -272,10 +220,8 @@ def test_what_nobody_can_tell_comes_second(tmp_path: Path) -> None:
 
 def test_recommendation_without_figures_or_memory(tmp_path: Path) -> None:
     nothing = analysed(write_run(tmp_path / "nothing", [GONE]))
-    assert advice(nothing.document, table_of(nothing)) == [
-        ("Fastest", "No valid result."),
-        ("Left out", "dp (unsupported)."),
-    ]
+    said = [("Fastest", "No valid result."), ("Left out", "dp (unsupported).")]
+    assert advice(nothing.document, table_of(nothing)) == said
     blind = analysed(write_run(tmp_path / "blind", [APEX]))
     said = dict(advice(blind.document, table_of(blind)))
     assert "its memory is unknown" in said["Fastest, untested"]
@@ -288,39 +234,31 @@ def test_findings_that_ask_for_the_same_share_a_row() -> None:
         return {**about, "text": text, "remedy": f"cure {code}"}
 
     many = [finding(n, f"s{n % 10}", "unsteady", "warning", f"{n} %") for n in range(70)]
-    found = pd.DataFrame(
-        [
-            *many,
-            finding(None, "s1", "few launches", "warning", "1 launch"),
-            *(finding(n, "s3", "throttled", "invalid", "hot") for n in (13, 3)),
-        ]
-    )
-    rows = validity.grouped(found.astype({"launch": "Int64"})).to_dict("records")
-    assert [(row["code"], row["severity"], row["count"]) for row in rows] == [
-        ("throttled", "invalid", 2),
-        ("unsteady", "warning", 70),
-        ("few launches", "warning", 1),
-    ]
-    hot, unsteady, few = rows
+    few = finding(None, "s1", "few launches", "warning", "1 launch")
+    hot = [finding(n, "s3", "throttled", "invalid", "hot") for n in (13, 3)]
+    found = pd.DataFrame([*many, few, *hot]).astype({"launch": "Int64"})
+    hot, unsteady, few = validity.grouped(found).to_dict("records")
+    assert (hot["code"], hot["severity"], hot["count"]) == ("throttled", "invalid", 2)
+    assert (unsteady["code"], unsteady["severity"], unsteady["count"]) == ("unsteady", "warning", 70)
+    assert (few["code"], few["count"]) == ("few launches", 1)
     assert (hot["where"], hot["what"], hot["remedy"]) == ("s3 (3, 13)", "hot", "cure throttled")
     assert unsteady["where"].startswith("s0 (0, 10, 20, 30, 40, 50, 60), s1 (1, 11,")
     assert unsteady["what"] == "s9, launch 69: 69 %"
     assert (few["scenarios"], few["where"]) == ("s1", "s1")
     assert validity.grouped(found.iloc[:0]).empty
     names = [f"s{number}" for number in reversed(range(10))]
-    (_, unsteady, few) = validity.grouped(found.astype({"launch": "Int64"}), names).to_dict("records")
+    (_, unsteady, _) = validity.grouped(found, names).to_dict("records")
     assert unsteady["scenarios"] == "all 10 scenarios" and unsteady["where"].startswith("s9 (9, 19,")
-    assert few["scenarios"] == "s1"
 
 
 def test_summary_shows_verdicts_with_their_codes(whole: Analysed) -> None:
     table = tables.summary_table(whole)
     at = [column.heading for column in table.columns].index("validity")
-    cells = {row[0].text: row[at : at + 2] for row in table.rows}
-    assert [(cell.text, cell.tone) for cell in cells["ddp"]] == [("warning", "doubt"), ("same", "good")]
-    assert [(cell.text, cell.tone) for cell in cells["ddp_o2"]] == [("invalid", "bad"), ("diverged", "bad")]
-    assert "diverged" in cells["ddp_o2"][0].small and "few launches" in cells["ddp"][0].small
-    assert [cell.text for cell in cells["dp"]] == ["–", "–"]
+    cells = {row[0].text: [(cell.text, cell.tone) for cell in row[at : at + 2]] for row in table.rows}
+    assert cells["ddp"] == [("warning", "doubt"), ("same", "good")]
+    assert cells["ddp_o2"] == [("invalid", "bad"), ("diverged", "bad")]
+    assert [text for text, _ in cells["dp"]] == ["–", "–"]
+    assert [row[at].small for row in table.rows if row[0].text == "ddp_o2"] == ["spread, few launches, diverged"]
 
 
 def test_launches_show_drift_skew_outliers_and_load(tmp_path: Path) -> None:
@@ -336,26 +274,17 @@ def test_launches_show_drift_skew_outliers_and_load(tmp_path: Path) -> None:
 
 def test_parity_shows_errors_and_what_rounding_does(whole: Analysed) -> None:
     table = verdict_tables.parity_table(whole)
-    assert table is not None
     rows = {row[0].text: [cell.text for cell in row[1:]] for row in table.rows}
     # in double: gradient 1e-9 off, update and buffers exact; no own step was recorded; a replica alone is 1.5 off
     assert rows["ddp"] == ["same", "0", "<0.0001 %", "0 %", "0 %", tables.UNKNOWN, "150 %", "0 %", "yes → yes"]
     assert rows["ddp_o2"][:3] == ["diverged", "1", "1.2 %"]
-
-
-@pytest.mark.parametrize(
-    ("part", "said"),
-    [(100.0, "10,000 %"), (0.0123, "1.2 %"), (0.0, "0 %"), (0.996, "100 %"), (1e-9, "<0.0001 %"), (-0.5, "-50 %")],
-)
-def test_errors_read_as_percentages(part: float, said: str) -> None:
-    assert percent(part) == said
+    assert (percent(-0.5), percent(100.0)) == ("-50 %", "10,000 %")
 
 
 def test_parity_of_a_run_without_a_reference_says_so(tmp_path: Path) -> None:
     lost = replace(DDP, checks={"final_weights_alike": False})
     run = analysed(write_run(tmp_path, [lost, FAST, APEX]))
     table = verdict_tables.parity_table(run)
-    assert table is not None
     verdicts = {row[0].text: (row[1].text, row[1].small) for row in table.rows}
     assert verdicts["ddp"] == ("diverged", "the ranks hold different parameters after the last step")
     assert verdicts["ddp_o2"][0] == "not finite"
@@ -372,19 +301,9 @@ def searched(run: Analysed, *finalists: str, baseline: str | None = None) -> Ana
     return replace(run, document=with_records(run.document, search))
 
 
-def test_of_equal_finalists_the_winner_is_recommended(tmp_path: Path) -> None:
-    steps = {"ddp": (40.0, 41.0, 42.0), "ddp_o1": (40.4, 41.4, 42.4), "ddp_o3": (80.0, 81.0, 82.0)}
-    run = analysed(write_run(tmp_path, timed(steps)))
-    table = table_of(run)
-    for winner, advised in (("ddp", "ddp"), ("ddp_o1", "ddp_o1"), ("ddp_o3", "ddp")):
-        found = recommendations(searched(run, winner).document, table)
-        assert {found.fastest, *found.not_told_apart} == {"ddp", "ddp_o1"} and found.fastest == advised
-    said = dict(advice(searched(run, "ddp_o1", "ddp").document, table))
-    assert said["No clear winner"].startswith("ddp_o1, ") and ": ddp, " in said["No clear winner"]
-
-
 def test_a_search_names_no_loser(tmp_path: Path) -> None:
-    """The baseline stays where nothing is told apart from it, and where the winner of the race is slower than it."""
+    """The baseline stays where nothing is told apart from it, and where the winner of the race is slower than it. Of
+    equal finalists without a baseline the winner is recommended."""
     steps = {"ddp": (40.0, 41.0, 42.0), "ddp_o1": (39.4, 40.4, 41.4), "ddp_o3": (80.0, 81.0, 82.0)}
     run = analysed(write_run(tmp_path, timed(steps)))
     table = table_of(run).assign(parity="same")
@@ -401,6 +320,9 @@ def test_a_search_names_no_loser(tmp_path: Path) -> None:
         assert [line.partition(":")[0] for line in rest] == ["Leanest within 5 %", *gain]
         advised = recommendations(found.document, table).fastest
         assert advised is not None and f": {advised}, " in first, "runs and recipe name the same"
+    for winner, advised in (("ddp", "ddp"), ("ddp_o1", "ddp_o1"), ("ddp_o3", "ddp_o1")):
+        found = recommendations(searched(run, winner).document, table)
+        assert {found.fastest, *found.not_told_apart} == {"ddp", "ddp_o1"} and found.fastest == advised
 
 
 def test_a_winner_that_nobody_can_tell_is_named_with_a_warning(whole: Analysed) -> None:
@@ -410,86 +332,43 @@ def test_a_winner_that_nobody_can_tell_is_named_with_a_warning(whole: Analysed) 
         assert first.startswith("Fastest: ddp, ") and (f"numerics {verdict}{DOUBTFUL}" in first) is warned
 
 
-def test_losses_are_drawn_with_those_of_the_reference(whole: Analysed) -> None:
+def test_losses_and_those_of_the_reference(whole: Analysed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     curves = loss_curves(whole.document, whole.iterations, whole.numerics)
     off = curves[curves["scenario"] == "ddp_o2"].set_index("step")
     assert (off.loc[3, "loss"], off.loc[3, "reference"]) == (7.0, 6.0) and pd.isna(off.loc[4, "reference"])
-    plot = plot_of(whole, "losses")
-    assert plot.title == "Losses against the reference"
-    assert "reference, in fp32" in svg_texts(plot.svg)
-
-
-def test_losses_of_a_long_run_that_are_not_all_finite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the steps that the band is drawn from, none has a loss; infinity is no end of it."""
-    monkeypatch.setattr(drawing, "MOST_COLUMNS", 1)
-    run = analysed(write_run(tmp_path, [replace(FAST, losses=[math.nan, 6.0, math.inf, 5.0, 4.0])]))
-    assert "<svg" in plot_of(run, "losses").svg
-
-
-def test_losses_without_a_reference_and_without_a_finite_one(tmp_path: Path) -> None:
+    assert "reference, in fp32" in svg_texts(plot_of(whole, "losses").svg)
     broken = replace(FAST, losses=[math.nan, math.inf, math.nan, math.nan, math.nan])
-    run = analysed(write_run(tmp_path / "one", [DDP, broken]))
-    plot = plot_of(run, "losses")
-    assert plot.title == "Losses" and "reference, in fp32" not in svg_texts(plot.svg)
-    assert "ddp_o2 (no figures)" in plot.caption
+    plot = plot_of(analysed(write_run(tmp_path / "one", [DDP, broken])), "losses")
+    assert "reference, in fp32" not in svg_texts(plot.svg) and "ddp_o2 (no figures)" in plot.caption
     only = analysed(write_run(tmp_path / "none", [broken]))
-    assert plots.losses(only) is None
-    assert "not finite" in texts_of(only)
-
-
-def test_trade_off_marks_what_is_recommended_and_what_is_left_out(whole: Analysed) -> None:
-    plot = plot_of(whole, "trade-off")
-    texts = set(svg_texts(plot.svg))
-    assert {"fastest, and leanest at that speed", "recommended", "diverged"} <= texts
-    assert "left out of the recommendation" in texts
-    assert "no error bars" in plot.caption and "Without a known peak: apex_ddp." in plot.caption
+    assert plots.losses(only) is None and "not finite" in texts_of(only)
+    monkeypatch.setattr(drawing, "MOST_COLUMNS", 1)  # of the steps that the band is drawn from, none has a loss
+    few = replace(FAST, losses=[math.nan, 6.0, math.inf, 5.0, 4.0])
+    assert "<svg" in plot_of(analysed(write_run(tmp_path / "few", [few])), "losses").svg
 
 
 @pytest.mark.parametrize(
-    ("slow_ms", "lean_mib", "said"),
-    [
-        (41.0, 950.0, " Neither axis begins at 0."),
-        (41.0, 50.0, " The axis of speed does not begin at 0."),
-    ],
+    ("lean_mib", "said"), [(950.0, " Neither axis begins at 0."), (50.0, " The axis of speed does not begin at 0.")]
 )
-def test_trade_off_names_an_axis_not_from_zero(slow_ms: float, lean_mib: float, said: str, tmp_path: Path) -> None:
-    launches = [Launch("ddp", [[9, 40.0, 40.0]], [[1000.0]]), Launch("ddp_o2", [[9, slow_ms, slow_ms]], [[lean_mib]])]
-    caption = plot_of(analysed(write_run(tmp_path, launches)), "trade-off").caption
-    assert caption.partition("cover each other.")[2] == said
-
-
-def test_trade_off_has_bars_in_both_directions_over_launches(tmp_path: Path) -> None:
-    launches = [Launch("ddp", [[9, ms, ms]], [[float(10 * ms)]]) for ms in (40, 41, 42)]
-    plot = plot_of(analysed(write_run(tmp_path, launches)), "trade-off")
-    assert "95 % intervals over launches" in plot.caption
-    alone = plot_of(analysed(write_run(tmp_path / "alone", [launches[0]])), "trade-off")
-    for bar in ("speed-bar-ddp", "peak-bar-ddp"):
-        assert f'id="{bar}"' in plot.svg and f'id="{bar}"' not in alone.svg
-
-
-def test_the_key_of_the_trade_off_is_fastest_first(tmp_path: Path) -> None:
-    speeds = {"ddp": 40.0, "ddp_o2": 20.0, "ddp_o1": 20.1, "ddp_o3": 30.0}
-    launches = [Launch(name, [[9, ms, ms]], [[1000.0]]) for name, ms in speeds.items()]
-    texts = svg_texts(plot_of(analysed(write_run(tmp_path, launches)), "trade-off").svg)
-    names = [text.partition("  ")[0] for text in texts]
-    assert [name for name in names if name in speeds] == ["ddp_o2", "ddp_o1", "ddp_o3", "ddp"]
-    assert "ddp_o2  400.0 img/s · 1,000 MiB" in texts
+def test_the_axes_and_bars_of_the_trade_off(lean_mib: float, said: str, tmp_path: Path) -> None:
+    fast = [Launch("ddp", [[9, ms, ms]], [[1000.0 + ms]]) for ms in (40.0, 40.5)]
+    lean = Launch("ddp_o2", [[9, 41.0, 41.0]], [[lean_mib]])
+    plot = plot_of(analysed(write_run(tmp_path, [*fast, lean])), "trade-off")
+    assert plot.caption.partition("cover each other.")[2] == said
+    for bar in ("speed-bar", "peak-bar"):
+        assert f'id="{bar}-ddp"' in plot.svg and f'id="{bar}-ddp_o2"' not in plot.svg
 
 
 def test_where_the_time_goes_explains_two_figures_that_differ(whole: Analysed) -> None:
     table = verdict_tables.communication_table(whole)
-    assert table is not None
     rows = {row[0].text: [cell.text for cell in row[1:]] for row in table.rows}
     assert rows["ddp"] == ["5.5", "DDP's logger", "30.0", "100.0", "55.5", "50.0", "20.5", "no", "4"]
     assert rows["apex_ddp"] == ["30.0", "paired difference", "30.0", "100.0", "–", "–", "–", "–", "4"]
     assert table.rows[2][2].small == f"error: {HOSTILE}"
     (words,) = verdict_tables.communication_words(whole)
-    assert words.startswith(
-        "ddp: synchronising costs 30.0 ms (28.7 to 31.3) a step: 5.5 ms (4.6 to 6.4) of communication"
-    )
+    assert "costs 30.0 ms (28.7 to 31.3) a step: 5.5 ms (4.6 to 6.4) of communication" in words
     assert "and +4.0 ms are beyond what the three are uncertain by" in words
     spent = verdict_tables.spent_table(whole)
-    assert spent is not None
     assert [cell.text for cell in spent.rows[0]] == ["ddp", "4.0", "0.0", "20.0", "6.0", "30.0", "40.0"]
     assert [cell.small for cell in spent.rows[0][1:4]] == ["13.3 %", "", "66.7 %"]
     assert {"convolutions", "casts", "the profiled step"} <= set(svg_texts(plot_of(whole, "time-spent").svg))
@@ -505,12 +384,12 @@ def test_parts_of_data_parallel_have_a_table(tmp_path: Path) -> None:
 
     run = analysed(write_run(tmp_path, [Launch("dp", [[9, 8]], strategy="dp")], also=write))
     table = verdict_tables.data_parallel_table(run)
-    assert table is not None
     assert [cell.text for cell in table.rows[0]] == ["dp", "1.00", "5.00", "20.00", "0.50"]
     assert "replicate ms" in texts_of(run)
 
 
-def test_page_and_markdown_have_every_section(files: dict[str, bytes]) -> None:
+def test_page_markdown_and_tables_have_every_section(whole: Analysed) -> None:
+    files = report.render([whole])
     page = Page(files["index.html"].decode())
     for heading in (
         *("Recommendation", "All scenarios", "Can these results be trusted?", "Questions and answers"),
@@ -521,21 +400,12 @@ def test_page_and_markdown_have_every_section(files: dict[str, bytes]) -> None:
     assert "traces/ddp-rank0.json.gz" in page.texts
     assert f"error: {HOSTILE}" in page.text
     text = files["summary.md"].decode()
-    for heading in (
-        "### Can these results be trusted?",
-        "### Does each scenario still train the same model?",
-        "#### Which is fastest, and by how much?",
-    ):
+    for heading in ("### Can these results be trusted?", "#### Which is fastest, and by how much?"):
         assert f"\n{heading}\n" in text
     assert "- **Left out**: ddp_o2 (diverged); dp (unsupported)." in text
     assert "<script>" not in text and "synchronising costs 30.0 ms" in text
-
-
-def test_tables_behind_the_verdicts_are_files_with_figures_in_full(whole: Analysed, files: dict[str, bytes]) -> None:
-    rows = {
-        name: list(csv.DictReader(StringIO(files[f"{name}.csv"].decode())))
-        for name in ("findings", "parity", "communication", "time-spent")
-    }
+    names = ("findings", "parity", "communication", "time-spent")
+    rows = {name: list(csv.DictReader(StringIO(files[f"{name}.csv"].decode()))) for name in names}
     assert [row["verdict"] for row in rows["parity"]] == ["same", "diverged", "same"]
     assert float(rows["communication"][0]["cost_ms"]) == 30.0
     assert rows["time-spent"][0]["convolutions"] == "20.0"
@@ -543,30 +413,17 @@ def test_tables_behind_the_verdicts_are_files_with_figures_in_full(whole: Analys
 
 
 @pytest.mark.parametrize(
-    ("launches", "page", "expected"),
+    ("launches", "expected"),
     [
-        ([GONE, BROKEN], texts_of, "Nothing was found: no launch ended well."),
-        ([DDP], texts_of, "--diagnose"),
-        ([DDP, DDP, DDP], lambda run: texts_of(run, plots.speeds), "95 % intervals over launches"),
-        (
-            [DDP, replace(FINITE, scenario="ddp_o1")],
-            texts_of,
-            "What its time is spent on was not looked at: --diagnose shows it.",
-        ),
-        ([DDP], texts_of, "ddp is the only scenario with figures that count"),
-        ([APEX], texts_of, "was not computed (--no-parity, or the run ended before it)"),
+        ([GONE, BROKEN], "Nothing was found: no launch ended well."),
+        ([DDP], "ddp is the only scenario with figures that count"),
+        ([DDP, replace(FINITE, scenario="ddp_o1")], "What its time is spent on was not looked at: --diagnose"),
+        ([APEX], "was not computed (--no-parity, or the run ended before it)"),
     ],
-    ids=["all failed", "interrupted", "launches", "no diagnosis", "one scenario", "no memory"],
+    ids=["all failed", "one scenario", "no diagnosis", "no memory"],
 )
-def test_pages_of_partial_runs(
-    launches: list[Launch],
-    page: Callable[[Analysed], str],
-    expected: str,
-    tmp_path: Path,
-    request: pytest.FixtureRequest,
-) -> None:
-    complete = "interrupted" not in request.node.name
-    text = page(analysed(write_run(tmp_path, launches, complete=complete), allow_incomplete=True))
+def test_pages_of_partial_runs(launches: list[Launch], expected: str, tmp_path: Path) -> None:
+    text = texts_of(analysed(write_run(tmp_path, launches, complete=False), allow_incomplete=True))
     assert expected in text
     assert "python -m bench run --diagnose shows what communication costs" in text
     assert "NaN" not in text and "nan" not in text.split()
@@ -609,14 +466,9 @@ def test_terminal_and_json_say_what_the_page_says(
     assert main(["report", *folders, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     (choice,) = document["recommendation"]
-    assert choice == {
-        "run": run.name,
-        "fastest": "ddp",
-        "leanest": "ddp",
-        "parallel": None,
-        "not_told_apart": ["apex_ddp"],
-        "left_out": {"ddp_o2": "diverged", "dp": "unsupported"},
-    }
+    assert (choice["fastest"], choice["leanest"], choice["parallel"]) == ("ddp", "ddp", None)
+    assert choice["not_told_apart"] == ["apex_ddp"]
+    assert choice["left_out"] == {"ddp_o2": "diverged", "dp": "unsupported"}
     assert [row["verdict"] for row in document["parity"]] == ["same", "diverged", "same"]
     assert {row["code"] for row in document["validity"]} >= {"diverged", "few launches"}
     assert document["communication"][0]["agree"] is False

@@ -6,6 +6,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from conftest import one_host, request_for
@@ -40,18 +41,9 @@ def test_times_run_from_the_kill_to_the_last_rank() -> None:
     notes = [*diary(0, 0, 0, 6, 0.0), *diary(0, 1, 0, 6, 0.0), *diary(1, 0, 4, 8, 0.0), *diary(1, 1, 4, 8, 20.0)]
     notes[-3] = replace(notes[-3], loss=1.001 * notes[-3].loss)  # of step 6, which was trained twice
     found = restart.found(notes, KILLED_NS, 1, restart.Steps(killed=6, last=8))
-    assert found == {
-        "killed_rank": 1,
-        "killed_step": 6,
-        "resumed_step": 4,
-        "up_ms": 3020.0,
-        "joined_ms": 4020.0,
-        "loaded_ms": 6020.0,
-        "next_step_ms": 6120.0,
-        "caught_up_ms": 6320.0,
-        "step_ms": 100.0,
-        "loss_error": pytest.approx(0.001),
-    }
+    about = {"killed_rank": 1, "killed_step": 6, "resumed_step": 4, "loss_error": pytest.approx(0.001)}
+    times = {"up": 3020.0, "joined": 4020.0, "loaded": 6020.0, "next_step": 6120.0, "caught_up": 6320.0, "step": 100.0}
+    assert found == about | {f"{name}_ms": ms for name, ms in times.items()}
 
 
 @pytest.mark.parametrize(("every", "killed"), [(1, 2), (2, 3), (5, 7), (50, 75)])
@@ -77,10 +69,10 @@ def test_a_second_start_goes_on_from_the_checkpoint(tmp_path: Path, monkeypatch:
     alone, job = experiment.jobs(asked, found, 1, 0, one_host(1), str(tmp_path))
     assert (len(alone.ranks), alone.purpose, alone.group) == (1, "restart", False)
     Path(alone.checkpoint.job_file if alone.checkpoint else "").write_text(json.dumps(asdict(job)))
-    about = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
     diaries = restart.Diaries(str(tmp_path), 1)
     for turn in (0, 1):
-        for name, value in (about | {"TORCHELASTIC_RESTART_COUNT": str(turn)}).items():
+        about = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "TORCHELASTIC_RESTART_COUNT": str(turn)}
+        for name, value in about.items():
             monkeypatch.setenv(name, value)
         member.main(str(tmp_path))
         if turn == 0:  # as if the rank had been killed after step 3
@@ -112,39 +104,23 @@ def test_without_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_cannot_be_restarted_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, results: list[Any], status: str, says: str
 ) -> None:
-    kept: list[RestartRecord] = []
-    launch = replace(
-        document(launches=[{"scenario": "ddp_elastic"}]).launches[0],
-        status="ok" if results else "error",
-        reason=None if results else "it broke",
-    )
+    ended = {"status": "ok"} if results else {"status": "error", "reason": "it broke"}
     run = document(launches=[{"scenario": "ddp_elastic"}])
-    writer = SimpleNamespace(add_to=lambda kind, record: kept.append(record), document=run)
-    writer.path = str(tmp_path)
-    lab: Any = SimpleNamespace(writer=writer)
-    monkeypatch.setattr(
-        experiment, "perform", lambda job, lab, doing, keep: keep(SimpleNamespace(record=launch, results=results))
-    )
-    found = scenario("ddp_elastic")
-    one, inner = experiment.jobs(request_for((found,)), found, 1, 0, one_host(2), str(tmp_path / "folder"))
-    experiment.kill_one(one, inner, str(tmp_path / "folder"), lab)
-    assert (kept[0].status, kept[0].processes, kept[0].restart) == (status, 2, None)
-    assert says in str(kept[0].reason) and not (tmp_path / "folder").exists()
+    done = SimpleNamespace(record=replace(run.launches[0], **ended), results=results)
+    monkeypatch.setattr(experiment, "perform", lambda job, lab, doing, keep: keep(done))
+    lab = Mock(**{"writer.document": run, "writer.path": str(tmp_path)})
+    found, folder = scenario("ddp_elastic"), tmp_path / "folder"
+    one, inner = experiment.jobs(request_for((found,)), found, 1, 0, one_host(2), str(folder))
+    experiment.kill_one(one, inner, str(folder), lab)
+    _, kept = lab.writer.add_to.call_args.args
+    assert (kept.status, kept.processes, kept.restart) == (status, 2, None)
+    assert says in str(kept.reason) and not folder.exists()
 
 
 def test_the_mean_over_launches() -> None:
-    look = RestartLook(
-        killed_rank=1,
-        killed_step=6,
-        resumed_step=4,
-        up_ms=3000.0,
-        joined_ms=3500.0,
-        loaded_ms=5000.0,
-        next_step_ms=6000.0,
-        caught_up_ms=8000.0,
-        step_ms=100.0,
-        loss_error=0.0,
-    )
+    times = {"up": 3000.0, "joined": 3500.0, "loaded": 5000.0, "next_step": 6000.0, "caught_up": 8000.0, "step": 100.0}
+    about: dict[str, Any] = {f"{name}_ms": ms for name, ms in times.items()}
+    look = RestartLook(killed_rank=1, killed_step=6, resumed_step=4, loss_error=0.0, **about)
     (launch,) = document(launches=[{"scenario": "ddp_elastic"}]).launches
     one = RestartRecord.of(launch, every=4, restart=look)
     two = replace(one, restart=replace(look, next_step_ms=8000.0, loss_error=0.1))

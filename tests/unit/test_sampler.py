@@ -14,78 +14,47 @@ from unittest.mock import MagicMock
 
 import psutil
 import pytest
-from standin.documents import sample
+from conftest import launches, one_host, request_for
 from standin.processes import wait_for as until
-from standin.workloads import workload
 
 import bench.machine.sample
 import bench.machine.sample.sources
 from bench.core.channel import Channel
-from bench.core.job import Job, Placement
 from bench.core.records import DEVICE_COLUMNS, MEMORY_COLUMNS
 from bench.experiments import launch
 from bench.machine.rapl import Rapl
-from bench.machine.sample import Sampler, read_spool
-from bench.machine.sample.process import (
-    DEVICE_PERIOD_NS,
-    DUTY_CYCLE,
-    MEMORY_PERIOD_NS,
-    Clock,
-    Loop,
-    Spool,
-    Watched,
-    clocks,
-    spool_path,
-)
+from bench.machine.sample import Sampler
+from bench.machine.sample.process import DEVICE_PERIOD_NS, DUTY_CYCLE, MEMORY_PERIOD_NS, Clock, Loop, Watched, clocks
 from bench.machine.sample.sources import proportional_mib, resident_mib
-
-ROOT = Path(__file__).resolve().parents[2]
+from bench.runs.spool import read_spool, spool_path
+from bench.seams.switching import scenario
 
 ALLOCATOR = """
 import sys
 kept = []
-print("up", flush=True)
 for line in sys.stdin:
     kept.append(b"x" * (int(line) << 20))
     print("done", flush=True)
 """
 
-JOB = Job(
-    launch=0,
-    scenario="ddp",
-    repeat=0,
-    strategy="ddp",
-    strategy_file="",
-    precision="O0",
-    half="bf16",
-    ranks=(Placement(role="replica", replicas=1, host="node1", local_rank=0, threads=1),) * 2,
-    group=True,
-    impl="auto",
-    workload=workload(),
-    iters=1,
-)
+DDP = scenario("ddp")
+((*_, JOB),) = launches(request_for((DDP,)), (DDP,), one_host(2))
 
 
 class Child:
     def __init__(self) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", ALLOCATOR], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        self._line()
+        words = [sys.executable, "-c", ALLOCATOR]
+        self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.pid = self.process.pid
+        self.allocate(0)
 
     def allocate(self, mib: int) -> None:
-        assert self.process.stdin is not None
         print(mib, file=self.process.stdin, flush=True)
-        self._line()
+        assert self.process.stdout.readline()
 
     def end(self) -> None:
         self.process.kill()
         self.process.communicate()
-
-    def _line(self) -> None:
-        assert self.process.stdout is not None
-        assert self.process.stdout.readline()
 
 
 @pytest.fixture
@@ -107,9 +76,6 @@ def moments(folder: Path, launch: int = 0) -> list[int]:
     return sorted({row["t_ns"] for row in read_spool(spool_path(str(folder), launch))["memory"]})
 
 
-# The clock
-
-
 def test_deadlines_stay_on_their_grid_and_those_that_were_missed_are_skipped() -> None:
     clock = Clock(250)
     clock.start(1_000)
@@ -120,33 +86,27 @@ def test_deadlines_stay_on_their_grid_and_those_that_were_missed_are_skipped() -
     assert deadlines == [1_000, 1_250, 1_500, 1_750, 2_000, 2_250, 3_000]
 
 
-@pytest.mark.parametrize(("duration_ms", "interval_ms"), [(0.1, 250), (2.5, 250), (2.6, 500), (10, 1000), (11, 1250)])
-def test_slow_samples_come_at_intervals_that_keep_the_duty_cycle(duration_ms: float, interval_ms: int) -> None:
+@pytest.mark.parametrize(
+    ("durations_ms", "interval_ms"),
+    [
+        *(([0.1], 250), ([2.5], 250), ([2.6], 500), ([10.0], 1000), ([11.0], 1250)),
+        *(([0.05] * 7 + [20.0], 500), ([20.0] + [0.05] * 8, 250)),  # one slow one, just now and a while ago
+    ],
+)
+def test_slow_samples_come_at_intervals_that_keep_the_duty_cycle(durations_ms: list[float], interval_ms: int) -> None:
     clock = Clock(MEMORY_PERIOD_NS)
     clock.start(0)
-    duration_ns = round(duration_ms * 1e6)
-    deadlines = []
-    for _ in range(20):
-        deadlines.append(clock.due_ns)
-        clock.done(clock.due_ns, clock.due_ns + duration_ns)
-    assert deadlines[1] == interval_ms * 1_000_000
-    assert duration_ns * 20 / (clock.due_ns - deadlines[0]) <= DUTY_CYCLE
-
-
-def test_one_slow_sample_changes_the_interval_for_a_while() -> None:
-    clock = Clock(MEMORY_PERIOD_NS)
-    clock.start(0)
-    intervals_ms = []
-    for number in range(40):
+    for duration_ms in durations_ms:
         due_ns = clock.due_ns
-        clock.done(due_ns, due_ns + (20_000_000 if number == 10 else 50_000))
-        intervals_ms.append((clock.due_ns - due_ns) // 1_000_000)
-    assert intervals_ms[9] == 250
-    assert intervals_ms[10] == 500
-    assert intervals_ms[-1] == 250
+        clock.done(due_ns, due_ns + round(duration_ms * 1e6))
+    assert clock.due_ns - due_ns == interval_ms * 1_000_000
 
 
-# Resident memory
+def test_no_interval_makes_the_clock_stand_still() -> None:
+    memory, device = clocks(1e-12)
+    assert (memory.period_ns, device.period_ns) == (1_000_000, DEVICE_PERIOD_NS)
+    assert [clock.period_ns for clock in clocks(2.0)] == [2_000_000_000] * 2
+    assert [clock.period_ns for clock in clocks(1e300)] == [3_600_000_000_000] * 2
 
 
 def test_sizes_are_what_the_kernel_says(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,9 +128,6 @@ def test_sizes_are_what_the_kernel_says(monkeypatch: pytest.MonkeyPatch) -> None
     assert proportional_mib(1) == (None, "the kernel does not let us read /proc/1/smaps_rollup")
 
 
-# Launches
-
-
 def test_proportional_sizes_after_the_steps(sampler: Sampler, children: list[Child], tmp_path: Path) -> None:
     for rank, child in enumerate(children):
         sampler.hear(JOB, {"event": "up", "rank": rank, "pid": child.pid})
@@ -183,8 +140,7 @@ def test_proportional_sizes_after_the_steps(sampler: Sampler, children: list[Chi
     full = [row for row in memory if row["pss_mib"] is not None]
     assert [row["rank"] for row in full] == [0, 1]
     assert all(0 < row["pss_mib"] <= row["used_mib"] and row["reason"] is None for row in full)
-    assert sampler.cost is not None
-    assert sampler.cost["pss"]["calls"] == 1
+    assert sampler.cost is not None and sampler.cost["pss"]["calls"] == 1
 
 
 class Spent:
@@ -238,9 +194,6 @@ def test_what_waking_up_takes_is_counted_too(tmp_path: Path, monkeypatch: pytest
     assert 0.9 * 300 / 0.3 < samples < 300 / 0.25, "2.3 ms: every 300 ms, and not less, for what was before them"
 
 
-# The energy of CPU packages
-
-
 def packages(root: Path, *energies_uj: int) -> None:
     for number, energy_uj in enumerate(energies_uj):
         folder = root / f"intel-rapl:{number}"
@@ -267,9 +220,8 @@ def test_the_energy_of_each_package_or_why_it_is_unknown(tmp_path: Path) -> None
 
 def test_the_energy_of_the_cpu_is_sampled_where_it_can_be_read(children: list[Child], tmp_path: Path) -> None:
     packages(tmp_path / "powercap", 500_000)
-    sampler = Sampler.start(
-        device="cpu", gpus=(), spool=str(tmp_path), host="node1", powercap=str(tmp_path / "powercap")
-    )
+    about = {"spool": str(tmp_path), "host": "node1", "powercap": str(tmp_path / "powercap")}
+    sampler = Sampler.start(device="cpu", gpus=(), **about)
     sampler.watch(0, "ddp", 0, children[0].pid)
     until(lambda: moments(tmp_path))
     packages(tmp_path / "powercap", 750_000)
@@ -279,16 +231,7 @@ def test_the_energy_of_the_cpu_is_sampled_where_it_can_be_read(children: list[Ch
     assert all(list(row) == list(DEVICE_COLUMNS) for row in device)
     assert {row["device"] for row in device} == {"package-0"}
     assert (device[-1]["energy_mj"], device[-1]["power_w"], device[-1]["reason"]) == (250.0, None, None)
-    assert sampler.findings is not None
-    assert sampler.findings["cpu_energy"] == {"source": "rapl", "reason": None}
-
-
-def test_no_interval_makes_the_clock_stand_still() -> None:
-    memory, device = clocks(1e-12)
-    assert memory.period_ns == 1_000_000
-    assert device.period_ns == DEVICE_PERIOD_NS
-    assert [clock.period_ns for clock in clocks(2.0)] == [2_000_000_000] * 2
-    assert [clock.period_ns for clock in clocks(1e300)] == [3_600_000_000_000] * 2
+    assert sampler.findings is not None and sampler.findings["cpu_energy"] == {"source": "rapl", "reason": None}
 
 
 def test_memory_shows_in_its_own_rows(sampler: Sampler, children: list[Child], tmp_path: Path) -> None:
@@ -301,21 +244,17 @@ def test_memory_shows_in_its_own_rows(sampler: Sampler, children: list[Child], t
     after = time.perf_counter_ns()
     until(lambda: moments(tmp_path, 3)[-1] > after)
     memory, device = sampler.finish(3)
-    assert device == []
-    assert sampler.findings is not None and sampler.findings["cpu_energy"]["source"] is None
+    assert device == [] and sampler.findings is not None
     assert "has no RAPL counter" in sampler.findings["cpu_energy"]["reason"]
     assert all(list(row) == list(MEMORY_COLUMNS) for row in memory)
     assert {(row["launch"], row["scenario"], row["host"]) for row in memory} == {(3, "ddp", "node1")}
     assert {(row["rank"], row["pid"]) for row in memory} == {(0, grows.pid), (1, stays.pid)}
     assert {(row["device"], row["source"], row["reason"]) for row in memory} == {("cpu", "rss", None)}
 
-    def rise(pid: int) -> float:
+    for pid, rise in ((grows.pid, 200), (stays.pid, 0)):
         sizes = {row["t_ns"]: row["used_mib"] for row in memory if row["pid"] == pid}
         low = max(size for t_ns, size in sizes.items() if t_ns < before)
-        return float(sizes[max(sizes)] - low)
-
-    assert rise(grows.pid) == pytest.approx(200, abs=10)
-    assert rise(stays.pid) == pytest.approx(0, abs=10)
+        assert sizes[max(sizes)] - low == pytest.approx(rise, abs=10)
 
 
 def test_a_rank_is_sampled_as_soon_as_it_is_watched(children: list[Child], tmp_path: Path) -> None:
@@ -343,30 +282,19 @@ def test_launches_have_their_own_rows(sampler: Sampler, children: list[Child], t
     sampler.watch(0, "ddp", 1, here.pid)
     first, _ = sampler.finish(0)
     assert {(row["launch"], row["scenario"]) for row in first} == {(0, "ddp")}
-    assert {(row["rank"], row["source"], row["reason"]) for row in first} == {
-        (0, "unavailable", "the process had ended before its first sample"),
-        (1, "rss", None),
-    }
+    early = (0, "unavailable", "the process had ended before its first sample")
+    assert {(row["rank"], row["source"], row["reason"]) for row in first} == {early, (1, "rss", None)}
     assert {(row["launch"], row["scenario"]) for row in second} == {(1, "ddp_o2")}
     assert sampler.finish(2) == ([], [])
 
 
 def test_a_launch_begins_for_the_sampler_before_its_ranks_are_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[Any] = []
-
-    def start(*arguments: object) -> None:
-        told.append("started")
-        raise InterruptedError
-
-    monkeypatch.setattr(launch, "execute", start)
-    lab: Any = MagicMock()
-    lab.sampler.begin = told.append
+    lab = MagicMock()
+    lab.start.side_effect = InterruptedError
+    monkeypatch.setattr(launch, "execute", lab.start)
     with pytest.raises(InterruptedError):
         launch.perform(replace(JOB, launch=3), lab, "measuring", str)
-    assert told == [3, "started"]
-
-
-# The process itself
+    assert [call[:2] for call in lab.mock_calls if call[0] == "sampler.begin"] == [("sampler.begin", (3,))]
 
 
 def test_a_killed_sampler_leaves_its_samples(sampler: Sampler, children: list[Child], tmp_path: Path) -> None:
@@ -376,17 +304,13 @@ def test_a_killed_sampler_leaves_its_samples(sampler: Sampler, children: list[Ch
     died = sampler.pid
     os.kill(died, signal.SIGKILL)
     sampler.watch(0, "ddp", 2, children[1].pid + 1)
-    memory, device = sampler.finish(0)
-    assert device == []
+    memory, _ = sampler.finish(0)
     assert len({row["t_ns"] for row in memory if row["source"] == "rss"}) >= 4
     lost = [row for row in memory if row["source"] == "unavailable"]
     assert [(row["rank"], row["used_mib"]) for row in lost] == [(0, None), (1, None), (2, None)]
     assert all(list(row) == list(MEMORY_COLUMNS) for row in lost)
     assert all(str(died) in row["reason"] and "SIGKILL" in row["reason"] for row in lost)
-
-    assert sampler.pid != died
-    assert sampler.findings is None
-    assert psutil.Process(sampler.pid).status() != psutil.STATUS_ZOMBIE
+    assert sampler.pid != died and sampler.findings is None
     sampler.watch(1, "ddp", 0, children[0].pid)
     later, _ = sampler.finish(1)
     assert {row["source"] for row in later} == {"rss"}
@@ -412,26 +336,6 @@ def test_the_last_words_of_a_sampler_that_failed_are_told(sampler: Sampler, chil
     assert "ended with exit code 1 (KeyError: 99)" in memory[-1]["reason"]
 
 
-def test_the_sampler_ends_with_its_parent_however_that_ends(tmp_path: Path) -> None:
-    code = (
-        "import time\nfrom bench.machine.sample import Sampler\n"
-        f"sampler = Sampler.start(device='cpu', gpus=(), spool={str(tmp_path)!r}, host='node1')\n"
-        "sampler.watch(0, 'ddp', 0, 1)\nsampler._receive('ready', 30)\nprint(sampler.pid, flush=True)\ntime.sleep(60)\n"
-    )
-    parent = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
-    )
-    assert parent.stdout is not None
-    pid = int(parent.stdout.readline())
-    os.kill(pid, signal.SIGSTOP)  # so that it cannot notice by itself
-    parent.kill()
-    parent.communicate()
-    until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE, 5.0)
-
-
-# The spool
-
-
 def test_a_full_disk_costs_the_samples_and_not_the_sampler(tmp_path: Path) -> None:
     Path(spool_path(str(tmp_path), 0)).symlink_to("/dev/full")
     ours, theirs = socket.socketpair()
@@ -442,16 +346,3 @@ def test_a_full_disk_costs_the_samples_and_not_the_sampler(tmp_path: Path) -> No
     Loop(Channel(theirs), device="cpu", gpus=[], spool=str(tmp_path), host="node1").run()
     reason = "the samples could not be written: No space left on device"
     assert line.receive()[0]["missing"] == [[os.getpid(), None, reason]]
-
-
-def test_a_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
-    path = Path(spool_path(str(tmp_path), 0))
-    spool = Spool(str(path))
-    spool.append("memory", [sample(pid=1), sample(pid=2)])
-    spool.append("device", [sample("device", device="GPU-a")])
-    spool.close()
-    path.write_bytes(path.read_bytes() + b'["memory", {"pi')
-    assert read_spool(str(path)) == {
-        "memory": [sample(pid=1), sample(pid=2)],
-        "device": [sample("device", device="GPU-a")],
-    }

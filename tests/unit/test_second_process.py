@@ -5,6 +5,7 @@ import os
 import signal
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from standin.gpu_runs import DDP2, DP, GPUS
@@ -37,25 +38,20 @@ def test_plots_from_elsewhere_are_the_same(run: Analysed, monkeypatch: pytest.Mo
     os.close(queue)
 
 
-def test_a_process_that_is_killed_or_has_no_room_is_replaced(run: Analysed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_how_the_other_process_may_end(run: Analysed, monkeypatch: pytest.MonkeyPatch) -> None:
     def killed(run: Analysed) -> Plot | None:
         if os.getpid() != HERE:
             os.kill(os.getpid(), signal.SIGKILL)
         return memory_stack(run)
 
-    def full() -> int:
-        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
-
-    monkeypatch.setattr(plots, "DRAWINGS", (killed, power))
-    assert [plot.name for plot in plots.of_run(run)] == ["memory-stack", "power"]
-    monkeypatch.setattr(os, "fork", full)
-    assert [plot.name for plot in plots.of_run(run)] == ["memory-stack", "power"]
-
-
-def test_an_error_there_is_an_error_here(run: Analysed, monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(run: Analysed) -> Plot | None:
         raise ValueError("planted")
 
+    monkeypatch.setattr(plots, "DRAWINGS", (killed, power))
+    assert [plot.name for plot in plots.of_run(run)] == ["memory-stack", "power"]
     monkeypatch.setattr(plots, "DRAWINGS", (failing, power))
     with pytest.raises(ValueError, match="planted"):
         plots.of_run(run)
+    monkeypatch.setattr(plots, "DRAWINGS", (memory_stack, power))
+    monkeypatch.setattr(os, "fork", Mock(side_effect=BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")))
+    assert [plot.name for plot in plots.of_run(run)] == ["memory-stack", "power"]

@@ -1,12 +1,11 @@
 """Switches: how they are asked for, what is refused, and what each of them does to a live session."""
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -33,6 +32,7 @@ from bench.worker.precision import use_tf32
 from bench.worker.session import Parts, Session
 
 torch.set_num_threads(1)
+SWITCHES = discover.names(discover.SWITCH)
 
 MINE = """
 from bench.seams import Switch
@@ -51,7 +51,7 @@ def effect(session, ran):
 
 
 def module_of(name: str) -> Any:
-    return switching.switch_module(name, discover.names(discover.SWITCH)[name])
+    return switching.switch_module(name, SWITCHES[name])
 
 
 @pytest.fixture
@@ -60,12 +60,16 @@ def mine(tmp_path: Path) -> str:
     return str(tmp_path / "mine.py")
 
 
-def test_cores_of_another_node_are_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel says EINVAL of an empty set."""
-    numa = module_of("numa")
+def test_what_a_switch_lacks_is_said_in_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    numa, compiling, sync_bn = map(module_of, ("numa", "compile", "sync_bn"))
+    assert numa.cores_in("0-3,8,10-11\n") == {0, 1, 2, 3, 8, 10, 11}
     monkeypatch.setattr(numa, "cores", lambda parts: {max(os.sched_getaffinity(0)) + 1})
     with pytest.raises(BenchError, match="no core of its GPU's NUMA node; give it some"):
-        numa.begin(None)
+        numa.begin(None)  # of an empty set the kernel says EINVAL
+    monkeypatch.setattr(compiling.sysconfig, "get_path", lambda name: str(tmp_path))
+    assert "compile needs Python.h" in compiling.obstacle("cpu")
+    assert isinstance(sync_bn.model(None, nn.Sequential(nn.BatchNorm2d(4)))[0], nn.SyncBatchNorm)
+    assert obstacle(scenario("ddp+sync_bn"), device="cpu", impl="auto", apex_path=None)
 
 
 @pytest.mark.parametrize(("name", "gpus", "there"), [("dp", 2, True), ("dp", 1, False), ("ddp", 2, False)])
@@ -75,15 +79,6 @@ def test_threads_have_no_autocast_in_bf16(name: str, gpus: int, there: bool) -> 
     asked = replace(request_for((found,)), device="cuda", devices=devices, replicas=gpus)
     why = obstacles.obstacle(found, asked)
     assert why is None if not there else "have autocast in fp16, not in bf16" in str(why)
-
-
-def test_compile_needs_the_headers_of_python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    compiling = module_of("compile")
-    monkeypatch.setattr(compiling.sysconfig, "get_path", lambda name: str(tmp_path))
-    assert "compile needs Python.h" in compiling.obstacle("cpu")
-
-
-# How they are asked for
 
 
 def test_a_level_behind_a_name_is_a_product_without_a_file() -> None:
@@ -106,71 +101,45 @@ def test_one_set_of_switches_has_one_name() -> None:
 
 
 def test_a_scenario_file_turns_switches_on_by_itself(tmp_path: Path) -> None:
-    source = (
-        'from bench.seams import Scenario\nSCENARIO = Scenario(summary="x", strategy="ddp", switches=("find_unused",))'
-    )
-    (tmp_path / "own.py").write_text(source)
+    declared = 'SCENARIO = Scenario(summary="x", strategy="ddp", switches=("find_unused",))'
+    (tmp_path / "own.py").write_text(f"from bench.seams import Scenario\n{declared}")
     found = scenario(f"{tmp_path}/own.py+bucket_view")
     assert (found.name, found.base, found.turned_on) == ("own+bucket_view", "own", "+bucket_view")
     assert [one.name for one in found.switches] == ["bucket_view", "find_unused"]
 
 
-def test_a_switch_of_ones_own(mine: str) -> None:
-    found = scenario(f"ddp+{mine}=3")
-    assert found.name == "ddp+mine=3"
-    assert found.switches == (SwitchOn(name="mine", file=mine, value=3, usual=False),)
-
-
 def test_a_run_is_resumed_with_its_switches(mine: str) -> None:
     found = scenario(f"ddp+channels_last+{mine}=3")
+    assert found.name == "ddp+channels_last+mine=3"
+    assert found.switches[1] == SwitchOn(name="mine", file=mine, value=3, usual=False)
+    request = request_for((found,))
+    (planned,) = launches(request, (found,), one_host(2))
+    assert decode(Job, asdict(planned.job)).switches == found.switches, "every process has them"
     sources = {found.name: found.file} | {f"+{one.name}": one.file for one in found.switches}
     recorded = {name: Source(file=file, sha256=sha256(file)) for name, file in sources.items()}
-
-    class Document:
-        request, sources = request_for((found,)), recorded
-        workload = request.workload
-        of, environments = {}.get, None
-
-    assert resume.scenarios_of(Document) == (found,)  # type: ignore[arg-type]
+    about = {"request": request, "workload": request.workload, "sources": recorded, "environments": None}
+    document: Any = SimpleNamespace(**about, of={}.get)
+    assert resume.scenarios_of(document) == (found,)
     Path(mine).write_text(MINE + "\n")
     with pytest.raises(RequestError, match=r"mine\.py is not what it was"):
-        resume.scenarios_of(Document)  # type: ignore[arg-type]
-
-
-def test_a_job_has_its_switches_in_every_process() -> None:
-    (planned,) = launches(request_for((found := scenario("ddp+bucket_mb=50"),)), (found,), one_host(2))
-    assert decode(Job, asdict(planned.job)) == planned.job
-    assert planned.job.switches == found.switches
+        resume.scenarios_of(document)
 
 
 @pytest.mark.parametrize(
     ("asked", "more", "says"),
     [
-        *(
-            (asked, [], f"--scenario: {says}")
-            for asked, says in (
-                ("fsdp2+channels_last", "channels_last does not go with fsdp2: fully_shard takes contiguous wei"),
-                ("fsdp2+o2", "O2 does not go with fsdp2: its strategy has O0, O1; leave one of the two out"),
-                ("ddp_o1+o2", "ddp_o1 is at O1 already; leave the level out, or name one in fp32"),
-                ("ddp+o1+o1", "ddp+o1 is at O1 already; "),
-                ("ddp+cuda_graphs", "cuda_graphs needs compile; add it: ddp+compile+cuda_graphs"),
-                ("ddp+o4", "there is no switch 'o4'"),
-            )
-        ),
+        ("fsdp2+channels_last", [], "--scenario: channels_last does not go with fsdp2: fully_shard takes contiguous"),
+        ("fsdp2+o2", [], "--scenario: O2 does not go with fsdp2: its strategy has O0, O1; leave one of the two out"),
+        ("ddp_o1+o2", [], "--scenario: ddp_o1 is at O1 already; leave the level out, or name one in fp32"),
+        ("ddp+o1+o1", [], "--scenario: ddp+o1 is at O1 already; "),
+        ("ddp+cuda_graphs", [], "--scenario: cuda_graphs needs compile; add it: ddp+compile+cuda_graphs"),
         ("ddp+chanels_last", [], "--scenario: there is no switch 'chanels_last'; did you mean channels_last"),
-        ("ddp", ["frobnicate"], "--with: there is no switch 'frobnicate'"),
         ("ddp+", [], "--scenario: there is no switch ''"),
         ("ddp+channels_last=1", [], "--scenario: channels_last: it takes no value; write its name alone"),
-        ("ddp", ["bucket_mb=0"], "--with: bucket_mb: '0' is not a whole number from 1"),
-        ("ddp", ["bucket_mb=x"], "--with: bucket_mb: 'x' is not a whole number from 1"),
-        ("ddp", ["bucket_mb=9999999999"], "--with: bucket_mb: '9999999999' is not a whole number from 1"),
+        *(("ddp", [f"bucket_mb={n}"], f"--with: bucket_mb: '{n}' is not a whole") for n in ("0", "x", "9999999999")),
         ("ddp+bucket_mb", ["bucket_mb=50"], "--with: bucket_mb is on twice"),
         ("ddp+find_unused+static_graph", [], "--scenario: static_graph and find_unused exclude each other"),
-        (
-            "single",
-            ["bucket_view"],
-            "--with: bucket_view does not go with single: it sets what DistributedDataParallel",
-        ),
+        ("single", ["bucket_view"], "--with: bucket_view does not go with single: it sets what DistributedDataPara"),
         ("dpp+channels_last", [], "--scenario: there is no scenario 'dpp'"),
         ("./absent.py+channels_last", [], "--scenario: there is no file ./absent.py"),
         ("ddp", ["./absent.py"], "--with: there is no file ./absent.py"),
@@ -207,12 +176,9 @@ def test_the_table_in_the_docs_has_each_as_it_is(repository: Path) -> None:
     cells = [[cell.strip(" `") for cell in row.split("|")[1:-1]] for row in rows if row.startswith("| `")]
     shown = {cell[0].partition("=")[0]: cell for cell in cells if len(cell) == 3}
     where = {"cuda": "GPU", "cpu": "CPU", None: "CPU, GPU"}
-    for name, file in discover.names(discover.SWITCH).items():
+    for name, file in SWITCHES.items():
         declared = switching.load_switch(name, file)
         assert shown[name][1:] == [declared.summary, where[declared.device]]
-
-
-# What they do
 
 
 @pytest.fixture(scope="module")
@@ -235,18 +201,11 @@ def trained(request: str, steps: int = 2, **changes: Any) -> tuple[Session, dict
     return session, train(session, steps, found.strategy)[0]
 
 
-def runs_here(name: str) -> bool:
-    file = discover.names(discover.SWITCH)[name]
-    return switching.switch_obstacle(SwitchOn(name=name, file=file), "cpu") is None
-
-
-SLOW = {"compile"}
-"""Switches that take a C++ compiler half a minute."""
 EACH = [
-    pytest.param(spec, marks=[pytest.mark.slow] if name in SLOW else [])
+    pytest.param(spec, marks=[pytest.mark.slow] if name == "compile" else [])  # which takes half a minute
     for spec in switched(every_word=True)
     for name in [spec.rpartition("+")[2].partition("=")[0]]
-    if runs_here(name)
+    if switching.switch_obstacle(SwitchOn(name=name, file=SWITCHES[name]), "cpu") is None
 ]
 
 
@@ -264,7 +223,7 @@ def test_each_switch_takes_effect_or_says_why_not(request_: str) -> None:
     ((spec, instead),) = ran["switches"].items()
     assert request_.endswith(f"+{spec}")
     name = spec.partition("=")[0]
-    declared = switching.load_switch(name, discover.names(discover.SWITCH)[name])
+    declared = switching.load_switch(name, SWITCHES[name])
     shown = declared.label.format(value=session.parts.switches[name])
     assert (instead is None) == ran["label"].endswith(f" + {shown}")
     assert instead is None or instead in IDLE_HERE[name]
@@ -325,16 +284,6 @@ def test_what_compiles_may_take_long_to_start() -> None:
     assert [one.job.slow_start for one in launches(request_for(found), found, one_host(2))] == [10, 1]
 
 
-def test_synchronised_batch_norm_is_that_of_one_process() -> None:
-    model = module_of("sync_bn").model(None, nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4)))
-    assert isinstance(model[1], nn.SyncBatchNorm)
-    assert obstacle(scenario("ddp+sync_bn"), device="cpu", impl="auto", apex_path=None)
-
-
-def test_the_cores_of_a_node() -> None:
-    assert module_of("numa").cores_in("0-3,8,10-11\n") == {0, 1, 2, 3, 8, 10, 11}
-
-
 @pytest.mark.usefixtures("group")
 def test_keywords_reach_the_wrapper() -> None:
     session, ran = trained("ddp+bucket_mb=3+bucket_view+find_unused", steps=1)
@@ -347,30 +296,14 @@ def test_keywords_reach_the_wrapper() -> None:
 def test_cores_that_a_switch_takes_away_are_known(tmp_path: Path) -> None:
     given = os.sched_getaffinity(0)
     one = tmp_path / "one_core.py"
-    one.write_text(
-        "import os\n\nfrom bench.seams import Switch\n\nSWITCH = Switch(summary='one core', label='one core')\n\n\n"
-        "def begin(parts):\n    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
-    )
+    begin = "def begin(parts): os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})"
+    one.write_text(f"import os\nfrom bench.seams import Switch\nSWITCH = Switch(summary='x', label='x')\n{begin}\n")
     try:
         _, ran = trained(f"single+{one}", steps=1)
     finally:
         os.sched_setaffinity(0, given)
     assert ran["bound_cores"] == (1 if len(given) > 1 else None)
     assert session_for("single")[0].bound_cores is None
-
-
-def test_kept_memory_is_not_new_again() -> None:
-    """In a process of its own, since there is no way back."""
-    script = """
-from bench.seams import discover, switching
-
-switch = switching.switch_module("keep_memory", discover.names(discover.SWITCH)["keep_memory"])
-assert "is new again" in switch.effect(None, {})
-switch.begin(None)
-assert switch.effect(None, {}) is None
-"""
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
 
 
 def test_threads_that_a_switch_gives_are_planned() -> None:
@@ -408,9 +341,3 @@ def test_a_switch_without_effect_is_not_in_the_label(monkeypatch: pytest.MonkeyP
     _, ran = trained("single+channels_last", steps=1)
     assert ran["label"] == "no wrapper"
     assert ran["switches"] == {"channels_last": "the first layer computes contiguous"}
-
-
-def test_what_cannot_run_here_says_so() -> None:
-    found = replace(scenario("single"), switches=(SwitchOn(name="channels_last", file="/absent.py"),))
-    with pytest.raises(RequestError):
-        obstacle(found, device="cpu", impl="auto", apex_path=None)

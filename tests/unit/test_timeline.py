@@ -6,7 +6,7 @@ import pytest
 from standin.documents import launch
 
 from bench.analyse.all_reduce import Link
-from bench.analyse.predicted import largest_error, predictions, with_bandwidth
+from bench.analyse.predicted import largest_error, predictions
 from bench.analyse.timeline import Costed, exposed_ms, sharing
 from bench.experiments.plan.scaling import without_exchanges
 from bench.runs.experiments import AllReduces, BandwidthRecord, Exchange, ExchangesRecord, Scaling
@@ -18,6 +18,10 @@ def in_backward(*ready_and_cost: tuple[float, float]) -> list[Costed]:
     return [Costed(phase="backward", ready_ms=ready, costs_ms=(cost,)) for ready, cost in ready_and_cost]
 
 
+IN_FORWARD = Costed(phase="forward", ready_ms=2.0, costs_ms=(4.0,))
+IN_OPTIMIZER = Costed(phase="optimizer", ready_ms=32.0, costs_ms=(5.0,))
+
+
 @pytest.mark.parametrize(
     ("exchanges", "waits_ms"),
     [
@@ -27,17 +31,9 @@ def in_backward(*ready_and_cost: tuple[float, float]) -> list[Costed]:
         pytest.param(in_backward((21.0, 15.0)), 5.0, id="overlapped in part"),
         pytest.param(in_backward((12.0, 15.0), (20.0, 6.0)), 2.0, id="the second waits for the first: 27 to 33"),
         pytest.param(in_backward((12.0, 3.0), (20.0, 6.0)), 0.0, id="the link is free in between"),
-        pytest.param([Costed(phase="forward", ready_ms=2.0, costs_ms=(4.0,))], 4.0, id="waited for at once"),
-        pytest.param(
-            [Costed(phase="forward", ready_ms=2.0, costs_ms=(4.0,)), *in_backward((25.0, 10.0))],
-            8.0,
-            id="what comes later is handed over later: 29 to 39, and the backward pass ends at 35",
-        ),
-        pytest.param(
-            [*in_backward((31.0, 10.0)), Costed(phase="optimizer", ready_ms=32.0, costs_ms=(5.0,))],
-            15.0,
-            id="exchanged by the optimizer too",
-        ),
+        pytest.param([IN_FORWARD], 4.0, id="waited for at once"),
+        pytest.param([IN_FORWARD, *in_backward((25.0, 10.0))], 8.0, id="handed over later: 29 to 39, backward to 35"),
+        pytest.param([*in_backward((31.0, 10.0)), IN_OPTIMIZER], 15.0, id="exchanged by the optimizer too"),
     ],
 )
 def test_what_a_step_waits_for(exchanges: list[Costed], waits_ms: float) -> None:
@@ -61,17 +57,13 @@ def test_exchanges_at_once_share_the_link(
     handed: tuple[float, ...], costs_ms: tuple[float, ...], ends_ms: tuple[float, ...]
 ) -> None:
     assert sharing(handed, [costs_ms] * len(handed)) == pytest.approx(ends_ms)
+    assert sharing((12.0, 12.0), [(2.0, 4.0), (10.0, 20.0)]) == pytest.approx((20.0, 28.0)), "a small and a large one"
 
 
-def test_a_small_exchange_beside_a_large_one() -> None:
-    """2 ms and 10 ms alone, twice as slow at once: the small one ends after 8 ms, in which the large one did 1/5."""
-    assert sharing((12.0, 12.0), [(2.0, 4.0), (10.0, 20.0)]) == pytest.approx((20.0, 28.0))
-
-
-def without_exchanging(ranks: int, slower: float = 1.0) -> ExchangesRecord:
+def without_exchanging(ranks: int, slower: float = 1.0, buckets: int = 1) -> ExchangesRecord:
     ready = Exchange(kind="all_reduce", phase="backward", bytes=10**6, ready_ms=31.0 * slower)
     ends = {name: slower * end for name, end in ENDS.items()}
-    about = {"global_batch": ranks, "ends_ms": ends, "exchanges": (ready,), "why_not": None}
+    about = {"global_batch": ranks, "ends_ms": ends, "exchanges": (ready,) * buckets, "why_not": None}
     return ExchangesRecord.of(launch(processes=ranks), **about)
 
 
@@ -103,17 +95,14 @@ def test_a_prediction_is_made_of_computation_and_the_link() -> None:
     assert found.step_ms == pytest.approx(1.2 * 33.0 + 1.75 + 14 * 0.1)
     assert found.efficiency == pytest.approx(33.0 / found.step_ms)
     assert (found.beyond, found.measured_ms, found.error) == (2.0, None, None)
+    (faster,) = predictions(scaling(), "weak", {4: 44.0}, [4], what_if_mbit=1000.0)  # 125,000 bytes a ms
+    assert faster.step_ms == pytest.approx(1.2 * 33.0 + 1.5 * 8.0 + 6 * 0.1), "its latency stays"
+    assert faster.error is None
 
 
 def test_exchanges_at_once_take_what_was_measured() -> None:
     """Two buckets of 10^6 bytes at the end, over two ranks: 1.2 ms each alone, 1.15 times as long side by side."""
-    bucket = Exchange(kind="all_reduce", phase="backward", bytes=10**6, ready_ms=31.0)
-    silent = [
-        ExchangesRecord.of(
-            launch(processes=ranks), global_batch=ranks, ends_ms=ENDS, exchanges=(bucket, bucket), why_not=None
-        )
-        for ranks in (1, 2)
-    ]
+    silent = [without_exchanging(ranks, buckets=2) for ranks in (1, 2)]
     for lost, factor in ((None, 1.0), (1.15, 1.15)):
         known = scaling(exchanges=silent, bandwidth=(all_reduces(2, 0.1, 1e-6, lost),))
         (found,) = predictions(known, "weak", {}, [2])
@@ -132,19 +121,10 @@ def test_a_measured_number_is_predicted_from_the_others() -> None:
     assert not alone.left_out, "there are no others"
 
 
-def test_a_faster_link_keeps_its_latency() -> None:
-    """1 Gbit/s are 125,000 bytes a ms."""
-    (found,) = predictions(scaling(), "weak", {4: 44.0}, [4], what_if_mbit=1000.0)
-    assert found.step_ms == pytest.approx(1.2 * 33.0 + 1.5 * 8.0 + 6 * 0.1) and found.error is None
-    slow = Link(alpha_ms=0.1, beta_ms=1.0, ranks=(2,), typical=0.0, worst=0.0)
-    assert with_bandwidth(slow, 1000.0).all_reduce_ms(125_000, 2) == pytest.approx(1.0 + 0.2)
-
-
 def test_what_cannot_be_predicted() -> None:
-    assert predictions(scaling(exchanges=()), "weak", {}, [8]) == []
-    assert predictions(scaling(bandwidth=()), "weak", {}, [8]) == []
-    few = scaling(exchanges=(without_exchanging(2),))
-    assert predictions(few, "weak", {}, [8]) == [], "one rank by itself is what efficiency is relative to"
+    few: dict[str, object] = {"exchanges": (without_exchanging(2),)}  # without one rank by itself
+    for lacking in ({"exchanges": ()}, {"bandwidth": ()}, few):
+        assert predictions(scaling(**lacking), "weak", {}, [8]) == []
 
 
 def test_strong_scaling_computes_its_share() -> None:

@@ -4,6 +4,7 @@ import gc
 import os
 import time
 from collections.abc import Callable
+from unittest.mock import Mock, call
 
 import pytest
 import torch
@@ -18,45 +19,18 @@ from bench.worker import loop
 # The clock is read when everything has happened
 
 
-class Queue:
-    def __init__(self) -> None:
-        self.calls: list[str] = []
-        self.queued = self.happened = 0
-
-    def prepare(self, marks: int) -> None:
-        self.calls.append("prepare")
-        self.room = marks
-
-    def mark(self) -> None:
-        self.calls.append("mark")
-        self.queued += 1
-        assert self.queued <= self.room
-
-    def wait(self) -> None:
-        self.calls.append("wait")
-        time.sleep(0.010 * (self.queued - self.happened))
-        self.happened = self.queued
-
-    def read(self) -> tuple[int, list[float]]:
-        self.calls.append("read")
-        assert self.happened == self.queued, "the clock was read before the work was done"
-        return 0, [10.0] * (self.queued - 1)
-
-
 def test_the_clock_is_read_once_and_after_the_work_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the synchronisation left out, three steps would be read as no time at all, as they are queued in no time."""
-    clock, session = Queue(), Sleepy()
+    clock, session, marks = Mock(), Sleepy(), 3 * loop.MARKS_PER_STEP + 1
+    clock.wait.side_effect = lambda: time.sleep(0.010 * marks)
+    clock.read.side_effect = lambda: (0, [10.0] * (clock.mark.call_count - 1))
     monkeypatch.setattr(loop, "clock_for", lambda device: clock)
-    monkeypatch.setattr(gc, "collect", lambda: clock.calls.append("collect"))
+    monkeypatch.setattr(gc, "collect", clock.collect)
     timings = loop.run_window(session, session.load, 3, device=torch.device("cpu"))
-    marks = 3 * loop.MARKS_PER_STEP + 1
-    before = ["collect", "prepare"]  # a GPU's first mark stands at the time of prepare: no garbage comes in between
-    assert clock.calls == [*before, *["mark"] * marks, "wait", "read"], "and nothing waits within the window"
+    before = [call.collect(), call.prepare(marks)]  # a GPU's first mark stands at prepare: no garbage in between
+    assert clock.mock_calls == [*before, *[call.mark()] * marks, call.wait(), call.read()], "nothing waits within it"
     assert timings.step_ms == [40.0] * 3
     assert timings.wall_ms >= 10.0 * marks, "the host's time for the window ends when the work does"
-
-
-# Names say what ran
 
 
 def test_where_apex_was_asked_for_nothing_else_runs(execute: Callable[..., Executed]) -> None:
@@ -65,24 +39,16 @@ def test_where_apex_was_asked_for_nothing_else_runs(execute: Callable[..., Execu
     assert "apex needs CUDA" in (done.outcome.reason or "")
 
 
-# The environment
-
-
-@pytest.mark.parametrize(
-    ("device", "value", "refused"),
-    [("cuda", "1", True), ("cuda", "yes", True), ("cuda", "0", False), ("cuda", "", False), ("cpu", "1", False)],
-)
-def test_launch_blocking_is_refused(monkeypatch: pytest.MonkeyPatch, device: str, value: str, refused: bool) -> None:
-    monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", value)
-    assert machine.recorded_environment()["CUDA_LAUNCH_BLOCKING"] == value
-    if not refused:
+def test_launch_blocking_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for device, value in (("cuda", "0"), ("cuda", ""), ("cpu", "1")):
+        monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", value)
         machine.refuse_blocking_launches(device)
-        return
-    with pytest.raises(RequestError, match="unset CUDA_LAUNCH_BLOCKING"):
-        machine.refuse_blocking_launches(device)
+    for value in ("1", "yes"):
+        monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", value)
+        assert machine.recorded_environment()["CUDA_LAUNCH_BLOCKING"] == value
+        with pytest.raises(RequestError, match="unset CUDA_LAUNCH_BLOCKING"):
+            machine.refuse_blocking_launches("cuda")
 
-
-# Who measures does not disturb
 
 RESTING = """
     from bench.seams import Scenario, Strategy

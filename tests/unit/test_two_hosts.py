@@ -6,16 +6,16 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from standin.documents import changed
-from standin.frames import iterations, launch_figures
+from standin.documents import changed, sample
+from standin.frames import iterations, launch_figures, step_rows
 
 from bench.analyse.memory import peaks
 from bench.analyse.memory_timeline import start, timeline, windows
 from bench.analyse.parity import parity
 from bench.analyse.validity import findings, unlike
-from bench.core.records import MEMORY_COLUMNS, STEP_COLUMNS
 from bench.experiments import record
 from bench.runs.document import HostRecord, Machine, State
+from bench.runs.frames import RankSteps
 from bench.runs.launches import RankRecord
 from bench.runs.reader import Run, read
 from tests.standin.runs import DDP, write_run
@@ -27,25 +27,18 @@ HOSTS = ("node1", "node2")
 
 def steps() -> pd.DataFrame:
     """Three steps of 100 ms on rank 0, and 10 ms more on rank 1; the first is a warm-up."""
-    rows = []
-    for rank, host in enumerate(HOSTS):
-        step_ms = 100.0 + 10.0 * rank
-        for step in range(3):
-            phases = {"data_ms": 10.0, "forward_ms": 30.0, "backward_ms": 50.0, "optimizer_ms": step_ms - 90.0}
-            about = {"launch": 0, "scenario": "ddp", "repeat": 0, "rank": rank, "step": step, "warmup": step == 0}
-            start_ns = CLOCKS[host] + step * 110_000_000
-            rows.append({**about, "start_ns": start_ns, **phases, "step_ms": step_ms, "loss": 1.0, "host": host})
-    return pd.DataFrame(rows, columns=list(STEP_COLUMNS))
+    rows = step_rows(0, "ddp", [100.0] * 3, [110.0] * 3, warmup=1)
+    for row in rows:
+        row["host"] = HOSTS[row["rank"]]
+        row["start_ns"] = CLOCKS[row["host"]] + row["step"] * 110_000_000
+    return pd.DataFrame(rows)
 
 
 def memory(*samples: tuple[str, int, float]) -> pd.DataFrame:
-    rows = []
-    for host, at_ms, used_mib in samples:
-        rank = HOSTS.index(host)
-        about = {"launch": 0, "scenario": "ddp", "host": host, "device": "cpu", "source": "rss"}
-        t_ns = CLOCKS[host] + at_ms * 1_000_000
-        rows.append({**about, "t_ns": t_ns, "pid": 40, "rank": rank, "used_mib": used_mib})
-    return pd.DataFrame(rows, columns=list(MEMORY_COLUMNS))
+    return pd.DataFrame(
+        sample(host=host, t_ns=CLOCKS[host] + at_ms * 1_000_000, pid=40, rank=HOSTS.index(host), used_mib=used_mib)
+        for host, at_ms, used_mib in samples
+    )
 
 
 SAMPLES = memory(("node1", -50, 100.0), ("node1", 200, 300.0), ("node2", 0, 250.0), ("node2", 130, 200.0))
@@ -59,17 +52,14 @@ def test_an_iteration_has_one_clock() -> None:
     begins = [CLOCKS["node1"] + step * 110_000_000 for step in range(3)]
     assert list(table["begin_ns"]) == begins
     assert list(table["end_ns"]) == [begin + 100_000_000 for begin in begins]
-    assert list(table["forward_end_ns"]) == [begin + 40_000_000 for begin in begins]
+    assert list(table["forward_end_ns"]) == [begin + 25_000_000 for begin in begins]
     assert launch_figures(steps()).frame["median_ms"].tolist() == [110.0]
 
 
-def test_the_total_peak_is_the_sum_of_the_peaks_of_the_hosts() -> None:
-    (peak,) = peaks(SAMPLES).to_dict("records")
-    assert (peak["peak_pid_mib"], peak["peak_total_mib"]) == (300.0, 550.0)
-
-
 def test_samples_of_each_host_are_placed_on_its_own_clock(run: Run) -> None:
-    launch = replace(run.document.launches[0], launch=0, first_forward_s=0.14)
+    (peak,) = peaks(SAMPLES).to_dict("records")
+    assert (peak["peak_pid_mib"], peak["peak_total_mib"]) == (300.0, 550.0), "the sum of the peaks of the hosts"
+    launch = replace(run.document.launches[0], launch=0, first_forward_s=0.125)
     began_ns = CLOCKS["node1"] - 100_000_000
     assert start(launch, SAMPLES, iterations(steps()))[0] == began_ns
     line = timeline(launch, SAMPLES, iterations(steps()))
@@ -82,13 +72,16 @@ def run(tmp_path: Path) -> Run:
     return read(str(write_run(tmp_path, [DDP])))
 
 
+def found(run: Run, code: str, **changes: Any) -> list[dict[str, Any]]:
+    """The findings of this kind in the run with these changes to its document."""
+    document = changed(run, **changes).document
+    table = findings(document, launch_figures(run.steps), parity(document, iterations(run.steps), run.numerics))
+    return [row for row in table.to_dict("records") if row["code"] == code]
+
+
 def unequal(run: Run, *ranks: RankRecord) -> list[str]:
     launches = [replace(run.document.launches[0], ranks=ranks, processes=len(ranks))]
-    asked = changed(run, launches=launches)
-    found = findings(
-        asked.document, launch_figures(run.steps), parity(asked.document, iterations(run.steps), run.numerics)
-    )
-    return [row["text"] for row in found.to_dict("records") if row["code"] == "unequal"]
+    return [row["text"] for row in found(run, "unequal", launches=launches)]
 
 
 def ranks(*about: tuple[str, int, int, int]) -> tuple[RankRecord, ...]:
@@ -101,43 +94,27 @@ def ranks(*about: tuple[str, int, int, int]) -> tuple[RankRecord, ...]:
 
 def test_threads_are_those_planned_for_each_host(run: Run) -> None:
     assert unequal(run, *ranks(("node1", 8, 8, 8), ("node2", 1, 1, 2), ("node2", 1, 1, 2))) == []
-    assert unequal(run, *ranks(("node1", 8, 8, 8), ("node2", 1, 2, 2), ("node2", 1, 2, 2))) == [
-        "its ranks on node2 had 2 threads where 1 were planned"
-    ]
-    assert unequal(run, *ranks(("node1", 8, 8, 8), ("node2", 1, 1, 2), ("node2", 1, 1, 4))) == [
-        "launches of this run had 2 and 4 cores on node2"
-    ]
+    (said,) = unequal(run, *ranks(("node1", 8, 8, 8), ("node2", 1, 2, 2), ("node2", 1, 2, 2)))
+    assert said == "its ranks on node2 had 2 threads where 1 were planned"
+    (said,) = unequal(run, *ranks(("node1", 8, 8, 8), ("node2", 1, 1, 2), ("node2", 1, 1, 4)))
+    assert said == "launches of this run had 2 and 4 cores on node2"
 
 
 def test_a_switch_may_bind_ranks_to_some_of_the_cores(run: Run) -> None:
     (plain,) = run.document.launches
-    assert plain.effective is not None
     few = replace(plain.effective, affinity=1)
     others = [plain, replace(plain, launch=2, scenario="bound", ranks=(), effective=few)]
-    steps = pd.concat([run.steps, run.steps.assign(launch=2, scenario="bound")])
-
-    def found() -> list[str]:
-        document = changed(run, launches=others).document
-        table = findings(document, launch_figures(steps), parity(document, iterations(steps), run.numerics))
-        return [row["scenario"] for row in table.to_dict("records") if row["code"] == "unequal"]
-
-    assert found() == ["ddp", "bound"]
+    both = replace(run, timed=RankSteps(pd.concat([run.steps, run.steps.assign(launch=2, scenario="bound")])))
+    assert [row["scenario"] for row in found(both, "unequal", launches=others)] == ["ddp", "bound"]
     others[1] = replace(others[1], effective=replace(few, bound_cores=1))
-    assert found() == []
+    assert found(both, "unequal", launches=others) == []
 
 
 def test_ranks_of_one_host_are_alike_and_hosts_need_not_be() -> None:
     def result(**ran: Any) -> dict[str, Any]:
         window = {"step_ms": [1.0], "wall_ms": 1.0, "loss": [1.0]}
-        weights = {"initial_sha256": "a", "final_sha256": "b"}
-        return {
-            "rank": 0,
-            "measured": window,
-            "effective": ran,
-            "skipped_steps": 0,
-            "skipped_warmup_steps": 0,
-            **weights,
-        }
+        known = {"initial_sha256": "a", "final_sha256": "b", "skipped_steps": 0, "skipped_warmup_steps": 0}
+        return {"rank": 0, "measured": window, "effective": ran, **known}
 
     small, large = result(threads=1, affinity=2, backend="gloo"), result(threads=4, affinity=4, backend="gloo")
     assert record._checks([small, large], ["node1", "node2"])["ranks_differ"] == []
@@ -165,8 +142,4 @@ def test_what_differs_between_hosts_is_a_finding(run: Run) -> None:
         "the clock of b is -3.0 s from that of a",
     ]
     one = replace(run.document.launches[0], ranks=ranks(("a", 1, 1, 8), ("b", 1, 1, 4)), processes=2)
-    asked = changed(run, launches=[one], hosts=(host("a"), other))
-    table = findings(
-        asked.document, launch_figures(run.steps), parity(asked.document, iterations(run.steps), run.numerics)
-    )
-    assert "unlike hosts" in set(table["code"])
+    assert found(run, "unlike hosts", launches=[one], hosts=(host("a"), other))

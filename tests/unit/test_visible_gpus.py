@@ -11,32 +11,29 @@ from bench import machine
 from bench.core.errors import RequestError
 from bench.experiments import lab, obstacles
 from bench.machine import nvml, wheel
-from bench.seams import discover, switching
+from bench.seams import switching
 from bench.verbs.sets import scenarios_of, with_untuned
 
 FOUR = [a_gpu(index, f"GPU-{letter * 8}-0000-0000-0000-000000000000") for index, letter in enumerate("abcd")]
 
 
+def set_or_not(patch: pytest.MonkeyPatch, name: str, value: str | None) -> None:
+    patch.delenv(name, raising=False)
+    if value is not None:
+        patch.setenv(name, value)
+
+
 @pytest.mark.parametrize(
     ("variable", "left"),
     [
-        (None, [0, 1, 2, 3]),
-        ("2", [2]),
-        ("3, 1", [1, 3]),
-        (f"GPU-{'b' * 8},GPU-{'d' * 4}", [1, 3]),
-        ("1,7,2", [1]),
-        ("0,GPU-,2", [0]),
-        ("", []),
-        ("-1", []),
-        ("NoDevFiles", []),
+        *((None, [0, 1, 2, 3]), ("2", [2]), ("3, 1", [1, 3]), (f"GPU-{'b' * 8},GPU-{'d' * 4}", [1, 3])),
+        *(("1,7,2", [1]), ("0,GPU-,2", [0]), ("", []), ("-1", []), ("NoDevFiles", [])),
     ],
 )
 def test_gpus_of_others_are_not_taken(variable: str | None, left: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """As CUDA reads the variable: up to the first entry that names no GPU, or more than one."""
     monkeypatch.setattr(nvml, "list_gpus", lambda: (FOUR, None))
-    monkeypatch.delenv(machine.VISIBLE, raising=False)
-    if variable is not None:
-        monkeypatch.setenv(machine.VISIBLE, variable)
+    set_or_not(monkeypatch, machine.VISIBLE, variable)
     device, gpus, _ = machine.choose_device("auto")
     assert (device, [gpu.index for gpu in gpus]) == ("cuda" if left else "cpu", left)
     assert machine.choose_gpus(None, gpus) == tuple(FOUR[index].uuid for index in left)
@@ -69,19 +66,13 @@ def test_a_named_gpu_is_never_the_cpu(
         assert machine.choose_device("auto") == ("cpu", [], None)
 
 
-@pytest.mark.parametrize(
-    ("capability", "built", "fits"),
-    [
-        ("8.9", ["sm_80", "sm_90"], True),
-        ("8.0", ["sm_86"], False),
-        ("7.0", ["sm_75", "sm_90", "sm_120", "compute_120"], False),
-        ("12.1", ["sm_90", "compute_90"], True),
-        ("12.0", ["sm_120a"], True),
-    ],
-)
-def test_a_gpu_runs_code_of_its_major_version_and_older_ptx(capability: str, built: list[str], fits: bool) -> None:
-    found = list(wheel.problems("13.0", built, None, [{"index": 0, "compute_capability": capability}]))
-    assert [about for about, *_ in found] == ([] if fits else ["GPU 0"])
+def test_a_gpu_runs_code_of_its_major_version_and_older_ptx() -> None:
+    for capability, built, fits in (
+        *(("8.9", ["sm_80", "sm_90"], True), ("12.1", ["sm_90", "compute_90"], True), ("12.0", ["sm_120a"], True)),
+        *(("8.0", ["sm_86"], False), ("7.0", ["sm_75", "sm_90", "sm_120", "compute_120"], False)),
+    ):
+        found = list(wheel.problems("13.0", built, None, [{"index": 0, "compute_capability": capability}]))
+        assert [about for about, *_ in found] == ([] if fits else ["GPU 0"])
 
 
 def test_ten_scenarios_and_untuned_on_several(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,12 +88,8 @@ def test_ten_scenarios_and_untuned_on_several(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     ("variable", "order", "left"),
     [
-        ("1", None, None),
-        ("0,2", "FASTEST_FIRST", None),
-        (f"GPU-{'b' * 8},3", None, None),
-        ("1", "PCI_BUS_ID", [1]),
-        (f"GPU-{'b' * 8}", None, [1]),
-        ("3,2,1,0", None, [0, 1, 2, 3]),
+        *(("1", None, None), ("0,2", "FASTEST_FIRST", None), (f"GPU-{'b' * 8},3", None, None)),
+        *(("1", "PCI_BUS_ID", [1]), (f"GPU-{'b' * 8}", None, [1]), ("3,2,1,0", None, [0, 1, 2, 3])),
     ],
 )
 def test_an_index_is_not_guessed_among_gpus_of_several_kinds(
@@ -111,9 +98,7 @@ def test_an_index_is_not_guessed_among_gpus_of_several_kinds(
     """CUDA counts the fastest first, unless it is told to count in PCI order."""
     monkeypatch.setattr(nvml, "list_gpus", lambda: ([*FOUR[:3], replace(FOUR[3], name="another")], None))
     monkeypatch.setenv(machine.VISIBLE, variable)
-    monkeypatch.delenv(machine.ORDER, raising=False)
-    if order is not None:
-        monkeypatch.setenv(machine.ORDER, order)
+    set_or_not(monkeypatch, machine.ORDER, order)
     if left is not None:
         assert [gpu.index for gpu in machine.choose_device("auto")[1]] == left
         return
@@ -143,9 +128,7 @@ def test_a_driver_that_is_broken_is_not_passed_over_for_the_cpu(why: str, monkey
 
 def test_a_left_out_gpu_is_recorded(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(nvml, "list_gpus", lambda: (FOUR[:1], LOST))
-    request = request_for(
-        (switching.load(*discover.resolve("single")),), device="cuda", devices=(FOUR[0].uuid,), force=True
-    )
+    request = request_for((switching.scenario("single"),), device="cuda", devices=(FOUR[0].uuid,), force=True)
     with lab._alone(request, lab.Start(out="")) as (_, here):
         assert here.gpus_reason == LOST
     assert f"warning: {LOST}" in capsys.readouterr().err
@@ -165,7 +148,7 @@ def test_a_left_out_gpu_is_recorded(monkeypatch: pytest.MonkeyPatch, capsys: pyt
 def test_a_torch_that_does_not_fit_is_told_before_the_first_launch(
     scenario: str, device: str, has: dict[str, str | None], why: str | None
 ) -> None:
-    found = switching.load(*discover.resolve(scenario))
+    found = switching.scenario(scenario)
     request = request_for((found,), device=device, devices=(FOUR[0].uuid,), replicas=1)
     host = {"torch": "2.11.0", "cuda_built": "13.0", "distributed": True, "nccl": True, "gloo": True} | has
     told = obstacles.obstacle(found, request, host | {"apex": {"problems": {}}})

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -26,7 +27,8 @@ from bench.worker import rank as one_rank
 from bench.worker import supervisor
 from bench.worker.plan import Identity
 
-FOUND = switching.load(*discover.resolve("ddp"))
+DDP = switching.load(*discover.resolve("ddp"))
+((*_, JOB),) = launches(request_for((DDP,)), (DDP,), one_host(2))
 
 FAILING = """
     from bench.seams import Scenario, Strategy
@@ -44,15 +46,9 @@ FAILING = """
 @pytest.mark.parametrize(
     ("fault", "status", "reason"),
     [
-        ("raise ValueError('planted')", "error", "ValueError: planted"),
         ("sys.exit(3)", "error", "SystemExit: 3"),
         ("os._exit(0)", "error", "exit status 0 and no result"),
-        ("os._exit(7)", "error", "exit status 7 and no result"),
-        (
-            "os.write(2, b'Thread creation failed: Resource temporarily unavailable'); os._exit(1)",
-            "error",
-            "'ulimit -u'",
-        ),
+        ("os.write(2, b'threads: Resource temporarily unavailable'); os._exit(1)", "error", "'ulimit -u'"),
         ("os.kill(os.getpid(), signal.SIGKILL)", "killed", "ended by SIGKILL"),
         ("torch.empty(10**15)", "oom", "allocate memory"),
         ("raise MemoryError", "oom", "MemoryError"),
@@ -67,45 +63,33 @@ def test_the_first_failure_is_named(execute: Callable[..., Executed], fault: str
 
 
 @pytest.mark.parametrize(
-    ("error", "free_gib", "kind"),
+    ("kind", "free_gib", "error", "text"),
     [
-        (RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be reported later"), 40, "oom"),
-        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), 40, "oom"),
-        (
-            dist.DistBackendError("NCCL error: unhandled cuda error. Last error: Cuda failure 2 'out of memory'"),
-            1,
-            "oom",
-        ),
-        (RuntimeError("FIND was unable to find an engine to execute this computation"), 1, "oom"),
-        (RuntimeError("FIND was unable to find an engine to execute this computation"), 40, "error"),
-        (dist.DistBackendError("NCCL error: remote process exited or there was a network error"), 1, "error"),
-        (RuntimeError("NCCL AllReduce failed: remote process exited or there was a network error"), 1, "error"),
-        (RuntimeError("Watchdog caught collective operation timeout: NCCL operation timed out"), 1, "error"),
+        ("oom", 40, RuntimeError, "CUDA error: out of memory\nCUDA kernel errors might be reported later"),
+        ("oom", 40, RuntimeError, "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        ("oom", 1, dist.DistBackendError, "NCCL error: unhandled cuda error: Cuda failure 2 'out of memory'"),
+        ("oom", 1, RuntimeError, "FIND was unable to find an engine to execute this computation"),
+        ("error", 40, RuntimeError, "FIND was unable to find an engine to execute this computation"),
+        ("error", 1, dist.DistBackendError, "NCCL error: remote process exited or there was a network error"),
+        ("error", 1, RuntimeError, "NCCL AllReduce failed: remote process exited or there was a network error"),
+        ("error", 1, RuntimeError, "Watchdog caught collective operation timeout: NCCL operation timed out"),
     ],
 )
-def test_forms_of_out_of_memory(error: Exception, free_gib: int, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forms_of_out_of_memory(
+    kind: str, free_gib: int, error: type[Exception], text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As torch, cuDNN and NCCL word it; nothing of it may be put down to another rank that was gone."""
-    (planned,) = launches(request_for((FOUND,)), (FOUND,), one_host(2))
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free_gib << 30, 80 << 30))
-    told = one_rank._about(error, planned.job, Identity(rank=0, local_rank=0, world_size=2))
-    assert (told["kind"], told["collateral"]) == (kind, kind == "error" and "NCCL" in str(error))
+    told = one_rank._about(error(text), JOB, Identity(rank=0, local_rank=0, world_size=2))
+    assert (told["kind"], told["collateral"]) == (kind, kind == "error" and "NCCL" in text)
 
 
 def test_a_rank_that_makes_no_progress_for_want_of_files_is_ended(execute: Callable[..., Executed]) -> None:
-    source = FAILING.format(fault="pass").replace(
-        'return parts.build("ddp")',
-        'session = parts.build("ddp")\n'
-        "        optimize, calls = session.optimize, []\n"
-        "        def sometimes():\n"
-        "            calls.append(1)\n"
-        "            if len(calls) == 20 and parts.rank == 1:\n"
-        "                __import__('resource').setrlimit(7, (9, 9)); time.sleep(600)\n"
-        "            optimize()\n"
-        "        session.optimize = sometimes\n"
-        "        return session",
-    )
-    done = execute(source, iters=40, stall_timeout_s=2.0)
+    stuck = "lambda: (__import__('resource').setrlimit(7, (9, 9)), time.sleep(600))"
+    optimizing = f'session = parts.build("ddp")\n        if parts.rank == 1: session.optimize = {stuck}\n'
+    source = FAILING.format(fault="pass").replace('return parts.build("ddp")', f"{optimizing}        return session")
+    done = execute(source, stall_timeout_s=2.0)
     assert done.outcome.status == "timeout"
     assert "has 9 files open; raise the limit on open files" in (done.outcome.reason or "")
     assert not any(alive(rank["pid"]) for rank in done.outcome.ranks)
@@ -115,8 +99,7 @@ def test_the_host_serves_on_after_a_failure(execute: Callable[..., Executed], ho
     execute(FAILING.format(fault="os._exit(1)"))
     done = execute("ddp")
     assert done.outcome.status == "ok", done.outcome.reason
-    threads = len(os.listdir(f"/proc/{host.process.pid}/task"))
-    assert threads == 1, "every fork of a host with threads is a gamble"
+    assert len(os.listdir(f"/proc/{host.process.pid}/task")) == 1, "every fork of a host with threads is a gamble"
     environment = Path(f"/proc/{host.process.pid}/environ").read_bytes().split(b"\0")
     assert b"CUDA_VISIBLE_DEVICES=" in environment, "a run on the CPU sees no GPU"
     told = host.description["bf16_instructions"]
@@ -128,14 +111,13 @@ def test_the_host_serves_on_after_a_failure(execute: Callable[..., Executed], ho
 def test_a_host_with_threads_forks_no_rank(threads: int, fresh: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A library that starts some when it is imported costs seconds a launch, and not the run."""
     ours, theirs = (Channel(end) for end in socket.socketpair())
-    (planned,) = launches(request_for((FOUND,)), (FOUND,), one_host(2))
     started = []
     monkeypatch.setattr(server, "_describe", lambda apex_path: {})
     monkeypatch.setattr(server, "adopt_orphans", lambda: None)
     monkeypatch.setattr(server.os, "listdir", lambda path: [str(number) for number in range(threads)])
     monkeypatch.setattr(server, "start_launch", lambda job, control, **how: started.append(how["fresh"]))
     monkeypatch.setattr(server, "supervise", lambda launch, control: None)
-    ours.send(event="launch", job=asdict(planned.job), command=None, meet=None)
+    ours.send(event="launch", job=asdict(JOB), command=None, meet=None)
     ours.socket.shutdown(socket.SHUT_WR)
     assert server.serve(theirs, fresh=False, apex_path=None) == 0
     ready = ours.wait_for("ready")
@@ -156,8 +138,7 @@ def test_a_rank_that_ends_right_after_its_last_word_is_heard_first(says: bool) -
     theirs.close()
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     rank = supervisor.Rank(number=0, pid=pid, channel=ours, log="", heard_s=0.0)
-    (planned,) = launches(request_for((FOUND,)), (FOUND,), one_host(2))
-    launch = supervisor.Launch(job=planned.job, beats=None, ranks=[rank])
+    launch = supervisor.Launch(job=JOB, beats=None, ranks=[rank])
     supervisor._reap(launch, control)
     os.waitpid(pid, 0)
     assert (rank.finished, rank.exit_status, launch.over) == (says, 0, True)
@@ -165,10 +146,7 @@ def test_a_rank_that_ends_right_after_its_last_word_is_heard_first(says: bool) -
 
 
 def test_a_sandbox_without_the_kernels_count_of_kills_is_no_obstacle(monkeypatch: pytest.MonkeyPatch) -> None:
-    def absent(*given: object, **more: object) -> None:
-        raise FileNotFoundError("/proc/vmstat")
-
-    monkeypatch.setattr("builtins.open", absent)
+    monkeypatch.setattr("builtins.open", Mock(side_effect=FileNotFoundError("/proc/vmstat")))
     assert supervisor.oom_kills() == 0
 
 
@@ -185,19 +163,9 @@ def test_fresh_interpreters_give_the_same_losses(execute: Callable[..., Executed
 
 def test_ranks_listen_on_loopback_alone_and_collect_nothing_older(execute: Callable[..., Executed]) -> None:
     """Of the half million objects that importing torch makes a collection would take longer than a step."""
-    done = execute(
-        FAILING.format(
-            fault="pass\n"
-            "        lines = open('/proc/self/net/tcp').read().split('\\n')[1:-1]\n"
-            "        inodes = {os.readlink(f'/proc/self/fd/{fd}') for fd in os.listdir('/proc/self/fd')\n"
-            "                  if os.path.exists(f'/proc/self/fd/{fd}')}\n"
-            "        mine = [l.split() for l in lines if f'socket:[{l.split()[9]}]' in inodes]\n"
-            "        listening = [f[1] for f in mine if f[3] == '0A']\n"
-            "        assert all(address.startswith('0100007F') for address in listening), listening\n"
-            "        import gc\n"
-            "        assert gc.get_freeze_count() > 50 * len(gc.get_objects())"
-        )
-    )
+    listening = "[one.laddr.ip for one in psutil.Process().net_connections('tcp4') if one.status == 'LISTEN']"
+    looks = f"import gc, psutil; assert set({listening}) <= {{'127.0.0.1'}}"
+    done = execute(FAILING.format(fault=f"{looks}; assert gc.get_freeze_count() > 50 * len(gc.get_objects())"))
     assert done.outcome.status == "ok", done.outcome.reason
 
 
@@ -205,16 +173,16 @@ def test_ranks_listen_on_loopback_alone_and_collect_nothing_older(execute: Calla
     ("ends", "error", "words"),
     [
         ("kill -KILL $$", HostError, "SIGKILL ended the worker host while it imported torch"),
-        ("echo 'ImportError: a.so: failed to map segment from shared object'; exit 1", HostError, "'ulimit -v'"),
-        ("echo 'MemoryError'; exit 1", HostError, "'ulimit -v'"),
-        ("echo 'BlockingIOError: [Errno 11] Resource temporarily unavailable'; exit 1", HostError, "'ulimit -u'"),
-        ("echo 'OSError: [Errno 24] Too many open files'; exit 1", HostError, "'ulimit -n'"),
-        ("echo 'No module named json'; exit 1", RequestError, "--python: .*No module named json; name another one"),
+        ("echo 'ImportError: a.so: failed to map segment from shared object'", HostError, "'ulimit -v'"),
+        ("echo 'MemoryError'", HostError, "'ulimit -v'"),
+        ("echo 'BlockingIOError: [Errno 11] Resource temporarily unavailable'", HostError, "'ulimit -u'"),
+        ("echo 'OSError: [Errno 24] Too many open files'", HostError, "'ulimit -n'"),
+        ("echo 'No module named json'", RequestError, "--python: .*No module named json; name another one"),
     ],
 )
 def test_why_an_interpreter_could_not_host(tmp_path: Path, ends: str, error: type[BenchError], words: str) -> None:
     python = tmp_path / "python"
-    python.write_text(f"#!/bin/sh\n{ends}\n")
+    python.write_text(f"#!/bin/sh\n{ends}\nexit 1\n")
     python.chmod(0o755)
     log = str(tmp_path / "log")
     with WorkerHost(python=str(python), fresh=False, apex_path=None, log=log, device="cpu") as host:
@@ -232,16 +200,13 @@ def test_a_question_may_take_half_of_the_free_memory() -> None:
 
 @pytest.mark.slow
 def test_apex_is_probed_in_the_workers_interpreter(tmp_path: Path) -> None:
-    for module in ("amp", "parallel"):
-        (tmp_path / "apex" / module).mkdir(parents=True)
-    (tmp_path / "apex" / "__init__.py").write_text("")
-    (tmp_path / "apex" / "amp" / "__init__.py").write_text("")
-    (tmp_path / "apex" / "parallel" / "__init__.py").write_text("import no_such_kernel\n")
-    log = tmp_path / "log"
-    with WorkerHost(python=None, fresh=False, apex_path=str(tmp_path), log=str(log), device="cpu") as host:
+    (tmp_path / "apex").mkdir()
+    for name, source in (("__init__", ""), ("amp", ""), ("parallel", "import no_such_kernel\n")):
+        (tmp_path / "apex" / f"{name}.py").write_text(source)
+    log = str(tmp_path / "log")
+    with WorkerHost(python=None, fresh=False, apex_path=str(tmp_path), log=log, device="cpu") as host:
         found = host.wait_until_ready()["apex"]
-    assert found["kind"] == "nvidia"
-    assert found["problems"]["apex.amp"] is None
+    assert (found["kind"], found["problems"]["apex.amp"]) == ("nvidia", None)
     assert "No module named 'no_such_kernel'" in found["problems"]["apex.parallel"]
 
 
@@ -251,8 +216,8 @@ def test_a_rank_without_its_launcher_ends(rank: str, tmp_path: Path) -> None:
     gone.wait()
     with socket.create_server(("127.0.0.1", 0)) as server:
         door = {"BENCH_SUPERVISOR": f"127.0.0.1:{server.getsockname()[1]}", "BENCH_TOKEN": "", "RANK": "0"}
-        path = str(Path(__file__).parents[2])
-        began = {**os.environ, **door, "PYTHONPATH": path, "TORCHELASTIC_RESTART_COUNT": "0", LAUNCHER: str(gone.pid)}
+        began = {**os.environ, **door, "TORCHELASTIC_RESTART_COUNT": "0", LAUNCHER: str(gone.pid)}
+        began["PYTHONPATH"] = str(Path(__file__).parents[2])
         orphan = subprocess.run([sys.executable, "-m", rank, str(tmp_path)], env=began, capture_output=True, timeout=60)
         server.settimeout(0)
         with pytest.raises(BlockingIOError):

@@ -1,4 +1,4 @@
-"""The workflows and the shell scripts are what their linters want, and the linters see what is wrong.
+"""The workflows and the shell scripts are what their linters want, and their steps do what they should.
 
 GitHub's own schema says whether a workflow is one (check-jsonschema brings it along), zizmor whether it can be abused
 (text of a person in a shell, credentials left behind), shellcheck what a shell would do with its commands. What none
@@ -22,8 +22,8 @@ from bench.core.errors import RequestError
 from bench.verbs import accept
 
 ROOT = Path(__file__).resolve().parents[2]
-SCRIPTS = ("nightly/nightly.sh", ".ci/run")
-SCHEMA = ("check-jsonschema", "--builtin-schema")
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").iterdir())
+NIGHTLY = ROOT / ".github" / "workflows" / "nightly.yml"
 
 
 def tool(name: str) -> str:
@@ -35,12 +35,6 @@ def tool(name: str) -> str:
 
 def run(name: str, *arguments: object, text: str | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run([tool(name), *map(str, arguments)], input=text, capture_output=True, text=True)
-
-
-def workflows(root: Path) -> list[Path]:
-    found = sorted((root / ".github" / "workflows").iterdir())
-    assert [path.name for path in found] == ["ci.yml", "nightly.yml"]
-    return found
 
 
 def loaded(path: Path) -> dict[str, Any]:
@@ -57,64 +51,53 @@ def steps(path: Path) -> Iterator[tuple[dict[str, Any], dict[str, str]]]:
 
 
 def step_called(name: str) -> str:
-    (command,) = [step["run"] for step, _ in steps(ROOT / ".github/workflows/nightly.yml") if step.get("name") == name]
+    (command,) = [step["run"] for step, _ in steps(NIGHTLY) if step.get("name") == name]
     return str(command)
 
 
-# ---- the linters: each takes the root of a checkout, and returns what it has against it
-
-
-def schema(root: Path) -> str:
-    done = run(*SCHEMA, "vendor.github-workflows", *workflows(root))
+def against(name: str, *arguments: object) -> str:
+    done = run(name, *arguments)
     return "" if done.returncode == 0 else done.stdout + done.stderr
 
 
-def timeouts(root: Path) -> str:
-    done = run(*SCHEMA, "custom.github-workflows-require-timeout", *workflows(root))
-    return "" if done.returncode == 0 else done.stdout + done.stderr
+def schema() -> str:
+    kinds = ("vendor.github-workflows", "custom.github-workflows-require-timeout")
+    return "".join(against("check-jsonschema", "--builtin-schema", kind, *WORKFLOWS) for kind in kinds)
 
 
-def security(root: Path) -> str:
-    done = run("zizmor", "--offline", "--no-progress", "--config", root / ".github/zizmor.yml", *workflows(root))
-    return "" if done.returncode == 0 else done.stdout + done.stderr
+def security() -> str:
+    return against("zizmor", "--offline", "--no-progress", "--config", ROOT / ".github/zizmor.yml", *WORKFLOWS)
 
 
-def rights(root: Path) -> str:
+def rights() -> str:
     """Workflows whose token may do more than read the repository."""
     wrong = []
-    for path in workflows(root):
+    for path in WORKFLOWS:
         document = loaded(path)
-        given = [
-            document.get("permissions"),
-            *(job["permissions"] for job in document["jobs"].values() if "permissions" in job),
-        ]
+        jobs = [job["permissions"] for job in document["jobs"].values() if "permissions" in job]
+        given = [document.get("permissions"), *jobs]
         wrong += [f"{path.name}: {permissions}" for permissions in given if permissions != {"contents": "read"}]
     return "\n".join(wrong)
 
 
-def inputs(root: Path) -> str:
+def inputs() -> str:
     """Inputs that are used and not declared, or the other way round: on GitHub an unknown one is empty and no error."""
     wrong = []
-    for path in workflows(root):
+    for path in WORKFLOWS:
         declared = set((loaded(path)["on"].get("workflow_dispatch") or {}).get("inputs") or {})
         used = set(re.findall(r"\binputs\.(\w+)", path.read_text()))
         wrong += [f"{path.name}: {name}" for name in sorted(declared ^ used)]
     return "\n".join(wrong)
 
 
-def shell(root: Path) -> str:
-    done = run("shellcheck", *(root / name for name in SCRIPTS))
-    return "" if done.returncode == 0 else done.stdout + done.stderr
+def shell() -> str:
+    return against("shellcheck", *(ROOT / name for name in ("nightly/nightly.sh", ".ci/run")))
 
 
-def syntax(root: Path) -> str:
-    return "".join(run("bash", "-n", root / name).stderr for name in SCRIPTS)
-
-
-def commands(root: Path) -> str:
+def commands() -> str:
     """shellcheck of what the steps run; a variable of a step's environment may hold anything."""
     found = ""
-    for path in workflows(root):
+    for path in WORKFLOWS:
         for step, environment in steps(path):
             known = "".join(f'export {name}; {name}="$(cat)"\n' for name in environment)
             done = run("shellcheck", "--shell", "bash", "-", text=known + step["run"])
@@ -122,36 +105,24 @@ def commands(root: Path) -> str:
     return found
 
 
-LINTERS: dict[str, Callable[[Path], str]] = {
-    linter.__name__: linter for linter in (schema, timeouts, security, rights, inputs, shell, syntax, commands)
-}
-
-NIGHTLY = ".github/workflows/nightly.yml"
-
-
-@pytest.mark.parametrize("linter", LINTERS)
-def test_a_linter_is_content(linter: str) -> None:
-    assert LINTERS[linter](ROOT) == ""
-
-
-# ---- what the steps of the nightly workflow do
+@pytest.mark.parametrize("linter", [schema, security, rights, inputs, shell, commands])
+def test_a_linter_is_content(linter: Callable[[], str]) -> None:
+    assert linter() == ""
 
 
 def bash(command: str, here: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    assert loaded(ROOT / NIGHTLY)["defaults"]["run"]["shell"] == "bash"
-    full = {
-        **os.environ,
-        "NIGHTLY_OUT": str(here / "o ut"),
-        "GITHUB_STEP_SUMMARY": str(here / "shown.md"),
-        **environment,
-    }
-    return subprocess.run(
-        ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", command],
-        cwd=here,
-        env=full,
-        capture_output=True,
-        text=True,
-    )
+    assert loaded(NIGHTLY)["defaults"]["run"]["shell"] == "bash"
+    known = {"NIGHTLY_OUT": str(here / "o ut"), "GITHUB_STEP_SUMMARY": str(here / "shown.md")}
+    words = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", command]
+    return subprocess.run(words, cwd=here, env={**os.environ, **known, **environment}, capture_output=True, text=True)
+
+
+def noting(file: Path, code: int = 0) -> Path:
+    """A program that prints what it was called with."""
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(f"#!{sys.executable}\nimport json, sys\nprint(json.dumps(sys.argv[1:]))\nsys.exit({code})\n")
+    file.chmod(0o755)
+    return file
 
 
 @pytest.mark.parametrize(
@@ -164,10 +135,7 @@ def bash(command: str, here: Path, **environment: str) -> subprocess.CompletedPr
     ],
 )
 def test_a_night_by_hand(tmp_path: Path, scenarios: str, profile: str, script: list[str], run: list[str]) -> None:
-    (tmp_path / "nightly").mkdir()
-    heard = tmp_path / "nightly" / "nightly.sh"
-    heard.write_text(f"#!{sys.executable}\nimport json, sys\nprint(json.dumps(sys.argv[1:]))\nsys.exit(10)\n")
-    heard.chmod(0o755)
+    noting(tmp_path / "nightly" / "nightly.sh", code=10)
     done = bash(step_called("Doctor, run, gate, report, history"), tmp_path, SCENARIOS=scenarios, PROFILE=profile)
     assert done.returncode == 10, "the code of the script is that of the step"
     asked = ["--device", "cuda", "--profile", profile, *run]
@@ -177,9 +145,7 @@ def test_a_night_by_hand(tmp_path: Path, scenarios: str, profile: str, script: l
 
 def test_a_night_is_accepted_with_the_reason_as_it_was_typed(tmp_path: Path) -> None:
     reason = "slower on purpose: $(touch here) `touch here` 'checks' \"NaN\""
-    heard = tmp_path / "python"
-    heard.write_text(f"#!{sys.executable}\nimport json, sys\nprint(json.dumps(sys.argv[1:]))\n")
-    heard.chmod(0o755)
+    heard = noting(tmp_path / "python")
     typed = {"RUN": "latest", "REASON": reason, "BY": "someone", "NIGHTLY_HISTORY": "/srv/of nights"}
     done = bash(step_called("Accept a night"), tmp_path, NIGHTLY_INTERPRETER=str(heard), **typed)
     assert done.returncode == 0, done.stderr
@@ -190,17 +156,14 @@ def test_a_night_is_accepted_with_the_reason_as_it_was_typed(tmp_path: Path) -> 
         accept.main(asked)  # which knows these options, and gets as far as looking for the run
 
 
-@pytest.mark.parametrize(("verdict", "warned"), [("inconclusive, allowed", True), ("no regression found", False)])
-def test_the_summary_is_shown_and_an_inconclusive_night_is_marked(tmp_path: Path, verdict: str, warned: bool) -> None:
+def test_the_summary_is_shown_and_an_inconclusive_night_is_marked(tmp_path: Path) -> None:
+    done = bash(step_called("Summary"), tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "before it began" in (tmp_path / "shown.md").read_text(), "there is none yet"
     (tmp_path / "o ut").mkdir()
-    (tmp_path / "o ut" / "summary.md").write_text(f"# Nightly benchmark: {verdict}\n\nwords\n")
-    done = bash(step_called("Summary"), tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "shown.md").read_text().endswith("words\n")
-    assert ("::warning" in done.stdout) is warned
-
-
-def test_a_night_that_left_no_summary_says_so(tmp_path: Path) -> None:
-    done = bash(step_called("Summary"), tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "before it began" in (tmp_path / "shown.md").read_text()
+    for verdict, warned in (("inconclusive, allowed", True), ("no regression found", False)):
+        (tmp_path / "o ut" / "summary.md").write_text(f"# Nightly benchmark: {verdict}\n\nwords\n")
+        done = bash(step_called("Summary"), tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert (tmp_path / "shown.md").read_text().endswith("words\n")
+        assert ("::warning" in done.stdout) is warned
