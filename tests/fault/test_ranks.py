@@ -16,8 +16,7 @@ from typing import Any
 
 import pytest
 from conftest import CommandLine, Executed
-from standin import documented
-from standin.processes import alive, document_of, nobody_left, wait_for
+from standin.processes import FASHION, alive, document_of, nobody_left, wait_for
 from standin.workloads import workload
 
 from bench.runs.check import findings
@@ -48,12 +47,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Planted]:
 
 
 def broken(
-    planted: Planted,
-    execute: Callable[..., Executed],
-    phase: str,
-    fault: str,
-    rank: int,
-    **changes: Any,
+    planted: Planted, execute: Callable[..., Executed], phase: str, fault: str, rank: int, **changes: Any
 ) -> Executed:
     """A launch of ddp with this fault in it."""
     host, file = planted
@@ -120,50 +114,52 @@ def test_earlier_steps_are_kept(planted: Planted, execute: Callable[..., Execute
             assert row["step_ms"] == pytest.approx(phases) and row["step_ms"] > 0
 
 
-def scenario(fault: str) -> str:
-    lines = "\n".join("            " + line for line in fault.splitlines())
+def scenario(fault: str, *, condition: str = "parts.rank == 1") -> str:
+    lines = textwrap.indent(fault, " " * 12)
     return f"""
     from bench.seams import Scenario, Strategy
 
     SCENARIO = Scenario(summary="breaks", strategy=Strategy(label="planted"))
 
     def build(parts):
-        import os, subprocess, sys, threading, time
-        if parts.rank == 1:
+        import os, socket, subprocess, sys, threading, time
+        if {condition}:
 {lines}
         return parts.build("ddp")
 """
 
 
+def alone(fault: str, condition: str) -> str:
+    source = scenario(fault, condition=condition).replace('parts.build("ddp")', "parts.session()")
+    return source.replace('label="planted"', 'label="planted", group=False')
+
+
 def test_a_rank_that_leaves_its_group_is_ended_with_it(execute: Callable[..., Executed]) -> None:
-    source = scenario("os.setsid()\ntime.sleep(600)\n")
-    source = source.replace("if parts.rank == 1:", "if parts.rank == 0:\n            1 / 0\n        else:")
-    done = execute(source)
+    done = execute(scenario("1 / 0", condition="parts.rank == 0 or os.setsid() or time.sleep(600)"))
     assert done.outcome.status == "error" and done.outcome.reason.endswith(":9: ZeroDivisionError: division by zero")
     assert nobody_left([rank["pid"] for rank in done.outcome.ranks])
+
+
+NONSENSE = """
+for number in range(3, 100):
+    try:
+        socket.socket(fileno=number).send(b'[]\\n')
+    except OSError:
+        pass"""
 
 
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
-        ("sys.stdout = sys.stderr = None\nraise ValueError('without streams')", "ValueError: without streams"),
-        ("os.closerange(0, 1000)\nraise ValueError", "left with exit status 1 and no result"),
+        ("sys.stdout = sys.stderr = None; raise ValueError('without streams')", "ValueError: without streams"),
+        ("os.closerange(0, 1000); raise ValueError", "left with exit status 1 and no result"),
         ("return None", "planted.py returned NoneType; return a Session, such as parts.session(wrap=...)"),
-        (
-            "import socket\n"
-            "for number in range(3, 100):\n"
-            "    try:\n"
-            "        socket.socket(fileno=number).send(b'[]\\n')\n"
-            "    except OSError:\n"
-            "        pass",
-            "it sent what no rank of bench sends",
-        ),
+        (NONSENSE, "it sent what no rank of bench sends"),
     ],
     ids=["streams", "descriptors", "forgets", "nonsense"],
 )
 def test_what_a_rank_breaks_is_its_own(execute: Callable[..., Executed], fault: str, reason: str) -> None:
-    source = scenario(fault).replace("rank == 1", "rank == 0").replace('parts.build("ddp")', "parts.session()")
-    done = execute(source.replace('label="planted"', 'label="planted", group=False'), replicas=1)
+    done = execute(alone(fault, "parts.rank == 0"), replicas=1)
     assert done.outcome.status == "error" and reason in done.outcome.reason
     assert "went away" not in done.outcome.reason, "the host goes on"
 
@@ -195,13 +191,7 @@ def test_what_a_scenario_started_is_gone_with_its_launch(execute: Callable[..., 
 
 @pytest.mark.slow
 def test_a_child_that_comes_back_from_a_fork_is_no_second_rank(execute: Callable[..., Executed]) -> None:
-    source = (
-        scenario("pass")
-        .replace("if parts.rank == 1:", "if os.fork() == 0:")
-        .replace('label="planted"', 'label="planted", group=False')
-    )
-    source = source.replace('parts.build("ddp")', "parts.session()")
-    done = execute(source, replicas=1)
+    done = execute(alone("pass", "os.fork() == 0"), replicas=1)
     assert done.outcome.status == "ok", done.outcome.reason
     assert len([event for event in done.events if event["event"] == "done"]) == 1
     assert done.results[0]["pid"] == done.outcome.ranks[0]["pid"]
@@ -216,8 +206,7 @@ def test_too_few_descriptors_fail_the_launch_and_not_the_host(execute: Callable[
         open_now = len(os.listdir(f"/proc/{host.process.pid}/fd"))
         resource.prlimit(host.process.pid, resource.RLIMIT_NOFILE, (open_now + 3, before[1]))
         done = execute("ddp", on=host)
-        assert done.outcome.status == "error"
-        assert "Too many open files; raise the limit on open files ('ulimit -n')" in (done.outcome.reason or "")
+        assert done.outcome.status == "error" and "('ulimit -n')" in (done.outcome.reason or "")
         assert not any(alive(rank["pid"]) for rank in done.outcome.ranks)
         resource.prlimit(host.process.pid, resource.RLIMIT_NOFILE, before)
         again = execute("ddp", on=host)
@@ -231,15 +220,12 @@ MEDDLING = {
     "spools": (
         "ok",
         "os.makedirs(os.path.join(run, '.scratch'), exist_ok=True)\n"
-        "for launch in range(parts.job.launch + 1, 20):\n"
-        "    os.mkfifo(os.path.join(run, '.scratch', f'samples-{launch}.jsonl'))",
+        "for launch in range(parts.job.launch + 1, 20): os.mkfifo(f'{run}/.scratch/samples-{launch}.jsonl')",
     ),
     "folder": ("ok", "shutil.rmtree(run, ignore_errors=True)"),
     "pipes": (
         "ok",
-        "os.mkfifo(os.path.join(run, 'logs', 'pipe'))\n"
-        "os.symlink('/dev/zero', os.path.join(run, 'logs', 'zero'))\n"
-        "os.mkdir(os.path.join(run, 'steps.parquet'))\n",
+        "os.mkfifo(f'{run}/logs/pipe')\nos.symlink('/dev/zero', f'{run}/logs/zero')\nos.mkdir(f'{run}/steps.parquet')",
     ),
     "tables": ("ok", "import glob\nfor part in glob.glob(os.path.join(run, '.parts', '*')):\n    os.truncate(part, 7)"),
     "log": ("error", "log = os.path.join(run, 'logs', parts.job.log_name(0))\nos.unlink(log)\nos.mkfifo(log)\n1 / 0"),
@@ -264,10 +250,8 @@ def test_what_a_scenario_harms_is_its_own_launch(run_here: CommandLine, tmp_path
         )
     names = ",".join([*(str(tmp_path / f"{name}.py") for name in MEDDLING), "single"])
     out = tmp_path / "out"
-    (tmp_path / "mlp.py").write_text(documented("WORKLOAD ="))
-    small = ["--device", "cpu", "--workload", str(tmp_path / "mlp.py"), "--warmup", "1", "--iters", "2"]
-    more = ["--ranks", "1", "--global-batch", "4", "--no-parity", "--out", str(out)]
-    done = run_here("run", *small, "--scenario", names, *more)
+    small = ["--iters", "2", "--ranks", "1", "--global-batch", "4", "--no-parity", "--out", str(out)]
+    done = run_here("run", *FASHION, "--scenario", names, *small)
     assert done.returncode == 1, done.stderr
     launches = document_of(out)["launches"]
     statuses = {launch["scenario"]: launch["status"] for launch in launches}
