@@ -55,7 +55,7 @@ def environments(folder: Path, repository: Path) -> list[dict[str, str]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """Two network namespaces, and a pair of interfaces between them with a stated speed."""
+    """Two network namespaces, and a pair of interfaces between them."""
 
     names: tuple[str, str]
 
@@ -101,7 +101,7 @@ def ip(*words: str) -> None:
 
 
 @contextmanager
-def linked(speed: str = "1gbit") -> Iterator[Link]:
+def linked() -> Iterator[Link]:
     """Raises ``OSError`` or ``subprocess.CalledProcessError`` without root or ``ip``."""
     link = Link(names=(f"bench{os.getpid()}a", f"bench{os.getpid()}b"))
     with ExitStack() as stack:
@@ -117,8 +117,6 @@ def linked(speed: str = "1gbit") -> Iterator[Link]:
         for index, name in enumerate(link.names):
             ip("-n", name, "addr", "add", f"{ADDRESSES[index]}/24", "dev", f"veth{index}")
             ip("-n", name, "link", "set", "lo", "up")
-            shape = ("root", "tbf", "rate", speed, "burst", "1mbit", "latency", "50ms")
-            subprocess.run([*link.inside(index), "tc", "qdisc", "add", "dev", f"veth{index}", *shape], check=True)
         link.up()
         yield link
 
