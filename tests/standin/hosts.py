@@ -65,11 +65,6 @@ class Link:
         if state == "up":
             ip("-n", self.names[1], "link", "set", "veth1", state)
 
-    def pids(self) -> list[int]:
-        """Of all processes on either."""
-        both = [subprocess.run(["ip", "netns", "pids", name], check=True, capture_output=True) for name in self.names]
-        return [int(pid) for one in both for pid in one.stdout.split()]
-
     def inside(self, index: int) -> tuple[str, ...]:
         """What starts a command on one of the two, as the same process. They are called node0 and node1."""
         named = ("unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', f"node{index}")
