@@ -252,19 +252,23 @@ def test_two_users_share_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     with tempfile.TemporaryDirectory() as open_to_all:
         os.chmod(open_to_all, 0o755)
         monkeypatch.setenv(lock.FOLDER_VARIABLE, f"{open_to_all}/locks")
-        for _ in range(2):
-            with lock.acquire((), wait=False, say=print):
+        with lock.acquire((), wait=False, say=print):
+            pass
+        child = os.fork()
+        if child == 0:
+            try:
+                os.setgid(NOBODY)
+                os.setuid(NOBODY)
+                for gpus in ((), ("GPU-a",)):
+                    with lock.acquire(gpus, wait=False, say=print):
+                        pass
+                os._exit(0)
+            finally:
+                os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
+        for gpus in ((), ("GPU-a",)):
+            with lock.acquire(gpus, wait=False, say=print):
                 pass
-            child = os.fork()
-            if child == 0:
-                try:
-                    os.setgid(NOBODY)
-                    os.setuid(NOBODY)
-                    with lock.acquire((), wait=False, say=print):
-                        os._exit(0)
-                finally:
-                    os._exit(1)
-            assert os.waitpid(child, 0)[1] == 0
 
 
 def test_a_run_is_refused_in_one_line_while_another_has_the_cpu(folder: Path, bench: Bench) -> None:
