@@ -94,6 +94,15 @@ def test_an_interruption_waits_where_it_must_and_once() -> None:
     assert done == ["first", "second"]
 
 
+def test_a_signal_that_nohup_ignores_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with interrupts.heeded(last=False):
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_code_of_others_is_bounded() -> None:
     def state() -> tuple[object, ...]:
         return time.monotonic, json.dumps, os._exit, sys.stdout, signal.getsignal(signal.SIGTERM)

@@ -107,26 +107,6 @@ def test_a_closed_terminal_ends_a_run_calmly(repository: Path, tmp_path: Path, e
     assert document["complete"] is False and "end" in document, "sealed by the run itself"
 
 
-@pytest.mark.slow
-def test_under_nohup_a_run_goes_on_and_its_sigkill_leaves_nobody(repository: Path, tmp_path: Path) -> None:
-    numbers = (signal.SIGINT, signal.SIGHUP)
-
-    def ignore() -> None:
-        for number in numbers:
-            signal.signal(number, signal.SIG_IGN)
-
-    running = start(repository, tmp_path, "--scenario", "ddp", "--iters", "2000", preexec_fn=ignore)
-    ranks_of(running, 2)
-    for number in numbers:
-        os.kill(running.pid, number)
-    time.sleep(2)
-    assert running.poll() is None
-    members = family(running.pid)
-    running.kill()
-    running.communicate()
-    assert nobody_left([*members])
-
-
 @pytest.mark.parametrize(
     ("limit", "most", "code", "says"),
     [
