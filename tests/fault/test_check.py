@@ -144,6 +144,7 @@ def test_a_sampler_that_was_stopped_is_a_finding(run: Path) -> None:
         ("steps", 1, {"step_ms": math.nan}, "steps.parquet: step_ms is not a number in some rows"),
         ("steps", 1, {"step_ms": math.inf}, f"step_ms must be from 0 to {LIMIT}, and is"),
         ("steps", 1, {"loss": -1e41}, "loss must be from -10,000,000,000,000,000,000,000,"),
+        ("steps", 1, {"start_ns": 1_005_000_000}, "step 0 does not end where the next one starts"),
         ("steps", 2, {"start_ns": 1_021_000_000}, "step 1 does not end where the next one starts"),
         ("steps", 1, {"warmup": True}, "launch 0, rank 0: other steps than the first 1 are warm-up"),
         ("steps", slice(9, None), {"warmup": True}, "it has no measured step of launch 2"),

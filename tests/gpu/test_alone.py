@@ -5,6 +5,7 @@
 
 import time
 from collections.abc import Callable
+from contextlib import closing
 
 import pandas as pd
 import pytest
@@ -94,23 +95,18 @@ KILLED = """
 
 
 def seconds_until_free(uuids: tuple[str, ...], before_mib: dict[str, float]) -> float:
-    nvml, started = Nvml(), time.monotonic()
-    try:
+    started = time.monotonic()
+    with closing(Nvml()) as nvml:
         while (waited := time.monotonic() - started) < 2 * FREE_AGAIN_S:
             if all((nvml.occupied_mib(uuid)[0] or 0.0) <= before_mib[uuid] + CONTEXT_MIB for uuid in uuids):
                 break
             time.sleep(0.1)
-        return waited
-    finally:
-        nvml.close()
+    return waited
 
 
 def occupied(uuids: tuple[str, ...]) -> dict[str, float]:
-    nvml = Nvml()
-    try:
+    with closing(Nvml()) as nvml:
         levels = {uuid: nvml.occupied_mib(uuid)[0] for uuid in uuids}
-    finally:
-        nvml.close()
     if None in levels.values():
         pytest.skip("the driver does not tell how much memory is occupied")
     return {uuid: float(level or 0.0) for uuid, level in levels.items()}

@@ -11,16 +11,11 @@ import time
 from pathlib import Path
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--step-ms", type=float, default=100.0)
-parser.add_argument("--noise", type=float, default=0.01, help="from launch to launch, as a fraction")
-parser.add_argument("--loss", type=float, default=2.0)
-parser.add_argument("--norm", type=float, default=1.0)
-parser.add_argument("--steps", type=int, default=12)
-parser.add_argument("--end", type=int, default=0)
-parser.add_argument("--print-mb", type=int, default=0)
-parser.add_argument("--sleep", type=float, default=0.0)
-parser.add_argument("--interrupt-at", type=int, default=0, help="the launch that interrupts bench")
-parser.add_argument("--by", type=int, default=signal.SIGINT, help="the signal that it sends")
+NUMBERS = {"step-ms": 100.0, "loss": 2.0, "norm": 1.0, "steps": 12, "end": 0, "print-mb": 0, "sleep": 0.0}
+NUMBERS |= {"noise": 0.01}  # from launch to launch, as a fraction
+NUMBERS |= {"interrupt-at": 0, "by": int(signal.SIGINT)}  # the launch that interrupts bench, and by what signal
+for name, usual in NUMBERS.items():
+    parser.add_argument(f"--{name}", type=type(usual), default=usual)
 settings = Path(os.getcwd(), "settings.json")
 if settings.exists():
     parser.set_defaults(**json.loads(settings.read_text()))

@@ -31,30 +31,17 @@ def _wanted(phase):
 
 def _break_other(victim, fault):
     """In a rank: hit the host, which is its parent, the supervisor, which is the host's, or that one's sampler."""
-    host = os.getppid()
-    supervisor = _parent(host)
-    pid = {"host": host, "supervisor": supervisor}.get(victim) or _sampler_of(supervisor)
+    import psutil
+
+    host = psutil.Process().parent()
+    supervisor = host.parent()
+    others = {"host": [host], "supervisor": [supervisor]}.get(victim) or supervisor.children()
+    (pid,) = [one.pid for one in others if victim != "sampler" or "sample.process" in " ".join(one.cmdline())]
     time.sleep(IN_THE_PHASE_S)  # the host has forked everybody: an exception in a hook of fork is lost in Python
     number = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}.get(fault, signal.SIGUSR2)
     os.rename(os.environ["BENCH_TEST_FAULT"], os.environ["BENCH_TEST_FAULT"] + ".done")
     os.kill(pid, number)
     time.sleep(IN_THE_PHASE_S)
-
-
-def _parent(pid):
-    with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
-        return int(file.read().rpartition(")")[2].split()[1])
-
-
-def _sampler_of(supervisor):
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            with open(f"/proc/{name}/cmdline", encoding="utf-8") as file:
-                if "bench.machine.sample.process" in file.read() and _parent(name) == supervisor:
-                    return int(name)
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-    raise LookupError("there is no sampler")
 
 
 class Planted(Exception):
