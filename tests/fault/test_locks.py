@@ -127,6 +127,7 @@ def test_the_lock_is_held_until_the_last_that_inherited_it_is_gone(hold: Hold) -
     assert f"what is left of PID {process.pid}" in said and f": PID {orphan}; " in said
     os.kill(orphan, signal.SIGKILL)
     held(waiting)
+    waiting.wait()
     with lock.acquire((), wait=False, say=print):
         pass  # at once, and a moment's patience for the one that is ending
 
