@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Bench
-from standin.processes import FASHION, start, wait_for
+from standin.processes import FASHION, not_locked, start, wait_for
 
 from bench.core.errors import RequestError
 from bench.experiments.interrupts import bounded
@@ -101,18 +101,15 @@ def test_gpus_are_locked_one_by_one(folder: Path) -> None:
     with lock.acquire(("GPU-b", "GPU-a"), wait=False, say=print) as descriptors:
         assert len(descriptors) == 2
         assert "GPU GPU-b is in use by PID" in refusal(("GPU-c", "GPU-b"))
-        with lock.acquire(("GPU-c",), wait=False, say=print), lock.acquire((), wait=False, say=print):
-            pass
-    with lock.acquire(("GPU-a", "GPU-b"), wait=False, say=print):
-        pass
+        assert not_locked("GPU-c") and not_locked()
+    assert not_locked("GPU-a", "GPU-b")
 
 
 def test_a_run_that_queues_for_a_gpu_keeps_no_other(hold: Hold) -> None:
     with lock.acquire(("GPU-b",), wait=False, say=print):
         process = hold("0", "GPU-a", "GPU-b", "--wait")
         assert queues(process).startswith("waiting until GPU GPU-b is free of PID")
-        with lock.acquire(("GPU-a",), wait=False, say=print):
-            pass
+        assert not_locked("GPU-a")
     held(process)
 
 
@@ -128,8 +125,7 @@ def test_the_lock_is_held_until_the_last_that_inherited_it_is_gone(hold: Hold) -
     os.kill(orphan, signal.SIGKILL)
     held(waiting)
     waiting.wait()
-    with lock.acquire((), wait=False, say=print):
-        pass  # at once, and a moment's patience for the one that is ending
+    assert not_locked()
 
 
 def test_several_at_once_take_turns(hold: Hold, folder: Path) -> None:
@@ -253,23 +249,17 @@ def test_two_users_share_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     with tempfile.TemporaryDirectory() as open_to_all:
         os.chmod(open_to_all, 0o755)
         monkeypatch.setenv(lock.FOLDER_VARIABLE, f"{open_to_all}/locks")
-        with lock.acquire((), wait=False, say=print):
-            pass
+        assert not_locked()
         child = os.fork()
         if child == 0:
             try:
                 os.setgid(NOBODY)
                 os.setuid(NOBODY)
-                for gpus in ((), ("GPU-a",)):
-                    with lock.acquire(gpus, wait=False, say=print):
-                        pass
-                os._exit(0)
+                os._exit(0 if not_locked() and not_locked("GPU-a") else 1)
             finally:
                 os._exit(1)
         assert os.waitpid(child, 0)[1] == 0
-        for gpus in ((), ("GPU-a",)):
-            with lock.acquire(gpus, wait=False, say=print):
-                pass
+        assert not_locked() and not_locked("GPU-a")
 
 
 def test_a_run_is_refused_in_one_line_while_another_has_the_cpu(folder: Path, bench: Bench) -> None:

@@ -79,9 +79,10 @@ def nobody_left(pids: list[int]) -> bool:
     return not any(map(alive, pids))
 
 
-def not_locked() -> bool:
+def not_locked(*gpus: str) -> bool:
+    """Whether these, or the CPU, can be taken at once."""
     try:
-        with lock.acquire((), wait=False, say=print):
+        with lock.acquire(gpus, wait=False, say=print):
             return True
     except RequestError:
         return False
