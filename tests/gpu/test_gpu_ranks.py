@@ -1,4 +1,4 @@
-"""Ranks on GPUs: two on one by gloo, chosen subsets, real apex, and gradients that others must reproduce.
+"""Ranks on GPUs: two on one by gloo, chosen subsets, and real apex.
 
 ``BENCH_APEX=PATH`` names a checkout of apex 25.05, for the tests of the real one. Needs no GPU to itself.
 """
@@ -119,77 +119,3 @@ def test_real_apex(gpus: tuple[str, ...], tmp_path: Path) -> None:
             assert ran["parallel_impl"] == "apex"
             assert ran["precision_impl"] == ("apex" if "_o" in scenario else "torch")
             assert ran["apex_kernels"] == (find_spec("amp_C") is not None)
-
-
-def test_gradients_of_data_parallel(on_gpu: Callable[..., Executed], gpus: tuple[str, ...]) -> None:
-    """With TF32 off, fp32 within 1e-5 of one process that accumulates the same chunks on the first GPU."""
-    if len(gpus) < 2:
-        pytest.skip("needs two GPUs: on one, DataParallel makes no replicas")
-    done = on_gpu(
-        """
-        from bench.seams import Scenario, Strategy, one_rank_for_all
-
-        STRATEGY = Strategy(label="planted", ranks=one_rank_for_all, group=False)
-        SCENARIO = Scenario(summary="compares gradients", strategy=STRATEGY)
-
-        def build(parts):
-            import torch
-            torch.backends.cudnn.allow_tf32 = False
-            session = parts.build("dp")
-            backward, compared = session.backward, []
-            alone = parts.build_model()
-            forward = session.forward
-            def remember(batch):
-                compared.append(batch)
-                return forward(batch)
-            def compare(loss):
-                backward(loss)
-                if len(compared) == 1:
-                    images, labels = compared[0]
-                    pieces = parts.job.replicas
-                    for x, y in zip(images.chunk(pieces), labels.chunk(pieces)):
-                        (torch.nn.functional.cross_entropy(alone(x), y) / pieces).backward()
-                    mine = torch.cat([p.grad.flatten() for p in session.model.parameters()]).double()
-                    other = torch.cat([p.grad.flatten() for p in alone.parameters()]).double()
-                    error = float((mine - other).norm() / other.norm())
-                    assert error < 1e-5, error
-            session.forward, session.backward = remember, compare
-            return session
-        """
-    )
-    assert done.results[0]["effective"]["replicas"] == len(gpus)
-
-
-@pytest.mark.parametrize("level", ["O1", "O2"])
-def test_gradients_are_unscaled_when_they_are_looked_at(on_gpu: Callable[..., Executed], level: str) -> None:
-    """After the step, which is when a launch's sketch is taken: fp32's but for rounding, and not 1,024 times."""
-    on_gpu(
-        f"""
-        from bench.seams import Scenario, Strategy, one_rank_for_all
-
-        SCENARIO = Scenario(summary="compares gradients", precision="{level}",
-                            strategy=Strategy(label="planted", ranks=one_rank_for_all, group=False))
-
-        def build(parts):
-            from dataclasses import replace
-            import torch
-            session = parts.session()
-            plain = replace(parts, job=replace(parts.job, precision="O0")).session()
-            session.scaler._init_scale = 1024.0
-            forward, optimize, compared = session.forward, session.optimize, []
-            def both(batch):
-                if not compared:
-                    plain.backward(plain.forward(batch))
-                return forward(batch)
-            def compare():
-                optimize()
-                if not compared:
-                    compared.append(1)
-                    mine, other = (torch.cat([g.flatten().double() for g in s.gradients()]) for s in (session, plain))
-                    error = float((mine - other).norm() / other.norm())
-                    assert 0 < error < 0.9, error
-            session.forward, session.optimize = both, compare
-            return session
-        """,
-        impl="native",
-    )
