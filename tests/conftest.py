@@ -1,6 +1,5 @@
 """What several tests need: one worker host for all of them, and a way to execute a scenario on it."""
 
-import importlib
 import importlib.util
 import os
 import resource
@@ -65,17 +64,12 @@ Bench = Callable[..., tuple[int, str, str]]
 Plotting = Callable[..., None]
 
 
-LONGEST_FIRST = (
-    *("cli/test_readme", "cli/test_interpreters", "cli/test_attach", "cli/test_bisect", "cli/test_tune"),
-    *("unit/test_report", "unit/test_report_verdicts", "unit/test_report_devices", "unit/test_architecture"),
-    *("cli/test_doctor", "unit/test_ladder", "cli/test_next", "cli/test_scale", "cli/test_limits_verb"),
-    *("unit/test_parity_run", "cli/test_engine_lines", "cli/test_strategies", "unit/test_gpu_sampler"),
-    *("unit/test_switches", "cli/test_streams", "cli/test_real_data", "cli/test_hosts", "cli/test_run"),
-    *("unit/test_recipe", "unit/test_sampler", "cli/test_cuda_pretended", "cli/test_workload", "unit/test_plan"),
-    *("unit/test_foreign", "cli/test_checkpoint", "cli/test_import", "fault/test_whole_run", "fault/test_ranks"),
-    *("fault/test_lost_hosts", "cli/test_nightly", "cli/test_history", "cli/test_compare", "cli/test_own_steps"),
-    *("unit/test_worker_host", "unit/test_planted", "unit/test_diagnose", "unit/test_session"),
-)
+LONGEST_FIRST = """
+readme interpreters attach bisect tune report report_verdicts report_devices architecture doctor ladder next scale
+limits_verb parity_run engine_lines strategies gpu_sampler switches streams real_data hosts run recipe sampler
+cuda_pretended workload plan foreign checkpoint import whole_run ranks lost_hosts nightly history compare own_steps
+worker_host planted diagnose session
+"""
 """The files that take longest. They come first, so that the last ones, which one worker does alone while the others
 have nothing left, are short."""
 
@@ -83,13 +77,12 @@ have nothing left, are short."""
 def pytest_configure(config: pytest.Config) -> None:
     """Have xdist hand out files in the order in which they are collected; by itself it begins with those that have
     the most tests, which are the quick ones."""
-    if hasattr(config.option, "loadscopereorder"):
-        config.option.loadscopereorder = False
+    config.option.loadscopereorder = False
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    place = {Path(__file__).parent / f"{name}.py": at for at, name in enumerate(LONGEST_FIRST)}
-    items.sort(key=lambda item: place.get(item.path, len(place)))
+    place = {f"test_{name}": at for at, name in enumerate(LONGEST_FIRST.split())}
+    items.sort(key=lambda item: place.get(item.path.stem, len(place)))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

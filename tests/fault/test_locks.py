@@ -2,43 +2,38 @@
 
 import fcntl
 import os
+import pwd
 import re
 import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from standin.processes import FASHION, wait_for
+from conftest import Bench
+from standin.processes import FASHION, not_locked, start, wait_for
 
 from bench.core.errors import RequestError
+from bench.experiments.interrupts import bounded
 from bench.machine import lock
 
 pytestmark = pytest.mark.fault
 
-SMALL = ["run", *FASHION, "--iters", "1"]
-
 HOLD = """
-import os, subprocess, sys, time
+import subprocess, sys, time
 from bench.machine import lock
-from bench.core.errors import RequestError
-def tell(text):
-    print(text, file=sys.stderr, flush=True)
-try:
-    gpus = [one for one in sys.argv if one.startswith("GPU-")]
-    with lock.acquire(gpus, wait="--wait" in sys.argv, say=tell) as held:
-        child = subprocess.Popen(["sleep", "600"], pass_fds=held) if "--orphan" in sys.argv else None
-        print("held", time.monotonic_ns(), child.pid if child else 0, flush=True)
-        time.sleep(float(sys.argv[1]))
-        print("free", time.monotonic_ns(), flush=True)
-except RequestError as error:
-    print(error, flush=True)
-    raise SystemExit(2)
+gpus = [one for one in sys.argv if one.startswith("GPU-")]
+with lock.acquire(gpus, wait="--wait" in sys.argv, say=lambda line: print(line, file=sys.stderr, flush=True)) as held:
+    child = subprocess.Popen(["sleep", "600"], pass_fds=held) if "--orphan" in sys.argv else None
+    print("held", time.monotonic_ns(), child.pid if child else 0, flush=True)
+    time.sleep(float(sys.argv[1]))
+    print("free", time.monotonic_ns(), flush=True)
 """
+Process = subprocess.Popen[str]
+Hold = Callable[..., Process]
 
 
 @pytest.fixture
@@ -47,15 +42,44 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "locks"
 
 
-def hold(*arguments: str) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-c", HOLD, *arguments]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+@pytest.fixture
+def hold(folder: Path) -> Iterator[Hold]:
+    """``hold(seconds, *options)``: a process that takes the lock, or queues for it."""
+    started: list[Process] = []
+
+    def run(*arguments: str) -> Process:
+        command = [sys.executable, "-c", HOLD, *arguments]
+        started.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+        return started[-1]
+
+    yield run
+    for process in started:
+        end(process)
 
 
-def holding(*arguments: str) -> "subprocess.Popen[str]":
-    process = hold(*arguments)
-    assert process.stdout is not None and process.stdout.readline().startswith("held")
-    return process
+def end(process: Process) -> None:
+    with process:
+        process.kill()
+
+
+def held(process: Process) -> list[int]:
+    """When a process has the lock, and who inherited it."""
+    assert process.stdout is not None
+    word, *numbers = process.stdout.readline().split()
+    assert word == "held"
+    return list(map(int, numbers))
+
+
+def queues(process: Process) -> str:
+    """What a process says when it queues."""
+    assert process.stderr is not None
+    said = process.stderr.readline()
+    wait_for(lambda: queued(process))
+    return said
+
+
+def queued(process: Process) -> bool:
+    return any("->" in line and f" {process.pid} " in line for line in Path("/proc/locks").read_text().splitlines())
 
 
 def refusal(devices: tuple[str, ...] = ()) -> str:
@@ -64,142 +88,82 @@ def refusal(devices: tuple[str, ...] = ()) -> str:
     return str(caught.value)
 
 
-def test_the_refusal_names_who_holds_the_lock(folder: Path) -> None:
-    process = holding("600", "--api-key", "hunter2")
-    try:
-        said = refusal()
-    finally:
-        process.kill()
-        process.communicate()
-    assert f"the CPU is in use by PID {process.pid} (" in said and "since 20" in said
-    assert "--wait" in said and "\n" not in said
+def test_the_refusal_names_who_holds_the_lock(hold: Hold) -> None:
+    process = hold("600", "--api-key", "hunter2")
+    held(process)
+    said = refusal()
+    user = pwd.getpwuid(os.getuid()).pw_name
+    assert f"the CPU is in use by PID {process.pid} ({user}, since 20" in said and "\n" not in said
     assert "--api-key ***" in said and "hunter2" not in said
 
 
 def test_gpus_are_locked_one_by_one(folder: Path) -> None:
-    with lock.acquire(("GPU-b", "GPU-a"), wait=False, say=print) as held:
-        assert len(held) == 2
+    with lock.acquire(("GPU-b", "GPU-a"), wait=False, say=print) as descriptors:
+        assert len(descriptors) == 2
         assert "GPU GPU-b is in use by PID" in refusal(("GPU-c", "GPU-b"))
-        with lock.acquire(("GPU-c",), wait=False, say=print), lock.acquire((), wait=False, say=print):
-            pass
-    with lock.acquire(("GPU-a", "GPU-b"), wait=False, say=print):
-        pass
+        assert not_locked("GPU-c") and not_locked()
+    assert not_locked("GPU-a", "GPU-b")
 
 
-def test_a_run_that_queues_for_a_gpu_keeps_no_other(folder: Path) -> None:
+def test_a_run_that_queues_for_a_gpu_keeps_no_other(hold: Hold) -> None:
     with lock.acquire(("GPU-b",), wait=False, say=print):
-        process, says = waiting("0", "GPU-a", "GPU-b")
-        assert says.startswith("waiting until GPU GPU-b is free of PID")
-        with lock.acquire(("GPU-a",), wait=False, say=print):
-            pass
-    assert process.communicate(timeout=60)[0].startswith("held")
+        process = hold("0", "GPU-a", "GPU-b", "--wait")
+        assert queues(process).startswith("waiting until GPU GPU-b is free of PID")
+        assert not_locked("GPU-a")
+    held(process)
 
 
-def test_the_lock_is_held_until_the_last_that_inherited_it_is_gone(folder: Path) -> None:
+def test_the_lock_is_held_until_the_last_that_inherited_it_is_gone(hold: Hold) -> None:
     process = hold("600", "--orphan")
-    assert process.stdout is not None
-    orphan = int(process.stdout.readline().split()[2])
+    orphan = held(process)[1]
     process.kill()
     process.wait()
-    queued, _ = waiting("0")
+    waiting = hold("0", "--wait")
+    queues(waiting)
     said = refusal()
     assert f"what is left of PID {process.pid}" in said and f": PID {orphan}; " in said
     os.kill(orphan, signal.SIGKILL)
-    assert queued.communicate(timeout=60)[0].startswith("held")
-    with lock.acquire((), wait=False, say=print):
-        pass  # at once, and a moment's patience for the one that is ending
-    process.communicate()
+    held(waiting)
+    waiting.wait()
+    assert not_locked()
 
 
-def test_a_folder_that_cannot_be_used_is_named(folder: Path) -> None:
-    folder.write_text("")
-    assert f"{lock.FOLDER_VARIABLE}: locks cannot be kept in {folder}" in refusal()
-
-
-def test_several_at_once_take_turns_when_they_wait(folder: Path) -> None:
+def test_several_at_once_take_turns(hold: Hold, folder: Path) -> None:
     processes = [hold("0.05", "--wait") for _ in range(8)]
-    spans, waited = [], 0
+    spans = []
     for process in processes:
         said, shown = process.communicate(timeout=120)
         assert process.returncode == 0, shown
-        waited += "waiting until the CPU is free of PID" in shown
         spans.append([int(line.split()[1]) for line in said.splitlines()])
     spans.sort()
     assert all(before[1] <= after[0] for before, after in pairwise(spans))
-    assert waited >= 1, "those that wait say for whom"
     assert os.listdir(folder) == ["cpu.lock"]
 
 
-def test_of_several_at_once_one_runs_when_they_do_not_wait(folder: Path) -> None:
-    processes = [hold("600") for _ in range(8)]
-    wait_for(lambda: sum(process.poll() is not None for process in processes) == 7)
-    (winner,) = [process for process in processes if process.poll() is None]
-    for process in processes:
-        if process is not winner:
-            said, _ = process.communicate()
-            assert process.returncode == 2
-            assert said.count("\n") == 1 and f"PID {winner.pid}" in said
-    winner.kill()
-    winner.communicate()
-
-
-def waiting(*arguments: str) -> tuple["subprocess.Popen[str]", str]:
-    """One that queues, and what it says before."""
-    process = hold(*arguments, "--wait")
-    assert process.stderr is not None
-    says = process.stderr.readline()
-    wait_for(lambda: queued(process))
-    return process, says
-
-
-def queued(process: "subprocess.Popen[str]") -> bool:
-    return any("->" in line and f" {process.pid} " in line for line in Path("/proc/locks").read_text().splitlines())
-
-
-def test_the_queue_is_in_order_without_those_that_are_killed_or_stopped(folder: Path) -> None:
-    first = holding("600")
-    killed, says = waiting("0")
-    assert says == f"waiting until the CPU is free of {refusal().split(' is in use by ')[1].split('; ')[0]}\n"
-    killed.kill()
-    killed.communicate()
-    stopped, _ = waiting("0")
+def test_the_queue_is_in_order_without_those_that_are_killed_or_stopped(hold: Hold) -> None:
+    first = hold("600")
+    held(first)
+    killed = hold("0", "--wait")
+    assert queues(killed) == f"waiting until the CPU is free of {refusal().split(' is in use by ')[1].split('; ')[0]}\n"
+    end(killed)
+    stopped = hold("0", "--wait")
+    queues(stopped)
     stopped.send_signal(signal.SIGSTOP)
     wait_for(lambda: not queued(stopped))
-    others = [waiting("0.1") for _ in range(3)]
-    assert [said.count("; ") and said.split("; ")[1] for _, said in others] == [
-        *(0, "1 before this run\n", "2 before this run\n")
-    ]
-    first.kill()
-    first.communicate()
-    held_ns = [int(process.communicate(timeout=60)[0].split()[1]) for process, _ in others]
+    others, said = [], []
+    for _ in range(3):
+        others.append(hold("0.1", "--wait"))
+        said.append(queues(others[-1]).partition("; ")[2])
+    assert said == ["", "1 before this run\n", "2 before this run\n"]
+    end(first)
+    held_ns = [held(process)[0] for process in others]
     assert held_ns == sorted(held_ns)
     stopped.send_signal(signal.SIGCONT)
-    assert stopped.communicate(timeout=60)[0].startswith("held")
+    held(stopped)
 
 
 NOBODY = 65534
 NESTED, LONG = "[" * 100_000, "9" * 9**7
-KINDS: dict[str, Callable[[Path, Path], None]] = {
-    "pipe": lambda where, precious: os.mkfifo(where),
-    "folder": lambda where, precious: where.mkdir(),
-    "link": Path.symlink_to,
-    "hard link": Path.hardlink_to,
-}
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")
-
-
-@contextmanager
-def within(limit_s: float) -> Iterator[None]:
-    def over(*about: object) -> None:
-        raise TimeoutError
-
-    before = signal.signal(signal.SIGALRM, over)
-    signal.setitimer(signal.ITIMER_REAL, limit_s)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def locked(file: Path) -> int:
@@ -208,15 +172,16 @@ def locked(file: Path) -> int:
     return descriptor
 
 
-@pytest.mark.parametrize("slash", ["", "/"])
-def test_a_link_in_place_of_the_folder_is_not_followed(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slash: str
+@pytest.mark.parametrize(("kind", "slash"), [("file", ""), ("link", ""), ("link", "/")])
+def test_what_is_no_folder_is_refused_by_name(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, slash: str
 ) -> None:
-    (tmp_path / "theirs").mkdir(mode=0o700)
-    folder.symlink_to(tmp_path / "theirs")
+    theirs = tmp_path / "theirs"
+    theirs.mkdir(mode=0o700)
+    folder.write_text("") if kind == "file" else folder.symlink_to(theirs)
     monkeypatch.setenv(lock.FOLDER_VARIABLE, f"{folder}{slash}")
-    assert f"locks cannot be kept in {folder}" in refusal()
-    assert os.listdir(tmp_path / "theirs") == [] and (tmp_path / "theirs").stat().st_mode & 0o777 == 0o700
+    assert f"{lock.FOLDER_VARIABLE}: locks cannot be kept in {folder}" in refusal()
+    assert os.listdir(theirs) == [] and theirs.stat().st_mode & 0o777 == 0o700
 
 
 def test_a_folder_in_which_others_could_do_harm_is_refused(folder: Path) -> None:
@@ -231,15 +196,20 @@ def test_a_folder_in_which_others_could_do_harm_is_refused(folder: Path) -> None
         assert "it belongs to the user" in refusal()
 
 
-@pytest.mark.parametrize("what", KINDS)
-def test_what_cannot_be_a_lock_is_refused_by_name(folder: Path, tmp_path: Path, what: str) -> None:
+@pytest.mark.parametrize(
+    "made",
+    [lambda where, mine: os.mkfifo(where), lambda where, mine: where.mkdir(), Path.symlink_to, Path.hardlink_to],
+    ids=["pipe", "folder", "link", "hard link"],
+)
+def test_what_cannot_be_a_lock_is_refused_by_name(
+    folder: Path, tmp_path: Path, made: Callable[[Path, Path], None]
+) -> None:
     folder.mkdir()
     precious = tmp_path / "precious"
     precious.write_text("mine")
-    KINDS[what](folder / "cpu.lock", precious)
-    with within(20.0):
-        said = refusal()
-        assert "cpu.lock: " in said and "have cpu.lock removed" in said
+    made(folder / "cpu.lock", precious)
+    with bounded(20.0):
+        assert "have cpu.lock removed" in refusal()
         with pytest.raises(RequestError), lock.acquire((), wait=True, say=print):
             pass
     assert precious.read_text() == "mine" and os.listdir(folder) == ["cpu.lock"]
@@ -255,7 +225,7 @@ def test_whatever_a_lock_says_it_is_waited_for(folder: Path, text: str) -> None:
         said.append(line)
         os.close(holder)
 
-    with within(20.0), lock.acquire((), wait=True, say=free):
+    with bounded(20.0), lock.acquire((), wait=True, say=free):
         assert len(said) == 1 and len(said[0]) < 1000
         assert f"is in use by PID {os.getpid()} (" in refusal(), "the next signature takes its place"
 
@@ -269,71 +239,41 @@ def test_a_run_that_waits_goes_on_in_a_folder_that_replaces_its_own(folder: Path
         folder.rename(tmp_path / "before")
         os.close(holder)
 
-    with within(20.0), lock.acquire((), wait=True, say=replaced):
+    with bounded(20.0), lock.acquire((), wait=True, say=replaced):
         assert os.listdir(folder) == ["cpu.lock"]
         assert "in use" in refusal()
 
 
-@as_root
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")
 def test_two_users_share_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     with tempfile.TemporaryDirectory() as open_to_all:
         os.chmod(open_to_all, 0o755)
-        folder = Path(open_to_all) / "locks"
-        monkeypatch.setenv(lock.FOLDER_VARIABLE, str(folder))
-        holder = lock.acquire((), wait=True, say=print)
-        holder.__enter__()
-        listen, tell = os.pipe()
+        monkeypatch.setenv(lock.FOLDER_VARIABLE, f"{open_to_all}/locks")
+        assert not_locked()
         child = os.fork()
         if child == 0:
             try:
-                holder.__exit__(None, None, None)  # a fork holds it on
                 os.setgid(NOBODY)
                 os.setuid(NOBODY)
-                with lock.acquire((), wait=True, say=lambda line: os.write(tell, line.encode())):
-                    os.write(tell, b" got it")
+                os._exit(0 if not_locked() and not_locked("GPU-a") else 1)
             finally:
-                os._exit(0)
-        try:
-            with within(20.0):
-                assert f"waiting until the CPU is free of PID {os.getpid()} (root" in os.read(listen, 1000).decode()
-                holder.__exit__(None, None, None)
-                assert os.read(listen, 1000) == b" got it"
-                os.waitpid(child, 0)
-        finally:
-            os.close(listen)
-            os.close(tell)
-        with lock.acquire((), wait=True, say=print):
-            assert os.listdir(folder) == ["cpu.lock"]
+                os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert not_locked() and not_locked("GPU-a")
 
 
-def bench_run(repository: Path, out: Path, *more: str) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [sys.executable, "-m", "bench", *SMALL, "--scenario", "single", "--no-parity", "--out", str(out), *more],
-        cwd=repository,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def test_a_run_is_refused_in_one_line_while_another_has_the_cpu(repository: Path, tmp_path: Path, folder: Path) -> None:
-    process = holding("600")
-    try:
-        done = bench_run(repository, tmp_path / "out")
-        said, shown = done.communicate(timeout=120)
-    finally:
-        process.kill()
-        process.communicate()
-    assert (done.returncode, said) == (2, "")
-    assert re.fullmatch(rf"bench: error: --device: the CPU is in use by PID {process.pid} \(.*--wait.*\n", shown)
-    assert not (tmp_path / "out").exists()
+def test_a_run_is_refused_in_one_line_while_another_has_the_cpu(folder: Path, bench: Bench) -> None:
+    with lock.acquire((), wait=False, say=print):
+        code, said, shown = bench("run", *FASHION, "--scenario", "single")
+    assert (code, said) == (2, "")
+    assert re.fullmatch(rf"bench: error: --device: the CPU is in use by PID {os.getpid()} \(.*--wait.*\n", shown)
+    assert not Path("results").exists()
 
 
 def test_a_run_that_waits_is_interrupted_and_leaves_the_queue(repository: Path, tmp_path: Path, folder: Path) -> None:
     with lock.acquire((), wait=False, say=print):
-        queued = bench_run(repository, tmp_path / "out", "--wait")
-        assert queued.stderr is not None
-        wait_for(lambda: "waiting until" in queued.stderr.readline())
-        queued.send_signal(signal.SIGTERM)
-        _, shown = queued.communicate(timeout=60)
-    assert (queued.returncode, shown.splitlines()[-1]) == (130, "bench: interrupted")
+        process = start(repository, tmp_path / "out", "--wait", small=FASHION)
+        assert "waiting until" in queues(process)
+        process.send_signal(signal.SIGTERM)
+        _, shown = process.communicate(timeout=60)
+    assert (process.returncode, shown.splitlines()[-1]) == (130, "bench: interrupted")

@@ -1,20 +1,19 @@
 """Whoever is lost of two hosts, it is named in time, nobody is left behind on either, and the run can go on."""
 
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 from standin import hosts
 from standin.hosts import ADDRESSES, TINY, Link
-from standin.processes import family, nobody_left, wait_for
+from standin.processes import document_of, family, nobody_left, wait_for
 
 pytestmark = pytest.mark.fault
 
@@ -22,6 +21,8 @@ STALL_S = 6.0
 ASKED_S = 15.0
 """Beyond the stall timeout: how long a host that does not answer may be waited for, and some more on a busy machine."""
 LONG = (*TINY, "--stall-timeout", str(STALL_S), "--iters", "20000")
+PORT = "29500"
+Started = Callable[..., list["subprocess.Popen[str]"]]
 FAULTS = {"rank": "ended by SIGKILL", "stopped rank": "stopped", "follower": "is gone", "leader": "", "link": "is gone"}
 
 
@@ -38,52 +39,49 @@ def break_it(fault: str, link: Link, pids: list[int]) -> None:
             link.up("down")
 
 
+@pytest.fixture
+def started(link: Link, tmp_path: Path, repository: Path) -> Iterator[Started]:
+    """``started(*options)``: a run on each of the two hosts."""
+    with ExitStack() as stack:
+
+        def start(index: int, environment: dict[str, str], *options: str) -> "subprocess.Popen[str]":
+            meet = environment | {"MASTER_ADDR": ADDRESSES[0], "MASTER_PORT": PORT}
+            bench = stack.enter_context(hosts.start(tmp_path, index, meet, *options, inside=link.inside(index)))
+            stack.callback(bench.kill)
+            return bench
+
+        two = hosts.environments(tmp_path, repository)
+        yield lambda *options: [start(index, one, *options) for index, one in enumerate(two)]
+
+
 @pytest.mark.parametrize(
     "fault", [pytest.param(fault, marks=[] if fault == "follower" else pytest.mark.slow) for fault in FAULTS]
 )
-def test_a_fault_is_named_and_nobody_is_left(fault: str, link: Link, tmp_path: Path, repository: Path) -> None:
-    two = [one | {"MASTER_ADDR": ADDRESSES[0]} for one in hosts.environments(tmp_path, repository)]
-    with ExitStack() as stack:
-        started = []
-        for index, environment in enumerate(two):
-            started.append(
-                stack.enter_context(hosts.start(tmp_path, index, environment, *LONG, inside=link.inside(index)))
-            )
-            stack.callback(started[-1].kill)
-        pids = [one.pid for one in started]
-        everybody = wait_for(lambda: hosts.all_run(pids))
-        time.sleep(2.0)
-        break_it(fault, link, pids)
-        hit_s = time.monotonic()
-        try:
-            if fault in ("rank", "stopped rank"):
-                wait_for(lambda: _record(tmp_path)["launches"] or None, STALL_S + ASKED_S)
-                took_s = time.monotonic() - hit_s
-                said = [one.communicate(timeout=hosts.LIMIT_S)[1] for one in started]
-            else:
-                said = [one.communicate(timeout=STALL_S + ASKED_S)[1] for one in started]
-                took_s = time.monotonic() - hit_s
-        finally:
-            link.up()
-    print(f"{fault}: {took_s:.1f} s; {said}")
+def test_a_fault_is_named_and_nobody_is_left(fault: str, link: Link, tmp_path: Path, started: Started) -> None:
+    benches = started(*LONG)
+    pids = [one.pid for one in benches]
+    everybody = wait_for(lambda: hosts.all_run(pids))
+    time.sleep(2.0)
+    break_it(fault, link, pids)
+    of_a_rank = fault in ("rank", "stopped rank")
+    try:
+        if of_a_rank:
+            wait_for(lambda: document_of(tmp_path / "host0" / "results")["launches"] or None, STALL_S + ASKED_S)
+        limit_s = hosts.LIMIT_S if of_a_rank else STALL_S + ASKED_S
+        said = [one.communicate(timeout=limit_s)[1] for one in benches]
+    finally:
+        link.up()
     assert nobody_left(everybody)
-    document = _record(tmp_path)
+    document, codes = document_of(tmp_path / "host0" / "results"), [one.returncode for one in benches]
     if fault == "leader":
-        assert "the first host is gone" in said[1] and started[1].returncode == 1
+        assert "the first host is gone" in said[1] and codes[1] == 1
     else:
         (launch,) = document["launches"]
         follower = document["hosts"][1]["name"]
         assert FAULTS[fault] in launch["reason"] and follower in launch["reason"], launch["reason"]
         assert launch["first_failed_rank"] == 1
-        codes = [one.returncode for one in started]
         assert codes == {"follower": [1, -9]}.get(fault, [1, 1]), said
-        assert document["complete"] == (fault in ("rank", "stopped rank"))
-
-
-def _record(folder: Path) -> dict[str, Any]:
-    (path,) = (folder / "host0" / "results").iterdir()
-    found: dict[str, Any] = json.loads((path / "run.json").read_text())
-    return found
+        assert document["complete"] == of_a_rank
 
 
 SNIFFER = """
@@ -103,28 +101,22 @@ while True:
 
 
 @pytest.mark.slow
-def test_nothing_is_sent_between_benches_while_steps_are_measured(link: Link, tmp_path: Path, repository: Path) -> None:
-    two = [one | {"MASTER_ADDR": ADDRESSES[0]} for one in hosts.environments(tmp_path, repository)]
-    sniffer = [*link.inside(0), sys.executable, "-c", SNIFFER, two[0]["MASTER_PORT"]]
-    with subprocess.Popen(sniffer, stdout=subprocess.PIPE, text=True) as sniffing, ExitStack() as stack:
-        stack.callback(sniffing.kill)
+def test_nothing_is_sent_between_benches_while_steps_are_measured(link: Link, tmp_path: Path, started: Started) -> None:
+    sniffer = [*link.inside(0), sys.executable, "-c", SNIFFER, PORT]
+    with subprocess.Popen(sniffer, stdout=subprocess.PIPE, text=True) as sniffing:
         assert sniffing.stdout is not None and sniffing.stdout.readline() == "ready\n"
-        options = (*TINY, "--iters", "150")
-        both = [
-            stack.enter_context(hosts.start(tmp_path, index, one, *options, inside=link.inside(index)))
-            for index, one in enumerate(two)
-        ]
-        said = [one.communicate(timeout=hosts.LIMIT_S)[1] for one in both]
-        assert [one.returncode for one in both] == [0, 0], said
-        sniffing.kill()
-        packets = [
-            tuple(map(int, line.split())) for line in sniffing.stdout.read().splitlines() if line.count(" ") == 1
-        ]
+        both = started(*TINY, "--iters", "150")
+        try:
+            said = [one.communicate(timeout=hosts.LIMIT_S)[1] for one in both]
+        finally:
+            sniffing.kill()
+        lines = sniffing.stdout.read().splitlines()
+    assert [one.returncode for one in both] == [0, 0], said
+    packets = [tuple(map(int, line.split())) for line in lines if line.count(" ") == 1]
     (path,) = (tmp_path / "host0" / "results").iterdir()
     measured = [row for row in pq.read_table(path / "steps.parquet").to_pylist() if not row["warmup"]]
     begin_ns = min(row["start_ns"] for row in measured)
     end_ns = max(row["start_ns"] + row["step_ms"] * 1e6 for row in measured)
     within = [control for t_ns, control in packets if begin_ns <= t_ns <= end_ns]
-    print(f"{len(within)} packets in {(end_ns - begin_ns) / 1e9:.1f} s, {sum(within)} of the control channel")
     assert len(within) > 100 and sum(control for _, control in packets) > 10, "gradients, and lines before and after"
     assert sum(within) == 0

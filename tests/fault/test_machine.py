@@ -4,46 +4,33 @@ import errno
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from conftest import launches, one_host, request_for
-from standin.documents import document
-from standin.runs import DDP, write_run
 
 from bench import machine
 from bench.core.errors import RequestError
 from bench.experiments import interrupts, launch
 from bench.runs import files
-from bench.runs.files import check_writable
-from bench.runs.names import find
-from bench.runs.writer import RunWriter
 from bench.seams import discover, switching
 from bench.sites.local import WorkerHost
 from bench.worker import host as worker_host
-from bench.worker.beats import Beats
 
 pytestmark = pytest.mark.fault
 
-LOUD = '''
-"""Prints a hundred megabytes."""
+LOUD = """
 from bench.seams import Scenario, Strategy
-
-SCENARIO = Scenario(summary="loud", strategy=Strategy(label="planted", group=False))
-
-
+SCENARIO = Scenario(summary="prints 100 MB", strategy=Strategy(label="planted", group=False))
 def build(parts):
-
     print("the first line")
     for _ in range(100):
         print("x" * 2**20)
     print("the last line")
     return parts.session()
-'''
+"""
 
 
 def test_of_a_rank_that_prints_100_mb_both_ends_are_kept(host: WorkerHost, tmp_path: Path) -> None:
@@ -61,14 +48,6 @@ def test_of_a_rank_that_prints_100_mb_both_ends_are_kept(host: WorkerHost, tmp_p
     assert f"[bench: {100 * (2**20 + 1) + 29 - files.LOG_LIMIT_BYTES} bytes were left out here]" in text
 
 
-def test_a_log_within_the_limit_is_left_as_it_is(tmp_path: Path) -> None:
-    (tmp_path / "log").write_bytes(b"x" * files.LOG_LIMIT_BYTES)
-    before = (tmp_path / "log").stat()
-    files.shorten(str(tmp_path / "log"))
-    files.shorten(str(tmp_path / "absent"))
-    assert (tmp_path / "log").stat() == before
-
-
 def test_without_shared_memory_there_are_no_beats_and_no_descriptor_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*about: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -80,52 +59,7 @@ def test_without_shared_memory_there_are_no_beats_and_no_descriptor_is_left(monk
         with monkeypatch.context() as patched:
             patched.setattr(os, call, refuse)
             assert worker_host._make_beats(planned.job) is None
-    with monkeypatch.context() as patched, pytest.raises(OSError, match="No space left"):
-        patched.setattr(os, "posix_fallocate", refuse)
-        Beats.create(2, 10)
     assert len(os.listdir("/proc/self/fd")) == before
-
-
-def test_beats_tell_position_and_steps_of_each_rank() -> None:
-    beats = Beats.create(2, 5)
-    again = Beats(os.dup(beats.fd))
-    assert beats.position(1) is None and beats.steps(1) == []
-    for first, marks in ((0, 5), (1, 4 * 2 + 3)):
-        note = again.window(1, first)
-        for _ in range(marks):
-            note()
-    position = beats.position(1)
-    assert position is not None and (position.done, position.phase) == (3, "backward")
-    steps = beats.steps(1)
-    assert [row["step"] for row in steps] == [0, 1, 2]
-    assert steps[2]["start_ns"] - steps[1]["start_ns"] == pytest.approx(1e6 * steps[1]["step_ms"])
-    assert beats.position(0) is None and beats.marks(1) == 16
-    for _ in range(1000):
-        note()  # more than there is room for is not written
-    assert beats.marks(1) == 5 * 4 + 4
-    again.close()
-    beats.close()
-
-
-def test_a_clock_that_jumps_back_overwrites_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = RunWriter(str(tmp_path), document())
-    real = time.gmtime
-    monkeypatch.setattr(time, "gmtime", lambda *_: real(time.time() - 86400))
-    second = RunWriter(str(tmp_path), document())
-    assert second.id < first.id
-    assert find("latest", str(tmp_path)) == first.path, "the latest by name, which is what the clock said"
-    assert {run.name for run in tmp_path.iterdir()} == {first.id, second.id}
-
-
-def test_a_read_only_folder_is_refused_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a read-only file system answers; a test may not rely on permissions, which do not hold for root."""
-
-    def refuse(*_: Any, **__: Any) -> None:
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-
-    monkeypatch.setattr("tempfile.TemporaryFile", refuse)
-    with pytest.raises(Exception, match=r"--out: .* cannot be written: Read-only file system"):
-        check_writable(str(tmp_path))
 
 
 def test_a_working_directory_that_is_gone_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,19 +80,6 @@ def test_too_few_open_files_are_refused_at_once(monkeypatch: pytest.MonkeyPatch)
     machine.refuse_few_files(9)
 
 
-def test_a_limit_on_threads_is_no_damage(repository: Path, tmp_path: Path) -> None:
-    as_nobody = ["setpriv", "--reuid=65534", "--clear-groups"]  # the limit is not root's
-    as_nobody += [f"--{which}-caps=+dac_override,+dac_read_search" for which in ("inh", "ambient")]
-    if os.geteuid() != 0 or subprocess.run([*as_nobody, "true"], capture_output=True).returncode:
-        pytest.skip("this user may not become another one")
-    run = write_run(tmp_path, [DDP])
-    for verb, option, code in (("show", str(run), 1), ("doctor", "--json", 2)):
-        told = f"ulimit -u 1; exec {sys.executable} -m bench {verb} {option}"
-        done = subprocess.run([*as_nobody, "bash", "-c", told], cwd=repository, capture_output=True, text=True)
-        assert (done.returncode, "ulimit -u" in done.stderr) == (code, True), done.stderr
-        assert "damaged" not in done.stderr and "None" not in done.stderr
-
-
 def test_an_interruption_waits_where_it_must_and_once() -> None:
     done = []
     with interrupts.heeded(last=False):
@@ -171,6 +92,15 @@ def test_an_interruption_waits_where_it_must_and_once() -> None:
         with interrupts.held():
             done.append("second")
     assert done == ["first", "second"]
+
+
+def test_a_signal_that_nohup_ignores_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with interrupts.heeded(last=False):
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_code_of_others_is_bounded() -> None:

@@ -1,4 +1,5 @@
-"""What becomes of a launch whose rank fails: the right status, the right rank, nobody left, and the next one runs."""
+"""What becomes of a launch whose rank fails: the right status, the right rank, nobody left, and the next one runs. And
+whoever else breaks (host, sampler or supervisor), in whichever phase of a launch, the rest of the run is in order."""
 
 import contextlib
 import json
@@ -9,16 +10,15 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Collection, Iterator
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import CommandLine, Executed
-from standin import documented
-from standin.processes import alive, document_of, nobody_left, wait_for
-from standin.workloads import workload
+from conftest import CommandLine, Executed, a_host
+from standin.processes import FASHION, alive, document_of, family, nobody_left, not_locked, start, wait_for
 
 from bench.runs.check import findings
 from bench.runs.reader import read
@@ -28,33 +28,33 @@ pytestmark = pytest.mark.fault
 
 STATUS = {"exception": "error", "exit": "error", "kill": "killed", "stop": "timeout", "sleep": "timeout", "oom": "oom"}
 PHASES = ("import", "rendezvous", "warmup", "measured", "sealing")
+Execute = Callable[..., Executed]
 Planted = tuple[WorkerHost, Path]
 """The host of ranks that break, and the file that says where."""
 STALL_S = 4.0
 """Long enough that a busy machine does not make a rank that is only slow look like one that hangs."""
+STALLED_GONE_S = 35.0
+"""Beyond the time a launch may stall: how long a host may say nothing before it is taken for dead, and some more."""
+
+
+def breaking(file: Path) -> dict[str, str]:
+    """The environment in which that breaks which ``file`` names."""
+    planted = str(Path(__file__).with_name("planted"))
+    path = os.pathsep.join([planted, os.environ.get("PYTHONPATH", "")])
+    return {"PYTHONPATH": path, "BENCH_TEST_FAULT": str(file)}
 
 
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Planted]:
     folder = tmp_path_factory.mktemp("planted")
     with pytest.MonkeyPatch.context() as patch:
-        here = str(Path(__file__).with_name("planted"))
-        patch.setenv("PYTHONPATH", os.pathsep.join([here, os.environ.get("PYTHONPATH", "")]))
-        patch.setenv("BENCH_TEST_FAULT", str(folder / "fault.json"))
-        with WorkerHost(python=None, fresh=False, apex_path=None, log=str(folder / "log"), device="cpu") as host:
-            host.wait_until_ready()
-            host.prepare(workload())
+        for name, value in breaking(folder / "fault.json").items():
+            patch.setenv(name, value)
+        with contextlib.contextmanager(a_host)("cpu", tmp_path_factory) as host:
             yield host, folder / "fault.json"
 
 
-def broken(
-    planted: Planted,
-    execute: Callable[..., Executed],
-    phase: str,
-    fault: str,
-    rank: int,
-    **changes: Any,
-) -> Executed:
+def broken(planted: Planted, execute: Execute, phase: str, fault: str, rank: int, **changes: Any) -> Executed:
     """A launch of ddp with this fault in it."""
     host, file = planted
     file.write_text(json.dumps({"phase": phase, "fault": fault, "rank": rank}))
@@ -64,27 +64,21 @@ def broken(
         file.unlink()
 
 
-def matrix() -> list[Any]:
-    """Every phase with every fault in both ranks; a few of them, one for each phase and fault, without ``slow``."""
-    short = {("import", "kill", 0), ("warmup", "exit", 0), ("measured", "exception", 1)}
-    short |= {("measured", "stop", 1), ("sealing", "oom", 1)}
+def matrix(whom: Collection[object], *short: tuple[object, ...]) -> list[Any]:
+    """Every phase with every fault in all of ``whom``; only those that are ``short`` without ``slow``."""
     return [
         pytest.param(*case, marks=[] if case in short else pytest.mark.slow, id="-".join(map(str, case)))
-        for case in product(PHASES, STATUS, (0, 1))
+        for case in product(PHASES, STATUS, whom)
     ]
 
 
-@pytest.mark.parametrize(("phase", "fault", "rank"), matrix())
-def test_a_fault_is_told_and_nobody_is_left(
-    planted: Planted,
-    execute: Callable[..., Executed],
-    phase: str,
-    fault: str,
-    rank: int,
-    request: pytest.FixtureRequest,
-) -> None:
-    done = broken(planted, execute, phase, fault, rank, iters=3)
-    outcome = done.outcome
+ONE_OF_EACH = [("import", "kill", 0), ("warmup", "exit", 0), ("measured", "exception", 1)]
+ONE_OF_EACH += [("measured", "stop", 1), ("sealing", "oom", 1)]
+
+
+@pytest.mark.parametrize(("phase", "fault", "rank"), matrix((0, 1), *ONE_OF_EACH))
+def test_a_fault_is_told(planted: Planted, execute: Execute, phase: str, fault: str, rank: int) -> None:
+    outcome = broken(planted, execute, phase, fault, rank, iters=3).outcome
     assert (outcome.status, outcome.first_failed_rank) == (STATUS[fault], rank), outcome.reason
     assert outcome.failure is not None and outcome.failure["rank"] == rank
     assert not any(alive(rank["pid"]) for rank in outcome.ranks)
@@ -99,15 +93,51 @@ def test_a_fault_is_told_and_nobody_is_left(
     if fault == "oom":
         assert f"rank {rank} on cpu with 4 images (global batch 8)" in outcome.reason
         assert outcome.failure["memory"]["allocator"]["max_rss_mib"] > 0
-    if request.node.get_closest_marker("slow"):
+    if (phase, fault, rank) not in ONE_OF_EACH:
         again = execute("ddp", on=planted[0])
         assert again.outcome.status == "ok", again.outcome.reason
 
 
 @pytest.mark.parametrize(
+    ("phase", "fault", "victim"), matrix(("host", "sampler", "supervisor"), ("measured", "kill", "host"))
+)
+def test_the_rest_is_in_order(repository: Path, tmp_path: Path, phase: str, fault: str, victim: str) -> None:
+    """Each takes half a minute; without ``slow`` is the one whose like no other test does to a real run."""
+    file = tmp_path / "fault.json"
+    file.write_text(json.dumps({"phase": phase, "fault": fault, "rank": 0, "victim": victim}))
+    out = tmp_path / "out"
+    more = ["--scenario", "ddp,single", "--iters", "3", "--no-parity", "--stall-timeout", str(STALL_S)]
+    with start(repository, out, *more, small=FASHION, env=os.environ | breaking(file)) as running:
+        wait_for(lambda: not file.exists())
+        hit_s = time.monotonic()
+        members = [*family(running.pid), running.pid]
+        if victim == "supervisor" and fault in ("stop", "sleep"):
+            time.sleep(2.0)
+            assert running.poll() is None, "a run that somebody stops waits until it is continued, or ended"
+            os.kill(running.pid, signal.SIGCONT if fault == "stop" else signal.SIGINT)
+        _, shown = running.communicate(timeout=100)
+        took_s = time.monotonic() - hit_s
+    assert nobody_left(members) and not_locked()
+    states = [(launch["scenario"], launch["status"]) for launch in document_of(out)["launches"]]
+    (path,) = out.iterdir()
+    if victim == "host":
+        expected = "timeout" if fault in ("stop", "sleep") else "killed"
+        assert (states, running.returncode) == ([("ddp", expected), ("single", "ok")], 1), shown
+    elif victim == "sampler" or fault == "stop":
+        assert (states, running.returncode) == ([("ddp", "ok"), ("single", "ok")], 0), shown
+    else:
+        assert not document_of(out)["complete"]
+        assert running.returncode == {"kill": -signal.SIGKILL, "exit": 0, "sleep": 130}.get(fault, 1), shown
+        assert took_s < STALLED_GONE_S
+    for finding in findings(str(path)):
+        assert victim == "supervisor" and ("incomplete" in finding or "no steps" in finding)
+    assert ("Traceback" in shown) == (victim == "supervisor" and fault in ("exception", "oom")), shown
+
+
+@pytest.mark.parametrize(
     "fault", ["kill", *(pytest.param(fault, marks=pytest.mark.slow) for fault in ("exception", "stop"))]
 )
-def test_earlier_steps_are_kept(planted: Planted, execute: Callable[..., Executed], fault: str) -> None:
+def test_earlier_steps_are_kept(planted: Planted, execute: Execute, fault: str) -> None:
     done = broken(planted, execute, "measured", fault, 1, warmup=2, iters=4)
     assert done.outcome.failure is not None
     assert done.outcome.failure["where"] == "phase measure, optimizer of step 5"
@@ -120,55 +150,57 @@ def test_earlier_steps_are_kept(planted: Planted, execute: Callable[..., Execute
             assert row["step_ms"] == pytest.approx(phases) and row["step_ms"] > 0
 
 
-def scenario(fault: str) -> str:
-    lines = "\n".join("            " + line for line in fault.splitlines())
+def scenario(fault: str, *, condition: str = "parts.rank == 1") -> str:
+    lines = textwrap.indent(fault, " " * 12)
     return f"""
     from bench.seams import Scenario, Strategy
 
     SCENARIO = Scenario(summary="breaks", strategy=Strategy(label="planted"))
 
     def build(parts):
-        import os, subprocess, sys, threading, time
-        if parts.rank == 1:
+        import os, socket, subprocess, sys, threading, time
+        if {condition}:
 {lines}
         return parts.build("ddp")
 """
 
 
-def test_a_rank_that_leaves_its_group_is_ended_with_it(execute: Callable[..., Executed]) -> None:
-    source = scenario("os.setsid()\ntime.sleep(600)\n")
-    source = source.replace("if parts.rank == 1:", "if parts.rank == 0:\n            1 / 0\n        else:")
-    done = execute(source)
+def alone(fault: str, condition: str) -> str:
+    source = scenario(fault, condition=condition).replace('parts.build("ddp")', "parts.session()")
+    return source.replace('label="planted"', 'label="planted", group=False')
+
+
+def test_a_rank_that_leaves_its_group_is_ended_with_it(execute: Execute) -> None:
+    done = execute(scenario("1 / 0", condition="parts.rank == 0 or os.setsid() or time.sleep(600)"))
     assert done.outcome.status == "error" and done.outcome.reason.endswith(":9: ZeroDivisionError: division by zero")
     assert nobody_left([rank["pid"] for rank in done.outcome.ranks])
+
+
+NONSENSE = """
+for number in range(3, 100):
+    try:
+        socket.socket(fileno=number).send(b'[]\\n')
+    except OSError:
+        pass"""
 
 
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
-        ("sys.stdout = sys.stderr = None\nraise ValueError('without streams')", "ValueError: without streams"),
-        ("os.closerange(0, 1000)\nraise ValueError", "left with exit status 1 and no result"),
+        ("sys.stdout = sys.stderr = None; raise ValueError('without streams')", "ValueError: without streams"),
+        ("os.closerange(0, 1000); raise ValueError", "left with exit status 1 and no result"),
         ("return None", "planted.py returned NoneType; return a Session, such as parts.session(wrap=...)"),
-        (
-            "import socket\n"
-            "for number in range(3, 100):\n"
-            "    try:\n"
-            "        socket.socket(fileno=number).send(b'[]\\n')\n"
-            "    except OSError:\n"
-            "        pass",
-            "it sent what no rank of bench sends",
-        ),
+        (NONSENSE, "it sent what no rank of bench sends"),
     ],
     ids=["streams", "descriptors", "forgets", "nonsense"],
 )
-def test_what_a_rank_breaks_is_its_own(execute: Callable[..., Executed], fault: str, reason: str) -> None:
-    source = scenario(fault).replace("rank == 1", "rank == 0").replace('parts.build("ddp")', "parts.session()")
-    done = execute(source.replace('label="planted"', 'label="planted", group=False'), replicas=1)
+def test_what_a_rank_breaks_is_its_own(execute: Execute, fault: str, reason: str) -> None:
+    done = execute(alone(fault, "parts.rank == 0"), replicas=1)
     assert done.outcome.status == "error" and reason in done.outcome.reason
     assert "went away" not in done.outcome.reason, "the host goes on"
 
 
-def test_an_exception_in_a_thread_fails_the_launch(execute: Callable[..., Executed]) -> None:
+def test_an_exception_in_a_thread_fails_the_launch(execute: Execute) -> None:
     done = execute(
         scenario("thread = threading.Thread(target=lambda: 1 / 0, name='loader')\nthread.start()"), iters=2000
     )
@@ -185,7 +217,7 @@ shell = subprocess.Popen(['sh', '-c', 'sleep 600 & echo $!'], stdout=subprocess.
 print('started', fork, session, int(shell.stdout.readline()), flush=True)"""
 
 
-def test_what_a_scenario_started_is_gone_with_its_launch(execute: Callable[..., Executed]) -> None:
+def test_what_a_scenario_started_is_gone_with_its_launch(execute: Execute) -> None:
     """A fork, a process in a session of its own, and a grandchild."""
     done = execute(scenario(STARTING))
     assert done.outcome.status == "ok", done.outcome.reason
@@ -194,30 +226,23 @@ def test_what_a_scenario_started_is_gone_with_its_launch(execute: Callable[..., 
 
 
 @pytest.mark.slow
-def test_a_child_that_comes_back_from_a_fork_is_no_second_rank(execute: Callable[..., Executed]) -> None:
-    source = (
-        scenario("pass")
-        .replace("if parts.rank == 1:", "if os.fork() == 0:")
-        .replace('label="planted"', 'label="planted", group=False')
-    )
-    source = source.replace('parts.build("ddp")', "parts.session()")
-    done = execute(source, replicas=1)
+def test_a_child_that_comes_back_from_a_fork_is_no_second_rank(execute: Execute) -> None:
+    done = execute(alone("pass", "os.fork() == 0"), replicas=1)
     assert done.outcome.status == "ok", done.outcome.reason
     assert len([event for event in done.events if event["event"] == "done"]) == 1
     assert done.results[0]["pid"] == done.outcome.ranks[0]["pid"]
 
 
 @pytest.mark.slow
-def test_too_few_descriptors_fail_the_launch_and_not_the_host(execute: Callable[..., Executed], tmp_path: Path) -> None:
-    with WorkerHost(python=None, fresh=False, apex_path=None, log=str(tmp_path / "log"), device="cpu") as host:
-        host.wait_until_ready()
-        host.prepare(workload())
+def test_too_few_descriptors_fail_the_launch_and_not_the_host(
+    execute: Execute, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    with contextlib.contextmanager(a_host)("cpu", tmp_path_factory) as host:
         before = resource.prlimit(host.process.pid, resource.RLIMIT_NOFILE)
         open_now = len(os.listdir(f"/proc/{host.process.pid}/fd"))
         resource.prlimit(host.process.pid, resource.RLIMIT_NOFILE, (open_now + 3, before[1]))
         done = execute("ddp", on=host)
-        assert done.outcome.status == "error"
-        assert "Too many open files; raise the limit on open files ('ulimit -n')" in (done.outcome.reason or "")
+        assert done.outcome.status == "error" and "('ulimit -n')" in (done.outcome.reason or "")
         assert not any(alive(rank["pid"]) for rank in done.outcome.ranks)
         resource.prlimit(host.process.pid, resource.RLIMIT_NOFILE, before)
         again = execute("ddp", on=host)
@@ -231,15 +256,12 @@ MEDDLING = {
     "spools": (
         "ok",
         "os.makedirs(os.path.join(run, '.scratch'), exist_ok=True)\n"
-        "for launch in range(parts.job.launch + 1, 20):\n"
-        "    os.mkfifo(os.path.join(run, '.scratch', f'samples-{launch}.jsonl'))",
+        "for launch in range(parts.job.launch + 1, 20): os.mkfifo(f'{run}/.scratch/samples-{launch}.jsonl')",
     ),
     "folder": ("ok", "shutil.rmtree(run, ignore_errors=True)"),
     "pipes": (
         "ok",
-        "os.mkfifo(os.path.join(run, 'logs', 'pipe'))\n"
-        "os.symlink('/dev/zero', os.path.join(run, 'logs', 'zero'))\n"
-        "os.mkdir(os.path.join(run, 'steps.parquet'))\n",
+        "os.mkfifo(f'{run}/logs/pipe')\nos.symlink('/dev/zero', f'{run}/logs/zero')\nos.mkdir(f'{run}/steps.parquet')",
     ),
     "tables": ("ok", "import glob\nfor part in glob.glob(os.path.join(run, '.parts', '*')):\n    os.truncate(part, 7)"),
     "log": ("error", "log = os.path.join(run, 'logs', parts.job.log_name(0))\nos.unlink(log)\nos.mkfifo(log)\n1 / 0"),
@@ -264,10 +286,8 @@ def test_what_a_scenario_harms_is_its_own_launch(run_here: CommandLine, tmp_path
         )
     names = ",".join([*(str(tmp_path / f"{name}.py") for name in MEDDLING), "single"])
     out = tmp_path / "out"
-    (tmp_path / "mlp.py").write_text(documented("WORKLOAD ="))
-    small = ["--device", "cpu", "--workload", str(tmp_path / "mlp.py"), "--warmup", "1", "--iters", "2"]
-    more = ["--ranks", "1", "--global-batch", "4", "--no-parity", "--out", str(out)]
-    done = run_here("run", *small, "--scenario", names, *more)
+    small = ["--iters", "2", "--ranks", "1", "--global-batch", "4", "--no-parity", "--out", str(out)]
+    done = run_here("run", *FASHION, "--scenario", names, *small)
     assert done.returncode == 1, done.stderr
     launches = document_of(out)["launches"]
     statuses = {launch["scenario"]: launch["status"] for launch in launches}

@@ -34,47 +34,30 @@ from bench.runs.reader import read
 pytestmark = pytest.mark.fault
 
 
-@pytest.fixture(scope="module")
-def killed(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("killed")
+def test_a_killed_run_is_resumed(repository: Path, tmp_path: Path, run_here: CommandLine) -> None:
     small = ("--iters", "4", "--global-batch", "4", "--stall-timeout", "60")
-    with start(repository, out, "--scenario", "single,ddp", *small, small=FASHION) as running:
+    with start(repository, tmp_path, "--scenario", "single,ddp", *small, small=FASHION) as running:
         ranks_of(running, 2)
-        wait_for(lambda: list(out.glob("*/logs/*ddp-rank*.log")))
+        wait_for(lambda: list(tmp_path.glob("*/logs/*ddp-rank*.log")))
         everybody = [running.pid, *family(running.pid)]
         for pid in everybody:
             os.kill(pid, signal.SIGKILL)
-    assert nobody_left(everybody)
-    return out
-
-
-def test_a_killed_run_is_resumed(killed: Path, run_here: CommandLine) -> None:
-    assert not_locked()
-    (path,) = killed.iterdir()
-    before = document_of(killed)
-    assert [(launch["scenario"], launch["status"]) for launch in before["launches"]] == [("single", "ok")]
-    assert any("is incomplete" in line for line in findings(str(path)))
-    assert len(findings(str(path))) == 1
-    done = run_here("run", "--resume", "latest", "--out", str(killed), "--json")
+    assert nobody_left(everybody) and not_locked()
+    (path,) = tmp_path.iterdir()
+    (finding,) = findings(str(path))
+    assert "is incomplete" in finding
+    (before,) = document_of(tmp_path)["launches"]
+    assert (before["scenario"], before["status"]) == ("single", "ok")
+    done = run_here("run", "--resume", "latest", "--out", str(tmp_path), "--json")
     assert done.returncode == 0, done.stderr
-    document = document_of(killed)
-    assert document["launches"][0] == before["launches"][0], "nothing twice"
-    assert [(launch["scenario"], launch["status"]) for launch in document["launches"]] == [
-        ("single", "ok"),
-        ("ddp", "ok"),
-    ]
-    numbers = [record.launch for record in read(str(path)).document.records]
+    first, second = document_of(tmp_path)["launches"]
+    assert first == before, "nothing twice"
+    assert (second["scenario"], second["status"]) == ("ddp", "ok")
+    run = read(str(path))
+    numbers = [record.launch for record in run.document.records]
     assert numbers == [1, 2, 3, 4, 5], "with two in double precision, and the reference"
     assert (path / "logs" / "interrupted-launch-002-ddp-rank0.log").is_file()
-    assert findings(str(path)) == []
-    assert len(read(str(path)).steps) == 3 * 5
-    again = run_here("run", "--resume", str(path))
-    assert again.returncode == 0 and "nothing to resume" in again.stderr
-
-
-def test_a_resumed_run_takes_no_other_options(killed: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["run", "--resume", "latest", "--out", str(killed), "--iters", "5"]) == 2
-    assert "--iters: a run is resumed with the options that it was started with" in capsys.readouterr().err
+    assert findings(str(path)) == [] and len(run.steps) == 3 * 5
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 130), (signal.SIGKILL, -signal.SIGKILL)], ids=str)
@@ -111,8 +94,7 @@ def test_a_closed_terminal_ends_a_run_calmly(repository: Path, tmp_path: Path, e
         return [pid for pid, role in family(running.pid).items() if role == "rank"]
 
     wait_for(lambda: len(ranks()) == 2)
-    deadline_s = time.monotonic() + 2.0
-    while time.monotonic() < deadline_s:
+    for _ in range(40):
         ranks()
         time.sleep(0.05)
     members = family(running.pid)
@@ -123,24 +105,6 @@ def test_a_closed_terminal_ends_a_run_calmly(repository: Path, tmp_path: Path, e
     document = document_of(tmp_path)
     assert [(launch["status"], launch["reason"]) for launch in document["launches"]] == [("killed", "interrupted")]
     assert document["complete"] is False and "end" in document, "sealed by the run itself"
-
-
-@pytest.mark.slow
-def test_under_nohup_a_run_goes_on_and_its_sigkill_leaves_nobody(repository: Path, tmp_path: Path) -> None:
-    def ignore() -> None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
-
-    running = start(repository, tmp_path, "--scenario", "ddp", "--iters", "2000", preexec_fn=ignore)
-    ranks_of(running, 2)
-    for number in (signal.SIGINT, signal.SIGHUP):
-        os.kill(running.pid, number)
-    time.sleep(2)
-    assert running.poll() is None
-    members = family(running.pid)
-    running.kill()
-    running.communicate()
-    assert nobody_left([*members])
 
 
 @pytest.mark.parametrize(
@@ -179,18 +143,13 @@ def test_a_full_disk(repository: Path, tmp_path: Path) -> None:
     _, shown = running.communicate(timeout=250)
     assert running.returncode == 1
     (line,) = [line for line in shown.splitlines() if "error:" in line]
-    assert (
-        "cannot be written: File too large; raise the limit on the size of a file ('ulimit -f') and go on with --resume"
-        in line
-    )
-    assert "Traceback" not in shown
+    assert "File too large; " in line and "('ulimit -f') and go on with --resume" in line and "Traceback" not in shown
     (path,) = tmp_path.iterdir()
     assert all("is incomplete" in finding for finding in findings(str(path)))
-    assert len(read(str(path), allow_incomplete=True).document.launches) >= 1
+    assert document_of(tmp_path)["launches"]
 
 
-GREEDY = '''
-"""Runs out of memory."""
+GREEDY = """
 from bench.seams import Scenario, Strategy
 SCENARIO = Scenario(summary="runs out of memory", strategy=Strategy(label="planted", group=False))
 def build(parts):
@@ -198,7 +157,7 @@ def build(parts):
     if parts.workload.global_batch > 13:
         raise torch.OutOfMemoryError("planted")
     return parts.session()
-'''
+"""
 
 
 @pytest.mark.slow
@@ -219,5 +178,4 @@ def test_the_largest_batch_is_found(repository: Path, tmp_path: Path) -> None:
     assert re.search(r"greedy +13 +\d", shown)
     (path,) = out.iterdir()
     assert findings(str(path)) == []
-    for verb in (["report", str(path), "--out", str(tmp_path / "report")], ["run", "--resume", str(path)]):
-        assert cli.main(verb) == 2
+    assert {cli.main([*verb, str(path)]) for verb in (["report"], ["run", "--resume"])} == {2}

@@ -3,12 +3,9 @@
 ``BENCH_TEST_GPUS=0,2`` chooses GPUs as ``bench run --gpus`` does (default: all).
 """
 
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
+from contextlib import closing
 
 import pandas as pd
 import pytest
@@ -45,10 +42,7 @@ def test_work_that_is_only_queued_is_in_the_step(on_gpu: Callable[..., Executed]
             import torch
             session = parts.session()
             forward = session.forward
-            def queue(batch):
-                torch.cuda._sleep(60_000_000)
-                return forward(batch)
-            session.forward = queue
+            session.forward = lambda batch: torch.cuda._sleep(60_000_000) or forward(batch)
             return session
         """
     ).results[0]["measured"]
@@ -75,10 +69,9 @@ GREEDY = """
         return session
 """
 KILLED = """
-    from bench.seams import Scenario, Strategy, one_rank_for_all
+    from bench.seams import Scenario, Strategy
 
-    STRATEGY = Strategy(label="planted")
-    SCENARIO = Scenario(summary="one rank is killed", strategy=STRATEGY)
+    SCENARIO = Scenario(summary="one rank is killed", strategy=Strategy(label="planted"))
 
     def build(parts):
         import os, signal, time
@@ -102,23 +95,18 @@ KILLED = """
 
 
 def seconds_until_free(uuids: tuple[str, ...], before_mib: dict[str, float]) -> float:
-    nvml, started = Nvml(), time.monotonic()
-    try:
+    started = time.monotonic()
+    with closing(Nvml()) as nvml:
         while (waited := time.monotonic() - started) < 2 * FREE_AGAIN_S:
             if all((nvml.occupied_mib(uuid)[0] or 0.0) <= before_mib[uuid] + CONTEXT_MIB for uuid in uuids):
                 break
             time.sleep(0.1)
-        return waited
-    finally:
-        nvml.close()
+    return waited
 
 
 def occupied(uuids: tuple[str, ...]) -> dict[str, float]:
-    nvml = Nvml()
-    try:
+    with closing(Nvml()) as nvml:
         levels = {uuid: nvml.occupied_mib(uuid)[0] for uuid in uuids}
-    finally:
-        nvml.close()
     if None in levels.values():
         pytest.skip("the driver does not tell how much memory is occupied")
     return {uuid: float(level or 0.0) for uuid, level in levels.items()}
@@ -140,33 +128,3 @@ def test_a_killed_rank_under_nccl(launch: Callable[..., Executed], gpus: tuple[s
     assert (done.outcome.status, done.outcome.first_failed_rank) == ("killed", len(gpus) - 1), done.outcome
     assert over - float((done.folder / "killed").read_text()) <= 5.0
     assert seconds_until_free(gpus, before) <= FREE_AGAIN_S
-
-
-def test_two_runs_on_one_gpu_refuse_each_other(tmp_path: Path, gpus: tuple[str, ...], repository: Path) -> None:
-    run = [sys.executable, "-m", "bench", "run", "--device", "cuda", "--gpus", gpus[0], "--scenario", "single"]
-    run += ["--model", "resnet18", "--image-size", "64", "--global-batch", "32", "--iters", "20000", "--no-parity"]
-    first = subprocess.Popen(
-        [*run, "--force", "--out", str(tmp_path / "first")],
-        cwd=repository,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert first.stderr is not None
-        said = ""
-        while "measured steps" not in said:
-            line = first.stderr.readline()
-            assert line, said
-            said += line
-        second = [*run, "--force", "--out", str(tmp_path / "second")]
-        refused = subprocess.run(second, cwd=repository, capture_output=True, text=True, timeout=60)
-        assert refused.returncode == 2, refused.stderr
-        assert "--gpus: " in refused.stderr and f"PID {first.pid}" in refused.stderr
-        assert not (tmp_path / "second").exists()
-        first.send_signal(signal.SIGTERM)
-        first.communicate(timeout=30)
-        assert first.returncode == 130
-    finally:
-        first.kill()
-        first.communicate()

@@ -12,139 +12,108 @@ Facts, and where they are from. Slurm has no schema.
 
 from typing import Any
 
-Schema = dict[str, Any]
+
+class Schema(dict[str, Any]):
+    """One that is written out."""
 
 
-def fields(optional: tuple[str, ...] = (), /, **properties: Schema) -> Schema:
-    """An object with these fields, all needed but the optional ones, and no others."""
-    needed = [name for name in properties if name not in optional]
-    return {"type": "object", "additionalProperties": False, "required": needed, "properties": properties}
-
-
-def inside(*names: str, schema: Schema) -> Schema:
-    for name in reversed(names):
-        schema = fields(**{name: schema})
-    return schema
-
-
-def some(item: Schema, most: int = 16) -> Schema:
-    return {"type": "array", "minItems": 1, "maxItems": most, "items": item}
+def schema_of(like: Any) -> dict[str, Any]:
+    """``like``: an object with these fields, all needed but those with a question mark, and no others; a list of at
+    most 16 such items, or as a tuple of how many and the item; or the only value."""
+    if isinstance(like, Schema):
+        return like
+    if isinstance(like, dict):
+        needed = [name for name in like if not name.endswith("?")]
+        properties = {name.removesuffix("?"): schema_of(one) for name, one in like.items()}
+        return {"type": "object", "additionalProperties": False, "required": needed, "properties": properties}
+    if isinstance(like, list | tuple):
+        most, item = like if isinstance(like, tuple) else (16, *like)
+        return {"type": "array", "minItems": 1, "maxItems": most, "items": schema_of(item)}
+    return {"const": like}
 
 
 def text(pattern: str = ".") -> Schema:
-    return {"type": "string", "pattern": pattern}
+    return Schema(type="string", pattern=pattern)
 
 
-def only(value: object) -> Schema:
-    return {"const": value}
+def one_of(*values: str) -> Schema:
+    return Schema(enum=list(values))
 
 
-COUNT: Schema = {"type": "integer", "minimum": 1}
+COUNT = Schema(type="integer", minimum=1)
 NAME = text("^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$")
 
-SLURM = fields(
-    ("gpus-per-node",),
-    **{
-        "job-name": NAME,
-        "nodes": text("^[1-9][0-9]*$"),
-        "ntasks-per-node": only("1"),
-        "gpus-per-node": text("^([A-Za-z0-9_.-]+:)?[1-9][0-9]*$"),
-        "exclusive": only(""),
-        "mem": only("0"),
-        "output": text("^[^/]*%j[^/]*$"),
+SLURM = {
+    "job-name": NAME,
+    "nodes": text("^[1-9][0-9]*$"),
+    "ntasks-per-node": "1",
+    "gpus-per-node?": text("^([A-Za-z0-9_.-]+:)?[1-9][0-9]*$"),
+    "exclusive": "",
+    "mem": "0",
+    "output": text("^[^/]*%j[^/]*$"),
+}
+
+SKYPILOT = {
+    "name": NAME,
+    "num_nodes": COUNT,
+    "resources?": {"accelerators": text("^[A-Za-z0-9_.-]+:[1-9][0-9]*$")},
+    "workdir": text("^/"),
+    "file_mounts": {"~/bench-source": text("^/")},
+    "envs": {"MASTER_PORT": text("^[0-9]+$")},
+    "secrets": {"BENCH_SECRET": Schema(type="null")},
+    "setup": text(),
+    "run": text(),
+}
+
+SECRET = {"secretKeyRef": {"name": NAME, "key": "BENCH_SECRET"}}
+ENVIRONMENT = [{"name": "BENCH_SECRET", "valueFrom": SECRET}]
+CONTAINER = {"image": text(), "command": [text()], "args": (100, text()), "env": ENVIRONMENT}
+GPUS = {"limits": {"nvidia.com/gpu": COUNT, "rdma/hca_shared_devices_a?": 1}}
+MOUNTS = [{"name": one_of("shared-memory", "results"), "mountPath": one_of("/dev/shm", "/results")}]
+SHARED = {"name": "shared-memory", "emptyDir": {"medium": "Memory"}}
+RESULTS = {"name": "results", "persistentVolumeClaim": {"claimName": NAME}}
+VOLUMES = [Schema(oneOf=[schema_of(SHARED), schema_of(RESULTS)])]
+
+
+def pod(label: str) -> dict[str, Any]:
+    apart = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {label: NAME}}}
+    affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}}
+    return {"affinity": affinity, "securityContext": {"fsGroup": COUNT}, "volumes": VOLUMES}
+
+
+def replicas(count: object) -> dict[str, Any]:
+    may_lock = {"capabilities": {"add": (1, "IPC_LOCK")}}
+    about = {"resources?": GPUS, "securityContext?": may_lock, "volumeMounts": MOUNTS}
+    containers = (1, {"name": "pytorch", **CONTAINER, **about})
+    spec = {**pod("training.kubeflow.org/job-name"), "containers": containers}
+    return {"replicas": count, "restartPolicy": "Never", "template": {"spec": spec}}
+
+
+PYTORCHJOB = {
+    "apiVersion": "kubeflow.org/v1",
+    "kind": "PyTorchJob",
+    "metadata": {"name": NAME},
+    "spec": {
+        "nprocPerNode": "1",
+        "runPolicy": {"cleanPodPolicy": one_of("All", "Running", "None"), "backoffLimit": 0},
+        "pytorchReplicaSpecs": {"Master": replicas(1), "Worker?": replicas(COUNT)},
     },
-)
+}
 
-SKYPILOT = fields(
-    ("resources",),
-    name=NAME,
-    num_nodes=COUNT,
-    resources=fields(accelerators=text("^[A-Za-z0-9_.-]+:[1-9][0-9]*$")),
-    workdir=text("^/"),
-    file_mounts=fields(**{"~/bench-source": text("^/")}),
-    envs=fields(MASTER_PORT=text("^[0-9]+$")),
-    secrets=fields(BENCH_SECRET={"type": "null"}),
-    setup=text(),
-    run=text(),
-)
+NODE = {**pod("jobset.sigs.k8s.io/jobset-name"), "containers": (1, {"name": "node", "volumeMounts": MOUNTS})}
+JOBS = [{"name": "node", "template": {"spec": {"template": {"spec": NODE}}}}]
+PATCH = {"manager": text(), "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": JOBS}}}}
+RUNTIME = {"apiGroup": "trainer.kubeflow.org", "kind": "ClusterTrainingRuntime", "name": "torch-distributed"}
+TRAINJOB = {
+    "apiVersion": "trainer.kubeflow.org/v1alpha1",
+    "kind": "TrainJob",
+    "metadata": {"name": NAME},
+    "spec": {
+        "runtimeRef": RUNTIME,
+        "trainer": {"numNodes": COUNT, "numProcPerNode": 1, **CONTAINER, "resourcesPerNode?": GPUS},
+        "runtimePatches": (1, PATCH),
+    },
+}
 
-ENVIRONMENT = fields(
-    name=only("BENCH_SECRET"), valueFrom=fields(secretKeyRef=fields(name=NAME, key=only("BENCH_SECRET")))
-)
-CONTAINER = {"image": text(), "command": some(text()), "args": some(text(), most=100), "env": some(ENVIRONMENT)}
-GPUS = fields(
-    limits=fields(("rdma/hca_shared_devices_a",), **{"nvidia.com/gpu": COUNT, "rdma/hca_shared_devices_a": only(1)})
-)
-MOUNTS = some(fields(name={"enum": ["shared-memory", "results"]}, mountPath={"enum": ["/dev/shm", "/results"]}))
-VOLUMES = some(
-    {
-        "oneOf": [
-            fields(name=only("shared-memory"), emptyDir=fields(medium=only("Memory"))),
-            fields(name=only("results"), persistentVolumeClaim=fields(claimName=NAME)),
-        ]
-    }
-)
-
-
-def pod(label: str) -> dict[str, Schema]:
-    apart = fields(
-        topologyKey=only("kubernetes.io/hostname"), labelSelector=fields(matchLabels=fields(**{label: NAME}))
-    )
-    return {
-        "affinity": inside("podAntiAffinity", "requiredDuringSchedulingIgnoredDuringExecution", schema=some(apart)),
-        "securityContext": fields(fsGroup=COUNT),
-        "volumes": VOLUMES,
-    }
-
-
-def replicas(count: Schema) -> Schema:
-    may_lock = fields(capabilities=fields(add=some(only("IPC_LOCK"), most=1)))
-    container = fields(
-        ("resources", "securityContext"),
-        name=only("pytorch"),
-        **CONTAINER,
-        resources=GPUS,
-        securityContext=may_lock,
-        volumeMounts=MOUNTS,
-    )
-    spec = fields(**pod("training.kubeflow.org/job-name"), containers=some(container, most=1))
-    return fields(replicas=count, restartPolicy=only("Never"), template=fields(spec=spec))
-
-
-PYTORCHJOB = fields(
-    apiVersion=only("kubeflow.org/v1"),
-    kind=only("PyTorchJob"),
-    metadata=fields(name=NAME),
-    spec=fields(
-        nprocPerNode=only("1"),
-        runPolicy=fields(cleanPodPolicy={"enum": ["All", "Running", "None"]}, backoffLimit=only(0)),
-        pytorchReplicaSpecs=fields(("Worker",), Master=replicas(only(1)), Worker=replicas(COUNT)),
-    ),
-)
-
-RUNTIME = fields(
-    apiGroup=only("trainer.kubeflow.org"), kind=only("ClusterTrainingRuntime"), name=only("torch-distributed")
-)
-PATCHED = fields(
-    **pod("jobset.sigs.k8s.io/jobset-name"), containers=some(fields(name=only("node"), volumeMounts=MOUNTS), most=1)
-)
-PATCH = inside(
-    "template",
-    "spec",
-    "replicatedJobs",
-    schema=some(fields(name=only("node"), template=inside("spec", "template", "spec", schema=PATCHED))),
-)
-TRAINJOB = fields(
-    apiVersion=only("trainer.kubeflow.org/v1alpha1"),
-    kind=only("TrainJob"),
-    metadata=fields(name=NAME),
-    spec=fields(
-        runtimeRef=RUNTIME,
-        trainer=fields(
-            ("resourcesPerNode",), numNodes=COUNT, numProcPerNode=only(1), **CONTAINER, resourcesPerNode=GPUS
-        ),
-        runtimePatches=some(fields(manager=text(), trainingRuntimeSpec=PATCH), most=1),
-    ),
-)
-
-SCHEMAS = {"slurm": SLURM, "skypilot": SKYPILOT, "pytorchjob": PYTORCHJOB, "trainjob": TRAINJOB}
+ALL = {"slurm": SLURM, "skypilot": SKYPILOT, "pytorchjob": PYTORCHJOB, "trainjob": TRAINJOB}
+SCHEMAS = {name: schema_of(like) for name, like in ALL.items()}

@@ -37,17 +37,15 @@ def scenario(
         "what_ran": f"{name} · fp32",
         "world_size": 2,
         "status": "ok",
-        "reason": None,
         "validity": "valid",
         "invalid": [],
         "parity": "same",
         "loss_error": 0.0,
         "memory_source": "nvml_pid",
-        "energy_source": None,
+        **dict.fromkeys(("reason", "energy_source")),
         "launches": {
             **{name: [None] * len(times) for name in (*METRICS, "sm_clock_mhz")},
-            "launch": list(range(len(times))),
-            "repeat": list(range(len(times))),
+            **{name: list(range(len(times))) for name in ("launch", "repeat")},
             "step_ms": list(times),
             "throughput_per_s": [8000.0 / step_ms for step_ms in times],
             "peak_total_mib": list(peaks),
@@ -70,11 +68,9 @@ def digest(day: int, scenarios: Sequence[Mapping[str, Any]], **changes: Any) -> 
         "digest_version": VERSION,
         "run": f"{when:%Y%m%dT%H%M%SZ}-{day:08x}",
         "utc": f"{when:%Y-%m-%dT%H:%M:%SZ}",
-        "label": None,
+        **dict.fromkeys(("label", "imported", "attached")),
         "profile": "nightly",
         "git": {"commit": f"{day:040x}", "dirty": False},
-        "imported": None,
-        "attached": None,
         "workload": trained("resnet101"),
         "device": "cuda",
         "hardware": ["NVIDIA H100 80GB HBM3"] * 2,
@@ -98,9 +94,12 @@ def trained(model: str, hash: str = "0123456789abcdef0123", **settings: Any) -> 
 
 
 def write(folder: Path, said: Mapping[str, Any]) -> Path:
+    def text(document: Mapping[str, Any]) -> bytes:
+        return (json.dumps(document, indent=1, allow_nan=False) + "\n").encode()
+
     path = folder / str(said["run"])
     path.mkdir(parents=True)
-    content = _text(said)
+    content = text(said)
     (path / DIGEST).write_bytes(content)
     sealed = document(
         run=said["run"],
@@ -109,7 +108,7 @@ def write(folder: Path, said: Mapping[str, Any]) -> Path:
         complete=True,
         files={DIGEST: {"sha256": hashlib.sha256(content).hexdigest(), "rows": content.count(b"\n")}},
     )
-    (path / "run.json").write_bytes(_text(encode(replace(sealed, seal=seal_of(encode(sealed))))))
+    (path / "run.json").write_bytes(text(encode(replace(sealed, seal=seal_of(encode(sealed))))))
     return path
 
 
@@ -125,7 +124,3 @@ def nights(
 
 def usual(name: str, day: int, place: int = 0, factor: float = 1.0, **changes: Any) -> dict[str, Any]:
     return scenario(name, times(factor * (1.0 + NIGHTS[(day + 5 * place) % len(NIGHTS)])), **changes)
-
-
-def _text(document: Mapping[str, Any]) -> bytes:
-    return (json.dumps(document, indent=1, allow_nan=False) + "\n").encode()

@@ -35,7 +35,6 @@ class OnGpus(Launch):
     watts: dict[str, float | None] = field(default_factory=dict)
     bits: dict[str, int] = field(default_factory=dict)
     source: str = "nvml_pid"
-    counter: bool = True
     apart_s: int = 17
 
     def pid(self, launch: int, rank: int) -> int:
@@ -72,7 +71,7 @@ class OnGpus(Launch):
         ]
 
     def device_rows(self, launch: int) -> list[dict[str, Any]]:
-        rows = []
+        about, rows = {"launch": launch, "scenario": self.scenario, "host": "host"}, []
         for gpu, watts in self.watts.items():
             energy_mj = 1e9
             for tick in range(157):
@@ -83,13 +82,11 @@ class OnGpus(Launch):
                 slow = 2 <= at_s < 3
                 row = sample(
                     "device",
-                    launch=launch,
-                    scenario=self.scenario,
-                    host="host",
+                    **about,
                     t_ns=launch * self.apart_s * SECOND_NS + tick * SECOND_NS // 10,
                     device=gpu,
                     power_w=power,
-                    energy_mj=energy_mj if power is not None and self.counter else None,
+                    energy_mj=None if power is None else energy_mj,
                     sm_clock_mhz=1200.0 if slow else 1800.0,
                     memory_clock_mhz=2600.0,
                     temperature_c=60.0 + self.bits.get(gpu, 0) % 7,

@@ -55,7 +55,7 @@ def environments(folder: Path, repository: Path) -> list[dict[str, str]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """Two network namespaces, and a pair of interfaces between them with a stated speed."""
+    """Two network namespaces, and a pair of interfaces between them."""
 
     names: tuple[str, str]
 
@@ -64,11 +64,6 @@ class Link:
         ip("-n", self.names[0], "link", "set", "veth0", state)
         if state == "up":
             ip("-n", self.names[1], "link", "set", "veth1", state)
-
-    def pids(self) -> list[int]:
-        """Of all processes on either."""
-        both = [subprocess.run(["ip", "netns", "pids", name], check=True, capture_output=True) for name in self.names]
-        return [int(pid) for one in both for pid in one.stdout.split()]
 
     def inside(self, index: int) -> tuple[str, ...]:
         """What starts a command on one of the two, as the same process. They are called node0 and node1."""
@@ -101,7 +96,7 @@ def ip(*words: str) -> None:
 
 
 @contextmanager
-def linked(speed: str = "1gbit") -> Iterator[Link]:
+def linked() -> Iterator[Link]:
     """Raises ``OSError`` or ``subprocess.CalledProcessError`` without root or ``ip``."""
     link = Link(names=(f"bench{os.getpid()}a", f"bench{os.getpid()}b"))
     with ExitStack() as stack:
@@ -117,8 +112,6 @@ def linked(speed: str = "1gbit") -> Iterator[Link]:
         for index, name in enumerate(link.names):
             ip("-n", name, "addr", "add", f"{ADDRESSES[index]}/24", "dev", f"veth{index}")
             ip("-n", name, "link", "set", "lo", "up")
-            shape = ("root", "tbf", "rate", speed, "burst", "1mbit", "latency", "50ms")
-            subprocess.run([*link.inside(index), "tc", "qdisc", "add", "dev", f"veth{index}", *shape], check=True)
         link.up()
         yield link
 

@@ -11,16 +11,11 @@ import time
 from pathlib import Path
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--step-ms", type=float, default=100.0)
-parser.add_argument("--noise", type=float, default=0.01, help="from launch to launch, as a fraction")
-parser.add_argument("--loss", type=float, default=2.0)
-parser.add_argument("--norm", type=float, default=1.0)
-parser.add_argument("--steps", type=int, default=12)
-parser.add_argument("--end", type=int, default=0)
-parser.add_argument("--print-mb", type=int, default=0)
-parser.add_argument("--sleep", type=float, default=0.0)
-parser.add_argument("--interrupt-at", type=int, default=0, help="the launch that interrupts bench")
-parser.add_argument("--by", type=int, default=signal.SIGINT, help="the signal that it sends")
+NUMBERS = {"step-ms": 100.0, "loss": 2.0, "norm": 1.0, "steps": 12, "end": 0, "print-mb": 0, "sleep": 0.0}
+NUMBERS |= {"noise": 0.01}  # from launch to launch, as a fraction
+NUMBERS |= {"interrupt-at": 0, "by": int(signal.SIGINT)}  # the launch that interrupts bench, and by what signal
+for name, usual in NUMBERS.items():
+    parser.add_argument(f"--{name}", type=type(usual), default=usual)
 settings = Path(os.getcwd(), "settings.json")
 if settings.exists():
     parser.set_defaults(**json.loads(settings.read_text()))
@@ -34,42 +29,28 @@ if "NOTED" in os.environ:  # a file with a line for each launch: the noise is ra
         os.kill(os.getppid(), options.by)
         time.sleep(30)
 
+UNKNOWN = ("parallel_impl", "scaler", "backend", "backend_class", "compiled", "tf32", "cudnn_benchmark")
+UNKNOWN += ("bf16_instructions", "chosen_threads", "bound_cores", "apex_kernels")
 RAN = {
-    "model": "__main__.Model",
+    **dict.fromkeys(UNKNOWN),
+    **dict.fromkeys(("replicas", "norm_parts", "world_size", "threads"), 1),
+    **dict.fromkeys(("model", "wrapper"), "__main__.Model"),
+    **{f"{part}_dtypes": {"float32": 10} for part in ("parameter", "gradient", "optimizer")},
     "label": "no wrapper",
-    "wrapper": "__main__.Model",
-    "parallel_impl": None,
+    "precision": "O0",
     "precision_impl": "torch",
-    "replicas": 1,
-    "norm_parts": 1,
     "weights": "replicated",
-    "parameter_dtypes": {"float32": 10},
-    "gradient_dtypes": {"float32": 10},
     "batch_norm_dtypes": {},
     "compute_dtypes": ["float32"],
     "optimizer": "torch.optim.sgd.SGD",
     "optimizer_fused": False,
     "optimizer_settings": {"lr": 0.01},
-    "optimizer_dtypes": {"float32": 10},
-    "scaler": None,
-    "backend": None,
-    "backend_class": None,
-    "world_size": 1,
     "device": {"type": "cpu"},
     "memory_format": "unknown",
     "switches": {},
-    "compiled": None,
-    "tf32": None,
-    "cudnn_benchmark": None,
-    "bf16_instructions": None,
     "bf16_by_fp32": False,
-    "threads": 1,
-    "chosen_threads": None,
     "affinity": 2,
-    "bound_cores": None,
     "versions": {"torch": os.environ.get("NOTED_TORCH", "2.0"), "cuda": None},
-    "precision": "O0",
-    "apex_kernels": None,
 }
 sys.stdout.write("x" * 1_000_000 * options.print_mb)
 if options.end != 3:  # which fails before its first step
@@ -83,19 +64,15 @@ if options.end != 3:  # which fails before its first step
         "devices": [],
         "effective": RAN,
     }
-    notes = [
-        {"begin": about},
-        {"marks_ns": [begin_ns + step * step_ns for step in range(options.steps + 1)], "data_ms": [], "cuda_ms": []},
-        {
-            "end": {
-                "calls": options.steps + 1,
-                "others": {},
-                "allocator": {"max_rss_mib": 50.0},
-                "final_loss": options.loss * (1 + options.noise * random.gauss(0, 1)),
-                "norms": {"gradients, step 1": options.norm, "weights, step 1": 1.0},
-            }
-        },
-    ]
+    end = {
+        "calls": options.steps + 1,
+        "others": {},
+        "allocator": {"max_rss_mib": 50.0},
+        "final_loss": options.loss * (1 + options.noise * random.gauss(0, 1)),
+        "norms": {"gradients, step 1": options.norm, "weights, step 1": 1.0},
+    }
+    marks_ns = [begin_ns + step * step_ns for step in range(options.steps + 1)]
+    notes = [{"begin": about}, {"marks_ns": marks_ns, "data_ms": [], "cuda_ms": []}, {"end": end}]
     with open(os.path.join(os.environ["BENCH_ATTACH"], f"{os.getpid()}-1.jsonl"), "w") as file:
         file.write("".join(json.dumps(line) + "\n" for line in notes))
 time.sleep(options.sleep)

@@ -54,17 +54,12 @@ def double(launch: int, *scenarios: str, **fields: Any) -> DoubleRecord:
 
 
 def of_reference(
-    computations: Sequence[Computation],
-    *,
-    loss: Sequence[float],
-    twin: float = 1e-10,
-    alone: float = 0.7,
-    launch: int = 99,
+    computations: Sequence[Computation], *, loss: Sequence[float], twin: float = 1e-10, alone: float = 0.7
 ) -> Rows:
     """``twin``: how far moving the weights by a rounding takes it."""
     rows: Rows = []
     for place, one in enumerate(computations):
-        about = {"launch": launch, "scenario": "reference", "computation": place, "replicas": one.replicas}
+        about = {"launch": 99, "scenario": "reference", "computation": place, "replicas": one.replicas}
         rows += [{**about, "quantity": "loss", "position": at, "value": value} for at, value in enumerate(loss)]
         apart = alone if one.replicas > 1 else 0.0
         moved = {"probed": apart + twin * math.hypot(1.0, apart), "buffer": twin}

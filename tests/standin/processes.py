@@ -10,6 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from bench.core.errors import RequestError
 from bench.machine import lock
 
@@ -38,39 +40,20 @@ def start(
     )
 
 
-def children() -> dict[int, list[int]]:
-    """The processes that each process of this machine has started, as far as they are there."""
-    found: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-            found.setdefault(int(fields[1]), []).append(int(entry.name))
-    return found
-
-
 def descendants(pid: int) -> list[int]:
-    of = children()
-    found = [pid]
-    for known in found:
-        found += of.get(known, [])
-    return found[1:]
+    return [one.pid for one in psutil.Process(pid).children(recursive=True)]
 
 
 def family(pid: int) -> dict[int, str]:
     """The processes of a run, ``pid``, and what each was started as: ``host``, ``rank`` or ``sampler``."""
-    of = children()
     found: dict[int, str] = {}
-    for child in of.get(pid, []):
-        with suppress(FileNotFoundError, ProcessLookupError):
-            line = Path(f"/proc/{child}/cmdline").read_text()
-            found[child] = "sampler" if "bench.machine.sample.process" in line else "host"
-        for one in of.get(child, []):
-            with suppress(FileNotFoundError, ProcessLookupError):
-                if "-rank" in os.readlink(f"/proc/{one}/fd/1"):  # its log; torch starts others at its import
-                    found[one] = "rank"
+    for child in psutil.Process(pid).children():
+        with suppress(psutil.NoSuchProcess):
+            found[child.pid] = "sampler" if "bench.machine.sample.process" in " ".join(child.cmdline()) else "host"
+            for one in child.children():
+                with suppress(FileNotFoundError, ProcessLookupError):
+                    if "-rank" in os.readlink(f"/proc/{one.pid}/fd/1"):  # its log; torch starts others at its import
+                        found[one.pid] = "rank"
     return found
 
 
@@ -96,9 +79,10 @@ def nobody_left(pids: list[int]) -> bool:
     return not any(map(alive, pids))
 
 
-def not_locked() -> bool:
+def not_locked(*gpus: str) -> bool:
+    """Whether these, or the CPU, can be taken at once."""
     try:
-        with lock.acquire((), wait=False, say=print):
+        with lock.acquire(gpus, wait=False, say=print):
             return True
     except RequestError:
         return False

@@ -70,24 +70,16 @@ class Launch:
         ran = bool(self.steps_ms)
         sound = {
             "conservation_error": 0.0001,
-            "conservation_ok": True,
             "ranks_differ": [],
-            "skipped_steps": 0,
-            "skipped_warmup_steps": 0,
-            "finite_loss": True,
-            "initial_weights_alike": True,
-            "final_weights_alike": True,
+            **dict.fromkeys(("skipped_steps", "skipped_warmup_steps"), 0),
+            **dict.fromkeys(("conservation_ok", "finite_loss", "initial_weights_alike", "final_weights_alike"), True),
         }
         return {
+            **{name: getattr(self, name) for name in ("scenario", "strategy", "precision", "status", "reason")},
             "launch": launch,
-            "scenario": self.scenario,
             "repeat": repeat,
-            "strategy": self.strategy,
-            "precision": self.precision,
             "processes": 2,
             "replicas": 2,
-            "status": self.status,
-            "reason": self.reason,
             "first_failed_rank": 1 if self.status == "error" else None,
             "effective": effective(self.strategy, self.precision) | self.ran if ran else None,
             "checks": sound | self.checks if ran else {},

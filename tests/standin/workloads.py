@@ -1,7 +1,6 @@
 """The built-in workload with the settings of a test, as values."""
 
 import tempfile
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from bench.core.job import Task, Training
 from bench.seams import discover
 
 BUILT_IN = discover.load_workload(*discover.resolve(discover.DEFAULT_WORKLOAD, discover.WORKLOAD))
-
+FILES = tempfile.TemporaryDirectory(prefix="bench-workloads-")
 
 TINY = """
 
@@ -47,9 +46,6 @@ def task(device: str = "cpu", **settings: Any) -> Task:
     return BUILT_IN.task(device, BUILT_IN.workload.settings_on(device) | settings)
 
 
-FILES = tempfile.TemporaryDirectory(prefix="bench-workloads-")
-
-
 def narrow(image_size: int = 32) -> Task:
     """A ResNet-18 of an eighth of the width: as deep, and quicker."""
     return _changed("narrow", NARROW, image_size)
@@ -76,7 +72,3 @@ def workload(**changes: Any) -> Training:
         (fields if name in Training.__dataclass_fields__ else settings)[name] = value
     found = task(str(fields["device"]), **settings)
     return Training(**{name: getattr(found, name) for name in Task.__dataclass_fields__} | fields)  # type: ignore[arg-type]
-
-
-def with_settings(work: Training, **settings: Any) -> Training:
-    return replace(work, settings=work.settings | settings)

@@ -31,32 +31,17 @@ def _wanted(phase):
 
 def _break_other(victim, fault):
     """In a rank: hit the host, which is its parent, the supervisor, which is the host's, or that one's sampler."""
-    host = os.getppid()
-    supervisor = _parent(host)
-    pid = {"host": host, "supervisor": supervisor}.get(victim) or _sampler_of(supervisor)
+    import psutil
+
+    host = psutil.Process().parent()
+    supervisor = host.parent()
+    others = {"host": [host], "supervisor": [supervisor]}.get(victim) or supervisor.children()
+    (pid,) = [one.pid for one in others if victim != "sampler" or "sample.process" in " ".join(one.cmdline())]
     time.sleep(IN_THE_PHASE_S)  # the host has forked everybody: an exception in a hook of fork is lost in Python
     number = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}.get(fault, signal.SIGUSR2)
-    with open(os.environ["BENCH_TEST_FAULT"] + ".pid", "w", encoding="utf-8") as file:
-        file.write(str(pid))
     os.rename(os.environ["BENCH_TEST_FAULT"], os.environ["BENCH_TEST_FAULT"] + ".done")
     os.kill(pid, number)
     time.sleep(IN_THE_PHASE_S)
-
-
-def _parent(pid):
-    with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
-        return int(file.read().rpartition(")")[2].split()[1])
-
-
-def _sampler_of(supervisor):
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            with open(f"/proc/{name}/cmdline", encoding="utf-8") as file:
-                if "bench.machine.sample.process" in file.read() and _parent(name) == supervisor:
-                    return int(name)
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-    raise LookupError("there is no sampler")
 
 
 class Planted(Exception):
@@ -65,40 +50,32 @@ class Planted(Exception):
 
 def _hit(number, frame):
     with open(os.environ["BENCH_TEST_FAULT"] + ".done", encoding="utf-8") as file:
-        fault = json.load(file)["fault"]
-    if fault == "exception":
-        raise Planted("planted")
-    if fault == "exit":
-        os._exit(0)
-    if fault == "oom":
-        raise MemoryError("planted")
-    if fault == "sleep":
-        time.sleep(600)
+        _break(json.load(file)["fault"], Planted("planted"), MemoryError("planted"))
 
 
-def _break(phase):
+def _break_here(phase):
     import torch
 
-    fault = _wanted(phase)
-    if fault == "exception":
-        raise ValueError(f"planted in {phase}")
+    oom = torch.OutOfMemoryError("planted: tried to allocate more than there is")
+    _break(_wanted(phase), ValueError(f"planted in {phase}"), oom)
+
+
+def _break(fault, exception, oom):
     if fault == "exit":
         os._exit(0)
-    if fault == "kill":
-        os.kill(os.getpid(), signal.SIGKILL)
-    if fault == "stop":
-        os.kill(os.getpid(), signal.SIGSTOP)
+    if fault in ("kill", "stop"):
+        os.kill(os.getpid(), {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}[fault])
     if fault == "sleep":
         time.sleep(600)
-    if fault == "oom":
-        raise torch.OutOfMemoryError("planted: tried to allocate more than there is")
+    if fault in ("exception", "oom"):
+        raise exception if fault == "exception" else oom
 
 
-def _before(module, name, phase_of):
+def _before(module, name, phase):
     original = getattr(module, name)
 
     def broken(*arguments, **options):
-        _break(phase_of(*arguments))
+        _break_here(phase)
         return original(*arguments, **options)
 
     setattr(module, name, broken)
@@ -109,9 +86,8 @@ def _in_rank():
     if rank is None:
         return
     before = []
-    _before(rank, "_train", lambda *_: "import")
-    _before(rank, "join", lambda *_: "rendezvous")
-    _before(rank, "_sealed", lambda *_: "sealing")
+    for phase, name in {"import": "_train", "rendezvous": "join", "sealing": "_sealed"}.items():
+        _before(rank, name, phase)
     original = rank.loop.run_window
 
     def run_window(session, load, steps, **options):
@@ -122,7 +98,7 @@ def _in_rank():
         def broken():
             done.append(1)
             if len(done) == steps:
-                _break(phase)
+                _break_here(phase)
             optimize()
 
         session.optimize = broken
