@@ -132,18 +132,6 @@ def test_strangers_are_dropped_and_benches_let_in(line: bytes) -> None:
     kept[0].close()
 
 
-@pytest.mark.parametrize("line", [b'{"event": "challenge", "nonce": "\\ud800"}\n', b'{"event": "challenge"}\n'])
-def test_a_rogue_leader_is_no_leader(monkeypatch: pytest.MonkeyPatch, line: bytes) -> None:
-    monkeypatch.setattr(meeting, "GONE_S", 0.1)
-    monkeypatch.setattr(meeting, "JOIN_S", 0.1)
-    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor() as pool:
-        called = pool.submit(call, of_host(1, server.getsockname()[1]), b"s")
-        with server.accept()[0] as end:
-            end.sendall(line)
-            with pytest.raises(HostError, match="it sent what bench does not"):
-                called.result(10.0)
-
-
 def test_a_wrong_secret_is_reported_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(party, "JOIN_S", 1.0)
     leader = Party(of_host(0, free_port()), {}, b"s")

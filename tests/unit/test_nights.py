@@ -213,25 +213,6 @@ def test_a_text_that_looks_like_a_seal_is_none(tmp_path: Path) -> None:
     assert "is incomplete" in left_out.why
 
 
-def test_verify_sees_what_the_digest_does_not_need(history: Path) -> None:
-    one = nights.read(str(history)).nights[0]
-    nights.verify(one.path)
-    edit(Path(one.path) / "run.json", '"model": "resnet101"', '"model": "resnet50"')
-    assert one in nights.read(str(history)).nights
-    for check in (nights.verify, nights.read_one):
-        with pytest.raises(RequestError, match=r"run\.json was changed after it was sealed"):
-            check(one.path)
-
-
-def test_a_folder_that_is_no_history_is_refused(history: Path) -> None:
-    with pytest.raises(RequestError, match="--history: there is no folder"):
-        nights.read(str(history / "absent"))
-    with pytest.raises(RequestError, match="is a run itself; give the folder that holds"):
-        nights.read(nights.read(str(history)).nights[0].path)
-    (history / "empty").mkdir()
-    assert nights.read(str(history / "empty")).nights == []
-
-
 def test_what_was_accepted_holds_for_the_run_as_it_was(history: Path) -> None:
     first, second, third = nights.read(str(history)).nights
     for one in (first, second, third):

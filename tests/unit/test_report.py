@@ -19,7 +19,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from conftest import Bench, Plotting, full_after
-from standin.documents import ran_with
 from standin.frames import iterations, launch_figures
 from standin.runs import APEX, BROKEN, DDP, FAST, FINITE, GONE, HOSTILE, SECOND_NS, Launch, analysed, write_run
 
@@ -29,7 +28,6 @@ from bench.analyse.analysed import Analysed
 from bench.analyse.launches import shown
 from bench.analyse.spread import losses, spread, times
 from bench.report import drawing, launch_tables, plots, tables, theme
-from bench.runs.launches import Tf32
 from bench.runs.reader import excerpt
 from bench.words.advice import answer
 from bench.words.caveats import caveats
@@ -323,15 +321,6 @@ def test_details_show_dtypes_with_their_shares(mixed: Written) -> None:
     assert not set(dict(alike)) & set(names)
 
 
-def test_details_say_for_which_scenarios_cudnn_does_not_search(tmp_path: Path) -> None:
-    tf32 = Tf32(cudnn=True, matmul=False)
-    ran = ({"cudnn_benchmark": benchmark, "tf32": tf32} for benchmark in (True, False, None))
-    _, table = launch_tables.details(ran_with(analysed(write_run(tmp_path, [DDP, FAST, APEX])), *ran))
-    column = [column.heading for column in table.columns].index("cuDNN autotuning")
-    assert [row[column].text for row in table.rows] == ["on", "off", "–"]
-    assert f"cuDNN autotuning is off for {FAST.scenario}: " in " ".join(table.notes)
-
-
 def test_spread_pools_steps_for_quartiles_and_launches_for_the_median() -> None:
     steps = read_back(*(Launch("ddp", [[0, k, k + 0.5, k + 6]]) for k in (1, 2, 3)))
     (row,) = spread(times(iterations(steps)), launch_figures(steps)).to_dict("records")
@@ -446,16 +435,13 @@ def test_incomplete_run_is_refused_or_salvaged(tmp_path: Path, bench: Bench, plo
     plotting()
     write_run(tmp_path / "results", [DDP], scenarios=["ddp", "ddp_o3"], complete=False)
     code, out, err = bench("report", "--out", "out")
-    assert (code, out) == (2, "")
+    assert (code, out, (tmp_path / "out").exists()) == (2, "", False)
     assert err.count("\n") == 1 and "is incomplete" in err and "--allow-incomplete" in err
-    assert not (tmp_path / "out").exists()
     code, out, _ = bench("report", "--out", "out", "--allow-incomplete", "--json")
-    assert code == 0
-    assert [row["status"] for row in json.loads(out)["summary"]] == ["ok", "not run"]
+    assert code == 0 and [row["status"] for row in json.loads(out)["summary"]] == ["ok", "not run"]
     text = Page((tmp_path / "out" / "index.html").read_text()).text
-    assert "This run is incomplete" in text
-    assert "ddp_o3: not run: the run ended before its first launch" in text
-    assert "2026-01-02 03:04 UTC; no end was recorded" in text
+    for said in ("This run is incomplete", "ddp_o3: not run: the run ended before its first", "no end was recorded"):
+        assert said in text
 
 
 def test_full_disk_leaves_the_earlier_report_as_it_was(tmp_path: Path, bench: Bench) -> None:

@@ -18,10 +18,9 @@ from test_report import Page, plot_of, svg_texts
 from bench import report
 from bench.analyse import devices
 from bench.analyse.analysed import Analysed
-from bench.analyse.memory import growth, largest_launches, proportional, resident
+from bench.analyse.memory import largest_launches, proportional, resident
 from bench.core.text import printable
 from bench.report import device_plots, device_tables, drawing, plots, tables
-from bench.runs.frames import Iterations
 from bench.runs.writer import RunWriter
 from bench.words.questions import questions
 
@@ -199,12 +198,6 @@ def test_the_power_plot(whole: Analysed, files: dict[str, bytes]) -> None:
     assert ((stretches["end_ns"] - stretches["start_ns"]) / SECOND_NS).tolist() == pytest.approx([1.0, 1.0])
 
 
-def test_a_device_that_is_held_back_to_the_end() -> None:
-    table = pd.DataFrame({"launch": 0, "device": FIRST, "t_ns": range(4), "throttle_reasons": [0, 0x4, 0x44, 0x40]})
-    stretches = devices.throttled_stretches(table)[["verdict", "start_ns", "end_ns"]]
-    assert stretches.to_numpy().tolist() == [["warning", 1, 2], ["invalid", 2, 3]]
-
-
 @dataclass
 class OnPackages(Launch):
     def device_rows(self, launch: int) -> list[dict[str, Any]]:
@@ -254,17 +247,6 @@ def test_memory_that_grows(tmp_path: Path, last: float, said: str) -> None:
     memory = [[5.0] * 7 + [last] * 6] * 2
     run = written(tmp_path, [Launch("ddp", [[9.0, *[500.0] * 12]] * 2, memory)])
     assert dict(questions(run))["Is memory fragmented or growing?"].startswith(said)
-
-
-def test_growth_is_read_on_the_clock_of_the_steps() -> None:
-    each = {"launch": 0, "device": "cpu", "rank": 0, "pid": 1}
-    samples = [
-        {**each, "host": host, "t_ns": at, "used_mib": base + by * (at >= 6)}
-        for host, base, by in (("a", 100.0, 10.0), ("b", 100.0, 50.0))
-        for at in range(12)
-    ]
-    steps = Iterations(pd.DataFrame({"launch": [0, 0], "host": ["a", "a"]}))
-    assert growth(pd.DataFrame(samples), steps, {0: (0, 11), 1: (0, 11)}) == {0: (10.0, 0.1)}
 
 
 @pytest.mark.parametrize("beside", [False, True])
