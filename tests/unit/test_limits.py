@@ -104,12 +104,9 @@ def test_nominal_peaks_are_dense_and_of_this_very_device(device: str | None, kin
     assert value is None or why in {source for _, _, source in PEAKS}
 
 
+ABOUT = {"device": "CPU", "driver": None, "torch": "2.6", "processes": 1, "threads": 2}
 CEILINGS = {
-    "device": "CPU",
-    "driver": None,
-    "torch": "2.6",
-    "processes": 1,
-    "threads": 2,
+    **ABOUT,
     "utc": "2026-01-01T00:00:00Z",
     "tflops": {"matrix products fp32": [0.1], "convolutions fp32": [0.2], "matrix products tf32": [0.8]},
     "gib_per_s": {"read": [10.0], "write": [8.0], "optimizer": [9.0]},
@@ -210,14 +207,12 @@ def test_a_gpu_waits_for_a_host_that_is_not_ahead(lead_ms: tuple[float, float], 
 def test_ceilings_are_kept_by_what_they_hold_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BENCH_CACHE_DIR", str(tmp_path))
     ceilings = decode(Ceilings, CEILINGS)
-    about = {name: CEILINGS[name] for name in ("device", "driver", "torch", "processes", "threads")}
     busy, idle = (launch(checks={"foreign_cores": cores}) for cores in (0.5, 0.1))
-    assert "not kept" in experiment.keep_for_later(ceilings, about, busy, 2) and experiment.from_cache(about) is None
-    assert experiment.keep_for_later(ceilings, about, idle, 2) == "ceilings, kept for later runs"
-    assert experiment.from_cache(about) == ceilings
-    assert experiment.from_cache(about | {"torch": "2.7"}) is None
-    Path(experiment.kept_in(about)).write_text("{}")
-    assert experiment.from_cache(about) is None
+    assert "not kept" in experiment.keep_for_later(ceilings, ABOUT, busy, 2) and experiment.from_cache(ABOUT) is None
+    assert experiment.keep_for_later(ceilings, ABOUT, idle, 2) == "ceilings, kept for later runs"
+    assert experiment.from_cache(ABOUT) == ceilings and experiment.from_cache(ABOUT | {"torch": "2.7"}) is None
+    Path(experiment.kept_in(ABOUT)).write_text("{}")
+    assert experiment.from_cache(ABOUT) is None
 
 
 @pytest.mark.parametrize(("foreign", "status"), [(0.1, "ok"), (1.9, "killed")])

@@ -107,12 +107,9 @@ def test_the_difference_between_driver_and_torch_is_the_context() -> None:
 
 def test_a_stack_has_each_process_at_each_time() -> None:
     dp = [sample(0, 1400.0, 1) | {"pid": 5}, sample(0, 900.0, 1) | {"pid": 5, "device": "GPU-b"}]
-    ddp = [
-        sample(0, 1000.0, 7) | {"launch": 1},
-        sample(1, 1001.0, 7) | {"launch": 1, "device": "GPU-a"},
-        sample(0, None, 8, "unavailable") | {"launch": 1},
-    ]
-    memory = frame(dp + ddp + [sample(0, 800.0, 8, "torch_allocator") | {"launch": 1, "pid": 99}])
+    ddp = [sample(0, 1000.0, 7), sample(1, 1001.0, 7) | {"device": "GPU-a"}, sample(0, None, 8, "unavailable")]
+    ddp.append(sample(0, 800.0, 8, "torch_allocator") | {"pid": 99})
+    memory = frame(dp + [row | {"launch": 1} for row in ddp])
     stacked = stacks(memory)
     columns = {key: [*stack.columns] for key, stack in stacked.items()}
     assert columns == {(0, "GPU-a"): [(0, 5)], (0, "GPU-b"): [(0, 5)], (1, "GPU-a"): [(0, 11), (1, 12)]}

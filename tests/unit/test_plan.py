@@ -204,20 +204,9 @@ def test_the_batch_that_is_suggested_is_accepted(example_bytes: int, per_rank: b
     check_examples(replace(asked, global_batch=batch), example_bytes, 16 * GIB)
 
 
-# Which runs are the same work
-
-OTHER: dict[str, Any] = {
-    "device": "cuda",
-    "sha256": "0" * 64,
-    "settings": {"model": "resnet50"},
-    "data": "/elsewhere",
-    "data_sha256": "0" * 64,
-    "code_sha256": "0" * 64,
-    "examples": 60_000,
-    "workers": 0,
-    "prefetch": 2,
-    "units_per_example": 1024,
-}
+OTHER: dict[str, Any] = dict.fromkeys(("sha256", "data_sha256", "code_sha256"), "0" * 64)
+OTHER |= {"device": "cuda", "settings": {"model": "resnet50"}, "data": "/elsewhere", "examples": 60_000}
+OTHER |= {"workers": 0, "prefetch": 2, "units_per_example": 1024}
 """Other values of the fields whose value cannot just be doubled."""
 
 NAMES = ("file", "title", "unit_short", "data")

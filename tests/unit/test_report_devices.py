@@ -8,7 +8,6 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 from conftest import Plotting
 from standin.gpu_runs import DDP2, DP, FIRST, GPUS, SECOND, OnGpus
@@ -20,7 +19,7 @@ from bench.analyse import devices
 from bench.analyse.analysed import Analysed
 from bench.analyse.memory import largest_launches, proportional, resident
 from bench.core.text import printable
-from bench.report import device_plots, device_tables, drawing, plots, tables
+from bench.report import device_tables, plots, tables
 from bench.runs.writer import RunWriter
 from bench.words.questions import questions
 
@@ -100,17 +99,6 @@ def test_a_stack_stands_on_the_process_before(tmp_path: Path) -> None:
     assert cells(table) == [["ddp", "0", "0", "0", "300", "–", "–"], ["ddp", "0", "1", "1", "200", "–", "–"]]
     assert table is not None and "PSS is unknown: there is no sample of it." in table.notes
     assert resident(run.document.launches, run.memory)["launch"].unique().tolist() == [0]
-
-
-def test_many_samples_are_drawn_in_part() -> None:
-    ticks = 5 * drawing.MOST_COLUMNS
-    index = pd.Index([tick * SECOND_NS for tick in range(ticks)], name="t_ns")
-    values = [9.0 if tick == 1003 else None if tick == 2001 else 1.0 for tick in range(ticks)]
-    stack = pd.DataFrame({(0, 7): values}, index=index, dtype="float64")
-    stage = device_plots.Stage(figure=None, panels={}, launches=[], origin_ns=0, range_s=float(ticks))
-    thin = device_plots._thinned(stage, stack)
-    assert len(thin) <= drawing.MOST_COLUMNS + 1
-    assert thin[(0, 7)].max() == 9.0 and thin[(0, 7)].isna().sum() == 1
 
 
 @dataclass
