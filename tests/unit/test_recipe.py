@@ -33,6 +33,7 @@ SCALER = {"class": "torch.amp.grad_scaler.GradScaler", "dynamic": True, "scale":
 PLAIN = ("single", "ddp", "fsdp2", "ddp_accumulate", "dp", "zero1", "replicate", "averaging", "post_local_sgd")
 NAMES = {name: (name, "O0") for name in PLAIN} | {f"ddp_o{level}": ("ddp", f"O{level}") for level in (1, 2, 3)}
 NAMES |= {"ddp_bf16_hook": ("ddp_hooks", "O0"), "ddp_powersgd": ("ddp_hooks", "O0"), "apex_ddp_o2": ("apex_ddp", "O2")}
+NAMES |= {"hsdp": ("fsdp2", "O0"), "ddp_accumulate+o1": ("ddp_accumulate", "O1")}
 MANY = ("channels_last", "bucket_mb=50", "bucket_view", "static_graph", "foreach", "checkpointing")
 MLP = documented("WORKLOAD = ").replace("nn.ReLU()", "nn.BatchNorm1d(work.width), nn.ReLU()")
 MLP = MLP.replace("lr=0.01", "lr=0.1, momentum=0.9")
@@ -57,7 +58,7 @@ def run_of(written: Analysed) -> Callable[..., Analysed]:
         launches = []
         for launch in written.document.launches:  # what Launch has for all alike
             name, alone = launch.scenario, launch.scenario in ("single", "dp")
-            replicas = {"single": 1, "ddp_accumulate": 4}.get(name, 2)
+            replicas = 4 if "accumulate" in name else 1 if name == "single" else 2
             how = {"strategy": NAMES[name][0], "processes": 1 if alone else 2, "replicas": replicas}
             launches.append(replace(launch, **how, effective=replace(launch.effective, **ran)))
         workload = replace(written.document.workload, **(about or {}))
@@ -68,14 +69,16 @@ def run_of(written: Analysed) -> Callable[..., Analysed]:
     return changed
 
 
-@pytest.mark.parametrize(("on_gpu", "workers", "data"), [(False, None, False), (True, 2, False), (True, 2, True)])
+@pytest.mark.parametrize(
+    ("on_gpu", "workers", "data"), [(False, None, False), (True, None, False), (True, 2, False), (True, 2, True)]
+)
 def test_a_script_is_short_plain_and_sound(
     run_of: Callable[..., Analysed], tmp_path: Path, on_gpu: bool, workers: int | None, data: bool
 ) -> None:
     """It passes ruff's check and format, and mypy, and imports nothing of bench; ``data``: of a workload of the
     user's."""
     gpu = {"device": "cuda"} if on_gpu else {}
-    ran = {"scaler": SCALER, "compute_dtypes": ("float16",)} if on_gpu else {}
+    ran: dict[str, Any] = {"scaler": SCALER, "compute_dtypes": ("float16",)} if on_gpu else {}
     about = gpu | {"workers": workers, "prefetch": 2 if workers else None}
     files = []
     if data:
@@ -84,6 +87,7 @@ def test_a_script_is_short_plain_and_sound(
         mine.write_text(MLP + "\n\ndef collate(examples):\n    return examples\n")
         about |= {"name": "mine", "file": str(mine), "sha256": sha256(str(mine)), "settings": {"width": 32}}
         about |= {"data": "/tmp"}
+        ran |= {"cudnn_benchmark": True, "optimizer_settings": {"momentum": 0.9}}
     for on in (), MANY:
         run = run_of(about, **ran, switches=dict.fromkeys(on))
         for name in NAMES:
@@ -91,7 +95,7 @@ def test_a_script_is_short_plain_and_sound(
             assert len(text.splitlines()) <= 120 or "checkpointing" in on
             assert "import bench" not in text and "from bench" not in text
             assert ("torchrun --standalone --nproc-per-node 2" in text) == (name not in ("single", "dp"))
-            assert run.id in text and ("GradScaler" in text) == on_gpu
+            assert run.id in text and ("GradScaler" in text) == on_gpu and ("workload.collate(" in text) == data
             files.append(tmp_path / f"{name}_{len(on)}.py")
             files[-1].write_text(text)
     check_style(*files)
