@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Plotting
-from standin.runs import FINITE, analysed, write_run
+from standin.runs import FINITE, Launch, analysed, write_run
 
 from bench import report
 from bench.analyse.analysed import Analysed
@@ -111,6 +111,14 @@ def test_what_switches_gain_is_answered(tmp_path: Path) -> None:
     slower = said["Is O1 slower than no AMP (ddp_o1+foreach against ddp+foreach)?"]
     faster = said["Is O1 slower than no AMP (ddp_o1+channels_last against ddp+channels_last)?"]
     assert slower.startswith("Yes") and faster.startswith("No")
+
+
+def test_unused_parameters_that_end_plain_ddp(tmp_path: Path) -> None:
+    why = "RuntimeError: Expected to have finished reduction in the prior iteration"
+    launches = [Launch("ddp", status="error", reason=why), replace(FINITE, scenario="ddp+find_unused", precision="O0")]
+    said = dict(questions(analysed(write_run(tmp_path, launches))))
+    assert "ddp fails" in said["What do unused parameters cost?"]
+    assert said["What do unused parameters cost?"].endswith("ddp+find_unused trains.")
 
 
 def test_a_switch_without_effect_is_a_finding(tmp_path: Path) -> None:

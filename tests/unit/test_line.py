@@ -4,7 +4,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -132,6 +132,18 @@ def test_strangers_are_dropped_and_benches_let_in(line: bytes) -> None:
     kept[0].close()
 
 
+@pytest.mark.parametrize("line", [b'{"event": "challenge", "nonce": "\\ud800"}\n', b'{"event": "challenge"}\n'])
+def test_a_rogue_leader_is_no_leader(monkeypatch: pytest.MonkeyPatch, line: bytes) -> None:
+    monkeypatch.setattr(meeting, "GONE_S", 0.1)
+    monkeypatch.setattr(meeting, "JOIN_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor() as pool:
+        called = pool.submit(call, of_host(1, server.getsockname()[1]), b"s")
+        with server.accept()[0] as end:
+            end.sendall(line)
+            with pytest.raises(HostError, match="it sent what bench does not"):
+                called.result(10.0)
+
+
 def test_a_wrong_secret_is_reported_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(party, "JOIN_S", 1.0)
     leader = Party(of_host(0, free_port()), {}, b"s")
@@ -143,6 +155,20 @@ def test_a_wrong_secret_is_reported_in_the_end(monkeypatch: pytest.MonkeyPatch) 
         with pytest.raises(RequestError, match="differs from that of the leader"):
             other.result(10.0)
     assert len(said) == 1 and "was dropped" in said[0]
+
+
+def test_a_crowd_keeps_no_bench_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meeting, "MOST_CALLERS", 3)
+    kept: list[Line] = []
+
+    def crowd(engine: Started) -> None:
+        with ExitStack() as open_ones:
+            for _ in range(9):
+                open_ones.enter_context(socket.create_connection((engine.address, engine.port), timeout=20.0))
+            kept.append(call(engine, b"s"))
+
+    assert met(crowd) == [1]
+    kept[0].close()
 
 
 def test_a_first_host_that_has_listened_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from conftest import Bench, Plotting, full_after
+from standin.documents import ran_with
 from standin.frames import iterations, launch_figures
 from standin.runs import APEX, BROKEN, DDP, FAST, FINITE, GONE, HOSTILE, SECOND_NS, Launch, analysed, write_run
 
@@ -28,6 +29,7 @@ from bench.analyse.analysed import Analysed
 from bench.analyse.launches import shown
 from bench.analyse.spread import losses, spread, times
 from bench.report import drawing, launch_tables, plots, tables, theme
+from bench.runs.launches import Tf32
 from bench.runs.reader import excerpt
 from bench.words.advice import answer
 from bench.words.caveats import caveats
@@ -319,6 +321,15 @@ def test_details_show_dtypes_with_their_shares(mixed: Written) -> None:
     assert {"backend × ranks": "gloo × 2", "batch norm": "fp32"}.items() <= dict(alike).items()
     assert {text for name, text in rows["dp"].items() if name != "scenario"} == {"–"}
     assert not set(dict(alike)) & set(names)
+
+
+def test_details_say_for_which_scenarios_cudnn_does_not_search(tmp_path: Path) -> None:
+    tf32 = Tf32(cudnn=True, matmul=False)
+    ran = ({"cudnn_benchmark": benchmark, "tf32": tf32} for benchmark in (True, False, None))
+    _, table = launch_tables.details(ran_with(analysed(write_run(tmp_path, [DDP, FAST, APEX])), *ran))
+    column = [column.heading for column in table.columns].index("cuDNN autotuning")
+    assert [row[column].text for row in table.rows] == ["on", "off", "–"]
+    assert f"cuDNN autotuning is off for {FAST.scenario}: " in " ".join(table.notes)
 
 
 def test_spread_pools_steps_for_quartiles_and_launches_for_the_median() -> None:

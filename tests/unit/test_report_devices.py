@@ -8,6 +8,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from conftest import Plotting
 from standin.gpu_runs import DDP2, DP, FIRST, GPUS, SECOND, OnGpus
@@ -17,9 +18,10 @@ from test_report import Page, plot_of, svg_texts
 from bench import report
 from bench.analyse import devices
 from bench.analyse.analysed import Analysed
-from bench.analyse.memory import largest_launches, proportional, resident
+from bench.analyse.memory import growth, largest_launches, proportional, resident
 from bench.core.text import printable
-from bench.report import device_tables, plots, tables
+from bench.report import device_plots, device_tables, drawing, plots, tables
+from bench.runs.frames import Iterations
 from bench.runs.writer import RunWriter
 from bench.words.questions import questions
 
@@ -235,6 +237,34 @@ def test_memory_that_grows(tmp_path: Path, last: float, said: str) -> None:
     memory = [[5.0] * 7 + [last] * 6] * 2
     run = written(tmp_path, [Launch("ddp", [[9.0, *[500.0] * 12]] * 2, memory)])
     assert dict(questions(run))["Is memory fragmented or growing?"].startswith(said)
+
+
+def test_growth_is_read_on_the_clock_of_the_steps() -> None:
+    each = {"launch": 0, "device": "cpu", "rank": 0, "pid": 1}
+    samples = [
+        {**each, "host": host, "t_ns": at, "used_mib": base + by * (at >= 6)}
+        for host, base, by in (("a", 100.0, 10.0), ("b", 100.0, 50.0))
+        for at in range(12)
+    ]
+    steps = Iterations(pd.DataFrame({"launch": [0, 0], "host": ["a", "a"]}))
+    assert growth(pd.DataFrame(samples), steps, {0: (0, 11), 1: (0, 11)}) == {0: (10.0, 0.1)}
+
+
+def test_a_device_that_is_held_back_to_the_end() -> None:
+    table = pd.DataFrame({"launch": 0, "device": FIRST, "t_ns": range(4), "throttle_reasons": [0, 0x4, 0x44, 0x40]})
+    stretches = devices.throttled_stretches(table)[["verdict", "start_ns", "end_ns"]]
+    assert stretches.to_numpy().tolist() == [["warning", 1, 2], ["invalid", 2, 3]]
+
+
+def test_many_samples_are_drawn_in_part() -> None:
+    ticks = 5 * drawing.MOST_COLUMNS
+    index = pd.Index([tick * SECOND_NS for tick in range(ticks)], name="t_ns")
+    values = [9.0 if tick == 1003 else None if tick == 2001 else 1.0 for tick in range(ticks)]
+    stack = pd.DataFrame({(0, 7): values}, index=index, dtype="float64")
+    stage = device_plots.Stage(figure=None, panels={}, launches=[], origin_ns=0, range_s=float(ticks))
+    thin = device_plots._thinned(stage, stack)
+    assert len(thin) <= drawing.MOST_COLUMNS + 1
+    assert thin[(0, 7)].max() == 9.0 and thin[(0, 7)].isna().sum() == 1
 
 
 @pytest.mark.parametrize("beside", [False, True])
