@@ -65,18 +65,6 @@ def test_remarks() -> None:
     assert remarks(swept({0: 10.0, 1: 100.0}, 50.0), estimate([49.0]), 2) == []
 
 
-def test_the_rates_have_a_row_each() -> None:
-    table = rates(swept({0: 50.0, 2: 96.0}, 80.0), estimate([79.0]))
-    assert table[["what", "throughput_per_s"]].to_numpy().tolist() == [
-        ["loader", 50.0],
-        ["loader", 96.0],
-        ["training", 80.0],
-        ["both", 79.0],
-    ]
-    assert table["workers"].fillna(-1).tolist() == [0, 2, -1, 2]
-    assert table["enough"].dropna().tolist() == [False, True]
-
-
 def test_rounds_alternate_and_every_launch_loads_whole_turns() -> None:
     assert in_turns((0, 1, TRAINING), 2) == [(0, 0), (1, 0), (None, 0), (None, 1), (1, 1), (0, 1)]
     assert batches(0.1, (0, 1, 2, 4)) == 8
@@ -113,6 +101,10 @@ def test_a_stored_sweep_is_read_and_shown(tmp_path: Path) -> None:
     table, plot = loader_table(run), loader_plot(run)
     assert table is not None and [row[0].text for row in table.rows][-2:] == ["training alone", "both together"]
     assert plot is not None and 'id="training"' in plot.svg and 'id="both"' in plot.svg
+    rows = rates(found, estimate([79.0]))
+    assert rows["what"].tolist() == ["loader", "loader", "training", "both"]
+    assert rows["workers"].fillna(-1).tolist() == [0, 1, -1, 1] and not rows["enough"].any()
+    assert rows["throughput_per_s"].tolist() == [100.0, 150.0, 250.0, 79.0]
 
 
 def test_a_rate_that_failed_leaves_the_answer_open() -> None:
@@ -130,16 +122,3 @@ def test_input_bound_has_the_number_of_the_sweep(tmp_path: Path) -> None:
     table = findings(run.document, replace(run.figures, frame=waiting), run.parity)
     (remedy,) = table.loc[table["code"] == "input-bound", "remedy"]
     assert remedy.startswith("the loader gives at most 150 img/s here (--workers 1)")
-
-
-def test_failed_launches_of_a_sweep_are_superseded(tmp_path: Path) -> None:
-    def failing(writer: RunWriter) -> None:
-        writer.note(InputSweep(counts=(0,)))
-        bad = record(writer.document.next_launch, 0, None)
-        writer.add_to(InputSweep, bad)
-        writer.supersede(bad)
-
-    document_ = read(str(write_run(tmp_path, [DDP], also=failing))).document
-    sweep = document_.of(InputSweep)
-    assert sweep is not None and sweep.launches == ()
-    assert [type(one) for one in document_.superseded] == [InputRecord]

@@ -1,6 +1,5 @@
 """How much of what a machine can do a step does: work, peaks, ceilings, and the account of a step."""
 
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +8,6 @@ import pandas as pd
 import pytest
 import torch
 from standin.documents import document, launch, with_records
-from standin.runs import Launch, analysed, write_run
 from standin.workloads import workload
 from torch.autograd import DeviceType
 
@@ -66,15 +64,13 @@ def test_flops_of_gpt2_are_the_published_ones() -> None:
     """nanoGPT's transformer_sizing.ipynb: 291.6 GFLOP forward for 1,024 tokens, with a vocabulary of 50,257."""
     found = discover.load_workload("gpt", discover.names(WORKLOAD)["gpt"])
     settings = found.workload.settings_on("cuda") | {"vocabulary": 50257}
-    training = Training(**vars_of(found.task("cuda", settings)), global_batch=1, replicas=1, device="cuda", warmup=1)
+    trained = found.task("cuda", settings)
+    task = {name: getattr(trained, name) for name in Task.__dataclass_fields__}
+    training = Training(**task, global_batch=1, replicas=1, device="cuda", warmup=1)
     tokens = torch.empty(1, 1024, dtype=torch.long, device="meta")
     counter = counted(training, (tokens, tokens))
     assert counter.forward == pytest.approx(291_648_307_200, rel=1e-3)
     assert counter.forward + counter.backward == pytest.approx(874_944_921_600, rel=1e-3)
-
-
-def vars_of(trained: Task) -> dict[str, Any]:
-    return {name: getattr(trained, name) for name in Task.__dataclass_fields__}
 
 
 def test_bytes_of_a_step_follow_from_the_parameters() -> None:
@@ -91,19 +87,14 @@ def test_bytes_of_a_step_follow_from_the_parameters() -> None:
     [
         ("NVIDIA H100 80GB HBM3", "bf16", 989.4),
         ("NVIDIA H100 PCIe", "fp16", 756.5),
-        ("NVIDIA H200", "tf32", 494.7),
         ("NVIDIA A100-SXM4-80GB", "bf16", 312.0),
-        ("Tesla V100-SXM2-16GB", "fp16", 125.0),
         ("Tesla V100-SXM2-16GB", "bf16", None),
         ("NVIDIA L4", "fp32", 30.3),
         ("NVIDIA L40S", "bf16", 362.0),
-        ("NVIDIA GeForce RTX 3090", "fp16", 71.0),
         ("NVIDIA GeForce RTX 3090 Ti", "fp16", None),
         ("NVIDIA GeForce RTX 4090", "tf32", 82.6),
         ("NVIDIA GeForce RTX 4090 Laptop GPU", "tf32", None),
-        ("NVIDIA GeForce RTX 5090", "bf16", 209.5),
         ("AMD Instinct MI300X", "bf16", 1307.4),
-        ("NVIDIA GB200", "bf16", None),
         (None, "fp32", None),
     ],
 )
@@ -113,12 +104,9 @@ def test_nominal_peaks_are_dense_and_of_this_very_device(device: str | None, kin
     assert value is None or why in {source for _, _, source in PEAKS}
 
 
+ABOUT = {"device": "CPU", "driver": None, "torch": "2.6", "processes": 1, "threads": 2}
 CEILINGS = {
-    "device": "CPU",
-    "driver": None,
-    "torch": "2.6",
-    "processes": 1,
-    "threads": 2,
+    **ABOUT,
     "utc": "2026-01-01T00:00:00Z",
     "tflops": {"matrix products fp32": [0.1], "convolutions fp32": [0.2], "matrix products tf32": [0.8]},
     "gib_per_s": {"read": [10.0], "write": [8.0], "optimizer": [9.0]},
@@ -142,14 +130,8 @@ OPERATORS = (
 
 def taken_apart(**of: Any) -> Any:
     effective = SimpleNamespace(compute_dtypes=("float32",), tf32=None)
-    usual = {
-        "scenario": "ddp",
-        "launch": 3,
-        "processes": 2,
-        "effective": effective,
-        "lead_ms": (None, None),
-        "fresh_ms": (),
-    }
+    usual = {"scenario": "ddp", "launch": 3, "processes": 2, "effective": effective}
+    usual |= {"lead_ms": (None, None), "fresh_ms": ()}
     spent = {"arithmetic": 40.0, "memory": 3.0, "optimizer": 1.0, "communication": 0.0, "host": 5.0}
     more = {"spent_ms": (spent, spent), "operators": OPERATORS, "reasons": {}}
     return SimpleNamespace(**usual | more | of)
@@ -191,6 +173,8 @@ def test_the_parts_of_a_step_and_what_is_left_over() -> None:
     )
     assert of.unexplained_ms == pytest.approx(59.0 - 55.0) and not of.adds_up
     assert of.own_limit_ms == pytest.approx(39.0) and of.limit_ms == pytest.approx(24.0 + 1.0 + 1.0)
+    one = operator("mm.default", flops=8 * 10**9)
+    assert [bound_ms(one, decode(Ceilings, CEILINGS), kind) for kind in ("fp32", "tf32")] == pytest.approx([80.0, 10.0])
 
 
 def test_a_slow_rank_is_a_straggler_and_no_communication() -> None:
@@ -198,16 +182,13 @@ def test_a_slow_rank_is_a_straggler_and_no_communication() -> None:
     assert parts["stragglers"] == pytest.approx(10.0) and parts["communication"] == pytest.approx(4.0)
 
 
-def test_without_ceilings_or_operators() -> None:
+def test_what_is_not_known_has_no_part() -> None:
     launch = taken_apart()
     assert account(launch, launch, None, steps()).limit_ms is None
-    compiled = accounted(steps(), operators=(), reasons={"operators": "compiled", "communication": None})
-    assert compiled.own_limit_ms is None and compiled.parts["arithmetic"] == 40.0 and "kernels" not in compiled.parts
-
-
-def test_a_step_without_steps_to_compare_has_no_communication() -> None:
-    of = accounted(steps(forward_ms=(30.0, 50.0)), reasons={"communication": "no_sync is not there"})
-    assert "communication" not in of.parts and of.parts["stragglers"] == pytest.approx(10.0)
+    one = accounted(steps(forward_ms=(30.0, 50.0)), operators=(), reasons={"operators": "x", "communication": None})
+    assert one.own_limit_ms is None and one.parts["arithmetic"] == 40.0 and "kernels" not in one.parts
+    other = accounted(steps(forward_ms=(30.0, 50.0)), reasons={"communication": "no_sync is not there"})
+    assert "communication" not in other.parts and other.parts["stragglers"] == pytest.approx(10.0)
 
 
 @pytest.mark.parametrize(("profiled_ms", "fresh_ms"), [(1.0, 3.0), (9.0, 0.0)])
@@ -223,22 +204,25 @@ def test_a_gpu_waits_for_a_host_that_is_not_ahead(lead_ms: tuple[float, float], 
     assert accounted(steps(), lead_ms=lead_ms).parts["host"] == pytest.approx(host_ms)
 
 
-def test_tf32_has_a_ceiling_of_its_own() -> None:
-    one = operator("mm.default", flops=8 * 10**9)
-    assert [bound_ms(one, decode(Ceilings, CEILINGS), kind) for kind in ("fp32", "tf32")] == pytest.approx([80.0, 10.0])
-
-
 def test_ceilings_are_kept_by_what_they_hold_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BENCH_CACHE_DIR", str(tmp_path))
     ceilings = decode(Ceilings, CEILINGS)
-    about = {name: CEILINGS[name] for name in ("device", "driver", "torch", "processes", "threads")}
     busy, idle = (launch(checks={"foreign_cores": cores}) for cores in (0.5, 0.1))
-    assert "not kept" in experiment.keep_for_later(ceilings, about, busy, 2) and experiment.from_cache(about) is None
-    assert experiment.keep_for_later(ceilings, about, idle, 2) == "ceilings, kept for later runs"
-    assert experiment.from_cache(about) == ceilings
-    assert experiment.from_cache(about | {"torch": "2.7"}) is None
-    Path(experiment.kept_in(about)).write_text("{}")
-    assert experiment.from_cache(about) is None
+    assert "not kept" in experiment.keep_for_later(ceilings, ABOUT, busy, 2) and experiment.from_cache(ABOUT) is None
+    assert experiment.keep_for_later(ceilings, ABOUT, idle, 2) == "ceilings, kept for later runs"
+    assert experiment.from_cache(ABOUT) == ceilings and experiment.from_cache(ABOUT | {"torch": "2.7"}) is None
+    Path(experiment.kept_in(ABOUT)).write_text("{}")
+    assert experiment.from_cache(ABOUT) is None
+
+
+@pytest.mark.parametrize(("foreign", "status"), [(0.1, "ok"), (1.9, "killed")])
+def test_of_a_busy_machine_and_after_a_killed_launch(foreign: float, status: str) -> None:
+    one = launch(checks={"foreign_cores": foreign}, status=status)
+    records = Limits(launches=(LimitsLaunch.of(one),), measured=(CeilingsLaunch.of(one),))
+    about = with_records(document(machine={"cores_usable": 2}), records)
+    assert [line.startswith("Others kept 1.9 of 2 cores busy") for line in busy(about)] == [True] * (foreign > 1)
+    asked: Any = None
+    assert experiment.missing(about, asked) is (status == "killed"), "ceilings are measured again"
 
 
 def test_ceilings_are_what_holds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,13 +308,6 @@ def test_a_prediction_is_scored(after_ms: float, verdict: str) -> None:
     assert scored.endswith(f"the prediction was {verdict}.") and "was not measured" in other
 
 
-@pytest.mark.parametrize(("foreign", "said"), [(0.1, False), (1.9, True)])
-def test_an_account_of_a_busy_machine_says_so(foreign: float, said: bool) -> None:
-    one = LimitsLaunch.of(launch(checks={"foreign_cores": foreign}))
-    about = with_records(document(machine={"cores_usable": 2}), Limits(launches=(one,)))
-    assert [line.startswith("Others kept 1.9 of 2 cores busy") for line in busy(about)] == [True] * said
-
-
 def test_candidates_go_with_the_scenario_and_are_not_on_already() -> None:
     def names(scenario: str, fused: bool = False) -> set[str]:
         one: Any = SimpleNamespace(effective=SimpleNamespace(optimizer_fused=fused))
@@ -344,31 +321,6 @@ def test_candidates_go_with_the_scenario_and_are_not_on_already() -> None:
 
 @pytest.mark.parametrize("recovers", [{"cpu": {"magic": 0.5}}, {"cpu": {"host": 1.5}}, {"tpu": {"host": 0.5}}])
 def test_a_switch_recovers_a_share_of_a_part(recovers: dict[str, dict[str, float]]) -> None:
+    assert set(RECOVERABLE) == {*PARTS} - {"arithmetic"}
     with pytest.raises(ValueError, match="recovers"):
         Switch(summary="s", label="l", recovers=recovers)
-
-
-def test_parts_that_a_switch_recovers_are_parts_of_a_step() -> None:
-    assert set(RECOVERABLE) == {*PARTS} - {"arithmetic"}
-
-
-@pytest.mark.parametrize(("status", "missing"), [("ok", False), ("killed", True)])
-def test_ceilings_whose_launch_was_killed_are_measured_again(tmp_path: Path, status: str, missing: bool) -> None:
-    about = analysed(write_run(tmp_path, [Launch("ddp", [[9, 9]])])).document
-    measured = CeilingsLaunch.of(replace(about.launches[0], status=status))
-    about = with_records(about, Limits(measured=(measured,)))
-    asked: Any = None
-    assert experiment.missing(about, asked) is missing
-
-
-def test_first_touches_are_of_private_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    shared: list[int] = []
-
-    def faults() -> int:
-        shared.append(Path("/proc/self/maps").read_text().count("/dev/zero"))
-        return len(shared)
-
-    monkeypatch.setattr(worker, "faults", faults)
-    before = Path("/proc/self/maps").read_text().count("/dev/zero")
-    worker.first_touch_us()
-    assert shared and set(shared) == {before}

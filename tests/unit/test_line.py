@@ -2,10 +2,10 @@
 
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -60,7 +60,7 @@ def test_messages_arrive_whole_and_in_order(pair: Pair) -> None:
 def test_a_line_that_was_changed_or_came_before_ends_the_connection(pair: Pair, bad: Callable[[bytes], bytes]) -> None:
     caller, called = pair
     sent: list[bytes] = []
-    real, caller.socket = caller.socket, _Kept(sent)  # type: ignore[assignment]
+    real, caller.socket = caller.socket, SimpleNamespace(sendall=sent.append)  # type: ignore[assignment]
     caller.send(event="launch", scenario="ddp")
     real.sendall(bad(sent[0]))
     with pytest.raises(Gone, match="not from bench"):
@@ -68,29 +68,22 @@ def test_a_line_that_was_changed_or_came_before_ends_the_connection(pair: Pair, 
     caller.socket = real
 
 
-class _Kept:
-    def __init__(self, sent: list[bytes]) -> None:
-        self.sendall = sent.append
-
-
 def test_strangers_cannot_fill_the_memory(pair: Pair) -> None:
     caller, called = pair
     called.key = None
-    sender = threading.Thread(target=_flood, args=(caller.socket,))
+
+    def flood() -> None:
+        with suppress(OSError):
+            for _ in range(1000):
+                caller.socket.sendall(b"x" * 65536)
+
+    sender = threading.Thread(target=flood)
     sender.start()
     with pytest.raises(Gone, match=f"more than {MOST_FROM_STRANGERS} bytes"):
         while True:
             list(called.receive())
     called.close()
     sender.join()
-
-
-def _flood(end: socket.socket) -> None:
-    try:
-        for _ in range(1000):
-            end.sendall(b"x" * 65536)
-    except OSError:
-        pass
 
 
 def of_host(index: int, port: int) -> Started:
@@ -120,7 +113,6 @@ def met(*callers: Callable[[Started], Any], secret: bytes = b"s") -> list[int | 
         b'{"event": "leader"}',
         b"[1]",
         b'{"event": "secretless"}\n' * 1000,
-        b'{"event": "proof", "nonce": "\\ud800", "proof": "0", "index": 1}',
         b'{"event": "proof", "nonce": "%s", "proof": "\\udfff", "index": 1}' % (b"0" * 32),
         b'{"event": "proof", "nonce": "%s", "proof": "%s", "index": 1}' % (b"0" * 32, b"0" * 64),
         b'{"event": "proof", "nonce": 1, "proof": [], "index": true}',
@@ -158,27 +150,24 @@ def test_a_wrong_secret_is_reported_in_the_end(monkeypatch: pytest.MonkeyPatch) 
     said: list[str] = []
     with closing(leader), ThreadPoolExecutor() as pool:
         other = pool.submit(call, of_host(1, leader.engine.port), b"other")
-        with pytest.raises(
-            HostError, match=r"did not come.*127\.0\.0\.1 called and was dropped: it has another BENCH_SECRET"
-        ):
+        with pytest.raises(HostError, match=r"did not come.*127\.0\.0\.1 called and .* another BENCH_SECRET"):
             leader.gather(SELF, said.append)
         with pytest.raises(RequestError, match="differs from that of the leader"):
             other.result(10.0)
     assert len(said) == 1 and "was dropped" in said[0]
 
 
-def test_a_crowd_costs_the_meeting_little() -> None:
+def test_a_crowd_keeps_no_bench_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meeting, "MOST_CALLERS", 3)
+    kept: list[Line] = []
+
     def crowd(engine: Started) -> None:
         with ExitStack() as open_ones:
-            for _ in range(600):
+            for _ in range(9):
                 open_ones.enter_context(socket.create_connection((engine.address, engine.port), timeout=20.0))
-            began_s = time.process_time()
             kept.append(call(engine, b"s"))
-            took_s.append(time.process_time() - began_s)
 
-    kept: list[Line] = []
-    took_s: list[float] = []
-    assert met(crowd) == [1] and took_s[0] < 1.0
+    assert met(crowd) == [1]
     kept[0].close()
 
 
@@ -209,12 +198,9 @@ def test_what_samplers_of_two_hosts_say_is_joined() -> None:
 
 
 def test_a_gpu_is_looked_at_in_the_window_of_its_own_host() -> None:
-    steps = [
-        {"host": host, "start_ns": start_ns, "step_ms": 1.0, "warmup": False}
-        for host, start_ns in (("a", 5), ("b", 10**12))
-    ]
-    rows = [
-        {"host": "b", "t_ns": t_ns, "device": "GPU-b", "mig": False, "throttle_reasons": 0x40} for t_ns in (5, 10**12)
-    ]
+    step = {"step_ms": 1.0, "warmup": False}
+    steps = [step | {"host": host, "start_ns": start_ns} for host, start_ns in (("a", 5), ("b", 10**12))]
+    of_b = {"host": "b", "device": "GPU-b", "mig": False, "throttle_reasons": 0x40}
+    rows = [of_b | {"t_ns": t_ns} for t_ns in (5, 10**12)]
     assert throttle.check(rows[:1], steps) is None
     assert (throttle.check(rows, steps) or {})["verdict"] == "invalid"

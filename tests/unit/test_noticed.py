@@ -25,20 +25,10 @@ def device(t_ms: int, bits: int | None, uuid: str = "GPU-a", mig: bool | None = 
     return {"t_ns": t_ms * MS, "device": uuid, "throttle_reasons": bits, "mig": mig}
 
 
-@pytest.mark.parametrize(
-    ("bits", "verdict"),
-    [
-        (0x0, "ok"),
-        (0x3, "ok"),
-        (0x4, "warning"),
-        (0x8, "invalid"),
-        (0x20, "invalid"),
-        (0x44, "invalid"),
-        (0x84, "invalid"),
-    ],
-)
-def test_what_the_bits_mean(bits: int, verdict: str) -> None:
-    assert throttle.verdict(bits) == verdict
+def test_what_the_bits_mean() -> None:
+    assert {throttle.verdict(bits) for bits in (0x0, 0x3)} == {"ok"} and throttle.verdict(0x4) == "warning"
+    assert {throttle.verdict(bits) for bits in (0x8, 0x20, 0x44, 0x84)} == {"invalid"}
+    assert throttle.names(0x204) == ["power cap", "0x200"], "an unknown bit"
 
 
 THERMAL = [device(100 + 10 * number, 0x40 if number == 7 else 0x1) for number in range(20)]
@@ -65,16 +55,9 @@ def test_without_samples_or_steps_nothing_is_said(rows: list[Any], steps: list[A
     assert throttle.check(rows, steps) is None
 
 
-def test_an_unknown_bit_is_shown_as_a_number() -> None:
-    assert throttle.names(0x204) == ["power cap", "0x200"]
-
-
 def test_a_sampler_that_died_leaves_it_open_who_else_was_there() -> None:
     assert checks(None, [], STEPS) == {"foreign": None, "scrambled_lists": None, "throttle": None}
     assert checks({"foreign": [], "scrambled_lists": 3}, [], STEPS)["scrambled_lists"] == 3
-
-
-# torch beside the driver
 
 
 RANKS = (
@@ -99,57 +82,39 @@ def last_resort(memory: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def test_torchs_peak_stands_in_for_an_unknown_rank() -> None:
     memory = [sample(0, 1400.0), sample(1, None, source="unavailable")]
-    (row,) = last_resort(memory)
+    (row,) = torchs = last_resort(memory)
     assert list(row) == list(MEMORY_COLUMNS)
     assert (row["rank"], row["device"], row["used_mib"], row["source"]) == (1, "GPU-b", 800.0, "torch_allocator")
     assert last_resort([sample(0, 1400.0), sample(1, 1300.0)]) == []
     assert allocator_rows([], [RankRecord(rank=0, pid=1)], launch=0, scenario="s", host="h") == []
-
-
-def test_a_sum_never_has_torchs_peak_in_it() -> None:
-    memory = [sample(0, 1400.0), sample(1, None, source="unavailable")]
-    table = peaks(frame(memory + last_resort(memory)))
-    assert table["peak_pid_mib"].tolist() == [1400.0]
-    assert table["peak_total_mib"].isna().all()
-    assert table["source"].tolist() == ["nvml_pid+torch_allocator+unavailable"]
+    (peak,) = peaks(frame(memory + torchs)).to_dict("records")
+    assert (peak["peak_pid_mib"], peak["source"]) == (1400.0, "nvml_pid+torch_allocator+unavailable")
+    assert pd.isna(peak["peak_total_mib"]), "a sum never has torch's peak in it"
 
 
 def test_the_difference_between_driver_and_torch_is_the_context() -> None:
     memory = [sample(0, 1400.0), sample(0, 1300.0, 6), sample(1, None, source="unavailable")]
     table = beside_torch([replace(launch(scenario="ddp"), ranks=RANKS)], frame(memory + last_resort(memory)))
     first, second = table.to_dict("records")
-    assert (first["peak_mib"], first["allocated_mib"], first["reserved_mib"], first["context_mib"]) == (
-        1400.0,
-        700.0,
-        900.0,
-        500.0,
-    )
+    columns = ("peak_mib", "allocated_mib", "reserved_mib", "context_mib")
+    assert [first[column] for column in columns] == [1400.0, 700.0, 900.0, 500.0]
     assert (second["scenario"], second["pid"], second["reserved_mib"]) == ("ddp", 12, 800.0)
     assert pd.isna(second["context_mib"])
+    on_cpu = replace(launch(scenario="ddp"), ranks=(RankRecord(rank=0, pid=11, allocator={"max_rss_mib": 900.0}),))
+    row = sample(0, 1400.0, source="rss") | {"device": "cpu"}
+    assert beside_torch([on_cpu], frame([row])).empty, "there is nothing to compare"
 
 
 def test_a_stack_has_each_process_at_each_time() -> None:
     dp = [sample(0, 1400.0, 1) | {"pid": 5}, sample(0, 900.0, 1) | {"pid": 5, "device": "GPU-b"}]
-    ddp = [
-        sample(0, 1000.0, 7) | {"launch": 1},
-        sample(1, 1001.0, 7) | {"launch": 1, "device": "GPU-a"},
-        sample(0, None, 8, "unavailable") | {"launch": 1},
-    ]
-    memory = frame(dp + ddp + [sample(0, 800.0, 8, "torch_allocator") | {"launch": 1, "pid": 99}])
+    ddp = [sample(0, 1000.0, 7), sample(1, 1001.0, 7) | {"device": "GPU-a"}, sample(0, None, 8, "unavailable")]
+    ddp.append(sample(0, 800.0, 8, "torch_allocator") | {"pid": 99})
+    memory = frame(dp + [row | {"launch": 1} for row in ddp])
     stacked = stacks(memory)
-    assert {key: [*stack.columns] for key, stack in stacked.items()} == {
-        (0, "GPU-a"): [(0, 5)],
-        (0, "GPU-b"): [(0, 5)],
-        (1, "GPU-a"): [(0, 11), (1, 12)],
-    }
+    columns = {key: [*stack.columns] for key, stack in stacked.items()}
+    assert columns == {(0, "GPU-a"): [(0, 5)], (0, "GPU-b"): [(0, 5)], (1, "GPU-a"): [(0, 11), (1, 12)]}
     assert stacked[0, "GPU-a"].loc[1].tolist() == [1400.0] and stacked[0, "GPU-b"].loc[1].tolist() == [900.0]
     assert stacked[1, "GPU-a"].loc[7].tolist() == [1000.0, 1001.0]
     assert [pd.isna(value) for value in stacked[1, "GPU-a"].loc[8]] == [True, False]
     bounds = boundaries(memory)
     assert bounds[["launch", "start_ns", "end_ns"]].to_numpy().tolist() == [[0, 1, 1], [1, 7, 8]]
-
-
-def test_on_the_cpu_there_is_nothing_to_compare() -> None:
-    row = sample(0, 1400.0, source="rss") | {"device": "cpu"}
-    rank = RankRecord(rank=0, pid=11, allocator={"max_rss_mib": 900.0})
-    assert len(beside_torch([replace(launch(scenario="ddp"), ranks=(rank,))], frame([row]))) == 0

@@ -1,6 +1,7 @@
 """The real pynvml against a stand-in driver: order, units, fallbacks, and what stays unknown."""
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -48,27 +49,15 @@ print(json.dumps([[dataclasses.asdict(gpu) for gpu in gpus], reason]))
 """
 
 
-# The GPUs of a host
-
-
 def test_gpus_are_in_pci_order_whatever_the_order_of_nvml(driver: Driver) -> None:
     far = "GPU-cccccccc-0000-0000-0000-000000000000"
-    driver.write(
-        f"device {far} 1 0 0 Stand-in_C {MIB}", *TWO_GPUS, f"value {B} capability 90", f"value {B} power_limit 350000"
-    )
+    about_b = (f"value {B} capability 90", f"value {B} power_limit 350000")
+    driver.write(f"device {far} 1 0 0 Stand-in_C {MIB}", *TWO_GPUS, *about_b)
     gpus, reason = json.loads(driver.python(LIST))
     assert reason is None
     assert [(gpu["index"], gpu["uuid"]) for gpu in gpus] == [(0, B), (1, A), (2, far)]
-    assert gpus[0] == {
-        "index": 0,
-        "uuid": B,
-        "name": "Stand-in B",
-        "pci_bus_id": "00000000:01:00.0",
-        "memory_total_mib": 40960.0,
-        "compute_capability": "9.0",
-        "power_limit_w": 350.0,
-        "driver": "999.01",
-    }
+    known = {"index": 0, "uuid": B, "name": "Stand-in B", "pci_bus_id": "00000000:01:00.0", "driver": "999.01"}
+    assert gpus[0] == known | {"memory_total_mib": 40960.0, "compute_capability": "9.0", "power_limit_w": 350.0}
 
 
 def test_a_lost_gpu_is_left_out_by_name(driver: Driver) -> None:
@@ -133,16 +122,6 @@ def test_the_module_that_is_asked_for_is_that_of_the_project(repository: Path) -
     assert f'"{REQUIREMENT.strip(chr(39))}"' in (repository / "pyproject.toml").read_text()
 
 
-def test_a_gpu_whose_name_is_no_utf_8_is_there_without_it(driver: Driver) -> None:
-    driver.write(f"device {A} 0 65 0 Stand-in_\udce9 {MIB}")
-    (gpu,), reason = json.loads(driver.python(LIST))
-    assert (gpu["uuid"], reason) == (A, None)
-    assert gpu["name"].startswith("name unknown ('utf-8' codec can't decode byte 0xe9")
-
-
-# Processes
-
-
 PROCESSES = (
     f"process {A} 11 {512 * MIB}",
     f"process {A} 12 {2048 * MIB + MIB // 2}",
@@ -154,40 +133,27 @@ MIG = "MIG is on, and the driver gives no figure of a process on the whole GPU"
 TWICE_ON_A = (f"process {A} 11 {512 * MIB}", f"process {A} 11 {256 * MIB}")
 
 
-@pytest.mark.parametrize(
-    ("script", "on_a", "on_b"),
-    [
-        (PROCESSES, ON_A, ON_B),
-        ((*PROCESSES, f"error {A} processes 4"), [[], "Insufficient Permissions"], ON_B),
-        ((f"process {A} 11 0", f"process {A} 12 {MIB}"), [[[11, None], [12, 1.0]], ZERO], [[], None]),
-        ((f"value {A} mig 1", f"process {A} 11 {NOT_AVAILABLE}"), [[[11, None]], MIG], [[], None]),
-        ((f"error {A} handle 6",), [[], "Not Found"], [[], None]),
-        ((*PROCESSES, "insufficient 3"), ON_A, ON_B),
-        ((*PROCESSES, "insufficient 4"), [[], "Insufficient Size, 4 times"], None),
-        ([f"process {A} 11 {512 * MIB}"] * 2, [[[11, 512.0]], None], [[], None]),
-        (TWICE_ON_A, [[], SCRAMBLED], [[], None]),
-        ((*TWICE_ON_A, f"value {A} mig 1"), [[[11, 512.0], [11, 256.0]], None], [[], None]),
-        *(
-            ([*(f"process {A} {pid} {MIB}" for pid in pids), *PROCESSES[2:]], [[], SCRAMBLED], ON_B)
-            for pids in ((0,), (2**32 - 1,), (11, 0))
-        ),
-    ],
-    ids=[
-        *(
-            "all",
-            "an error on one",
-            "0 bytes",
-            "MIG",
-            "not there",
-            "a list that grew",
-            "a list that always grows",
-            "twice alike",
-        ),
-        *("twice", "in two MIG instances", "PID 0", "PID -1", "PID 0 among others"),
-    ],
-)
-def test_processes_of_each_gpu_in_mib(driver: Driver, script: Sequence[str], on_a: Any, on_b: Any) -> None:
+NOBODY = [[], None]
+LISTS: dict[str, tuple[Sequence[str], Any, Any]] = {
+    "all": (PROCESSES, ON_A, ON_B),
+    "an error on one": ((*PROCESSES, f"error {A} processes 4"), [[], "Insufficient Permissions"], ON_B),
+    "0 bytes": ((f"process {A} 11 0", f"process {A} 12 {MIB}"), [[[11, None], [12, 1.0]], ZERO], NOBODY),
+    "MIG": ((f"value {A} mig 1", f"process {A} 11 {NOT_AVAILABLE}"), [[[11, None]], MIG], NOBODY),
+    "not there": ((f"error {A} handle 6",), [[], "Not Found"], NOBODY),
+    "a list that grew": ((*PROCESSES, "insufficient 3"), ON_A, ON_B),
+    "a list that always grows": ((*PROCESSES, "insufficient 4"), [[], "Insufficient Size, 4 times"], None),
+    "twice alike": ([f"process {A} 11 {512 * MIB}"] * 2, [[[11, 512.0]], None], NOBODY),
+    "twice": (TWICE_ON_A, [[], SCRAMBLED], NOBODY),
+    "in two MIG instances": ((*TWICE_ON_A, f"value {A} mig 1"), [[[11, 512.0], [11, 256.0]], None], NOBODY),
+    "PID -1": ((f"process {A} {2**32 - 1} {MIB}", *PROCESSES[2:]), [[], SCRAMBLED], ON_B),
+    "PID 0 among others": ((f"process {A} 11 {MIB}", f"process {A} 0 {MIB}"), [[], SCRAMBLED], NOBODY),
+}
+
+
+@pytest.mark.parametrize("case", LISTS)
+def test_processes_of_each_gpu_in_mib(driver: Driver, case: str) -> None:
     """Lists with impossible PIDs, or one twice, are dropped and counted."""
+    script, on_a, on_b = LISTS[case]
     driver.write(*TWO_GPUS, *script)
     count = int(on_a[1] == SCRAMBLED)
     asked_for = f"[nvml.processes({A!r}), {f'nvml.processes({B!r})' if on_b else None}, nvml.scrambled]"
@@ -197,21 +163,12 @@ def test_processes_of_each_gpu_in_mib(driver: Driver, script: Sequence[str], on_
 def test_an_old_driver_is_asked_by_older_symbols(old_driver: Driver, tmp_path: Path) -> None:
     log = tmp_path / "calls"
     old_driver.write(*TWO_GPUS, *PROCESSES, f"value {A} throttle 4", f"log {log}")
-    raised = old_driver.python(
-        "import pynvml as p\np.nvmlInit()\n"
-        "try: p.nvmlDeviceGetComputeRunningProcesses(p.nvmlDeviceGetHandleByIndex(0))\n"
-        "except Exception as error: print(type(error).__name__, isinstance(error, p.NVMLError))"
-    )
-    assert raised == "NVMLLibraryMismatchError False\n"
     expression = f"[nvml.processes({A!r}), nvml.processes({B!r}), nvml.device_sample({A!r})]"
     on_a, on_b, sample = asked(old_driver, expression)
     assert (on_a, on_b, sample["throttle_reasons"], sample["reason"]) == (ON_A, ON_B, 4, None)
     calls = log.read_text().split()
     assert "nvmlDeviceGetComputeRunningProcesses_v2" in calls
     assert "nvmlDeviceGetCurrentClocksThrottleReasons" in calls
-
-
-# Device metrics
 
 
 NUMBERS = (87, 312500, 123456789012345, 1410, 1593, 61, 72, 3 << 30)
@@ -235,26 +192,22 @@ COUNTED = [f"value {A} pcie_tx {5 << 20}", f"value {A} pcie_rx {7 << 30}", f"val
 COUNTERS = dict(zip(LINKS, (5 << 10, 7 << 20, 1 << 40, None), strict=True))
 
 
-@pytest.mark.parametrize(
-    ("script", "otherwise"),
-    [
-        ([], {}),
-        failing(0),
-        failing(1),
-        (
-            [f"value {A} energy {NOT_AVAILABLE}", f"value {A} power {2**32 - 1}"],
-            {"power_w": None, "energy_mj": None, "reason": f"power_w: {NO_FIGURE}; energy_mj: {NO_FIGURE}"},
-        ),
-        ([*COUNTED, f"error {A} nvlink_rx 3"], {**COUNTERS, "reason": "nvlink_rx_kib: Not Supported"}),
-        ([f"value {A} mig 1"], {"energy_mj": None, "mig": True, "reason": f"energy_mj: {MIG_ENERGY}"}),
-        ([f"error {A} {key} 15" for key in KEYS], nothing("GPU is lost")),
-        ([f"error {A} handle 6"], nothing("Not Found")),
-    ],
-    ids=["well", "some fail", "others fail", "not available", "links", "MIG", "lost", "not there"],
-)
-def test_a_device_sample_has_every_metric_in_the_unit_of_its_name(
-    driver: Driver, script: list[str], otherwise: dict[str, Any]
-) -> None:
+NO_ENERGY = {"power_w": None, "energy_mj": None, "reason": f"power_w: {NO_FIGURE}; energy_mj: {NO_FIGURE}"}
+SAMPLES: dict[str, tuple[list[str], dict[str, Any]]] = {
+    "well": ([], {}),
+    "some fail": failing(0),
+    "others fail": failing(1),
+    "not available": ([f"value {A} energy {NOT_AVAILABLE}", f"value {A} power {2**32 - 1}"], NO_ENERGY),
+    "links": ([*COUNTED, f"error {A} nvlink_rx 3"], {**COUNTERS, "reason": "nvlink_rx_kib: Not Supported"}),
+    "MIG": ([f"value {A} mig 1"], {"energy_mj": None, "mig": True, "reason": f"energy_mj: {MIG_ENERGY}"}),
+    "lost": ([f"error {A} {key} 15" for key in KEYS], nothing("GPU is lost")),
+    "not there": ([f"error {A} handle 6"], nothing("Not Found")),
+}
+
+
+@pytest.mark.parametrize("case", SAMPLES)
+def test_a_device_sample_has_every_metric_in_the_unit_of_its_name(driver: Driver, case: str) -> None:
+    script, otherwise = SAMPLES[case]
     driver.write(*TWO_GPUS, *script, *VALUES)
     sample = asked(driver, f"nvml.device_sample({A!r})")
     assert sample == SAMPLE | otherwise
@@ -286,19 +239,12 @@ TWICE = f"[nvml.device_sample({A!r}) for _ in range(2)]"
 
 
 def test_activity_is_that_between_two_samples(driver: Driver) -> None:
-    driver.write(*TWO_GPUS, *GPM, f"error {A} gpm_60 3")
+    driver.write(*TWO_GPUS, f"value {A} gpm_2 101", *GPM, f"error {A} gpm_60 3")
     first, second = asked(driver, TWICE)
     assert {name: first[name] for name in unknown_activity("")} == unknown_activity(FIRST)
-    assert [second[name] for name in ACTIVITY_COLUMNS] == [12.0, 15.0, 20.0, 71.0, None]
-    assert second["activity_reason"] == "nvlink_rx_mib_s: Not Supported"
-
-
-def test_activity_that_cannot_be_is_unknown(driver: Driver) -> None:
-    """It would make the whole table one that no reader takes."""
-    driver.write(*TWO_GPUS, f"value {A} gpm_2 101", *GPM)
-    second = asked(driver, TWICE)[1]
-    assert second["sm_percent"] is None
-    assert second["activity_reason"] == "sm_percent: the driver says 101, which cannot be"
+    assert [second[name] for name in ACTIVITY_COLUMNS] == [None, 15.0, 20.0, 71.0, None]
+    impossible = "sm_percent: the driver says 101, which cannot be"
+    assert second["activity_reason"] == f"{impossible}; nvlink_rx_mib_s: Not Supported"
 
 
 def test_drivers_without_gpm_say_why(driver: Driver, old_driver: Driver) -> None:
@@ -306,17 +252,6 @@ def test_drivers_without_gpm_say_why(driver: Driver, old_driver: Driver) -> None
     assert asked(driver, TWICE)[1]["activity_reason"] == "NVML Error with code 25"  # of an argument's version
     old_driver.write(*TWO_GPUS, *GPM)
     assert asked(old_driver, TWICE)[1]["activity_reason"] == "Function Not Found"
-
-
-def test_the_layout_of_early_r535_is_recognised(driver: Driver) -> None:
-    driver.write(*TWO_GPUS, *PROCESSES, "scrambled 1")
-    seen = driver.python(
-        "import pynvml as p\np.nvmlInit()\n"
-        "rows = p.nvmlDeviceGetComputeRunningProcesses(p.nvmlDeviceGetHandleByIndex(0))\n"
-        "print([row.pid for row in rows])"
-    )
-    assert seen == "[11, 0]\n"
-    assert asked(driver, f"[nvml.processes({A!r}), nvml.scrambled]") == [[[], SCRAMBLED], 1]
 
 
 def test_what_processes_occupy_leaves_the_reserve_of_the_driver_out(driver: Driver) -> None:
@@ -337,11 +272,9 @@ def test_there_is_one_initialisation_and_one_look_up_per_device(driver: Driver, 
     log = tmp_path / "calls"
     driver.write(*TWO_GPUS, *PROCESSES, f"log {log}")
     asked(driver, f"[(nvml.device_sample(uuid), nvml.processes(uuid)) for uuid in {[A, B] * 5!r}]")
-    calls = log.read_text().split()
-    assert calls.count("nvmlDeviceGetPowerUsage") == 10
-    assert calls.count("nvmlInitWithFlags") == 1
-    assert calls.count("nvmlDeviceGetHandleByUUID") == 2
-    assert calls.count("nvmlShutdown") == 1
+    calls = Counter(log.read_text().split())
+    assert (calls["nvmlDeviceGetPowerUsage"], calls["nvmlDeviceGetHandleByUUID"]) == (10, 2)
+    assert (calls["nvmlInitWithFlags"], calls["nvmlShutdown"]) == (1, 1)
 
 
 def test_versions(driver: Driver) -> None:

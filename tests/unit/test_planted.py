@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -20,7 +21,6 @@ from bench import machine
 from bench.analyse.analysed import Analysed
 from bench.runs import check
 from bench.runs.document import Recommendation
-from bench.runs.experiments import Numerics
 from bench.runs.reader import Run
 from bench.sites.local import WorkerHost
 from bench.words.caveats import caveats
@@ -75,6 +75,7 @@ def build(parts):
 """
 """``forward`` and ``load``: seconds of sleep in these phases, by ``step`` and ``parts.rank``; ``after``: at the end."""
 
+SMALL: dict[str, Any] = {"task": tiny(), "global_batch": 2, "parity": False}
 HONEST = {"forward": "0.01", "load": "0", "after": "0", "alone": "False", "more": "pass"}
 
 PLANTED: dict[str, dict[str, str]] = {
@@ -89,17 +90,13 @@ PLANTED: dict[str, dict[str, str]] = {
 }
 
 
-def launch(host: WorkerHost, folder: Path, *names: str) -> Run:
-    files = [folder / f"{name}.py" for name in names]
-    for file in files:
-        file.write_text(SOURCE.format(**(HONEST | PLANTED[file.stem])))
-    small = {"task": tiny(), "global_batch": 2, "parity": False}
-    return measured(host, folder, list(map(str, files)), warmup=WARMUP, iters=ITERS, **small)
-
-
 @pytest.fixture(scope="module")
 def run(host: WorkerHost, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return launch(host, tmp_path_factory.mktemp("planted"), *PLANTED)
+    folder = tmp_path_factory.mktemp("planted")
+    files = [folder / f"{name}.py" for name in PLANTED]
+    for file in files:
+        file.write_text(SOURCE.format(**(HONEST | PLANTED[file.stem])))
+    return measured(host, folder, list(map(str, files)), warmup=WARMUP, iters=ITERS, **SMALL)
 
 
 def of_rank(run: Run, scenario: str, rank: int) -> pd.DataFrame:
@@ -130,6 +127,9 @@ def test_20_ms_in_the_data_loader_are_20_ms_of_data_and_of_the_step(run: Run) ->
         assert is_theirs(steps["data_ms"], steps["slept_load"])
         assert is_theirs(steps["forward_ms"], steps["slept_forward"], 5.0) and steps["optimizer_ms"].min() < 2
         assert is_theirs(steps["step_ms"], steps["slept_load"] + steps["slept_forward"], 10.0)
+    assert codes(run, "slow_loader")["input-bound"] == "warning"
+    shares = Analysed.of(run).figures.frame.set_index("scenario")["data_share"]
+    assert shares["plain"] < shares["slow_loader"] / 2
 
 
 def test_a_slow_rank_is_slow_for_all_and_the_other_rank_waits(run: Run) -> None:
@@ -138,20 +138,12 @@ def test_a_slow_rank_is_slow_for_all_and_the_other_rank_waits(run: Run) -> None:
     assert len(at) == ITERS // 9 + 1
     assert is_theirs(slow["data_ms"], slow["slept_load"]) and slow.loc[at, "data_ms"].min() >= 200
     assert waiting.loc[at, "data_ms"].min() < 2, "it is not its own data that rank 0 waits for"
-    steps = (
-        Analysed.of(run).iterations.frame.query("scenario == 'slow_rank' and not warmup").set_index("step")["step_ms"]
-    )
-    assert steps[at].min() >= 200
+    steps = Analysed.of(run).iterations.frame.query("scenario == 'slow_rank' and not warmup").set_index("step")
+    assert steps.loc[at, "step_ms"].min() >= 200
     ready_ns = slow["start_ns"] + 1e6 * (slow["data_ms"] + slow["forward_ms"])
     averaged_ns = waiting["start_ns"] + 1e6 * (waiting["data_ms"] + waiting["forward_ms"] + waiting["backward_ms"])
     assert (averaged_ns > ready_ns).all(), "it waits where gradients are averaged"
     assert waiting.loc[at, "backward_ms"].median() > 100 > waiting["backward_ms"].drop(at).median()
-
-
-def test_input_that_is_waited_for_is_found(run: Run) -> None:
-    assert codes(run, "slow_loader")["input-bound"] == "warning"
-    shares = Analysed.of(run).figures.frame.set_index("scenario")["data_share"]
-    assert shares["plain"] < shares["slow_loader"] / 2
 
 
 def test_a_first_third_that_is_slower_is_unsteady(run: Run) -> None:
@@ -162,9 +154,8 @@ def test_a_first_third_that_is_slower_is_unsteady(run: Run) -> None:
 
 
 def test_ranks_that_are_apart_are_found_with_the_slower_one_named(run: Run) -> None:
-    assert codes(run, "uneven")["skew"] == "warning"
-    texts = [f.text for f in run.document.validity if f.scenario == "uneven" and f.code == "skew"]
-    assert "rank 1 is slowest most often" in texts[0]
+    (found,) = [one for one in run.document.validity if (one.scenario, one.code) == ("uneven", "skew")]
+    assert found.severity == "warning" and "rank 1 is slowest most often" in found.text
 
 
 def test_a_rank_that_takes_more_threads_than_its_share_makes_the_launch_invalid(run: Run) -> None:
@@ -194,8 +185,7 @@ def test_a_launch_that_load_held_up_is_measured_once_more(host: WorkerHost, tmp_
     endless = [sys.executable, "-c", "while True: pass"]
     others = [subprocess.Popen(endless) for _ in range(1 + machine.cores() // 5)]
     try:
-        small = {"task": tiny(), "global_batch": 2, "parity": False}
-        made = measured(host, tmp_path, [str(hidden)], warmup=1, iters=9, replicas=1, **small)
+        made = measured(host, tmp_path, [str(hidden)], warmup=1, iters=9, replicas=1, **SMALL)
     finally:
         for other in others:
             other.kill()
@@ -204,11 +194,7 @@ def test_a_launch_that_load_held_up_is_measured_once_more(host: WorkerHost, tmp_
     (first,), (second,) = document.superseded, document.launches
     assert (first.launch, second.launch, first.repeat, second.repeat) == (1, 2, 0, 0), "and no third"
     assert first.status == "ok" and first.reason is not None
-    assert re.fullmatch(
-        r"launch 1 of hidden, whose steps and wall time differ by \d+\.\d % while others kept \d\.\d of the \d+ cores "
-        r"busy; launch 2 is in its place",
-        first.reason,
-    )
+    assert re.match(r"launch 1 of hidden, .* differ by \d+\.\d % while others kept \d\.\d of the \d+ co", first.reason)
     assert set(made.steps["launch"]) == {1, 2}, "its steps are there still"
     assert list(Analysed.of(made).figures.frame["launch"]) == [2]
     unsound = ["launch 2: its steps do not add up to the host's wall time"]
@@ -216,12 +202,3 @@ def test_a_launch_that_load_held_up_is_measured_once_more(host: WorkerHost, tmp_
     assert f"Not counted: {first.reason}." in caveats(document, Analysed.of(made).overview)
     texts = [finding.text for finding in document.validity if finding.code == "phases"]
     assert [" while others kept " in text for text in texts] == [True] * (times > 1)
-
-
-def test_without_a_reference_no_verdict_on_numerics_is_given_and_the_reason_is(run: Run) -> None:
-    assert not run.document.begun(Numerics).references
-    assert len(run.document.parity) == len(PLANTED)
-    for row in run.document.parity:
-        if row.scenario != "uneven":  # its ranks hold different weights, which needs no reference to be seen
-            assert row.verdict is None and "--no-parity" in (row.reason or "")
-    assert not (Path(run.path) / "numerics.parquet").exists() or run.numerics["rank"].notna().all()

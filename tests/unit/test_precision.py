@@ -1,6 +1,7 @@
 """Launches until the answer is precise enough: when they are added, when they end, and what is said of it."""
 
 import math
+from dataclasses import dataclass
 
 import pytest
 from scipy import stats
@@ -9,9 +10,9 @@ from bench.core.codec import encode
 from bench.experiments.plan.interval_target import FEWEST_LAUNCHES, MOST_LAUNCHES, IntervalTarget
 
 
+@dataclass
 class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
+    now: float = 1000.0
 
     def __call__(self) -> float:
         return self.now
@@ -47,26 +48,13 @@ def test_launches_are_added_until_it_is_precise() -> None:
     assert wanted.next_round(["ddp"]) == []
 
 
-@pytest.mark.parametrize("launches", range(FEWEST_LAUNCHES))
-def test_fewer_than_three_launches_are_never_precise_however_alike(launches: int) -> None:
+def test_fewer_than_three_launches_are_never_precise_however_alike() -> None:
     wanted, clock = precision(target=0.5)
-    add(wanted, clock, "ddp", *[100.0] * launches)
-    assert wanted.next_round(["ddp"]) == ["ddp"]
-    assert encode(wanted.outcome(["ddp"]))["scenarios"]["ddp"]["reached"] is False, (
-        "nobody stops here and calls it precise"
-    )
-    add(wanted, clock, "ddp", *[100.0] * (FEWEST_LAUNCHES - launches))
+    for _ in range(FEWEST_LAUNCHES):
+        assert wanted.next_round(["ddp"]) == ["ddp"]
+        assert encode(wanted.outcome(["ddp"]))["scenarios"]["ddp"]["reached"] is False
+        add(wanted, clock, "ddp", 100.0)
     assert wanted.next_round(["ddp"]) == []
-
-
-def test_all_go_on_until_all_are_known() -> None:
-    wanted, clock = precision()
-    add(wanted, clock, "single", 10.0, 10.1, 9.9)
-    add(wanted, clock, "ddp", 10.0, 14.0, 9.0)
-    everyone = ["single", "ddp"]
-    assert wanted.next_round(everyone) == everyone
-    add(wanted, clock, "ddp", *[10.0, 10.1, 9.9] * 20)
-    assert wanted.next_round(everyone) == []
 
 
 def test_what_comes_later_is_in_the_budget() -> None:
@@ -94,16 +82,6 @@ def test_no_launch_would_end_after_the_budget() -> None:
     assert encode(wanted.outcome(["ddp"]))["stopped_by"] == "budget"
 
 
-def test_a_scenario_that_failed_gets_no_more() -> None:
-    wanted, clock = precision()
-    add(wanted, clock, "single", 10.0, 10.1, 9.9)
-    add(wanted, clock, "ddp", 10.0, None)
-    assert wanted.next_round(["single", "ddp"]) == []
-    outcome = encode(wanted.outcome(["single", "ddp"]))
-    assert outcome["stopped_by"] == "precision"
-    assert outcome["scenarios"]["ddp"] == {"launches": 1, "half_width": None, "reached": False}
-
-
 def test_there_is_a_most_that_a_scenario_may_have() -> None:
     wanted, clock = precision(target=0.0001, budget_s=1e9)
     add(wanted, clock, "ddp", *[100.0 + launch % 7 for launch in range(MOST_LAUNCHES - 1)])
@@ -118,6 +96,7 @@ def test_what_stands_in_the_record() -> None:
     add(wanted, clock, "single", 10.0, 10.1, 9.9, wall_s=2.0)
     add(wanted, clock, "ddp", 10.0, 14.0, 9.0, wall_s=3.0)
     assert wanted.affords(["ddp"])
+    assert wanted.next_round(["single", "ddp"]) == ["single", "ddp"], "all go on until all are known"
     assert encode(wanted.outcome(["single", "ddp"])) == {
         "target": 0.05,
         "budget_s": 60.0,
@@ -131,6 +110,8 @@ def test_what_stands_in_the_record() -> None:
     clock.now += 60.0
     assert not wanted.affords(["ddp"])
     assert encode(wanted.outcome(["single", "ddp"]))["stopped_by"] == "budget"
-    assert encode(wanted.outcome(["single"]))["stopped_by"] == "precision", (
-        "the budget is no reason where all are precise"
-    )
+    assert encode(wanted.outcome(["single"]))["stopped_by"] == "precision", "where all are precise"
+    add(wanted, clock, "dp", 10.0, None)
+    assert wanted.next_round(["single", "dp"]) == [], "what failed gets no more"
+    failed = encode(wanted.outcome(["dp"]))["scenarios"]["dp"]
+    assert failed == {"launches": 1, "half_width": None, "reached": False}

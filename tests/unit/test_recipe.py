@@ -4,12 +4,8 @@ import ast
 import math
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import replace
-from functools import cache
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -29,36 +25,15 @@ from bench.report.recipe import script
 from bench.runs.document import Recommendation
 from bench.runs.reader import read
 from bench.seams import discover, switching
-from bench.seams.discover import Found
-from bench.seams.strategy import LEVELS
 from bench.sites.local import WorkerHost
 
-SETTINGS = {
-    "model": "resnet18",
-    "image_size": 32,
-    "classes": 1000,
-    "learning_rate": 0.01,
-    "momentum": 0.9,
-    "weight_decay": 1e-4,
-}
+SETTINGS = {"model": "resnet18", "image_size": 32, "classes": 1000}
+SETTINGS |= {"learning_rate": 0.01, "momentum": 0.9, "weight_decay": 1e-4}
 SCALER = {"class": "torch.amp.grad_scaler.GradScaler", "dynamic": True, "scale": 65536.0}
-NAMES = {
-    "single": ("single", "O0"),
-    "ddp": ("ddp", "O0"),
-    "ddp_o1": ("ddp", "O1"),
-    "ddp_o2": ("ddp", "O2"),
-    "ddp_o3": ("ddp", "O3"),
-    "fsdp2": ("fsdp2", "O0"),
-    "ddp_accumulate": ("ddp_accumulate", "O0"),
-    "dp": ("dp", "O0"),
-    "zero1": ("zero1", "O0"),
-    "replicate": ("replicate", "O0"),
-    "averaging": ("averaging", "O0"),
-    "post_local_sgd": ("post_local_sgd", "O0"),
-    "ddp_bf16_hook": ("ddp_hooks", "O0"),
-    "ddp_powersgd": ("ddp_hooks", "O0"),
-    "apex_ddp_o2": ("apex_ddp", "O2"),
-}
+PLAIN = ("single", "ddp", "fsdp2", "ddp_accumulate", "dp", "zero1", "replicate", "averaging", "post_local_sgd")
+NAMES = {name: (name, "O0") for name in PLAIN} | {f"ddp_o{level}": ("ddp", f"O{level}") for level in (1, 2, 3)}
+NAMES |= {"ddp_bf16_hook": ("ddp_hooks", "O0"), "ddp_powersgd": ("ddp_hooks", "O0"), "apex_ddp_o2": ("apex_ddp", "O2")}
+NAMES |= {"hsdp": ("fsdp2", "O0"), "ddp_accumulate+o1": ("ddp_accumulate", "O1")}
 MANY = ("channels_last", "bucket_mb=50", "bucket_view", "static_graph", "foreach", "checkpointing")
 MLP = documented("WORKLOAD = ").replace("nn.ReLU()", "nn.BatchNorm1d(work.width), nn.ReLU()")
 MLP = MLP.replace("lr=0.01", "lr=0.1, momentum=0.9")
@@ -83,7 +58,7 @@ def run_of(written: Analysed) -> Callable[..., Analysed]:
         launches = []
         for launch in written.document.launches:  # what Launch has for all alike
             name, alone = launch.scenario, launch.scenario in ("single", "dp")
-            replicas = {"single": 1, "ddp_accumulate": 4}.get(name, 2)
+            replicas = 4 if "accumulate" in name else 1 if name == "single" else 2
             how = {"strategy": NAMES[name][0], "processes": 1 if alone else 2, "replicas": replicas}
             launches.append(replace(launch, **how, effective=replace(launch.effective, **ran)))
         workload = replace(written.document.workload, **(about or {}))
@@ -94,15 +69,25 @@ def run_of(written: Analysed) -> Callable[..., Analysed]:
     return changed
 
 
-@pytest.mark.parametrize(("on_gpu", "workers"), [(False, None), (True, 2)])
+@pytest.mark.parametrize(
+    ("on_gpu", "workers", "data"), [(False, None, False), (True, None, False), (True, 2, False), (True, 2, True)]
+)
 def test_a_script_is_short_plain_and_sound(
-    run_of: Callable[..., Analysed], tmp_path: Path, on_gpu: bool, workers: int | None
+    run_of: Callable[..., Analysed], tmp_path: Path, on_gpu: bool, workers: int | None, data: bool
 ) -> None:
-    """It passes ruff's check and format, and mypy, and imports nothing of bench."""
+    """It passes ruff's check and format, and mypy, and imports nothing of bench; ``data``: of a workload of the
+    user's."""
     gpu = {"device": "cuda"} if on_gpu else {}
-    ran = {"scaler": SCALER, "compute_dtypes": ("float16",)} if on_gpu else {}
+    ran: dict[str, Any] = {"scaler": SCALER, "compute_dtypes": ("float16",)} if on_gpu else {}
     about = gpu | {"workers": workers, "prefetch": 2 if workers else None}
     files = []
+    if data:
+        mine = tmp_path / "mine" / "m.py"
+        mine.parent.mkdir()
+        mine.write_text(MLP + "\n\ndef collate(examples):\n    return examples\n")
+        about |= {"name": "mine", "file": str(mine), "sha256": sha256(str(mine)), "settings": {"width": 32}}
+        about |= {"data": "/tmp"}
+        ran |= {"cudnn_benchmark": True, "optimizer_settings": {"momentum": 0.9}}
     for on in (), MANY:
         run = run_of(about, **ran, switches=dict.fromkeys(on))
         for name in NAMES:
@@ -110,84 +95,23 @@ def test_a_script_is_short_plain_and_sound(
             assert len(text.splitlines()) <= 120 or "checkpointing" in on
             assert "import bench" not in text and "from bench" not in text
             assert ("torchrun --standalone --nproc-per-node 2" in text) == (name not in ("single", "dp"))
-            assert run.id in text and ("GradScaler" in text) == on_gpu
+            assert run.id in text and ("GradScaler" in text) == on_gpu and ("workload.collate(" in text) == data
             files.append(tmp_path / f"{name}_{len(on)}.py")
             files[-1].write_text(text)
-    check_style(tmp_path)
-    if workers:  # once is enough: it takes seconds
+    check_style(*files)
+    if workers and not data:  # once is enough: it takes seconds
         how = ["--follow-imports=skip", "--ignore-missing-imports", f"--cache-dir={tmp_path}", "--strict"]
         done = subprocess.run([sys.executable, "-m", "mypy", *how, *map(str, files)], capture_output=True, text=True)
         assert done.returncode == 0, done.stdout
 
 
-def check_style(scripts: Path) -> None:
-    """ruff's check and format of a script, or of all in a folder."""
+def check_style(*scripts: Path) -> None:
+    """ruff's check and format."""
     rules = ["--isolated", "--line-length", "120", "--target-version", "py311"]
     select = ["--select", "E,F,W,I,UP,B,SIM,C4,PIE,RET,RUF"]
     for tool in (["ruff", "check", *rules, *select], ["ruff", "format", "--check", *rules]):
-        done = subprocess.run([sys.executable, "-m", *tool, str(scripts)], capture_output=True, text=True)
+        done = subprocess.run([sys.executable, "-m", *tool, *map(str, scripts)], capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
-
-
-@cache
-def searched() -> dict[str, Found]:
-    """The longest that a search can recommend, by name: scenarios at each level with all switches that go with it."""
-    known = {name: switching.load_switch(name, file) for name, file in discover.names(discover.SWITCH).items()}
-    longest = {}
-    usual = [name for name, one in known.items() if "cuda" in one.searched_on and name != "numa"]
-    for name, file in discover.names().items():
-        plain = switching.load(name, file)
-        if "accumulate_" in name:
-            continue  # as ddp_accumulate, with another number
-        if plain.strategy.differs or not hasattr(
-            discover.load_strategy(plain.strategy_name, plain.strategy_file)[1], "recipe"
-        ):
-            continue
-        for level, without in product((None, *LEVELS), ("foreach", "fused", "foreach bf16", "fused bf16")):
-            found = plain
-            for switch in (level, *usual):
-                if switch and switch not in without.split():
-                    with suppress(RequestError):
-                        found = switching.with_switches(found, [switch], "--allow")
-            longest[found.name] = found
-    return longest
-
-
-@pytest.mark.parametrize("kind", ["own", "data"])
-def test_what_a_search_recommends_fits_into_120_lines(
-    run_of: Callable[..., Analysed], tmp_path: Path, kind: str, request: pytest.FixtureRequest
-) -> None:
-    """Of a workload of bench's own, and of the user's with real data; a path that fills a line would add two more."""
-    short = tempfile.TemporaryDirectory(dir="/tmp")
-    request.addfinalizer(short.cleanup)
-    mine, scripts, about = Path(short.name) / "m.py", tmp_path / "scripts", {"device": "cuda"}
-    if kind == "data":
-        mine.write_text(MLP + "\n\ndef collate(examples):\n    return examples\n")
-        about |= {"name": "mine", "file": str(mine), "sha256": sha256(str(mine)), "settings": {"width": 32}}
-        about |= {"workers": 2, "prefetch": 2, "data": "/tmp"}
-    run = run_of(about, cudnn_benchmark=True, optimizer_settings={"momentum": 0.9})
-    (plain,) = (one for one in run.document.launches if one.scenario == "ddp")
-    row = Analysed.of(run).overview.query("scenario == 'ddp'")
-    scripts.mkdir()
-    for found in searched().values():
-        on, level = [one.name for one in found.switches], found.scenario.precision
-        half = "float32" if level == "O0" else "bfloat16" if "bf16" in on else "float16"
-        scaler = SCALER if half == "float16" and level != "O3" else None
-        ran = {"precision": level, "scaler": scaler, "compute_dtypes": (half,), "optimizer_fused": "foreach" not in on}
-        launch = replace(
-            plain,
-            scenario=found.name,
-            strategy=found.strategy_name,
-            processes=found.strategy.processes(2),
-            replicas=found.strategy.replicas(2),
-            effective=replace(plain.effective, **ran, switches={one.spec: None for one in found.switches}),
-        )
-        one = replace(run, document=replace(run.document, launches=(launch,)))
-        vars(one).update(parity=run.parity, overview=row.assign(scenario=found.name))
-        text = script(one, found.name)
-        assert len(text.splitlines()) <= 120, found.name
-        (scripts / f"{found.name}.py").write_text(text)
-    check_style(scripts)
 
 
 def test_texts_of_a_run_end_no_string_and_no_line(run_of: Callable[..., Analysed]) -> None:
@@ -207,7 +131,6 @@ def test_texts_of_a_run_end_no_string_and_no_line(run_of: Callable[..., Analysed
         (None, {}, {}, "no valid result to recommend"),
         ("ddp", {"settings": {"model": "resnet18"}}, {}, "other settings than resnet101 takes today"),
         ("ddp", {"sha256": None, "settings": {"x=1); import os; (y": 1}}, {}, "which no script can have"),
-        ("ddp", {"name": "nothing"}, {}, "is missing"),
         ("ddp", {"global_batch": None}, {}, "does not say how large its batch was"),
         ("ddp", {"sha256": "0" * 64, "file": __file__}, {}, "is not what it was"),
         ("ddp", {"code_sha256": "0" * 64}, {}, "is not what it was"),
@@ -240,12 +163,7 @@ def test_the_page_ends_with_the_recipe_of_its_recommendation(run_of: Callable[..
 def test_fsdp2_leaves_the_step_of_sgd_to_torch(run_of: Callable[..., Analysed]) -> None:
     """``fused=False`` would be a loop over all weights on a GPU; Adam's fused step has a rule for shards."""
     assert "weight_decay=0.0001, fused=None)" in script(run_of(), "fsdp2")
-    run = run_of()
-    launches = tuple(
-        replace(one, effective=replace(one.effective, optimizer="torch.optim.adamw.AdamW"))
-        for one in run.document.launches
-    )
-    assert "fused=True)" in script(replace(run, document=replace(run.document, launches=launches)), "fsdp2")
+    assert "fused=True)" in script(run_of(optimizer="torch.optim.adamw.AdamW"), "fsdp2")
 
 
 @pytest.mark.parametrize(

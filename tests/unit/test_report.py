@@ -14,7 +14,6 @@ from html.parser import HTMLParser
 from io import StringIO
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -137,19 +136,15 @@ def test_colours_of_inline_plots_follow_the_page(mixed: Written) -> None:
     assert len({light for light, _ in theme.THEME.values()}) == len(theme.THEME)
 
 
-def test_colours_can_be_read_and_tell_neighbours_apart() -> None:
-    for number in (0, 1):
-        papers = [theme.THEME[name][number] for name in ("paper", "shade")]
-        for name in ("ink", "muted", "good", "doubt", "bad", "line-0"):
-            assert all(theme.contrast(theme.THEME[name][number], paper) >= 4.5 for paper in papers), name
-        for name, colours in theme.THEME.items():
-            if name not in ("paper", "shade", "grid"):  # what no text has is drawn as marks, which need 3
-                least = 3.0 if name.rpartition("-")[0] in theme.HUES else 4.5
-                assert theme.contrast(colours[number], papers[0]) >= least, name
-        for hue in theme.HUES:
-            levels = [theme.THEME[f"{hue}-{level}"][number] for level in theme.LEVELS]
-            assert all(theme.contrast(*pair) > 1.3 for pair in pairwise(levels)), hue
-    assert len(set(theme.MARKERS.values())) == len(theme.LEVELS)
+@pytest.mark.parametrize("number", [0, 1], ids=["light", "dark"])
+def test_colours_can_be_read_and_tell_neighbours_apart(number: int) -> None:
+    colours = {name: pair[number] for name, pair in theme.THEME.items()}
+    for name in colours.keys() - {"paper", "shade", "grid"}:  # what no text has is drawn as marks, which need 3
+        least = 3.0 if name.rpartition("-")[0] in theme.HUES else 4.5
+        assert theme.contrast(colours[name], colours["paper"]) >= least, name
+    for hue in theme.HUES:
+        levels = [colours[f"{hue}-{level}"] for level in theme.LEVELS]
+        assert all(theme.contrast(*pair) > 1.3 for pair in pairwise(levels)), hue
 
 
 def test_every_plot_is_there_as_svg_and_png(mixed: Written) -> None:
@@ -207,14 +202,6 @@ def test_every_measured_step_is_a_dot_at_its_place(mixed: Written) -> None:
     assert np.polyval([slope, offset], [10, 10, 20, 20]) == pytest.approx(places("ddp_o2"), abs=1e-3)
 
 
-def test_step_times_of_several_launches_show_their_bar(tmp_path: Path) -> None:
-    launches = [Launch("ddp", [[9, ms, ms]], [[100.0]]) for ms in (40, 41, 42)]
-    plot = plot_of(analysed(write_run(tmp_path, [*launches, FAST])), "step-times")
-    texts = svg_texts(plot.svg)
-    assert "41.0 ms · 195.2 img/s ±6.2%" in texts and "15.0 ms · 533.3 img/s" in texts
-    assert "95 % interval over launches" in plot.caption
-
-
 def test_lines_are_of_all_steps_and_of_each_process(mixed: Written) -> None:
     svg = mixed.text("distribution.svg")
     assert "ddp: 95 % of the steps within 57.0 ms, 99 % within 59.4 ms" in svg  # of 40, 40, 30 and 60
@@ -248,9 +235,7 @@ def test_a_loss_that_is_not_finite_is_a_dash_with_its_reason(mixed: Written) -> 
     assert math.isnan(table["last_loss"][0]) and table["first_not_finite"][0] == 1
     assert table["last_loss"][1] == 6.0
     *_, last, alike = launch_tables.launches_table(mixed.run).rows[1]
-    assert (last.text, last.small, alike.text) == ("3", "not finite from step 3 on", "yes"), (
-        "the last loss is a number again"
-    )
+    assert (last.text, last.small, alike.text) == ("3", "not finite from step 3 on", "yes"), "the last is a number"
     page = Page(mixed.text("index.html")).text
     assert "not finite from step 3 on" in page
     assert "Fastest but untested, with one launch: ddp, 200.0 img/s" in page
@@ -291,6 +276,7 @@ def test_each_figure_of_the_summary_has_its_bar(tmp_path: Path, plotting: Plotti
     assert table.notes[0] == "±: from the figure to the farther end of its 95 % interval over launches."
     assert table.notes[1].startswith("no interval for ddp_o2: one launch; with --launches 5 or --profile standard")
     assert "| ddp | 195.2 ±6.2% | 41.0 ±6.2% |" in report.render([run])["summary.md"].decode()
+    assert {"41.0 ms · 195.2 img/s ±6.2%", "20.0 ms · 400.0 img/s"} <= set(svg_texts(plot_of(run, "step-times").svg))
     (ddp_row, _) = csv.DictReader(StringIO(tables.csv([tables.of_run(run, run.overview)])))
     assert float(ddp_row["step_high_ms"]) / float(ddp_row["step_median_ms"]) == pytest.approx(1.0625, abs=5e-4)
 
@@ -324,18 +310,6 @@ def test_ranks_are_drawn_as_their_steps_were(tmp_path: Path) -> None:
     assert {"ddp", "rank", "0", "1", "forward", "backward incl. communication"} <= set(texts) and "ddp_o1" not in texts
     rows = excerpt(run, 0, 3, 4)
     assert rows[["rank", "step"]].to_numpy().tolist() == [[0, 3], [0, 4], [1, 3], [1, 4]]
-
-
-def test_a_page_says_what_changed_since_the_run_before(tmp_path: Path, plotting: Plotting) -> None:
-    plotting(plots.before_plot)
-    first, run = (
-        write_run(tmp_path, [Launch("ddp", [[9, ms + turn, ms]], [[100.0]]) for turn in range(5)]) for ms in (40, 80)
-    )
-    files = report.render([analysed(run)])
-    page = Page(files["index.html"].decode())
-    assert "What changed since the run before?" in page.texts
-    assert "Ddp: slower: step time +9" in page.text and "since-before.svg" in files
-    assert analysed(first).since_before is None
 
 
 def test_details_show_dtypes_with_their_shares(mixed: Written) -> None:
@@ -374,13 +348,15 @@ def test_memory_is_told_from_the_birth_of_the_processes(tmp_path: Path) -> None:
     assert memory_timeline.windows(*of) == pytest.approx((1.0 - born_s, 1.1 - born_s, 1.2 - born_s))
 
 
-def sentences(launches: list[Launch], folder: Path, **options: Any) -> tuple[str, str]:
-    run = analysed(write_run(folder, launches, **options), allow_incomplete=True)
+def sentences(launches: list[Launch], folder: Path) -> tuple[str, str]:
+    run = analysed(write_run(folder, launches), allow_incomplete=True)
     table = tables.of_run(run, run.overview)
     return answer(run.document, table), " ".join(caveats(run.document, table))
 
 
 FAILED = Launch("ddp_o2", [[9, 9]], [[1.0]], precision="O2", status="killed", reason="SIGKILL")
+SINGLE, DP = Launch("single", [[9, 8]], strategy="single"), Launch("dp", [[9, 8]], strategy="dp")
+SKIPPING, ODD = replace(DDP, checks={"skipped_steps": 2}), replace(FAST, checks={"conservation_ok": False})
 KNOWN = [Launch("ddp", [[9, ms, ms]], [[100.0]]) for ms in (40, 41, 42)]
 KNOWN += [Launch("ddp_o2", [[9, 20, 20]], [[100.0]], precision="O2")] * 3
 
@@ -388,22 +364,24 @@ KNOWN += [Launch("ddp_o2", [[9, 20, 20]], [[100.0]], precision="O2")] * 3
 @pytest.mark.parametrize(
     ("launches", "expected"),
     [
-        ([DDP, FINITE], "Fastest but untested, with one launch: ddp_o2, 533.3 img/s, 2.67 times as fast as ddp."),
-        ([DDP], "Only valid result: ddp, 200.0 img/s."),
-        ([GONE, BROKEN], "No valid result: no scenario has figures that can be believed."),
-        (
-            [DDP, Launch("single", [[9, 8]], strategy="single")],
-            "Fastest but untested, with one launch: single, 1,000.0 img/s|Only valid result on 2 replicas: ddp, 200.0",
-        ),
-        (KNOWN, "Fastest: ddp_o2, 400.0 ±0.0% img/s, 2.05 ("),
-        ([FAST], "No valid result: no sc|ddp_o2 ran to its end and is not recommended: not finite."),
-        ([DDP, FAILED, FAST, FAST], "Only valid result: ddp, 200.0 img/s"),
+        ([DDP, FINITE], ("Fastest but untested, with one launch: ddp_o2, 533.3 img/s, 2.67 times as fast as ddp.",)),
+        ([DDP], ("Only valid result: ddp, 200.0", "One launch per scenario: no significance", "gloo over loopback")),
+        ([GONE, BROKEN], ("No valid result: no scenario has figures",)),
+        ([DDP, SINGLE], ("with one launch: single, 1,000.0 img/s", "Only valid result on 2 replicas: ddp, 200.0")),
+        (KNOWN, ("Fastest: ddp_o2, 400.0 ±0.0% img/s, 2.05 (",)),
+        ([FAST], ("No valid result: no sc", "ddp_o2 ran to its end and is not recommended: not finite.")),
+        ([DDP, FAILED, FAST, FAST], ("Only valid result: ddp, 200.0 img/s", "One launch of some scenarios: no sig")),
+        ([DDP] * 2, ("Two launches per scenario: no significance claimed; measure again with --profile standard.",)),
+        ([SKIPPING, ODD], ("The loss scaler of ddp skipped", "The steps of ddp_o2 do not add up")),
+        ([APEX, DP], ("No apex was involved in apex_ddp:", "DataParallel a pass-through")),
     ],
 )
-def test_answers(launches: list[Launch], expected: str, tmp_path: Path) -> None:
+def test_answers(launches: list[Launch], expected: tuple[str, ...], tmp_path: Path) -> None:
     said = " ".join(sentences(launches, tmp_path))
-    assert [part for part in expected.split("|") if part not in said] == []
+    assert [part for part in expected if part not in said] == []
     assert "was faster" not in said or len(launches) > 1
+    assert ("no significance" in said) == (launches != KNOWN and GONE not in launches)
+    assert ("skipped" in said, "pass-through" in said) == (SKIPPING in launches, DP in launches)
 
 
 def test_a_failed_launch_is_shown_where_no_other_has_rows(tmp_path: Path) -> None:
@@ -411,30 +389,6 @@ def test_a_failed_launch_is_shown_where_no_other_has_rows(tmp_path: Path) -> Non
     launches = {name: launch.launch for name, launch in shown(run.document, run.iterations.frame).items()}
     assert launches == {"ddp": 0, "ddp_o2": 2}
     assert shown(run.document, run.iterations.of(1).frame)["ddp_o2"].status == "killed"
-
-
-def test_few_launches_claim_no_significance(tmp_path: Path) -> None:
-    for count, expected in ((1, "One launch per scenario"), (2, "Two launches per scenario"), (3, None)):
-        _, said = sentences([DDP] * count, tmp_path)
-        remedy = "no significance claimed; measure again with --profile standard."
-        assert (f"{expected}: {remedy}" in said) if expected else (remedy not in said)
-    _, said = sentences([DDP, DDP, FAST], tmp_path)
-    assert "One launch of some scenarios: no significance claimed" in said
-
-
-def test_caveats_follow_from_the_run(tmp_path: Path) -> None:
-    _, plain = sentences([DDP], tmp_path)
-    _, one = sentences([DDP], tmp_path, replicas=1)
-    skipping, odd = replace(DDP, checks={"skipped_steps": 2}), replace(FAST, checks={"conservation_ok": False})
-    _, other = sentences([skipping, odd, APEX, Launch("dp", [[9, 8]], strategy="dp")], tmp_path)
-    assert "gloo over loopback" in plain and "One replica" in one and "One replica" not in plain
-    for sign in (
-        "The loss scaler of ddp skipped",
-        "The steps of ddp_o2 do not add up",
-        "No apex was involved in apex_ddp:",
-        "DataParallel a pass-through",
-    ):
-        assert sign in other and sign not in plain
 
 
 def test_report_says_how_long_a_training_takes(tmp_path: Path, bench: Bench, plotting: Plotting) -> None:
@@ -469,6 +423,7 @@ def test_several_runs_share_a_page(tmp_path: Path, bench: Bench, plotting: Plott
     assert {os.path.basename(path) for path in document["files"]} == names
     page = Page((tmp_path / "out" / "index.html").read_text())
     assert page.tags["section"] == 2 and page.tags["svg"] == 2 * (2 + 1)
+    assert "What changed since the run before?" in page.texts
     ids = Counter(value for _, name, value in page.attributes if name == "id")
     assert max(ids.values()) == 1
     rows = list(csv.DictReader(StringIO((tmp_path / "out" / "summary.csv").read_text())))
@@ -491,16 +446,13 @@ def test_incomplete_run_is_refused_or_salvaged(tmp_path: Path, bench: Bench, plo
     plotting()
     write_run(tmp_path / "results", [DDP], scenarios=["ddp", "ddp_o3"], complete=False)
     code, out, err = bench("report", "--out", "out")
-    assert (code, out) == (2, "")
+    assert (code, out, (tmp_path / "out").exists()) == (2, "", False)
     assert err.count("\n") == 1 and "is incomplete" in err and "--allow-incomplete" in err
-    assert not (tmp_path / "out").exists()
     code, out, _ = bench("report", "--out", "out", "--allow-incomplete", "--json")
-    assert code == 0
-    assert [row["status"] for row in json.loads(out)["summary"]] == ["ok", "not run"]
+    assert code == 0 and [row["status"] for row in json.loads(out)["summary"]] == ["ok", "not run"]
     text = Page((tmp_path / "out" / "index.html").read_text()).text
-    assert "This run is incomplete" in text
-    assert "ddp_o3: not run: the run ended before its first launch" in text
-    assert "2026-01-02 03:04 UTC; no end was recorded" in text
+    for said in ("This run is incomplete", "ddp_o3: not run: the run ended before its first", "no end was recorded"):
+        assert said in text
 
 
 def test_full_disk_leaves_the_earlier_report_as_it_was(tmp_path: Path, bench: Bench) -> None:
@@ -546,10 +498,3 @@ def test_one_noisy_scenario_does_not_flatten_the_others(tmp_path: Path) -> None:
     assert "steps beyond the axis" in svg_texts(plot.svg)
     assert "ddp_o2: 8 steps beyond the axis, up to 800.0 ms" in plot.svg
     assert "100" not in svg_texts(plot.svg), "of a tick"
-
-
-def test_the_key_of_lines_is_in_the_order_of_their_ends(tmp_path: Path) -> None:
-    ends = {"ddp": 30.0, "ddp_o1": 50.0, "ddp_o2": 10.0}
-    run = analysed(write_run(tmp_path, [Launch(name, [[9, ms, ms]]) for name, ms in ends.items()]))
-    names = [text.partition("  ")[0] for text in svg_texts(plot_of(run, "elapsed").svg)]
-    assert [name for name in names if name in ends] == ["ddp_o1", "ddp", "ddp_o2"]

@@ -26,14 +26,8 @@ from bench.runs.writer import RunWriter
 from bench.words.questions import questions
 
 HOT = replace(DDP2, scenario="ddp_o2", precision="O2", bits={FIRST: 0x40}, watts={FIRST: 350.0, SECOND: 355.0})
-HIDDEN = replace(
-    DDP2,
-    scenario="apex_ddp",
-    strategy="apex_ddp",
-    held={(0, FIRST): None, (1, SECOND): 7000.0},
-    watts={FIRST: None, SECOND: 200.0},
-    bits={},
-)
+HIDDEN = replace(DDP2, scenario="apex_ddp", strategy="apex_ddp", bits={})
+HIDDEN = replace(HIDDEN, held={(0, FIRST): None, (1, SECOND): 7000.0}, watts={FIRST: None, SECOND: 200.0})
 OUT = replace(DP, scenario="ddp_o3", strategy="ddp", steps_ms=[], status="oom", reason=HOSTILE, reserved={}, watts={})
 
 
@@ -96,33 +90,17 @@ def test_launches_are_named_with_how_they_ended(files: dict[str, bytes]) -> None
 
 def test_a_stack_stands_on_the_process_before(tmp_path: Path) -> None:
     """300 and 200 MiB at the second sample."""
-    plot = plot_of(written(tmp_path, [DDP], ()), "memory-stack")
+    run = written(tmp_path, [DDP, BROKEN], ())
+    plot = plot_of(run, "memory-stack")
     drawn = dict(shapes(plot.svg, "stack-0-"))
     lower, upper = drawn["stack-0-0-0"], drawn["stack-0-1-1"]
     assert min(y for _, y in lower) == pytest.approx(max(y for x, y in upper if x > upper[0][0] + 1), abs=0.1)
     assert height(lower) / (max(y for _, y in lower) - min(y for _, y in upper)) == pytest.approx(300 / 500, rel=0.01)
     assert "sum of PSS" not in svg_texts(plot.svg) and "were not sampled in this run" in plot.caption
-
-
-@pytest.mark.slow
-def test_seventy_launches_are_numbered_by_scenario(tmp_path: Path) -> None:
-    names = [f"s{number}" for number in range(10)]
-    launches = [Launch(name, [[9, 8]], [[100.0, 200.0]], apart_s=1) for _ in range(7) for name in names]
-    run = written(tmp_path, launches, ())
-    texts = svg_texts(plot_of(run, "memory-stack").svg)
-    assert {f"{number}  s{number - 1}" for number in range(1, 11)} <= set(texts)
-    assert [texts.count(str(number)) for number in range(1, 10)] == [7] * 9
-
-
-def test_many_samples_are_drawn_in_part() -> None:
-    ticks = 5 * drawing.MOST_COLUMNS
-    index = pd.Index([tick * SECOND_NS for tick in range(ticks)], name="t_ns")
-    values = [9.0 if tick == 1003 else None if tick == 2001 else 1.0 for tick in range(ticks)]
-    stack = pd.DataFrame({(0, 7): values}, index=index, dtype="float64")
-    stage = device_plots.Stage(figure=None, panels={}, launches=[], origin_ns=0, range_s=float(ticks))
-    thin = device_plots._thinned(stage, stack)
-    assert len(thin) <= drawing.MOST_COLUMNS + 1
-    assert thin[(0, 7)].max() == 9.0 and thin[(0, 7)].isna().sum() == 1
+    table = device_tables.beside_torch_table(run)
+    assert cells(table) == [["ddp", "0", "0", "0", "300", "–", "–"], ["ddp", "0", "1", "1", "200", "–", "–"]]
+    assert table is not None and "PSS is unknown: there is no sample of it." in table.notes
+    assert resident(run.document.launches, run.memory)["launch"].unique().tolist() == [0]
 
 
 @dataclass
@@ -165,14 +143,6 @@ def test_the_largest_launch_of_a_scenario_is_the_one_that_is_shown(tmp_path: Pat
     assert [row[1] for row in cells(device_tables.beside_torch_table(run))] == ["1", "1"]
 
 
-def test_why_proportional_sizes_are_unknown(tmp_path: Path) -> None:
-    run = written(tmp_path, [DDP, BROKEN], ())
-    table = device_tables.beside_torch_table(run)
-    assert cells(table) == [["ddp", "0", "0", "0", "300", "–", "–"], ["ddp", "0", "1", "1", "200", "–", "–"]]
-    assert table is not None and "PSS is unknown: there is no sample of it." in table.notes
-    assert resident(run.document.launches, run.memory)["launch"].unique().tolist() == [0]
-
-
 def test_energy_and_heat_of_each_scenario(whole: Analysed) -> None:
     table = device_tables.energy_table(whole)
     rows = {row[0]: row[1:] for row in cells(table)}
@@ -210,16 +180,12 @@ def test_energy_over_launches_has_an_interval(tmp_path: Path) -> None:
 def test_the_power_plot(whole: Analysed, files: dict[str, bytes]) -> None:
     texts = svg_texts(files["power.svg"].decode())
     assert {"300 W", "200 W", "at its power cap", "held back by heat or protection"} <= set(texts)
+    rows = list(csv.DictReader(StringIO(files["energy.csv"].decode())))
+    assert [row["energy_j"] for row in rows[:2]] == ["3600.0", "2400.0"]
     stretches = devices.throttled_stretches(whole.device)
     rows = stretches[["launch", "device", "verdict"]].to_numpy().tolist()
     assert rows == [[1, SECOND, "warning"], [2, FIRST, "invalid"]]
     assert ((stretches["end_ns"] - stretches["start_ns"]) / SECOND_NS).tolist() == pytest.approx([1.0, 1.0])
-
-
-def test_a_device_that_is_held_back_to_the_end() -> None:
-    table = pd.DataFrame({"launch": 0, "device": FIRST, "t_ns": range(4), "throttle_reasons": [0, 0x4, 0x44, 0x40]})
-    stretches = devices.throttled_stretches(table)[["verdict", "start_ns", "end_ns"]]
-    assert stretches.to_numpy().tolist() == [["warning", 1, 2], ["invalid", 2, 3]]
 
 
 @dataclass
@@ -228,13 +194,6 @@ class OnPackages(Launch):
         start_ns = launch * self.apart_s * SECOND_NS
         about = {"launch": launch, "scenario": self.scenario, "host": "host", "device": "package-0"}
         return [{**about, "t_ns": start_ns + tick * SECOND_NS, "energy_mj": 60000.0 * tick} for tick in range(9)]
-
-
-def test_power_of_a_long_run_is_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = written(tmp_path, [OnPackages("ddp", [[1000.0] * 6], [[1.0]])], ())
-    monkeypatch.setattr(drawing, "MOST_COLUMNS", 3)  # of 3 s each, longer than what would be a gap
-    ((_, line),) = shapes(plot_of(run, "power").svg, "power-")
-    assert len(line) >= 3
 
 
 def test_a_cpu_package_has_power_from_its_counter(tmp_path: Path) -> None:
@@ -264,22 +223,6 @@ def test_without_any_device_the_page_says_why_in_a_line(tmp_path: Path, plotting
     assert "no launch that ended well" in device_tables.no_energy(dead) and device_tables.energy_table(dead) is None
 
 
-def test_the_page_has_all_of_it_and_shows_text_from_outside_as_it_is(files: dict[str, bytes]) -> None:
-    html = files["index.html"].decode()
-    page = Page(html)
-    for text in ("Where does the memory go?", "Memory beside torch", "Energy and heat", "the driver hid <it>"):
-        assert text in page.texts
-    assert not {"b", "it"} & set(page.tags) and page.tags["script"] == 1
-    assert not re.findall(r"#[0-9a-f]{6}\b", "".join(re.findall(r"<svg.*?</svg>", html, flags=re.DOTALL)))
-    assert "nan" not in page.text.lower().split()
-    text = files["summary.md"].decode()
-    assert "\n#### Memory beside torch\n" in text and "\n### Energy and heat\n" in text
-    rows = list(csv.DictReader(StringIO(files["energy.csv"].decode())))
-    assert [row["energy_j"] for row in rows[:2]] == ["3600.0", "2400.0"]
-    beside = list(csv.DictReader(StringIO(files["memory-beside-torch.csv"].decode())))
-    assert float(beside[0]["context_mib"]) in (500.0, 600.0)
-
-
 def test_who_holds_more_memory_names_the_gpus_of_dataparallel(whole: Analysed) -> None:
     said = dict(questions(whole))
     assert said["Which uses the most memory?"].endswith(
@@ -305,6 +248,23 @@ def test_growth_is_read_on_the_clock_of_the_steps() -> None:
     ]
     steps = Iterations(pd.DataFrame({"launch": [0, 0], "host": ["a", "a"]}))
     assert growth(pd.DataFrame(samples), steps, {0: (0, 11), 1: (0, 11)}) == {0: (10.0, 0.1)}
+
+
+def test_a_device_that_is_held_back_to_the_end() -> None:
+    table = pd.DataFrame({"launch": 0, "device": FIRST, "t_ns": range(4), "throttle_reasons": [0, 0x4, 0x44, 0x40]})
+    stretches = devices.throttled_stretches(table)[["verdict", "start_ns", "end_ns"]]
+    assert stretches.to_numpy().tolist() == [["warning", 1, 2], ["invalid", 2, 3]]
+
+
+def test_many_samples_are_drawn_in_part() -> None:
+    ticks = 5 * drawing.MOST_COLUMNS
+    index = pd.Index([tick * SECOND_NS for tick in range(ticks)], name="t_ns")
+    values = [9.0 if tick == 1003 else None if tick == 2001 else 1.0 for tick in range(ticks)]
+    stack = pd.DataFrame({(0, 7): values}, index=index, dtype="float64")
+    stage = device_plots.Stage(figure=None, panels={}, launches=[], origin_ns=0, range_s=float(ticks))
+    thin = device_plots._thinned(stage, stack)
+    assert len(thin) <= drawing.MOST_COLUMNS + 1
+    assert thin[(0, 7)].max() == 9.0 and thin[(0, 7)].isna().sum() == 1
 
 
 @pytest.mark.parametrize("beside", [False, True])
