@@ -6,10 +6,14 @@ that :func:`bench.runs.reader.verified` reads. That run.json and the tables are 
 
 import hashlib
 import os
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
+from bench.core.codec import Between, OneOf, decode
 from bench.core.errors import RequestError
 from bench.core.files import JSON_BYTES, open_regular, parse_json
+from bench.core.records import STATUSES
+from bench.runs.document import Attached, Git, Imported, WorkloadRecord
+from bench.runs.fields import Count, DeviceKind, Names, Parity, Several, Utc
 from bench.runs.files import DIGEST, RESTORE, limit_of, unreadable
 
 VERSION = 1
@@ -22,8 +26,62 @@ FILES = b'\n "files": {'
 """How run.json begins these keys. A line of one blank and a quotation mark is no part of a text: there, the line break
 would be two characters, and the mark three."""
 
-Entry = dict[str, Any]  # a scenario in a digest
-Digest = dict[str, Any]  # a digest as JSON values
+Figure = Annotated[float, Between(1e-9, 10**15)] | None
+"""A measured value. Comparisons take its logarithm."""
+
+
+class Launches(TypedDict):
+    """Columns with a value for each launch: thousands of digests are read sooner than if each launch were an object."""
+
+    launch: tuple[Count, ...]
+    repeat: tuple[Count, ...]
+    step_ms: tuple[Figure, ...]
+    throughput_per_s: tuple[Figure, ...]
+    peak_pid_mib: tuple[Figure, ...]
+    peak_total_mib: tuple[Figure, ...]
+    energy_per_1000_j: tuple[Figure, ...]
+    sm_clock_mhz: tuple[Annotated[float, Between(0, 10**6)] | None, ...]
+
+
+class ScenarioDigest(TypedDict):
+    scenario: str
+    what_ran: str
+    world_size: Several | None
+    status: Annotated[str, OneOf((*STATUSES, "not run"))]
+    reason: str | None
+    validity: Annotated[str, OneOf(("valid", "warning", "invalid"))] | None
+    invalid: Names
+    parity: Parity | None
+    loss_error: float | None
+    memory_source: str | None
+    energy_source: str | None
+    launches: Launches
+
+
+class Conditions(TypedDict):
+    power_limit_w: tuple[float | None, ...]
+    more: dict[str, str | int | float | None]
+
+
+class Form(TypedDict):
+    digest_version: int
+    run: str
+    utc: Utc | None
+    label: str | None
+    profile: str | None
+    git: Git | None
+    imported: Imported | None
+    attached: Attached | None
+    workload: WorkloadRecord
+    device: DeviceKind | None
+    hardware: Names
+    replicas: Several | None
+    conditions: Conditions
+    scenarios: tuple[ScenarioDigest, ...]
+
+
+Entry = dict[str, Any]  # a scenario in a digest, of the form of ScenarioDigest
+Digest = dict[str, Any]  # a digest as JSON values, of the form of Form
 
 
 def stored(path: str) -> Digest | None:
@@ -44,10 +102,22 @@ def stored(path: str) -> Digest | None:
     if hashlib.sha256(content).hexdigest() != sealed.get(DIGEST) or not whole:
         return None
     try:
-        digest: Digest = parse_json(content)
-        return digest if digest["digest_version"] == VERSION else None
-    except (ValueError, TypeError, KeyError) as error:
-        raise RequestError("RUN", f"{os.path.join(path, DIGEST)} is no digest", RESTORE) from error
+        digest = parse_json(content)
+        version = digest.get("digest_version") if isinstance(digest, dict) else None
+        if type(version) is not int:
+            raise ValueError("it has no digest version")
+        if version != VERSION:
+            return None
+        decode(Form, digest)
+        names = [row["scenario"] for row in digest["scenarios"]]
+        launches = [launch for row in digest["scenarios"] for launch in row["launches"]["launch"]]
+        if len(set(names)) < len(names) or len(set(launches)) < len(launches):
+            raise ValueError("a scenario or a launch is in it twice")
+        if any(len(set(map(len, row["launches"].values()))) > 1 for row in digest["scenarios"]):
+            raise ValueError("a figure is not there for each launch")
+    except ValueError as error:
+        raise RequestError("RUN", f"{os.path.join(path, DIGEST)}: {error}", RESTORE) from error
+    return dict(digest)
 
 
 def _sealed(text: bytes) -> dict[str, str]:

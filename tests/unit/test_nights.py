@@ -165,6 +165,34 @@ def sealed_as_it_is(digest: Path) -> None:
     run.write_text(json.dumps(document | {"seal": seal_of(document)}, indent=1) + "\n")
 
 
+@pytest.mark.parametrize(
+    ("column", "values", "why"),
+    [
+        ("step_ms", [1.0, "fast"], "scenarios[1].launches.step_ms[1] must be float, not str"),
+        ("step_ms", [1.0, True], "step_ms[1] must be float, not bool"),
+        ("step_ms", [1.0, -1.0], "step_ms[1] must be from"),
+        ("step_ms", [1.0, 1e101], "step_ms[1] is too large a number"),
+        ("peak_total_mib", [1.0, 1e16], "peak_total_mib[1] must be from"),
+        ("repeat", [0, None], "repeat[1] must be int"),
+        ("repeat", [0, 2.5], "repeat[1] must be int, not float"),
+        ("more", [1], "more is unknown"),
+        ("step_ms", None, "step_ms is missing"),
+        ("step_ms", [1.0], ": a figure is not there for each launch"),
+    ],
+)
+def test_a_sealed_digest_with_a_figure_that_is_none(history: Path, column: str, values: Any, why: str) -> None:
+    path = night(history, 9)
+    digest = json.loads((path / "digest.json").read_text())
+    columns = digest["scenarios"][1]["launches"]
+    columns[column] = values
+    if values is None:
+        del columns[column]
+    (path / "digest.json").write_text(json.dumps(digest))
+    sealed_as_it_is(path / "digest.json")
+    (left_out,) = nights.read(str(history)).left_out
+    assert why in left_out.why
+
+
 def test_links_out_of_the_folder_are_left_out(history: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     ninth = night(elsewhere, 9)
