@@ -4,17 +4,22 @@ import errno
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
 from conftest import launches, one_host, request_for
+from standin.documents import document
+from standin.runs import DDP, write_run
 
 from bench import machine
 from bench.core.errors import RequestError
 from bench.experiments import interrupts, launch
 from bench.runs import files
+from bench.runs.names import find
+from bench.runs.writer import RunWriter
 from bench.seams import discover, switching
 from bench.sites.local import WorkerHost
 from bench.worker import host as worker_host
@@ -115,3 +120,26 @@ def test_code_of_others_is_bounded() -> None:
     assert state() == before
     with pytest.raises(TimeoutError, match=r"it was not done after 0\.1 s"), interrupts.bounded(0.1):
         time.sleep(60)
+
+
+def test_a_clock_that_jumps_back_overwrites_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = RunWriter(str(tmp_path), document())
+    real = time.gmtime
+    monkeypatch.setattr(time, "gmtime", lambda *_: real(time.time() - 86400))
+    second = RunWriter(str(tmp_path), document())
+    assert second.id < first.id
+    assert find("latest", str(tmp_path)) == first.path, "the latest by name, which is what the clock said"
+    assert {run.name for run in tmp_path.iterdir()} == {first.id, second.id}
+
+
+def test_a_limit_on_threads_is_no_damage(repository: Path, tmp_path: Path) -> None:
+    as_nobody = ["setpriv", "--reuid=65534", "--clear-groups"]  # the limit is not root's
+    as_nobody += [f"--{which}-caps=+dac_override,+dac_read_search" for which in ("inh", "ambient")]
+    if os.geteuid() != 0 or subprocess.run([*as_nobody, "true"], capture_output=True).returncode:
+        pytest.skip("this user may not become another one")
+    run = write_run(tmp_path, [DDP])
+    for verb, option, code in (("show", str(run), 1), ("doctor", "--json", 2)):
+        told = f"ulimit -u 1; exec {sys.executable} -m bench {verb} {option}"
+        done = subprocess.run([*as_nobody, "bash", "-c", told], cwd=repository, capture_output=True, text=True)
+        assert (done.returncode, "ulimit -u" in done.stderr) == (code, True), done.stderr
+        assert "damaged" not in done.stderr and "None" not in done.stderr

@@ -38,3 +38,10 @@ def test_the_code_and_the_recipes_pass_the_checks(repository: Path, tmp_path: Pa
         folder = next((folder for word, folder in kinds.items() if word in source), "scenarios")
         (here / folder / f"shown_{number}.py").write_text(source)
     assert check(here, command) == ""
+
+
+def test_ci_runs_the_second_command_of_the_readme(repository: Path) -> None:
+    script = (repository / ".ci" / "run").read_text()
+    command, slow = re.findall(r"^.*-m pytest(?:.*\\\n)*.*", script, re.MULTILINE)
+    assert command.endswith("-m pytest -n 3 --dist loadfile") and command in (repository / "README.md").read_text()
+    assert "-m slow" in slow and "cuda_pretended," in slow, "what runs only where there are GPUs"

@@ -170,3 +170,9 @@ def test_a_crop_depends_on_the_seed_and_the_index_alone(tmp_path: Path) -> None:
     assert [int(label) for label in labels] == [0, 0, 1, 1] and {image.shape for image in images} == {(3, 16, 16)}
     assert torch.equal(images[1], example(1)[0]) and not torch.equal(images[0], images[1])
     assert not torch.equal(images[1], opened("imagefolder", tmp_path, image_size=16, seed=1)[1](1)[0])
+
+
+def test_a_step_counts_the_tokens_of_its_examples() -> None:
+    found = discover.load_workload(*discover.resolve("gpt", discover.WORKLOAD))
+    task = found.task("cpu", found.workload.settings_on("cpu") | {"context": 48})
+    assert replace(workload(global_batch=8), units_per_example=task.units_per_example).units == 8 * 48

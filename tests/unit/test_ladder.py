@@ -12,7 +12,7 @@ from bench.analyse.analysed import Analysed
 from bench.analyse.ladder import Step, ladder, sentences, steps
 from bench.analyse.steps import base_of
 from bench.experiments.plan.ladder import ALONE, RUNGS
-from bench.report import plots, tables
+from bench.report import drawing, plots, tables
 from bench.report.ladder import ladder_table
 from bench.seams.switching import scenario
 from bench.words.questions import questions
@@ -135,3 +135,13 @@ def test_the_page_has_a_chapter_and_a_plot_of_a_ladder(climbed: Analysed, tmp_pa
     files = report.write([climbed], str(tmp_path / "page"))
     page = (tmp_path / "page" / "index.html").read_text()
     assert "What does each step gain?" in page and any(name.endswith("ladder.svg") for name in files)
+
+
+def test_switches_have_colours_of_their_own(tmp_path: Path) -> None:
+    run = run_of(tmp_path, TIMES, launches=1)
+    looks = {one.scenario: drawing.look_of(run.document, one) for one in run.document.launches}
+    declared = {one.scenario: run.document.strategy_of(one) for one in run.document.launches}
+    assert looks["ddp"] == (declared["ddp"].hue, declared["ddp"].dash)
+    assert looks["ddp_o1+foreach"] == looks["ddp+foreach"], "one set of switches; their levels differ in shade"
+    sets = {"ddp", "ddp+foreach", "ddp+channels_last", "ddp+channels_last+foreach"}
+    assert len({looks[name][0] for name in sets}) == len(sets)

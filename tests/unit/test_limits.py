@@ -87,14 +87,19 @@ def test_bytes_of_a_step_follow_from_the_parameters() -> None:
     [
         ("NVIDIA H100 80GB HBM3", "bf16", 989.4),
         ("NVIDIA H100 PCIe", "fp16", 756.5),
+        ("NVIDIA H200", "tf32", 494.7),
         ("NVIDIA A100-SXM4-80GB", "bf16", 312.0),
+        ("Tesla V100-SXM2-16GB", "fp16", 125.0),
         ("Tesla V100-SXM2-16GB", "bf16", None),
         ("NVIDIA L4", "fp32", 30.3),
         ("NVIDIA L40S", "bf16", 362.0),
+        ("NVIDIA GeForce RTX 3090", "fp16", 71.0),
         ("NVIDIA GeForce RTX 3090 Ti", "fp16", None),
         ("NVIDIA GeForce RTX 4090", "tf32", 82.6),
         ("NVIDIA GeForce RTX 4090 Laptop GPU", "tf32", None),
+        ("NVIDIA GeForce RTX 5090", "bf16", 209.5),
         ("AMD Instinct MI300X", "bf16", 1307.4),
+        ("NVIDIA GB200", "bf16", None),
         (None, "fp32", None),
     ],
 )
@@ -324,3 +329,16 @@ def test_a_switch_recovers_a_share_of_a_part(recovers: dict[str, dict[str, float
     assert set(RECOVERABLE) == {*PARTS} - {"arithmetic"}
     with pytest.raises(ValueError, match="recovers"):
         Switch(summary="s", label="l", recovers=recovers)
+
+
+def test_first_touches_are_of_private_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    shared: list[int] = []
+
+    def faults() -> int:
+        shared.append(Path("/proc/self/maps").read_text().count("/dev/zero"))
+        return len(shared)
+
+    monkeypatch.setattr(worker, "faults", faults)
+    before = Path("/proc/self/maps").read_text().count("/dev/zero")
+    worker.first_touch_us()
+    assert shared and set(shared) == {before}

@@ -280,3 +280,10 @@ def test_there_is_one_initialisation_and_one_look_up_per_device(driver: Driver, 
 def test_versions(driver: Driver) -> None:
     driver.write(DEVICE_A, "error * nvml_version 3")
     assert asked(driver, "nvml.versions()") == {"version": "999.01", "nvml": None, "cuda": "13.2"}
+
+
+def test_a_gpu_whose_name_is_no_utf_8_is_there_without_it(driver: Driver) -> None:
+    driver.write(f"device {A} 0 65 0 Stand-in_\udce9 {MIB}")
+    (gpu,), reason = json.loads(driver.python(LIST))
+    assert (gpu["uuid"], reason) == (A, None)
+    assert gpu["name"].startswith("name unknown ('utf-8' codec can't decode byte 0xe9")

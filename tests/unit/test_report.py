@@ -142,6 +142,8 @@ def test_colours_can_be_read_and_tell_neighbours_apart(number: int) -> None:
     for name in colours.keys() - {"paper", "shade", "grid"}:  # what no text has is drawn as marks, which need 3
         least = 3.0 if name.rpartition("-")[0] in theme.HUES else 4.5
         assert theme.contrast(colours[name], colours["paper"]) >= least, name
+    for name in ("ink", "muted", "good", "doubt", "bad", "line-0"):
+        assert theme.contrast(colours[name], colours["shade"]) >= 4.5, name
     for hue in theme.HUES:
         levels = [colours[f"{hue}-{level}"] for level in theme.LEVELS]
         assert all(theme.contrast(*pair) > 1.3 for pair in pairwise(levels)), hue
@@ -498,3 +500,10 @@ def test_one_noisy_scenario_does_not_flatten_the_others(tmp_path: Path) -> None:
     assert "steps beyond the axis" in svg_texts(plot.svg)
     assert "ddp_o2: 8 steps beyond the axis, up to 800.0 ms" in plot.svg
     assert "100" not in svg_texts(plot.svg), "of a tick"
+
+
+def test_the_key_of_lines_is_in_the_order_of_their_ends(tmp_path: Path) -> None:
+    ends = {"ddp": 30.0, "ddp_o1": 50.0, "ddp_o2": 10.0}
+    run = analysed(write_run(tmp_path, [Launch(name, [[9, ms, ms]]) for name, ms in ends.items()]))
+    names = [text.partition("  ")[0] for text in svg_texts(plot_of(run, "elapsed").svg)]
+    assert [name for name in names if name in ends] == ["ddp_o1", "ddp", "ddp_o2"]

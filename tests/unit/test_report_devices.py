@@ -336,3 +336,10 @@ def test_why_fsdp_is_slower(tmp_path: Path) -> None:
     launches = [Launch(name, [[9, *[ms] * 4]], [[100.0]]) for name, ms in (("ddp", 10.0), ("fsdp2", 15.0))] * 3
     why = dict(questions(written(tmp_path, launches)))["Is FSDP slower than DDP here, and why?"]
     assert why.startswith("Its step takes 1.50 times") and "By phase (medians): data " in why and "--diagnose" in why
+
+
+def test_power_of_a_long_run_is_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = written(tmp_path, [OnPackages("ddp", [[1000.0] * 6], [[1.0]])], ())
+    monkeypatch.setattr(drawing, "MOST_COLUMNS", 3)  # of 3 s each, longer than what would be a gap
+    ((_, line),) = shapes(plot_of(run, "power").svg, "power-")
+    assert len(line) >= 3

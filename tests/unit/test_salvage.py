@@ -46,9 +46,13 @@ def test_a_crash_of_everything_loses_less_than_five_seconds_of_samples(tmp_path:
     wait_for(lambda: spool.exists() and spool.read_bytes().count(b"\n") >= 6)
     killed_ns = time.perf_counter_ns()
     os.kill(int(sampler), signal.SIGSTOP)  # so that it cannot notice by itself that bench is gone
-    bench.kill()
-    bench.communicate()
-    wait_for(lambda: not alive(int(sampler)), 5.0)
+    try:
+        bench.kill()
+        bench.communicate()
+        wait_for(lambda: not alive(int(sampler)), 5.0)
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(int(sampler), signal.SIGKILL)
 
     with pytest.raises(RequestError, match="incomplete"):
         read(path)

@@ -1,6 +1,8 @@
 """Switches: how they are asked for, what is refused, and what each of them does to a live session."""
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from functools import cache
@@ -341,3 +343,17 @@ def test_a_switch_without_effect_is_not_in_the_label(monkeypatch: pytest.MonkeyP
     _, ran = trained("single+channels_last", steps=1)
     assert ran["label"] == "no wrapper"
     assert ran["switches"] == {"channels_last": "the first layer computes contiguous"}
+
+
+def test_kept_memory_is_not_new_again() -> None:
+    """In a process of its own, since there is no way back."""
+    script = """
+from bench.seams import discover, switching
+
+switch = switching.switch_module("keep_memory", discover.names(discover.SWITCH)["keep_memory"])
+assert "is new again" in switch.effect(None, {})
+switch.begin(None)
+assert switch.effect(None, {}) is None
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
