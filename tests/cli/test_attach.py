@@ -361,3 +361,39 @@ def test_wrong_sides_are_one_line(attaching: Bench, case: str) -> None:
     arguments, line = WRONG_SIDES[case]
     code, out, err = attaching("attach", *arguments, "--", "true")
     assert (code, out, err.count("\n")) == (2, "", 1) and line in err
+
+
+def test_a_full_disk_is_named(recorder: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    recorder._open(recorder.STATE)
+    recorder._write(recorder.STATE, {"problem": "none"})
+    kept = (tmp_path / os.listdir(tmp_path)[0]).read_bytes()
+    write = os.write
+
+    def full(file: int, text: bytes) -> int:
+        if len(text) < 10:
+            raise OSError(28, os.strerror(28))
+        return write(file, text[:9]) if len(text) < 20 else write(file, text[:-5])
+
+    monkeypatch.setattr(os, "write", full)
+    recorder._give_up(recorder.STATE, RuntimeError("why"))
+    (name,) = os.listdir(tmp_path)
+    assert (tmp_path / name).read_bytes() == kept
+    assert str(read_notes(str(tmp_path / name)).problem).endswith("could not write its notes: No space left on device")
+
+
+@pytest.mark.slow
+def test_the_lock_says_who_outlived_bench(tmp_path: Path, repository: Path) -> None:
+    script = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
+    command = [PYTHON, "-m", "bench", "attach", "--", PYTHON, "-c", script]
+    environment = {**os.environ, "PYTHONPATH": str(repository), "BENCH_LOCK_DIR": str(tmp_path / "locks")}
+    about: dict[str, Any] = {"cwd": tmp_path, "env": environment, "text": True}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, **about) as first:
+        assert first.stdout is not None
+        child = int(first.stdout.readline())
+        try:
+            first.kill()
+            first.wait()
+            second = subprocess.run(command, capture_output=True, timeout=60.0, **about)
+        finally:
+            os.kill(child, signal.SIGKILL)
+    assert second.returncode == 2 and f"): PID {child}; queue with --wait" in second.stderr

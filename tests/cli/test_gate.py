@@ -18,6 +18,7 @@ from bench.analyse.history.gate import Outcome, Rule
 from bench.cli import main
 from bench.core.records import SCHEMA_VERSION
 from bench.report import gate as report
+from bench.report.tables import as_change
 from bench.runs.files import seal_of
 
 NAMES = ("ddp", "dp", "ddp_o2")
@@ -443,3 +444,7 @@ def test_what_cannot_be_accepted(slower: list[Path], say: Gate, arguments: tuple
     given = [text.format(run=slower[0].name, torn=slower[3].name) for text in arguments]
     refused(say("accept", *given), word.format(here=Path.cwd()))
     assert files(Path()) == before
+
+
+def test_a_change_of_nothing_has_no_sign() -> None:
+    assert [as_change(ratio) for ratio in (0.9999, 1.0, 1.0001, 1.01)] == ["0.0 %", "0.0 %", "0.0 %", "+1.0 %"]

@@ -13,9 +13,11 @@ from standin.nights import write_nights
 from standin.runs import DDP, HOSTILE, write_run
 
 from bench.analyse.history import nights
-from bench.analyse.history.trends import Night, commit_range
+from bench.analyse.history.shifts import levels
+from bench.analyse.history.trends import Night, Track, Trend, commit_range
 from bench.cli import main
 from bench.report import history as report
+from bench.report.history_plots import DOTS_AT_MOST, of_track
 
 THREE = ("dp", "ddp", "ddp_o2")
 SHIFTED, COUNT = 24, 40
@@ -294,3 +296,32 @@ def test_commits_between_two_nights(before: tuple[str | None, bool], after: tupl
         for letter, dirty in (before, after)
     )
     assert commit_range(first, second) == said
+
+
+NIGHT = Night(run="run", utc="2021-01-01T00:00:00Z", label=None, commit=None, dirty=False, accepted=None)
+
+
+def test_thousands_of_nights_are_drawn_in_columns() -> None:
+    sizes = []
+    for count in (DOTS_AT_MOST + 1, 10 * DOTS_AT_MOST):
+        values = tuple(100.0 + place % 7 for place in range(count))
+        trend = Trend(
+            scenario="ddp",
+            what_ran="",
+            metric="step_ms",
+            values=values,
+            sources=(None,) * count,
+            levels=levels(values),
+            regressed=(3, 4, 400),
+        )
+        track = Track(
+            work="work",
+            place="place",
+            nights=(NIGHT,) * count,
+            trends=(trend,),
+            events=(),
+            unusable={},
+        )
+        (plot,) = of_track(track)
+        sizes.append(len(plot.svg))
+    assert sizes[1] < 1.2 * sizes[0]

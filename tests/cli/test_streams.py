@@ -93,3 +93,13 @@ def test_a_label_of_bytes(
     assert "night \\udcff" in (tmp_path / "reports" / "index.html").read_text("utf-8")
     assert (tmp_path / "reports" / "history.html").read_text("utf-8")
     assert r"(night \\udcff)" in (tmp_path / "reports" / "compare.md").read_text("utf-8")
+
+
+@pytest.mark.slow  # matplotlib looks for all fonts of this machine
+def test_a_home_that_cannot_be_written_is_not_talked_about(tmp_path: Path) -> None:
+    """matplotlib keeps a cache of fonts in it, and says so in two long lines where it cannot. It also waits for what
+    lies in the working directory under the name of its settings."""
+    os.mkfifo(tmp_path / "matplotlibrc")
+    run = write_run(tmp_path / "results", [DDP])
+    done = shell(f"bench report {run}", tmp_path, HOME="/proc")
+    assert (done.returncode, done.stderr) == (0, "")

@@ -200,3 +200,16 @@ def test_a_disobeyed_setting(change: Callable[[str], str], says: str, run_here: 
     (path,) = (tmp_path / "out").iterdir()
     (launch,) = read(str(path)).document.launches
     assert launch.status == "error" and says in str(launch.reason)
+
+
+def test_a_package_that_takes_the_name_of_a_workload_is_refused(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metadata = tmp_path / "theirs-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[bench.workloads]\nresnet101 = their_module\n")
+    (tmp_path / "their_module.py").write_text(MLP)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    code, _, line = bench("run", *SMALL)
+    assert code == 2 and "'resnet101' is defined twice" in line and "their_module.py" in line

@@ -23,6 +23,7 @@ from bench.runs.writer import RunWriter
 from bench.seams import discover, switching
 from bench.sites.local import WorkerHost
 from bench.worker import host as worker_host
+from bench.worker.beats import Beats
 
 pytestmark = pytest.mark.fault
 
@@ -143,3 +144,32 @@ def test_a_limit_on_threads_is_no_damage(repository: Path, tmp_path: Path) -> No
         done = subprocess.run([*as_nobody, "bash", "-c", told], cwd=repository, capture_output=True, text=True)
         assert (done.returncode, "ulimit -u" in done.stderr) == (code, True), done.stderr
         assert "damaged" not in done.stderr and "None" not in done.stderr
+
+
+def test_beats_tell_position_and_steps_of_each_rank() -> None:
+    beats = Beats.create(2, 5)
+    again = Beats(os.dup(beats.fd))
+    assert beats.position(1) is None and beats.steps(1) == []
+    for first, marks in ((0, 5), (1, 4 * 2 + 3)):
+        note = again.window(1, first)
+        for _ in range(marks):
+            note()
+    position = beats.position(1)
+    assert position is not None and (position.done, position.phase) == (3, "backward")
+    steps = beats.steps(1)
+    assert [row["step"] for row in steps] == [0, 1, 2]
+    assert steps[2]["start_ns"] - steps[1]["start_ns"] == pytest.approx(1e6 * steps[1]["step_ms"])
+    assert beats.position(0) is None and beats.marks(1) == 16
+    for _ in range(1000):
+        note()  # more than there is room for is not written
+    assert beats.marks(1) == 5 * 4 + 4
+    again.close()
+    beats.close()
+
+
+def test_a_log_within_the_limit_is_left_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(b"x" * files.LOG_LIMIT_BYTES)
+    before = (tmp_path / "log").stat()
+    files.shorten(str(tmp_path / "log"))
+    files.shorten(str(tmp_path / "absent"))
+    assert (tmp_path / "log").stat() == before

@@ -23,9 +23,11 @@ from torch.distributed._composable.replicate import replicate
 
 from bench.analyse.analysed import Analysed
 from bench.analyse.communication import communication, mean_interval
+from bench.analyse.memory_parts import parts
 from bench.core.codec import encode
 from bench.core.records import DIAGNOSTIC_COLUMNS, PHASES
 from bench.report import verdict_plots
+from bench.report.device_tables import memory_parts_table
 from bench.runs.experiments import Diagnosis
 from bench.runs.reader import Run
 from bench.seams import discover
@@ -132,6 +134,16 @@ def test_diagnostic_launches_are_in_no_table_of_measured_ones(run: Run) -> None:
     assert run.steps.groupby("launch")["step"].nunique().eq(1 + ITERS).all()
     for finding in run.document.validity:
         assert finding.launch is None or finding.launch in measured
+
+
+def test_what_the_memory_of_a_rank_holds(run: Run) -> None:
+    rows, table = parts(run.document).set_index(["scenario", "rank"]), memory_parts_table(run)
+    weights = rows.loc[("ddp", 0), "parameters_mib"]
+    assert weights > 0 and rows.loc[("ddp", 0), "gradients_mib"] == pytest.approx(weights)
+    assert rows.loc[("ddp", 0), "buckets_mib"] == pytest.approx(weights) and rows.loc[("single", 0), "buckets_mib"] == 0
+    assert table is not None and [row[0].text for row in table.rows] == list(SCENARIOS)
+    headings = [column.heading for column in table.columns]
+    assert headings == ["scenario", "rank", "predicted peak", "measured peak", "rest"], "no part of this is 0.05 MiB"
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
