@@ -75,15 +75,18 @@ def per_device(device: pd.DataFrame, bounds: Windows) -> pd.DataFrame:
     ``bench.machine.throttle`` (``unknown`` without bits). Traffic from counters; null where they fell.
     """
     rows = []
-    for launch, of_launch in _within(device, bounds):
+    for launch, places in _within(device, bounds):
         start_ns, end_ns = bounds[launch]
-        for uuid, samples in of_launch.groupby("device", sort=False, observed=True):
+        uuids = device["device"].take(places)
+        for uuid in uuids.unique():
+            samples = device.take(places[uuids == uuid])
             in_time = samples if samples["t_ns"].is_monotonic_increasing else samples.sort_values("t_ns")
             rows.append(_one(in_time, int(launch), str(uuid), (end_ns - start_ns) / 1e9))
     return _table(rows, COLUMNS)
 
 
-def _within(device: pd.DataFrame, bounds: Windows) -> Iterator[tuple[int, pd.DataFrame]]:
+def _within(device: pd.DataFrame, bounds: Windows) -> Iterator[tuple[int, np.ndarray]]:
+    """By launch the places of its samples that count."""
     places: TableRow = device.groupby("launch").indices
     t_ns = device["t_ns"].to_numpy()
     for launch, (start_ns, end_ns) in bounds.items():
@@ -91,10 +94,9 @@ def _within(device: pd.DataFrame, bounds: Windows) -> Iterator[tuple[int, pd.Dat
             own = places[launch]
             inside = own[(t_ns[own] >= start_ns) & (t_ns[own] <= end_ns)]
             if len(inside) and np.ptp(t_ns[inside]) >= COVERED * (end_ns - start_ns):
-                yield launch, device.take(inside)
+                yield launch, inside
             else:
-                near = own[(t_ns[own] >= start_ns - EDGE_NS) & (t_ns[own] <= end_ns + EDGE_NS)]
-                yield launch, device.take(near)
+                yield launch, own[(t_ns[own] >= start_ns - EDGE_NS) & (t_ns[own] <= end_ns + EDGE_NS)]
 
 
 def per_launch(device: pd.DataFrame, steps: Iterations, units: int | None, devices: pd.DataFrame) -> pd.DataFrame:
@@ -116,10 +118,10 @@ def per_launch(device: pd.DataFrame, steps: Iterations, units: int | None, devic
         verdict=("verdict", throttle.worst),
     )
     samples = device[["launch", "t_ns", "device", "power_w"]]
-    peaks_w = {
-        launch: of_launch.groupby("t_ns")["power_w"].sum(min_count=max(1, of_launch["device"].nunique())).max()
-        for launch, of_launch in _within(samples, windows(steps))
-    }
+    peaks_w = {}
+    for launch, places in _within(samples, windows(steps)):
+        own = samples.take(places)
+        peaks_w[launch] = own.groupby("t_ns")["power_w"].sum(min_count=max(1, own["device"].nunique())).max()
     measured = steps.frame["launch"][~steps.frame["warmup"].astype(bool)].value_counts()
     counted = table["launch"].map(measured) * (units or math.nan)
     table = table.assign(

@@ -61,7 +61,7 @@ def table(steps: Iterations, scenarios: list[str]) -> pd.DataFrame:
         return pd.DataFrame()
     shown = iterations(int(steps.frame["step"].max()) + 1)
     times = elapsed(steps)
-    groups = times[times["step"].isin(shown)].groupby(["scenario", "step"])["elapsed_s"]
+    groups = times[times["step"].isin(shown)].groupby(["scenario", "step"], observed=True)["elapsed_s"]
     launches: dict[Any, list[float]] = groups.agg(list).to_dict()
     rounds = Rounds.of(LaunchFigures(steps.frame[steps.frame["step"] == shown[-1]]), ELAPSED)
     rows = []

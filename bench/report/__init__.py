@@ -37,7 +37,7 @@ def render(runs: Sequence[Run], out: str = ".", training: Training | None = None
     files: dict[str, bytes] = {}
     for number, run in enumerate(analysed, start=1):
         prefix = f"{run.id}-" if len(runs) > 1 else ""
-        placed, own = page.placed(plots.of_run(run), files=prefix, ids=f"run-{number}-")
+        placed, own = page.placed(plots.of_run(run, f"run-{number}-"), files=prefix)
         files |= own
         sections.append(page.section(run, placed, out, training))
     beside = {

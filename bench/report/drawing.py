@@ -99,7 +99,7 @@ STYLE = {  # of all plots
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plot:
     """A plot as two files' content. ``name``: their stem. ``caption``: what to know about it, and what is left out.
-    ``figure``: matplotlib's own, None of one for a page. ``narrow``: another SVG, for a phone."""
+    ``figure``: matplotlib's own, None of one for a page. ``page``: as SVG within it, and another one for a phone."""
 
     name: str
     title: str
@@ -107,7 +107,7 @@ class Plot:
     svg: str
     png: bytes
     figure: Artist = field(default=None, compare=False, repr=False)
-    narrow: str = ""
+    page: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,8 +133,8 @@ def styled(width_in: float = WIDE_IN) -> Iterator[None]:
         yield
 
 
-def for_page(draw: Callable[[], Plot | None]) -> Plot | None:
-    """The plot that ``draw`` draws, for a page that is read on a screen or on a phone."""
+def for_page(draw: Callable[[], Plot | None], ids: str) -> Plot | None:
+    """The plot that ``draw`` draws, for a page that is read on a screen or on a phone; its ids begin with ``ids``."""
     with styled():
         plot = draw()
     if plot is None:
@@ -142,7 +142,10 @@ def for_page(draw: Callable[[], Plot | None]) -> Plot | None:
     with styled(NARROW_IN):
         narrow = draw()
     assert narrow is not None
-    return replace(plot, narrow=narrow.svg, figure=None)
+    forms = ((plot.svg, ""), (narrow.svg, "-narrow"))
+    return replace(
+        plot, page="".join(inline(svg, f"{ids}{plot.name}{form}", plot.title) for svg, form in forms), figure=None
+    )
 
 
 def width_in() -> float:

@@ -16,7 +16,7 @@ from bench.analyse.analysed import Analysed
 from bench.core.text import printable
 from bench.report import chapters
 from bench.report.blocks import HERE, Chapter, PagePlot, template
-from bench.report.drawing import Plot, device, inline, model_and_batch
+from bench.report.drawing import Plot, device, model_and_batch
 from bench.report.launch_tables import start_date
 from bench.report.loader import loader_words
 from bench.report.theme import THEME
@@ -63,17 +63,14 @@ def section(run: Analysed, plots: dict[str, PagePlot], out: str, training: Train
     )
 
 
-def placed(plots: Iterable[Plot], *, files: str = "", ids: str = "") -> tuple[dict[str, PagePlot], dict[str, bytes]]:
-    """Plots for a page by name, and their files; the names of files and the ids begin with ``files`` and ``ids``."""
+def placed(plots: Iterable[Plot], *, files: str = "") -> tuple[dict[str, PagePlot], dict[str, bytes]]:
+    """Plots for a page by name, and their files, the names of which begin with ``files``."""
     in_page: dict[str, PagePlot] = {}
     contents: dict[str, bytes] = {}
     for plot in plots:
         names = (f"{files}{plot.name}.svg", f"{files}{plot.name}.png")
         contents.update(zip(names, (plot.svg.encode(), plot.png), strict=True))
-        svg = inline(plot.svg, f"{ids}{plot.name}", plot.title)
-        if plot.narrow:
-            svg += inline(plot.narrow, f"{ids}{plot.name}-narrow", plot.title)
-        in_page[plot.name] = PagePlot(title=plot.title, caption=plot.caption, svg=svg, files=names)
+        in_page[plot.name] = PagePlot(title=plot.title, caption=plot.caption, svg=plot.page, files=names)
     return in_page, contents
 
 

@@ -37,10 +37,10 @@ FEW_STEPS, MOST_RANKS = 3, 16
 """Of the timeline of ranks."""
 
 
-def of_run(run: Analysed) -> list[Plot]:
-    """All plots of a run for which it has figures."""
-    _ = run.overview, run.spread, run.good_phases  # of which several plots are made
-    return side_by_side.drawn([partial(draw, run) for draw in DRAWINGS])
+def of_run(run: Analysed, ids: str = "") -> list[Plot]:
+    """All plots of a run for which it has figures. ``ids``: how their ids in a page begin."""
+    needed_later = lambda: (run.overview, run.spread, run.good_phases)  # noqa: E731
+    return side_by_side.drawn([partial(draw, run) for draw in DRAWINGS], ids, meanwhile=needed_later)
 
 
 def step_times(run: Analysed) -> Plot | None:
@@ -274,7 +274,8 @@ def elapsed(run: Analysed) -> Plot | None:
     table = published.elapsed(run.good_iterations)
     every = max(1, -(-int(table["step"].max()) // drawing.MOST_COLUMNS))  # it only ever rises
     lasts = table.groupby("launch")["step"].max()
-    seconds = dict(list(table[(table["step"] % every == 0) | table["step"].isin(lasts)].groupby("scenario")))
+    drawn = table[(table["step"] % every == 0) | table["step"].isin(lasts)]
+    seconds = dict(list(drawn.groupby("scenario", observed=True)))
     figure, (axes,) = drawing.sheet(max(3.2, drawing.KEY_ROW_IN * len(rows) + 0.8))
     drawing.shade(axes, -0.5, (run.document.workload.warmup or 0) - 0.5, "warm-up steps")
     keys, last = [], 0

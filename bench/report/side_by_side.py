@@ -5,6 +5,7 @@ import multiprocessing
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from multiprocessing.connection import Connection
 
 from bench.core.channel import die_with_parent
@@ -17,21 +18,24 @@ MOST_PROCESSES = 4
 NUMBER_BYTES = 2  # of a plot in the queue
 
 
-def drawn(draws: Sequence[Draw]) -> list[Plot]:
-    """The plots for a page that there are. Each process takes the last that nobody has begun, until none is left."""
+def drawn(plots: Sequence[Draw], ids: str = "", meanwhile: Callable[[], object] = lambda: None) -> list[Plot]:
+    """The plots for a page that there are; ``ids``: how their ids in it begin. Each process takes the last that nobody
+    has begun, until none is left. This one does ``meanwhile`` first, the results of which it needs later."""
+    draws = [partial(drawing.for_page, draw, ids) for draw in plots]
     queue, filled = os.pipe()
     with open(filled, "wb") as numbers:
         numbers.write(b"".join(number.to_bytes(NUMBER_BYTES) for number in reversed(range(len(draws)))))
     try:
         others = forked(draws, queue, min(len(os.sched_getaffinity(0)), MOST_PROCESSES, len(draws)) - 1)
-        plots = _taken(draws, queue)
+        meanwhile()
+        finished = _taken(draws, queue)
     finally:
         os.close(queue)
     for other in others:
         with suppress(EOFError, OSError):  # it was killed, such as for want of memory
-            plots |= other.recv()
-    plots |= {number: drawing.for_page(draws[number]) for number in range(len(draws)) if number not in plots}
-    return [plot for _, plot in sorted(plots.items()) if plot is not None]
+            finished |= other.recv()
+    finished |= {number: draws[number]() for number in range(len(draws)) if number not in finished}
+    return [plot for _, plot in sorted(finished.items()) if plot is not None]
 
 
 def forked(draws: Sequence[Draw], queue: int, processes: int) -> list[Connection]:
@@ -66,5 +70,5 @@ def _taken(draws: Sequence[Draw], queue: int) -> dict[int, Plot | None]:
     plots: dict[int, Plot | None] = {}
     while taken := os.read(queue, NUMBER_BYTES):
         number = int.from_bytes(taken)
-        plots[number] = drawing.for_page(draws[number])
+        plots[number] = draws[number]()
     return plots

@@ -314,10 +314,17 @@ def condensed(tables: "Iterable[pa.Table]", condense: "Callable[[pd.DataFrame], 
         while waiting:
             last = waiting.popleft().result()
             _append(joined, last)
-    columns = {
-        name: pd.concat(one, ignore_index=True) if isinstance(one, list) else one for name, one in joined.items()
-    }
+    columns = {name: _joined(one) if isinstance(one, list) else one for name, one in joined.items()}
     return pd.DataFrame(columns, copy=False) if columns else last
+
+
+def _joined(parts: "list[pd.Series[Any]]") -> "pd.Series[Any] | pd.Categorical":
+    import pandas as pd
+    from pandas.api.types import union_categoricals
+
+    if all(part.dtype == "category" for part in parts):  # whose words pandas would else write out, row by row
+        return union_categoricals(parts, sort_categories=True)
+    return pd.concat(parts, ignore_index=True)
 
 
 def _append(columns: dict[str, Any], frame: "pd.DataFrame") -> None:
@@ -337,9 +344,8 @@ def _append(columns: dict[str, Any], frame: "pd.DataFrame") -> None:
             column[len(column) - len(values) :] = values
             columns[name] = column
             continue
-        words = values.astype(values.cat.categories.dtype) if values.dtype == "category" else values
         before = column if isinstance(column, list) else [] if column is None else [pd.Series(column)]
-        columns[name] = [*before, words]
+        columns[name] = [*before, values]
 
 
 def free_at_once() -> None:

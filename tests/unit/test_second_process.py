@@ -12,7 +12,7 @@ from standin.gpu_runs import DDP2, DP, GPUS
 from standin.runs import analysed, write_run
 
 from bench.analyse.analysed import Analysed
-from bench.report import plots, side_by_side
+from bench.report import drawing, plots, side_by_side
 from bench.report.device_plots import memory_stack, power
 from bench.report.drawing import Plot
 
@@ -27,7 +27,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Analysed:
 
 
 def test_plots_from_elsewhere_are_the_same(run: Analysed, monkeypatch: pytest.MonkeyPatch) -> None:
-    draws = [partial(draw, run) for draw in plots.DRAWINGS]
+    draws = [partial(drawing.for_page, partial(draw, run), "") for draw in plots.DRAWINGS]
     queue, filled = os.pipe()
     os.write(filled, bytes([0, 0, 0, 1]))
     os.close(filled)
