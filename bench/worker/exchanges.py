@@ -89,7 +89,7 @@ class Silent(dist.ProcessGroup):
         return self._done("barrier", [])
 
     def _done(self, kind: str, tensors: list[Tensor]) -> Any:
-        from torch._C._distributed_c10d import _create_work_from_future
+        from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[attr-defined, unused-ignore]
         from torch.futures import Future
 
         if self.notes is not None and tensors:

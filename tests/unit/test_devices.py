@@ -179,7 +179,9 @@ def test_tables_in_pieces_are_those_of_the_whole(tmp_path: Path, monkeypatch: py
     whole = Analysed.of(read(path))
     monkeypatch.setattr(tables, "CHUNK_ROWS", 1)
     pieces = Analysed.of(read(path, condense=CONDENSE))
-    pd.testing.assert_frame_equal(pieces.iterations.frame, whole.iterations.frame, check_dtype=False, check_categorical=False)
+    pd.testing.assert_frame_equal(
+        pieces.iterations.frame, whole.iterations.frame, check_dtype=False, check_categorical=False
+    )
     ours, theirs = (run.devices.astype("object").where(run.devices.notna(), None) for run in (pieces, whole))
     pd.testing.assert_frame_equal(ours, theirs, check_dtype=False)
     assert [*pieces.power["power_w"]] == [*whole.power["power_w"]] and pieces.throttled.equals(whole.throttled)
