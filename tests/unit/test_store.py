@@ -5,6 +5,7 @@ import hashlib
 import json
 import math
 import os
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -237,7 +238,10 @@ def test_a_file_is_replaced_whole_and_keeps_its_permissions(tmp_path: Path) -> N
     assert sorted(os.listdir(tmp_path)) == ["link", "run.json"]
 
 
-def test_a_full_disk_leaves_the_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("write", [write_atomically, append])
+def test_a_full_disk_leaves_the_old_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[str, bytes], None]
+) -> None:
     path = tmp_path / "run.json"
     write_atomically(str(path), b"old")
 
@@ -245,16 +249,16 @@ def test_a_full_disk_leaves_the_old_content(tmp_path: Path, monkeypatch: pytest.
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with full_after(4096), pytest.raises(OSError) as at_write:
-        write_atomically(str(path), b"x" * 100_000)
+        write(str(path), b"x" * 100_000)
     with monkeypatch.context() as patched, pytest.raises(OSError) as at_flush:
         patched.setattr(os, "fsync", full)
-        write_atomically(str(path), b"new")
+        write(str(path), b"new")
     assert (at_write.value.errno, at_flush.value.errno) == (errno.EFBIG, errno.ENOSPC)
     assert at_write.value.filename == at_flush.value.filename == str(path)
     assert path.read_bytes() == b"old"
     (tmp_path / "taken").mkdir()
     with pytest.raises(IsADirectoryError):
-        write_atomically(str(tmp_path / "taken"), b"new")
+        write(str(tmp_path / "taken"), b"new")
     assert sorted(os.listdir(tmp_path)) == ["run.json", "taken"]
 
 
