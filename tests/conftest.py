@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,6 +53,8 @@ GPU_TESTS_LIMIT = "BENCH_GPU_TESTS_S"
 """The variable that says how many seconds there are for the tests of a GPU: those that are not reached say so."""
 
 PRETENDED = "BENCH_STANDIN_CUDA" in os.environ
+OLD_TORCH = tuple(map(int, version("torch").split(".")[:2])) < (2, 8)
+needs_fsdp2 = pytest.mark.skipif(OLD_TORCH, reason="FSDP2 on the CPU needs torch 2.8")
 measures_a_gpu = pytest.mark.skipif(PRETENDED, reason="measures a GPU, and this one is pretended")
 
 ON_GPU = {"model": "resnet18", "image_size": 64, "global_batch": 24, "device": "cuda", "warmup": 3, "iters": 10}

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import CommandLine, in_this_process
+from conftest import CommandLine, in_this_process, needs_fsdp2
 from standin.documents import document, with_records
 from standin.schemas import is_valid
 from standin.sessions import load_of, parts_of
@@ -37,6 +37,7 @@ def run(host: WorkerHost, here: Path, *options: str, status: int = 0) -> dict[st
     return found
 
 
+@needs_fsdp2
 @pytest.mark.parametrize("how", ["torch", "dcp_async"])
 def test_what_is_saved_comes_back(host: WorkerHost, tmp_path: Path, how: str) -> None:
     """A launch whose weights are others after loading is an error."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import CommandLine
+from conftest import CommandLine, needs_fsdp2
 from standin import ROOT
 from test_workload import MLP, without
 
@@ -58,6 +58,7 @@ def test_it_is_judged_rightly(run_here: CommandLine, tmp_path: Path, step: str) 
     assert verdicts(found) == {**dict.fromkeys(USUAL, SAME), "ddp_o2": WITHIN_HALF}
 
 
+@needs_fsdp2
 def test_what_is_around_a_step_is_judged_rightly_under_every_strategy(run_here: CommandLine, tmp_path: Path) -> None:
     """Clipping, schedule and average at once, also where weights are in shards or elsewhere."""
     names = (*USUAL, "fsdp2", "zero1", "parameter_server", "apex_ddp_o1")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import CommandLine, in_this_process
+from conftest import CommandLine, in_this_process, needs_fsdp2
 from test_workload import MLP
 
 from bench.analyse.parity import BY_DESIGN, SAME
@@ -72,6 +72,7 @@ def test_all_strategies_are_tried_here() -> None:
     assert {strategies[name] for name in tried & strategies.keys()} | elsewhere == set(strategies.values())
 
 
+@needs_fsdp2
 def test_what_is_exchanged_whole_trains_the_same_model(document: dict[str, Any]) -> None:
     verdicts = {one["scenario"]: one["verdict"] for one in document["parity"]}
     assert {name: verdicts[name] for name in WHOLE} == dict.fromkeys(WHOLE, SAME)
@@ -116,6 +117,7 @@ def test_averaging_in_every_step_is_ddp(run: Path) -> None:
     assert not np.allclose(steps["averaging"], steps["ddp"], rtol=1e-5)
 
 
+@needs_fsdp2
 def test_what_ran_has_its_options(document: dict[str, Any]) -> None:
     ran = {launch["scenario"]: launch["effective"] for launch in document["launches"]}
     assert ran["fsdp2"]["label"] == "FSDP2" and ran["fsdp2_no_reshard"]["label"] == "FSDP2 [reshard False]"
@@ -138,6 +140,7 @@ def parts_of(document: dict[str, Any], scenario: str, rank: int = 0) -> dict[str
     return {name.removesuffix("_mib"): round(size * 2**20) for name, size in parts.items() if isinstance(size, float)}
 
 
+@needs_fsdp2
 def test_what_memory_holds(document: dict[str, Any]) -> None:
     half = WEIGHTS // 2
     kept = 4 * (32 * 32 + 32 * 10 + 1)  # what the layers give for 32 examples, and the sum of the loss's weights

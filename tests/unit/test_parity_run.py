@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from conftest import Executed, measured
+from conftest import Executed, measured, needs_fsdp2
 from standin import documented
 from standin.workloads import tiny
 
@@ -50,7 +50,7 @@ def row(run: Run, scenario: str) -> dict[str, object]:
     return asdict(found)
 
 
-@pytest.mark.parametrize("scenario", IN_ORDER)
+@pytest.mark.parametrize("scenario", [pytest.param(name, marks=[needs_fsdp2] * (name == "fsdp2")) for name in IN_ORDER])
 def test_a_sound_recipe(run: Run, scenario: str) -> None:
     found = row(run, scenario)
     assert found["verdict"] == (WITHIN_HALF if "_o" in scenario else SAME), found
@@ -144,6 +144,7 @@ def test_a_loss_that_is_no_number_is_none_in_every_file(run: Run) -> None:
     json.loads((Path(run.path) / "run.json").read_text(), parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
 
 
+@needs_fsdp2
 def test_the_reference_is_no_launch(run: Run) -> None:
     reference = run.document.begun(Numerics).reference_of(None)
     assert reference is not None and reference.status == "ok"
