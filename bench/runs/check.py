@@ -6,7 +6,6 @@ Every finding is one line that names the file or the launch.
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -20,7 +19,6 @@ from bench.runs.files import count_rows, describe_files, entries
 from bench.runs.frames import TableRow
 from bench.runs.launches import LaunchRecord
 from bench.runs.reader import Run, read, verified
-from bench.runs.tables import SAMPLED
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,9 +41,6 @@ def findings(path: str, *, rows: bool = True) -> list[str]:
         run = read(path, allow_incomplete=True)
     except RequestError as error:
         return [error.problem]
-    if not run.document.complete:  # it may have samples of a launch that has no record yet
-        recorded = [record.launch for record in run.document.records]
-        run = replace(run, **{name: (table := getattr(run, name))[table["launch"].isin(recorded)] for name in SAMPLED})
     return list(chain(_files(path, run.document), _document(path, run.document), _steps(run), _memory(run)))
 
 

@@ -1,8 +1,7 @@
 """The file between the sampler and the tables: samples of one launch, handed over as soon as they are taken.
 
 A line is the CRC-32 of the rest of it, and a JSON document ``[table, row]``, written to the file after every sample. So
-whatever is killed, what was sampled until then can be read back: when the launch ends, or by ``bench.runs.reader`` from
-an unfinished run.
+if the sampler is killed, what it sampled until then is read back when the launch ends.
 """
 
 import json
@@ -26,17 +25,11 @@ def spool_path(folder: str, launch: int) -> str:
     return os.path.join(folder, f"samples-{launch}.jsonl")
 
 
-def spooled_launches(folder: str) -> list[int]:
-    """The launches that have a spool in ``folder``, in order."""
-    names = os.listdir(folder) if os.path.isdir(folder) else []
-    return sorted(int(match.group(1)) for name in names if (match := _NAME.fullmatch(name)))
-
-
 def read_spool(path: str) -> dict[str, list[TableRow]]:
     """The rows of a launch by table, ``memory`` and ``device``, up to a line that is damaged or of another launch.
 
-    Then a row of each process says that its later samples are missing. A last line that is cut off is no damage: behind
-    it a crash of the machine leaves zeros. Raises ``OSError`` for what is no file in its folder.
+    Then a row of each process says that its later samples are missing. A last line that is cut off is no damage.
+    Raises ``OSError`` for what is no file in its folder.
     """
     tables: dict[str, list[TableRow]] = {name: [] for name in COLUMNS}
     launch = int(_NAME.fullmatch(os.path.basename(path))[1])  # type: ignore[index]  # it has such a name

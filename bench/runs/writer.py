@@ -29,7 +29,7 @@ from bench.runs.digests import Digest
 from bench.runs.files import DIGEST, PARTS, TEMPORARY, append, describe_files, seal_of, unwritable, write_atomically
 from bench.runs.frames import RankSteps, TableRow
 from bench.runs.launches import LaunchRecord, Record
-from bench.runs.reader import Run, salvage, verified
+from bench.runs.reader import Run, verified
 from bench.runs.spool import checked_line
 from bench.runs.tables import ALWAYS_WRITTEN, COLUMNS, part_path, read_table, recorded, refuse_harmful, to_table
 from bench.seams.experiment import name_of
@@ -190,12 +190,6 @@ class RunWriter:
     def finish(self, *, complete: bool, digest: Digest | None = None, end: parts.State | None = None) -> None:
         """Write what is still missing, and ``run.json`` for the last time. ``digest``: None for a run without one."""
         self._change(end=end)
-        left: dict[str, list[TableRow]] = {}
-        with suppress(OSError):  # what a scenario has put in the place of samples is none
-            left = {} if complete else salvage(self.path, self._document)
-        for name, rows in left.items():
-            if rows:
-                self._tables[name].append(to_table(rows, COLUMNS[name]))
         self._join()
         shutil.rmtree(os.path.join(self.path, ".scratch"), ignore_errors=True)
         if digest is not None:

@@ -444,7 +444,7 @@ def test_run_in_which_nothing_ran_has_a_page_that_says_so(tmp_path: Path, bench:
     assert code == 2 and "summary.md is a folder" in err and os.listdir(tmp_path / "taken") == ["summary.md"]
 
 
-def test_incomplete_run_is_refused_or_salvaged(tmp_path: Path, bench: Bench, plotting: Plotting) -> None:
+def test_incomplete_run_is_refused_or_read_in_part(tmp_path: Path, bench: Bench, plotting: Plotting) -> None:
     plotting()
     write_run(tmp_path / "results", [DDP], scenarios=["ddp", "ddp_o3"], complete=False)
     code, out, err = bench("report", "--out", "out")
