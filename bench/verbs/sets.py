@@ -7,12 +7,13 @@ import sys
 from bench import machine
 from bench.console import tell
 from bench.core.errors import RequestError, closest
+from bench.core.files import JSON_BYTES, open_regular
 from bench.experiments.plan.ladder import ladder
 from bench.seams import discover, switching
 from bench.seams.discover import SWITCH, Found
 from bench.seams.switching import scenario
-from bench.verbs.options import toml_table
 
+OWN_SETS = "pyproject.toml"  # of the working directory
 LADDER = "ladder"
 PUBLISHED = "published"
 MORE_SETS = ("strategies", "frameworks", LADDER, "all")
@@ -88,12 +89,22 @@ def switched(every_word: bool = False) -> tuple[str, ...]:
 
 
 def _own() -> dict[str, tuple[str, ...]]:
-    if not os.path.isfile("pyproject.toml"):
+    import tomllib
+
+    if not os.path.isfile(OWN_SETS):
         return {}
-    sets = toml_table("pyproject.toml", "tool", "bench", "sets", option="--set")
-    own = sets if isinstance(sets, dict) else {}
-    for name, names in own.items():
-        if not isinstance(names, list) or not names or not all(isinstance(one, str) for one in names):
-            what = f"pyproject.toml: tool.bench.sets.{name} is not a list of scenarios"
-            raise RequestError("--set", what, 'write it like ["ddp", "./mine.py"]')
-    return {name: tuple(names) for name, names in own.items()}
+    try:
+        with open_regular(OWN_SETS, limit=JSON_BYTES) as file:
+            document = tomllib.load(file)
+    except OSError as error:
+        raise RequestError("--set", f"{OWN_SETS} cannot be read: {error.strerror}", "fix its permissions") from error
+    except (ValueError, RecursionError) as error:  # no TOML, or no UTF-8
+        raise RequestError("--set", f"{OWN_SETS} is no TOML: {error}", "correct it") from error
+    match document:
+        case {"tool": {"bench": {"sets": dict(own)}}}:
+            for name, names in own.items():
+                if not isinstance(names, list) or not names or not all(isinstance(one, str) for one in names):
+                    what = f"{OWN_SETS}: tool.bench.sets.{name} is not a list of scenarios"
+                    raise RequestError("--set", what, 'write it like ["ddp", "./mine.py"]')
+            return {name: tuple(names) for name, names in own.items()}
+    return {}

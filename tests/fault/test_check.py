@@ -377,7 +377,7 @@ def test_any_value_in_any_place_of_run_json_is_refused_or_found(pristine: Path, 
 
 OPTIONS = (
     "run check report list compare gate history accept import --json --out --scenario single --iters --wait --resume "
-    "--results latest --device cpu --gpus --baseline --history --reason --config --against --profile "
+    "--results latest --device cpu --gpus --baseline --history --reason --against --profile "
     "--until-precision --find-batch --seed --launches --help --allow-incomplete -- - ../.. 0 -1 99999999999"
 )
 WORDS = st.one_of(st.sampled_from(["", *OPTIONS.split()]), st.text(max_size=8))
