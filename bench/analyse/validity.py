@@ -13,7 +13,6 @@ import pandas as pd
 from bench.analyse.loader import INPUT_BOUND, found_by, what_to_do
 from bench.analyse.parity import CANNOT_TELL, WITHIN_HALF
 from bench.core.records import UNTRUE
-from bench.runs.check import LATE
 from bench.runs.document import Attached, Finding, HostRecord, RunDocument
 from bench.runs.experiments import IntervalTargetRecord, Numerics
 from bench.runs.frames import LaunchFigures, TableRow
@@ -56,7 +55,7 @@ def findings(
         own = [*_time(figure, document)]
         if launch.launch in late:
             text = "its memory was sampled at another time than its steps, so what it took is unknown"
-            own.append(warning(LATE, text, "see what stopped the sampler, and measure again"))
+            own.append(warning("sampled late", text, "see what stopped the sampler, and measure again"))
         if launch.effective:  # of an imported launch nothing but its steps is known
             own += _too_fast(figure["median_ms"], launch, launch.effective, document)
             own += _checks(launch.checks, launch.effective, document)
