@@ -276,7 +276,6 @@ def test_each_figure_of_the_summary_has_its_bar(tmp_path: Path, plotting: Plotti
     assert [text for text, _ in ddp] == ["195.2", "41.0", "41.0", "1.00", "100", "200"]
     assert [small for _, small in alone] == [""] * 6
     assert table.notes[0] == "±: from the figure to the farther end of its 95 % interval over launches."
-    assert table.notes[1].startswith("no interval for ddp_o2: one launch; with --launches 5 or --profile standard")
     assert "| ddp | 195.2 ±6.2% | 41.0 ±6.2% |" in report.render([run])["summary.md"].decode()
     assert {"41.0 ms · 195.2 img/s ±6.2%", "20.0 ms · 400.0 img/s"} <= set(svg_texts(plot_of(run, "step-times").svg))
     (ddp_row, _) = csv.DictReader(StringIO(tables.csv([tables.of_run(run, run.overview)])))
