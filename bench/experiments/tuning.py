@@ -29,7 +29,6 @@ from bench.experiments.plan.race import Race
 from bench.experiments.plan.tuning import FEWEST_FINAL, FINAL_LAUNCHES, finalists, leanest, next_switches
 from bench.runs.document import RunDocument
 from bench.runs.experiments import Candidate, Numerics, Search, Tuning
-from bench.runs.frames import RankSteps
 from bench.runs.launches import LaunchRecord
 from bench.seams import discover, switching
 from bench.seams.discover import SWITCH, Found
@@ -393,15 +392,12 @@ def _recorded(lab: Lab) -> Iterator[_Raced]:
     tuning = lab.writer.document.of(Tuning)
     if tuning is None:
         return
-    from bench.analyse.steps import per_iteration, per_launch
-
     run = lab.writer.frames()
-    assert isinstance(run.timed, RankSteps)
-    medians: Any = per_launch(per_iteration(run.timed)).frame.set_index("launch")["median_ms"]
+    medians_ms = measure.medians_of(run)
     for record in tuning.launches:
         memory: Any = run.memory[(run.memory["launch"] == record.launch) & run.memory["used_mib"].notna()]
         yield _Raced(
             record=record,
-            median_ms=float(medians[record.launch]) if record.status == "ok" else None,
+            median_ms=medians_ms[record.launch] if record.status == "ok" else None,
             peak_mib=steady_mib(memory.to_dict("records"), record.ranks),
         )
