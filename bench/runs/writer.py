@@ -30,7 +30,6 @@ from bench.runs.files import DIGEST, PARTS, TEMPORARY, append, describe_files, s
 from bench.runs.frames import RankSteps, TableRow
 from bench.runs.launches import LaunchRecord, Record
 from bench.runs.reader import Run, verified
-from bench.runs.spool import checked_line
 from bench.runs.tables import ALWAYS_WRITTEN, COLUMNS, part_path, read_table, recorded, refuse_harmful, to_table
 from bench.seams.experiment import name_of
 
@@ -177,7 +176,7 @@ class RunWriter:
                 part = part_path(self.path, name, self._parts)
                 os.makedirs(os.path.dirname(part), exist_ok=True)
                 write_atomically(part, _as_parquet(table))
-        line = checked_line(journal.change(self._noted, self._document))
+        line = journal.checked_line(journal.change(self._noted, self._document))
         append(self._journal_path, line)
         self._journal += len(line)
         self._noted = self._document

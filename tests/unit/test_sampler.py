@@ -321,7 +321,7 @@ def test_a_killed_sampler_leaves_its_samples(sampler: Sampler, children: list[Ch
 BENCH = """
 import os, sys, time
 from bench.machine.sample import Sampler
-sampler = Sampler.start(device="cpu", gpus=(), spool=sys.argv[1], host="node1", powercap="/nowhere")
+sampler = Sampler.start(device="cpu", gpus=(), spool=sys.argv[1], host="node1")
 sampler.watch(0, "ddp", 0, os.getpid())
 print(sampler.pid, flush=True)
 time.sleep(60)
