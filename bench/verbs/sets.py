@@ -1,19 +1,16 @@
 """The scenarios that ``--scenario``, ``--set`` and ``--with`` ask for."""
 
 import argparse
-import os
 import sys
 
 from bench import machine
 from bench.console import tell
 from bench.core.errors import RequestError, closest
-from bench.core.files import JSON_BYTES, open_regular
 from bench.experiments.plan.ladder import ladder
 from bench.seams import discover, switching
 from bench.seams.discover import SWITCH, Found
 from bench.seams.switching import scenario
 
-OWN_SETS = "pyproject.toml"  # of the working directory
 LADDER = "ladder"
 PUBLISHED = "published"
 MORE_SETS = ("strategies", "frameworks", LADDER, "all")
@@ -59,7 +56,7 @@ def _possible(rungs: tuple[Found, ...], device: str) -> tuple[Found, ...]:
 
 
 def named(name: str, device: str = "auto") -> tuple[str, ...]:
-    """The scenarios of a set: one of bench's, or one that pyproject.toml of the working directory defines."""
+    """The scenarios of a set."""
     shipped = discover.names()
     if name in ("strategies", "frameworks"):  # each in full precision
         declared = {one: switching.load(one, file).scenario for one, file in shipped.items()}
@@ -70,8 +67,6 @@ def named(name: str, device: str = "auto") -> tuple[str, ...]:
     if name == "all":
         return (*shipped, *switched())
     sets: dict[str, tuple[str, ...]] = {PUBLISHED: discover.DEFAULT, "scenarios": tuple(shipped)}
-    if name not in sets:
-        sets |= _own()
     if name not in sets:
         raise RequestError("--set", f"there is no set {name!r}", closest(name, [*MORE_SETS, *sets]))
     return sets[name]
@@ -86,25 +81,3 @@ def switched(every_word: bool = False) -> tuple[str, ...]:
         if every_word:
             names += [f"{one.tried_on}+{name}={word}" for word in one.choices if word != one.value]
     return tuple(names)
-
-
-def _own() -> dict[str, tuple[str, ...]]:
-    import tomllib
-
-    if not os.path.isfile(OWN_SETS):
-        return {}
-    try:
-        with open_regular(OWN_SETS, limit=JSON_BYTES) as file:
-            document = tomllib.load(file)
-    except OSError as error:
-        raise RequestError("--set", f"{OWN_SETS} cannot be read: {error.strerror}", "fix its permissions") from error
-    except (ValueError, RecursionError) as error:  # no TOML, or no UTF-8
-        raise RequestError("--set", f"{OWN_SETS} is no TOML: {error}", "correct it") from error
-    match document:
-        case {"tool": {"bench": {"sets": dict(own)}}}:
-            for name, names in own.items():
-                if not isinstance(names, list) or not names or not all(isinstance(one, str) for one in names):
-                    what = f"{OWN_SETS}: tool.bench.sets.{name} is not a list of scenarios"
-                    raise RequestError("--set", what, 'write it like ["ddp", "./mine.py"]')
-            return {name: tuple(names) for name, names in own.items()}
-    return {}
