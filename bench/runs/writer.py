@@ -231,10 +231,7 @@ class RunWriter:
                 self._write(f"{name}.parquet", _as_parquet(self._whole(name)))
 
     def _write(self, name: str, content: bytes) -> None:
-        path = os.path.join(os.path.dirname(self.logs), name)
-        if os.path.isdir(path):
-            shutil.rmtree(path)  # made by a scenario
-        write_atomically(path, content)
+        write_atomically(os.path.join(os.path.dirname(self.logs), name), content)
 
 
 def _without(part: object, record: object) -> Any:
