@@ -23,8 +23,7 @@ options (each has an environment variable):
                                               Emptied at the start if an earlier night wrote it, else refused.
   --interpreter PATH    NIGHTLY_INTERPRETER   the Python that runs bench (default: .venv/bin/python of the checkout
                                               where there is one, else python3)
-  --config FILE         NIGHTLY_CONFIG        thresholds for the gate: a TOML file with [tool.bench.gate] (default:
-                                              pyproject.toml of the checkout where it has that table)
+  --thresholds OPTIONS  NIGHTLY_THRESHOLDS    for gate and history, as their --help has them, such as '--threshold 2%'
   --stop-at LEVEL       NIGHTLY_STOP_AT       which finding of the doctor ends the night: problem (default), warning
                                               or never. What it says of GPUs that --gpus leaves out does not count.
   --allow-inconclusive  NIGHTLY_ALLOW_INCONCLUSIVE=1
@@ -67,14 +66,14 @@ root=$(dirname -- "$here")
 history=${NIGHTLY_HISTORY:-}
 out=${NIGHTLY_OUT:-$root/reports/nightly}
 interpreter=${NIGHTLY_INTERPRETER:-}
-config=${NIGHTLY_CONFIG:-}
+thresholds=${NIGHTLY_THRESHOLDS:-}
 stop_at=${NIGHTLY_STOP_AT:-problem}
 allow_inconclusive=${NIGHTLY_ALLOW_INCONCLUSIVE:-}
 no_keep=${NIGHTLY_NO_KEEP:-}
 
 while (($#)); do
     case $1 in
-        --history | --out | --interpreter | --config | --stop-at)
+        --history | --out | --interpreter | --thresholds | --stop-at)
             (($# > 1)) || refuse "$1: it needs a value; see 'nightly.sh --help'"
             name=${1#--}
             printf -v "${name//-/_}" '%s' "$2"
@@ -92,7 +91,6 @@ while (($#)); do
 done
 run_options=("$@")
 
-if [[ -z $config ]] && grep -qF '[tool.bench.gate]' "$root/pyproject.toml"; then config=$root/pyproject.toml; fi
 if [[ -z $interpreter ]]; then
     interpreter=python3
     [[ ! -x $root/.venv/bin/python ]] || interpreter=$root/.venv/bin/python
@@ -100,7 +98,6 @@ fi
 [[ -n $history ]] || refuse "--history: no folder is named; make one for all nights and give it here, or in NIGHTLY_HISTORY"
 [[ -d $history ]] || refuse "--history: $history is not there; mount its disk, or for a first night: mkdir -p '$history'"
 [[ -w $history ]] || refuse "--history: $history cannot be written; change its owner, or name another"
-[[ -z $config || -f $config ]] || refuse "--config: $config is no file; give a TOML file with [tool.bench.gate]"
 case $stop_at in
     problem | warning | never) ;;
     *) refuse "--stop-at: '$stop_at' is no level; choose problem, warning or never" ;;
@@ -114,6 +111,9 @@ if [[ -e $out && (! -d $out || -n $(ls -A -- "$out") && ! -e $out/$marker) ]]; t
     refuse "--out: $out holds what no night has written; give a new or an empty folder"
 fi
 export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
+read -ra gate_options <<<"$thresholds"
+problem=$("$interpreter" -m bench gate "${gate_options[@]}" --help 2>&1 >/dev/null) ||
+    refuse "--thresholds: ${problem#*error: }"
 
 # ---- how it is done
 
@@ -226,11 +226,9 @@ cp -R -- "$run" "$history/.incoming/$id" || fail 1 "$id cannot be copied to $his
     fail "$((code ? code : 1))" "$id is neither compared nor kept"
 sync -f -- "$history"
 
-thresholds=()
-[[ -z $config ]] || thresholds=(--config "$config")
 gate_files=(--junit "$out/junit.xml" --markdown "$out/gate.md")
 gate=0
-bench gate "$run" --history "$history" "${thresholds[@]}" "${gate_files[@]}" --json >"$out/gate.json" || gate=$?
+bench gate "$run" --history "$history" "${gate_options[@]}" "${gate_files[@]}" --json >"$out/gate.json" || gate=$?
 ((gate != 130)) || exit 130
 case $gate in
     0) ;;
@@ -246,6 +244,6 @@ fi
 
 bench report "$run" --out "$out/report" || worse $?
 if has_runs "$history"; then
-    bench history "$history" --out "$out/history" "${thresholds[@]}" --json >"$out/history.json" || worse $?
+    bench history "$history" --out "$out/history" "${gate_options[@]}" --json >"$out/history.json" || worse $?
 fi
 exit "$code"

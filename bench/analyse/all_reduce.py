@@ -255,12 +255,6 @@ def sentences(records: Sequence[BandwidthRecord], algorithms: Algorithms = RING)
             f"Fit{of}{algorithm}: {1000 * fit.alpha_ms:,.1f} µs a step of {step} and {rate}; it misses the measured "
             f"times by {100 * fit.typical:.0f} % (median) and {100 * fit.worst:.0f} % at most."
         )
-    times = {(one.ranks, one.bytes, one.at_once): one.time_ms for one in samples(records)}
-    largest = {key[2]: key for key in sorted(times) if key[2] > 1}  # most ranks and, of these, the largest size
-    for number, (ranks, size, _) in sorted(largest.items()):
-        ratio = times[ranks, size, number] / times[ranks, size, 1]
-        together = f"{number} at once of {size_text(size)} over {ranks} ranks"
-        texts.append(f"{together} took {ratio:.2f} times as long as one after the other.")
     for transport in dict.fromkeys(one.transport for one in records if one.transport):
         over = f" over {transport.interface}" if transport.interface else ""
         nominal = transport.nominal_mbit

@@ -13,8 +13,9 @@ shows only in a history (``bench gate --history``). Scenarios of one run are int
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -164,50 +165,47 @@ def _with_commands(run: Digest) -> Digest:
     return {**run, "scenarios": scenarios} if attached else run
 
 
-def of_memory(base: Sequence[float | None], new: Sequence[float | None], processes: int) -> Comparison:
-    """Compare peaks of memory (MiB, one per launch) of so many processes, by Welch's t on logarithms.
+def of_memory(base: Sequence[float], new: Sequence[float], processes: int) -> Comparison:
+    """Compare peaks of memory (MiB, one per launch) of so many processes.
 
     Launches that do the same often have the very same peak, so a peak scatters at least as rounding to
     :data:`PAGE_MIB` a process makes it (a uniform error: its width over the root of 12). The test is whether the
-    difference exceeds both that page a process and :data:`LEAST_MEMORY` (a minimum-effect test: Murphy and Myors 1999).
+    difference exceeds both that page a process and :data:`LEAST_MEMORY`.
     """
-    below, above = figures(base), figures(new)
-    peaks = Comparison(n_base=len(below), n_new=len(above))
-    few = min(len(below), len(above))
-    if few == 0:
-        return peaks
-    means = geometric_mean(below), geometric_mean(above)
-    ratio = means[1] / means[0]
-    if few == 1:
-        return replace(peaks, ratio=ratio)
-    rounding_mib = PAGE_MIB * max(1, processes)
-    error, freedom = welch(
-        (max(float(np.var(np.log(side), ddof=1)), (rounding_mib / math.sqrt(12.0) / mean) ** 2), len(side))
-        for side, mean in zip((below, above), means, strict=True)
-    )
-    half = t_quantile(CONFIDENCE, freedom) * error
-    beyond = abs(math.log(ratio)) - math.log(least_of_memory(*means, processes))
-    p = t_tail(max(0.0, beyond) / error, freedom) if few >= LAUNCHES_WANTED else None
-    low, high = ratio * math.exp(-half), ratio * math.exp(min(half, 700.0))
-    verdict = verdict_of(ratio, p)
-    return replace(peaks, ratio=ratio, low=low, high=high, p=p, verdict=verdict, error=error, freedom=freedom)
+    rounding_mib = PAGE_MIB * max(1, processes) / math.sqrt(12.0)
+    return _beyond(base, new, lambda mean: rounding_mib / mean, partial(least_of_memory, processes=processes))
 
 
 def of_loss(base: Sequence[float], new: Sequence[float]) -> Comparison:
-    """Compare final losses, one per launch, by Welch's t; each is taken to scatter by at least :data:`LEAST_LOSS`."""
-    counts: dict[str, Any] = {"n_base": len(base), "n_new": len(new)}
-    below, above = (float(np.mean(side)) for side in (base, new))
-    if min(below, above) <= 0.0:
-        return Comparison(**counts)
-    if min(counts.values()) < 2:
-        return Comparison(ratio=above / below, **counts)
+    """Compare final losses, one per launch; each is taken to scatter by at least :data:`LEAST_LOSS`."""
+    if min(*base, *new) <= 0.0:
+        return Comparison(n_base=len(base), n_new=len(new))
+    return _beyond(base, new, lambda mean: LEAST_LOSS, lambda one, other: 1.0)
+
+
+def _beyond(
+    base: Sequence[float], new: Sequence[float], scatter: Callable[[float], float], least: Callable[..., float]
+) -> Comparison:
+    """Whether two sides differ by more than a ratio, by Welch's t on logarithms (a minimum-effect test: Murphy and
+    Myors 1999). ``scatter``: of a mean, the least relative one; ``least``: of both means, that ratio."""
+    below, above = figures(base), figures(new)
+    few = min(len(below), len(above))
+    if few == 0:
+        return Comparison(n_base=len(below), n_new=len(above))
+    means = geometric_mean(below), geometric_mean(above)
+    found = Comparison(n_base=len(below), n_new=len(above), ratio=means[1] / means[0])
+    if found.ratio is None or few == 1:
+        return found
     error, freedom = welch(
-        (max(float(np.var(side, ddof=1)), (LEAST_LOSS * below) ** 2), len(side)) for side in (base, new)
+        (max(float(np.var(np.log(side), ddof=1)), scatter(mean) ** 2), len(side))
+        for side, mean in zip((below, above), means, strict=True)
     )
     half = t_quantile(CONFIDENCE, freedom) * error
-    low, high = max(0.0, above - half) / below, (above + half) / below
-    p = t_tail((above - below) / error, freedom) if min(counts.values()) >= LAUNCHES_WANTED else None
-    return Comparison(ratio=above / below, low=low, high=high, p=p, **counts)
+    beyond = max(0.0, abs(math.log(found.ratio)) - math.log(least(*means)))
+    p = t_tail(beyond / error, freedom) if few >= LAUNCHES_WANTED else None
+    low, high = found.ratio * math.exp(-half), found.ratio * math.exp(min(half, 700.0))
+    verdict = verdict_of(found.ratio, p)
+    return replace(found, low=low, high=high, p=p, verdict=verdict, error=error, freedom=freedom)
 
 
 def least_of_memory(base: float, new: float, processes: int) -> float:
@@ -327,9 +325,7 @@ def _row(pair: _Pair, metric: Metric, runs: tuple[Digest, ...], tests: int) -> R
         within = runs[0] is runs[1]
         ratio = above.ratio(pair.against, pair.scenario) if within else above.over(below, pair.against, pair.scenario)
         comparison = compared(ratio, *counts, tests, before)
-    return replace(
-        row, **{one.name: getattr(comparison, one.name) for one in fields(Comparison) if one.name != "verdict"}
-    )
+    return replace(row, **asdict(comparison))
 
 
 def _figures(metric: Metric, base: Entry, new: Entry) -> tuple[str, list[float], list[float]]:

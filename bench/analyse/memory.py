@@ -9,11 +9,12 @@ import pandas as pd
 from bench.analyse.devices import Windows
 from bench.analyse.launches import by_launch, different, joined, only
 from bench.core.records import ALLOCATOR
-from bench.runs.check import APART_NS
 from bench.runs.document import RunDocument
 from bench.runs.frames import Iterations
 from bench.runs.launches import LaunchRecord
 
+APART_NS = 10**10
+"""Memory is sampled while steps are measured; a sampler that lags is not 10 s late, unless it was stopped."""
 FEWEST_SAMPLES = 3  # of a third of a window
 LEAST_MEMORY = 0.005  # a process that does the same again differs by this part
 

@@ -66,14 +66,12 @@ def largest(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def ddp_against_shards(document: RunDocument) -> tuple[str, str] | None:
-    """Whether DDP takes more memory than one process and FSDP would take less, from the parts of this run."""
+    """Whether DDP takes more memory than one process and FSDP would take less. A table has the parts one by one."""
     rows = {row["scenario"]: row for row in largest(parts(document)).to_dict("records")}
     ddp = rows.get("ddp")
     if ddp is None or math.isnan(ddp["predicted_mib"]):
         return None
-    lasting = [f"{part} {ddp[f'{part}_mib']:,.1f}" for part in LASTING if ddp[f"{part}_mib"] >= 0.05]
-    either = f"the larger of gradients ({ddp['gradients_mib']:,.1f}) and activations ({ddp['activations_mib']:,.1f})"
-    texts = [f"A rank of ddp needs {ddp['predicted_mib']:,.1f} MiB: {', '.join(lasting)}, and {either}."]
+    texts = [f"A rank of ddp needs {ddp['predicted_mib']:,.1f} MiB."]
     if ddp["buckets_mib"]:
         holds = "gradients."
         if ddp["gradients_mib"]:
@@ -94,7 +92,4 @@ def ddp_against_shards(document: RunDocument) -> tuple[str, str] | None:
             f"FSDP2 on {ranks} ranks would need about {dealt_out_mib:,.1f} MiB by arithmetic, "
             "and the weights of the block that computes."
         )
-    measured = [f"{name} {rows[name]['measured_mib']:,.0f} MiB" for name in ("ddp", *others)]
-    cpu = ", with the code and the buffers of libraries" if document.workload.device == "cpu" else ""
-    texts.append(f"Measured over what was held before there was a model{cpu}: {', '.join(measured)}.")
     return "Does DDP take more memory, and would FSDP take less?", " ".join(texts)

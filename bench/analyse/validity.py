@@ -13,11 +13,10 @@ import pandas as pd
 from bench.analyse.loader import INPUT_BOUND, found_by, what_to_do
 from bench.analyse.parity import CANNOT_TELL, WITHIN_HALF
 from bench.core.records import UNTRUE
-from bench.runs.check import LATE
 from bench.runs.document import Attached, Finding, HostRecord, RunDocument
 from bench.runs.experiments import IntervalTargetRecord, Numerics
 from bench.runs.frames import LaunchFigures, TableRow
-from bench.runs.launches import BUSY, Checks, Effective, LaunchRecord
+from bench.runs.launches import BUSY, REPLICATES_WANTED, Checks, Effective, LaunchRecord
 
 TIMES_AS_FAST = 20.0  # no precision, layout or compiler does as much
 UNSTEADY = 0.01  # difference of the medians of the last and the first third of a launch's steps
@@ -25,7 +24,6 @@ SPREAD = 0.10  # middle half of a launch's steps, and range of a scenario's laun
 SKEW = 0.05  # (max - min) / median over ranks, median over steps
 FOREIGN_CORES = {"cpu": BUSY, "cuda": 0.50}  # share of the usable cores that others may keep busy
 HOST_BOUND = 0.02  # of a step: how far the host is ahead of the GPU at the least where the GPU never waits for it
-FEWEST_LAUNCHES = 3
 FEW = "few launches"
 CLOCKS_APART_S = 1.0  # from which on a difference of clocks is a finding: logs of several hosts are read side by side
 LOADED = 0.5  # the load per core from which on a host has other work to do
@@ -57,7 +55,7 @@ def findings(
         own = [*_time(figure, document)]
         if launch.launch in late:
             text = "its memory was sampled at another time than its steps, so what it took is unknown"
-            own.append(warning(LATE, text, "see what stopped the sampler, and measure again"))
+            own.append(warning("sampled late", text, "see what stopped the sampler, and measure again"))
         if launch.effective:  # of an imported launch nothing but its steps is known
             own += _too_fast(figure["median_ms"], launch, launch.effective, document)
             own += _checks(launch.checks, launch.effective, document)
@@ -244,10 +242,10 @@ def _gpu(launch: LaunchRecord, step_ms: float, device: str | None) -> Iterator[F
 
 def _scenario(scenario: str, medians: "pd.Series[float]", document: RunDocument) -> Iterator[Finding]:
     attached = document.of(Attached) is not None
-    if len(medians) < FEWEST_LAUNCHES:
+    if len(medians) < REPLICATES_WANTED:
         text = f"{len(medians)} launch{'es' if len(medians) > 1 else ''}: nothing can be said about chance"
         remedy = f"measure with {'' if attached else '--profile standard, or with '}--launches 5"
-        yield warning(FEW, text, remedy, FEWEST_LAUNCHES - len(medians))
+        yield warning(FEW, text, remedy, REPLICATES_WANTED - len(medians))
     apart = float((medians.max() - medians.min()) / medians.median())
     if len(medians) > 1 and apart >= SPREAD:
         remedy = f"stop other jobs, then add launches ({'--launches 10' if attached else '--until-precision 2%'})"

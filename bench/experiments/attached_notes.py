@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
-from bench.core.codec import Damaged, decode, encode
+from bench.core.codec import decode, encode
 from bench.core.files import Json, open_regular, parse_json
 from bench.experiments.rows import Rows
 from bench.runs.fields import Amount, Count, Names, Pid
@@ -90,28 +90,20 @@ def read(path: str, lines: int | None = None) -> Notes:
                 if not line.endswith(b"\n"):
                     break
                 _take(notes, parse_json(line))
-        if notes.marks_ns != sorted(notes.marks_ns) or (notes.about and notes.steps >= max(1, len(notes.marks_ns))):
-            notes.about = None
-            raise Damaged("are not those of steps", "marks_ns")
         if code.isdecimal():
             notes.problem = f"PID {written.partition('-')[0]} could not write its notes: {os.strerror(int(code))}"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError) as error:
         owner = error.strerror if isinstance(error, OSError) else f"{error}, in line {number}"
         notes.problem = f"{path} is not what the recorder writes, or not readable for this user ({owner})"
     return notes
 
 
 def _take(notes: Notes, line: Json) -> None:
-    """Add a line. Raises what comes of one that the recorder has not written."""
+    """Add a line. Raises ``ValueError`` for one that cannot be what ran."""
     if "begin" in line:
-        about = decode(About, line["begin"])
-        if len(about.python) != 2 or not about.effective.device["type"] or notes.about:
-            raise Damaged("is not that of a process", "begin")
-        notes.about = about
+        notes.about = decode(About, line["begin"])
     if "ran" in line:
-        if notes.about is None:
-            raise Damaged("is of a process that has not begun", "ran")
-        notes.about = replace(notes.about, effective=decode(Effective, line["ran"]))
+        notes.about = replace(notes.who, effective=decode(Effective, line["ran"]))
     if "problem" in line:
         notes.problem = decode(str, line["problem"])
     if "end" in line:

@@ -60,16 +60,15 @@ def _find_batch(found: Found, capacity_mib: float, end_s: float | None, lab: Lab
         begun = lab.writer.document.begun(BatchSearch)
         lab.writer.note(replace(begun, scenarios={**begun.scenarios, found.name: search.outcome(tries, stopped_by)}))
         trains = {one.global_batch: one.why_not is None for one in tries}
-        expected = search.expected_batch(tries, capacity_mib) if on_gpu else None
-        batch = search.next_batch(trains, unit, first=first, expected=expected)
+        expected = search.expected_batch(tries, capacity_mib)
+        batch = search.next_batch(trains, unit, first=first, expected=expected if on_gpu else None)
         if stopped_by is not None or batch is None:
             return
         if tries and end_s is not None and time.monotonic() + search.expected_s(took_s, batch) > end_s:
             stopped_by = "budget"
             continue
-        need_mib = None if on_gpu else search.predicted_mib(tries, batch)
-        if need_mib is not None and need_mib > (1.0 - search.KEPT_FREE) * capacity_mib:
-            why = f"would need about {need_mib:,.0f} MiB of {capacity_mib:,.0f}; not tried"
+        if not on_gpu and expected is not None and batch > expected:
+            why = f"not tried: about {expected:,.0f} should fit into {capacity_mib:,.0f} MiB"
             tries.append(search.Try(global_batch=batch, why_not=why))  # the kernel might kill another process
             continue
         started_s = time.monotonic()

@@ -9,7 +9,7 @@ Each candidate is a scenario of one run, whose launches are those of ``bench att
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import fmean, median
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from bench.core.errors import BenchError, RequestError
@@ -17,7 +17,7 @@ from bench.core.files import scratch_folder
 from bench.experiments.attached_command import Side
 from bench.experiments.attaching import Commands, Launched, Wanted, begun
 from bench.experiments.candidates import Candidate
-from bench.experiments.measure import slowest_ms
+from bench.experiments.measure import medians_of
 from bench.experiments.plan.bisection import ERROR, FEWEST_BLOCKS, SMALLEST, Bisection
 from bench.runs.document import Attached
 from bench.runs.experiments import Bisected, Level
@@ -244,7 +244,7 @@ def _blocks(writer: RunWriter, metric: str, names: Sequence[str]) -> Iterator[di
 
         table = peaks_of(frames.memory)
         peaks = dict(zip(table["launch"], table["peak_total_mib"], strict=True))
-    steps = {launch: rows.to_dict("records") for launch, rows in frames.steps.groupby("launch")}
+    medians_ms = medians_of(frames)
     by_repeat: dict[int, dict[str, dict[str, float]]] = {}
     for launch in document.good:
         number, noted = launch.launch, attached_of[launch.launch]
@@ -253,7 +253,7 @@ def _blocks(writer: RunWriter, metric: str, names: Sequence[str]) -> Iterator[di
         elif metric == MEMORY:
             figures = {metric: peaks.get(number, 0.0)}
         else:
-            figures = {metric: median(slowest_ms(steps[number]))}
+            figures = {metric: medians_ms[number]}
         if noted.wall_ms is not None:  # which an interrupted one has not
             positive = {name: value for name, value in figures.items() if value > 0.0}
             by_repeat.setdefault(launch.repeat, {})[launch.scenario] = positive

@@ -9,8 +9,6 @@
 What a file does not say is null, never guessed.
 """
 
-import csv
-import io
 import os
 import shutil
 from collections import Counter
@@ -22,7 +20,7 @@ import bench
 from bench import machine
 from bench.core.codec import Damaged, decode, encode
 from bench.core.errors import RequestError
-from bench.core.files import Json, open_regular, sha256
+from bench.core.files import open_regular, sha256
 from bench.experiments.lab import judged
 from bench.experiments.rows import Rows
 from bench.runs import document as stored
@@ -136,23 +134,21 @@ def _table(path: str, options: Options) -> "tuple[list[str], pd.DataFrame]":
     """The heading, and the steps by their lines, in :data:`COLUMNS`."""
     import pandas as pd
 
-    heading, rows = _cells(path)
+    cells = _cells(path).apply(lambda column: column.str.strip())
+    heading: list[str] = cells.iloc[0].tolist()
     for name in COLUMNS:
         if heading.count(name) > 1:
             _refuse(path, f"has the column {name} twice")
     if "step_ms" not in heading:
         _refuse(path, f"has no column step_ms, only {', '.join(map(repr, heading[:8]))}")
-    if not rows:
+    given = cells[1:][(cells[1:] != "").any(axis=1)].set_axis(heading, axis=1)
+    if given.empty:
         _refuse(path, "has a heading and no step")
-    for name, given in (("scenario", options.scenario), ("warmup", options.warmup)):
-        if name in heading and given is not None:
+    for name, asked in (("scenario", options.scenario), ("warmup", options.warmup)):
+        if name in heading and asked is not None:
             raise RequestError(f"--{name}", f"{path} has a column for it", "leave the option out")
     if "scenario" not in heading and options.scenario is None:
         raise RequestError("--scenario", f"{path} does not say what was run", "name it, as in --scenario ddp")
-    short = next((line for line, cells in rows.items() if len(cells) != len(heading)), None)
-    if short is not None:
-        _refuse(path, f"line {short} has {len(rows[short])} cells where the heading has {len(heading)}")
-    given = pd.DataFrame.from_dict(rows, orient="index", columns=heading).apply(lambda column: column.str.strip())
     usual = {"scenario": options.scenario, "launch": "", "rank": "0", "step": "0", "warmup": ""}
     table = given.assign(**{name: value for name, value in usual.items() if name not in heading})[list(COLUMNS)]
     step_ms, whole = pd.to_numeric(table["step_ms"], errors="coerce"), "and no whole number"
@@ -173,24 +169,24 @@ def _table(path: str, options: Options) -> "tuple[list[str], pd.DataFrame]":
     return heading, table
 
 
-def _cells(path: str) -> tuple[list[str], dict[int, list[str]]]:
-    """The heading of a CSV, and the cells of each line that is not empty."""
+def _cells(path: str) -> "pd.DataFrame":
+    """The cells of a CSV, by line; those that a line lacks at its end are empty."""
+    import pandas as pd
+
     try:
         with open_regular(path, limit=TEXT_BYTES) as file:
-            text = file.read().decode("utf-8-sig")
+            cells = pd.read_csv(
+                file, header=None, dtype=str, keep_default_na=False, skip_blank_lines=False, encoding="utf-8-sig"
+            )
+        return cells.set_axis(range(1, len(cells) + 1))
     except UnicodeDecodeError:
         _refuse(path, "is not text in UTF-8")
+    except pd.errors.EmptyDataError:
+        _refuse(path, "is empty, or begins with an empty line")
+    except pd.errors.ParserError as error:
+        _refuse(path, f"is no CSV: {str(error).rpartition('C error: ')[2].strip()}")
     except OSError as error:
         raise RequestError("FILE", f"{path} cannot be read: {error.strerror}", "give a CSV file") from error
-    if not text.strip():
-        _refuse(path, "is empty")
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    try:
-        heading = [name.strip() for name in next(reader)]
-        rows = {reader.line_num: row for row in reader if any(cell.strip() for cell in row)}  # noqa: B035
-        return heading, rows
-    except csv.Error as error:
-        _refuse(path, f"line {reader.line_num}: {error}")
 
 
 def _whole(path: str, who: str, rows: "pd.DataFrame", options: Options) -> "tuple[pd.DataFrame, int]":
@@ -220,18 +216,20 @@ def _whole(path: str, who: str, rows: "pd.DataFrame", options: Options) -> "tupl
 
 def _document(path: str, launches: list[LaunchRecord], heading: list[str], options: Options) -> stored.RunDocument:
     """The document of the run: null if neither the file nor the options say it."""
-    stated = {"global_batch": options.global_batch, "replicas": options.world_size, "device": options.device}
-    if "warmup" in heading or options.warmup is not None:
-        stated["warmup"] = _only({launch.warmup for launch in launches})
-    workload: dict[str, Json] = encode(stored.WorkloadRecord())
-    workload |= {name: value for name, value in stated.items() if value is not None}
+    says_warmup = "warmup" in heading or options.warmup is not None
     settings = {"model": options.model, "image_size": options.image_size}
-    workload["settings"] = {name: value for name, value in settings.items() if value is not None}
     size = f"{options.image_size} px" if options.image_size else None
-    workload["title"] = ", ".join(str(word) for word in (settings["model"], size) if word) or None
+    workload = stored.WorkloadRecord(
+        title=", ".join(word for word in (options.model, size) if word) or None,
+        settings={name: value for name, value in settings.items() if value is not None},
+        global_batch=options.global_batch,
+        replicas=options.world_size,
+        device=options.device,
+        warmup=_only({launch.warmup for launch in launches}) if says_warmup else None,
+    )
     repeats = Counter(launch.scenario for launch in launches)
     now = machine.utc_now()
-    hardware = [options.hardware] * (workload["replicas"] or 1) if options.hardware is not None else []
+    hardware = [options.hardware] * (options.world_size or 1) if options.hardware is not None else []
     imported = stored.Imported(
         file=os.path.basename(path),
         sha256=sha256(path),
@@ -246,12 +244,12 @@ def _document(path: str, launches: list[LaunchRecord], heading: list[str], optio
         experiments={"importing": imported},
         request=stored.Asked(
             scenarios=tuple(repeats),
-            warmup=workload["warmup"],
+            warmup=workload.warmup,
             iters=_only({launch.iters for launch in launches}),
             launches=max(repeats.values()),
             label=options.label,
         ),
-        workload=decode(stored.WorkloadRecord, workload),
+        workload=workload,
         machine=stored.Machine(cpu=options.hardware if options.device == "cpu" else None),
         versions=dict.fromkeys(("python", "executable", "torch", "torchvision", "cuda")),
         apex=stored.Apex(),

@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from bench.core.codec import Damaged, decode, encode
@@ -44,11 +45,9 @@ def rounds(request: Request, strategy: object) -> int:
 
 
 def launch(found: Found, repeat: int, lab: Lab) -> None:
-    """Take a step of a scenario apart, and measure the ceilings of its ranks if they are not known."""
+    """Take a step of a scenario apart."""
     job = replace(job_of(lab.request, found, lab.next_launch(), repeat, lab.site.hosts), purpose="limits")
     perform(job, lab, "taking apart", lambda done: _kept(lab, done), limits_rows)
-    if not repeat:
-        _with_ceilings(found, lab)
 
 
 def _kept(lab: Lab, done: Performed) -> str:
@@ -79,25 +78,27 @@ def limits_rows(job: Job, results: Results, partial: Results) -> dict[str, Rows]
     return {"diagnostics": [{**head, "rank": result["rank"], **step} for result in results for step in result["steps"]]}
 
 
-def _with_ceilings(found: Found, lab: Lab) -> None:
-    job = replace(
-        job_of(lab.request, found, lab.next_launch(), lab.request.launches, lab.site.hosts), purpose="ceilings"
-    )
-    setting = _setting(job, lab)
-    if _are_known(setting, lab):
+def after(lab: Lab) -> None:
+    """Take the ceilings that are known of this machine into the run, which costs nothing. Measure those that are not
+    where steps were taken apart."""
+    if lab.writer.document.begun(Limits).work is None:
         return
+    for found in lab.runnable:
+        job = job_of(lab.request, found, lab.next_launch(), lab.request.launches, lab.site.hosts)
+        setting = _setting(job, lab)
+        if not _are_known(setting, lab) and rounds(lab.request, found.strategy):
+            lab.progress.expect([found.name])
+            perform(replace(job, purpose="ceilings"), lab, "measuring ceilings", partial(_keep_ceilings, lab, setting))
 
-    def keep(done: Performed) -> str:
-        lab.writer.add_to(Limits, CeilingsLaunch.of(done.record), "measured")
-        if done.record.status != "ok":
-            return where_to_look(done.record)
-        measured = ceilings_of(setting, done)
-        limits = lab.writer.document.begun(Limits)
-        lab.writer.note(replace(limits, ceilings=(*limits.ceilings, measured)))
-        return keep_for_later(measured, setting, done.record, lab.writer.document.machine.cores_usable)
 
-    lab.progress.expect([found.name])
-    perform(job, lab, "measuring ceilings", keep)
+def _keep_ceilings(lab: Lab, setting: Setting, done: Performed) -> str:
+    lab.writer.add_to(Limits, CeilingsLaunch.of(done.record), "measured")
+    if done.record.status != "ok":
+        return where_to_look(done.record)
+    measured = ceilings_of(setting, done)
+    limits = lab.writer.document.begun(Limits)
+    lab.writer.note(replace(limits, ceilings=(*limits.ceilings, measured)))
+    return keep_for_later(measured, setting, done.record, lab.writer.document.machine.cores_usable)
 
 
 def _are_known(setting: Setting, lab: Lab) -> bool:
@@ -169,17 +170,6 @@ def keep_for_later(ceilings: Ceilings, setting: Setting, launch: LaunchRecord, c
 def missing(document: RunDocument, request: Request) -> bool:
     """Ceilings whose launch was killed, say: a run that goes on measures them again."""
     return any(one.status not in DONE for one in document.begun(Limits).measured)
-
-
-def after(lab: Lab) -> None:
-    """Take what is known of this machine into the run, which costs nothing; measure what a run that goes on lacks."""
-    if lab.writer.document.begun(Limits).work is None:
-        return
-    for found in lab.runnable:
-        if lab.writer.document.resumed and rounds(lab.request, found.strategy):
-            _with_ceilings(found, lab)
-        else:
-            _are_known(_setting(job_of(lab.request, found, 0, 0, lab.site.hosts), lab), lab)
 
 
 def tables(run: "Analysed") -> "dict[str, pd.DataFrame]":

@@ -14,7 +14,8 @@ from bench.experiments.launch import Performed, perform, where_to_look
 from bench.experiments.plan import in_turn, job_of
 from bench.experiments.plan.interval_target import IntervalTarget
 from bench.runs.experiments import IntervalTargetRecord
-from bench.runs.frames import TableRow
+from bench.runs.frames import RankSteps, TableRow
+from bench.runs.reader import Run
 from bench.seams.experiment import Experiment
 
 EXPERIMENT = Experiment(record=IntervalTargetRecord)
@@ -99,11 +100,19 @@ def _target(lab: Lab, later: int) -> IntervalTarget | None:
         return None
     assert lab.request.budget_s is not None
     target = IntervalTarget(lab.request.until_precision, lab.request.budget_s, started=lab.began_s, later=later)
-    steps = lab.writer.frames().steps
+    medians_ms = medians_of(lab.writer.frames())
     for launch in lab.writer.document.good:
-        rows = steps[steps["launch"] == launch.launch].to_dict("records")
-        target.add(launch.scenario, statistics.median(slowest_ms(rows)), launch.wall_s or 0.0)
+        target.add(launch.scenario, medians_ms[launch.launch], launch.wall_s or 0.0)
     return target
+
+
+def medians_of(run: Run) -> dict[int, float]:
+    """:func:`median_step_ms` of each launch of a run, from its tables."""
+    from bench.analyse.steps import per_iteration, per_launch
+
+    assert isinstance(run.timed, RankSteps)
+    figures = per_launch(per_iteration(run.timed)).frame
+    return dict(zip(figures["launch"].tolist(), figures["median_ms"].tolist(), strict=True))
 
 
 def median_step_ms(done: Performed) -> float | None:
@@ -112,8 +121,7 @@ def median_step_ms(done: Performed) -> float | None:
 
 
 def slowest_ms(steps: Iterable[TableRow]) -> list[float]:
-    """Each measured step of a launch, of its slowest rank. A report has the same from whole tables
-    (:func:`bench.analyse.steps.per_iteration`)."""
+    """Each measured step of a launch, of its slowest rank."""
     slowest: dict[int, float] = defaultdict(float)
     for row in steps:
         if not row["warmup"]:

@@ -30,21 +30,24 @@ FEWEST = 3  # launches of each side: what an interval takes
 
 def after(lab: Lab) -> None:
     """Predict, and measure the best switch in turns with the fastest scenario."""
-    if "prove" not in lab.request.experiments or missing(lab.writer.document, lab.request) is False:
+    if "prove" not in lab.request.experiments or not lab.writer.document.good:
         return
     proofs = lab.writer.document.of(Proofs)
     if proofs is None:
         proofs = predicted(lab)
         lab.writer.note(proofs)
-    if proofs.reason is not None or not proofs.predictions:
-        return
-    sides = [switching.scenario(name) for name in (proofs.base or "", proofs.predictions[0].scenario)]
-    done = ended(proofs.launches)
-    for found, repeat in in_turns(sides, max(FEWEST, lab.request.launches)):
-        if (found.name, repeat) not in done:
-            lab.progress.expect([found.name])
-            job = job_of(lab.request, found, lab.next_launch(), repeat, lab.site.hosts)
-            perform(job, lab, "proving", lambda done: _kept(lab, done))
+    for name, repeat in _left(proofs, lab.request):
+        lab.progress.expect([name])
+        job = job_of(lab.request, switching.scenario(name), lab.next_launch(), repeat, lab.site.hosts)
+        perform(job, lab, "proving", lambda done: _kept(lab, done))
+
+
+def _left(proofs: Proofs, request: Request) -> list[tuple[str, int]]:
+    """Scenario and repeat of the launches that are left to do."""
+    if proofs.reason is not None:
+        return []
+    sides, done = (proofs.base or "", proofs.predictions[0].scenario), ended(proofs.launches)
+    return [one for one in in_turns(sides, max(FEWEST, request.launches)) if one not in done]
 
 
 def _kept(lab: Lab, done: Performed) -> str:
@@ -99,12 +102,7 @@ def missing(document: RunDocument, request: Request) -> bool:
     if "prove" not in request.experiments or not document.good:
         return False
     proofs = document.of(Proofs)
-    if proofs is None:
-        return True
-    if proofs.reason is not None:
-        return False
-    sides, rounds = {proofs.base, proofs.predictions[0].scenario}, range(max(FEWEST, request.launches))
-    return bool({(side, repeat) for side in sides for repeat in rounds} - ended(proofs.launches))
+    return proofs is None or bool(_left(proofs, request))
 
 
 def tables(run: "Analysed") -> "dict[str, pd.DataFrame]":

@@ -29,7 +29,6 @@ from bench.experiments.plan.race import Race
 from bench.experiments.plan.tuning import FEWEST_FINAL, FINAL_LAUNCHES, finalists, leanest, next_switches
 from bench.runs.document import RunDocument
 from bench.runs.experiments import Candidate, Numerics, Search, Tuning
-from bench.runs.frames import RankSteps
 from bench.runs.launches import LaunchRecord
 from bench.seams import discover, switching
 from bench.seams.discover import SWITCH, Found
@@ -88,14 +87,7 @@ class _OutOfTime(Exception):
     pass
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Searched(Finished):
-    """``finalists``: the recommended one first; empty if no candidate can be used."""
-
-    finalists: tuple[Found, ...]
-
-
-def tune(request: Request, candidates: tuple[Found, ...], search: Search, start: Start) -> Searched:
+def tune(request: Request, candidates: tuple[Found, ...], search: Search, start: Start) -> Finished:
     """Write a run folder, or go on with one. If the budget turns out to be too short to compare two candidates, raises
     :class:`RequestError` after the first launch and leaves no folder."""
     begun = Tuning(**asdict(search), asked=tuple(found.name for found in candidates))
@@ -118,10 +110,7 @@ def tune(request: Request, candidates: tuple[Found, ...], search: Search, start:
                 lab.progress.console.line(f"the budget ends after {count(rounds, 'round')} of the finalists")
             lab.writer.note_request(*recorded(replace(request, launches=rounds)))
             lab.writer.note(replace(hunt.tuning, spent_s=hunt.spent_s))
-    advised = lab.writer.document.recommendation
-    ordered = sorted(names, key=lambda name: advised is not None and name != advised.fastest)
-    finalists = tuple(hunt.found[name] for name in ordered)
-    return Searched(path=lab.writer.path, document=lab.writer.document, finalists=finalists)
+    return Finished(path=lab.writer.path, document=lab.writer.document)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -403,15 +392,12 @@ def _recorded(lab: Lab) -> Iterator[_Raced]:
     tuning = lab.writer.document.of(Tuning)
     if tuning is None:
         return
-    from bench.analyse.steps import per_iteration, per_launch
-
     run = lab.writer.frames()
-    assert isinstance(run.timed, RankSteps)
-    medians: Any = per_launch(per_iteration(run.timed)).frame.set_index("launch")["median_ms"]
+    medians_ms = measure.medians_of(run)
     for record in tuning.launches:
         memory: Any = run.memory[(run.memory["launch"] == record.launch) & run.memory["used_mib"].notna()]
         yield _Raced(
             record=record,
-            median_ms=float(medians[record.launch]) if record.status == "ok" else None,
+            median_ms=medians_ms[record.launch] if record.status == "ok" else None,
             peak_mib=steady_mib(memory.to_dict("records"), record.ranks),
         )

@@ -142,14 +142,14 @@ def _stage(run: Run, rows: pd.DataFrame, names: list[str]) -> Stage:
 def _launches(run: Run, bounds: pd.DataFrame, origin_ns: int) -> list[TableRow]:
     """The launches with their places on the time axis, status, colour, and the number of their scenario in the key."""
     document = run.document
-    records = {one.launch: one for one in (*document.superseded, *document.launches) if isinstance(one, LaunchRecord)}
+    records = {one.launch: one for one in document.records if isinstance(one, LaunchRecord)}
     numbers = {name: number for number, name in enumerate(dict.fromkeys(bounds["scenario"]), start=1)}
     launches: list[TableRow] = bounds.to_dict("records")
     for one in launches:
-        record = records.get(one["launch"])
+        record = records[one["launch"]]
         one |= {name: (one[f"{name}_ns"] - origin_ns) / 1e9 for name in ("start", "end")}
-        one |= {"number": f"{numbers[one['scenario']]}", "status": record.status if record else "interrupted"}
-        one["colour"] = drawing.colour_of(document, record) if record else "muted"
+        one |= {"number": f"{numbers[one['scenario']]}", "status": record.status}
+        one["colour"] = drawing.colour_of(document, record)
     for one in launches:
         statuses = dict.fromkeys(other["status"] for other in launches if other["scenario"] == one["scenario"])
         failed = ", ".join(status for status in statuses if status != "ok")

@@ -6,7 +6,6 @@ Every finding is one line that names the file or the launch.
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -20,7 +19,6 @@ from bench.runs.files import count_rows, describe_files, entries
 from bench.runs.frames import TableRow
 from bench.runs.launches import LaunchRecord
 from bench.runs.reader import Run, read, verified
-from bench.runs.tables import SAMPLED
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,10 +26,6 @@ if TYPE_CHECKING:
 SUM_TOLERANCE_MS = 1e-6
 START_TOLERANCE_MS = 1e-3
 """Of ``start_ns``, which is rounded to a nanosecond, over the step that lies between two of them."""
-
-APART_NS = 10**10
-"""Memory is sampled while steps are measured; a sampler that lags is not 10 s late, unless it was stopped."""
-LATE = "sampled late"  # the finding that a run has of a launch for which it was
 
 
 def findings(path: str, *, rows: bool = True) -> list[str]:
@@ -43,9 +37,6 @@ def findings(path: str, *, rows: bool = True) -> list[str]:
         run = read(path, allow_incomplete=True)
     except RequestError as error:
         return [error.problem]
-    if not run.document.complete:  # it may have samples of a launch that has no record yet
-        recorded = [record.launch for record in run.document.records]
-        run = replace(run, **{name: (table := getattr(run, name))[table["launch"].isin(recorded)] for name in SAMPLED})
     return list(chain(_files(path, run.document), _document(path, run.document), _steps(run), _memory(run)))
 
 
@@ -89,8 +80,6 @@ def _steps(run: Run) -> Iterator[str]:
         yield from _ranks_and_steps(run, record, of_launch)
         if ((of_launch["scenario"] != record.scenario) | (of_launch["repeat"] != record.repeat)).any():
             yield f"launch {launch}: its steps are of another scenario or repeat than its record says"
-        if record in document.launches and record.status == "ok" and record.checks.conservation_ok is False:
-            yield f"launch {launch}: its steps do not add up to the host's wall time"
     phases = rows[[f"{phase}_ms" for phase in PHASES]]
     sums = phases.sum(axis=1)
     if not document.planned:
@@ -139,14 +128,6 @@ def _ranks_and_steps(run: Run, record: LaunchRecord, rows: "pd.DataFrame") -> It
 
 
 def _memory(run: Run) -> Iterator[str]:
-    if run.document.planned:
-        steps = run.steps.groupby(["launch", "rank"])["start_ns"].agg(begin="min", end="max")
-        samples = run.memory.groupby(["launch", "rank"])["t_ns"].agg(first="min", last="max")
-        both = steps.join(samples, how="inner")
-        apart = (both["begin"] - both["last"] > APART_NS) | (both["first"] - both["end"] > APART_NS)
-        reported = {one.launch for one in run.document.validity if one.code == LATE}
-        for launch, rank in (pair for pair in both.index[apart] if pair[0] not in reported):
-            yield f"launch {launch}, rank {rank}: its memory was sampled at another time than its steps were"
     nothing = int((run.memory["used_mib"] == 0).sum())
     if nothing:
         yield f"memory.parquet: {nothing} figures are 0, where they should be unknown"

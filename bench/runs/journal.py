@@ -1,19 +1,20 @@
 """Changes since run.json was written: while a run lasts, a launch adds a line here and rewrites nothing.
 
 ``.parts/`` in a run folder holds the journal and the rows of each launch. A line of the journal is what changed in the
-document, with its checksum (:func:`bench.runs.spool.checked_line`); the first that is damaged ends it. A journal
-belongs to the run.json whose seal is in its name: when run.json is written again, a new one begins.
+document, with its checksum; the first that is damaged ends it. A journal belongs to the run.json whose seal is in its
+name: when run.json is written again, a new one begins.
 """
 
+import json
 import os
+import zlib
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from operator import is_
 
 from bench.core.codec import REST, encode
-from bench.core.files import JSON_BYTES, Json, open_regular
+from bench.core.files import JSON_BYTES, Json, open_regular, parse_json
 from bench.runs.files import PARTS
-from bench.runs.spool import value_of
 
 
 def journal_path(run: str, seal: str | None) -> str:
@@ -31,7 +32,7 @@ def replay(path: str, document: dict[str, Json]) -> None:
         return
     with file:
         for line in file:
-            values = value_of(line)
+            values = _value_of(line)
             if values is None:
                 return
             try:
@@ -54,6 +55,18 @@ def change(before: object, after: object) -> list[object]:
         if REST not in parts:
             return [".", {name: change(*pair) for name, pair in parts.items() if pair[0] is not pair[1]}]
     return ["=", encode(after)]
+
+
+def checked_line(value: object) -> bytes:
+    """A JSON value as a line: the CRC-32 of the rest of it, and the value."""
+    line = json.dumps(value).encode() + b"\n"
+    return b"%08x " % zlib.crc32(line) + line
+
+
+def _value_of(line: bytes) -> object:
+    """The value of such a line; None if it is damaged or cut off."""
+    checksum, _, rest = line.partition(b" ")
+    return parse_json(rest) if checksum == b"%08x" % zlib.crc32(rest) else None
 
 
 def _apply(document: dict[str, Json], values: Json) -> None:

@@ -3,7 +3,6 @@
 python -c "from bench.runs.reader import read; print(read('results/RUN').steps)"
 """
 
-import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,8 +15,7 @@ from bench.core.records import PHASES, SCHEMA_VERSION
 from bench.runs import journal
 from bench.runs.document import RunDocument
 from bench.runs.files import RESTORE, checksum, is_file, seal_of, unreadable
-from bench.runs.frames import Iterations, RankSteps, TableRow
-from bench.runs.spool import read_spool, spool_path, spooled_launches
+from bench.runs.frames import Iterations, RankSteps
 from bench.runs.tables import (
     ALWAYS_WRITTEN,
     COLUMNS,
@@ -31,7 +29,6 @@ from bench.runs.tables import (
     refuse_harmful,
     stray,
     to_frame,
-    to_table,
     uneven,
     whole_launches,
 )
@@ -90,22 +87,16 @@ def read(path: str, *, allow_incomplete: bool = False, condense: Condense | None
     import pyarrow as pa
 
     document = verified(path, allow_incomplete=allow_incomplete)
-    try:
-        salvaged = {} if document.complete else salvage(path, document)
-    except OSError as error:
-        raise unreadable("RUN", path, error) from error
     for name in ALWAYS_WRITTEN if document.complete else ():
         if f"{name}.parquet" not in document.files:
             raise RequestError("RUN", f"{path}/{name}.parquet is missing", RESTORE)
-    steps = os.path.isfile(os.path.join(path, "steps.parquet")) or parts_of(path, "steps")
-    if not steps and not any(salvaged.values()):
+    if not os.path.isfile(os.path.join(path, "steps.parquet")) and not parts_of(path, "steps"):
         raise RequestError("RUN", f"{path} has no steps: no launch was done", "measure again")
     refuse_harmful(path)
-    spooled = {row["launch"] for rows in salvaged.values() for row in rows}
     timed: RankSteps | Iterations
     tables: dict[str, pd.DataFrame] = {}
     if condense is None:
-        timed = RankSteps(to_frame(_rows(path, "steps", document, spooled, labels=False)))
+        timed = RankSteps(to_frame(_rows(path, "steps", document, labels=False)))
     else:
         timed = Iterations(_condensed(path, "steps", document, condense.steps))
         if document.complete:
@@ -113,11 +104,7 @@ def read(path: str, *, allow_incomplete: bool = False, condense: Condense | None
             tables["per_device"] = _condensed(path, "device", document, condense.devices(timed), kept, condense.kept)
             tables["device"] = to_frame(pa.concat_tables(kept))
     for name in (name for name in COLUMNS if name != "steps" and name not in tables):
-        tables[name] = to_frame(_rows(path, name, document, spooled, labels=name in SAMPLED))
-    for name, rows in salvaged.items():
-        if rows:
-            sampled = to_table(rows, COLUMNS[name]).to_pandas()
-            tables[name] = pd.concat([tables[name], sampled], ignore_index=True) if len(tables[name]) else sampled
+        tables[name] = to_frame(_rows(path, name, document, labels=name in SAMPLED))
     return Run(path=os.path.abspath(path), document=document, timed=timed, **tables)
 
 
@@ -155,23 +142,6 @@ def verified(path: str, *, allow_incomplete: bool, remedy: str = READ_IN_PART, o
     except RequestError as error:
         raise RequestError(option, error.problem, error.remedy) from error
     return document
-
-
-def salvage(path: str, document: RunDocument) -> dict[str, list[TableRow]]:
-    """The samples of launches that are not in ``document``, left by the sampler when everything was killed.
-
-    Raises ``OSError`` for a spool that is no file in there.
-    """
-    folder = os.path.join(path, ".scratch")
-    if os.path.islink(folder):
-        raise OSError(errno.ELOOP, "it is a link", folder)
-    recorded = {record.launch for record in document.records}
-    samples: dict[str, list[TableRow]] = {name: [] for name in SAMPLED}
-    for launch in spooled_launches(folder):
-        if launch not in recorded:
-            for name, rows in read_spool(spool_path(folder, launch)).items():
-                samples[name] += rows
-    return samples
 
 
 def _read_document(path: str) -> RunDocument:
@@ -232,20 +202,13 @@ def _condensed(
     return frame
 
 
-def _rows(path: str, name: str, document: RunDocument, spooled: set[int], *, labels: bool) -> "pa.Table":
-    """A table of a run. In an incomplete run a launch without a record has its samples alone, and those once.
+def _rows(path: str, name: str, document: RunDocument, *, labels: bool) -> "pa.Table":
+    """A table of a run. In an incomplete run a launch may have rows and no record yet: those are left out.
 
-    ``spooled``: the launches with salvaged samples. ``labels``: see :func:`bench.runs.tables.read_table`.
+    ``labels``: see :func:`bench.runs.tables.read_table`.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     table = read_table(path, name, complete=document.complete, labels=labels)
     problem = stray(ends_of(table), document) or (uneven(table) if name == "numerics" else None)
     if problem:
         raise RequestError("RUN", f"{os.path.join(path, name)}.parquet: {problem}", RESTORE)
-    if document.complete:
-        return table
-    if name not in SAMPLED:
-        return recorded(table, document)
-    return table.filter(pc.invert(pc.is_in(table["launch"], value_set=pa.array(sorted(spooled), pa.int32()))))
+    return table if document.complete else recorded(table, document)

@@ -1,81 +1,39 @@
 """The file between the sampler and the tables: samples of one launch, handed over as soon as they are taken.
 
-A line is the CRC-32 of the rest of it, and a JSON document ``[table, row]``, written to the file after every sample. So
-whatever is killed, what was sampled until then can be read back: when the launch ends, or by ``bench.runs.reader`` from
-an unfinished run.
+A line is a JSON document ``[table, row]``, written to the file after every sample. So if the sampler is killed, what it
+sampled until then is read back when the launch ends.
 """
 
 import json
 import os
-import re
-import zlib
 from collections.abc import Sequence
 
 from bench.core.files import open_regular, parse_json
-from bench.core.records import DEVICE_COLUMNS, MEMORY_COLUMNS
 from bench.runs.frames import TableRow
 
 SPOOL_BYTES = 1 << 30
-
-COLUMNS = {"memory": MEMORY_COLUMNS, "device": DEVICE_COLUMNS}
-
-_NAME = re.compile(r"samples-(\d+)\.jsonl")
 
 
 def spool_path(folder: str, launch: int) -> str:
     return os.path.join(folder, f"samples-{launch}.jsonl")
 
 
-def spooled_launches(folder: str) -> list[int]:
-    """The launches that have a spool in ``folder``, in order."""
-    names = os.listdir(folder) if os.path.isdir(folder) else []
-    return sorted(int(match.group(1)) for name in names if (match := _NAME.fullmatch(name)))
-
-
 def read_spool(path: str) -> dict[str, list[TableRow]]:
-    """The rows of a launch by table, ``memory`` and ``device``, up to a line that is damaged or of another launch.
+    """The rows of a launch by table, ``memory`` and ``device``. A last line that is cut off is left out.
 
-    Then a row of each process says that its later samples are missing. A last line that is cut off is no damage: behind
-    it a crash of the machine leaves zeros. Raises ``OSError`` for what is no file in its folder.
+    Raises ``OSError`` for what is no file in its folder, and ``ValueError`` for what no sampler has written.
     """
-    tables: dict[str, list[TableRow]] = {name: [] for name in COLUMNS}
-    launch = int(_NAME.fullmatch(os.path.basename(path))[1])  # type: ignore[index]  # it has such a name
+    tables: dict[str, list[TableRow]] = {"memory": [], "device": []}
     try:
         file = open_regular(path, limit=SPOOL_BYTES, within=os.path.dirname(path))
     except FileNotFoundError:
         return tables
     with file:
-        for number, line in enumerate(file, 1):
-            match value_of(line):
-                case [("memory" | "device") as table, {"launch": of, **rest}] if (
-                    of == launch and {"launch", *rest} == COLUMNS[table].keys()
-                ):
-                    tables[table].append({name: of if name == "launch" else rest[name] for name in COLUMNS[table]})
-                case _:
-                    if line.endswith(b"\n"):
-                        why = f"line {number} of {path} is damaged; its later samples are missing"
-                        unknown = {**dict.fromkeys(("device", "used_mib", "pss_mib")), "source": "unavailable"}
-                        last = {(row["pid"], row["rank"]): row for row in tables["memory"]}
-                        tables["memory"] += [{**row, **unknown, "reason": why} for row in last.values()]
-                    break
+        for line in file:
+            if line.endswith(b"\n"):
+                table, row = parse_json(line)
+                tables[table].append(row)
     return tables
-
-
-def checked_line(value: object) -> bytes:
-    """A JSON value as a line of a spool."""
-    line = json.dumps(value).encode() + b"\n"
-    return b"%08x " % zlib.crc32(line) + line
-
-
-def value_of(line: bytes) -> object:
-    """The value of such a line; None if it is damaged or cut off."""
-    checksum, _, rest = line.partition(b" ")
-    if checksum != b"%08x" % zlib.crc32(rest):
-        return None
-    try:
-        return parse_json(rest)
-    except ValueError:
-        return None
 
 
 class Spool:
@@ -92,7 +50,7 @@ class Spool:
 
     def append(self, table: str, rows: Sequence[TableRow]) -> None:
         """Hand rows to the operating system, so that they outlive this process."""
-        lines = b"".join(checked_line([table, row]) for row in rows)
+        lines = b"".join(json.dumps([table, row]).encode() + b"\n" for row in rows)
         try:
             while lines and self.problem is None and self._fd is not None:
                 lines = lines[os.write(self._fd, lines) :]

@@ -29,8 +29,7 @@ from bench.runs.digests import Digest
 from bench.runs.files import DIGEST, PARTS, TEMPORARY, append, describe_files, seal_of, unwritable, write_atomically
 from bench.runs.frames import RankSteps, TableRow
 from bench.runs.launches import LaunchRecord, Record
-from bench.runs.reader import Run, salvage, verified
-from bench.runs.spool import checked_line
+from bench.runs.reader import Run, verified
 from bench.runs.tables import ALWAYS_WRITTEN, COLUMNS, part_path, read_table, recorded, refuse_harmful, to_table
 from bench.seams.experiment import name_of
 
@@ -177,7 +176,7 @@ class RunWriter:
                 part = part_path(self.path, name, self._parts)
                 os.makedirs(os.path.dirname(part), exist_ok=True)
                 write_atomically(part, _as_parquet(table))
-        line = checked_line(journal.change(self._noted, self._document))
+        line = journal.checked_line(journal.change(self._noted, self._document))
         append(self._journal_path, line)
         self._journal += len(line)
         self._noted = self._document
@@ -190,12 +189,6 @@ class RunWriter:
     def finish(self, *, complete: bool, digest: Digest | None = None, end: parts.State | None = None) -> None:
         """Write what is still missing, and ``run.json`` for the last time. ``digest``: None for a run without one."""
         self._change(end=end)
-        left: dict[str, list[TableRow]] = {}
-        with suppress(OSError):  # what a scenario has put in the place of samples is none
-            left = {} if complete else salvage(self.path, self._document)
-        for name, rows in left.items():
-            if rows:
-                self._tables[name].append(to_table(rows, COLUMNS[name]))
         self._join()
         shutil.rmtree(os.path.join(self.path, ".scratch"), ignore_errors=True)
         if digest is not None:
@@ -238,10 +231,7 @@ class RunWriter:
                 self._write(f"{name}.parquet", _as_parquet(self._whole(name)))
 
     def _write(self, name: str, content: bytes) -> None:
-        path = os.path.join(os.path.dirname(self.logs), name)
-        if os.path.isdir(path):
-            shutil.rmtree(path)  # made by a scenario
-        write_atomically(path, content)
+        write_atomically(os.path.join(os.path.dirname(self.logs), name), content)
 
 
 def _without(part: object, record: object) -> Any:

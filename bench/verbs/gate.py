@@ -39,14 +39,6 @@ examples:
   python -m bench gate NEW --baseline RUN                    against one run
   python -m bench gate NEW --history DIR --threshold 2%      slower by less than 2% is no regression
 
-Thresholds, in pyproject.toml or another TOML file (--config); options go before them:
-  [tool.bench.gate]
-  nights = 10
-  level = "99%"
-  threshold = "1%"
-  memory-threshold = "1%"
-  early-threshold = "3%"
-
 Exit codes: 0 nothing regressed, or a person accepted this run; 10 something regressed; 12 nothing did, and a scenario
 or a figure is missing, failed or not comparable, or a --scenario was never measured; 11 nothing of that, and something
 could not be decided: no base, too few launches, uncertain, too noisy; 2 the request is wrong, or this run is damaged or

@@ -1,6 +1,7 @@
-"""Limits of a run's figures, in a sentence or two each; from the figures and run.json alone."""
+"""Limits of a run's figures, in a sentence or two each. What is wrong with single launches is a finding
+(:mod:`bench.analyse.validity`)."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
@@ -9,21 +10,6 @@ from bench.core.dtypes import HALF_ON
 from bench.core.text import listed
 from bench.runs.document import Attached, RunDocument
 from bench.runs.frames import TableRow
-from bench.runs.launches import REPLICATES_WANTED, Checks
-
-CHECKS: dict[str, Callable[[Checks], object]] = {
-    "The loss of {} was not finite: as measured it does not train, whatever its speed.": (
-        lambda checks: checks.finite_loss is False
-    ),
-    "The loss scaler of {} skipped optimizer steps in the measured window; those were cheaper.": (
-        lambda checks: checks.skipped_steps
-    ),
-    "The steps of {} do not add up to the wall time of their window: do not trust them.": (
-        lambda checks: checks.conservation_ok is False
-    ),
-    "What ran was not the same on all ranks of {}: see the launches.": lambda checks: checks.ranks_differ,
-}
-"""By sentence the check of a launch that it is about."""
 
 
 def fastest(summary: pd.DataFrame) -> TableRow | None:
@@ -38,8 +24,7 @@ def caveats(document: RunDocument, summary: pd.DataFrame) -> list[str]:
         *_about_completeness(document, summary),
         *(_about_attached(attached, document) if (attached := document.of(Attached)) else ()),
         *_about_left_out(summary),
-        *_about_checks(document),
-        *_about_chance(document, summary),
+        *_about_superseded(document),
         *(_about_device(document) if attached is None else ()),
         *about_implementations(document),
     ]
@@ -76,22 +61,10 @@ def _about_left_out(summary: pd.DataFrame) -> Iterator[str]:
             yield f"{row['scenario']} {faster}: {row['why_not']}."
 
 
-def _about_checks(document: RunDocument) -> Iterator[str]:
-    for reason in [launch.reason for launch in document.superseded if launch.status == "ok" and launch.reason]:
-        yield f"Not counted: {reason}."
-    for text, failed in CHECKS.items():
-        names = dict.fromkeys(launch.scenario for launch in document.good if failed(launch.checks))
-        if names:
-            yield text.format(listed(list(names)))
-
-
-def _about_chance(document: RunDocument, summary: pd.DataFrame) -> Iterator[str]:
-    launches = summary.loc[summary["launches_ok"] > 0, "launches_ok"]
-    if not launches.empty and launches.min() < REPLICATES_WANTED:
-        few = "One launch" if launches.min() == 1 else "Two launches"
-        more = "--launches 5" if document.of(Attached) else "--profile standard"
-        which = "per scenario" if launches.nunique() == 1 else "of some scenarios"
-        yield f"{few} {which}: no significance claimed; measure again with {more}."
+def _about_superseded(document: RunDocument) -> Iterator[str]:
+    for launch in document.superseded:
+        if launch.status == "ok" and launch.reason:
+            yield f"Not counted: {launch.reason}."
 
 
 def _about_device(document: RunDocument) -> Iterator[str]:

@@ -239,7 +239,7 @@ def test_junit_and_markdown_have_each_scenario_and_metric(gate: Gate, history: P
 # Thresholds
 
 
-def test_where_thresholds_come_from(gate: Gate, history: Path) -> None:
+def test_thresholds(gate: Gate, history: Path) -> None:
     path = tonight(history, 1.05)
 
     def rule(*arguments: object) -> tuple[int, dict[str, Any]]:
@@ -248,34 +248,9 @@ def test_where_thresholds_come_from(gate: Gate, history: Path) -> None:
 
     usual = {"nights": 10, "level": 0.99, "thresholds": {"step_time": 0.01, "peak_memory": 0.01}, "before": 0.03}
     assert rule() == (10, usual)
-    Path("pyproject.toml").write_text("[project]\nname = 'x'\n")
-    assert rule() == (10, usual), "a file that says nothing of the gate"
-    Path("pyproject.toml").write_text('[tool.bench.gate]\nthreshold = "8%"\nnights = 5\n')
-    assert rule() == (0, usual | {"nights": 5, "thresholds": {"step_time": 0.08, "peak_memory": 0.01}})
-    code, found = rule("--threshold", "2%", "--level", "99.9%", "--memory-threshold", "3%", "--early-threshold", "5%")
-    assert code == 10 and found["thresholds"] == {"step_time": 0.02, "peak_memory": 0.03}
-    assert (found["nights"], found["level"], found["before"]) == (5, pytest.approx(0.999), 0.05)
-    Path("other.toml").write_text("[tool.bench.gate]\n")
-    assert rule("--config", "other.toml") == (10, usual)
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        ('threshold = "slow"', ("[tool.bench.gate]: threshold: 'slow' is not a percentage", 'threshold = "1%"')),
-        ("threshold = 1", ("threshold: '1' is not a percentage", 'threshold = "1%"')),
-        ('threshold = "-1%"', ("threshold: '-1%'",)),
-        ("threshold = [1]", ("threshold is [1]",)),
-        ("nights = 2", ("nights: '2' is fewer than the 3",)),
-        ('level = "1%"', ("level: '1%' is the level of a bound, and below 50%",)),
-        ('treshold = "1%"', ("there is no 'treshold'", "did you mean threshold?")),
-        ("x = 1", ("there is no 'x'", "choose from nights, level, threshold")),
-        ("threshold = ", ("gate.toml is no TOML",)),
-    ],
-)
-def test_wrong_thresholds_in_a_file(gate: Gate, history: Path, content: str, words: tuple[str, ...]) -> None:
-    Path("gate.toml").write_text(f"[tool.bench.gate]\n{content}\n")
-    refused(gate(tonight(history), "--history", history, "--config", "gate.toml"), *words)
+    asked = {"nights": 5, "level": 0.95, "thresholds": {"step_time": 0.08, "peak_memory": 0.03}, "before": 0.05}
+    thresholds = ("--threshold", "8%", "--memory-threshold", "3%", "--early-threshold", "5%")
+    assert rule("--nights", "5", "--level", "95%", *thresholds) == (0, asked)
 
 
 def test_latest_is_the_last_of_the_history(gate: Gate, history: Path, tmp_path: Path) -> None:
@@ -313,8 +288,7 @@ def refused(said: Said, *words: str) -> None:
         (("{new}", "--history", "{history}", "--threshold", "slow"), ("--threshold: 'slow' is not a percentage",)),
         (("{new}", "--history", "{history}", "--level", "1%"), ("--level: '1%'", "below 50%")),
         (("{new}", "--history", "{history}", "--nights", "2"), ("--nights: '2'",)),
-        (("{new}", "--history", "{history}", "--config", "absent.toml"), ("--config: absent.toml cannot be read",)),
-        (("{new}", "--history", "{history}", "--config", "/dev/zero"), ("/dev/zero cannot be read: it is not a reg",)),
+        (("{new}", "--history", "{history}", "--threshold", "-1%"), ("--threshold: ",)),
         (("{new}", "--history", "{history}", "--scenario", ","), ("--scenario:", "empty name")),
         (("{new}", "--history", "{history}", "--junit", "absent/x"), ("--junit: absent/x cannot be a file",)),
         (("{new}", "--history", "{history}", "--markdown", "."), ("--markdown: . cannot be a file",)),

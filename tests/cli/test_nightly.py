@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "nightly" / "nightly.sh"
 Night = Callable[..., subprocess.CompletedProcess[str]]
 
-LIMITS = '[tool.bench.gate]\nearly-threshold = "50%"\n'
+LIMITS = "--early-threshold 50%"
 """Wide enough for a night during which other work has the cores: what is planted is ten times as long."""
 PAGES = ("report/index.html", "report/step-times.png", "history/history.html", "history.json")
 WORKLOAD = {"model": "resnet18", "image-size": 32, "global-batch": 2, "warmup": 1, "iters": 4, "launches": 3}
@@ -28,10 +28,9 @@ WORKLOAD = {"model": "resnet18", "image-size": 32, "global-batch": 2, "warmup": 
 
 @pytest.fixture
 def here(tmp_path: Path) -> Path:
-    """A folder with a blank in its name, in which there are two scenarios, thresholds, and an empty history."""
+    """A folder with a blank in its name, in which there are two scenarios and an empty history."""
     folder = tmp_path / "of the night"
     (folder / "history").mkdir(parents=True)
-    (folder / "gate.toml").write_text(LIMITS)
     for name in ("steady", "changed"):
         (folder / f"{name}.py").write_text(sleeping(0.1))
     return folder
@@ -44,7 +43,7 @@ def asked(folder: Path) -> list[str]:
 
 
 def command(folder: Path, *options: str, run: list[str] | None = None) -> list[str]:
-    mine = ["--history", folder / "history", "--out", folder / "out", "--config", folder / "gate.toml"]
+    mine = ["--history", folder / "history", "--out", folder / "out", "--thresholds", LIMITS]
     return [*map(str, (SCRIPT, *mine, "--interpreter", sys.executable, *options)), "--", *(run or asked(folder))]
 
 
@@ -174,7 +173,7 @@ def refused(folder: Path, *arguments: str, code: int = 2) -> str:
         (["--history"], "--history: it needs a value"),
         (["--history", "history", "--scenario", "ddp"], "options of 'bench run' stand behind '--'"),
         (["--history", "history", "--stop-at", "once"], "choose problem, warning or never"),
-        (["--history", "history", "--config", "absent.toml"], "--config: absent.toml is no file"),
+        (["--history", "history", "--thresholds", "--threshold slow"], "--threshold: 'slow' is not a percentage"),
         (["--history", "history", "--interpreter", "./python4"], "--interpreter: there is no ./python4"),
         (["--history", "history", "--out", "."], "--out: the history lies in"),
         (["--history", "history", "--out", "mine"], "holds what no night has written"),

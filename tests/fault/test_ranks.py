@@ -259,10 +259,7 @@ MEDDLING = {
         "for launch in range(parts.job.launch + 1, 20): os.mkfifo(f'{run}/.scratch/samples-{launch}.jsonl')",
     ),
     "folder": ("ok", "shutil.rmtree(run, ignore_errors=True)"),
-    "pipes": (
-        "ok",
-        "os.mkfifo(f'{run}/logs/pipe')\nos.symlink('/dev/zero', f'{run}/logs/zero')\nos.mkdir(f'{run}/steps.parquet')",
-    ),
+    "pipes": ("ok", "os.mkfifo(f'{run}/logs/pipe')\nos.symlink('/dev/zero', f'{run}/logs/zero')"),
     "tables": ("ok", "import glob\nfor part in glob.glob(os.path.join(run, '.parts', '*')):\n    os.truncate(part, 7)"),
     "log": ("error", "log = os.path.join(run, 'logs', parts.job.log_name(0))\nos.unlink(log)\nos.mkfifo(log)\n1 / 0"),
     "listed": ("error", f"{SEALED}lambda result: '[]'"),

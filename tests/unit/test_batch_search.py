@@ -19,7 +19,6 @@ from bench.experiments.plan.batch_search import (
     expected_batch,
     expected_s,
     next_batch,
-    predicted_mib,
 )
 from bench.runs.experiments import BatchSearch
 from bench.runs.launches import RankRecord
@@ -69,13 +68,6 @@ def test_nothing_is_expected_of_one_try_nor_of_a_line_that_falls() -> None:
 
 def trained(batch: int, peak_mib: float) -> Try:
     return Try(global_batch=batch, why_not=None, peak_mib=peak_mib, throughput_per_s=10.0 * batch)
-
-
-def test_what_a_batch_will_need() -> None:
-    assert predicted_mib([trained(2, 300.0)], 4) is None
-    tries = [trained(2, 900.0), trained(4, 400.0), trained(8, 600.0), Try(global_batch=16, why_not="oom")]
-    assert predicted_mib(tries, 12) == pytest.approx(800.0)
-    assert predicted_mib([trained(2, 500.0), trained(4, 400.0)], 8) == 400.0, "noise is no promise of less"
 
 
 def test_the_fullest_device_counts_all_of_its_processes_at_one_moment() -> None:
@@ -160,6 +152,10 @@ def test_how_a_search_ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     found = device.search()
     assert device.tried[:3] == [128, 256, 636]
     assert [(one.largest, one.too_large, one.stopped_by) for one in found.values()] == [(636, 637, None)] * 2
+    on_cpu = Device(monkeypatch, tmp_path, None, 10.0)
+    on_cpu.run.request.device = "cpu"
+    one = on_cpu.search()["a"]
+    assert (one.largest, one.too_large, max(on_cpu.tried)) == (636, 637, 636) and one.why_not.startswith("not tried: ")
     found = Device(monkeypatch, tmp_path, None, 10.0, breaks_at=200).search()
     assert (found["a"].largest, found["a"].failed, found["a"].stopped_by) == (128, True, "failure")
     one = Try(global_batch=128, why_not="nobody tells", throughput_per_s=1.0)

@@ -276,7 +276,6 @@ def test_each_figure_of_the_summary_has_its_bar(tmp_path: Path, plotting: Plotti
     assert [text for text, _ in ddp] == ["195.2", "41.0", "41.0", "1.00", "100", "200"]
     assert [small for _, small in alone] == [""] * 6
     assert table.notes[0] == "±: from the figure to the farther end of its 95 % interval over launches."
-    assert table.notes[1].startswith("no interval for ddp_o2: one launch; with --launches 5 or --profile standard")
     assert "| ddp | 195.2 ±6.2% | 41.0 ±6.2% |" in report.render([run])["summary.md"].decode()
     assert {"41.0 ms · 195.2 img/s ±6.2%", "20.0 ms · 400.0 img/s"} <= set(svg_texts(plot_of(run, "step-times").svg))
     (ddp_row, _) = csv.DictReader(StringIO(tables.csv([tables.of_run(run, run.overview)])))
@@ -358,7 +357,6 @@ def sentences(launches: list[Launch], folder: Path) -> tuple[str, str]:
 
 FAILED = Launch("ddp_o2", [[9, 9]], [[1.0]], precision="O2", status="killed", reason="SIGKILL")
 SINGLE, DP = Launch("single", [[9, 8]], strategy="single"), Launch("dp", [[9, 8]], strategy="dp")
-SKIPPING, ODD = replace(DDP, checks={"skipped_steps": 2}), replace(FAST, checks={"conservation_ok": False})
 KNOWN = [Launch("ddp", [[9, ms, ms]], [[100.0]]) for ms in (40, 41, 42)]
 KNOWN += [Launch("ddp_o2", [[9, 20, 20]], [[100.0]], precision="O2")] * 3
 
@@ -367,14 +365,12 @@ KNOWN += [Launch("ddp_o2", [[9, 20, 20]], [[100.0]], precision="O2")] * 3
     ("launches", "expected"),
     [
         ([DDP, FINITE], ("Fastest but untested, with one launch: ddp_o2, 533.3 img/s, 2.67 times as fast as ddp.",)),
-        ([DDP], ("Only valid result: ddp, 200.0", "One launch per scenario: no significance", "gloo over loopback")),
+        ([DDP], ("Only valid result: ddp, 200.0", "gloo over loopback")),
         ([GONE, BROKEN], ("No valid result: no scenario has figures",)),
         ([DDP, SINGLE], ("with one launch: single, 1,000.0 img/s", "Only valid result on 2 replicas: ddp, 200.0")),
         (KNOWN, ("Fastest: ddp_o2, 400.0 ±0.0% img/s, 2.05 (",)),
         ([FAST], ("No valid result: no sc", "ddp_o2 ran to its end and is not recommended: not finite.")),
-        ([DDP, FAILED, FAST, FAST], ("Only valid result: ddp, 200.0 img/s", "One launch of some scenarios: no sig")),
-        ([DDP] * 2, ("Two launches per scenario: no significance claimed; measure again with --profile standard.",)),
-        ([SKIPPING, ODD], ("The loss scaler of ddp skipped", "The steps of ddp_o2 do not add up")),
+        ([DDP, FAILED, FAST, FAST], ("Only valid result: ddp, 200.0 img/s",)),
         ([APEX, DP], ("No apex was involved in apex_ddp:", "DataParallel a pass-through")),
     ],
 )
@@ -382,8 +378,7 @@ def test_answers(launches: list[Launch], expected: tuple[str, ...], tmp_path: Pa
     said = " ".join(sentences(launches, tmp_path))
     assert [part for part in expected if part not in said] == []
     assert "was faster" not in said or len(launches) > 1
-    assert ("no significance" in said) == (launches != KNOWN and GONE not in launches)
-    assert ("skipped" in said, "pass-through" in said) == (SKIPPING in launches, DP in launches)
+    assert ("pass-through" in said) == (DP in launches)
 
 
 def test_a_failed_launch_is_shown_where_no_other_has_rows(tmp_path: Path) -> None:
@@ -444,7 +439,7 @@ def test_run_in_which_nothing_ran_has_a_page_that_says_so(tmp_path: Path, bench:
     assert code == 2 and "summary.md is a folder" in err and os.listdir(tmp_path / "taken") == ["summary.md"]
 
 
-def test_incomplete_run_is_refused_or_salvaged(tmp_path: Path, bench: Bench, plotting: Plotting) -> None:
+def test_incomplete_run_is_refused_or_read_in_part(tmp_path: Path, bench: Bench, plotting: Plotting) -> None:
     plotting()
     write_run(tmp_path / "results", [DDP], scenarios=["ddp", "ddp_o3"], complete=False)
     code, out, err = bench("report", "--out", "out")

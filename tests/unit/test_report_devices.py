@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from conftest import Plotting
+from standin.documents import launch
 from standin.gpu_runs import DDP2, DP, FIRST, GPUS, SECOND, OnGpus
 from standin.runs import BROKEN, DDP, GONE, HOSTILE, SECOND_NS, Launch, analysed, write_run
 from test_report import Page, plot_of, svg_texts
@@ -21,6 +22,7 @@ from bench.analyse.analysed import Analysed
 from bench.analyse.memory import growth, largest_launches, proportional, resident
 from bench.core.text import printable
 from bench.report import device_plots, device_tables, drawing, plots, tables
+from bench.runs.experiments import ProofLaunch, Proofs
 from bench.runs.frames import Iterations
 from bench.runs.writer import RunWriter
 from bench.words.questions import questions
@@ -322,14 +324,14 @@ def test_a_run_that_lacks_something_is_rendered(
             assert not [cell for row in csv.reader(text.splitlines()) for cell in row if cell.startswith("=")]
 
 
-def test_samples_of_an_interrupted_launch_are_drawn(tmp_path: Path) -> None:
-    def lost(writer: RunWriter) -> None:
-        writer.put(memory=DP.memory_rows(1), device=DP.device_rows(1))
+def test_samples_of_an_experiment_are_drawn(tmp_path: Path) -> None:
+    def proved(writer: RunWriter) -> None:
+        record = ProofLaunch.of(launch(launch=1, scenario="dp"), step_ms=None)
+        writer.add_to(Proofs, record, memory=DP.memory_rows(1), device=DP.device_rows(1))
 
-    run = written(tmp_path, [DDP2], scenarios=["ddp", "dp"], complete=False, also=lost)
+    run = written(tmp_path, [DDP2], scenarios=["ddp", "dp"], also=proved)
     memory, power = plot_of(run, "memory-stack"), plot_of(run, "power")
-    assert "2  dp (interrupted)" in svg_texts(memory.svg) and "2  dp (interrupted)" in svg_texts(power.svg)
-    assert "dp (not run)" not in memory.caption
+    assert "2  dp" in svg_texts(memory.svg) and "2  dp" in svg_texts(power.svg)
 
 
 def test_why_fsdp_is_slower(tmp_path: Path) -> None:

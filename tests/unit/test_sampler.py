@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from unittest.mock import MagicMock
 import psutil
 import pytest
 from conftest import launches, one_host, request_for
+from standin.processes import alive
 from standin.processes import wait_for as until
 
 import bench.machine.sample
@@ -314,6 +316,30 @@ def test_a_killed_sampler_leaves_its_samples(sampler: Sampler, children: list[Ch
     sampler.watch(1, "ddp", 0, children[0].pid)
     later, _ = sampler.finish(1)
     assert {row["source"] for row in later} == {"rss"}
+
+
+BENCH = """
+import os, sys, time
+from bench.machine.sample import Sampler
+sampler = Sampler.start(device="cpu", gpus=(), spool=sys.argv[1], host="node1")
+sampler.watch(0, "ddp", 0, os.getpid())
+print(sampler.pid, flush=True)
+time.sleep(60)
+"""
+
+
+def test_it_ends_with_bench_even_while_it_is_stopped(tmp_path: Path) -> None:
+    bench = subprocess.Popen([sys.executable, "-c", BENCH, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    sampler = int(bench.stdout.readline())
+    until(lambda: len(moments(tmp_path)) >= 2)
+    os.kill(sampler, signal.SIGSTOP)  # so that it cannot notice by itself that bench is gone
+    try:
+        bench.kill()
+        bench.communicate()
+        until(lambda: not alive(sampler), 5.0)
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(sampler, signal.SIGKILL)
 
 
 def test_a_deaf_one(sampler: Sampler, children: list[Child], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,11 +25,10 @@ from bench.runs import names
 from bench.runs.document import State
 from bench.runs.experiments import Diagnosis, DiagnosticRecord, Scaling
 from bench.runs.files import append, check_file, check_writable, write_atomically
-from bench.runs.journal import journal_path
+from bench.runs.journal import checked_line, journal_path
 from bench.runs.launches import LaunchRecord
 from bench.runs.names import find, run_ids
 from bench.runs.reader import read, verified
-from bench.runs.spool import checked_line
 from bench.runs.writer import RunWriter
 from bench.verbs.options import latest_or
 

@@ -162,11 +162,9 @@ def check_memory(request: Request, scenarios: Sequence[Found], available_bytes: 
     needed, budget = request.launches * steps * sum(ranks) * BYTES_PER_STEP, available_bytes // 4
     if needed > budget:
         asked = {"--launches": request.launches, "--iters": request.iters, "--warmup": request.warmup}
-        option, largest = max((asked | {RANKS: max(ranks)}).items(), key=lambda item: item[1])
-        others = steps - largest if option in ("--iters", "--warmup") else 0  # which stay as they are
+        option, largest = max(asked.items(), key=lambda item: item[1])
+        others = 0 if option == "--launches" else steps - largest  # which stay as they are
         most = (largest + others) * budget // needed - others
-        if option == RANKS:  # a process of DataParallel does not become several: as if all scenarios had the most
-            most = budget // (request.launches * steps * len(ranks) * BYTES_PER_STEP)
         raise RequestError(
             option,
             f"the timings of {request.launches} launches of {steps} steps on up to {max(ranks)} ranks take "

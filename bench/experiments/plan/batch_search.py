@@ -1,8 +1,11 @@
-"""The largest global batch that trains: doubling until one does not, then bisection; on a GPU, whose memory is known to
-the byte, by the line through what was held so far. Pure; ``bench.experiments.batch_search`` tries.
+"""The largest global batch that trains: doubling until one does not, then bisection. Pure;
+``bench.experiments.batch_search`` tries.
+
+The line through what was held so far says what should fit: on a GPU, whose memory is known to the byte, that is tried
+next, and on the CPU nothing beyond it is tried.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bench.runs.experiments import LargestBatch
@@ -67,17 +70,11 @@ def _part(batches: int, unit: int) -> int:
 def expected_batch(tries: Sequence[Try], capacity_mib: float) -> float | None:
     """The largest batch that should leave :data:`KEPT_FREE` of ``capacity_mib``, on the line through the two largest
     that were computed (those that left too little free, too); None before there are two, or where it does not rise."""
-    line = _last_two(one for one in tries if one.ran)
-    if line is None or line[1][1] <= line[0][1]:
+    points = sorted((one.global_batch, one.peak_mib) for one in tries if one.ran and one.peak_mib is not None)
+    if len(points) < 2 or points[-1][1] <= points[-2][1]:
         return None
-    (below, low), (above, high) = line
+    (below, low), (above, high) = points[-2:]
     return above + ((1.0 - KEPT_FREE) * capacity_mib - high) * (above - below) / (high - low)
-
-
-def _last_two(tries: Iterable[Try]) -> tuple[tuple[int, float], tuple[int, float]] | None:
-    """The two largest batches whose peaks are known, with these (MiB)."""
-    points = sorted((one.global_batch, one.peak_mib) for one in tries if one.peak_mib is not None)
-    return (points[-2], points[-1]) if len(points) > 1 else None
 
 
 def expected_s(took_s: Sequence[tuple[int, float]], batch: int) -> float:
@@ -86,16 +83,6 @@ def expected_s(took_s: Sequence[tuple[int, float]], batch: int) -> float:
     if len(took_s) < 2 or batch <= last or last <= before:
         return seconds
     return seconds + max(0.0, seconds - fewer) / (last - before) * (batch - last)
-
-
-def predicted_mib(tries: Sequence[Try], global_batch: int) -> float | None:
-    """The memory that ``global_batch`` will need, on the line through the two largest that train; None before there are
-    two."""
-    line = _last_two(one for one in tries if one.why_not is None)
-    if line is None:
-        return None
-    (below, low), (above, high) = line
-    return high + max(0.0, high - low) / (above - below) * (global_batch - above)
 
 
 def outcome(tries: Sequence[Try], stopped_by: str | None) -> LargestBatch:

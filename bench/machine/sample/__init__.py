@@ -120,9 +120,10 @@ class Sampler:
             missing, self.cost, self.findings = answer["missing"], answer["cost"], answer["findings"]
         try:
             tables = read_spool(spool_path(self._config["spool"], launch))
-        except OSError as error:
+        except (OSError, ValueError) as error:
             tables = {"memory": [], "device": []}
-            missing = [(rank["pid"], None, f"the samples cannot be read: {error.strerror}") for rank in ranks]
+            reason = f"the samples cannot be read: {getattr(error, 'strerror', error)}"
+            missing = [(rank["pid"], None, reason) for rank in ranks]
         pids = {row["pid"] for row in tables["memory"]} | {pid for pid, *_ in missing}
         gone = "its samples were removed while it ran"
         missing += [(rank["pid"], None, gone) for rank in ranks if rank["pid"] not in pids]
