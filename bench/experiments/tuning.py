@@ -87,7 +87,14 @@ class _OutOfTime(Exception):
     pass
 
 
-def tune(request: Request, candidates: tuple[Found, ...], search: Search, start: Start) -> Finished:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Searched(Finished):
+    """``finalists``: the recommended one first; empty if no candidate can be used."""
+
+    finalists: tuple[Found, ...]
+
+
+def tune(request: Request, candidates: tuple[Found, ...], search: Search, start: Start) -> Searched:
     """Write a run folder, or go on with one. If the budget turns out to be too short to compare two candidates, raises
     :class:`RequestError` after the first launch and leaves no folder."""
     begun = Tuning(**asdict(search), asked=tuple(found.name for found in candidates))
@@ -110,7 +117,10 @@ def tune(request: Request, candidates: tuple[Found, ...], search: Search, start:
                 lab.progress.console.line(f"the budget ends after {count(rounds, 'round')} of the finalists")
             lab.writer.note_request(*recorded(replace(request, launches=rounds)))
             lab.writer.note(replace(hunt.tuning, spent_s=hunt.spent_s))
-    return Finished(path=lab.writer.path, document=lab.writer.document)
+    advised = lab.writer.document.recommendation
+    ordered = sorted(names, key=lambda name: advised is not None and name != advised.fastest)
+    finalists = tuple(hunt.found[name] for name in ordered)
+    return Searched(path=lab.writer.path, document=lab.writer.document, finalists=finalists)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

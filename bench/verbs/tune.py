@@ -9,10 +9,11 @@ from bench.console import COMMAND, columns
 from bench.core.codec import encode
 from bench.core.errors import FAILED, OK, RequestError
 from bench.experiments import resume
+from bench.experiments.batch_tuning import tune_batches
 from bench.experiments.lab import Start
-from bench.experiments.plan import check_memory
+from bench.experiments.plan import Request, check_memory
 from bench.experiments.plan.tuning import FINAL_LAUNCHES
-from bench.experiments.tuning import tune
+from bench.experiments.tuning import Searched, tune
 from bench.runs.experiments import Search, Tuning
 from bench.runs.reader import read
 from bench.seams import discover, switching
@@ -39,6 +40,7 @@ examples:
   python -m bench tune --workload ./mine.py --budget 10m your own model
   python -m bench tune --memory-limit 40                 what fits into 40 GiB of each GPU
   python -m bench tune --precision-floor same            fp32 only
+  python -m bench tune --tune-batch                      the batch per rank, too
   python -m bench tune --resume latest                   go on after an interruption
 
 Exit codes: 0 done; 1 a finalist failed; 2 the request is wrong, or nothing can be used; 130 interrupted, and what was
@@ -53,6 +55,9 @@ def main(arguments: list[str]) -> int:
 def _asked(options: argparse.Namespace, parser: Parser, party: Party | None) -> int:
     if options.resume is not None:
         return _resume(options, parser, party)
+    if options.tune_batch and party is not None:
+        what = "each batch is a separate run, and several hosts are for one"
+        raise RequestError("--tune-batch", what, "leave it out, or start bench on one host for it")
     set_ = options.set or (None if options.scenario else USUAL_SET)
     asked = scenarios_of(options.scenario, set_, options.switches, options.device)
     by_name = {found.name: found for found in asked}
@@ -70,8 +75,28 @@ def _asked(options: argparse.Namespace, parser: Parser, party: Party | None) -> 
         allow=_allowed(options.allow, request.device, options.precision_floor),
         baseline=BASELINE,
     )
-    finished = tune(request, candidates, search, Start(out=options.out, wait=options.wait, party=party))
-    return _show(finished.path, options, failed=finished.failed)
+    return _search(request, candidates, search, options, party)
+
+
+def _search(
+    request: Request,
+    candidates: tuple[Found, ...],
+    search: Search,
+    options: argparse.Namespace,
+    party: Party | None,
+    path: str | None = None,
+) -> int:
+    start = Start(out=options.out, wait=options.wait, resumed=path, party=party)
+    if not options.tune_batch:
+        finished = tune(request, candidates, search, start)
+        return _show(finished.path, options, failed=finished.failed)
+
+    def one(request: Request, candidates: tuple[Found, ...], search: Search) -> Searched:
+        check_memory(request, candidates, machine.available_memory_bytes())
+        return tune(request, candidates, search, start)
+
+    best, tried = tune_batches(request, candidates, search, one)
+    return _show(best.path, options, failed=best.failed, batches=tried)
 
 
 def _resume(options: argparse.Namespace, parser: Parser, party: Party | None) -> int:
@@ -82,9 +107,7 @@ def _resume(options: argparse.Namespace, parser: Parser, party: Party | None) ->
     request, candidates = resume.continued(path, document, party, force=options.force)
     request = replace(request, scenarios=tuning.asked, launches=FINAL_LAUNCHES)
     search = Search(**{field.name: getattr(tuning, field.name) for field in fields(Search)})
-    start = Start(out=options.out, wait=options.wait, resumed=path, party=party)
-    finished = tune(request, candidates, search, start)
-    return _show(finished.path, options, failed=finished.failed)
+    return _search(request, candidates, search, options, party, path)
 
 
 def _allowed(asked: str | None, device: str, floor: str) -> tuple[str, ...]:
@@ -106,7 +129,8 @@ def _promise(found: Found, device: str) -> tuple[bool, ...]:
     return found.name != BASELINE, found.strategy_name != BASELINE, half is (device == "cpu")
 
 
-def _show(path: str, options: argparse.Namespace, *, failed: int) -> int:
+def _show(path: str, options: argparse.Namespace, *, failed: int, batches: dict[int, str] | None = None) -> int:
+    """``batches``: what came of each global batch that was tried."""
     from bench.analyse.analysed import Analysed
     from bench.analyse.verdicts import records
     from bench.report.recipe import script
@@ -121,13 +145,15 @@ def _show(path: str, options: argparse.Namespace, *, failed: int) -> int:
             what = f"nothing fits into {tuning.memory_limit_mib / 1024:,.2f} GiB ({place(path)} has what was tried)"
             raise RequestError("--memory-limit", what, f"the least that trains is {least / 1024:,.2f} GiB")
         raise RequestError("--scenario", nothing_usable(tuning), f"{place(path)} has the logs")
+    chosen = run.document.workload.global_batch
+    tried = [f"Global batch {one}: {text}{' (chosen)' * (one == chosen)}" for one, text in (batches or {}).items()]
     after = next_steps(path)
     with suppress(RequestError):  # not every scenario can be written as a script
         script(run, None)
         after += f"\nAs a script: {COMMAND}recipe {called(path)} --out train.py"
     answer = answered(run, width=columns(people(options)), verbose=options.verbose)
-    document = {"path": path, **encode(run.document), "summary": records(run.overview)}
-    reply(options, "", *answer, "", after, document=lambda: document)
+    document = {"path": path, **encode(run.document), "summary": records(run.overview), "batches": batches}
+    reply(options, "", *answer, *(["", *tried] if tried else []), "", after, document=lambda: document)
     return FAILED if failed else OK
 
 
@@ -141,6 +167,8 @@ def _parser() -> Parser:
     what.add_argument("--memory-limit", type=gibibytes, metavar="GiB", help=limit)
     floor = "the numerics that are good enough: as in fp32, or within half precision (default: half)"
     what.add_argument("--precision-floor", choices=("same", "half"), default="half", help=floor)
+    larger = "search again at twice the batch, as long as an example then takes clearly less time"
+    what.add_argument("--tune-batch", action="store_true", help=larger)
     which = "switches and levels to try on the best, or 'none' (default: o1, o2, o3 and what may gain speed here)"
     what.add_argument("--allow", metavar="SWITCH[,SWITCH...]", help=which)
     add_steps(parser, "each launch", "warm-up and measured steps, see 'bench run --help' (default: quick)")

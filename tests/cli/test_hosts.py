@@ -80,6 +80,11 @@ def test_a_step_of_two_hosts_is_taken_apart(two: list[dict[str, str]], tmp_path:
     assert len(apart["spent_ms"]) == 2 and "communication" in {row["part"] for row in run["limits"]}
 
 
+def test_batches_are_searched_on_one_host(two: list[dict[str, str]], tmp_path: Path) -> None:
+    for one in hosts.run(tmp_path, two, "--tune-batch", "--device", "cpu", verb="tune"):
+        assert one.code == 2 and "--tune-batch: each batch is a separate run" in one.said
+
+
 UNFIT = {
     "no secret": ((0, "BENCH_SECRET", None), ("--iters", "3"), "BENCH_SECRET: it is not set", "not set on the leader"),
     "another number": (

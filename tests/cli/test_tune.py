@@ -1,5 +1,6 @@
 """``bench tune`` on planted candidates: the fastest that trains the same wins, and every other says why not."""
 
+import json
 import math
 import re
 import time
@@ -195,6 +196,24 @@ def test_a_search_that_cannot_find_anything(
     done = run_here("tune", *asked, *given)
     last = done.stderr.splitlines()[-1]
     assert done.returncode == 2 and all(text in last for text in said), last
+
+
+@pytest.mark.slow
+def test_the_batch_grows_while_an_example_takes_less_time(run_here: CommandLine, tmp_path: Path) -> None:
+    """A step sleeps as long for any batch, so that a larger one is faster for each example; at 32 it fails."""
+    failing = SLEEPY.replace("0.03)", "0.05)\n    assert len(batch['y']) <= 16, 'too large a batch'")
+    (tmp_path / "mlp.py").write_text(MLP + failing)
+    small = ("--warmup", "1", "--iters", "3", "--setting", "width=32", "--allow", "none", "--global-batch", "8")
+    where = ("--device", "cpu", "--ranks", "1", "--out", str(tmp_path / "out"), "--json")
+    work = ("--workload", str(tmp_path / "mlp.py"), "--scenario", "ddp")
+    done = run_here("tune", *work, *small, *where, "--tune-batch")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert list(document["batches"]) == ["8", "16", "32"] and document["workload"]["global_batch"] == 16
+    assert document["experiments"]["numerics"]["references"][0]["status"] == "ok"
+    assert "times the speed" in document["batches"]["16"] and "too large" in document["batches"]["32"]
+    assert "Global batch 16: " in done.stderr and "(chosen)" in done.stderr
+    assert len(list((tmp_path / "out").iterdir())) == 3, "a run for each batch"
 
 
 @pytest.mark.parametrize(("made", "name"), [("ddp+o3", "ddp_o3"), ("fsdp2+o1", "fsdp2+o1"), ("ddp+o1+fused", None)])

@@ -1,0 +1,78 @@
+"""``bench tune --tune-batch``: the batch is chosen too, by the time for an example and not by the time for a step.
+
+The first search is at the requested batch. Its finalists are searched again at twice the batch, and so on, as long as
+the winner's fresh launches take clearly less time for an example than those of the previous winner. Each search is a
+separate run with its own reference, so what diverges, or does not fit, at one batch is left out only there. Two batches
+are compared over two runs: if the machine drifts in between, the ratio shifts, and the interval does not show it.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from bench.core.errors import RequestError
+from bench.experiments.plan import Request
+from bench.experiments.plan.batch_search import next_batch
+from bench.experiments.tuning import Searched
+from bench.runs.experiments import Search, Tuning
+from bench.seams.discover import Found
+
+FIRST = 0.5  # the part of the budget that the first search may take
+
+Tune = Callable[[Request, tuple[Found, ...], Search], Searched]
+
+
+def tune_batches(
+    request: Request, candidates: tuple[Found, ...], search: Search, tune: Tune
+) -> tuple[Searched, dict[int, str]]:
+    """The search at the batch that is fastest for an example, and by global batch what came of it. ``tune``: does one
+    search. Raises :class:`RequestError` as the first one does."""
+    began_s = time.monotonic()
+    best = tune(request, candidates, replace(search, budget_s=FIRST * search.budget_s))
+    tried, gains = {request.global_batch: _in_words(best)}, {request.global_batch: True}
+    while best.finalists and all(gains.values()) and (batch := next_batch(gains, unit=1)) is not None:
+        request = replace(request, global_batch=batch)
+        left = replace(search, allow=(), budget_s=max(0.0, search.budget_s - (time.monotonic() - began_s)))
+        try:
+            larger = tune(request, best.finalists, left)
+        except RequestError as error:  # of a budget that is spent, or a batch that cannot be had
+            tried[batch] = f"not tried: {error.problem}"
+            break
+        ratio, gains[batch] = _per_example(best, larger)
+        tried[batch] = _in_words(larger) + ratio
+        best = larger if gains[batch] else best
+    return best, tried
+
+
+def _in_words(searched: Searched) -> str:
+    from bench.words.tuned import nothing_usable
+
+    tuning, times = searched.document.begun(Tuning), _times(searched)
+    if not times:
+        return "no fresh launch of a finalist ended well" if tuning.finalists else nothing_usable(tuning)
+    mean_s = math.exp(math.fsum(map(math.log, times)) / len(times))
+    return f"{searched.finalists[0].name}, {1 / mean_s:,.1f} {searched.document.workload.unit_short}/s"
+
+
+def _times(searched: Searched) -> list[float]:
+    """Seconds for an example (image, token) of each fresh launch of the winner."""
+    from bench.analyse.analysed import Analysed
+    from bench.analyse.rounds import Rounds
+    from bench.runs.reader import read
+
+    if not searched.finalists:
+        return []
+    run = Analysed.of(read(searched.path))
+    units = run.document.workload.units or 1
+    return [ms / 1000 / units for ms in Rounds.of(run.good_figures).values.get(searched.finalists[0].name, ())]
+
+
+def _per_example(before: Searched, now: Searched) -> tuple[str, bool]:
+    """How much faster an example is, in words, and whether that is beyond noise."""
+    from bench.analyse.intervals import ratio_of
+
+    ratio = ratio_of(_times(now), _times(before))
+    if ratio.value is None or ratio.low is None or ratio.high is None:
+        return "", False
+    return f", {ratio.value:.2f} times the speed ({ratio.low:.2f} to {ratio.high:.2f})", ratio.low > 1.0
