@@ -115,7 +115,8 @@ def as_text(outcome: Outcome, width: int | None = None) -> str:
     table = table_of(outcome.rows, outcome)
     lines = [sentence(outcome), *(f"  - {line}" for line in remedies(outcome))]
     if outcome.rows:
-        lines += ["", align(_fitting(table.texts(repeats=False), width), left=LEFT, width=width)]
+        rows = [[SHORT.get(cell, cell) for cell in row] for row in table.texts(repeats=False)]
+        lines += ["", align(rows, left=LEFT, width=width)]
     lines += _reasons(outcome)
     lines += [f"warning: {plain(text)}" for text in outcome.warnings]
     lines += [f"note: {text}" for text in table.notes]
@@ -191,7 +192,7 @@ def table_of(rows: Sequence[Judged], outcome: Outcome) -> Table:
         figure("tonight", lambda row: _value(row.tonight)),
         figure("base", lambda row: _value(row.base)),
         figure("change", lambda row: as_change(row.ratio)),
-        figure("bound", lambda row: _bound(row.bound)),
+        figure("bound", lambda row: as_change(row.bound)),
         figure("nights", lambda row: str(len(row.nights)) if row.nights else UNKNOWN),
         text("verdict", lambda row: Cell(text=row.verdict, tone=TONES.get(row.verdict, ""))),
     )
@@ -204,19 +205,6 @@ def table_of(rows: Sequence[Judged], outcome: Outcome) -> Table:
         f"beyond {100 * rule.before:g} %"
     )
     return tabulate(columns, rows, [note] if any(row.ratio is not None for row in rows) else [])
-
-
-def _fitting(rows: list[list[str]], width: int | None) -> list[list[str]]:
-    """The rows in less room: with short words, then without the nights, then without the bound."""
-    for less in ("words", "nights", "bound"):
-        if width is None or len(align(rows, left=LEFT).splitlines()[1]) <= width:
-            break
-        if less == "words":
-            rows = [[SHORT.get(cell, cell) for cell in row] for row in rows]
-        else:
-            at = rows[0].index(less)
-            rows = [[*row[:at], *row[at + 1 :]] for row in rows]
-    return rows
 
 
 def _reasons(outcome: Outcome) -> list[str]:
@@ -254,23 +242,18 @@ def _shortly(row: Judged) -> str:
     who = f"{row.scenario} {TITLES[row.metric]}"
     if row.ratio is None:
         return f"{who} {row.tonight or row.verdict}, was {row.base}"
-    return f"{who} {as_change(row.ratio)} (bound {_bound(row.bound)})"
+    return f"{who} {as_change(row.ratio)} (bound {as_change(row.bound)})"
 
 
 def _about(row: Judged) -> str:
     parts = [f"{_value(row.tonight)} against {_value(row.base)} {UNITS[row.metric]}".rstrip()]
     if row.ratio is not None:
-        parts.append(f"{as_change(row.ratio)}, bound {_bound(row.bound)}")
+        parts.append(f"{as_change(row.ratio)}, bound {as_change(row.bound)}")
     if row.nights:
         parts.append(f"base of {count(len(row.nights), 'night')}")
     if row.why:
         parts.append(plain(row.why))
     return "; ".join(parts)
-
-
-def _bound(ratio: float | None) -> str:
-    """A bound as a change; beyond twice the base it only says that there is no seeing."""
-    return "over +100 %" if ratio is not None and ratio > 2.0 else as_change(ratio)
 
 
 def _value(value: float | str | None) -> str:

@@ -158,9 +158,10 @@ def _against_history(
     base, unsound = _sound_base(alike, rule, list(history.accepted), only)
     _check_names(only, [*tonight, *base], new)
     rows = gate.judge(tonight, base, rule)
-    why = comparable.obstacles(before[-1].digest, new.digest) if before and not alike else []
+    why: list[str] = []
     if before and not alike:
-        why = [*(why or ["another series"]), f"as of {before[-1].id}, the last of {len(before)}"]
+        obstacles = comparable.obstacles(before[-1].digest, new.digest) or ["another series"]
+        why = [*obstacles, f"as of {before[-1].id}, the last of {len(before)}"]
     accepted = history.accepted.get(new.id)
     later = len(others) - len(before)
     used = {one.night for measured in base.values() for one in measured}
@@ -192,23 +193,20 @@ def _sound_base(
     """The base that these nights leave, of verified runs alone; and the runs that are not sound."""
     from bench.analyse.history import gate
 
+    base = gate.replay([(night.id, night.digest) for night in alike], rule, accepted, only)
+    rests_on = {one.night for measured in base.values() for one in measured}
     unsound: list[nights.LeftOut] = []
-    verified: set[str] = set()
-    while True:
-        base = gate.replay([(night.id, night.digest) for night in alike], rule, accepted, only)
-        rests_on = {one.night for measured in base.values() for one in measured} - verified
-        damaged = {}
-        for night in alike:
-            if night.id in rests_on:
-                try:
-                    nights.verify(night.path)
-                except RequestError as error:
-                    damaged[night.path] = nights.LeftOut(path=night.path, why=error.problem)
-        if not damaged:
-            return base, unsound
-        unsound += damaged.values()
-        verified |= rests_on
-        alike = [night for night in alike if night.path not in damaged]
+    for night in alike:
+        if night.id in rests_on:
+            try:
+                nights.verify(night.path)
+            except RequestError as error:
+                unsound.append(nights.LeftOut(path=night.path, why=error.problem))
+    if not unsound:
+        return base, []
+    paths = {one.path for one in unsound}
+    base, more = _sound_base([night for night in alike if night.path not in paths], rule, accepted, only)
+    return base, [*unsound, *more]
 
 
 def _check_names(only: list[str] | None, names: list[str], new: nights.Night) -> None:
