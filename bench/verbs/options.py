@@ -236,9 +236,10 @@ def check_apex(path: str | None) -> None:
         raise RequestError("--apex", *files.explanation.split("; ", 1))
 
 
-def check_python(path: str | None) -> None:
-    if path == "":
-        raise RequestError("--python", "it is empty", "give an interpreter's path, or leave it out")
+def interpreter(text: str) -> str:
+    if not text:
+        raise argparse.ArgumentTypeError("it is empty; give an interpreter's path, or leave it out")
+    return os.path.abspath(text) if os.sep in text else text
 
 
 def toml_table(path: str, *names: str, option: str) -> object:
