@@ -53,11 +53,9 @@ def sentences(run: Analysed) -> list[str]:
         if "limit" not in parts:
             continue
         reached = f"{scenario} reaches {percent(parts['limit'])} of what this machine can do on this model"
-        switches, names = recoverable(scenario, run.document.workload.device), [name for name in PARTS if name in parts]
-        with_switch = [name for name in names if name in switches]
-        largest = max(with_switch or names, key=lambda name: parts[name]["ms"])
-        what = "the largest part that a switch can recover" if with_switch else "the largest part"
-        lines.append(f"{reached}; {what} is {NAMES[largest]}: {percent(parts[largest])} of the step.")
+        beside = [name for name in PARTS if name in parts and name != "arithmetic"]
+        largest = max(beside, key=lambda name: parts[name]["ms"])
+        lines.append(f"{reached}; most of the rest is {NAMES[largest]}: {percent(parts[largest])} of the step.")
     off = [one for one in accounts(run) if not one.adds_up]
     if off:
         which = ", ".join(f"{one.scenario} ({100 * one.unexplained_ms / one.step_ms:+.0f} %)" for one in off)

@@ -13,11 +13,10 @@ from bench.analyse.launches import looked_at, ok_rows
 from bench.analyse.loader import INPUT_BOUND
 from bench.analyse.memory import beside_torch, growth, peak_by_process
 from bench.analyse.memory_parts import ddp_against_shards
-from bench.analyse.parity import by_scenario
 from bench.analyse.recommendation import recommendable, recommendation
 from bench.analyse.steps import phases
 from bench.analyse.validity import HOST_BOUND
-from bench.core.records import PARITIES, PHASES
+from bench.core.records import PHASES
 from bench.core.text import listed
 from bench.runs.document import Attached
 from bench.runs.experiments import Diagnosis, Tuning
@@ -66,7 +65,6 @@ def questions(run: Run) -> list[Answer]:
         frameworks,
         compiled,
         transport,
-        one_gpu,
         same_weights,
         memory,
         growing,
@@ -270,20 +268,6 @@ def frameworks(run: Analysed, table: pd.DataFrame) -> Answer | None:
     measured = set(run.good_figures.frame["scenario"])
     texts = [longer(run, *pair) for pair in FRAMEWORKS.items() if {*pair} <= measured]
     return ("What does the framework cost?", " ".join(texts)) if texts else None
-
-
-def one_gpu(run: Analysed, table: pd.DataFrame) -> Answer | None:
-    """By the verdicts on numerics: do several replicas train what one process with the whole batch does?"""
-    several = run.parity[(run.parity["replicas"] > 1) & run.parity["verdict"].notna()]
-    if several.empty:
-        return None
-    names = by_scenario(several).groupby("verdict", sort=False)["scenario"].agg(list).to_dict()
-    texts = [f"{listed(names[verdict])}: {verdict}" for verdict in PARITIES if verdict in names]
-    true = set(names) <= {"same", "within half precision"}
-    opening = "Yes, it trains the same model" if true else "Not of every scenario"
-    return "Is the result of several replicas that of one?", (
-        f"{opening}. Compared with one process that has the whole batch: {'; '.join(texts)}."
-    )
 
 
 def growing(run: Analysed, table: pd.DataFrame) -> Answer | None:

@@ -3,7 +3,7 @@
 import pandas as pd
 
 from bench.analyse.analysed import Analysed
-from bench.analyse.bars import all_mib, plus_minus
+from bench.analyse.bars import all_mib
 from bench.analyse.parity import CANNOT_TELL
 from bench.analyse.recommendation import recommendations
 from bench.analyse.rounds import Rounds
@@ -68,5 +68,4 @@ def nothing_usable(tuning: Tuning) -> str:
 
 
 def _speed(row: TableRow) -> str:
-    speed = f"{row['throughput_per_s']:,.1f} {row['unit']}/s {plus_minus(row, 'throughput_per_s')}".rstrip()
-    return f"{row['scenario']}, {speed}, numerics {row['parity'] or 'unknown'}"
+    return f"{advice.speed_of(row)}, numerics {row['parity'] or 'unknown'}"
