@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -235,7 +234,6 @@ REFUSED = {
     "absent": (("{empty}/absent",), "DIR: there is no folder '{empty}/absent'"),
     "a run": (("{run}",), "DIR: {run} is a run itself"),
     "unsealed": (("{unsealed}",), "DIR: there is no finished run in '{unsealed}' ({begun} is incomplete"),
-    "both": (("{empty}", "--results", "elsewhere"), "--results: the folder is '{empty}' already"),
     "percent": (("{empty}", "--threshold", "slow"), "--threshold: 'slow' is not a percentage"),
     "scenario": (
         ("{shifted}", "--scenario", "ddp_02"),
@@ -266,8 +264,6 @@ def test_results_by_default(
     assert main(["history"]) == 0
     assert "2 nights, 2021-01-04 to 2021-01-05" in capsys.readouterr().out
     assert (tmp_path / "reports" / "history.html").is_file()
-    shutil.rmtree(tmp_path / "reports")
-    assert main(["history", "--results", "results"]) == 0
 
 
 def test_the_last_nights_gate_is_on_terminal_and_page(tmp_path: Path, told: Say) -> None:
