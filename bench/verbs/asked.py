@@ -99,7 +99,7 @@ def add_work(parser: Parser, *, usual_set: str | None = None, usual: str | None 
         which, names = "scenarios or files, each with switches behind it: ddp+channels_last", "NAME[,NAME...]"
     what.add_argument("--scenario", action="append", metavar=names, help=which)
     if usual_set is not None:
-        sets = f"published, strategies, frameworks, ladder, scenarios, all, or a set of yours (default: {usual_set})"
+        sets = f"published, strategies, frameworks, ladder, scenarios or all (default: {usual_set})"
         what.add_argument("--set", metavar="NAME", help=sets)
     switches = "switches to turn on, such as channels_last,bucket_mb=50 ('bench list' shows all)"
     what.add_argument("--with", action="append", dest="switches", metavar="NAME[=VALUE][,...]", help=switches)

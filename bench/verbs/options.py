@@ -242,24 +242,6 @@ def interpreter(text: str) -> str:
     return os.path.abspath(text) if os.sep in text else text
 
 
-def toml_table(path: str, *names: str, option: str) -> object:
-    """The value at these names in a TOML file; None if it has none."""
-    import tomllib
-
-    from bench.core.files import JSON_BYTES, open_regular
-
-    try:
-        with open_regular(path, limit=JSON_BYTES) as file:
-            value: object = tomllib.load(file)
-    except OSError as error:
-        raise RequestError(option, f"{path} cannot be read: {error.strerror}", "give a TOML file") from error
-    except (ValueError, RecursionError) as error:  # no TOML, or no UTF-8
-        raise RequestError(option, f"{path} is no TOML: {error}", "correct it, or give another file") from error
-    for name in names:
-        value = value.get(name) if isinstance(value, dict) else None
-    return value
-
-
 def refuse_existing(out: str | None) -> None:
     if out is not None and os.path.lexists(out):
         raise RequestError("--out", f"{out} is there already", "give another name, or move it away")

@@ -1,7 +1,6 @@
 """The scenarios that ``--scenario``, ``--set`` and ``--with`` ask for."""
 
 import argparse
-import os
 import sys
 
 from bench import machine
@@ -11,7 +10,6 @@ from bench.experiments.plan.ladder import ladder
 from bench.seams import discover, switching
 from bench.seams.discover import SWITCH, Found
 from bench.seams.switching import scenario
-from bench.verbs.options import toml_table
 
 LADDER = "ladder"
 PUBLISHED = "published"
@@ -58,7 +56,7 @@ def _possible(rungs: tuple[Found, ...], device: str) -> tuple[Found, ...]:
 
 
 def named(name: str, device: str = "auto") -> tuple[str, ...]:
-    """The scenarios of a set: one of bench's, or one that pyproject.toml of the working directory defines."""
+    """The scenarios of a set."""
     shipped = discover.names()
     if name in ("strategies", "frameworks"):  # each in full precision
         declared = {one: switching.load(one, file).scenario for one, file in shipped.items()}
@@ -69,8 +67,6 @@ def named(name: str, device: str = "auto") -> tuple[str, ...]:
     if name == "all":
         return (*shipped, *switched())
     sets: dict[str, tuple[str, ...]] = {PUBLISHED: discover.DEFAULT, "scenarios": tuple(shipped)}
-    if name not in sets:
-        sets |= _own()
     if name not in sets:
         raise RequestError("--set", f"there is no set {name!r}", closest(name, [*MORE_SETS, *sets]))
     return sets[name]
@@ -85,15 +81,3 @@ def switched(every_word: bool = False) -> tuple[str, ...]:
         if every_word:
             names += [f"{one.tried_on}+{name}={word}" for word in one.choices if word != one.value]
     return tuple(names)
-
-
-def _own() -> dict[str, tuple[str, ...]]:
-    if not os.path.isfile("pyproject.toml"):
-        return {}
-    sets = toml_table("pyproject.toml", "tool", "bench", "sets", option="--set")
-    own = sets if isinstance(sets, dict) else {}
-    for name, names in own.items():
-        if not isinstance(names, list) or not names or not all(isinstance(one, str) for one in names):
-            what = f"pyproject.toml: tool.bench.sets.{name} is not a list of scenarios"
-            raise RequestError("--set", what, 'write it like ["ddp", "./mine.py"]')
-    return {name: tuple(names) for name, names in own.items()}

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from bench.core.errors import RequestError, closest
-from bench.verbs.options import percentage, toml_table, whole_number
+from bench.core.files import JSON_BYTES, open_regular
+from bench.verbs.options import percentage, whole_number
 
 if TYPE_CHECKING:
     from bench.analyse.history.gate import Rule
@@ -67,10 +68,20 @@ def rule_from(options: argparse.Namespace) -> "Rule":
 
 def _from_file(file: str | None) -> dict[str, float]:
     """The values in the table of a file, by name; nothing if the default file or its table is missing."""
+    import tomllib
+
     path = DEFAULT_FILE if file is None else file
     if file is None and not os.path.isfile(path):
         return {}
-    table = toml_table(path, "tool", "bench", "gate", option="--config")
+    try:
+        with open_regular(path, limit=JSON_BYTES) as opened:
+            table: object = tomllib.load(opened)
+    except OSError as error:
+        raise RequestError("--config", f"{path} cannot be read: {error.strerror}", "give a TOML file") from error
+    except (ValueError, RecursionError) as error:  # no TOML, or no UTF-8
+        raise RequestError("--config", f"{path} is no TOML: {error}", "correct it, or give another file") from error
+    for name in ("tool", "bench", "gate"):
+        table = table.get(name) if isinstance(table, dict) else None
     if table is None:
         if file is None:
             return {}
