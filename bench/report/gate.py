@@ -9,8 +9,8 @@ from bench.analyse.between_runs import BETWEEN_RUNS
 from bench.analyse.comparable import OTHERWISE
 from bench.analyse.history import gate
 from bench.analyse.history.gate import Judged, Outcome
-from bench.console import SHORT, align, count, few
-from bench.core.text import printable
+from bench.console import SHORT, align, count
+from bench.core.text import listed, printable
 from bench.report import markdown
 from bench.report.drawing import plain
 from bench.report.tables import UNKNOWN, Cell, Table, as_change, figure, inert, tabulate, text
@@ -31,6 +31,8 @@ JUNIT = {
     **dict.fromkeys((*gate.UNDECIDED, gate.NOT_RUN), "skipped"),
 }
 """The element of a test case by verdict; one that passes has none."""
+FEW = 5
+"""More figures than these are counted, not named."""
 LONG = 12
 """A terminal shows this many rows of a table and the lines above it."""
 
@@ -225,7 +227,7 @@ def _named(outcome: Outcome, verdicts: Sequence[str]) -> str:
     for row in sorted((row for row in rows if row not in one_by_one), key=lambda row: verdicts.index(row.verdict)):
         invalid = row.verdict == gate.MISSING and row.status == "ok"
         rest.setdefault("measured, and invalid" if invalid else row.verdict, []).append(row)
-    return few([*texts, *(f"{_who(rows, outcome)} ({what})" for what, rows in rest.items())])
+    return listed([*texts, *(f"{_who(rows, outcome)} ({what})" for what, rows in rest.items())], FEW)
 
 
 def _who(rows: Sequence[Judged], outcome: Outcome) -> str:
@@ -235,7 +237,7 @@ def _who(rows: Sequence[Judged], outcome: Outcome) -> str:
         metrics = [row.metric for row in rows if row.scenario == name]
         whole = len(metrics) == sum(row.scenario == name for row in outcome.rows)
         texts += [name] if whole else [f"{name} {TITLES[metric]}" for metric in metrics]
-    return few(texts)
+    return listed(texts, FEW)
 
 
 def _shortly(row: Judged) -> str:

@@ -12,7 +12,7 @@ from dataclasses import asdict
 
 from bench.analyse.history.shifts import AT_LEAST, MIN_NIGHTS, Shift
 from bench.analyse.history.trends import METRICS, RECENT, Change, Event, Track, Trend
-from bench.console import few
+from bench.core.text import listed
 from bench.report import page, put
 from bench.report.blocks import Grid, PagePlot, chapter_of, filled
 from bench.report.drawing import plain
@@ -23,7 +23,7 @@ from bench.runs.files import check_writable, utf8
 NAMES = {"step_ms": "step time", "peak_total_mib": "peak memory", "energy_per_1000_j": "energy"}
 HEADINGS = {"step_ms": "step ms", "peak_total_mib": "MiB total", "energy_per_1000_j": "J/1,000"}
 LISTED = 10
-"""Events that a terminal shows; the page has all."""
+"""Events, and runs by themselves, that a terminal shows; the page has all."""
 NAMED = 4
 """More scenarios than these that shift on the same night are counted, not named."""
 NOTHING_ELSE = "nothing that a run records"
@@ -223,7 +223,7 @@ def as_text(tracks: Sequence[Track], width: int | None = None) -> str:
             lines.append(plain(f"no figure: {name} on {nights:,} night{'s' if nights > 1 else ''}: {why}"))
         lines.append("")
     if single:
-        lines.append(f"runs with nothing to compare to: {few([track.nights[0].run for track in single])}")
+        lines.append(f"runs with nothing to compare to: {listed([track.nights[0].run for track in single], LISTED)}")
     return "\n".join([*lines, *(f"note: {text}" for text in NOTES)])
 
 

@@ -48,7 +48,7 @@ FORMULA = re.compile(r"\s*([=@\uff1d\uff20]|[-+\uff0b\uff0d](?!\d*\.?\d+$))")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """A cell: its text, what is smaller below and ``beside`` it, the length of a bar (0 to 1), a colour of the theme.
+    """A cell: its text, what is smaller below it, the length of a bar (0 to 1), a colour of the theme.
 
     ``wrap``: on several lines, as a sentence is. ``launch``: the launch whose row of the page the text links to, or,
     with ``anchor``, whose row this is. ``files``: links to files of the run folder, a label and a name each.
@@ -56,7 +56,6 @@ class Cell:
 
     text: str
     small: str = ""
-    beside: str = ""
     bar: float = 0.0
     tone: str = ""
     wrap: bool = False
@@ -66,9 +65,9 @@ class Cell:
 
     @property
     def interval(self) -> str:
-        """The text beside or below, for one line: ``±1.3%``, ``(0.95 to 1.01)``."""
-        more = plain(self.small or self.beside)
-        return more if not more or more.startswith("±") else f"({more})"
+        """The text below, for one line: ``±1.3%``, ``(0.95 to 1.01)``."""
+        small = plain(self.small)
+        return small if not small or small.startswith("±") else f"({small})"
 
     @property
     def sort(self) -> str:
@@ -322,11 +321,11 @@ def published_tables(run: Analysed) -> tuple[Table, Table]:
 
 
 def _with_bar(heading: str, name: str, group: str = "") -> Column:
-    """A column of the published form, each figure with its interval beside it."""
+    """A column of the published form, each figure with its interval below it."""
 
     def cell(row: TableRow) -> Cell:
         ends = (None if is_unknown(row[column]) else row[column] for column in published.ends(name))
-        return Cell(text=number(row[name], ",.2f"), beside=bar(half_width_percent(*ends)))
+        return Cell(text=number(row[name], ",.2f"), small=bar(half_width_percent(*ends)))
 
     return figure(heading, cell, group=group)
 

@@ -176,8 +176,7 @@ def _headline(one: Standing) -> Advice:
         launches = "one launch" if best["launches_ok"] == 1 else f"{best['launches_ok']} launches"
         return f"Fastest{one.where} but untested, with {launches}", f"{speed}.{_reserve(best)}"
     if one.tied:
-        names = [row["scenario"] for row in (best, *one.tied)]
-        named = listed(names if len(names) < 4 else [*names[:2], f"{len(names) - 2} more"])
+        named = listed([row["scenario"] for row in (best, *one.tied)], 3)
         wanted = still_wanted(one.more)
         apart = f"{named} are not told apart by these launches{f'; {wanted}' if wanted else ''}"
         return f"No clear winner{one.where}", f"{apart}.{_reserve(best, *one.tied)}"

@@ -57,8 +57,7 @@ def answer(run: Analysed, table: pd.DataFrame) -> list[str]:
         lines.append(f"Gain over {base}: {text}")
     untried = [name for name, one in tuning.candidates.items() if not one.round and one.why_not is None]
     if untried:
-        names = untried if len(untried) < 7 else [*untried[:5], f"{len(untried) - 5} more"]
-        lines.append(f"Not tried within the budget: {listed(names)}")
+        lines.append(f"Not tried within the budget: {listed(untried, 5)}")
     return lines
 
 
