@@ -42,12 +42,9 @@ def answer(run: Analysed, table: pd.DataFrame) -> list[str]:
     effort = f"{tried} of {len(tuning.candidates)} candidates tried in {many} launch{'es' * (many != 1)}{ended}"
     lines = [f"{title}: {_speed(rows[best])}{doubt}{alike}{ahead} [{effort}]"]
     lean = advised.leanest or best
-    if lean in rows:
-        peak: float = rows[lean]["peak_total_mib"]
-        memory = "" if pd.isna(peak) else f", {peak:,.0f} {all_mib(rows[lean])}"
-        lines.append(f"Leanest within 5 %: {f'{lean} itself' if lean == best else _speed(rows[lean])}{memory}")
-    else:
-        lines.append(f"Leanest within 5 %: {lean}, of which no fresh launch ended well")
+    peak: float = rows[lean]["peak_total_mib"]
+    memory = "" if pd.isna(peak) else f", {peak:,.0f} {all_mib(rows[lean])}"
+    lines.append(f"Leanest within 5 %: {f'{lean} itself' if lean == best else _speed(rows[lean])}{memory}")
     if base and base in rounds.values and base != best:
         gain = rounds.ratio(best, base)  # the time of the baseline over that of the winner
         text = f"{gain.value:.2f} times as fast"
