@@ -12,11 +12,10 @@ from bench.analyse.history.gate import Judged, Outcome
 from bench.console import SHORT, align, count
 from bench.core.text import listed, printable
 from bench.report import markdown
+from bench.report.comparison import TITLES, UNITS
 from bench.report.drawing import plain
-from bench.report.tables import UNKNOWN, Cell, Table, as_change, figure, inert, tabulate, text
+from bench.report.tables import UNKNOWN, Cell, Table, as_change, digits, figure, inert, tabulate, text
 
-TITLES = {gate.STEP_TIME: "step time", gate.MEMORY: "peak memory", gate.PARITY: "numerics"}
-UNITS = {gate.STEP_TIME: "ms", gate.MEMORY: "MiB", gate.PARITY: ""}
 LEFT = ("scenario", "metric", "verdict")
 TONES = {
     gate.REGRESSED: "bad",
@@ -191,8 +190,8 @@ def table_of(rows: Sequence[Judged], outcome: Outcome) -> Table:
     columns = (
         text("scenario", lambda row: row.scenario),
         text("metric", lambda row: TITLES[row.metric] + (f" ({UNITS[row.metric]})" if UNITS[row.metric] else "")),
-        figure("tonight", lambda row: _value(row.tonight)),
-        figure("base", lambda row: _value(row.base)),
+        figure("tonight", lambda row: digits(row.tonight)),
+        figure("base", lambda row: digits(row.base)),
         figure("change", lambda row: as_change(row.ratio)),
         figure("bound", lambda row: as_change(row.bound)),
         figure("nights", lambda row: str(len(row.nights)) if row.nights else UNKNOWN),
@@ -248,7 +247,7 @@ def _shortly(row: Judged) -> str:
 
 
 def _about(row: Judged) -> str:
-    parts = [f"{_value(row.tonight)} against {_value(row.base)} {UNITS[row.metric]}".rstrip()]
+    parts = [f"{digits(row.tonight)} against {digits(row.base)} {UNITS[row.metric]}".rstrip()]
     if row.ratio is not None:
         parts.append(f"{as_change(row.ratio)}, bound {as_change(row.bound)}")
     if row.nights:
@@ -256,9 +255,3 @@ def _about(row: Judged) -> str:
     if row.why:
         parts.append(plain(row.why))
     return "; ".join(parts)
-
-
-def _value(value: float | str | None) -> str:
-    if value is None or isinstance(value, str):
-        return value or UNKNOWN
-    return format(value, ",.0f" if value >= 1000 else ".1f" if value >= 100 else ".2f")

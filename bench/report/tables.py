@@ -335,6 +335,13 @@ def number(value: Any, form: str) -> str:
     return UNKNOWN if is_unknown(value) else format(value, form)
 
 
+def digits(value: float | str | None) -> str:
+    """A figure with as many digits as matter: ``1,234``, ``26.61``; a word as it is."""
+    if isinstance(value, str):
+        return value
+    return number(value, ",.0f" if value is not None and value >= 1000 else ",.4g")
+
+
 def as_change(ratio: float | None) -> str:
     """A ratio as a change: ``+3.1 %``; a change that rounds to nothing has no sign."""
     text = UNKNOWN if ratio is None else f"{100 * (ratio - 1):+,.1f} %"
