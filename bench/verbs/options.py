@@ -43,19 +43,10 @@ class Help(argparse.RawDescriptionHelpFormatter):
             return super()._fill_text(text, width, indent)
         import textwrap
 
-        lines: list[str] = []
-        for line in text.splitlines():
-            example = re.match(r"( +python -m bench .*?) {2,}(\S.*)", line)
-            goes_on = lines and lines[-1] and line and (line[0] != " " != lines[-1][0] or line.startswith(" " * 8))
-            if example and len(line) > width:
-                lines += [example[1], f"      {example[2]}"]
-            elif goes_on:
-                lines[-1] += f" {line.strip()}"
-            else:
-                lines.append(line)
-        return "\n".join(
-            fold(line, width) if line[:1] == " " else textwrap.fill(line, width, break_on_hyphens=False)
-            for line in lines
+        text = re.sub(r"(?m)^( +python -m bench .*?) {2,}(?=\S)", r"\1\n      ", text.rstrip())
+        return "\n\n".join(
+            fold(one, width) if "\n " in one else textwrap.fill(one, width, break_on_hyphens=False)
+            for one in text.split("\n\n")
         )
 
 

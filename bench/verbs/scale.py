@@ -38,8 +38,7 @@ examples:
   python -m bench scale --scenario ddp_o2 --counts 1,4   these numbers of devices (1 is always measured)
   python -m bench scale --weak                           only with the same batch on each device
   python -m bench scale --predict 16,64,1024             what to expect of more devices
-  python -m bench scale --resume latest --predict 512 --what-if bandwidth=100Gbit
-                                                         the same of a run that is done, on a faster link
+  python -m bench scale --resume latest --what-if bandwidth=100Gbit   a run that is done, on a faster link
   python -m bench scale --each                           is one of the GPUs slow?
   python -m bench scale --resume latest                  go on after an interruption
 
