@@ -205,26 +205,16 @@ def _compared(last: Launched, run: Run, names: list[str], options: argparse.Name
 
 def _lines(last: Launched, run: Run) -> list[str]:
     from bench.analyse.analysed import Analysed
-    from bench.analyse.labels import what_ran
+    from bench.words.advice import answer
 
     run = Analysed.of(run)
     document, attached = run.document, run.document.of(Attached)
     assert attached is not None
-    unit, units = document.workload.unit_short, document.workload.units
-    peaks = dict(zip(run.peaks["launch"], run.peaks["peak_total_mib"], strict=True))
-    lines = []
+    steps = count(int(run.figures.frame["measured"].sum()), "measured step")
+    lines = [f"bench: {answer(document, run.overview)} {steps}."]
     for launch, record in zip(document.launches, attached.launches, strict=True):
-        name = f"{launch.scenario} ({what_ran(launch.effective)})"
-        ranks = f" of {count(launch.processes, 'rank')}" if launch.processes > 1 else ""
         if launch.status != "ok":
-            lines.append(f"bench: {name}: {launch.status}, {launch.reason}; the steps until then are kept")
-        else:
-            (row,) = run.figures.frame[run.figures.frame["launch"] == launch.launch].to_dict("records")
-            times = f"median {row['median_ms']:.4g} ms, mean {row['mean_ms']:.4g}, p95 {row['p95_ms']:.4g}"
-            rate = f", {1000 * units / row['mean_ms']:,.1f} {unit}/s" if units else ""
-            peak = peaks.get(launch.launch)
-            memory = f", {peak:,.0f} MiB at most" if peak is not None and peak == peak else ""
-            lines.append(f"bench: {name}: {count(row['measured'], 'step')}{ranks}, {times}{rate}{memory}")
+            lines.append(f"bench: {launch.scenario}: {launch.status}, {launch.reason}; the steps until then are kept")
         lines += [f"bench: left out: {one}" for one in record.left_out]
     if last.why:
         lines.append(f"bench: nothing was recorded of launch {len(document.launches)}: {last.why}")

@@ -72,8 +72,8 @@ def test_a_script_is_measured_as_it_is(attach: Any, bench: Bench, plotting: Plot
     assert run.memory["used_mib"].max() > 50 and set(run.memory["pid"]) == {launch.ranks[0].pid}
     assert {one.code for one in document.validity} >= {"input-bound", "few launches"}
     assert document.parity[0].reason == "it was attached: nothing is known of its numerics"
-    assert "bench: single (no wrapper · torch O1 bf16): 16 steps, median" in err
-    assert re.search(r"p95 [\d.]+, [\d,.]+ ex/s, [\d,]+ MiB at most\n", err), err
+    assert "bench: training.py, global batch 8 (no wrapper · torch O1 bf16): a step takes " in err
+    assert re.search(r"ms, [\d,.]+ examples a second at a peak of [\d,]+ MiB .*\. 16 measured steps\.\n", err), err
     started, known = datetime.strptime(document.run[:16], "%Y%m%dT%H%M%S%z"), datetime.fromisoformat(document.start.utc)
     assert abs((started - known).total_seconds()) <= 1, "a run is called by its start"
     code, page, _ = bench("report", "latest")
