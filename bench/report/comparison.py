@@ -19,8 +19,6 @@ from bench.report.drawing import Artist, Plot, light, plain
 from bench.report.tables import UNKNOWN, Cell, Table, digits, figure, tabulate, text
 from bench.runs.document import what_is_trained
 
-NAME = "comparison"
-"""Of the files."""
 METRICS = (*between_runs.METRICS, *between_runs.OF_COMMANDS)
 TITLES = {metric.name: metric.title for metric in (*METRICS, PARITY)}
 UNITS = {metric.name: metric.unit for metric in (*METRICS, PARITY)}
@@ -231,7 +229,7 @@ def before_plot(run: Analysed) -> Plot | None:
 def forest(compared: Compared) -> Plot | None:
     """The ratio of each scenario with its interval, a panel for each metric; None where there is no ratio."""
     with drawing.styled():
-        return _forest(compared, NAME)
+        return _forest(compared, "comparison")
 
 
 def _forest(compared: Compared, file: str) -> Plot | None:
