@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 
 from bench.analyse.history.shifts import AT_LEAST, MIN_NIGHTS, Shift
-from bench.analyse.history.trends import METRICS, RECENT, Change, Event, Track, Trend
+from bench.analyse.history.trends import METRICS, RECENT, Event, Track, Trend
 from bench.core.text import listed
 from bench.report import page, put
 from bench.report.blocks import Grid, PagePlot, chapter_of, filled
@@ -228,54 +228,23 @@ def as_text(tracks: Sequence[Track], width: int | None = None) -> str:
 
 
 def for_programs(tracks: Sequence[Track], left_out: Sequence[tuple[str, str]]) -> dict[str, object]:
+    """Everything as JSON values; levels, shifts and outliers have nights by their place among those of the track."""
     out = [{"path": path, "why": why} for path, why in left_out]
     return {"tracks": [_track(track) for track in tracks], "left_out": out}
 
 
 def _track(track: Track) -> dict[str, object]:
-    runs = [night.run for night in track.nights]
+    computed = ("latest", "over_all", "over_recent")
     why = [{"scenario": name, "why": why, "nights": nights} for (name, why), nights in track.unusable.items()]
     return {
         "work": track.work,
         "place": track.place,
-        "nights": [asdict(night) | {"utc": night.utc or None} for night in track.nights],
-        "trends": [_trend(runs, trend) for trend in track.trends if trend.known],
-        "shifts": [_event(event) for event in track.events],
+        "nights": [asdict(night) for night in track.nights],
+        "trends": [
+            {**asdict(trend), "unit": WORDS[trend.metric].unit, **{name: getattr(trend, name) for name in computed}}
+            for trend in track.trends
+            if trend.known
+        ],
+        "shifts": [asdict(event) for event in track.events],
         "without_figure": why,
     }
-
-
-def _trend(runs: Sequence[str], trend: Trend) -> dict[str, object]:
-    levels = trend.levels
-    names = ("scenario", "what_ran", "metric", "latest", "over_all", "over_recent", "values")
-    return {
-        **{name: getattr(trend, name) for name in names},
-        "unit": WORDS[trend.metric].unit,
-        "nights": len(trend.known),
-        "first": runs[trend.known[0]],
-        "last": runs[trend.known[-1]],
-        "noise": levels.noise,
-        "correlation": levels.correlation,
-        "levels": [{"first": runs[one.first], "last": runs[one.last], "value": one.value} for one in levels.levels],
-        "outliers": [runs[night] for night in levels.outliers],
-        "stopped_by_the_gate": [runs[night] for night in trend.regressed],
-    }
-
-
-def _event(event: Event) -> dict[str, object]:
-    sides = {"before": event.before, "after": event.after}
-    return {
-        **{side: night.run for side, night in sides.items()},
-        **{f"commit_{side}": night.commit for side, night in sides.items()},
-        **{f"dirty_{side}": night.dirty for side, night in sides.items()},
-        "commits": event.commits,
-        "differs": event.differs,
-        "changes": [_change(change) for change in event.changes],
-    }
-
-
-def _change(change: Change) -> dict[str, object]:
-    options = asdict(change)
-    shift = options.pop("shift")
-    values = {name: shift[name] for name in ("ratio", "low", "high", "p")}
-    return {**options, **values, "nights_before": shift["n_before"], "nights_after": shift["n_after"]}
