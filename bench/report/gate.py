@@ -48,7 +48,7 @@ def sentence(outcome: Outcome) -> str:
     if outcome.verdict == gate.MISSING:
         return f"Missing or not comparable: {_named(outcome, (*gate.ABSENT, gate.NOT_RUN))}; against {outcome.against}"
     if outcome.verdict == gate.INCONCLUSIVE:
-        if not outcome.nights and all(row.verdict in (gate.NEW, gate.NOT_RUN) for row in outcome.rows):
+        if not outcome.base and all(row.verdict in (gate.NEW, gate.NOT_RUN) for row in outcome.rows):
             what = "there is nothing to hold this run against"
             return f"Inconclusive: {what} in {outcome.against}: it is the first of its base"
         return f"Inconclusive: {_named(outcome, gate.UNDECIDED)}; against {outcome.against}"
@@ -149,7 +149,7 @@ def as_junit(outcome: Outcome) -> str:
     suite = ElementTree.Element("testsuite", name="bench gate")
     properties = ElementTree.SubElement(suite, "properties")
     values = {name: getattr(outcome, name) for name in ("run", "verdict", "against")}
-    for name, value in {**values, "base": " ".join(outcome.nights)}.items():
+    for name, value in {**values, "base": " ".join(outcome.base)}.items():
         ElementTree.SubElement(properties, "property", name=name, value=printable(value))
     tags = []
     for row in outcome.rows:
@@ -172,18 +172,9 @@ def as_junit(outcome: Outcome) -> str:
 
 
 def for_programs(outcome: Outcome) -> dict[str, object]:
-    return {
-        **{name: getattr(outcome, name) for name in ("run", "verdict", "exit_code", "no_base", "accepted")},
-        "sentence": sentence(outcome),
-        "remedies": remedies(outcome),
-        "history": outcome.folder,
-        "base": outcome.nights,
-        "obstacles": list(outcome.obstacles),
-        "rule": asdict(outcome.rule),
-        "rows": [asdict(row) for row in outcome.rows],
-        "warnings": list(outcome.warnings),
-        "left_out": [{"path": path, "why": why} for path, why in outcome.left_out],
-    }
+    computed = ("verdict", "exit_code", "no_base", "base")
+    said = {"sentence": sentence(outcome), "remedies": remedies(outcome)}
+    return {**asdict(outcome), **{name: getattr(outcome, name) for name in computed}, **said}
 
 
 def table_of(rows: Sequence[Judged], outcome: Outcome) -> Table:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 
+from bench.analyse.history.nights import LeftOut
 from bench.analyse.history.shifts import AT_LEAST, MIN_NIGHTS, Shift
 from bench.analyse.history.trends import METRICS, RECENT, Event, Track, Trend
 from bench.core.text import listed
@@ -37,10 +38,10 @@ NOTES = (
 )
 
 
-def write(tracks: Sequence[Track], left_out: Sequence[tuple[str, str]], out: str) -> list[str]:
+def write(tracks: Sequence[Track], left_out: Sequence[LeftOut], out: str) -> list[str]:
     """Write the page and its plots into the folder ``out``; returns the paths, the page first.
 
-    ``left_out``: runs that are no nights, with why. Files of the same names are replaced, all or none of them.
+    Files of the same names are replaced, all or none of them.
     """
     check_writable(out)
     files: dict[str, bytes] = {}
@@ -51,10 +52,9 @@ def write(tracks: Sequence[Track], left_out: Sequence[tuple[str, str]], out: str
         drawn, own = page.placed(of_track(track, prefix))
         files |= own
         sections.append(_section(track, drawn.values()))
-    why = [why for _, why in left_out]
     others = filled(
         chapter_of("single", "Runs with nothing to compare to", Grid("Runs", _single(single)) if single else None),
-        chapter_of("left-out", "Runs that are left out", *why),
+        chapter_of("left-out", "Runs that are left out", *(one.why for one in left_out)),
     )
     if others:
         answer = "Runs of the folder that are no nights of a track above."
@@ -227,10 +227,9 @@ def as_text(tracks: Sequence[Track], width: int | None = None) -> str:
     return "\n".join([*lines, *(f"note: {text}" for text in NOTES)])
 
 
-def for_programs(tracks: Sequence[Track], left_out: Sequence[tuple[str, str]]) -> dict[str, object]:
+def for_programs(tracks: Sequence[Track], left_out: Sequence[LeftOut]) -> dict[str, object]:
     """Everything as JSON values; levels, shifts and outliers have nights by their place among those of the track."""
-    out = [{"path": path, "why": why} for path, why in left_out]
-    return {"tracks": [_track(track) for track in tracks], "left_out": out}
+    return {"tracks": [_track(track) for track in tracks], "left_out": [asdict(one) for one in left_out]}
 
 
 def _track(track: Track) -> dict[str, object]:

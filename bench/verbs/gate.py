@@ -179,7 +179,7 @@ def _against_history(
             *([f"and {len(left_out) - LISTED} more are left out: see --json"] if len(left_out) > LISTED else []),
             *(_differences(last, new) if last else ()),
         ),
-        left_out=tuple((one.path, one.why) for one in left_out),
+        left_out=tuple(left_out),
     )
 
 

@@ -68,17 +68,16 @@ def main(arguments: list[str]) -> int:
     accepted = {run: one.reason for run, one in history.accepted.items()}
     with passing(f"looking for shifts in {count(len(digests), 'night')}"):
         tracks = trends.tracks(digests, scenarios=wanted, accepted=accepted, rule=rule)
-    left_out = [(one.path, one.why) for one in history.left_out]
     with passing("drawing the plots and writing the page"):
-        files = report.write(tracks, left_out, options.out)
+        files = report.write(tracks, history.left_out, options.out)
     to, page = people(options), f"Page: {os.path.relpath(files[0])} (open it in a browser)"
     tell(report.as_text(tracks, columns(to)), "", page, file=to)
-    reasons = [drawing.plain(f"left out: {why}") for _, why in left_out[:LISTED]]
-    if len(left_out) > LISTED:
-        reasons.append(f"left out: {len(left_out) - LISTED} more, see the page or --json")
+    reasons = [drawing.plain(f"left out: {one.why}") for one in history.left_out[:LISTED]]
+    if len(history.left_out) > LISTED:
+        reasons.append(f"left out: {len(history.left_out) - LISTED} more, see the page or --json")
     if reasons:
         tell(*reasons, file=sys.stderr)
     if options.json:
-        whole = report.for_programs(tracks, left_out)
+        whole = report.for_programs(tracks, history.left_out)
         print_json({"page": files[0], "files": files, "folder": history.folder, **whole})
     return OK
