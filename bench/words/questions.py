@@ -19,7 +19,7 @@ from bench.core.text import listed
 from bench.runs.document import Attached
 from bench.runs.experiments import Diagnosis, Tuning
 from bench.runs.frames import TableRow
-from bench.runs.launches import Effective, Failure
+from bench.runs.launches import Effective
 from bench.runs.reader import Run
 from bench.words.pairs import Answer, chance, compiled, longer, pair_of, times, turning_on, unused_parameters
 
@@ -65,7 +65,6 @@ def questions(run: Run) -> list[Answer]:
         memory,
         growing,
         lambda run, table: ddp_against_shards(run.document),
-        hang,
         epochs,
     ]
     return [answered for answer in answers if (answered := answer(run, table)) is not None]
@@ -261,20 +260,6 @@ def growing(run: Analysed, table: pd.DataFrame) -> Answer | None:
     return "Is memory fragmented or growing?", " ".join(parts)
 
 
-def hang(run: Analysed, table: pd.DataFrame) -> Answer | None:
-    """Which rank a launch waited for, and where that rank was."""
-    hung = [launch for launch in run.document.launches if launch.status == "timeout"]
-    texts = []
-    for launch in hung:
-        failure = launch.failure or Failure()
-        at = "" if failure.phase is None else f" in phase {failure.phase}, step {failure.step}"
-        where = "" if failure.where is None else f", at {failure.where}"
-        texts.append(f"launch {launch.launch} of {launch.scenario}: rank {failure.rank} made no progress{at}{where}")
-    if not texts:
-        return None
-    return "Why did it hang?", f"{'; '.join(texts)}. The other ranks wait for that one in their next exchange."
-
-
 def same_weights(run: Analysed, table: pd.DataFrame) -> Answer | None:
     """How the replicas come to hold the same weights, shown by the checksums of every rank."""
     shared = [
@@ -317,11 +302,8 @@ def memory(run: Analysed, table: pd.DataFrame) -> Answer | None:
     question = "Which uses the most memory?"
     measured = table[table["peak_total_mib"].notna()].sort_values("peak_total_mib")
     mib = {row["scenario"]: f"({row['peak_total_mib']:,.0f} MiB)" for row in measured.to_dict("records")}
-    if not mib:
-        parts = ["What all processes hold together is not known of any scenario."]
-    elif len(mib) == 1:
-        parts = [f"{one} is the only scenario with a known peak of all processes together {mib[one]}." for one in mib]
-    else:
+    parts = []
+    if len(mib) > 1:
         least, *_, most = mib
         parts = [f"{most} has the highest peak of all processes together {mib[most]}, {least} the lowest {mib[least]}."]
     indices = {gpu.uuid: gpu.index for gpu in run.document.machine.gpus}
@@ -339,7 +321,7 @@ def memory(run: Analysed, table: pd.DataFrame) -> Answer | None:
         if processes == 1 and max(sizes) > 1.01 * min(sizes) and min(sizes) > 0:
             most, least = (where[sizes.index(size)] for size in (max(sizes), min(sizes)))
             parts.append(f"Its peak{most} is {max(sizes) / min(sizes):.2f} times that{least}.")
-    return question, " ".join(parts)
+    return (question, " ".join(parts)) if parts else None
 
 
 def _effective(run: Run, scenario: str) -> Effective:
