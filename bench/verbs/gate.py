@@ -215,12 +215,8 @@ def _check_names(only: list[str] | None, names: list[str], new: nights.Night) ->
 
 
 def _in_words(base: "Base", folder: str) -> str:
-    fewest, most = min(map(len, base.values()), default=0), max(map(len, base.values()), default=0)
-    if not most:
-        return folder
-    if fewest != most:
-        return f"the last accepted nights in {folder} ({fewest} to {most})"
-    return f"the last {'accepted night' if most == 1 else f'{most} accepted nights'} in {folder}"
+    most = max(map(len, base.values()), default=0)
+    return f"{count(most, 'accepted night')} in {folder}" if most else folder
 
 
 def _differences(old: nights.Night, new: nights.Night) -> list[str]:

@@ -119,7 +119,6 @@ def answers(run: Analysed) -> list[tuple[str, str]]:
         ("Is my MFU normal?", _mfu(run)),
         ("Is the GPU waiting for Python?", _waiting(run, parts)),
         ("What would help most?", _help(run, parts)),
-        ("When does compile pay back?", _compile(run)),
     ]
 
 
@@ -158,21 +157,3 @@ def _help(run: Analysed, parts: Mapping[str, Parts]) -> str:
         lines.append(f"{scenario}: {NAMES[largest]}, {percent(of[largest])} of the step, which {by} is for")
     ask = "bench run --prove measures the best switch beside the fastest scenario, and scores the prediction"
     return f"{'; '.join(lines)}. {ask}." if lines else f"No switch says that it recovers any of it. {ask}."
-
-
-def _compile(run: Analysed) -> str:
-    table = run.overview.set_index("scenario")["step_median_ms"]
-    for launch in run.document.good:
-        plain = launch.scenario.replace("+compile", "")
-        if launch.effective is None or launch.effective.compiled is None or plain not in table.index:
-            continue
-        gained_ms, seconds = table[plain] - table[launch.scenario], launch.effective.compiled.seconds
-        if plain == launch.scenario or pd.isna(gained_ms):
-            continue
-        if gained_ms <= 0:
-            return f"Never: {launch.scenario} takes {-gained_ms:,.3g} ms a step longer than {plain}."
-        return (
-            f"After {seconds * 1000 / gained_ms:,.0f} steps: compiling takes {seconds:,.1f} s, and a step of "
-            f"{launch.scenario} is {gained_ms:,.3g} ms shorter than one of {plain}."
-        )
-    return "This run does not have a scenario with and without it: --scenario single,single+compile, say."

@@ -31,6 +31,7 @@ from bench.core.text import percent
 from bench.report import drawing, launch_tables, plots, tables, verdict_tables
 from bench.runs.document import Recommendation
 from bench.runs.experiments import Diagnosis, Numerics, Tuning
+from bench.runs.launches import Compiled
 from bench.runs.writer import RunWriter
 from bench.words.advice import advice, answer, headlines, is_clear, recommended
 from bench.words.questions import mixed_precision, questions
@@ -177,6 +178,15 @@ def test_questions_about_strategies(tmp_path: Path) -> None:
     gain = said["What does no_sync gain with gradient accumulation?"]
     assert "takes 1.25 times (95 % interval" in gain and "Unlikely to be noise" in gain
     assert "takes 2.00 times" in gain
+
+
+def test_compiling_pays_back(tmp_path: Path) -> None:
+    run = analysed(write_run(tmp_path, timed({"ddp": (40.0, 40.1, 40.2), "ddp+compile": (20.0, 20.1, 20.2)})))
+    compiled = Compiled(seconds=30.0, graphs=2, graph_breaks=1, cached=0)
+    ran = ({"compiled": compiled if one.scenario == "ddp+compile" else None} for one in run.document.launches)
+    said = dict(questions(ran_with(run, *ran)))["Is torch.compile faster, and what does compiling take?"]
+    assert said.startswith("A step of ddp+compile takes 0.50 times")
+    assert "30 s, apart from the measured steps, into 2 graphs with 1 break; 1,500 steps gain that back." in said
 
 
 def test_replicas_are_compared_among_themselves(tmp_path: Path) -> None:
