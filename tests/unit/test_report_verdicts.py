@@ -457,10 +457,12 @@ def test_terminal_and_json_say_what_the_page_says(
     plotting(plots.speeds, plots.trade_off)
     run = write_run(tmp_path / "results", [DDP, OFF, APEX, GONE], also=everything)
     folders = ["--out", str(tmp_path / "out"), "--results", str(tmp_path / "results")]
+    assert main(["show", "-v", "latest", *folders[2:]]) == 0
+    said = capsys.readouterr().out
+    assert "\nLeft out: ddp_o2 (diverged); dp (unsupported).\n" in said
+    assert said.count("invalid: diverged in ddp_o2 (") == 1
     assert main(["report", *folders]) == 0
     said = capsys.readouterr().out
-    assert "  - Left out: ddp_o2 (diverged); dp (unsupported)." in said
-    assert said.count("invalid: diverged in ddp_o2 (") == 1
     assert "findings.csv, parity.csv, communication.csv, time-spent.csv and 2 plots" in said
     assert main(["report", *folders, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
