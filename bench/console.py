@@ -292,10 +292,6 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
-SHORT = {"within half precision": "half", "differs by design": "by design"}
-"""Of words too long for a table."""
-
-
 LEAST = 24
 """The least width to which the last column of a table is folded."""
 

@@ -9,14 +9,13 @@ from bench.analyse.between_runs import BETWEEN_RUNS
 from bench.analyse.comparable import OTHERWISE
 from bench.analyse.history import gate
 from bench.analyse.history.gate import Judged, Outcome
-from bench.console import SHORT, align, count
+from bench.console import count
 from bench.core.text import listed, printable
 from bench.report import markdown
 from bench.report.comparison import TITLES, UNITS
 from bench.report.drawing import plain
 from bench.report.tables import UNKNOWN, Cell, Table, as_change, digits, figure, inert, tabulate, text
 
-LEFT = ("scenario", "metric", "verdict")
 TONES = {
     gate.REGRESSED: "bad",
     **dict.fromkeys(gate.ABSENT, "bad"),
@@ -116,8 +115,7 @@ def as_text(outcome: Outcome, width: int | None = None) -> str:
     table = table_of(outcome.rows, outcome)
     lines = [sentence(outcome), *(f"  - {line}" for line in remedies(outcome))]
     if outcome.rows:
-        rows = [[SHORT.get(cell, cell) for cell in row] for row in table.texts(repeats=False)]
-        lines += ["", align(rows, left=LEFT, width=width)]
+        lines += ["", table.as_text(width, repeats=False)]
     lines += _reasons(outcome)
     lines += [f"warning: {plain(text)}" for text in outcome.warnings]
     lines += [f"note: {text}" for text in table.notes]

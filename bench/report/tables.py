@@ -19,7 +19,7 @@ from bench.analyse.bars import RSS, about_intervals, about_memory, bar, plus_min
 from bench.analyse.intervals import Estimate, half_width_percent
 from bench.analyse.recommendation import recommendations
 from bench.analyse.steps import BASE, about_base, base_of, scenarios, short_base
-from bench.console import SHORT, align
+from bench.console import align
 from bench.core.text import printable
 from bench.report.drawing import plain
 from bench.runs.frames import TableRow
@@ -41,6 +41,9 @@ TONES = {
     "not finite": "bad",
 }
 """The colour of a verdict, by name in the theme; the word itself always stands beside it."""
+
+SHORT = {"within half precision": "half", "differs by design": "by design"}
+"""On a terminal, of words too long for a table."""
 
 FORMULA = re.compile(r"\s*([=@\uff1d\uff20]|[-+\uff0b\uff0d](?!\d*\.?\d+$))")
 """The beginning of a formula in a spreadsheet, also where letters are wide."""
@@ -145,7 +148,8 @@ class Table:
     def as_text(self, width: int | None = None, *, repeats: bool = True) -> str:
         """For a terminal of this width, if any; without the notes."""
         words = [column.heading for column in self.columns if not column.number]
-        return align(self.texts(repeats=repeats), left=words, width=width)
+        rows = [[SHORT.get(cell, cell) for cell in row] for row in self.texts(repeats=repeats)]
+        return align(rows, left=words, width=width)
 
     def as_markdown(self) -> str:
         """With the notes below it."""
@@ -231,9 +235,7 @@ def _summary_columns(rows: Sequence[TableRow], *, brief: bool = False) -> list[C
     def verdict(row: TableRow, name: str, why: str = "") -> Cell:
         if is_unknown(row[name]):
             return Cell(text=UNKNOWN)
-        word: str = row[name]
-        shown = SHORT.get(word, word) if brief else word
-        return Cell(text=shown, small="" if is_unknown(why) else why, tone=TONES[word], wrap=True)
+        return Cell(text=row[name], small="" if is_unknown(why) else why, tone=TONES[row[name]], wrap=True)
 
     energy = f"J per 1,000 {first['unit']}"
     with_energy = not brief and any(not is_unknown(row["energy_per_1000_j"]) for row in rows)

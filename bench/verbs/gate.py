@@ -159,7 +159,7 @@ def _against_history(
         obstacles = comparable.obstacles(before[-1].digest, new.digest) or ["another series"]
         why = [*obstacles, f"as of {before[-1].id}, the last of {len(before)}"]
     accepted = history.accepted.get(new.id)
-    later = len(others) - len(before)
+    later, most = len(others) - len(before), max(map(len, base.values()), default=0)
     used = {one.night for measured in base.values() for one in measured}
     left_out = [*history.left_out, *unsound]
     last = next((night for night in reversed(alike) if night.id in used), None)
@@ -168,7 +168,7 @@ def _against_history(
         called=called(new.path),
         rows=tuple(gate.unlike(rows, "; ".join(why)) if why else rows),
         rule=rule,
-        against=_in_words(base, folder),
+        against=f"{count(most, 'accepted night')} in {folder}" if most else folder,
         folder=folder,
         kept=os.path.realpath(os.path.dirname(new.path)) == os.path.realpath(folder),
         obstacles=tuple(why),
@@ -212,11 +212,6 @@ def _check_names(only: list[str] | None, names: list[str], new: nights.Night) ->
         if name not in names:
             remedy = closest(name, here, cutoff=0.4)
             raise NotComparable(f"--scenario: there is no scenario {name!r} in NEW or in its base; {remedy}")
-
-
-def _in_words(base: "Base", folder: str) -> str:
-    most = max(map(len, base.values()), default=0)
-    return f"{count(most, 'accepted night')} in {folder}" if most else folder
 
 
 def _differences(old: nights.Night, new: nights.Night) -> list[str]:
