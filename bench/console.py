@@ -6,7 +6,7 @@ import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import takewhile
 from typing import TYPE_CHECKING, Literal, TextIO
 
@@ -54,20 +54,18 @@ class _Unbreakable:
 
 
 class Console:
-    """Progress on standard error. ``quiet``: errors only."""
+    """Progress on standard error."""
 
-    def __init__(self, *, quiet: bool = False, stream: TextIO | None = None) -> None:
+    def __init__(self, stream: TextIO | None = None) -> None:
         self.stream: TextIO = _Unbreakable(stream or sys.stderr)  # type: ignore[assignment]
-        self.quiet = quiet
-        self.live = self.stream.isatty() and not quiet
+        self.live = self.stream.isatty()
 
     def line(self, text: str) -> None:
-        if not self.quiet:
-            tell(text, file=self.stream)
+        tell(text, file=self.stream)
 
     def waiting(self, what: str) -> AbstractContextManager[None]:
         """Show on a terminal what is being waited for within this context."""
-        return passing(what, self.stream) if self.live else nullcontext()
+        return passing(what, self.stream)
 
 
 class RunProgress:

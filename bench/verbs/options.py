@@ -233,11 +233,6 @@ def interpreter(text: str) -> str:
     return os.path.abspath(text) if os.sep in text else text
 
 
-def refuse_existing(out: str | None) -> None:
-    if out is not None and os.path.lexists(out):
-        raise RequestError("--out", f"{out} is there already", "give another name, or move it away")
-
-
 def write_new(path: str, text: str) -> None:
     """Write a new file. Raises :class:`RequestError` where it cannot be written, or is there by now."""
     try:

@@ -18,7 +18,7 @@ from bench.seams import discover, execute
 from bench.seams.discover import ENGINE, WORKLOAD
 from bench.seams.engine import FILE, Asked, Engine
 from bench.verbs.asked import Options
-from bench.verbs.options import DEFAULT_OUT, Parser, device_count, print_json, refuse_existing, whole_number, write_new
+from bench.verbs.options import DEFAULT_OUT, Parser, device_count, print_json, whole_number, write_new
 from bench.verbs.run import check_experiment, run_parser
 from bench.verbs.sets import LADDER, scenarios_of
 
@@ -53,7 +53,6 @@ def main(arguments: list[str]) -> int:
     engine = execute.load_file(*file, ENGINE)
     asked = _asked(options, engine.ENGINE, list(run_options))
     text = engine.specification(asked)
-    refuse_existing(options.out)
     client = engine.ENGINE.client
     if not options.dry_run and shutil.which(client) is None:
         raise RequestError("--engine", f"{client} is not installed here", "add --dry-run, and submit it where it is")
