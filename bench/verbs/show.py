@@ -1,7 +1,7 @@
 """``python -m bench show``: the answer and the table of a run again, as ``bench run`` printed them."""
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from bench.console import columns
@@ -47,7 +47,6 @@ def finished(
     lines: Callable[["Analysed", int | None], list[str]],
     document: Callable[["Analysed"], object],
     failed: int,
-    more: Sequence[str] = (),
 ) -> int:
     """Print what a command measured, for a terminal of a width, and what to do next; returns the exit code."""
     from bench.analyse.analysed import Analysed
@@ -55,7 +54,7 @@ def finished(
 
     run = Analysed.of(read(path))
     shown = lines(run, columns(people(options)))
-    reply(options, "", *shown, "", next_steps(path), *more, document=lambda: document(run))
+    reply(options, "", *shown, "", next_steps(path), document=lambda: document(run))
     return FAILED if failed else OK
 
 

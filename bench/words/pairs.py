@@ -75,7 +75,7 @@ def _idle(run: Analysed, switch: str) -> list[str]:
     return list(dict.fromkeys(texts))
 
 
-def unused_parameters(run: Analysed, table: pd.DataFrame) -> Answer | None:
+def unused_parameters(run: Analysed) -> Answer | None:
     texts = []
     for switch in ("find_unused", "static_graph"):
         texts += _against(run, switch)
@@ -88,16 +88,16 @@ def unused_parameters(run: Analysed, table: pd.DataFrame) -> Answer | None:
     return ("What do unused parameters cost?", " ".join(texts)) if texts else None
 
 
-def turning_on(run: Analysed, table: pd.DataFrame, switch: str, question: str) -> Answer | None:
+def turning_on(run: Analysed, switch: str, question: str) -> Answer | None:
     texts = _against(run, switch) + _idle(run, switch)
     return (question, " ".join(texts)) if texts else None
 
 
-def compiled(run: Analysed, table: pd.DataFrame) -> Answer | None:
+def compiled(run: Analysed) -> Answer | None:
     texts = _against(run, "compile")
     if not texts:
         return None
-    step_ms, without = table.set_index("scenario")["step_median_ms"], dict(partners(run, "compile"))
+    step_ms, without = run.overview.set_index("scenario")["step_median_ms"], dict(partners(run, "compile"))
     compilations = {one.scenario: one.effective.compiled for one in run.document.good if one.effective}
     for name, one in compilations.items():
         if one is None:

@@ -47,10 +47,9 @@ SWITCHES = {
 
 def questions(run: Run) -> list[Answer]:
     run = Analysed.of(run)
-    table = run.overview
     bases = ((name, *name.partition("+")) for name in run.document.request.scenarios)
     o1_pairs = [(name, O1_PAIRS[base] + plus + on) for name, base, plus, on in bases if base in O1_PAIRS]
-    answers: list[Callable[[Analysed, pd.DataFrame], Answer | None]] = [
+    answers: list[Callable[[Analysed], Answer | None]] = [
         fastest,
         dataparallel,
         fsdp,
@@ -64,13 +63,13 @@ def questions(run: Run) -> list[Answer]:
         same_weights,
         memory,
         growing,
-        lambda run, table: ddp_against_shards(run.document),
+        lambda run: ddp_against_shards(run.document),
         epochs,
     ]
-    return [answered for answer in answers if (answered := answer(run, table)) is not None]
+    return [answered for answer in answers if (answered := answer(run)) is not None]
 
 
-def epochs(run: Analysed, table: pd.DataFrame) -> Answer | None:
+def epochs(run: Analysed) -> Answer | None:
     """Of real data: the first epoch may read a disk, and the later ones memory."""
     work = run.document.workload
     if work.examples is None or work.global_batch is None:
@@ -87,7 +86,8 @@ def epochs(run: Analysed, table: pd.DataFrame) -> Answer | None:
     return "Is the first epoch slower?", f"An epoch has {each:,} steps: {', '.join(texts)} (means){alone}."
 
 
-def fastest(run: Analysed, table: pd.DataFrame) -> Answer | None:
+def fastest(run: Analysed) -> Answer | None:
+    table = run.overview
     if run.document.of(Attached) and len(table) < 2:
         return None
     question = "Which is fastest, and by how much?"
@@ -105,7 +105,7 @@ def fastest(run: Analysed, table: pd.DataFrame) -> Answer | None:
     return question, f"{text} {chance(second)}"
 
 
-def dataparallel(run: Analysed, table: pd.DataFrame) -> Answer | None:
+def dataparallel(run: Analysed) -> Answer | None:
     if not {"dp", "ddp"} <= set(run.good_figures.frame["scenario"]):
         return None
     question = "Why is DataParallel slower than DDP?"
@@ -115,7 +115,7 @@ def dataparallel(run: Analysed, table: pd.DataFrame) -> Answer | None:
             f"This run cannot tell: {where} DataParallel is a pass-through, one process that calls the model as it is. "
             "Nothing was scattered, replicated or gathered."
         )
-    step_ms = dict(zip(table["scenario"], table["step_median_ms"], strict=True))
+    step_ms = dict(zip(run.overview["scenario"], run.overview["step_median_ms"], strict=True))
     more = step_ms["dp"] - step_ms["ddp"]
     if more <= 0:
         return question, f"It is not slower here: {step_ms['dp']:,.1f} ms a step against {step_ms['ddp']:,.1f} ms."
@@ -149,7 +149,7 @@ def dataparallel(run: Analysed, table: pd.DataFrame) -> Answer | None:
     )
 
 
-def fsdp(run: Analysed, table: pd.DataFrame) -> Answer | None:
+def fsdp(run: Analysed) -> Answer | None:
     """By phase and, where the run was profiled, by what the steps were spent on."""
     if not {"fsdp2", "ddp"} <= set(run.good_figures.frame["scenario"]):
         return None
@@ -177,7 +177,7 @@ def _spent_apart(run: Analysed, scenario: str, base: str) -> dict[str, float] | 
     return {str(name): value - costs[base][name] for name, value in costs[scenario].items()}
 
 
-def mixed_precision(run: Analysed, table: pd.DataFrame, half: str, full: str) -> Answer | None:
+def mixed_precision(run: Analysed, half: str, full: str) -> Answer | None:
     if not {half, full} <= set(run.good_figures.frame["scenario"]):
         return None
     question = f"Is O1 slower than no AMP ({half} against {full})?"
@@ -186,10 +186,9 @@ def mixed_precision(run: Analysed, table: pd.DataFrame, half: str, full: str) ->
     sure = pair["verdict"] not in (TOO_FEW, ALIKE)
     opening = ("Yes" if slower else "No") if sure else ("Perhaps" if slower else "Probably not")
     text = f"{opening}: its step takes {times(pair)} as long. {chance(pair)}"
-    doubts = table[table["scenario"].isin([half, full]) & table["why_not"].notna()]
-    if len(doubts):
-        named = listed([f"{row['scenario']} ({row['why_not']})" for row in doubts.to_dict("records")])
-        text += f" Do not act on it: not to be believed are the figures of {named}."
+    rows = [row for row in run.overview.to_dict("records") if row["scenario"] in (half, full)]
+    if doubts := [f"{row['scenario']} ({row['why_not']})" for row in rows if pd.notna(row["why_not"])]:
+        text += f" Do not act on it: not to be believed are the figures of {listed(doubts)}."
     if _effective(run, half).bf16_instructions is False:
         text += " It is so on this CPU, which has no instructions for bf16, and says nothing of others or of GPUs."
     apart = _spent_apart(run, half, full)
@@ -203,7 +202,7 @@ def mixed_precision(run: Analysed, table: pd.DataFrame, half: str, full: str) ->
     )
 
 
-def no_sync(run: Analysed, table: pd.DataFrame) -> Answer | None:
+def no_sync(run: Analysed) -> Answer | None:
     measured = set(run.good_figures.frame["scenario"])
     texts = []
     for once in (name for name in run.document.request.scenarios if {name, f"{name}_sync"} <= measured):
@@ -214,7 +213,7 @@ def no_sync(run: Analysed, table: pd.DataFrame) -> Answer | None:
     return ("What does no_sync gain with gradient accumulation?", " ".join(texts)) if texts else None
 
 
-def transport(run: Analysed, table: pd.DataFrame) -> Answer | None:
+def transport(run: Analysed) -> Answer | None:
     channels: Counter[str] = Counter()
     for look in (look for launch in run.document.begun(Diagnosis).launches for look in launch.looks):
         channels.update(look.nccl.transports)
@@ -227,13 +226,13 @@ def transport(run: Analysed, table: pd.DataFrame) -> Answer | None:
     return "Which way do the ranks exchange?", text
 
 
-def frameworks(run: Analysed, table: pd.DataFrame) -> Answer | None:
+def frameworks(run: Analysed) -> Answer | None:
     measured = set(run.good_figures.frame["scenario"])
     texts = [longer(run, *pair) for pair in FRAMEWORKS.items() if {*pair} <= measured]
     return ("What does the framework cost?", " ".join(texts)) if texts else None
 
 
-def growing(run: Analysed, table: pd.DataFrame) -> Answer | None:
+def growing(run: Analysed) -> Answer | None:
     """By samples while steps are measured, and on a GPU by what torch reserved beside what tensors held."""
     if run.memory.empty:
         return None
@@ -260,7 +259,7 @@ def growing(run: Analysed, table: pd.DataFrame) -> Answer | None:
     return "Is memory fragmented or growing?", " ".join(parts)
 
 
-def same_weights(run: Analysed, table: pd.DataFrame) -> Answer | None:
+def same_weights(run: Analysed) -> Answer | None:
     """How the replicas come to hold the same weights, shown by the checksums of every rank."""
     shared = [
         launch for launch in run.document.good if launch.processes > 1 and launch.checks.final_weights_alike is not None
@@ -295,12 +294,12 @@ def same_weights(run: Analysed, table: pd.DataFrame) -> Answer | None:
     return question, text
 
 
-def memory(run: Analysed, table: pd.DataFrame) -> Answer | None:
+def memory(run: Analysed) -> Answer | None:
     peaks = peak_by_process(ok_rows(run.document, run.memory))
     if peaks.empty:
         return None
     question = "Which uses the most memory?"
-    measured = table[table["peak_total_mib"].notna()].sort_values("peak_total_mib")
+    measured = run.overview.dropna(subset="peak_total_mib").sort_values("peak_total_mib")
     mib = {row["scenario"]: f"({row['peak_total_mib']:,.0f} MiB)" for row in measured.to_dict("records")}
     parts = []
     if len(mib) > 1:

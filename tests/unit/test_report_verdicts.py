@@ -165,7 +165,8 @@ def test_o1_against_o0_is_adjusted_over_all_pairs(tmp_path: Path) -> None:
     assert "It is so on this CPU, which has no instructions for bf16" in dict(questions(run))[question]
     table = Analysed.of(run).overview.copy()
     table.loc[table["scenario"] == "ddp_o1", "why_not"] = "not finite"
-    _, said = mixed_precision(run, table, "ddp_o1", "ddp")
+    vars(run).update(overview=table)
+    _, said = mixed_precision(run, "ddp_o1", "ddp")
     assert "Do not act on it: not to be believed are the figures of ddp_o1 (not finite)." in said
 
 
