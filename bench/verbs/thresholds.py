@@ -82,12 +82,10 @@ def _from_file(file: str | None) -> dict[str, float]:
         raise RequestError("--config", f"{path} is no TOML: {error}", "correct it, or give another file") from error
     for name in ("tool", "bench", "gate"):
         table = table.get(name) if isinstance(table, dict) else None
-    if table is None:
-        if file is None:
-            return {}
-        raise RequestError("--config", f"{path} has no table {TABLE}", f"add one with {', '.join(KINDS)}")
+    if table is None and file is None:
+        return {}
     if not isinstance(table, dict):
-        raise RequestError("--config", f"{TABLE} of {path} is no table", f"make it one with {', '.join(KINDS)}")
+        raise RequestError("--config", f"{path} has no table {TABLE}", f"add one with {', '.join(KINDS)}")
     return {name: _value(name, value, path) for name, value in table.items()}
 
 
