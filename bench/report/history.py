@@ -13,6 +13,7 @@ from dataclasses import asdict
 from bench.analyse.history.nights import LeftOut
 from bench.analyse.history.shifts import AT_LEAST, MIN_NIGHTS, Shift
 from bench.analyse.history.trends import METRICS, RECENT, Event, Track, Trend
+from bench.console import count
 from bench.core.text import listed
 from bench.report import page, put
 from bench.report.blocks import Grid, PagePlot, chapter_of, filled
@@ -52,8 +53,9 @@ def write(tracks: Sequence[Track], left_out: Sequence[LeftOut], out: str) -> lis
         drawn, own = page.placed(of_track(track, prefix))
         files |= own
         sections.append(_section(track, drawn.values()))
+    alone = (f"{one.nights[0].run}, {one.nights[0].date}: {one.work} on {one.place}" for one in single)
     others = filled(
-        chapter_of("single", "Runs with nothing to compare to", Grid("Runs", _single(single)) if single else None),
+        chapter_of("single", "Runs with nothing to compare to", *alone),
         chapter_of("left-out", "Runs that are left out", *(one.why for one in left_out)),
     )
     if others:
@@ -75,7 +77,7 @@ def _section(track: Track, plots: Iterable[PagePlot]) -> page.Section:
         chapter_of("scenarios", "Scenarios", Grid("Scenarios", summary_table(track))),
         chapter_of("shifted", shifted, Grid(shifted, events_table(track)) if track.events else None),
         chapter_of("trends", "Trends", *plots, *still(track)),
-        chapter_of("without", "Nights without a figure", Grid("Nights", _without(track)) if track.unusable else None),
+        chapter_of("without", "Nights without a figure", *without_figure(track)),
     )
     text = " ".join(filter(None, (answer(track), last_night(track))))
     return page.Section(name=f"on {track.place}", label=track.work, answer=text, chapters=chapters)
@@ -184,23 +186,9 @@ def events_table(track: Track) -> Table:
     return tabulate(columns, track.events, [about_commits])
 
 
-def _without(track: Track) -> Table:
-    columns = (
-        text("scenario", lambda night: night[0][0]),
-        figure("nights", lambda night: f"{night[1]:,}"),
-        text("why not", lambda night: Cell(text=night[0][1], wrap=True)),
-    )
-    return tabulate(columns, track.unusable.items())
-
-
-def _single(tracks: Sequence[Track]) -> Table:
-    columns = (
-        text("run", lambda track: track.nights[0].run),
-        text("date", lambda track: track.nights[0].date),
-        text("work", lambda track: Cell(text=track.work, wrap=True)),
-        text("on", lambda track: Cell(text=track.place, wrap=True)),
-    )
-    return tabulate(columns, tracks)
+def without_figure(track: Track) -> list[str]:
+    """Nights without a figure, a line for each scenario and reason."""
+    return [f"{name} on {count(nights, 'night')}: {why}" for (name, why), nights in track.unusable.items()]
 
 
 def as_text(tracks: Sequence[Track], width: int | None = None) -> str:
@@ -219,9 +207,7 @@ def as_text(tracks: Sequence[Track], width: int | None = None) -> str:
             lines.append(f"and {len(track.events) - LISTED} earlier ones: see the page, or --json")
         if not track.events:
             lines.append(plain(answer(track)))
-        for (name, why), nights in track.unusable.items():
-            lines.append(plain(f"no figure: {name} on {nights:,} night{'s' if nights > 1 else ''}: {why}"))
-        lines.append("")
+        lines += [*(plain(f"no figure: {text}") for text in without_figure(track)), ""]
     if single:
         lines.append(f"runs with nothing to compare to: {listed([track.nights[0].run for track in single], LISTED)}")
     return "\n".join([*lines, *(f"note: {text}" for text in NOTES)])
