@@ -20,7 +20,7 @@ from bench.report.blocks import Grid, PagePlot, chapter_of, filled
 from bench.report.drawing import plain
 from bench.report.history_plots import FLAT, WORDS, moving, of_track, span, value
 from bench.report.tables import UNKNOWN, Cell, Column, Table, as_change, figure, tabulate, text
-from bench.runs.files import check_writable, utf8
+from bench.runs.files import utf8
 
 NAMES = {"step_ms": "step time", "peak_total_mib": "peak memory", "energy_per_1000_j": "energy"}
 HEADINGS = {"step_ms": "step ms", "peak_total_mib": "MiB total", "energy_per_1000_j": "J/1,000"}
@@ -44,7 +44,6 @@ def write(tracks: Sequence[Track], left_out: Sequence[LeftOut], out: str) -> lis
 
     Files of the same names are replaced, all or none of them.
     """
-    check_writable(out)
     files: dict[str, bytes] = {}
     sections = []
     shown, single = worth_showing(tracks)
