@@ -6,7 +6,7 @@ import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import takewhile
 from typing import TYPE_CHECKING, Literal, TextIO
 
@@ -54,27 +54,24 @@ class _Unbreakable:
 
 
 class Console:
-    """Progress on standard error. ``quiet``: errors only."""
+    """Progress on standard error."""
 
-    def __init__(self, *, quiet: bool = False, stream: TextIO | None = None) -> None:
+    def __init__(self, stream: TextIO | None = None) -> None:
         self.stream: TextIO = _Unbreakable(stream or sys.stderr)  # type: ignore[assignment]
-        self.quiet = quiet
-        self.live = self.stream.isatty() and not quiet
+        self.live = self.stream.isatty()
 
     def line(self, text: str) -> None:
-        if not self.quiet:
-            tell(text, file=self.stream)
+        tell(text, file=self.stream)
 
     def waiting(self, what: str) -> AbstractContextManager[None]:
         """Show on a terminal what is being waited for within this context."""
-        return passing(what, self.stream) if self.live else nullcontext()
+        return passing(what, self.stream)
 
 
 class RunProgress:
     """Shows scenario, launch, step, throughput and time left (estimated from past launches). A context manager.
 
     ``counted``: whether anybody knows how many launches there will be; otherwise nothing is said of what is left.
-    ``spent``: the seconds of all launches by what they did.
     """
 
     def __init__(self, console: Console, *, steps: int, units: int, unit: str) -> None:
@@ -84,8 +81,7 @@ class RunProgress:
         self._number = 0
         self._coming: list[str] = []
         self._took_s: dict[str, list[float]] = {}
-        self._began = self._since = time.monotonic()
-        self.spent: dict[str, float] = {}
+        self._began = time.monotonic()
         self._bar: Progress | None = None
         self._task: TaskID | None = None
         self._scenario, self._doing, self._phase = "", "measuring", ""
@@ -136,29 +132,19 @@ class RunProgress:
 
     def begin(self, name: str, doing: str, launch: int) -> None:
         """A launch of this number starts, expected or not. ``doing``: what its ranks do after their warm-up."""
-        if self.spent:
-            self._phase = "between launches"
-            self._spend()
         self._number = launch
         self._scenario, self._doing, self._phase, self._step, self._of = name, doing, "starting", 0, self.steps
         if name in self._coming:
             self._coming.remove(name)
         self._recent, self._first = [], None
-        self._began = self._last_line = self._since = time.monotonic()
+        self._began = self._last_line = time.monotonic()
         self._show()
-
-    def _spend(self) -> None:
-        """The time since this was called last went into the phase in hand."""
-        now = time.monotonic()
-        self.spent[self._phase] = self.spent.get(self._phase, 0.0) + now - self._since
-        self._since = now
 
     def hear(self, event: "Message") -> None:
         """A message of a rank; only those of rank 0 count."""
         if event.get("rank") != 0 or event["event"] not in ("phase", "step"):
             return
         if event["event"] == "phase":
-            self._spend()
             self._phase = PHASE_WORDS.get(event["phase"], self._doing)
         else:
             self._step, self._of = event["step"], event["of"]
@@ -168,7 +154,6 @@ class RunProgress:
 
     def end(self, *, status: str, text: str) -> None:
         """The launch ended; ``text`` says how."""
-        self._spend()
         self._took_s.setdefault(self._scenario, []).append(time.monotonic() - self._began)
         self._phase, self._step = "", 0
         message = f"[{self._place}] {self._scenario}: {text if status == 'ok' else status + ': ' + text}"
@@ -295,12 +280,6 @@ def count(number: int, one: str, many: str | None = None) -> str:
     return f"{number} {one if number == 1 else many or one + 's'}"
 
 
-def few(texts: Sequence[str], most: int = 5) -> str:
-    """``ddp, dp and 3 more``."""
-    more = f" and {len(texts) - most} more" if len(texts) > most else ""
-    return ", ".join(texts[:most]) + more
-
-
 def duration(seconds: float) -> str:
     """``45 s``, ``3 min 20 s``, ``2 h 5 min``."""
     whole = round(seconds)
@@ -309,10 +288,6 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s"
     return f"{whole // 3600} h {whole % 3600 // 60} min"
-
-
-SHORT = {"within half precision": "half", "differs by design": "by design"}
-"""Of words too long for a table."""
 
 
 LEAST = 24

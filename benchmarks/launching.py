@@ -137,7 +137,7 @@ def launch(
     job = replace(job, logs=job.logs or tempfile.mkdtemp(dir=where))
     with open(os.devnull, "w", encoding="utf-8") as nowhere:
         units, unit = job.workload.units, job.workload.unit
-        following = RunProgress(Console(stream=nowhere), steps=job.steps, units=units, unit=unit)
+        following = RunProgress(Console(nowhere), steps=job.steps, units=units, unit=unit)
         following.expect([job.scenario])
         with following:
 

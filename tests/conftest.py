@@ -1,6 +1,7 @@
 """What several tests need: one worker host for all of them, and a way to execute a scenario on it."""
 
 import importlib.util
+import io
 import os
 import resource
 import subprocess
@@ -258,7 +259,7 @@ def measured(host: WorkerHost, folder: Path, names: Sequence[str], **changes: An
     with pytest.MonkeyPatch.context() as patch:
         serve_runs(host, patch)
         finished = pipeline.run(
-            request_for(found, **changes), found, lab.Start(out=str(folder / "out"), console=Console(quiet=True))
+            request_for(found, **changes), found, lab.Start(out=str(folder / "out"), console=Console(io.StringIO()))
         )
     assert finished.failed == 0, finished.document.launches
     return read_run(finished.path)

@@ -30,6 +30,11 @@ def plus_minus(row: TableRow, name: str) -> str:
     return bar(half_width_percent(*(None if pd.isna(value) else value for value in (row[name], *ends))))
 
 
+def with_bar(row: TableRow, name: str, form: str) -> str:
+    """``236.2 ±1.3%``."""
+    return f"{row[name]:{form}} {plus_minus(row, name)}".rstrip()
+
+
 def bar(percent: float | None) -> str:
     if percent is None or pd.isna(percent):
         return ""

@@ -20,11 +20,6 @@ INPUT_BOUND = 0.10  # from this share of a step on that waits for data, the inpu
 
 LESS = 0.10  # by how much both together stay below the bound before that is worth a sentence
 
-NEAR = 0.25
-"""How far two rates may be apart whose intervals overlap before that is noise and no doubt about which is larger."""
-
-MUCH_MIB = 1.0  # read from a disk, from which on the first reading is one of a disk: logs and libraries are less
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Swept:
@@ -114,12 +109,11 @@ def sentence(swept: Swept, both: Estimate) -> str:
     if not enough:
         idle = f"Training bounds the input: without workers {gives} {unit} where {trains}"
         return f"{idle}, so --workers 0 is enough{reached}."
-    fewer = max(workers for workers in swept.loader if workers < enough)
-    few = {0: "Without workers", 1: "With 0 or 1 workers for each rank"}
-    bound = f"to at most {_number(swept.bound(fewer))} {unit}"
+    bound = _number(max(swept.bound(workers) for workers in swept.loader if workers < enough))
+    few = f"With fewer than {_workers(enough)}" if enough > 1 else "Without workers"
     return (
-        f"{few.get(fewer, f'With 0 to {fewer} workers for each rank')} the loader bounds training {bound} where "
-        f"{trains}; --workers {enough} is enough ({gives}){reached}."
+        f"{few} the loader bounds training to at most {bound} {unit} where {trains}; "
+        f"--workers {enough} is enough ({gives}){reached}."
     )
 
 
@@ -135,15 +129,10 @@ def remarks(swept: Swept, both: Estimate, cores: int | None) -> list[str]:
         few = " or ".join(map(str, near))
         texts.append(f"With {few} workers the loader may be as fast as training: more --launches would tell.")
     if swept.first is not None:
-        where = "from memory or a network, since no disk was read"
-        if swept.first_mib is None:
-            where = "from where, the kernel does not say"
-        elif swept.first_mib >= MUCH_MIB:
-            where = f"{swept.first_mib:,.0f} MiB of it from a disk"
-        later = _text(swept.loader[max(swept.loader)])
+        where = "" if swept.first_mib is None else f" ({swept.first_mib:,.0f} MiB of it from a disk)"
         texts.append(
             f"The first reading of the data, which does not count, gave {_number(swept.first)} {swept.unit}/s with "
-            f"{_workers(max(swept.loader))} ({where}); later ones {later}."
+            f"{_workers(max(swept.loader))}{where}; later ones {_text(swept.loader[max(swept.loader)])}."
         )
     return texts
 
@@ -177,12 +166,10 @@ def _row(what: str, workers: int | None, rate: Estimate) -> dict[str, object]:
 
 
 def _near(one: Estimate, other: Estimate) -> bool:
-    """Whether two rates are alike and their intervals overlap."""
-    if not 1 - NEAR < _value(one) / _value(other) < 1 + NEAR:
+    """Whether the intervals of two rates overlap."""
+    if one.low is None or one.high is None or other.low is None or other.high is None:
         return False
-    ends = (one.low, one.high, other.low, other.high)
-    low, high, other_low, other_high = (value if value is not None else float("nan") for value in ends)
-    return low <= other_high and other_low <= high
+    return one.low <= other.high and other.low <= one.high
 
 
 def _value(rate: Estimate) -> float:

@@ -46,6 +46,8 @@ def size_text(size: float) -> str:
     return f"{size:,.0f} B"
 
 
-def listed(names: Sequence[str]) -> str:
-    """``a, b and c``; empty for none."""
+def listed(names: Sequence[str], most: int | None = None) -> str:
+    """``a, b and c``, or of more than ``most`` ``a, b and 3 more``; empty for none."""
+    if most is not None and len(names) > most:
+        names = [*names[:most], f"{len(names) - most} more"]
     return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))

@@ -16,14 +16,12 @@ from bench.analyse.memory import LEAST_MEMORY
 from bench.report import drawing, markdown
 from bench.report.blocks import Chapter, Grid, PagePlot, chapter_of, fold
 from bench.report.drawing import Artist, Plot, light, plain
-from bench.report.tables import UNKNOWN, Cell, Table, figure, tabulate, text
+from bench.report.tables import UNKNOWN, Cell, Table, digits, figure, tabulate, text
 from bench.runs.document import what_is_trained
 
-NAME = "comparison"
-"""Of the files."""
 METRICS = (*between_runs.METRICS, *between_runs.OF_COMMANDS)
 TITLES = {metric.name: metric.title for metric in (*METRICS, PARITY)}
-UNITS = {metric.name: metric.unit for metric in METRICS}
+UNITS = {metric.name: metric.unit for metric in (*METRICS, PARITY)}
 TONES = {BETTER: "good", WORSE: "bad"}
 
 
@@ -132,8 +130,8 @@ def _table(compared: Compared) -> Table:
     columns = (
         text("scenario", lambda row: row.scenario),
         text("metric", judged(_metric)),
-        figure("base", judged(lambda row: _value(row, row.base))),
-        figure("new", judged(lambda row: _value(row, row.new))),
+        figure("base", judged(lambda row: digits(row.base))),
+        figure("new", judged(lambda row: digits(row.new))),
         figure("ratio", judged(lambda row: UNKNOWN if row.ratio is None else _ratio(row.ratio))),
         figure("95 % interval", judged(lambda row: _span(row.low, row.high) or UNKNOWN)),
         figure("p adjusted", judged(lambda row: UNKNOWN if row.p_adjusted is None else _p(row.p_adjusted))),
@@ -149,7 +147,7 @@ def _table(compared: Compared) -> Table:
 
 
 def _metric(row: Row) -> str:
-    unit = UNITS.get(row.metric)
+    unit = UNITS[row.metric]
     each = " of the largest process" if row.figure == "peak_pid_mib" else ""
     return TITLES[row.metric] + each + (f" ({unit})" if unit else "")
 
@@ -201,15 +199,6 @@ def _not_comparable(compared: Compared) -> Iterator[str]:
         yield f"{', '.join(names)}: {what}: {reason}"
 
 
-def _value(row: Row, value: float | str | None) -> str:
-    if value is None:
-        return UNKNOWN
-    if isinstance(value, str):
-        return value
-    form = ",.0f" if row.metric in (MEMORY.name, ENERGY.name) and value >= 100 else ",.1f" if value >= 100 else ",.2f"
-    return format(value, form)
-
-
 def _ratio(value: float) -> str:
     return f"{value:.3f}" if value < 100 else f"{value:,.0f}" if math.isfinite(value) else "∞"
 
@@ -240,7 +229,7 @@ def before_plot(run: Analysed) -> Plot | None:
 def forest(compared: Compared) -> Plot | None:
     """The ratio of each scenario with its interval, a panel for each metric; None where there is no ratio."""
     with drawing.styled():
-        return _forest(compared, NAME)
+        return _forest(compared, "comparison")
 
 
 def _forest(compared: Compared, file: str) -> Plot | None:

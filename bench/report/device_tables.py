@@ -182,8 +182,7 @@ def _driver_table(run: Run, chosen: dict[str, int]) -> Table | None:
     )
     rows.sort(key=lambda row: (indices.get(row["device"], len(indices)), str(row["device"])))
     rows.sort(key=lambda row: (scenarios(run.document).index(row["scenario"]), row["rank"]))
-    used = dict.fromkeys(_memory_source(row) for row in rows)
-    sources = (f"{name}: {MEMORY_SOURCES[name]}" if name in MEMORY_SOURCES else name for name in used)
+    sources = (f"{name}: {MEMORY_SOURCES[name]}" for name in dict.fromkeys(map(_memory_source, rows)))
     notes = [
         WHICH,
         "allocated: what tensors held at most; reserved: what torch took from the driver for them. The difference to "

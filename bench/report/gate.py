@@ -9,15 +9,13 @@ from bench.analyse.between_runs import BETWEEN_RUNS
 from bench.analyse.comparable import OTHERWISE
 from bench.analyse.history import gate
 from bench.analyse.history.gate import Judged, Outcome
-from bench.console import SHORT, align, count, few
-from bench.core.text import printable
+from bench.console import count
+from bench.core.text import listed, printable
 from bench.report import markdown
+from bench.report.comparison import TITLES, UNITS
 from bench.report.drawing import plain
-from bench.report.tables import UNKNOWN, Cell, Table, as_change, figure, inert, tabulate, text
+from bench.report.tables import UNKNOWN, Cell, Table, as_change, digits, figure, inert, tabulate, text
 
-TITLES = {gate.STEP_TIME: "step time", gate.MEMORY: "peak memory", gate.PARITY: "numerics"}
-UNITS = {gate.STEP_TIME: "ms", gate.MEMORY: "MiB", gate.PARITY: ""}
-LEFT = ("scenario", "metric", "verdict")
 TONES = {
     gate.REGRESSED: "bad",
     **dict.fromkeys(gate.ABSENT, "bad"),
@@ -31,6 +29,8 @@ JUNIT = {
     **dict.fromkeys((*gate.UNDECIDED, gate.NOT_RUN), "skipped"),
 }
 """The element of a test case by verdict; one that passes has none."""
+FEW = 5
+"""More figures than these are counted, not named."""
 LONG = 12
 """A terminal shows this many rows of a table and the lines above it."""
 
@@ -47,7 +47,7 @@ def sentence(outcome: Outcome) -> str:
     if outcome.verdict == gate.MISSING:
         return f"Missing or not comparable: {_named(outcome, (*gate.ABSENT, gate.NOT_RUN))}; against {outcome.against}"
     if outcome.verdict == gate.INCONCLUSIVE:
-        if not outcome.nights and all(row.verdict in (gate.NEW, gate.NOT_RUN) for row in outcome.rows):
+        if not outcome.base and all(row.verdict in (gate.NEW, gate.NOT_RUN) for row in outcome.rows):
             what = "there is nothing to hold this run against"
             return f"Inconclusive: {what} in {outcome.against}: it is the first of its base"
         return f"Inconclusive: {_named(outcome, gate.UNDECIDED)}; against {outcome.against}"
@@ -115,7 +115,7 @@ def as_text(outcome: Outcome, width: int | None = None) -> str:
     table = table_of(outcome.rows, outcome)
     lines = [sentence(outcome), *(f"  - {line}" for line in remedies(outcome))]
     if outcome.rows:
-        lines += ["", align(_fitting(table.texts(repeats=False), width), left=LEFT, width=width)]
+        lines += ["", table.as_text(width, repeats=False)]
     lines += _reasons(outcome)
     lines += [f"warning: {plain(text)}" for text in outcome.warnings]
     lines += [f"note: {text}" for text in table.notes]
@@ -147,7 +147,7 @@ def as_junit(outcome: Outcome) -> str:
     suite = ElementTree.Element("testsuite", name="bench gate")
     properties = ElementTree.SubElement(suite, "properties")
     values = {name: getattr(outcome, name) for name in ("run", "verdict", "against")}
-    for name, value in {**values, "base": " ".join(outcome.nights)}.items():
+    for name, value in {**values, "base": " ".join(outcome.base)}.items():
         ElementTree.SubElement(properties, "property", name=name, value=printable(value))
     tags = []
     for row in outcome.rows:
@@ -170,28 +170,19 @@ def as_junit(outcome: Outcome) -> str:
 
 
 def for_programs(outcome: Outcome) -> dict[str, object]:
-    return {
-        **{name: getattr(outcome, name) for name in ("run", "verdict", "exit_code", "no_base", "accepted")},
-        "sentence": sentence(outcome),
-        "remedies": remedies(outcome),
-        "history": outcome.folder,
-        "base": outcome.nights,
-        "obstacles": list(outcome.obstacles),
-        "rule": asdict(outcome.rule),
-        "rows": [asdict(row) for row in outcome.rows],
-        "warnings": list(outcome.warnings),
-        "left_out": [{"path": path, "why": why} for path, why in outcome.left_out],
-    }
+    computed = ("verdict", "exit_code", "no_base", "base")
+    said = {"sentence": sentence(outcome), "remedies": remedies(outcome)}
+    return {**asdict(outcome), **{name: getattr(outcome, name) for name in computed}, **said}
 
 
 def table_of(rows: Sequence[Judged], outcome: Outcome) -> Table:
     columns = (
         text("scenario", lambda row: row.scenario),
         text("metric", lambda row: TITLES[row.metric] + (f" ({UNITS[row.metric]})" if UNITS[row.metric] else "")),
-        figure("tonight", lambda row: _value(row.tonight)),
-        figure("base", lambda row: _value(row.base)),
+        figure("tonight", lambda row: digits(row.tonight)),
+        figure("base", lambda row: digits(row.base)),
         figure("change", lambda row: as_change(row.ratio)),
-        figure("bound", lambda row: _bound(row.bound)),
+        figure("bound", lambda row: as_change(row.bound)),
         figure("nights", lambda row: str(len(row.nights)) if row.nights else UNKNOWN),
         text("verdict", lambda row: Cell(text=row.verdict, tone=TONES.get(row.verdict, ""))),
     )
@@ -204,19 +195,6 @@ def table_of(rows: Sequence[Judged], outcome: Outcome) -> Table:
         f"beyond {100 * rule.before:g} %"
     )
     return tabulate(columns, rows, [note] if any(row.ratio is not None for row in rows) else [])
-
-
-def _fitting(rows: list[list[str]], width: int | None) -> list[list[str]]:
-    """The rows in less room: with short words, then without the nights, then without the bound."""
-    for less in ("words", "nights", "bound"):
-        if width is None or len(align(rows, left=LEFT).splitlines()[1]) <= width:
-            break
-        if less == "words":
-            rows = [[SHORT.get(cell, cell) for cell in row] for row in rows]
-        else:
-            at = rows[0].index(less)
-            rows = [[*row[:at], *row[at + 1 :]] for row in rows]
-    return rows
 
 
 def _reasons(outcome: Outcome) -> list[str]:
@@ -237,7 +215,7 @@ def _named(outcome: Outcome, verdicts: Sequence[str]) -> str:
     for row in sorted((row for row in rows if row not in one_by_one), key=lambda row: verdicts.index(row.verdict)):
         invalid = row.verdict == gate.MISSING and row.status == "ok"
         rest.setdefault("measured, and invalid" if invalid else row.verdict, []).append(row)
-    return few([*texts, *(f"{_who(rows, outcome)} ({what})" for what, rows in rest.items())])
+    return listed([*texts, *(f"{_who(rows, outcome)} ({what})" for what, rows in rest.items())], FEW)
 
 
 def _who(rows: Sequence[Judged], outcome: Outcome) -> str:
@@ -247,33 +225,22 @@ def _who(rows: Sequence[Judged], outcome: Outcome) -> str:
         metrics = [row.metric for row in rows if row.scenario == name]
         whole = len(metrics) == sum(row.scenario == name for row in outcome.rows)
         texts += [name] if whole else [f"{name} {TITLES[metric]}" for metric in metrics]
-    return few(texts)
+    return listed(texts, FEW)
 
 
 def _shortly(row: Judged) -> str:
     who = f"{row.scenario} {TITLES[row.metric]}"
     if row.ratio is None:
         return f"{who} {row.tonight or row.verdict}, was {row.base}"
-    return f"{who} {as_change(row.ratio)} (bound {_bound(row.bound)})"
+    return f"{who} {as_change(row.ratio)} (bound {as_change(row.bound)})"
 
 
 def _about(row: Judged) -> str:
-    parts = [f"{_value(row.tonight)} against {_value(row.base)} {UNITS[row.metric]}".rstrip()]
+    parts = [f"{digits(row.tonight)} against {digits(row.base)} {UNITS[row.metric]}".rstrip()]
     if row.ratio is not None:
-        parts.append(f"{as_change(row.ratio)}, bound {_bound(row.bound)}")
+        parts.append(f"{as_change(row.ratio)}, bound {as_change(row.bound)}")
     if row.nights:
         parts.append(f"base of {count(len(row.nights), 'night')}")
     if row.why:
         parts.append(plain(row.why))
     return "; ".join(parts)
-
-
-def _bound(ratio: float | None) -> str:
-    """A bound as a change; beyond twice the base it only says that there is no seeing."""
-    return "over +100 %" if ratio is not None and ratio > 2.0 else as_change(ratio)
-
-
-def _value(value: float | str | None) -> str:
-    if value is None or isinstance(value, str):
-        return value or UNKNOWN
-    return format(value, ",.0f" if value >= 1000 else ".1f" if value >= 100 else ".2f")

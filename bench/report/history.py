@@ -6,42 +6,44 @@
 Each workload and each hardware has its own section, and from the second on a number in the names of its plots.
 """
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 
-from bench.analyse.history.shifts import AT_LEAST, MIN_NIGHTS
-from bench.analyse.history.trends import METRICS, RECENT, Change, Event, Track, Trend
-from bench.console import few
+from bench.analyse.history.nights import LeftOut
+from bench.analyse.history.shifts import AT_LEAST, MIN_NIGHTS, Shift
+from bench.analyse.history.trends import METRICS, RECENT, Event, Track, Trend
+from bench.console import count
+from bench.core.text import listed
 from bench.report import page, put
 from bench.report.blocks import Grid, PagePlot, chapter_of, filled
 from bench.report.drawing import plain
 from bench.report.history_plots import FLAT, WORDS, moving, of_track, span, value
 from bench.report.tables import UNKNOWN, Cell, Column, Table, as_change, figure, tabulate, text
-from bench.runs.files import check_writable, utf8
+from bench.runs.files import utf8
 
 NAMES = {"step_ms": "step time", "peak_total_mib": "peak memory", "energy_per_1000_j": "energy"}
 HEADINGS = {"step_ms": "step ms", "peak_total_mib": "MiB total", "energy_per_1000_j": "J/1,000"}
 LISTED = 10
-"""Events that a terminal shows; the page has all."""
+"""Events, and runs by themselves, that a terminal shows; the page has all."""
 NAMED = 4
 """More scenarios than these that shift on the same night are counted, not named."""
 NOTHING_ELSE = "nothing that a run records"
 NOTES = (
-    f"long-term change: the median of the last {RECENT} nights over that of the first {RECENT}; of fewer than "
+    f"long term: the median of the last {RECENT} nights over that of the first {RECENT}; of fewer than "
     f"{2 * RECENT}, of the later half over the earlier",
     f"latest: the last night over the median of the {RECENT} before it; of memory and energy, both are of the nights "
     "that were measured in the same way as the last one",
     f"a shift: a level that differs from the one before it by {100 * AT_LEAST:.0f} % or more, beyond chance, and lasts "
-    f"{MIN_NIGHTS} nights or more",
+    f"{MIN_NIGHTS} nights or more; in parentheses its 95 % interval, Student's t over the nights of both levels",
 )
 
 
-def write(tracks: Sequence[Track], left_out: Sequence[tuple[str, str]], out: str) -> list[str]:
+def write(tracks: Sequence[Track], left_out: Sequence[LeftOut], out: str) -> list[str]:
     """Write the page and its plots into the folder ``out``; returns the paths, the page first.
 
-    ``left_out``: runs that are no nights, with why. Files of the same names are replaced, all or none of them.
+    Files of the same names are replaced, all or none of them.
     """
-    check_writable(out)
     files: dict[str, bytes] = {}
     sections = []
     shown, single = worth_showing(tracks)
@@ -50,10 +52,10 @@ def write(tracks: Sequence[Track], left_out: Sequence[tuple[str, str]], out: str
         drawn, own = page.placed(of_track(track, prefix))
         files |= own
         sections.append(_section(track, drawn.values()))
-    why = [why for _, why in left_out]
+    alone = (f"{one.nights[0].run}, {one.nights[0].date}: {one.work} on {one.place}" for one in single)
     others = filled(
-        chapter_of("single", "Runs with nothing to compare to", Grid("Runs", _single(single)) if single else None),
-        chapter_of("left-out", "Runs that are left out", *why),
+        chapter_of("single", "Runs with nothing to compare to", *alone),
+        chapter_of("left-out", "Runs that are left out", *(one.why for one in left_out)),
     )
     if others:
         answer = "Runs of the folder that are no nights of a track above."
@@ -69,14 +71,12 @@ def worth_showing(tracks: Sequence[Track]) -> tuple[list[Track], list[Track]]:
 
 
 def _section(track: Track, plots: Iterable[PagePlot]) -> page.Section:
-    events = track.events
     shifted = "Nights on which figures shifted, the latest first"
     chapters = filled(
         chapter_of("scenarios", "Scenarios", Grid("Scenarios", summary_table(track))),
-        chapter_of("shifted", shifted, Grid(shifted, events_table(track)) if events else None),
+        chapter_of("shifted", shifted, Grid(shifted, events_table(track)) if track.events else None),
         chapter_of("trends", "Trends", *plots, *still(track)),
-        chapter_of("shifts", "Every shift with its interval", Grid("Shifts", shifts_table(track)) if events else None),
-        chapter_of("without", "Nights without a figure", Grid("Nights", _without(track)) if track.unusable else None),
+        chapter_of("without", "Nights without a figure", *without_figure(track)),
     )
     text = " ".join(filter(None, (answer(track), last_night(track))))
     return page.Section(name=f"on {track.place}", label=track.work, answer=text, chapters=chapters)
@@ -120,7 +120,7 @@ def last_night(track: Track) -> str:
 
 
 def what_shifted(event: Event) -> list[str]:
-    """For each figure the scenarios that shifted, by how much: ``step time: ddp +3.1 %, dp +2.9 %``."""
+    """For each figure the scenarios that shifted, by how much: ``step time: ddp +3.1 % (+2.8 % to +3.4 %)``."""
     texts = []
     for metric in METRICS:
         changes = [change for change in event.changes if change.metric == metric]
@@ -128,47 +128,46 @@ def what_shifted(event: Event) -> list[str]:
         if len(changes) > NAMED:
             each = f"{len(changes)} scenarios by {as_change(ratios[0])} to {as_change(ratios[-1])}"
         else:
-            each = ", ".join(f"{change.scenario} {as_change(change.shift.ratio)}" for change in changes)
+            each = ", ".join(f"{change.scenario} {_with_interval(change.shift)}" for change in changes)
         if changes:
             texts.append(f"{NAMES[metric]}: {each}")
     return texts
 
 
-def summary_table(track: Track, *, brief: bool = False) -> Table:
-    """A row for each scenario and what ran under its name. ``brief``: without what a terminal has no room for."""
-    metrics = [metric for metric in METRICS if track.of(metric)]
-    shown = {metric: 2 if brief and metric != METRICS[0] else 4 for metric in metrics}
-    columns = [Column(heading="scenario"), Column(heading="nights", number=True)]
-    if brief:
-        columns += [Column(heading="first"), Column(heading="last")]
-    for metric in metrics:
-        headings = (HEADINGS[metric], "long-term change", "latest", "shifts")[: shown[metric]]
-        columns += [Column(heading=heading, number=True, group=NAMES[metric]) for heading in headings]
+def _with_interval(shift: Shift) -> str:
+    return f"{as_change(shift.ratio)} ({as_change(shift.low)} to {as_change(shift.high)})"
+
+
+def summary_table(track: Track) -> Table:
+    """A row for each scenario and what ran under its name."""
     by_scenario: dict[tuple[str, str], dict[str, Trend]] = {}
     for trend in track.trends:
         if trend.known:
             by_scenario.setdefault((trend.scenario, trend.what_ran), {})[trend.metric] = trend
     whole = track.nights[0].date, track.nights[-1].date
-    rows = []
-    for (scenario, what_ran), trends in by_scenario.items():
-        nights = sorted({night for trend in trends.values() for night in trend.known})
-        first, last = (track.nights[night].date for night in (nights[0], nights[-1]))
-        when = "" if brief or (first, last) == whole else f"{first} to {last}"
-        row = [Cell(text=scenario, small="" if brief else what_ran), Cell(text=f"{len(nights):,}", small=when)]
-        if brief:
-            row += [Cell(text=first), Cell(text=last)]
-        for metric in metrics:
-            row += _cells(trends.get(metric))[: shown[metric]]
-        rows.append(tuple(row))
-    return Table(columns=tuple(columns), rows=tuple(rows), notes=NOTES)
+
+    def nights(row: tuple[tuple[str, str], dict[str, Trend]]) -> Cell:
+        known = sorted({night for trend in row[1].values() for night in trend.known})
+        first, last = (track.nights[night].date for night in (known[0], known[-1]))
+        return Cell(text=f"{len(known):,}", small="" if (first, last) == whole else f"{first} to {last}")
+
+    columns = (
+        text("scenario", lambda row: Cell(text=row[0][0], small=row[0][1])),
+        figure("nights", nights),
+        *(column for metric in METRICS if track.of(metric) for column in _of_metric(metric)),
+    )
+    return tabulate(columns, by_scenario.items(), NOTES)
 
 
-def _cells(trend: Trend | None) -> list[Cell]:
-    if trend is None or trend.latest is None:
-        return [Cell(text=UNKNOWN)] * 4
-    ratios = (as_change(ratio) for ratio in (trend.over_all, trend.over_recent))
-    texts = (value(trend.metric, trend.latest), *ratios, str(len(trend.levels.shifts) or UNKNOWN))
-    return [Cell(text=text) for text in texts]
+def _of_metric(metric: str) -> list[Column]:
+    def column(heading: str, of: Callable[[Trend], str]) -> Column:
+        return figure(heading, lambda row: of(row[1][metric]) if metric in row[1] else UNKNOWN, group=NAMES[metric])
+
+    return [
+        column(HEADINGS[metric], lambda trend: value(metric, trend.latest or math.nan)),
+        column("long term", lambda trend: as_change(trend.over_all)),
+        column("latest", lambda trend: as_change(trend.over_recent)),
+    ]
 
 
 def events_table(track: Track) -> Table:
@@ -186,43 +185,9 @@ def events_table(track: Track) -> Table:
     return tabulate(columns, track.events, [about_commits])
 
 
-def shifts_table(track: Track) -> Table:
-
-    def change(pair: tuple[Event, Change]) -> Cell:
-        ratio = pair[1].shift.ratio
-        return Cell(text=as_change(ratio), tone="bad" if ratio > 1.0 else "good")
-
-    columns = (
-        text("scenario", lambda pair: Cell(text=pair[1].scenario, small=pair[1].what_ran)),
-        text("figure", lambda pair: NAMES[pair[1].metric]),
-        text("first night after", lambda pair: pair[0].after.date),
-        figure("change", change),
-        figure("95 % interval", lambda pair: f"{as_change(pair[1].shift.low)} to {as_change(pair[1].shift.high)}"),
-        figure("nights before", lambda pair: f"{pair[1].shift.n_before:,}"),
-        figure("nights after", lambda pair: f"{pair[1].shift.n_after:,}"),
-    )
-    pairs = [(event, change) for event in track.events for change in event.changes]
-    about_intervals = "the interval is Student's t over the nights of the two levels, outliers apart"
-    return tabulate(columns, pairs, [about_intervals])
-
-
-def _without(track: Track) -> Table:
-    columns = (
-        text("scenario", lambda night: night[0][0]),
-        figure("nights", lambda night: f"{night[1]:,}"),
-        text("why not", lambda night: Cell(text=night[0][1], wrap=True)),
-    )
-    return tabulate(columns, track.unusable.items())
-
-
-def _single(tracks: Sequence[Track]) -> Table:
-    columns = (
-        text("run", lambda track: track.nights[0].run),
-        text("date", lambda track: track.nights[0].date),
-        text("work", lambda track: Cell(text=track.work, wrap=True)),
-        text("on", lambda track: Cell(text=track.place, wrap=True)),
-    )
-    return tabulate(columns, tracks)
+def without_figure(track: Track) -> list[str]:
+    """Nights without a figure, a line for each scenario and reason."""
+    return [f"{name} on {count(nights, 'night')}: {why}" for (name, why), nights in track.unusable.items()]
 
 
 def as_text(tracks: Sequence[Track], width: int | None = None) -> str:
@@ -230,7 +195,7 @@ def as_text(tracks: Sequence[Track], width: int | None = None) -> str:
     shown, single = worth_showing(tracks)
     lines = []
     for track in shown:
-        table = summary_table(track, brief=True).as_text(width)
+        table = summary_table(track).as_text(width)
         heading = [f"{track.work} · {track.place}", span(track), *filter(None, [last_night(track)])]
         lines += [*map(plain, heading), "", table, ""]
         for event in track.events[:LISTED]:
@@ -241,63 +206,29 @@ def as_text(tracks: Sequence[Track], width: int | None = None) -> str:
             lines.append(f"and {len(track.events) - LISTED} earlier ones: see the page, or --json")
         if not track.events:
             lines.append(plain(answer(track)))
-        for (name, why), nights in track.unusable.items():
-            lines.append(plain(f"no figure: {name} on {nights:,} night{'s' if nights > 1 else ''}: {why}"))
-        lines.append("")
+        lines += [*(plain(f"no figure: {text}") for text in without_figure(track)), ""]
     if single:
-        lines.append(f"runs with nothing to compare to: {few([track.nights[0].run for track in single])}")
+        lines.append(f"runs with nothing to compare to: {listed([track.nights[0].run for track in single], LISTED)}")
     return "\n".join([*lines, *(f"note: {text}" for text in NOTES)])
 
 
-def for_programs(tracks: Sequence[Track], left_out: Sequence[tuple[str, str]]) -> dict[str, object]:
-    out = [{"path": path, "why": why} for path, why in left_out]
-    return {"tracks": [_track(track) for track in tracks], "left_out": out}
+def for_programs(tracks: Sequence[Track], left_out: Sequence[LeftOut]) -> dict[str, object]:
+    """Everything as JSON values; levels, shifts and outliers have nights by their place among those of the track."""
+    return {"tracks": [_track(track) for track in tracks], "left_out": [asdict(one) for one in left_out]}
 
 
 def _track(track: Track) -> dict[str, object]:
-    runs = [night.run for night in track.nights]
+    computed = ("latest", "over_all", "over_recent")
     why = [{"scenario": name, "why": why, "nights": nights} for (name, why), nights in track.unusable.items()]
     return {
         "work": track.work,
         "place": track.place,
-        "nights": [asdict(night) | {"utc": night.utc or None} for night in track.nights],
-        "trends": [_trend(runs, trend) for trend in track.trends if trend.known],
-        "shifts": [_event(event) for event in track.events],
+        "nights": [asdict(night) for night in track.nights],
+        "trends": [
+            {**asdict(trend), "unit": WORDS[trend.metric].unit, **{name: getattr(trend, name) for name in computed}}
+            for trend in track.trends
+            if trend.known
+        ],
+        "shifts": [asdict(event) for event in track.events],
         "without_figure": why,
     }
-
-
-def _trend(runs: Sequence[str], trend: Trend) -> dict[str, object]:
-    levels = trend.levels
-    names = ("scenario", "what_ran", "metric", "latest", "over_all", "over_recent", "values")
-    return {
-        **{name: getattr(trend, name) for name in names},
-        "unit": WORDS[trend.metric].unit,
-        "nights": len(trend.known),
-        "first": runs[trend.known[0]],
-        "last": runs[trend.known[-1]],
-        "noise": levels.noise,
-        "correlation": levels.correlation,
-        "levels": [{"first": runs[one.first], "last": runs[one.last], "value": one.value} for one in levels.levels],
-        "outliers": [runs[night] for night in levels.outliers],
-        "stopped_by_the_gate": [runs[night] for night in trend.regressed],
-    }
-
-
-def _event(event: Event) -> dict[str, object]:
-    sides = {"before": event.before, "after": event.after}
-    return {
-        **{side: night.run for side, night in sides.items()},
-        **{f"commit_{side}": night.commit for side, night in sides.items()},
-        **{f"dirty_{side}": night.dirty for side, night in sides.items()},
-        "commits": event.commits,
-        "differs": event.differs,
-        "changes": [_change(change) for change in event.changes],
-    }
-
-
-def _change(change: Change) -> dict[str, object]:
-    options = asdict(change)
-    shift = options.pop("shift")
-    values = {name: shift[name] for name in ("ratio", "low", "high", "p")}
-    return {**options, **values, "nights_before": shift["n_before"], "nights_after": shift["n_after"]}

@@ -21,7 +21,7 @@ from bench.report.launch_tables import start_date
 from bench.report.loader import loader_words
 from bench.report.theme import THEME
 from bench.words import tuned
-from bench.words.advice import Advice, Training, advice, is_clear, time_to_train
+from bench.words.advice import Advice, Training, advice, headlines, is_clear, time_to_train
 from bench.words.caveats import caveats
 
 HEADING = "Data-parallel and mixed-precision benchmark"
@@ -56,7 +56,7 @@ def section(run: Analysed, plots: dict[str, PagePlot], out: str, training: Train
         answer=" ".join((*loader_words(run)[:1], *(line.rstrip(".") + "." for line in tuned.answer(run, table)))),
         training="" if training is None else time_to_train(run.document, table, training),
         clear=is_clear(run.document, table),
-        advice=advice(run.document, table),
+        advice=[*headlines(run.document, table), *advice(run.document, table)],
         caveats=caveats(run.document, table),
         chart=plots.get("speed"),
         chapters=chapters.of_run(chapters.Material(run=run, plots=plots)),

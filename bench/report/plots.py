@@ -19,6 +19,7 @@ from bench.report.all_reduce import bandwidth_plot
 from bench.report.bisection import bisection_plot
 from bench.report.comparison import before_plot
 from bench.report.device_plots import memory_held, memory_stack, power
+from bench.report.device_tables import MEMORY_SOURCES
 from bench.report.drawing import Artist, Plot, light, locator
 from bench.report.each import each_plot
 from bench.report.ladder import ladder_plot
@@ -237,12 +238,9 @@ def memory(run: Analysed) -> Plot | None:
         axes.remove()
     for axes in panels[max(0, len(lines) - columns) : len(lines)]:
         axes.set_xlabel("seconds since the launch's processes started")
-    explained = "; ".join(SOURCES.get(source, source) for source in sources)
+    explained = "; ".join(f"{source}: {MEMORY_SOURCES[source]}" for source in sources)
     caption = f"Source {explained}. First launch of each scenario; one line for each process and device."
     return drawing.finished(run, figure, "memory", "Memory of each process over time", caption, list(lines))
-
-
-SOURCES = {"rss": "rss: resident host memory of the process", "nvml_pid": "nvml_pid: what the driver counts for it"}
 
 
 def _memory_lines(axes: Artist, line: pd.DataFrame, gpus: Sequence[Gpu]) -> None:

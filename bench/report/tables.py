@@ -19,7 +19,7 @@ from bench.analyse.bars import RSS, about_intervals, about_memory, bar, plus_min
 from bench.analyse.intervals import Estimate, half_width_percent
 from bench.analyse.recommendation import recommendations
 from bench.analyse.steps import BASE, about_base, base_of, scenarios, short_base
-from bench.console import SHORT, align
+from bench.console import align
 from bench.core.text import printable
 from bench.report.drawing import plain
 from bench.runs.frames import TableRow
@@ -42,13 +42,16 @@ TONES = {
 }
 """The colour of a verdict, by name in the theme; the word itself always stands beside it."""
 
+SHORT = {"within half precision": "half", "differs by design": "by design"}
+"""On a terminal, of words too long for a table."""
+
 FORMULA = re.compile(r"\s*([=@\uff1d\uff20]|[-+\uff0b\uff0d](?!\d*\.?\d+$))")
 """The beginning of a formula in a spreadsheet, also where letters are wide."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """A cell: its text, what is smaller below and ``beside`` it, the length of a bar (0 to 1), a colour of the theme.
+    """A cell: its text, what is smaller below it, the length of a bar (0 to 1), a colour of the theme.
 
     ``wrap``: on several lines, as a sentence is. ``launch``: the launch whose row of the page the text links to, or,
     with ``anchor``, whose row this is. ``files``: links to files of the run folder, a label and a name each.
@@ -56,7 +59,6 @@ class Cell:
 
     text: str
     small: str = ""
-    beside: str = ""
     bar: float = 0.0
     tone: str = ""
     wrap: bool = False
@@ -66,9 +68,9 @@ class Cell:
 
     @property
     def interval(self) -> str:
-        """The text beside or below, for one line: ``±1.3%``, ``(0.95 to 1.01)``."""
-        more = plain(self.small or self.beside)
-        return more if not more or more.startswith("±") else f"({more})"
+        """The text below, for one line: ``±1.3%``, ``(0.95 to 1.01)``."""
+        small = plain(self.small)
+        return small if not small or small.startswith("±") else f"({small})"
 
     @property
     def sort(self) -> str:
@@ -146,7 +148,8 @@ class Table:
     def as_text(self, width: int | None = None, *, repeats: bool = True) -> str:
         """For a terminal of this width, if any; without the notes."""
         words = [column.heading for column in self.columns if not column.number]
-        return align(self.texts(repeats=repeats), left=words, width=width)
+        rows = [[SHORT.get(cell, cell) for cell in row] for row in self.texts(repeats=repeats)]
+        return align(rows, left=words, width=width)
 
     def as_markdown(self) -> str:
         """With the notes below it."""
@@ -232,9 +235,7 @@ def _summary_columns(rows: Sequence[TableRow], *, brief: bool = False) -> list[C
     def verdict(row: TableRow, name: str, why: str = "") -> Cell:
         if is_unknown(row[name]):
             return Cell(text=UNKNOWN)
-        word: str = row[name]
-        shown = SHORT.get(word, word) if brief else word
-        return Cell(text=shown, small="" if is_unknown(why) else why, tone=TONES[word], wrap=True)
+        return Cell(text=row[name], small="" if is_unknown(why) else why, tone=TONES[row[name]], wrap=True)
 
     energy = f"J per 1,000 {first['unit']}"
     with_energy = not brief and any(not is_unknown(row["energy_per_1000_j"]) for row in rows)
@@ -322,11 +323,11 @@ def published_tables(run: Analysed) -> tuple[Table, Table]:
 
 
 def _with_bar(heading: str, name: str, group: str = "") -> Column:
-    """A column of the published form, each figure with its interval beside it."""
+    """A column of the published form, each figure with its interval below it."""
 
     def cell(row: TableRow) -> Cell:
         ends = (None if is_unknown(row[column]) else row[column] for column in published.ends(name))
-        return Cell(text=number(row[name], ",.2f"), beside=bar(half_width_percent(*ends)))
+        return Cell(text=number(row[name], ",.2f"), small=bar(half_width_percent(*ends)))
 
     return figure(heading, cell, group=group)
 
@@ -334,6 +335,13 @@ def _with_bar(heading: str, name: str, group: str = "") -> Column:
 def number(value: Any, form: str) -> str:
     """A figure as text, or a dash where there is none."""
     return UNKNOWN if is_unknown(value) else format(value, form)
+
+
+def digits(value: float | str | None) -> str:
+    """A figure with as many digits as matter: ``1,234``, ``26.61``; a word as it is."""
+    if isinstance(value, str):
+        return value
+    return number(value, ",.0f" if value is not None and value >= 1000 else ",.4g")
 
 
 def as_change(ratio: float | None) -> str:

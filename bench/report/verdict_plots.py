@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from bench.analyse.analysed import Analysed
-from bench.analyse.bars import plus_minus
+from bench.analyse.bars import with_bar
 from bench.analyse.communication import spent
 from bench.analyse.parity import loss_curves
 from bench.analyse.steps import about_base, short_base
@@ -45,7 +45,7 @@ def speeds(run: Analysed) -> Plot | None:
         ratio = ""
         if pd.notna(row["relative_to_ddp"]):
             ratio = f"{row['relative_to_ddp']:.2f} × {short_base(row['relative_to'])}"
-        speed = " ".join(filter(None, (f"{row['throughput_per_s']:,.1f}", plus_minus(row, "throughput_per_s"))))
+        speed = with_bar(row, "throughput_per_s", ",.1f")
         drawing.right_label(axes, position, speed, ratio if believed else short(row["why_not"]))
         drawing.hover(patch, f"{row['scenario']}: {speed} {unit} a second {ratio}")
     axes.xaxis.set_major_formatter("{x:,.0f}")

@@ -2,8 +2,8 @@
 
 import argparse
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from bench import machine
@@ -27,8 +27,8 @@ from bench.verbs.options import (
     Parser,
     called,
     check_apex,
-    check_python,
     device_count,
+    interpreter,
     seconds,
     seed,
     whole_number,
@@ -45,8 +45,8 @@ SAME = ("profile", "impl", "seed", "fresh", "label", "until_precision", "trace",
 
 
 @dataclass(kw_only=True)
-class Options:
-    """The options of the verbs that measure, by their names. A verb that lacks one has its default."""
+class Options(argparse.Namespace):
+    """What the verbs that measure are asked for, by their options. A verb that lacks one has its default."""
 
     scenario: list[str] | None = None
     set: str | None = None
@@ -56,7 +56,7 @@ class Options:
     workload: str = DEFAULT_WORKLOAD
     model: str | None = None
     image_size: int | None = None
-    setting: Sequence[str] = ()
+    setting: list[str] = field(default_factory=list)
     data: str | None = None
     workers: int | None = None
     global_batch: int | None = None
@@ -65,7 +65,7 @@ class Options:
     device: str = "auto"
     gpus: str | None = None
     ranks: int | None = None
-    pythons: list[str] | None = None
+    pythons: list[str] = field(default_factory=list)
     site: str = "local"
     force: bool = False
     fresh: bool = False
@@ -83,15 +83,11 @@ class Options:
     trace: bool = False
     parity: bool = True
     label: str | None = None
-    experiments: Mapping[str, object] = field(default_factory=dict)
-    """By name the options of those that have one of their own (:mod:`bench.seams.experiment`)."""
 
-    @classmethod
-    def of(cls, options: argparse.Namespace) -> "Options":
-        given = {one.name: getattr(options, one.name) for one in fields(cls) if hasattr(options, one.name)}
-        return cls(
-            **given, experiments={name: value for name in with_options() if (value := getattr(options, name, None))}
-        )
+    @property
+    def experiments(self) -> dict[str, object]:
+        """By name the options of those that have one of their own (:mod:`bench.seams.experiment`)."""
+        return {name: value for name in with_options() if (value := getattr(self, name, None))}
 
 
 def add_work(parser: Parser, *, usual_set: str | None = None, usual: str | None = None) -> None:
@@ -103,19 +99,19 @@ def add_work(parser: Parser, *, usual_set: str | None = None, usual: str | None 
         which, names = "scenarios or files, each with switches behind it: ddp+channels_last", "NAME[,NAME...]"
     what.add_argument("--scenario", action="append", metavar=names, help=which)
     if usual_set is not None:
-        sets = f"published, strategies, frameworks, ladder, scenarios, all, or a set of yours (default: {usual_set})"
+        sets = f"published, strategies, frameworks, ladder, scenarios or all (default: {usual_set})"
         what.add_argument("--set", metavar="NAME", help=sets)
     switches = "switches to turn on, such as channels_last,bucket_mb=50 ('bench list' shows all)"
     what.add_argument("--with", action="append", dest="switches", metavar="NAME[=VALUE][,...]", help=switches)
     whose = "whose O1-O3 and apex DDP run"
-    what.add_argument("--impl", choices=("auto", "native", "apex"), default=Options.impl, help=whose)
+    what.add_argument("--impl", choices=("auto", "native", "apex"), help=whose)
     what.add_argument("--apex", metavar="PATH", help="a checkout of NVIDIA/apex, tag 25.05 or older")
     default = f"what every scenario trains (default: {DEFAULT_WORKLOAD})"
-    what.add_argument("--workload", default=Options.workload, metavar="NAME|FILE", help=default)
+    what.add_argument("--workload", metavar="NAME|FILE", help=default)
     what.add_argument("--model", metavar="NAME", help="of resnet101: any classification model of torchvision")
     what.add_argument("--image-size", type=whole_number, metavar="PX", help="of resnet101: the edge of an image")
     which = "any setting of the workload ('bench list --json' has them)"
-    what.add_argument("--setting", action="append", default=[], metavar="NAME=VALUE", help=which)
+    what.add_argument("--setting", action="append", metavar="NAME=VALUE", help=which)
     real = "a folder of real data for the workload (default: made-up data, ready in memory)"
     what.add_argument("--data", metavar="DIR", help=real)
     many = "processes of each rank that load its data, 0: the rank itself (default with --data: its cores, at most 4)"
@@ -124,29 +120,29 @@ def add_work(parser: Parser, *, usual_set: str | None = None, usual: str | None 
     default = "examples a step in all (default: the workload's own; of resnet101 128, on the CPU 8)"
     batch.add_argument("--global-batch", type=whole_number, metavar="N", help=default)
     batch.add_argument("--batch-per-rank", type=whole_number, metavar="N", help="examples a step for each device")
-    what.add_argument("--seed", type=seed, default=Options.seed, help="of weights and data (default: 0)")
+    what.add_argument("--seed", type=seed, help="of weights and data (default: 0)")
     where = parser.add_argument_group("where")
-    devices = ("auto", "cpu", "cuda")
-    where.add_argument("--device", choices=devices, default=Options.device, help="default: GPUs if there are any")
+    default = "default: GPUs if there are any"
+    where.add_argument("--device", choices=("auto", "cpu", "cuda"), help=default)
     where.add_argument("--gpus", metavar="0,1,3", help="GPUs by index in PCI order or by UUID (default: all)")
     ranks = f"ranks on the CPU (default: {DEFAULT_RANKS})"
     where.add_argument("--ranks", "--nproc", type=device_count, metavar="N", help=ranks)
     whose = "the interpreter whose torch is measured (default: this one; of bench run also several, in turns)"
-    where.add_argument("--python", action="append", dest="pythons", metavar="PATH", help=whose)
+    where.add_argument("--python", action="append", type=interpreter, dest="pythons", metavar="PATH", help=whose)
     starts = "what starts the ranks (default: local)"
-    where.add_argument("--site", metavar="NAME|FILE", default=Options.site, help=starts)
+    where.add_argument("--site", metavar="NAME|FILE", help=starts)
     where.add_argument("--force", action="store_true", help="also on GPUs that others are using")
     where.add_argument("--wait", action="store_true", help="queue while another run has the GPUs or the CPU")
     where.add_argument("--fresh", action="store_true", help="a new interpreter for every rank instead of forks")
     limit = "end a launch that makes no step for S seconds, or no first step for 4 times that and at least 30"
-    where.add_argument("--stall-timeout", type=seconds, metavar="S", default=Options.stall_timeout, help=limit)
+    where.add_argument("--stall-timeout", type=seconds, metavar="S", help=limit)
 
 
 def add_steps(parser: Parser, title: str, profile: str) -> argparse._ArgumentGroup:
     """The options of a launch, as a group with this title. ``profile``: the help of ``--profile``."""
     much = parser.add_argument_group(title)
     profiles = list(dict.fromkeys(name for name, _ in PROFILES))
-    much.add_argument("--profile", choices=profiles, default=Options.profile, help=profile)
+    much.add_argument("--profile", choices=profiles, help=profile)
     much.add_argument("--warmup", type=whole_number, metavar="N", help="warm-up steps, left out of every statistic")
     much.add_argument("--iters", type=whole_number, metavar="N", help="measured steps of each launch")
     return much
@@ -161,16 +157,18 @@ def add_result(parser: Parser) -> None:
     result.add_argument("--label", type=without_secrets, metavar="TEXT", help="note shown in the report")
 
 
-def refuse_other_options(options: argparse.Namespace, parser: Parser, allowed: tuple[str, ...]) -> None:
+def refuse_other_options(options: Options, parser: Parser, allowed: tuple[str, ...]) -> None:
     """Refuse what a run that is resumed takes from its own request."""
+    usual = parser.parse_args([], Options())
     for action in parser._actions:
-        if action.dest not in (*allowed, "help") and getattr(options, action.dest) != parser.get_default(action.dest):
-            option = action.option_strings[-1 if getattr(options, action.dest) is False else 0]  # --parity, --no-parity
+        name = action.dest
+        if name not in (*allowed, "help") and getattr(options, name) != getattr(usual, name):
+            option = action.option_strings[-1 if getattr(options, name) is False else 0]  # --parity, --no-parity
             raise RequestError(option, "a run is resumed with the options that it was started with", "leave it out")
 
 
 def begun(
-    options: argparse.Namespace, parser: Parser, kind: type[T], verb: str, also: tuple[str, ...] = ()
+    options: Options, parser: Parser, kind: type[T], verb: str, also: tuple[str, ...] = ()
 ) -> tuple[str, RunDocument, T]:
     """The run of ``--resume``, and its record of this kind. ``also``: options that may change."""
     refuse_other_options(options, parser, ("resume", "out", "wait", "force", "json", "verbose", *also))
@@ -207,8 +205,7 @@ def request_of(
         raise RequestError("--budget", what, "add one of them, such as --until-precision 1%")
     if options.trace and options.diagnose is False:
         raise RequestError("--trace", "the profile is taken in the launch that --no-diagnose leaves out", "choose one")
-    pythons = interpreters(options)
-    if len(pythons) > 1 and not environments:
+    if len(options.pythons) > 1 and not environments:
         raise RequestError("--python", "only bench run takes several interpreters", "name one")
     check_apex(options.apex)
     site, site_file = discover.resolve(options.site, discover.SITE)
@@ -260,16 +257,10 @@ def request_of(
         site=site if options.site == site else site_file,
         workers=workers,
         input_sweep=options.input_sweep,
-        python=None if environments or not pythons else pythons[0],
+        python=None if environments or not options.pythons else options.pythons[0],
         pythons=environments or {},
         experiments=options.experiments,
     )
-
-
-def interpreters(options: argparse.Namespace | Options) -> list[str]:
-    for path in options.pythons or ():
-        check_python(path)
-    return [os.path.abspath(path) if os.sep in path else path for path in options.pythons or ()]
 
 
 def _task(options: Options, trained: FoundWorkload, device: str) -> Task:

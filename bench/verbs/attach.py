@@ -14,7 +14,6 @@ from bench.experiments.attaching import Launched, Wanted, attach
 from bench.experiments.plan.interval_target import FIRST_STAGE
 from bench.machine.redact import RECORD, without_secrets
 from bench.runs.document import Attached
-from bench.runs.files import check_file, replace_all, unwritable, utf8
 from bench.runs.reader import Run
 from bench.verbs.asked import DEFAULT_BUDGET_S
 from bench.verbs.options import (
@@ -24,6 +23,7 @@ from bench.verbs.options import (
     percentage,
     place,
     print_json,
+    reply,
     scenario_name,
     scenario_names,
     span,
@@ -116,7 +116,6 @@ def _parser() -> Parser:
     turns.add_argument("--base-cwd", metavar="DIR", help="the folder that the base runs in (default: this one)")
     what = "a variable of the base's environment (may be repeated)"
     turns.add_argument("--base-env", metavar="NAME=VALUE", action="append", default=[], help=what)
-    turns.add_argument("--markdown", metavar="FILE", help="write the comparison as Markdown, for a pull request")
     return parser
 
 
@@ -133,7 +132,7 @@ def add_launched(parser: Parser) -> None:
 
 def _sides(options: argparse.Namespace, command: tuple[str, ...]) -> tuple[Side, ...]:
     if options.base is None:
-        for name in ("also", "names", "base_cwd", "base_env", "markdown"):
+        for name in ("also", "names", "base_cwd", "base_env"):
             if getattr(options, name):
                 remedy = "give what the command is compared with, as in --base 'python old.py'"
                 raise RequestError(f"--{name.replace('_', '-')}", "there is no --base", remedy)
@@ -142,8 +141,6 @@ def _sides(options: argparse.Namespace, command: tuple[str, ...]) -> tuple[Side,
         raise RequestError("--scenario", "it is for one command", "name several with --names A,B")
     if options.base_cwd is not None and not os.path.isdir(options.base_cwd):
         raise RequestError("--base-cwd", f"{options.base_cwd!r} is no folder", "give one that exists")
-    if options.markdown is not None:
-        check_file("--markdown", options.markdown)
     environment = dict(assignment(text, "--base-env") for text in options.base_env)
     base = Side(command=words(options.base, BASE), cwd=options.base_cwd, environment=environment)
     sides = (base, Side(command=command), *(Side(command=words(text, "--also")) for text in options.also))
@@ -182,22 +179,13 @@ def _compared(last: Launched, run: Run, names: list[str], options: argparse.Name
         ended = f" (exit code {last.code})" if last.code else ""
         tell(f"bench: nothing was recorded of {last.name}: {last.why}{ended}", file=sys.stderr)
     compared = between_runs.scenarios(nights.with_findings(run.path), names[1:], names[0])
-    to = people(options)
     answers = [f"bench: {text}" for text in comparison.step_times(compared)]
-    tell("", *answers, "", comparison.as_text(compared, columns(to)), file=to)
-    files = []
-    if options.markdown is not None:
-        try:
-            replace_all({options.markdown: utf8(comparison.as_markdown(compared))})
-        except OSError as error:
-            raise unwritable("--markdown", options.markdown, error, "give another place") from error
-        files = [options.markdown]
-        tell(f"Wrote {place(options.markdown)}", file=sys.stderr)
+    text = comparison.as_text(compared, columns(people(options)))
+    document = {"path": run.path, **comparison.for_programs(compared)}
+    reply(options, "", *answers, "", text, document=lambda: document)
     name, scenarios, base = called(run.path), shlex.quote(",".join(names[1:])), shlex.quote(names[0])
     more = f"{COMMAND}compare {name} --scenario {scenarios} --against {base} --plot"
     tell(*_where(run.path, more), file=sys.stderr)
-    if options.json:
-        print_json({"path": run.path, **comparison.for_programs(compared), "files": files})
     if last.interrupted:
         return INTERRUPTED
     return OK if compared.comparable else NOT_COMPARABLE
@@ -205,26 +193,16 @@ def _compared(last: Launched, run: Run, names: list[str], options: argparse.Name
 
 def _lines(last: Launched, run: Run) -> list[str]:
     from bench.analyse.analysed import Analysed
-    from bench.analyse.labels import what_ran
+    from bench.words.advice import answer
 
     run = Analysed.of(run)
     document, attached = run.document, run.document.of(Attached)
     assert attached is not None
-    unit, units = document.workload.unit_short, document.workload.units
-    peaks = dict(zip(run.peaks["launch"], run.peaks["peak_total_mib"], strict=True))
-    lines = []
+    steps = count(int(run.figures.frame["measured"].sum()), "measured step")
+    lines = [f"bench: {answer(document, run.overview)} {steps}."]
     for launch, record in zip(document.launches, attached.launches, strict=True):
-        name = f"{launch.scenario} ({what_ran(launch.effective)})"
-        ranks = f" of {count(launch.processes, 'rank')}" if launch.processes > 1 else ""
         if launch.status != "ok":
-            lines.append(f"bench: {name}: {launch.status}, {launch.reason}; the steps until then are kept")
-        else:
-            (row,) = run.figures.frame[run.figures.frame["launch"] == launch.launch].to_dict("records")
-            times = f"median {row['median_ms']:.4g} ms, mean {row['mean_ms']:.4g}, p95 {row['p95_ms']:.4g}"
-            rate = f", {1000 * units / row['mean_ms']:,.1f} {unit}/s" if units else ""
-            peak = peaks.get(launch.launch)
-            memory = f", {peak:,.0f} MiB at most" if peak is not None and peak == peak else ""
-            lines.append(f"bench: {name}: {count(row['measured'], 'step')}{ranks}, {times}{rate}{memory}")
+            lines.append(f"bench: {launch.scenario}: {launch.status}, {launch.reason}; the steps until then are kept")
         lines += [f"bench: left out: {one}" for one in record.left_out]
     if last.why:
         lines.append(f"bench: nothing was recorded of launch {len(document.launches)}: {last.why}")

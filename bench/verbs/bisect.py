@@ -3,7 +3,6 @@
 import argparse
 import os
 import shlex
-import shutil
 import sys
 
 from bench.console import COMMAND, tell
@@ -17,7 +16,6 @@ from bench.experiments.candidates import (
     between,
     commits,
     environment,
-    environments,
     interpreter,
     interpreters,
     versions,
@@ -44,9 +42,9 @@ examples:
   python -m bench bisect --package torch --pythons old/bin/python,mid/bin/python,new/bin/python -- python train.py
 
 A commit is checked out into a work tree of its own, in which the command runs, and which comes first on PYTHONPATH.
---package has uv make environments, and keeps them; 'python' in the command is theirs. Without a command a small
-convolutional network is trained. --numerics asks what changed the loss at the end, or the gradients and weights of the
-first three steps: seed the command.
+--package has uv make environments, and keeps them in ~/.cache/bench/environments; 'python' in the command is theirs.
+Without a command a small convolutional network is trained. --numerics asks what changed the loss at the end, or the
+gradients and weights of the first three steps: seed the command.
 
 Exit codes: 0 found; 1 a launch of an end failed; 2 the request is wrong; 11 undecided within the budget, or
 the ends are alike; 130 interrupted: give the same options and --resume RUN to go on.
@@ -57,11 +55,6 @@ USUAL = os.path.join(os.path.dirname(os.path.dirname(__file__)), "worker", "atta
 
 def main(arguments: list[str]) -> int:
     options, command = _parser().parse_command(arguments)
-    if options.remove_environments:
-        shutil.rmtree(environments(), ignore_errors=True)
-        if not command:
-            tell(f"Removed {environments()}", file=sys.stderr)
-            return OK
     if not command and options.package is None:
         raise RequestError("COMMAND", "there is no command", "write 'bench bisect [OPTIONS] -- python train.py'")
     command = command or ("python", USUAL)
@@ -139,8 +132,6 @@ def _parser() -> Parser:
     parser.add_argument("--pythons", metavar="A,B,C", help="interpreters that have the package, in order; no network")
     what = "install this in each environment, too (may be repeated)"
     parser.add_argument("--also-install", metavar="PACKAGE", action="append", default=[], help=what)
-    what = "remove the environments that uv made for earlier searches, first"
-    parser.add_argument("--remove-environments", action="store_true", help=what)
     parser.add_argument("--budget", type=span, default=DEFAULT_BUDGET_S, metavar="1h", help="time for it (default: 1h)")
     parser.add_argument("--resume", metavar="RUN", help="go on with an interrupted search, or with a larger budget")
     add_launched(parser)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from bench.console import columns, tell
 from bench.core.errors import NOT_COMPARABLE, OK, NotComparable, RequestError
-from bench.runs.files import check_file, check_writable, replace_all, unwritable, utf8
+from bench.runs.files import check_writable, utf8
 from bench.verbs.options import Parser, latest_or, people, reply, scenario_names
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ examples:
   python -m bench compare RUN --scenario ddp_o1,ddp_o2           scenarios of one run against its ddp
   python -m bench compare RUN --scenario ddp --against dp        or against another one
   python -m bench compare BASE NEW --plot                        and reports/comparison.svg, .png and .md
-  python -m bench compare BASE NEW --markdown summary.md         for a pull request
 
 Another workload, world size, or model of GPU is refused. Another driver, torch, CUDA, cuDNN, NCCL, clock, power limit,
 host and the like is a warning. An interval is over launches within each run, with the machine's drift taken out: what
@@ -51,15 +50,16 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--against", metavar="NAME", help="the base among the scenarios of one run (default: ddp)")
     parser.add_results()
     parser.add_argument("--allow-incomplete", action="store_true", help="take what an interrupted run has")
-    parser.add_argument("--markdown", metavar="FILE", help="write the comparison as Markdown")
     parser.add_argument("--plot", action="store_true", help="draw it: comparison.svg, .png and .md in --out")
     parser.add_argument("--out", metavar="DIR", help="where --plot writes (default: reports); implies --plot")
     options = parser.parse_args(arguments)
+    if options.plot and options.out is None:
+        options.out = "reports"
     _check(options)
     compared = _compare(options, scenario_names(options.scenario))
     from bench.report import comparison
 
-    files = _written(compared, options)
+    files = _written(compared, options.out)
     text = comparison.as_text(compared, columns(people(options)))
     reply(options, text, document=lambda: {**comparison.for_programs(compared), "files": files})
     if files:
@@ -76,10 +76,8 @@ def _check(options: argparse.Namespace) -> None:
         raise RequestError("RUN", "one run has nothing to be compared with", remedy)
     if given == 2 and options.against is not None:
         raise RequestError("--against", "it is for scenarios of one run", "leave it out, or give one RUN")
-    if options.markdown is not None:
-        check_file("--markdown", options.markdown)
-    if options.out is not None or options.plot:
-        check_writable("reports" if options.out is None else options.out)
+    if options.out is not None:
+        check_writable(options.out)
 
 
 def _compare(options: argparse.Namespace, names: list[str] | None) -> "Compared":
@@ -110,25 +108,11 @@ def _compare(options: argparse.Namespace, names: list[str] | None) -> "Compared"
     return between_runs.runs(base, new, names)
 
 
-def _written(compared: "Compared", options: argparse.Namespace) -> list[str]:
-    from bench.report import comparison
+def _written(compared: "Compared", out: str | None) -> list[str]:
+    from bench.report import comparison, put
 
-    targets: dict[str, bytes] = {}
-    text = utf8(comparison.as_markdown(compared))
-    if options.plot or options.out is not None:
-        folder = options.out or "reports"
-        plot = comparison.forest(compared)
-        if plot is not None:
-            targets[os.path.join(folder, f"{comparison.NAME}.svg")] = plot.svg.encode()
-            targets[os.path.join(folder, f"{comparison.NAME}.png")] = plot.png
-        targets[os.path.join(folder, f"{comparison.NAME}.md")] = text
-    if options.markdown is not None:
-        targets[options.markdown] = text
-    try:
-        for path in targets:
-            os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-        replace_all(targets)
-    except OSError as error:
-        option = "--markdown" if error.filename == options.markdown else "--out"
-        raise unwritable(option, error.filename, error, "give another folder") from error
-    return list(targets)
+    if out is None:
+        return []
+    plot = comparison.forest(compared)
+    files = {} if plot is None else {"comparison.svg": plot.svg.encode(), "comparison.png": plot.png}
+    return put({**files, "comparison.md": utf8(comparison.as_markdown(compared))}, out)

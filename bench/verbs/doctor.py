@@ -6,7 +6,7 @@ import sys
 from bench.console import Console, columns, tell
 from bench.core.errors import OK, RequestError
 from bench.runs.experiments import BandwidthRecord
-from bench.verbs.options import Parser, check_apex, check_python, print_json
+from bench.verbs.options import Parser, check_apex, interpreter, print_json
 
 DESCRIPTION = """\
 What this machine can measure, and what would spoil it: GPUs, driver, topology, torch, apex module by module, CPU and
@@ -25,12 +25,12 @@ examples:
 def main(arguments: list[str]) -> int:
     parser = Parser("doctor", DESCRIPTION, EPILOG)
     parser.add_argument("--apex", metavar="PATH", help="a checkout of NVIDIA/apex, tag 25.05 or older")
-    parser.add_argument("--python", metavar="PATH", help="the interpreter whose torch is looked at (default: this one)")
+    whose = "the interpreter whose torch is looked at (default: this one)"
+    parser.add_argument("--python", type=interpreter, metavar="PATH", help=whose)
     fast = "also measure all-reduces of 1 KiB to 64 MiB over all GPUs (without GPUs: over two ranks of the CPU)"
     parser.add_argument("--bandwidth", action="store_true", help=fast)
     options = parser.parse_args(arguments)
     check_apex(options.apex)
-    check_python(options.python)
     from bench.machine.doctor import examine
 
     report = examine(apex_path=options.apex, python=options.python)
@@ -60,7 +60,7 @@ def _all_reduces(options: argparse.Namespace) -> BandwidthRecord:
     from bench.verbs.asked import Options, request_of
 
     ddp = switching.scenario("ddp")
-    pythons = [options.python] if options.python else None
+    pythons = [options.python] if options.python else []
     request = request_of(Options(pythons=pythons, apex=options.apex), (ddp,))
     if request.replicas < 2:
         raise RequestError("--bandwidth", "there is one GPU, and nothing to exchange with", "leave it out")

@@ -11,7 +11,7 @@ from bench.core.errors import NotComparable, RequestError, closest
 from bench.runs.files import check_file, unwritable, utf8, write_atomically
 from bench.runs.names import find, last_finished
 from bench.verbs import thresholds
-from bench.verbs.options import DEFAULT_OUT, Parser, called, people, reply, scenario_names
+from bench.verbs.options import Parser, called, people, reply, scenario_names
 
 if TYPE_CHECKING:
     from bench.analyse.history.gate import Base, Outcome, Rule
@@ -51,13 +51,12 @@ LISTED = 10
 
 def main(arguments: list[str]) -> int:
     parser = Parser("gate", DESCRIPTION, EPILOG)
-    parser.add_argument("run", metavar="NEW", help="a folder, a run id or 'latest'")
+    parser.add_argument("run", metavar="NEW", help="a folder, a run id or 'latest', with --history of those there")
     against = parser.add_mutually_exclusive_group(required=True)
     against.add_argument("--history", metavar="DIR", help="the folder that holds the nights; NEW may be among them")
     against.add_argument("--baseline", metavar="RUN", help="a single run instead")
     parser.add_argument("--scenario", metavar="NAME[,NAME...]", help="only these (default: all of NEW and of the base)")
-    where = "where run ids are (default: results; 'latest' with --history: there)"
-    parser.add_argument("--results", metavar="DIR", help=where)
+    parser.add_results()
     thresholds.add_options(parser)
     parser.add_argument("--junit", metavar="FILE", help="write a test case for each scenario and metric")
     parser.add_argument("--markdown", metavar="FILE", help="write a summary for the page of a job")
@@ -71,7 +70,7 @@ def main(arguments: list[str]) -> int:
     with passing(f"reading the nights in {options.history}" if options.history else "reading two runs"):
         new, only = nights.read_one(_new(options)), scenario_names(options.scenario)
         if options.baseline is not None:
-            path = find(options.baseline, options.results or DEFAULT_OUT, "--baseline")
+            path = find(options.baseline, options.results, "--baseline")
             outcome = _against_one(new, nights.read_one(path, "--baseline"), rule, only)
         else:
             outcome = _against_history(new, nights.read(options.history), options.history, rule, only)
@@ -89,17 +88,14 @@ def main(arguments: list[str]) -> int:
 
 
 def _new(options: argparse.Namespace) -> str:
-    """The folder of the run: among the results, or in the history, whose last finished one may be ``latest``."""
-    if options.run == "latest" and options.history is not None and options.results is None:
-        last = last_finished(options.history)
-        if last is not None:
-            tell(f"note: 'latest' is {last}", file=sys.stderr)
-            return last
-    if options.run not in ("", "latest") and options.history is not None:
-        inside: str = os.path.join(options.history, options.run)
-        if not os.path.isdir(os.path.join(options.results or DEFAULT_OUT, options.run)) and os.path.isdir(inside):
-            return inside
-    return find(options.run, options.results or DEFAULT_OUT)
+    """The folder of the run: in the history if it is there, whose last finished one is ``latest``, else in results."""
+    if options.history is None or not options.run:
+        return find(options.run, options.results)
+    if options.run == "latest" and (last := last_finished(options.history)) is not None:
+        tell(f"note: 'latest' is {last}", file=sys.stderr)
+        return last
+    inside: str = os.path.join(options.history, options.run)
+    return inside if os.path.isdir(inside) else find(options.run, options.results)
 
 
 def _against_one(new: nights.Night, old: nights.Night, rule: "Rule", only: list[str] | None) -> "Outcome":
@@ -150,11 +146,12 @@ def _against_history(
     base, unsound = _sound_base(alike, rule, list(history.accepted), only)
     _check_names(only, [*tonight, *base], new)
     rows = gate.judge(tonight, base, rule)
-    why = comparable.obstacles(before[-1].digest, new.digest) if before and not alike else []
+    why: list[str] = []
     if before and not alike:
-        why = [*(why or ["another series"]), f"as of {before[-1].id}, the last of {len(before)}"]
+        obstacles = comparable.obstacles(before[-1].digest, new.digest) or ["another series"]
+        why = [*obstacles, f"as of {before[-1].id}, the last of {len(before)}"]
     accepted = history.accepted.get(new.id)
-    later = len(others) - len(before)
+    later, most = len(others) - len(before), max(map(len, base.values()), default=0)
     used = {one.night for measured in base.values() for one in measured}
     left_out = [*history.left_out, *unsound]
     last = next((night for night in reversed(alike) if night.id in used), None)
@@ -163,7 +160,7 @@ def _against_history(
         called=called(new.path),
         rows=tuple(gate.unlike(rows, "; ".join(why)) if why else rows),
         rule=rule,
-        against=_in_words(base, folder),
+        against=f"{count(most, 'accepted night')} in {folder}" if most else folder,
         folder=folder,
         kept=os.path.realpath(os.path.dirname(new.path)) == os.path.realpath(folder),
         obstacles=tuple(why),
@@ -174,7 +171,7 @@ def _against_history(
             *([f"and {len(left_out) - LISTED} more are left out: see --json"] if len(left_out) > LISTED else []),
             *(_differences(last, new) if last else ()),
         ),
-        left_out=tuple((one.path, one.why) for one in left_out),
+        left_out=tuple(left_out),
     )
 
 
@@ -184,23 +181,20 @@ def _sound_base(
     """The base that these nights leave, of verified runs alone; and the runs that are not sound."""
     from bench.analyse.history import gate
 
+    base = gate.replay([(night.id, night.digest) for night in alike], rule, accepted, only)
+    rests_on = {one.night for measured in base.values() for one in measured}
     unsound: list[nights.LeftOut] = []
-    verified: set[str] = set()
-    while True:
-        base = gate.replay([(night.id, night.digest) for night in alike], rule, accepted, only)
-        rests_on = {one.night for measured in base.values() for one in measured} - verified
-        damaged = {}
-        for night in alike:
-            if night.id in rests_on:
-                try:
-                    nights.verify(night.path)
-                except RequestError as error:
-                    damaged[night.path] = nights.LeftOut(path=night.path, why=error.problem)
-        if not damaged:
-            return base, unsound
-        unsound += damaged.values()
-        verified |= rests_on
-        alike = [night for night in alike if night.path not in damaged]
+    for night in alike:
+        if night.id in rests_on:
+            try:
+                nights.verify(night.path)
+            except RequestError as error:
+                unsound.append(nights.LeftOut(path=night.path, why=error.problem))
+    if not unsound:
+        return base, []
+    paths = {one.path for one in unsound}
+    base, more = _sound_base([night for night in alike if night.path not in paths], rule, accepted, only)
+    return base, [*unsound, *more]
 
 
 def _check_names(only: list[str] | None, names: list[str], new: nights.Night) -> None:
@@ -210,15 +204,6 @@ def _check_names(only: list[str] | None, names: list[str], new: nights.Night) ->
         if name not in names:
             remedy = closest(name, here, cutoff=0.4)
             raise NotComparable(f"--scenario: there is no scenario {name!r} in NEW or in its base; {remedy}")
-
-
-def _in_words(base: "Base", folder: str) -> str:
-    fewest, most = min(map(len, base.values()), default=0), max(map(len, base.values()), default=0)
-    if not most:
-        return folder
-    if fewest != most:
-        return f"the last accepted nights in {folder} ({fewest} to {most})"
-    return f"the last {'accepted night' if most == 1 else f'{most} accepted nights'} in {folder}"
 
 
 def _differences(old: nights.Night, new: nights.Night) -> list[str]:

@@ -8,7 +8,7 @@ from bench.console import columns, count, passing, tell
 from bench.core.errors import OK, RequestError, closest
 from bench.runs.files import check_writable
 from bench.verbs import thresholds
-from bench.verbs.options import Parser, people, print_json, scenario_names
+from bench.verbs.options import DEFAULT_OUT, Parser, people, print_json, scenario_names
 
 DESCRIPTION = """\
 Every run of a folder in the order of time: what each scenario took, how that changed, and the nights on which it
@@ -39,25 +39,21 @@ LISTED = 10
 
 def main(arguments: list[str]) -> int:
     parser = Parser("history", DESCRIPTION, EPILOG)
-    parser.add_argument("folder", nargs="?", metavar="DIR", help="the folder that holds the runs (default: results)")
-    parser.add_argument("--results", metavar="DIR", help="the same as DIR")
+    where = "the folder that holds the runs (default: results)"
+    parser.add_argument("folder", nargs="?", default=DEFAULT_OUT, metavar="DIR", help=where)
     parser.add_argument("--scenario", metavar="NAME[,NAME...]", help="only these (default: all)")
     parser.add_argument("--out", default="reports", metavar="DIR", help="where the page goes (default: reports)")
     thresholds.add_options(parser)
     options = parser.parse_args(arguments)
-    if options.folder is not None and options.results is not None:
-        raise RequestError("--results", f"the folder is {options.folder!r} already", "give one of the two")
     rule, wanted = thresholds.rule_from(options), scenario_names(options.scenario) or []
     check_writable(options.out)
-    folder = next((given for given in (options.folder, options.results) if given is not None), "results")
-    option = "DIR" if options.results is None else "--results"
-    with passing(f"reading the nights in {folder}"):
-        history = nights.read(folder, option)
+    with passing(f"reading the nights in {options.folder}"):
+        history = nights.read(options.folder, "DIR")
     if not history.nights:
-        problem = f"there is no finished run in {folder!r}"
+        problem = f"there is no finished run in {options.folder!r}"
         if history.left_out:
             problem += f" ({history.left_out[0].why}{', and others' if len(history.left_out) > 1 else ''})"
-        raise RequestError(option, problem, "make one with 'python -m bench run', or give another folder")
+        raise RequestError("DIR", problem, "make one with 'python -m bench run', or give another folder")
     digests = [night.digest for night in history.nights]
 
     from bench.analyse.history import trends
@@ -72,17 +68,16 @@ def main(arguments: list[str]) -> int:
     accepted = {run: one.reason for run, one in history.accepted.items()}
     with passing(f"looking for shifts in {count(len(digests), 'night')}"):
         tracks = trends.tracks(digests, scenarios=wanted, accepted=accepted, rule=rule)
-    left_out = [(one.path, one.why) for one in history.left_out]
     with passing("drawing the plots and writing the page"):
-        files = report.write(tracks, left_out, options.out)
+        files = report.write(tracks, history.left_out, options.out)
     to, page = people(options), f"Page: {os.path.relpath(files[0])} (open it in a browser)"
     tell(report.as_text(tracks, columns(to)), "", page, file=to)
-    reasons = [drawing.plain(f"left out: {why}") for _, why in left_out[:LISTED]]
-    if len(left_out) > LISTED:
-        reasons.append(f"left out: {len(left_out) - LISTED} more, see the page or --json")
+    reasons = [drawing.plain(f"left out: {one.why}") for one in history.left_out[:LISTED]]
+    if len(history.left_out) > LISTED:
+        reasons.append(f"left out: {len(history.left_out) - LISTED} more, see the page or --json")
     if reasons:
         tell(*reasons, file=sys.stderr)
     if options.json:
-        whole = report.for_programs(tracks, left_out)
+        whole = report.for_programs(tracks, history.left_out)
         print_json({"page": files[0], "files": files, "folder": history.folder, **whole})
     return OK

@@ -1,7 +1,6 @@
 """``python -m bench import``: make a run of a measurement by others, so that it can be compared with."""
 
 import argparse
-import re
 
 from bench.console import count
 from bench.core.codec import encode
@@ -29,8 +28,6 @@ start with many steps is one launch, whatever their number.
 
 Exit codes: 0 imported; 2 the request is wrong or the file cannot be understood, and nothing was written.
 """
-
-UTC = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
 
 def main(arguments: list[str]) -> int:
@@ -79,9 +76,6 @@ def _utc(text: str) -> str:
     from datetime import datetime
 
     try:
-        datetime.fromisoformat(text)
-    except ValueError:
-        text = ""
-    if not UTC.fullmatch(text):
-        raise argparse.ArgumentTypeError("it is not a time in UTC, such as 2024-05-01T12:00:00Z")
-    return text
+        return f"{datetime.strptime(text, '%Y-%m-%dT%H:%M:%SZ').isoformat()}Z"
+    except ValueError as error:
+        raise argparse.ArgumentTypeError("it is not a time in UTC, such as 2024-05-01T12:00:00Z") from error

@@ -1,6 +1,5 @@
 """``python -m bench limits``: what this machine could do on this model, and where the rest of the step goes."""
 
-import argparse
 from dataclasses import replace
 
 from bench import machine
@@ -51,11 +50,11 @@ def main(arguments: list[str]) -> int:
     return on_all_hosts(arguments, parser, _limits)
 
 
-def _limits(options: argparse.Namespace, parser: Parser, party: Party | None) -> int:
+def _limits(options: Options, parser: Parser, party: Party | None) -> int:
     if options.resume is not None:
         return resumed(options, parser, party)
     chosen = scenarios_of(options.scenario or [USUAL], None, options.switches, options.device)
-    request = request_of(Options.of(options), chosen, party)
+    request = request_of(options, chosen, party)
     request = replace(request, parity=False, experiments={"limits": True})
     check_memory(request, chosen, machine.available_memory_bytes())
     done = pipeline.run(request, chosen, Start(out=options.out, wait=options.wait, party=party))

@@ -43,19 +43,10 @@ class Help(argparse.RawDescriptionHelpFormatter):
             return super()._fill_text(text, width, indent)
         import textwrap
 
-        lines: list[str] = []
-        for line in text.splitlines():
-            example = re.match(r"( +python -m bench .*?) {2,}(\S.*)", line)
-            goes_on = lines and lines[-1] and line and (line[0] != " " != lines[-1][0] or line.startswith(" " * 8))
-            if example and len(line) > width:
-                lines += [example[1], f"      {example[2]}"]
-            elif goes_on:
-                lines[-1] += f" {line.strip()}"
-            else:
-                lines.append(line)
-        return "\n".join(
-            fold(line, width) if line[:1] == " " else textwrap.fill(line, width, break_on_hyphens=False)
-            for line in lines
+        text = re.sub(r"(?m)^( +python -m bench .*?) {2,}(?=\S)", r"\1\n      ", text.rstrip())
+        return "\n\n".join(
+            fold(one, width) if "\n " in one else textwrap.fill(one, width, break_on_hyphens=False)
+            for one in text.split("\n\n")
         )
 
 
@@ -236,14 +227,10 @@ def check_apex(path: str | None) -> None:
         raise RequestError("--apex", *files.explanation.split("; ", 1))
 
 
-def check_python(path: str | None) -> None:
-    if path == "":
-        raise RequestError("--python", "it is empty", "give an interpreter's path, or leave it out")
-
-
-def refuse_existing(out: str | None) -> None:
-    if out is not None and os.path.lexists(out):
-        raise RequestError("--out", f"{out} is there already", "give another name, or move it away")
+def interpreter(text: str) -> str:
+    if not text:
+        raise argparse.ArgumentTypeError("it is empty; give an interpreter's path, or leave it out")
+    return os.path.abspath(text) if os.sep in text else text
 
 
 def write_new(path: str, text: str) -> None:

@@ -3,7 +3,7 @@
 from bench.console import count
 from bench.core.errors import OK
 from bench.runs.names import find
-from bench.verbs.options import Parser, refuse_existing, reply, write_new
+from bench.verbs.options import Parser, reply, write_new
 
 DESCRIPTION = """\
 Write a training script that does what a run measured, without bench: model, data, strategy, precision, checkpoint.
@@ -24,7 +24,6 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--scenario", metavar="NAME", help="which one (default: the recommended)")
     parser.add_argument("--out", metavar="FILE", help="where the script goes (default: standard output)")
     options = parser.parse_args(arguments)
-    refuse_existing(options.out)
     folder = find(options.run, options.results)
     from bench.analyse.analysed import Analysed
     from bench.report.recipe import script

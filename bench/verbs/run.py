@@ -3,8 +3,6 @@
 import argparse
 import os
 import sys
-import time
-from collections.abc import Iterator
 from dataclasses import replace
 
 from bench import machine
@@ -29,7 +27,6 @@ from bench.verbs.asked import (
     add_result,
     add_steps,
     add_work,
-    interpreters,
     refuse_other_options,
     request_of,
 )
@@ -94,7 +91,7 @@ def main(arguments: list[str]) -> int:
     return on_all_hosts(arguments, run_parser(), _run)
 
 
-def _run(options: argparse.Namespace, parser: Parser, party: Party | None) -> int:
+def _run(options: Options, parser: Parser, party: Party | None) -> int:
     if options.resume is not None:
         return resumed(options, parser, party)
     check_experiment(options)
@@ -111,7 +108,7 @@ def _run(options: argparse.Namespace, parser: Parser, party: Party | None) -> in
         raise RequestError("--scenario", "--input-sweep is about one scenario", "name one, such as ddp")
     pythons = _environments(options, party)
     scenarios = tuple(found.on(name) for found in scenarios for name in pythons) or scenarios
-    request = request_of(Options.of(options), scenarios, party, pythons)
+    request = request_of(options, scenarios, party, pythons)
     check_memory(request, scenarios, machine.available_memory_bytes())
     if options.find_batch:
         return _find_batch(request, scenarios, options)
@@ -119,20 +116,19 @@ def _run(options: argparse.Namespace, parser: Parser, party: Party | None) -> in
     return _show(finished, request.launches, options)
 
 
-def _environments(options: argparse.Namespace, party: Party | None) -> dict[str, str]:
+def _environments(options: Options, party: Party | None) -> dict[str, str]:
     """The paths of several interpreters by their names; empty where there is one."""
-    pythons = interpreters(options)
-    if len(pythons) < 2:
+    if len(options.pythons) < 2:
         return {}
     given = {"--find-batch": options.find_batch, "--input-sweep": options.input_sweep}
     for option in [name for name, is_given in (given | {"--set ladder": options.set == LADDER}).items() if is_given]:
         raise RequestError("--python", f"{option} is for one interpreter", "leave one of the two out")
     if party is not None:
         raise RequestError("--python", "on several hosts each has one interpreter", "name one")
-    return environments.named(pythons)
+    return environments.named(options.pythons)
 
 
-def _find_batch(request: Request, scenarios: tuple[Found, ...], options: argparse.Namespace) -> int:
+def _find_batch(request: Request, scenarios: tuple[Found, ...], options: Options) -> int:
     finished = find_batches(request, scenarios, Start(out=options.out, wait=options.wait))
     search = finished.document.of(BatchSearch)
     assert search is not None
@@ -150,7 +146,7 @@ def _find_batch(request: Request, scenarios: tuple[Found, ...], options: argpars
     return FAILED if finished.failed else OK
 
 
-def resumed(options: argparse.Namespace, parser: Parser, party: Party | None) -> int:
+def resumed(options: Options, parser: Parser, party: Party | None) -> int:
     """Go on with a run, whichever verb began it."""
     allowed = ("resume", "out", "wait", "force", "json", "verbose", "launches")
     refuse_other_options(options, parser, allowed)
@@ -172,7 +168,7 @@ def resumed(options: argparse.Namespace, parser: Parser, party: Party | None) ->
     return _show(finished, launches, options)
 
 
-def _show(finished: Finished, launches: int, options: argparse.Namespace, remark: str = "") -> int:
+def _show(finished: Finished, launches: int, options: Options, remark: str = "") -> int:
     """Print the answer, the table and what to do next. ``launches``: of each scenario. ``remark``: comes before all of
     it, on standard error."""
     from bench.analyse.analysed import Analysed
@@ -183,7 +179,6 @@ def _show(finished: Finished, launches: int, options: argparse.Namespace, remark
     lines = [
         *answered(run, width=columns(people(options)), verbose=options.verbose),
         *_how_precise(run.document.of(IntervalTargetRecord)),
-        *(_where_time_went(finished) if options.verbose and finished.spent else ()),
         "",
         _next_steps(finished.path, finished.failed, launches, more, measured),
     ]
@@ -191,16 +186,6 @@ def _show(finished: Finished, launches: int, options: argparse.Namespace, remark
         tell(remark, file=sys.stderr)
     reply(options, "", *lines, document=lambda: for_programs(run))
     return FAILED if finished.failed else OK
-
-
-def _where_time_went(finished: Finished) -> Iterator[str]:
-    """A table of the time of this command, from its start until now."""
-    after_s, whole_s = time.monotonic() - finished.ended_s, machine.age_s()
-    before_s = whole_s - after_s - sum(finished.spent.values())
-    parts = {"before the first launch": before_s, **finished.spent, "answer": after_s}
-    yield from ("", f"Where the {duration(whole_s)} of this run went:")
-    rows = [(what, f"{seconds:,.1f}", f"{seconds / whole_s:.0%}") for what, seconds in parts.items()]
-    yield align([("what", "s", "share"), *rows], left=("what",))
 
 
 def run_parser() -> Parser:
@@ -241,7 +226,7 @@ def _profiles() -> str:
     return "\n".join(f"  {name:<10} GPU {texts[name, 'cuda']:<16} CPU {texts[name, 'cpu']}" for name in names)
 
 
-def check_experiment(options: argparse.Namespace) -> None:
+def check_experiment(options: Options) -> None:
     """Refuse what a search for the largest batch, or a sweep of the input, would ignore."""
     asked = next((name for name in EXPERIMENTS if getattr(options, name)), None)
     if asked is None:

@@ -1,6 +1,5 @@
 """``python -m bench scale``: what more devices bring, what is lost on the way, and how it goes on."""
 
-import argparse
 import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -39,8 +38,7 @@ examples:
   python -m bench scale --scenario ddp_o2 --counts 1,4   these numbers of devices (1 is always measured)
   python -m bench scale --weak                           only with the same batch on each device
   python -m bench scale --predict 16,64,1024             what to expect of more devices
-  python -m bench scale --resume latest --predict 512 --what-if bandwidth=100Gbit
-                                                         the same of a run that is done, on a faster link
+  python -m bench scale --resume latest --what-if bandwidth=100Gbit   a run that is done, on a faster link
   python -m bench scale --each                           is one of the GPUs slow?
   python -m bench scale --resume latest                  go on after an interruption
 
@@ -53,7 +51,7 @@ def main(arguments: list[str]) -> int:
     return on_all_hosts(arguments, _parser(), _asked)
 
 
-def _asked(options: argparse.Namespace, parser: Parser, party: Party | None) -> int:
+def _asked(options: Options, parser: Parser, party: Party | None) -> int:
     if options.resume is not None:
         return _resume(options, parser, party)
     chosen = scenarios_of(options.scenario or [USUAL], None, options.switches, options.device)
@@ -65,7 +63,7 @@ def _asked(options: argparse.Namespace, parser: Parser, party: Party | None) -> 
     modes = tuple(mode for mode in MODES if getattr(options, mode)) or MODES
     counts = _counts(options, party)
     _check_scenario(found, counts)
-    request = _request(request_of(Options.of(options), chosen, party), counts, modes, options)
+    request = _request(request_of(options, chosen, party), counts, modes, options)
     check_memory(request, chosen, machine.available_memory_bytes())
     asked = Scaling(
         counts=counts,
@@ -78,7 +76,7 @@ def _asked(options: argparse.Namespace, parser: Parser, party: Party | None) -> 
     return _show(done.path, options, failed=done.failed)
 
 
-def _each(found: Found, options: argparse.Namespace, party: Party | None) -> int:
+def _each(found: Found, options: Options, party: Party | None) -> int:
     """Every chosen device by itself; on the CPU every part of the cores."""
     for name in ("counts", "weak", "strong", "predict", "what_if"):
         if getattr(options, name):
@@ -86,19 +84,20 @@ def _each(found: Found, options: argparse.Namespace, party: Party | None) -> int
             raise RequestError(option, "--each measures every device by itself", "leave one of them out")
     device, gpus, _ = machine.choose_device(options.device)
     hosts = machine.here(machine.choose_gpus(options.gpus, gpus)) if party is None else party.hosts
-    cores = min(host.cores for host in hosts) * len(hosts)
+    many = sum(len(host.devices) for host in hosts)
     if device == "cpu":
-        options.ranks = options.ranks or cores
-        if options.ranks > cores:
-            what = f"{options.ranks} parts of {cores} cores are less than a core each"
+        cores = min(host.cores for host in hosts) * len(hosts)
+        many = options.ranks = options.ranks or cores
+        if many > cores:
+            what = f"{many} parts of {cores} cores are less than a core each"
             raise RequestError(RANKS, what, f"use at most {cores}")
-    if (options.ranks if device == "cpu" else sum(len(host.devices) for host in hosts)) < 2:
+    if many < 2:
         option = RANKS if device == "cpu" else "--gpus"
         raise RequestError(option, "there is one device, and nothing to compare it with", "give at least 2")
     if options.launches == 1:
         raise RequestError("--launches", "one launch of each shows no scatter to judge by", "give at least 2")
     _check_scenario(found, (1,))
-    request = request_of(Options.of(options), (found,), party)
+    request = request_of(options, (found,), party)
     launches = options.launches or max(PROFILES[options.profile, request.device].launches, FEWEST_LAUNCHES)
     request = replace(request, launches=launches, parity=False, diagnose=False)
     check_memory(request, (found,), machine.available_memory_bytes())
@@ -108,7 +107,7 @@ def _each(found: Found, options: argparse.Namespace, party: Party | None) -> int
     return _show(done.path, options, failed=done.failed)
 
 
-def _counts(options: argparse.Namespace, party: Party | None) -> tuple[int, ...]:
+def _counts(options: Options, party: Party | None) -> tuple[int, ...]:
     """The numbers of devices, of which the largest becomes that of the request."""
     _, gpus, _ = machine.choose_device(options.device)
     hosts = machine.here(machine.choose_gpus(options.gpus, gpus)) if party is None else party.hosts
@@ -139,7 +138,7 @@ def _check_scenario(found: Found, counts: tuple[int, ...]) -> None:
             raise RequestError("--scenario", what, "choose one with a replica on each device, such as ddp")
 
 
-def _request(request: Request, counts: tuple[int, ...], modes: tuple[str, ...], options: argparse.Namespace) -> Request:
+def _request(request: Request, counts: tuple[int, ...], modes: tuple[str, ...], options: Options) -> Request:
     """With a batch that all numbers of devices can share, and enough launches."""
     request = replace(request, devices=request.devices[: max(counts)], replicas=max(counts))
     share = math.lcm(*counts) if "strong" in modes else max(counts)
@@ -150,7 +149,7 @@ def _request(request: Request, counts: tuple[int, ...], modes: tuple[str, ...], 
     return replace(request, launches=launches, parity=False, diagnose=False)
 
 
-def _resume(options: argparse.Namespace, parser: Parser, party: Party | None) -> int:
+def _resume(options: Options, parser: Parser, party: Party | None) -> int:
     """Go on with a run, or show a finished one again, perhaps with other predictions."""
     path, document, scaling = begun(options, parser, Scaling, "scale", also=("predict", "what_if"))
     request = resume.request_of(document)
@@ -163,7 +162,7 @@ def _resume(options: argparse.Namespace, parser: Parser, party: Party | None) ->
     return _show(done.path, options, failed=done.failed)
 
 
-def _show(path: str, options: argparse.Namespace, *, failed: int) -> int:
+def _show(path: str, options: Options, *, failed: int) -> int:
     from bench.report.scaling import on_terminal
 
     def lines(run: "Analysed", width: int | None) -> list[str]:
@@ -175,7 +174,7 @@ def _show(path: str, options: argparse.Namespace, *, failed: int) -> int:
     return finished(path, options, lines, document, failed)
 
 
-def for_programs(run: "Analysed", options: argparse.Namespace) -> dict[str, object]:
+def for_programs(run: "Analysed", options: Options) -> dict[str, object]:
     from bench.analyse import all_reduce
     from bench.analyse.algorithms import Algorithms
     from bench.analyse.each import devices, scan_of

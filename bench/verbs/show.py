@@ -1,7 +1,7 @@
 """``python -m bench show``: the answer and the table of a run again, as ``bench run`` printed them."""
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from bench.console import columns
@@ -47,7 +47,6 @@ def finished(
     lines: Callable[["Analysed", int | None], list[str]],
     document: Callable[["Analysed"], object],
     failed: int,
-    more: Sequence[str] = (),
 ) -> int:
     """Print what a command measured, for a terminal of a width, and what to do next; returns the exit code."""
     from bench.analyse.analysed import Analysed
@@ -55,7 +54,7 @@ def finished(
 
     run = Analysed.of(read(path))
     shown = lines(run, columns(people(options)))
-    reply(options, "", *shown, "", next_steps(path), *more, document=lambda: document(run))
+    reply(options, "", *shown, "", next_steps(path), document=lambda: document(run))
     return FAILED if failed else OK
 
 
@@ -98,8 +97,9 @@ def answered(run: "Analysed", *, width: int | None, verbose: bool) -> list[str]:
         from bench.report.scaling import on_terminal
 
         return on_terminal(run, width)
-    shown_above = ["Least memory"] if document.of(Tuning) else []
-    shown_above += [] if verbose else ["Fastest", "No clear winner"]
+    beside = advice(document, table)
+    if document.of(Tuning):  # whose answer names the leanest
+        beside = [(name, text) for name, text in beside if not name.startswith("Least memory")]
     summary, ladder = brief_summary(table, verbose=verbose), ladder_table(run)
     loader, *about_loader = loader_words(run) or [""]
     experimented = [one for name, one in experiments().items() if name in document.experiments]
@@ -110,7 +110,7 @@ def answered(run: "Analysed", *, width: int | None, verbose: bool) -> list[str]:
         *summary.notes,
         *([] if verbose else about_implementations(document)),
         "",
-        *(f"{name}: {text}" for name, text in advice(document, table) if not name.startswith(tuple(shown_above))),
+        *(f"{name}: {text}" for name, text in beside),
         *(text for one in experimented if one.sentences for text in one.sentences(run)),
         *([*in_text(ladder, width=width), *ladder.notes[:1], *ladder_words(run)] if ladder else []),
         *in_text(pairs_table(run), differences_table(run), width=width, notes=True),

@@ -17,7 +17,8 @@ from bench.machine.redact import command_line
 from bench.seams import discover, execute
 from bench.seams.discover import ENGINE, WORKLOAD
 from bench.seams.engine import FILE, Asked, Engine
-from bench.verbs.options import DEFAULT_OUT, Parser, device_count, print_json, refuse_existing, whole_number, write_new
+from bench.verbs.asked import Options
+from bench.verbs.options import DEFAULT_OUT, Parser, device_count, print_json, whole_number, write_new
 from bench.verbs.run import check_experiment, run_parser
 from bench.verbs.sets import LADDER, scenarios_of
 
@@ -52,7 +53,6 @@ def main(arguments: list[str]) -> int:
     engine = execute.load_file(*file, ENGINE)
     asked = _asked(options, engine.ENGINE, list(run_options))
     text = engine.specification(asked)
-    refuse_existing(options.out)
     client = engine.ENGINE.client
     if not options.dry_run and shutil.which(client) is None:
         raise RequestError("--engine", f"{client} is not installed here", "add --dry-run, and submit it where it is")
@@ -120,7 +120,7 @@ def _asked(options: argparse.Namespace, engine: Engine, run: list[str]) -> Asked
 
 def _run_options(words: list[str], gpus: int, engine: Engine) -> tuple[list[str], str]:
     """The options of ``bench run``, checked as far as this host can, with what the engine needs; where results go."""
-    asked = run_parser().parse_args(words)
+    asked = run_parser().parse_args(words, Options())
     for kept, word in zip(command_line(words), words, strict=True):
         if kept != word:
             raise RequestError("--", "an option looks like a credential, and anybody may read a job", "leave it out")

@@ -1,6 +1,5 @@
 """A verb on several hosts: the same command on each of them, by an engine. The first leads, the others follow."""
 
-import argparse
 import hashlib
 import os
 from collections.abc import Callable
@@ -13,60 +12,59 @@ from bench.core.codec import encode
 from bench.core.errors import RequestError
 from bench.experiments import resume
 from bench.machine import foreign
+from bench.sites.hosts import follower
 from bench.sites.hosts.engine import Started, engine_of
-from bench.sites.hosts.follower import Options, follow, following
 from bench.sites.hosts.hello import Hello
 from bench.sites.hosts.party import Party, leading
-from bench.verbs.asked import interpreters
+from bench.verbs.asked import Options
 from bench.verbs.options import Parser
 
 OF_A_HOST = ("out", "json", "verbose", "wait", "force", "gpus", "pythons", "apex", "label")
 """Options that may differ between hosts, or count on the first alone."""
 
 
-def on_all_hosts(
-    arguments: list[str], parser: Parser, perform: Callable[[argparse.Namespace, Parser, Party | None], int]
-) -> int:
+def on_all_hosts(arguments: list[str], parser: Parser, perform: Callable[[Options, Parser, Party | None], int]) -> int:
     """``perform(options, parser, party)`` on this host, or on the first of several, where ``party`` is all of them; the
     others take its launches. Returns the exit code, the same on all hosts.
     """
     engine = engine_of(os.environ)
     if engine is None or engine.count == 1:
-        return perform(parser.parse_args(arguments), parser, None)
+        return perform(parser.parse_args(arguments, Options()), parser, None)
     if engine.index == 0:
         with leading(engine, os.environ) as party:
-            options = parser.parse_args(arguments)
+            options = parser.parse_args(arguments, Options())
             party.gather(_hello(options), Console().line)
             return party.end(perform(_continued(options, parser, party), parser, party))
     return _follow(arguments, parser, engine)
 
 
-def _continued(options: argparse.Namespace, parser: Parser, party: Party) -> argparse.Namespace:
+def _continued(options: Options, parser: Parser, party: Party) -> Options:
     """The options that go on with what this job of the engine has begun; unchanged if it has begun nothing."""
     begun = None if options.resume is not None else resume.unfinished(options.out, party.job())
     if begun is None:
         return options
     Console().line(f"{options.out}/{begun} is of this job, and is continued")
-    kept = {name: getattr(options, name) for name in ("out", "json", "verbose", "wait", "force")}
-    return argparse.Namespace(**{**vars(parser.parse_args([])), **kept, "resume": begun})
+    continued = parser.parse_args(["--resume", begun], Options())
+    vars(continued).update({name: getattr(options, name) for name in ("out", "json", "verbose", "wait", "force")})
+    return continued
 
 
 def _follow(arguments: list[str], parser: Parser, engine: Started) -> int:
-    with following(engine, os.environ) as line:
-        options = parser.parse_args(arguments)
+    with follower.following(engine, os.environ) as line:
+        options = parser.parse_args(arguments, Options())
         hello = _hello(options)
-        own = Options(
-            python=next(iter(interpreters(options)), None),
+        own = follower.Options(
+            python=next(iter(options.pythons), None),
             fresh=options.fresh,
             apex_path=options.apex and os.path.abspath(options.apex),
             wait=options.wait,
-            sample_interval_s=getattr(options, "sample_interval", None),
+            sample_interval_s=options.sample_interval,
             check=lambda: foreign.refuse(machine.choose_device(hello.device)[1], hello.devices, force=options.force),
         )
-        return follow(line, hello, own, Console().line)
+        return follower.follow(line, hello, own, Console().line)
 
 
-def _hello(options: argparse.Namespace) -> Hello:
+def _hello(options: Options) -> Hello:
     if options.site != "local":
         raise RequestError("--site", "on several hosts each forks ranks of its own", "leave it out")
     device, gpus, left_out = machine.choose_device(options.device)

@@ -1,6 +1,5 @@
 """``python -m bench tune``: search for the fastest way to train something that still trains it."""
 
-import argparse
 from contextlib import suppress
 from dataclasses import fields, replace
 
@@ -52,7 +51,7 @@ def main(arguments: list[str]) -> int:
     return on_all_hosts(arguments, _parser(), _asked)
 
 
-def _asked(options: argparse.Namespace, parser: Parser, party: Party | None) -> int:
+def _asked(options: Options, parser: Parser, party: Party | None) -> int:
     if options.resume is not None:
         return _resume(options, parser, party)
     if options.tune_batch and party is not None:
@@ -63,7 +62,7 @@ def _asked(options: argparse.Namespace, parser: Parser, party: Party | None) -> 
     by_name = {found.name: found for found in asked}
     baseline = by_name.pop(BASELINE, None) or switching.scenario(BASELINE)
     candidates = (baseline, *by_name.values())  # a budget that is too short is known after one launch of the baseline
-    request = replace(request_of(Options.of(options), candidates, party), launches=FINAL_LAUNCHES)
+    request = replace(request_of(options, candidates, party), launches=FINAL_LAUNCHES)
     if not options.scenario:  # whose order stands
         candidates = tuple(sorted(candidates, key=lambda found: _promise(found, request.device)))
         request = replace(request, scenarios=tuple(found.name for found in candidates))
@@ -82,7 +81,7 @@ def _search(
     request: Request,
     candidates: tuple[Found, ...],
     search: Search,
-    options: argparse.Namespace,
+    options: Options,
     party: Party | None,
     path: str | None = None,
 ) -> int:
@@ -99,7 +98,7 @@ def _search(
     return _show(best.path, options, failed=best.failed, batches=tried)
 
 
-def _resume(options: argparse.Namespace, parser: Parser, party: Party | None) -> int:
+def _resume(options: Options, parser: Parser, party: Party | None) -> int:
     path, document, tuning = begun(options, parser, Tuning, "tune")
     request = resume.request_of(document)
     if not resume.anything_missing(document, request):
@@ -129,7 +128,7 @@ def _promise(found: Found, device: str) -> tuple[bool, ...]:
     return found.name != BASELINE, found.strategy_name != BASELINE, half is (device == "cpu")
 
 
-def _show(path: str, options: argparse.Namespace, *, failed: int, batches: dict[int, str] | None = None) -> int:
+def _show(path: str, options: Options, *, failed: int, batches: dict[int, str] | None = None) -> int:
     """``batches``: what came of each global batch that was tried."""
     from bench.analyse.analysed import Analysed
     from bench.analyse.verdicts import records

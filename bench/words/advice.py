@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from bench.analyse.analysed import Analysed
-from bench.analyse.bars import all_mib, plus_minus
+from bench.analyse.bars import all_mib, with_bar
 from bench.analyse.comparison import LAUNCHES_WANTED, SLOWER, TOO_FEW, still_wanted
 from bench.analyse.recommendation import LEAN_ENOUGH, recommendations
 from bench.analyse.validity import FEW, grouped
@@ -24,10 +24,7 @@ def answer(document: RunDocument, table: pd.DataFrame) -> str:
     if bisected := in_words(document):
         return bisected[0]
     if document.of(Attached) is None:
-        standings = _standings(document, table)
-        if not standings:
-            return "No valid result: no scenario has figures that can be believed."
-        return " ".join(_headline(one) for one in standings)
+        return " ".join(f"{heading}: {text}" for heading, text in headlines(document, table))
     rows = table.to_dict("records")
     titles = [row["scenario"] for row in rows]
     if len(rows) == 1:
@@ -38,7 +35,7 @@ def answer(document: RunDocument, table: pd.DataFrame) -> str:
 def _of_command(what: str, row: TableRow) -> str:
     if _unknown(row["step_median_ms"]):
         return f"{what}: no valid result."
-    time = " ".join(filter(None, (f"{row['step_median_ms']:,.4g}", plus_minus(row, "step_median_ms"))))
+    time = with_bar(row, "step_median_ms", ",.4g")
     speed = "" if _unknown(row["throughput_per_s"]) else f", {row['throughput_per_s']:,.1f} {row['unit']} a second"
     peak = "" if _unknown(row["peak_total_mib"]) else f" at a peak of {row['peak_total_mib']:,.0f} {all_mib(row)}"
     return f"{what} ({row['what_ran']}): a step takes {time} ms{speed}{peak}."
@@ -97,15 +94,25 @@ def more_wanted(document: RunDocument, table: pd.DataFrame) -> int | None:
     return next((one.more for one in _standings(document, table)[:1] if one.tied), None) or None
 
 
-def advice(document: RunDocument, table: pd.DataFrame) -> list[Advice]:
+def headlines(document: RunDocument, table: pd.DataFrame) -> list[Advice]:
+    """The fastest of all scenarios, and of those on several replicas if one replica won; nothing of attached commands,
+    of which none is chosen."""
     if document.of(Attached):
-        return []  # there is nothing to choose from
-    lines = [line for one in _standings(document, table) for line in _choice(one)]
+        return []
+    nothing = ("No valid result", "no scenario has figures that can be believed.")
+    return [_headline(one) for one in _standings(document, table)] or [nothing]
+
+
+def advice(document: RunDocument, table: pd.DataFrame) -> list[Advice]:
+    """What there is to say beside :func:`headlines`."""
+    if document.of(Attached):
+        return []
     why_not: dict[str, list[str]] = {}
     for scenario, reason in recommendations(document, table).left_out.items():
         why_not.setdefault(reason, []).append(scenario)
     left_out = "; ".join(f"{listed(scenarios)} ({reason})" for reason, scenarios in why_not.items())
-    return [*(lines or [("Fastest", "No valid result.")]), *([("Left out", f"{left_out}.")] if left_out else [])]
+    beside = [line for one in _standings(document, table) for line in _beside(one)]
+    return [*beside, *([("Left out", f"{left_out}.")] if left_out else [])]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,30 +164,28 @@ def _standings(document: RunDocument, table: pd.DataFrame) -> list[Standing]:
     return standings
 
 
-def _headline(one: Standing) -> str:
+def _headline(one: Standing) -> Advice:
     best = one.best
-    speed, base = _speed(best), best["relative_to"]
+    speed, base = speed_of(best), best["relative_to"]
     if best["scenario"] != base and not _unknown(best["relative_to_ddp"]):
         ends = "" if _unknown(best["relative_low"]) else f" ({best['relative_low']:.2f} to {best['relative_high']:.2f})"
         speed += f", {best['relative_to_ddp']:.2f}{ends} times as fast as {base}"
     if not (one.tied or one.untested or one.slower):
-        return f"Only valid result{one.where}: {speed}.{_reserve(best)}"
+        return f"Only valid result{one.where}", f"{speed}.{_reserve(best)}"
     if not one.tested:
         launches = "one launch" if best["launches_ok"] == 1 else f"{best['launches_ok']} launches"
-        return f"Fastest{one.where} but untested, with {launches}: {speed}.{_reserve(best)}"
+        return f"Fastest{one.where} but untested, with {launches}", f"{speed}.{_reserve(best)}"
     if one.tied:
-        names = [row["scenario"] for row in (best, *one.tied)]
-        named = listed(names if len(names) < 4 else [*names[:2], f"{len(names) - 2} more"])
+        named = listed([row["scenario"] for row in (best, *one.tied)], 3)
         wanted = still_wanted(one.more)
         apart = f"{named} are not told apart by these launches{f'; {wanted}' if wanted else ''}"
-        return f"No clear winner{one.where}: {apart}.{_reserve(best, *one.tied)}"
-    return f"Fastest{one.where}: {speed}.{_reserve(best)}"
+        return f"No clear winner{one.where}", f"{apart}.{_reserve(best, *one.tied)}"
+    return f"Fastest{one.where}", f"{speed}.{_reserve(best)}"
 
 
-def _speed(row: TableRow) -> str:
+def speed_of(row: TableRow) -> str:
     """``ddp_o2, 236.2 ±3.1% img/s``."""
-    figure = " ".join(filter(None, (f"{row['throughput_per_s']:,.1f}", plus_minus(row, "throughput_per_s"))))
-    return f"{row['scenario']}, {figure} {row['unit_short']}/s"
+    return f"{row['scenario']}, {with_bar(row, 'throughput_per_s', ',.1f')} {row['unit_short']}/s"
 
 
 def findings(run: Run) -> list[str]:
@@ -222,25 +227,19 @@ def recommended(document: RunDocument, table: pd.DataFrame) -> dict[str, str]:
     return marks
 
 
-def _choice(one: Standing) -> list[Advice]:
+def _beside(one: Standing) -> list[Advice]:
+    """The leanest that is about as fast, and which launches are too few to tell."""
     best, lean = one.best, one.leanest
-    what = f"{_figures(best)}.{_reserve(best)}"
-    if one.tied and one.tested:
-        rivals = "; ".join(_speed(row) for row in one.tied)
-        lines = [(f"No clear winner{one.where}", f"{what} Not distinguishable with this data: {rivals}.")]
-    else:
-        lines = [(f"Fastest{one.where}" if one.tested else f"Fastest{one.where}, untested", what)]
-    title = f"Least memory within {100 * (1 - LEAN_ENOUGH):.0f} % of its speed{one.where}"
     if lean is None:
-        lines.append((title, "Unknown: no peak of memory is known of those that are as fast."))
+        text = "Unknown: no peak of memory is known of those that are as fast."
     elif lean is best:
-        lines.append((title, f"{best['scenario']} (nothing as fast uses less memory)."))
+        text = f"{_figures(best)} (nothing as fast uses less memory)."
     else:
-        slower = 1 - lean["throughput_per_s"] / best["throughput_per_s"]
-        text = f"{_figures(lean)}: {100 * slower:.1f} % slower"
+        text = f"{_figures(lean)}: {100 * (1 - lean['throughput_per_s'] / best['throughput_per_s']):.1f} % slower"
         if not _unknown(best["peak_total_mib"]):
             text += f", with {100 * (1 - lean['peak_total_mib'] / best['peak_total_mib']):.0f} % less memory"
-        lines.append((title, f"{text}.{_reserve(lean)}"))
+        text += f".{_reserve(lean)}"
+    lines = [(f"Least memory within {100 * (1 - LEAN_ENOUGH):.0f} % of its speed{one.where}", text)]
     if one.untested and one.tested:
         names = listed([row["scenario"] for row in one.untested])
         lines.append((f"Untested{one.where}", f"{names}, with fewer than {LAUNCHES_WANTED} launches."))
@@ -249,9 +248,7 @@ def _choice(one: Standing) -> list[Advice]:
 
 def _figures(row: TableRow) -> str:
     """``ddp_o2, 19.7 ±1.2% img/s at a peak of 2,544 MiB in all``."""
-    if _unknown(row["peak_total_mib"]):
-        return f"{_speed(row)}; its memory is unknown"
-    return f"{_speed(row)} at a peak of {row['peak_total_mib']:,.0f} {all_mib(row)}"
+    return f"{speed_of(row)} at a peak of {row['peak_total_mib']:,.0f} {all_mib(row)}"
 
 
 def _reserve(*rows: TableRow) -> str:

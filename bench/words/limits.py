@@ -53,11 +53,9 @@ def sentences(run: Analysed) -> list[str]:
         if "limit" not in parts:
             continue
         reached = f"{scenario} reaches {percent(parts['limit'])} of what this machine can do on this model"
-        switches, names = recoverable(scenario, run.document.workload.device), [name for name in PARTS if name in parts]
-        with_switch = [name for name in names if name in switches]
-        largest = max(with_switch or names, key=lambda name: parts[name]["ms"])
-        what = "the largest part that a switch can recover" if with_switch else "the largest part"
-        lines.append(f"{reached}; {what} is {NAMES[largest]}: {percent(parts[largest])} of the step.")
+        beside = [name for name in PARTS if name in parts and name != "arithmetic"]
+        largest = max(beside, key=lambda name: parts[name]["ms"])
+        lines.append(f"{reached}; most of the rest is {NAMES[largest]}: {percent(parts[largest])} of the step.")
     off = [one for one in accounts(run) if not one.adds_up]
     if off:
         which = ", ".join(f"{one.scenario} ({100 * one.unexplained_ms / one.step_ms:+.0f} %)" for one in off)
@@ -121,7 +119,6 @@ def answers(run: Analysed) -> list[tuple[str, str]]:
         ("Is my MFU normal?", _mfu(run)),
         ("Is the GPU waiting for Python?", _waiting(run, parts)),
         ("What would help most?", _help(run, parts)),
-        ("When does compile pay back?", _compile(run)),
     ]
 
 
@@ -160,21 +157,3 @@ def _help(run: Analysed, parts: Mapping[str, Parts]) -> str:
         lines.append(f"{scenario}: {NAMES[largest]}, {percent(of[largest])} of the step, which {by} is for")
     ask = "bench run --prove measures the best switch beside the fastest scenario, and scores the prediction"
     return f"{'; '.join(lines)}. {ask}." if lines else f"No switch says that it recovers any of it. {ask}."
-
-
-def _compile(run: Analysed) -> str:
-    table = run.overview.set_index("scenario")["step_median_ms"]
-    for launch in run.document.good:
-        plain = launch.scenario.replace("+compile", "")
-        if launch.effective is None or launch.effective.compiled is None or plain not in table.index:
-            continue
-        gained_ms, seconds = table[plain] - table[launch.scenario], launch.effective.compiled.seconds
-        if plain == launch.scenario or pd.isna(gained_ms):
-            continue
-        if gained_ms <= 0:
-            return f"Never: {launch.scenario} takes {-gained_ms:,.3g} ms a step longer than {plain}."
-        return (
-            f"After {seconds * 1000 / gained_ms:,.0f} steps: compiling takes {seconds:,.1f} s, and a step of "
-            f"{launch.scenario} is {gained_ms:,.3g} ms shorter than one of {plain}."
-        )
-    return "This run does not have a scenario with and without it: --scenario single,single+compile, say."

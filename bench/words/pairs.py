@@ -6,7 +6,7 @@ from bench.analyse.analysed import Analysed
 from bench.analyse.comparison import ALIKE, TOO_FEW, between_scenarios, pairwise, still_wanted, verdict_of
 from bench.analyse.ladder import turned_on
 from bench.analyse.launches import looked_at
-from bench.core.text import listed
+from bench.console import count
 from bench.runs.frames import TableRow
 
 Answer = tuple[str, str]  # a question and its answer
@@ -75,7 +75,7 @@ def _idle(run: Analysed, switch: str) -> list[str]:
     return list(dict.fromkeys(texts))
 
 
-def unused_parameters(run: Analysed, table: pd.DataFrame) -> Answer | None:
+def unused_parameters(run: Analysed) -> Answer | None:
     texts = []
     for switch in ("find_unused", "static_graph"):
         texts += _against(run, switch)
@@ -88,21 +88,22 @@ def unused_parameters(run: Analysed, table: pd.DataFrame) -> Answer | None:
     return ("What do unused parameters cost?", " ".join(texts)) if texts else None
 
 
-def turning_on(run: Analysed, table: pd.DataFrame, switch: str, question: str) -> Answer | None:
+def turning_on(run: Analysed, switch: str, question: str) -> Answer | None:
     texts = _against(run, switch) + _idle(run, switch)
     return (question, " ".join(texts)) if texts else None
 
 
-def compiled(run: Analysed, table: pd.DataFrame) -> Answer | None:
+def compiled(run: Analysed) -> Answer | None:
     texts = _against(run, "compile")
     if not texts:
         return None
+    step_ms, without = run.overview.set_index("scenario")["step_median_ms"], dict(partners(run, "compile"))
     compilations = {one.scenario: one.effective.compiled for one in run.document.good if one.effective}
-    graphs = [
-        f"{name} compiled for {one.seconds:,.0f} s (a rank, apart from the measured steps), into {one.graphs} graphs "
-        f"with {one.graph_breaks} breaks"
-        for name, one in compilations.items()
-        if one is not None
-    ]
-    texts += [f"{listed(graphs)}."] if graphs else []
+    for name, one in compilations.items():
+        if one is None:
+            continue
+        into = f"into {count(one.graphs, 'graph')} with {count(one.graph_breaks, 'break')}"
+        gained_ms = step_ms[without[name]] - step_ms[name] if name in without else 0.0
+        gained = f"; {1000 * one.seconds / gained_ms:,.0f} steps gain that back" if gained_ms > 0 else ""
+        texts.append(f"{name} compiled for {one.seconds:,.0f} s, apart from the measured steps, {into}{gained}.")
     return "Is torch.compile faster, and what does compiling take?", " ".join([*texts, *_idle(run, "compile")])

@@ -10,19 +10,16 @@ from bench.analyse.analysed import Analysed
 from bench.analyse.communication import data_parallel, spent
 from bench.analyse.comparison import ALIKE, TOO_FEW, against_fastest
 from bench.analyse.launches import looked_at, ok_rows
-from bench.analyse.loader import INPUT_BOUND
 from bench.analyse.memory import beside_torch, growth, peak_by_process
 from bench.analyse.memory_parts import ddp_against_shards
-from bench.analyse.parity import by_scenario
 from bench.analyse.recommendation import recommendable, recommendation
 from bench.analyse.steps import phases
-from bench.analyse.validity import HOST_BOUND
-from bench.core.records import PARITIES, PHASES
+from bench.core.records import PHASES
 from bench.core.text import listed
 from bench.runs.document import Attached
 from bench.runs.experiments import Diagnosis, Tuning
 from bench.runs.frames import TableRow
-from bench.runs.launches import Effective, Failure
+from bench.runs.launches import Effective
 from bench.runs.reader import Run
 from bench.words.pairs import Answer, chance, compiled, longer, pair_of, times, turning_on, unused_parameters
 
@@ -50,13 +47,10 @@ SWITCHES = {
 
 def questions(run: Run) -> list[Answer]:
     run = Analysed.of(run)
-    table = run.overview
     bases = ((name, *name.partition("+")) for name in run.document.request.scenarios)
     o1_pairs = [(name, O1_PAIRS[base] + plus + on) for name, base, plus, on in bases if base in O1_PAIRS]
-    answers: list[Callable[[Analysed, pd.DataFrame], Answer | None]] = [
+    answers: list[Callable[[Analysed], Answer | None]] = [
         fastest,
-        loader,
-        python,
         dataparallel,
         fsdp,
         *(partial(mixed_precision, half=half, full=full) for half, full in o1_pairs),
@@ -66,50 +60,16 @@ def questions(run: Run) -> list[Answer]:
         frameworks,
         compiled,
         transport,
-        one_gpu,
         same_weights,
         memory,
         growing,
-        lambda run, table: ddp_against_shards(run.document),
-        hang,
+        lambda run: ddp_against_shards(run.document),
         epochs,
     ]
-    return [answered for answer in answers if (answered := answer(run, table)) is not None]
+    return [answered for answer in answers if (answered := answer(run)) is not None]
 
 
-def loader(run: Analysed, table: pd.DataFrame) -> Answer | None:
-    """Of an attached script, whose DataLoader was watched; a sweep of the input has a chapter of its own."""
-    share = run.good_figures.frame["data_share"].median()
-    if not run.document.of(Attached) or pd.isna(share):
-        return None
-    text = f"A step waits for its DataLoader for {100 * share:.2g} % of its time (median)."
-    bound = f" Above {100 * INPUT_BOUND:.0f} % it is input-bound: raise num_workers of the DataLoader."
-    return "Is it the loader?", text + (bound if share > INPUT_BOUND else "")
-
-
-def python(run: Analysed, table: pd.DataFrame) -> Answer | None:
-    """By how far the host was ahead at the end of a step, in the rank that was least so."""
-    shares: dict[str, list[float]] = {}
-    step_ms = run.good_figures.frame.set_index("launch")["median_ms"]
-    for launch in run.document.good:
-        leads = [rank.host_lead_ms for rank in launch.ranks if rank.host_lead_ms is not None]
-        if leads and launch.launch in step_ms.index:
-            shares.setdefault(launch.scenario, []).append(min(leads) / float(step_ms[launch.launch]))
-    if not shares:
-        return None
-    waits = [name for name, of in shares.items() if sorted(of)[len(of) // 2] < HOST_BOUND]
-    least = min(min(of) for of in shares.values())
-    if not waits:
-        text = f"No: at the end of a step the host is at least {100 * least:.0f} % of a step ahead."
-    else:
-        text = (
-            f"In {listed(waits)}: the host is less than {100 * HOST_BOUND:.0f} % of a step ahead, so these tie on the "
-            "speed of Python. --batch-per-rank 64, +compile or +compile+cuda_graphs give the GPU more to do."
-        )
-    return "Is the GPU waiting for Python?", text
-
-
-def epochs(run: Analysed, table: pd.DataFrame) -> Answer | None:
+def epochs(run: Analysed) -> Answer | None:
     """Of real data: the first epoch may read a disk, and the later ones memory."""
     work = run.document.workload
     if work.examples is None or work.global_batch is None:
@@ -126,7 +86,8 @@ def epochs(run: Analysed, table: pd.DataFrame) -> Answer | None:
     return "Is the first epoch slower?", f"An epoch has {each:,} steps: {', '.join(texts)} (means){alone}."
 
 
-def fastest(run: Analysed, table: pd.DataFrame) -> Answer | None:
+def fastest(run: Analysed) -> Answer | None:
+    table = run.overview
     if run.document.of(Attached) and len(table) < 2:
         return None
     question = "Which is fastest, and by how much?"
@@ -144,7 +105,7 @@ def fastest(run: Analysed, table: pd.DataFrame) -> Answer | None:
     return question, f"{text} {chance(second)}"
 
 
-def dataparallel(run: Analysed, table: pd.DataFrame) -> Answer | None:
+def dataparallel(run: Analysed) -> Answer | None:
     if not {"dp", "ddp"} <= set(run.good_figures.frame["scenario"]):
         return None
     question = "Why is DataParallel slower than DDP?"
@@ -154,7 +115,7 @@ def dataparallel(run: Analysed, table: pd.DataFrame) -> Answer | None:
             f"This run cannot tell: {where} DataParallel is a pass-through, one process that calls the model as it is. "
             "Nothing was scattered, replicated or gathered."
         )
-    step_ms = dict(zip(table["scenario"], table["step_median_ms"], strict=True))
+    step_ms = dict(zip(run.overview["scenario"], run.overview["step_median_ms"], strict=True))
     more = step_ms["dp"] - step_ms["ddp"]
     if more <= 0:
         return question, f"It is not slower here: {step_ms['dp']:,.1f} ms a step against {step_ms['ddp']:,.1f} ms."
@@ -188,7 +149,7 @@ def dataparallel(run: Analysed, table: pd.DataFrame) -> Answer | None:
     )
 
 
-def fsdp(run: Analysed, table: pd.DataFrame) -> Answer | None:
+def fsdp(run: Analysed) -> Answer | None:
     """By phase and, where the run was profiled, by what the steps were spent on."""
     if not {"fsdp2", "ddp"} <= set(run.good_figures.frame["scenario"]):
         return None
@@ -216,7 +177,7 @@ def _spent_apart(run: Analysed, scenario: str, base: str) -> dict[str, float] | 
     return {str(name): value - costs[base][name] for name, value in costs[scenario].items()}
 
 
-def mixed_precision(run: Analysed, table: pd.DataFrame, half: str, full: str) -> Answer | None:
+def mixed_precision(run: Analysed, half: str, full: str) -> Answer | None:
     if not {half, full} <= set(run.good_figures.frame["scenario"]):
         return None
     question = f"Is O1 slower than no AMP ({half} against {full})?"
@@ -225,10 +186,9 @@ def mixed_precision(run: Analysed, table: pd.DataFrame, half: str, full: str) ->
     sure = pair["verdict"] not in (TOO_FEW, ALIKE)
     opening = ("Yes" if slower else "No") if sure else ("Perhaps" if slower else "Probably not")
     text = f"{opening}: its step takes {times(pair)} as long. {chance(pair)}"
-    doubts = table[table["scenario"].isin([half, full]) & table["why_not"].notna()]
-    if len(doubts):
-        named = listed([f"{row['scenario']} ({row['why_not']})" for row in doubts.to_dict("records")])
-        text += f" Do not act on it: not to be believed are the figures of {named}."
+    rows = [row for row in run.overview.to_dict("records") if row["scenario"] in (half, full)]
+    if doubts := [f"{row['scenario']} ({row['why_not']})" for row in rows if pd.notna(row["why_not"])]:
+        text += f" Do not act on it: not to be believed are the figures of {listed(doubts)}."
     if _effective(run, half).bf16_instructions is False:
         text += " It is so on this CPU, which has no instructions for bf16, and says nothing of others or of GPUs."
     apart = _spent_apart(run, half, full)
@@ -242,7 +202,7 @@ def mixed_precision(run: Analysed, table: pd.DataFrame, half: str, full: str) ->
     )
 
 
-def no_sync(run: Analysed, table: pd.DataFrame) -> Answer | None:
+def no_sync(run: Analysed) -> Answer | None:
     measured = set(run.good_figures.frame["scenario"])
     texts = []
     for once in (name for name in run.document.request.scenarios if {name, f"{name}_sync"} <= measured):
@@ -253,7 +213,7 @@ def no_sync(run: Analysed, table: pd.DataFrame) -> Answer | None:
     return ("What does no_sync gain with gradient accumulation?", " ".join(texts)) if texts else None
 
 
-def transport(run: Analysed, table: pd.DataFrame) -> Answer | None:
+def transport(run: Analysed) -> Answer | None:
     channels: Counter[str] = Counter()
     for look in (look for launch in run.document.begun(Diagnosis).launches for look in launch.looks):
         channels.update(look.nccl.transports)
@@ -266,27 +226,13 @@ def transport(run: Analysed, table: pd.DataFrame) -> Answer | None:
     return "Which way do the ranks exchange?", text
 
 
-def frameworks(run: Analysed, table: pd.DataFrame) -> Answer | None:
+def frameworks(run: Analysed) -> Answer | None:
     measured = set(run.good_figures.frame["scenario"])
     texts = [longer(run, *pair) for pair in FRAMEWORKS.items() if {*pair} <= measured]
     return ("What does the framework cost?", " ".join(texts)) if texts else None
 
 
-def one_gpu(run: Analysed, table: pd.DataFrame) -> Answer | None:
-    """By the verdicts on numerics: do several replicas train what one process with the whole batch does?"""
-    several = run.parity[(run.parity["replicas"] > 1) & run.parity["verdict"].notna()]
-    if several.empty:
-        return None
-    names = by_scenario(several).groupby("verdict", sort=False)["scenario"].agg(list).to_dict()
-    texts = [f"{listed(names[verdict])}: {verdict}" for verdict in PARITIES if verdict in names]
-    true = set(names) <= {"same", "within half precision"}
-    opening = "Yes, it trains the same model" if true else "Not of every scenario"
-    return "Is the result of several replicas that of one?", (
-        f"{opening}. Compared with one process that has the whole batch: {'; '.join(texts)}."
-    )
-
-
-def growing(run: Analysed, table: pd.DataFrame) -> Answer | None:
+def growing(run: Analysed) -> Answer | None:
     """By samples while steps are measured, and on a GPU by what torch reserved beside what tensors held."""
     if run.memory.empty:
         return None
@@ -313,21 +259,7 @@ def growing(run: Analysed, table: pd.DataFrame) -> Answer | None:
     return "Is memory fragmented or growing?", " ".join(parts)
 
 
-def hang(run: Analysed, table: pd.DataFrame) -> Answer | None:
-    """Which rank a launch waited for, and where that rank was."""
-    hung = [launch for launch in run.document.launches if launch.status == "timeout"]
-    texts = []
-    for launch in hung:
-        failure = launch.failure or Failure()
-        at = "" if failure.phase is None else f" in phase {failure.phase}, step {failure.step}"
-        where = "" if failure.where is None else f", at {failure.where}"
-        texts.append(f"launch {launch.launch} of {launch.scenario}: rank {failure.rank} made no progress{at}{where}")
-    if not texts:
-        return None
-    return "Why did it hang?", f"{'; '.join(texts)}. The other ranks wait for that one in their next exchange."
-
-
-def same_weights(run: Analysed, table: pd.DataFrame) -> Answer | None:
+def same_weights(run: Analysed) -> Answer | None:
     """How the replicas come to hold the same weights, shown by the checksums of every rank."""
     shared = [
         launch for launch in run.document.good if launch.processes > 1 and launch.checks.final_weights_alike is not None
@@ -362,18 +294,15 @@ def same_weights(run: Analysed, table: pd.DataFrame) -> Answer | None:
     return question, text
 
 
-def memory(run: Analysed, table: pd.DataFrame) -> Answer | None:
+def memory(run: Analysed) -> Answer | None:
     peaks = peak_by_process(ok_rows(run.document, run.memory))
     if peaks.empty:
         return None
     question = "Which uses the most memory?"
-    measured = table[table["peak_total_mib"].notna()].sort_values("peak_total_mib")
+    measured = run.overview.dropna(subset="peak_total_mib").sort_values("peak_total_mib")
     mib = {row["scenario"]: f"({row['peak_total_mib']:,.0f} MiB)" for row in measured.to_dict("records")}
-    if not mib:
-        parts = ["What all processes hold together is not known of any scenario."]
-    elif len(mib) == 1:
-        parts = [f"{one} is the only scenario with a known peak of all processes together {mib[one]}." for one in mib]
-    else:
+    parts = []
+    if len(mib) > 1:
         least, *_, most = mib
         parts = [f"{most} has the highest peak of all processes together {mib[most]}, {least} the lowest {mib[least]}."]
     indices = {gpu.uuid: gpu.index for gpu in run.document.machine.gpus}
@@ -391,7 +320,7 @@ def memory(run: Analysed, table: pd.DataFrame) -> Answer | None:
         if processes == 1 and max(sizes) > 1.01 * min(sizes) and min(sizes) > 0:
             most, least = (where[sizes.index(size)] for size in (max(sizes), min(sizes)))
             parts.append(f"Its peak{most} is {max(sizes) / min(sizes):.2f} times that{least}.")
-    return question, " ".join(parts)
+    return (question, " ".join(parts)) if parts else None
 
 
 def _effective(run: Run, scenario: str) -> Effective:

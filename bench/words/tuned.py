@@ -3,7 +3,7 @@
 import pandas as pd
 
 from bench.analyse.analysed import Analysed
-from bench.analyse.bars import all_mib, plus_minus
+from bench.analyse.bars import all_mib
 from bench.analyse.parity import CANNOT_TELL
 from bench.analyse.recommendation import recommendations
 from bench.analyse.rounds import Rounds
@@ -42,12 +42,9 @@ def answer(run: Analysed, table: pd.DataFrame) -> list[str]:
     effort = f"{tried} of {len(tuning.candidates)} candidates tried in {many} launch{'es' * (many != 1)}{ended}"
     lines = [f"{title}: {_speed(rows[best])}{doubt}{alike}{ahead} [{effort}]"]
     lean = advised.leanest or best
-    if lean in rows:
-        peak: float = rows[lean]["peak_total_mib"]
-        memory = "" if pd.isna(peak) else f", {peak:,.0f} {all_mib(rows[lean])}"
-        lines.append(f"Leanest within 5 %: {f'{lean} itself' if lean == best else _speed(rows[lean])}{memory}")
-    else:
-        lines.append(f"Leanest within 5 %: {lean}, of which no fresh launch ended well")
+    peak: float = rows[lean]["peak_total_mib"]
+    memory = "" if pd.isna(peak) else f", {peak:,.0f} {all_mib(rows[lean])}"
+    lines.append(f"Leanest within 5 %: {f'{lean} itself' if lean == best else _speed(rows[lean])}{memory}")
     if base and base in rounds.values and base != best:
         gain = rounds.ratio(best, base)  # the time of the baseline over that of the winner
         text = f"{gain.value:.2f} times as fast"
@@ -57,8 +54,7 @@ def answer(run: Analysed, table: pd.DataFrame) -> list[str]:
         lines.append(f"Gain over {base}: {text}")
     untried = [name for name, one in tuning.candidates.items() if not one.round and one.why_not is None]
     if untried:
-        names = untried if len(untried) < 7 else [*untried[:5], f"{len(untried) - 5} more"]
-        lines.append(f"Not tried within the budget: {listed(names)}")
+        lines.append(f"Not tried within the budget: {listed(untried, 5)}")
     return lines
 
 
@@ -68,5 +64,4 @@ def nothing_usable(tuning: Tuning) -> str:
 
 
 def _speed(row: TableRow) -> str:
-    speed = f"{row['throughput_per_s']:,.1f} {row['unit']}/s {plus_minus(row, 'throughput_per_s')}".rstrip()
-    return f"{row['scenario']}, {speed}, numerics {row['parity'] or 'unknown'}"
+    return f"{advice.speed_of(row)}, numerics {row['parity'] or 'unknown'}"

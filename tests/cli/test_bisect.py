@@ -158,7 +158,6 @@ def test_versions_of_a_package(attaching: Bench, tmp_path: Path, monkeypatch: py
     if how == "uv":
         environments = tmp_path / "cache/bench/environments"
         assert (tmp_path / "asked").read_text().count("venv --quiet") == len(list(environments.iterdir()))
-        assert attaching("bisect", "--remove-environments")[0] == 0 and not environments.exists()
 
 
 REFUSED = {

@@ -87,16 +87,13 @@ def test_scenarios_of_one_run(bench: Bench, tmp_path: Path) -> None:
 
 def test_files_are_written_where_they_are_asked_for(bench: Bench, tmp_path: Path, pair: tuple[Path, Path]) -> None:
     base, new = pair
-    (tmp_path / "summary.md").touch(0o600)
-    code, out, _ = bench("compare", base, new, "--plot", "--markdown", "summary.md", "--json")
+    code, out, _ = bench("compare", base, new, "--plot", "--json")
     assert code == 0
-    assert (tmp_path / "summary.md").stat().st_mode & 0o777 == 0o600, "as it was"
-    names = ["reports/comparison.svg", "reports/comparison.png", "reports/comparison.md", "summary.md"]
+    names = ["reports/comparison.svg", "reports/comparison.png", "reports/comparison.md"]
     assert json.loads(out)["files"] == names
     assert (tmp_path / "reports/comparison.png").read_bytes().startswith(b"\x89PNG")
     assert "ddp_o2" in (tmp_path / "reports/comparison.svg").read_text()
-    summary = (tmp_path / "summary.md").read_text()
-    assert summary == (tmp_path / "reports/comparison.md").read_text()
+    summary = (tmp_path / "reports/comparison.md").read_text()
     assert "| ddp_o2 | step time (ms) |" in summary and "| slower |" in summary
     assert bench("compare", base, new, "--out", "elsewhere")[0] == 0
     assert {path.suffix for path in (tmp_path / "elsewhere").iterdir()} == {".md", ".png", ".svg"}
@@ -122,10 +119,10 @@ def test_other_work(bench: Bench, tmp_path: Path, once: tuple[Path, Path], about
 def test_text_from_outside_stays_text(bench: Bench, tmp_path: Path) -> None:
     gone = replace(GONE, reason="two\nlines \x1b[31m<b> | *")
     sides = [measured(tmp_path / name, count=1, also=[gone], label="a\x1b[2J\nb") for name in "ab"]
-    code, out, _ = bench("compare", *sides, "--markdown", "c.md", "--plot")
+    code, out, _ = bench("compare", *sides, "--plot")
     assert code == 0 and "\x1b" not in out and "(a\\x1b[2J b)" in out
     assert "dp: not comparable: it is 'unsupported' (two lines \\x1b[31m<b> | *) in the base run\n" in out
-    assert r"two lines \\x1b\[31m\<b\> \| \*" in (tmp_path / "c.md").read_text()
+    assert r"two lines \\x1b\[31m\<b\> \| \*" in (tmp_path / "reports/comparison.md").read_text()
     assert "\x1b" not in (tmp_path / "reports/comparison.svg").read_text()
 
 
@@ -149,7 +146,6 @@ def test_an_incomplete_run_is_compared_on_request(bench: Bench, tmp_path: Path, 
         (("{a}", "--scenario", "ddp"), 2, "ddp would be compared with itself"),
         (("{a}", "{b}", "--scenario", "apex"), 12, "there is no scenario 'apex' here; choose from ddp, ddp_o2"),
         (("{a}", "--scenario", "ddp", "--against", "dp"), 12, "--against: there is no scenario 'dp' here"),
-        (("{a}", "{b}", "--markdown", ""), 2, "--markdown: '' cannot be a file"),
         (("{a}", "{b}", "--out", "{a}/run.json"), 2, "--out"),
         (("{a}", "{b}", "--out", ""), 2, "--out: it is empty"),
         (("{a}", ""), 2, "RUN: it is empty"),

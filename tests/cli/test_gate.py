@@ -93,9 +93,8 @@ def test_a_slowdown_is_named_first_with_what_to_do(gate: Gate, history: Path) ->
     assert said.document["sentence"] == first and first in said.err, "people's text goes beside it"
 
 
-@pytest.mark.parametrize(("width", "left_out"), [(None, ()), (80, ()), (73, ("nights",)), (65, ("bound", "nights"))])
-def test_the_verdict_stands_beside_its_figures(history: Path, width: int | None, left_out: tuple[str, ...]) -> None:
-    """On a terminal: where there is no room for all columns, the least important ones go."""
+@pytest.mark.parametrize("width", [None, 80])
+def test_the_verdict_stands_beside_its_figures(history: Path, width: int | None) -> None:
     half = "within half precision"
     digest = nights.read_one(str(tonight(history))).digest
     digest["scenarios"] = [one | {"parity": half} for one in digest["scenarios"]]
@@ -103,11 +102,8 @@ def test_the_verdict_stands_beside_its_figures(history: Path, width: int | None,
     rows = judging.judge(measured, {name: (one,) * 3 for name, one in measured.items()}, Rule())
     lines = report.as_text(Outcome(run="r", rows=tuple(rows), rule=Rule(), against="x", folder="x"), width).splitlines()
     table = lines[lines.index("") + 1 :][: 2 + len(rows)]
-    headings = ("scenario", "metric", "tonight", "base", "change", "bound", "nights", "verdict")
-    assert table[0].split() == [one for one in headings if one not in left_out]
-    assert all(row.endswith("  ok") for row in table[2:])
-    assert width is None or max(map(len, table)) <= width
-    assert (half in "\n".join(table)) == (width is None)
+    assert table[0].split() == ["scenario", "metric", "tonight", "base", "change", "bound", "nights", "verdict"]
+    assert all(row.endswith("  ok") for row in table[2:]) and max(map(len, table)) <= 80
 
 
 def test_a_run_is_not_its_own_base_nor_is_what_came_after_it(gate: Gate, history: Path, tmp_path: Path) -> None:
@@ -275,7 +271,6 @@ def refused(said: Said, *words: str) -> None:
         (("{new}", "--history", "{history}", "--baseline", "{new}"), ("--baseline: not allowed with", "--history")),
         (("absent", "--history", "{history}"), ("RUN: there is no run 'absent'",)),
         (("{edited}", "--history", "{history}"), ("run.json was changed after it was sealed",)),
-        (("latest", "--history", "{history}", "--results", "none"), ("RUN: there is no run in none",)),
         (("{new}", "--history", "absent"), ("--history: there is no folder 'absent'",)),
         (("{new}", "--history", "{new}"), ("--history:", "is a run itself; give the folder")),
         (("{new}", "--baseline", "absent"), ("--baseline: there is no run 'absent'",)),

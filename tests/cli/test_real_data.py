@@ -186,7 +186,7 @@ def test_a_sweep_names_the_slow_loader_and_how_many_workers_are_enough(run_here:
     if max(counts) < 2:
         assert found["enough"] is None and "The loader bounds training with any number" in found["answer"]
     else:
-        assert found["enough"] == 2 and "With 0 or 1 workers" in found["answer"], found["answer"]
+        assert found["enough"] == 2 and "With fewer than 2 workers" in found["answer"], found["answer"]
     document = ran(tmp_path / "out")
     assert [one.workers for one in document.of(InputSweep).good if not one.first_reading] == [*counts, None]
     assert [launch.scenario for launch in document.good] == ["single"]

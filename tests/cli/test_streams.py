@@ -85,14 +85,14 @@ def test_a_label_of_bytes(
     asked = [
         ["report", first],
         ["history"],
-        ["compare", first, second, "--markdown", "reports/compare.md"],
+        ["compare", first, second, "--plot"],
         ["gate", second, "--baseline", first, "--markdown", "reports/gate.md", "--junit", "reports/gate.xml"],
     ]
     for arguments in asked:
         assert main(arguments) in (0, 11), capsys.readouterr().err
     assert "night \\udcff" in (tmp_path / "reports" / "index.html").read_text("utf-8")
     assert (tmp_path / "reports" / "history.html").read_text("utf-8")
-    assert r"(night \\udcff)" in (tmp_path / "reports" / "compare.md").read_text("utf-8")
+    assert r"(night \\udcff)" in (tmp_path / "reports" / "comparison.md").read_text("utf-8")
 
 
 @pytest.mark.slow  # matplotlib looks for all fonts of this machine

@@ -115,7 +115,7 @@ WRONG: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "no dashes": ((*SLURM, "--dry-run"), ("--: it is missing", "-- --scenario ddp")),
     "an unknown option of run": ((*SLURM, "--dry-run", "--", "--frobnicate"), ("--frobnicate", "run --help")),
     "an unknown scenario": ((*SLURM, "--dry-run", "--", "--scenario", "ddp_02"), ("--scenario", "did you mean ddp_o2")),
-    "a file there already": ((*SLURM, "--dry-run", "--out", "there", *RUN), ("--out: there is there already",)),
+    "a file there already": ((*SLURM, "--dry-run", "--out", "there", *RUN), ("there cannot be written: File exists",)),
     "no folder": ((*SLURM, "--dry-run", "--out", "no/job.sh", *RUN), ("--out: no/job.sh cannot be written",)),
     "no image": ((*POD[:5], "--dry-run", *RUN), ("--image: pytorchjob needs one", "docker build -t IMAGE .")),
     "an image for nothing": ((*SLURM, "--image", "a", *RUN), ("--image: slurm runs no image; leave it out",)),

@@ -117,11 +117,11 @@ def test_nothing_from_outside_steers_a_terminal(capsys: pytest.CaptureFixture[st
     steering = "\x1b]0;title\x07\x9b2J\x7f\u202egnp\u2066\x00\udcff\x85end"
     screen = io.StringIO()
     screen.isatty = lambda: True  # type: ignore[method-assign]
-    with RunProgress(Console(stream=screen), steps=1, units=1, unit="images") as progress:
+    with RunProgress(Console(screen), steps=1, units=1, unit="images") as progress:
         progress.expect([steering])
         progress.begin(steering, "measuring", 1)
         progress.end(status="error", text=steering)
-    Console(stream=screen).line(steering)
+    Console(screen).line(steering)
     assert main([steering]) == 2
     tell(steering, file=sys.stdout)
     out, err = capsys.readouterr()
@@ -136,7 +136,7 @@ def test_measured_steps_alone_are_counted_and_have_a_rate(monkeypatch: pytest.Mo
     said = []
     for doing in ("measuring", "diagnosing"):
         screen = io.StringIO()
-        with RunProgress(Console(stream=screen), steps=2, units=8, unit="img") as progress:
+        with RunProgress(Console(screen), steps=2, units=8, unit="img") as progress:
             progress.expect(["ddp"])
             progress.begin("ddp", doing, 1)
             for event in ("measure", 1, 2, "probe", 1, 2):
@@ -155,7 +155,7 @@ def test_the_first_guess_waits_for_two_steps(monkeypatch: pytest.MonkeyPatch) ->
     """The start and the first step take 20 s, and each of the nine others half a second."""
     now = [0.0]
     monkeypatch.setattr("bench.console.time.monotonic", lambda: now[0])
-    progress = RunProgress(Console(quiet=True), steps=10, units=1, unit="x")
+    progress = RunProgress(Console(io.StringIO()), steps=10, units=1, unit="x")
     progress.expect(["a", "a"])
     progress.begin("a", "measuring", 1)
     progress.hear({"rank": 0, "event": "phase", "phase": "measure"})

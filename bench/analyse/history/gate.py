@@ -39,6 +39,7 @@ from scipy import special
 
 from bench.analyse.comparable import OTHERWISE, Digest, Entry, other_source, source_of, unusable
 from bench.analyse.comparison import LAUNCHES_WANTED, MOST_LAUNCHES
+from bench.analyse.history.nights import LeftOut
 from bench.analyse.intervals import ratio_of, t_quantile, welch
 from bench.analyse.scatter import moderated
 from bench.core import errors
@@ -164,7 +165,7 @@ class Outcome:
     obstacles: tuple[str, ...] = ()
     accepted: str | None = None
     warnings: tuple[str, ...] = ()
-    left_out: tuple[tuple[str, str], ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
     called: str | None = None
     kept: bool = True
 
@@ -194,7 +195,7 @@ class Outcome:
         return [name for name, verdicts in _verdicts_of(self.rows).items() if not verdicts <= {*PASSES, NOT_RUN}]
 
     @property
-    def nights(self) -> list[str]:
+    def base(self) -> list[str]:
         """The runs of all bases, by name."""
         return sorted({night for row in self.rows for night in row.nights})
 

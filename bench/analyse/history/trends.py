@@ -38,7 +38,7 @@ class Night:
     """A run as a point in time. ``dirty``: it had uncommitted changes. ``accepted``: why, or None."""
 
     run: str
-    utc: str
+    utc: str | None
     label: str | None
     commit: str | None
     dirty: bool
@@ -47,7 +47,7 @@ class Night:
     @property
     def date(self) -> str:
         """The day, or the run where the time is unknown."""
-        return self.utc[:10] or self.run
+        return self.utc[:10] if self.utc else self.run
 
     @property
     def code(self) -> str:
@@ -159,7 +159,7 @@ def tracks(
         if not scenarios or any(row["scenario"] in scenarios for row in digest["scenarios"]):
             grouped.setdefault(key(digest), []).append(digest)
     made = [_track(of_track, scenarios, accepted or {}, rule) for of_track in grouped.values()]
-    return sorted(made, key=lambda track: (track.nights[-1].utc, track.nights[-1].run), reverse=True)
+    return sorted(made, key=lambda track: (track.nights[-1].utc or "", track.nights[-1].run), reverse=True)
 
 
 def scenarios_of(digests: Sequence[Digest]) -> list[str]:
@@ -172,7 +172,7 @@ def _track(
     nights = tuple(
         Night(
             run=digest["run"],
-            utc=digest["utc"] or "",
+            utc=digest["utc"],
             label=digest["label"],
             commit=(digest["git"] or {}).get("commit"),
             dirty=bool((digest["git"] or {}).get("dirty")),
