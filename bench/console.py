@@ -72,6 +72,7 @@ class RunProgress:
     """Shows scenario, launch, step, throughput and time left (estimated from past launches). A context manager.
 
     ``counted``: whether anybody knows how many launches there will be; otherwise nothing is said of what is left.
+    ``spent``: the seconds of all launches by what they did.
     """
 
     def __init__(self, console: Console, *, steps: int, units: int, unit: str) -> None:
@@ -81,7 +82,8 @@ class RunProgress:
         self._number = 0
         self._coming: list[str] = []
         self._took_s: dict[str, list[float]] = {}
-        self._began = time.monotonic()
+        self._began = self._since = time.monotonic()
+        self.spent: dict[str, float] = {}
         self._bar: Progress | None = None
         self._task: TaskID | None = None
         self._scenario, self._doing, self._phase = "", "measuring", ""
@@ -132,19 +134,29 @@ class RunProgress:
 
     def begin(self, name: str, doing: str, launch: int) -> None:
         """A launch of this number starts, expected or not. ``doing``: what its ranks do after their warm-up."""
+        if self.spent:
+            self._phase = "between launches"
+            self._spend()
         self._number = launch
         self._scenario, self._doing, self._phase, self._step, self._of = name, doing, "starting", 0, self.steps
         if name in self._coming:
             self._coming.remove(name)
         self._recent, self._first = [], None
-        self._began = self._last_line = time.monotonic()
+        self._began = self._last_line = self._since = time.monotonic()
         self._show()
+
+    def _spend(self) -> None:
+        """The time since this was called last went into the phase in hand."""
+        now = time.monotonic()
+        self.spent[self._phase] = self.spent.get(self._phase, 0.0) + now - self._since
+        self._since = now
 
     def hear(self, event: "Message") -> None:
         """A message of a rank; only those of rank 0 count."""
         if event.get("rank") != 0 or event["event"] not in ("phase", "step"):
             return
         if event["event"] == "phase":
+            self._spend()
             self._phase = PHASE_WORDS.get(event["phase"], self._doing)
         else:
             self._step, self._of = event["step"], event["of"]
@@ -154,6 +166,7 @@ class RunProgress:
 
     def end(self, *, status: str, text: str) -> None:
         """The launch ended; ``text`` says how."""
+        self._spend()
         self._took_s.setdefault(self._scenario, []).append(time.monotonic() - self._began)
         self._phase, self._step = "", 0
         message = f"[{self._place}] {self._scenario}: {text if status == 'ok' else status + ': ' + text}"

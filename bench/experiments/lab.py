@@ -7,7 +7,7 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import ModuleType
@@ -79,10 +79,12 @@ class Lab:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """A run that is on disk."""
+    """A run that is on disk. ``spent``: the seconds of its launches by what they did, until ``ended_s`` (monotonic)."""
 
     path: str
     document: RunDocument
+    spent: Mapping[str, float] = field(default_factory=dict)
+    ended_s: float = field(default_factory=time.monotonic)
 
     @property
     def failed(self) -> int:

@@ -4,6 +4,7 @@ Everything that can be wrong with the request is found before the first launch a
 each launch is one isolated set of processes, and its rows are on disk before the next one starts.
 """
 
+import time
 from collections.abc import Callable, Iterator
 
 from bench import machine
@@ -33,7 +34,9 @@ def run(request: Request, scenarios: tuple[Found, ...], start: Start) -> Finishe
                 for one in experiments().values():
                     if one.after is not None:
                         one.after(ready)
-    return Finished(path=lab.writer.path, document=lab.writer.document)
+        launched_s = time.monotonic()
+    spent = lab.progress.spent | {"sealing": time.monotonic() - launched_s}
+    return Finished(path=lab.writer.path, document=lab.writer.document, spent=spent)
 
 
 def beside(lab: Lab) -> Iterator[tuple[Found, int, Callable[[Found, int, Lab], None]]]:

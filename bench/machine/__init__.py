@@ -205,6 +205,13 @@ def busy_s() -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
+def age_s() -> float:
+    """How long ago this process was started."""
+    from bench.core.children import born
+
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - (born(os.getpid()) or 0) / os.sysconf("SC_CLK_TCK")
+
+
 def utc_now() -> str:
     """The time for people, in UTC (ISO 8601)."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

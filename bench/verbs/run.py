@@ -3,6 +3,8 @@
 import argparse
 import os
 import sys
+import time
+from collections.abc import Iterator
 from dataclasses import replace
 
 from bench import machine
@@ -179,6 +181,7 @@ def _show(finished: Finished, launches: int, options: Options, remark: str = "")
     lines = [
         *answered(run, width=columns(people(options)), verbose=options.verbose),
         *_how_precise(run.document.of(IntervalTargetRecord)),
+        *(_where_time_went(finished) if options.verbose and finished.spent else ()),
         "",
         _next_steps(finished.path, finished.failed, launches, more, measured),
     ]
@@ -186,6 +189,16 @@ def _show(finished: Finished, launches: int, options: Options, remark: str = "")
         tell(remark, file=sys.stderr)
     reply(options, "", *lines, document=lambda: for_programs(run))
     return FAILED if finished.failed else OK
+
+
+def _where_time_went(finished: Finished) -> Iterator[str]:
+    """A table of the time of this command, from its start until now."""
+    after_s, whole_s = time.monotonic() - finished.ended_s, machine.age_s()
+    before_s = whole_s - after_s - sum(finished.spent.values())
+    parts = {"before the first launch": before_s, **finished.spent, "answer": after_s}
+    yield from ("", f"Where the {duration(whole_s)} of this run went:")
+    rows = [(what, f"{seconds:,.1f}", f"{seconds / whole_s:.0%}") for what, seconds in parts.items()]
+    yield align([("what", "s", "share"), *rows], left=("what",))
 
 
 def run_parser() -> Parser:
