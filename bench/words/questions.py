@@ -10,10 +10,12 @@ from bench.analyse.analysed import Analysed
 from bench.analyse.communication import data_parallel, spent
 from bench.analyse.comparison import ALIKE, TOO_FEW, against_fastest
 from bench.analyse.launches import looked_at, ok_rows
+from bench.analyse.loader import INPUT_BOUND
 from bench.analyse.memory import beside_torch, growth, peak_by_process
 from bench.analyse.memory_parts import ddp_against_shards
 from bench.analyse.recommendation import recommendable, recommendation
 from bench.analyse.steps import phases
+from bench.analyse.validity import HOST_BOUND
 from bench.core.records import PHASES
 from bench.core.text import listed
 from bench.runs.document import Attached
@@ -51,6 +53,8 @@ def questions(run: Run) -> list[Answer]:
     o1_pairs = [(name, O1_PAIRS[base] + plus + on) for name, base, plus, on in bases if base in O1_PAIRS]
     answers: list[Callable[[Analysed], Answer | None]] = [
         fastest,
+        loader,
+        python,
         dataparallel,
         fsdp,
         *(partial(mixed_precision, half=half, full=full) for half, full in o1_pairs),
@@ -67,6 +71,38 @@ def questions(run: Run) -> list[Answer]:
         epochs,
     ]
     return [answered for answer in answers if (answered := answer(run)) is not None]
+
+
+def loader(run: Analysed) -> Answer | None:
+    """Of an attached script, whose DataLoader was watched; a sweep of the input has a chapter of its own."""
+    share = run.good_figures.frame["data_share"].median()
+    if not run.document.of(Attached) or pd.isna(share):
+        return None
+    text = f"A step waits for its DataLoader for {100 * share:.2g} % of its time (median)."
+    bound = f" Above {100 * INPUT_BOUND:.0f} % it is input-bound: raise num_workers of the DataLoader."
+    return "Is it the loader?", text + (bound if share > INPUT_BOUND else "")
+
+
+def python(run: Analysed) -> Answer | None:
+    """By how far the host was ahead at the end of a step, in the rank that was least so."""
+    shares: dict[str, list[float]] = {}
+    step_ms = run.good_figures.frame.set_index("launch")["median_ms"]
+    for launch in run.document.good:
+        leads = [rank.host_lead_ms for rank in launch.ranks if rank.host_lead_ms is not None]
+        if leads and launch.launch in step_ms.index:
+            shares.setdefault(launch.scenario, []).append(min(leads) / float(step_ms[launch.launch]))
+    if not shares:
+        return None
+    waits = [name for name, of in shares.items() if sorted(of)[len(of) // 2] < HOST_BOUND]
+    least = min(min(of) for of in shares.values())
+    if not waits:
+        text = f"No: at the end of a step the host is at least {100 * least:.0f} % of a step ahead."
+    else:
+        text = (
+            f"In {listed(waits)}: the host is less than {100 * HOST_BOUND:.0f} % of a step ahead, so these tie on the "
+            "speed of Python. --batch-per-rank 64, +compile or +compile+cuda_graphs give the GPU more to do."
+        )
+    return "Is the GPU waiting for Python?", text
 
 
 def epochs(run: Analysed) -> Answer | None:

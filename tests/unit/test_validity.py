@@ -18,6 +18,7 @@ from bench.analyse.validity import findings
 from bench.core.codec import encode
 from bench.runs.experiments import Numerics
 from bench.runs.reader import Run, read
+from bench.words.questions import questions
 from tests.standin.runs import DDP, FINITE, write_run
 
 HOT = {"verdict": "invalid", "devices": {"GPU-a": ["thermal slowdown (hardware)"], "GPU-b": []}}
@@ -88,7 +89,10 @@ def test_a_host_that_is_not_ahead(whole: Run, lead_ms: float | None, bound: bool
         replace(one, ranks=tuple(replace(rank, host_lead_ms=lead_ms and lead_ms + rank.rank) for rank in one.ranks))
         for one in run.document.launches
     )
-    assert ("host-bound" in found(changed(run, launches=launches))) == bound
+    run = changed(run, launches=launches)
+    assert ("host-bound" in found(run)) == bound
+    answers = [text for question, text in questions(run) if question == "Is the GPU waiting for Python?"]
+    assert [("--batch-per-rank 64" in answer) for answer in answers] == ([] if lead_ms is None else [bound])
 
 
 @pytest.mark.parametrize(("checks", "fastest"), [({"throttle": HOT}, "ddp"), ({"throttle": CAPPED}, "ddp_o2")])
