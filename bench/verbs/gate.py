@@ -11,7 +11,7 @@ from bench.core.errors import NotComparable, RequestError, closest
 from bench.runs.files import check_file, unwritable, utf8, write_atomically
 from bench.runs.names import find, last_finished
 from bench.verbs import thresholds
-from bench.verbs.options import Parser, called, people, reply, scenario_names
+from bench.verbs.options import DEFAULT_OUT, Parser, called, people, reply, scenario_names
 
 if TYPE_CHECKING:
     from bench.analyse.history.gate import Base, Outcome, Rule
@@ -51,12 +51,13 @@ LISTED = 10
 
 def main(arguments: list[str]) -> int:
     parser = Parser("gate", DESCRIPTION, EPILOG)
-    parser.add_argument("run", metavar="NEW", help="a folder, a run id or 'latest', with --history of those there")
+    parser.add_argument("run", metavar="NEW", help="a folder, a run id or 'latest'")
     against = parser.add_mutually_exclusive_group(required=True)
     against.add_argument("--history", metavar="DIR", help="the folder that holds the nights; NEW may be among them")
     against.add_argument("--baseline", metavar="RUN", help="a single run instead")
     parser.add_argument("--scenario", metavar="NAME[,NAME...]", help="only these (default: all of NEW and of the base)")
-    parser.add_results()
+    where = "where run ids are (default: results; 'latest' with --history: there)"
+    parser.add_argument("--results", metavar="DIR", help=where)
     thresholds.add_options(parser)
     parser.add_argument("--junit", metavar="FILE", help="write a test case for each scenario and metric")
     parser.add_argument("--markdown", metavar="FILE", help="write a summary for the page of a job")
@@ -70,7 +71,7 @@ def main(arguments: list[str]) -> int:
     with passing(f"reading the nights in {options.history}" if options.history else "reading two runs"):
         new, only = nights.read_one(_new(options)), scenario_names(options.scenario)
         if options.baseline is not None:
-            path = find(options.baseline, options.results, "--baseline")
+            path = find(options.baseline, options.results or DEFAULT_OUT, "--baseline")
             outcome = _against_one(new, nights.read_one(path, "--baseline"), rule, only)
         else:
             outcome = _against_history(new, nights.read(options.history), options.history, rule, only)
@@ -88,14 +89,17 @@ def main(arguments: list[str]) -> int:
 
 
 def _new(options: argparse.Namespace) -> str:
-    """The folder of the run: in the history if it is there, whose last finished one is ``latest``, else in results."""
-    if options.history is None or not options.run:
-        return find(options.run, options.results)
-    if options.run == "latest" and (last := last_finished(options.history)) is not None:
-        tell(f"note: 'latest' is {last}", file=sys.stderr)
-        return last
-    inside: str = os.path.join(options.history, options.run)
-    return inside if os.path.isdir(inside) else find(options.run, options.results)
+    """The folder of the run: among the results, or in the history, whose last finished one may be ``latest``."""
+    if options.run == "latest" and options.history is not None and options.results is None:
+        last = last_finished(options.history)
+        if last is not None:
+            tell(f"note: 'latest' is {last}", file=sys.stderr)
+            return last
+    if options.run not in ("", "latest") and options.history is not None:
+        inside: str = os.path.join(options.history, options.run)
+        if not os.path.isdir(os.path.join(options.results or DEFAULT_OUT, options.run)) and os.path.isdir(inside):
+            return inside
+    return find(options.run, options.results or DEFAULT_OUT)
 
 
 def _against_one(new: nights.Night, old: nights.Night, rule: "Rule", only: list[str] | None) -> "Outcome":

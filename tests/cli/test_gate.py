@@ -271,6 +271,7 @@ def refused(said: Said, *words: str) -> None:
         (("{new}", "--history", "{history}", "--baseline", "{new}"), ("--baseline: not allowed with", "--history")),
         (("absent", "--history", "{history}"), ("RUN: there is no run 'absent'",)),
         (("{edited}", "--history", "{history}"), ("run.json was changed after it was sealed",)),
+        (("latest", "--history", "{history}", "--results", "none"), ("RUN: there is no run in none",)),
         (("{new}", "--history", "absent"), ("--history: there is no folder 'absent'",)),
         (("{new}", "--history", "{new}"), ("--history:", "is a run itself; give the folder")),
         (("{new}", "--baseline", "absent"), ("--baseline: there is no run 'absent'",)),
