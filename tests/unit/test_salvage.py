@@ -31,7 +31,7 @@ from bench.runs.writer import RunWriter
 from standin.documents import document, launch
 writer = RunWriter(sys.argv[1], document())
 writer.add(launch(scenario="single"))
-sampler = Sampler.start(device="cpu", gpus=(), spool=writer.scratch, host="node1", powercap="/nowhere")
+sampler = Sampler.start(device="cpu", gpus=(), spool=writer.scratch, host="node1")
 sampler.watch(1, "ddp", 0, os.getpid())
 print(writer.path, sampler.pid, flush=True)
 time.sleep(60)

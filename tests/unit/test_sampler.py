@@ -20,9 +20,8 @@ from standin.processes import wait_for as until
 import bench.machine.sample
 import bench.machine.sample.sources
 from bench.core.channel import Channel
-from bench.core.records import DEVICE_COLUMNS, MEMORY_COLUMNS
+from bench.core.records import MEMORY_COLUMNS
 from bench.experiments import launch
-from bench.machine.rapl import Rapl
 from bench.machine.sample import Sampler
 from bench.machine.sample.process import DEVICE_PERIOD_NS, DUTY_CYCLE, MEMORY_PERIOD_NS, Clock, Loop, Watched, clocks
 from bench.machine.sample.sources import proportional_mib, resident_mib
@@ -67,7 +66,7 @@ def children() -> Iterator[list[Child]]:
 
 @pytest.fixture
 def sampler(tmp_path: Path) -> Iterator[Sampler]:
-    sampler = Sampler.start(device="cpu", gpus=(), spool=str(tmp_path), host="node1", powercap=str(tmp_path / "none"))
+    sampler = Sampler.start(device="cpu", gpus=(), spool=str(tmp_path), host="node1")
     yield sampler
     sampler.stop()
 
@@ -144,14 +143,13 @@ def test_proportional_sizes_after_the_steps(sampler: Sampler, children: list[Chi
 
 
 class Spent:
-    """A clock on which looking takes the time that a test gives to it: ``rss`` and ``pss`` of a process, ``rapl``."""
+    """A clock on which looking takes the time that a test gives to it: ``rss`` and ``pss`` of a process."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, rss: float, pss: float = 0.0, rapl: float = 0.0) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, rss: float, pss: float = 0.0) -> None:
         self.now_ns = self.used_ns = 0
         sources = bench.machine.sample.sources
         monkeypatch.setattr(sources, "resident_mib", lambda pid: self.spend(rss, 1.0))
         monkeypatch.setattr(sources, "proportional_mib", lambda pid: self.spend(pss, (1.0, None)))
-        monkeypatch.setattr(Rapl, "read", lambda counter: self.spend(rapl, {}))
         monkeypatch.setattr(time, "perf_counter_ns", lambda: self.now_ns)
         monkeypatch.setattr(time, "process_time_ns", lambda: self.used_ns)
 
@@ -176,10 +174,9 @@ def a_loop(folder: Path, **options: Any) -> Loop:
 
 
 def test_everything_stays_within_one_percent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    packages(tmp_path, 1)
-    spent = Spent(monkeypatch, rss=0.1, pss=30, rapl=30)
-    watched = spent.sample(a_loop(tmp_path, powercap=str(tmp_path)))
-    costs = [watched.costs[kind] for kind in ("pss", "memory", "device")]
+    spent = Spent(monkeypatch, rss=0.1, pss=30)
+    watched = spent.sample(a_loop(tmp_path))
+    costs = [watched.costs[kind] for kind in ("pss", "memory")]
     assert all(cost.calls > 20 for cost in costs)
     assert sum(cost.total_ms for cost in costs) / (spent.now_ns / 1e6) <= DUTY_CYCLE
 
@@ -194,46 +191,6 @@ def test_what_waking_up_takes_is_counted_too(tmp_path: Path, monkeypatch: pytest
     assert 0.9 * 300 / 0.3 < samples < 300 / 0.25, "2.3 ms: every 300 ms, and not less, for what was before them"
 
 
-def packages(root: Path, *energies_uj: int) -> None:
-    for number, energy_uj in enumerate(energies_uj):
-        folder = root / f"intel-rapl:{number}"
-        folder.mkdir(exist_ok=True, parents=True)
-        (folder / "name").write_text(f"package-{number}\n")
-        (folder / "energy_uj").write_text(f"{energy_uj}\n")
-        (folder / "max_energy_range_uj").write_text("1000000\n")
-
-
-def test_the_energy_of_each_package_or_why_it_is_unknown(tmp_path: Path) -> None:
-    packages(tmp_path, 100_000, 900_000)
-    (tmp_path / "intel-rapl:0:0").mkdir()
-    (tmp_path / "intel-rapl:0:0" / "name").write_text("core\n")
-    rapl = Rapl(str(tmp_path))
-    assert rapl.reason is None
-    packages(tmp_path, 150_000, 200_000)
-    assert rapl.read() == {"package-0": (50.0, None), "package-1": (300.0, None)}
-    (tmp_path / "intel-rapl:1" / "energy_uj").unlink()
-    assert rapl.read() == {"package-0": (50.0, None), "package-1": (None, "energy_mj: No such file or directory")}
-    (tmp_path / "intel-rapl:0" / "energy_uj").unlink()
-    assert "energy_uj cannot be read" in (Rapl(str(tmp_path)).reason or "")
-    assert "has no RAPL counter" in (Rapl(str(tmp_path / "nowhere")).reason or "")
-
-
-def test_the_energy_of_the_cpu_is_sampled_where_it_can_be_read(children: list[Child], tmp_path: Path) -> None:
-    packages(tmp_path / "powercap", 500_000)
-    about = {"spool": str(tmp_path), "host": "node1", "powercap": str(tmp_path / "powercap")}
-    sampler = Sampler.start(device="cpu", gpus=(), **about)
-    sampler.watch(0, "ddp", 0, children[0].pid)
-    until(lambda: moments(tmp_path))
-    packages(tmp_path / "powercap", 750_000)
-    until(lambda: [row for row in read_spool(spool_path(str(tmp_path), 0))["device"] if row["energy_mj"]])
-    _, device = sampler.finish(0)
-    sampler.stop()
-    assert all(list(row) == list(DEVICE_COLUMNS) for row in device)
-    assert {row["device"] for row in device} == {"package-0"}
-    assert (device[-1]["energy_mj"], device[-1]["power_w"], device[-1]["reason"]) == (250.0, None, None)
-    assert sampler.findings is not None and sampler.findings["cpu_energy"] == {"source": "rapl", "reason": None}
-
-
 def test_memory_shows_in_its_own_rows(sampler: Sampler, children: list[Child], tmp_path: Path) -> None:
     grows, stays = children
     sampler.watch(3, "ddp", 0, grows.pid)
@@ -244,8 +201,7 @@ def test_memory_shows_in_its_own_rows(sampler: Sampler, children: list[Child], t
     after = time.perf_counter_ns()
     until(lambda: moments(tmp_path, 3)[-1] > after)
     memory, device = sampler.finish(3)
-    assert device == [] and sampler.findings is not None
-    assert "has no RAPL counter" in sampler.findings["cpu_energy"]["reason"]
+    assert device == []
     assert all(list(row) == list(MEMORY_COLUMNS) for row in memory)
     assert {(row["launch"], row["scenario"], row["host"]) for row in memory} == {(3, "ddp", "node1")}
     assert {(row["rank"], row["pid"]) for row in memory} == {(0, grows.pid), (1, stays.pid)}

@@ -11,19 +11,17 @@ from dataclasses import asdict, dataclass, field
 
 from bench.core import pid_namespace
 from bench.core.channel import Channel, Message, die_with_parent
-from bench.machine import rapl
 from bench.machine.nvml import Nvml, NvmlUnavailable, unknown_sample
 from bench.machine.sample.attribution import Reading, unavailable
-from bench.machine.sample.sources import GpuMemory, Nothing, Ranks, Rss, given
+from bench.machine.sample.sources import GpuMemory, Nothing, Rss, given
 from bench.runs.spool import Spool, spool_path
 
 MEMORY_PERIOD_NS = 250_000_000
 DEVICE_PERIOD_NS = 100_000_000
 PSS_PERIOD_NS = 5_000_000_000
-RAPL_PERIOD_NS = 1_000_000_000
 DUTY_CYCLE = 0.01
 """The share of the time that all sampling may take. Slower samples are taken less often."""
-HALF_DUTY_CYCLE = 0.005  # the limit for proportional set sizes, and for RAPL
+HALF_DUTY_CYCLE = 0.005  # the limit for proportional set sizes
 SHORTEST_PERIOD_NS, LONGEST_PERIOD_NS = 1_000_000, 3_600_000_000_000
 LINKS_EVERY = 10  # one sample in so many has the PCIe and NVLink counters: reading them is slow, and they only grow
 
@@ -106,7 +104,7 @@ class Watched:
 class Loop:
     """Answers the command line and samples what it watches.
 
-    ``nested``: whether PIDs may be those of another namespace (default: as ``/proc`` shows). ``powercap``: for RAPL.
+    ``nested``: whether PIDs may be those of another namespace (default: as ``/proc`` shows).
     ``at_once``: memory of GPUs, too, is sampled when a launch is first watched, and not a period later.
     """
 
@@ -120,7 +118,6 @@ class Loop:
         host: str,
         interval_s: float | None = None,
         nested: bool | None = None,
-        powercap: str = rapl.ROOT,
         at_once: bool = False,
     ) -> None:
         self.channel = channel
@@ -135,12 +132,8 @@ class Loop:
         self.memory_clock, self.device_clock = clocks(interval_s)
         self.pss_clock = Clock(max(PSS_PERIOD_NS, self.memory_clock.period_ns), HALF_DUTY_CYCLE)
         self.nvml: Nvml | None = None
-        self.rapl: rapl.Rapl | None = None
         self.memory: Rss | GpuMemory | Nothing = Rss()
-        if device == "cpu":
-            self.rapl = rapl.Rapl(powercap)
-            self.device_clock = Clock(max(RAPL_PERIOD_NS, self.device_clock.period_ns), HALF_DUTY_CYCLE)
-        else:
+        if device != "cpu":
             try:
                 self.nvml = Nvml()
             except NvmlUnavailable as error:
@@ -168,14 +161,11 @@ class Loop:
         getattr(self, f"_on_{message.pop('event')}")(**message)
         self.counted_ns = time.process_time_ns()  # this was not sampling
 
-    def _has_devices(self) -> bool:
-        return self.nvml is not None or (self.rapl is not None and self.rapl.reason is None)
-
     def _sleep_ms(self) -> float | None:
         if not self.launches:
             return None
         due_ns = self.memory_clock.due_ns
-        if self._has_devices():
+        if self.nvml is not None:
             due_ns = min(due_ns, self.device_clock.due_ns)
         return max(0.0, (due_ns - time.perf_counter_ns()) / 1e6)
 
@@ -212,8 +202,8 @@ class Loop:
     def _on_edge(self, launch: int) -> None:
         """A sample of the devices where the measured window begins or ends, however rarely they are sampled within:
         two of the driver's counter are enough for energy, and one of the throttle reasons for those."""
-        if launch in self.launches and self._has_devices():
-            self._sample_devices(time.perf_counter_ns(), 0)
+        if launch in self.launches and self.nvml is not None:
+            self._sample_devices(self.nvml, time.perf_counter_ns(), 0)
 
     def _on_full(self, launch: int) -> None:
         """Take the proportional set sizes now that the measured steps are over, and nothing of a rank's memory after:
@@ -278,8 +268,6 @@ class Loop:
             ]
             findings["scrambled_lists"] = nvml.scrambled - watched.scrambled
             findings["probes"] = {watched.ranks[pid]: listed for pid, listed in self.memory.probed.items()}
-        if self.rapl is not None:
-            findings["cpu_energy"] = {"source": None if self.rapl.reason else "rapl", "reason": self.rapl.reason}
         return findings
 
     def _sample(self) -> None:
@@ -287,13 +275,13 @@ class Loop:
         if not self.launches:
             return
         t_ns = time.perf_counter_ns()
-        devices_due = self._has_devices() and t_ns >= self.device_clock.due_ns
+        nvml = self.nvml if t_ns >= self.device_clock.due_ns else None
         memory_due = t_ns >= self.memory_clock.due_ns
-        if not (devices_due or memory_due):
+        if nvml is None and not memory_due:
             return
         waking_ns = time.process_time_ns() - self.counted_ns
-        if devices_due:
-            self._sample_devices(t_ns, waking_ns)
+        if nvml is not None:
+            self._sample_devices(nvml, t_ns, waking_ns)
             waking_ns = 0
         if memory_due:
             start_ns = time.perf_counter_ns()
@@ -304,25 +292,17 @@ class Loop:
                 self.pss_clock.done(start_ns, start_ns + pss_ns)
         self.counted_ns = time.process_time_ns()
 
-    def _sample_devices(self, t_ns: int, waking_ns: int) -> None:
+    def _sample_devices(self, nvml: Nvml, t_ns: int, waking_ns: int) -> None:
         start_ns = time.perf_counter_ns()
+        links = self.device_ticks % LINKS_EVERY == 0
         for launch, watched in self.launches.items():
-            self._write_devices(t_ns, self._device_samples(watched.devices), launch)
+            gpus = given(self.gpus, watched.devices)
+            self._write_devices(t_ns, {uuid: nvml.device_sample(uuid, links=links) for uuid in gpus}, launch)
         self.device_ticks += 1
         end_ns = time.perf_counter_ns()
         self.device_clock.done(start_ns - waking_ns, end_ns)
         for watched in self.launches.values():
             watched.costs["device"].add(end_ns - start_ns)
-
-    def _device_samples(self, ranks: Ranks) -> dict[str, dict[str, object]]:
-        if self.nvml is not None:
-            links = self.device_ticks % LINKS_EVERY == 0
-            return {uuid: self.nvml.device_sample(uuid, links=links) for uuid in given(self.gpus, ranks)}
-        readings = {} if self.rapl is None else self.rapl.read()
-        return {
-            name: {**unknown_sample(""), "energy_mj": energy_mj, "reason": reason, "activity_reason": None}
-            for name, (energy_mj, reason) in readings.items()
-        }
 
     def _sample_memory(self, t_ns: int, launch: int, ranks: dict[int, tuple[str, ...] | None]) -> int:
         """Returns how long (ns) the proportional set sizes took."""
