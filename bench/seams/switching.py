@@ -14,7 +14,7 @@ from bench.core.errors import RequestError, described
 from bench.core.records import SwitchOn
 from bench.seams import discover
 from bench.seams.discover import SCENARIO, STRATEGY, SWITCH, Found, load_strategy, names
-from bench.seams.execute import check_functions, declared, line_in, load_file
+from bench.seams.execute import check_functions, check_values, declared, line_in, load_file
 from bench.seams.scenario import Scenario
 from bench.seams.strategy import LEVELS, Rank, Strategy
 from bench.seams.switch import Switch
@@ -39,7 +39,8 @@ def _load(name: str, file: str) -> Found:
     scenario: Scenario = module.SCENARIO
     if isinstance(scenario.strategy, Strategy):
         strategy, strategy_name, strategy_file = scenario.strategy, name, file
-        check_functions(module, file, STRATEGY, scenario.strategy)
+        check_values(strategy, file, SCENARIO)
+        check_functions(module, file, STRATEGY, strategy)
     else:
         strategy_name = scenario.strategy
         files = names(STRATEGY)

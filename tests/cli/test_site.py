@@ -139,7 +139,7 @@ MUTE = "class Mute(BaseException):\n    __str__ = None\n"
 NO_SITE = {
     "no summary": (
         "from bench.seams.site import Site\nSITE = Site(summary=3)",
-        "summary is empty: say in one line what",
+        "summary must be str, not int",
     ),
     "no function": (BEGIN, "has no function connect; define connect(options)"),
     "nothing": (f"{BEGIN}def connect(options): ...", "returned NoneType; return what performs launches, such as Work"),
