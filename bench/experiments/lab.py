@@ -250,7 +250,7 @@ def _connected(site: ModuleType, file: str, options: Options) -> Connected:
         raise RequestError("--site", what, "fix the file") from error
     if not hasattr(connected, "perform"):
         problem = f"connect(options) of {file} returned {type(connected).__name__}"
-        raise RequestError("--site", problem, "return what performs launches, such as WorkerHost.of(options)")
+        raise RequestError("--site", problem, "return what performs launches, such as WorkerHost(options)")
     return connected
 
 

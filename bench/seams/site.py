@@ -35,10 +35,10 @@ class Options:
 
     device: str
     hosts: tuple[Host, ...]
-    python: str | None
-    fresh: bool
-    apex_path: str | None
     log: str
+    python: str | None = None
+    fresh: bool = False
+    apex_path: str | None = None
     locks: tuple[int, ...] = ()
 
 

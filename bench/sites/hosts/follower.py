@@ -19,6 +19,7 @@ from bench.core.job import Job, Meet, Training
 from bench.machine.lock import acquire
 from bench.machine.sample import Sampler
 from bench.runs.files import LOG_LIMIT_BYTES, shorten
+from bench.seams import site
 from bench.seams.discover import STRATEGY, SWITCH, WORKLOAD, names
 from bench.seams.execute import Kind
 from bench.seams.site import Elsewhere, Event, LaunchInterrupted, Readable
@@ -136,13 +137,15 @@ class _Follower:
         options.check()
         self.site = stack.enter_context(
             WorkerHost(
-                python=options.python,
-                fresh=options.fresh,
-                apex_path=options.apex_path,
-                log=os.path.join(self.folder, "site.log"),
-                device=hello.device,
-                locks=locks,
-                hosts=(placed(hello, name),),
+                site.Options(
+                    python=options.python,
+                    fresh=options.fresh,
+                    apex_path=options.apex_path,
+                    log=os.path.join(self.folder, "site.log"),
+                    device=hello.device,
+                    locks=locks,
+                    hosts=(placed(hello, name),),
+                )
             )
         )
         interval_s = options.sample_interval_s
