@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import inspect
 import os
 import sys
 from collections.abc import Callable
@@ -148,15 +149,8 @@ def check_functions(module: ModuleType, file: str, kind: Kind, strategy: Strateg
                 remedy = f"rename {near[0]} to {name}" if near else f"define {call}"
                 raise RequestError(kind.option, f"{file} has no function {name}", remedy)
             continue
-        arguments = call[len(name) + 1 : -1].split(", ")
-        code = getattr(function, "__code__", None)
-        least = 0 if code is None else code.co_argcount - len(function.__defaults__ or ())
-        if code is not None and least <= len(arguments) <= code.co_argcount and not code.co_kwonlyargcount:
-            continue  # as usual; importing inspect takes longer than all files of bench
         try:
-            import inspect
-
-            inspect.signature(function).bind(*arguments)
+            inspect.signature(function).bind(*call[len(name) + 1 : -1].split(", "))
         except TypeError as error:
             raise RequestError(kind.option, f"{file}: {name} cannot be called: {error}", f"define {call}") from error
 

@@ -37,8 +37,8 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from bench.core.records import Setting
+from bench.seams.switch import DEVICES
 
-DEVICES = ("cpu", "cuda")
 FUNCTIONS = ("model(work)", "example(work, index)", "loss(model, batch)", "optimizer(work, parameters)")
 MAY_DEFINE = (
     *("collate(examples)", "weight(batch)", "check(work)", "size(work)", "narrow(work)"),

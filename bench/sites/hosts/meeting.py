@@ -16,9 +16,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from bench.core.errors import FAILED, INTERRUPTED, USAGE, BenchError, HostError, RequestError
+from bench.seams.engine import SECRET
 from bench.seams.site import Readable
 from bench.sites.hosts.address import AgentStore, addresses_here, is_here, resolved, to_listen_on
-from bench.sites.hosts.engine import SAME_SECRET, SECRET, Started
+from bench.sites.hosts.engine import SAME_SECRET, Started
 from bench.sites.hosts.line import Gone, Line, Message, is_hex, proof, session_key
 
 JOIN_S = 600.0  # for all hosts to join: pods pull images, and queues start hosts one by one
