@@ -42,7 +42,7 @@ MEMORY_COLUMNS = {
 
 ``source``: ``nvml_pid``, ``nvml_probe``, ``nvml_device_delta`` (see ``bench.machine.sample.attribution``),
 ``torch_allocator`` (a peak, not a sample), ``rss`` or ``unavailable``. ``pss_mib``: a CPU rank's proportional set size,
-seldom taken.
+taken once, after the measured steps.
 """
 
 ALLOCATOR = "torch_allocator"  # the source of torch's own peak, if the driver had none

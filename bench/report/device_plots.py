@@ -82,7 +82,10 @@ def memory_stack(run: Analysed) -> Plot | None:
             "process: a stack of several ranks is higher than what the host gave. "
         )
         if len(proportional):
-            caption += "The line is the sum of proportional set sizes (PSS), in which shared pages count once."
+            caption += (
+                "The dots are the sum of proportional set sizes (PSS), in which shared pages count once, after the "
+                "measured steps."
+            )
         else:
             caption += "Proportional set sizes (PSS), which would add up, were not sampled in this run."
     title = "Memory on each device over the whole run, stacked by process"

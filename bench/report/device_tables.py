@@ -226,13 +226,13 @@ def _resident_table(run: Run, chosen: dict[str, int]) -> Table | None:
         *PROCESS,
         figure("RSS peak MiB", "rss_mib", ",.0f"),
         figure("the kernel's peak MiB", "kernel_peak_mib", ",.0f"),
-        figure("PSS peak MiB", proportional),
+        figure("PSS MiB", proportional),
     )
     notes = [
         WHICH,
         "RSS: the resident set, in which shared pages count in each process, so ranks do not add up; the peak of its "
         "samples, and beside it the kernel's own (ru_maxrss), which misses nothing between samples. PSS: a page of n "
-        "processes counts 1/n, so ranks do add up; it is sampled less often, and its peak may have been missed.",
+        "processes counts 1/n, so ranks do add up; it is sampled once, after the measured steps.",
     ]
     if alike and reasons != {""}:
         notes.append(f"PSS is unknown: {reasons.pop()}.")
