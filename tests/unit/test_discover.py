@@ -20,8 +20,6 @@ from bench.core.control_group import available_memory_bytes
 from bench.core.job import Training
 from bench.seams import discover, execute, switching
 
-"""Name, strategy and precision of the built-in scenarios, in the order of every table."""
-
 PUBLISHED = ["single", "dp", *(f"{ddp}{level}" for ddp in ("ddp", "apex_ddp") for level in ("", "_o1", "_o2", "_o3"))]
 """The built-in scenarios, in the order of every table."""
 
