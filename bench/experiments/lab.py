@@ -302,8 +302,6 @@ def _hosts(party: Party, description: Event) -> tuple[HostRecord, ...]:
             machine=member.hello.machine,
             versions=_versions(member.ready["description"]),
             start=State(**member.ready["state"]),
-            clock_offset_s=member.offset_s,
-            clock_error_s=member.error_s,
         )
         for member in party.members
     )

@@ -97,8 +97,6 @@ def _next(line: Line, *events: str) -> Message:
     while True:
         for message in line.receive():
             match message:
-                case {"event": "clock"}:
-                    line.send(event="clock", utc=time.time())
                 case {"event": "end", "code": int(code)}:
                     raise _Ended(code, message.get("why"))
                 case {"event": "refused"}:
