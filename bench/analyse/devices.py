@@ -35,7 +35,7 @@ EDGE_NS = 300_000_000  # from a window to the samples that were taken at its beg
 Windows = Mapping[int, tuple[int, int]]
 """By launch the start and the end (ns) of its measured steps."""
 
-KEPT = ("launch", "scenario", "device", "t_ns", "power_w", "energy_mj", "throttle_reasons")
+KEPT = ("launch", "scenario", "device", "t_ns", "power_w", "throttle_reasons")
 """Columns of the samples that are needed once :func:`per_device` has been made of them."""
 
 FIGURES = ("_s", "_j", "_w", "_percent", "_mhz", "_c", "_reasons")  # the ends of the names of columns of numbers
