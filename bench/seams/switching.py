@@ -27,7 +27,8 @@ def load(name: str, file: str) -> Found:
         return found
     if isinstance(found.scenario.strategy, str) and os.path.dirname(found.strategy_file) == STRATEGY.folder:
         return replace(found, strategy=load_strategy(found.strategy_name, found.strategy_file)[0])
-    strategy = replace(found.strategy, ranks=partial(_own_ranks, found.strategy_name, found.strategy_file))
+    asked = found.strategy_name, found.strategy_file
+    strategy = replace(found.strategy, ranks=partial(_own_ranks, *asked), obstacle=partial(_own_obstacle, *asked))
     named = isinstance(found.scenario.strategy, str)
     return replace(
         found, strategy=strategy, scenario=found.scenario if named else replace(found.scenario, strategy=strategy)
@@ -118,6 +119,16 @@ def _own_ranks(name: str, file: str, devices: int) -> tuple[Rank, ...]:
     ):
         raise refusal(ranks)
     return ranks
+
+
+@cache
+def _own_obstacle(name: str, file: str, device: str, devices: int) -> str | None:
+    """The result of ``obstacle(device, devices)`` of a strategy's file."""
+
+    def look(name: str, file: str) -> str | None:
+        return load_strategy(name, file)[0].obstacle(device, devices)
+
+    return declared(look, str | None, name, file, STRATEGY)  # type: ignore[arg-type]
 
 
 def scenario(request: str, more: Sequence[str] = ()) -> Found:

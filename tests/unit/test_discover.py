@@ -328,6 +328,12 @@ def test_what_built_in_files_declare_is_of_the_types_of_its_fields(kind: execute
         decode(kind.declaration, encode(declaration))
 
 
+def test_a_strategys_own_obstacle(tmp_path: Path) -> None:
+    text = own(", obstacle=lambda device, devices: 'it needs two' if devices < 2 else None")
+    strategy = switching.load("mine", scenario_file(tmp_path, text)).strategy
+    assert (strategy.obstacle("cpu", 1), strategy.obstacle("cpu", 2)) == ("it needs two", None)
+
+
 def test_the_settings_of_built_in_workloads_have_names_that_are_free() -> None:
     taken = {field.name for field in fields(Training)}
     for name, file in discover.names(discover.WORKLOAD).items():
