@@ -162,12 +162,10 @@ def opened(
             writer = RunWriter(start.out, now)
         else:
             writer = resuming.reopened(start.resumed, now, force=request.force)
-        host, interval_s = site.hosts[0], request.sample_interval_s
+        host = site.hosts[0]
         with (
             _sealed(writer, site),
-            Sampler.start(
-                device=request.device, gpus=host.devices, spool=writer.scratch, host=host.name, interval_s=interval_s
-            ) as sampler,
+            Sampler.start(device=request.device, gpus=host.devices, spool=writer.scratch, host=host.name) as sampler,
         ):
             yield Lab(
                 request=request,

@@ -20,7 +20,6 @@ MEMORY_PERIOD_NS = 250_000_000
 DEVICE_PERIOD_NS = 100_000_000
 DUTY_CYCLE = 0.01
 """The share of the time that all sampling may take. Slower samples are taken less often."""
-SHORTEST_PERIOD_NS, LONGEST_PERIOD_NS = 1_000_000, 3_600_000_000_000
 LINKS_EVERY = 10  # one sample in so many has the PCIe and NVLink counters: reading them is slow, and they only grow
 
 __all__ = ["DUTY_CYCLE", "MEMORY_PERIOD_NS", "Clock", "Loop", "Spool", "spool_path"]
@@ -113,7 +112,6 @@ class Loop:
         gpus: list[str],
         spool: str,
         host: str,
-        interval_s: float | None = None,
         nested: bool | None = None,
         at_once: bool = False,
     ) -> None:
@@ -126,7 +124,7 @@ class Loop:
         self.device_ticks = 0
         self.counted_ns = 0
         """The CPU time (ns) of this process when its last sample or message was done."""
-        self.memory_clock, self.device_clock = clocks(interval_s)
+        self.memory_clock, self.device_clock = clocks()
         self.nvml: Nvml | None = None
         self.memory: Rss | GpuMemory | Nothing = Rss()
         if device != "cpu":
@@ -328,12 +326,9 @@ class Loop:
         watched.spool.append("device", [{**head, "device": uuid, **sample} for uuid, sample in samples.items()])
 
 
-def clocks(interval_s: float | None) -> tuple[Clock, Clock]:
-    """Of memory and of devices. ``interval_s``: None for 250 ms and 100 ms."""
+def clocks() -> tuple[Clock, Clock]:
+    """Of memory and of devices."""
     memory, device = Clock(MEMORY_PERIOD_NS), Clock(DEVICE_PERIOD_NS)
-    if interval_s is not None:
-        memory.period_ns = round(min(max(SHORTEST_PERIOD_NS, interval_s * 1e9), LONGEST_PERIOD_NS))
-        device.period_ns = max(DEVICE_PERIOD_NS, memory.period_ns)
     memory.beside, device.beside = device, memory
     return memory, device
 

@@ -42,7 +42,6 @@ class Options:
     fresh: bool
     apex_path: str | None
     wait: bool
-    sample_interval_s: float | None
     check: Callable[[], object]
 
 
@@ -146,9 +145,8 @@ class _Follower:
                 )
             )
         )
-        interval_s = options.sample_interval_s
         self.sampler = stack.enter_context(
-            Sampler.start(device=hello.device, gpus=hello.devices, spool=self.folder, host=name, interval_s=interval_s)
+            Sampler.start(device=hello.device, gpus=hello.devices, spool=self.folder, host=name)
         )
         line.send(event="ready", description=self.site.wait_until_ready(), state=encode(machine.state()))
 
