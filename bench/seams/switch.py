@@ -85,7 +85,8 @@ class Switch:
         if not 1 <= self.slow_start <= 100:
             return f"slow_start={self.slow_start!r} is not a number from 1 to 100"
         try:
-            self.value_of(str(self.value)) if self.value is not None else None
+            if self.value is not None:
+                self.value_of(str(self.value))
         except ValueError as error:
             return f"value={self.value!r}: {error}"
         return None
