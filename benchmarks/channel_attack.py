@@ -123,7 +123,7 @@ def nonsense(chance: random.Random, kept: list[bytes]) -> bytes:
             said = {name: chance.choice(odd) for name in ("nonce", "proof", "index")}
             return json.dumps({"event": "proof", **said}).encode() + b"\n"
         case 4:
-            event = chance.choice(["leader", "secretless", "hello", "end", "refused", "failed", "challenge", "clock"])
+            event = chance.choice(["leader", "secretless", "hello", "end", "refused", "failed", "challenge"])
             return json.dumps({"event": event, "code": 0, "why": "\udfff"}).encode() * chance.randrange(1, 3) + b"\n"
     return b"[" * 4000 + b"\n" + line * 50
 

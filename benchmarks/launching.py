@@ -21,7 +21,7 @@ from bench.core.channel import Channel
 from bench.core.job import Job
 from bench.experiments.plan import Request, job_of
 from bench.seams import discover
-from bench.seams.site import Outcome
+from bench.seams.site import Options, Outcome
 from bench.sites.local import WorkerHost
 from bench.verbs.sets import scenarios_of
 
@@ -120,7 +120,8 @@ def host(
 ) -> Iterator[WorkerHost]:
     """A worker host that is ready, with its log in the folder ``where``."""
     log = os.path.join(where, f"worker-host-{'launcher' if command else 'fresh' if fresh else 'forked'}.log")
-    with WorkerHost(python=None, fresh=fresh, apex_path=None, log=log, device=device, command=command) as started:
+    options = Options(device=device, hosts=machine.here(()), log=log, fresh=fresh)
+    with WorkerHost(options, command) as started:
         started.wait_until_ready()
         started.prepare(plan("single", device=device, model="resnet18", warmup=1, iters=1).workload)
         yield started

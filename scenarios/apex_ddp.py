@@ -10,5 +10,4 @@ from bench.seams import Scenario
 SCENARIO = Scenario(
     summary="apex DDP (or the native flat-bucket all-reduce): fp32",
     strategy="apex_ddp",
-    precision="O0",
 )

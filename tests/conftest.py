@@ -32,6 +32,7 @@ from bench.report import plots
 from bench.runs.reader import Run
 from bench.runs.reader import read as read_run
 from bench.seams import discover, switching
+from bench.seams.site import Options
 from bench.sites.local import Outcome, WorkerHost
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -163,8 +164,8 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerHost]:
 
 
 def a_host(device: str, tmp_path_factory: pytest.TempPathFactory, *gpus: str) -> Iterator[WorkerHost]:
-    log, hosts = tmp_path_factory.mktemp("host") / "host.log", machine.here(gpus)
-    with WorkerHost(python=None, fresh=False, apex_path=None, log=str(log), device=device, hosts=hosts) as running:
+    log = tmp_path_factory.mktemp("host") / "host.log"
+    with WorkerHost(Options(device=device, hosts=machine.here(gpus), log=str(log))) as running:
         running.wait_until_ready()
         running.prepare(workload(device=device))
         yield running

@@ -7,7 +7,6 @@ Energy is that of the whole board, by one of these sources:
                and over shorter ones where power was sampled too seldom to be integrated
 ``estimated``  the integral of the sampled power (``nvmlDeviceGetPowerUsage``; trapezoids), without a counter or in a
                shorter window. On many boards that power is itself an average over up to a second
-``rapl``       the counter of a CPU package, on the CPU
 
 It is null with a reason if the counter stands still or falls, and under MIG, where other instances share the board. The
 samples at the ends of the window lie up to an interval inside, so energy is mean power between them times the window.
@@ -36,7 +35,7 @@ EDGE_NS = 300_000_000  # from a window to the samples that were taken at its beg
 Windows = Mapping[int, tuple[int, int]]
 """By launch the start and the end (ns) of its measured steps."""
 
-KEPT = ("launch", "scenario", "device", "t_ns", "power_w", "energy_mj", "throttle_reasons")
+KEPT = ("launch", "scenario", "device", "t_ns", "power_w", "throttle_reasons")
 """Columns of the samples that are needed once :func:`per_device` has been made of them."""
 
 FIGURES = ("_s", "_j", "_w", "_percent", "_mhz", "_c", "_reasons")  # the ends of the names of columns of numbers
@@ -181,19 +180,11 @@ def _reasons(texts: "pd.Series[str]") -> str | None:
 
 
 def power_timeline(device: pd.DataFrame) -> pd.DataFrame:
-    """The known powers for a plot, in order of time; of a CPU package the rise of its counter since the last sample."""
-    needed = ["launch", "scenario", "device", "t_ns", "power_w"]
+    """The known powers for a plot, in order of time."""
     ordered = device
     if (device["launch"].diff() < 0).any() or (device["t_ns"].diff() < 0).any():
         ordered = device.sort_values(["launch", "t_ns"])
-    named = [name for name in device["device"].dropna().unique() if str(name).startswith("package-")]
-    if named:
-        ordered = ordered[[*needed, "energy_mj"]].copy()
-        packages = ordered[ordered["device"].isin(named)]
-        groups = packages.groupby(["launch", "device"], observed=True)
-        rise_w = groups["energy_mj"].diff() / 1e3 / (groups["t_ns"].diff() / 1e9)
-        ordered.loc[packages.index, "power_w"] = rise_w.where(rise_w >= 0)
-    return only(ordered, ordered["power_w"].notna())[needed]
+    return only(ordered, ordered["power_w"].notna())[["launch", "scenario", "device", "t_ns", "power_w"]]
 
 
 def throttled_stretches(device: pd.DataFrame) -> pd.DataFrame:
@@ -266,10 +257,9 @@ def _over_time(samples: pd.DataFrame, column: str) -> float | None:
 def _energy(samples: pd.DataFrame, window_s: float) -> tuple[float | None, str | None, str | None]:
     if (samples["mig"] == True).any():  # noqa: E712  # null is neither
         return None, None, "MIG is on: power and counter are those of the whole GPU"
-    package = samples["device"].iloc[0].startswith("package-")
     counter = samples[samples["energy_mj"].notna()]
     integral = _integral(samples[samples["power_w"].notna()], samples, window_s)
-    if len(counter) >= 2 and (package or window_s >= COUNTER_WINDOW_S or integral[0] is None):
+    if len(counter) >= 2 and (window_s >= COUNTER_WINDOW_S or integral[0] is None):
         energies_j = counter["energy_mj"] / 1000.0
         span_s = _span_s(counter)
         if (energies_j.diff().dropna() < 0).any():
@@ -278,9 +268,7 @@ def _energy(samples: pd.DataFrame, window_s: float) -> tuple[float | None, str |
         if gained_j <= 0:
             return None, None, "the driver's counter stood still over the window"
         if span_s >= COVERED * window_s:
-            return gained_j * window_s / span_s, "rapl" if package else "counter", None
-    if package:
-        return None, None, "too few samples of the counter in the window"
+            return gained_j * window_s / span_s, "counter", None
     return integral
 
 

@@ -143,7 +143,7 @@ def resident(launches: Sequence[LaunchRecord], memory: pd.DataFrame) -> pd.DataF
     """One row per launch and rank on the CPU: its peaks of both sizes, and why one is unknown (MiB).
 
     ``launch, scenario, rank, pid, rss_mib, kernel_peak_mib, pss_mib, reason``. ``kernel_peak_mib``: of the resident
-    size as the rank read it at its end (``ru_maxrss``). The proportional size is sampled seldom and may miss its peak.
+    size as the rank read it at its end (``ru_maxrss``). The proportional size is that after the measured steps.
     """
     kernel: dict[Any, float | None] = {
         (one.launch, rank.rank): (rank.allocator or {}).get("max_rss_mib") for one in launches for rank in one.ranks

@@ -55,7 +55,7 @@ def predicted_step(
     """How long a step takes on so many devices, and how much of that is waiting (ms); None where as few ranks were not
     measured. ``known``: steps that exchange nothing, all with the same batch on each rank.
 
-    Raises :class:`BeyondChange` where no all-reduce of an algorithm that it takes is in the fit.
+    Raises :class:`UnknownAlgorithm` where no all-reduce of an algorithm that it takes is known to be in the fit.
     """
     of = max((one for one in known if one.processes <= count), key=lambda one: one.processes, default=None)
     if of is None:
@@ -65,7 +65,7 @@ def predicted_step(
         algorithm = algorithms.at(count, one.bytes)
         first, *others = [each.of(algorithm, one.bytes) for each in (link, *link.at_once)]
         if first is None:
-            raise BeyondChange(algorithms.why(count))
+            raise UnknownAlgorithm(algorithms.why(count))
         cost = Link.broadcast_ms if one.kind == "broadcast" else Link.all_reduce_ms
         costs_ms = tuple(cost(each, one.bytes, count) for each in (first, *filter(None, others)))
         costed.append(Costed(phase=one.phase, ready_ms=one.ready_ms, costs_ms=costs_ms))
@@ -73,8 +73,8 @@ def predicted_step(
     return of.ends_ms[PHASES[-1]] + waits_ms, waits_ms
 
 
-class BeyondChange(Exception):
-    """The algorithm changes between the numbers of ranks in the fit and that which is to be predicted."""
+class UnknownAlgorithm(Exception):
+    """What is to be predicted may take an algorithm that is not in the fit. Says why."""
 
 
 def with_bandwidth(link: Link, mbit: float) -> Link:
@@ -116,7 +116,7 @@ def predictions(
     all_samples = samples(scaling.bandwidth, algorithms)
     predicted = []
     for count in counts:
-        alone, step, left_out, change = None, None, False, None
+        alone, step, left_out, unknown = None, None, False, None
         others = [one for one in all_samples if one.ranks != count]
         for over in (others, all_samples):  # all where the others do not tell
             link = fitted(over)
@@ -126,14 +126,14 @@ def predictions(
             alone = predicted_step(computing(scaling, mode, 1), 1, link)
             try:
                 step = predicted_step(computing(scaling, mode, count), count, link, algorithms)
-                left_out, change = len(over) < len(all_samples), None
+                left_out, unknown = len(over) < len(all_samples), None
                 break
-            except BeyondChange as error:
-                change = f"beyond a change of algorithm: {error}"
-        if alone is None or (step is None and change is None):
+            except UnknownAlgorithm as error:
+                unknown = str(error)
+        if alone is None or (step is None and unknown is None):
             continue
         beyond = count / max((*measured_ms, 1))
-        prediction = Prediction(mode=mode, count=count, beyond=beyond, left_out=left_out, why_not=change)
+        prediction = Prediction(mode=mode, count=count, beyond=beyond, left_out=left_out, why_not=unknown)
         if step is not None:
             step_ms, waits_ms = step
             measured = None if what_if_mbit is not None else measured_ms.get(count)

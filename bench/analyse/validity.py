@@ -25,7 +25,6 @@ SKEW = 0.05  # (max - min) / median over ranks, median over steps
 FOREIGN_CORES = {"cpu": BUSY, "cuda": 0.50}  # share of the usable cores that others may keep busy
 HOST_BOUND = 0.02  # of a step: how far the host is ahead of the GPU at the least where the GPU never waits for it
 FEW = "few launches"
-CLOCKS_APART_S = 1.0  # from which on a difference of clocks is a finding: logs of several hosts are read side by side
 LOADED = 0.5  # the load per core from which on a host has other work to do
 
 COLUMNS = tuple(Finding.__dataclass_fields__)
@@ -276,8 +275,6 @@ def unlike(hosts: Sequence[HostRecord]) -> Iterator[str]:
         loads = [(one.start.load_1min or 0.0) / (one.machine.cores_usable or 1) for one in (first, other)]
         if (loads[0] > LOADED) != (loads[1] > LOADED):
             yield f"load per core when it began: {loads[0]:.1f} on {first.name}, {loads[1]:.1f} on {other.name}"
-        if other.clock_offset_s is not None and abs(other.clock_offset_s) - (other.clock_error_s or 0) > CLOCKS_APART_S:
-            yield f"the clock of {other.name} is {other.clock_offset_s:+.1f} s from that of {first.name}"
 
 
 def _facts(first: HostRecord, other: HostRecord) -> Iterator[tuple[str, object, object]]:

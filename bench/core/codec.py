@@ -2,8 +2,8 @@
 
 Every field must be there and no other, unless the class has a field ``more``: that one takes what has no field of its
 own, and is written flat among the others. A function is no JSON value: it is left out, and has its default when it
-comes back. ``Annotated[float, Between(0, 1)]`` says which values a field may have, and a class with a method
-``contradiction`` what its fields may not say together.
+comes back. ``Annotated[float, Between(0, 1)]`` says which values a field may have, ``Annotated[str, ("cpu", "cuda")]``
+which texts, and a class with a method ``contradiction`` what its fields may not say together.
 
 A text that is written is valid UTF-8 and not longer than :data:`LONGEST_TEXT`, whatever a training printed; one that is
 read must be.
@@ -138,7 +138,8 @@ def _decoder(kind: Any) -> Decoder:
     if origin is Annotated and isinstance(inner[1], AnyOf):
         return partial(_either, inner[1].types())
     if origin is Annotated:
-        return partial(_bounded, _decoder(inner[0]), inner[1])
+        bound = OneOf(inner[1]) if isinstance(inner[1], tuple) else inner[1]
+        return partial(_bounded, _decoder(inner[0]), bound)
     if origin in (Union, UnionType) and len(inner) == 2 and type(None) in inner:  # as most are
         return partial(_optional, _decoder(inner[0] if inner[1] is type(None) else inner[1]))
     if origin in (Union, UnionType):
@@ -146,7 +147,7 @@ def _decoder(kind: Any) -> Decoder:
     if origin is tuple:
         return partial(_list, _decoder(inner[0]))
     if origin in (Mapping, dict):
-        return partial(_mapping, _decoder(inner[1]))
+        return partial(_mapping, _decoder(inner[0]), _decoder(inner[1]))
     if _is_class(kind):
         return partial(_object, kind)
     return {float: _float, int: _int, str: _text}.get(kind) or partial(_exact, kind)
@@ -159,7 +160,7 @@ def _exact(kind: type, value: object) -> object:
 
 
 def _text(value: object) -> str:
-    if type(value) is not str:
+    if not isinstance(value, str):
         raise _other("str", value)
     if len(value) > LONGEST_TEXT:
         raise Damaged(f"must be {Length(LONGEST_TEXT).words}")
@@ -187,7 +188,7 @@ def _float(value: object) -> float:
 def _anything(value: object) -> object:
     """Any JSON value, with numbers that can be computed with."""
     if isinstance(value, dict):
-        return _mapping(_anything, value)
+        return _mapping(_text, _anything, value)
     if isinstance(value, list):
         return list(_list(_anything, value))
     checked = {int: _int, float: _float, str: _text}.get(type(value))
@@ -206,11 +207,14 @@ def _optional(plain: Decoder, value: object) -> object:
 
 
 def _either(kinds: tuple[Hint, ...], value: object) -> object:
-    """As the kind that ``value`` is of, of several classes the one that has the fewest fields too many or too few; else
-    as the first."""
+    """As the kind that ``value`` is of, of several classes the one that has the fewest fields too many or too few."""
     if value is None and type(None) in kinds:
         return None
-    alike = [kind for kind in kinds if _plain(kind) is type(value)] or [k for k in kinds if k is not type(None)]
+    alike = [kind for kind in kinds if _plain(kind) is type(value)]
+    if not alike and type(value) is int:
+        alike = [kind for kind in kinds if _plain(kind) is float]
+    if not alike:
+        raise _other(" or ".join(_plain(kind).__name__ for kind in kinds), value)
     if len(alike) > 1 and isinstance(value, dict):
         alike.sort(key=lambda kind: len(set(value) ^ set(hints(kind))) if _is_class(kind) else math.inf)
     return _decoder(alike[0])(value)
@@ -245,10 +249,10 @@ def _list(inner: Decoder, value: object) -> tuple[object, ...]:
     return tuple(decoded)
 
 
-def _mapping(inner: Decoder, value: object) -> dict[str, object]:
+def _mapping(key: Decoder, inner: Decoder, value: object) -> dict[str, object]:
     if not isinstance(value, dict):
         raise _other("an object", value)
-    return {_at(f"[{name!r:.40}]", _text, name): _at(f"[{name!r:.40}]", inner, one) for name, one in value.items()}
+    return {_at(f"[{name!r:.40}]", key, name): _at(f"[{name!r:.40}]", inner, one) for name, one in value.items()}
 
 
 def _named(kinds: Named, value: object) -> dict[str, object]:

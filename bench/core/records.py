@@ -42,7 +42,7 @@ MEMORY_COLUMNS = {
 
 ``source``: ``nvml_pid``, ``nvml_probe``, ``nvml_device_delta`` (see ``bench.machine.sample.attribution``),
 ``torch_allocator`` (a peak, not a sample), ``rss`` or ``unavailable``. ``pss_mib``: a CPU rank's proportional set size,
-seldom taken.
+taken once, after the measured steps.
 """
 
 ALLOCATOR = "torch_allocator"  # the source of torch's own peak, if the driver had none
@@ -69,10 +69,9 @@ DEVICE_COLUMNS = {
 }
 """One row per sample and GPU. ``energy_mj``: the driver's counter in millijoules; ``throttle_reasons``: NVML's bits.
 
-``pcie_*`` and ``nvlink_*``: counters, in every tenth sample, null where the driver has none. On the CPU one row per
-sample and package with ``energy_mj`` alone (RAPL). NVML's GPM metrics, of the time since the sample before:
-``sm_percent`` (busy SMs), ``tensor_percent`` (time in tensor cores), ``dram_percent`` (of its bandwidth) and
-``nvlink_*_mib_s``; null with ``activity_reason`` where unknown.
+``pcie_*`` and ``nvlink_*``: counters, in every tenth sample, null where the driver has none. NVML's GPM metrics, of the
+time since the sample before: ``sm_percent`` (busy SMs), ``tensor_percent`` (time in tensor cores), ``dram_percent`` (of
+its bandwidth) and ``nvlink_*_mib_s``; null with ``activity_reason`` where unknown.
 """
 
 NUMERICS_COLUMNS = {

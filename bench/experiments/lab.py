@@ -162,12 +162,10 @@ def opened(
             writer = RunWriter(start.out, now)
         else:
             writer = resuming.reopened(start.resumed, now, force=request.force)
-        host, interval_s = site.hosts[0], request.sample_interval_s
+        host = site.hosts[0]
         with (
             _sealed(writer, site),
-            Sampler.start(
-                device=request.device, gpus=host.devices, spool=writer.scratch, host=host.name, interval_s=interval_s
-            ) as sampler,
+            Sampler.start(device=request.device, gpus=host.devices, spool=writer.scratch, host=host.name) as sampler,
         ):
             yield Lab(
                 request=request,
@@ -250,7 +248,7 @@ def _connected(site: ModuleType, file: str, options: Options) -> Connected:
         raise RequestError("--site", what, "fix the file") from error
     if not hasattr(connected, "perform"):
         problem = f"connect(options) of {file} returned {type(connected).__name__}"
-        raise RequestError("--site", problem, "return what performs launches, such as WorkerHost.of(options)")
+        raise RequestError("--site", problem, "return what performs launches, such as WorkerHost(options)")
     return connected
 
 
@@ -302,8 +300,6 @@ def _hosts(party: Party, description: Event) -> tuple[HostRecord, ...]:
             machine=member.hello.machine,
             versions=_versions(member.ready["description"]),
             start=State(**member.ready["state"]),
-            clock_offset_s=member.offset_s,
-            clock_error_s=member.error_s,
         )
         for member in party.members
     )

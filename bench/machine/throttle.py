@@ -71,7 +71,7 @@ def check(device: Iterable[TableRow], steps: Iterable[TableRow]) -> dict[str, ob
     samples: dict[str, list[int | None]] = {}
     for row in device:
         start_ns, end_ns = alone or windows.get(row.get("host"), (0, -1))
-        # A row of a CPU package, or of a GPU that could not be asked at all, does not know of MIG either.
+        # A row of a GPU that could not be asked at all does not know of MIG either.
         if row["mig"] is not None and start_ns <= row["t_ns"] <= end_ns:
             samples.setdefault(row["device"], []).append(row["throttle_reasons"])
     if not samples:

@@ -82,7 +82,10 @@ def memory_stack(run: Analysed) -> Plot | None:
             "process: a stack of several ranks is higher than what the host gave. "
         )
         if len(proportional):
-            caption += "The line is the sum of proportional set sizes (PSS), in which shared pages count once."
+            caption += (
+                "The dots are the sum of proportional set sizes (PSS), in which shared pages count once, after the "
+                "measured steps."
+            )
         else:
             caption += "Proportional set sizes (PSS), which would add up, were not sampled in this run."
     title = "Memory on each device over the whole run, stacked by process"
@@ -107,11 +110,8 @@ def power(run: Analysed) -> Plot | None:
             axes.broken_barh(places, (0, 0.07), linewidth=0, label=throttled[str(verdict)], **look)
             axes.broken_barh(places, (0, 1), alpha=0.13, linewidth=0, zorder=0, **look)
         _means(run, stage, axes, means[(means["device"] == device) & means["mean_power_w"].notna()])
-    caption = ABOUT_LAUNCHES
-    if any(device.startswith("package-") for device in stage.panels):
-        caption += " Power of a CPU package: the rise of its energy counter from one sample to the next."
     title = "Power of each device over the whole run"
-    return drawing.finished(run, stage.figure, "power", title, caption, list(timeline["scenario"].unique()))
+    return drawing.finished(run, stage.figure, "power", title, ABOUT_LAUNCHES, list(timeline["scenario"].unique()))
 
 
 def _stage(run: Run, rows: pd.DataFrame, names: list[str]) -> Stage:

@@ -15,7 +15,6 @@ from bench.runs.reader import Run
 ENERGY_SOURCES = {
     "counter": "the driver's own counter of the whole board",
     "estimated": "sampled power, integrated (no counter, or less than 10 s of measured steps)",
-    "rapl": "the counter of the CPU package, with all else that ran on it",
 }
 
 MEMORY_SOURCES = {
@@ -96,18 +95,19 @@ def _energy_notes(run: Run, table: pd.DataFrame) -> list[str]:
     lacking |= {"NVLink traffic": "nvlink_tx_mib_s", "activity of SMs (Hopper and later)": "sm_percent"}
     absent = [name for name, column in lacking.items() if table[column].isna().all()]
     if absent:
-        packages = all(str(name).startswith("package-") for name in run.device["device"].unique())
-        why = "the kernel counts the energy of a CPU package alone" if packages else "the driver offers none of them"
-        notes.append(f"Unknown in all scenarios: {', '.join(absent)}; {why}, or too few samples lie in the window.")
+        why = "the driver offers none of them, or too few samples lie in the window"
+        notes.append(f"Unknown in all scenarios: {', '.join(absent)}; {why}.")
     return notes
 
 
 def no_energy(run: Run) -> str:
-    reasons = [(launch.checks.cpu_energy or {}).get("reason") for launch in run.document.launches]
-    why = "; ".join(dict.fromkeys(filter(None, reasons)))
-    if not why and len(run.device):
+    if len(run.device):
         why = "no launch that ended well has a sample within its measured steps"
-    return f"Energy, power and heat are unknown: {why or 'this run has no samples of a device, and does not say why'}."
+    elif run.document.workload.device == "cpu":
+        why = "they are measured on GPUs only"
+    else:
+        why = "this run has no samples of a device, and does not say why"
+    return f"Energy, power and heat are unknown: {why}."
 
 
 def beside_torch_table(run: Analysed) -> Table | None:
@@ -225,13 +225,13 @@ def _resident_table(run: Run, chosen: dict[str, int]) -> Table | None:
         *PROCESS,
         figure("RSS peak MiB", "rss_mib", ",.0f"),
         figure("the kernel's peak MiB", "kernel_peak_mib", ",.0f"),
-        figure("PSS peak MiB", proportional),
+        figure("PSS MiB", proportional),
     )
     notes = [
         WHICH,
         "RSS: the resident set, in which shared pages count in each process, so ranks do not add up; the peak of its "
         "samples, and beside it the kernel's own (ru_maxrss), which misses nothing between samples. PSS: a page of n "
-        "processes counts 1/n, so ranks do add up; it is sampled less often, and its peak may have been missed.",
+        "processes counts 1/n, so ranks do add up; it is sampled once, after the measured steps.",
     ]
     if alike and reasons != {""}:
         notes.append(f"PSS is unknown: {reasons.pop()}.")

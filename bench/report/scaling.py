@@ -52,11 +52,11 @@ def scaling_table(run: Analysed) -> Table | None:
 
 
 def prediction_table(checks: Sequence[Prediction], asked: Sequence[Prediction]) -> Table | None:
-    rows, beyond = [*checks, *asked], Cell(text="beyond a change of algorithm", wrap=True)
+    rows, unknown = [*checks, *asked], Cell(text="algorithm not measured", wrap=True)
     columns = (
         text("scaling", lambda one: one.mode),
         figure("devices", lambda one: f"{one.count:,}"),
-        figure("predicted step ms", lambda one: beyond if one.step_ms is None else f"{one.step_ms:,.1f}"),
+        figure("predicted step ms", lambda one: unknown if one.step_ms is None else f"{one.step_ms:,.1f}"),
         figure("of that waiting ms", lambda one: number(one.exposed_ms, ",.1f")),
         figure("efficiency", lambda one: _share(one.efficiency, " %")),
         figure("measured ms", lambda one: number(one.measured_ms, ",.1f")),

@@ -151,15 +151,12 @@ class State:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostRecord:
-    """One of several hosts of a run, the leader first. ``clock_offset_s``: how far its clock is ahead of the leader's,
-    known within ``clock_error_s``."""
+    """One of several hosts of a run, the leader first."""
 
     name: str
     machine: Machine
     versions: Mapping[str, str | None]
     start: State
-    clock_offset_s: float | None = None
-    clock_error_s: Amount | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -141,7 +141,6 @@ class Checks:
     foreign: tuple[ForeignProcess, ...] | None = ()
     scrambled_lists: Count | None = None
     probes: Mapping[str, Pid] | None = None
-    cpu_energy: Mapping[str, str | None] | None = None
     throttle: Throttle | None = None
 
     def held_up(self, cores: int | None) -> bool:

@@ -4,15 +4,19 @@ The idea is that of airspeed velocity, where a benchmark's version is by default
 """
 
 import ast
+import os
 from typing import TypeGuard
 
 ASIDE = ("WORKLOAD", "check", "recipe")
 """Parts of a workload's file that do not train: its declaration (a run records settings, batch and unit), which
 settings it refuses, and how it is written down as a script."""
 
+BESIDE = "bench.workloads."
+
 
 def code_sha256(file: str) -> str:
-    """SHA-256 (hex) of the syntax tree without comments, docstrings, layout, and :data:`ASIDE`.
+    """SHA-256 (hex) of the syntax tree without comments, docstrings, layout, and :data:`ASIDE`. That of a workload
+    beside it from which it imports something counts, too.
 
     Every Python has the same for the same code. So fields that are empty do not count, of which newer ones have more,
     nor do empty parts of f-strings, which 3.12 has.
@@ -29,7 +33,10 @@ def code_sha256(file: str) -> str:
         for node, all_of in named
         if not {getattr(one, "name", getattr(one, "id", "")) for one in all_of} & {*ASIDE}
     ]
-    return hashlib.sha256(canonical_json(_plain(tree)).encode()).hexdigest()
+    imported = dict.fromkeys(node.module or "" for node in tree.body if isinstance(node, ast.ImportFrom))
+    names = [module.removeprefix(BESIDE) for module in imported if module.startswith(BESIDE)]
+    beside = [code_sha256(os.path.join(os.path.dirname(file), f"{name}.py")) for name in names]
+    return hashlib.sha256("".join((canonical_json(_plain(tree)), *beside)).encode()).hexdigest()
 
 
 def _plain(node: object) -> object:

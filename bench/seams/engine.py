@@ -7,6 +7,7 @@ for. The secret, by which the hosts know each other, stands in no specification.
 """
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
 SECRET = "BENCH_SECRET"  # the variable that each host finds the secret in
 
@@ -18,18 +19,12 @@ FILE = "{file}"
 class Engine:
     """The declaration of an engine's file. ``client``: the program that submits. ``gpu_type``: whether a type of GPU,
     as in H100:8, is ``needed``, ``optional`` or ``unused``. ``results``: where results go in the image that the engine
-    runs, which is a volume; None if it runs none. Raises ``ValueError`` for a bad value."""
+    runs, which is a volume; None if it runs none."""
 
     summary: str
     client: str
-    gpu_type: str = "optional"
+    gpu_type: Annotated[str, ("needed", "optional", "unused")] = "optional"
     results: str | None = None
-
-    def __post_init__(self) -> None:
-        if not self.summary.strip() or not self.client.strip():
-            raise ValueError("summary and client are needed: what the engine is, and the program that submits")
-        if self.gpu_type not in ("needed", "optional", "unused"):
-            raise ValueError(f"gpu_type={self.gpu_type!r} is not needed, optional or unused")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,13 +2,14 @@
 
 import importlib
 import importlib.util
+import inspect
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from functools import cache, partial
 from types import FunctionType, ModuleType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from bench.core.errors import RequestError, described
 from bench.seams.strategy import Strategy
@@ -103,11 +104,29 @@ def load_file(name: str, file: str, kind: Kind) -> ModuleType:
     """Execute a file of this kind and check it. Raises :class:`RequestError` that names file, field and remedy."""
     check_there(name, file, kind)
     module = load_module(name, file, kind)
-    if not isinstance(getattr(module, kind.declares, None), kind.declaration):
+    declaration = getattr(module, kind.declares, None)
+    if not isinstance(declaration, kind.declaration):
         what = f"{kind.declares} = {kind.declaration.__name__}(...)"
         raise RequestError(kind.option, f"{file} declares no {kind.declares}", f"add {what}")
+    check_values(declaration, file, kind)
     check_functions(module, file, kind)
     return module
+
+
+def check_values(declaration: Any, file: str, kind: Kind) -> None:
+    """Refuse a value that is not of its field's type, and an empty text. A test does so for bench's own files."""
+    if os.path.dirname(file) == kind.folder:
+        return
+    from bench.core.codec import Damaged, decode, encode  # here, since 'bench list' seldom needs it
+
+    try:
+        decode(type(declaration), encode(declaration))
+    except Damaged as error:
+        what = f"{error.where} {error.problem}".strip()
+        raise RequestError(kind.option, f"{file}: {what}", "fix the file") from error
+    for one in fields(declaration):
+        if one.default is MISSING and not str(getattr(declaration, one.name)).strip():
+            raise RequestError(kind.option, f"{file}: {one.name} is empty", "give a text")
 
 
 def check_functions(module: ModuleType, file: str, kind: Kind, strategy: Strategy | None = None) -> None:
@@ -130,15 +149,8 @@ def check_functions(module: ModuleType, file: str, kind: Kind, strategy: Strateg
                 remedy = f"rename {near[0]} to {name}" if near else f"define {call}"
                 raise RequestError(kind.option, f"{file} has no function {name}", remedy)
             continue
-        arguments = call[len(name) + 1 : -1].split(", ")
-        code = getattr(function, "__code__", None)
-        least = 0 if code is None else code.co_argcount - len(function.__defaults__ or ())
-        if code is not None and least <= len(arguments) <= code.co_argcount and not code.co_kwonlyargcount:
-            continue  # as usual; importing inspect takes longer than all files of bench
         try:
-            import inspect
-
-            inspect.signature(function).bind(*arguments)
+            inspect.signature(function).bind(*call[len(name) + 1 : -1].split(", "))
         except TypeError as error:
             raise RequestError(kind.option, f"{file}: {name} cannot be called: {error}", f"define {call}") from error
 

@@ -22,13 +22,9 @@ __all__ = ["Connected", "Event", "Job", "Options", "Site"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """The declaration of a site's file. Raises ``ValueError`` when ``summary`` (one line) is empty."""
+    """The declaration of a site's file. ``summary``: one line."""
 
     summary: str
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.summary, str) or not self.summary.strip():
-            raise ValueError("summary is empty: say in one line what this site is")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,10 +35,10 @@ class Options:
 
     device: str
     hosts: tuple[Host, ...]
-    python: str | None
-    fresh: bool
-    apex_path: str | None
     log: str
+    python: str | None = None
+    fresh: bool = False
+    apex_path: str | None = None
     locks: tuple[int, ...] = ()
 
 

@@ -19,6 +19,7 @@ tick)``: one row a step with the times of its own parts, for the diagnostic laun
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Annotated
 
 PRECISIONS = ("O0", "O1", "O2", "O3")
 LEVELS = {level.lower(): level for level in PRECISIONS[1:]}
@@ -70,7 +71,7 @@ class Implementation:
     name: str
     label: str
     wrapper: str | None
-    needs: str | None = None
+    needs: Annotated[str, APEX_MODULES] | None = None
 
 
 def amp_obstacle(half: str, switches: Iterable[str]) -> str | None:
@@ -93,7 +94,7 @@ class Strategy:
     switches that it does not go with, and why. ``torch_on_cpu``: the first torch with which it runs on the CPU.
     ``obstacle``: from ``cpu`` or ``cuda`` and the number of chosen devices to why it cannot run on them, or None.
 
-    Raises ``ValueError`` naming the field when a value is not allowed.
+    Raises ``ValueError`` for ``ranks`` or ``obstacle`` that is not a function.
     """
 
     label: str
@@ -101,10 +102,10 @@ class Strategy:
     group: bool = True
     implementations: tuple[Implementation, ...] = ()
     alone_label: str | None = None
-    weights: str = "replicated"
+    weights: Annotated[str, WEIGHTS] = "replicated"
     differs: str | None = None
-    precisions: tuple[str, ...] = PRECISIONS
-    amp: tuple[str, ...] = AMP
+    precisions: tuple[Annotated[str, PRECISIONS], ...] = PRECISIONS
+    amp: tuple[Annotated[str, AMP], ...] = AMP
     probe: str | None = None
     rpc: bool = False
     restarts: bool = False
@@ -112,8 +113,8 @@ class Strategy:
     without: Mapping[str, str] = field(default_factory=dict)
     torch_on_cpu: tuple[int, int] = (2, 6)
     obstacle: Callable[[str, int], str | None] = lambda device, devices: None
-    hue: str = "magenta"
-    dash: str = "short"
+    hue: Annotated[str, HUES] = "magenta"
+    dash: Annotated[str, DASHES] = "short"
 
     def processes(self, devices: int) -> int:
         """How many ranks there are on ``devices`` chosen devices (CPU: on ``--ranks`` ranks)."""
@@ -123,34 +124,7 @@ class Strategy:
         return sum(rank.replicas for rank in self.ranks(devices))
 
     def __post_init__(self) -> None:
-        if not isinstance(self.label, str) or not self.label.strip():
-            raise ValueError("label is empty: say in a few words what tables and plots call it")
         if not callable(self.obstacle):
             raise ValueError(f"obstacle={self.obstacle!r} is not a function of the device and how many there are")
         if not callable(self.ranks):
             raise ValueError(f"ranks={self.ranks!r} is not a function; take rank_per_device or one_rank of bench.seams")
-        for name, values, allowed in (
-            ("weights", (self.weights,), WEIGHTS),
-            ("precisions", self.precisions, PRECISIONS),
-            ("amp", self.amp, AMP),
-            ("hue", (self.hue,), HUES),
-            ("dash", (self.dash,), DASHES),
-            ("needs", tuple(one.needs for one in self.implementations if one.needs), APEX_MODULES),
-        ):
-            for value in values:
-                one_of(name, value, allowed)
-
-
-def a_text(field: str, value: object) -> None:
-    if not isinstance(value, str) or not value.strip():
-        raise ValueError(f"{field}={value!r} is not a text; give one")
-
-
-def names_in(field: str, value: object) -> None:
-    if not isinstance(value, tuple) or not all(isinstance(one, str) for one in value):
-        raise ValueError(f"{field}={value!r} is not a tuple of names")
-
-
-def one_of(field: str, value: object, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ValueError(f"{field}={value!r} is not one of {', '.join(allowed)}")

@@ -24,12 +24,14 @@ functions, which import torch inside. A file defines those that it needs. They a
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from bench.core.dtypes import HALVES
 from bench.core.records import Setting
-from bench.seams.strategy import PRECISIONS, a_text, names_in, one_of
+from bench.seams.strategy import PRECISIONS
 
 DEVICES = ("cpu", "cuda")
+Device = Annotated[str, DEVICES]
 MAY_DEFINE = (
     *("obstacle(device)", "begin(parts)", "model(parts, model)", "wrapper(parts)", "optimizer(parts)"),
     *("module(parts, module)", "batch(parts, batch)", "effect(session, ran)", "recipe(switches)"),
@@ -55,8 +57,6 @@ class Switch:
     the batches of all ranks. ``recovers``: by kind of device and part of a step (:data:`RECOVERABLE`) the share
     that the switch is expected to save, which ``bench run --prove`` predicts from and scores. ``already``: the field of
     ``effective`` in run.json that is true where it is on anyway.
-
-    Raises ``ValueError`` naming the field when a value is not allowed.
     """
 
     summary: str
@@ -67,45 +67,37 @@ class Switch:
     needs: tuple[str, ...] = ()
     overwrites: bool = False
     wrapper: str | None = None
-    precisions: tuple[str, ...] = PRECISIONS
-    device: str | None = None
-    half: str | None = None
+    precisions: tuple[Annotated[str, PRECISIONS], ...] = PRECISIONS
+    device: Device | None = None
+    half: Annotated[str, tuple(HALVES)] | None = None
     tried_on: str = "ddp"
-    searched_on: tuple[str, ...] = DEVICES
+    searched_on: tuple[Device, ...] = DEVICES
     slow_start: float = 1.0
     double: bool = True
     joins_norms: bool = False
-    recovers: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    recovers: Mapping[Device, Mapping[Annotated[str, RECOVERABLE], float]] = field(default_factory=dict)
     already: str | None = None
 
-    def __post_init__(self) -> None:
-        for kind, shares in self.recovers.items():
-            one_of("recovers", kind, DEVICES)
-            for part, share in shares.items():
-                one_of("recovers", part, RECOVERABLE)
-                if not 0.0 < share <= 1.0:
-                    raise ValueError(f"recovers={part!r}: {share!r} is not a share above 0 and up to 1")
-        for name in ("summary", "label"):
-            a_text(name, getattr(self, name))
-        for name in ("choices", "excludes", "needs"):
-            names_in(name, getattr(self, name))
-        for level in self.precisions:
-            one_of("precisions", level, PRECISIONS)
-        for kind in (*self.searched_on, *([self.device] if self.device is not None else [])):
-            one_of("device", kind, DEVICES)
-        if not isinstance(self.slow_start, int | float) or not 1 <= self.slow_start <= 100:
-            raise ValueError(f"slow_start={self.slow_start!r} is not a number from 1 to 100")
-        if self.half is not None:
-            one_of("half", self.half, tuple(HALVES))
-        if self.value is not None:
-            self.value_of(str(self.value))
+    def contradiction(self) -> str | None:
+        """What is wrong with values that each have the type of their field, or None."""
+        if not all(0.0 < share <= 1.0 for shares in self.recovers.values() for share in shares.values()):
+            return f"recovers={self.recovers!r}: a share is above 0 and at most 1"
+        if not 1 <= self.slow_start <= 100:
+            return f"slow_start={self.slow_start!r} is not a number from 1 to 100"
+        try:
+            if self.value is not None:
+                self.value_of(str(self.value))
+        except ValueError as error:
+            return f"value={self.value!r}: {error}"
+        return None
 
     def value_of(self, text: str) -> Setting:
         """The value that ``text`` is. Raises ``ValueError`` that says what is allowed."""
         if self.value is None:
             raise ValueError("it takes no value")
         if isinstance(self.value, str):
-            one_of("value", text, self.choices)
+            if text not in self.choices:
+                raise ValueError(f"{text!r} is not one of {', '.join(self.choices)}")
             return text
         if not (text.isascii() and text.isdigit()) or not 0 < int(text[:9]) <= MOST:
             raise ValueError(f"{text[:20]!r} is not a whole number from 1 to {MOST:,}")

@@ -14,7 +14,7 @@ from bench.core.errors import RequestError, described
 from bench.core.records import SwitchOn
 from bench.seams import discover
 from bench.seams.discover import SCENARIO, STRATEGY, SWITCH, Found, load_strategy, names
-from bench.seams.execute import check_functions, declared, line_in, load_file
+from bench.seams.execute import check_functions, check_values, declared, line_in, load_file
 from bench.seams.scenario import Scenario
 from bench.seams.strategy import LEVELS, Rank, Strategy
 from bench.seams.switch import Switch
@@ -27,7 +27,8 @@ def load(name: str, file: str) -> Found:
         return found
     if isinstance(found.scenario.strategy, str) and os.path.dirname(found.strategy_file) == STRATEGY.folder:
         return replace(found, strategy=load_strategy(found.strategy_name, found.strategy_file)[0])
-    strategy = replace(found.strategy, ranks=partial(_own_ranks, found.strategy_name, found.strategy_file))
+    asked = found.strategy_name, found.strategy_file
+    strategy = replace(found.strategy, ranks=partial(_own_ranks, *asked), obstacle=partial(_own_obstacle, *asked))
     named = isinstance(found.scenario.strategy, str)
     return replace(
         found, strategy=strategy, scenario=found.scenario if named else replace(found.scenario, strategy=strategy)
@@ -39,7 +40,8 @@ def _load(name: str, file: str) -> Found:
     scenario: Scenario = module.SCENARIO
     if isinstance(scenario.strategy, Strategy):
         strategy, strategy_name, strategy_file = scenario.strategy, name, file
-        check_functions(module, file, STRATEGY, scenario.strategy)
+        check_values(strategy, file, SCENARIO)
+        check_functions(module, file, STRATEGY, strategy)
     else:
         strategy_name = scenario.strategy
         files = names(STRATEGY)
@@ -117,6 +119,16 @@ def _own_ranks(name: str, file: str, devices: int) -> tuple[Rank, ...]:
     ):
         raise refusal(ranks)
     return ranks
+
+
+@cache
+def _own_obstacle(name: str, file: str, device: str, devices: int) -> str | None:
+    """The result of ``obstacle(device, devices)`` of a strategy's file."""
+
+    def look(name: str, file: str) -> str | None:
+        return load_strategy(name, file)[0].obstacle(device, devices)
+
+    return declared(look, str | None, name, file, STRATEGY)  # type: ignore[arg-type]
 
 
 def scenario(request: str, more: Sequence[str] = ()) -> Found:

@@ -37,9 +37,8 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from bench.core.records import Setting
-from bench.seams.strategy import names_in
+from bench.seams.switch import DEVICES
 
-DEVICES = ("cpu", "cuda")
 FUNCTIONS = ("model(work)", "example(work, index)", "loss(model, batch)", "optimizer(work, parameters)")
 MAY_DEFINE = (
     *("collate(examples)", "weight(batch)", "check(work)", "size(work)", "narrow(work)"),
@@ -57,8 +56,6 @@ class Workload:
     modules that are imported once for all ranks. ``example_mib``: what autograd keeps of one example in fp32; with it,
     the default batch halves until it fits a GPU. ``units_per_example``: a number, or the name of the setting that has
     it. ``reads``: what ``--data`` must hold, in words; empty if it reads no data.
-
-    Raises ``ValueError`` naming the field when a value is not allowed.
     """
 
     summary: str
@@ -72,34 +69,28 @@ class Workload:
     units_per_example: int | str = 1
     reads: str = ""
 
-    def __post_init__(self) -> None:
-        for name in ("summary", "unit", "unit_short", "title", "reads"):
-            value = getattr(self, name)
-            if not isinstance(value, str) or not (value.strip() or name not in ("summary", "unit")):
-                raise ValueError(f"{name}={value!r} is not a text; give one")
-        if not isinstance(self.example_mib, int | float) or not 0 <= self.example_mib < math.inf:
-            raise ValueError(f"example_mib={self.example_mib!r} is not a number of MiB")
-        names_in("imports", self.imports)
-        if not isinstance(self.settings, Mapping):
-            raise ValueError(f"settings={self.settings!r} is not a dict of names and defaults")
+    def contradiction(self) -> str | None:
+        """What is wrong with values that each have the type of their field, or None."""
         for name, default in {"global_batch": self.global_batch, **self.settings}.items():
-            for value in default.values() if isinstance(default, Mapping) else (default,):
-                if not isinstance(value, str | int | float) or (isinstance(value, float) and not math.isfinite(value)):
-                    raise ValueError(f"{name}={value!r} is not a text, a finite number or a bool")
             if isinstance(default, Mapping) and set(default) != set(DEVICES):
-                raise ValueError(f"{name}={default!r} does not have one value each for cpu and cuda")
-        for name in self.settings:
-            if not isinstance(name, str) or not name.isidentifier():
-                raise ValueError(f"settings: {name!r} is not a name")
+                return f"{name}={default!r} does not have one value each for cpu and cuda"
+            if not name.isidentifier():
+                return f"settings: {name!r} is not a name"
+        if self.example_mib < 0:
+            return f"example_mib={self.example_mib!r} is not a number of MiB"
         for device in DEVICES:
-            each = self.units_in(self.settings_on(device))
+            settings = self.settings_on(device)
+            each, batch = self.units_in(settings), self.batch_on(device)
             if type(each) is not int or each < 1:
                 what = "neither a whole number of at least 1 nor a setting that is one"
-                raise ValueError(f"units_per_example={self.units_per_example!r} is {what}")
-            batch = self.batch_on(device)
-            if type(batch) is not int or batch < 1:
-                raise ValueError(f"global_batch={batch!r} is not a whole number of at least 1")
-            self.title_of(self.settings_on(device))
+                return f"units_per_example={self.units_per_example!r} is {what}"
+            if batch < 1:
+                return f"global_batch={batch!r} is not a whole number of at least 1"
+            try:
+                self.title_of(settings)
+            except (KeyError, IndexError, AttributeError, ValueError) as error:
+                return f"title={self.title!r} cannot be made of the settings: {error}"
+        return None
 
     def batch_on(self, device: str) -> int:
         return self.global_batch if isinstance(self.global_batch, int) else self.global_batch[device]
@@ -117,10 +108,7 @@ class Workload:
 
     def title_of(self, settings: Mapping[str, object]) -> str:
         """The title with these settings, such as ``resnet101, 64 px``; empty for its name."""
-        try:
-            return self.title.format_map(settings)
-        except KeyError as missing:
-            raise ValueError(f"title={self.title!r} names {missing}, which is not in settings") from missing
+        return self.title.format_map(settings)
 
 
 def setting_from(text: str, default: Setting) -> Setting:

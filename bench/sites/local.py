@@ -9,9 +9,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict
 
-from bench import machine
 from bench.core.bootstrap import program
 from bench.core.channel import Channel, adopt_orphans
 from bench.core.children import children, end_children
@@ -32,46 +31,34 @@ SITE = Site(summary="this host, with ranks forked from a worker host that has to
 
 def connect(options: Options) -> Connected:
     """Start a worker host."""
-    return WorkerHost.of(options)
+    return WorkerHost(options)
 
 
-@dataclass(kw_only=True, eq=False)
 class WorkerHost:
-    """A running worker host, as :class:`Options` ask for it. Leaving the context ends it and every rank that it has.
+    """A running worker host. Leaving the context ends it and every rank that it has.
 
     ``command(job, python)``: that of a launcher which starts the ranks, ``python -m bench.worker`` each; without, the
     worker host forks them itself. ``description``: of its interpreter (see ``bench.worker.host``), and after
     :meth:`prepare` of the workload.
     """
 
-    python: str | None
-    fresh: bool
-    apex_path: str | None
-    log: str
-    device: str
-    locks: tuple[int, ...] = ()
-    hosts: tuple[Host, ...] = ()
-    command: Command | None = None
-    description: Event = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.interpreter = self.python or sys.executable
-        self.hosts = self.hosts or machine.here(())
+    def __init__(self, options: Options, command: Command | None = None) -> None:
+        self.options, self.command, self.log = options, command, options.log
+        self.hosts: tuple[Host, ...] = options.hosts
+        self.description: Event = {}
+        self.interpreter = options.python or sys.executable
         self._workload: Training | None = None
         self._start()
-
-    @classmethod
-    def of(cls, options: Options, command: Command | None = None) -> "WorkerHost":
-        return cls(**{one.name: getattr(options, one.name) for one in fields(options)}, command=command)
 
     def _start(self) -> None:
         adopt_orphans()
         self._others: list[int] | None = children()
         ours, theirs = socket.socketpair()
-        mode, kept = "fresh" if self.fresh else "fork", ",".join(map(str, self.locks))
+        options = self.options
+        mode, kept = "fresh" if options.fresh else "fork", ",".join(map(str, options.locks))
         arguments = ["host", str(theirs.fileno()), str(os.getpid()), mode, kept]
-        arguments += [self.apex_path] if self.apex_path else []
-        environment = os.environ | ({"CUDA_VISIBLE_DEVICES": ""} if self.device == "cpu" else {})
+        arguments += [options.apex_path] if options.apex_path else []
+        environment = os.environ | ({"CUDA_VISIBLE_DEVICES": ""} if options.device == "cpu" else {})
         with open(self.log, "ab") as output:
             try:
                 self.process = subprocess.Popen(
@@ -80,7 +67,7 @@ class WorkerHost:
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
-                    pass_fds=(theirs.fileno(), *self.locks),
+                    pass_fds=(theirs.fileno(), *options.locks),
                     start_new_session=True,
                 )
             except OSError as error:

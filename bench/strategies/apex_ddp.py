@@ -2,11 +2,10 @@
 
 from contextlib import contextmanager
 
-from bench.seams import Implementation, Strategy, ddp_recipe, rank_per_device
+from bench.seams import Implementation, Strategy, ddp_recipe
 
 STRATEGY = Strategy(
     label="apex DDP",
-    ranks=rank_per_device,
     implementations=(
         Implementation(
             name="apex",

@@ -1,10 +1,9 @@
 """``torch.nn.parallel.DistributedDataParallel`` with its defaults: buckets of 25 MiB, buffers broadcast."""
 
-from bench.seams import DDP, Implementation, Strategy, ddp_recipe, rank_per_device
+from bench.seams import DDP, Implementation, Strategy, ddp_recipe
 
 STRATEGY = Strategy(
     label="torch DDP",
-    ranks=rank_per_device,
     implementations=(Implementation(name="torch", label="torch DDP", wrapper=DDP),),
     probe="logger",
     hue="blue",

@@ -4,11 +4,10 @@ Its steps are those of ``ddp``. After them come launches under ``torchrun --max-
 in the middle of training: the time until the next step is over is the result (``bench.worker.restart``).
 """
 
-from bench.seams import DDP, Implementation, Strategy, rank_per_device
+from bench.seams import DDP, Implementation, Strategy
 
 STRATEGY = Strategy(
     label="torch DDP, elastic",
-    ranks=rank_per_device,
     implementations=(Implementation(name="torch", label="torch DDP, elastic", wrapper=DDP),),
     restarts=True,
     hue="cyan",

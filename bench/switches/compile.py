@@ -59,8 +59,7 @@ def module(parts, module):
 
     mode = "reduce-overhead" if "cuda_graphs" in parts.switches else None
     if getattr(module, "_use_python_reducer", False):
-        enable = getattr(compiled_autograd, "_enable", None) or compiled_autograd.enable  # its name before torch 2.6
-        ENTERED.enter_context(enable(torch.compile(mode=mode)))
+        ENTERED.enter_context(compiled_autograd._enable(torch.compile(mode=mode)))
         atexit.register(ENTERED.close)
     module.compile(mode=mode)
     return module

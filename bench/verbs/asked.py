@@ -76,7 +76,6 @@ class Options(argparse.Namespace):
     launches: int | None = None
     find_batch: bool = False
     input_sweep: bool = False
-    sample_interval: float | None = None
     until_precision: float | None = None
     budget: float | None = None
     diagnose: bool | None = None
@@ -251,7 +250,6 @@ def request_of(
         stall_timeout_s=options.stall_timeout,
         budget_s=options.budget or (DEFAULT_BUDGET_S if options.until_precision else None),
         diagnose=options.trace or (options.profile != "quick" if options.diagnose is None else options.diagnose),
-        sample_interval_s=options.sample_interval,
         per_rank=options.batch_per_rank is not None,
         set=options.set,
         site=site if options.site == site else site_file,

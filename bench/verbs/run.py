@@ -39,7 +39,6 @@ from bench.verbs.options import (
     percentage,
     place,
     reply,
-    seconds,
     span,
     whole_number,
 )
@@ -213,8 +212,6 @@ def run_parser() -> Parser:
     sweep = "first how fast the loader alone is with 0, 1, 2, 4, ... workers of each rank, and training alone; then "
     both = "both together with as many as are enough (default: ddp, and at least 3 launches of each)"
     much.add_argument("--input-sweep", action="store_true", help=sweep + both)
-    default = "between samples of memory (default: 0.25; longer if slow)"
-    much.add_argument("--sample-interval", type=seconds, metavar="S", help=default)
     until = "add launches until every step time is known within this (half-width of its 95%% interval)"
     much.add_argument("--until-precision", type=percentage, metavar="1%", help=until)
     limit = f"the most that --until-precision (default: {DEFAULT_BUDGET_S / 60:.0f}m) or --find-batch may take in all"

@@ -58,7 +58,6 @@ def _follow(arguments: list[str], parser: Parser, engine: Started) -> int:
             fresh=options.fresh,
             apex_path=options.apex and os.path.abspath(options.apex),
             wait=options.wait,
-            sample_interval_s=options.sample_interval,
             check=lambda: foreign.refuse(machine.choose_device(hello.device)[1], hello.devices, force=options.force),
         )
         return follower.follow(line, hello, own, Console().line)

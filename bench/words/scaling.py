@@ -116,7 +116,7 @@ def about_predictions(run: Analysed, predict: Sequence[int] = (), what_if_mbit: 
         lines.append(f"Strong scaling on {listed(missing)} devices is not predicted: {why}.")
     for why in dict.fromkeys(one.why_not for one in asked if one.why_not):
         many = listed([f"{count:,}" for count in sorted({one.count for one in asked if one.why_not == why})])
-        lines.append(f"{many} devices are {why}. --what-if bandwidth=100Gbit assumes a ring on such a link instead.")
+        lines.append(f"Nothing is predicted for {many} devices: {why}; --what-if bandwidth=100Gbit assumes a ring.")
     asked = [one for one in asked if one.why_not is None]
     farthest = max(asked, key=lambda one: one.beyond, default=None)
     if farthest is not None and farthest.beyond > 1.0:

@@ -62,14 +62,11 @@ def batches(workload: Training, replicas: int, mine: range, pin: bool) -> list[B
 def loader(pool: list[Batch], device: torch.device) -> Callable[[], Batch]:
     """A function that gives the next batch on ``device``; on a GPU the copy does not wait."""
     step = 0
-    flat = all(isinstance(batch, list | tuple) and all(isinstance(part, Tensor) for part in batch) for batch in pool)
 
     def load() -> Batch:
         nonlocal step
         batch = pool[step % len(pool)]
         step += 1
-        if flat:
-            return [part.to(device, non_blocking=True) for part in batch]
         return map_tensors(lambda tensor: tensor.to(device, non_blocking=True), batch)
 
     return load

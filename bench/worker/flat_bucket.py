@@ -14,6 +14,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
+BROADCAST_BYTES = 250 << 20  # of weights at one time, as in torch DDP
+
 
 class FlatBucketDataParallel(nn.Module):
     """Wrap ``module`` so that ``backward()`` leaves the average of all ranks' gradients in ``.grad``.
@@ -40,11 +42,8 @@ class FlatBucketDataParallel(nn.Module):
         self._pending: list[tuple[dist.Work, Tensor, list[Tensor]]] = []
         self._callback_queued = False
         self._synchronise = True
-        for tensors in _by_dtype([p.data for p in module.parameters()]):
-            flat = _flatten_dense_tensors(tensors)
-            dist.broadcast(flat, 0)
-            for tensor, value in zip(tensors, _unflatten_dense_tensors(flat, tensors), strict=True):
-                tensor.copy_(value)
+        group = dist.group.WORLD
+        dist._broadcast_coalesced(group, [p.data for p in module.parameters()], BROADCAST_BYTES, 0)
         for index, parameter in enumerate(self.parameters_in_use):
             parameter.register_post_accumulate_grad_hook(self._hook(index))
 
@@ -125,10 +124,3 @@ class FlatBucketDataParallel(nn.Module):
                 buckets.append(filling.pop(parameter.dtype))
                 del size[parameter.dtype]
         return buckets + list(filling.values())
-
-
-def _by_dtype(tensors: list[Tensor]) -> list[list[Tensor]]:
-    groups: dict[torch.dtype, list[Tensor]] = {}
-    for tensor in tensors:
-        groups.setdefault(tensor.dtype, []).append(tensor)
-    return list(groups.values())

@@ -3,13 +3,19 @@
     python -m bench run --workload imagefolder --data imagenet/train --workers 4
 
 Each image is decoded, cropped at random, resized and maybe flipped by torchvision, drawn from the seed and the index,
-so that every way to train sees the same pixels. Without ``--data`` images are noise.
+so that every way to train sees the same pixels. Models, loss and optimizer are those of ``resnet101``, and without
+``--data`` so are the images: noise.
 """
 
 import os
 from functools import cache
 
 from bench.seams import RequestError, Workload
+from bench.workloads.resnet101 import WORKLOAD as RESNET101
+from bench.workloads.resnet101 import check, loss, model, narrow, optimizer
+from bench.workloads.resnet101 import example as noise
+
+__all__ = ["WORKLOAD", "check", "example", "loss", "model", "narrow", "optimizer", "size"]
 
 WORKLOAD = Workload(
     summary="image classification on JPEG folders, any model of torchvision",
@@ -20,36 +26,10 @@ WORKLOAD = Workload(
     reads="one folder of JPEG files for each class",
     global_batch={"cpu": 8, "cuda": 128},
     example_mib=121.0,
-    settings={
-        "model": "resnet50",
-        "image_size": {"cpu": 64, "cuda": 224},
-        "classes": 1000,
-        "learning_rate": 0.01,
-        "momentum": 0.9,
-        "weight_decay": 1e-4,
-    },
+    settings={**RESNET101.settings, "model": "resnet50"},
 )
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 SUFFIXES = (".jpg", ".jpeg", ".png")
-
-
-def model(work, **shape):
-    from torchvision import models
-
-    if work.model.startswith(("resnet", "resnext", "wide_resnet")):
-        shape["zero_init_residual"] = True
-    return models.get_model(work.model, weights=None, num_classes=work.classes, **shape)
-
-
-def narrow(work):
-    return model(work, width_per_group=16) if work.model in ("resnet50", "resnet101", "resnet152") else None
-
-
-def check(work):
-    from torchvision import models
-
-    if work.model not in models.list_models(module=models):
-        raise RequestError("--model", f"torchvision has no model {work.model!r}", "give one, such as resnet50")
 
 
 @cache
@@ -76,11 +56,8 @@ def size(work):
 def example(work, index):
     import torch
 
-    seed = work.seed * 1_000_003 + index
     if work.data is None:
-        made = torch.Generator().manual_seed(seed)
-        image = torch.randn(3, work.image_size, work.image_size, generator=made)
-        return image, torch.randint(work.classes, (), generator=made)
+        return noise(work, index)
     from PIL import Image
 
     path, label = files(work.data)[index]
@@ -90,7 +67,7 @@ def example(work, index):
     except (OSError, SyntaxError) as error:
         raise ValueError(f"{path} cannot be decoded: {error}") from error
     with torch.random.fork_rng(devices=[]):  # what dropout draws on stays as it is
-        torch.default_generator.manual_seed(seed)
+        torch.default_generator.manual_seed(work.seed * 1_000_003 + index)
         return augment(work.image_size)(image), torch.tensor(label)
 
 
@@ -99,16 +76,3 @@ def augment(edge):
     from torchvision.transforms import Compose, Normalize, RandomHorizontalFlip, RandomResizedCrop, ToTensor
 
     return Compose([RandomResizedCrop(edge), RandomHorizontalFlip(), ToTensor(), Normalize(MEAN, DEVIATION)])
-
-
-def loss(model, batch):
-    from torch.nn.functional import cross_entropy
-
-    images, labels = batch
-    return cross_entropy(model(images), labels)
-
-
-def optimizer(work, parameters):
-    from torch.optim import SGD
-
-    return SGD(parameters, lr=work.learning_rate, momentum=work.momentum, weight_decay=work.weight_decay, fused=True)

@@ -70,7 +70,7 @@ CASES: dict[str, Case] = {
     "steps of 17 digits": ((*CPU, "--iters", "1" + "0" * 16), ("error: --iters: 1000", "give at most 1")),
     "negative seed": ((*CPU, "--seed", "-1"), ("--seed: '-1'",)),
     **{
-        f"interval of {value}": ((*CPU, f"--sample-interval={value}"), ("--sample-interval",))
+        f"patience of {value}": ((*CPU, f"--stall-timeout={value}"), ("--stall-timeout",))
         for value in ("0", "-1", "nan", "soon")
     },
     "patience without end": ((*CPU, "--stall-timeout", "inf"), ("--stall-timeout: 'inf'",)),

@@ -168,7 +168,7 @@ def test_mig_a_lost_gpu_and_a_driver_that_tells_little_are_no_obstacle(driver: D
 HOST: dict[str, Any] = {"host": "h", "os": "Linux", "cpu": "C", "numa_nodes": 1, "own_pid_namespace": False}
 HOST |= dict.fromkeys(("cores_usable", "cores_online", "cores_of_affinity"), 8)
 HOST |= {"memory_gib": 64, "memory_available_gib": 60, "load_1min": 0.0, "shm_mib": 4096}
-HOST |= dict.fromkeys(("governor", "container", "cpu_quota", "memory_limit_gib", "rapl_reason"))
+HOST |= dict.fromkeys(("governor", "container", "cpu_quota", "memory_limit_gib"))
 TORCH: dict[str, Any] = {"python": "3.11", "torch": "2.9", "torchvision": "0.24", "gloo": True}
 TORCH |= dict.fromkeys(("problem", "torch_problem", "torchvision_problem", "cuda"))
 TORCH |= {"apex": {"problems": {"apex.amp": None, "apex.parallel": None}, "extras": {"amp_C": True}}}
@@ -197,7 +197,6 @@ HALF_AN_APEX = {"apex.amp": None, "apex.parallel": "apex.parallel fails; mend it
         ({"host": {"load_1min": 4.5}}, "other work is running (load 4.5 on 8 cores)"),
         ({"host": {"cpu_quota": 2.5}}, "2.5 cores' worth of time on 8 cores"),
         ({"host": {"shm_mib": 64}}, "/dev/shm has 64 MiB"),
-        ({"host": {"rapl_reason": "no RAPL; read it"}}, "no RAPL"),
         ({"torch": {"bf16_instructions": False}}, NO_BF16),
         ({"torch": {"apex": {"problems": HALF_AN_APEX, "extras": {}}}}, "apex.parallel: apex.parallel fails"),
         ({"torch": {"apex": {"problems": {}, "extras": {"amp_C": False, "syncbn": True}}}}, "is there without amp_C"),

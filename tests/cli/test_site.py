@@ -15,10 +15,11 @@ from conftest import Bench, launches, one_host, request_for
 from standin import documented
 from standin.processes import nobody_left
 
+from bench import machine
 from bench.core.channel import Channel
 from bench.experiments import launch
 from bench.seams import discover, execute, switching
-from bench.seams.site import Connected, Outcome
+from bench.seams.site import Connected, Options, Outcome
 from bench.sites.local import WorkerHost
 from bench.worker.door import Door
 
@@ -84,7 +85,7 @@ def until(torchrun: str, mlp: str, tmp_path: Path) -> Callable[..., tuple[Outcom
                 fault(host, pids[1])
 
         log = str(tmp_path / "log")
-        with WorkerHost(python=None, fresh=False, apex_path=None, log=log, device="cpu", command=command) as host:
+        with WorkerHost(Options(device="cpu", hosts=machine.here(()), log=log), command) as host:
             host.wait_until_ready()
             return host.perform(replace(planned.job, logs=str(tmp_path)), hear), list(pids.values())
 
@@ -139,7 +140,7 @@ MUTE = "class Mute(BaseException):\n    __str__ = None\n"
 NO_SITE = {
     "no summary": (
         "from bench.seams.site import Site\nSITE = Site(summary=3)",
-        "summary is empty: say in one line what",
+        "summary must be str, not int",
     ),
     "no function": (BEGIN, "has no function connect; define connect(options)"),
     "nothing": (f"{BEGIN}def connect(options): ...", "returned NoneType; return what performs launches, such as Work"),

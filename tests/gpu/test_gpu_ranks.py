@@ -19,9 +19,11 @@ from conftest import ON_GPU, Executed, executor, launches, one_host, request_for
 from standin.hosts import free_port
 from standin.workloads import workload
 
+from bench import machine
 from bench.core.channel import Channel
 from bench.machine import nvml
 from bench.seams import discover, switching
+from bench.seams.site import Options
 from bench.sites.local import WorkerHost
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
@@ -108,7 +110,7 @@ def test_real_apex(gpus: tuple[str, ...], tmp_path: Path) -> None:
         pytest.skip("BENCH_APEX=PATH names no checkout of apex 25.05")
     options = ON_GPU | {"devices": gpus, "replicas": len(gpus), "impl": "apex", "apex_path": path}
     log = str(tmp_path / "host.log")
-    with WorkerHost(python=None, fresh=False, apex_path=path, log=log, device="cuda") as with_apex:
+    with WorkerHost(Options(device="cuda", hosts=machine.here(()), log=log, apex_path=path)) as with_apex:
         with_apex.wait_until_ready()
         with_apex.prepare(workload(device="cuda"))
         run = executor(with_apex, tmp_path)

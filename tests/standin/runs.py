@@ -115,7 +115,7 @@ class Launch:
         ]
 
     def device_rows(self, launch: int) -> list[dict[str, Any]]:
-        """None: this machine has neither GPUs nor a counter of its CPU packages."""
+        """None: this machine has no GPUs."""
         return []
 
 

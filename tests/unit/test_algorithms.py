@@ -1,5 +1,6 @@
 """One fit does not hold over a change of algorithm: NCCL's rings within four GPUs, NVSwitches that reduce above."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,12 +14,12 @@ from bench.analyse.predicted import predictions
 from bench.report.all_reduce import bandwidth_table
 from bench.report.scaling import prediction_table
 from bench.runs.experiments import (
+    NO_NCCL,
     AllReduces,
     BandwidthRecord,
     Exchange,
     ExchangesRecord,
     Look,
-    NcclPath,
     PointDiagnostic,
     Profile,
     Scaling,
@@ -32,6 +33,7 @@ BUS_GB_S = {2: 362.0, 4: 363.0, 5: 414.0, 6: 436.0, 7: 460.0, 8: 473.0}
 SIZES = [1024 * 4**power for power in range(9)]
 LARGE, STEP_MS, RING_MS = 25 << 20, 30.0, 0.004
 LOG = {"AllReduce RING/LL": (4, 1 << 20), "AllReduce NVLS/SIMPLE": (4 << 20, 64 << 20), "Broadcast RING/LL": (4, 9)}
+RINGS = {"AllReduce RING/LL": (4, 64 << 20)}
 NVLINK = Transport(
     backend="nccl", library="NCCL 2.27.3", interface="NVLink, 18 links a GPU", nominal_mbit=None, reason=None
 )
@@ -44,7 +46,7 @@ def time_ms(ranks: int, size: int) -> float:
     return (0.02 if nvls else 2 * (ranks - 1) * RING_MS) + bus_share(ranks) * size / bus / 1e6
 
 
-def run(counts: tuple[int, ...], log: bool = False, **more: Any) -> Any:
+def run(counts: tuple[int, ...], log: bool = True, **more: Any) -> Any:
     """A run of ``bench scale`` on an HGX host whose model exchanges one bucket of 25 MiB a step."""
     bucket = Exchange(kind="all_reduce", phase="backward", bytes=LARGE, ready_ms=20.0)
     ends = {"data": 0.1, "forward": 10.0, "backward": 25.0, "optimizer": STEP_MS}
@@ -63,16 +65,18 @@ def run(counts: tuple[int, ...], log: bool = False, **more: Any) -> Any:
         if n > 1
     )
     profile = Profile(steps=3, step_ms=1.0, categories={}, trace=None)
-    nccl = NcclPath(transports={"P2P/CUMEM": 16}, algorithms=LOG, reason=None)
-    look = Look(reasons={}, profile=profile, nccl=nccl)
     seen = tuple(
-        PointDiagnostic.of(launch(processes=n, replicas=n), global_batch=n, looks=(look,))
+        PointDiagnostic.of(
+            launch(processes=n, replicas=n),
+            global_batch=n,
+            looks=(Look(reasons={}, profile=profile, nccl=replace(NO_NCCL, algorithms=LOG if n > 4 else RINGS)),),
+        )
         for n in counts
-        if log and n > 4
+        if log and n > 1
     )
     about = {"batch_per_rank": 1, "bandwidth": reduced, "exchanges": computing, "diagnostics": seen}
     scaling = Scaling(counts=counts, modes=("weak",), **about | more)
-    gpus = [{"index": n, "uuid": f"GPU-{n}", "name": "NVIDIA H200", "compute_capability": "9.0"} for n in range(8)]
+    gpus = [{"index": n, "uuid": f"GPU-{n}", "name": "NVIDIA H200"} for n in range(8)]
     return SimpleNamespace(document=with_records(document(machine={"gpus": gpus}), scaling))
 
 
@@ -82,9 +86,8 @@ def of(run: Any) -> tuple[Scaling, Algorithms]:
     return scaling, Algorithms.of(run.document)
 
 
-@pytest.mark.parametrize("log", [False, True], ids=["by the known rule", "by NCCL's log"])
-def test_each_algorithm_has_its_own_fit(log: bool) -> None:
-    scaling, algorithms = of(run((1, 2, 4, 5, 6, 7, 8), log=log))
+def test_each_algorithm_has_its_own_fit() -> None:
+    scaling, algorithms = of(run((1, 2, 4, 5, 6, 7, 8)))
     link = fitted(samples(scaling.bandwidth, algorithms))
     assert link is not None and link.worst < 0.1
     assert {(one.algorithm, one.ranks) for one in link.pieces} == {("NVLS", (5, 6, 7, 8)), ("RING", (2, 4, 5, 6, 7, 8))}
@@ -95,8 +98,15 @@ def test_each_algorithm_has_its_own_fit(log: bool) -> None:
         assert part is not None
         assert part.all_reduce_ms(64 << 20, ranks) == pytest.approx(time_ms(ranks, 64 << 20), rel=0.05)
     table = bandwidth_table(samples(scaling.bandwidth, algorithms))
-    assert table is not None and table.texts()[-1][-1] == ("NVLS/SIMPLE" if log else "NVLS")
+    assert table is not None and table.texts()[-1][-1] == "NVLS/SIMPLE"
     assert len(sentences(scaling.bandwidth, algorithms)) == len(link.pieces) + 1
+
+
+def test_without_a_log_there_is_one_fit_with_its_errors() -> None:
+    scaling, algorithms = of(run((1, 2, 4, 5, 6, 7, 8), log=False))
+    link = fitted(samples(scaling.bandwidth, algorithms))
+    assert link is not None and link.algorithm == "" and link.worst > 0.2
+    assert (algorithms.at(3, LARGE), algorithms.at(9, LARGE)) == ("", "network ")
 
 
 def test_nothing_is_predicted_over_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,10 +116,10 @@ def test_nothing_is_predicted_over_a_change(monkeypatch: pytest.MonkeyPatch) -> 
     (_, asked) = curves.foreseen(four)
     assert [(one.count, one.step_ms is None) for one in asked] == [(3, False), (8, True), (16, True)]
     table = prediction_table([], asked)
-    assert table is not None and [row[2] for row in table.texts()[1:]][1:] == ["beyond a change of algorithm"] * 2
+    assert table is not None and [row[2] for row in table.texts()[1:]][1:] == ["algorithm not measured"] * 2
     said = "\n".join(about_predictions(four))
-    assert "8 devices are beyond a change of algorithm: NCCL reduces in the NVSwitches with more than 4 GPUs" in said
-    assert "16 devices are beyond a change of algorithm: a host has 8 GPUs, and between hosts" in said
+    assert "Nothing is predicted for 8 devices: over NVLink NCCL may take another algorithm with more GPUs" in said
+    assert "Nothing is predicted for 16 devices: a host has 8 GPUs, and between hosts" in said
     (_, (three, eight, more)) = curves.foreseen(four, what_if_mbit=400_000.0)
     assert None not in (three.step_ms, eight.step_ms, more.step_ms), "on a link that the user names"
 
@@ -119,16 +129,18 @@ def test_above_the_change_others_predict() -> None:
     (eight,) = predictions(scaling, "weak", {1: STEP_MS, 8: STEP_MS}, [8], None, algorithms)
     waits_ms = 20.0 + time_ms(8, LARGE) - 25.0
     assert eight.left_out and eight.exposed_ms == pytest.approx(max(0.0, waits_ms), abs=0.01)
-    alone, _ = of(run((1, 2, 4, 8)))
+    alone, algorithms = of(run((1, 2, 4, 8)))
     (checked,) = predictions(alone, "weak", {1: STEP_MS, 8: STEP_MS}, [8], None, algorithms)
     assert not checked.left_out and checked.step_ms is not None, "no other number takes its algorithm"
 
 
-def test_what_is_read_of_the_log_goes_before_the_rule() -> None:
+def test_a_number_that_was_not_measured_takes_what_its_neighbours_take() -> None:
     read = {2: {"TREE/LL": (4, 1 << 26)}, 4: {"RING/LL": (4, 1 << 26)}, 8: {"RING/SIMPLE": (1 << 20, 1 << 26)}}
-    algorithms = Algorithms(read=read, nvls=True, per_host=8)
+    algorithms = Algorithms(read=read, nvlink=True, per_host=8)
     assert [algorithms.at(ranks, LARGE) for ranks in (2, 3, 4, 8)] == ["TREE/LL", None, "RING/LL", "RING/SIMPLE"]
-    assert (algorithms.at(7, LARGE), algorithms.at(16, LARGE)) == ("RING/SIMPLE", "network ")
+    assert (algorithms.at(7, LARGE), algorithms.at(16, LARGE)) == ("RING/LL", "network ")
+    assert replace(algorithms, per_host=16).at(9, LARGE) is None, "more over NVLink than were measured"
+    assert replace(algorithms, per_host=16, nvlink=False).at(9, LARGE) == "RING/SIMPLE"
     assert algorithms.at(8, 100) == "RING/SIMPLE", "the nearest"
     assert Algorithms().at(1000, LARGE) == "", "gloo has one ring"
 

@@ -12,7 +12,7 @@ from bench.analyse.all_reduce import Sample, bus_share, fitted, samples, sentenc
 from bench.report.all_reduce import bandwidth_table
 from bench.runs.experiments import AllReduces, BandwidthRecord, Transport
 from bench.worker import bandwidth as worker
-from bench.worker.transport import _address, nominal_mbit
+from bench.worker import transport as over
 
 SIZES = [1024 * 4**power for power in range(9)]
 
@@ -94,9 +94,16 @@ def test_each_size_is_reduced_once_where_the_log_is_on(monkeypatch: pytest.Monke
     assert [one.nbytes for one in reduced] == SIZES
 
 
-def test_addresses_as_the_kernel_lists_them() -> None:
-    assert _address("0100007F") == _address("0000000000000000FFFF00000100007F") == "127.0.0.1"
-    assert _address("00000000000000000000000001000000") == "::1"
+def test_the_interface_is_what_gloo_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    speeds = {"eth0": 25000.0, "eth1": 10000.0, "lo": None}
+    monkeypatch.setattr(over, "nominal_mbit", speeds.get)
+    monkeypatch.setattr(over.dist, "get_backend", lambda: "gloo")
+    named = [over.transport({"GLOO_SOCKET_IFNAME": name}) for name in ("eth0", "eth0,eth1", "lo")]
+    assert [one["interface"] for one in named] == ["eth0", "eth0,eth1", "lo"]
+    assert [one["nominal_mbit"] for one in named] == [25000.0, 10000.0, None]
+    assert [one["reason"] for one in named] == [None, None, "lo has no nominal speed"]
+    unknown = over.transport({})
+    assert unknown["interface"] is None and "GLOO_SOCKET_IFNAME is not set" in str(unknown["reason"])
 
 
 @pytest.mark.parametrize(("content", "mbit"), [("25000\n", 25000.0), ("-1\n", None), (None, None)])
@@ -104,7 +111,7 @@ def test_nominal_speed(tmp_path: Path, content: str | None, mbit: float | None) 
     (tmp_path / "eth0").mkdir()
     if content is not None:
         (tmp_path / "eth0" / "speed").write_text(content)
-    assert nominal_mbit("eth0", str(tmp_path)) == mbit
+    assert over.nominal_mbit("eth0", str(tmp_path)) == mbit
 
 
 def test_doctor_measures_all_reduces_for_real(run_here: CommandLine) -> None:

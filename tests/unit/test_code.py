@@ -68,6 +68,16 @@ def test_what_changes_it(tmp_path: Path, what: str) -> None:
     assert old in CODE and (code_sha256(str(tmp_path / "mine.py")) == OF_CODE) == (what in SAME)
 
 
+def test_what_is_taken_from_another_workload_counts(tmp_path: Path) -> None:
+    file, other = tmp_path / "mine.py", tmp_path / "other.py"
+    file.write_text("from bench.workloads.other import loss\n")
+    sums = []
+    for text in ("def loss(model, batch): return 1\n", "def loss(model, batch): return 1  # one\n", CODE):
+        other.write_text(text)
+        sums.append(code_sha256(str(file)))
+    assert sums[0] == sums[1] != sums[2]
+
+
 def test_a_built_in_workload_records_it_and_ones_own_the_file(tmp_path: Path) -> None:
     name, file = discover.resolve("gpt", discover.WORKLOAD)
     found = discover.load_workload(name, file)

@@ -62,7 +62,6 @@ def counting(watts: float) -> Any:
         (12.0, {"energy_mj": counting(300.0), "power_w": 250.0}, "counter", 3600.0),
         (9.9, {"energy_mj": counting(300.0), "power_w": 250.0}, "estimated", 2475.0),
         (20.0, {"every_s": 0.5, "power_w": lambda at_s: 100.0 + 10.0 * at_s}, "estimated", 4000.0),
-        (4.0, {"every_s": 1.0, "device": "package-0", "energy_mj": counting(60.0), "mig": None}, "rapl", 240.0),
         (12.0, {"energy_mj": 7e6, "power_w": 250.0}, None, "stood still"),
         (12.0, {"energy_mj": lambda at_s: 7e6 - at_s, "power_w": 250.0}, None, "fell"),
         (12.0, {"energy_mj": lambda at_s: counting(300.0)(at_s) - 5e6 * (at_s > 6), "power_w": 250.0}, None, "fell"),

@@ -15,11 +15,10 @@ import pytest
 from standin import refusal
 from standin.processes import nobody_left
 
+from bench.core.codec import decode, encode
 from bench.core.control_group import available_memory_bytes
 from bench.core.job import Training
 from bench.seams import discover, execute, switching
-
-"""Name, strategy and precision of the built-in scenarios, in the order of every table."""
 
 PUBLISHED = ["single", "dp", *(f"{ddp}{level}" for ddp in ("ddp", "apex_ddp") for level in ("", "_o1", "_o2", "_o3"))]
 """The built-in scenarios, in the order of every table."""
@@ -166,21 +165,26 @@ def of(fields: str) -> str:
         (own("", build=""), "has no function build; define build"),
         (own("", build="build = 'not callable'\n"), "has no function build; define build"),
         (own(', probe="mine"'), "has no function probe"),
-        (OWN.format(fields='label=""', more="") + BUILD, ":3 .*label is empty"),
+        (OWN.format(fields='label=""', more="") + BUILD, "label is empty; give a text"),
         (own(", ranks=2"), ":3 .*ranks=2 is not a function"),
-        (own(', weights="split"'), ":3 .*weights='split'"),
-        (own(', precisions=("O4",)'), ":3 .*precisions='O4'"),
-        (own(', amp=("fairscale",)'), ":3 .*amp='fairscale'"),
-        (own(', hue="pink"'), ":3 .*hue='pink'"),
+        (own(', weights="split"'), 'strategy.weights must be one of replicated, sharded, not "split"'),
+        (own(', precisions=("O4",)'), r'strategy.precisions\[0\] must be one of O0, O1, O2, O3, not "O4"'),
+        (own(', precisions="O1"'), "strategy.precisions must be a list, not str"),
+        (own(', without={"fused": None}'), r"strategy.without\['fused'\] must be str, not NoneType"),
+        (own(", group=1"), "strategy.group must be bool, not int"),
+        (own(', amp=("fairscale",)'), r"strategy.amp\[0\] must be one of native, apex"),
+        (own(', hue="pink"'), "strategy.hue must be one of"),
         (own(', lable="y"'), ":3 .*lable"),
         (own(', precisions=("O0",)', ', precision="O2"'), "precision='O2' does not go with strategy 'mine'"),
         (own(', amp=("native",)', ', precision="O1", needs=("apex.amp",)'), "by apex.amp does not go with strategy"),
         (of('summary="x", strategy="nope"'), "strategy='nope'.*apex_ddp"),
-        (of('summary="x", strategy=3'), ":3 .*strategy=3"),
-        (of('summary="x", strategy="ddp", precision="O4"'), ":3 .*precision='O4'"),
-        (of('summary="x", strategy="ddp", needs=("gpu",)'), ":3 .*needs='gpu'"),
-        (of('summary="x", strategy="ddp", half="fp8"'), ":3 .*half='fp8'"),
-        (of('summary=" ", strategy="ddp"'), ":3 .*summary"),
+        (of('summary="x", strategy=3'), "strategy must be str or dict, not int"),
+        (of('summary="x", strategy="ddp", precision="O4"'), "precision must be one of O0, O1, O2, O3"),
+        (of('summary="x", strategy="ddp", needs=("gpu",)'), r"needs\[0\] must be one of cuda, apex.amp, apex.parallel"),
+        (of('summary="x", strategy="ddp", half="fp8"'), "half must be one of fp16, bf16"),
+        (of('summary=" ", strategy="ddp"'), "summary is empty"),
+        (of('summary="x", strategy="ddp", switches=("compile")'), "switches must be a list, not str"),
+        (of('summary="x", strategy="ddp", options=["period"]'), "options must be an object, not list"),
         (of('strategy="ddp"'), ":3 .*summary"),
         (of('summary="x", strategy="ddp", colour="red"'), ":3 .*colour"),
     ],
@@ -312,6 +316,22 @@ def test_a_strategys_own_ranks(tmp_path: Path, ranks: str, named: str | None) ->
         assert (found.strategy.processes(2), found.strategy.replicas(2)) == (1, 2)
     else:
         assert named in refusal(lambda: found.strategy.processes(2)).problem
+
+
+KINDS = (discover.SCENARIO, discover.STRATEGY, discover.SWITCH, discover.WORKLOAD, discover.SITE, discover.ENGINE)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.word)
+def test_what_built_in_files_declare_is_of_the_types_of_its_fields(kind: execute.Kind) -> None:
+    for name, file in discover.names(kind).items():
+        declaration = getattr(execute.load_file(name, file, kind), kind.declares)
+        decode(kind.declaration, encode(declaration))
+
+
+def test_a_strategys_own_obstacle(tmp_path: Path) -> None:
+    text = own(", obstacle=lambda device, devices: 'it needs two' if devices < 2 else None")
+    strategy = switching.load("mine", scenario_file(tmp_path, text)).strategy
+    assert (strategy.obstacle("cpu", 1), strategy.obstacle("cpu", 2)) == ("it needs two", None)
 
 
 def test_the_settings_of_built_in_workloads_have_names_that_are_free() -> None:

@@ -19,10 +19,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as some
 from jsonschema import Draft202012Validator
 from ruamel.yaml import YAML
+from standin import refusal
 from standin.engine_schemas import SCHEMAS
 
 from bench.seams import discover, execute
-from bench.seams.engine import Asked, Engine
+from bench.seams.engine import Asked
 from bench.sites.engines import as_yaml
 from bench.sites.hosts.engine import engine_of, secret_of
 
@@ -194,10 +195,12 @@ def test_a_node_of_skypilot_knows_its_place() -> None:
     assert started is not None and (started.index, started.address, started.port) == (1, "10.0.0.1", 29500)
 
 
-def test_a_declaration_is_checked() -> None:
-    for wrong in ({"summary": " "}, {"client": ""}, {"gpu_type": "sometimes"}):
-        with pytest.raises(ValueError, match=r"summary|gpu_type"):
-            Engine(**{"summary": "mine", "client": "mine", **wrong})
+def test_a_declaration_is_checked(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    for field, wrong in {"summary": " ", "client": "", "gpu_type": "sometimes"}.items():
+        declared = {"summary": "mine", "client": "mine", field: wrong}
+        file.write_text(f"from bench.seams.engine import Engine\n\nENGINE = Engine(**{declared})\n")
+        assert field in refusal(lambda: execute.load_file("mine", str(file), discover.ENGINE)).problem
 
 
 def test_the_image_is_what_the_pods_expect() -> None:

@@ -186,14 +186,13 @@ def test_a_first_host_that_has_listened_is_not_waited_for_long(monkeypatch: pyte
 def test_what_samplers_of_two_hosts_say_is_joined() -> None:
     def said(rank: int, ms: float) -> tuple[dict[str, Any], dict[str, Any]]:
         cost = {"memory": {"calls": 1, "total_ms": ms, "max_ms": ms}}
-        energy = {"source": "rapl" if rank else None, "reason": None if rank else "no"}
         foreign = [{"device": f"GPU-{rank}"}]
-        return cost, {"foreign": foreign, "scrambled_lists": rank, "probes": {rank: 7}, "cpu_energy": energy}
+        return cost, {"foreign": foreign, "scrambled_lists": rank, "probes": {rank: 7}}
 
     cost, found = together(said(0, 1.0), said(1, 3.0))
     assert cost == {"memory": {"calls": 1, "total_ms": 3.0, "max_ms": 3.0}} and found is not None
     assert [one["device"] for one in found["foreign"]] == ["GPU-0", "GPU-1"]
-    assert (found["scrambled_lists"], found["probes"], found["cpu_energy"]["source"]) == (1, {0: 7, 1: 7}, None)
+    assert (found["scrambled_lists"], found["probes"]) == (1, {0: 7, 1: 7})
     assert together(said(0, 1.0), (None, None)) == (None, None), "what one did not see, nobody knows"
 
 

@@ -49,7 +49,7 @@ def test_a_launch_is_judged_by_its_measured_steps(rows: list[Any], verdict: str,
 
 
 @pytest.mark.parametrize(
-    ("rows", "steps"), [([], STEPS), ([CAPPED], STEPS[:1]), ([device(150, None, "package-0", None)], STEPS)]
+    ("rows", "steps"), [([], STEPS), ([CAPPED], STEPS[:1]), ([device(150, None, mig=None)], STEPS)]
 )
 def test_without_samples_or_steps_nothing_is_said(rows: list[Any], steps: list[Any]) -> None:
     assert throttle.check(rows, steps) is None

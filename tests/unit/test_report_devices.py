@@ -190,37 +190,16 @@ def test_the_power_plot(whole: Analysed, files: dict[str, bytes]) -> None:
     assert ((stretches["end_ns"] - stretches["start_ns"]) / SECOND_NS).tolist() == pytest.approx([1.0, 1.0])
 
 
-@dataclass
-class OnPackages(Launch):
-    def device_rows(self, launch: int) -> list[dict[str, Any]]:
-        start_ns = launch * self.apart_s * SECOND_NS
-        about = {"launch": launch, "scenario": self.scenario, "host": "host", "device": "package-0"}
-        return [{**about, "t_ns": start_ns + tick * SECOND_NS, "energy_mj": 60000.0 * tick} for tick in range(9)]
-
-
-def test_a_cpu_package_has_power_from_its_counter(tmp_path: Path) -> None:
-    run = written(tmp_path, [OnPackages("ddp", [[1000.0] * 6], [[1.0]])], ())
-    assert devices.power_timeline(run.device)["power_w"].tolist() == pytest.approx([60.0] * 8)
-    plot = plot_of(run, "power")
-    assert {"package-0", "60 W"} <= set(svg_texts(plot.svg)) and "energy counter" in plot.caption
-    table = device_tables.energy_table(run)
-    assert cells(table)[0][:7] == ["ddp", "1", "300", "7,500", "rapl", "60", "–"]
-    assert table is not None and "the kernel counts the energy of a CPU package alone" in " ".join(table.notes)
-
-
 def test_without_any_device_the_page_says_why_in_a_line(tmp_path: Path, plotting: Plotting) -> None:
     plotting(plots.power)
-    why = f"no RAPL counter {HOSTILE}"
-    told = replace(DDP, checks={"cpu_energy": {"source": None, "reason": why}})
-    run = written(tmp_path, [told, told], ())
+    run = written(tmp_path, [DDP, DDP], ())
     rendered = report.render([run])
     page = Page(rendered["index.html"].decode())
-    assert page.texts.count(f"Energy, power and heat are unknown: {why}.") == 1
-    assert "<script>" not in rendered["summary.md"].decode()
+    assert page.texts.count("Energy, power and heat are unknown: they are measured on GPUs only.") == 1
     assert not {"power.svg", "energy.csv", "memory-beside-torch.csv"} & set(rendered)
     heading = [column.heading for column in tables.summary_table(run).columns]
     assert "J per 1,000 images" not in heading
-    assert "does not say why" in device_tables.no_energy(written(tmp_path / "silent", [DDP], ()))
+    assert "does not say why" in device_tables.no_energy(written(tmp_path / "silent", [replace(DP, watts={})]))
     dead = written(tmp_path / "dead", [replace(DP, status="error", reason="boom")])
     assert "no launch that ended well" in device_tables.no_energy(dead) and device_tables.energy_table(dead) is None
 
@@ -341,7 +320,7 @@ def test_why_fsdp_is_slower(tmp_path: Path) -> None:
 
 
 def test_power_of_a_long_run_is_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = written(tmp_path, [OnPackages("ddp", [[1000.0] * 6], [[1.0]])], ())
-    monkeypatch.setattr(drawing, "MOST_COLUMNS", 3)  # of 3 s each, longer than what would be a gap
+    run = written(tmp_path, [replace(DP, watts={FIRST: 300.0})])
+    monkeypatch.setattr(drawing, "MOST_COLUMNS", 3)  # of 5 s each, longer than what would be a gap
     ((_, line),) = shapes(plot_of(run, "power").svg, "power-")
     assert len(line) >= 3

@@ -158,7 +158,7 @@ def test_what_cannot_be_turned_on_is_refused_in_a_line(asked: str, more: list[st
     [
         ("SWITCH = 3", "declares no SWITCH"),
         ("SWITCH = Switch(summary='', label='x')", "summary"),
-        ("SWITCH = Switch(summary='x', label='x', device='tpu')", "device='tpu'"),
+        ("SWITCH = Switch(summary='x', label='x', device='tpu')", 'device must be one of cpu, cuda, not "tpu"'),
         ("SWITCH = Switch(summary='x', label='x', value='a')", "value='a'"),
         ("SWITCH = Switch(summary='x', label='x', slow_start=0)", "slow_start=0"),
         ("SWITCH = Switch(summary='x', label='x')\ndef begn(parts): ...", "begin"),

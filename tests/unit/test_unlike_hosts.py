@@ -26,7 +26,7 @@ from bench.sites.hosts.party import leading
 from bench.verbs import together
 
 SECRET = {"BENCH_SECRET": "for the tests"}
-OPTIONS: dict[str, Any] = {"python": None, "fresh": False, "apex_path": None, "wait": False, "sample_interval_s": None}
+OPTIONS: dict[str, Any] = {"python": None, "fresh": False, "apex_path": None, "wait": False}
 
 
 def machine(number: int, model: str = "H200") -> Machine:

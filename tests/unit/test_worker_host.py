@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -16,11 +17,13 @@ import torch.distributed as dist
 from conftest import Executed, launches, one_host, request_for
 from standin.processes import alive
 
+from bench import machine
 from bench.core.channel import Channel
 from bench.core.children import LAUNCHER, Unanswered, ask
 from bench.core.control_group import available_memory_bytes
 from bench.core.errors import BenchError, HostError, RequestError
 from bench.seams import discover, switching
+from bench.seams.site import Options
 from bench.sites.local import WorkerHost
 from bench.worker import host as server
 from bench.worker import rank as one_rank
@@ -41,6 +44,10 @@ FAILING = """
             {fault}
         return parts.build("ddp")
 """
+
+
+def options(folder: Path, **how: Any) -> Options:
+    return Options(device="cpu", hosts=machine.here(()), log=str(folder / "log"), **how)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +160,7 @@ def test_a_sandbox_without_the_kernels_count_of_kills_is_no_obstacle(monkeypatch
 @pytest.mark.slow
 def test_fresh_interpreters_give_the_same_losses(execute: Callable[..., Executed], tmp_path: Path) -> None:
     forked = execute("ddp", iters=3)
-    with WorkerHost(python=None, fresh=True, apex_path=None, log=str(tmp_path / "log"), device="cpu") as fresh_host:
+    with WorkerHost(options(tmp_path, fresh=True)) as fresh_host:
         fresh_host.wait_until_ready()
         fresh = execute("ddp", on=fresh_host, iters=3)
     assert fresh.outcome.status == "ok", fresh.outcome.reason
@@ -184,8 +191,7 @@ def test_why_an_interpreter_could_not_host(tmp_path: Path, ends: str, error: typ
     python = tmp_path / "python"
     python.write_text(f"#!/bin/sh\n{ends}\nexit 1\n")
     python.chmod(0o755)
-    log = str(tmp_path / "log")
-    with WorkerHost(python=str(python), fresh=False, apex_path=None, log=log, device="cpu") as host:
+    with WorkerHost(options(tmp_path, python=str(python))) as host:
         with pytest.raises(error, match=words) as caught:
             host.wait_until_ready()
         assert ("--python" in str(caught.value)) is (error is RequestError)
@@ -203,8 +209,7 @@ def test_apex_is_probed_in_the_workers_interpreter(tmp_path: Path) -> None:
     (tmp_path / "apex").mkdir()
     for name, source in (("__init__", ""), ("amp", ""), ("parallel", "import no_such_kernel\n")):
         (tmp_path / "apex" / f"{name}.py").write_text(source)
-    log = str(tmp_path / "log")
-    with WorkerHost(python=None, fresh=False, apex_path=str(tmp_path), log=log, device="cpu") as host:
+    with WorkerHost(options(tmp_path, apex_path=str(tmp_path))) as host:
         found = host.wait_until_ready()["apex"]
     assert (found["kind"], found["problems"]["apex.amp"]) == ("nvidia", None)
     assert "No module named 'no_such_kernel'" in found["problems"]["apex.parallel"]

@@ -61,7 +61,7 @@ class Request:
 
     ``devices``: the chosen GPUs' UUIDs in the order given; empty on the CPU. ``replicas``: how many devices (CPU:
     ranks) share the global batch. ``until_precision``: the relative half-width of the 95 % interval of the step time
-    for which launches are added; ``budget_s``: from the first launch on. ``sample_interval_s``: None for the usual.
+    for which launches are added; ``budget_s``: from the first launch on.
     ``per_rank``: whether the batch was asked for by ``--batch-per-rank``. ``set``: the set of scenarios, if one was
     named. ``site``: its name or file. ``workers``: as in :class:`~bench.core.job.Training`; ``input_sweep``: they
     are None until the sweep has chosen them. ``pythons``: of several interpreters the path of each by the name that its
@@ -91,7 +91,6 @@ class Request:
     diagnose: bool = False
     trace: bool = False
     parity: bool = True
-    sample_interval_s: Amount | None = None
     force: bool = False
     per_rank: bool = False
     set: str | None = None

@@ -13,7 +13,6 @@ from bench.core import control_group
 from bench.core.pid_namespace import nested
 from bench.machine.doctor import gpus, torch_facts
 from bench.machine.doctor.concerns import concerns
-from bench.machine.rapl import Rapl
 
 
 def examine(*, apex_path: str | None, python: str | None) -> dict[str, object]:
@@ -38,5 +37,4 @@ def _host() -> dict[str, object]:
         "shm_mib": shutil.disk_usage("/dev/shm").total // 2**20 if os.path.isdir("/dev/shm") else None,
         "numa_nodes": len(glob("/sys/devices/system/node/node[0-9]*")) or None,
         "own_pid_namespace": nested(),
-        "rapl_reason": Rapl().reason,
     }

@@ -120,10 +120,6 @@ def _host(host: Facts) -> Iterator[Concern]:
         full = "NCCL and gloo exchange through it, and fail or slow down when it is full"
         remedy = "docker run --shm-size 8g, or --ipc host"
         yield Concern("warning", about, f"/dev/shm has {shm_mib} MiB", full, remedy)
-    if host["rapl_reason"] is not None:
-        what, _, remedy = host["rapl_reason"].partition("; ")
-        unknown = "the energy of runs on the CPU is unknown"
-        yield Concern("note", "energy", what, unknown, remedy or "measure on the bare machine if you need it")
 
 
 def _gpu(gpu: Facts) -> Iterator[Concern]:

@@ -24,14 +24,11 @@ def together(*hosts: tuple[TableRow | None, TableRow | None]) -> tuple[TableRow 
         return None, None
     cost = {kind: max((one[kind] for one in costs), key=lambda one: one["total_ms"]) for kind in costs[0]}
     whole = {
-        **noticed[0],
         "foreign": [process for one in noticed for process in one["foreign"]],
         "scrambled_lists": sum(one["scrambled_lists"] for one in noticed),
         "probes": {rank: pid for one in noticed for rank, pid in one["probes"].items()},
     }
-    energy = [one["cpu_energy"] for one in noticed if "cpu_energy" in one]
-    unknown = [one for one in energy if one["source"] is None]
-    return cost, whole | ({"cpu_energy": (unknown or energy)[0]} if energy else {})
+    return cost, whole
 
 
 def allocator_rows(

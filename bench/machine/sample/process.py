@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass, field
 
 from bench.core import pid_namespace
 from bench.core.channel import Channel, Message, die_with_parent
-from bench.machine import rapl
 from bench.machine.nvml import Nvml, NvmlUnavailable, unknown_sample
 from bench.machine.sample.attribution import Reading, unavailable
 from bench.machine.sample.sources import GpuMemory, Nothing, Ranks, Rss, given
@@ -19,12 +18,8 @@ from bench.runs.spool import Spool, spool_path
 
 MEMORY_PERIOD_NS = 250_000_000
 DEVICE_PERIOD_NS = 100_000_000
-PSS_PERIOD_NS = 5_000_000_000
-RAPL_PERIOD_NS = 1_000_000_000
 DUTY_CYCLE = 0.01
 """The share of the time that all sampling may take. Slower samples are taken less often."""
-HALF_DUTY_CYCLE = 0.005  # the limit for proportional set sizes, and for RAPL
-SHORTEST_PERIOD_NS, LONGEST_PERIOD_NS = 1_000_000, 3_600_000_000_000
 LINKS_EVERY = 10  # one sample in so many has the PCIe and NVLink counters: reading them is slow, and they only grow
 
 __all__ = ["DUTY_CYCLE", "MEMORY_PERIOD_NS", "Clock", "Loop", "Spool", "spool_path"]
@@ -33,16 +28,15 @@ __all__ = ["DUTY_CYCLE", "MEMORY_PERIOD_NS", "Clock", "Loop", "Spool", "spool_pa
 class Clock:
     """Deadlines on a fixed grid, so that they never drift; missed ones are skipped.
 
-    Samples that take more than ``duty`` of ``period_ns`` (mean of the last eight) skip points of the grid to stay
-    within it. This is wall time: work in the driver and a wait for its lock look alike from here. Clocks ``beside``
-    each other share :data:`DUTY_CYCLE`: each gets half its ``duty``, or more if free.
+    Samples that take more than their share of ``period_ns`` (mean of the last eight) skip points of the grid to stay
+    within it. This is wall time: work in the driver and a wait for its lock look alike from here. The clock and the one
+    ``beside`` it share :data:`DUTY_CYCLE`: each gets half of it, or more if free.
     """
 
-    def __init__(self, period_ns: int, duty: float = DUTY_CYCLE) -> None:
+    def __init__(self, period_ns: int) -> None:
         self.period_ns = period_ns
         self.due_ns = 0
-        self.beside: list[Clock] = []
-        self._duty = duty
+        self.beside: Clock | None = None
         self._taken = 0.0
         self._owed_ns = 0
         self._durations_ns: deque[int] = deque(maxlen=8)
@@ -55,8 +49,8 @@ class Clock:
         """Count a sample, and set the next deadline."""
         self._durations_ns.append(end_ns - start_ns)
         mean_ns = sum(self._durations_ns) / len(self._durations_ns)
-        left = DUTY_CYCLE - sum(clock._taken for clock in self.beside)
-        duty = min(self._duty, max(self._duty / 2, left))
+        left = DUTY_CYCLE - (self.beside._taken if self.beside is not None else 0.0)
+        duty = max(DUTY_CYCLE / 2, left)
         self._taken = min(duty, mean_ns / self.period_ns)
         self._owed_ns = start_ns + round(mean_ns / duty)
         earliest_ns = max(end_ns, self.due_ns + round(mean_ns / duty))
@@ -106,7 +100,7 @@ class Watched:
 class Loop:
     """Answers the command line and samples what it watches.
 
-    ``nested``: whether PIDs may be those of another namespace (default: as ``/proc`` shows). ``powercap``: for RAPL.
+    ``nested``: whether PIDs may be those of another namespace (default: as ``/proc`` shows).
     ``at_once``: memory of GPUs, too, is sampled when a launch is first watched, and not a period later.
     """
 
@@ -118,9 +112,7 @@ class Loop:
         gpus: list[str],
         spool: str,
         host: str,
-        interval_s: float | None = None,
         nested: bool | None = None,
-        powercap: str = rapl.ROOT,
         at_once: bool = False,
     ) -> None:
         self.channel = channel
@@ -132,15 +124,10 @@ class Loop:
         self.device_ticks = 0
         self.counted_ns = 0
         """The CPU time (ns) of this process when its last sample or message was done."""
-        self.memory_clock, self.device_clock = clocks(interval_s)
-        self.pss_clock = Clock(max(PSS_PERIOD_NS, self.memory_clock.period_ns), HALF_DUTY_CYCLE)
+        self.memory_clock, self.device_clock = clocks()
         self.nvml: Nvml | None = None
-        self.rapl: rapl.Rapl | None = None
         self.memory: Rss | GpuMemory | Nothing = Rss()
-        if device == "cpu":
-            self.rapl = rapl.Rapl(powercap)
-            self.device_clock = Clock(max(RAPL_PERIOD_NS, self.device_clock.period_ns), HALF_DUTY_CYCLE)
-        else:
+        if device != "cpu":
             try:
                 self.nvml = Nvml()
             except NvmlUnavailable as error:
@@ -150,9 +137,6 @@ class Loop:
                 self.memory.read({})  # the first query of each kind is the slow one
                 for uuid in gpus:
                     self.nvml.device_sample(uuid)
-        every = (self.memory_clock, self.device_clock, self.pss_clock)
-        for clock in every:
-            clock.beside = [other for other in every if other is not clock]
 
     def run(self) -> None:
         """Until the command line closes its end."""
@@ -168,14 +152,11 @@ class Loop:
         getattr(self, f"_on_{message.pop('event')}")(**message)
         self.counted_ns = time.process_time_ns()  # this was not sampling
 
-    def _has_devices(self) -> bool:
-        return self.nvml is not None or (self.rapl is not None and self.rapl.reason is None)
-
     def _sleep_ms(self) -> float | None:
         if not self.launches:
             return None
         due_ns = self.memory_clock.due_ns
-        if self._has_devices():
+        if self.nvml is not None:
             due_ns = min(due_ns, self.device_clock.due_ns)
         return max(0.0, (due_ns - time.perf_counter_ns()) / 1e6)
 
@@ -192,7 +173,6 @@ class Loop:
             self.memory_clock.start(t_ns + (0 if self.at_once and self.gpus else self.memory_clock.period_ns))
             self.device_clock.start(t_ns)
             self.device_ticks = 0
-            self.pss_clock.start(t_ns + self.pss_clock.period_ns)
         if launch not in self.launches:
             watched = Watched(scenario=scenario, spool=Spool(spool_path(self.folder, launch)))
             self.launches[launch] = watched
@@ -212,18 +192,18 @@ class Loop:
     def _on_edge(self, launch: int) -> None:
         """A sample of the devices where the measured window begins or ends, however rarely they are sampled within:
         two of the driver's counter are enough for energy, and one of the throttle reasons for those."""
-        if launch in self.launches and self._has_devices():
-            self._sample_devices(time.perf_counter_ns(), 0)
+        if launch in self.launches and self.nvml is not None:
+            self._sample_devices(self.nvml, time.perf_counter_ns(), 0)
 
     def _on_full(self, launch: int) -> None:
         """Take the proportional set sizes now that the measured steps are over, and nothing of a rank's memory after:
         the probe of its numerics is not memory of the training."""
         if isinstance(self.memory, Rss) and launch in self.launches:
-            start_ns = time.perf_counter_ns()
-            self.pss_clock.due_ns = start_ns
-            pss_ns = self._sample_memory(start_ns, launch, self.launches[launch].devices)
-            self.pss_clock.done(start_ns, start_ns + pss_ns)
-            self.launches[launch].probing.update(self.launches[launch].ranks)
+            watched, start_ns = self.launches[launch], time.perf_counter_ns()
+            readings, _ = self.memory.read(watched.devices)
+            self._write_memory(start_ns, launch, self.memory.with_pss(readings))
+            watched.costs["pss"].add(time.perf_counter_ns() - start_ns)
+            watched.probing.update(watched.ranks)
 
     def _on_probe(self, launch: int, pid: int, stage: str) -> None:
         watched = self.launches[launch]
@@ -278,8 +258,6 @@ class Loop:
             ]
             findings["scrambled_lists"] = nvml.scrambled - watched.scrambled
             findings["probes"] = {watched.ranks[pid]: listed for pid, listed in self.memory.probed.items()}
-        if self.rapl is not None:
-            findings["cpu_energy"] = {"source": None if self.rapl.reason else "rapl", "reason": self.rapl.reason}
         return findings
 
     def _sample(self) -> None:
@@ -287,64 +265,44 @@ class Loop:
         if not self.launches:
             return
         t_ns = time.perf_counter_ns()
-        devices_due = self._has_devices() and t_ns >= self.device_clock.due_ns
+        nvml = self.nvml if t_ns >= self.device_clock.due_ns else None
         memory_due = t_ns >= self.memory_clock.due_ns
-        if not (devices_due or memory_due):
+        if nvml is None and not memory_due:
             return
         waking_ns = time.process_time_ns() - self.counted_ns
-        if devices_due:
-            self._sample_devices(t_ns, waking_ns)
+        if nvml is not None:
+            self._sample_devices(nvml, t_ns, waking_ns)
             waking_ns = 0
         if memory_due:
             start_ns = time.perf_counter_ns()
-            pss_ns = sum(self._sample_memory(t_ns, launch, self.launches[launch].devices) for launch in self.launches)
-            end_ns = time.perf_counter_ns()
-            self.memory_clock.done(start_ns + pss_ns - waking_ns, end_ns)
-            if pss_ns:
-                self.pss_clock.done(start_ns, start_ns + pss_ns)
+            for launch, watched in self.launches.items():
+                self._sample_memory(t_ns, launch, watched.devices)
+            self.memory_clock.done(start_ns - waking_ns, time.perf_counter_ns())
         self.counted_ns = time.process_time_ns()
 
-    def _sample_devices(self, t_ns: int, waking_ns: int) -> None:
+    def _sample_devices(self, nvml: Nvml, t_ns: int, waking_ns: int) -> None:
         start_ns = time.perf_counter_ns()
+        links = self.device_ticks % LINKS_EVERY == 0
         for launch, watched in self.launches.items():
-            self._write_devices(t_ns, self._device_samples(watched.devices), launch)
+            gpus = given(self.gpus, watched.devices)
+            self._write_devices(t_ns, {uuid: nvml.device_sample(uuid, links=links) for uuid in gpus}, launch)
         self.device_ticks += 1
         end_ns = time.perf_counter_ns()
         self.device_clock.done(start_ns - waking_ns, end_ns)
         for watched in self.launches.values():
             watched.costs["device"].add(end_ns - start_ns)
 
-    def _device_samples(self, ranks: Ranks) -> dict[str, dict[str, object]]:
-        if self.nvml is not None:
-            links = self.device_ticks % LINKS_EVERY == 0
-            return {uuid: self.nvml.device_sample(uuid, links=links) for uuid in given(self.gpus, ranks)}
-        readings = {} if self.rapl is None else self.rapl.read()
-        return {
-            name: {**unknown_sample(""), "energy_mj": energy_mj, "reason": reason, "activity_reason": None}
-            for name, (energy_mj, reason) in readings.items()
-        }
-
-    def _sample_memory(self, t_ns: int, launch: int, ranks: dict[int, tuple[str, ...] | None]) -> int:
-        """Returns how long (ns) the proportional set sizes took."""
+    def _sample_memory(self, t_ns: int, launch: int, ranks: Ranks) -> None:
         start_ns = time.perf_counter_ns()
         watched = self.launches[launch]
         readings, answers = self.memory.read(ranks)
         readings = [reading for reading in readings if reading.pid not in watched.probing]
-        pss_ns = 0
-        if isinstance(self.memory, Rss) and t_ns >= self.pss_clock.due_ns:
-            before_ns = time.perf_counter_ns()
-            readings = self.memory.with_pss(readings)
-            pss_ns = time.perf_counter_ns() - before_ns
-            watched.costs["pss"].add(pss_ns)
         for uuid, reason in answers.items():
             readings += self._gap(watched, uuid, reason)
             if reason is None or uuid not in watched.answers:
                 watched.answers[uuid] = reason
-        head = {"launch": launch, "scenario": watched.scenario, "host": self.host, "t_ns": t_ns}
-        watched.seen.update((reading.pid, reading.device) for reading in readings)
-        watched.spool.append("memory", [reading.row(watched.ranks[reading.pid], **head) for reading in readings])
-        watched.costs["memory"].add(time.perf_counter_ns() - start_ns - pss_ns)
-        return pss_ns
+        self._write_memory(t_ns, launch, readings)
+        watched.costs["memory"].add(time.perf_counter_ns() - start_ns)
 
     def _gap(self, watched: Watched, uuid: str, reason: str | None) -> list[Reading]:
         """If a GPU's list is no longer available: a row with the reason for each rank on it."""
@@ -356,18 +314,23 @@ class Loop:
         watched.gaps.add(uuid)
         return [unavailable(pid, uuid, reason) for pid in sorted(pid for pid, device in watched.seen if device == uuid)]
 
+    def _write_memory(self, t_ns: int, launch: int, readings: list[Reading]) -> None:
+        watched = self.launches[launch]
+        head = {"launch": launch, "scenario": watched.scenario, "host": self.host, "t_ns": t_ns}
+        watched.seen.update((reading.pid, reading.device) for reading in readings)
+        watched.spool.append("memory", [reading.row(watched.ranks[reading.pid], **head) for reading in readings])
+
     def _write_devices(self, t_ns: int, samples: dict[str, dict[str, object]], launch: int) -> None:
         watched = self.launches[launch]
         head = {"launch": launch, "scenario": watched.scenario, "host": self.host, "t_ns": t_ns}
         watched.spool.append("device", [{**head, "device": uuid, **sample} for uuid, sample in samples.items()])
 
 
-def clocks(interval_s: float | None) -> tuple[Clock, Clock]:
-    """Of memory and of devices. ``interval_s``: None for 250 ms and 100 ms."""
-    if interval_s is None:
-        return Clock(MEMORY_PERIOD_NS), Clock(DEVICE_PERIOD_NS)
-    asked_ns = round(min(max(SHORTEST_PERIOD_NS, interval_s * 1e9), LONGEST_PERIOD_NS))
-    return Clock(asked_ns), Clock(max(DEVICE_PERIOD_NS, asked_ns))
+def clocks() -> tuple[Clock, Clock]:
+    """Of memory and of devices."""
+    memory, device = Clock(MEMORY_PERIOD_NS), Clock(DEVICE_PERIOD_NS)
+    memory.beside, device.beside = device, memory
+    return memory, device
 
 
 def main(arguments: list[str]) -> int:

@@ -25,26 +25,15 @@ def resolved(name: str) -> list[str]:
     return [str(address) for address in sorted(families, key=lambda address: families[address] != socket.AF_INET)]
 
 
-def is_here(address: str) -> bool:
-    """Whether an address is one of this host's."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    try:
-        with socket.create_server((address, 0), family=family):
-            return True
-    except OSError:
-        return False
-
-
 def to_listen_on(master: str, environment: Mapping[str, str]) -> str:
     """The address of the first host if others can reach it there; else empty, for all addresses of this host.
 
-    A host's own name may resolve to 127.0.1.1 (as on Debian), and a pod may call the first host localhost.
+    A host's own name may resolve to 127.0.1.1 (as on Debian), which no interface has, and a pod may call the first host
+    localhost.
     """
-    own = next((address for address in resolved(master) if is_here(address)), None)
-    in_pod = "KUBERNETES_SERVICE_HOST" in environment
-    if own is None or (own.startswith("127.") and (in_pod or own != "127.0.0.1")):
-        return ""
-    return own
+    here = addresses_here()
+    own = next((address for address in resolved(master) if address in here), "")
+    return "" if own.startswith("127.") and "KUBERNETES_SERVICE_HOST" in environment else own
 
 
 def addresses_here() -> dict[str, str]:

@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from bench.core.errors import RequestError
+from bench.seams.engine import SECRET
 
 Environment = Mapping[str, str]
 
-SECRET, SECRET_FILE = "BENCH_SECRET", "BENCH_SECRET_FILE"
+SECRET_FILE = f"{SECRET}_FILE"
 SAME_SECRET = f"export {SECRET}=$(openssl rand -hex 16) once, and start all hosts with the same"
 NO_RUN_ID = ("", "none")  # torchrun's ID of a run without a name
 

@@ -19,6 +19,7 @@ from bench.core.job import Job, Meet, Training
 from bench.machine.lock import acquire
 from bench.machine.sample import Sampler
 from bench.runs.files import LOG_LIMIT_BYTES, shorten
+from bench.seams import site
 from bench.seams.discover import STRATEGY, SWITCH, WORKLOAD, names
 from bench.seams.execute import Kind
 from bench.seams.site import Elsewhere, Event, LaunchInterrupted, Readable
@@ -41,7 +42,6 @@ class Options:
     fresh: bool
     apex_path: str | None
     wait: bool
-    sample_interval_s: float | None
     check: Callable[[], object]
 
 
@@ -96,8 +96,6 @@ def _next(line: Line, *events: str) -> Message:
     while True:
         for message in line.receive():
             match message:
-                case {"event": "clock"}:
-                    line.send(event="clock", utc=time.time())
                 case {"event": "end", "code": int(code)}:
                     raise _Ended(code, message.get("why"))
                 case {"event": "refused"}:
@@ -136,18 +134,19 @@ class _Follower:
         options.check()
         self.site = stack.enter_context(
             WorkerHost(
-                python=options.python,
-                fresh=options.fresh,
-                apex_path=options.apex_path,
-                log=os.path.join(self.folder, "site.log"),
-                device=hello.device,
-                locks=locks,
-                hosts=(placed(hello, name),),
+                site.Options(
+                    python=options.python,
+                    fresh=options.fresh,
+                    apex_path=options.apex_path,
+                    log=os.path.join(self.folder, "site.log"),
+                    device=hello.device,
+                    locks=locks,
+                    hosts=(placed(hello, name),),
+                )
             )
         )
-        interval_s = options.sample_interval_s
         self.sampler = stack.enter_context(
-            Sampler.start(device=hello.device, gpus=hello.devices, spool=self.folder, host=name, interval_s=interval_s)
+            Sampler.start(device=hello.device, gpus=hello.devices, spool=self.folder, host=name)
         )
         line.send(event="ready", description=self.site.wait_until_ready(), state=encode(machine.state()))
 

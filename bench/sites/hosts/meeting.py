@@ -16,9 +16,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from bench.core.errors import FAILED, INTERRUPTED, USAGE, BenchError, HostError, RequestError
+from bench.seams.engine import SECRET
 from bench.seams.site import Readable
-from bench.sites.hosts.address import AgentStore, addresses_here, is_here, resolved, to_listen_on
-from bench.sites.hosts.engine import SAME_SECRET, SECRET, Started
+from bench.sites.hosts.address import AgentStore, addresses_here, resolved, to_listen_on
+from bench.sites.hosts.engine import SAME_SECRET, Started
 from bench.sites.hosts.line import Gone, Line, Message, is_hex, proof, session_key
 
 JOIN_S = 600.0  # for all hosts to join: pods pull images, and queues start hosts one by one
@@ -93,7 +94,7 @@ class Listener:
         address = to_listen_on(engine.address, environment)
         family = socket.AF_INET6 if ":" in (address or (resolved(engine.address) or [""])[0]) else socket.AF_INET
         port = 0 if engine.agent_store else engine.port
-        if address == "" and not any(map(is_here, resolved(engine.address))):
+        if address == "" and addresses_here().keys().isdisjoint(resolved(engine.address)):
             self.refuse_second_leader()
         try:
             self.socket = socket.create_server((address, port), family=family, backlog=MOST_CALLERS)

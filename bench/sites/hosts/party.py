@@ -23,19 +23,15 @@ from bench.sites.hosts.line import Gone, Line, Message
 from bench.sites.hosts.meeting import JOIN_S, SAY_WAITING_S, Caller, Listener, relayed, told
 
 LINGER_S = 20.0  # how long a run that failed early waits for hosts that are still to come, to send them the reason
-CLOCK_LIMIT_S = 5.0
-CLOCK_LOOKS = 5
 
 
 @dataclass(slots=True)
 class Member:
-    """Another host. ``offset_s``: of its clock, known within ``error_s``. ``ready``: its message once it was ready."""
+    """Another host. ``ready``: its message once it was ready."""
 
     line: Line
     hello: Hello
     name: str = ""
-    offset_s: float | None = None
-    error_s: float | None = None
     ready: Message = field(default_factory=dict)
 
 
@@ -91,7 +87,6 @@ class Party:
         for name, member in zip(names[1:], self.members, strict=True):
             member.name = name
             self.hosts += (placed(member.hello, name),)
-            _compare_clocks(member)
 
     def _admit(self, caller: Caller, message: Message, hello: Hello) -> None:
         who, index = caller.line.peer, caller.index or 0
@@ -143,21 +138,6 @@ class Party:
         self._listener.close()
         for caller in self._listener.callers:
             caller.line.close()
-
-
-def _compare_clocks(member: Member) -> None:
-    """By how much the other host's clock is ahead, from the fastest of :data:`CLOCK_LOOKS` answers."""
-    answers: list[tuple[float, float]] = []
-    try:
-        for _ in range(CLOCK_LOOKS):
-            sent_s = time.time()
-            member.line.send(event="clock")
-            answer = member.line.wait_for("clock", limit_s=CLOCK_LIMIT_S)
-            came_s = time.time()
-            answers.append(((came_s - sent_s) / 2, float(answer["utc"]) - (sent_s + came_s) / 2))
-    except Gone as error:
-        raise HostError(f"{member.name} left before the run: {error}") from error
-    member.error_s, member.offset_s = min(answers)
 
 
 @contextmanager
