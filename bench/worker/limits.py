@@ -26,7 +26,7 @@ from bench.worker import bandwidth, ceilings, diagnose, live, loop
 from bench.worker.diagnose import PHASE_COLUMNS, STEP_MARK, Load, Tick, a_step, phase_of, profiling, without_exchange
 from bench.worker.plan import Plan, Report
 from bench.worker.session import Session
-from bench.worker.work import Counter, flops_of
+from bench.worker.work import Counter, flops_of, of_training
 from bench.worker.workload import map_tensors, tensors_in
 
 ARITHMETIC = ("convolutions", "matrix products", "attention")
@@ -68,12 +68,12 @@ def perform(plan: Plan, report: Report) -> dict[str, Any]:
         tick = report("operators", of=len(operators))
         found["operators"], left_out = replayed(operators, device, tick)
         found["operators_reason"] = reason or left_out
-        counter, examples = Counter(), job.batch_per_replica * len(job.parts_of(0))
+        counter, examples = Counter(session.model), job.batch_per_replica * len(job.parts_of(0))
         for one in operators:
             flops = one.count * one.flops
             counter.forward += flops * (one.phase == "forward")
             counter.backward += flops * (one.phase != "forward")
-        found["work"] = counter.work(examples) if operators and examples else None
+        found["work"] = of_training(counter, plan.parts, examples) if operators and examples else None
     return found
 
 

@@ -18,11 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from bench.core.job import Computation
-from bench.worker import data, probe
+from bench.worker import data, probe, work
 from bench.worker.plan import Plan, Report
 from bench.worker.precision import cast_floats, double_by_default, use_tf32
 from bench.worker.session import Parts
-from bench.worker.work import Counter
 from bench.worker.workload import Around, Loss, build_in_double, loss_of, tensors_in, weight_of
 
 LOSSES = 2
@@ -82,15 +81,15 @@ def perform(plan: Plan, report: Report) -> dict[str, Any]:
 
 def run(
     job: Parts, probe_seed: int, on_step: Callable[[int], None]
-) -> tuple[list[dict[str, object]], dict[str, float]]:
+) -> tuple[list[dict[str, object]], dict[str, object]]:
     """For each computation of this process the ``loss`` of the global batch in fp32, for the first steps, ``step_ms``,
-    the median of those after the first, and the fields of :class:`Double`. From rank 0 besides, the FLOPs of an
-    example.
+    the median of those after the first, and the fields of :class:`Double`. From rank 0 besides, what the first step is
+    in FLOPs and bytes.
     """
     probe.keep_freed()
     done = iter(range(1, 1 + steps(job)))
     use_tf32(False, False)
-    passes, counted = [], dict[str, float]()
+    passes, counted = [], dict[str, object]()
     for (replicas, examples), same in own(job).items():
         small = job.workload.in_small(probe_seed, examples)
         with double_by_default():
@@ -103,7 +102,7 @@ def run(
             count = job.rank == 0 and not counted
             losses, step_ms, counter = _train(job, computation, lambda: on_step(next(done)), count)
             if counter:
-                counted = counter.work(job.workload.global_batch)
+                counted = work.of_training(counter, job, job.workload.global_batch)
             passes.append({"computation": asdict(computation), "loss": losses, "step_ms": step_ms, **asdict(double)})
     return passes, counted
 
@@ -126,14 +125,14 @@ def _loader(job: Parts, replicas: int) -> Callable[[], Chunks]:
 
 def _train(
     job: Parts, computation: Computation, tick: Callable[[], None], count: bool
-) -> tuple[list[float], float | None, Counter | None]:
+) -> tuple[list[float], float | None, work.Counter | None]:
     """The losses of the first steps in fp32, the median time of those after the first (ms), and what ``count`` counts
     in the first."""
     load, criterion = _loader(job, computation.replicas), loss_of(job.workload)
     model = job.build_model()
     optimizer = job.build_optimizer(model.parameters())
     around = Around(job.workload, model, optimizer, list(model.parameters()))
-    counter = Counter() if count else None
+    counter = work.Counter(model) if count else None
     losses, marks = [], []
     for step in range(fp32_steps(job)):
         optimizer.zero_grad()

@@ -9,8 +9,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
+
+from bench.worker.precision import optimizers_in
+from bench.worker.session import Parts
 
 
 def flops_of(function: Any, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> int:
@@ -20,11 +24,12 @@ def flops_of(function: Any, args: Sequence[Any], kwargs: dict[str, Any], out: An
 
 
 class Counter(TorchDispatchMode):
-    """Counts ``forward`` and ``backward`` FLOPs while it is entered."""
+    """Counts ``forward`` and ``backward`` FLOPs of a ``model`` while it is entered."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.forward = self.backward = 0
+        self.trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
@@ -35,6 +40,28 @@ class Counter(TorchDispatchMode):
             self.backward += flops
         return out
 
-    def work(self, examples: int) -> dict[str, float]:
-        """For :class:`bench.runs.experiments.Work`. ``examples``: of the step that was counted."""
-        return {"forward_flops": self.forward / examples, "backward_flops": self.backward / examples}
+
+def of_training(counter: Counter, parts: Parts, examples: int) -> dict[str, object]:
+    """For :class:`bench.runs.experiments.Work`. ``examples``: of the step that was counted."""
+    trained = counter.trained
+    size = sum(parameter.numel() * parameter.element_size() for parameter in trained)
+    probes = [torch.ones((2,) * parameter.ndim, requires_grad=True) for parameter in trained]
+    for probe in probes:  # one for each, of its dimensions: an optimizer may go by them
+        probe.grad = torch.ones_like(probe)
+    optimizer = parts.build_optimizer(probes)
+    optimizer.step()
+    moved = zip(trained, probes, strict=True)
+    moved_bytes = sum(one.numel() * one.element_size() * (3 + 2 * kept(optimizer, probe)) for one, probe in moved)
+    return {
+        "forward_flops": counter.forward / examples,
+        "backward_flops": counter.backward / examples,
+        "parameters": sum(parameter.numel() for parameter in trained),
+        "exchanged_bytes": size,
+        "optimizer_bytes": moved_bytes,  # reads gradient, weight and state; writes weight and state
+    }
+
+
+def kept(optimizer: torch.optim.Optimizer, parameter: Tensor) -> int:
+    """How many tensors of its shape an optimizer keeps of a parameter: itself, or one that it is made of."""
+    states = [one.state[parameter].values() for one in optimizers_in(optimizer) if parameter in one.state]
+    return sum(isinstance(value, Tensor) and value.shape == parameter.shape for state in states for value in state)
