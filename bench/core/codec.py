@@ -147,7 +147,7 @@ def _decoder(kind: Any) -> Decoder:
     if origin is tuple:
         return partial(_list, _decoder(inner[0]))
     if origin in (Mapping, dict):
-        return partial(_mapping, _decoder(inner[1]))
+        return partial(_mapping, _decoder(inner[0]), _decoder(inner[1]))
     if _is_class(kind):
         return partial(_object, kind)
     return {float: _float, int: _int, str: _text}.get(kind) or partial(_exact, kind)
@@ -188,7 +188,7 @@ def _float(value: object) -> float:
 def _anything(value: object) -> object:
     """Any JSON value, with numbers that can be computed with."""
     if isinstance(value, dict):
-        return _mapping(_anything, value)
+        return _mapping(_text, _anything, value)
     if isinstance(value, list):
         return list(_list(_anything, value))
     checked = {int: _int, float: _float, str: _text}.get(type(value))
@@ -249,10 +249,10 @@ def _list(inner: Decoder, value: object) -> tuple[object, ...]:
     return tuple(decoded)
 
 
-def _mapping(inner: Decoder, value: object) -> dict[str, object]:
+def _mapping(key: Decoder, inner: Decoder, value: object) -> dict[str, object]:
     if not isinstance(value, dict):
         raise _other("an object", value)
-    return {_at(f"[{name!r:.40}]", _text, name): _at(f"[{name!r:.40}]", inner, one) for name, one in value.items()}
+    return {_at(f"[{name!r:.40}]", key, name): _at(f"[{name!r:.40}]", inner, one) for name, one in value.items()}
 
 
 def _named(kinds: Named, value: object) -> dict[str, object]:

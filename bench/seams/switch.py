@@ -75,7 +75,7 @@ class Switch:
     slow_start: float = 1.0
     double: bool = True
     joins_norms: bool = False
-    recovers: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    recovers: Mapping[Device, Mapping[Annotated[str, RECOVERABLE], float]] = field(default_factory=dict)
     already: str | None = None
 
     def contradiction(self) -> str | None:

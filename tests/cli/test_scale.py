@@ -112,7 +112,8 @@ def build(parts):
     import time
 
     session = parts.build("ddp")
-    backward, seconds = session.backward, 0.02 if min(os.sched_getaffinity(0)) == 0 else 0.06
+    first = min(os.sched_getaffinity(os.getppid()))
+    backward, seconds = session.backward, 0.02 if min(os.sched_getaffinity(0)) == first else 0.2
 
     def planted(loss):
         time.sleep(seconds)

@@ -13,7 +13,7 @@ from torch.autograd import DeviceType
 
 from bench.analyse.account import PARTS, Account, account, bound_ms, gain, proofs
 from bench.analyse.peaks import PEAKS, peak
-from bench.core.codec import decode
+from bench.core.codec import Damaged, decode, encode
 from bench.core.job import Task, Training
 from bench.experiments import limits as experiment
 from bench.experiments import prove
@@ -327,8 +327,8 @@ def test_candidates_go_with_the_scenario_and_are_not_on_already() -> None:
 @pytest.mark.parametrize("recovers", [{"cpu": {"magic": 0.5}}, {"cpu": {"host": 1.5}}, {"tpu": {"host": 0.5}}])
 def test_a_switch_recovers_a_share_of_a_part(recovers: dict[str, dict[str, float]]) -> None:
     assert set(RECOVERABLE) == {*PARTS} - {"arithmetic"}
-    with pytest.raises(ValueError, match="recovers"):
-        Switch(summary="s", label="l", recovers=recovers)
+    with pytest.raises(Damaged, match="recovers"):
+        decode(Switch, encode(Switch(summary="s", label="l", recovers=recovers)))
 
 
 def test_first_touches_are_of_private_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
+import frauds
 import pytest
 from conftest import Executed, measured, needs_fsdp2
 from standin import documented
@@ -25,7 +26,6 @@ from bench.runs.reader import Run
 from bench.seams import discover
 from bench.sites.local import WorkerHost
 from bench.worker.reference import LOSSES
-from benchmarks import frauds
 
 FIRST_LOOK = {"image_size": 32, "global_batch": 8}
 """As README and bench itself advise, where rounding does most."""

@@ -170,8 +170,8 @@ def test_fresh_interpreters_give_the_same_losses(execute: Callable[..., Executed
 
 def test_ranks_listen_on_loopback_alone_and_collect_nothing_older(execute: Callable[..., Executed]) -> None:
     """Of the half million objects that importing torch makes a collection would take longer than a step."""
-    listening = "[one.laddr.ip for one in psutil.Process().net_connections('tcp4') if one.status == 'LISTEN']"
-    looks = f"import gc, psutil; assert set({listening}) <= {{'127.0.0.1'}}"
+    mine = "[one for one in psutil.net_connections('tcp4') if one.pid == os.getpid() and one.status == 'LISTEN']"
+    looks = f"import gc, os, psutil; assert {{one.laddr.ip for one in {mine}}} <= {{'127.0.0.1'}}"
     done = execute(FAILING.format(fault=f"{looks}; assert gc.get_freeze_count() > 50 * len(gc.get_objects())"))
     assert done.outcome.status == "ok", done.outcome.reason
 
