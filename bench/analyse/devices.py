@@ -257,8 +257,8 @@ def _over_time(samples: pd.DataFrame, column: str) -> float | None:
 def _energy(samples: pd.DataFrame, window_s: float) -> tuple[float | None, str | None, str | None]:
     if (samples["mig"] == True).any():  # noqa: E712  # null is neither
         return None, None, "MIG is on: power and counter are those of the whole GPU"
-    counter = samples[samples["energy_mj"].notna()]
-    integral = _integral(samples[samples["power_w"].notna()], samples, window_s)
+    counter = only(samples, samples["energy_mj"].notna())
+    integral = _integral(only(samples, samples["power_w"].notna()), samples, window_s)
     if len(counter) >= 2 and (window_s >= COUNTER_WINDOW_S or integral[0] is None):
         energies_j = counter["energy_mj"] / 1000.0
         span_s = _span_s(counter)
@@ -285,8 +285,9 @@ def _integral(
     seconds = powers["t_ns"].diff().iloc[1:] / 1e9
     if seconds.max() > LARGEST_GAP_S:
         return None, None, f"power is unknown over {seconds.max():.1f} s within the window"
-    means_w = powers["power_w"].rolling(2).mean().iloc[1:]
-    return float((means_w * seconds).sum()) * window_s / span_s, "estimated", None
+    power_w = powers["power_w"].to_numpy()
+    joules = float(((power_w[1:] + power_w[:-1]) / 2.0 * seconds).sum())
+    return joules * window_s / span_s, "estimated", None
 
 
 def _traffic(samples: pd.DataFrame, counter: str) -> float | None:

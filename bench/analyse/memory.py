@@ -52,7 +52,7 @@ def peaks(memory: pd.DataFrame) -> pd.DataFrame:
 def peak_by_process(memory: pd.DataFrame) -> pd.DataFrame:
     """One row per launch, process and device: its peak. ``launch, scenario, rank, pid, device, source, peak_mib``."""
     keys = ["launch", "scenario", "rank", "pid", "device", "source"]
-    known = memory[memory["used_mib"].notna()]
+    known = only(memory, memory["used_mib"].notna())
     peaks_mib = known.groupby(keys, observed=True)["used_mib"].max().rename("peak_mib").reset_index()
     return peaks_mib.astype(dict.fromkeys(("scenario", "device", "source"), "object"))
 
@@ -69,9 +69,8 @@ def growth(memory: pd.DataFrame, steps: Iterations, bounds: Windows) -> dict[int
         first = steps.frame.groupby("launch").head(1).set_index("launch")["host"]  # whose clock the steps are on
         within &= memory["host"].astype("object") == memory["launch"].map(first)
     grown: dict[int, tuple[float, float]] = {}
-    processes = memory[within].groupby(["launch", "rank", "pid", "device"], observed=True, dropna=False)
-    for _, rows in processes[["launch", "used_mib"]]:
-        launch, samples = int(rows["launch"].iloc[0]), rows["used_mib"]
+    processes: Any = memory[within].groupby(["launch", "rank", "pid", "device"], observed=True, dropna=False)
+    for (launch, *_), samples in processes["used_mib"]:
         third = len(samples) // 3
         if third >= FEWEST_SAMPLES:
             before = float(samples.iloc[:third].median())

@@ -1,5 +1,6 @@
 """Plots that several processes draw side by side: forks, which have every table without a copy."""
 
+import ctypes
 import gc
 import multiprocessing
 import os
@@ -71,4 +72,6 @@ def _taken(draws: Sequence[Draw], queue: int) -> dict[int, Plot | None]:
     while taken := os.read(queue, NUMBER_BYTES):
         number = int.from_bytes(taken)
         plots[number] = draws[number]()
+        gc.collect(1)  # its figure, all parts of which refer to each other
+        ctypes.CDLL(None).malloc_trim(0)
     return plots

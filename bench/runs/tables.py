@@ -301,7 +301,7 @@ def to_frame(table: "pa.Table") -> "pd.DataFrame":
 
 
 def condensed(tables: "Iterable[pa.Table]", condense: "Callable[[pd.DataFrame], pd.DataFrame]") -> "pd.DataFrame":
-    """The tables after ``condense``, joined: two at a time, and never all of their rows in memory together."""
+    """The tables after ``condense``, joined: two at a time, two more waiting, and never all of their rows in memory together."""
     import pandas as pd
 
     joined: dict[str, Any] = {}
@@ -309,7 +309,7 @@ def condensed(tables: "Iterable[pa.Table]", condense: "Callable[[pd.DataFrame], 
     with ThreadPoolExecutor(max_workers=2) as pool:
         for table in tables:
             waiting.append(pool.submit(lambda rows: condense(to_frame(rows)), table))
-            if len(waiting) > 2:
+            if len(waiting) > 4:
                 _append(joined, waiting.popleft().result())
         while waiting:
             last = waiting.popleft().result()
