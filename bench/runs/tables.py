@@ -301,7 +301,7 @@ def to_frame(table: "pa.Table") -> "pd.DataFrame":
 
 
 def condensed(tables: "Iterable[pa.Table]", condense: "Callable[[pd.DataFrame], pd.DataFrame]") -> "pd.DataFrame":
-    """The tables after ``condense``, joined: two at a time, two more waiting, and never all of their rows in memory together."""
+    """The tables after ``condense``, joined: two at a time, and never with all of their rows in memory."""
     import pandas as pd
 
     joined: dict[str, Any] = {}

@@ -84,7 +84,7 @@ def test_a_script_is_measured_as_it_is(attach: Any, bench: Bench, plotting: Plot
     assert code == 2 and "attached" in err
 
 
-def test_a_killed_command_keeps_its_exit_code_and_steps(attach: Any) -> None:
+def test_a_killed_command_keeps_its_code_and_steps(attach: Any) -> None:
     code, _, err, run = attach((), PYTHON, SCRIPT, "--end", "kill")
     (launch,) = run.document.launches
     assert (code, launch.status) == (128 + signal.SIGKILL, "killed")
@@ -169,7 +169,7 @@ def notes(rank: int, steps: int, pid: int, kind: str = "cpu", **more: Any) -> No
     return Notes(about=about, marks_ns=marks, waits_ms=[0.5] * len(marks), **more)
 
 
-def test_of_two_processes_with_one_rank_the_one_of_more_steps_counts() -> None:
+def test_the_process_with_more_steps_counts() -> None:
     ranks, left = ranks_of([notes(1, 3, 11), notes(0, 3, 12), notes(1, 9, 13), notes(2, 0, 14)])
     assert [one.pid for one in ranks] == [12, 13] and left == ["PID 11 with 3 steps, as rank 1 is PID 13"]
     assert ranks_of([notes(5, 3, 11)])[1] == ["1 of 2 ranks, which step no optimizer on this host"]

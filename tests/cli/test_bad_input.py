@@ -239,7 +239,7 @@ def test_a_report_on_nothing_is_refused_in_one_line(here: Path, assert_refused: 
 
 
 @pytest.mark.parametrize("name", ["unknown verb", "value missing", "unknown scenario", "python that is not there"])
-def test_with_json_there_is_one_document_beside_the_line(here: Path, bench: Bench, name: str) -> None:
+def test_json_is_one_document_beside_the_line(here: Path, bench: Bench, name: str) -> None:
     arguments, _ = CASES[name]
     code, out, shown = bench((*arguments, "--json"))
     line = shown.removesuffix("\n").removeprefix("bench: error: ")
@@ -247,7 +247,7 @@ def test_with_json_there_is_one_document_beside_the_line(here: Path, bench: Benc
     assert not (here / "out").exists()
 
 
-def test_a_process_ends_with_the_code_and_the_line_of_its_refusal(bench: Bench) -> None:
+def test_a_refusal_has_its_code_and_its_line(bench: Bench) -> None:
     arguments, _ = CASES["unknown device"]
     command = [sys.executable, "-m", "bench", *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
@@ -277,7 +277,7 @@ def test_a_gpu_that_is_missing(assert_refused: Refused, verb: str) -> None:
     ],
     ids=" ".join,
 )
-def test_gpus_that_are_not_there_or_named_twice_are_refused(
+def test_absent_and_repeated_gpus_are_refused(
     monkeypatch: pytest.MonkeyPatch, assert_refused: Refused, arguments: tuple[str, ...], says: tuple[str, ...]
 ) -> None:
     gpus = [a_gpu(index, f"GPU-{letter.lower() * 4}", f"Stand-in {letter}") for index, letter in enumerate("BA")]

@@ -69,14 +69,14 @@ def test_axe_finds_nothing_serious(browser: Any, page_file: Path, width: int, sc
     assert [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in ("serious", "critical")] == []
 
 
-def test_ten_scenarios_fit_on_six_thousand_pixels_and_no_table_spills(browser: Any, page_file: Path) -> None:
+def test_ten_scenarios_fit_and_no_table_spills(browser: Any, page_file: Path) -> None:
     page = opened(browser, page_file, 1280)
     assert page.evaluate("document.documentElement.scrollHeight") <= 6000
     unfold(page)
     assert page.evaluate(SPILLING) == []
 
 
-def test_a_phone_shows_the_whole_of_every_plot_and_texts_that_can_be_read(browser: Any, page_file: Path) -> None:
+def test_a_phone_shows_every_plot_readably(browser: Any, page_file: Path) -> None:
     page = opened(browser, page_file, 390)
     unfold(page)
     ends = page.evaluate("[...document.querySelectorAll('figure svg')].map(one => one.getBoundingClientRect().right)")
@@ -110,7 +110,7 @@ def test_a_heading_sorts_and_sorts_back(browser: Any, page_file: Path) -> None:
         assert page.evaluate(names) == order
 
 
-def test_a_link_to_a_launch_opens_its_fold_and_print_all(browser: Any, page_file: Path) -> None:
+def test_a_link_opens_its_fold_and_print_all(browser: Any, page_file: Path) -> None:
     page = opened(browser, page_file, 1280)
     page.evaluate("location.hash = 'section-1-launch-7'")
     eventually(page, "document.getElementById('section-1-launch-7').closest('details').open")

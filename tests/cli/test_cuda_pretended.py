@@ -81,7 +81,7 @@ def waited(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory
     return said, first
 
 
-def test_scenarios_run_on_two_gpus_of_three_and_say_what_ran(waited: tuple[str, str]) -> None:
+def test_scenarios_run_on_two_gpus_of_three(waited: tuple[str, str]) -> None:
     said = json.loads(waited[0])
     ran: dict[str, dict[str, Any]] = {launch["scenario"]: launch["effective"] for launch in said["launches"]}
     for name, effective in ran.items():

@@ -96,7 +96,7 @@ def test_without_a_gpu_it_says_what_that_means(quick: dict[str, str]) -> None:
         ("raise SystemExit('no')", "exit code 1: no"),
     ],
 )
-def test_a_broken_torch_is_a_finding_and_the_rest_is_told(tmp_path: Path, source: str, told: str) -> None:
+def test_a_broken_torch_is_a_finding(tmp_path: Path, source: str, told: str) -> None:
     (tmp_path / "torch.py").write_text(source)
     found = report(PYTHONPATH=str(tmp_path))
     (problem,) = [finding for finding in found["findings"] if finding["about"] == "torch"]
@@ -151,7 +151,7 @@ def test_two_gpus_in_pci_order_with_their_problems(driver: Driver, quick: dict[s
     assert "ECC on" in text and "compute mode exclusive process" in text
 
 
-def test_mig_a_lost_gpu_and_a_driver_that_tells_little_are_no_obstacle(driver: Driver, quick: dict[str, str]) -> None:
+def test_mig_and_a_lost_gpu_are_no_obstacle(driver: Driver, quick: dict[str, str]) -> None:
     silent = [
         *("pci_generation", "ecc", "persistence", "compute_mode", "numa", "power_limit", "used", "capability"),
         *("p2p_read", "topology"),
@@ -216,7 +216,7 @@ def test_a_host_with_nothing_wrong_has_no_finding() -> None:
     assert "60 of 64 GiB free, 2.5 GiB by the control group" in text
 
 
-def test_the_numa_node_of_a_gpu_is_that_of_its_pci_device(tmp_path: Path) -> None:
+def test_the_numa_node_of_a_gpu_is_its_pci_devices(tmp_path: Path) -> None:
     device = tmp_path / "0000:c1:00.0"
     device.mkdir()
     (device / "numa_node").write_text("1\n")

@@ -106,7 +106,7 @@ def test_the_verdict_stands_beside_its_figures(history: Path, width: int | None)
     assert all(row.endswith("  ok") for row in table[2:]) and max(map(len, table)) <= 80
 
 
-def test_a_run_is_not_its_own_base_nor_is_what_came_after_it(gate: Gate, history: Path, tmp_path: Path) -> None:
+def test_neither_itself_nor_later_runs_are_a_base(gate: Gate, history: Path, tmp_path: Path) -> None:
     slow = [tonight(history, 1.05, day) for day in range(10, 14)]
     for path in slow:
         said = gate(path, "--history", history, "--json")
@@ -120,7 +120,7 @@ def test_a_run_is_not_its_own_base_nor_is_what_came_after_it(gate: Gate, history
     assert gate(copied, "--history", history).code == 10
 
 
-def test_the_first_night_is_inconclusive_and_says_how_it_goes_on(gate: Gate, tmp_path: Path) -> None:
+def test_the_first_night_is_inconclusive(gate: Gate, tmp_path: Path) -> None:
     new, empty = tonight(tmp_path / "results"), tmp_path / "empty"
     empty.mkdir()
     for folder in (empty, new.parent):  # none, and none but this one
@@ -152,7 +152,7 @@ def test_what_the_one_run_does_not_know_is_not_judged(gate: Gate, history: Path)
     assert said.code == 11 and "2 in the base and a verdict needs 3" in said.out
 
 
-def test_a_missing_scenario_never_passes_unless_it_is_not_asked_for(gate: Gate, history: Path) -> None:
+def test_a_missing_scenario_never_passes(gate: Gate, history: Path) -> None:
     rows = [gated.usual(name, 10, place) for place, name in enumerate(NAMES) if name != "dp"]
     path = gated.write(history, gated.digest(10, rows))
     said = gate(path, "--history", history)
@@ -187,7 +187,7 @@ def test_other_work_is_not_comparable(gate: Gate, history: Path, changes: dict[s
     assert gate(tonight(history, 1.0, 12), "--history", history).code == 0, "the old one goes on"
 
 
-def test_runs_that_cannot_be_trusted_are_left_out_and_named(gate: Gate, history: Path) -> None:
+def test_untrusted_runs_are_left_out_and_named(gate: Gate, history: Path) -> None:
     first, second, third = sorted(history.iterdir())[-3:]
     (first / "digest.json").write_text("{}")  # seen where the digest is read
     edited = (second / "run.json").read_text().replace(f'"schema_version": {SCHEMA_VERSION}', '"schema_version": 9')
@@ -204,7 +204,7 @@ def test_runs_that_cannot_be_trusted_are_left_out_and_named(gate: Gate, history:
 # What it writes
 
 
-def test_junit_and_markdown_have_each_scenario_and_metric(gate: Gate, history: Path) -> None:
+def test_junit_and_markdown_have_every_row(gate: Gate, history: Path) -> None:
     rows = [
         gated.usual("ddp", 10, 0, 1.05),
         gated.usual("dp", 10, 1, status="error", reason=f"{HOSTILE} \x1b[31m\x00"),

@@ -98,7 +98,7 @@ def test_the_night_of_a_shift_is_named(shifted: Path, told: Say) -> None:
     assert {trend["scenario"] for trend in track["trends"]} == {"dp", "ddp"} and track["shifts"] == []
 
 
-def test_a_table_on_the_terminal_and_a_page_that_needs_nothing(shifted: Path, say: Say, tmp_path: Path) -> None:
+def test_a_table_and_a_page_that_needs_nothing(shifted: Path, say: Say, tmp_path: Path) -> None:
     code, out, err = say(shifted)
     assert (code, err) == (0, "")
     assert re.search(r"ddp_o2 +40 +\S+ +\+[34]\.\d % ", out)
@@ -147,7 +147,7 @@ def test_few_nights_are_a_page_and_no_shift(tmp_path: Path, say: Say, count: int
     assert (tmp_path / "out" / "history-step-ms.svg").is_file()
 
 
-def test_runs_of_another_kind_have_a_section_of_their_own(tmp_path: Path, say: Say) -> None:
+def test_runs_of_another_kind_have_their_own_section(tmp_path: Path, say: Say) -> None:
     def also(night: int, digest: dict[str, Any]) -> None:
         if night % 2:
             digest["hardware"] = ["NVIDIA A100-SXM4-40GB"] * 2
@@ -171,7 +171,7 @@ def test_runs_of_another_kind_have_a_section_of_their_own(tmp_path: Path, say: S
     assert (tmp_path / "out" / "history-2-step-ms.svg").is_file()
 
 
-def test_what_ran_under_the_same_name_before_is_another_trend(tmp_path: Path, told: Say) -> None:
+def test_another_wrapper_is_another_trend(tmp_path: Path, told: Say) -> None:
     def also(night: int, digest: dict[str, Any]) -> None:
         if night >= 10:
             digest["scenarios"][0]["what_ran"] = "apex DDP · nccl ×2 · apex O2 fp16"
@@ -214,7 +214,7 @@ def test_an_accepted_night_is_marked(tmp_path: Path, say: Say) -> None:
     assert "accepted by a person" in (tmp_path / "out" / "history-step-ms.svg").read_text()
 
 
-def test_unsealed_and_changed_runs_are_left_out_and_named(tmp_path: Path, told: Say) -> None:
+def test_unsealed_and_changed_runs_are_left_out(tmp_path: Path, told: Say) -> None:
     made = write_nights(tmp_path / "h", 4, scenarios=("ddp",), launches=1)
     unsealed = write_run(tmp_path / "h", [DDP], complete=False)
     (made[1] / "digest.json").write_text("{}")

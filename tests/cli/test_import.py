@@ -37,7 +37,7 @@ def imported(bench: Bench, name: str, content: str, *options: str) -> Run:
     return run
 
 
-def test_a_csv_becomes_a_sealed_run_that_says_where_it_is_from(bench: Bench) -> None:
+def test_a_csv_becomes_a_sealed_run(bench: Bench) -> None:
     about = ("--scenario", "ddp", "--model", "resnet18", "--global-batch", "8", "--world-size", "2", "--label", "old")
     run = imported(bench, "times.csv", FULL, *about)
     said = run.document.of(Imported)
@@ -121,7 +121,7 @@ def test_several_scenarios_and_launches_of_a_csv(bench: Bench) -> None:
     assert code == 0 and "dp against ddp: slower: step time +25.0 %" in out
 
 
-def test_an_imported_run_has_no_page_and_is_not_resumed(bench: Bench) -> None:
+def test_an_imported_run_has_no_page_and_no_resume(bench: Bench) -> None:
     run = imported(bench, "times.csv", FULL, "--scenario", "ddp")
     for arguments, said in (
         (("report", run.path), f"compare it: python -m bench compare {run.path} RUN"),

@@ -87,7 +87,7 @@ def broken_package(tmp_path: Path) -> Path:
 
 
 @needs_torch
-def test_a_broken_scenario_is_a_row_and_not_the_end_of_the_list(broken_package: Path) -> None:
+def test_a_broken_scenario_is_a_row_of_the_list(broken_package: Path) -> None:
     rows = {row["name"]: row for row in listed(PYTHONPATH=str(broken_package))["scenarios"]}
     assert list(rows)[:10] == NAMES and {"hierarchical", "ghost"} <= set(rows)
     assert rows["ghost"]["reason"] == "the entry point 'ghost' names a missing module gone"
@@ -101,7 +101,7 @@ def test_a_broken_scenario_is_a_row_and_not_the_end_of_the_list(broken_package: 
     assert [line[0] for line in lines if len(line) == 3 and line[1] == "yes"][:10] == NAMES
 
 
-def test_a_broken_scenario_does_not_keep_others_from_being_asked_for(broken_package: Path, tmp_path: Path) -> None:
+def test_a_broken_scenario_does_not_stop_others(broken_package: Path, tmp_path: Path) -> None:
     """The request gets as far as its output folder, which is the last thing looked at before torch is imported."""
     environment = {"PYTHONPATH": str(broken_package)}
     fine = bench("run", "--device", "cpu", "--scenario", "ddp", "--out", "/proc/x", **environment)
@@ -132,7 +132,7 @@ def each_help() -> tuple[dict[str, str], set[str]]:
     return shown, {module.split(".")[0] for module in modules}
 
 
-def test_help_imports_nothing_heavy_and_tells_what_a_verb_takes() -> None:
+def test_help_is_light_and_tells_what_a_verb_takes() -> None:
     shown, packages = each_help()
     assert packages & HEAVY == set()
     assert [verb for verb in VERBS if not re.search(rf"^  {verb} +\S", shown[""], re.MULTILINE)] == []

@@ -76,7 +76,7 @@ def row(summary: str, scenario: str) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_the_first_night_the_second_and_one_that_is_slower(here: Path) -> None:
+def test_first_night_second_night_slower_night(here: Path) -> None:
     code, summary = a_night(here)
     assert code == 11 and summary.startswith("# Nightly benchmark: inconclusive\n")
     assert "there is no earlier night" in summary.casefold() and len(kept(here)) == 1
@@ -150,7 +150,7 @@ def test_a_night_that_is_ended_at_once_says_so(here: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_night_that_is_ended_while_it_measures_keeps_nothing(here: Path) -> None:
+def test_a_night_ended_while_measuring_keeps_nothing(here: Path) -> None:
     (here / "steady.py").write_text(sleeping(3.0))
     end(here, "results/*/logs/launch-*.log")
     (run,) = (here / "out" / "results").iterdir()
@@ -181,7 +181,7 @@ def refused(folder: Path, *arguments: str, code: int = 2) -> str:
         (["--history", "history", "--", "--resume", "latest"], "--resume: a night decides that"),
     ],
 )
-def test_a_wrong_request_is_one_line_and_nothing_is_touched(here: Path, arguments: list[str], words: str) -> None:
+def test_a_wrong_request_touches_nothing(here: Path, arguments: list[str], words: str) -> None:
     (here / "mine").mkdir()
     (here / "mine" / "thesis.txt").write_text("years of work")
     before = sorted(here.rglob("*"))

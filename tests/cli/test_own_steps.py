@@ -59,7 +59,7 @@ def test_it_is_judged_rightly(run_here: CommandLine, tmp_path: Path, step: str) 
 
 
 @needs_fsdp2
-def test_what_is_around_a_step_is_judged_rightly_under_every_strategy(run_here: CommandLine, tmp_path: Path) -> None:
+def test_own_steps_are_judged_rightly(run_here: CommandLine, tmp_path: Path) -> None:
     """Clipping, schedule and average at once, also where weights are in shards or elsewhere."""
     names = (*USUAL, "fsdp2", "zero1", "parameter_server", "apex_ddp_o1")
     assert len(AROUND) == 3

@@ -131,7 +131,7 @@ def test_what_other_tests_run_is_shown_and_run() -> None:
     assert all(any(one.startswith(shown) for one in run) for shown in ELSEWHERE)
 
 
-def test_the_set_up_commands_end_in_the_main_job_and_the_tests() -> None:
+def test_set_up_commands_end_in_main_job_and_tests() -> None:
     """Both are run whole by .ci/run and by hand in a fresh clone; here only what they end in."""
     first, second = (c for c in commands(README) if c.startswith(SETUP))
     assert first.endswith(".venv/bin/python -m bench run")

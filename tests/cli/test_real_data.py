@@ -160,7 +160,7 @@ SLOW = f"import time\n\n{STEP}{BATCH}"
 
 
 @pytest.mark.slow
-def test_a_slow_loader_binds_without_processes_and_not_with_four(run_here: CommandLine, tmp_path: Path) -> None:
+def test_four_workers_free_a_slow_loader(run_here: CommandLine, tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(SLOW)
     asked = ("run", "--workload", str(tmp_path / "slow.py"), "--scenario", "single", "--no-parity", *FEW)
     found = {}
@@ -174,7 +174,7 @@ def test_a_slow_loader_binds_without_processes_and_not_with_four(run_here: Comma
 
 
 @pytest.mark.slow
-def test_a_sweep_names_the_slow_loader_and_how_many_workers_are_enough(run_here: CommandLine, tmp_path: Path) -> None:
+def test_a_sweep_says_how_many_workers_are_enough(run_here: CommandLine, tmp_path: Path) -> None:
     """A step of 100 ms and a batch of 130 ms: two workers make one in 65 ms."""
     (tmp_path / "slow.py").write_text(SLOW.replace("0.03)", "0.13)"))
     asked = ("run", "--workload", str(tmp_path / "slow.py"), "--scenario", "single", "--ranks", "1", *FEW)
@@ -213,7 +213,7 @@ def weight(batch):
 """Replaces the loss: an example counts as much as the number of its class."""
 
 
-def test_a_loss_that_is_no_mean_over_samples_is_weighted(run_here: CommandLine, tmp_path: Path) -> None:
+def test_a_loss_that_is_no_mean_is_weighted(run_here: CommandLine, tmp_path: Path) -> None:
     (tmp_path / "weighted.py").write_text(MLP + WEIGHTED)
     asked = ("run", "--workload", str(tmp_path / "weighted.py"), "--scenario", "single,ddp,apex_ddp", *FEW)
     done = run_here(*asked, "--out", str(tmp_path / "out"))
@@ -223,7 +223,7 @@ def test_a_loss_that_is_no_mean_over_samples_is_weighted(run_here: CommandLine, 
     assert all(row.gradient_error is not None and row.gradient_error < 1e-5 for row in rows)
 
 
-def test_a_run_is_resumed_on_the_files_that_it_began_with(fashion: Path) -> None:
+def test_a_run_is_resumed_on_the_same_files(fashion: Path) -> None:
     found = discover.load_workload(*discover.resolve("fashion_mlp", discover.WORKLOAD))
     task = found.task("cpu", found.workload.settings_on("cpu"), str(fashion))
     assert resume.as_it_is_now(task) == task

@@ -137,7 +137,7 @@ def test_memory_of_every_process_is_sampled(
         assert [launch["scenario"] for launch in again["launches"] if not sampled(launch, Path(again["path"]))] == []
 
 
-def test_a_scenario_that_fails_is_recorded_and_the_others_go_on(run_here: CommandLine, tmp_path: Path) -> None:
+def test_a_failed_scenario_does_not_stop_the_others(run_here: CommandLine, tmp_path: Path) -> None:
     planted = tmp_path / "planted.py"
     planted.write_text(
         '"""Fails."""\nfrom bench.seams import Scenario, Strategy\n'
@@ -160,7 +160,7 @@ def test_a_scenario_that_fails_is_recorded_and_the_others_go_on(run_here: Comman
     assert alone.returncode == 1 and "for reliable numbers" not in alone.stdout, "nothing was measured"
 
 
-def test_an_interrupted_run_leaves_no_process_and_keeps_what_was_done(repository: Path, tmp_path: Path) -> None:
+def test_an_interrupted_run_keeps_what_was_done(repository: Path, tmp_path: Path) -> None:
     of_two_ranks = sleeping(0.8).replace(", ranks=one_rank_for_all, group=False", "")
     (tmp_path / "calm.py").write_text(of_two_ranks)
     names, out = f"ddp,{tmp_path / 'calm.py'}", tmp_path / "out"

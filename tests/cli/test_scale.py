@@ -20,7 +20,7 @@ from bench.sites.local import WorkerHost
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_after_an_interruption_and_has_both_curves(
+def test_an_interrupted_run_goes_on_to_both_curves(
     run_here: CommandLine, host: WorkerHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plotting: Plotting
 ) -> None:
     plotting(plots.scaling_plot, plots.bandwidth_plot)

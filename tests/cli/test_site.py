@@ -42,7 +42,7 @@ def mlp(tmp_path: Path) -> str:
 
 
 @pytest.mark.slow
-def test_a_site_that_starts_ranks_by_torchrun_is_one_file(torchrun: str, mlp: str, bench: Bench) -> None:
+def test_a_site_of_torchrun_is_one_file(torchrun: str, mlp: str, bench: Bench) -> None:
     options = ("--device", "cpu", "--scenario", "ddp", "--workload", mlp, "--warmup", "1", "--iters", "3", "--json")
     Path("secrets.py").write_text("open('executed', 'w')\n")
     code, out, said = bench("run", *options, "--site", "./torchrun_site.py")

@@ -54,7 +54,7 @@ def test_a_reader_that_leaves_is_no_error(regressed: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["list --json", "--help", "gate new --history history"])
-def test_a_full_disk_behind_standard_output_is_one_line(regressed: Path, command: str) -> None:
+def test_a_full_disk_behind_stdout_is_one_line(regressed: Path, command: str) -> None:
     done = shell(f"bench {command} >/dev/full", regressed)
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1 and "No space left on device" in done.stderr
@@ -96,7 +96,7 @@ def test_a_label_of_bytes(
 
 
 @pytest.mark.slow  # matplotlib looks for all fonts of this machine
-def test_a_home_that_cannot_be_written_is_not_talked_about(tmp_path: Path) -> None:
+def test_a_read_only_home_is_no_matter(tmp_path: Path) -> None:
     """matplotlib keeps a cache of fonts in it, and says so in two long lines where it cannot. It also waits for what
     lies in the working directory under the name of its settings."""
     os.mkfifo(tmp_path / "matplotlibrc")

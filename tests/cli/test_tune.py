@@ -199,7 +199,7 @@ def test_a_search_that_cannot_find_anything(
 
 
 @pytest.mark.slow
-def test_the_batch_grows_while_an_example_takes_less_time(run_here: CommandLine, tmp_path: Path) -> None:
+def test_the_batch_grows_while_that_is_faster(run_here: CommandLine, tmp_path: Path) -> None:
     """A step sleeps as long for any batch, so that a larger one is faster for each example; at 32 it fails."""
     failing = SLEEPY.replace("0.03)", "0.05)\n    assert len(batch['y']) <= 16, 'too large a batch'")
     (tmp_path / "mlp.py").write_text(MLP + failing)

@@ -205,9 +205,7 @@ def test_a_disobeyed_setting(change: Callable[[str], str], says: str, run_here: 
     assert launch.status == "error" and says in str(launch.reason)
 
 
-def test_a_package_that_takes_the_name_of_a_workload_is_refused(
-    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_package_may_not_take_a_workloads_name(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     metadata = tmp_path / "theirs-1.0.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")

@@ -183,7 +183,7 @@ def test_unlawful_rows(run: Path, name: str, at: int | slice, values: dict[str, 
         ),
     ],
 )
-def test_a_document_that_does_not_hold_together_is_found(run: Path, changes: dict[str, Any], says: str) -> None:
+def test_a_contradictory_document_is_found(run: Path, changes: dict[str, Any], says: str) -> None:
     resealed(run, **changes)
     found = check.findings(str(run))
     assert any(says in line for line in found), found
@@ -329,7 +329,7 @@ def test_a_damaged_table_of_an_incomplete_run(pristine: Path, data: st.DataObjec
     [(os.abort, False), (signal.pause, False), (lambda: None, True), (lambda: 1 / 0, True)],
     ids=["ends", "waits", "well", "raises"],
 )
-def test_what_would_end_the_process_is_tried_in_a_child(
+def test_a_child_tries_what_would_end_the_process(
     look: Callable[[], object], well: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """pyarrow aborts over about one in a hundred bits of a footer, where it should raise."""
@@ -364,7 +364,7 @@ KEYS = ["launches", "experiments", "superseded", "files", "workload", "request",
 
 @FUZZ
 @given(key=st.sampled_from(KEYS), value=JSON)
-def test_any_value_in_any_place_of_run_json_is_refused_or_found(pristine: Path, key: str, value: Any) -> None:
+def test_any_value_anywhere_in_run_json_is_caught(pristine: Path, key: str, value: Any) -> None:
     copy = copied(pristine)
     assume(json.dumps(document_of(copy)[key]) != json.dumps(value))
     sealed_as_is(copy, **{key: value})

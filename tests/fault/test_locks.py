@@ -113,7 +113,7 @@ def test_a_run_that_queues_for_a_gpu_keeps_no_other(hold: Hold) -> None:
     held(process)
 
 
-def test_the_lock_is_held_until_the_last_that_inherited_it_is_gone(hold: Hold) -> None:
+def test_the_last_heir_of_a_lock_holds_it(hold: Hold) -> None:
     process = hold("600", "--orphan")
     orphan = held(process)[1]
     process.kill()
@@ -140,7 +140,7 @@ def test_several_at_once_take_turns(hold: Hold, folder: Path) -> None:
     assert os.listdir(folder) == ["cpu.lock"]
 
 
-def test_the_queue_is_in_order_without_those_that_are_killed_or_stopped(hold: Hold) -> None:
+def test_killed_and_stopped_runs_leave_the_queue(hold: Hold) -> None:
     first = hold("600")
     held(first)
     killed = hold("0", "--wait")
@@ -184,7 +184,7 @@ def test_what_is_no_folder_is_refused_by_name(
     assert os.listdir(theirs) == [] and theirs.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_folder_in_which_others_could_do_harm_is_refused(folder: Path) -> None:
+def test_a_folder_that_others_can_write_is_refused(folder: Path) -> None:
     folder.mkdir()
     folder.chmod(0o777)
     assert "it is not sticky" in refusal()
@@ -230,7 +230,7 @@ def test_whatever_a_lock_says_it_is_waited_for(folder: Path, text: str) -> None:
         assert f"is in use by PID {os.getpid()} (" in refusal(), "the next signature takes its place"
 
 
-def test_a_run_that_waits_goes_on_in_a_folder_that_replaces_its_own(folder: Path, tmp_path: Path) -> None:
+def test_a_waiting_run_survives_a_replaced_lock_folder(folder: Path, tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "cpu.lock").write_text("")
     holder = locked(folder / "cpu.lock")
@@ -262,7 +262,7 @@ def test_two_users_share_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
         assert not_locked() and not_locked("GPU-a")
 
 
-def test_a_run_is_refused_in_one_line_while_another_has_the_cpu(folder: Path, bench: Bench) -> None:
+def test_one_line_refuses_a_run_on_a_busy_cpu(folder: Path, bench: Bench) -> None:
     with lock.acquire((), wait=False, say=print):
         code, said, shown = bench("run", *FASHION, "--scenario", "single")
     assert (code, said) == (2, "")
@@ -270,7 +270,7 @@ def test_a_run_is_refused_in_one_line_while_another_has_the_cpu(folder: Path, be
     assert not Path("results").exists()
 
 
-def test_a_run_that_waits_is_interrupted_and_leaves_the_queue(repository: Path, tmp_path: Path, folder: Path) -> None:
+def test_an_interrupted_run_leaves_the_queue(repository: Path, tmp_path: Path, folder: Path) -> None:
     with lock.acquire((), wait=False, say=print):
         process = start(repository, tmp_path / "out", "--wait", small=FASHION)
         assert "waiting until" in queues(process)

@@ -101,7 +101,7 @@ while True:
 
 
 @pytest.mark.slow
-def test_nothing_is_sent_between_benches_while_steps_are_measured(link: Link, tmp_path: Path, started: Started) -> None:
+def test_benches_are_silent_while_steps_are_measured(link: Link, tmp_path: Path, started: Started) -> None:
     sniffer = [*link.inside(0), sys.executable, "-c", SNIFFER, PORT]
     with subprocess.Popen(sniffer, stdout=subprocess.PIPE, text=True) as sniffing:
         assert sniffing.stdout is not None and sniffing.stdout.readline() == "ready\n"

@@ -39,7 +39,7 @@ def build(parts):
 """
 
 
-def test_of_a_rank_that_prints_100_mb_both_ends_are_kept(host: WorkerHost, tmp_path: Path) -> None:
+def test_both_ends_of_100_mb_of_output_are_kept(host: WorkerHost, tmp_path: Path) -> None:
     file = tmp_path / "loud.py"
     file.write_text(LOUD)
     found = switching.load(*discover.resolve(str(file)))
@@ -54,7 +54,7 @@ def test_of_a_rank_that_prints_100_mb_both_ends_are_kept(host: WorkerHost, tmp_p
     assert f"[bench: {100 * (2**20 + 1) + 29 - files.LOG_LIMIT_BYTES} bytes were left out here]" in text
 
 
-def test_without_shared_memory_there_are_no_beats_and_no_descriptor_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_beats_and_no_leak_without_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*about: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

@@ -217,7 +217,7 @@ shell = subprocess.Popen(['sh', '-c', 'sleep 600 & echo $!'], stdout=subprocess.
 print('started', fork, session, int(shell.stdout.readline()), flush=True)"""
 
 
-def test_what_a_scenario_started_is_gone_with_its_launch(execute: Execute) -> None:
+def test_what_a_scenario_started_ends_with_it(execute: Execute) -> None:
     """A fork, a process in a session of its own, and a grandchild."""
     done = execute(scenario(STARTING))
     assert done.outcome.status == "ok", done.outcome.reason
@@ -226,7 +226,7 @@ def test_what_a_scenario_started_is_gone_with_its_launch(execute: Execute) -> No
 
 
 @pytest.mark.slow
-def test_a_child_that_comes_back_from_a_fork_is_no_second_rank(execute: Execute) -> None:
+def test_a_forked_child_is_no_second_rank(execute: Execute) -> None:
     done = execute(alone("pass", "os.fork() == 0"), replicas=1)
     assert done.outcome.status == "ok", done.outcome.reason
     assert len([event for event in done.events if event["event"] == "done"]) == 1
@@ -234,9 +234,7 @@ def test_a_child_that_comes_back_from_a_fork_is_no_second_rank(execute: Execute)
 
 
 @pytest.mark.slow
-def test_too_few_descriptors_fail_the_launch_and_not_the_host(
-    execute: Execute, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_too_few_descriptors_fail_only_the_launch(execute: Execute, tmp_path_factory: pytest.TempPathFactory) -> None:
     with contextlib.contextmanager(a_host)("cpu", tmp_path_factory) as host:
         before = resource.prlimit(host.process.pid, resource.RLIMIT_NOFILE)
         open_now = len(os.listdir(f"/proc/{host.process.pid}/fd"))

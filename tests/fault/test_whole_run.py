@@ -61,7 +61,7 @@ def test_a_killed_run_is_resumed(repository: Path, tmp_path: Path, run_here: Com
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 130), (signal.SIGKILL, -signal.SIGKILL)], ids=str)
-def test_what_ends_while_torch_is_imported_leaves_nothing(
+def test_an_end_while_torch_is_imported_leaves_nothing(
     repository: Path, tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
     temporary = tmp_path / "tmp"
@@ -125,7 +125,7 @@ def test_a_limit_is_named_and_not_the_interpreter(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_loopback_interface_that_is_down_is_reported_at_once(repository: Path, tmp_path: Path) -> None:
+def test_a_loopback_that_is_down_is_reported_at_once(repository: Path, tmp_path: Path) -> None:
     apart = ["unshare", "--net"] if os.geteuid() == 0 else ["unshare", "--map-root-user", "--net"]
     if subprocess.run([*apart, "true"], capture_output=True).returncode:
         pytest.skip("this machine lets nobody make a network namespace")

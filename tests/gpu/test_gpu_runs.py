@@ -36,7 +36,7 @@ def all_ten(cuda_host: WorkerHost, tmp_path_factory: pytest.TempPathFactory, gpu
 
 
 @pytest.mark.parametrize("scenario", discover.DEFAULT)
-def test_every_scenario_trains_the_model_of_the_reference(all_ten: Run, scenario: str) -> None:
+def test_every_scenario_trains_the_same_model(all_ten: Run, scenario: str) -> None:
     """fp32 (with TF32, as torch has it), O1 and O2 within the bounds; O3, which has neither master weights nor a loss
     scale, may be found to diverge, but not to be unknown. Where the first loss scale was too high, the run says that it
     cannot tell.

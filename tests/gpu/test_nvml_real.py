@@ -157,7 +157,7 @@ def test_the_pid_that_rises_by_the_probe_is_found(gpu: Gpu, rank: Rank) -> None:
     assert listed == rank.pid or nested()
 
 
-def test_energy_by_the_counter_agrees_with_power_over_ten_seconds(gpu: Gpu, rank: Rank, tmp_path: Path) -> None:
+def test_energy_of_the_counter_agrees_with_power(gpu: Gpu, rank: Rank, tmp_path: Path) -> None:
     rank.tell("work 20", wait=False)
     time.sleep(3)
     by_smi: list[float] = []

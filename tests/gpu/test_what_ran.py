@@ -95,7 +95,7 @@ def test_nothing_synchronises_in_the_measured_window(watched: Callable[[str], Ex
 
 
 @pytest.mark.parametrize("looks", ["loss.item()", "torch.cuda.synchronize()"])
-def test_a_synchronisation_in_the_measured_window_would_be_seen(launch: Callable[..., Executed], looks: str) -> None:
+def test_a_synchronisation_in_the_window_would_be_seen(launch: Callable[..., Executed], looks: str) -> None:
     done = launch(strict("ddp_o1", looks=looks), impl="native", warmup=DDP_LOGS)
     assert done.outcome.status == "error" and "synchronizing" in (done.outcome.reason or ""), done.outcome
 

@@ -102,7 +102,7 @@ def test_each_algorithm_has_its_own_fit() -> None:
     assert len(sentences(scaling.bandwidth, algorithms)) == len(link.pieces) + 1
 
 
-def test_without_a_log_there_is_one_fit_with_its_errors() -> None:
+def test_without_a_log_there_is_one_fit() -> None:
     scaling, algorithms = of(run((1, 2, 4, 5, 6, 7, 8), log=False))
     link = fitted(samples(scaling.bandwidth, algorithms))
     assert link is not None and link.algorithm == "" and link.worst > 0.2
@@ -134,7 +134,7 @@ def test_above_the_change_others_predict() -> None:
     assert not checked.left_out and checked.step_ms is not None, "no other number takes its algorithm"
 
 
-def test_a_number_that_was_not_measured_takes_what_its_neighbours_take() -> None:
+def test_a_number_between_is_as_its_neighbours() -> None:
     read = {2: {"TREE/LL": (4, 1 << 26)}, 4: {"RING/LL": (4, 1 << 26)}, 8: {"RING/SIMPLE": (1 << 20, 1 << 26)}}
     algorithms = Algorithms(read=read, nvlink=True, per_host=8)
     assert [algorithms.at(ranks, LARGE) for ranks in (2, 3, 4, 8)] == ["TREE/LL", None, "RING/LL", "RING/SIMPLE"]

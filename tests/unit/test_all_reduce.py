@@ -26,7 +26,7 @@ def planted(ranks: int, alpha_ms: float, beta_ms: float, noise: float = 0.0) -> 
     return found
 
 
-def test_the_fit_finds_latency_and_bandwidth_over_several_counts() -> None:
+def test_the_fit_finds_latency_and_bandwidth() -> None:
     link = fitted([*planted(2, 0.05, 1e-6), *planted(4, 0.05, 1e-6)])
     assert link is not None and link.ranks == (2, 4)
     assert (link.alpha_ms, link.beta_ms) == pytest.approx((0.05, 1e-6), rel=1e-6)
@@ -36,7 +36,7 @@ def test_the_fit_finds_latency_and_bandwidth_over_several_counts() -> None:
     assert Sample(ranks=4, bytes=10**9, time_ms=1000.0, low_ms=1, high_ms=1).bus_gb_s == pytest.approx(1.5)
 
 
-def test_errors_of_the_fit_are_stated_and_one_wild_size_changes_little() -> None:
+def test_one_wild_size_changes_the_fit_little() -> None:
     link = fitted(planted(2, 0.05, 1e-6, noise=0.1))
     assert link is not None and link.typical == pytest.approx(0.1, rel=0.3)
     wild = planted(2, 0.05, 1e-6, noise=0.01)
@@ -46,7 +46,7 @@ def test_errors_of_the_fit_are_stated_and_one_wild_size_changes_little() -> None
     assert robust.beta_ms == pytest.approx(1e-6, rel=0.1) and robust.worst > 0.7
 
 
-def test_a_link_without_latency_is_not_fitted_with_one_below_zero() -> None:
+def test_no_latency_is_fitted_below_zero() -> None:
     link = fitted([Sample(ranks=2, bytes=one, time_ms=(one * 1e-6) ** 1.2, low_ms=0, high_ms=0) for one in SIZES])
     assert link is not None and link.alpha_ms >= 0 and link.beta_ms >= 0
     assert fitted(planted(2, 0.05, 1e-6)[:2]) is None

@@ -41,7 +41,7 @@ def summarised(*launches: dict[str, Any], steps: list[dict[str, Any]], used: pd.
     return summary(document(*launches), figures, peaks(memory() if used is None else used)).set_index("scenario")
 
 
-def test_the_headline_is_the_slowest_rank_of_each_iteration() -> None:
+def test_the_headline_is_the_slowest_rank() -> None:
     """Ranks take turns in being slow: pooled, the median would be 2."""
     steps = pd.DataFrame(step_rows(0, "ddp", [10.0, 1.0, 10.0], [1.0, 10.0, 2.0]))
     assert iterations(steps).frame["step_ms"].tolist() == [10.0, 10.0, 10.0]
@@ -89,7 +89,7 @@ def test_phases_are_those_of_the_slowest_rank() -> None:
 
 
 @pytest.mark.parametrize("status", ["unsupported", "error"])
-def test_a_scenario_that_failed_has_no_figures_and_says_why(status: str) -> None:
+def test_a_failed_scenario_says_why(status: str) -> None:
     table = summarised(launch(0, "ddp"), launch(1, "dp", status, "it needs CUDA"), steps=step_rows(0, "ddp", [4.0]))
     failed = table.loc["dp"]
     times, memory = ["throughput_per_s", "step_median_ms", "step_p95_ms"], ["peak_pid_mib", "peak_total_mib"]
@@ -128,7 +128,7 @@ def test_peaks(rows: list[Any], pid_mib: float | None, total_mib: float | None, 
     assert peak_by_process(used).empty == (pid_mib is None)
 
 
-def test_a_process_on_two_devices_is_added_up_moment_by_moment() -> None:
+def test_a_process_on_two_devices_is_added_up_by_time() -> None:
     """A DataParallel process: 150 at one moment and 140 at the next, never 100 + 80."""
     ticks = ((1, 100.0, "a"), (1, 50.0, "b"), (2, 60.0, "a"), (2, 80.0, "b"))
     used = memory(*(sample(t_ns, 0, used, device=device) for t_ns, used, device in ticks))

@@ -82,7 +82,7 @@ def test_a_rank_in_a_container_is_told_by_its_device(rows: Any, devices: Any, le
         ((), {11: (GPU,)}, IDLE, 500.0, "did not rise"),
     ],
 )
-def test_the_level_says_nothing_where_others_may_have_moved_it(
+def test_others_may_have_moved_the_level(
     rows: tuple[tuple[int, float | None], ...],
     ranks: dict[int, tuple[str, ...] | None],
     before: Before | None,
@@ -138,7 +138,7 @@ def test_when_a_foreign_process_is_certain() -> None:
         ({}, {1: PROBE_MIB}, set(), None),
     ],
 )
-def test_the_only_pid_that_rises_by_the_probe_is_the_rank(before: Any, after: Any, taken: Any, rank: Any) -> None:
+def test_the_pid_that_rises_by_the_probe_is_the_rank(before: Any, after: Any, taken: Any, rank: Any) -> None:
     assert match_probe(before, after, taken) == rank
 
 
@@ -174,7 +174,7 @@ def test_the_process_of_an_outer_proc(
     assert rank_of(9, frozenset({9}), proc(1, "1")) is None, "which is not there"
 
 
-def test_a_real_namespace_under_the_proc_of_the_host_is_seen_through() -> None:
+def test_a_real_namespace_is_seen_through() -> None:
     code = (
         "import os\nfrom bench.core.pid_namespace import nested\nfrom bench.machine.sample.sources import rank_of\n"
         "inner, outer = os.getpid(), int(os.readlink('/proc/self'))\n"

@@ -59,7 +59,7 @@ def test_the_largest_batch_that_trains_is_found(
     assert len(tries) <= (90 if first or wrong else 2 * max(1, largest // unit).bit_length() + 2), "it creeps"
 
 
-def test_nothing_is_expected_of_one_try_nor_of_a_line_that_falls() -> None:
+def test_one_try_or_a_falling_line_predicts_nothing() -> None:
     assert expected_batch([trained(128, 9000.0)], 80000.0) is None
     assert expected_batch([trained(128, 9000.0), trained(256, 8000.0)], 80000.0) is None
     oom = Try(global_batch=512, why_not="oom", peak_mib=300.0)
@@ -70,7 +70,7 @@ def trained(batch: int, peak_mib: float) -> Try:
     return Try(global_batch=batch, why_not=None, peak_mib=peak_mib, throughput_per_s=10.0 * batch)
 
 
-def test_the_fullest_device_counts_all_of_its_processes_at_one_moment() -> None:
+def test_the_fullest_device_counts_all_its_processes() -> None:
     def row(t_ns: int, pid: int, device: str, used_mib: float | None) -> dict[str, Any]:
         return {"t_ns": t_ns, "pid": pid, "device": device, "used_mib": used_mib}
 
@@ -79,7 +79,7 @@ def test_the_fullest_device_counts_all_of_its_processes_at_one_moment() -> None:
     assert fullest_mib([]) == {}
 
 
-def test_what_torch_reserved_counts_all_ranks_on_a_device() -> None:
+def test_torchs_reserve_counts_all_ranks_on_a_device() -> None:
     ranks = [rank({"max_reserved_mib.a": size, "max_allocated_mib.a": 99.0}) for size in (5.0, 6.0)]
     found = peaks_mib([*ranks, rank({"max_reserved_mib.b": 10.0}), rank(None)], "max_reserved_mib")
     assert found == {"a": 11.0, "b": 10.0}

@@ -57,7 +57,7 @@ def new() -> Digest:
     return digest("new", scenario("ddp", launches(42, 3)), scenario("dp", launches(50, 4)))
 
 
-def test_a_slower_scenario_is_named_and_the_others_are_not(base: Digest, new: Digest) -> None:
+def test_only_the_slower_scenario_is_named(base: Digest, new: Digest) -> None:
     found = rows(between_runs.runs(base, new))
     slow, same = found["ddp", "step_time"], found["dp", "step_time"]
     assert (slow.verdict, slow.change, slow.n_base, slow.n_new) == ("slower", "worse", 5, 5)
@@ -76,7 +76,7 @@ def attached(run: str, script: str, of: dict[str, Any], **work: Any) -> Digest:
     return digest(run, of) | {"workload": record, "device": "cpu", "attached": about}
 
 
-def test_script_against_script_says_what_differs_and_is_unknown() -> None:
+def test_script_against_script_says_what_differs() -> None:
     """They go by other names, and train in other ways: that is the question, and no obstacle."""
     old = attached("old", "a.py", scenario("dp", launches(50, 1)), global_batch=8, warmup=10)
     new = attached("new", "b.py", scenario("ddp", launches(40, 2)), global_batch=8, warmup=2)
@@ -152,7 +152,7 @@ def test_what_is_not_comparable(base: Digest, new: Digest) -> None:
     assert not failed.comparable and failed.rows[0].reason == "ddp_o2: it is 'oom' (rank 1 ran out of memory)"
 
 
-def test_a_metric_that_one_side_does_not_know_is_not_comparable(base: Digest, new: Digest) -> None:
+def test_a_metric_one_side_lacks_is_not_comparable(base: Digest, new: Digest) -> None:
     set_all(new, "throughput_per_s", None)
     set_all(new, "peak_total_mib", None)
     row = rows(between_runs.runs(base, new))["ddp", "peak_memory"]
@@ -221,7 +221,7 @@ def test_numerics(base: Digest, new: Digest, before: str | None, after: str, ver
     assert row.p is None, "there is nothing to test"
 
 
-def test_drift_of_the_machine_hides_nothing_between_scenarios_of_a_run() -> None:
+def test_drift_hides_no_difference_within_a_run() -> None:
     """It gets slower by 5 % from launch to launch; what is 2 % apart is so in every round, and is found."""
     places = {"ddp": (0, 3, 4, 7, 8), "dp": (1, 2, 5, 6, 9)}
     usual_ms = {"ddp": (40.0, 40.04, 39.96, 40.0, 40.04), "dp": (40.76, 40.88, 40.84, 40.72, 40.8)}
@@ -264,7 +264,7 @@ def test_what_people_read_says_what_programs_do(base: Digest, new: Digest) -> No
     assert document["comparisons"][0] == json.loads(json.dumps(asdict(compared.rows[0])))
 
 
-def test_an_interval_without_an_end_is_no_number_in_json() -> None:
+def test_an_interval_without_an_end_is_null_in_json() -> None:
     wide = between_runs.runs(*(digest(name, scenario("ddp", [1e-100, 1e200])) for name in "ab"))
     row = rows(wide)["ddp", "step_time"]
     assert row.high is not None and math.isinf(row.high)
@@ -287,7 +287,7 @@ def test_a_drawn_interval_agrees_with_its_verdict() -> None:
     assert any(beyond) and alone != beyond
 
 
-def test_the_forest_plot_shows_every_ratio_and_is_the_same_again(base: Digest, new: Digest) -> None:
+def test_the_forest_plot_shows_every_ratio(base: Digest, new: Digest) -> None:
     new["scenarios"].append(scenario("ddp_o1", launches(30, 5)))
     compared = between_runs.runs(base, new)
     plot, again = forest(compared), forest(compared)

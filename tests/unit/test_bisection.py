@@ -34,7 +34,7 @@ def test_the_first_bad_one_is_found(slower_from: int, step: float, noise: float)
 
 
 @pytest.mark.parametrize(("noise", "alike"), [(0.02, False), (0.005, True), (0.0, True)])
-def test_equal_ends_are_never_told_apart_and_end_the_search_once_that_is_sure(noise: float, alike: bool) -> None:
+def test_equal_ends_end_the_search(noise: float, alike: bool) -> None:
     bisection = Bisection([str(number) for number in range(16)])
     launches = searched(bisection, 99, 0.0, noise, 100)
     assert not bisection.ends_differ and (bisection.low, bisection.high) == (0, 15)
@@ -67,7 +67,7 @@ def test_a_skipped_one_is_stepped_over() -> None:
     assert bisection.over and (bisection.low, bisection.high) == (3, 5)
 
 
-def test_blocks_alternate_and_two_candidates_are_enough() -> None:
+def test_blocks_alternate_between_two_candidates() -> None:
     bisection = Bisection(["a", "b"])
     assert bisection.next_block() == ["a", "b"]
     bisection.add({"a": 1.0, "b": 1.2})

@@ -78,7 +78,7 @@ def test_what_is_taken_from_another_workload_counts(tmp_path: Path) -> None:
     assert sums[0] == sums[1] != sums[2]
 
 
-def test_a_built_in_workload_records_it_and_ones_own_the_file(tmp_path: Path) -> None:
+def test_built_in_workloads_record_the_commit(tmp_path: Path) -> None:
     name, file = discover.resolve("gpt", discover.WORKLOAD)
     found = discover.load_workload(name, file)
     built_in = found.task("cpu", found.workload.settings_on("cpu"))

@@ -66,7 +66,7 @@ def with_code(digest: Digest, code: str) -> Digest:
     return digest | {"workload": fields | {"hash": Training(**fields).hash()}}
 
 
-def test_other_code_of_a_built_in_workload_is_another_workload(base: Digest) -> None:
+def test_other_code_is_another_workload(base: Digest) -> None:
     one, other = with_code(base, "a" * 64), with_code(base, "b" * 64)
     assert one["workload"]["hash"] != other["workload"]["hash"] and key(one) != key(other)
     assert obstacles(one, other) == ["the workload's code: aaaaaaaaaaaa against bbbbbbbbbbbb"]

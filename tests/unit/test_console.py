@@ -79,7 +79,7 @@ def test_the_last_column_is_folded() -> None:
     assert align(rows, ("scenario", "what ran"), 36).splitlines()[2:] == lines
 
 
-def test_every_part_of_a_table_says_what_its_rows_are_of() -> None:
+def test_every_part_of_a_table_names_its_rows() -> None:
     heading = ("scenario", "metric", "base", "tonight", "verdict")
     rows = [heading, ("ddp", "time", "10.0", "11.0", "slower"), ("", "memory", "5.0", "5.0", "ok")]
     first, second, third = align(rows, ("scenario", "metric", "verdict"), 26).split("\n\n")
@@ -130,7 +130,7 @@ def test_nothing_from_outside_steers_a_terminal(capsys: pytest.CaptureFixture[st
         assert not set(text) & set("\x07\x9b\x7f\u202e\u2066\x00\udcff\x85") and "\x1b]" not in text
 
 
-def test_measured_steps_alone_are_counted_and_have_a_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_measured_steps_have_a_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     """And not those of the probe, which come after them, nor those of a diagnostic launch."""
     monkeypatch.setattr("bench.console.PLAIN_INTERVAL_S", 0.0)
     said = []

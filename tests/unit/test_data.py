@@ -32,7 +32,7 @@ def test_the_global_batch_is_the_same_for_all(replicas: int) -> None:
         assert {len(part[step]) for part in parts} == {12 // replicas}
 
 
-def test_one_process_with_all_replicas_holds_what_the_ranks_hold() -> None:
+def test_one_process_holds_what_all_ranks_hold() -> None:
     ranks = [data.batches(WORKLOAD, 3, range(rank, rank + 1), pin=False) for rank in range(3)]
     alone = data.batches(WORKLOAD, 3, range(3), pin=False)
     for step, (images, labels) in enumerate(alone):
@@ -47,7 +47,7 @@ def test_a_rank_that_trains_no_replica_loads_nothing(workers: int | None) -> Non
     assert [load() for _ in range(9)] == [None] * 9
 
 
-def test_an_image_depends_on_the_seed_and_its_index_alone() -> None:
+def test_an_image_depends_on_seed_and_index_alone() -> None:
     image, label = example_of(WORKLOAD)(5)
     assert image.shape == (3, 8, 8) and label.shape == ()
     assert torch.equal(image, example_of(workload(image_size=8, global_batch=12, replicas=3, warmup=9))(5)[0])
@@ -79,7 +79,7 @@ def real(tmp_path: Path) -> Training:
 
 
 @pytest.mark.parametrize("workers", [0, 1, 2])
-def test_real_data_is_the_same_for_any_number_of_workers_and_parts(real: Training, workers: int) -> None:
+def test_real_data_is_the_same_for_any_workers(real: Training, workers: int) -> None:
     asked = replace(real, workers=workers, prefetch=2 if workers else None)
 
     def seen(groups: list[range], steps: int = 7) -> list[list[int]]:
@@ -107,7 +107,7 @@ def _by_hand(real: Training, steps: int) -> list[list[int]]:
     return found[:steps]
 
 
-def test_processes_that_load_end_with_what_they_load_for(real: Training) -> None:
+def test_loading_processes_end_with_their_rank(real: Training) -> None:
     from bench.core.children import children
 
     before = children()
@@ -160,7 +160,7 @@ def test_boxes_are_read_from_voc_and_coco(tmp_path: Path) -> None:
             opened("retinanet", tmp_path / folder)[0]()
 
 
-def test_a_crop_depends_on_the_seed_and_the_index_alone(tmp_path: Path) -> None:
+def test_a_crop_depends_on_seed_and_index_alone(tmp_path: Path) -> None:
     for name in ("cat", "dog"):
         (tmp_path / name).mkdir()
         for number in range(2):

@@ -110,7 +110,7 @@ def test_a_launch_is_the_sum_of_its_devices() -> None:
     assert (row["max_temperature_c"], row["throttle"], row["verdict"]) == (70.0, "power cap", "warning")
 
 
-def test_launches_are_kept_apart_and_one_without_samples_has_no_row() -> None:
+def test_launches_are_kept_apart() -> None:
     two = pd.concat([steps(12.0), steps(12.0, launch=1), steps(12.0, launch=2)])
     rows = pd.concat([samples(12.0, power_w=300.0), samples(12.0, launch=2, power_w=100.0)])
     table = per_launch(rows, two, units=8)
@@ -129,7 +129,7 @@ def test_one_thermal_sample_in_twenty_is_invalid() -> None:
     assert one(before, steps(2.0))["verdict"] == "ok"
 
 
-def test_clocks_are_medians_and_traffic_is_the_rise_of_its_counter() -> None:
+def test_clocks_are_medians_and_traffic_is_a_rise() -> None:
     counters = {"pcie_tx_kib": lambda at_s: 50.0 * 1024 * (at_s + 1), "pcie_rx_kib": lambda at_s: 1000.0 - at_s}
     clock = {"sm_clock_mhz": lambda at_s: 1000.0 if at_s < 1 else 1800.0}
     row = one(samples(10.0, nvlink_tx_kib=7.0, **clock, **counters), steps(10.0))
@@ -139,7 +139,7 @@ def test_clocks_are_medians_and_traffic_is_the_rise_of_its_counter() -> None:
     assert pd.isna(row["nvlink_rx_mib_s"])
 
 
-def test_the_power_over_time_leaves_out_what_is_unknown() -> None:
+def test_power_over_time_leaves_out_the_unknown() -> None:
     table = devices.power_timeline(samples(1.0, power_w=lambda at_s: None if at_s < 0 else 10.0))
     assert table["power_w"].tolist() == [10.0] * 21 and table["t_ns"].is_monotonic_increasing
 
@@ -157,7 +157,7 @@ def test_nvlink_rates_of_gpm_stand_beside_the_counters() -> None:
     assert pd.isna(one(samples(10.0, **known), steps(10.0))["activity_reason"])
 
 
-def test_activity_is_weighed_by_time_and_begins_in_the_window() -> None:
+def test_activity_is_weighed_by_time_in_the_window() -> None:
     samples = pd.DataFrame({"t_ns": [0, 10, 40, 50], "sm_percent": [99.0, 20.0, 60.0, None]})
     assert devices._over_time(samples, "sm_percent") == pytest.approx((10 * 20 + 30 * 60) / 40)
     assert devices._over_time(samples[:1], "sm_percent") is None

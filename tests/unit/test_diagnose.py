@@ -87,7 +87,7 @@ def about(run: Run, scenario: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("scenario", ["ddp", "apex_ddp"])
-def test_steps_with_and_without_synchronisation_take_turns_abba(run: Run, scenario: str) -> None:
+def test_steps_with_and_without_exchange_take_turns(run: Run, scenario: str) -> None:
     rows = probe(run, scenario, "pairs")
     for rank in (0, 1):
         mine = rows[rows["rank"] == rank].sort_values("step")
@@ -97,7 +97,7 @@ def test_steps_with_and_without_synchronisation_take_turns_abba(run: Run, scenar
     assert about(run, scenario)["reasons"]["pairs"] is None
 
 
-def test_the_logger_of_ddp_has_a_row_a_step_and_others_have_pairs_alone(run: Run) -> None:
+def test_the_logger_of_ddp_has_a_row_for_each_step(run: Run) -> None:
     rows = probe(run, "ddp", "logger")
     assert rows.groupby("rank").size().to_dict() == {0: PAIRS, 1: PAIRS}
     assert (rows["compute_ms"] > 0).all() and (rows["comm_ms"] > 0).all()
@@ -124,7 +124,7 @@ def test_what_cannot_be_told_is_null_with_the_reason(run: Run, scenario: str, re
     assert row[[*figures, "method", "agree", "pairs"]].isna().all()
 
 
-def test_diagnostic_launches_are_in_no_table_of_measured_ones(run: Run) -> None:
+def test_diagnostic_launches_are_in_no_other_table(run: Run) -> None:
     measured = {launch.launch for launch in run.document.launches}
     diagnostic = {launch.launch for launch in run.document.begun(Diagnosis).launches}
     assert len(measured) == len(diagnostic) == len(SCENARIOS) and not measured & diagnostic
@@ -147,7 +147,7 @@ def test_what_the_memory_of_a_rank_holds(run: Run) -> None:
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_a_trace_of_every_rank_opens_and_has_the_phases_in_it(run: Run, scenario: str) -> None:
+def test_the_trace_of_every_rank_has_the_phases(run: Run, scenario: str) -> None:
     ranks = 1 if scenario == "single" else 2
     files = sorted((Path(run.path) / "traces").glob(f"{scenario}-rank*.json.gz"))
     assert [file.name for file in files] == [f"{scenario}-rank{rank}.json.gz" for rank in range(ranks)]
@@ -168,7 +168,7 @@ def test_a_trace_of_every_rank_opens_and_has_the_phases_in_it(run: Run, scenario
     assert spent["convolutions"] > 0 and spent["optimizer"] > 0
 
 
-def test_the_terminal_says_the_first_finding_and_where_the_traces_are(run: Run) -> None:
+def test_the_terminal_has_a_finding_and_the_traces(run: Run) -> None:
     first, traces = experiments()["diagnose"].sentences(run)
     assert re.match(r"Profiled steps spend most on one thing: ddp \d+ % on [a-z ]+; apex_ddp \d+ % on ", first)
     assert traces == f"Traces for ui.perfetto.dev: {run.path}/traces (7 files)"
@@ -256,7 +256,7 @@ class Replicating(nn.Module):
         return self.gather(self.parallel_apply(self.replicate(self.scatter(x))))
 
 
-def test_the_parts_of_dataparallel_are_timed_and_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_timed_parts_of_dataparallel_are_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter(range(0, 10**12, 2_000_000))
     dp = strategy("dp")
     monkeypatch.setattr(dp.time, "perf_counter_ns", lambda: next(now))
@@ -328,7 +328,7 @@ def test_slowed_computation_is_not_in_the_logger() -> None:
     assert row["exposed_ms"] + row["slowed_ms"] == pytest.approx(row["cost_ms"])
 
 
-def test_a_launch_that_failed_has_no_figures_and_one_pair_no_interval() -> None:
+def test_a_failed_launch_has_no_figures() -> None:
     row = figures([], status="timeout", reason="no progress")
     assert (row["reason"], row["exposed_ms"], row["method"]) == ("timeout: no progress", None, None)
     row = figures(pair_rows([[30.0]], [[20.0]]))

@@ -57,7 +57,7 @@ def scenario_file(folder: Path, text: str, name: str = "mine") -> str:
     return str(path)
 
 
-def test_the_built_in_scenarios_are_in_order_and_what_their_names_say() -> None:
+def test_built_in_scenarios_match_their_names() -> None:
     assert list(discover.names())[: len(PUBLISHED)] == PUBLISHED  # one that is added comes after them
     for name in PUBLISHED:
         found = switching.load(*discover.resolve(name))
@@ -85,7 +85,7 @@ def test_two_of_one_name_are_refused(install: Install, name: str, packages: list
     assert repr(name) in problem and all(str(file) in problem for file in files)
 
 
-def test_a_package_cannot_take_the_name_of_the_reference(install: Install) -> None:
+def test_a_package_may_not_be_called_reference(install: Install) -> None:
     site = install({"reference": "theirs"}, {"theirs.py": GOOD})
     error = refusal(discover.names)
     assert f"{site}/theirs.py takes the name 'reference'" in error.problem and "rename it" in error.remedy
@@ -322,7 +322,7 @@ KINDS = (discover.SCENARIO, discover.STRATEGY, discover.SWITCH, discover.WORKLOA
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.word)
-def test_what_built_in_files_declare_is_of_the_types_of_its_fields(kind: execute.Kind) -> None:
+def test_built_in_files_declare_the_right_types(kind: execute.Kind) -> None:
     for name, file in discover.names(kind).items():
         declaration = getattr(execute.load_file(name, file, kind), kind.declares)
         decode(kind.declaration, encode(declaration))
@@ -334,7 +334,7 @@ def test_a_strategys_own_obstacle(tmp_path: Path) -> None:
     assert (strategy.obstacle("cpu", 1), strategy.obstacle("cpu", 2)) == ("it needs two", None)
 
 
-def test_the_settings_of_built_in_workloads_have_names_that_are_free() -> None:
+def test_settings_of_workloads_have_free_names() -> None:
     taken = {field.name for field in fields(Training)}
     for name, file in discover.names(discover.WORKLOAD).items():
         assert not taken & discover.load_workload(name, file).workload.settings.keys()

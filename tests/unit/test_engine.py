@@ -90,7 +90,7 @@ def test_the_first_of_a_list_of_nodes(nodes: str, first: str) -> None:
     assert first_of(nodes) == first
 
 
-def test_the_secret_comes_from_the_environment_or_a_file(tmp_path: Path) -> None:
+def test_the_secret_is_in_the_environment_or_a_file(tmp_path: Path) -> None:
     file = tmp_path / "secret"
     assert "it is not set" in str(secret_of({}))
     assert secret_of({"BENCH_SECRET": "s3\n"}) == b"s3"

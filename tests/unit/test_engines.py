@@ -106,7 +106,7 @@ def test_the_secret_stands_in_no_specification(engine: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ["pytorchjob", "trainjob"])
-def test_the_secret_is_made_under_the_name_that_the_pods_look_for(engine: str) -> None:
+def test_the_secret_has_the_name_that_pods_look_for(engine: str) -> None:
     module = load(engine)
     secret, end, rest = module.call(asked(engine)).before.partition("\n---\n")
     about = json.loads(secret)

@@ -48,7 +48,7 @@ def test_anything_else_is_refused_and_named(folder: Path, make: object, says: st
 
 
 @pytest.mark.timeout(10)
-def test_a_device_is_refused_even_where_links_are_followed() -> None:
+def test_a_device_is_refused_behind_links_too() -> None:
     with pytest.raises(OSError, match="not a regular file"):
         open_regular("/dev/zero", limit=100)
 

@@ -64,7 +64,7 @@ def test_a_prior_that_is_known_is_found_again() -> None:
     assert errors[0] < 0.8 * errors[1], "shrunk variances are nearer to the true ones"
 
 
-def test_scatters_that_differ_much_or_are_nothing_are_hardly_pooled() -> None:
+def test_unlike_scatters_are_hardly_pooled() -> None:
     variances = [1e-8, 1e-6, 1e-4, 1e-2]
     shrunk, degrees = pooled(variances)
     assert shrunk == pytest.approx(variances, rel=0.6) and np.all(degrees < 10.0)
@@ -109,7 +109,7 @@ def test_less_than_the_threshold_is_no_regression() -> None:
     assert judged(tonight, replayed(steady, rule=wide), wide)["ddp", STEP_TIME].verdict == "ok"
 
 
-def test_memory_without_scatter_has_the_threshold_alone() -> None:
+def test_memory_without_scatter_has_only_the_threshold() -> None:
     bound = judged(night(10))["ddp", STEP_TIME].bound
     for peak, expected in ((2019.0, "ok"), (2021.0, "regressed"), (1979.0, "better")):
         rows = judged(night(10, memory=peak))
@@ -179,7 +179,7 @@ def test_too_few_launches_are_inconclusive_and_no_base(launches: int) -> None:
     assert replayed([*TEN, few[0]], accepted=[10])["ddp"] == BASE["ddp"], "a person cannot make a base of it either"
 
 
-def test_a_gate_that_could_not_have_seen_a_change_does_not_pass() -> None:
+def test_a_blind_gate_does_not_pass() -> None:
     """Launches that are half as far apart as they are long: the bound is far out, and silence says nothing."""
     rough = (100.0, 160.0, 70.0)
     nights = [gated.digest(day, [gated.scenario("ddp", rough)]) for day in range(2)]
@@ -260,7 +260,7 @@ def test_a_scenario_that_always_failed_is_missing() -> None:
 
 
 @pytest.mark.parametrize("changes", [{"what_ran": "native flat-bucket · fp32"}, {"world_size": 4}])
-def test_what_ran_otherwise_is_not_compared_until_it_is_accepted(changes: dict[str, Any]) -> None:
+def test_other_wrappers_compare_once_accepted(changes: dict[str, Any]) -> None:
     other = night(10, 0.5, **changes)
     rows = judged(other)
     assert rows["ddp", STEP_TIME].verdict == "not comparable" and verdict(rows) == ("missing", 12)
@@ -296,7 +296,7 @@ def test_a_source_that_makes_no_other_figure(source: str | None) -> None:
         assert rows["ddp", MEMORY].verdict == "regressed"
 
 
-def test_regressed_goes_before_missing_and_missing_before_inconclusive() -> None:
+def test_the_gravest_verdict_decides() -> None:
     rows = {row["scenario"]: row for row in night(10, 1.05)["scenarios"]}
     new = gated.scenario("new", gated.STEADY)
     assert verdict(judged(gated.digest(10, [rows["ddp"], rows["dp"], new]))) == ("regressed", 10)
@@ -305,7 +305,7 @@ def test_regressed_goes_before_missing_and_missing_before_inconclusive() -> None
     assert verdict(judged(gated.digest(10, [*rows.values(), new]))) == ("inconclusive", 11)
 
 
-def test_a_slower_night_is_no_base_until_a_person_accepts_it() -> None:
+def test_a_slower_night_is_no_base_until_accepted() -> None:
     slow = [night(day, 1.05) for day in range(10, 14)]
     for count in range(1, 5):
         base = replayed([*TEN, *slow[:count]])
@@ -318,7 +318,7 @@ def test_a_slower_night_is_no_base_until_a_person_accepts_it() -> None:
     assert verdict(judged(night(14, 1.05 * 1.06), base)) == ("regressed", 10)
 
 
-def test_accepting_a_night_changes_what_did_not_pass_and_what_is_expected() -> None:
+def test_accepting_a_night_restarts_what_did_not_pass() -> None:
     nights = [night(day) for day in range(14)]
     assert replayed(nights, accepted=[3, 13]) == replayed(nights)
     assert "ddp" in replayed([*TEN, without("ddp")])
@@ -342,7 +342,7 @@ def test_what_is_gained_and_lost_again_has_regressed() -> None:
     assert judged(night(12), replayed(days(*[1.0] * 10, 0.95, 1.0)))["ddp", STEP_TIME].verdict == "ok"
 
 
-def test_two_worse_nights_in_a_row_are_caught_where_one_is_not() -> None:
+def test_two_worse_nights_in_a_row_are_caught() -> None:
     rows = [judged(night(day))["ddp", STEP_TIME] for day in (10, 11)]
     worse = 1.0 + 0.9 * (min(row.bound or 0.0 for row in rows) - 1.0)
     first, second = (night(day, worse / (row.ratio or 1.0)) for day, row in zip((10, 11), rows, strict=True))

@@ -336,7 +336,7 @@ def test_commands_are_accepted(
         ("--out {new} --gpus 7", "--gpus: there is no GPU '7'; choose from 0"),
     ],
 )
-def test_a_wrong_request_is_one_line_and_nothing_is_written(
+def test_a_wrong_request_writes_nothing(
     pack: Any, call: Pack, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: str, said: str
 ) -> None:
     (tmp_path / "full" / "folder").mkdir(parents=True)

@@ -176,7 +176,7 @@ def test_whether_the_driver_knows_our_pids(there: tuple[int, ...], start: Start,
     assert run.sampler.knows_pids == (there == (11, 12))
 
 
-def test_memory_is_sampled_at_once_for_who_measures_a_sample(start: Start, driver: Driver) -> None:
+def test_memory_can_be_sampled_on_demand(start: Start, driver: Driver) -> None:
     """A step is shorter than the quarter of a second after which the first sample of memory is due."""
     driver.write(*TWO_GPUS, f"process {A} 11 {512 * MIB}")
     run = start(nested=False, at_once=True)
@@ -208,7 +208,7 @@ def test_the_probe_is_in_no_sample_of_its_rank(start: Start, driver: Driver) -> 
     assert {row["used_mib"] for row in memory if row["pid"] == 11} == {400.0, 500.0}
 
 
-def test_a_launch_on_one_gpu_has_nothing_to_do_with_the_other(start: Start, driver: Driver) -> None:
+def test_a_launch_on_one_gpu_ignores_the_other(start: Start, driver: Driver) -> None:
     there = (f"process {A} 11 {MIB}", f"process {B} {BUSY} {MIB}")
     driver.write(*TWO_GPUS, *there, f"error {B} processes 4", f"value {B} throttle 64")
     run = start(nested=False)
@@ -325,7 +325,7 @@ def test_rows_of_ranks_and_gpus(start: Start, driver: Driver) -> None:
     assert on_a == [(None, "unavailable", "Insufficient Permissions")]
 
 
-def test_a_driver_that_refuses_costs_the_figures_and_not_the_sampler(start: Start, driver: Driver) -> None:
+def test_the_sampler_survives_a_driver_that_refuses(start: Start, driver: Driver) -> None:
     driver.write("error * init 9")
     run = start()
     run.sampler.watch(7, "dp", 0, 11)

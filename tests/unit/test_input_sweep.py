@@ -65,7 +65,7 @@ def test_remarks() -> None:
     assert remarks(swept({0: 10.0, 1: 100.0}, 50.0), estimate([49.0]), 2) == []
 
 
-def test_rounds_alternate_and_every_launch_loads_whole_turns() -> None:
+def test_rounds_alternate_over_whole_turns() -> None:
     assert in_turns((0, 1, TRAINING), 2) == [(0, 0), (1, 0), (None, 0), (None, 1), (1, 1), (0, 1)]
     assert batches(0.1, (0, 1, 2, 4)) == 8
     assert batches(30.0, (0, 1, 2, 4, 8)) == 32

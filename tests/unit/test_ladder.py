@@ -46,7 +46,7 @@ def climbed(tmp_path_factory: pytest.TempPathFactory) -> Analysed:
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_each_rung_is_one_step_above_the_last_and_is_a_scenario(device: str) -> None:
+def test_each_rung_is_a_scenario_one_step_up(device: str) -> None:
     found = steps(RUNGS[device] + ALONE[device])
     assert [step.rung for step in found] == list(RUNGS[device][1:])
     assert [step.before for step in found] == list(RUNGS[device][:-1])
@@ -91,7 +91,7 @@ def test_what_speeds_are_relative_to() -> None:
     assert base_of(["single+fused", "ddp+compile+fused", "ddp+fused"]) == "ddp+fused"
 
 
-def test_with_a_switch_on_in_all_scenarios_the_base_is_named(tmp_path: Path) -> None:
+def test_the_base_is_named_with_its_switch(tmp_path: Path) -> None:
     run = run_of(tmp_path, {"single+fused": 60.0, "ddp+fused": 30.0}, set_=None)
     table = Analysed.of(run).overview
     assert table["relative_to"].tolist() == ["ddp+fused"] * 2

@@ -103,7 +103,7 @@ def test_bytes_of_a_step_follow_from_the_parameters() -> None:
         (None, "fp32", None),
     ],
 )
-def test_nominal_peaks_are_dense_and_of_this_very_device(device: str | None, kind: str, tflops: float | None) -> None:
+def test_nominal_peaks_are_dense(device: str | None, kind: str, tflops: float | None) -> None:
     value, why = peak(device, kind)
     assert value == tflops and why
     assert value is None or why in {source for _, _, source in PEAKS}
@@ -182,7 +182,7 @@ def test_the_parts_of_a_step_and_what_is_left_over() -> None:
     assert [bound_ms(one, decode(Ceilings, CEILINGS), kind) for kind in ("fp32", "tf32")] == pytest.approx([80.0, 10.0])
 
 
-def test_a_slow_rank_is_a_straggler_and_no_communication() -> None:
+def test_a_slow_rank_is_a_straggler() -> None:
     parts = accounted(steps(forward_ms=(30.0, 50.0))).parts
     assert parts["stragglers"] == pytest.approx(10.0) and parts["communication"] == pytest.approx(4.0)
 
@@ -288,7 +288,7 @@ def test_what_is_between_operators_is_the_host() -> None:
     )
 
 
-def test_what_a_switch_gains_follows_from_what_it_recovers() -> None:
+def test_the_gain_of_a_switch_is_what_it_recovers() -> None:
     accounts = [accounted(steps(exchange_ms=ms)) for ms in (4.0, 8.0)]  # of steps of 59 and 63 ms
     value, low, _ = gain(accounts, {"communication": 0.5, "data": 1.0})
     assert value == pytest.approx((59 / 55 + 63 / 57) / 2) and low is not None and low < value
@@ -313,7 +313,7 @@ def test_a_prediction_is_scored(after_ms: float, verdict: str) -> None:
     assert scored.endswith(f"the prediction was {verdict}.") and "was not measured" in other
 
 
-def test_candidates_go_with_the_scenario_and_are_not_on_already() -> None:
+def test_candidates_fit_and_are_not_on_yet() -> None:
     def names(scenario: str, fused: bool = False) -> set[str]:
         one: Any = SimpleNamespace(effective=SimpleNamespace(optimizer_fused=fused))
         return {name for name, _ in prove.candidates(switching.scenario(scenario), "cpu", one)}

@@ -57,7 +57,7 @@ def test_messages_arrive_whole_and_in_order(pair: Pair) -> None:
         lambda sent: sent + sent,
     ],
 )
-def test_a_line_that_was_changed_or_came_before_ends_the_connection(pair: Pair, bad: Callable[[bytes], bytes]) -> None:
+def test_a_changed_or_replayed_line_is_the_end(pair: Pair, bad: Callable[[bytes], bytes]) -> None:
     caller, called = pair
     sent: list[bytes] = []
     real, caller.socket = caller.socket, SimpleNamespace(sendall=sent.append)  # type: ignore[assignment]
@@ -171,7 +171,7 @@ def test_a_crowd_keeps_no_bench_out(monkeypatch: pytest.MonkeyPatch) -> None:
     kept[0].close()
 
 
-def test_a_first_host_that_has_listened_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_first_host_that_is_gone_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(meeting, "GONE_S", 1.0)
     monkeypatch.setattr(meeting, "JOIN_S", 20.0)
     with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor() as pool:
@@ -196,7 +196,7 @@ def test_what_samplers_of_two_hosts_say_is_joined() -> None:
     assert together(said(0, 1.0), (None, None)) == (None, None), "what one did not see, nobody knows"
 
 
-def test_a_gpu_is_looked_at_in_the_window_of_its_own_host() -> None:
+def test_a_gpu_is_sampled_in_its_own_hosts_window() -> None:
     step = {"step_ms": 1.0, "warmup": False}
     steps = [step | {"host": host, "start_ns": start_ns} for host, start_ns in (("a", 5), ("b", 10**12))]
     of_b = {"host": "b", "device": "GPU-b", "mig": False, "throttle_reasons": 0x40}

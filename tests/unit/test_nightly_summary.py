@@ -61,7 +61,7 @@ def test_bars_show_a_change_and_little_of_noise() -> None:
     assert (bars([None, None]), bars([None, 7.0])) == ("··", "·▁")
 
 
-def test_the_figures_are_geometric_means_and_the_largest_process(night: Path) -> None:
+def test_figures_are_means_and_the_largest_process(night: Path) -> None:
     text = written(night)
     assert row(text) == ["ddp\\_o2", "1,280.0", "100.00", "1,200", "ok", "▁"]
     plot = text.partition("```mermaid\n")[2].partition("```")[0]
@@ -84,7 +84,7 @@ def test_the_nights_before_are_of_the_same_work(night: Path) -> None:
     assert len(row(written(night))[-1]) == 20
 
 
-def test_a_scenario_that_failed_has_no_figures_and_says_how(night: Path) -> None:
+def test_a_failed_scenario_says_how(night: Path) -> None:
     shutil.rmtree(night / "out" / "results")
     gated.write(night / "out" / "results", digest(LATEST, None, status="oom"))
     text = written(night, code=12, gate="12")
@@ -92,7 +92,7 @@ def test_a_scenario_that_failed_has_no_figures_and_says_how(night: Path) -> None
     assert "mermaid" not in text, "there is nothing to draw"
 
 
-def test_what_ran_and_whether_it_was_kept_stand_at_the_top(night: Path) -> None:
+def test_the_top_says_what_ran_and_if_it_was_kept(night: Path) -> None:
     top = written(night).split("\n\n")[1]
     for fact in (LATEST, "`0123456789ab` with local changes", "2 × A \\| B", "driver 580.1", "torch 2.9.0"):
         assert fact in top
@@ -100,7 +100,7 @@ def test_what_ran_and_whether_it_was_kept_stand_at_the_top(night: Path) -> None:
     assert "not kept in the history" in written(night, kept=False)
 
 
-def test_a_night_of_ranks_on_a_cpu_that_is_invalid_tells_one_story(night: Path) -> None:
+def test_an_invalid_night_on_a_cpu_tells_one_story(night: Path) -> None:
     """As it is measured and gated: two ranks share one CPU, and the launches of one scenario do not count."""
     shutil.rmtree(night / "out" / "results")
     invalid = gated.scenario("ddp", gated.STEADY, validity="invalid", invalid=["phases"])
@@ -142,7 +142,7 @@ def test_errors_are_told_once_and_inert(night: Path) -> None:
     assert written(night, 1, "none").count("- bench: error: a \\<b\\> failed") == 1
 
 
-def test_a_night_of_which_nothing_is_left_has_a_summary(tmp_path: Path) -> None:
+def test_a_night_that_left_nothing_has_a_summary(tmp_path: Path) -> None:
     (tmp_path / "doctor.json").write_text('{"gpus": [')
     text = summary.summary(tmp_path, 130, "none", tmp_path, kept=False)
     assert text == "# Nightly benchmark: interrupted\n\nNo launch was measured.\n"

@@ -55,7 +55,7 @@ def test_without_samples_or_steps_nothing_is_said(rows: list[Any], steps: list[A
     assert throttle.check(rows, steps) is None
 
 
-def test_a_sampler_that_died_leaves_it_open_who_else_was_there() -> None:
+def test_without_a_sampler_other_work_is_unknown() -> None:
     assert checks(None, [], STEPS) == {"foreign": None, "scrambled_lists": None, "throttle": None}
     assert checks({"foreign": [], "scrambled_lists": 3}, [], STEPS)["scrambled_lists"] == 3
 
@@ -92,7 +92,7 @@ def test_torchs_peak_stands_in_for_an_unknown_rank() -> None:
     assert pd.isna(peak["peak_total_mib"]), "a sum never has torch's peak in it"
 
 
-def test_the_difference_between_driver_and_torch_is_the_context() -> None:
+def test_driver_less_torch_is_the_context() -> None:
     memory = [sample(0, 1400.0), sample(0, 1300.0, 6), sample(1, None, source="unavailable")]
     table = beside_torch([replace(launch(scenario="ddp"), ranks=RANKS)], frame(memory + last_resort(memory)))
     first, second = table.to_dict("records")

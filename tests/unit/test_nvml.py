@@ -49,7 +49,7 @@ print(json.dumps([[dataclasses.asdict(gpu) for gpu in gpus], reason]))
 """
 
 
-def test_gpus_are_in_pci_order_whatever_the_order_of_nvml(driver: Driver) -> None:
+def test_gpus_are_in_pci_order(driver: Driver) -> None:
     far = "GPU-cccccccc-0000-0000-0000-000000000000"
     about_b = (f"value {B} capability 90", f"value {B} power_limit 350000")
     driver.write(f"device {far} 1 0 0 Stand-in_C {MIB}", *TWO_GPUS, *about_b)
@@ -77,7 +77,7 @@ def test_a_lost_gpu_is_left_out_by_name(driver: Driver) -> None:
         ((DEVICE_A, "error * count 999"), "Unknown Error"),
     ],
 )
-def test_why_there_are_no_gpus_is_one_line_with_a_remedy(driver: Driver, script: tuple[str, ...], told: str) -> None:
+def test_no_gpus_is_one_line_with_a_remedy(driver: Driver, script: tuple[str, ...], told: str) -> None:
     driver.write(*script)
     gpus, reason = json.loads(driver.python(LIST))
     assert gpus == []
@@ -118,7 +118,7 @@ def test_what_is_not_the_module_is_named(driver: Driver, tmp_path: Path, files: 
     assert told.replace("FOLDER", str(tmp_path)) in said
 
 
-def test_the_module_that_is_asked_for_is_that_of_the_project(repository: Path) -> None:
+def test_the_driver_is_asked_through_the_right_module(repository: Path) -> None:
     assert f'"{REQUIREMENT.strip(chr(39))}"' in (repository / "pyproject.toml").read_text()
 
 
@@ -206,7 +206,7 @@ SAMPLES: dict[str, tuple[list[str], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("case", SAMPLES)
-def test_a_device_sample_has_every_metric_in_the_unit_of_its_name(driver: Driver, case: str) -> None:
+def test_device_samples_have_the_units_of_their_names(driver: Driver, case: str) -> None:
     script, otherwise = SAMPLES[case]
     driver.write(*TWO_GPUS, *script, *VALUES)
     sample = asked(driver, f"nvml.device_sample({A!r})")
@@ -225,9 +225,7 @@ def test_a_device_sample_has_every_metric_in_the_unit_of_its_name(driver: Driver
         (("value * p2p_nvlink 0", f"error {A} nvlink_speed 3"), ["NVLink, 12 links a GPU", None]),
     ],
 )
-def test_what_gpus_are_linked_by_and_how_fast_it_nominally_is(
-    driver: Driver, script: tuple[str, ...], link: list[Any]
-) -> None:
+def test_links_of_gpus_and_their_nominal_speed(driver: Driver, script: tuple[str, ...], link: list[Any]) -> None:
     usual = ("p2p_nvlink 1", "max_pcie_generation 4", "pcie_width 16", "nvlink_speed 25781")
     links = (f"value {A} nvlinks 18", f"value {B} nvlinks 12")
     driver.write(*TWO_GPUS, *script, *links, *(f"value * {one}" for one in usual))
@@ -254,12 +252,12 @@ def test_drivers_without_gpm_say_why(driver: Driver, old_driver: Driver) -> None
     assert asked(old_driver, TWICE)[1]["activity_reason"] == "Function Not Found"
 
 
-def test_what_processes_occupy_leaves_the_reserve_of_the_driver_out(driver: Driver) -> None:
+def test_the_reserve_of_the_driver_is_no_process(driver: Driver) -> None:
     driver.write(*TWO_GPUS, f"value {A} used {700 * MIB}", f"value {A} reserved {600 * MIB}")
     assert asked(driver, f"[nvml.occupied_mib({A!r}), nvml.used_mib({A!r})]") == [[100.0, None], [700.0, None]]
 
 
-def test_names_of_processes_come_from_the_driver_or_from_the_kernel(driver: Driver) -> None:
+def test_names_of_processes_from_driver_or_kernel(driver: Driver) -> None:
     driver.write(*TWO_GPUS, "name trainer 4711 0", f"name jos\udce9 {2**31 - 2} 0")
     pids = (4711, 1, 2**31 - 1, 2**31 - 2)
     names = asked(driver, f"[nvml.process_name(pid) for pid in {pids}]")
@@ -268,7 +266,7 @@ def test_names_of_processes_come_from_the_driver_or_from_the_kernel(driver: Driv
     assert names[2:] == [None, None]
 
 
-def test_there_is_one_initialisation_and_one_look_up_per_device(driver: Driver, tmp_path: Path) -> None:
+def test_one_initialisation_and_one_lookup_per_device(driver: Driver, tmp_path: Path) -> None:
     log = tmp_path / "calls"
     driver.write(*TWO_GPUS, *PROCESSES, f"log {log}")
     asked(driver, f"[(nvml.device_sample(uuid), nvml.processes(uuid)) for uuid in {[A, B] * 5!r}]")
@@ -282,7 +280,7 @@ def test_versions(driver: Driver) -> None:
     assert asked(driver, "nvml.versions()") == {"version": "999.01", "nvml": None, "cuda": "13.2"}
 
 
-def test_a_gpu_whose_name_is_no_utf_8_is_there_without_it(driver: Driver) -> None:
+def test_a_gpu_without_a_readable_name_is_there(driver: Driver) -> None:
     driver.write(f"device {A} 0 65 0 Stand-in_\udce9 {MIB}")
     (gpu,), reason = json.loads(driver.python(LIST))
     assert (gpu["uuid"], reason) == (A, None)

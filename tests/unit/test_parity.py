@@ -205,7 +205,7 @@ def test_the_gravest_launch_stands_for_its_scenario() -> None:
     assert by_scenario(table)[["scenario", "launch"]].to_numpy().tolist() == [["a", 1], ["b", 4], ["c", 6]]
 
 
-def test_a_sketch_is_what_it_was_and_its_signs_are_drawn_once() -> None:
+def test_the_signs_of_a_sketch_are_drawn_once() -> None:
     """A run that is resumed compares sketches with those of its first part."""
     fingerprint._signs.cache_clear()
     tensor = torch.randn(7, 11, generator=torch.Generator().manual_seed(1))
@@ -286,7 +286,7 @@ def test_a_narrow_model_has_the_same_layers(model: str, share: float) -> None:
     assert sizes[0] <= share * sizes[1]
 
 
-def test_the_small_workload_has_weights_and_batches_of_its_seed() -> None:
+def test_weights_and_batches_follow_the_seed() -> None:
     work = parts().workload
     small, other = work.in_small(7, 4), work.in_small(8, 4)
     assert (small.warmup, small.pool_batches, small.global_batch) == (1, 3, 4)

@@ -122,7 +122,7 @@ def test_half_in_the_measured_steps_is_refused(execute: Callable[..., Executed])
     assert "O0 was asked for, but O1 ran" in str(done.outcome.reason)
 
 
-def test_what_trains_another_model_is_not_recommended_though_it_is_fastest(run: Run) -> None:
+def test_the_fastest_that_trains_another_model_is_out(run: Run) -> None:
     table = Analysed.of(run).overview.set_index("scenario")
     chosen = run.document.recommendation
     faster = table.reset_index()
@@ -136,7 +136,7 @@ def test_what_trains_another_model_is_not_recommended_though_it_is_fastest(run: 
         assert table.loc[scenario, "validity"] == "invalid"
 
 
-def test_a_loss_that_is_no_number_is_none_in_every_file(run: Run) -> None:
+def test_a_loss_that_is_no_number_is_null_everywhere(run: Run) -> None:
     losses = run.steps[run.steps["scenario"] == "poisoned"].groupby("step")["loss"].first()
     assert losses[:3].map(math.isfinite).all() and losses[3:].isna().all()
     (launch,) = [launch for launch in run.document.launches if launch.scenario == "poisoned"]

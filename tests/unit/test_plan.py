@@ -38,7 +38,7 @@ def named(*names: str) -> list[Found]:
     return [BY_NAME[name] for name in names]
 
 
-def test_rounds_are_interleaved_and_every_other_one_goes_backwards() -> None:
+def test_every_other_round_goes_backwards() -> None:
     plan = launches(request(launches=3), named("single", "ddp", "ddp_o2"), one_host(2))
     there = ["single", "ddp", "ddp_o2"]
     assert [planned.found.name for planned in plan] == [*there, *reversed(there), *there]
@@ -70,14 +70,14 @@ def test_the_default_batch_fits_the_smallest_gpu(scenarios: str, replicas: int, 
     assert global_batch(None, 32, BUILT_IN.workload, "cuda", named("single"), 1, gpu_mib) == 32
 
 
-def test_a_batch_is_shared_by_the_replicas_of_the_scenarios() -> None:
+def test_replicas_share_the_batch() -> None:
     assert global_batch(None, 32, BUILT_IN.workload, "cuda", ALL, 3) == 96
     assert global_batch(None, 32, BUILT_IN.workload, "cuda", named("single"), 3) == 32
     assert global_batch(7, None, BUILT_IN.workload, "cpu", named("single"), 2) == 7
 
 
 @given(asked=st.integers(1, 10**6), replicas=st.integers(1, 64))
-def test_an_uneven_batch_is_refused_with_the_nearest_that_are_accepted(asked: int, replicas: int) -> None:
+def test_an_uneven_batch_is_refused_with_the_nearest(asked: int, replicas: int) -> None:
     if asked % replicas == 0:
         assert global_batch(asked, None, BUILT_IN.workload, "cpu", ALL, replicas) == asked
         return
@@ -93,7 +93,7 @@ def test_an_uneven_batch_is_refused_with_the_nearest_that_are_accepted(asked: in
 
 @SOME
 @given(cores=st.integers(1, 256), replicas=st.integers(1, 64))
-def test_every_launch_shares_the_same_cores_and_the_batch_among_its_processes(cores: int, replicas: int) -> None:
+def test_processes_share_the_cores_and_the_batch(cores: int, replicas: int) -> None:
     batch = global_batch(None, None, BUILT_IN.workload, "cpu", ALL, replicas)
     for planned in launches(request(replicas=replicas, global_batch=batch), ALL, one_host(cores)):
         processes = 1 if planned.found.name in ("single", "dp") else replicas
@@ -111,14 +111,14 @@ def test_single_has_the_first_device() -> None:
         assert planned.job.devices_on("node1") == (("GPU-c",) if planned.found.name == "single" else gpus)
 
 
-def test_data_parallel_has_one_part_of_the_batch_on_a_cpu() -> None:
+def test_data_parallel_takes_the_whole_batch_on_a_cpu() -> None:
     """There it is a pass-through: with the examples in the order of ``single``, both round alike."""
     gpus = ("GPU-a", "GPU-b")
     for asked, parts in ((request(replicas=2), 1), (request(device="cuda", devices=gpus, replicas=2), 2)):
         assert [planned.job.replicas for planned in launches(asked, named("dp"), one_host(2, *gpus))] == [parts]
 
 
-def test_ranks_on_two_hosts_count_from_0_on_each_and_share_its_cores() -> None:
+def test_ranks_count_from_0_on_each_host() -> None:
     hosts = (Host(name="a", cores=8, devices=("GPU-0", "GPU-1")), Host(name="b", cores=2, devices=("GPU-2",)))
     named_ddp = named("ddp")
     gpus = launches(request(device="cuda", devices=("GPU-2", "GPU-0", "GPU-1"), replicas=3), named_ddp, hosts)
@@ -131,7 +131,7 @@ def test_ranks_on_two_hosts_count_from_0_on_each_and_share_its_cores() -> None:
     assert found["ddp"] is None and "would drive the devices of 2 hosts" in (found["dp"] or "")
 
 
-def test_half_is_that_of_the_device_unless_the_scenario_says_otherwise() -> None:
+def test_half_follows_the_device_or_the_scenario() -> None:
     o2 = BY_NAME["ddp_o2"]
     bf16 = replace(o2, half="bf16")
     gpu = request(device="cuda", devices=("GPU-a",), replicas=1)
@@ -158,7 +158,7 @@ def test_steps_may_take_a_quarter_of_the_memory() -> None:
 
 
 @pytest.mark.parametrize("replicas", [185, 3000])
-def test_ranks_are_refused_where_the_processes_alone_do_not_fit(replicas: int) -> None:
+def test_more_ranks_than_memory_holds_are_refused(replicas: int) -> None:
     check_memory(request(replicas=184, global_batch=184), ALL, 23 * GIB)
     with pytest.raises(RequestError) as caught:
         check_memory(request(replicas=replicas, global_batch=replicas), ALL, 23 * GIB)
@@ -214,7 +214,7 @@ NAMES = ("file", "title", "unit_short", "data")
 
 
 @pytest.mark.parametrize("field", [field.name for field in fields(Training)])
-def test_every_field_that_says_what_is_trained_changes_the_hash(field: str) -> None:
+def test_every_field_of_the_training_changes_the_hash(field: str) -> None:
     workload = request().workload
     value = getattr(workload, field)
     changed = replace(workload, **{field: OTHER[field] if field in OTHER else value * 2 or 1})

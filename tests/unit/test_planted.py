@@ -120,7 +120,7 @@ def codes(run: Run, scenario: str) -> dict[str, str]:
     return {finding.code: finding.severity for finding in about if finding.launch is not None}
 
 
-def test_20_ms_in_the_data_loader_are_20_ms_of_data_and_of_the_step(run: Run) -> None:
+def test_20_ms_in_the_loader_are_20_ms_of_data(run: Run) -> None:
     for rank in (0, 1):
         steps = of_rank(run, "slow_loader", rank)
         assert steps["slept_load"].min() >= 20 and steps["slept_load"].max() >= 40
@@ -132,7 +132,7 @@ def test_20_ms_in_the_data_loader_are_20_ms_of_data_and_of_the_step(run: Run) ->
     assert shares["plain"] < shares["slow_loader"] / 2
 
 
-def test_a_slow_rank_is_slow_for_all_and_the_other_rank_waits(run: Run) -> None:
+def test_a_slow_rank_is_slow_for_all(run: Run) -> None:
     waiting, slow = (of_rank(run, "slow_rank", rank) for rank in (0, 1))
     at = slow.index[slow.index % 9 == 8]
     assert len(at) == ITERS // 9 + 1
@@ -153,19 +153,19 @@ def test_a_first_third_that_is_slower_is_unsteady(run: Run) -> None:
     assert -0.85 < drift < -0.3, "from 40 ms to 10, and what a step takes beside"
 
 
-def test_ranks_that_are_apart_are_found_with_the_slower_one_named(run: Run) -> None:
+def test_ranks_that_are_apart_are_a_finding(run: Run) -> None:
     (found,) = [one for one in run.document.validity if (one.scenario, one.code) == ("uneven", "skew")]
     assert found.severity == "warning" and "rank 1 is slowest most often" in found.text
 
 
-def test_a_rank_that_takes_more_threads_than_its_share_makes_the_launch_invalid(run: Run) -> None:
+def test_too_many_threads_make_a_launch_invalid(run: Run) -> None:
     assert codes(run, "slow_rank")["unequal"] == "invalid"
     assert "unequal" not in codes(run, "plain")
     table = Analysed.of(run).overview.set_index("scenario")
     assert table.loc["slow_rank", "validity"] == "invalid" and "unequal" in table.loc["slow_rank", "why_not"]
 
 
-def test_time_that_no_phase_has_makes_the_launch_invalid(run: Run) -> None:
+def test_time_outside_of_phases_is_invalid(run: Run) -> None:
     assert codes(run, "slow_start")["phases"] == "invalid"
     (launch,) = [launch for launch in run.document.launches if launch.scenario == "slow_start"]
     window_ms = min(of_rank(run, "slow_start", rank)["step_ms"].sum() for rank in (0, 1))
@@ -174,7 +174,7 @@ def test_time_that_no_phase_has_makes_the_launch_invalid(run: Run) -> None:
 
 
 @pytest.mark.parametrize("times", [1, 9])
-def test_a_launch_that_load_held_up_is_measured_once_more(host: WorkerHost, tmp_path: Path, times: int) -> None:
+def test_a_launch_under_load_is_measured_once_more(host: WorkerHost, tmp_path: Path, times: int) -> None:
     """Time is hidden in the first launch, or in every one, while another process has a core."""
     hidden, launches = tmp_path / "hidden.py", tmp_path / "launches"
     launches.mkdir()

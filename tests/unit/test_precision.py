@@ -48,7 +48,7 @@ def test_launches_are_added_until_it_is_precise() -> None:
     assert wanted.next_round(["ddp"]) == []
 
 
-def test_fewer_than_three_launches_are_never_precise_however_alike() -> None:
+def test_fewer_than_three_launches_are_never_precise() -> None:
     wanted, clock = precision(target=0.5)
     for _ in range(FEWEST_LAUNCHES):
         assert wanted.next_round(["ddp"]) == ["ddp"]

@@ -76,7 +76,7 @@ def test_switches_come_one_by_one_and_then_together() -> None:
     assert next_switches(race, tried | {("a", ("y", "x")): "a+x+y"}, allow) == []
 
 
-def test_levels_are_tried_on_the_best_in_fp32_before_switches() -> None:
+def test_the_best_in_fp32_tries_levels_before_switches() -> None:
     race = raced({"a_o1": 90.0, "a": 100.0, "b": 110.0, "c": 200.0})
     plain, allow = ("a", "b", "c"), ("o1", "o2", "x")
     products = [("a", ("o1",)), ("a", ("o2",)), ("b", ("o1",)), ("b", ("o2",))]
@@ -96,7 +96,7 @@ def test_who_the_finalists_are() -> None:
     assert finalists(Race(["a"]), {}, "a") == ()
 
 
-def test_what_nobody_can_tell_wins_only_where_it_is_clearly_faster() -> None:
+def test_unjudged_numerics_win_if_clearly_faster() -> None:
     race = raced({"dp": 99.5, "single": 100.0, "slow": 150.0})
     assert race.best() == "dp" and "single" in race.beaten
     peaks = {"dp": 500.0, "single": 1000.0}

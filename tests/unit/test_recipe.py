@@ -147,7 +147,7 @@ def test_what_cannot_be_written_down(
         script(run, scenario)
 
 
-def test_the_page_ends_with_the_recipe_of_its_recommendation(run_of: Callable[..., Analysed]) -> None:
+def test_the_page_ends_with_the_recommended_recipe(run_of: Callable[..., Analysed]) -> None:
     run = run_of()
     advised = replace(run.document, recommendation=Recommendation(fastest="ddp_o1"))
     run = replace(run, document=advised)

@@ -25,9 +25,7 @@ def test_a_command_line_is_kept_without_its_secrets(words: list[str], kept: list
     assert redact.command_line(words) == kept
 
 
-def test_of_a_command_of_somebodys_only_program_and_script_are_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_program_and_script_of_a_command_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_text("")
     own = ["attach", "--label", "x", "--"]
@@ -128,7 +126,7 @@ def test_long_text_takes_no_time() -> None:
         redact.without_secrets(part * (100_000 // len(part)))
 
 
-def test_a_setting_that_would_keep_a_credential_is_refused(bench: Bench, tmp_path: Path) -> None:
+def test_a_setting_with_a_credential_is_refused(bench: Bench, tmp_path: Path) -> None:
     source = "from bench.seams import Workload\nWORKLOAD = Workload(summary='x', unit='u', "
     source += "global_batch={'cpu': 1, 'cuda': 1}, settings={'hub': '-'})\n"
     names = ("model(work)", "example(work, index)", "loss(model, batch)", "optimizer(work, parameters)")

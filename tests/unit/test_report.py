@@ -88,7 +88,7 @@ class Page(HTMLParser):
         return "\n".join(text for text in self.texts if text)
 
 
-def test_page_loads_nothing_and_runs_nothing_but_its_own_script(mixed: Written) -> None:
+def test_page_runs_nothing_but_its_own_script(mixed: Written) -> None:
     html = mixed.text("index.html")
     page = Page(html)
     (script,) = re.findall(r"<script>(.*?)</script>", html, flags=re.DOTALL)
@@ -113,7 +113,7 @@ def test_page_shows_text_from_outside_as_it_is(mixed: Written) -> None:
     assert "on A CPU of <i>evil</i> $x_1$, 2 cores" in text  # drawn into every plot
 
 
-def test_ids_of_the_page_are_unique_and_references_resolve(mixed: Written) -> None:
+def test_ids_of_the_page_are_unique_and_resolve(mixed: Written) -> None:
     page = Page(mixed.text("index.html"))
     ids = Counter(value for _, name, value in page.attributes if name == "id")
     assert [value for value, count in ids.items() if count > 1] == []
@@ -179,7 +179,7 @@ def svg_texts(svg: str) -> list[str]:
     return ["".join(node.itertext()) for node in ElementTree.fromstring(svg).iter() if node.tag.endswith("}text")]
 
 
-def test_plots_name_what_really_ran_and_leave_out_what_did_not(mixed: Written) -> None:
+def test_plots_name_only_what_really_ran(mixed: Written) -> None:
     for name in ("step-times", "phases", "elapsed"):
         texts = svg_texts(mixed.text(f"{name}.svg"))
         assert "native flat-bucket · gloo ×2 · fp32" in texts
@@ -230,7 +230,7 @@ def read_back(*launches: Launch) -> pd.DataFrame:
     return pd.DataFrame([row for number, launch in enumerate(launches) for row in launch.step_rows(number, number)])
 
 
-def test_a_loss_that_is_not_finite_is_a_dash_with_its_reason(mixed: Written) -> None:
+def test_a_loss_that_is_not_finite_is_a_dash(mixed: Written) -> None:
     steps = read_back(Launch("ddp", [[9, 9, 9]] * 2), Launch("ddp", [[9, 9]]))
     steps.loc[(steps["rank"] == 1) & (steps["step"] >= 1), "loss"] = [math.inf, math.nan]
     table = losses(iterations(steps)).set_index("launch")
@@ -282,7 +282,7 @@ def test_each_figure_of_the_summary_has_its_bar(tmp_path: Path, plotting: Plotti
     assert float(ddp_row["step_high_ms"]) / float(ddp_row["step_median_ms"]) == pytest.approx(1.0625, abs=5e-4)
 
 
-def test_the_published_form_is_ratios_and_sums_of_steps(mixed: Written) -> None:
+def test_the_published_form_has_ratios_and_sums(mixed: Written) -> None:
     ratios, table = tables.published_tables(mixed.run)
     rows = {row[0].text: [cell.text for cell in row] for row in table.rows}
     # Iterations 0, 1, 2, 3, 4 of rank 0: 90, 130, 150, 180, 240 ms; of rank 1: 80, 100, 140, 170, 180 ms.
@@ -324,7 +324,7 @@ def test_details_show_dtypes_with_their_shares(mixed: Written) -> None:
     assert not set(dict(alike)) & set(names)
 
 
-def test_details_say_for_which_scenarios_cudnn_does_not_search(tmp_path: Path) -> None:
+def test_details_say_where_cudnn_does_not_search(tmp_path: Path) -> None:
     tf32 = Tf32(cudnn=True, matmul=False)
     ran = ({"cudnn_benchmark": benchmark, "tf32": tf32} for benchmark in (True, False, None))
     _, table = launch_tables.details(ran_with(analysed(write_run(tmp_path, [DDP, FAST, APEX])), *ran))
@@ -333,14 +333,14 @@ def test_details_say_for_which_scenarios_cudnn_does_not_search(tmp_path: Path) -
     assert f"cuDNN autotuning is off for {FAST.scenario}: " in " ".join(table.notes)
 
 
-def test_spread_pools_steps_for_quartiles_and_launches_for_the_median() -> None:
+def test_quartiles_pool_steps_and_medians_launches() -> None:
     steps = read_back(*(Launch("ddp", [[0, k, k + 0.5, k + 6]]) for k in (1, 2, 3)))
     (row,) = spread(times(iterations(steps)), launch_figures(steps)).to_dict("records")
     assert (row["median_ms"], row["measured"]) == (pytest.approx((1.5 * 2.5 * 3.5) ** (1 / 3)), 9)
     assert (row["p25_ms"], row["p75_ms"]) == (2.0, 7.0)  # of 1 1.5 2 2.5 3 3.5 7 8 9
 
 
-def test_memory_is_told_from_the_birth_of_the_processes(tmp_path: Path) -> None:
+def test_memory_starts_with_the_processes(tmp_path: Path) -> None:
     """Step 0 starts at 1 s and its forward pass takes 25 ms; 1.5 s before its end the processes were born."""
     run = analysed(write_run(tmp_path, [Launch("ddp", [[100, 40, 60]], [[1.0, 2.0]])]))
     of, born_s = (run.document.launches[0], run.memory, run.iterations), 1.025 - 1.5
@@ -381,7 +381,7 @@ def test_answers(launches: list[Launch], expected: tuple[str, ...], tmp_path: Pa
     assert ("pass-through" in said) == (DP in launches)
 
 
-def test_a_failed_launch_is_shown_where_no_other_has_rows(tmp_path: Path) -> None:
+def test_a_failed_launch_is_shown_if_no_other_has_rows(tmp_path: Path) -> None:
     run = analysed(write_run(tmp_path, [DDP, FAILED, FAST, FAST]))
     launches = {name: launch.launch for name, launch in shown(run.document, run.iterations.frame).items()}
     assert launches == {"ddp": 0, "ddp_o2": 2}
@@ -428,7 +428,7 @@ def test_several_runs_share_a_page(tmp_path: Path, bench: Bench, plotting: Plott
     assert [(row["run"], row["scenario"]) for row in rows] == several
 
 
-def test_run_in_which_nothing_ran_has_a_page_that_says_so(tmp_path: Path, bench: Bench) -> None:
+def test_the_page_of_a_run_in_which_nothing_ran(tmp_path: Path, bench: Bench) -> None:
     write_run(tmp_path / "results", [GONE])
     code, out, _ = bench("report", "--out", "out", "--json")
     assert code == 0 and json.loads(out)["summary"][0]["throughput_per_s"] is None
@@ -467,7 +467,7 @@ def test_full_disk_leaves_the_earlier_report_as_it_was(tmp_path: Path, bench: Be
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
 
 
-def test_a_long_line_keeps_its_ends_and_highest_and_lowest_points() -> None:
+def test_a_long_line_keeps_its_ends_and_extremes() -> None:
     steps = np.arange(100_000)
     values = np.zeros(len(steps))
     values[41], values[70_001] = 9.0, -9.0
@@ -479,7 +479,7 @@ def test_a_long_line_keeps_its_ends_and_highest_and_lowest_points() -> None:
     assert all(point in drawn for point in ([0, 0], [41, 9], [70_001, -9], [99_999, 0]))
 
 
-def test_many_steps_are_drawn_in_part_and_counted_in_full(tmp_path: Path) -> None:
+def test_many_steps_are_drawn_in_part(tmp_path: Path) -> None:
     many = [[5.0, *(10.0 + step % 7 for step in range(2 * plots.DOTS_PER_SCENARIO - 1))]]
     run = analysed(write_run(tmp_path, [Launch("ddp", many)]))
     plot = plot_of(run, "step-times")
@@ -488,7 +488,7 @@ def test_many_steps_are_drawn_in_part_and_counted_in_full(tmp_path: Path) -> Non
     assert run.overview["step_median_ms"].tolist() == [13.0]
 
 
-def test_one_noisy_scenario_does_not_flatten_the_others(tmp_path: Path) -> None:
+def test_one_noisy_scenario_flattens_no_other(tmp_path: Path) -> None:
     quiet, noisy = [9, *[40, 42] * 9], [9, *[50, 52] * 5, *[700, 800] * 4]
     run = analysed(write_run(tmp_path, [Launch("ddp", [quiet]), Launch("ddp_o2", [noisy])]))
     plot = plot_of(run, "step-times")
@@ -497,7 +497,7 @@ def test_one_noisy_scenario_does_not_flatten_the_others(tmp_path: Path) -> None:
     assert "100" not in svg_texts(plot.svg), "of a tick"
 
 
-def test_the_key_of_lines_is_in_the_order_of_their_ends(tmp_path: Path) -> None:
+def test_the_key_has_the_order_of_the_ends_of_lines(tmp_path: Path) -> None:
     ends = {"ddp": 30.0, "ddp_o1": 50.0, "ddp_o2": 10.0}
     run = analysed(write_run(tmp_path, [Launch(name, [[9, ms, ms]]) for name, ms in ends.items()]))
     names = [text.partition("  ")[0] for text in svg_texts(plot_of(run, "elapsed").svg)]

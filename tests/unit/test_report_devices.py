@@ -112,7 +112,7 @@ class WithPss(Launch):
         return [row | {"pss_mib": 0.75 * row["used_mib"] if number % 2 else None} for number, row in enumerate(rows)]
 
 
-def test_proportional_set_sizes_stand_beside_resident_ones(tmp_path: Path) -> None:
+def test_proportional_sizes_beside_resident_ones(tmp_path: Path) -> None:
     run = written(tmp_path, [WithPss("ddp", [[9, 8]] * 2, [[100.0, 400.0], [100.0, 200.0]])], ())
     assert proportional(run.memory)["pss_mib"].tolist() == [450.0]
     plot = plot_of(run, "memory-stack")
@@ -137,7 +137,7 @@ def test_memory_beside_torch_names_the_difference(whole: Analysed) -> None:
     assert "nvml_pid: what the driver lists" in notes and "torch_allocator: the driver gave nothing" in notes
 
 
-def test_the_largest_launch_of_a_scenario_is_the_one_that_is_shown(tmp_path: Path) -> None:
+def test_the_largest_launch_of_a_scenario_is_shown(tmp_path: Path) -> None:
     larger = replace(DP, held={(0, FIRST): 9500.0, (0, SECOND): 6000.0})
     failed = replace(DP, held={(0, FIRST): 20000.0}, status="oom", reason="no memory")
     run = written(tmp_path, [DP, larger, larger, failed])
@@ -190,7 +190,7 @@ def test_the_power_plot(whole: Analysed, files: dict[str, bytes]) -> None:
     assert ((stretches["end_ns"] - stretches["start_ns"]) / SECOND_NS).tolist() == pytest.approx([1.0, 1.0])
 
 
-def test_without_any_device_the_page_says_why_in_a_line(tmp_path: Path, plotting: Plotting) -> None:
+def test_without_a_device_the_page_says_why(tmp_path: Path, plotting: Plotting) -> None:
     plotting(plots.power)
     run = written(tmp_path, [DDP, DDP], ())
     rendered = report.render([run])
@@ -204,7 +204,7 @@ def test_without_any_device_the_page_says_why_in_a_line(tmp_path: Path, plotting
     assert "no launch that ended well" in device_tables.no_energy(dead) and device_tables.energy_table(dead) is None
 
 
-def test_who_holds_more_memory_names_the_gpus_of_dataparallel(whole: Analysed) -> None:
+def test_the_memory_answer_names_gpus_of_dataparallel(whole: Analysed) -> None:
     said = dict(questions(whole))
     assert said["Which uses the most memory?"].endswith(
         "dp: one process, 9,000 MiB on GPU 0 and 6,000 MiB on GPU 1. Its peak on GPU 0 is 1.50 times that on GPU 1. "

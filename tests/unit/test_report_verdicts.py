@@ -115,7 +115,7 @@ def table_of(run: Analysed) -> "pd.DataFrame":
     return tables.of_run(run, run.overview)
 
 
-def test_recommendation_leaves_out_what_diverged_and_says_why(whole: Analysed) -> None:
+def test_recommendation_leaves_out_what_diverged(whole: Analysed) -> None:
     said = dict([*headlines(whole.document, table_of(whole)), *advice(whole.document, table_of(whole))])
     assert said["Fastest but untested, with one launch"].startswith("ddp, 200.0 img/s. Low confidence: ")
     leanest = "ddp, 200.0 img/s at a peak of 500 MiB in all (RSS added up) (nothing as fast uses less memory)."
@@ -124,7 +124,7 @@ def test_recommendation_leaves_out_what_diverged_and_says_why(whole: Analysed) -
     assert recommended(whole.document, table_of(whole)) == {"ddp": "fastest, and leanest at that speed"}
 
 
-def test_recommendation_names_the_leanest_with_figures_and_bars(tmp_path: Path) -> None:
+def test_recommendation_names_the_leanest_with_bars(tmp_path: Path) -> None:
     fast, lean = timed({"ddp": (40, 41, 42)}, 200.0), timed({"ddp_o2": (41, 42, 43)}, 150.0)
     run = analysed(write_run(tmp_path, [*fast, *lean, *timed({"ddp_o3": (81, 82, 83)}, 50.0)]))
     said = dict([*headlines(run.document, table_of(run)), *advice(run.document, table_of(run))])
@@ -138,7 +138,7 @@ def test_recommendation_names_the_leanest_with_figures_and_bars(tmp_path: Path) 
     assert recommendation(hardly).leanest == "ddp", "that is no less memory to speak of"
 
 
-def test_plots_of_speed_mark_what_is_recommended_and_left_out(whole: Analysed) -> None:
+def test_plots_of_speed_mark_the_recommended(whole: Analysed) -> None:
     plot = plot_of(whole, "speed")
     named = [text for text in svg_texts(plot.svg) if text in ("ddp", "ddp_o2", "apex_ddp")]
     table = table_of(whole).sort_values("throughput_per_s", ascending=False)
@@ -325,7 +325,7 @@ def test_a_search_names_no_loser(tmp_path: Path) -> None:
         assert {found.fastest, *found.not_told_apart} == {"ddp", "ddp_o1"} and found.fastest == advised
 
 
-def test_a_winner_that_nobody_can_tell_is_named_with_a_warning(whole: Analysed) -> None:
+def test_a_winner_with_unjudged_numerics_has_a_warning(whole: Analysed) -> None:
     found = searched(whole, "ddp")
     for verdict, warned in (("cannot tell", True), ("same", False)):
         first, *_ = answer_of_search(found, Analysed.of(whole).overview.assign(parity=verdict))
@@ -359,7 +359,7 @@ def test_the_axes_and_bars_of_the_trade_off(lean_mib: float, said: str, tmp_path
         assert f'id="{bar}-ddp"' in plot.svg and f'id="{bar}-ddp_o2"' not in plot.svg
 
 
-def test_where_the_time_goes_explains_two_figures_that_differ(whole: Analysed) -> None:
+def test_where_the_time_goes_explains_the_difference(whole: Analysed) -> None:
     table = verdict_tables.communication_table(whole)
     rows = {row[0].text: [cell.text for cell in row[1:]] for row in table.rows}
     assert rows["ddp"] == ["5.5", "DDP's logger", "30.0", "100.0", "55.5", "50.0", "20.5", "no", "4"]
@@ -429,7 +429,7 @@ def test_pages_of_partial_runs(launches: list[Launch], expected: str, tmp_path: 
     assert "NaN" not in text and "nan" not in text.split()
 
 
-def test_reference_that_failed_is_named_with_its_reason(tmp_path: Path) -> None:
+def test_a_failed_reference_is_named_with_its_reason(tmp_path: Path) -> None:
     def write(writer: RunWriter) -> None:
         writer.note(Numerics(references=(reference(launch=9, status="oom", reason=HOSTILE),)))
 

@@ -47,7 +47,7 @@ def test_times_run_from_the_kill_to_the_last_rank() -> None:
 
 
 @pytest.mark.parametrize(("every", "killed"), [(1, 2), (2, 3), (5, 7), (50, 75)])
-def test_a_rank_is_killed_after_a_checkpoint_and_before_the_next(every: int, killed: int) -> None:
+def test_a_rank_is_killed_between_two_checkpoints(every: int, killed: int) -> None:
     steps = restart.Steps.of(every)
     assert (steps.killed, steps.last) == (killed, killed + 2) and every < killed <= 2 * every
 

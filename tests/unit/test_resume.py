@@ -135,7 +135,7 @@ def test_what_differs_is_named(part: str, name: str, value: Any, says: str) -> N
     assert caught.value.option == "--resume" and says in caught.value.problem
 
 
-def test_what_varies_freely_or_is_not_used_is_no_obstacle() -> None:
+def test_what_varies_freely_is_no_obstacle() -> None:
     free = {"governor": "powersave", "git": None}
     free |= {"environment": {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "1"}}
     now = document(machine=parts()["machine"] | free, apex=parts()["apex"] | {"version": "0.2"})
@@ -172,7 +172,7 @@ def test_what_differs_of_a_gpu_or_of_apex_is_named(now: RunDocument, says: str) 
 
 
 @pytest.mark.parametrize("option", ["--no-parity", "--no-diagnose", "--diagnose", "--fresh"])
-def test_an_option_that_is_not_taken_is_named_as_it_was_given(bench: Bench, option: str) -> None:
+def test_a_refused_option_is_named_as_given(bench: Bench, option: str) -> None:
     code, _, err = bench("run", "--resume", "latest", option)
     assert (code, err.count("\n")) == (2, 1), err
     assert err.startswith(f"bench: error: {option}: a run is resumed with the options that it was started with")
@@ -203,9 +203,7 @@ def test_a_changed_run_is_refused(bench: Bench, tmp_path: Path, name: str, conte
         ("apex_path", "{theirs}"),
     ],
 )
-def test_code_in_a_run_folder_or_of_the_working_directory_is_not_executed(
-    bench: Bench, tmp_path: Path, name: str, value: Any
-) -> None:
+def test_code_in_a_run_folder_is_not_executed(bench: Bench, tmp_path: Path, name: str, value: Any) -> None:
     theirs = tmp_path / "theirs"
     theirs.mkdir()
     (theirs / "run.json").write_text("{}")
@@ -290,7 +288,7 @@ def test_what_counts_as_a_change_of_code(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("verb", [run, tune, scale], ids=lambda one: one.__name__)
-def test_a_job_that_its_engine_restarts_goes_on_with_its_run(verb: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_restarted_job_goes_on_with_its_run(verb: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever it was asked for is in the run, so that it is no reason to refuse."""
     seen: list[argparse.Namespace] = []
     monkeypatch.setattr(resume, "unfinished", lambda out, job: f"that of {job}" if out == "mine" else None)

@@ -79,7 +79,7 @@ def moments(folder: Path, launch: int = 0) -> list[int]:
     return sorted({row["t_ns"] for row in read_spool(spool_path(str(folder), launch))["memory"]})
 
 
-def test_deadlines_stay_on_their_grid_and_those_that_were_missed_are_skipped() -> None:
+def test_missed_deadlines_are_skipped() -> None:
     clock = Clock(250)
     clock.start(1_000)
     deadlines = []
@@ -96,7 +96,7 @@ def test_deadlines_stay_on_their_grid_and_those_that_were_missed_are_skipped() -
         *(([0.05] * 7 + [20.0], 500), ([20.0] + [0.05] * 8, 250)),  # one slow one, just now and a while ago
     ],
 )
-def test_slow_samples_come_at_intervals_that_keep_the_duty_cycle(durations_ms: list[float], interval_ms: int) -> None:
+def test_slow_samples_keep_the_duty_cycle(durations_ms: list[float], interval_ms: int) -> None:
     clock = Clock(MEMORY_PERIOD_NS)
     clock.start(0)
     for duration_ms in durations_ms:
@@ -243,7 +243,7 @@ def test_launches_have_their_own_rows(sampler: Sampler, children: list[Child], t
     assert sampler.finish(2) == ([], [])
 
 
-def test_a_launch_begins_for_the_sampler_before_its_ranks_are_started(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sampler_begins_before_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     lab = MagicMock()
     lab.start.side_effect = InterruptedError
     monkeypatch.setattr(launch, "execute", lab.start)
@@ -307,7 +307,7 @@ def test_a_deaf_one(sampler: Sampler, children: list[Child], tmp_path: Path, mon
     assert not psutil.pid_exists(stopped)
 
 
-def test_the_last_words_of_a_sampler_that_failed_are_told(sampler: Sampler, children: list[Child]) -> None:
+def test_the_last_words_of_a_failed_sampler(sampler: Sampler, children: list[Child]) -> None:
     sampler.watch(0, "ddp", 0, children[0].pid)
     sampler._channel.send(event="finish", launch=99)
     memory, _ = sampler.finish(0)
@@ -315,7 +315,7 @@ def test_the_last_words_of_a_sampler_that_failed_are_told(sampler: Sampler, chil
     assert "ended with exit code 1 (KeyError: 99)" in memory[-1]["reason"]
 
 
-def test_a_full_disk_costs_the_samples_and_not_the_sampler(tmp_path: Path) -> None:
+def test_the_sampler_survives_a_full_disk(tmp_path: Path) -> None:
     Path(spool_path(str(tmp_path), 0)).symlink_to("/dev/full")
     ours, theirs = socket.socketpair()
     line = Channel(ours)

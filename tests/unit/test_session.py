@@ -81,7 +81,7 @@ def test_what_is_not_as_declared_is_noticed() -> None:
 
 
 @pytest.mark.parametrize("level", ["O1", "O2"])
-def test_fp16_has_a_dynamic_loss_scale_and_a_bad_step_is_skipped_and_counted(level: str) -> None:
+def test_fp16_scales_its_loss_and_skips_bad_steps(level: str) -> None:
     session = parts_for(level, half="fp16").session()
     ran, _ = train(session)
     assert ran["scaler"]["dynamic"] and ran["scaler"]["class"] == "torch.amp.grad_scaler.GradScaler"
@@ -107,7 +107,7 @@ def test_skipped_steps(level: str, bad: set[int], warmup: int, measured: int, mo
     assert (checks["skipped_warmup_steps"], checks["skipped_steps"]) == (warmup, measured)
 
 
-def test_peaks_of_the_launch_and_of_measured_steps_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_peaks_of_a_launch_and_of_its_measured_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """As torch counts them on two GPUs: 900 MiB at most in warm-up, and less after it, once that is forgotten."""
     forgotten: list[int] = []
     for name, answer in {
@@ -143,7 +143,7 @@ def test_strides_follow_a_strategy_that_changes_them(level: str) -> None:
 
 @pytest.mark.parametrize("weights", [False, True])
 @pytest.mark.parametrize("images", [False, True])
-def test_the_memory_format_is_that_in_which_convolutions_compute(weights: bool, images: bool) -> None:
+def test_the_memory_format_is_that_of_the_convolutions(weights: bool, images: bool) -> None:
     """channels_last in either the weights or the images is enough for that."""
     formats = {False: torch.contiguous_format, True: torch.channels_last}
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 1)).to(memory_format=formats[weights])
@@ -215,7 +215,7 @@ def test_a_first_step_that_is_skipped_leaves_no_trace(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("level", ["O1", "O2"])
-def test_gradients_are_unscaled_when_they_are_looked_at_after_the_step(level: str) -> None:
+def test_gradients_are_unscaled_after_the_step(level: str) -> None:
     plain, session = (parts_for(*asked, global_batch=8).session() for asked in (("O0",), (level, "fp16")))
     session.scaler._init_scale = 1024.0  # at its usual start the first step may be skipped
     train(plain)
@@ -228,7 +228,7 @@ def test_gradients_are_unscaled_when_they_are_looked_at_after_the_step(level: st
     assert 1e-4 < float((mine - other).norm() / other.norm()) < 0.9
 
 
-def test_master_weights_are_updated_in_fp32_and_copied_back() -> None:
+def test_master_weights_are_fp32_and_copied_back() -> None:
     session = parts_for("O2").session()
     before = [master.clone() for master in session.amp.masters]
     train(session)
@@ -317,7 +317,7 @@ def window(session: Sleepy, steps: int, on_step: Callable[[int], None] = lambda 
     return loop.run_window(session, session.load, steps, device=torch.device("cpu"), on_step=on_step)
 
 
-def test_each_phase_is_charged_with_its_own_time_and_they_add_up() -> None:
+def test_each_phase_has_its_own_time_and_they_add_up() -> None:
     session = Sleepy(0.02, 0.04, 0.06, 0.01)
     timings = window(session, steps=5)
     assert session.gc_enabled == {False} and gc.isenabled(), "garbage collection is held off"
@@ -332,7 +332,7 @@ def test_each_phase_is_charged_with_its_own_time_and_they_add_up() -> None:
     assert max(slow.step_ms) >= 20, "time between two steps counts"
 
 
-def test_losses_are_those_of_the_steps_as_the_session_keeps_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_session_keeps_the_loss_of_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
     session, losses = parts_for().session(), []
     forward = session.forward
     monkeypatch.setattr(session, "forward", lambda batch: losses.append(forward(batch)) or losses[-1])

@@ -70,7 +70,7 @@ def test_every_one_of_many_shifts_is_found() -> None:
 
 
 @pytest.mark.parametrize("lasting", [1, 2])
-def test_a_bad_night_or_two_are_outliers_and_three_a_shift(lasting: int) -> None:
+def test_three_bad_nights_are_a_shift_and_two_are_not(lasting: int) -> None:
     series = nights(np.random.default_rng(2), 60)
     series[30 : 30 + lasting] *= 1.3
     series[59] *= 1.1  # the last one: a slow night, or the first of many; nobody can tell yet
@@ -82,7 +82,7 @@ def test_a_bad_night_or_two_are_outliers_and_three_a_shift(lasting: int) -> None
     assert (shift.before, shift.after, shift.n_after) == (196, 197, 3) and shift.low < 1.05 < shift.high
 
 
-def test_what_is_too_small_to_matter_is_none_however_certain() -> None:
+def test_a_shift_too_small_to_matter_is_none() -> None:
     exact = [100.0] * 20 + [100.0 * (1 + AT_LEAST / 2)] * 20
     assert levels(exact).shifts == ()
     (shift,) = levels([100.0] * 20 + [102.0] * 20).shifts

@@ -11,7 +11,7 @@ from bench.runs.spool import Spool, read_spool, spool_path
 from bench.runs.writer import RunWriter
 
 
-def test_what_is_written_is_read_but_for_a_last_line_that_is_cut_off(tmp_path: Path) -> None:
+def test_all_is_read_but_a_last_line_cut_off(tmp_path: Path) -> None:
     path = Path(spool_path(str(tmp_path), 1))
     rows = [sample(launch=1), sample(launch=1, t_ns=6)]
     spool = Spool(str(path))

@@ -127,7 +127,7 @@ def test_launches_without_any_scatter() -> None:
     assert one_side.verdict == "slower" and one_side.p is not None and 0 < one_side.p < 0.05
 
 
-def test_without_a_shared_base_it_is_sidak_step_by_step() -> None:
+def test_without_a_shared_base_it_is_stepwise_sidak() -> None:
     """The smallest of three is 1 - 0.99³, the next 1 - 0.97², which carries over what follows."""
     apart = against_one([0.03, 0.01, None, 0.04], [0.0] * 4)
     expected = [1 - 0.97**2, 1 - 0.99**3, None, 1 - 0.97**2]
@@ -179,7 +179,7 @@ def test_verdicts_go_by_the_adjusted_p() -> None:
     assert among.loc["near", "verdict"] == "no difference found"
 
 
-def test_a_base_that_has_no_launches_leaves_nothing_to_compare_with() -> None:
+def test_a_base_without_launches_compares_with_nothing() -> None:
     table = between_scenarios(launch_figures(steps_of(*scattered("o2", 1.0))), "ddp")
     assert table["verdict"].tolist() == ["too few launches"] and table[["ratio", "low", "p"]].isna().all(axis=None)
     assert list(table.columns) == list(COLUMNS)
@@ -190,7 +190,7 @@ def test_a_base_that_has_no_launches_leaves_nothing_to_compare_with() -> None:
         assert empty.empty and list(empty.columns) == list(COLUMNS)
 
 
-def test_the_fastest_is_adjusted_for_having_been_chosen() -> None:
+def test_the_fastest_is_adjusted_for_its_choice() -> None:
     launches = [*scattered("ddp", 1.0), *scattered("o2", 0.9), *scattered("o3", 0.8), *scattered("dp", 2.0)]
     steps = steps_of(*launches)
     table = against_fastest(launch_figures(steps))
@@ -219,7 +219,7 @@ def drifted(values: list[float], *, by: float, place: int, launches: int = 10) -
     return [value * (1 + by) ** (one / launches) for value, one in zip(values, at, strict=True)]
 
 
-def test_a_straight_drift_changes_nothing_about_a_comparison() -> None:
+def test_a_straight_drift_changes_no_comparison() -> None:
     """Launches drift by 40 %, in which Welch's t sees nothing: p is that of the launches without."""
     slower = [1.02 * value for value in B]
     still = in_rounds({"a": list(A), "b": list(slower)}).ratio("a", "b")
@@ -230,7 +230,7 @@ def test_a_straight_drift_changes_nothing_about_a_comparison() -> None:
     assert compare(moving["a"], moving["b"]).verdict == "no difference found"
 
 
-def test_two_scenarios_whose_rounds_are_apart_are_compared_in_pairs() -> None:
+def test_rounds_that_are_apart_are_compared_in_pairs() -> None:
     """The paired t test, by hand: differences 0.01, 0.02, 0.03, 0.02, 0.01 of logarithms that scatter by far more."""
     rounds, apart = [0.0, 0.7, -0.4, 0.9, 0.1], [0.01, 0.02, 0.03, 0.02, 0.01]
     above = [math.exp(one + more) for one, more in zip(rounds, apart, strict=True)]
@@ -275,7 +275,7 @@ def test_how_many_more_launches_would_show_two_percent() -> None:
         assert comparison.more_launches(unknown, 5) is None
 
 
-def test_a_scenario_that_scatters_more_keeps_its_variance() -> None:
+def test_a_noisier_scenario_keeps_its_variance() -> None:
     alike = np.array([1.0, 1.2, 0.9, 1.1, 0.8])
     shrunk, degrees = moderated(alike, np.full(5, 4.0))
     assert shrunk == pytest.approx(np.full(5, 1.0)) and degrees == pytest.approx(np.full(5, 20.0))
@@ -315,7 +315,7 @@ def test_figures_of_a_launch(ranks: list[list[float]], expected: dict[str, float
         assert pd.isna(figures[column]) if value is None else figures[column] == pytest.approx(value), column
 
 
-def test_figures_do_not_depend_on_the_order_or_the_index_of_the_rows() -> None:
+def test_figures_ignore_order_and_index_of_rows() -> None:
     random = np.random.default_rng(1)
     steps = steps_of(*[("ddp", random.uniform(9, 11, (3, 12)).tolist()) for _ in range(4)], warmup=2, data_ms=1.0)
     shuffled = steps.sample(frac=1.0, random_state=1)
@@ -354,7 +354,7 @@ def test_point_interval_and_ratio_of_the_summary_agree() -> None:
     assert table.loc["ddp", "relative_to_ddp"] == 1.0 and pd.isna(table.loc["ddp", "relative_low"])
 
 
-def test_the_terminal_shows_the_bar_behind_each_figure_and_invents_none() -> None:
+def test_the_terminal_shows_each_bar_and_invents_none() -> None:
     peaks_mib = {"ddp": [1000.0, 1000.0, 1000.0], "o2": [900.0, 900.0, 900.0]}
     shown = brief_summary(summarised({"ddp": [100.0, 101.0, 102.0], "o2": [51.0, 50.0, 50.5]}, peaks_mib))
     second, first = shown.as_text().splitlines()[2:4]
@@ -384,7 +384,7 @@ def test_verdicts_about_drawn_runs(benchmark: Any, part: str) -> None:
         assert row.low - 3 * slack <= row.figure <= row.high + slack, row
 
 
-def test_a_peak_is_the_largest_and_its_interval_that_of_the_launches_that_have_one() -> None:
+def test_a_peak_is_the_largest_of_the_known_launches() -> None:
     row = summarised({"ddp": [4.0, 4.1, 4.2]}, {"ddp": [100.0, 110.0]}).loc["ddp"]
     mean = estimate([100.0, 110.0])
     assert (row["peak_pid_mib"], row["peak_pid_low_mib"], row["peak_pid_high_mib"]) == (110.0, mean.low, mean.high)

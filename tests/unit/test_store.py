@@ -176,7 +176,7 @@ def test_a_killed_run_goes_on_and_ends_like_another(tmp_path: Path) -> None:
     assert len(again.memory) == 2 * 20 + 1
 
 
-def test_a_kill_while_tables_are_joined_doubles_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kill_while_joining_tables_doubles_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = added(tmp_path, 3)
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(writer, "seal", lambda **how: (_ for _ in ()).throw(KeyboardInterrupt))
@@ -187,7 +187,7 @@ def test_a_kill_while_tables_are_joined_doubles_nothing(tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize("name", ["steps.parquet", "memory.parquet", "device.parquet", "logs/rank0.log"])
-def test_a_file_that_was_changed_cut_off_or_lost_is_named(run: Path, name: str) -> None:
+def test_a_changed_or_lost_file_is_named(run: Path, name: str) -> None:
     content = (run / name).read_bytes()
     middle = len(content) // 2
     for damaged in (content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :], content[:middle], None):
@@ -198,7 +198,7 @@ def test_a_file_that_was_changed_cut_off_or_lost_is_named(run: Path, name: str) 
         assert (error.option, str(run / name) in error.problem) == ("RUN", True)
 
 
-def test_an_incomplete_run_is_refused_with_the_way_to_read_it(tmp_path: Path) -> None:
+def test_an_incomplete_run_is_refused_with_a_remedy(tmp_path: Path) -> None:
     path = finished(tmp_path, complete=False)
     error = refusal(lambda: read(str(path)))
     assert "incomplete" in error.problem and "--allow-incomplete" in error.remedy
@@ -209,7 +209,7 @@ def test_an_incomplete_run_is_refused_with_the_way_to_read_it(tmp_path: Path) ->
     assert "no steps" in refusal(lambda: read(empty.path, allow_incomplete=True)).problem
 
 
-def test_a_damaged_run_json_or_one_of_another_schema_is_named(run: Path) -> None:
+def test_a_damaged_or_foreign_run_json_is_named(run: Path) -> None:
     whole = written(run)
     for version in (0, SCHEMA_VERSION + 1):
         (run / "run.json").write_text(json.dumps(whole | {"schema_version": version}))
@@ -223,7 +223,7 @@ def test_a_damaged_run_json_or_one_of_another_schema_is_named(run: Path) -> None
     assert "run.json cannot be read: Too many levels of symbolic links" in refusal(lambda: read(str(run))).problem
 
 
-def test_a_file_is_replaced_whole_and_keeps_its_permissions(tmp_path: Path) -> None:
+def test_a_replaced_file_keeps_its_permissions(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     write_atomically(str(path), b"old")
     assert path.stat().st_mode & 0o777 == 0o644, "what the umask leaves"
@@ -289,7 +289,7 @@ def test_what_is_looked_at_is_the_last_finished_run(tmp_path: Path, capsys: pyte
     assert capsys.readouterr().err == ""
 
 
-def test_a_folder_that_can_be_made_or_written_is_left_as_it_was(tmp_path: Path) -> None:
+def test_checking_a_folder_leaves_it_as_it_was(tmp_path: Path) -> None:
     check_writable(str(tmp_path / "a" / "b"))
     assert os.listdir(tmp_path) == []
     (tmp_path / "link").symlink_to("mine")
@@ -325,7 +325,7 @@ def test_printed_json_makes_no_run(run: Path) -> None:
     assert run_ids(str(run.parent), "RUN") == [run.name, "z"], "and a damaged one is still one"
 
 
-def test_a_disk_that_is_full_at_the_start_is_no_place_for_a_run(tmp_path: Path) -> None:
+def test_a_full_disk_is_no_place_for_a_run(tmp_path: Path) -> None:
     """Without the limit a run would import torch first, for ten seconds."""
     with full_after(1000):
         error = refusal(lambda: check_writable(str(tmp_path / "a")))

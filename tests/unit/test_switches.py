@@ -83,7 +83,7 @@ def test_threads_have_no_autocast_in_bf16(name: str, gpus: int, there: bool) -> 
     assert why is None if not there else "have autocast in fp16, not in bf16" in str(why)
 
 
-def test_a_level_behind_a_name_is_a_product_without_a_file() -> None:
+def test_a_level_behind_a_name_needs_no_file() -> None:
     found = scenario("zero1+channels_last+O2")
     assert (found.name, found.base, found.level) == ("zero1+o2+channels_last", "zero1", "o2")
     assert found.scenario.precision == "O2"

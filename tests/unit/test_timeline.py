@@ -89,7 +89,7 @@ def scaling(**more: object) -> Scaling:
     return Scaling(**(about | known | more))  # type: ignore[arg-type]
 
 
-def test_a_prediction_is_made_of_computation_and_the_link() -> None:
+def test_a_prediction_adds_computation_and_link() -> None:
     """10^6 bytes at 10^-6 ms each: 2 (N - 1) / N ms, and 2 (N - 1) steps of 0.1 ms; as slow as four side by side."""
     (found,) = predictions(scaling(), "weak", {1: 33.0, 4: 44.0}, [8])
     assert found.step_ms == pytest.approx(1.2 * 33.0 + 1.75 + 14 * 0.1)
@@ -111,7 +111,7 @@ def test_exchanges_at_once_take_what_was_measured() -> None:
     assert faster.step_ms == pytest.approx(33.0 + 2 * 1.15 * 0.3, rel=1e-6), "0.1 µs per kB, and the same share is lost"
 
 
-def test_a_measured_number_is_predicted_from_the_others() -> None:
+def test_a_measured_number_is_predicted_from_others() -> None:
     wrong = scaling(bandwidth=(all_reduces(2, 0.1, 1e-6), all_reduces(4, 0.5, 9e-6)))
     (found,) = predictions(wrong, "weak", {4: 50.0}, [4])
     assert found.left_out and found.step_ms == pytest.approx(1.2 * 33.0 + 1.5 + 6 * 0.1)

@@ -19,7 +19,7 @@ from bench.worker import loop
 # The clock is read when everything has happened
 
 
-def test_the_clock_is_read_once_and_after_the_work_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_clock_is_read_once_after_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the synchronisation left out, three steps would be read as no time at all, as they are queued in no time."""
     clock, session, marks = Mock(), Sleepy(), 3 * loop.MARKS_PER_STEP + 1
     clock.wait.side_effect = lambda: time.sleep(0.010 * marks)

@@ -56,7 +56,7 @@ def test_an_iteration_has_one_clock() -> None:
     assert launch_figures(steps()).frame["median_ms"].tolist() == [110.0]
 
 
-def test_samples_of_each_host_are_placed_on_its_own_clock(run: Run) -> None:
+def test_samples_are_on_the_clock_of_their_host(run: Run) -> None:
     (peak,) = peaks(SAMPLES).to_dict("records")
     assert (peak["peak_pid_mib"], peak["peak_total_mib"]) == (300.0, 550.0), "the sum of the peaks of the hosts"
     launch = replace(run.document.launches[0], launch=0, first_forward_s=0.125)
@@ -110,7 +110,7 @@ def test_a_switch_may_bind_ranks_to_some_of_the_cores(run: Run) -> None:
     assert found(both, "unequal", launches=others) == []
 
 
-def test_ranks_of_one_host_are_alike_and_hosts_need_not_be() -> None:
+def test_ranks_of_one_host_are_alike() -> None:
     def result(**ran: Any) -> dict[str, Any]:
         window = {"step_ms": [1.0], "wall_ms": 1.0, "loss": [1.0]}
         known = {"initial_sha256": "a", "final_sha256": "b", "skipped_steps": 0, "skipped_warmup_steps": 0}

@@ -109,7 +109,7 @@ def test_steps_that_get_slower_or_faster(tmp_path: Path, last_ms: float, drifts:
 
 
 @pytest.mark.parametrize(("told", "slow"), [(False, True), (True, False), (None, False)])
-def test_bf16_on_a_cpu_without_instructions_for_it_is_told(whole: Run, told: bool | None, slow: bool) -> None:
+def test_bf16_without_instructions_is_a_finding(whole: Run, told: bool | None, slow: bool) -> None:
     run = ran_with(run_with(whole, {}, device="cpu"), {"bf16_instructions": told})
     said = findings_of(run).query("code == 'slow half'")
     assert set(said["launch"]) == ({1} if slow else set()), "ddp_o2 computes in bf16, ddp in fp32"

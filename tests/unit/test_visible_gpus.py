@@ -66,7 +66,7 @@ def test_a_named_gpu_is_never_the_cpu(
         assert machine.choose_device("auto") == ("cpu", [], None)
 
 
-def test_a_gpu_runs_code_of_its_major_version_and_older_ptx() -> None:
+def test_a_gpu_runs_its_major_version_and_older_ptx() -> None:
     for capability, built, fits in (
         *(("8.9", ["sm_80", "sm_90"], True), ("12.1", ["sm_90", "compute_90"], True), ("12.0", ["sm_120a"], True)),
         *(("8.0", ["sm_86"], False), ("7.0", ["sm_75", "sm_90", "sm_120", "compute_120"], False)),
@@ -92,7 +92,7 @@ def test_ten_scenarios_and_untuned_on_several(monkeypatch: pytest.MonkeyPatch) -
         *(("1", "PCI_BUS_ID", [1]), (f"GPU-{'b' * 8}", None, [1]), ("3,2,1,0", None, [0, 1, 2, 3])),
     ],
 )
-def test_an_index_is_not_guessed_among_gpus_of_several_kinds(
+def test_no_index_is_guessed_among_kinds_of_gpus(
     variable: str, order: str | None, left: list[int] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """CUDA counts the fastest first, unless it is told to count in PCI order."""
@@ -113,7 +113,7 @@ LOST = "the GPU that nvidia-smi numbers 1 is left out: GPU is lost; reset or rep
 
 
 @pytest.mark.parametrize("why", [BROKEN, f"{BROKEN}, or use --device cpu", LOST])
-def test_a_driver_that_is_broken_is_not_passed_over_for_the_cpu(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cpu_never_stands_in_for_a_broken_driver(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvml, "list_gpus", lambda: ([], why))
     monkeypatch.setattr(nvml, "driver_present", lambda: True)
     with pytest.raises(RequestError) as caught:
@@ -145,7 +145,7 @@ def test_a_left_out_gpu_is_recorded(monkeypatch: pytest.MonkeyPatch, capsys: pyt
         ("fsdp2", "cuda", {"torch": "2.7.1"}, None),
     ],
 )
-def test_a_torch_that_does_not_fit_is_told_before_the_first_launch(
+def test_a_torch_that_does_not_fit_is_refused_first(
     scenario: str, device: str, has: dict[str, str | None], why: str | None
 ) -> None:
     found = switching.scenario(scenario)

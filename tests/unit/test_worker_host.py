@@ -92,7 +92,7 @@ def test_forms_of_out_of_memory(
     assert (told["kind"], told["collateral"]) == (kind, kind == "error" and "NCCL" in text)
 
 
-def test_a_rank_that_makes_no_progress_for_want_of_files_is_ended(execute: Callable[..., Executed]) -> None:
+def test_a_rank_without_free_descriptors_is_ended(execute: Callable[..., Executed]) -> None:
     stuck = "lambda: (__import__('resource').setrlimit(7, (9, 9)), time.sleep(600))"
     optimizing = f'session = parts.build("ddp")\n        if parts.rank == 1: session.optimize = {stuck}\n'
     source = FAILING.format(fault="pass").replace('return parts.build("ddp")', f"{optimizing}        return session")
@@ -133,7 +133,7 @@ def test_a_host_with_threads_forks_no_rank(threads: int, fresh: bool, monkeypatc
 
 
 @pytest.mark.parametrize("says", [True, False])
-def test_a_rank_that_ends_right_after_its_last_word_is_heard_first(says: bool) -> None:
+def test_the_last_message_of_a_rank_is_read_first(says: bool) -> None:
     """It may end between the reading of its channel and the look at its process, and is no failure then."""
     ours, theirs = (Channel(end) for end in socket.socketpair())
     control, _kept = (Channel(end) for end in socket.socketpair())
@@ -152,7 +152,7 @@ def test_a_rank_that_ends_right_after_its_last_word_is_heard_first(says: bool) -
     assert [failure.kind for failure in launch.failures] == ([] if says else ["error"])
 
 
-def test_a_sandbox_without_the_kernels_count_of_kills_is_no_obstacle(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_without_a_count_of_kills_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("builtins.open", Mock(side_effect=FileNotFoundError("/proc/vmstat")))
     assert supervisor.oom_kills() == 0
 
@@ -168,7 +168,7 @@ def test_fresh_interpreters_give_the_same_losses(execute: Callable[..., Executed
         assert fresh.results[rank]["measured"]["loss"] == forked.results[rank]["measured"]["loss"]
 
 
-def test_ranks_listen_on_loopback_alone_and_collect_nothing_older(execute: Callable[..., Executed]) -> None:
+def test_ranks_listen_on_loopback_alone(execute: Callable[..., Executed]) -> None:
     """Of the half million objects that importing torch makes a collection would take longer than a step."""
     mine = "[one for one in psutil.net_connections('tcp4') if one.pid == os.getpid() and one.status == 'LISTEN']"
     looks = f"import gc, os, psutil; assert {{one.laddr.ip for one in {mine}}} <= {{'127.0.0.1'}}"

@@ -143,7 +143,7 @@ def test_a_night_by_hand(tmp_path: Path, scenarios: str, profile: str, script: l
     assert not (tmp_path / "here").exists()
 
 
-def test_a_night_is_accepted_with_the_reason_as_it_was_typed(tmp_path: Path) -> None:
+def test_a_night_is_accepted_with_the_reason_as_typed(tmp_path: Path) -> None:
     reason = "slower on purpose: $(touch here) `touch here` 'checks' \"NaN\""
     heard = noting(tmp_path / "python")
     typed = {"RUN": "latest", "REASON": reason, "BY": "someone", "NIGHTLY_HISTORY": "/srv/of nights"}
@@ -156,7 +156,7 @@ def test_a_night_is_accepted_with_the_reason_as_it_was_typed(tmp_path: Path) -> 
         accept.main(asked)  # which knows these options, and gets as far as looking for the run
 
 
-def test_the_summary_is_shown_and_an_inconclusive_night_is_marked(tmp_path: Path) -> None:
+def test_the_summary_marks_an_inconclusive_night(tmp_path: Path) -> None:
     done = bash(step_called("Summary"), tmp_path)
     assert done.returncode == 0, done.stderr
     assert "before it began" in (tmp_path / "shown.md").read_text(), "there is none yet"
