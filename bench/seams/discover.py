@@ -236,7 +236,8 @@ def load_strategy(name: str, file: str) -> tuple[Strategy, ModuleType]:
     strategy = scenario.strategy if isinstance(scenario, Scenario) else getattr(module, "STRATEGY", None)
     if not isinstance(strategy, Strategy):
         raise RequestError("--scenario", f"{file} declares no STRATEGY", "add STRATEGY = Strategy(...)")
-    check_functions(module, file, STRATEGY, strategy)
+    if os.path.dirname(file) != STRATEGY.folder:
+        check_functions(module, file, STRATEGY, strategy)
     return strategy, module
 
 

@@ -40,8 +40,9 @@ def _load(name: str, file: str) -> Found:
     scenario: Scenario = module.SCENARIO
     if isinstance(scenario.strategy, Strategy):
         strategy, strategy_name, strategy_file = scenario.strategy, name, file
-        check_values(strategy, file, SCENARIO)
-        check_functions(module, file, STRATEGY, strategy)
+        if os.path.dirname(file) != SCENARIO.folder:
+            check_values(strategy, file, SCENARIO)
+            check_functions(module, file, STRATEGY, strategy)
     else:
         strategy_name = scenario.strategy
         files = names(STRATEGY)

@@ -10,7 +10,7 @@ recorded apart from the steps (``effective.compiled``); the graphs are kept wher
 
 import atexit
 import os
-import sysconfig
+import sys
 from contextlib import ExitStack
 from importlib.util import find_spec
 
@@ -36,7 +36,8 @@ ENTERED = ExitStack()
 def obstacle(device):
     if device == "cuda" and find_spec("triton") is None:
         return "compile needs triton on a GPU; install it where torch is"
-    header = os.path.join(sysconfig.get_path("include"), "Python.h")
+    python = f"python{sys.version_info.major}.{sys.version_info.minor}{sys.abiflags}"
+    header = os.path.join(sys.base_prefix, "include", python, "Python.h")  # asking sysconfig takes 'bench list' a 50th
     if not os.path.isfile(header):
         return f"compile needs Python.h, and there is no {header}; install Python's headers, such as python3-dev"
     compilers = ("g++", "clang++", "c++") if device == "cpu" else ("gcc", "clang", "cc")

@@ -68,7 +68,7 @@ def test_what_a_switch_lacks_is_said_in_words(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setattr(numa, "cores", lambda parts: {max(os.sched_getaffinity(0)) + 1})
     with pytest.raises(BenchError, match="no core of its GPU's NUMA node; give it some"):
         numa.begin(None)  # of an empty set the kernel says EINVAL
-    monkeypatch.setattr(compiling.sysconfig, "get_path", lambda name: str(tmp_path))
+    monkeypatch.setattr(compiling.sys, "base_prefix", str(tmp_path))
     assert "compile needs Python.h" in compiling.obstacle("cpu")
     assert isinstance(sync_bn.model(None, nn.Sequential(nn.BatchNorm2d(4)))[0], nn.SyncBatchNorm)
     assert obstacle(scenario("ddp+sync_bn"), device="cpu", impl="auto", apex_path=None)
