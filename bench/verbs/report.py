@@ -75,12 +75,14 @@ def _what_to_look_at(runs: "list[Analysed]", files: list[str], training: "Traini
     from bench.report.loader import loader_words
     from bench.words import tuned
     from bench.words.advice import time_to_train
+    from bench.words.caveats import caveats
 
     lines = []
     for run in runs:
         table = run.overview
         lines += [f"{run.id}: {' '.join((*loader_words(run)[:1], *tuned.answer(run, table)))}"]
         lines += [] if training is None else [f"  {time_to_train(run.document, table, training)}"]
+        lines += [f"  - {text}" for text in caveats(run.document, table)]
     names = [os.path.relpath(path) for path in files]
     plots = sum(name.endswith(".svg") for name in names)
     beside = ", ".join(os.path.basename(name) for name in names[1:] if name.endswith((".csv", ".md")))
