@@ -28,7 +28,7 @@ LISTED = 10
 """Events, and runs by themselves, that a terminal shows; the page has all."""
 NAMED = 4
 """More scenarios than these that shift on the same night are counted, not named."""
-NOTHING_ELSE = "nothing that a run records"
+NOTHING_ELSE = "nothing on record"
 NOTES = (
     f"long term: the median of the last {RECENT} nights over that of the first {RECENT}; of fewer than "
     f"{2 * RECENT}, of the later half over the earlier",
@@ -100,7 +100,7 @@ def answer(track: Track) -> str:
         return f"{span(track)}: no shift was found{why}."
     last, times = track.events[0], len(track.events)
     when = f"once, on {last.after.date}" if times == 1 else f"{times} times, the last time on {last.after.date}"
-    why = f"Commits: {last.commits}; else: {'; '.join(last.differs) or NOTHING_ELSE}"
+    why = f"Commits: {last.commits}; what else changed: {'; '.join(last.differs) or NOTHING_ELSE}"
     return f"{span(track)}: figures shifted {when}: {'; '.join(what_shifted(last))}. {why}."
 
 
@@ -126,7 +126,8 @@ def what_shifted(event: Event) -> list[str]:
         changes = [change for change in event.changes if change.metric == metric]
         ratios = sorted(change.shift.ratio for change in changes)
         if len(changes) > NAMED:
-            each = f"{len(changes)} scenarios by {as_change(ratios[0])} to {as_change(ratios[-1])}"
+            ends = dict.fromkeys((as_change(ratios[0]), as_change(ratios[-1])))
+            each = f"{len(changes)} scenarios by {' to '.join(ends)}"
         else:
             each = ", ".join(f"{change.scenario} {_with_interval(change.shift)}" for change in changes)
         if changes:
