@@ -232,6 +232,8 @@ def _shortly(row: Judged) -> str:
     who = f"{row.scenario} {TITLES[row.metric]}"
     if row.ratio is None:
         return f"{who} {row.tonight or row.verdict}, was {row.base}"
+    if row.verdict == gate.REGRESSED and row.why is not None:  # within its bound
+        return f"{who} {row.why}"
     return f"{who} {as_change(row.ratio)} (bound {as_change(row.bound)})"
 
 

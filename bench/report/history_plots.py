@@ -41,9 +41,9 @@ class Words:
 
 
 WORDS = {
-    "step_ms": Words(title="Step time, night by night", unit="ms", form=",.4g"),
+    "step_ms": Words(title="Step time, night by night", unit="ms", form="#,.4g"),
     "peak_total_mib": Words(title="Peak memory of all processes, night by night", unit="MiB", form=",.0f"),
-    "energy_per_1000_j": Words(title="Energy per 1,000 examples, night by night", unit="J", form=",.4g"),
+    "energy_per_1000_j": Words(title="Energy per 1,000 examples, night by night", unit="J", form="#,.4g"),
 }
 
 

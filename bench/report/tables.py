@@ -341,7 +341,7 @@ def digits(value: float | str | None) -> str:
     """A figure with as many digits as matter: ``1,234``, ``26.61``; a word as it is."""
     if isinstance(value, str):
         return value
-    return number(value, ",.0f" if value is not None and value >= 1000 else ",.4g")
+    return number(value, ",.0f" if value is not None and value >= 1000 else "#,.4g")
 
 
 def as_change(ratio: float | None) -> str:

@@ -238,9 +238,14 @@ def backend_of(devices: int, device: torch.device) -> tuple[str, dict[str, objec
     return "nccl-legacy" if torch.__version__ >= BINDS_BY_ITSELF else "nccl", {}
 
 
+LEFT: list[dist.ProcessGroup] = []
+"""Groups that live as long as the process: as gloo's ends, torch 2.6 holds the GIL and waits for a thread that wants it."""
+
+
 def leave() -> None:
     barrier()
     if dist.is_initialized():
+        LEFT.append(dist.group.WORLD)
         dist.destroy_process_group()
 
 
