@@ -239,7 +239,8 @@ def backend_of(devices: int, device: torch.device) -> tuple[str, dict[str, objec
 
 
 LEFT: list[dist.ProcessGroup] = []
-"""Groups that live as long as the process: as gloo's ends, torch 2.6 holds the GIL and waits for a thread that wants it."""
+"""Groups that live as long as the process: ending gloo's, torch 2.6 holds the GIL and waits for a thread that wants it.
+With newer ones nothing hung, so this can go with 2.6."""
 
 
 def leave() -> None:

@@ -78,7 +78,7 @@ def test_the_commit_that_made_it_slower(attaching: Bench, repository: Repository
 
 @pytest.mark.parametrize("option", ["--numerics", None])
 def test_what_changes_gradients_and_not_time(attaching: Bench, repository: Repository, option: str | None) -> None:
-    old, new = {"noise": 0.001, "norm": 1.0}, {"noise": 0.001, "norm": 1.02}
+    old, new = ({"noise": 0.05, "norm": norm} for norm in (1.0, 1.02))
     names = repository(noted(old, old, new, new))
     more = (option,) if option else ("--budget", "1s")
     code, out, err = attaching("bisect", "--git", "repo", "--good", names[0], "--bad", names[3], *more, *NOTING)
