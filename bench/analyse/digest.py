@@ -122,6 +122,6 @@ def _scenario(name: str, document: RunDocument, figures: dict[str, pd.Series], s
         "launches": {
             "launch": numbers,
             "repeat": [one.repeat for one in good],
-            **{key: [_known(of.get(number)) for number in numbers] for key, of in figures.items()},
+            **{key: [_known(value) for value in of.reindex(numbers)] for key, of in figures.items()},
         },
     }
