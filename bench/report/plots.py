@@ -40,8 +40,8 @@ FEW_STEPS, MOST_RANKS = 3, 16
 
 def of_run(run: Analysed, ids: str = "") -> list[Plot]:
     """All plots of a run for which it has figures. ``ids``: how their ids in a page begin."""
-    needed_later = lambda: (run.overview, run.spread, run.good_phases)  # noqa: E731
-    return side_by_side.drawn([partial(draw, run) for draw in DRAWINGS], ids, meanwhile=needed_later)
+    draws = [partial(draw, run) for draw in DRAWINGS]
+    return side_by_side.drawn(draws, ids, meanwhile=lambda: (run.overview, run.spread, run.good_phases))
 
 
 def step_times(run: Analysed) -> Plot | None:

@@ -239,14 +239,15 @@ def backend_of(devices: int, device: torch.device) -> tuple[str, dict[str, objec
 
 
 LEFT: list[dist.ProcessGroup] = []
-"""Groups that live as long as the process: ending gloo's, torch 2.6 holds the GIL and waits for a thread that wants it.
+"""Groups of gloo live as long as the process: ending one, torch 2.6 holds the GIL and waits for a thread that wants it.
 With newer ones nothing hung, so this can go with 2.6."""
 
 
 def leave() -> None:
     barrier()
     if dist.is_initialized():
-        LEFT.append(dist.group.WORLD)
+        if dist.get_backend() == "gloo":
+            LEFT.append(dist.group.WORLD)
         dist.destroy_process_group()
 
 
