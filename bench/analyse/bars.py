@@ -1,11 +1,14 @@
 """Error bars in words: what stands behind a figure in a table, and what is said where nothing does."""
 
+import math
 from collections.abc import Mapping
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from bench.analyse.intervals import half_width_percent
 from bench.runs.frames import TableRow
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 ENDS = {
     "throughput_per_s": "throughput_{}_per_s",
@@ -26,8 +29,8 @@ def plus_minus(row: TableRow, name: str) -> str:
     """``±1.3%``: how far the farther end of its interval is from the figure ``name`` of such a row; may be empty."""
     if name not in ENDS:
         return ""
-    ends = (row[ENDS[name].format(end)] for end in ("low", "high"))
-    return bar(half_width_percent(*(None if pd.isna(value) else value for value in (row[name], *ends))))
+    figures = (row[name], *(row[ENDS[name].format(end)] for end in ("low", "high")))
+    return bar(half_width_percent(*(None if one is None or math.isnan(one) else one for one in figures)))
 
 
 def with_bar(row: TableRow, name: str, form: str) -> str:
@@ -36,7 +39,7 @@ def with_bar(row: TableRow, name: str, form: str) -> str:
 
 
 def bar(percent: float | None) -> str:
-    if percent is None or pd.isna(percent):
+    if percent is None or math.isnan(percent):
         return ""
     return f"±{percent:.{1 if percent < 9.95 else 0}f}%" if percent < 99.5 else "±>99%"
 
@@ -46,13 +49,13 @@ def all_mib(row: Mapping[object, object]) -> str:
     return "MiB in all (RSS added up)" if RSS in str(row["memory_source"]) else "MiB in all"
 
 
-def about_memory(summary: pd.DataFrame) -> list[str]:
+def about_memory(summary: "pd.DataFrame") -> list[str]:
     """A note below a summary where the memory of all processes is more than they take of the host."""
     added = any(RSS in str(source) for source in summary["memory_source"])
     return ["MiB total: RSS added up, in which a page that ranks share counts once in each"] if added else []
 
 
-def about_intervals(summary: pd.DataFrame) -> list[str]:
+def about_intervals(summary: "pd.DataFrame") -> list[str]:
     """A note below a summary: the meaning of ±, where a scenario has it."""
     several = (summary["launches_ok"] > 1).any()
     return ["±: from the figure to the farther end of its 95 % interval over launches"] if several else []

@@ -34,7 +34,6 @@ from bench.analyse.comparison import (
     verdict_of,
 )
 from bench.analyse.intervals import CONFIDENCE, figures, geometric_mean, t_quantile, t_tail, welch
-from bench.analyse.memory import LEAST_MEMORY
 from bench.analyse.rounds import Rounds
 from bench.core.records import PARITIES
 from bench.runs.digests import LOOKED_AT
@@ -49,6 +48,7 @@ BETWEEN_RUNS = (
     "a history"
 )
 
+LEAST_MEMORY = 0.005  # a process that does the same again differs by this part
 PAGE_MIB = 2.0  # in which a GPU maps memory
 LEAST_LOSS = 1e-3  # by which final losses of the same work scatter at least: another order of summation makes it
 
@@ -77,6 +77,8 @@ START_UP = Metric("start_up", "start-up", "ms", ("startup_ms",), (FASTER, SLOWER
 WALL = Metric("wall_time", "whole command", "ms", ("wall_ms",), (FASTER, SLOWER))
 OF_COMMANDS = (LOSS, WAIT, START_UP, WALL)  # what is known of commands that bench was attached to, besides
 PARITY = Metric("loss_parity", "numerics", "", (), (BETTER, WORSE))
+TITLES = {metric.name: metric.title for metric in (*METRICS, *OF_COMMANDS, PARITY)}
+UNITS = {metric.name: metric.unit for metric in (*METRICS, *OF_COMMANDS, PARITY)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,6 @@ from bench.runs.launches import LaunchRecord
 APART_NS = 10**10
 """Memory is sampled while steps are measured; a sampler that lags is not 10 s late, unless it was stopped."""
 FEWEST_SAMPLES = 3  # of a third of a window
-LEAST_MEMORY = 0.005  # a process that does the same again differs by this part
 
 
 def sampled_late(memory: pd.DataFrame, steps: Iterations) -> set[int]:

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pandas as pd
 
+from bench.analyse.between_runs import LEAST_MEMORY
 from bench.analyse.comparison import SLOWER
-from bench.analyse.memory import LEAST_MEMORY
 from bench.analyse.parity import BY_DESIGN, CANNOT_TELL, SAME, WITHIN_HALF
 from bench.runs.document import Recommendation, RunDocument
 from bench.runs.experiments import Tuning

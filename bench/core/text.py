@@ -19,6 +19,11 @@ def printable(text: str) -> str:
     return _UNSEEN.sub(lambda match: " " if match[0].isspace() else ascii(match[0])[1:-1], text)
 
 
+def plain(text: str) -> str:
+    """Text from outside on one line."""
+    return " ".join(printable(text).split())
+
+
 def percent(part: float) -> str:
     """A part of 1 as people read it."""
     return f"{two_digits(100 * part)} %"

@@ -1,6 +1,7 @@
 """The search of ``bench bisect``: every candidate that was launched as a table and a plot."""
 
 from bench.analyse.analysed import Analysed
+from bench.core.text import plain
 from bench.report import drawing
 from bench.report.drawing import Plot, light
 from bench.report.tables import UNKNOWN, Cell, Table, figure, tabulate, text
@@ -44,7 +45,7 @@ def bisection_plot(run: Analysed) -> Plot | None:
         drawing.hover(mark, f"{name} ({search.candidates[name]}): {span_text(level)}")
     axes.axhline(1.0, color=light("muted"), linewidth=0.9)
     shown = [name for name in search.levels if name in (names[0], search.low, search.high, names[-1])]
-    axes.set_xticks([names.index(name) for name in shown], [drawing.plain(name) for name in shown], rotation=20)
+    axes.set_xticks([names.index(name) for name in shown], [plain(name) for name in shown], rotation=20)
     axes.set(xlim=(-0.5, len(names) - 0.5), ylabel=f"{search.figure} ÷ good")
     caption = "Each candidate that was launched, in order. Bars: 95 % intervals. Grey: the bracket that is left."
     return drawing.finished(run, figure_, "bisection", f"{search.figure.capitalize()} of all candidates", caption)

@@ -13,10 +13,11 @@ from bench.analyse import published
 from bench.analyse.analysed import Analysed
 from bench.analyse.environments import numerics as numerics_between
 from bench.core.errors import RequestError
-from bench.report import device_tables, environments, launch_tables, recipe, tables, verdict_tables
+from bench.report import device_tables, environments, launch_tables, recipe, verdict_tables
 from bench.report.blocks import Block, Chapter, Code, Facts, Files, Fold, Grid, PagePlot, chapter_of, filled, fold
 from bench.report.comparison import since_before
 from bench.report.ladder import ladder_table, ladder_words
+from bench.report.summary import published_tables, summary_table
 from bench.runs.document import Attached
 from bench.seams.experiment import experiments
 from bench.words.caveats import failures
@@ -37,7 +38,7 @@ def of_run(material: Material) -> list[Chapter]:
 
 
 def _scenarios(of: Material) -> Chapter:
-    summary = Grid("All scenarios", tables.summary_table(of.run), fold_notes=False)
+    summary = Grid("All scenarios", summary_table(of.run), fold_notes=False)
     nothing = None if of.plots else f"There is nothing to plot: {failures(of.run.document, ())}."
     return chapter_of("summary", "All scenarios", summary, nothing)
 
@@ -151,7 +152,7 @@ def _questions(of: Material) -> Chapter:
 def _published(of: Material) -> Chapter | None:
     if of.run.good_iterations.frame.empty or not published.is_alike(of.run.document):
         return None
-    ratios, elapsed = tables.published_tables(of.run)
+    ratios, elapsed = published_tables(of.run)
     return chapter_of(
         "published",
         "Beside the published comparison",

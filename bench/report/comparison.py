@@ -9,19 +9,28 @@ from dataclasses import asdict
 
 from bench.analyse import between_runs
 from bench.analyse.analysed import Analysed
-from bench.analyse.between_runs import BETTER, ENERGY, MEMORY, NOT_COMPARABLE, PARITY, STEP_TIME, WORSE, Compared, Row
+from bench.analyse.between_runs import (
+    BETTER,
+    ENERGY,
+    MEMORY,
+    NOT_COMPARABLE,
+    PARITY,
+    STEP_TIME,
+    TITLES,
+    UNITS,
+    WORSE,
+    Compared,
+    Row,
+)
 from bench.analyse.comparable import Digest
 from bench.analyse.comparison import ALIKE, LAUNCHES_WANTED, TOO_FEW, still_wanted
-from bench.analyse.memory import LEAST_MEMORY
+from bench.core.text import plain
 from bench.report import drawing, markdown
 from bench.report.blocks import Chapter, Grid, PagePlot, chapter_of, fold
-from bench.report.drawing import Artist, Plot, light, plain
+from bench.report.drawing import Artist, Plot, light
 from bench.report.tables import UNKNOWN, Cell, Table, digits, figure, tabulate, text
 from bench.runs.document import what_is_trained
 
-METRICS = (*between_runs.METRICS, *between_runs.OF_COMMANDS)
-TITLES = {metric.name: metric.title for metric in (*METRICS, PARITY)}
-UNITS = {metric.name: metric.unit for metric in (*METRICS, PARITY)}
 TONES = {BETTER: "good", WORSE: "bad"}
 
 
@@ -168,7 +177,7 @@ def _notes(compared: Compared) -> Iterator[str]:
             "taken out, so where a launch is missing a ratio is not quite that of the figures beside it"
         )
     if any(row.metric == MEMORY.name for row in rows):
-        least = f"{100 * LEAST_MEMORY:g} %, or {between_runs.PAGE_MIB:g} MiB a process"
+        least = f"{100 * between_runs.LEAST_MEMORY:g} %, or {between_runs.PAGE_MIB:g} MiB a process"
         yield f"a difference of memory below {least}, is not called one: the same work again is as far apart"
     if rows and not compared.within:
         yield f"the intervals are over launches within each run; {between_runs.BETWEEN_RUNS}"

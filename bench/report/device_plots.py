@@ -11,8 +11,9 @@ from bench.analyse import memory as held
 from bench.analyse.analysed import Analysed
 from bench.analyse.launches import only
 from bench.core.records import ALLOCATOR
+from bench.core.text import plain
 from bench.report import drawing
-from bench.report.drawing import Artist, Plot, light, locator, plain
+from bench.report.drawing import Artist, Plot, light, locator
 from bench.report.tables import TONES
 from bench.runs.frames import TableRow
 from bench.runs.launches import LaunchRecord

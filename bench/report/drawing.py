@@ -23,7 +23,7 @@ import pandas as pd
 
 from bench.analyse.labels import what_ran
 from bench.analyse.launches import how_many, shown
-from bench.core.text import printable
+from bench.core.text import plain, printable
 from bench.report.theme import DASHES, MARKERS, THEME
 from bench.runs.document import RunDocument, what_is_trained
 from bench.runs.launches import LaunchRecord
@@ -210,11 +210,6 @@ def entry_for(run: Run, launch: LaunchRecord, label: str) -> Entry:
         dash=look_of(run.document, launch)[1],
         marker=MARKERS[(launch.precision or "O0").lower()],
     )
-
-
-def plain(text: str) -> str:
-    """Text from outside on one line."""
-    return " ".join(printable(text).split())
 
 
 def short(text: str) -> str:

@@ -5,15 +5,13 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
-from bench.analyse.between_runs import BETWEEN_RUNS
+from bench.analyse.between_runs import BETWEEN_RUNS, TITLES, UNITS
 from bench.analyse.comparable import OTHERWISE
 from bench.analyse.history import gate
 from bench.analyse.history.gate import Judged, Outcome
 from bench.console import count
-from bench.core.text import listed, printable
+from bench.core.text import listed, plain, printable
 from bench.report import markdown
-from bench.report.comparison import TITLES, UNITS
-from bench.report.drawing import plain
 from bench.report.tables import UNKNOWN, Cell, Table, as_change, digits, figure, inert, tabulate, text
 
 TONES = {

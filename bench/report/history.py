@@ -14,10 +14,9 @@ from bench.analyse.history.nights import LeftOut
 from bench.analyse.history.shifts import AT_LEAST, MIN_NIGHTS, Shift
 from bench.analyse.history.trends import METRICS, RECENT, Event, Track, Trend
 from bench.console import count
-from bench.core.text import listed
-from bench.report import page, put
+from bench.core.text import listed, plain
+from bench.report import page
 from bench.report.blocks import Grid, PagePlot, chapter_of, filled
-from bench.report.drawing import plain
 from bench.report.history_plots import FLAT, WORDS, moving, of_track, span, value
 from bench.report.tables import UNKNOWN, Cell, Column, Table, as_change, figure, tabulate, text
 from bench.runs.files import utf8
@@ -61,7 +60,7 @@ def write(tracks: Sequence[Track], left_out: Sequence[LeftOut], out: str) -> lis
         answer = "Runs of the folder that are no nights of a track above."
         sections.append(page.Section(name="other runs", answer=answer, chapters=others))
     text = page.render(sections, title="bench history", heading="Nightly history")
-    return put({"history.html": utf8(text), **files}, out)
+    return page.put({"history.html": utf8(text), **files}, out)
 
 
 def worth_showing(tracks: Sequence[Track]) -> tuple[list[Track], list[Track]]:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from bench.analyse.history.shifts import MIN_NIGHTS
 from bench.analyse.history.trends import Track, Trend
+from bench.core.text import plain
 from bench.report import drawing, side_by_side
 from bench.report.drawing import Artist, Plot, light, locator
 from bench.report.tables import as_change
@@ -83,7 +84,7 @@ def _plot(track: Track, metric: str, trends: Sequence[Trend], prefix: str) -> Pl
     for axes, trend in zip(panels, trends, strict=True):
         _panel(axes, track, trend, many=many)
     places = sorted({round(part * (len(track.nights) - 1) / 5) for part in range(6)})
-    panels[-1].set_xticks(places, [drawing.plain(track.nights[night].date) for night in places])
+    panels[-1].set_xticks(places, [plain(track.nights[night].date) for night in places])
     caption = (
         "Nights in their order; a night's figure is the geometric mean of its launches. A level is a stretch without a "
         f"shift. Panels do not begin at 0, and each has a height of its own, of at least {100 * NARROWEST:.0f} %."

@@ -1,22 +1,25 @@
 """The sections of a report as Markdown: what the page says, for issues and pull requests."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from bench.core.text import printable
 from bench.report.blocks import Block, Code, Facts, Files, Fold, Grid
-from bench.report.page import HEADING, Section
 from bench.report.tables import inert
 
+if TYPE_CHECKING:
+    from bench.report.page import Section
 
-def render(sections: Sequence[Section]) -> str:
+
+def render(heading: str, sections: "Sequence[Section]") -> str:
     """All sections below each other."""
-    parts = [f"# {HEADING}"]
+    parts = [f"# {heading}"]
     for section in sections:
         parts += _parts(section)
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _parts(section: Section) -> Iterator[str]:
+def _parts(section: "Section") -> Iterator[str]:
     yield f"## {inert(section.name)}"
     if section.label:
         yield f"Label: {inert(section.label)}"

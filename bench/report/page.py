@@ -12,19 +12,13 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from bench.analyse.analysed import Analysed
+from bench.core.errors import RequestError
 from bench.core.text import printable
-from bench.report import chapters
 from bench.report.blocks import HERE, Chapter, PagePlot, template
-from bench.report.drawing import Plot, device, model_and_batch
-from bench.report.launch_tables import start_date
-from bench.report.loader import loader_words
+from bench.report.drawing import Plot
 from bench.report.theme import THEME
-from bench.words import tuned
-from bench.words.advice import Advice, Training, advice, headlines, is_clear, time_to_train
-from bench.words.caveats import caveats
-
-HEADING = "Data-parallel and mixed-precision benchmark"
+from bench.runs.files import replace_all, unwritable
+from bench.words.advice import Advice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,24 +37,6 @@ class Section:
     caveats: Sequence[str] = ()
     chart: PagePlot | None = None
     chapters: Sequence[Chapter]
-
-
-def section(run: Analysed, plots: dict[str, PagePlot], out: str, training: Training | None = None) -> Section:
-    """The section of a run for a page in the folder ``out``."""
-    table = run.overview
-    return Section(
-        name=f"run {run.id}",
-        label=run.document.request.label,
-        about=f"{model_and_batch(run.document)} · {device(run.document)} · {start_date(run.document)}",
-        folder=os.path.relpath(run.path, out).replace(os.sep, "/"),
-        answer=" ".join((*loader_words(run)[:1], *(line.rstrip(".") + "." for line in tuned.answer(run, table)))),
-        training="" if training is None else time_to_train(run.document, table, training),
-        clear=is_clear(run.document, table),
-        advice=[*headlines(run.document, table), *advice(run.document, table)],
-        caveats=caveats(run.document, table),
-        chart=plots.get("speed"),
-        chapters=chapters.of_run(chapters.Material(run=run, plots=plots)),
-    )
 
 
 def placed(plots: Iterable[Plot], *, files: str = "") -> tuple[dict[str, PagePlot], dict[str, bytes]]:
@@ -86,3 +62,16 @@ def render(sections: Sequence[Section], *, title: str, heading: str, files: Sequ
 def _together(value: object) -> object:
     """Text in which no line ends between a number and its per cent; what is marked up already stays as it is."""
     return re.sub(r"(?<=\d) %", "\u00a0%", value) if type(value) is str else value
+
+
+def put(files: dict[str, bytes], out: str) -> list[str]:
+    targets = {os.path.join(out, name): content for name, content in files.items()}
+    for target in targets:
+        if os.path.isdir(target):
+            raise RequestError("--out", f"{target} is a folder", "move it away, or give another folder")
+    try:
+        os.makedirs(out, exist_ok=True)
+        replace_all(targets)
+    except OSError as error:
+        raise unwritable("--out", error.filename or out, error, "give another folder") from error
+    return list(targets)

@@ -1,6 +1,7 @@
 """The race of ``bench tune``: who took part, how far each came, and speed against memory of all that were tried."""
 
 from bench.analyse.analysed import Analysed
+from bench.core.text import plain
 from bench.report import drawing
 from bench.report.drawing import Plot
 from bench.report.tables import UNKNOWN, Cell, Table, figure, number, tabulate, text
@@ -77,7 +78,7 @@ def search_plot(run: Analysed) -> Plot | None:
             drawing.marks(axes, x, y, colour, marker, markersize=7, label=kind, gid=gid)
     for name in tuning.finalists:
         if name in points_of:
-            axes.annotate(drawing.plain(name), points_of[name], (7, 5), textcoords="offset points", fontsize=8)
+            axes.annotate(plain(name), points_of[name], (7, 5), textcoords="offset points", fontsize=8)
     axes.margins(x=0.12, y=0.12)
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.yaxis.set_major_formatter("{x:,.0f}")

@@ -1,5 +1,6 @@
 """The tables of a run with all their values, in one place: as CSV beside a page, and as JSON of ``bench report``."""
 
+import re
 from collections.abc import Sequence
 
 import pandas as pd
@@ -12,12 +13,16 @@ from bench.analyse.launches import ok_rows
 from bench.analyse.loader import found_by, rates, together
 from bench.analyse.verdicts import records
 from bench.core.codec import encode
-from bench.report import tables
+from bench.core.text import printable
+from bench.runs.reader import Run
 from bench.seams.experiment import experiments
 
 IN_JSON = {"findings": "validity", "energy": "energy_by_device", "energy-by-scenario": "energy"}
 """Names in JSON, if they are not those of the files."""
 ONLY_JSON = ("summary", "energy-by-scenario", "memory")
+
+FORMULA = re.compile(r"\s*([=@\uff1d\uff20]|[-+\uff0b\uff0d](?!\d*\.?\d+$))")
+"""The beginning of a formula in a spreadsheet, also where letters are wide."""
 
 
 def values(run: Analysed) -> dict[str, pd.DataFrame]:
@@ -42,7 +47,7 @@ def values(run: Analysed) -> dict[str, pd.DataFrame]:
         **({"scaling": pd.json_normalize([point(one) for one in points])} if points else {}),
         **({"predictions": pd.DataFrame(predictions)} if predictions else {}),
     }
-    return {name: tables.of_run(run, table) for name, table in by_name.items()}
+    return {name: of_run(run, table) for name, table in by_name.items()}
 
 
 def of_experiments(run: Analysed) -> dict[str, pd.DataFrame]:
@@ -71,7 +76,7 @@ def as_csv(runs: Sequence[Analysed]) -> dict[str, str]:
     by_run = [values(run) for run in runs]
     names = [name for name in dict.fromkeys(name for own in by_run for name in own) if name not in ONLY_JSON]
     filled = {name: [own[name] for own in by_run if len(own.get(name, ()))] for name in names}
-    return {f"{name}.csv": tables.csv(parts) for name, parts in filled.items() if parts}
+    return {f"{name}.csv": csv(parts) for name, parts in filled.items() if parts}
 
 
 def as_json(runs: Sequence[Analysed]) -> dict[str, list[dict[str, object]]]:
@@ -81,3 +86,24 @@ def as_json(runs: Sequence[Analysed]) -> dict[str, list[dict[str, object]]]:
         for name, table in values(run).items():
             rows.setdefault(IN_JSON.get(name, name.replace("-", "_")), []).extend(records(table))
     return rows
+
+
+def of_run(run: Run, table: pd.DataFrame) -> pd.DataFrame:
+    """The table with the run's id as its first column."""
+    return table.assign(run=run.id)[["run", *table.columns]]
+
+
+def csv(tables: Sequence[pd.DataFrame]) -> str:
+    """The tables of all runs below each other; figures in full, unknown ones empty."""
+    whole = pd.concat([table.astype("object") for table in tables], ignore_index=True)
+    for name in whole:
+        whole[name] = pd.Series(map(_no_formula, whole[name]), dtype="object")
+    return whole.to_csv(index=False, lineterminator="\n")
+
+
+def _no_formula(cell: object) -> object:
+    """Text that a spreadsheet would calculate gets the mark of text before it; numbers stay."""
+    if not isinstance(cell, str):
+        return cell
+    text = printable(cell)
+    return f"'{text}" if FORMULA.match(text) else text

@@ -109,7 +109,8 @@ def _compare(options: argparse.Namespace, names: list[str] | None) -> "Compared"
 
 
 def _written(compared: "Compared", out: str | None) -> list[str]:
-    from bench.report import comparison, put
+    from bench.report import comparison
+    from bench.report.page import put
 
     if out is None:
         return []

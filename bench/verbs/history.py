@@ -6,6 +6,7 @@ import sys
 from bench.analyse.history import nights
 from bench.console import columns, count, passing, tell
 from bench.core.errors import OK, RequestError, closest
+from bench.core.text import plain
 from bench.runs.files import check_writable
 from bench.verbs import thresholds
 from bench.verbs.options import DEFAULT_OUT, Parser, people, print_json, scenario_names
@@ -57,7 +58,6 @@ def main(arguments: list[str]) -> int:
     digests = [night.digest for night in history.nights]
 
     from bench.analyse.history import trends
-    from bench.report import drawing
     from bench.report import history as report
 
     scenarios = trends.scenarios_of(digests)
@@ -72,7 +72,7 @@ def main(arguments: list[str]) -> int:
         files = report.write(tracks, history.left_out, options.out)
     to, page = people(options), f"Page: {os.path.relpath(files[0])} (open it in a browser)"
     tell(report.as_text(tracks, columns(to)), "", page, file=to)
-    reasons = [drawing.plain(f"left out: {one.why}") for one in history.left_out[:LISTED]]
+    reasons = [plain(f"left out: {one.why}") for one in history.left_out[:LISTED]]
     if len(history.left_out) > LISTED:
         reasons.append(f"left out: {len(history.left_out) - LISTED} more, see the page or --json")
     if reasons:

@@ -59,7 +59,7 @@ def main(arguments: list[str]) -> int:
             origin = f"was imported from {imported.file} and has step times alone"
             remedy = f"compare it: python -m bench compare {shlex.quote(folder)} RUN --plot"
             raise RequestError("RUN", f"{run.path} {origin}, too little for a page", remedy)
-    from bench import report
+    from bench.report import runs as report
     from bench.words.advice import Training
 
     size = options.dataset_size

@@ -87,7 +87,8 @@ def answered(run: "Analysed", *, width: int | None, verbose: bool) -> list[str]:
     from bench.report.environments import differences_table, pairs_table
     from bench.report.ladder import ladder_table, ladder_words
     from bench.report.loader import loader_table, loader_words
-    from bench.report.tables import brief_summary, in_text
+    from bench.report.summary import brief_summary
+    from bench.report.tables import in_text
     from bench.words import tuned
     from bench.words.advice import advice, findings, main_finding
     from bench.words.caveats import about_implementations

@@ -39,9 +39,9 @@ def model(work, **shape):
 
 
 def narrow(work):
-    """With a quarter of the channels: in a ResNet those between the outer convolutions of each block, in a ViT all."""
+    """In a ResNet an eighth of the channels between the outer convolutions of each block; in a ViT a quarter of all."""
     if work.model in ("resnet50", "resnet101", "resnet152"):
-        return model(work, width_per_group=16)
+        return model(work, width_per_group=8)
     if work.model == "vit_b_16":
         from torchvision.models import VisionTransformer
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from standin.runs import Launch, analysed, write_run
 
-from bench import report
 from bench.report import drawing
+from bench.report import runs as report
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="pip install -e '.[dev]' brings it")
 axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="pip install -e '.[dev]' brings it")

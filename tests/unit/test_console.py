@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from bench.cli import HELP, VERBS, main
 from bench.console import Console, RunProgress, align, columns, duration, fold, passing, tell
-from bench.report import tables
+from bench.report import tables, values
 from bench.verbs import run as verb
 from bench.verbs.options import span
 
@@ -182,7 +182,7 @@ def test_the_first_guess_waits_for_two_steps(monkeypatch: pytest.MonkeyPatch) ->
     ],
 )
 def test_a_spreadsheet_calculates_nothing(cell: object, kept: str) -> None:
-    written = tables.csv([pd.DataFrame({"a": [cell, None], "b": [1, math.nan]})])
+    written = values.csv([pd.DataFrame({"a": [cell, None], "b": [1, math.nan]})])
     assert list(csv.reader(written.splitlines())) == [["a", "b"], [kept, "1.0"], ["", ""]]
 
 

@@ -7,12 +7,12 @@ import pytest
 from conftest import Plotting
 from standin.runs import FINITE, Launch, analysed, write_run
 
-from bench import report
 from bench.analyse.analysed import Analysed
 from bench.analyse.ladder import Step, ladder, sentences, steps
 from bench.analyse.steps import base_of
 from bench.experiments.plan.ladder import ALONE, RUNGS
-from bench.report import drawing, plots, tables
+from bench.report import drawing, plots, summary
+from bench.report import runs as report
 from bench.report.ladder import ladder_table
 from bench.seams.switching import scenario
 from bench.words.questions import questions
@@ -96,9 +96,9 @@ def test_the_base_is_named_with_its_switch(tmp_path: Path) -> None:
     table = Analysed.of(run).overview
     assert table["relative_to"].tolist() == ["ddp+fused"] * 2
     assert table["relative_to_ddp"].tolist() == pytest.approx([0.5, 1.0], rel=0.02)
-    brief = tables.brief_summary(table)
+    brief = summary.brief_summary(table)
     assert "speed ÷ base" in brief.as_text(200) and "base: ddp+fused" in brief.notes
-    shown = tables.summary_table(Analysed.of(run))
+    shown = summary.summary_table(Analysed.of(run))
     assert "speed ÷ base" in [column.heading for column in shown.columns] and "base: ddp+fused." in shown.notes
 
 

@@ -23,12 +23,12 @@ from standin.documents import ran_with
 from standin.frames import iterations, launch_figures
 from standin.runs import APEX, BROKEN, DDP, FAST, FINITE, GONE, HOSTILE, SECOND_NS, Launch, analysed, write_run
 
-from bench import report
 from bench.analyse import memory_timeline, published
 from bench.analyse.analysed import Analysed
 from bench.analyse.launches import shown
 from bench.analyse.spread import losses, spread, times
-from bench.report import drawing, launch_tables, plots, tables, theme
+from bench.report import drawing, launch_tables, plots, summary, theme, values
+from bench.report import runs as report
 from bench.runs.launches import Tf32
 from bench.runs.reader import excerpt
 from bench.words.advice import answer
@@ -245,7 +245,7 @@ def test_a_loss_that_is_not_finite_is_a_dash(mixed: Written) -> None:
 
 
 def test_what_is_unknown_about_memory_says_why(mixed: Written) -> None:
-    table = tables.summary_table(mixed.run)
+    table = summary.summary_table(mixed.run)
     (unknown,) = ([cell.text for cell in row[5:7]] for row in table.rows if row[0].text == "apex_ddp")
     assert unknown == ["–", "–"] and table.marked is None, "one launch each is no test"
     assert any(note.startswith("Source of memory: rss (ddp, ddp_o2); unavailable (apex_ddp)") for note in table.notes)
@@ -269,7 +269,7 @@ def test_each_figure_of_the_summary_has_its_bar(tmp_path: Path, plotting: Plotti
     plotting()
     launches = [Launch("ddp", [[9, ms, ms]], [[100.0], [100.0]]) for ms in (40, 41, 42)]
     run = analysed(write_run(tmp_path, [*launches, Launch("ddp_o2", [[9, 20, 20]], precision="O2")]))
-    table = tables.summary_table(run)
+    table = summary.summary_table(run)
     alone, ddp = ([(cell.text, cell.small) for cell in row[1:7]] for row in table.rows)
     # Logarithms of 40, 41, 42 deviate by 0.0244; times t (4.303 at 2 degrees of freedom) over root 3: 0.061, so +6.2 %.
     assert [small for _, small in ddp] == ["±6.2%"] * 3 + [""] * 3
@@ -278,12 +278,12 @@ def test_each_figure_of_the_summary_has_its_bar(tmp_path: Path, plotting: Plotti
     assert table.notes[0] == "±: from the figure to the farther end of its 95 % interval over launches."
     assert "| ddp | 195.2 ±6.2% | 41.0 ±6.2% |" in report.render([run])["summary.md"].decode()
     assert {"41.0 ms · 195.2 img/s ±6.2%", "20.0 ms · 400.0 img/s"} <= set(svg_texts(plot_of(run, "step-times").svg))
-    (ddp_row, _) = csv.DictReader(StringIO(tables.csv([tables.of_run(run, run.overview)])))
+    (ddp_row, _) = csv.DictReader(StringIO(values.csv([values.of_run(run, run.overview)])))
     assert float(ddp_row["step_high_ms"]) / float(ddp_row["step_median_ms"]) == pytest.approx(1.0625, abs=5e-4)
 
 
 def test_the_published_form_has_ratios_and_sums(mixed: Written) -> None:
-    ratios, table = tables.published_tables(mixed.run)
+    ratios, table = summary.published_tables(mixed.run)
     rows = {row[0].text: [cell.text for cell in row] for row in table.rows}
     # Iterations 0, 1, 2, 3, 4 of rank 0: 90, 130, 150, 180, 240 ms; of rank 1: 80, 100, 140, 170, 180 ms.
     assert " ".join(rows["ddp"]) == "ddp 0.09 0.13 0.15 0.18 0.24 0.4 2.5 4.6 6.7 8.7"
@@ -351,7 +351,7 @@ def test_memory_starts_with_the_processes(tmp_path: Path) -> None:
 
 def sentences(launches: list[Launch], folder: Path) -> tuple[str, str]:
     run = analysed(write_run(folder, launches), allow_incomplete=True)
-    table = tables.of_run(run, run.overview)
+    table = values.of_run(run, run.overview)
     return answer(run.document, table), " ".join(caveats(run.document, table))
 
 

@@ -16,12 +16,12 @@ from standin.gpu_runs import DDP2, DP, FIRST, GPUS, SECOND, OnGpus
 from standin.runs import BROKEN, DDP, GONE, HOSTILE, SECOND_NS, Launch, analysed, write_run
 from test_report import Page, plot_of, svg_texts
 
-from bench import report
 from bench.analyse import devices
 from bench.analyse.analysed import Analysed
 from bench.analyse.memory import growth, largest_launches, proportional, resident
 from bench.core.text import printable
-from bench.report import device_plots, device_tables, drawing, plots, tables
+from bench.report import device_plots, device_tables, drawing, plots, summary, tables, values
+from bench.report import runs as report
 from bench.runs.experiments import ProofLaunch, Proofs
 from bench.runs.frames import Iterations
 from bench.runs.writer import RunWriter
@@ -171,10 +171,10 @@ def test_energy_over_launches_has_an_interval(tmp_path: Path) -> None:
     assert cells(table)[0][1:4] == ["3", "2,640", "13,750"]  # the geometric mean: 220 W
     # Logarithms a step of ln 1.1 apart, times t (4.303) over root 3: 0.2368, so +26.7 %.
     assert table is not None and table.rows[0][2].small == "±27%"
-    (row,) = csv.DictReader(StringIO(tables.csv([run.overview])))
+    (row,) = csv.DictReader(StringIO(values.csv([run.overview])))
     ends = [float(row[f"energy_per_1000_{end}j"]) for end in ("", "high_")]
     assert ends == pytest.approx([13750.0, 13750.0 * 1.267], rel=1e-3)
-    shown = tables.summary_table(run)
+    shown = summary.summary_table(run)
     at = [column.heading for column in shown.columns].index("J per 1,000 images")
     assert (shown.rows[0][at].text, shown.rows[0][at].small) == ("13,750", "±27%")
 
@@ -197,7 +197,7 @@ def test_without_a_device_the_page_says_why(tmp_path: Path, plotting: Plotting) 
     page = Page(rendered["index.html"].decode())
     assert page.texts.count("Energy, power and heat are unknown: they are measured on GPUs only.") == 1
     assert not {"power.svg", "energy.csv", "memory-beside-torch.csv"} & set(rendered)
-    heading = [column.heading for column in tables.summary_table(run).columns]
+    heading = [column.heading for column in summary.summary_table(run).columns]
     assert "J per 1,000 images" not in heading
     assert "does not say why" in device_tables.no_energy(written(tmp_path / "silent", [replace(DP, watts={})]))
     dead = written(tmp_path / "dead", [replace(DP, status="error", reason="boom")])

@@ -20,7 +20,6 @@ from standin.documents import diagnostic, ran_with, reference, with_records
 from standin.runs import APEX, BROKEN, DDP, FAST, FINITE, GONE, HOSTILE, Launch, analysed, effective, write_run
 from test_report import Page, plot_of, svg_texts
 
-from bench import report
 from bench.analyse import validity, verdicts
 from bench.analyse.analysed import Analysed
 from bench.analyse.parity import CANNOT_TELL, DIVERGED, SAME, WITHIN_HALF, loss_curves
@@ -28,7 +27,8 @@ from bench.analyse.recommendation import recommendation, recommendations
 from bench.cli import main
 from bench.core.codec import encode
 from bench.core.text import percent
-from bench.report import drawing, launch_tables, plots, tables, verdict_tables
+from bench.report import drawing, launch_tables, plots, summary, tables, values, verdict_tables
+from bench.report import runs as report
 from bench.runs.document import Recommendation
 from bench.runs.experiments import Diagnosis, Numerics, Tuning
 from bench.runs.launches import Compiled
@@ -112,7 +112,7 @@ def texts_of(run: Analysed, *drawings: Callable[..., object]) -> str:
 
 
 def table_of(run: Analysed) -> "pd.DataFrame":
-    return tables.of_run(run, run.overview)
+    return values.of_run(run, run.overview)
 
 
 def test_recommendation_leaves_out_what_diverged(whole: Analysed) -> None:
@@ -199,7 +199,7 @@ def test_replicas_are_compared_among_themselves(tmp_path: Path) -> None:
     assert (found.parallel.fastest, found.parallel.not_told_apart) == ("ddp", ("ddp_o1",))
     first, second = answer(run.document, table_of(run)).split(". No clear")
     assert first.startswith("Fastest: single, ") and is_clear(run.document, table_of(run))
-    assert tables.summary_table(run).marked == 0
+    assert summary.summary_table(run).marked == 0
     assert re.match(r" winner on 2 replicas: ddp and ddp_o1 .* about \d+ more launches of each would", second)
 
 
@@ -252,7 +252,7 @@ def test_findings_that_ask_for_the_same_share_a_row() -> None:
 
 
 def test_summary_shows_verdicts_with_their_codes(whole: Analysed) -> None:
-    table = tables.summary_table(whole)
+    table = summary.summary_table(whole)
     at = [column.heading for column in table.columns].index("validity")
     cells = {row[0].text: [(cell.text, cell.tone) for cell in row[at : at + 2]] for row in table.rows}
     assert cells["ddp"] == [("warning", "doubt"), ("same", "good")]

@@ -25,7 +25,7 @@ from bench.analyse.rounds import Rounds
 from bench.analyse.scatter import moderated
 from bench.analyse.steps import phase_intervals, summary
 from bench.core.records import MEMORY_COLUMNS
-from bench.report.tables import brief_summary
+from bench.report.summary import brief_summary
 from bench.seams.discover import DEFAULT
 
 T_975 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 9: 2.262}

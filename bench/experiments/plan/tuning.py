@@ -74,7 +74,7 @@ def finalists(
 
 def leanest(winner: str, race: Race, peaks_mib: Mapping[str, float], doubtful: Collection[str] = ()) -> str:
     """Of the usable candidates that are nearly as fast as the winner the one with the lowest peak, or the winner."""
-    from bench.analyse.memory import LEAST_MEMORY
+    from bench.analyse.between_runs import LEAST_MEMORY
     from bench.analyse.recommendation import LEAN_ENOUGH
 
     levels = race.levels()
