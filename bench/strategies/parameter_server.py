@@ -74,12 +74,12 @@ def averaged(session, server):
     """The gradients of the last step that the server made its step with; all ranks call it, outside of windows."""
     from torch import distributed
 
-    found = []
+    gradients = []
     for gradient in session.held_gradients():
-        found.append(None if gradient is None else gradient.clone())
-        if found[-1] is not None:
-            distributed.broadcast(found[-1], src=server)
-    return found
+        gradients.append(None if gradient is None else gradient.clone())
+        if gradients[-1] is not None:
+            distributed.broadcast(gradients[-1], src=server)
+    return gradients
 
 
 def join(parts, trainers):

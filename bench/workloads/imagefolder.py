@@ -35,22 +35,22 @@ SUFFIXES = (".jpg", ".jpeg", ".png")
 @cache
 def files(folder):
     """Each image with the number of its class."""
-    found = []
+    images = []
     classes = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
     for number, name in enumerate(classes):
         names = sorted(os.listdir(os.path.join(folder, name)))
-        found += [(os.path.join(folder, name, one), number) for one in names if one.lower().endswith(SUFFIXES)]
-    return found
+        images += [(os.path.join(folder, name, one), number) for one in names if one.lower().endswith(SUFFIXES)]
+    return images
 
 
 def size(work):
-    found = files(work.data)
-    if not found:
+    images = files(work.data)
+    if not images:
         raise RequestError("--data", f"{work.data} has no folder with images", f"give {WORKLOAD.reads}")
-    if found[-1][1] >= work.classes:
-        what = f"{work.data} has {found[-1][1] + 1} folders, and there are {work.classes} classes"
+    if images[-1][1] >= work.classes:
+        what = f"{work.data} has {images[-1][1] + 1} folders, and there are {work.classes} classes"
         raise RequestError("--data", what, "raise --setting classes=N")
-    return len(found)
+    return len(images)
 
 
 def example(work, index):

@@ -51,12 +51,12 @@ def narrow(work):
 
 
 def options(work):
-    found = {"weights": None, "num_classes": work.classes}
+    keywords = {"weights": None, "num_classes": work.classes}
     if work.model.startswith(RESIDUAL):
-        found["zero_init_residual"] = True
+        keywords["zero_init_residual"] = True
     if work.model in ("googlenet", "inception_v3"):  # without the auxiliary head
-        found |= {"aux_logits": False, "init_weights": True}
-    return found
+        keywords |= {"aux_logits": False, "init_weights": True}
+    return keywords
 
 
 def example(work, index):

@@ -42,8 +42,8 @@ def model(work):
 @cache
 def files(folder):
     """Each image with its boxes (left, top, right, bottom) and their classes."""
-    found = sorted(glob(os.path.join(folder, "annotations", "instances_train*.json")))
-    return of_coco(folder, found[0]) if found else of_voc(folder)
+    annotations = sorted(glob(os.path.join(folder, "annotations", "instances_train*.json")))
+    return of_coco(folder, annotations[0]) if annotations else of_voc(folder)
 
 
 def of_coco(folder, file):
@@ -53,19 +53,19 @@ def of_coco(folder, file):
         with open(file, encoding="utf-8") as text:
             content = json.load(text)
         images = os.path.join(folder, os.path.basename(file)[len("instances_") : -len(".json")])
-        found = {one["id"]: (os.path.join(images, one["file_name"]), []) for one in content["images"]}
+        boxes_of = {one["id"]: (os.path.join(images, one["file_name"]), []) for one in content["images"]}
         for one in content["annotations"]:
             left, top, width, height = one["bbox"]
-            found[one["image_id"]][1].append((left, top, left + width, top + height, one["category_id"]))
+            boxes_of[one["image_id"]][1].append((left, top, left + width, top + height, one["category_id"]))
     except (ValueError, KeyError, TypeError) as error:
         raise RequestError("--data", f"{file} is not COCO's: {type(error).__name__} {error}", "fix it") from error
-    return list(found.values())
+    return list(boxes_of.values())
 
 
 def of_voc(folder):
     import xml.etree.ElementTree as xml
 
-    found, names = [], {}
+    images, names = [], {}
     for file in sorted(glob(os.path.join(folder, "Annotations", "*.xml"))):
         try:
             root = xml.parse(file).getroot()
@@ -73,20 +73,20 @@ def of_voc(folder):
             for one in root.iter("object"):
                 edges = [float(one.find("bndbox").find(edge).text) for edge in ("xmin", "ymin", "xmax", "ymax")]
                 boxes.append((*edges, names.setdefault(one.find("name").text, len(names) + 1)))
-            found.append((os.path.join(folder, "JPEGImages", root.find("filename").text), boxes))
+            images.append((os.path.join(folder, "JPEGImages", root.find("filename").text), boxes))
         except (xml.ParseError, AttributeError, TypeError, ValueError) as error:
             raise RequestError("--data", f"{file} is not Pascal VOC's: {error}", "fix it") from error
-    return found
+    return images
 
 
 def size(work):
-    found = files(work.data)
-    if not found:
+    images = files(work.data)
+    if not images:
         raise RequestError("--data", f"{work.data} has no annotations", f"give {WORKLOAD.reads}")
-    most = max((box[4] for _, boxes in found for box in boxes), default=0)
+    most = max((box[4] for _, boxes in images for box in boxes), default=0)
     if most >= work.classes:
         raise RequestError("--data", f"{work.data} has the class {most}", f"use --setting classes={most + 1}")
-    return len(found)
+    return len(images)
 
 
 def example(work, index):
@@ -109,8 +109,8 @@ def example(work, index):
             image = to_tensor(file.convert("RGB"))
     except (OSError, SyntaxError) as error:
         raise ValueError(f"{path} cannot be decoded: {error}") from error
-    known = torch.tensor([box for box in boxes if box[2] > box[0] and box[3] > box[1]]).reshape(-1, 5).float()
-    return image, {"boxes": known[:, :4], "labels": known[:, 4].long()}
+    valid = torch.tensor([box for box in boxes if box[2] > box[0] and box[3] > box[1]]).reshape(-1, 5).float()
+    return image, {"boxes": valid[:, :4], "labels": valid[:, 4].long()}
 
 
 def collate(examples):
