@@ -63,7 +63,7 @@ WHOLE = 0.8
 """The share of a call that must be left for something that may take all of one."""
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-TINY = {"device": "cpu", "model": "resnet18", "image_size": 32, "global_batch": 8}
+TINY = {"device": "cpu", "model": "resnet18", "image_size": 32, "global_batch": 32}
 """Of a rehearsal."""
 
 

@@ -31,13 +31,13 @@ def achieved(run: Analysed) -> pd.DataFrame:
         launch, step_ms = first.get(row["scenario"]), row["step_median_ms"]
         if launch is None or launch.effective is None or pd.isna(step_ms):
             continue
-        kind, devices = arithmetic(launch.effective), launch.replicas or launch.processes
+        kind, devices = arithmetic(launch.effective), launch.devices or launch.processes
         name = launch.effective.device.get("name") if run.document.workload.device == "cuda" else None
         nominal, why = peak(str(name) if name else None, kind)
         per_s, *ends = (None if pd.isna(row[of]) else 1000 * tflop / row[of] for of in TIMES)
         ceilings = limits.ceilings_of(launch)
         held = min(ceilings.tflops.get(f"matrix products {kind}", ()), default=None) if ceilings else None
-        of_ceiling = (per_s or 0.0) / (launch.processes * held) if held else None
+        of_ceiling = (per_s or 0.0) / (devices * held) if held else None
         mfu = (per_s or 0.0) / (devices * nominal) if nominal else None
         rows.append((row["scenario"], kind, devices, step_ms, per_s, *ends, held, of_ceiling, nominal, mfu, why))
     return pd.DataFrame(rows, columns=columns)

@@ -202,6 +202,12 @@ class Job:
         return len(self.ranks)
 
     @property
+    def devices(self) -> int:
+        """How many train: GPUs, or ranks on the CPU."""
+        gpus = {uuid for rank in self.ranks for uuid in rank.devices}
+        return len(gpus) or sum(rank.replicas > 0 for rank in self.ranks)
+
+    @property
     def replicas(self) -> int:
         return sum(rank.replicas for rank in self.ranks)
 

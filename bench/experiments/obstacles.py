@@ -67,9 +67,9 @@ def obstacle(found: Found, request: Request, host: Event | None = None) -> str |
     since, installed = found.strategy.torch_on_cpu, host["torch"]
     if request.device == "cpu" and tuple(map(int, installed.split(".")[:2])) < since:
         return f"on the CPU it needs torch {since[0]}.{since[1]}, and this is {installed}; install a newer one"
-    parts = found.strategy.replicas(request.replicas)
+    parts, devices = found.strategy.replicas(request.replicas), found.strategy.training_devices(request.replicas)
     if request.global_batch == parts and host["needs_two"] and _as_shipped(found):
-        enough = "--batch-per-rank 2" if request.per_rank else f"--global-batch {2 * parts}"
+        enough = f"--batch-per-rank {2 * parts // devices}" if request.per_rank else f"--global-batch {2 * parts}"
         return f"its batch norm would have one example at a time, and needs two; use {enough} or more"
     if found.strategy.rpc and not host["rpc"]:
         return "this torch was built without torch.distributed.rpc; use another build"

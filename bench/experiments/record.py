@@ -76,6 +76,7 @@ def blank(job: Job) -> LaunchRecord:
         precision=job.precision,
         processes=job.processes,
         replicas=job.replicas,
+        devices=job.devices,
         status="ok",
         environment=job.environment,
     )

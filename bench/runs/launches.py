@@ -232,7 +232,8 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchRecord(Record):
-    """``effective``: None if no rank came that far. ``warmup``, ``iters``: its steps if they are not the run's.
+    """``effective``: None if no rank came that far. ``replicas``: equal parts of a batch. ``devices``: how many
+    train (:attr:`bench.core.job.Job.devices`). ``warmup``, ``iters``: its steps if they are not the run's.
     ``environment``: of several interpreters the one that ran it."""
 
     timed: ClassVar[bool] = True
@@ -244,6 +245,7 @@ class LaunchRecord(Record):
     precision: Precision | None
     processes: Several
     replicas: Several | None
+    devices: Several | None = None
     first_failed_rank: Count | None = None
     effective: Effective | None = None
     checks: Checks = Checks()

@@ -121,7 +121,11 @@ class Strategy:
         return len(self.ranks(devices))
 
     def replicas(self, devices: int) -> int:
+        """How many equal parts of a batch there are: one on each device, or several where they are accumulated."""
         return sum(rank.replicas for rank in self.ranks(devices))
+
+    def training_devices(self, devices: int) -> int:
+        return len({device for rank in self.ranks(devices) if rank.replicas for device in rank.devices})
 
     def __post_init__(self) -> None:
         if not callable(self.obstacle):

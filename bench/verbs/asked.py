@@ -11,7 +11,7 @@ from bench.console import Console
 from bench.core.errors import RequestError
 from bench.core.job import Task
 from bench.core.records import Setting
-from bench.experiments.plan import PROFILES, RANKS, Request, global_batch
+from bench.experiments.plan import MANY_GPUS, PROFILES, RANKS, Request, global_batch
 from bench.experiments.plan.interval_target import FEWEST_LAUNCHES, FIRST_STAGE
 from bench.machine.redact import HIDDEN, without_secrets
 from bench.runs.document import RunDocument
@@ -228,8 +228,8 @@ def request_of(
     gpu_mib = min((mib for mib in sizes if mib is not None), default=None)
     usual = global_batch(*batch)
     fitting = global_batch(*batch, gpu_mib)
-    if usual > trained.workload.batch_on(device) and options.global_batch is None and options.batch_per_rank is None:
-        own = trained.workload.batch_on(device)
+    own, given = trained.workload.batch_on(device), options.global_batch or options.batch_per_rank
+    if device == "cuda" and replicas >= MANY_GPUS and usual > own and given is None:
         shared = f"--global-batch {own} shares that among them, and Python may set the pace then"
         Console().line(f"the default batch is {usual // replicas} on each of the {replicas} GPUs; {shared}")
     if gpu_mib is not None and fitting < usual:

@@ -156,7 +156,7 @@ def test_each_device_by_itself_names_the_slow_one(run_here: CommandLine, tmp_pat
         (("--counts", "1,8", "--ranks", "4"), "--counts: 8 is more than the 4 ranks of --ranks; leave --ranks out"),
         (("--ranks", "1"), "--ranks/--nproc: there is one device"),
         (("--counts", "2,3", "--batch-per-rank", "1"), "--counts: 3 examples are not divisible by 2 devices"),
-        (("--counts", "2", "--global-batch", "3"), "--global-batch: 3 images are not divisible by 2 ranks; use"),
+        (("--counts", "2", "--global-batch", "3"), "--global-batch: 3 images are not divisible by 2"),
         (("--scenario", "single"), "--scenario: single trains 1 replica on 2 devices"),
         (("--scenario", "ddp,dp"), "--scenario: bench scale is about one scenario"),
         (("--what-if", "bandwidth=100Gb"), "--what-if: '100Gb' is not a number with one of the units"),

@@ -57,6 +57,12 @@ def test_verdicts_on_bounds(pack: Any, document: dict[str, Any], verdict: str) -
         assert pack.acceptance.of_comparison("overhead", "the step", document)[1].verdict == judged
 
 
+def test_every_scenario_can_cut_up_a_rehearsals_batch(pack: Any) -> None:
+    """Into parts of two examples at least, as batch norm needs."""
+    scenarios = [switching.load(*discover.resolve(name)) for name in discover.names(discover.SCENARIO)]
+    assert [one.name for one in scenarios if pack.TINY["global_batch"] % (2 * one.strategy.replicas(2))] == []
+
+
 def test_the_tests_of_a_gpu_one_by_one(pack: Any) -> None:
     """The one without a name was running when pytest was ended."""
     junit = """<?xml version="1.0"?><testsuites><testsuite>

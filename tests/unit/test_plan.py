@@ -17,6 +17,7 @@ from bench.core.job import Job, Training
 from bench.core.records import Host
 from bench.experiments import obstacles
 from bench.experiments.plan import BYTES_PER_RANK, BYTES_PER_STEP, Request, check_examples, check_memory, global_batch
+from bench.experiments.record import blank
 from bench.seams import discover, switching
 from bench.seams.discover import Found
 
@@ -74,6 +75,28 @@ def test_replicas_share_the_batch() -> None:
     assert global_batch(None, 32, BUILT_IN.workload, "cuda", ALL, 3) == 96
     assert global_batch(None, 32, BUILT_IN.workload, "cuda", named("single"), 3) == 32
     assert global_batch(7, None, BUILT_IN.workload, "cpu", named("single"), 2) == 7
+
+
+@pytest.mark.parametrize(
+    ("scenario", "gpus", "devices"),
+    [("single", 4, 1), ("dp", 4, 4), ("ddp_accumulate_8", 2, 2), ("ddp_two_devices", 4, 4), ("parameter_server", 0, 2)],
+)
+def test_devices_that_train_are_counted(scenario: str, gpus: int, devices: int) -> None:
+    """A launch's MFU is over the peak of as many: not of micro-batches, nor of processes."""
+    found, uuids = [switching.load(*discover.resolve(scenario))], tuple(f"GPU-{number}" for number in range(gpus))
+    asked = request(device="cuda", devices=uuids, replicas=gpus) if gpus else request(replicas=2)
+    (planned,) = launches(asked, found, one_host(8, *uuids))
+    assert blank(planned.job).devices == devices
+
+
+def test_micro_batches_are_no_devices() -> None:
+    eight = [switching.load(*discover.resolve("ddp_accumulate_8"))]
+    assert global_batch(None, None, BUILT_IN.workload, "cuda", [*ALL, *eight], 1) == 128
+    assert global_batch(None, None, BUILT_IN.workload, "cpu", eight, 2) == 16
+    assert global_batch(None, 16, BUILT_IN.workload, "cuda", [*ALL, *eight], 2) == 32
+    with pytest.raises(RequestError, match="4 images are not divisible by 16") as caught:
+        global_batch(None, 2, BUILT_IN.workload, "cuda", eight, 2)
+    assert (caught.value.option, caught.value.remedy) == ("--batch-per-rank", "use 8")
 
 
 @given(asked=st.integers(1, 10**6), replicas=st.integers(1, 64))

@@ -122,28 +122,32 @@ def global_batch(
     replicas: int,
     gpu_mib: float | None = None,
 ) -> int:
-    """As asked, or ``per_rank`` on every replica, or the workload's own rounded to what the replicas can share.
+    """As asked, or ``per_rank`` on every device, or the workload's own rounded to what the replicas can share.
 
-    On :data:`MANY_GPUS` and more the workload's own is what each replica gets, not what they share. It is halved until
+    On :data:`MANY_GPUS` and more the workload's own is what each GPU gets, not what they share. It is halved until
     what autograd keeps of it fits :data:`KEPT_SHARE` of ``gpu_mib``, the memory of the smallest GPU (None: unknown), in
     the scenario with the fewest replicas. Raises :class:`RequestError` when the parts would not be equal.
     """
-    counts = [found.strategy.replicas(replicas) for found in scenarios] or [1]
-    parts = max(counts)
-    if per_rank is not None:
-        return per_rank * parts
-    if asked is None:
-        batch = workload.batch_on(device) * (parts if device == "cuda" and parts >= MANY_GPUS else 1)
+    parts_of = {found.name: found.strategy.replicas(replicas) for found in scenarios} or {"": 1}
+    most, counts = max(parts_of, key=lambda name: parts_of[name]), parts_of.values()
+    parts = parts_of[most]
+    devices = max((found.strategy.training_devices(replicas) for found in scenarios), default=1)
+    if asked is None and per_rank is None:
+        batch = workload.batch_on(device) * (devices if device == "cuda" and devices >= MANY_GPUS else 1)
         room_mib = math.inf if gpu_mib is None else KEPT_SHARE * gpu_mib
         while batch > parts and batch / min(counts) * workload.example_mib > room_mib:
             batch //= 2
         return max(1, batch // parts) * parts
-    if asked % parts:
-        below, above = asked // parts * parts, (asked // parts + 1) * parts
+    each, given = (1, asked) if per_rank is None else (devices, per_rank)
+    assert given is not None
+    if given * each % parts:
+        step = parts // math.gcd(parts, each)
+        below, above = given // step * step, (given // step + 1) * step
         unit = workload.unit if workload.units_per_example == 1 else "examples"
-        problem = f"{asked} {unit} are not divisible by {parts} ranks"
-        raise RequestError("--global-batch", problem, f"use {below} or {above}" if below else f"use {above}")
-    return asked
+        problem = f"{given * each} {unit} are not divisible by {parts}, the equal parts that {most} cuts them into"
+        option = "--global-batch" if per_rank is None else "--batch-per-rank"
+        raise RequestError(option, problem, f"use {below} or {above}" if below else f"use {above}")
+    return given * each
 
 
 def check_memory(request: Request, scenarios: Sequence[Found], available_bytes: int) -> None:
