@@ -27,6 +27,7 @@ from bench.runs.files import write_atomically
 from bench.runs.launches import BUSY, LaunchRecord
 from bench.seams.discover import Found
 from bench.seams.experiment import Experiment
+from bench.seams.strategy import Strategy
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,8 +41,13 @@ Setting = dict[str, object]  # of ceilings: the device, its driver, torch, and t
 ASKED = ("limits", "prove")  # options, of which either takes steps apart
 
 
-def rounds(request: Request, strategy: object) -> int:
-    return request.launches if {*ASKED} & {*request.experiments} else 0
+def rounds(request: Request, strategy: Strategy) -> int:
+    return request.launches if {*ASKED} & {*request.experiments} and not adds_up_to_no_step(request, strategy) else 0
+
+
+def adds_up_to_no_step(request: Request, strategy: Strategy) -> bool:
+    """Whether a process drives several GPUs, whose kernels run at the same time."""
+    return bool(request.devices) and any(len(rank.devices) > 1 for rank in strategy.ranks(request.replicas))
 
 
 def launch(found: Found, repeat: int, lab: Lab) -> None:

@@ -149,7 +149,8 @@ def timed(session: Session, load: Load, passes: Sequence[Passes], tick: Tick) ->
 
 
 def profiled(session: Session, load: Load, tick: Tick) -> dict[str, object]:
-    """A few steps under the profiler: what a step's time is spent on (ms, self times; on a GPU of the kernels).
+    """A few steps under the profiler: what a step's time is spent on (ms, self times; on a GPU of the kernels, on
+    several the mean).
 
     ``step_ms``: the profiled step, which the profiler makes longer. ``trace``: the file that was kept, or None.
     """
@@ -167,7 +168,8 @@ def profiled(session: Session, load: Load, tick: Tick) -> dict[str, object]:
         os.makedirs(os.path.dirname(trace), exist_ok=True)
         profiler.export_chrome_trace(trace)
         _name_process(trace, f"{session.parts.job.scenario}, rank {session.parts.rank}", session.parts.rank)
-    spent = {name: self_ms / PROFILED_STEPS for name, self_ms in spent_ms(profiler.events(), device.type).items()}
+    of = PROFILED_STEPS * max(1, len(session.parts.job.ranks[session.parts.rank].devices))
+    spent = {name: self_ms / of for name, self_ms in spent_ms(profiler.events(), device.type).items()}
     return {"steps": PROFILED_STEPS, "step_ms": wall_ms / PROFILED_STEPS, "categories": spent, "trace": trace or None}
 
 
