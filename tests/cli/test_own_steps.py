@@ -1,6 +1,5 @@
 """docs/own.md, "My training step has ...": each of its files trains, and is judged rightly."""
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import pytest
 from conftest import CommandLine, needs_fsdp2
 from standin import ROOT
+from standin.schemas import document_in
 from test_workload import MLP, without
 
 from bench.analyse.parity import DIVERGED, SAME, WITHIN_HALF
@@ -39,9 +39,7 @@ def trained(run_here: CommandLine, folder: Path, snippet: str, *scenarios: str, 
     work = ("--workload", str(workload(folder, snippet)), "--scenario", ",".join(scenarios))
     done = run_here("run", *work, *small)
     assert done.returncode == code, done.stderr
-    (path,) = (folder / "out").iterdir()
-    found: dict[str, Any] = json.loads((path / "run.json").read_text())
-    return found
+    return document_in(folder / "out")
 
 
 def verdicts(found: dict[str, Any]) -> dict[str, str]:

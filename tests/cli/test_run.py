@@ -18,7 +18,7 @@ import pytest
 import torch
 from conftest import CommandLine, in_this_process
 from standin.processes import descendants, nobody_left, ranks_of
-from standin.schemas import is_valid
+from standin.schemas import document_in, is_valid
 from standin.sleeping import sleeping
 
 from bench.analyse.parity import SAME, WITHIN_HALF
@@ -148,9 +148,7 @@ def test_a_failed_scenario_does_not_stop_the_others(run_here: CommandLine, tmp_p
     done = run_here("run", *small, "--scenario", f"{planted},single")
     assert done.returncode == 1
     (path,) = (tmp_path / "out").iterdir()
-    assert is_valid(path)
-    document = json.loads((path / "run.json").read_text())
-    failed, good = document["launches"]
+    failed, good = document_in(tmp_path / "out")["launches"]
     reason = f"{planted}:6: ValueError: planted"
     assert (failed["status"], failed["reason"], good["status"]) == ("error", reason, "ok")
     log = (path / failed["ranks"][0]["log"]).read_text()
@@ -189,8 +187,7 @@ def test_an_interrupted_run_keeps_what_was_done(repository: Path, tmp_path: Path
     finally:
         running.kill()
     assert nobody_left(family)
-    (path,) = out.iterdir()
-    document = json.loads((path / "run.json").read_text())
+    (path,), document = out.iterdir(), document_in(out)
     assert document["complete"] is False
     states = [(launch["scenario"], launch["status"], launch["reason"]) for launch in document["launches"]]
     assert states == [("ddp", "ok", None), ("calm", "killed", "interrupted")]
@@ -210,8 +207,7 @@ def until(run_here: CommandLine, folder: Path, *arguments: str) -> tuple[dict[st
     scenario.write_text(sleeping(0.05))
     done = run_here("run", *SMALL, *SHORT, "--scenario", str(scenario), "--out", str(out), *arguments)
     assert done.returncode == 0, done.stderr
-    (path,) = out.iterdir()
-    return json.loads((path / "run.json").read_text()), done.stdout + done.stderr
+    return document_in(out), done.stdout + done.stderr
 
 
 def test_it_ends_when_the_answer_is_precise_enough(run_here: CommandLine, tmp_path: Path) -> None:

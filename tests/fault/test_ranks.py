@@ -18,7 +18,8 @@ from typing import Any
 
 import pytest
 from conftest import CommandLine, Executed, a_host
-from standin.processes import FASHION, alive, document_of, family, nobody_left, not_locked, start, wait_for
+from standin.processes import FASHION, alive, family, nobody_left, not_locked, start, wait_for
+from standin.schemas import document_in
 
 from bench.runs.check import findings
 from bench.runs.reader import read
@@ -118,7 +119,7 @@ def test_the_rest_is_in_order(repository: Path, tmp_path: Path, phase: str, faul
         _, shown = running.communicate(timeout=100)
         took_s = time.monotonic() - hit_s
     assert nobody_left(members) and not_locked()
-    states = [(launch["scenario"], launch["status"]) for launch in document_of(out)["launches"]]
+    states = [(launch["scenario"], launch["status"]) for launch in document_in(out)["launches"]]
     (path,) = out.iterdir()
     if victim == "host":
         expected = "timeout" if fault in ("stop", "sleep") else "killed"
@@ -126,7 +127,7 @@ def test_the_rest_is_in_order(repository: Path, tmp_path: Path, phase: str, faul
     elif victim == "sampler" or fault == "stop":
         assert (states, running.returncode) == ([("ddp", "ok"), ("single", "ok")], 0), shown
     else:
-        assert not document_of(out)["complete"]
+        assert not document_in(out)["complete"]
         assert running.returncode == {"kill": -signal.SIGKILL, "exit": 0, "sleep": 130}.get(fault, 1), shown
         assert took_s < STALLED_GONE_S
     for finding in findings(str(path)):
@@ -284,7 +285,7 @@ def test_what_a_scenario_harms_is_its_own_launch(run_here: CommandLine, tmp_path
     small = ["--iters", "2", "--ranks", "1", "--global-batch", "4", "--no-parity", "--out", str(out)]
     done = run_here("run", *FASHION, "--scenario", names, *small)
     assert done.returncode == 1, done.stderr
-    launches = document_of(out)["launches"]
+    launches = document_in(out)["launches"]
     statuses = {launch["scenario"]: launch["status"] for launch in launches}
     assert statuses == {name: status for name, (status, _) in MEDDLING.items()} | {"single": "ok"}, done.stderr
     assert "the clock of rank 0 is wrong: step_ms is 0.0" in done.stderr

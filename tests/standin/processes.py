@@ -1,6 +1,5 @@
 """Whole runs of bench as processes: to start one, to see who belongs to it, and to see that nobody is left of it."""
 
-import json
 import os
 import subprocess
 import sys
@@ -86,12 +85,6 @@ def not_locked(*gpus: str) -> bool:
             return True
     except RequestError:
         return False
-
-
-def document_of(out: Path) -> dict[str, Any]:
-    (path,) = out.iterdir()
-    found: dict[str, Any] = json.loads((path / "run.json").read_text())
-    return found
 
 
 def ranks_of(running: "subprocess.Popen[str]", ranks: int) -> list[int]:
