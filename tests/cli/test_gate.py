@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from conftest import Bench
 from standin import gated
 from standin.runs import HOSTILE
 
 from bench.analyse.history import gate as judging
 from bench.analyse.history import nights
 from bench.analyse.history.gate import Outcome, Rule
-from bench.cli import main
 from bench.core.records import SCHEMA_VERSION
 from bench.report import gate as report
 from bench.report.tables import as_change
@@ -41,17 +41,8 @@ Gate = Callable[..., Said]
 
 
 @pytest.fixture
-def say(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Gate:
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-
-    def run(*arguments: object) -> Said:
-        capsys.readouterr()
-        code = main([*map(str, arguments)])
-        said = capsys.readouterr()
-        return Said(code, said.out, said.err)
-
-    return run
+def say(bench: Bench) -> Gate:
+    return lambda *arguments: Said(*bench(*arguments))
 
 
 @pytest.fixture
@@ -307,9 +298,10 @@ def test_wrong_requests(
     os.mkfifo(pipe)
     link.symlink_to(pipe)
     places = {"new": new, "history": history, "incomplete": incomplete, "edited": edited, "pipe": pipe, "link": link}
+    before = [*tmp_path.iterdir()]
     given = [text.format(**places) for text in arguments]
     refused(gate(*given), *(word.format(**places) for word in words))
-    assert nights.read(str(history)).accepted == {} and list(Path().iterdir()) == []
+    assert nights.read(str(history)).accepted == {} and [*tmp_path.iterdir()] == before
     assert pipe.is_fifo() and link.is_symlink()
 
 
@@ -323,7 +315,7 @@ def test_remedies_name_the_run_and_what_failed(gate: Gate, history: Path, tmp_pa
     said = gate(here.name, "--history", history)
     assert said.code == 12 and f"again: python -m bench run --resume {here.name}\n" in said.out, "where run looks, too"
     inside = write(history, 21, **failed)
-    assert f"again: python -m bench run --resume {inside}\n" in gate(inside.name, "--history", history).out
+    assert f"again: python -m bench run --resume history/{inside.name}\n" in gate(inside.name, "--history", history).out
     invalid = write(Path("nights of mine"), 22, validity="invalid", invalid=["phases"])
     said = gate(invalid, "--history", history)
     assert said.code == 12 and "run --resume" not in said.out, "which would say that there is nothing to resume"

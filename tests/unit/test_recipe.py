@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import measured
+from conftest import Bench, measured
 from standin import documented, ranks
 from standin.runs import Launch, analysed, write_run
 
 from bench.analyse.analysed import Analysed
 from bench.analyse.parity import DIVERGED
-from bench.cli import main
 from bench.core.errors import RequestError
 from bench.core.files import sha256
 from bench.report import chapters
@@ -208,16 +207,15 @@ ATTACHED = {"commands": {}, "step": "optimizer", "times": "clock", "launches": [
     ids=["imported", "attached", "not-finite"],
 )
 def test_runs_without_a_recipe(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], about: dict[str, Any], losses: list[float] | None, says: str
+    tmp_path: Path, bench: Bench, about: dict[str, Any], losses: list[float] | None, says: str
 ) -> None:
     """One line, and the file at ``--out`` is not begun."""
     launches = [Launch("ddp", [[9, 40, 41]] * 2, losses=losses)]
     folder = write_run(tmp_path, launches, about={"workload": {"settings": SETTINGS}, "experiments": about})
     out = tmp_path / "train.py"
-    assert main(["recipe", str(folder), "--scenario", "ddp", "--out", str(out)]) == 2
-    captured = capsys.readouterr()
-    assert captured.err.startswith(f"bench: error: {says.format(run=folder.name)}") and captured.err.count("\n") == 1
-    assert not out.exists() and not captured.out
+    code, said, error = bench("recipe", folder, "--scenario", "ddp", "--out", out)
+    assert (code, said, error.count("\n"), out.exists()) == (2, "", 1, False)
+    assert error.startswith(f"bench: error: {says.format(run=folder.name)}")
 
 
 def test_a_run_that_diverged_has_no_recipe(run_of: Callable[..., Analysed]) -> None:
@@ -227,17 +225,21 @@ def test_a_run_that_diverged_has_no_recipe(run_of: Callable[..., Analysed]) -> N
         script(run, "ddp")
 
 
-def test_an_existing_file_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_existing_file_is_left_alone(tmp_path: Path, bench: Bench) -> None:
     folder = write_run(tmp_path, [Launch("ddp", [[9, 40, 41]] * 2)], about={"workload": {"settings": SETTINGS}})
     out = tmp_path / "train.py"
-    ask = ["recipe", str(folder), "--scenario", "ddp", "--out", str(out)]
-    assert main(ask) == 0
+    ask = ("recipe", folder, "--scenario", "ddp", "--out", out)
+    assert bench(*ask)[0] == 0
     written = out.read_text()
     assert "DistributedDataParallel" in written
     for more in ([], ["--json"]):
-        assert main([*ask, *more]) == 2
-        error = capsys.readouterr().err
-        assert error.startswith("bench: error: --out: ") and error.count("\n") == 1 and out.read_text() == written
+        code, _, error = bench(*ask, *more)
+        assert (
+            code == 2
+            and error.startswith("bench: error: --out: ")
+            and error.count("\n") == 1
+            and out.read_text() == written
+        )
 
 
 def losses_in(output: str) -> list[float]:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import Plotting
+from conftest import Bench, Plotting
 from standin import numerics
 from standin.documents import diagnostic, ran_with, reference, with_records
 from standin.runs import APEX, BROKEN, DDP, FAST, FINITE, GONE, HOSTILE, Launch, analysed, effective, write_run
@@ -24,7 +24,6 @@ from bench.analyse import validity, verdicts
 from bench.analyse.analysed import Analysed
 from bench.analyse.parity import CANNOT_TELL, DIVERGED, SAME, WITHIN_HALF, loss_curves
 from bench.analyse.recommendation import recommendation, recommendations
-from bench.cli import main
 from bench.core.codec import encode
 from bench.core.text import percent
 from bench.report import drawing, launch_tables, plots, summary, tables, values, verdict_tables
@@ -452,21 +451,14 @@ def test_verdicts_in_run_json_have_every_digit(tmp_path: Path) -> None:
     assert json.loads(json.dumps(stored, allow_nan=False)) == stored
 
 
-def test_terminal_and_json_say_what_the_page_says(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, plotting: Plotting
-) -> None:
+def test_terminal_and_json_say_what_the_page_says(tmp_path: Path, bench: Bench, plotting: Plotting) -> None:
     plotting(plots.speeds, plots.trade_off)
     run = write_run(tmp_path / "results", [DDP, OFF, APEX, GONE], also=everything)
-    folders = ["--out", str(tmp_path / "out"), "--results", str(tmp_path / "results")]
-    assert main(["show", "-v", "latest", *folders[2:]]) == 0
-    said = capsys.readouterr().out
-    assert "\nLeft out: ddp_o2 (diverged); dp (unsupported).\n" in said
+    code, said, _ = bench("show", "-v", "latest")
+    assert code == 0 and "\nLeft out: ddp_o2 (diverged); dp (unsupported).\n" in said
     assert said.count("invalid: diverged in ddp_o2 (") == 1
-    assert main(["report", *folders]) == 0
-    said = capsys.readouterr().out
-    assert "findings.csv, parity.csv, communication.csv, time-spent.csv and 2 plots" in said
-    assert main(["report", *folders, "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
+    assert "findings.csv, parity.csv, communication.csv, time-spent.csv and 2 plots" in bench("report")[1]
+    document = json.loads(bench("report", "--json")[1])
     (choice,) = document["recommendation"]
     assert (choice["fastest"], choice["leanest"], choice["parallel"]) == ("ddp", "ddp", None)
     assert choice["not_told_apart"] == ["apex_ddp"]
