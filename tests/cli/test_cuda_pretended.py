@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from standin import Driver, compile_driver, documented
+from standin.planted import planted
 
 from bench.analyse.parity import NOT_FINITE, WITHIN_HALF
 from bench.machine import lock
@@ -142,19 +143,14 @@ def test_tests_of_a_gpu_run(environment: dict[str, str], repository: Path) -> No
     assert " passed" in done.stdout
 
 
-COUNTED = """from bench.seams import Scenario, Strategy
-
-SCENARIO = Scenario(summary="notes what is reduced", strategy=Strategy(label="noting"))
-
-
-def build(parts):
+COUNTED = planted("""
     import torch.distributed as dist
 
     reduce = dist.all_reduce
     note = lambda tensor: print(tensor.nbytes, file=open("{folder}/sizes", "a"))
     dist.all_reduce = lambda tensor, *options, **others: (note(tensor), reduce(tensor, *options, **others))[1]
     return parts.build("ddp")
-"""
+""")
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from standin.sleeping import sleeping
+from standin.planted import sleeping
 
 from bench.runs.reader import verified
 

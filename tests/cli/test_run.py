@@ -17,9 +17,9 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from conftest import CommandLine, in_this_process
+from standin.planted import ALONE, planted, sleeping
 from standin.processes import descendants, nobody_left, ranks_of
 from standin.schemas import document_in, is_valid
-from standin.sleeping import sleeping
 
 from bench.analyse.parity import SAME, WITHIN_HALF
 from bench.core.records import MEMORY_COLUMNS, STEP_COLUMNS
@@ -138,28 +138,24 @@ def test_memory_of_every_process_is_sampled(
 
 
 def test_a_failed_scenario_does_not_stop_the_others(run_here: CommandLine, tmp_path: Path) -> None:
-    planted = tmp_path / "planted.py"
-    planted.write_text(
-        '"""Fails."""\nfrom bench.seams import Scenario, Strategy\n'
-        'SCENARIO = Scenario(summary="fails", strategy=Strategy(label="planted", group=False))\n'
-        "def build(parts):\n    print('about to fail')\n    raise ValueError('planted')\n"
-    )
+    file = tmp_path / "planted.py"
+    file.write_text(planted("print('about to fail')\nraise ValueError('planted')", "group=False"))
     small = (*SMALL, "--iters", "2", "--no-parity", "--out", str(tmp_path / "out"))
-    done = run_here("run", *small, "--scenario", f"{planted},single")
+    done = run_here("run", *small, "--scenario", f"{file},single")
     assert done.returncode == 1
     (path,) = (tmp_path / "out").iterdir()
     failed, good = document_in(tmp_path / "out")["launches"]
-    reason = f"{planted}:6: ValueError: planted"
+    reason = f"{file}:8: ValueError: planted"
     assert (failed["status"], failed["reason"], good["status"]) == ("error", reason, "ok")
     log = (path / failed["ranks"][0]["log"]).read_text()
     assert "about to fail" in log and "Traceback" in log
     assert f"planted: error: {reason}" in done.stdout and "for reliable numbers" in done.stdout
-    alone = run_here("run", *small, "--scenario", str(planted))
+    alone = run_here("run", *small, "--scenario", str(file))
     assert alone.returncode == 1 and "for reliable numbers" not in alone.stdout, "nothing was measured"
 
 
 def test_an_interrupted_run_keeps_what_was_done(repository: Path, tmp_path: Path) -> None:
-    of_two_ranks = sleeping(0.8).replace(", ranks=one_rank_for_all, group=False", "")
+    of_two_ranks = sleeping(0.8).replace(ALONE, "")
     (tmp_path / "calm.py").write_text(of_two_ranks)
     names, out = f"ddp,{tmp_path / 'calm.py'}", tmp_path / "out"
     command = [sys.executable, "-m", "bench", "run", *SMALL, "--scenario", names, "--out", str(out)]

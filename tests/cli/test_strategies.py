@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from conftest import CommandLine, in_this_process, needs_fsdp2
 from standin import refusal
+from standin.planted import planted
 from standin.schemas import document_in
 from test_workload import MLP
 
@@ -25,17 +26,11 @@ from bench.seams import Scenario
 
 SCENARIO = Scenario(summary="weights averaged in every step", strategy="averaging", options={"period": 1})
 """
-VIEW = """
-from bench.seams import Scenario, Strategy
-
-SCENARIO = Scenario(summary="gradients lie in the buckets", strategy=Strategy(label="torch DDP, bucket view"))
-
-
-def build(parts):
+VIEW = planted("""
     from torch.nn.parallel import DistributedDataParallel
 
     return parts.session(wrap=lambda model: DistributedDataParallel(model, gradient_as_bucket_view=True))
-"""
+""")
 OWN = {"each_step": EACH_STEP, "view": VIEW}
 WHOLE = ("ddp", "fsdp2", "fsdp2_no_reshard", "hsdp", "replicate", "zero1", "ddp_accumulate", "ddp_accumulate_sync")
 WHOLE = (*WHOLE, "parameter_server")

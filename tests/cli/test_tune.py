@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from conftest import CommandLine, Plotting
+from standin.planted import planted
 from standin.schemas import document_in
 from test_workload import MLP
 
@@ -19,13 +20,7 @@ from bench.report import plots
 from bench.seams import switching
 from bench.verbs import tune as verb
 
-PLANTED = """
-from bench.seams import Scenario
-
-SCENARIO = Scenario(summary="planted", strategy={strategy})
-
-
-def build(parts):
+CANDIDATE = """
     import time
 
     if {factor} != 1:
@@ -33,11 +28,11 @@ def build(parts):
     session = parts.build("ddp")
     backward = session.backward
 
-    def planted(loss):
+    def other(loss):
         time.sleep({seconds})
         backward({factor} * loss)
 
-    session.backward = planted
+    session.backward = other
     return session
 """
 CANDIDATES = {"quick": (0.05, 1.0), "slow": (0.1, 1.0), "wrong": (0.0, 1.5), "slowest": (1.0, 1.0)}
@@ -63,8 +58,7 @@ LATER_S = 600.0
 def asked(tmp_path: Path) -> tuple[str, ...]:
     (tmp_path / "mlp.py").write_text(MLP + SLEEPY)
     for name, (seconds, factor) in CANDIDATES.items():
-        text = PLANTED.format(strategy='Strategy(label="planted")', seconds=seconds, factor=factor)
-        (tmp_path / f"{name}.py").write_text(text.replace("import Scenario", "import Scenario, Strategy"))
+        (tmp_path / f"{name}.py").write_text(planted(CANDIDATE.format(seconds=seconds, factor=factor)))
     names = ",".join(str(tmp_path / f"{name}.py") for name in CANDIDATES)
     small = ("--warmup", "1", "--iters", "4", "--setting", "width=32", "--allow", "none")
     where = ("--device", "cpu", "--out", str(tmp_path / "out"))

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Bench
+from standin import refusal as refused
 from standin.processes import FASHION, not_locked, start, wait_for
 
 from bench.core.errors import RequestError
@@ -83,9 +84,7 @@ def queued(process: Process) -> bool:
 
 
 def refusal(devices: tuple[str, ...] = ()) -> str:
-    with pytest.raises(RequestError) as caught, lock.acquire(devices, wait=False, say=print):
-        pass
-    return str(caught.value)
+    return str(refused(lambda: lock.acquire(devices, wait=False, say=print).__enter__()))
 
 
 def test_the_refusal_names_who_holds_the_lock(hold: Hold) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from conftest import CommandLine, Executed, a_host
+from standin.planted import planted as planted_file
 from standin.processes import FASHION, alive, family, nobody_left, not_locked, start, wait_for
 from standin.schemas import document_in
 
@@ -151,28 +152,17 @@ def test_earlier_steps_are_kept(planted: Planted, execute: Execute, fault: str) 
             assert row["step_ms"] == pytest.approx(phases) and row["step_ms"] > 0
 
 
-def scenario(fault: str, *, condition: str = "parts.rank == 1") -> str:
-    lines = textwrap.indent(fault, " " * 12)
-    return f"""
-    from bench.seams import Scenario, Strategy
-
-    SCENARIO = Scenario(summary="breaks", strategy=Strategy(label="planted"))
-
-    def build(parts):
-        import os, socket, subprocess, sys, threading, time
-        if {condition}:
-{lines}
-        return parts.build("ddp")
-"""
+def scenario(fault: str, condition: str = "parts.rank == 1", then: str = 'parts.build("ddp")', how: str = "") -> str:
+    lines = textwrap.indent(fault, "    ")
+    return planted_file(f"{IMPORTS}\nif {condition}:\n{lines}\nreturn {then}", how)
 
 
-def alone(fault: str, condition: str) -> str:
-    source = scenario(fault, condition=condition).replace('parts.build("ddp")', "parts.session()")
-    return source.replace('label="planted"', 'label="planted", group=False')
+IMPORTS = "import os, socket, subprocess, sys, threading, time"
+ALONE = {"then": "parts.session()", "how": "group=False"}
 
 
 def test_a_rank_that_leaves_its_group_is_ended_with_it(execute: Execute) -> None:
-    done = execute(scenario("1 / 0", condition="parts.rank == 0 or os.setsid() or time.sleep(600)"))
+    done = execute(scenario("1 / 0", "parts.rank == 0 or os.setsid() or time.sleep(600)"))
     assert done.outcome.status == "error" and done.outcome.reason.endswith(":9: ZeroDivisionError: division by zero")
     assert nobody_left([rank["pid"] for rank in done.outcome.ranks])
 
@@ -196,7 +186,7 @@ for number in range(3, 100):
     ids=["streams", "descriptors", "forgets", "nonsense"],
 )
 def test_what_a_rank_breaks_is_its_own(execute: Execute, fault: str, reason: str) -> None:
-    done = execute(alone(fault, "parts.rank == 0"), replicas=1)
+    done = execute(scenario(fault, "parts.rank == 0", **ALONE), replicas=1)
     assert done.outcome.status == "error" and reason in done.outcome.reason
     assert "went away" not in done.outcome.reason, "the host goes on"
 
@@ -228,7 +218,7 @@ def test_what_a_scenario_started_ends_with_it(execute: Execute) -> None:
 
 @pytest.mark.slow
 def test_a_forked_child_is_no_second_rank(execute: Execute) -> None:
-    done = execute(alone("pass", "os.fork() == 0"), replicas=1)
+    done = execute(scenario("pass", "os.fork() == 0", **ALONE), replicas=1)
     assert done.outcome.status == "ok", done.outcome.reason
     assert len([event for event in done.events if event["event"] == "done"]) == 1
     assert done.results[0]["pid"] == done.outcome.ranks[0]["pid"]
@@ -274,11 +264,10 @@ MEDDLING = {
 def test_what_a_scenario_harms_is_its_own_launch(run_here: CommandLine, tmp_path: Path) -> None:
     for name, (_, fault) in MEDDLING.items():
         (tmp_path / f"{name}.py").write_text(
-            "from bench.seams import Scenario, Strategy\n"
-            f"SCENARIO = Scenario(summary='harms', strategy=Strategy(label={name!r}, group=False))\n"
-            "def build(parts):\n    import os, shutil, time\n    run = os.path.dirname(parts.job.logs)\n"
-            + textwrap.indent(fault, "    ")
-            + "\n    return parts.session()\n"
+            planted_file(
+                f"import os, shutil, time\nrun = os.path.dirname(parts.job.logs)\n{fault}\nreturn parts.session()",
+                "group=False",
+            )
         )
     names = ",".join([*(str(tmp_path / f"{name}.py") for name in MEDDLING), "single"])
     out = tmp_path / "out"

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from conftest import CommandLine
+from standin.planted import planted
 from standin.processes import FASHION, SMALL, command, family, nobody_left, not_locked, ranks_of, start, wait_for
 from standin.schemas import document_in
 
@@ -140,9 +141,6 @@ def test_a_full_disk(repository: Path, tmp_path: Path) -> None:
 
 
 GREEDY = """
-from bench.seams import Scenario, Strategy
-SCENARIO = Scenario(summary="runs out of memory", strategy=Strategy(label="planted", group=False))
-def build(parts):
     import torch
     if parts.workload.global_batch > 13:
         raise torch.OutOfMemoryError("planted")
@@ -153,7 +151,7 @@ def build(parts):
 @pytest.mark.slow
 def test_the_largest_batch_is_found(repository: Path, tmp_path: Path) -> None:
     out, greedy = tmp_path / "out", tmp_path / "greedy.py"
-    greedy.write_text(GREEDY)
+    greedy.write_text(planted(GREEDY, "group=False"))
     without_warmup, more = SMALL[:-2], ("--ranks", "1", "--find-batch", "--json")
     running = start(repository, out, "--scenario", str(greedy), *more, small=without_warmup)
     said, shown = running.communicate(timeout=250)

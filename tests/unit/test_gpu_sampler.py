@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import launches, one_host, request_for
+from conftest import planned
 from standin import KEYS, MIB, NOT_AVAILABLE, TWO_GPUS, A, B, Driver
 
 from bench.core.records import DEVICE_COLUMNS, MEMORY_COLUMNS, PROBE_MIB
@@ -15,9 +15,7 @@ from bench.machine.sample import Sampler, read_spool
 from bench.machine.sample.process import MEMORY_PERIOD_NS
 from bench.machine.sample.sources import GpuMemory
 from bench.runs.spool import spool_path
-from bench.seams import discover, switching
 
-SINGLE = switching.load(*discover.resolve("single"))
 BUSY = 4242
 """Somebody else's PID."""
 
@@ -107,10 +105,9 @@ def test_a_slow_driver_is_asked_at_both_ends(start: Start, driver: Driver) -> No
     run = start()
     run.watch(A)
     run.until(lambda: run.rows("device"))
-    (planned,) = launches(request_for((SINGLE,)), (SINGLE,), one_host(1))
     for phase in ("measure", "record"):
         before = len(run.rows("device"))
-        run.sampler.hear(planned.job, {"event": "phase", "phase": phase, "rank": 0})
+        run.sampler.hear(planned("single").job, {"event": "phase", "phase": phase, "rank": 0})
         run.until(lambda before=before: len(run.rows("device")) > before)
 
 

@@ -16,7 +16,7 @@ from unittest.mock import MagicMock
 
 import psutil
 import pytest
-from conftest import launches, one_host, request_for
+from conftest import planned
 from standin.processes import alive
 from standin.processes import wait_for as until
 
@@ -29,7 +29,6 @@ from bench.machine.sample import Sampler
 from bench.machine.sample.process import DUTY_CYCLE, MEMORY_PERIOD_NS, Clock, Loop, Watched, clocks
 from bench.machine.sample.sources import proportional_mib, resident_mib
 from bench.runs.spool import read_spool, spool_path
-from bench.seams.switching import scenario
 
 ALLOCATOR = """
 import sys
@@ -39,8 +38,7 @@ for line in sys.stdin:
     print("done", flush=True)
 """
 
-DDP = scenario("ddp")
-((*_, JOB),) = launches(request_for((DDP,)), (DDP,), one_host(2))
+JOB = planned().job
 
 
 class Child:

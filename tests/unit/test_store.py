@@ -186,18 +186,6 @@ def test_a_kill_while_joining_tables_doubles_nothing(tmp_path: Path, monkeypatch
     assert list(again.steps["launch"]) == [1, 2, 3] and len(again.memory) == 6
 
 
-@pytest.mark.parametrize("name", ["steps.parquet", "memory.parquet", "device.parquet", "logs/rank0.log"])
-def test_a_changed_or_lost_file_is_named(run: Path, name: str) -> None:
-    content = (run / name).read_bytes()
-    middle = len(content) // 2
-    for damaged in (content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :], content[:middle], None):
-        (run / name).unlink()
-        if damaged is not None:
-            (run / name).write_bytes(damaged)
-        error = refusal(lambda: read(str(run)))
-        assert (error.option, str(run / name) in error.problem) == ("RUN", True)
-
-
 def test_an_incomplete_run_is_refused_with_a_remedy(tmp_path: Path) -> None:
     path = finished(tmp_path, complete=False)
     error = refusal(lambda: read(str(path)))

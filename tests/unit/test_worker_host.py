@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from conftest import Executed, launches, one_host, request_for
+from conftest import Executed, planned
+from standin.planted import planted as planted_file
 from standin.processes import alive
 
 from bench import machine
@@ -22,7 +23,6 @@ from bench.core.channel import Channel
 from bench.core.children import LAUNCHER, Unanswered, ask
 from bench.core.control_group import available_memory_bytes
 from bench.core.errors import BenchError, HostError, RequestError
-from bench.seams import discover, switching
 from bench.seams.site import Options
 from bench.sites.local import WorkerHost
 from bench.worker import host as server
@@ -30,20 +30,14 @@ from bench.worker import rank as one_rank
 from bench.worker import supervisor
 from bench.worker.plan import Identity
 
-DDP = switching.load(*discover.resolve("ddp"))
-((*_, JOB),) = launches(request_for((DDP,)), (DDP,), one_host(2))
+JOB = planned().job
 
-FAILING = """
-    from bench.seams import Scenario, Strategy
-
-    SCENARIO = Scenario(summary="fails", strategy=Strategy(label="planted"))
-
-    def build(parts):
-        import os, signal, sys, time, torch
-        if parts.rank == 1:
-            {fault}
-        return parts.build("ddp")
-"""
+FAILING = planted_file("""
+    import os, signal, sys, time, torch
+    if parts.rank == 1:
+        {fault}
+    return parts.build("ddp")
+""")
 
 
 def options(folder: Path, **how: Any) -> Options:
@@ -94,8 +88,8 @@ def test_forms_of_out_of_memory(
 
 def test_a_rank_without_free_descriptors_is_ended(execute: Callable[..., Executed]) -> None:
     stuck = "lambda: (__import__('resource').setrlimit(7, (9, 9)), time.sleep(600))"
-    optimizing = f'session = parts.build("ddp")\n        if parts.rank == 1: session.optimize = {stuck}\n'
-    source = FAILING.format(fault="pass").replace('return parts.build("ddp")', f"{optimizing}        return session")
+    optimizing = f'session = parts.build("ddp")\n    if parts.rank == 1: session.optimize = {stuck}\n'
+    source = FAILING.format(fault="pass").replace('return parts.build("ddp")', f"{optimizing}    return session")
     done = execute(source, stall_timeout_s=2.0)
     assert done.outcome.status == "timeout"
     assert "has 9 files open; raise the limit on open files" in (done.outcome.reason or "")
