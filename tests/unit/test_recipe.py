@@ -15,7 +15,6 @@ from standin import documented, ranks
 from standin.runs import Launch, analysed, write_run
 
 from bench.analyse.analysed import Analysed
-from bench.analyse.parity import DIVERGED
 from bench.core.errors import RequestError
 from bench.core.files import sha256
 from bench.report import chapters
@@ -198,31 +197,23 @@ ATTACHED = {"commands": {}, "step": "optimizer", "times": "clock", "launches": [
 
 
 @pytest.mark.parametrize(
-    ("about", "losses", "says"),
+    ("about", "how", "says"),
     [
-        ({"importing": IMPORTED}, None, "RUN: {run} was imported, so bench does not know how it trained; "),
-        ({"attaching": ATTACHED}, None, "RUN: {run} was attached, so bench does not know how it trained; "),
-        ({}, [6.0, 5.0, math.nan], "--scenario: ddp is not finite: it does not train the same model; "),
+        ({"importing": IMPORTED}, {}, "RUN: {run} was imported, so bench does not know how it trained; "),
+        ({"attaching": ATTACHED}, {}, "RUN: {run} was attached, so bench does not know how it trained; "),
+        ({}, {"losses": [6.0, 5.0, math.nan]}, "--scenario: ddp is not finite: it does not train the same model; "),
+        ({}, {"checks": {"final_weights_alike": False}}, "--scenario: ddp is diverged: it does not train the same"),
     ],
-    ids=["imported", "attached", "not-finite"],
+    ids=["imported", "attached", "not-finite", "diverged"],
 )
-def test_runs_without_a_recipe(
-    tmp_path: Path, bench: Bench, about: dict[str, Any], losses: list[float] | None, says: str
-) -> None:
+def test_runs_without_a_recipe(tmp_path: Path, bench: Bench, about: Any, how: dict[str, Any], says: str) -> None:
     """One line, and the file at ``--out`` is not begun."""
-    launches = [Launch("ddp", [[9, 40, 41]] * 2, losses=losses)]
+    launches = [Launch("ddp", [[9, 40, 41]] * 2, **how)]
     folder = write_run(tmp_path, launches, about={"workload": {"settings": SETTINGS}, "experiments": about})
     out = tmp_path / "train.py"
     code, said, error = bench("recipe", folder, "--scenario", "ddp", "--out", out)
     assert (code, said, error.count("\n"), out.exists()) == (2, "", 1, False)
     assert error.startswith(f"bench: error: {says.format(run=folder.name)}")
-
-
-def test_a_run_that_diverged_has_no_recipe(run_of: Callable[..., Analysed]) -> None:
-    run = run_of()
-    vars(run)["parity"] = run.parity.assign(verdict=DIVERGED)
-    with pytest.raises(RequestError, match="ddp is diverged: it does not train the same model"):
-        script(run, "ddp")
 
 
 def test_an_existing_file_is_left_alone(tmp_path: Path, bench: Bench) -> None:
