@@ -182,12 +182,9 @@ def test_the_parts_of_a_step_and_what_is_left_over() -> None:
     assert [bound_ms(one, decode(Ceilings, CEILINGS), kind) for kind in ("fp32", "tf32")] == pytest.approx([80.0, 10.0])
 
 
-def test_a_slow_rank_is_a_straggler() -> None:
+def test_a_slow_rank_and_what_is_not_known() -> None:
     parts = accounted(steps(forward_ms=(30.0, 50.0))).parts
     assert parts["stragglers"] == pytest.approx(10.0) and parts["communication"] == pytest.approx(4.0)
-
-
-def test_what_is_not_known_has_no_part() -> None:
     launch = taken_apart()
     assert account(launch, launch, None, steps()).limit_ms is None
     one = accounted(steps(forward_ms=(30.0, 50.0)), operators=(), reasons={"operators": "x", "communication": None})
