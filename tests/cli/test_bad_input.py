@@ -3,21 +3,19 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from conftest import Bench, serve_runs
-from standin import a_gpu
+from standin import ROOT, a_gpu
 from standin.documents import document, launch
 
 from bench import machine
-from bench.cli import main
 from bench.machine import nvml
 from bench.runs.writer import RunWriter
 from bench.sites.local import WorkerHost
 
-ROOT = Path(__file__).resolve().parents[2]
 GOOD = 'from bench.seams.scenario import Scenario\n\nSCENARIO = Scenario(summary="mine", strategy="ddp")\n'
 HAS_DRIVER = Path("/dev/nvidiactl").exists()
 
@@ -157,22 +155,10 @@ def here(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def bench(here: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Bench:
-    monkeypatch.chdir(ROOT)
-
-    def run(arguments: Sequence[str]) -> tuple[int, str, str]:
-        code = main([argument.format(here=here) for argument in arguments])
-        said = capfd.readouterr()
-        return code, said.out, said.err
-
-    return run
-
-
-@pytest.fixture
 def assert_refused(here: Path, bench: Bench) -> Refused:
     def check(case: Case) -> None:
         arguments, says = case
-        code, out, shown = bench(arguments)
+        code, out, shown = bench(*(argument.format(here=here) for argument in arguments))
         line = shown.removesuffix("\n")
         assert (code, out) == (2, ""), shown
         assert line.startswith("bench: error: ") and "\n" not in line
@@ -208,7 +194,7 @@ def test_a_report_on_nothing_is_refused_in_one_line(here: Path, assert_refused: 
 @pytest.mark.parametrize("name", ["unknown verb", "value missing", "unknown scenario", "python that is not there"])
 def test_json_is_one_document_beside_the_line(here: Path, bench: Bench, name: str) -> None:
     arguments, _ = CASES[name]
-    code, out, shown = bench((*arguments, "--json"))
+    code, out, shown = bench(*(argument.format(here=here) for argument in arguments), "--json")
     line = shown.removesuffix("\n").removeprefix("bench: error: ")
     assert code == 2 and json.loads(out) == {"error": line, "exit_code": 2}
     assert not (here / "out").exists()
@@ -218,7 +204,7 @@ def test_a_refusal_has_its_code_and_its_line(bench: Bench) -> None:
     arguments, _ = CASES["unknown device"]
     command = [sys.executable, "-m", "bench", *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout, done.stderr) == bench(arguments) and done.returncode == 2
+    assert (done.returncode, done.stdout, done.stderr) == bench(*arguments) and done.returncode == 2
 
 
 # GPUs

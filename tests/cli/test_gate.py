@@ -268,10 +268,7 @@ def refused(said: Said, *words: str) -> None:
         (("{new}", "--baseline", "absent"), ("--baseline: there is no run 'absent'",)),
         (("{new}", "--baseline", "{new}"), ("--baseline:", "is NEW itself")),
         (("{incomplete}", "--history", "{history}"), ("is incomplete", "finish it with 'python -m bench run --resume")),
-        (
-            ("{new}", "--baseline", "{incomplete}"),
-            ("--baseline: {incomplete} is incomplete", "finish it with 'python -m bench run --resume"),
-        ),
+        (("{new}", "--baseline", "{incomplete}"), ("--baseline: {incomplete} is incomplete", "run --resume")),
         (("{new}", "--history", "{history}", "--threshold", "slow"), ("--threshold: 'slow' is not a percentage",)),
         (("{new}", "--history", "{history}", "--level", "1%"), ("--level: '1%'", "below 50%")),
         (("{new}", "--history", "{history}", "--nights", "2"), ("--nights: '2'",)),
@@ -354,9 +351,7 @@ def test_an_accepted_night_passes_and_becomes_the_base(slower: list[Path], say: 
     assert (told.document["run"], told.document["reason"]) == (slower[1].name, REASON)
     after = files(slower[0].parent)
     (new,) = after.keys() - before.keys()
-    assert new == f"accepted/{slower[1].name}.json" in told.err and before.items() <= after.items(), (
-        "runs stay as they are"
-    )
+    assert new == f"accepted/{slower[1].name}.json" in told.err and before.items() <= after.items(), "runs stay"
     kept = json.loads(after[new])
     assert (kept["reason"], kept["utc"]) == (REASON, told.document["utc"]) and told.document["file"].endswith(new)
     assert [say("gate", path, *history).code for path in slower] == [10, 0, 0, 0]

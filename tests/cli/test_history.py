@@ -228,10 +228,7 @@ REFUSED = {
     "a run": (("{run}",), "DIR: {run} is a run itself"),
     "unsealed": (("{unsealed}",), "DIR: there is no finished run in '{unsealed}' ({begun} is incomplete"),
     "percent": (("{empty}", "--threshold", "slow"), "--threshold: 'slow' is not a percentage"),
-    "scenario": (
-        ("{shifted}", "--scenario", "ddp_02"),
-        "--scenario: no run in there has a scenario 'ddp_02'; did you ",
-    ),
+    "scenario": (("{shifted}", "--scenario", "ddp_02"), "--scenario: no run in there has a scenario 'ddp_02'; did"),
     "out": (("{empty}", "--out", "{run}/run.json"), "--out: {run}/run.json is not a folder"),
 }
 
@@ -293,14 +290,7 @@ def test_thousands_of_nights_are_drawn_in_columns() -> None:
             levels=levels(values),
             regressed=(3, 4, 400),
         )
-        track = Track(
-            work="work",
-            place="place",
-            nights=(NIGHT,) * count,
-            trends=(trend,),
-            events=(),
-            unusable={},
-        )
+        track = Track(work="work", place="place", nights=(NIGHT,) * count, trends=(trend,), events=(), unusable={})
         (plot,) = of_track(track)
         sizes.append(len(plot.svg))
     assert sizes[1] < 1.2 * sizes[0]

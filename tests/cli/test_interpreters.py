@@ -85,9 +85,7 @@ def test_two_interpreters_in_turns(bench: Bench, tmp_path: Path, pythons: list[s
 
 
 @pytest.mark.slow
-def test_a_run_of_two_interpreters_goes_on(
-    bench: Bench, tmp_path: Path, pythons: list[str], plotting: Plotting
-) -> None:
+def test_a_run_of_two_goes_on(bench: Bench, tmp_path: Path, pythons: list[str], plotting: Plotting) -> None:
     plotting()
     run = measured(bench, tmp_path, pythons, MLP, "--scenario", "ddp,single", "--launches", "1", "--no-parity")
     code, out, shown = bench("run", "--resume", run["path"], "--launches", "2", "--json")

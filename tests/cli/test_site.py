@@ -141,10 +141,7 @@ NO_SITE = {
     "nothing": (f"{BEGIN}def connect(options): ...", "returned NoneType; return what performs launches, such as Work"),
     "an error": (f"{BEGIN}def connect(options): 1 / 0", "site.py:3 fails to connect: ZeroDivisionError"),
     "an end": (f"import os\n{BEGIN}def connect(options): os._exit(0)", "site.py:4 fails to connect: SystemExit: 0"),
-    "no end": (
-        f"import time\n{BEGIN}def connect(options): time.sleep(600)",
-        "py:4 fails to connect: TimeoutError",
-    ),
+    "no end": (f"import time\n{BEGIN}def connect(options): time.sleep(600)", "py:4 fails to connect: TimeoutError"),
     "no word": (f"{BEGIN}{MUTE}def connect(options): raise Mute", "site.py:5 fails to connect: Mute; fix the file"),
     "a second import": (f"{ONCE}{BEGIN}def connect(options): ...", "py:3 cannot be executed: SystemExit: 0"),
 }

@@ -65,6 +65,20 @@ def asked(tmp_path: Path) -> tuple[str, ...]:
     return ("--workload", str(tmp_path / "mlp.py"), "--scenario", names, *small, *where)
 
 
+def late(where: Any, number: int, patch: pytest.MonkeyPatch) -> list[str]:
+    """Whose launches are performed ``where``; the budget is over before that of this number."""
+    launched: list[str] = []
+
+    def perform_late(job: Any, *rest: Any) -> Any:
+        launched.append(job.scenario)
+        if len(launched) == number:
+            patch.setattr(tuning, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + 2 * LATER_S))
+        return perform(job, *rest)
+
+    patch.setattr(where, "perform", perform_late)
+    return launched
+
+
 @pytest.mark.slow
 def test_an_interrupted_search_goes_on(
     run_here: CommandLine, asked: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plotting: Plotting
@@ -124,15 +138,7 @@ def test_the_budget_ends_the_rounds_of_the_finalists(
     run_here: CommandLine, asked: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The machine becomes busy while they are measured: their third launch ends after the budget."""
-    launched: list[str] = []
-
-    def late(job: Any, *rest: Any) -> Any:
-        launched.append(job.scenario)
-        if len(launched) == 3:
-            monkeypatch.setattr(tuning, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + 2 * LATER_S))
-        return perform(job, *rest)
-
-    monkeypatch.setattr(measure, "perform", late)
+    launched = late(measure, 3, monkeypatch)
     two = [one.replace(f",{tmp_path}/slow.py,{tmp_path}/wrong.py,{tmp_path}/slowest.py", "") for one in asked]
     done = run_here("tune", *two, "--budget", "10m")
     document = document_in(tmp_path / "out")
@@ -149,15 +155,7 @@ def test_a_short_budget_names_whom_it_leaves_out(
     run_here: CommandLine, asked: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The budget is spent after two launches: what they showed is measured again."""
-    launched: list[str] = []
-
-    def late(job: Any, *rest: Any) -> Any:
-        launched.append(job.scenario)
-        if len(launched) == 2:
-            monkeypatch.setattr(tuning, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + LATER_S))
-        return perform(job, *rest)
-
-    monkeypatch.setattr(tuning, "perform", late)
+    launched = late(tuning, 2, monkeypatch)
     done = run_here("tune", *asked, "--budget", "10m")
     assert done.returncode == 0 and launched == ["ddp", "quick"], (launched, done.stderr)
     assert "Not tried within the budget: slow, wrong and slowest" in done.stdout, done.stdout

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Bench, CommandLine, Plotting, in_this_process
-from standin import documented
+from standin import documented, install
 
 from bench.analyse.parity import SAME, WITHIN_HALF
 from bench.report import plots
@@ -150,18 +150,13 @@ TRIED: dict[str, Changed] = {
         replaced("nn.Linear(32,", "nn.Linear(33,"),
         ("fails on a batch of 32: RuntimeError: ", "shapes cannot be multiplied", "fix the file"),
     ),
-    "several shapes": (
-        replaced("randn(32, g", "randn(32 + index, g"),
-        ("of equal shape, or define collate",),
-    ),
+    "several shapes": (replaced("randn(32, g", "randn(32 + index, g"), ("of equal shape, or define collate",)),
     "settings that it refuses": (lambda source: source + CHECK, ("--setting: width is 256; choose 128",)),
 }
 
 
 @pytest.mark.parametrize(("change", "says"), TRIED.values(), ids=TRIED)
-def test_untrainable(
-    change: Callable[[str], str], says: tuple[str, ...], run_here: CommandLine, tmp_path: Path
-) -> None:
+def test_no_model(change: Callable[[str], str], says: tuple[str, ...], run_here: CommandLine, tmp_path: Path) -> None:
     source = change(MLP)
     assert source != MLP
     (tmp_path / "mine.py").write_text(source)
@@ -191,11 +186,7 @@ def test_a_disobeyed_setting(change: Callable[[str], str], says: str, run_here: 
 
 
 def test_a_package_may_not_take_a_workloads_name(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    metadata = tmp_path / "theirs-1.0.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text("[bench.workloads]\nresnet101 = their_module\n")
-    (tmp_path / "their_module.py").write_text(MLP)
+    install(tmp_path, {"resnet101": "their_module"}, {"their_module.py": MLP}, seam="workloads")
     monkeypatch.syspath_prepend(str(tmp_path))
     code, _, line = bench("run", *SMALL)
     assert code == 2 and "'resnet101' is defined twice" in line and "their_module.py" in line

@@ -178,10 +178,7 @@ def test_unlawful_rows(run: Path, name: str, at: int | slice, values: dict[str, 
         ({"recommendation": ADVICE | {"fastest": "gone"}}, "recommends 'gone', which has no launch"),
         ({"recommendation": ADVICE | {"parallel": ADVICE | {"leanest": "gone"}}}, "recommends 'gone', which has"),
         ({"validity": [FINDING]}, "has a verdict on launch 7, which has no record"),
-        (
-            {"workload": encode(ABOUT.workload) | {"global_batch": 16}},
-            "the hash of the workload is not that of its fields",
-        ),
+        ({"workload": encode(ABOUT.workload) | {"global_batch": 16}}, "hash of the workload is not that of its fields"),
     ],
 )
 def test_a_contradictory_document_is_found(run: Path, changes: dict[str, Any], says: str) -> None:
@@ -236,10 +233,7 @@ ELSEWHERE = {"../../x": {"sha256": "", "rows": 0}}
         (lambda run: replaced(run, "run.json"), "/run.json cannot be read: it is not a regular file"),
         (lambda run: replaced(run, "steps.parquet"), "/steps.parquet cannot be read: it is not a regular file"),
         (lambda run: replaced(run, LOG), f"/{LOG} cannot be read: it is not a regular file"),
-        (
-            lambda run: replaced(run, LOG, lambda log: log.symlink_to("/dev/zero")),
-            f"/{LOG} cannot be read: it lies outside",
-        ),
+        (lambda run: replaced(run, LOG, lambda log: log.symlink_to("/dev/zero")), f"{LOG} cannot be read: it lies out"),
     ],
 )
 @pytest.mark.timeout(20)
@@ -328,9 +322,7 @@ def test_a_damaged_table_of_an_incomplete_run(pristine: Path, data: st.DataObjec
     [(os.abort, False), (signal.pause, False), (lambda: None, True), (lambda: 1 / 0, True)],
     ids=["ends", "waits", "well", "raises"],
 )
-def test_a_child_tries_what_would_end_the_process(
-    look: Callable[[], object], well: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_child_tries_what_may_end_it(look: Callable[[], object], well: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """pyarrow aborts over about one in a hundred bits of a footer, where it should raise."""
     monkeypatch.setattr(tables, "CHILD_S", 20 if well else 0.5)
     assert tables._in_a_child(look) is well

@@ -200,9 +200,7 @@ def test_a_folder_that_others_can_write_is_refused(folder: Path) -> None:
     [lambda where, mine: os.mkfifo(where), lambda where, mine: where.mkdir(), Path.symlink_to, Path.hardlink_to],
     ids=["pipe", "folder", "link", "hard link"],
 )
-def test_what_cannot_be_a_lock_is_refused_by_name(
-    folder: Path, tmp_path: Path, made: Callable[[Path, Path], None]
-) -> None:
+def test_what_cannot_be_a_lock_is_refused(folder: Path, tmp_path: Path, made: Callable[[Path, Path], None]) -> None:
     folder.mkdir()
     precious = tmp_path / "precious"
     precious.write_text("mine")

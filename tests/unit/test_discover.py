@@ -12,6 +12,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 import pytest
+import standin
 from standin import refusal
 from standin.processes import nobody_left
 
@@ -35,14 +36,7 @@ Install = Callable[..., Path]
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     def put(entry_points: dict[str, str], files: dict[str, str], package: str = "theirs") -> Path:
         site = tmp_path / f"site-{package}"
-        metadata = site / f"{package}-1.0.dist-info"
-        metadata.mkdir(parents=True)
-        (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
-        lines = [f"{name} = {module}" for name, module in entry_points.items()]
-        (metadata / "entry_points.txt").write_text("\n".join(["[bench.scenarios]", *lines, ""]))
-        for name, text in files.items():
-            (site / name).parent.mkdir(parents=True, exist_ok=True)
-            (site / name).write_text(text)
+        standin.install(site, entry_points, files, package)
         monkeypatch.syspath_prepend(str(site))
         return site
 

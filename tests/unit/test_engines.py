@@ -19,7 +19,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as some
 from jsonschema import Draft202012Validator
 from ruamel.yaml import YAML
-from standin import refusal
+from standin import ROOT, refusal
 from standin.engine_schemas import SCHEMAS
 
 from bench.seams import discover, execute
@@ -27,7 +27,6 @@ from bench.seams.engine import Asked
 from bench.sites.engines import as_yaml
 from bench.sites.hosts.engine import engine_of, secret_of
 
-ROOT = Path(__file__).resolve().parents[2]
 NODES, NAME = 37, "bench-1a2b3c"
 FILES = discover.names(discover.ENGINE)
 

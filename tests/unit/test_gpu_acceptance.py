@@ -48,10 +48,8 @@ def compared(low: float, high: float, **more: Any) -> dict[str, Any]:
     ],
 )
 def test_verdicts_on_bounds(pack: Any, document: dict[str, Any], verdict: str) -> None:
-    assert [one.verdict for one in pack.acceptance.of_comparison("overhead", "the step", document)] == [
-        verdict,
-        "passed",
-    ]
+    found = pack.acceptance.of_comparison("overhead", "the step", document)
+    assert [one.verdict for one in found] == [verdict, "passed"]
     for by_noise, judged in ((True, "not shown"), (False, "FAILED")):
         document["checks"][0] |= {"passed": False, "by_noise": by_noise}
         assert pack.acceptance.of_comparison("overhead", "the step", document)[1].verdict == judged

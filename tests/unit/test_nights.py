@@ -105,9 +105,7 @@ CHECKSUM = '  "digest.json": {\n   "sha256": "'
         ("run.json", Path.unlink, "has no run.json"),
     ],
 )
-def test_torn_and_edited_runs_are_left_out_and_named(
-    history: Path, file: str, spoil: Callable[[Path], object], why: str
-) -> None:
+def test_torn_and_edited_runs_are_left_out(history: Path, file: str, spoil: Callable[[Path], object], why: str) -> None:
     sound = nights.read(str(history)).nights
     path = night(history, 3)
     spoil(path / file)

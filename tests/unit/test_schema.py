@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
+from standin import ROOT
 from standin.runs import APEX, BROKEN, DDP, FAST, GONE, write_run
 from standin.schemas import SHIPPED, errors
 
 from bench.core.codec import Damaged, decode
 from bench.runs import schema
 from bench.runs.document import RunDocument
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_shipped_schema_is_up_to_date() -> None:

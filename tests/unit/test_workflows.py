@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from standin import ROOT
 
 from bench.core.errors import RequestError
 from bench.verbs import accept
 
-ROOT = Path(__file__).resolve().parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").iterdir())
 NIGHTLY = ROOT / ".github" / "workflows" / "nightly.yml"
 
