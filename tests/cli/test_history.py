@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from conftest import Bench
 from standin import gated
-from standin.nights import write_nights
 from standin.runs import DDP, HOSTILE, write_run
 
 from bench.analyse.history import nights
@@ -45,7 +44,7 @@ def shifted(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if night == 7:
             digest["scenarios"][0] |= {"status": "oom", "reason": "CUDA out of memory", **gated.NOTHING}
 
-    write_nights(folder, COUNT, scenarios=THREE, launches=3, slower=only("ddp_o2", SHIFTED, 1.04), also=also, gpu=True)
+    gated.nights(folder, COUNT, THREE, slower=only("ddp_o2", SHIFTED, 1.04), also=also, energy=True)
     return folder
 
 
@@ -120,7 +119,7 @@ def test_text_from_outside_stays_text(tmp_path: Path, say: Bench) -> None:
         digest["scenarios"][0]["what_ran"] = HOSTILE
         digest["scenarios"][1] |= {"status": "error", "reason": f"two\nlines \x1b[31m{HOSTILE}"}
 
-    write_nights(tmp_path / "h", 12, scenarios=("ddp", "dp"), launches=1, slower=only("ddp", 5, 1.2), also=also)
+    gated.nights(tmp_path / "h", 12, ("ddp", "dp"), slower=only("ddp", 5, 1.2), also=also)
     code, out, err = say(tmp_path / "h", "--json")
     (event,) = json.loads(out)["tracks"][0]["shifts"]
     assert code == 0 and event["before"]["dirty"] != event["after"]["dirty"]
@@ -131,11 +130,11 @@ def test_text_from_outside_stays_text(tmp_path: Path, say: Bench) -> None:
 
 @pytest.mark.parametrize(
     ("count", "said"),
-    [(1, "1 night, 2021-01-04: a trend needs two or more"), (3, "no shift was found (it takes 6 nights to tell one)")],
+    [(1, "1 night, 2026-01-01: a trend needs two or more"), (3, "no shift was found (it takes 6 nights to tell one)")],
 )
 def test_few_nights_are_a_page_and_no_shift(tmp_path: Path, say: Bench, count: int, said: str) -> None:
     """Of the runs in results, where no folder is given."""
-    write_nights(tmp_path / "results", count, scenarios=("ddp",), launches=2, slower=only("ddp", 1, 1.5))
+    gated.nights(tmp_path / "results", count, ("ddp",), slower=only("ddp", 1, 1.5))
     code, out, _ = say()
     assert code == 0 and said in out
     assert (tmp_path / "reports" / "history-step-ms.svg").is_file()
@@ -151,7 +150,7 @@ def test_runs_of_another_kind_have_their_own_section(tmp_path: Path, say: Bench)
     def slower(night: int, scenario: str) -> float:
         return 1.5 if night % 2 else 1.0
 
-    write_nights(tmp_path / "h", 9, scenarios=("ddp",), launches=2, also=also, gpu=True, slower=slower)
+    gated.nights(tmp_path / "h", 9, ("ddp",), also=also, slower=slower)
     document = json.loads(say(tmp_path / "h", "--json")[1])
     assert [(track["place"], len(track["nights"])) for track in document["tracks"]] == [
         ("2 × NVIDIA H100 80GB HBM3", 1),
@@ -170,7 +169,7 @@ def test_another_wrapper_is_another_trend(tmp_path: Path, told: Bench) -> None:
         if night >= 10:
             digest["scenarios"][0]["what_ran"] = "apex DDP · nccl ×2 · apex O2 fp16"
 
-    write_nights(tmp_path / "h", 20, scenarios=("ddp",), launches=2, slower=only("ddp", 10, 0.8), also=also)
+    gated.nights(tmp_path / "h", 20, ("ddp",), slower=only("ddp", 10, 0.8), also=also)
     (track,) = json.loads(told(tmp_path / "h", "--json")[1])["tracks"]
     assert track["shifts"] == []
     of_time = [trend["values"] for trend in track["trends"] if trend["metric"] == "step_ms"]
@@ -187,7 +186,7 @@ def test_a_change_of_source_is_no_regression(tmp_path: Path, told: Bench, since:
             peaks = row["launches"]["peak_total_mib"]
             row["launches"]["peak_total_mib"] = [peak * (1.3 if night >= 12 else 1.0) for peak in peaks]
 
-    write_nights(tmp_path / "h", 20, scenarios=("dp", "ddp"), launches=3, also=also, gpu=True, repeat_commit=20)
+    gated.nights(tmp_path / "h", 20, ("dp", "ddp"), also=also)
     document = json.loads(told(tmp_path / "h", "--json")[1])
     (event,) = document["tracks"][0]["shifts"]
     assert {change["metric"] for change in event["changes"]} == {"peak_total_mib"}
@@ -199,8 +198,8 @@ def test_a_change_of_source_is_no_regression(tmp_path: Path, told: Bench, since:
 
 
 def test_an_accepted_night_is_marked(tmp_path: Path, say: Bench) -> None:
-    made = write_nights(tmp_path / "h", 14, scenarios=("ddp",), launches=3, slower=only("ddp", 11, 1.10))
-    nights.accept(str(tmp_path / "h"), str(made[11]), "deterministic kernels, on purpose", "2021-01-15T09:00:00Z")
+    made = gated.nights(tmp_path / "h", 14, ("ddp",), slower=only("ddp", 11, 1.10))
+    nights.accept(str(tmp_path / "h"), str(made[11]), "deterministic kernels, on purpose", "2026-01-15T09:00:00Z")
     document = json.loads(say(tmp_path / "h", "--json")[1])
     accepted = [night["accepted"] for night in document["tracks"][0]["nights"]]
     assert accepted == [*[None] * 11, "deterministic kernels, on purpose", None, None]
@@ -209,7 +208,7 @@ def test_an_accepted_night_is_marked(tmp_path: Path, say: Bench) -> None:
 
 
 def test_unsealed_and_changed_runs_are_left_out(tmp_path: Path, told: Bench) -> None:
-    made = write_nights(tmp_path / "h", 4, scenarios=("ddp",), launches=1)
+    made = gated.nights(tmp_path / "h", 4, ("ddp",))
     unsealed = write_run(tmp_path / "h", [DDP], complete=False)
     (made[1] / "digest.json").write_text("{}")
     code, out, err = told(tmp_path / "h", "--json")
@@ -247,7 +246,7 @@ def test_what_is_no_history_is_refused_in_one_line(case: str, shifted: Path, tmp
 
 
 def test_the_last_nights_gate_is_on_terminal_and_page(tmp_path: Path, told: Bench) -> None:
-    paths = write_nights(tmp_path / "nights", 12, scenarios=("ddp", "dp"), slower=only("ddp", since=11, by=1.2))
+    paths = gated.nights(tmp_path / "nights", 12, ("ddp", "dp"), slower=only("ddp", since=11, by=1.2))
     _, out, _ = told(tmp_path / "nights")
     last = f"The gate stops the last night, {paths[-1].name[:4]}-{paths[-1].name[4:6]}-{paths[-1].name[6:8]}, for"
     assert f"{last} step time of ddp.\n" in out
