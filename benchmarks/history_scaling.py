@@ -81,9 +81,7 @@ def main() -> int:
         "history_scaling",
         [],
         checks(best, sizes),
-        notes=[
-            f"{len(gated.TEN)} scenarios of {len(gated.STEADY)} launches; the fastest of {paired.count(options.rounds, 'round')}"
-        ],
+        notes=[f"10 scenarios of 5 launches; the fastest of {paired.count(options.rounds, 'round')}"],
         as_json=options.json,
         taken=[asdict(one) for one in taken],
         fastest=[asdict(one) for one in best],

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Bench
-from standin.runs import DDP, FINITE, Launch, write_run
+from standin.runs import DDP, FINITE, timed, write_run
 
 from bench.analyse import verdicts
 from bench.analyse.analysed import Analysed
@@ -23,9 +23,8 @@ def judge(writer: RunWriter) -> None:
 
 @pytest.fixture
 def here(tmp_path: Path) -> Path:
-    slow = [Launch("ddp", [[9, ms, ms]], [[100.0]]) for ms in (40, 41, 42)]
-    fast = [Launch("ddp_o2", [[9, ms, ms]], [[90.0]], precision="O2") for ms in (20, 20, 21)]
-    write_run(tmp_path / "results", [*slow, *fast], label="three of each", also=judge)
+    launches = timed({"ddp": (40, 41, 42), "ddp_o2": (20, 20, 21)})
+    write_run(tmp_path / "results", launches, label="three of each", also=judge)
     (tmp_path / "results" / BROKEN).mkdir()
     (tmp_path / "results" / BROKEN / "run.json").write_text("{")
     return tmp_path

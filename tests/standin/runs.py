@@ -65,6 +65,7 @@ class Launch:
     checks: dict[str, Any] = field(default_factory=dict)
     apart_s: int = 100
     ran: dict[str, Any] = field(default_factory=dict)
+    more: dict[str, Any] = field(default_factory=dict)
 
     def record(self, launch: int, repeat: int) -> dict[str, Any]:
         ran = bool(self.steps_ms)
@@ -89,6 +90,7 @@ class Launch:
             ],
             "wall_s": 3.0 if ran else None,
             "first_forward_s": 1.5 if ran else None,
+            **self.more,
         }
 
     def step_rows(self, launch: int, repeat: int) -> list[dict[str, Any]]:
@@ -200,6 +202,17 @@ DDP = Launch("ddp", [[90, 40, 20, 30, 60], [80, 20, 40, 30, 10]], [[100, 300], [
 
 FAST = Launch("ddp_o2", [[50, 10, 10, 20, 20]], [[100, 250]], precision="O2", losses=[6.0, 5.0, 4.0, math.nan, 3.0])
 FINITE = replace(FAST, losses=None)
+
+
+def timed(steps_ms: Mapping[str, Sequence[float]], mib: float = 100.0) -> list[Launch]:
+    """A launch for each time of each scenario, of one rank."""
+    launches = []
+    for name, times in steps_ms.items():
+        strategy, precision = "single" if name == "single" else "ddp", f"O{name[-1]}" if "_o" in name else "O0"
+        launches += [Launch(name, [[9, ms, ms]], [[mib]], strategy=strategy, precision=precision) for ms in times]
+    return launches
+
+
 APEX = Launch("apex_ddp", [[90, 50, 50, 50, 50]] * 2, [[None], [None]], strategy="apex_ddp")
 GONE = Launch("dp", strategy="dp", status="unsupported", reason=f"needs <b>CUDA</b> {HOSTILE}")
 BROKEN = Launch(

@@ -17,7 +17,7 @@ import pytest
 from conftest import Bench, Plotting
 from standin import numerics
 from standin.documents import diagnostic, ran_with, reference, with_records
-from standin.runs import APEX, BROKEN, DDP, FAST, FINITE, GONE, HOSTILE, Launch, analysed, effective, write_run
+from standin.runs import APEX, BROKEN, DDP, FAST, FINITE, GONE, HOSTILE, Launch, analysed, effective, timed, write_run
 from test_report import Page, plot_of, svg_texts
 
 from bench.analyse import validity, verdicts
@@ -40,15 +40,6 @@ from bench.words.tuned import answer as answer_of_search
 CATEGORIES = {"casts": 4.0, "loss scaling": 0.0, "convolutions": 20.0, "other": 6.0}
 SINGLE = Launch("single", [[20, 10, 10, 10, 10]], [[100.0]], strategy="single")
 OFF = replace(FINITE, losses=[6.0, 6.0, 6.0, 7.0, 6.0])
-
-
-def timed(steps_ms: dict[str, tuple[float, ...]], mib: float = 100.0) -> list[Launch]:
-    """A launch for each time of each scenario, of one rank."""
-    launches = []
-    for name, times in steps_ms.items():
-        strategy, precision = "single" if name == "single" else "ddp", f"O{name[-1]}" if "_o" in name else "O0"
-        launches += [Launch(name, [[9, ms, ms]], [[mib]], strategy=strategy, precision=precision) for ms in times]
-    return launches
 
 
 def with_reference(*gradients: tuple[str, float]) -> Callable[[RunWriter], None]:
