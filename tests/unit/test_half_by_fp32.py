@@ -47,11 +47,8 @@ def test_attention_and_matrix_products() -> None:
 @pytest.mark.parametrize(
     ("scenario", "instructions", "taken"),
     [
-        ("ddp_o1", False, True),
-        ("ddp_o1", True, False),
-        ("ddp_o1", None, False),
-        ("ddp", False, False),
-        ("ddp_o1+compile", False, False),
+        *(("ddp_o1", False, True), ("ddp_o1", True, False), ("ddp_o1", None, False)),
+        *(("ddp", False, False), ("ddp_o1+compile", False, False)),
     ],
 )
 def test_where_it_is_taken(

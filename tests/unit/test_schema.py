@@ -47,22 +47,13 @@ def set_at(document: dict[str, Any], path: str, value: Any) -> None:
 @pytest.mark.parametrize(
     ("path", "value"),
     [
-        ("schema_version", 2),
-        ("extra", 1),
-        ("launches.0.extra", 1),
-        ("launches.0.status", "fine"),
+        *(("schema_version", 2), ("extra", 1), ("launches.0.extra", 1), ("launches.0.status", "fine")),
         *(("launches.0.launch", value) for value in ("0", True, -1)),
-        ("launches.0.wall_s", -1.0),
-        ("launches.0.scenario", "x" * 256),
-        ("launches.0.ranks", {}),
-        ("launches.0.ranks.0.pid", 0.5),
-        ("launches.0.effective.tf32", {"cudnn": True}),
-        ("start.utc", "today"),
-        ("workload", None),
+        *(("launches.0.wall_s", -1.0), ("launches.0.scenario", "x" * 256), ("launches.0.ranks", {})),
+        *(("launches.0.ranks.0.pid", 0.5), ("launches.0.effective.tf32", {"cudnn": True})),
+        *(("start.utc", "today"), ("workload", None), ("strategies.ddp.hue", "puce")),
         ("sources", {"ddp": {"file": "." * 4097, "sha256": ""}}),
-        ("strategies.ddp.hue", "puce"),
-        ("experiments", {"frobnicate": {}}),
-        ("experiments", {"checkpoint": {}}),
+        *(("experiments", {name: {}}) for name in ("frobnicate", "checkpoint")),
     ],
 )
 def test_what_the_reader_refuses_is_not_valid(tmp_path: Path, path: str, value: Any) -> None:

@@ -20,7 +20,7 @@ from standin.runs import DDP, write_run
 
 from bench.core.codec import encode
 from bench.core.errors import RequestError
-from bench.core.records import DEVICE_COLUMNS, MEMORY_COLUMNS, SCHEMA_VERSION, STEP_COLUMNS
+from bench.core.records import SCHEMA_VERSION
 from bench.runs import names
 from bench.runs.document import State
 from bench.runs.experiments import Diagnosis, DiagnosticRecord, Scaling
@@ -29,10 +29,10 @@ from bench.runs.journal import checked_line, journal_path
 from bench.runs.launches import LaunchRecord
 from bench.runs.names import find, run_ids
 from bench.runs.reader import read, verified
+from bench.runs.tables import COLUMNS
 from bench.runs.writer import RunWriter
 from bench.verbs.options import latest_or
 
-COLUMNS = {"steps": STEP_COLUMNS, "memory": MEMORY_COLUMNS, "device": DEVICE_COLUMNS}
 ZERO: dict[str, Any] = {"int32": 0, "int64": 0, "float64": 0.0, "bool": False, "string": ""}
 
 
