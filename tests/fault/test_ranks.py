@@ -9,7 +9,6 @@ import resource
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from collections.abc import Callable, Collection, Iterator
 from itertools import product
@@ -18,6 +17,7 @@ from typing import Any
 
 import pytest
 from conftest import CommandLine, Executed, a_host
+from standin.planted import failing
 from standin.planted import planted as planted_file
 from standin.processes import FASHION, alive, family, nobody_left, not_locked, start, wait_for
 from standin.schemas import document_in
@@ -152,17 +152,11 @@ def test_earlier_steps_are_kept(planted: Planted, execute: Execute, fault: str) 
             assert row["step_ms"] == pytest.approx(phases) and row["step_ms"] > 0
 
 
-def scenario(fault: str, condition: str = "parts.rank == 1", then: str = 'parts.build("ddp")', how: str = "") -> str:
-    lines = textwrap.indent(fault, "    ")
-    return planted_file(f"{IMPORTS}\nif {condition}:\n{lines}\nreturn {then}", how)
-
-
-IMPORTS = "import os, socket, subprocess, sys, threading, time"
 ALONE = {"then": "parts.session()", "how": "group=False"}
 
 
 def test_a_rank_that_leaves_its_group_is_ended_with_it(execute: Execute) -> None:
-    done = execute(scenario("1 / 0", "parts.rank == 0 or os.setsid() or time.sleep(600)"))
+    done = execute(failing("1 / 0", "parts.rank == 0 or os.setsid() or time.sleep(600)"))
     assert done.outcome.status == "error" and done.outcome.reason.endswith(":9: ZeroDivisionError: division by zero")
     assert nobody_left([rank["pid"] for rank in done.outcome.ranks])
 
@@ -186,14 +180,14 @@ for number in range(3, 100):
     ids=["streams", "descriptors", "forgets", "nonsense"],
 )
 def test_what_a_rank_breaks_is_its_own(execute: Execute, fault: str, reason: str) -> None:
-    done = execute(scenario(fault, "parts.rank == 0", **ALONE), replicas=1)
+    done = execute(failing(fault, "parts.rank == 0", **ALONE), replicas=1)
     assert done.outcome.status == "error" and reason in done.outcome.reason
     assert "went away" not in done.outcome.reason, "the host goes on"
 
 
 def test_an_exception_in_a_thread_fails_the_launch(execute: Execute) -> None:
     done = execute(
-        scenario("thread = threading.Thread(target=lambda: 1 / 0, name='loader')\nthread.start()"), iters=2000
+        failing("thread = threading.Thread(target=lambda: 1 / 0, name='loader')\nthread.start()"), iters=2000
     )
     assert (done.outcome.status, done.outcome.first_failed_rank) == ("error", 1)
     assert re.fullmatch(r"thread loader: \S+\.py:9: ZeroDivisionError: division by zero", done.outcome.reason)
@@ -210,7 +204,7 @@ print('started', fork, session, int(shell.stdout.readline()), flush=True)"""
 
 def test_what_a_scenario_started_ends_with_it(execute: Execute) -> None:
     """A fork, a process in a session of its own, and a grandchild."""
-    done = execute(scenario(STARTING))
+    done = execute(failing(STARTING))
     assert done.outcome.status == "ok", done.outcome.reason
     (pids,) = re.findall(r"started ([\d ]+)", done.log(1))
     assert len(pids.split()) == 3 and nobody_left(list(map(int, pids.split())))
@@ -218,7 +212,7 @@ def test_what_a_scenario_started_ends_with_it(execute: Execute) -> None:
 
 @pytest.mark.slow
 def test_a_forked_child_is_no_second_rank(execute: Execute) -> None:
-    done = execute(scenario("pass", "os.fork() == 0", **ALONE), replicas=1)
+    done = execute(failing("pass", "os.fork() == 0", **ALONE), replicas=1)
     assert done.outcome.status == "ok", done.outcome.reason
     assert len([event for event in done.events if event["event"] == "done"]) == 1
     assert done.results[0]["pid"] == done.outcome.ranks[0]["pid"]

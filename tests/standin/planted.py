@@ -14,6 +14,12 @@ def planted(build: str, declared: str = "", *, scenario: str = "") -> str:
     return f"from bench.seams import {names}\n\nSCENARIO = Scenario({fields})\n\n\ndef build(parts):\n{body}\n"
 
 
+def failing(fault: str, condition: str = "parts.rank == 1", then: str = 'parts.build("ddp")', how: str = "") -> str:
+    """One whose ranks do this where the condition holds, in line 9; ``how``: fields of the strategy."""
+    modules = "import os, signal, socket, subprocess, sys, threading, time, torch"
+    return planted(f"{modules}\nif {condition}:\n{indent(fault, '    ')}\nreturn {then}", how)
+
+
 def sleeping(seconds: float) -> str:
     """One whose steps mostly sleep, so that other work on the machine changes little: a convolution, or an MLP."""
     return planted(SLEEPING.format(seconds=seconds), ALONE)
