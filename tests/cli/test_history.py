@@ -273,23 +273,14 @@ def test_commits_between_two_nights(before: tuple[str | None, bool], after: tupl
     assert commit_range(first, second) == said
 
 
-NIGHT = Night(run="run", utc="2021-01-01T00:00:00Z", label=None, commit=None, dirty=False, accepted=None)
-
-
 def test_thousands_of_nights_are_drawn_in_columns() -> None:
-    sizes = []
+    sizes: list[int] = []
+    about: dict[str, Any] = {"scenario": "ddp", "what_ran": "", "metric": "step_ms", "regressed": (3, 4, 400)}
+    night = Night(run="run", utc="2021-01-01T00:00:00Z", label=None, commit=None, dirty=False, accepted=None)
     for count in (DOTS_AT_MOST + 1, 10 * DOTS_AT_MOST):
         values = tuple(100.0 + place % 7 for place in range(count))
-        trend = Trend(
-            scenario="ddp",
-            what_ran="",
-            metric="step_ms",
-            values=values,
-            sources=(None,) * count,
-            levels=levels(values),
-            regressed=(3, 4, 400),
-        )
-        track = Track(work="work", place="place", nights=(NIGHT,) * count, trends=(trend,), events=(), unusable={})
+        trend = Trend(**about, values=values, sources=(None,) * count, levels=levels(values))
+        track = Track(work="work", place="place", nights=(night,) * count, trends=(trend,), events=(), unusable={})
         (plot,) = of_track(track)
         sizes.append(len(plot.svg))
     assert sizes[1] < 1.2 * sizes[0]

@@ -37,11 +37,10 @@ def bench(*arguments: str, interpreter: tuple[str, ...] = (), **environment: str
     return subprocess.run(command, cwd=ROOT, env=about, capture_output=True, text=True, timeout=60)
 
 
-def listed(*arguments: str, **environment: str) -> dict[str, Any]:
+def listed(*arguments: str, **environment: str) -> Any:
     done = bench("list", "--device", "cpu", "--json", *arguments, **environment)
     assert (done.returncode, done.stderr) == (0, "")
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    return json.loads(done.stdout)
 
 
 # list

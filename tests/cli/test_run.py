@@ -26,11 +26,12 @@ from bench.sites.local import WorkerHost
 SMALL = ["--device", "cpu", "--workload", "fashion_mlp", "--setting", "width=32"]
 WARMUP, ITERS = 1, 2
 STEPS = ["--warmup", str(WARMUP), "--iters", str(ITERS), "--global-batch", "4"]
+Comparison = tuple[dict[str, Any], str, Path]
 HALF = ("ddp_o1", "ddp_o2", "ddp_o3", "apex_ddp_o1", "apex_ddp_o2", "apex_ddp_o3")
 
 
 @pytest.fixture(scope="module")
-def comparison(host: WorkerHost, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str, Path]:
+def comparison(host: WorkerHost, tmp_path_factory: pytest.TempPathFactory) -> Comparison:
     """All ten scenarios: what ``--json`` prints, what people are shown, and the folder."""
     out, printed, shown = tmp_path_factory.mktemp("results"), io.StringIO(), io.StringIO()
     asked = ["run", "-v", *SMALL, *STEPS, "--out", str(out), "--json"]
@@ -41,7 +42,7 @@ def comparison(host: WorkerHost, tmp_path_factory: pytest.TempPathFactory) -> tu
     return document, shown.getvalue(), Path(document["path"])
 
 
-def test_all_ten_scenarios_run_and_say_what_ran(comparison: tuple[dict[str, Any], str, Path]) -> None:
+def test_all_ten_scenarios_run_and_say_what_ran(comparison: Comparison) -> None:
     document, _, _ = comparison
     assert [launch["status"] for launch in document["launches"]] == ["ok"] * 10
     ran = {launch["scenario"]: launch["effective"] for launch in document["launches"]}
@@ -59,7 +60,7 @@ def test_all_ten_scenarios_run_and_say_what_ran(comparison: tuple[dict[str, Any]
     assert verdicts == {name: WITHIN_HALF if name in HALF else SAME for name in ran}
 
 
-def test_the_table_and_the_next_step_are_shown(comparison: tuple[dict[str, Any], str, Path]) -> None:
+def test_the_table_and_the_next_step_are_shown(comparison: Comparison) -> None:
     document, shown, path = comparison
     assert path.name == document["run"]
     assert "DataParallel, pass-through · fp32" in shown
@@ -73,7 +74,7 @@ def test_the_table_and_the_next_step_are_shown(comparison: tuple[dict[str, Any],
     assert sum(shares.values()) == pytest.approx(100, abs=len(shares)) and min(shares.values()) >= 0
 
 
-def test_half_without_instructions_is_reported(comparison: tuple[dict[str, Any], str, Path]) -> None:
+def test_half_without_instructions_is_reported(comparison: Comparison) -> None:
     document, said, _ = comparison
     slow = not torch.ops.mkldnn._is_mkldnn_bf16_supported()
     ran = {launch["scenario"]: launch["effective"] for launch in document["launches"]}
@@ -82,9 +83,7 @@ def test_half_without_instructions_is_reported(comparison: tuple[dict[str, Any],
     assert any(row["code"] == "slow half" for row in document["validity"]) == slow
 
 
-def test_the_run_folder_is_as_designed(
-    comparison: tuple[dict[str, Any], str, Path], run_here: CommandLine, tmp_path: Path
-) -> None:
+def test_the_run_folder_is_as_designed(comparison: Comparison, run_here: CommandLine, tmp_path: Path) -> None:
     document, _, path = comparison
     stored = json.loads((path / "run.json").read_text())
     assert stored["complete"] is True and stored["launches"] == document["launches"]
@@ -98,9 +97,7 @@ def test_the_run_folder_is_as_designed(
         assert json.loads(calm.stdout)["launches"][0]["checks"]["conservation_ok"], name
 
 
-def test_memory_of_every_process_is_sampled(
-    comparison: tuple[dict[str, Any], str, Path], run_here: CommandLine, tmp_path: Path
-) -> None:
+def test_memory_of_every_process_is_sampled(comparison: Comparison, run_here: CommandLine, tmp_path: Path) -> None:
     def sampled(launch: dict[str, Any], path: Path) -> bool:
         memory = pd.read_parquet(path / "memory.parquet")
         mine = memory[memory["launch"] == launch["launch"]]

@@ -47,9 +47,8 @@ ADVICE = encode(Recommendation())
 FINDING = encode(Finding(launch=7, code="slow", severity="warning", text="slow", remedy="wait"))
 
 
-def record_of(launch: int, scenario: str) -> dict[str, Any]:
-    found: dict[str, Any] = encode(launched(**replace(WELL, scenario=scenario).record(launch, 0)))
-    return found
+def record_of(launch: int, scenario: str) -> Any:
+    return encode(launched(**replace(WELL, scenario=scenario).record(launch, 0)))
 
 
 def sound(out: Path, *, complete: bool = True) -> Path:
@@ -64,9 +63,8 @@ def run(tmp_path: Path) -> Path:
     return sound(tmp_path)
 
 
-def document_of(run: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((run / "run.json").read_text())
-    return found
+def document_of(run: Path) -> Any:
+    return json.loads((run / "run.json").read_text())
 
 
 def stored(run: Path, **changes: Any) -> None:
@@ -174,11 +172,6 @@ def many(run: Path, rows: int) -> pa.Table:
     return pa.table({one.name: words if one.type == pa.string() else zeros.cast(one.type) for one in schema})
 
 
-def too_many_rows(run: Path) -> None:
-    pq.write_table(many(run, 3_000_000), run / "steps.parquet")
-    resealed(run)
-
-
 def without(run: Path, column: str, *, rows: bool) -> None:
     table = pq.read_table(run / "memory.parquet").drop_columns([column])
     with pq.ParquetWriter(run / "memory.parquet", table.schema) as writer:
@@ -207,7 +200,7 @@ ELSEWHERE = {"../../x": {"sha256": "", "rows": 0}}
         (lambda run: sealed_as_is(run, files=document_of(run)["files"] | ELSEWHERE), "cannot be read: it lies outside"),
         (lambda run: without(run, "scenario", rows=True), OTHER),
         (lambda run: without(run, "t_ns", rows=False), OTHER),
-        (too_many_rows, "/steps.parquet: it says that it has 3,000,000 rows"),
+        (lambda run: (pq.write_table(many(run, 3_000_000), run / "steps.parquet"), resealed(run)), "3,000,000 rows"),
         (lambda run: os.truncate(run / "steps.parquet", 3 << 30), "it has 3,221,225,472 bytes, and at most"),
         (lambda run: replaced(run, "run.json"), "/run.json cannot be read: it is not a regular file"),
         (lambda run: replaced(run, "steps.parquet"), "/steps.parquet cannot be read: it is not a regular file"),

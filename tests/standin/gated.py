@@ -86,11 +86,10 @@ def digest(day: int, scenarios: Sequence[Mapping[str, Any]], **changes: Any) -> 
     return usual | changes
 
 
-def trained(model: str, hash: str = "0123456789abcdef0123", **settings: Any) -> dict[str, Any]:
+def trained(model: str, hash: str = "0123456789abcdef0123", **settings: Any) -> Any:
     settings |= {"model": model}
     record = WorkloadRecord(settings=settings, title=model, device="cuda", replicas=2, hash=hash)
-    found: dict[str, Any] = encode(record)
-    return found
+    return encode(record)
 
 
 def write(folder: Path, said: Mapping[str, Any]) -> Path:

@@ -88,9 +88,8 @@ def not_locked(*gpus: str) -> bool:
 
 
 def ranks_of(running: "subprocess.Popen[str]", ranks: int) -> list[int]:
-    def found() -> list[int]:
+    def found() -> Any:
         mine = [pid for pid, role in family(running.pid).items() if role == "rank"]
         return mine if len(mine) == ranks else []
 
-    pids: list[int] = wait_for(found)
-    return pids
+    return wait_for(found)

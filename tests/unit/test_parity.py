@@ -15,23 +15,10 @@ from standin.documents import document
 from standin.frames import iterations
 from standin.workloads import narrow, workload
 
-from bench.analyse.parity import (
-    BOUND,
-    BY_DESIGN,
-    CANNOT_TELL,
-    COARSE,
-    DIVERGED,
-    LOSS_BOUND,
-    NOT_FINITE,
-    SAME,
-    TIMES_TWIN,
-    WITHIN_HALF,
-    by_scenario,
-    parity,
-)
+from bench.analyse.parity import BOUND, COARSE, LOSS_BOUND, TIMES_TWIN, by_scenario, parity
 from bench.core.codec import encode
 from bench.core.job import EXAMPLES, Computation, Job
-from bench.core.records import NUMERICS_COLUMNS
+from bench.core.records import NUMERICS_COLUMNS, PARITIES
 from bench.experiments.plan import reference
 from bench.runs.tables import to_table, uneven
 from bench.seams import discover, switching
@@ -43,6 +30,7 @@ from bench.worker.workload import build_in_double, build_model
 
 torch.set_num_threads(1)  # more of them wait for each other where other work shares the cores
 
+SAME, WITHIN_HALF, BY_DESIGN, CANNOT_TELL, DIVERGED, NOT_FINITE = PARITIES
 LOSS = [5.0, 4.0, 3.0, 2.0]
 DOUBLE = 50
 """The number of its launch."""

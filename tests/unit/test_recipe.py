@@ -2,6 +2,7 @@
 
 import ast
 import math
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -233,11 +234,6 @@ def test_an_existing_file_is_left_alone(tmp_path: Path, bench: Bench) -> None:
         )
 
 
-def losses_in(output: str) -> list[float]:
-    """Those that a script prints of each step."""
-    return [float(line.split("loss ")[1].split(",")[0]) for line in output.splitlines() if "loss" in line]
-
-
 Start = Callable[..., str]
 Trained = Callable[..., list[str]]
 
@@ -265,7 +261,8 @@ def trained(host: WorkerHost, tmp_path: Path) -> Trained:
             processes = next(one.processes for one in run.document.launches if one.scenario == name)
             more = ("--log-every", "1", "--checkpoint", f"{file.stem}.pt", "--steps")
             outputs = [start(file, processes, *more, str(last)) for last in (2, len(steps))]
-            assert losses_in("".join(outputs)) == pytest.approx(list(steps), rel=within), name
+            losses = [float(one) for one in re.findall(r"loss ([^,\n]+)", "".join(outputs))]
+            assert losses == pytest.approx(list(steps), rel=within), name
         return outputs
 
     return check

@@ -90,15 +90,12 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Analysed:
     return analysed(write_run(folder, launches, label=HOSTILE, also=everything))
 
 
-def page_of(run: Analysed) -> str:
-    return Page(report.render([run])["index.html"].decode()).text.replace("\u00a0%", " %")  # the two stay on one line
-
-
 def texts_of(run: Analysed, *drawings: Callable[..., object]) -> str:
     """The page with these plots alone: all of them take most of the time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plots, "DRAWINGS", drawings)
-        return page_of(run)
+        page = Page(report.render([run])["index.html"].decode())
+        return page.text.replace("\u00a0%", " %")  # the two stay on one line
 
 
 def table_of(run: Analysed) -> "pd.DataFrame":

@@ -4,6 +4,8 @@ import json
 import re
 import subprocess
 import sys
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -36,14 +38,6 @@ def test_docs_show_the_schema_and_how_to_use_it(tmp_path: Path) -> None:
     assert subprocess.run(arguments, cwd=ROOT, capture_output=True).returncode == 1
 
 
-def set_at(document: dict[str, Any], path: str, value: Any) -> None:
-    *parents, last = [int(part) if part.isdigit() else part for part in path.split(".")]
-    place: Any = document
-    for part in parents:
-        place = place[part]
-    place[last] = value
-
-
 @pytest.mark.parametrize(
     ("path", "value"),
     [
@@ -59,7 +53,8 @@ def set_at(document: dict[str, Any], path: str, value: Any) -> None:
 def test_what_the_reader_refuses_is_not_valid(tmp_path: Path, path: str, value: Any) -> None:
     document = json.loads((write_run(tmp_path, [DDP, FAST, APEX, GONE, BROKEN]) / "run.json").read_text())
     assert errors(document) == [] and decode(RunDocument, document)
-    set_at(document, path, value)
+    *parents, last = [int(part) if part.isdigit() else part for part in path.split(".")]
+    reduce(getitem, parents, document)[last] = value
     assert errors(document)
     with pytest.raises(Damaged):
         decode(RunDocument, document)

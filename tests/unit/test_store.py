@@ -70,9 +70,8 @@ def run(tmp_path: Path) -> Path:
     return finished(tmp_path / "results")
 
 
-def written(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((path / "run.json").read_text())
-    return found
+def written(path: Path) -> Any:
+    return json.loads((path / "run.json").read_text())
 
 
 def test_what_is_written_comes_back_and_is_sealed(run: Path) -> None:
