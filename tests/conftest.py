@@ -253,6 +253,14 @@ def in_this_process(host: WorkerHost, patch: pytest.MonkeyPatch, arguments: Sequ
     return main(list(arguments))
 
 
+def done_here(host: WorkerHost, out: Path, *arguments: str) -> Path:
+    """The folder of a run that the command line made in this process, and that ended well: the only one in ``out``."""
+    with pytest.MonkeyPatch.context() as patch:
+        assert in_this_process(host, patch, (*arguments, "--out", str(out))) == 0
+    (path,) = out.iterdir()
+    return path
+
+
 def measured(host: WorkerHost, folder: Path, names: Sequence[str], **changes: Any) -> Run:
     """The run of these scenarios, names or files, under ``folder``, each launch of which has ended well; see
     :func:`request_for`."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import CommandLine, in_this_process, needs_fsdp2
+from conftest import CommandLine, done_here, needs_fsdp2
 from standin import refusal
 from standin.planted import planted
 from standin.schemas import document_in
@@ -46,12 +46,8 @@ def run(host: WorkerHost, tmp_path_factory: pytest.TempPathFactory) -> Path:
         (here / f"{name}.py").write_text(text)
     asked = [*WHOLE, *COMPRESSED, *AVERAGED, "ddp_o2", "view"]
     names = ",".join(str(here / f"{name}.py") if name in OWN else name for name in asked)
-    small = ("--device", "cpu", "--warmup", "2", "--iters", "4", "--setting", "width=32", "--out", str(here / "out"))
-    with pytest.MonkeyPatch.context() as patch:
-        given = ("run", "--workload", str(here / "mlp.py"), *small, "--scenario", names)
-        assert in_this_process(host, patch, given) == 0
-    (found,) = (here / "out").iterdir()
-    return found
+    small = ("--device", "cpu", "--warmup", "2", "--iters", "4", "--setting", "width=32", "--scenario", names)
+    return done_here(host, here / "out", "run", "--workload", str(here / "mlp.py"), *small)
 
 
 @pytest.fixture(scope="module")
@@ -163,20 +159,19 @@ def test_what_memory_holds(document: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-def test_a_rank_is_killed_and_all_go_on(host: WorkerHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_is_killed_and_all_go_on(host: WorkerHost, tmp_path: Path) -> None:
     """By torchrun: steps that are trained twice give the same losses, bit for bit."""
     (tmp_path / "mlp.py").write_text(MLP.replace("lr=0.01", "lr=0.01, momentum=0.9"))
     small = ("--workload", str(tmp_path / "mlp.py"), "--setting", "width=32", "--device", "cpu", "--iters", "2")
-    asked = ("run", *small, "--scenario", "ddp_elastic", "--out", str(tmp_path / "out"))
-    assert in_this_process(host, monkeypatch, asked) == 0
-    document = document_in(tmp_path / "out")
+    path = done_here(host, tmp_path / "out", "run", *small, "--scenario", "ddp_elastic")
+    document = document_in(path.parent)
     (one,) = document["experiments"]["restart"]["launches"]
     look = one["restart"]
     assert (one["status"], one["processes"], look["killed_rank"]) == ("ok", 2, 1)
     assert (look["killed_step"], look["resumed_step"], look["loss_error"]) == (6, 4, 0.0)
     ends = ("up_ms", "joined_ms", "loaded_ms", "next_step_ms", "caught_up_ms")
     assert [look[name] for name in ends] == sorted(look[name] for name in ends) and look["up_ms"] > 0
-    assert not any((tmp_path / "out").glob("*/.scratch"))
+    assert not (path / ".scratch").exists()
     assert [row["verdict"] for row in document["parity"]] == [SAME]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import Bench, CommandLine, Plotting, in_this_process
+from conftest import Bench, CommandLine, Plotting, done_here
 from standin import documented, install
 
 from bench.analyse.parity import SAME, WITHIN_HALF
@@ -24,12 +24,8 @@ def run(host: WorkerHost, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The MLP in fp32 and O1, with diagnostic launches and the reference."""
     here = tmp_path_factory.mktemp("mlp")
     (here / "mlp.py").write_text(MLP)
-    much = ("--warmup", "2", "--iters", "12", "--diagnose", "--setting", "width=32", "--out", str(here / "out"))
-    asked = ("run", "--workload", str(here / "mlp.py"), "--device", "cpu", *much, "--scenario")
-    with pytest.MonkeyPatch.context() as patch:
-        assert in_this_process(host, patch, (*asked, "single,dp,ddp,ddp_o1")) == 0
-    (made,) = (here / "out").iterdir()
-    return made
+    much = ("--warmup", "2", "--iters", "12", "--diagnose", "--setting", "width=32", "--device", "cpu", "--scenario")
+    return done_here(host, here / "out", "run", "--workload", str(here / "mlp.py"), *much, "single,dp,ddp,ddp_o1")
 
 
 def test_every_launch_trains_the_same_model(run: Path) -> None:

@@ -59,6 +59,15 @@ def install(
         (site / name).write_text(text)
 
 
+def checker(name: str, *arguments: object, text: str | None = None) -> subprocess.CompletedProcess[str]:
+    """What a linter says of these files, or of ``text``. Skips where it is not installed."""
+    path = shutil.which(name, path=os.path.dirname(sys.executable)) or shutil.which(name)
+    if path is None:
+        pytest.skip(f"{name} is not installed: pip install -e '.[dev]'")
+    about = os.environ | {"NO_COLOR": "1"}
+    return subprocess.run([path, *map(str, arguments)], input=text, capture_output=True, text=True, env=about)
+
+
 def refusal(call: Callable[[], object]) -> RequestError:
     """What ``call`` is refused with, which is one line."""
     with pytest.raises(RequestError) as caught:
