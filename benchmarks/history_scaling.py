@@ -33,14 +33,12 @@ import psutil
 ROOT = Path(paired.ROOT)
 sys.path.insert(0, str(ROOT / "tests"))
 
-from standin.gated import TEN  # noqa: E402
-from standin.nights import write_nights  # noqa: E402  # the made-up nights of the tests
+from standin import gated  # noqa: E402  # the made-up nights of the tests
 
 SIZES = (500, 1000, 2000)
 FEW = 12
 """Nights of the history that the others are held against: all is done that is done once."""
 
-LAUNCHES = 5
 ROUNDS = 3
 
 SECONDS_ALLOWED = {"history": 10.0, "gate": 10.0, "runs": 1.0}
@@ -83,7 +81,7 @@ def main() -> int:
         "history_scaling",
         [],
         checks(best, sizes),
-        notes=[f"{len(TEN)} scenarios of {LAUNCHES} launches; the fastest of {paired.count(options.rounds, 'round')}"],
+        notes=[f"10 scenarios of 5 launches; the fastest of {paired.count(options.rounds, 'round')}"],
         as_json=options.json,
         taken=[asdict(one) for one in taken],
         fastest=[asdict(one) for one in best],
@@ -117,7 +115,7 @@ def made_up(folder: Path, count: int) -> Path:
             none: dict[str, list[float]] = {name: [] for name in digest["scenarios"][3]["launches"]}
             digest["scenarios"][3] |= {"status": "oom", "reason": "RuntimeError: CUDA out of memory", "launches": none}
 
-    write_nights(folder, count, launches=LAUNCHES, slower=planted, also=also, gpu=True)
+    gated.nights(folder, count, gated.TEN, slower=planted, also=also, energy=True)
     return folder
 
 

@@ -110,11 +110,14 @@ class Planned(NamedTuple):
 
 def launches(request: Request, scenarios: Sequence[discover.Found], hosts: Sequence[Host]) -> list[Planned]:
     """All that are planned, in the order in which they run."""
-    planned: list[Planned] = []
-    for found, repeat in in_turns(scenarios, request.launches):
-        launch = len(planned)
-        planned.append(Planned(launch, repeat, found, job_of(request, found, launch, repeat, hosts)))
-    return planned
+    turns = enumerate(in_turns(scenarios, request.launches))
+    return [Planned(at, repeat, one, job_of(request, one, at, repeat, hosts)) for at, (one, repeat) in turns]
+
+
+def planned(scenario: str = "ddp", *hosts: Host, **changes: Any) -> Planned:
+    """The launch of a scenario, a name or a file, that :func:`request_for` asks for; on one host with two cores."""
+    found = switching.scenario(scenario)
+    return launches(request_for((found,), **changes), (found,), hosts or one_host(2, *changes.get("devices", ())))[0]
 
 
 def request_for(scenarios: tuple[discover.Found, ...], **changes: Any) -> Request:
@@ -188,10 +191,7 @@ def executor(host: WorkerHost, where: Path) -> Callable[..., Executed]:
             file = folder / "planted.py"
             file.write_text(textwrap.dedent(scenario))
             scenario = str(file)
-        found = switching.load(*discover.resolve(scenario))
-        job_request = request_for((found,), **changes)
-        (planned,) = launches(job_request, (found,), one_host(2, *job_request.devices))
-        job = replace(planned.job, logs=str(folder), rendezvous_timeout_s=60.0)
+        job = replace(planned(scenario, **changes).job, logs=str(folder), rendezvous_timeout_s=60.0)
         events: list[dict[str, Any]] = []
         outcome = on.perform(job, events.append)
         return Executed(outcome, outcome.results, folder, events)
@@ -251,6 +251,14 @@ def serve_runs(host: WorkerHost, patch: pytest.MonkeyPatch) -> None:
 def in_this_process(host: WorkerHost, patch: pytest.MonkeyPatch, arguments: Sequence[str]) -> int:
     serve_runs(host, patch)
     return main(list(arguments))
+
+
+def done_here(host: WorkerHost, out: Path, *arguments: str) -> Path:
+    """The folder of a run that the command line made in this process, and that ended well: the only one in ``out``."""
+    with pytest.MonkeyPatch.context() as patch:
+        assert in_this_process(host, patch, (*arguments, "--out", str(out))) == 0
+    (path,) = out.iterdir()
+    return path
 
 
 def measured(host: WorkerHost, folder: Path, names: Sequence[str], **changes: Any) -> Run:

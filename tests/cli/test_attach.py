@@ -5,7 +5,6 @@ import json
 import os
 import re
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from typing import Any
 
 import pytest
 from conftest import Bench, Plotting
+from standin.hosts import free_port
 from standin.schemas import only_run
 
 from bench.experiments.attached_command import RECORDER
@@ -98,8 +98,7 @@ RANK = f"MASTER_ADDR=127.0.0.1 MASTER_PORT=%d WORLD_SIZE=2 RANK=%d {PYTHON} {SCR
 @pytest.mark.parametrize("launcher", ["sh", pytest.param("torchrun", marks=pytest.mark.slow)])
 def test_ranks_of_a_launcher(attach: Any, launcher: str) -> None:
     """Two ranks with a loader worker each: these and the launcher are no ranks, and their memory is sampled."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     command = (PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", SCRIPT)
     if launcher == "sh":
         command = ("sh", "-c", f"({RANK % (port, 0)}) & {RANK % (port, 1)} && wait", "sh")
@@ -118,16 +117,25 @@ def test_ranks_of_a_launcher(attach: Any, launcher: str) -> None:
     assert {one.pid for one in launch.ranks} < sampled
 
 
+TRUE = ("--", "true")
 REFUSED = {
     "no command": ((), "COMMAND: there is no '--' before the command; write 'bench attach [OPTIONS] -- python train"),
     "nothing after": (("--",), "COMMAND: there is no command; write"),
-    "unknown option": (("--lable", "x", "--", "true"), "unrecognized arguments: --lable x; did you mean --label?"),
+    "unknown option": (("--lable", "x", *TRUE), "unrecognized arguments: --lable x; did you mean --label?"),
     "not there": (("--", "./nowhere"), "COMMAND: there is no command './nowhere'; give it as in a shell: -- python"),
     "a script": (("--", "./train.py"), "COMMAND: ./train.py cannot be started: Permission denied; write -- python ./"),
-    "no Python": (("--", "true"), "COMMAND: nothing was recorded: no optimizer of torch stepped in any Python process"),
+    "no Python": (TRUE, "COMMAND: nothing was recorded: no optimizer of torch stepped in any Python process"),
     "a fork": (("--", PYTHON, "-c", "import os; os.fork() and os.wait()"), "nothing was recorded: no optimizer"),
     "a failure": (("--", "sh", "-c", "exit 7"), "nothing was recorded, and the command ended with exit code 7"),
-    "two words": (("--scenario", "a,b", "--", "true"), "--scenario: 'a,b' is not the name of one scenario"),
+    "two words": (("--scenario", "a,b", *TRUE), "--scenario: 'a,b' is not the name of one scenario"),
+    "no base": (("--names", "a,b", *TRUE), "--names: there is no --base; give what the command is compared with"),
+    "a quote": (("--base", "python 'a", *TRUE), '--base: "python \'a": no closing quotation; quote it as for a shell'),
+    "empty": (("--base", " ", *TRUE), "--base: it is empty"),
+    "names": (("--base", "true", "--names", "a", *TRUE), "--names: 'a' has 1 different name for 2 commands; give 2"),
+    "variable": (("--base", "true", "--base-env", "x", *TRUE), "--base-env: 'x' is not NAME=VALUE"),
+    "folder": (("--base", "true", "--base-cwd", "nowhere", *TRUE), "--base-cwd: 'nowhere' is no folder"),
+    "no such base": (("--base", "./nowhere", *TRUE), "COMMAND: there is no command './nowhere'"),
+    "scenario": (("--base", "true", "--scenario", "x", *TRUE), "--scenario: it is for one command"),
 }
 
 
@@ -340,25 +348,6 @@ def test_the_first_side_that_fails_ends_it(attaching: Bench) -> None:
     code, out, err = attaching("attach", "--base", OLD + " --end 3", "--", *NEW)
     assert (code, out) == (12, "") and "nothing was recorded of base, and the command ended with exit code 3" in err
     assert not Path("results").exists()
-
-
-WRONG_SIDES = {
-    "no base": (("--names", "a,b"), "--names: there is no --base; give what the command is compared with"),
-    "a quote": (("--base", "python 'a"), '--base: "python \'a": no closing quotation; quote it as for a shell'),
-    "empty": (("--base", " "), "--base: it is empty"),
-    "names": (("--base", "true", "--names", "a"), "--names: 'a' has 1 different name for 2 commands; give 2"),
-    "variable": (("--base", "true", "--base-env", "x"), "--base-env: 'x' is not NAME=VALUE"),
-    "folder": (("--base", "true", "--base-cwd", "nowhere"), "--base-cwd: 'nowhere' is no folder"),
-    "not there": (("--base", "./nowhere"), "COMMAND: there is no command './nowhere'"),
-    "scenario": (("--base", "true", "--scenario", "x"), "--scenario: it is for one command"),
-}
-
-
-@pytest.mark.parametrize("case", WRONG_SIDES)
-def test_wrong_sides_are_one_line(attaching: Bench, case: str) -> None:
-    arguments, line = WRONG_SIDES[case]
-    code, out, err = attaching("attach", *arguments, "--", "true")
-    assert (code, out, err.count("\n")) == (2, "", 1) and line in err
 
 
 def test_a_full_disk_is_named(recorder: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

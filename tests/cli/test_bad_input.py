@@ -3,21 +3,19 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from conftest import Bench, serve_runs
-from standin import a_gpu
+from standin import ROOT, a_gpu
 from standin.documents import document, launch
 
 from bench import machine
-from bench.cli import main
 from bench.machine import nvml
 from bench.runs.writer import RunWriter
 from bench.sites.local import WorkerHost
 
-ROOT = Path(__file__).resolve().parents[2]
 GOOD = 'from bench.seams.scenario import Scenario\n\nSCENARIO = Scenario(summary="mine", strategy="ddp")\n'
 HAS_DRIVER = Path("/dev/nvidiactl").exists()
 
@@ -48,14 +46,8 @@ CASES: dict[str, Case] = {
     "scenario named twice": ((*CPU, "--scenario", "ddp,ddp"), ("--scenario", "ddp", "twice", "--launches")),
     "scenario file missing": ((*CPU, "--scenario", "{here}/absent.py"), ("--scenario", "{here}/absent.py")),
     "syntax error": ((*CPU, "--scenario", "{here}/broken.py"), ("--scenario", "{here}/broken.py:2")),
-    "name of the reference": (
-        (*CPU, "--scenario", "{here}/reference.py"),
-        ("takes the name 'reference'", "rename the"),
-    ),
-    "a set beside scenarios": (
-        (*CPU, "--set", "all", "--scenario", "ddp"),
-        ("--set: --scenario names scenarios, too",),
-    ),
+    "name of the reference": ((*CPU, "--scenario", "{here}/reference.py"), ("the name 'reference'", "rename the")),
+    "a set beside scenarios": ((*CPU, "--set", "all", "--scenario", "ddp"), ("--set: --scenario names scenarios",)),
     "unknown site": ((*CPU, "--site", "locla"), ("--site: there is no site 'locla'; did you mean local?",)),
     # the batch
     "uneven batch": ((*CPU, "--ranks", "2", "--global-batch", "7"), ("--global-batch", "7", "use 6 or 8")),
@@ -68,55 +60,35 @@ CASES: dict[str, Case] = {
         for value in ("many", "-3", "1.5", "", "9" * 5000)
     },
     "steps of 17 digits": ((*CPU, "--iters", "1" + "0" * 16), ("error: --iters: 1000", "give at most 1")),
-    "negative seed": ((*CPU, "--seed", "-1"), ("--seed: '-1'",)),
+    **{f"seed of {value:.9}": ((*CPU, "--seed", value), ("error: --seed: ",)) for value in ("-1", "9" * 23)},
     **{
-        f"patience of {value}": ((*CPU, f"--stall-timeout={value}"), ("--stall-timeout",))
-        for value in ("0", "-1", "nan", "soon")
+        f"patience of {value}": ((*CPU, f"--stall-timeout={value}"), (f"--stall-timeout: '{value}'",))
+        for value in ("0", "-1", "nan", "soon", "inf")
     },
-    "patience without end": ((*CPU, "--stall-timeout", "inf"), ("--stall-timeout: 'inf'",)),
     "absurd number of steps": ((*CPU, "--iters", "999999999"), ("error: --iters: ", "GiB", "use at most")),
     "absurd number of launches": ((*CPU, "--launches", "999999999"), ("error: --launches: ", "GiB")),
     "absurd ranks": ((*CPU, "--nproc", "999999999"), ("--nproc",)),
     # until it is precise, and why it takes so long
     **{
-        f"budget of {value}": ((*CPU, "--until-precision", "1%", "--budget", value), (f"--budget: '{value}'", "20m"))
-        for value in ("5", "0m", "nanm", "", "20 parsecs", "0h0m", "1h30", "30s9m", "9m9m", "1.2.3h", "1h -5m")
+        f"budget of {value}": ((*CPU, "--until-precision", "1%", f"--budget={value}"), (f"--budget: '{value}'", "20m"))
+        for value in ("5", "0m", "nanm", "", "20 parsecs", "0h0m", "1h30", "30s9m", "9m9m", "1.2.3h", "1h -5m", "-5m")
     },
-    "negative budget": ((*CPU, "--until-precision", "1%", "--budget=-5m"), ("--budget: '-5m'", "20m")),
     "budget for nothing": ((*CPU, "--budget", "20m"), ("error: --budget: ", "--until-precision 1%", "--find-batch")),
     **{
         f"precision of {value}": ((*CPU, "--until-precision", value), (f"--until-precision: '{value}'", "such as 1%"))
         for value in ("1", "0%", "100%", "nan%", "%", "")
     },
     **{
-        f"a search for the batch with {given[0]}": (
-            (*CPU, "--find-batch", *given),
-            (f"error: {given[0]}: --find-batch has short launches of its own", "leave one out"),
+        f"{mode} with {given[0]}": ((*CPU, mode, *given), (f"error: {given[0]}: {mode} {why}", "leave one out"))
+        for mode, why, also in (
+            ("--find-batch", "has short launches of its own", (("--launches", "3"), ("--warmup", "1"))),
+            ("--input-sweep", "measures the loader", (("--workers", "0"), ("--set", "all"))),
         )
-        for given in (
-            ("--launches", "3"),
-            ("--until-precision", "1%"),
-            ("--warmup", "1"),
-            ("--diagnose",),
-            ("--trace",),
-        )
-    },
-    **{
-        f"a sweep of the input with {given[0]}": (
-            (*CPU, "--input-sweep", *given),
-            (f"error: {given[0]}: --input-sweep measures the loader", "leave one out"),
-        )
-        for given in (("--workers", "0"), ("--until-precision", "1%"), ("--diagnose",), ("--trace",), ("--set", "all"))
+        for given in (*also, ("--until-precision", "1%"), ("--diagnose",), ("--trace",))
     },
     "two experiments": ((*CPU, "--input-sweep", "--find-batch"), ("error: --input-sweep: --find-batch has short",)),
-    "a sweep of several scenarios": (
-        (*CPU, "--input-sweep", "--scenario", "ddp,dp"),
-        ("error: --scenario: ", "name one"),
-    ),
-    "a sweep without data": (
-        (*CPU, "--input-sweep", "--workload", "imagefolder"),
-        ("--input-sweep: ", "give --data DIR"),
-    ),
+    "a sweep of two": ((*CPU, "--input-sweep", "--scenario", "ddp,dp"), ("error: --scenario: ", "name one")),
+    "no data": ((*CPU, "--input-sweep", "--workload", "imagefolder"), ("--input-sweep: ", "give --data DIR")),
     "a sweep of what reads no data": ((*CPU, "--input-sweep"), ("error: --input-sweep: ", "--workload imagefolder")),
     "trace without its launch": ((*CPU, "--trace", "--no-diagnose"), ("--trace", "--no-diagnose", "choose one")),
     # where it goes
@@ -138,7 +110,6 @@ CASES: dict[str, Case] = {
     "pythons of scale": (("scale", "--device", "cpu", "--python", "a", "--python", "b"), ("--python", "name one")),
     "a second scenario option": ((*CPU, "--scenario", "frobnicate", "--scenario", "single"), ("--scenario",)),
     "GPUs on the CPU": ((*CPU, "--gpus", "0"), ("--gpus", "--device cpu")),
-    "a seed beyond 64 bits": ((*CPU, "--seed", "9" * 23), ("error: --seed: ",)),
     "a scenario file that does not end in .py": ((*CPU, "--scenario", "{here}/file"), ("--scenario", "{here}/file")),
     # other verbs
     "apex of no folder for list": (("list", "--apex", "{here}/absent"), ("--apex", "{here}/absent")),
@@ -147,14 +118,8 @@ CASES: dict[str, Case] = {
 
 TRIED: dict[str, Case] = {
     "unknown model": ((*CPU, "--model", "resnet_101"), ("error: --model: ", "resnet101")),
-    "images too small for a ResNet": (
-        (*CPU, "--model", "resnet18", "--image-size", "3"),
-        ("3 px: too small", "32 and more"),
-    ),
-    "images too small for a kernel": (
-        (*CPU, "--model", "alexnet", "--image-size", "32"),
-        ("alexnet cannot take them",),
-    ),
+    "too small for a ResNet": ((*CPU, "--model", "resnet18", "--image-size", "3"), ("3 px: too small", "32 and more")),
+    "too small for a kernel": ((*CPU, "--model", "alexnet", "--image-size", "32"), ("alexnet cannot take them",)),
     "absurd batch": ((*CPU, "--global-batch", "1000000000"), ("error: --global-batch: ", "GiB")),
     "absurd images": ((*CPU, "--image-size", "1000000"), ("error: --image-size: ", "GiB")),
 }
@@ -190,22 +155,10 @@ def here(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def bench(here: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Bench:
-    monkeypatch.chdir(ROOT)
-
-    def run(arguments: Sequence[str]) -> tuple[int, str, str]:
-        code = main([argument.format(here=here) for argument in arguments])
-        said = capfd.readouterr()
-        return code, said.out, said.err
-
-    return run
-
-
-@pytest.fixture
 def assert_refused(here: Path, bench: Bench) -> Refused:
     def check(case: Case) -> None:
         arguments, says = case
-        code, out, shown = bench(arguments)
+        code, out, shown = bench(*(argument.format(here=here) for argument in arguments))
         line = shown.removesuffix("\n")
         assert (code, out) == (2, ""), shown
         assert line.startswith("bench: error: ") and "\n" not in line
@@ -241,7 +194,7 @@ def test_a_report_on_nothing_is_refused_in_one_line(here: Path, assert_refused: 
 @pytest.mark.parametrize("name", ["unknown verb", "value missing", "unknown scenario", "python that is not there"])
 def test_json_is_one_document_beside_the_line(here: Path, bench: Bench, name: str) -> None:
     arguments, _ = CASES[name]
-    code, out, shown = bench((*arguments, "--json"))
+    code, out, shown = bench(*(argument.format(here=here) for argument in arguments), "--json")
     line = shown.removesuffix("\n").removeprefix("bench: error: ")
     assert code == 2 and json.loads(out) == {"error": line, "exit_code": 2}
     assert not (here / "out").exists()
@@ -251,7 +204,7 @@ def test_a_refusal_has_its_code_and_its_line(bench: Bench) -> None:
     arguments, _ = CASES["unknown device"]
     command = [sys.executable, "-m", "bench", *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout, done.stderr) == bench(arguments) and done.returncode == 2
+    assert (done.returncode, done.stdout, done.stderr) == bench(*arguments) and done.returncode == 2
 
 
 # GPUs

@@ -1,6 +1,5 @@
 """``--checkpoint``: what is saved comes back, its cost is known, and a disk without room costs nothing else."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,7 +8,7 @@ from typing import Any
 import pytest
 from conftest import CommandLine, in_this_process, needs_fsdp2
 from standin.documents import document, with_records
-from standin.schemas import is_valid
+from standin.schemas import document_in
 from standin.sessions import load_of, parts_of
 from standin.workloads import tiny
 from test_workload import MLP
@@ -30,10 +29,8 @@ def run(host: WorkerHost, here: Path, *options: str, status: int = 0) -> dict[st
     with pytest.MonkeyPatch.context() as patch:
         given = ("run", *small, "--setting", "width=32", "--out", str(here / "out"), *options)
         assert in_this_process(host, patch, given) == status
-    (path,) = (here / "out").iterdir()
-    assert not (path / ".scratch").exists()
-    found: dict[str, Any] = json.loads((path / "run.json").read_text())
-    assert found["complete"] and is_valid(path)
+    found = document_in(here / "out")
+    assert found["complete"] and not any((here / "out").glob("*/.scratch"))
     return found
 
 

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 import torch
-from standin import Driver, compile_driver, documented
+from standin import MIB, ROOT, Driver, compile_driver, documented
+from standin.planted import planted
 
 from bench.analyse.parity import NOT_FINITE, WITHIN_HALF
 from bench.machine import lock
@@ -21,7 +22,6 @@ from bench.worker.bandwidth import SIZES
 from bench.worker.rank import BINDS_BY_ITSELF
 
 A, B, C = (f"GPU-aaaaaaaa-0000-0000-0000-00000000000{number}" for number in (1, 2, 3))
-MIB = 2**20
 
 
 IMPORTED_ONCE = """def model(work):
@@ -38,8 +38,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     gpus = [f"device {uuid} 0 {number + 1} 0 Stand-in {81920 * MIB}" for number, uuid in enumerate((A, B, C))]
     links = ("value * p2p_nvlink 1", "value * max_pcie_generation 4", "value * pcie_width 16")
     driver.write(*gpus, *links, "value * capability 90", "value * power_limit 700000")
-    root = Path(__file__).resolve().parents[2]
-    path = os.pathsep.join([str(root / "tests" / "standin" / "cuda"), str(root)])
+    path = os.pathsep.join([str(ROOT / "tests" / "standin" / "cuda"), str(ROOT)])
     uuids = {"BENCH_STANDIN_CUDA": ",".join((A, B, C)), "PYTHONPATH": path}
     return {**os.environ, **driver.environment(), **uuids, "BENCH_LOCK_DIR": str(folder)}
 
@@ -118,9 +117,7 @@ def test_a_run_waits_for_the_gpu_of_another(waited: tuple[str, str]) -> None:
         (f"value {A} mig 1", f"GPU {A} is cut into MIG slices"),
     ],
 )
-def test_a_torch_that_does_not_fit_is_refused(
-    environment: dict[str, str], tmp_path: Path, line: str, problem: str
-) -> None:
+def test_a_torch_that_does_not_fit(environment: dict[str, str], tmp_path: Path, line: str, problem: str) -> None:
     """Once, in one line, before the first launch."""
     script = tmp_path / "driver.txt"
     script.write_text(line + "\n" + Path(environment["BENCH_STANDIN_NVML"]).read_text())
@@ -142,19 +139,14 @@ def test_tests_of_a_gpu_run(environment: dict[str, str], repository: Path) -> No
     assert " passed" in done.stdout
 
 
-COUNTED = """from bench.seams import Scenario, Strategy
-
-SCENARIO = Scenario(summary="notes what is reduced", strategy=Strategy(label="noting"))
-
-
-def build(parts):
+COUNTED = planted("""
     import torch.distributed as dist
 
     reduce = dist.all_reduce
     note = lambda tensor: print(tensor.nbytes, file=open("{folder}/sizes", "a"))
     dist.all_reduce = lambda tensor, *options, **others: (note(tensor), reduce(tensor, *options, **others))[1]
     return parts.build("ddp")
-"""
+""")
 
 
 @pytest.mark.slow

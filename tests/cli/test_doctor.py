@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from standin import MIB, TWO_GPUS, A, B, Driver
+from standin import MIB, ROOT, TWO_GPUS, A, B, Driver
 
 from bench.machine.doctor.concerns import LEVELS, concerns
 from bench.machine.doctor.gpus import numa_node
 from bench.machine.doctor.page import page
-
-ROOT = Path(__file__).resolve().parents[2]
 
 FAKE_TORCH = """
 Tensor = nn = None
@@ -88,10 +86,7 @@ def test_without_a_gpu_it_says_what_that_means(quick: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("source", "told"),
     [
-        (
-            "raise ImportError('libcudart.so.12: cannot open\\nshared object file')",
-            "libcudart.so.12: cannot open shared",
-        ),
+        ("raise ImportError('libcudart.so.12: cannot open\\nshared object file')", "cudart.so.12: cannot open shared"),
         ("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)", "SIGSEGV"),
         ("raise SystemExit('no')", "exit code 1: no"),
     ],

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from standin import hosts
+from standin import ROOT, hosts
 from standin.hosts import ADDRESSES, TINY, Link
 from standin.processes import descendants, wait_for
 
-ROOT = Path(__file__).resolve().parents[2]
 LINES = re.findall(r"^.* -m bench run --scenario ddp$", (ROOT / "docs" / "hosts.md").read_text(), re.MULTILINE)
 STATIC, C10D, SRUN, PLAIN = LINES
 RESTARTED = C10D.replace("torchrun", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --max-restarts 2")

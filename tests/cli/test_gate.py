@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from conftest import Bench
 from standin import gated
 from standin.runs import HOSTILE
 
 from bench.analyse.history import gate as judging
 from bench.analyse.history import nights
 from bench.analyse.history.gate import Outcome, Rule
-from bench.cli import main
 from bench.core.records import SCHEMA_VERSION
 from bench.report import gate as report
 from bench.report.tables import as_change
@@ -41,17 +41,8 @@ Gate = Callable[..., Said]
 
 
 @pytest.fixture
-def say(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Gate:
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-
-    def run(*arguments: object) -> Said:
-        capsys.readouterr()
-        code = main([*map(str, arguments)])
-        said = capsys.readouterr()
-        return Said(code, said.out, said.err)
-
-    return run
+def say(bench: Bench) -> Gate:
+    return lambda *arguments: Said(*bench(*arguments))
 
 
 @pytest.fixture
@@ -277,10 +268,7 @@ def refused(said: Said, *words: str) -> None:
         (("{new}", "--baseline", "absent"), ("--baseline: there is no run 'absent'",)),
         (("{new}", "--baseline", "{new}"), ("--baseline:", "is NEW itself")),
         (("{incomplete}", "--history", "{history}"), ("is incomplete", "finish it with 'python -m bench run --resume")),
-        (
-            ("{new}", "--baseline", "{incomplete}"),
-            ("--baseline: {incomplete} is incomplete", "finish it with 'python -m bench run --resume"),
-        ),
+        (("{new}", "--baseline", "{incomplete}"), ("--baseline: {incomplete} is incomplete", "run --resume")),
         (("{new}", "--history", "{history}", "--threshold", "slow"), ("--threshold: 'slow' is not a percentage",)),
         (("{new}", "--history", "{history}", "--level", "1%"), ("--level: '1%'", "below 50%")),
         (("{new}", "--history", "{history}", "--nights", "2"), ("--nights: '2'",)),
@@ -307,9 +295,10 @@ def test_wrong_requests(
     os.mkfifo(pipe)
     link.symlink_to(pipe)
     places = {"new": new, "history": history, "incomplete": incomplete, "edited": edited, "pipe": pipe, "link": link}
+    before = [*tmp_path.iterdir()]
     given = [text.format(**places) for text in arguments]
     refused(gate(*given), *(word.format(**places) for word in words))
-    assert nights.read(str(history)).accepted == {} and list(Path().iterdir()) == []
+    assert nights.read(str(history)).accepted == {} and [*tmp_path.iterdir()] == before
     assert pipe.is_fifo() and link.is_symlink()
 
 
@@ -323,7 +312,7 @@ def test_remedies_name_the_run_and_what_failed(gate: Gate, history: Path, tmp_pa
     said = gate(here.name, "--history", history)
     assert said.code == 12 and f"again: python -m bench run --resume {here.name}\n" in said.out, "where run looks, too"
     inside = write(history, 21, **failed)
-    assert f"again: python -m bench run --resume {inside}\n" in gate(inside.name, "--history", history).out
+    assert f"again: python -m bench run --resume history/{inside.name}\n" in gate(inside.name, "--history", history).out
     invalid = write(Path("nights of mine"), 22, validity="invalid", invalid=["phases"])
     said = gate(invalid, "--history", history)
     assert said.code == 12 and "run --resume" not in said.out, "which would say that there is nothing to resume"
@@ -362,9 +351,7 @@ def test_an_accepted_night_passes_and_becomes_the_base(slower: list[Path], say: 
     assert (told.document["run"], told.document["reason"]) == (slower[1].name, REASON)
     after = files(slower[0].parent)
     (new,) = after.keys() - before.keys()
-    assert new == f"accepted/{slower[1].name}.json" in told.err and before.items() <= after.items(), (
-        "runs stay as they are"
-    )
+    assert new == f"accepted/{slower[1].name}.json" in told.err and before.items() <= after.items(), "runs stay"
     kept = json.loads(after[new])
     assert (kept["reason"], kept["utc"]) == (REASON, told.document["utc"]) and told.document["file"].endswith(new)
     assert [say("gate", path, *history).code for path in slower] == [10, 0, 0, 0]

@@ -7,35 +7,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import Bench
 from standin import gated
-from standin.nights import write_nights
 from standin.runs import DDP, HOSTILE, write_run
 
 from bench.analyse.history import nights
 from bench.analyse.history.shifts import levels
 from bench.analyse.history.trends import Night, Track, Trend, commit_range
-from bench.cli import main
 from bench.report import history as report
 from bench.report.history_plots import DOTS_AT_MOST, of_track
 
 THREE = ("dp", "ddp", "ddp_o2")
 SHIFTED, COUNT = 24, 40
 
-Say = Callable[..., tuple[int, str, str]]
+
+@pytest.fixture
+def say(bench: Bench) -> Bench:
+    return lambda *arguments: bench("history", *arguments)
 
 
 @pytest.fixture
-def say(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Say:
-    def run(*arguments: Any) -> tuple[int, str, str]:
-        code = main(["history", "--out", str(tmp_path / "out"), *map(str, arguments)])
-        said = capsys.readouterr()
-        return code, said.out, said.err
-
-    return run
-
-
-@pytest.fixture
-def told(say: Say, monkeypatch: pytest.MonkeyPatch) -> Say:
+def told(say: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
     """The same without the plots, which take most of the time."""
     monkeypatch.setattr(report, "of_track", lambda *about: [])
     return say
@@ -52,7 +44,7 @@ def shifted(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if night == 7:
             digest["scenarios"][0] |= {"status": "oom", "reason": "CUDA out of memory", **gated.NOTHING}
 
-    write_nights(folder, COUNT, scenarios=THREE, launches=3, slower=only("ddp_o2", SHIFTED, 1.04), also=also, gpu=True)
+    gated.nights(folder, COUNT, THREE, slower=only("ddp_o2", SHIFTED, 1.04), also=also, energy=True)
     return folder
 
 
@@ -68,7 +60,7 @@ def trend_of(document: dict[str, Any], scenario: str, metric: str = "step_ms") -
     return found
 
 
-def test_the_night_of_a_shift_is_named(shifted: Path, told: Say) -> None:
+def test_the_night_of_a_shift_is_named(shifted: Path, told: Bench) -> None:
     code, out, err = told(shifted, "--json")
     document = json.loads(out)
     (track,) = document["tracks"]
@@ -98,13 +90,13 @@ def test_the_night_of_a_shift_is_named(shifted: Path, told: Say) -> None:
     assert {trend["scenario"] for trend in track["trends"]} == {"dp", "ddp"} and track["shifts"] == []
 
 
-def test_a_table_and_a_page_that_needs_nothing(shifted: Path, say: Say, tmp_path: Path) -> None:
+def test_a_table_and_a_page_that_needs_nothing(shifted: Path, say: Bench, tmp_path: Path) -> None:
     code, out, err = say(shifted)
     assert (code, err) == (0, "")
     assert re.search(r"ddp_o2 +40 +\S+ +\+[34]\.\d % ", out)
     assert "no figure: dp on 1 night: it is 'oom'" in out
-    page = (tmp_path / "out" / "history.html").read_text()
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+    page = (tmp_path / "reports" / "history.html").read_text()
+    assert sorted(path.name for path in (tmp_path / "reports").iterdir()) == [
         *("history-energy-per-1000-j.png", "history-energy-per-1000-j.svg"),
         *("history-step-ms.png", "history-step-ms.svg", "history.html"),
     ]
@@ -112,13 +104,13 @@ def test_a_table_and_a_page_that_needs_nothing(shifted: Path, say: Say, tmp_path
     assert page.count("<svg") == 4, "each plot wide and narrow"
     loaded = re.findall(r"""(?:src|href)=["']([^"']+)|url\(([^)]+)\)""", page)
     assert all(
-        link.startswith("#") or (tmp_path / "out" / link).is_file()
+        link.startswith("#") or (tmp_path / "reports" / link).is_file()
         for link in (one.strip("\"'") or other.strip("\"'") for one, other in loaded)
     )
     assert page.count("<script") == 1 and "@import" not in page, "the library that sorts tables"
 
 
-def test_text_from_outside_stays_text(tmp_path: Path, say: Say) -> None:
+def test_text_from_outside_stays_text(tmp_path: Path, say: Bench) -> None:
     def also(night: int, digest: dict[str, Any]) -> None:
         digest["git"] = {"commit": f"{HOSTILE}{night}", "dirty": bool(night % 2)}
         digest["hardware"] = [HOSTILE]
@@ -127,27 +119,28 @@ def test_text_from_outside_stays_text(tmp_path: Path, say: Say) -> None:
         digest["scenarios"][0]["what_ran"] = HOSTILE
         digest["scenarios"][1] |= {"status": "error", "reason": f"two\nlines \x1b[31m{HOSTILE}"}
 
-    write_nights(tmp_path / "h", 12, scenarios=("ddp", "dp"), launches=1, slower=only("ddp", 5, 1.2), also=also)
+    gated.nights(tmp_path / "h", 12, ("ddp", "dp"), slower=only("ddp", 5, 1.2), also=also)
     code, out, err = say(tmp_path / "h", "--json")
     (event,) = json.loads(out)["tracks"][0]["shifts"]
     assert code == 0 and event["before"]["dirty"] != event["after"]["dirty"]
     assert "\x1b" not in err and "it is 'error' (two lines \\x1b[31m<script>" in err
-    page = (tmp_path / "out" / "history.html").read_text()
+    page = (tmp_path / "reports" / "history.html").read_text()
     assert page.count("<script") == 1 and "&lt;script&gt;" in page
 
 
 @pytest.mark.parametrize(
     ("count", "said"),
-    [(1, "1 night, 2021-01-04: a trend needs two or more"), (3, "no shift was found (it takes 6 nights to tell one)")],
+    [(1, "1 night, 2026-01-01: a trend needs two or more"), (3, "no shift was found (it takes 6 nights to tell one)")],
 )
-def test_few_nights_are_a_page_and_no_shift(tmp_path: Path, say: Say, count: int, said: str) -> None:
-    write_nights(tmp_path / "h", count, scenarios=("ddp",), launches=2, slower=only("ddp", 1, 1.5))
-    code, out, _ = say(tmp_path / "h")
+def test_few_nights_are_a_page_and_no_shift(tmp_path: Path, say: Bench, count: int, said: str) -> None:
+    """Of the runs in results, where no folder is given."""
+    gated.nights(tmp_path / "results", count, ("ddp",), slower=only("ddp", 1, 1.5))
+    code, out, _ = say()
     assert code == 0 and said in out
-    assert (tmp_path / "out" / "history-step-ms.svg").is_file()
+    assert (tmp_path / "reports" / "history-step-ms.svg").is_file()
 
 
-def test_runs_of_another_kind_have_their_own_section(tmp_path: Path, say: Say) -> None:
+def test_runs_of_another_kind_have_their_own_section(tmp_path: Path, say: Bench) -> None:
     def also(night: int, digest: dict[str, Any]) -> None:
         if night % 2:
             digest["hardware"] = ["NVIDIA A100-SXM4-40GB"] * 2
@@ -157,7 +150,7 @@ def test_runs_of_another_kind_have_their_own_section(tmp_path: Path, say: Say) -
     def slower(night: int, scenario: str) -> float:
         return 1.5 if night % 2 else 1.0
 
-    write_nights(tmp_path / "h", 9, scenarios=("ddp",), launches=2, also=also, gpu=True, slower=slower)
+    gated.nights(tmp_path / "h", 9, ("ddp",), also=also, slower=slower)
     document = json.loads(say(tmp_path / "h", "--json")[1])
     assert [(track["place"], len(track["nights"])) for track in document["tracks"]] == [
         ("2 × NVIDIA H100 80GB HBM3", 1),
@@ -165,18 +158,18 @@ def test_runs_of_another_kind_have_their_own_section(tmp_path: Path, say: Say) -
         ("2 × NVIDIA H100 80GB HBM3", 4),
     ]
     assert not any(track["shifts"] for track in document["tracks"]), "two machines are no shift"
-    page = (tmp_path / "out" / "history.html").read_text()
+    page = (tmp_path / "reports" / "history.html").read_text()
     assert page.count("Step time, night by night") >= 2
     assert "Runs with nothing to compare to" in page
-    assert (tmp_path / "out" / "history-2-step-ms.svg").is_file()
+    assert (tmp_path / "reports" / "history-2-step-ms.svg").is_file()
 
 
-def test_another_wrapper_is_another_trend(tmp_path: Path, told: Say) -> None:
+def test_another_wrapper_is_another_trend(tmp_path: Path, told: Bench) -> None:
     def also(night: int, digest: dict[str, Any]) -> None:
         if night >= 10:
             digest["scenarios"][0]["what_ran"] = "apex DDP · nccl ×2 · apex O2 fp16"
 
-    write_nights(tmp_path / "h", 20, scenarios=("ddp",), launches=2, slower=only("ddp", 10, 0.8), also=also)
+    gated.nights(tmp_path / "h", 20, ("ddp",), slower=only("ddp", 10, 0.8), also=also)
     (track,) = json.loads(told(tmp_path / "h", "--json")[1])["tracks"]
     assert track["shifts"] == []
     of_time = [trend["values"] for trend in track["trends"] if trend["metric"] == "step_ms"]
@@ -184,7 +177,7 @@ def test_another_wrapper_is_another_trend(tmp_path: Path, told: Say) -> None:
 
 
 @pytest.mark.parametrize(("since", "when"), [(12, ""), (11, "a night earlier: "), (13, "a night later: ")])
-def test_a_change_of_source_is_no_regression(tmp_path: Path, told: Say, since: int, when: str) -> None:
+def test_a_change_of_source_is_no_regression(tmp_path: Path, told: Bench, since: int, when: str) -> None:
     """Also where the shift is placed a night away from it, as noise may do."""
 
     def also(night: int, digest: dict[str, Any]) -> None:
@@ -193,7 +186,7 @@ def test_a_change_of_source_is_no_regression(tmp_path: Path, told: Say, since: i
             peaks = row["launches"]["peak_total_mib"]
             row["launches"]["peak_total_mib"] = [peak * (1.3 if night >= 12 else 1.0) for peak in peaks]
 
-    write_nights(tmp_path / "h", 20, scenarios=("dp", "ddp"), launches=3, also=also, gpu=True, repeat_commit=20)
+    gated.nights(tmp_path / "h", 20, ("dp", "ddp"), also=also)
     document = json.loads(told(tmp_path / "h", "--json")[1])
     (event,) = document["tracks"][0]["shifts"]
     assert {change["metric"] for change in event["changes"]} == {"peak_total_mib"}
@@ -204,18 +197,18 @@ def test_a_change_of_source_is_no_regression(tmp_path: Path, told: Say, since: i
         assert trend["regressed"] == []
 
 
-def test_an_accepted_night_is_marked(tmp_path: Path, say: Say) -> None:
-    made = write_nights(tmp_path / "h", 14, scenarios=("ddp",), launches=3, slower=only("ddp", 11, 1.10))
-    nights.accept(str(tmp_path / "h"), str(made[11]), "deterministic kernels, on purpose", "2021-01-15T09:00:00Z")
+def test_an_accepted_night_is_marked(tmp_path: Path, say: Bench) -> None:
+    made = gated.nights(tmp_path / "h", 14, ("ddp",), slower=only("ddp", 11, 1.10))
+    nights.accept(str(tmp_path / "h"), str(made[11]), "deterministic kernels, on purpose", "2026-01-15T09:00:00Z")
     document = json.loads(say(tmp_path / "h", "--json")[1])
     accepted = [night["accepted"] for night in document["tracks"][0]["nights"]]
     assert accepted == [*[None] * 11, "deterministic kernels, on purpose", None, None]
     assert trend_of(document, "ddp")["regressed"] == [11], "what was accepted is the base of the next night"
-    assert "accepted by a person" in (tmp_path / "out" / "history-step-ms.svg").read_text()
+    assert "accepted by a person" in (tmp_path / "reports" / "history-step-ms.svg").read_text()
 
 
-def test_unsealed_and_changed_runs_are_left_out(tmp_path: Path, told: Say) -> None:
-    made = write_nights(tmp_path / "h", 4, scenarios=("ddp",), launches=1)
+def test_unsealed_and_changed_runs_are_left_out(tmp_path: Path, told: Bench) -> None:
+    made = gated.nights(tmp_path / "h", 4, ("ddp",))
     unsealed = write_run(tmp_path / "h", [DDP], complete=False)
     (made[1] / "digest.json").write_text("{}")
     code, out, err = told(tmp_path / "h", "--json")
@@ -224,7 +217,7 @@ def test_unsealed_and_changed_runs_are_left_out(tmp_path: Path, told: Say) -> No
     assert {Path(one["path"]).name for one in document["left_out"]} == {unsealed.name, made[1].name}
     named = [line for line in err.splitlines() if line.startswith("left out: ")]
     assert len(named) == 2 and any(unsealed.name in line and "incomplete" in line for line in named)
-    assert "incomplete" in (tmp_path / "out" / "history.html").read_text()
+    assert "incomplete" in (tmp_path / "reports" / "history.html").read_text()
 
 
 REFUSED = {
@@ -234,16 +227,13 @@ REFUSED = {
     "a run": (("{run}",), "DIR: {run} is a run itself"),
     "unsealed": (("{unsealed}",), "DIR: there is no finished run in '{unsealed}' ({begun} is incomplete"),
     "percent": (("{empty}", "--threshold", "slow"), "--threshold: 'slow' is not a percentage"),
-    "scenario": (
-        ("{shifted}", "--scenario", "ddp_02"),
-        "--scenario: no run in there has a scenario 'ddp_02'; did you ",
-    ),
+    "scenario": (("{shifted}", "--scenario", "ddp_02"), "--scenario: no run in there has a scenario 'ddp_02'; did"),
     "out": (("{empty}", "--out", "{run}/run.json"), "--out: {run}/run.json is not a folder"),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_is_no_history_is_refused_in_one_line(case: str, shifted: Path, tmp_path: Path, say: Say) -> None:
+def test_what_is_no_history_is_refused_in_one_line(case: str, shifted: Path, tmp_path: Path, say: Bench) -> None:
     (tmp_path / "empty").mkdir()
     begun = write_run(tmp_path / "unsealed", [DDP], complete=False)
     places = {"empty": tmp_path / "empty", "run": write_run(tmp_path / "runs", [DDP]), "shifted": shifted}
@@ -252,25 +242,15 @@ def test_what_is_no_history_is_refused_in_one_line(case: str, shifted: Path, tmp
     code, out, err = say(*(argument.format(**places) for argument in arguments))
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert err.startswith(f"bench: error: {expected.format(**places)}")
-    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "reports").exists()
 
 
-def test_results_by_default(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_nights(tmp_path / "results", 2, scenarios=("ddp",), launches=1)
-    monkeypatch.chdir(tmp_path)
-    assert main(["history"]) == 0
-    assert "2 nights, 2021-01-04 to 2021-01-05" in capsys.readouterr().out
-    assert (tmp_path / "reports" / "history.html").is_file()
-
-
-def test_the_last_nights_gate_is_on_terminal_and_page(tmp_path: Path, told: Say) -> None:
-    paths = write_nights(tmp_path / "nights", 12, scenarios=("ddp", "dp"), slower=only("ddp", since=11, by=1.2))
+def test_the_last_nights_gate_is_on_terminal_and_page(tmp_path: Path, told: Bench) -> None:
+    paths = gated.nights(tmp_path / "nights", 12, ("ddp", "dp"), slower=only("ddp", since=11, by=1.2))
     _, out, _ = told(tmp_path / "nights")
     last = f"The gate stops the last night, {paths[-1].name[:4]}-{paths[-1].name[4:6]}-{paths[-1].name[6:8]}, for"
     assert f"{last} step time of ddp.\n" in out
-    assert f"{last} step time of ddp." in (tmp_path / "out" / "history.html").read_text()
+    assert f"{last} step time of ddp." in (tmp_path / "reports" / "history.html").read_text()
     assert "The gate stops" not in told(tmp_path / "nights", "--scenario", "dp")[1]
 
 
@@ -293,30 +273,14 @@ def test_commits_between_two_nights(before: tuple[str | None, bool], after: tupl
     assert commit_range(first, second) == said
 
 
-NIGHT = Night(run="run", utc="2021-01-01T00:00:00Z", label=None, commit=None, dirty=False, accepted=None)
-
-
 def test_thousands_of_nights_are_drawn_in_columns() -> None:
-    sizes = []
+    sizes: list[int] = []
+    about: dict[str, Any] = {"scenario": "ddp", "what_ran": "", "metric": "step_ms", "regressed": (3, 4, 400)}
+    night = Night(run="run", utc="2021-01-01T00:00:00Z", label=None, commit=None, dirty=False, accepted=None)
     for count in (DOTS_AT_MOST + 1, 10 * DOTS_AT_MOST):
         values = tuple(100.0 + place % 7 for place in range(count))
-        trend = Trend(
-            scenario="ddp",
-            what_ran="",
-            metric="step_ms",
-            values=values,
-            sources=(None,) * count,
-            levels=levels(values),
-            regressed=(3, 4, 400),
-        )
-        track = Track(
-            work="work",
-            place="place",
-            nights=(NIGHT,) * count,
-            trends=(trend,),
-            events=(),
-            unusable={},
-        )
+        trend = Trend(**about, values=values, sources=(None,) * count, levels=levels(values))
+        track = Track(work="work", place="place", nights=(night,) * count, trends=(trend,), events=(), unusable={})
         (plot,) = of_track(track)
         sizes.append(len(plot.svg))
     assert sizes[1] < 1.2 * sizes[0]

@@ -54,14 +54,13 @@ def pythons(tmp_path: Path) -> list[str]:
     return [str(tmp_path / name / "python") for name in ("old", "new")]
 
 
-def measured(bench: Bench, folder: Path, pythons: list[str], source: str, *more: str) -> dict[str, Any]:
+def measured(bench: Bench, folder: Path, pythons: list[str], source: str, *more: str) -> Any:
     (folder / "mlp.py").write_text(source)
     small = ("--setting", "width=16", "--device", "cpu", "--warmup", "1", "--iters", "4", "--out", str(folder / "out"))
     which = [part for python in pythons for part in ("--python", python)]
     code, out, shown = bench("run", "--workload", str(folder / "mlp.py"), *which, *small, *more, "--json")
     assert code == 0, shown
-    document: dict[str, Any] = json.loads(out)
-    return document
+    return json.loads(out)
 
 
 def test_two_interpreters_in_turns(bench: Bench, tmp_path: Path, pythons: list[str], plotting: Plotting) -> None:
@@ -85,9 +84,7 @@ def test_two_interpreters_in_turns(bench: Bench, tmp_path: Path, pythons: list[s
 
 
 @pytest.mark.slow
-def test_a_run_of_two_interpreters_goes_on(
-    bench: Bench, tmp_path: Path, pythons: list[str], plotting: Plotting
-) -> None:
+def test_a_run_of_two_goes_on(bench: Bench, tmp_path: Path, pythons: list[str], plotting: Plotting) -> None:
     plotting()
     run = measured(bench, tmp_path, pythons, MLP, "--scenario", "ddp,single", "--launches", "1", "--no-parity")
     code, out, shown = bench("run", "--resume", run["path"], "--launches", "2", "--json")

@@ -105,9 +105,7 @@ def test_ceilings_are_measured_once(run_here: CommandLine, tmp_path: Path, monke
     assert [len(one["experiments"]["limits"]["measured"]) for one in (first, second)] == [1, 0]
 
 
-def test_a_run_has_what_is_known_of_the_machine(
-    run_here: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_has_what_is_known(run_here: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And no launch more for it."""
     monkeypatch.setattr(limits, "from_cache", known)
     (tmp_path / "mlp.py").write_text(MLP)

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from standin import ROOT, install
 
 from bench.cli import VERBS
 
-ROOT = Path(__file__).resolve().parents[2]
 NAMES = ["single", "dp", "ddp", "ddp_o1", "ddp_o2", "ddp_o3", "apex_ddp", "apex_ddp_o1", "apex_ddp_o2", "apex_ddp_o3"]
 HEAVY = {"torch", "torchvision", "apex", "numpy", "pandas", "scipy", "pyarrow", "matplotlib", "rich", "jinja2"}
 CONTRACT = {
@@ -37,11 +37,10 @@ def bench(*arguments: str, interpreter: tuple[str, ...] = (), **environment: str
     return subprocess.run(command, cwd=ROOT, env=about, capture_output=True, text=True, timeout=60)
 
 
-def listed(*arguments: str, **environment: str) -> dict[str, Any]:
+def listed(*arguments: str, **environment: str) -> Any:
     done = bench("list", "--device", "cpu", "--json", *arguments, **environment)
     assert (done.returncode, done.stderr) == (0, "")
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    return json.loads(done.stdout)
 
 
 # list
@@ -70,19 +69,10 @@ def test_apex_on_the_cpu_leaves_some_scenarios() -> None:
         assert "apex needs CUDA" in row["reason"] and "--impl" in row["reason"]
 
 
-def install(folder: Path, entry_points: str) -> None:
-    """A package with these scenarios."""
-    metadata = folder / "theirs-1.0.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text(f"[bench.scenarios]\n{entry_points}")
-
-
 @pytest.fixture
 def broken_package(tmp_path: Path) -> Path:
-    install(tmp_path, "hierarchical = their_module\nghost = gone\nleaver = leaver\n")
-    (tmp_path / "their_module.py").write_text("import os\nSCENARIO = = 1\n")
-    (tmp_path / "leaver.py").write_text("import os\nos._exit(0)\n")
+    files = {"their_module.py": "import os\nSCENARIO = = 1\n", "leaver.py": "import os\nos._exit(0)\n"}
+    install(tmp_path, {"hierarchical": "their_module", "ghost": "gone", "leaver": "leaver"}, files)
     return tmp_path
 
 
@@ -169,9 +159,8 @@ def test_a_list_imports_nothing_heavy() -> None:
 
 @pytest.mark.parametrize("arguments", [("check", "."), ("list", "--device", "cpu")], ids=" ".join)
 def test_nothing_of_the_working_directory_is_executed(tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    install(tmp_path, "evil = mine\n")
-    for name in ("argparse", "glob", "json", "mine", "secrets", "socket", "subprocess", "torch"):
-        (tmp_path / f"{name}.py").write_text("open('executed', 'w').write(__file__)\n")
+    names = ("argparse", "glob", "json", "mine", "secrets", "socket", "subprocess", "torch")
+    install(tmp_path, {"evil": "mine"}, {f"{name}.py": "open('executed', 'w').write(__file__)\n" for name in names})
     command, about = [sys.executable, "-m", "bench", *arguments], os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=tmp_path, env=about, capture_output=True, text=True)
     assert not (tmp_path / "executed").exists() and "evil" not in done.stdout

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from standin.sleeping import sleeping
+from standin import ROOT
+from standin.planted import sleeping
 
 from bench.runs.reader import verified
 
-ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "nightly" / "nightly.sh"
 Night = Callable[..., subprocess.CompletedProcess[str]]
 

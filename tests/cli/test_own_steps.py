@@ -1,6 +1,5 @@
 """docs/own.md, "My training step has ...": each of its files trains, and is judged rightly."""
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,8 @@ from typing import Any
 import pytest
 from conftest import CommandLine, needs_fsdp2
 from standin import ROOT
+from standin.planted import planted
+from standin.schemas import document_in
 from test_workload import MLP, without
 
 from bench.analyse.parity import DIVERGED, SAME, WITHIN_HALF
@@ -39,9 +40,7 @@ def trained(run_here: CommandLine, folder: Path, snippet: str, *scenarios: str, 
     work = ("--workload", str(workload(folder, snippet)), "--scenario", ",".join(scenarios))
     done = run_here("run", *work, *small)
     assert done.returncode == code, done.stderr
-    (path,) = (folder / "out").iterdir()
-    found: dict[str, Any] = json.loads((path / "run.json").read_text())
-    return found
+    return document_in(folder / "out")
 
 
 def verdicts(found: dict[str, Any]) -> dict[str, str]:
@@ -70,17 +69,6 @@ def test_own_steps_are_judged_rightly(run_here: CommandLine, tmp_path: Path) -> 
         assert rate == pytest.approx(0.01, rel=1e-3) and rate != 0.01, "after the warm-up of the schedule"
 
 
-WRONG = """
-from bench.seams import Scenario, Strategy
-
-SCENARIO = Scenario(summary="planted", strategy=Strategy(label="planted"))
-
-
-def build(parts):
-    session = parts.build("ddp")
-    {planted}
-    return session
-"""
 PLANTED = {
     "no clipping": ("session.around.before_step = None", "gradient clipping", DIVERGED),
     "a rate of its own": ("session.around.scheduler.step = lambda: None", "a learning-rate schedule", None),
@@ -89,8 +77,8 @@ PLANTED = {
 
 @pytest.mark.parametrize("case", PLANTED)
 def test_a_strategy_that_leaves_it_out(run_here: CommandLine, tmp_path: Path, case: str) -> None:
-    planted, step, verdict = PLANTED[case]
-    (tmp_path / "planted.py").write_text(WRONG.format(planted=planted))
+    wrong, step, verdict = PLANTED[case]
+    (tmp_path / "planted.py").write_text(planted(f'session = parts.build("ddp")\n{wrong}\nreturn session'))
     snippet = SNIPPETS[step].replace("1.0", "0.01")
     found = trained(run_here, tmp_path, snippet, str(tmp_path / "planted.py"), code=int(verdict is None))
     (launch,) = found["launches"]

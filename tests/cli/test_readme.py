@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from conftest import CommandLine, in_this_process
 from PIL import Image
+from standin import ROOT
 from standin.workloads import tiny
 from test_next import VERBS
 from test_workload import MLP
 
 from bench.sites.local import WorkerHost
 
-ROOT = Path(__file__).resolve().parents[2]
 FEW = "--warmup 1 --iters 2 --launches 1 --batch-per-rank 2"
 LIMITS = "limits --workload fashion_mlp --scenario single"
 ELSEWHERE = {f"python -m bench {shown}" for shown in ("tune --budget 20m", "doctor", LIMITS)}

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from conftest import Bench, CommandLine, Plotting
+from standin.planted import planted
 from standin.schemas import document_in
 from test_workload import MLP
 
@@ -101,13 +102,7 @@ def test_parts_that_are_no_account() -> None:
         assert all(0.0 <= share <= 1.0 for share in lost.shares.values()) and bool(lost.shares) is (why is None)
 
 
-SLOW_PART = """
-from bench.seams import Scenario, Strategy
-
-SCENARIO = Scenario(summary="slow on all cores but the first", strategy=Strategy(label="planted"))
-
-
-def build(parts):
+SLOW_PART = planted("""
     import os
     import time
 
@@ -115,13 +110,14 @@ def build(parts):
     first = min(os.sched_getaffinity(os.getppid()))
     backward, seconds = session.backward, 0.02 if min(os.sched_getaffinity(0)) == first else 0.2
 
-    def planted(loss):
+    def slow(loss):
         time.sleep(seconds)
         backward(loss)
 
-    session.backward = planted
+    session.backward = slow
     return session
-"""
+""")
+"""On all cores but the first."""
 
 
 @pytest.mark.skipif(machine.cores() < 2, reason="one core is all that there is to compare")

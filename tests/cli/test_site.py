@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from conftest import Bench, launches, one_host, request_for
+from conftest import Bench, planned
 from standin import documented
 from standin.processes import nobody_left
 
 from bench import machine
 from bench.core.channel import Channel
 from bench.experiments import launch
-from bench.seams import discover, execute, switching
+from bench.seams import discover, execute
 from bench.seams.site import Connected, Options, Outcome
 from bench.sites.local import WorkerHost
 from bench.worker.door import Door
@@ -72,10 +72,8 @@ def until(torchrun: str, mlp: str, tmp_path: Path) -> Callable[..., tuple[Outcom
 
     def run(fault: Callable[[WorkerHost, int], None], stall_s: float) -> tuple[Outcome, list[int]]:
         command = execute.load_file("torchrun_site", torchrun, discover.SITE).command
-        found = switching.load(*discover.resolve("ddp"))
         task = discover.load_workload("mlp", mlp).task("cpu", {"width": 32})
-        request = request_for((found,), iters=100000, stall_timeout_s=stall_s, task=task)
-        (planned,) = launches(request, (found,), one_host(2))
+        job = replace(planned(iters=100000, stall_timeout_s=stall_s, task=task).job, logs=str(tmp_path))
         pids: dict[int, int] = {}
 
         def hear(event: dict[str, Any]) -> None:
@@ -87,7 +85,7 @@ def until(torchrun: str, mlp: str, tmp_path: Path) -> Callable[..., tuple[Outcom
         log = str(tmp_path / "log")
         with WorkerHost(Options(device="cpu", hosts=machine.here(()), log=log), command) as host:
             host.wait_until_ready()
-            return host.perform(replace(planned.job, logs=str(tmp_path)), hear), list(pids.values())
+            return host.perform(job, hear), list(pids.values())
 
     return run
 
@@ -138,23 +136,14 @@ BEGIN = "from bench.seams.site import Site\nSITE = Site(summary='x')\n"
 ONCE = "import os\nif os.path.exists('executed'):\n    os._exit(0)\nopen('executed', 'w')\n"
 MUTE = "class Mute(BaseException):\n    __str__ = None\n"
 NO_SITE = {
-    "no summary": (
-        "from bench.seams.site import Site\nSITE = Site(summary=3)",
-        "summary must be str, not int",
-    ),
+    "no summary": ("from bench.seams.site import Site\nSITE = Site(summary=3)", "summary must be str, not int"),
     "no function": (BEGIN, "has no function connect; define connect(options)"),
     "nothing": (f"{BEGIN}def connect(options): ...", "returned NoneType; return what performs launches, such as Work"),
     "an error": (f"{BEGIN}def connect(options): 1 / 0", "site.py:3 fails to connect: ZeroDivisionError"),
     "an end": (f"import os\n{BEGIN}def connect(options): os._exit(0)", "site.py:4 fails to connect: SystemExit: 0"),
-    "no end": (
-        f"import time\n{BEGIN}def connect(options): time.sleep(600)",
-        "site.py:4 fails to connect: TimeoutError: it was not done after 2 s",
-    ),
+    "no end": (f"import time\n{BEGIN}def connect(options): time.sleep(600)", "py:4 fails to connect: TimeoutError"),
     "no word": (f"{BEGIN}{MUTE}def connect(options): raise Mute", "site.py:5 fails to connect: Mute; fix the file"),
-    "an end of the second import": (
-        f"{ONCE}{BEGIN}def connect(options): ...",
-        "py:3 cannot be executed: SystemExit: 0",
-    ),
+    "a second import": (f"{ONCE}{BEGIN}def connect(options): ...", "py:3 cannot be executed: SystemExit: 0"),
 }
 
 
@@ -190,7 +179,5 @@ def test_a_site_that_fails_costs_its_launch(tmp_path: Path, error: BaseException
         def perform(self, *about: Any) -> Any:
             raise error
 
-    found = switching.load(*discover.resolve("ddp"))
-    (planned,) = launches(request_for((found,)), (found,), one_host(2))
-    outcome = launch.execute(planned.job, cast(Connected, Lost()), str(tmp_path), print).outcome
+    outcome = launch.execute(planned().job, cast(Connected, Lost()), str(tmp_path), print).outcome
     assert (outcome.status, outcome.reason) == ("error", f"the site failed: {type(error).__name__}: lost")

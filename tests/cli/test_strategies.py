@@ -8,7 +8,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import CommandLine, in_this_process, needs_fsdp2
+from conftest import CommandLine, done_here, needs_fsdp2
+from standin import refusal
+from standin.planted import planted
+from standin.schemas import document_in
 from test_workload import MLP
 
 from bench.analyse.parity import BY_DESIGN, SAME
@@ -23,17 +26,11 @@ from bench.seams import Scenario
 
 SCENARIO = Scenario(summary="weights averaged in every step", strategy="averaging", options={"period": 1})
 """
-VIEW = """
-from bench.seams import Scenario, Strategy
-
-SCENARIO = Scenario(summary="gradients lie in the buckets", strategy=Strategy(label="torch DDP, bucket view"))
-
-
-def build(parts):
+VIEW = planted("""
     from torch.nn.parallel import DistributedDataParallel
 
     return parts.session(wrap=lambda model: DistributedDataParallel(model, gradient_as_bucket_view=True))
-"""
+""")
 OWN = {"each_step": EACH_STEP, "view": VIEW}
 WHOLE = ("ddp", "fsdp2", "fsdp2_no_reshard", "hsdp", "replicate", "zero1", "ddp_accumulate", "ddp_accumulate_sync")
 WHOLE = (*WHOLE, "parameter_server")
@@ -49,18 +46,13 @@ def run(host: WorkerHost, tmp_path_factory: pytest.TempPathFactory) -> Path:
         (here / f"{name}.py").write_text(text)
     asked = [*WHOLE, *COMPRESSED, *AVERAGED, "ddp_o2", "view"]
     names = ",".join(str(here / f"{name}.py") if name in OWN else name for name in asked)
-    small = ("--device", "cpu", "--warmup", "2", "--iters", "4", "--setting", "width=32", "--out", str(here / "out"))
-    with pytest.MonkeyPatch.context() as patch:
-        given = ("run", "--workload", str(here / "mlp.py"), *small, "--scenario", names)
-        assert in_this_process(host, patch, given) == 0
-    (found,) = (here / "out").iterdir()
-    return found
+    small = ("--device", "cpu", "--warmup", "2", "--iters", "4", "--setting", "width=32", "--scenario", names)
+    return done_here(host, here / "out", "run", "--workload", str(here / "mlp.py"), *small)
 
 
 @pytest.fixture(scope="module")
 def document(run: Path) -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads((run / "run.json").read_text())
-    return loaded
+    return document_in(run.parent)
 
 
 def test_all_strategies_are_tried_here() -> None:
@@ -167,14 +159,12 @@ def test_what_memory_holds(document: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-def test_a_rank_is_killed_and_all_go_on(host: WorkerHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_is_killed_and_all_go_on(host: WorkerHost, tmp_path: Path) -> None:
     """By torchrun: steps that are trained twice give the same losses, bit for bit."""
     (tmp_path / "mlp.py").write_text(MLP.replace("lr=0.01", "lr=0.01, momentum=0.9"))
     small = ("--workload", str(tmp_path / "mlp.py"), "--setting", "width=32", "--device", "cpu", "--iters", "2")
-    asked = ("run", *small, "--scenario", "ddp_elastic", "--out", str(tmp_path / "out"))
-    assert in_this_process(host, monkeypatch, asked) == 0
-    (path,) = (tmp_path / "out").iterdir()
-    document = json.loads((path / "run.json").read_text())
+    path = done_here(host, tmp_path / "out", "run", *small, "--scenario", "ddp_elastic")
+    document = document_in(path.parent)
     (one,) = document["experiments"]["restart"]["launches"]
     look = one["restart"]
     assert (one["status"], one["processes"], look["killed_rank"]) == ("ok", 2, 1)
@@ -214,9 +204,7 @@ def test_too_few_images_for_batch_norm(run_here: CommandLine, tmp_path: Path) ->
 )
 def test_a_wrong_option(tmp_path: Path, options: str, says: str) -> None:
     (tmp_path / "mine.py").write_text(EACH_STEP.replace('{"period": 1}', options))
-    with pytest.raises(RequestError) as caught:
-        scenarios_of([str(tmp_path / "mine.py")])
-    assert says in str(caught.value)
+    assert says in str(refusal(lambda: scenarios_of([str(tmp_path / "mine.py")])))
 
 
 def test_sets() -> None:

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Plotting
+from conftest import Bench, Plotting
 from standin import ROOT, gated
 from standin.runs import DDP, write_run
 
-from bench.cli import main
 from bench.core.codec import encode
 
 
@@ -60,26 +59,19 @@ def test_a_full_disk_behind_stdout_is_one_line(regressed: Path, command: str) ->
     assert done.stderr.count("\n") == 1 and "No space left on device" in done.stderr
 
 
-def test_unforeseen_errors(
-    regressed: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unforeseen_errors(regressed: Path, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*about: Any) -> None:
         raise OSError(28, "No space left on device", "file")
 
-    monkeypatch.chdir(regressed)
     monkeypatch.setattr("bench.analyse.history.nights.accept", full)
-    code = main(["accept", str((regressed / "new").resolve()), "--reason", "x", "--json"])
-    said = capsys.readouterr()
-    assert code == json.loads(said.out)["exit_code"] == 1
-    assert said.err.count("\n") == 1 and said.err.startswith("bench: error: ") and "No space left on device" in said.err
+    code, out, err = bench("accept", (regressed / "new").resolve(), "--reason", "x", "--json")
+    assert code == json.loads(out)["exit_code"] == 1
+    assert err.count("\n") == 1 and err.startswith("bench: error: ") and "No space left on device" in err
 
 
-def test_a_label_of_bytes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, plotting: Plotting
-) -> None:
+def test_a_label_of_bytes(tmp_path: Path, bench: Bench, plotting: Plotting) -> None:
     """As ``--label $'\\xff'`` comes from a shell; the run that has it is sealed, and must not be lost for its label."""
     plotting()
-    monkeypatch.chdir(tmp_path)
     about: dict[str, Any] = {"label": encode("night \udcff"), "host": encode("h\udcff")}
     first, second = (str(write_run(tmp_path / "results", [DDP], **about)) for _ in range(2))
     asked = [
@@ -89,7 +81,8 @@ def test_a_label_of_bytes(
         ["gate", second, "--baseline", first, "--markdown", "reports/gate.md", "--junit", "reports/gate.xml"],
     ]
     for arguments in asked:
-        assert main(arguments) in (0, 11), capsys.readouterr().err
+        code, _, err = bench(*arguments)
+        assert code in (0, 11), err
     assert "night \\udcff" in (tmp_path / "reports" / "index.html").read_text("utf-8")
     assert (tmp_path / "reports" / "history.html").read_text("utf-8")
     assert r"(night \\udcff)" in (tmp_path / "reports" / "comparison.md").read_text("utf-8")

@@ -126,10 +126,7 @@ WRONG: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "a bad type": ((*SLURM, "--gpus-per-node", "a b:8", *RUN), ("--gpus-per-node: 'a b:8'", "H100:8")),
     "a GPU type for Kubernetes": ((*POD, "--gpus-per-node", "H100:8", *RUN), ("--gpus-per-node", "write 8;")),
     "no type": ((*SKY, "--gpus-per-node", "8", *RUN), ("--gpus-per-node: skypilot needs the type", "H100:8")),
-    "the CPU of nodes with GPUs": (
-        (*SLURM, "--gpus-per-node", "8", "--", "--device", "cpu"),
-        ("--device cpu measures",),
-    ),
+    "a CPU beside GPUs": ((*SLURM, "--gpus-per-node", "8", "--", "--device", "cpu"), ("--device cpu measures",)),
     "processes on GPUs": ((*SLURM, "--gpus-per-node", "8", "--", "--nproc", "2"), ("--nproc", "follows from --gpus")),
     "results that are lost": ((*POD, "--dry-run", "--", "--out", "mine"), ("--out: mine would be lost", "/results")),
     "a credential": ((*SLURM, "--dry-run", "--", "--setting", "api_token=abc123"), ("--: ", "looks like a credential")),

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from conftest import CommandLine, Plotting
+from standin.planted import planted
 from standin.schemas import document_in
 from test_workload import MLP
 
@@ -19,13 +20,7 @@ from bench.report import plots
 from bench.seams import switching
 from bench.verbs import tune as verb
 
-PLANTED = """
-from bench.seams import Scenario
-
-SCENARIO = Scenario(summary="planted", strategy={strategy})
-
-
-def build(parts):
+CANDIDATE = """
     import time
 
     if {factor} != 1:
@@ -33,11 +28,11 @@ def build(parts):
     session = parts.build("ddp")
     backward = session.backward
 
-    def planted(loss):
+    def other(loss):
         time.sleep({seconds})
         backward({factor} * loss)
 
-    session.backward = planted
+    session.backward = other
     return session
 """
 CANDIDATES = {"quick": (0.05, 1.0), "slow": (0.1, 1.0), "wrong": (0.0, 1.5), "slowest": (1.0, 1.0)}
@@ -63,12 +58,25 @@ LATER_S = 600.0
 def asked(tmp_path: Path) -> tuple[str, ...]:
     (tmp_path / "mlp.py").write_text(MLP + SLEEPY)
     for name, (seconds, factor) in CANDIDATES.items():
-        text = PLANTED.format(strategy='Strategy(label="planted")', seconds=seconds, factor=factor)
-        (tmp_path / f"{name}.py").write_text(text.replace("import Scenario", "import Scenario, Strategy"))
+        (tmp_path / f"{name}.py").write_text(planted(CANDIDATE.format(seconds=seconds, factor=factor)))
     names = ",".join(str(tmp_path / f"{name}.py") for name in CANDIDATES)
     small = ("--warmup", "1", "--iters", "4", "--setting", "width=32", "--allow", "none")
     where = ("--device", "cpu", "--out", str(tmp_path / "out"))
     return ("--workload", str(tmp_path / "mlp.py"), "--scenario", names, *small, *where)
+
+
+def late(where: Any, number: int, patch: pytest.MonkeyPatch) -> list[str]:
+    """Whose launches are performed ``where``; the budget is over before that of this number."""
+    launched: list[str] = []
+
+    def perform_late(job: Any, *rest: Any) -> Any:
+        launched.append(job.scenario)
+        if len(launched) == number:
+            patch.setattr(tuning, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + 2 * LATER_S))
+        return perform(job, *rest)
+
+    patch.setattr(where, "perform", perform_late)
+    return launched
 
 
 @pytest.mark.slow
@@ -130,15 +138,7 @@ def test_the_budget_ends_the_rounds_of_the_finalists(
     run_here: CommandLine, asked: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The machine becomes busy while they are measured: their third launch ends after the budget."""
-    launched: list[str] = []
-
-    def late(job: Any, *rest: Any) -> Any:
-        launched.append(job.scenario)
-        if len(launched) == 3:
-            monkeypatch.setattr(tuning, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + 2 * LATER_S))
-        return perform(job, *rest)
-
-    monkeypatch.setattr(measure, "perform", late)
+    launched = late(measure, 3, monkeypatch)
     two = [one.replace(f",{tmp_path}/slow.py,{tmp_path}/wrong.py,{tmp_path}/slowest.py", "") for one in asked]
     done = run_here("tune", *two, "--budget", "10m")
     document = document_in(tmp_path / "out")
@@ -155,15 +155,7 @@ def test_a_short_budget_names_whom_it_leaves_out(
     run_here: CommandLine, asked: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The budget is spent after two launches: what they showed is measured again."""
-    launched: list[str] = []
-
-    def late(job: Any, *rest: Any) -> Any:
-        launched.append(job.scenario)
-        if len(launched) == 2:
-            monkeypatch.setattr(tuning, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + LATER_S))
-        return perform(job, *rest)
-
-    monkeypatch.setattr(tuning, "perform", late)
+    launched = late(tuning, 2, monkeypatch)
     done = run_here("tune", *asked, "--budget", "10m")
     assert done.returncode == 0 and launched == ["ddp", "quick"], (launched, done.stderr)
     assert "Not tried within the budget: slow, wrong and slowest" in done.stdout, done.stdout

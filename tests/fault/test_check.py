@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,15 +19,14 @@ import pytest
 from conftest import Bench
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from standin.documents import document, sample
+from standin import refusal
 from standin.documents import launch as launched
-from standin.frames import step_rows
+from standin.runs import Launch, write_run
 from standin.workloads import workload
 
 from bench.analyse.analysed import Analysed
 from bench.core.codec import encode
 from bench.core.errors import RequestError
-from bench.core.records import PHASES
 from bench.runs import check, tables
 from bench.runs.document import Finding, Recommendation
 from bench.runs.files import describe_files, seal_of
@@ -40,43 +39,23 @@ pytestmark = pytest.mark.fault
 
 WORKLOAD = workload()
 ITERS = 3
-ABOUT = document(
-    request={"scenarios": ["ddp", "single", "dp"], "iters": ITERS},
-    workload={**asdict(WORKLOAD), "hash": WORKLOAD.hash()},
-)
+ABOUT = {"request": {"iters": ITERS}, "workload": {**asdict(WORKLOAD), "hash": WORKLOAD.hash()}}
+WELL = Launch("ddp", [[10.0] * (1 + ITERS)] * 2, [[100.0]] * 2)
+KILLED = Launch("single", [[10.0] * 2], status="killed", more={"failure": {"steps_kept": {"0": 2}}})
 RANK = encode(RankRecord(rank=0, pid=1))
 ADVICE = encode(Recommendation())
 FINDING = encode(Finding(launch=7, code="slow", severity="warning", text="slow", remedy="wait"))
 
 
-def steps_of(launch: int, scenario: str, ranks: int = 2, count: int = 1 + ITERS) -> list[dict[str, Any]]:
-    phases = {f"{phase}_ms": 2.5 for phase in PHASES}
-    rows = step_rows(launch, scenario, *[[10.0] * count] * ranks, warmup=1, loss=6.9, **phases)
-    return [row | {"start_ns": 1_000_000_000 * (launch + 1) + 10_000_000 * row["step"]} for row in rows]
-
-
-def memory_of(launch: int, scenario: str) -> list[dict[str, Any]]:
-    about = {"launch": launch, "scenario": scenario, "host": "here", "t_ns": 1}
-    return [sample(**about, pid=100 * launch + rank, rank=rank) for rank in range(2)]
-
-
-def record_of(launch: int, scenario: str, status: str = "ok", **more: Any) -> dict[str, Any]:
-    ranks = [{"rank": rank, "pid": 100 * launch + rank, "host": "here"} for rank in range(2)]
-    head = {"launch": launch, "scenario": scenario, "status": status, "ranks": ranks}
-    checks = {"conservation_ok": True, "finite_loss": True}
-    found: dict[str, Any] = encode(launched(**head, checks=checks, **more))
-    return found
+def record_of(launch: int, scenario: str) -> Any:
+    return encode(launched(**replace(WELL, scenario=scenario).record(launch, 0)))
 
 
 def sound(out: Path, *, complete: bool = True) -> Path:
-    writer = RunWriter(str(out), ABOUT)
-    (Path(writer.logs) / "launch-000-ddp-rank0.log").write_text("hello\n")
-    writer.add(launched(**record_of(0, "ddp")), steps=steps_of(0, "ddp"), memory=memory_of(0, "ddp"))
-    failure = {"steps_kept": {"0": 2}}
-    writer.add(launched(**record_of(1, "single", "killed", failure=failure)), steps=steps_of(1, "single", 1, 2))
-    writer.add(launched(**record_of(2, "dp")), steps=steps_of(2, "dp"), memory=memory_of(2, "dp"))
-    writer.finish(complete=complete)
-    return Path(writer.path)
+    def log(writer: RunWriter) -> None:
+        (Path(writer.logs) / "launch-000-ddp-rank0.log").write_text("hello\n")
+
+    return write_run(out, [WELL, KILLED, replace(WELL, scenario="dp")], complete=complete, about=ABOUT, also=log)
 
 
 @pytest.fixture
@@ -84,9 +63,8 @@ def run(tmp_path: Path) -> Path:
     return sound(tmp_path)
 
 
-def document_of(run: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((run / "run.json").read_text())
-    return found
+def document_of(run: Path) -> Any:
+    return json.loads((run / "run.json").read_text())
 
 
 def stored(run: Path, **changes: Any) -> None:
@@ -135,7 +113,7 @@ def test_a_sampler_that_was_stopped_is_a_finding(run: Path) -> None:
         ("steps", 9, None, "launch 1, rank 0: 2 steps were recorded and 0 are there"),
         ("steps", ALL, None, "steps.parquet: it has no measured step of launch 0"),
         ("steps", 1, {"data_ms": 3.0}, "launch 0, rank 0, step 1: its phases do not add up"),
-        ("steps", 1, {"data_ms": None}, "launch 0, rank 0, step 1: its phases do not add up"),
+        ("steps", 1, {"forward_ms": None}, "launch 0, rank 0, step 1: its phases do not add up"),
         ("steps", 1, {"data_ms": -1.0}, f"data_ms must be from 0 to {LIMIT}, and is from"),
         ("steps", 1, {"step_ms": None}, "steps.parquet: step_ms is unknown in 1 of 18 rows"),
         ("steps", 1, {"step_ms": math.nan}, "steps.parquet: step_ms is not a number in some rows"),
@@ -177,10 +155,7 @@ def test_unlawful_rows(run: Path, name: str, at: int | slice, values: dict[str, 
         ({"recommendation": ADVICE | {"fastest": "gone"}}, "recommends 'gone', which has no launch"),
         ({"recommendation": ADVICE | {"parallel": ADVICE | {"leanest": "gone"}}}, "recommends 'gone', which has"),
         ({"validity": [FINDING]}, "has a verdict on launch 7, which has no record"),
-        (
-            {"workload": encode(ABOUT.workload) | {"global_batch": 16}},
-            "the hash of the workload is not that of its fields",
-        ),
+        ({"workload": ABOUT["workload"] | {"global_batch": 16}}, "hash of the workload is not that of its fields"),
     ],
 )
 def test_a_contradictory_document_is_found(run: Path, changes: dict[str, Any], says: str) -> None:
@@ -195,11 +170,6 @@ def many(run: Path, rows: int) -> pa.Table:
     words = pa.DictionaryArray.from_arrays(zeros, pa.array(["ddp"]))
     schema = pq.read_schema(run / "steps.parquet")
     return pa.table({one.name: words if one.type == pa.string() else zeros.cast(one.type) for one in schema})
-
-
-def too_many_rows(run: Path) -> None:
-    pq.write_table(many(run, 3_000_000), run / "steps.parquet")
-    resealed(run)
 
 
 def without(run: Path, column: str, *, rows: bool) -> None:
@@ -230,15 +200,12 @@ ELSEWHERE = {"../../x": {"sha256": "", "rows": 0}}
         (lambda run: sealed_as_is(run, files=document_of(run)["files"] | ELSEWHERE), "cannot be read: it lies outside"),
         (lambda run: without(run, "scenario", rows=True), OTHER),
         (lambda run: without(run, "t_ns", rows=False), OTHER),
-        (too_many_rows, "/steps.parquet: it says that it has 3,000,000 rows"),
+        (lambda run: (pq.write_table(many(run, 3_000_000), run / "steps.parquet"), resealed(run)), "3,000,000 rows"),
         (lambda run: os.truncate(run / "steps.parquet", 3 << 30), "it has 3,221,225,472 bytes, and at most"),
         (lambda run: replaced(run, "run.json"), "/run.json cannot be read: it is not a regular file"),
         (lambda run: replaced(run, "steps.parquet"), "/steps.parquet cannot be read: it is not a regular file"),
         (lambda run: replaced(run, LOG), f"/{LOG} cannot be read: it is not a regular file"),
-        (
-            lambda run: replaced(run, LOG, lambda log: log.symlink_to("/dev/zero")),
-            f"/{LOG} cannot be read: it lies outside",
-        ),
+        (lambda run: replaced(run, LOG, lambda log: log.symlink_to("/dev/zero")), f"{LOG} cannot be read: it lies out"),
     ],
 )
 @pytest.mark.timeout(20)
@@ -251,7 +218,7 @@ def test_what_is_not_as_it_was_written_is_named(run: Path, damage: Callable[[Pat
 def test_a_finished_run_has_no_parts(run: Path) -> None:
     """They are in no seal."""
     (run / ".parts").mkdir()
-    rows = [row | {"launch": 1, "rank": 1} for row in steps_of(1, "single", 1)]
+    rows = [row | {"rank": 1} for row in KILLED.step_rows(1, 0)]
     pq.write_table(to_table(rows, COLUMNS["steps"]), run / ".parts" / "steps-000001.parquet")
     assert check.findings(str(run)) == [] and len(read(str(run)).steps) == 18
 
@@ -300,13 +267,11 @@ FUZZ = settings(max_examples=40, deadline=None, suppress_health_check=list(Healt
 
 
 @FUZZ
-@given(data=st.data(), name=st.sampled_from(["run.json", "steps.parquet", "memory.parquet"]))
+@given(data=st.data(), name=st.sampled_from(["run.json", "steps.parquet", "memory.parquet", LOG]))
 def test_a_flipped_bit_or_a_cut_is_never_accepted(pristine: Path, data: st.DataObject, name: str) -> None:
     copy = damaged(pristine, data, name)
     assert check.findings(str(copy)) != []
-    with pytest.raises(RequestError) as caught:
-        read(str(copy))
-    assert "\n" not in str(caught.value)
+    refusal(lambda: read(str(copy)))
 
 
 as_it_was = cache(read)
@@ -329,9 +294,7 @@ def test_a_damaged_table_of_an_incomplete_run(pristine: Path, data: st.DataObjec
     [(os.abort, False), (signal.pause, False), (lambda: None, True), (lambda: 1 / 0, True)],
     ids=["ends", "waits", "well", "raises"],
 )
-def test_a_child_tries_what_would_end_the_process(
-    look: Callable[[], object], well: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_child_tries_what_may_end_it(look: Callable[[], object], well: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """pyarrow aborts over about one in a hundred bits of a footer, where it should raise."""
     monkeypatch.setattr(tables, "CHILD_S", 20 if well else 0.5)
     assert tables._in_a_child(look) is well

@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 from standin import hosts
 from standin.hosts import ADDRESSES, TINY, Link
-from standin.processes import document_of, family, nobody_left, wait_for
+from standin.processes import family, nobody_left, wait_for
+from standin.schemas import document_in
 
 pytestmark = pytest.mark.fault
 
@@ -66,13 +67,13 @@ def test_a_fault_is_named_and_nobody_is_left(fault: str, link: Link, tmp_path: P
     of_a_rank = fault in ("rank", "stopped rank")
     try:
         if of_a_rank:
-            wait_for(lambda: document_of(tmp_path / "host0" / "results")["launches"] or None, STALL_S + ASKED_S)
+            wait_for(lambda: document_in(tmp_path / "host0" / "results")["launches"] or None, STALL_S + ASKED_S)
         limit_s = hosts.LIMIT_S if of_a_rank else STALL_S + ASKED_S
         said = [one.communicate(timeout=limit_s)[1] for one in benches]
     finally:
         link.up()
     assert nobody_left(everybody)
-    document, codes = document_of(tmp_path / "host0" / "results"), [one.returncode for one in benches]
+    document, codes = document_in(tmp_path / "host0" / "results"), [one.returncode for one in benches]
     if fault == "leader":
         assert "the first host is gone" in said[1] and codes[1] == 1
     else:

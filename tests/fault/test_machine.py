@@ -10,8 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import launches, one_host, request_for
+from conftest import planned
 from standin.documents import document
+from standin.planted import planted as planted_file
 from standin.runs import DDP, write_run
 
 from bench import machine
@@ -20,7 +21,6 @@ from bench.experiments import interrupts, launch
 from bench.runs import files
 from bench.runs.names import find
 from bench.runs.writer import RunWriter
-from bench.seams import discover, switching
 from bench.sites.local import WorkerHost
 from bench.worker import host as worker_host
 from bench.worker.beats import Beats
@@ -28,9 +28,6 @@ from bench.worker.beats import Beats
 pytestmark = pytest.mark.fault
 
 LOUD = """
-from bench.seams import Scenario, Strategy
-SCENARIO = Scenario(summary="prints 100 MB", strategy=Strategy(label="planted", group=False))
-def build(parts):
     print("the first line")
     for _ in range(100):
         print("x" * 2**20)
@@ -41,11 +38,9 @@ def build(parts):
 
 def test_both_ends_of_100_mb_of_output_are_kept(host: WorkerHost, tmp_path: Path) -> None:
     file = tmp_path / "loud.py"
-    file.write_text(LOUD)
-    found = switching.load(*discover.resolve(str(file)))
-    (planned,) = launches(request_for((found,), replicas=1), (found,), one_host(2))
+    file.write_text(planted_file(LOUD, "group=False"))
     (tmp_path / "logs").mkdir()
-    done = launch.execute(planned.job, host, str(tmp_path / "logs"), lambda event: None)
+    done = launch.execute(planned(str(file), replicas=1).job, host, str(tmp_path / "logs"), lambda event: None)
     assert done.outcome.status == "ok", done.outcome.reason
     (log,) = (tmp_path / "logs").iterdir()
     text = log.read_text()
@@ -58,13 +53,11 @@ def test_no_beats_and_no_leak_without_shared_memory(monkeypatch: pytest.MonkeyPa
     def refuse(*about: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    found = switching.load(*discover.resolve("ddp"))
-    (planned,) = launches(request_for((found,)), (found,), one_host(2))
     before = len(os.listdir("/proc/self/fd"))
     for call in ("memfd_create", "posix_fallocate"):
         with monkeypatch.context() as patched:
             patched.setattr(os, call, refuse)
-            assert worker_host._make_beats(planned.job) is None
+            assert worker_host._make_beats(planned().job) is None
     assert len(os.listdir("/proc/self/fd")) == before
 
 

@@ -9,7 +9,6 @@ import resource
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from collections.abc import Callable, Collection, Iterator
 from itertools import product
@@ -18,7 +17,10 @@ from typing import Any
 
 import pytest
 from conftest import CommandLine, Executed, a_host
-from standin.processes import FASHION, alive, document_of, family, nobody_left, not_locked, start, wait_for
+from standin.planted import failing
+from standin.planted import planted as planted_file
+from standin.processes import FASHION, alive, family, nobody_left, not_locked, start, wait_for
+from standin.schemas import document_in
 
 from bench.runs.check import findings
 from bench.runs.reader import read
@@ -118,7 +120,7 @@ def test_the_rest_is_in_order(repository: Path, tmp_path: Path, phase: str, faul
         _, shown = running.communicate(timeout=100)
         took_s = time.monotonic() - hit_s
     assert nobody_left(members) and not_locked()
-    states = [(launch["scenario"], launch["status"]) for launch in document_of(out)["launches"]]
+    states = [(launch["scenario"], launch["status"]) for launch in document_in(out)["launches"]]
     (path,) = out.iterdir()
     if victim == "host":
         expected = "timeout" if fault in ("stop", "sleep") else "killed"
@@ -126,7 +128,7 @@ def test_the_rest_is_in_order(repository: Path, tmp_path: Path, phase: str, faul
     elif victim == "sampler" or fault == "stop":
         assert (states, running.returncode) == ([("ddp", "ok"), ("single", "ok")], 0), shown
     else:
-        assert not document_of(out)["complete"]
+        assert not document_in(out)["complete"]
         assert running.returncode == {"kill": -signal.SIGKILL, "exit": 0, "sleep": 130}.get(fault, 1), shown
         assert took_s < STALLED_GONE_S
     for finding in findings(str(path)):
@@ -150,28 +152,11 @@ def test_earlier_steps_are_kept(planted: Planted, execute: Execute, fault: str) 
             assert row["step_ms"] == pytest.approx(phases) and row["step_ms"] > 0
 
 
-def scenario(fault: str, *, condition: str = "parts.rank == 1") -> str:
-    lines = textwrap.indent(fault, " " * 12)
-    return f"""
-    from bench.seams import Scenario, Strategy
-
-    SCENARIO = Scenario(summary="breaks", strategy=Strategy(label="planted"))
-
-    def build(parts):
-        import os, socket, subprocess, sys, threading, time
-        if {condition}:
-{lines}
-        return parts.build("ddp")
-"""
-
-
-def alone(fault: str, condition: str) -> str:
-    source = scenario(fault, condition=condition).replace('parts.build("ddp")', "parts.session()")
-    return source.replace('label="planted"', 'label="planted", group=False')
+ALONE = {"then": "parts.session()", "how": "group=False"}
 
 
 def test_a_rank_that_leaves_its_group_is_ended_with_it(execute: Execute) -> None:
-    done = execute(scenario("1 / 0", condition="parts.rank == 0 or os.setsid() or time.sleep(600)"))
+    done = execute(failing("1 / 0", "parts.rank == 0 or os.setsid() or time.sleep(600)"))
     assert done.outcome.status == "error" and done.outcome.reason.endswith(":9: ZeroDivisionError: division by zero")
     assert nobody_left([rank["pid"] for rank in done.outcome.ranks])
 
@@ -195,14 +180,14 @@ for number in range(3, 100):
     ids=["streams", "descriptors", "forgets", "nonsense"],
 )
 def test_what_a_rank_breaks_is_its_own(execute: Execute, fault: str, reason: str) -> None:
-    done = execute(alone(fault, "parts.rank == 0"), replicas=1)
+    done = execute(failing(fault, "parts.rank == 0", **ALONE), replicas=1)
     assert done.outcome.status == "error" and reason in done.outcome.reason
     assert "went away" not in done.outcome.reason, "the host goes on"
 
 
 def test_an_exception_in_a_thread_fails_the_launch(execute: Execute) -> None:
     done = execute(
-        scenario("thread = threading.Thread(target=lambda: 1 / 0, name='loader')\nthread.start()"), iters=2000
+        failing("thread = threading.Thread(target=lambda: 1 / 0, name='loader')\nthread.start()"), iters=2000
     )
     assert (done.outcome.status, done.outcome.first_failed_rank) == ("error", 1)
     assert re.fullmatch(r"thread loader: \S+\.py:9: ZeroDivisionError: division by zero", done.outcome.reason)
@@ -219,7 +204,7 @@ print('started', fork, session, int(shell.stdout.readline()), flush=True)"""
 
 def test_what_a_scenario_started_ends_with_it(execute: Execute) -> None:
     """A fork, a process in a session of its own, and a grandchild."""
-    done = execute(scenario(STARTING))
+    done = execute(failing(STARTING))
     assert done.outcome.status == "ok", done.outcome.reason
     (pids,) = re.findall(r"started ([\d ]+)", done.log(1))
     assert len(pids.split()) == 3 and nobody_left(list(map(int, pids.split())))
@@ -227,7 +212,7 @@ def test_what_a_scenario_started_ends_with_it(execute: Execute) -> None:
 
 @pytest.mark.slow
 def test_a_forked_child_is_no_second_rank(execute: Execute) -> None:
-    done = execute(alone("pass", "os.fork() == 0"), replicas=1)
+    done = execute(failing("pass", "os.fork() == 0", **ALONE), replicas=1)
     assert done.outcome.status == "ok", done.outcome.reason
     assert len([event for event in done.events if event["event"] == "done"]) == 1
     assert done.results[0]["pid"] == done.outcome.ranks[0]["pid"]
@@ -273,18 +258,17 @@ MEDDLING = {
 def test_what_a_scenario_harms_is_its_own_launch(run_here: CommandLine, tmp_path: Path) -> None:
     for name, (_, fault) in MEDDLING.items():
         (tmp_path / f"{name}.py").write_text(
-            "from bench.seams import Scenario, Strategy\n"
-            f"SCENARIO = Scenario(summary='harms', strategy=Strategy(label={name!r}, group=False))\n"
-            "def build(parts):\n    import os, shutil, time\n    run = os.path.dirname(parts.job.logs)\n"
-            + textwrap.indent(fault, "    ")
-            + "\n    return parts.session()\n"
+            planted_file(
+                f"import os, shutil, time\nrun = os.path.dirname(parts.job.logs)\n{fault}\nreturn parts.session()",
+                "group=False",
+            )
         )
     names = ",".join([*(str(tmp_path / f"{name}.py") for name in MEDDLING), "single"])
     out = tmp_path / "out"
     small = ["--iters", "2", "--ranks", "1", "--global-batch", "4", "--no-parity", "--out", str(out)]
     done = run_here("run", *FASHION, "--scenario", names, *small)
     assert done.returncode == 1, done.stderr
-    launches = document_of(out)["launches"]
+    launches = document_in(out)["launches"]
     statuses = {launch["scenario"]: launch["status"] for launch in launches}
     assert statuses == {name: status for name, (status, _) in MEDDLING.items()} | {"single": "ok"}, done.stderr
     assert "the clock of rank 0 is wrong: step_ms is 0.0" in done.stderr

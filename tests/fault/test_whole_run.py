@@ -14,18 +14,9 @@ from pathlib import Path
 
 import pytest
 from conftest import CommandLine
-from standin.processes import (
-    FASHION,
-    SMALL,
-    command,
-    document_of,
-    family,
-    nobody_left,
-    not_locked,
-    ranks_of,
-    start,
-    wait_for,
-)
+from standin.planted import planted
+from standin.processes import FASHION, SMALL, command, family, nobody_left, not_locked, ranks_of, start, wait_for
+from standin.schemas import document_in
 
 from bench import cli
 from bench.runs.check import findings
@@ -46,11 +37,11 @@ def test_a_killed_run_is_resumed(repository: Path, tmp_path: Path, run_here: Com
     (path,) = tmp_path.iterdir()
     (finding,) = findings(str(path))
     assert "is incomplete" in finding
-    (before,) = document_of(tmp_path)["launches"]
+    (before,) = document_in(tmp_path)["launches"]
     assert (before["scenario"], before["status"]) == ("single", "ok")
     done = run_here("run", "--resume", "latest", "--out", str(tmp_path), "--json")
     assert done.returncode == 0, done.stderr
-    first, second = document_of(tmp_path)["launches"]
+    first, second = document_in(tmp_path)["launches"]
     assert first == before, "nothing twice"
     assert (second["scenario"], second["status"]) == ("ddp", "ok")
     run = read(str(path))
@@ -102,7 +93,7 @@ def test_a_closed_terminal_ends_a_run_calmly(repository: Path, tmp_path: Path, e
     os.kill(running.pid, ending)
     assert running.wait(timeout=60) == 130
     assert nobody_left([*members])
-    document = document_of(tmp_path)
+    document = document_in(tmp_path)
     assert [(launch["status"], launch["reason"]) for launch in document["launches"]] == [("killed", "interrupted")]
     assert document["complete"] is False and "end" in document, "sealed by the run itself"
 
@@ -146,13 +137,10 @@ def test_a_full_disk(repository: Path, tmp_path: Path) -> None:
     assert "File too large; " in line and "('ulimit -f') and go on with --resume" in line and "Traceback" not in shown
     (path,) = tmp_path.iterdir()
     assert all("is incomplete" in finding for finding in findings(str(path)))
-    assert document_of(tmp_path)["launches"]
+    assert document_in(tmp_path)["launches"]
 
 
 GREEDY = """
-from bench.seams import Scenario, Strategy
-SCENARIO = Scenario(summary="runs out of memory", strategy=Strategy(label="planted", group=False))
-def build(parts):
     import torch
     if parts.workload.global_batch > 13:
         raise torch.OutOfMemoryError("planted")
@@ -163,7 +151,7 @@ def build(parts):
 @pytest.mark.slow
 def test_the_largest_batch_is_found(repository: Path, tmp_path: Path) -> None:
     out, greedy = tmp_path / "out", tmp_path / "greedy.py"
-    greedy.write_text(GREEDY)
+    greedy.write_text(planted(GREEDY, "group=False"))
     without_warmup, more = SMALL[:-2], ("--ranks", "1", "--find-batch", "--json")
     running = start(repository, out, "--scenario", str(greedy), *more, small=without_warmup)
     said, shown = running.communicate(timeout=250)

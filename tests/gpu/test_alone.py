@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import torch
 from conftest import Executed, measures_a_gpu
+from standin.planted import ALONE, planted
 
 from bench.machine.nvml import Nvml
 
@@ -32,66 +33,55 @@ def test_work_that_is_only_queued_is_in_the_step(on_gpu: Callable[..., Executed]
     """The forward pass returns at once and keeps the GPU busy for tens of milliseconds: a clock that is read without
     waiting for it would miss them."""
     measured = on_gpu(
-        """
-        from bench.seams import Scenario, Strategy, one_rank_for_all
-
-        STRATEGY = Strategy(label="planted", ranks=one_rank_for_all, group=False)
-        SCENARIO = Scenario(summary="queues idle cycles", strategy=STRATEGY)
-
-        def build(parts):
+        planted(
+            """
             import torch
             session = parts.session()
             forward = session.forward
             session.forward = lambda batch: torch.cuda._sleep(60_000_000) or forward(batch)
             return session
-        """
+            """,
+            ALONE,
+        )
     ).results[0]["measured"]
     assert pd.Series(measured["forward_ms"]).median() > 20, "60 million cycles at no more than 3 GHz"
     assert sum(measured["step_ms"]) == pytest.approx(measured["wall_ms"], rel=0.01)
 
 
-GREEDY = """
-    from bench.seams import Scenario, Strategy, one_rank_for_all
+GREEDY = planted(
+    """
+    import torch
 
-    STRATEGY = Strategy(label="planted", ranks=one_rank_for_all, group=False)
-    SCENARIO = Scenario(summary="takes all memory", strategy=STRATEGY)
+    session, held = parts.session(), []
 
-    def build(parts):
-        import torch
+    def greedy(batch):
+        while True:
+            held.append(torch.empty(1 << 30, dtype=torch.uint8, device=parts.device))
 
-        session, held = parts.session(), []
+    session.forward = greedy
+    return session
+    """,
+    ALONE,
+)
+KILLED = planted("""
+    import os, signal, time
+    import torch
 
-        def greedy(batch):
-            while True:
-                held.append(torch.empty(1 << 30, dtype=torch.uint8, device=parts.device))
+    session, calls = parts.build("ddp"), []
+    forward = session.forward
 
-        session.forward = greedy
-        return session
-"""
-KILLED = """
-    from bench.seams import Scenario, Strategy
+    def last(batch):
+        calls.append(1)
+        if len(calls) == 6 and parts.rank == parts.world_size - 1:
+            torch.cuda.synchronize()
+            with open(os.path.join(parts.job.logs, "killed"), "w") as file:
+                file.write(str(time.monotonic()))
+            os.kill(os.getpid(), signal.SIGKILL)
+        return forward(batch)
 
-    SCENARIO = Scenario(summary="one rank is killed", strategy=Strategy(label="planted"))
-
-    def build(parts):
-        import os, signal, time
-        import torch
-
-        session, calls = parts.build("ddp"), []
-        forward = session.forward
-
-        def last(batch):
-            calls.append(1)
-            if len(calls) == 6 and parts.rank == parts.world_size - 1:
-                torch.cuda.synchronize()
-                with open(os.path.join(parts.job.logs, "killed"), "w") as file:
-                    file.write(str(time.monotonic()))
-                os.kill(os.getpid(), signal.SIGKILL)
-            return forward(batch)
-
-        session.forward = last
-        return session
-"""
+    session.forward = last
+    return session
+""")
 
 
 def seconds_until_free(uuids: tuple[str, ...], before_mib: dict[str, float]) -> float:

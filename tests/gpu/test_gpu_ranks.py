@@ -15,14 +15,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import ON_GPU, Executed, executor, launches, one_host, request_for
+from conftest import ON_GPU, Executed, executor, one_host, planned
 from standin.hosts import free_port
 from standin.workloads import workload
 
 from bench import machine
 from bench.core.channel import Channel
 from bench.machine import nvml
-from bench.seams import discover, switching
 from bench.seams.site import Options
 from bench.sites.local import WorkerHost
 
@@ -60,10 +59,8 @@ def test_two_gloo_ranks_share_one_gpu(gpus: tuple[str, ...], tmp_path: Path, rep
     session.close()
     if mode == nvml.EXCLUSIVE:
         pytest.skip("the GPU lets in one process at a time: its compute mode is exclusive process")
-    found = switching.load(*discover.resolve("ddp_o2"))
     options = ON_GPU | {"devices": gpus[:1] * 2, "replicas": 2, "impl": "native", "iters": 3}
-    (planned,) = launches(request_for((found,), **options), (found,), one_host(2, gpus[0]))
-    job = json.dumps(asdict(replace(planned.job, logs=str(tmp_path))))
+    job = json.dumps(asdict(replace(planned("ddp_o2", *one_host(2, gpus[0]), **options).job, logs=str(tmp_path))))
     common = {"WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     seen = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": gpus[0], "GLOO_SOCKET_IFNAME": "lo"}
     path = os.pathsep.join(filter(None, (str(repository), os.environ.get("PYTHONPATH"))))

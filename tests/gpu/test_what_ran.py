@@ -8,6 +8,8 @@ from collections.abc import Callable
 import pytest
 import torch
 from conftest import ON_GPU, PRETENDED, Executed, executor
+from standin.planted import ALONE as ONE_RANK
+from standin.planted import planted
 
 from bench.sites.local import WorkerHost
 
@@ -18,12 +20,6 @@ DDP_LOGS = 12
 
 
 STRICT = """
-    from bench.seams import Scenario, Strategy, one_rank_for_all, rank_per_device
-
-    SCENARIO = Scenario(summary="raises on synchronisation", precision="{level}",
-                        strategy=Strategy(label="planted", {kind}))
-
-    def build(parts):
         import torch
         from torch.cuda import _gpu_trace
         from bench.worker import loop
@@ -67,8 +63,8 @@ def strict(scenario: str, *, looks: str = "pass") -> str:
     ``looks``: what is planted in its forward passes.
     """
     strategy, _, level = scenario.partition("_o")
-    kind = "ranks=one_rank_for_all, group=False" if strategy in ALONE else "ranks=rank_per_device"
-    return STRICT.format(level=f"O{level or 0}", kind=kind, strategy=strategy, looks=looks)
+    kind = ONE_RANK if strategy in ALONE else "ranks=rank_per_device"
+    return planted(STRICT.format(strategy=strategy, looks=looks), kind, scenario=f'precision="O{level or 0}"')
 
 
 @pytest.fixture(scope="module")

@@ -46,6 +46,28 @@ def documented(declares: str) -> str:
     return source
 
 
+def install(
+    site: Path, named: dict[str, str], files: dict[str, str], package: str = "theirs", seam: str = "scenarios"
+) -> None:
+    """In ``site``, a package with these ``files`` and these modules of a seam by their entry points."""
+    metadata = site / f"{package}-1.0.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+    lines = [f"{name} = {module}" for name, module in named.items()]
+    (metadata / "entry_points.txt").write_text("\n".join([f"[bench.{seam}]", *lines, ""]))
+    for name, text in files.items():
+        (site / name).write_text(text)
+
+
+def checker(name: str, *arguments: object, text: str | None = None) -> subprocess.CompletedProcess[str]:
+    """What a linter says of these files, or of ``text``. Skips where it is not installed."""
+    path = shutil.which(name, path=os.path.dirname(sys.executable)) or shutil.which(name)
+    if path is None:
+        pytest.skip(f"{name} is not installed: pip install -e '.[dev]'")
+    about = os.environ | {"NO_COLOR": "1"}
+    return subprocess.run([path, *map(str, arguments)], input=text, capture_output=True, text=True, env=about)
+
+
 def refusal(call: Callable[[], object]) -> RequestError:
     """What ``call`` is refused with, which is one line."""
     with pytest.raises(RequestError) as caught:

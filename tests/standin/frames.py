@@ -1,11 +1,18 @@
 """From rows of steps.parquet, as a test writes them, to the tables that are made of them."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import pandas as pd
 
 from bench.analyse.steps import per_iteration, per_launch, phases_by_launch
+from bench.core.records import MEMORY_COLUMNS
 from bench.runs.frames import Iterations, LaunchFigures, RankSteps
+
+
+def memory(rows: Iterable[dict[str, Any]]) -> pd.DataFrame:
+    """Rows of memory.parquet, as :func:`standin.documents.sample` makes them."""
+    return pd.DataFrame(list(rows), columns=list(MEMORY_COLUMNS)).astype({"used_mib": "float64"})
 
 
 def iterations(rows: pd.DataFrame) -> Iterations:

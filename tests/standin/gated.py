@@ -5,7 +5,7 @@ No table is written: nobody who goes by digests opens one, and a night is writte
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -86,11 +86,10 @@ def digest(day: int, scenarios: Sequence[Mapping[str, Any]], **changes: Any) -> 
     return usual | changes
 
 
-def trained(model: str, hash: str = "0123456789abcdef0123", **settings: Any) -> dict[str, Any]:
+def trained(model: str, hash: str = "0123456789abcdef0123", **settings: Any) -> Any:
     settings |= {"model": model}
     record = WorkloadRecord(settings=settings, title=model, device="cuda", replicas=2, hash=hash)
-    found: dict[str, Any] = encode(record)
-    return found
+    return encode(record)
 
 
 def write(folder: Path, said: Mapping[str, Any]) -> Path:
@@ -113,13 +112,28 @@ def write(folder: Path, said: Mapping[str, Any]) -> Path:
 
 
 def nights(
-    folder: Path, count: int = len(NIGHTS), names: Sequence[str] = ("ddp", "dp", "ddp_o2"), **changes: Any
+    folder: Path,
+    count: int = len(NIGHTS),
+    names: Sequence[str] = ("ddp", "dp", "ddp_o2"),
+    *,
+    slower: Callable[[int, str], float] = lambda day, name: 1.0,
+    also: Callable[[int, dict[str, Any]], None] = lambda day, said: None,
+    energy: bool = False,
 ) -> list[Path]:
-    """So many nights of the same code, that scatter by :data:`NIGHTS`, each scenario in an order of its own."""
-    return [
-        write(folder, digest(day, [usual(name, day, place) for place, name in enumerate(names)], **changes))
-        for day in range(count)
-    ]
+    """So many nights, the oldest first, that scatter by :data:`NIGHTS`, each scenario in an order of its own.
+
+    ``slower``: by what the step time of a night (from 0) and a scenario is more than usual. ``also``: changes a digest
+    before it is sealed. ``energy``: of GPUs that tell it.
+    """
+    written = []
+    for day in range(count):
+        rows = [usual(name, day, place, slower(day, name)) for place, name in enumerate(names)]
+        for columns in (row["launches"] for row in rows if energy):
+            columns["energy_per_1000_j"] = [2.5 * step_ms for step_ms in columns["step_ms"]]
+        said = digest(day, rows)
+        also(day, said)
+        written.append(write(folder, said))
+    return written
 
 
 def usual(name: str, day: int, place: int = 0, factor: float = 1.0, **changes: Any) -> dict[str, Any]:

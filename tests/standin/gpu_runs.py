@@ -22,6 +22,9 @@ STEPS_MS = [1000.0, *[500.0] * 24]
 """A warm-up step of 1 s, and measured ones that last 12 s."""
 
 
+STEADY = {"memory_clock_mhz": 2600.0, "utilisation_percent": 97.0, "mig": False, "activity_reason": NO_GPM}
+
+
 @dataclass
 class OnGpus(Launch):
     """A launch of 16 s: the memory of each rank on each GPU, and what is sampled of each GPU.
@@ -80,25 +83,18 @@ class OnGpus(Launch):
                 power = None if watts is None else watts if measured else watts / 3
                 energy_mj += 0.0 if power is None else power * 100.0
                 slow = 2 <= at_s < 3
-                row = sample(
-                    "device",
-                    **about,
-                    t_ns=launch * self.apart_s * SECOND_NS + tick * SECOND_NS // 10,
-                    device=gpu,
-                    power_w=power,
-                    energy_mj=None if power is None else energy_mj,
-                    sm_clock_mhz=1200.0 if slow else 1800.0,
-                    memory_clock_mhz=2600.0,
-                    temperature_c=60.0 + self.bits.get(gpu, 0) % 7,
-                    throttle_reasons=self.bits.get(gpu, 0) if slow else 0,
-                    utilisation_percent=97.0,
-                    pcie_tx_kib=1024.0 * 50 * tick / 10,
-                    pcie_rx_kib=1024.0 * 80 * tick / 10,
-                    mig=False,
-                    activity_reason=NO_GPM,
-                    reason=None if watts is not None else "Not Supported",
-                )
-                rows.append(row)
+                t_ns = launch * self.apart_s * SECOND_NS + tick * SECOND_NS // 10
+                row = {
+                    "power_w": power,
+                    "energy_mj": None if power is None else energy_mj,
+                    "sm_clock_mhz": 1200.0 if slow else 1800.0,
+                    "temperature_c": 60.0 + self.bits.get(gpu, 0) % 7,
+                    "throttle_reasons": self.bits.get(gpu, 0) if slow else 0,
+                    "pcie_tx_kib": 1024.0 * 50 * tick / 10,
+                    "pcie_rx_kib": 1024.0 * 80 * tick / 10,
+                    "reason": None if watts is not None else "Not Supported",
+                }
+                rows.append(sample("device", **about, **STEADY, **row, t_ns=t_ns, device=gpu))
         return rows
 
 

@@ -29,10 +29,9 @@ class Ended:
     said: str
 
 
-def free_port() -> int:
+def free_port() -> Any:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
+        return server.getsockname()[1]
 
 
 def environments(folder: Path, repository: Path) -> list[dict[str, str]]:

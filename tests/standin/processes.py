@@ -1,6 +1,5 @@
 """Whole runs of bench as processes: to start one, to see who belongs to it, and to see that nobody is left of it."""
 
-import json
 import os
 import subprocess
 import sys
@@ -88,16 +87,9 @@ def not_locked(*gpus: str) -> bool:
         return False
 
 
-def document_of(out: Path) -> dict[str, Any]:
-    (path,) = out.iterdir()
-    found: dict[str, Any] = json.loads((path / "run.json").read_text())
-    return found
-
-
 def ranks_of(running: "subprocess.Popen[str]", ranks: int) -> list[int]:
-    def found() -> list[int]:
+    def found() -> Any:
         mine = [pid for pid, role in family(running.pid).items() if role == "rank"]
         return mine if len(mine) == ranks else []
 
-    pids: list[int] = wait_for(found)
-    return pids
+    return wait_for(found)

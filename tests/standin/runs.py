@@ -26,27 +26,24 @@ WRAPPERS = {
 }
 
 
+USUAL: dict[str, Any] = {"optimizer": "torch.optim.sgd.SGD", "optimizer_fused": True, "device": {"type": "cpu"}}
+USUAL |= {"batch_norm_dtypes": {"float32": 2}, "optimizer_dtypes": {"float32": 1000}}
+USUAL["versions"] = {"torch": "2.9.0", "torchvision": "0.24.0", "cuda": None, "cudnn": None, "nccl": None}
+
+
 def effective(strategy: str, precision: str) -> dict[str, Any]:
     """What differs from :data:`standin.documents.RAN`."""
     ranks = 2 if strategy.endswith("ddp") else 1
     dtype = {"float32": 1000} if precision == "O0" else {"bfloat16": 998, "float32": 2}
-    return {
+    return USUAL | {
         "wrapper": WRAPPERS[strategy],
         "parallel_impl": "native" if strategy == "apex_ddp" else "torch",
         "precision_impl": "torch" if precision == "O0" else "native",
         "precision": precision,
-        "replicas": ranks,
-        "world_size": ranks,
         "backend": "gloo" if ranks > 1 else None,
         "compute_dtypes": ["float32" if precision == "O0" else "bfloat16"],
-        "parameter_dtypes": dtype,
-        "gradient_dtypes": dtype,
-        "batch_norm_dtypes": {"float32": 2},
-        "optimizer": "torch.optim.sgd.SGD",
-        "optimizer_fused": True,
-        "optimizer_dtypes": {"float32": 1000},
-        "device": {"type": "cpu"},
-        "versions": {"torch": "2.9.0", "torchvision": "0.24.0", "cuda": None, "cudnn": None, "nccl": None},
+        **dict.fromkeys(("replicas", "world_size"), ranks),
+        **dict.fromkeys(("parameter_dtypes", "gradient_dtypes"), dtype),
     }
 
 
@@ -65,6 +62,7 @@ class Launch:
     checks: dict[str, Any] = field(default_factory=dict)
     apart_s: int = 100
     ran: dict[str, Any] = field(default_factory=dict)
+    more: dict[str, Any] = field(default_factory=dict)
 
     def record(self, launch: int, repeat: int) -> dict[str, Any]:
         ran = bool(self.steps_ms)
@@ -89,6 +87,7 @@ class Launch:
             ],
             "wall_s": 3.0 if ran else None,
             "first_forward_s": 1.5 if ran else None,
+            **self.more,
         }
 
     def step_rows(self, launch: int, repeat: int) -> list[dict[str, Any]]:
@@ -119,6 +118,13 @@ class Launch:
         return []
 
 
+ASKED = {"warmup": 1, "iters": 4, "profile": "quick", "impl": "auto"}
+WORK: dict[str, Any] = {"name": "resnet101", "file": "bench/workloads/resnet101.py", "title": "resnet18, 32 px"}
+WORK |= {"unit": "images", "unit_short": "img", "global_batch": 8, "warmup": 1, "seed": 0, "pool_batches": 4}
+WORK |= {"settings": {"model": "resnet18", "image_size": 32, "learning_rate": 0.01}, "hash": "0123456789abcdef0123"}
+MACHINE: dict[str, Any] = {"os": "Linux", "cores_usable": 2, "cores_online": 4, "memory_gib": 8.0}
+
+
 def write_run(
     out: Path,
     launches: list[Launch],
@@ -138,45 +144,15 @@ def write_run(
     """
     repeats: Counter[str] = Counter()
     names = scenarios or list(dict.fromkeys(launch.scenario for launch in launches))
+    asked = {"scenarios": names, "devices": [gpu["uuid"] for gpu in gpus], "label": label}
+    rounds = max(1, len(launches) // max(1, len(names)))
+    where = {"host": host, "cpu": f"A CPU of {host} $x_1$", "gpus": [*gpus], "environment": {"OMP_NUM_THREADS": "1"}}
     parts: dict[str, Any] = {
-        "request": {
-            "scenarios": names,
-            "devices": [gpu["uuid"] for gpu in gpus],
-            "warmup": 1,
-            "iters": 4,
-            "launches": max(1, len(launches) // max(1, len(names))),
-            "profile": "quick",
-            "impl": "auto",
-            "label": label,
-        },
-        "workload": {
-            "name": "resnet101",
-            "file": "bench/workloads/resnet101.py",
-            "sha256": None,
-            "unit": "images",
-            "unit_short": "img",
-            "title": "resnet18, 32 px",
-            "settings": {"model": "resnet18", "image_size": 32, "learning_rate": 0.01},
-            "global_batch": 8,
-            "replicas": replicas,
-            "device": "cuda" if gpus else "cpu",
-            "warmup": 1,
-            "seed": 0,
-            "pool_batches": 4,
-            "hash": "0123456789abcdef0123",
-        },
-        "machine": {
-            "host": host,
-            "os": "Linux",
-            "cpu": f"A CPU of {host} $x_1$",
-            "cores_usable": 2,
-            "cores_online": 4,
-            "memory_gib": 8.0,
-            "gpus": list(gpus),
-            "environment": {"OMP_NUM_THREADS": "1"},
-        },
+        "request": ASKED | asked | {"launches": rounds},
+        "workload": WORK | {"replicas": replicas, "device": "cuda" if gpus else "cpu"},
+        "machine": MACHINE | where,
         "versions": {"python": "3.11.0", "executable": "python", "torch": "2.9.0", "torchvision": "0.24.0"},
-        "apex": {"kind": "absent", "version": None},
+        "apex": {"kind": "absent"},
         "start": {"utc": "2026-01-02T03:04:05Z", "load_1min": 0.5},
     }
     parts |= {name: parts.get(name, {}) | values for name, values in (about or {}).items()}
@@ -200,6 +176,17 @@ DDP = Launch("ddp", [[90, 40, 20, 30, 60], [80, 20, 40, 30, 10]], [[100, 300], [
 
 FAST = Launch("ddp_o2", [[50, 10, 10, 20, 20]], [[100, 250]], precision="O2", losses=[6.0, 5.0, 4.0, math.nan, 3.0])
 FINITE = replace(FAST, losses=None)
+
+
+def timed(steps_ms: Mapping[str, Sequence[float]], mib: float = 100.0) -> list[Launch]:
+    """A launch for each time of each scenario, of one rank."""
+    launches = []
+    for name, times in steps_ms.items():
+        strategy, precision = "single" if name == "single" else "ddp", f"O{name[-1]}" if "_o" in name else "O0"
+        launches += [Launch(name, [[9, ms, ms]], [[mib]], strategy=strategy, precision=precision) for ms in times]
+    return launches
+
+
 APEX = Launch("apex_ddp", [[90, 50, 50, 50, 50]] * 2, [[None], [None]], strategy="apex_ddp")
 GONE = Launch("dp", strategy="dp", status="unsupported", reason=f"needs <b>CUDA</b> {HOSTILE}")
 BROKEN = Launch(

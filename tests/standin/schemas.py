@@ -25,12 +25,11 @@ def is_valid(run: str | Path) -> bool:
     return not problems
 
 
-def document_in(folder: Path) -> dict[str, Any]:
+def document_in(folder: Path) -> Any:
     """run.json of the only run in ``folder``, which may be incomplete."""
     (path,) = folder.iterdir()
     assert is_valid(path)
-    loaded: dict[str, Any] = json.loads((path / "run.json").read_text())
-    return loaded
+    return json.loads((path / "run.json").read_text())
 
 
 def only_run() -> Run:

@@ -20,9 +20,8 @@ SINGLE = switching.load(*discover.resolve("single"))
 def parts_of(found: discover.Found = SINGLE, *, precision: str = "", half: str = "", **changes: Any) -> Parts:
     """``changes``: to :func:`conftest.request_for`; two images, where they do not matter."""
     asked = request_for((found,), **({"replicas": 1, "global_batch": 2} | changes))
-    (planned,) = launches(asked, (found,), one_host(1))
-    own = {"precision": precision or planned.job.precision, "half": half or planned.job.half}
-    job = replace(planned.job, ranks=planned.job.ranks[:1], **own)
+    job = launches(asked, (found,), one_host(1))[0].job
+    job = replace(job, ranks=job.ranks[:1], precision=precision or job.precision, half=half or job.half)
     whole = {"rank": 0, "local_rank": 0, "world_size": 1, "device": CPU}
     return Parts(job=job, implementation="torch", amp="native", **whole)
 

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from standin import ROOT
 
 from bench.core.records import PROBE_MIB
 from bench.machine.sample.attribution import Attributed, Before, Known, Listing, attribute, match_probe
 from bench.machine.sample.sources import rank_of
 
-ROOT = Path(__file__).resolve().parents[2]
 GPU = "GPU-a"
 IDLE = Before(used_mib=600.0, pids=frozenset())
 

@@ -13,13 +13,7 @@ from standin.workloads import workload
 
 from bench.experiments import batch_search
 from bench.experiments.batch_search import fullest_mib, peaks_mib
-from bench.experiments.plan.batch_search import (
-    MOST,
-    Try,
-    expected_batch,
-    expected_s,
-    next_batch,
-)
+from bench.experiments.plan.batch_search import MOST, Try, expected_batch, expected_s, next_batch
 from bench.runs.experiments import BatchSearch
 from bench.runs.launches import RankRecord
 from bench.runs.writer import RunWriter
@@ -47,9 +41,7 @@ def test_a_search_without_end_is_ended() -> None:
     first=st.none() | st.integers(1, 600),
     wrong=st.none() | st.floats(0.3, 3.0, allow_nan=False),
 )
-def test_the_largest_batch_that_trains_is_found(
-    largest: int, unit: int, first: int | None, wrong: float | None
-) -> None:
+def test_the_largest_batch_is_found(largest: int, unit: int, first: int | None, wrong: float | None) -> None:
     """In few tries, also where more or less is expected than is true."""
     tries: dict[int, bool] = {}
     while (batch := next_batch(tries, unit, first, wrong * largest if wrong and len(tries) > 1 else None)) is not None:

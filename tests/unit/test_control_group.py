@@ -60,9 +60,7 @@ def test_memory(tmp_path: Path, own: str, folder: str, names: tuple[str, str], c
 
 
 @pytest.mark.parametrize(("quota", "cores"), [(None, 4), (2.9, 2), (0.5, 1), (16.0, 4)])
-def test_cores_are_those_that_can_be_kept_busy(
-    quota: float | None, cores: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cores_that_can_be_kept_busy(quota: float | None, cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3})
     monkeypatch.setattr(control_group, "cpu_quota", lambda: quota)
     assert machine.cores() == machine.here(())[0].cores == cores

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from conftest import measured
 from standin.documents import diagnostic, document, with_records
+from standin.planted import planted
 from standin.workloads import tiny
 from torch import nn
 from torch.autograd import DeviceType
@@ -35,13 +36,7 @@ from bench.seams.experiment import experiments
 from bench.sites.local import WorkerHost
 from bench.worker import diagnose
 
-OPAQUE = """
-from bench.seams import Scenario, Strategy
-
-SCENARIO = Scenario(summary="averages, and has no way not to", strategy=Strategy(label="planted"))
-
-
-def build(parts):
+AVERAGING = """
     import torch.distributed as dist
 
     session = parts.session()
@@ -56,6 +51,7 @@ def build(parts):
     session.backward = average
     return session
 """
+"""It has no way not to average."""
 
 
 def strategy(name: str) -> ModuleType:
@@ -70,7 +66,7 @@ PAIRS = 4
 @pytest.fixture(scope="module")
 def run(host: WorkerHost, tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("diagnose")
-    (folder / "opaque.py").write_text(OPAQUE)
+    (folder / "opaque.py").write_text(planted(AVERAGING))
     names = [*SCENARIOS[:-1], str(folder / "opaque.py")]
     small = {"task": tiny(), "global_batch": 4, "warmup": 1, "iters": ITERS}
     return measured(host, folder, names, parity=False, diagnose=True, trace=True, **small)

@@ -8,16 +8,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import fields
 from importlib.machinery import PathFinder
 from pathlib import Path
 
 import pytest
+import standin
 from standin import refusal
 from standin.processes import nobody_left
 
 from bench.core.control_group import available_memory_bytes
-from bench.core.job import Training
 from bench.seams import discover, execute, switching
 
 PUBLISHED = ["single", "dp", *(f"{ddp}{level}" for ddp in ("ddp", "apex_ddp") for level in ("", "_o1", "_o2", "_o3"))]
@@ -37,14 +36,7 @@ Install = Callable[..., Path]
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     def put(entry_points: dict[str, str], files: dict[str, str], package: str = "theirs") -> Path:
         site = tmp_path / f"site-{package}"
-        metadata = site / f"{package}-1.0.dist-info"
-        metadata.mkdir(parents=True)
-        (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
-        lines = [f"{name} = {module}" for name, module in entry_points.items()]
-        (metadata / "entry_points.txt").write_text("\n".join(["[bench.scenarios]", *lines, ""]))
-        for name, text in files.items():
-            (site / name).parent.mkdir(parents=True, exist_ok=True)
-            (site / name).write_text(text)
+        standin.install(site, entry_points, files, package)
         monkeypatch.syspath_prepend(str(site))
         return site
 
@@ -55,15 +47,6 @@ def scenario_file(folder: Path, text: str, name: str = "mine") -> str:
     path = folder / f"{name}.py"
     path.write_text(text)
     return str(path)
-
-
-def test_built_in_scenarios_match_their_names() -> None:
-    assert list(discover.names())[: len(PUBLISHED)] == PUBLISHED  # one that is added comes after them
-    for name in PUBLISHED:
-        found = switching.load(*discover.resolve(name))
-        strategy, _, level = name.partition("_o")
-        assert (found.name, found.strategy_name, found.scenario.precision) == (name, strategy, f"O{level or 0}")
-        assert found.doc and found.scenario.summary
 
 
 def test_a_scenario_of_an_installed_package(install: Install) -> None:
@@ -155,13 +138,38 @@ def of(fields: str) -> str:
     return f"from bench.seams import Scenario\n\nSCENARIO = Scenario({fields})\n"
 
 
+ENDS = {
+    "SCENARIO = Scenario(": ":3 .*SyntaxError",
+    "1 / 0": ":3 .*ZeroDivisionError",
+    "import json; json.loads('{')": ":3 .*JSONDecodeError",
+    "import no_such_module_anywhere": ":3 .*no_such_module_anywhere",
+    "import sys; sys.exit(0)": ":3 .*SystemExit",
+    "raise SystemExit('enough')": ":3 .*enough",
+    "raise BaseException('mine')": ":3 cannot be executed: BaseException: mine",
+    "raise KeyboardInterrupt": "raised KeyboardInterrupt",
+    "os._exit(0)": "left with exit status 0",
+    "os.closerange(0, 100)": "left with exit status 0",
+    "os.kill(os.getpid(), 9)": "was ended by SIGKILL, as where memory runs out",
+    "while True: pass": "was not done after 1 s",
+    f"os.remove(__file__)\n{GOOD}": "was removed when it was executed",
+}
+FORGED = """import gc, time
+pipe = next(one for one in gc.get_objects() if type(one).__name__ == "Connection" and not one.closed and one.writable)
+open(pipe.fileno(), "wb", closefd=False).write(SAID)
+time.sleep(600)
+"""
+FORGERIES = {
+    b'{"value": {"scenario": 3}}\n': "name is missing",
+    b"[" * 100_000 + b"\n": "gave no answer that can be read",
+    b"\0" * (1 << 21): "answered with more than 1,048,576 bytes",
+    b"no end of a line": "was not done after 1 s",
+}
+
+
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        *(
-            (text, "declares no SCENARIO")
-            for text in ("", "SCENARIO = None", "SCENARIO = {'strategy': 'ddp'}", "s = 1")
-        ),
+        *((text, "declares no SCENARIO") for text in ("", "SCENARIO = None", "SCENARIO = {'a': 'ddp'}", "s = 1")),
         (own("", build=""), "has no function build; define build"),
         (own("", build="build = 'not callable'\n"), "has no function build; define build"),
         (own(', probe="mine"'), "has no function probe"),
@@ -187,13 +195,18 @@ def of(fields: str) -> str:
         (of('summary="x", strategy="ddp", options=["period"]'), "options must be an object, not list"),
         (of('strategy="ddp"'), ":3 .*summary"),
         (of('summary="x", strategy="ddp", colour="red"'), ":3 .*colour"),
+        (f"taken = bytearray({available_memory_bytes() * 3 // 4})\n{GOOD}", ":1 cannot .*: MemoryError.*free memory"),
+        *((f"import os\n\n{line}\n", ended) for line, ended in ENDS.items()),
+        *((FORGED.replace("SAID", repr(said)), refused) for said, refused in FORGERIES.items()),
     ],
 )
-def test_a_wrong_file_is_named_with_the_field(tmp_path: Path, text: str, named: str) -> None:
-    """And with the line, where it is a line's."""
+def test_a_wrong_file_is_named(tmp_path: Path, text: str, named: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the field, and the line where it is a line's; also one that ends its process, or forges an answer."""
+    if "not done" in named:
+        monkeypatch.setattr(execute, "IMPORT_LIMIT_S", 1.0)
     file = scenario_file(tmp_path, text)
     error = refusal(lambda: switching.load("mine", file))
-    assert re.search(f"{file}.*{named}", f"{error.problem}; {error.remedy}")
+    assert error.option == "--scenario" and re.search(f"{file}.*{named}", f"{error.problem}; {error.remedy}")
 
 
 MEDDLING = """import atexit, os, resource, signal, subprocess, sys, threading, time
@@ -226,75 +239,10 @@ def test_what_an_import_does_is_not_done_to_bench(tmp_path: Path, capfd: pytest.
     assert nobody_left([int(pid)])
 
 
-FORGED = """import gc, time
-pipe = next(one for one in gc.get_objects() if type(one).__name__ == "Connection" and not one.closed and one.writable)
-open(pipe.fileno(), "wb", closefd=False).write(SAID)
-time.sleep(600)
-"""
-
-
 def test_what_a_file_declares_executes_nothing_here(tmp_path: Path) -> None:
     crafted = "(type('Crafted', (str,), {'__reduce__': lambda self: (eval, ('1 / 0',))})('mine'))"
     found = switching.load("mine", scenario_file(tmp_path, GOOD.replace('"mine"', crafted)))
     assert found.scenario.summary == "mine" and type(found.scenario.summary) is str
-
-
-@pytest.mark.parametrize(
-    ("line", "what"),
-    [
-        ("SCENARIO = Scenario(", ":3 .*SyntaxError"),
-        ("1 / 0", ":3 .*ZeroDivisionError"),
-        ("import json; json.loads('{')", ":3 .*JSONDecodeError"),
-        ("import no_such_module_anywhere", ":3 .*no_such_module_anywhere"),
-        ("import sys; sys.exit(0)", ":3 .*SystemExit"),
-        ("raise SystemExit('enough')", ":3 .*enough"),
-        ("raise BaseException('mine')", ":3 cannot be executed: BaseException: mine"),
-        ("raise KeyboardInterrupt", "raised KeyboardInterrupt"),
-        ("os._exit(0)", "left with exit status 0"),
-        ("os.closerange(0, 100)", "left with exit status 0"),
-        ("os.kill(os.getpid(), 9)", "was ended by SIGKILL, as where memory runs out"),
-        ("while True: pass", "was not done after 1 s"),
-        (f"os.remove(__file__)\n{GOOD}", "was removed when it was executed"),
-    ],
-)
-def test_a_file_that_fails_or_ends_its_process(
-    tmp_path: Path, line: str, what: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is named, with the line where that can be told."""
-    if "not done" in what:
-        monkeypatch.setattr(execute, "IMPORT_LIMIT_S", 1.0)
-    file = scenario_file(tmp_path, f"import os\n\n{line}\n")
-    error = refusal(lambda: switching.load("mine", file))
-    assert error.option == "--scenario" and re.search(f"{file}.*{what}", error.problem)
-
-
-@pytest.mark.parametrize(("load", "option"), [(discover.load_workload, "--workload"), (discover.try_site, "--site")])
-def test_files_of_other_seams_too(tmp_path: Path, load: Callable[[str, str], object], option: str) -> None:
-    file = scenario_file(tmp_path, "import os\n\nos._exit(0)\n")
-    error = refusal(lambda: load("mine", file))
-    assert error.option == option and file in error.problem and "left with exit status 0" in error.problem
-
-
-@pytest.mark.parametrize(
-    ("said", "problem"),
-    [
-        (b'{"value": {"scenario": 3}}\n', "name is missing"),
-        (b"[" * 100_000 + b"\n", "gave no answer that can be read"),
-        (b"\0" * (1 << 21), "answered with more than 1,048,576 bytes"),
-        (b"no end of a line", "was not done after 1 s"),
-    ],
-)
-def test_a_forged_answer_is_refused(tmp_path: Path, said: bytes, problem: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if "not done" in problem:
-        monkeypatch.setattr(execute, "IMPORT_LIMIT_S", 1.0)
-    file = scenario_file(tmp_path, FORGED.replace("SAID", repr(said)))
-    assert problem in refusal(lambda: switching.load("mine", file)).problem
-
-
-def test_an_import_that_takes_all_memory_is_refused(tmp_path: Path) -> None:
-    file = scenario_file(tmp_path, f"taken = bytearray({available_memory_bytes() * 3 // 4})\n{GOOD}")
-    error = refusal(lambda: switching.load("mine", file))
-    assert f"{file}:1 cannot be executed: MemoryError" in error.problem and "free memory" in error.remedy
 
 
 RANKS = OWN.replace("Scenario, Strategy", "Rank, Scenario, Strategy") + BUILD
@@ -330,15 +278,11 @@ def test_built_in_files_pass_the_checks_of_ones_own(kind: execute.Kind, tmp_path
             discover.load_strategy(name, own)
         elif kind is discover.SCENARIO:
             switching.load(name, own)
+        elif kind is discover.WORKLOAD:
+            discover.load_workload(name, own)  # whose settings have free names
 
 
 def test_a_strategys_own_obstacle(tmp_path: Path) -> None:
     text = own(", obstacle=lambda device, devices: 'it needs two' if devices < 2 else None")
     strategy = switching.load("mine", scenario_file(tmp_path, text)).strategy
     assert (strategy.obstacle("cpu", 1), strategy.obstacle("cpu", 2)) == ("it needs two", None)
-
-
-def test_settings_of_workloads_have_free_names() -> None:
-    taken = {field.name for field in fields(Training)}
-    for name, file in discover.names(discover.WORKLOAD).items():
-        assert not taken & discover.load_workload(name, file).workload.settings.keys()

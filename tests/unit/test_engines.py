@@ -1,10 +1,8 @@
 """Specifications for engines: valid by the engine's own schema, strictly, and what the hosts get out of them."""
 
 import json
-import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,7 +17,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as some
 from jsonschema import Draft202012Validator
 from ruamel.yaml import YAML
-from standin import refusal
+from standin import ROOT, checker, refusal
 from standin.engine_schemas import SCHEMAS
 
 from bench.seams import discover, execute
@@ -27,7 +25,6 @@ from bench.seams.engine import Asked
 from bench.sites.engines import as_yaml
 from bench.sites.hosts.engine import engine_of, secret_of
 
-ROOT = Path(__file__).resolve().parents[2]
 NODES, NAME = 37, "bench-1a2b3c"
 FILES = discover.names(discover.ENGINE)
 
@@ -146,20 +143,15 @@ def test_kubernetes_does_not_expand_what_was_typed() -> None:
     assert trainer["args"] == ["run", "--label", "$$(HOME) $HOME"]
 
 
-def content(checker: str, *files: Path) -> None:
-    found = shutil.which(checker, path=os.path.dirname(sys.executable)) or shutil.which(checker)
-    if found is None:
-        pytest.skip(f"{checker} is not installed: pip install -e '.[dev]'")
-    done = subprocess.run([found, *files], capture_output=True, text=True, env=os.environ | {"NO_COLOR": "1"})
-    assert (done.returncode, done.stdout) == (0, "")
-
-
 def test_shellcheck_and_hadolint_are_content(tmp_path: Path) -> None:
     (tmp_path / "job.sh").write_text(load("slurm").specification(asked("slurm", "--label", "it's", gpus=8)))
     sky = specified("skypilot", "--label", "it's")
     (tmp_path / "task.sh").write_text(f"#!/bin/bash\n{sky['setup']}{sky['run']}")
-    content("shellcheck", tmp_path / "job.sh", tmp_path / "task.sh")
-    content("hadolint", ROOT / "Dockerfile")
+    for found in (
+        checker("shellcheck", tmp_path / "job.sh", tmp_path / "task.sh"),
+        checker("hadolint", ROOT / "Dockerfile"),
+    ):
+        assert (found.returncode, found.stdout) == (0, "")
 
 
 def program(path: Path, lines: str) -> None:

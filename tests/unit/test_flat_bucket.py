@@ -5,19 +5,15 @@ from pathlib import Path
 
 from conftest import Executed
 from standin import flat_bucket
+from standin.planted import planted
 
 ASSERTING = f"""
-    from bench.seams import Scenario, Strategy
-
-    SCENARIO = Scenario(summary="asserts", strategy=Strategy(label="planted"))
-
-    def build(parts):
-        import runpy
-        runpy.run_path({str(Path(flat_bucket.__file__))!r})["check"](parts.rank)
-        return parts.session()
+    import runpy
+    runpy.run_path({str(Path(flat_bucket.__file__))!r})["check"](parts.rank)
+    return parts.session()
 """
 
 
 def test_what_ranks_exchange(execute: Callable[..., Executed]) -> None:
-    done = execute(ASSERTING, iters=1)
+    done = execute(planted(ASSERTING), iters=1)
     assert done.outcome.status == "ok", done.log() + done.log(1)

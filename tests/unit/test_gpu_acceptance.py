@@ -48,10 +48,8 @@ def compared(low: float, high: float, **more: Any) -> dict[str, Any]:
     ],
 )
 def test_verdicts_on_bounds(pack: Any, document: dict[str, Any], verdict: str) -> None:
-    assert [one.verdict for one in pack.acceptance.of_comparison("overhead", "the step", document)] == [
-        verdict,
-        "passed",
-    ]
+    found = pack.acceptance.of_comparison("overhead", "the step", document)
+    assert [one.verdict for one in found] == [verdict, "passed"]
     for by_noise, judged in ((True, "not shown"), (False, "FAILED")):
         document["checks"][0] |= {"passed": False, "by_noise": by_noise}
         assert pack.acceptance.of_comparison("overhead", "the step", document)[1].verdict == judged
@@ -176,9 +174,8 @@ class Pack:
         return self.pack.Command(**({"code": 0, "said": json.dumps(document), "told": "", "ended": False} | more))
 
     @property
-    def document(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((self.out / "acceptance.json").read_text())
-        return found
+    def document(self) -> Any:
+        return json.loads((self.out / "acceptance.json").read_text())
 
     def why(self) -> dict[str, str]:
         return {one["part"]: one["why"] for one in self.document["checks"]}

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import launches, one_host, request_for
+from conftest import planned
 from standin import KEYS, MIB, NOT_AVAILABLE, TWO_GPUS, A, B, Driver
 
 from bench.core.records import DEVICE_COLUMNS, MEMORY_COLUMNS, PROBE_MIB
@@ -15,9 +15,7 @@ from bench.machine.sample import Sampler, read_spool
 from bench.machine.sample.process import MEMORY_PERIOD_NS
 from bench.machine.sample.sources import GpuMemory
 from bench.runs.spool import spool_path
-from bench.seams import discover, switching
 
-SINGLE = switching.load(*discover.resolve("single"))
 BUSY = 4242
 """Somebody else's PID."""
 
@@ -38,10 +36,11 @@ class Sampling:
     def rows(self, table: str, launch: int = 0) -> list[dict[str, Any]]:
         return read_spool(spool_path(str(self.folder), launch))[table]
 
-    def watch(self, *gpus: str) -> None:
-        """A rank on each of these GPUs: PID 11, 12, ..."""
+    def watch(self, *gpus: str, seen: str = "") -> None:
+        """A rank on each of these GPUs: PID 11, 12, ..., until that table has a row."""
         for rank, gpu in enumerate(gpus):
             self.sampler.watch(0, "ddp", rank, 11 + rank, (gpu,))
+        self.until(lambda: not seen or self.rows(seen))
 
     @property
     def findings(self) -> dict[str, Any]:
@@ -105,19 +104,16 @@ def test_a_slow_driver_is_asked_at_both_ends(start: Start, driver: Driver) -> No
     """The samples of this one come every two minutes: a window would have none."""
     driver.write(*TWO_GPUS, "delay_all_us 50000")
     run = start()
-    run.watch(A)
-    run.until(lambda: run.rows("device"))
-    (planned,) = launches(request_for((SINGLE,)), (SINGLE,), one_host(1))
+    run.watch(A, seen="device")
     for phase in ("measure", "record"):
         before = len(run.rows("device"))
-        run.sampler.hear(planned.job, {"event": "phase", "phase": phase, "rank": 0})
+        run.sampler.hear(planned("single").job, {"event": "phase", "phase": phase, "rank": 0})
         run.until(lambda before=before: len(run.rows("device")) > before)
 
 
 def test_a_process_that_comes_later_is_reported(start: Start, driver: Driver) -> None:
     run = start(nested=False)
-    run.watch(A)
-    run.until(lambda: run.rows("device"))
+    run.watch(A, seen="device")
     for size in (100, 900, 50):
         driver.write(*TWO_GPUS, f"process {A} 11 {size * MIB}", f"process {A} {BUSY} {size * MIB}")
         run.until(lambda size=size: any(row["used_mib"] == size for row in run.rows("memory")))
@@ -143,8 +139,7 @@ def test_a_probe_names_ranks_by_their_host_pids(
 
     run = start(nested=True)
     run.sampler.begin(0)
-    run.watch(*gpus)
-    run.until(lambda: run.rows("device"))
+    run.watch(*gpus, seen="device")
     for rank in (0, 1):
         listed()
         run.until_next("device")
@@ -170,8 +165,7 @@ def test_whether_the_driver_knows_our_pids(there: tuple[int, ...], start: Start,
     """Then ranks need not show them in later launches."""
     driver.write(*TWO_GPUS, *(f"process {A} {pid} {512 * MIB}" for pid in there))
     run = start(nested=True)
-    run.watch(A, A)
-    run.until(lambda: run.rows("memory"))
+    run.watch(A, A, seen="memory")
     run.sampler.finish(0)
     assert run.sampler.knows_pids == (there == (11, 12))
 
@@ -181,8 +175,7 @@ def test_memory_can_be_sampled_on_demand(start: Start, driver: Driver) -> None:
     driver.write(*TWO_GPUS, f"process {A} 11 {512 * MIB}")
     run = start(nested=False, at_once=True)
     watched_ns = time.perf_counter_ns()
-    run.watch(A)
-    run.until(lambda: run.rows("memory"))
+    run.watch(A, seen="memory")
     assert run.rows("memory")[0]["t_ns"] - watched_ns < MEMORY_PERIOD_NS
 
 
@@ -212,8 +205,7 @@ def test_a_launch_on_one_gpu_ignores_the_other(start: Start, driver: Driver) -> 
     there = (f"process {A} 11 {MIB}", f"process {B} {BUSY} {MIB}")
     driver.write(*TWO_GPUS, *there, f"error {B} processes 4", f"value {B} throttle 64")
     run = start(nested=False)
-    run.watch(A)
-    run.until(lambda: run.rows("memory"))
+    run.watch(A, seen="memory")
     driver.write(*TWO_GPUS, *there, f"value {B} throttle 64")
     run.until_next("memory")
     memory, device = run.sampler.finish(0)
@@ -249,8 +241,7 @@ def test_a_lost_gpu_leaves_a_gap(start: Start, driver: Driver) -> None:
 def test_scrambled_lists_are_dropped_and_counted(start: Start, driver: Driver) -> None:
     run = start(nested=False)
     driver.write(*TWO_GPUS, f"process {A} 11 {MIB}", f"process {A} 12 {MIB}", "scrambled 1")
-    run.watch(A)
-    run.until(lambda: run.rows("device"))
+    run.watch(A, seen="device")
     time.sleep(0.4)
     memory, _ = run.sampler.finish(0)
     assert [(row["used_mib"], row["reason"]) for row in memory] == [(None, SCRAMBLED)]
@@ -262,8 +253,7 @@ def test_a_slow_driver_stays_within_one_percent(start: Start, driver: Driver) ->
     run.sampler._ready = run.sampler._receive("ready", 30) is not None
     slow = (f"process {A} 11 {MIB}", "delay_us 100000", "delay_all_us 100000")
     driver.write(*TWO_GPUS, *slow)
-    run.watch(A)
-    run.until(lambda: run.rows("memory"))
+    run.watch(A, seen="memory")
     time.sleep(1.5)  # many times the usual intervals
     run.sampler.finish(0)
     assert run.sampler.cost is not None

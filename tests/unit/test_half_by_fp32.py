@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import launches, one_host, request_for
+from conftest import planned
 from torch import Tensor, nn
 
-from bench.seams import switching
 from bench.worker import by_fp32
 
 
@@ -48,19 +47,15 @@ def test_attention_and_matrix_products() -> None:
 @pytest.mark.parametrize(
     ("scenario", "instructions", "taken"),
     [
-        ("ddp_o1", False, True),
-        ("ddp_o1", True, False),
-        ("ddp_o1", None, False),
-        ("ddp", False, False),
-        ("ddp_o1+compile", False, False),
+        *(("ddp_o1", False, True), ("ddp_o1", True, False), ("ddp_o1", None, False)),
+        *(("ddp", False, False), ("ddp_o1+compile", False, False)),
     ],
 )
 def test_where_it_is_taken(
     scenario: str, instructions: bool | None, taken: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(by_fp32, "bf16_instructions", lambda: instructions)
-    found = switching.scenario(scenario)
-    (planned,) = launches(request_for((found,)), (found,), one_host(2))
-    assert isinstance(by_fp32.by_fp32(planned.job), by_fp32.ByFp32) == taken
-    on_gpu = replace(planned.job, workload=replace(planned.job.workload, device="cuda"))
+    job = planned(scenario).job
+    assert isinstance(by_fp32.by_fp32(job), by_fp32.ByFp32) == taken
+    on_gpu = replace(job, workload=replace(job.workload, device="cuda"))
     assert not isinstance(by_fp32.by_fp32(on_gpu), by_fp32.ByFp32)

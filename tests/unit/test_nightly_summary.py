@@ -151,11 +151,8 @@ def test_a_night_that_left_nothing_has_a_summary(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("stop_at", "gpus", "code", "told"),
     [
-        ("problem", "", 3, True),
-        ("problem", "1,0", 3, True),
-        ("problem", "GPU-1", 3, True),
-        ("problem", "0", 0, False),
-        ("never", "", 0, True),
+        *(("problem", gpus, 3, True) for gpus in ("", "1,0", "GPU-1")),
+        *(("problem", "0", 0, False), ("never", "", 0, True)),
     ],
 )
 def test_ends(night: Path, capsys: pytest.CaptureFixture[str], stop_at: str, gpus: str, code: int, told: bool) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from standin import documents, frames
 from standin.documents import launch
 
 from bench.analyse.memory import beside_torch, boundaries, peaks, stacks
@@ -68,12 +69,8 @@ RANKS = (
 
 def sample(rank: int, used_mib: float | None, t_ns: int = 5, source: str = "nvml_pid") -> dict[str, Any]:
     gpu = "GPU-a" if rank == 0 else "GPU-b"
-    row = dict.fromkeys(MEMORY_COLUMNS) | {"launch": 0, "scenario": "ddp", "host": "h", "t_ns": t_ns, "device": gpu}
-    return row | {"pid": RANKS[rank].pid, "rank": rank, "used_mib": used_mib, "source": source}
-
-
-def frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
-    return pd.DataFrame(rows, columns=list(MEMORY_COLUMNS)).astype({"used_mib": "float64"})
+    about = {"t_ns": t_ns, "pid": RANKS[rank].pid, "rank": rank, "used_mib": used_mib}
+    return documents.sample(device=gpu, source=source, **about)
 
 
 def last_resort(memory: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -87,14 +84,14 @@ def test_torchs_peak_stands_in_for_an_unknown_rank() -> None:
     assert (row["rank"], row["device"], row["used_mib"], row["source"]) == (1, "GPU-b", 800.0, "torch_allocator")
     assert last_resort([sample(0, 1400.0), sample(1, 1300.0)]) == []
     assert allocator_rows([], [RankRecord(rank=0, pid=1)], launch=0, scenario="s", host="h") == []
-    (peak,) = peaks(frame(memory + torchs)).to_dict("records")
+    (peak,) = peaks(frames.memory(memory + torchs)).to_dict("records")
     assert (peak["peak_pid_mib"], peak["source"]) == (1400.0, "nvml_pid+torch_allocator+unavailable")
     assert pd.isna(peak["peak_total_mib"]), "a sum never has torch's peak in it"
 
 
 def test_driver_less_torch_is_the_context() -> None:
     memory = [sample(0, 1400.0), sample(0, 1300.0, 6), sample(1, None, source="unavailable")]
-    table = beside_torch([replace(launch(scenario="ddp"), ranks=RANKS)], frame(memory + last_resort(memory)))
+    table = beside_torch([replace(launch(scenario="ddp"), ranks=RANKS)], frames.memory(memory + last_resort(memory)))
     first, second = table.to_dict("records")
     columns = ("peak_mib", "allocated_mib", "reserved_mib", "context_mib")
     assert [first[column] for column in columns] == [1400.0, 700.0, 900.0, 500.0]
@@ -102,14 +99,14 @@ def test_driver_less_torch_is_the_context() -> None:
     assert pd.isna(second["context_mib"])
     on_cpu = replace(launch(scenario="ddp"), ranks=(RankRecord(rank=0, pid=11, allocator={"max_rss_mib": 900.0}),))
     row = sample(0, 1400.0, source="rss") | {"device": "cpu"}
-    assert beside_torch([on_cpu], frame([row])).empty, "there is nothing to compare"
+    assert beside_torch([on_cpu], frames.memory([row])).empty, "there is nothing to compare"
 
 
 def test_a_stack_has_each_process_at_each_time() -> None:
     dp = [sample(0, 1400.0, 1) | {"pid": 5}, sample(0, 900.0, 1) | {"pid": 5, "device": "GPU-b"}]
     ddp = [sample(0, 1000.0, 7), sample(1, 1001.0, 7) | {"device": "GPU-a"}, sample(0, None, 8, "unavailable")]
     ddp.append(sample(0, 800.0, 8, "torch_allocator") | {"pid": 99})
-    memory = frame(dp + [row | {"launch": 1} for row in ddp])
+    memory = frames.memory(dp + [row | {"launch": 1} for row in ddp])
     stacked = stacks(memory)
     columns = {key: [*stack.columns] for key, stack in stacked.items()}
     assert columns == {(0, "GPU-a"): [(0, 5)], (0, "GPU-b"): [(0, 5)], (1, "GPU-a"): [(0, 11), (1, 12)]}

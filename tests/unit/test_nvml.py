@@ -10,18 +10,8 @@ import pytest
 from standin import DEVICE_A, KEYS, MIB, NOT_AVAILABLE, TWO_GPUS, A, B, Driver, compile_driver, python
 
 from bench.core.records import ACTIVITY_COLUMNS, DEVICE_COLUMNS
-from bench.machine.nvml import (
-    FIRST,
-    LINKS,
-    METRICS,
-    MIG_ENERGY,
-    NO_FIGURE,
-    NO_GPM,
-    REQUIREMENT,
-    SCRAMBLED,
-    ZERO,
-    unknown_activity,
-)
+from bench.machine import nvml
+from bench.machine.nvml import FIRST, LINKS, METRICS, MIG_ENERGY, NO_FIGURE, NO_GPM, SCRAMBLED, ZERO, unknown_activity
 
 
 @pytest.fixture(scope="session")
@@ -103,7 +93,7 @@ def test_without_a_driver_pynvml_is_not_even_imported() -> None:
         ),
         (
             {"pynvml.py": "class NVMLError(Exception): ...\ndef _nvmlGetFunctionPointer(name): ...\n"},
-            f"[] this nvidia-ml-py is too old (FOLDER/pynvml.py); pip install {REQUIREMENT}",
+            f"[] this nvidia-ml-py is too old (FOLDER/pynvml.py); pip install {nvml.REQUIREMENT}",
         ),
     ],
     ids=["missing", "shadowed", "old"],
@@ -119,7 +109,7 @@ def test_what_is_not_the_module_is_named(driver: Driver, tmp_path: Path, files: 
 
 
 def test_the_driver_is_asked_through_the_right_module(repository: Path) -> None:
-    assert f'"{REQUIREMENT.strip(chr(39))}"' in (repository / "pyproject.toml").read_text()
+    assert f'"{nvml.REQUIREMENT.strip(chr(39))}"' in (repository / "pyproject.toml").read_text()
 
 
 PROCESSES = (

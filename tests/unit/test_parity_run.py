@@ -66,6 +66,7 @@ def test_the_work_of_a_step_is_counted(run: Run) -> None:
     about, analysed = run.document.begun(Limits).work, Analysed.of(run)
     first = 2 * 8 * 3 * 3**2 * 8**2  # convolution: images need no gradient
     assert about is not None and about.backward_flops == 2 * about.forward_flops - first
+    assert about.parameters == sum(run.document.launches[0].effective.parameter_dtypes.values())
     assert about.exchanged_bytes == 4 * about.parameters and about.optimizer_bytes == 5 * about.exchanged_bytes
     rows = achieved(analysed).set_index("scenario")
     step_ms = analysed.overview.set_index("scenario")["step_median_ms"]

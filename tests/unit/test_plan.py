@@ -9,6 +9,7 @@ import pytest
 from conftest import launches, one_host, request_for
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from standin import refusal
 from standin.workloads import BUILT_IN, task
 
 from bench.core.codec import decode
@@ -106,10 +107,9 @@ def test_an_uneven_batch_is_refused_with_the_nearest(asked: int, replicas: int) 
     if asked % replicas == 0:
         assert global_batch(asked, None, BUILT_IN.workload, "cpu", ALL, replicas) == asked
         return
-    with pytest.raises(RequestError) as caught:
-        global_batch(asked, None, BUILT_IN.workload, "cpu", ALL, replicas)
-    assert caught.value.option == "--global-batch"
-    suggested = [int(number) for number in re.findall(r"\d+", caught.value.remedy)]
+    error = refusal(lambda: global_batch(asked, None, BUILT_IN.workload, "cpu", ALL, replicas))
+    assert error.option == "--global-batch"
+    suggested = [int(number) for number in re.findall(r"\d+", error.remedy)]
     assert suggested
     for batch in suggested:
         assert abs(batch - asked) < replicas
@@ -174,20 +174,17 @@ def test_steps_may_take_a_quarter_of_the_memory() -> None:
     one_rank = named("single")
     free = 4 * BYTES_PER_STEP * 100
     check_memory(request(warmup=2, iters=98), one_rank, free)
-    with pytest.raises(RequestError) as caught:
-        check_memory(request(warmup=2, iters=99), one_rank, free)
-    assert (caught.value.option, caught.value.remedy) == ("--iters", "use at most 98")
-    free = 8 * BYTES_PER_RANK
-    with pytest.raises(RequestError, match="--iters"):
-        check_memory(request(warmup=2, iters=free // 4 // BYTES_PER_STEP // 2), named("ddp"), free)
+    error = refusal(lambda: check_memory(request(warmup=2, iters=99), one_rank, free))
+    assert (error.option, error.remedy) == ("--iters", "use at most 98")
+    two_ranks = request(warmup=2, iters=8 * BYTES_PER_RANK // 4 // BYTES_PER_STEP // 2)
+    assert refusal(lambda: check_memory(two_ranks, named("ddp"), 8 * BYTES_PER_RANK)).option == "--iters"
 
 
 @pytest.mark.parametrize("replicas", [185, 3000])
 def test_more_ranks_than_memory_holds_are_refused(replicas: int) -> None:
     check_memory(request(replicas=184, global_batch=184), ALL, 23 * GIB)
-    with pytest.raises(RequestError) as caught:
-        check_memory(request(replicas=replicas, global_batch=replicas), ALL, 23 * GIB)
-    assert (caught.value.option, caught.value.remedy) == ("--ranks/--nproc", "use at most 184")
+    error = refusal(lambda: check_memory(request(replicas=replicas, global_batch=replicas), ALL, 23 * GIB))
+    assert (error.option, error.remedy) == ("--ranks/--nproc", "use at most 184")
     check_memory(request(), named("single"), BYTES_PER_RANK - 1)
 
 
@@ -213,19 +210,16 @@ def test_suggestions_are_accepted(scenarios: list[Found], warmup: int, iters: in
 
 @pytest.mark.parametrize("example_bytes", [12 * 10**12, None])
 def test_an_example_needs_less_than_half_of_the_memory(example_bytes: int | None) -> None:
-    with pytest.raises(RequestError) as caught:
-        check_examples(request(), example_bytes, 16 * GIB)
-    assert caught.value.option == "--image-size"
+    assert refusal(lambda: check_examples(request(), example_bytes, 16 * GIB)).option == "--image-size"
 
 
 @SOME
 @given(example_bytes=st.integers(1, 10**8), per_rank=st.booleans())
 def test_the_batch_that_is_suggested_is_accepted(example_bytes: int, per_rank: bool) -> None:
     asked = request(global_batch=10**12, per_rank=per_rank)
-    with pytest.raises(RequestError) as caught:
-        check_examples(asked, example_bytes, 16 * GIB)
-    assert caught.value.option == ("--batch-per-rank" if per_rank else "--global-batch")
-    batch = int(re.sub(r"\D", "", caught.value.remedy)) * (asked.replicas if per_rank else 1)
+    error = refusal(lambda: check_examples(asked, example_bytes, 16 * GIB))
+    assert error.option == ("--batch-per-rank" if per_rank else "--global-batch")
+    batch = int(re.sub(r"\D", "", error.remedy)) * (asked.replicas if per_rank else 1)
     check_examples(replace(asked, global_batch=batch), example_bytes, 16 * GIB)
 
 

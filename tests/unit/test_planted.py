@@ -15,6 +15,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from conftest import measured
+from standin.planted import planted
 from standin.workloads import tiny
 
 from bench import machine
@@ -27,13 +28,7 @@ from bench.words.caveats import caveats
 
 WARMUP, ITERS = 3, 24
 
-SOURCE = """
-from bench.seams import Scenario, Strategy
-
-SCENARIO = Scenario(summary="planted", strategy=Strategy(label="planted"))
-
-
-def build(parts):
+SOURCE = planted("""
     import json
     import time
     import torch
@@ -72,7 +67,7 @@ def build(parts):
     session.forward, loop._chain = planted_forward, planted_chain
     {more}
     return session
-"""
+""")
 """``forward`` and ``load``: seconds of sleep in these phases, by ``step`` and ``parts.rank``; ``after``: at the end."""
 
 SMALL: dict[str, Any] = {"task": tiny(), "global_batch": 2, "parity": False}

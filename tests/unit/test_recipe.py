@@ -2,6 +2,7 @@
 
 import ast
 import math
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -10,13 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import measured
+from conftest import Bench, measured
 from standin import documented, ranks
 from standin.runs import Launch, analysed, write_run
 
 from bench.analyse.analysed import Analysed
-from bench.analyse.parity import DIVERGED
-from bench.cli import main
 from bench.core.errors import RequestError
 from bench.core.files import sha256
 from bench.report import chapters
@@ -199,50 +198,40 @@ ATTACHED = {"commands": {}, "step": "optimizer", "times": "clock", "launches": [
 
 
 @pytest.mark.parametrize(
-    ("about", "losses", "says"),
+    ("about", "how", "says"),
     [
-        ({"importing": IMPORTED}, None, "RUN: {run} was imported, so bench does not know how it trained; "),
-        ({"attaching": ATTACHED}, None, "RUN: {run} was attached, so bench does not know how it trained; "),
-        ({}, [6.0, 5.0, math.nan], "--scenario: ddp is not finite: it does not train the same model; "),
+        ({"importing": IMPORTED}, {}, "RUN: {run} was imported, so bench does not know how it trained; "),
+        ({"attaching": ATTACHED}, {}, "RUN: {run} was attached, so bench does not know how it trained; "),
+        ({}, {"losses": [6.0, 5.0, math.nan]}, "--scenario: ddp is not finite: it does not train the same model; "),
+        ({}, {"checks": {"final_weights_alike": False}}, "--scenario: ddp is diverged: it does not train the same"),
     ],
-    ids=["imported", "attached", "not-finite"],
+    ids=["imported", "attached", "not-finite", "diverged"],
 )
-def test_runs_without_a_recipe(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], about: dict[str, Any], losses: list[float] | None, says: str
-) -> None:
+def test_runs_without_a_recipe(tmp_path: Path, bench: Bench, about: Any, how: dict[str, Any], says: str) -> None:
     """One line, and the file at ``--out`` is not begun."""
-    launches = [Launch("ddp", [[9, 40, 41]] * 2, losses=losses)]
+    launches = [Launch("ddp", [[9, 40, 41]] * 2, **how)]
     folder = write_run(tmp_path, launches, about={"workload": {"settings": SETTINGS}, "experiments": about})
     out = tmp_path / "train.py"
-    assert main(["recipe", str(folder), "--scenario", "ddp", "--out", str(out)]) == 2
-    captured = capsys.readouterr()
-    assert captured.err.startswith(f"bench: error: {says.format(run=folder.name)}") and captured.err.count("\n") == 1
-    assert not out.exists() and not captured.out
+    code, said, error = bench("recipe", folder, "--scenario", "ddp", "--out", out)
+    assert (code, said, error.count("\n"), out.exists()) == (2, "", 1, False)
+    assert error.startswith(f"bench: error: {says.format(run=folder.name)}")
 
 
-def test_a_run_that_diverged_has_no_recipe(run_of: Callable[..., Analysed]) -> None:
-    run = run_of()
-    vars(run)["parity"] = run.parity.assign(verdict=DIVERGED)
-    with pytest.raises(RequestError, match="ddp is diverged: it does not train the same model"):
-        script(run, "ddp")
-
-
-def test_an_existing_file_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_existing_file_is_left_alone(tmp_path: Path, bench: Bench) -> None:
     folder = write_run(tmp_path, [Launch("ddp", [[9, 40, 41]] * 2)], about={"workload": {"settings": SETTINGS}})
     out = tmp_path / "train.py"
-    ask = ["recipe", str(folder), "--scenario", "ddp", "--out", str(out)]
-    assert main(ask) == 0
+    ask = ("recipe", folder, "--scenario", "ddp", "--out", out)
+    assert bench(*ask)[0] == 0
     written = out.read_text()
     assert "DistributedDataParallel" in written
     for more in ([], ["--json"]):
-        assert main([*ask, *more]) == 2
-        error = capsys.readouterr().err
-        assert error.startswith("bench: error: --out: ") and error.count("\n") == 1 and out.read_text() == written
-
-
-def losses_in(output: str) -> list[float]:
-    """Those that a script prints of each step."""
-    return [float(line.split("loss ")[1].split(",")[0]) for line in output.splitlines() if "loss" in line]
+        code, _, error = bench(*ask, *more)
+        assert (
+            code == 2
+            and error.startswith("bench: error: --out: ")
+            and error.count("\n") == 1
+            and out.read_text() == written
+        )
 
 
 Start = Callable[..., str]
@@ -272,7 +261,8 @@ def trained(host: WorkerHost, tmp_path: Path) -> Trained:
             processes = next(one.processes for one in run.document.launches if one.scenario == name)
             more = ("--log-every", "1", "--checkpoint", f"{file.stem}.pt", "--steps")
             outputs = [start(file, processes, *more, str(last)) for last in (2, len(steps))]
-            assert losses_in("".join(outputs)) == pytest.approx(list(steps), rel=within), name
+            losses = [float(one) for one in re.findall(r"loss ([^,\n]+)", "".join(outputs))]
+            assert losses == pytest.approx(list(steps), rel=within), name
         return outputs
 
     return check

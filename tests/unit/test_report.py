@@ -21,7 +21,7 @@ import pytest
 from conftest import Bench, Plotting, full_after
 from standin.documents import ran_with
 from standin.frames import iterations, launch_figures
-from standin.runs import APEX, BROKEN, DDP, FAST, FINITE, GONE, HOSTILE, SECOND_NS, Launch, analysed, write_run
+from standin.runs import APEX, BROKEN, DDP, FAST, FINITE, GONE, HOSTILE, SECOND_NS, Launch, analysed, timed, write_run
 
 from bench.analyse import memory_timeline, published
 from bench.analyse.analysed import Analysed
@@ -357,8 +357,7 @@ def sentences(launches: list[Launch], folder: Path) -> tuple[str, str]:
 
 FAILED = Launch("ddp_o2", [[9, 9]], [[1.0]], precision="O2", status="killed", reason="SIGKILL")
 SINGLE, DP = Launch("single", [[9, 8]], strategy="single"), Launch("dp", [[9, 8]], strategy="dp")
-KNOWN = [Launch("ddp", [[9, ms, ms]], [[100.0]]) for ms in (40, 41, 42)]
-KNOWN += [Launch("ddp_o2", [[9, 20, 20]], [[100.0]], precision="O2")] * 3
+KNOWN = timed({"ddp": (40, 41, 42), "ddp_o2": (20, 20, 20)})
 
 
 @pytest.mark.parametrize(

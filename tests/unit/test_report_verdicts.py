@@ -14,17 +14,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import Plotting
+from conftest import Bench, Plotting
 from standin import numerics
 from standin.documents import diagnostic, ran_with, reference, with_records
-from standin.runs import APEX, BROKEN, DDP, FAST, FINITE, GONE, HOSTILE, Launch, analysed, effective, write_run
+from standin.runs import APEX, BROKEN, DDP, FAST, FINITE, GONE, HOSTILE, Launch, analysed, effective, timed, write_run
 from test_report import Page, plot_of, svg_texts
 
 from bench.analyse import validity, verdicts
 from bench.analyse.analysed import Analysed
 from bench.analyse.parity import CANNOT_TELL, DIVERGED, SAME, WITHIN_HALF, loss_curves
 from bench.analyse.recommendation import recommendation, recommendations
-from bench.cli import main
 from bench.core.codec import encode
 from bench.core.text import percent
 from bench.report import drawing, launch_tables, plots, summary, tables, values, verdict_tables
@@ -41,15 +40,6 @@ from bench.words.tuned import answer as answer_of_search
 CATEGORIES = {"casts": 4.0, "loss scaling": 0.0, "convolutions": 20.0, "other": 6.0}
 SINGLE = Launch("single", [[20, 10, 10, 10, 10]], [[100.0]], strategy="single")
 OFF = replace(FINITE, losses=[6.0, 6.0, 6.0, 7.0, 6.0])
-
-
-def timed(steps_ms: dict[str, tuple[float, ...]], mib: float = 100.0) -> list[Launch]:
-    """A launch for each time of each scenario, of one rank."""
-    launches = []
-    for name, times in steps_ms.items():
-        strategy, precision = "single" if name == "single" else "ddp", f"O{name[-1]}" if "_o" in name else "O0"
-        launches += [Launch(name, [[9, ms, ms]], [[mib]], strategy=strategy, precision=precision) for ms in times]
-    return launches
 
 
 def with_reference(*gradients: tuple[str, float]) -> Callable[[RunWriter], None]:
@@ -100,15 +90,12 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Analysed:
     return analysed(write_run(folder, launches, label=HOSTILE, also=everything))
 
 
-def page_of(run: Analysed) -> str:
-    return Page(report.render([run])["index.html"].decode()).text.replace("\u00a0%", " %")  # the two stay on one line
-
-
 def texts_of(run: Analysed, *drawings: Callable[..., object]) -> str:
     """The page with these plots alone: all of them take most of the time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plots, "DRAWINGS", drawings)
-        return page_of(run)
+        page = Page(report.render([run])["index.html"].decode())
+        return page.text.replace("\u00a0%", " %")  # the two stay on one line
 
 
 def table_of(run: Analysed) -> "pd.DataFrame":
@@ -452,21 +439,14 @@ def test_verdicts_in_run_json_have_every_digit(tmp_path: Path) -> None:
     assert json.loads(json.dumps(stored, allow_nan=False)) == stored
 
 
-def test_terminal_and_json_say_what_the_page_says(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, plotting: Plotting
-) -> None:
+def test_terminal_and_json_say_what_the_page_says(tmp_path: Path, bench: Bench, plotting: Plotting) -> None:
     plotting(plots.speeds, plots.trade_off)
     run = write_run(tmp_path / "results", [DDP, OFF, APEX, GONE], also=everything)
-    folders = ["--out", str(tmp_path / "out"), "--results", str(tmp_path / "results")]
-    assert main(["show", "-v", "latest", *folders[2:]]) == 0
-    said = capsys.readouterr().out
-    assert "\nLeft out: ddp_o2 (diverged); dp (unsupported).\n" in said
+    code, said, _ = bench("show", "-v", "latest")
+    assert code == 0 and "\nLeft out: ddp_o2 (diverged); dp (unsupported).\n" in said
     assert said.count("invalid: diverged in ddp_o2 (") == 1
-    assert main(["report", *folders]) == 0
-    said = capsys.readouterr().out
-    assert "findings.csv, parity.csv, communication.csv, time-spent.csv and 2 plots" in said
-    assert main(["report", *folders, "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
+    assert "findings.csv, parity.csv, communication.csv, time-spent.csv and 2 plots" in bench("report")[1]
+    document = json.loads(bench("report", "--json")[1])
     (choice,) = document["recommendation"]
     assert (choice["fastest"], choice["leanest"], choice["parallel"]) == ("ddp", "ddp", None)
     assert choice["not_told_apart"] == ["apex_ddp"]

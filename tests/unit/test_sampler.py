@@ -11,12 +11,13 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
 import psutil
 import pytest
-from conftest import launches, one_host, request_for
+from conftest import planned
 from standin.processes import alive
 from standin.processes import wait_for as until
 
@@ -26,10 +27,9 @@ from bench.core.channel import Channel
 from bench.core.records import MEMORY_COLUMNS
 from bench.experiments import launch
 from bench.machine.sample import Sampler
-from bench.machine.sample.process import DUTY_CYCLE, MEMORY_PERIOD_NS, Clock, Loop, Watched, clocks
+from bench.machine.sample.process import DUTY_CYCLE, MEMORY_PERIOD_NS, Clock, Loop, clocks
 from bench.machine.sample.sources import proportional_mib, resident_mib
 from bench.runs.spool import read_spool, spool_path
-from bench.seams.switching import scenario
 
 ALLOCATOR = """
 import sys
@@ -39,8 +39,7 @@ for line in sys.stdin:
     print("done", flush=True)
 """
 
-DDP = scenario("ddp")
-((*_, JOB),) = launches(request_for((DDP,)), (DDP,), one_host(2))
+JOB = planned().job
 
 
 class Child:
@@ -139,32 +138,6 @@ def test_proportional_sizes_after_the_steps(sampler: Sampler, children: list[Chi
     assert sampler.cost is not None and sampler.cost["pss"]["calls"] == 1
 
 
-class Spent:
-    """A clock on which looking takes the time that a test gives to it: ``rss`` of a process."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, rss: float) -> None:
-        self.now_ns = self.used_ns = 0
-        sources = bench.machine.sample.sources
-        monkeypatch.setattr(sources, "resident_mib", lambda pid: self.spend(rss, 1.0))
-        monkeypatch.setattr(time, "perf_counter_ns", lambda: self.now_ns)
-        monkeypatch.setattr(time, "process_time_ns", lambda: self.used_ns)
-
-    def spend(self, ms: float, found: Any = None) -> Any:
-        self.now_ns += round(ms * 1e6)
-        self.used_ns += round(ms * 1e6)
-        return found
-
-    def sample(self, loop: Loop, waking_ms: float = 0.0) -> Watched:
-        """Five minutes of a launch with one rank."""
-        loop._hear({"event": "watch", "launch": 0, "scenario": "s", "rank": 0, "pid": 1})
-        self.used_ns = 0
-        while self.now_ns < 300e9:
-            self.now_ns = max(self.now_ns, loop.memory_clock.due_ns)
-            self.spend(waking_ms)
-            loop._sample()
-        return loop.launches[0]
-
-
 def a_loop(folder: Path) -> Loop:
     return Loop(Channel(socket.socketpair()[1]), device="cpu", gpus=[], spool=str(folder), host="h")
 
@@ -183,12 +156,27 @@ def test_both_clocks_together_stay_within_one_percent(memory_ms: int, device_ms:
 
 
 def test_what_waking_up_takes_is_counted_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    spent = Spent(monkeypatch, rss=0.3)
-    loop = a_loop(tmp_path)
-    spent.spend(5000)
+    """On a clock that moves by what is spent: 2.5 ms to wake up and 0.3 ms to look, in five minutes of a launch."""
+    clock, loop = SimpleNamespace(now_ns=0, used_ns=0), a_loop(tmp_path)
+
+    def spend(ms: float, found: Any = None) -> Any:
+        clock.now_ns += round(ms * 1e6)
+        clock.used_ns += round(ms * 1e6)
+        return found
+
+    monkeypatch.setattr(bench.machine.sample.sources, "resident_mib", lambda pid: spend(0.3, 1.0))
+    monkeypatch.setattr(time, "perf_counter_ns", lambda: clock.now_ns)
+    monkeypatch.setattr(time, "process_time_ns", lambda: clock.used_ns)
+    spend(5000)
     assert loop._sleep_ms() is None, "it sleeps while nothing is watched"
-    samples = spent.sample(loop, waking_ms=2.5).costs["memory"].calls - 1  # the first was asked for
-    assert spent.used_ns / 300e9 <= DUTY_CYCLE and (loop._sleep_ms() or 0.0) > 50
+    loop._hear({"event": "watch", "launch": 0, "scenario": "s", "rank": 0, "pid": 1})
+    clock.used_ns = 0
+    while clock.now_ns < 300e9:
+        clock.now_ns = max(clock.now_ns, loop.memory_clock.due_ns)
+        spend(2.5)
+        loop._sample()
+    samples = loop.launches[0].costs["memory"].calls - 1  # the first was asked for
+    assert clock.used_ns / 300e9 <= DUTY_CYCLE and (loop._sleep_ms() or 0.0) > 50
     assert 0.9 * 300 / 0.5 < samples <= 300 / 0.5, "2.8 ms: every 500 ms, and not less, for what was before them"
 
 

@@ -4,19 +4,20 @@ import json
 import re
 import subprocess
 import sys
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
+from standin import ROOT
 from standin.runs import APEX, BROKEN, DDP, FAST, GONE, write_run
 from standin.schemas import SHIPPED, errors
 
 from bench.core.codec import Damaged, decode
 from bench.runs import schema
 from bench.runs.document import RunDocument
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_shipped_schema_is_up_to_date() -> None:
@@ -37,39 +38,23 @@ def test_docs_show_the_schema_and_how_to_use_it(tmp_path: Path) -> None:
     assert subprocess.run(arguments, cwd=ROOT, capture_output=True).returncode == 1
 
 
-def set_at(document: dict[str, Any], path: str, value: Any) -> None:
-    *parents, last = [int(part) if part.isdigit() else part for part in path.split(".")]
-    place: Any = document
-    for part in parents:
-        place = place[part]
-    place[last] = value
-
-
 @pytest.mark.parametrize(
     ("path", "value"),
     [
-        ("schema_version", 2),
-        ("extra", 1),
-        ("launches.0.extra", 1),
-        ("launches.0.status", "fine"),
+        *(("schema_version", 2), ("extra", 1), ("launches.0.extra", 1), ("launches.0.status", "fine")),
         *(("launches.0.launch", value) for value in ("0", True, -1)),
-        ("launches.0.wall_s", -1.0),
-        ("launches.0.scenario", "x" * 256),
-        ("launches.0.ranks", {}),
-        ("launches.0.ranks.0.pid", 0.5),
-        ("launches.0.effective.tf32", {"cudnn": True}),
-        ("start.utc", "today"),
-        ("workload", None),
+        *(("launches.0.wall_s", -1.0), ("launches.0.scenario", "x" * 256), ("launches.0.ranks", {})),
+        *(("launches.0.ranks.0.pid", 0.5), ("launches.0.effective.tf32", {"cudnn": True})),
+        *(("start.utc", "today"), ("workload", None), ("strategies.ddp.hue", "puce")),
         ("sources", {"ddp": {"file": "." * 4097, "sha256": ""}}),
-        ("strategies.ddp.hue", "puce"),
-        ("experiments", {"frobnicate": {}}),
-        ("experiments", {"checkpoint": {}}),
+        *(("experiments", {name: {}}) for name in ("frobnicate", "checkpoint")),
     ],
 )
 def test_what_the_reader_refuses_is_not_valid(tmp_path: Path, path: str, value: Any) -> None:
     document = json.loads((write_run(tmp_path, [DDP, FAST, APEX, GONE, BROKEN]) / "run.json").read_text())
     assert errors(document) == [] and decode(RunDocument, document)
-    set_at(document, path, value)
+    *parents, last = [int(part) if part.isdigit() else part for part in path.split(".")]
+    reduce(getitem, parents, document)[last] = value
     assert errors(document)
     with pytest.raises(Damaged):
         decode(RunDocument, document)

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 from standin.documents import document, sample
-from standin.frames import iterations, launch_figures, phase_medians, step_rows
+from standin.frames import iterations, launch_figures, memory, phase_medians, step_rows
 
 from bench.analyse import comparison, published
 from bench.analyse.bars import about_intervals, plus_minus
@@ -24,7 +24,6 @@ from bench.analyse.multiplicity import against_one, among_all, level
 from bench.analyse.rounds import Rounds
 from bench.analyse.scatter import moderated
 from bench.analyse.steps import phase_intervals, summary
-from bench.core.records import MEMORY_COLUMNS
 from bench.report.summary import brief_summary
 from bench.seams.discover import DEFAULT
 
@@ -327,11 +326,10 @@ def test_figures_ignore_order_and_index_of_rows() -> None:
 def summarised(medians: dict[str, list[float]], peaks_mib: dict[str, list[float]] | None = None) -> pd.DataFrame:
     launches = [launch for scenario, mine in medians.items() for launch in launches_of(scenario, mine)]
     all_peaks = [peak for mine in (peaks_mib or {}).values() for peak in mine]
-    used = [sample(launch=at, scenario=launches[at][0], used_mib=peak) for at, peak in enumerate(all_peaks)]
-    memory = pd.DataFrame(used, columns=list(MEMORY_COLUMNS)).astype({"used_mib": "float64"})
+    used = memory(sample(launch=at, scenario=launches[at][0], used_mib=peak) for at, peak in enumerate(all_peaks))
     records = [{"launch": number, "scenario": scenario} for number, (scenario, _) in enumerate(launches)]
     run = document(request={"scenarios": list(medians)}, launches=records)
-    table = summary(run, launch_figures(steps_of(*launches)), peaks(memory))
+    table = summary(run, launch_figures(steps_of(*launches)), peaks(used))
     return table.assign(parity=None).set_index("scenario", drop=False)
 
 
@@ -389,7 +387,7 @@ def test_a_peak_is_the_largest_of_the_known_launches() -> None:
     mean = estimate([100.0, 110.0])
     assert (row["peak_pid_mib"], row["peak_pid_low_mib"], row["peak_pid_high_mib"]) == (110.0, mean.low, mean.high)
     assert (row["peak_total_low_mib"], row["peak_total_high_mib"]) == (mean.low, mean.high)
-    assert row["launches_ok"] == 3 and peaks(pd.DataFrame(columns=list(MEMORY_COLUMNS))).empty
+    assert row["launches_ok"] == 3 and peaks(memory(())).empty
 
 
 def test_intervals_of_the_published_form_and_of_phases() -> None:

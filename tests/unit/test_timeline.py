@@ -6,7 +6,7 @@ import pytest
 from standin.documents import launch
 
 from bench.analyse.all_reduce import Link
-from bench.analyse.predicted import largest_error, predictions, with_bandwidth
+from bench.analyse.predicted import largest_error, predictions
 from bench.analyse.timeline import Costed, exposed_ms, sharing
 from bench.experiments.plan.scaling import without_exchanges
 from bench.runs.experiments import AllReduces, BandwidthRecord, Exchange, ExchangesRecord, Scaling
@@ -136,11 +136,3 @@ def test_strong_scaling_computes_its_share() -> None:
     assert four.step_ms == pytest.approx(1.2 * 33.0 + 1.5 + 6 * 0.1)
     assert four.efficiency == pytest.approx(4.0 * 33.0 / 4 / four.step_ms)
     assert without_exchanges(known) == ((1, 1), (1, 4), (2, 1), (2, 2), (4, 1))
-
-
-def test_a_faster_link_keeps_its_latency() -> None:
-    """1 Gbit/s are 125,000 bytes a ms."""
-    (found,) = predictions(scaling(), "weak", {4: 44.0}, [4], what_if_mbit=1000.0)
-    assert found.step_ms == pytest.approx(1.2 * 33.0 + 1.5 * 8.0 + 6 * 0.1) and found.error is None
-    slow = Link(alpha_ms=0.1, beta_ms=1.0, ranks=(2,), typical=0.0, worst=0.0)
-    assert with_bandwidth(slow, 1000.0).all_reduce_ms(125_000, 2) == pytest.approx(1.0 + 0.2)

@@ -9,6 +9,7 @@ from unittest.mock import Mock, call
 import pytest
 import torch
 from conftest import Executed
+from standin.planted import planted
 from standin.sessions import Sleepy
 
 from bench import machine
@@ -51,19 +52,11 @@ def test_launch_blocking_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 RESTING = """
-    from bench.seams import Scenario, Strategy
-
-    SCENARIO = Scenario(summary="sleeps", strategy=Strategy(label="planted", group=False))
-
-    def build(parts):
-        import time
-        session = parts.session()
-        optimize = session.optimize
-        def rest():
-            optimize()
-            time.sleep(0.1)
-        session.optimize = rest
-        return session
+    import time
+    session = parts.session()
+    optimize = session.optimize
+    session.optimize = lambda: (optimize(), time.sleep(0.1))
+    return session
 """
 
 
@@ -75,7 +68,7 @@ def cpu_s(pid: int) -> float:
 
 def test_nobody_spins_while_ranks_run(execute: Callable[..., Executed], host: WorkerHost) -> None:
     began, own, hosts = time.monotonic(), time.process_time(), cpu_s(host.process.pid)
-    done = execute(RESTING, iters=20, global_batch=4)
+    done = execute(planted(RESTING, "group=False"), iters=20, global_batch=4)
     wall_s = time.monotonic() - began
     assert done.outcome.status == "ok", done.outcome.reason
     assert wall_s > 2.0

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from conftest import request_for
-from standin import a_gpu
+from standin import a_gpu, refusal
 
 from bench import machine
 from bench.core.errors import RequestError
@@ -102,10 +102,9 @@ def test_no_index_is_guessed_among_kinds_of_gpus(
     if left is not None:
         assert [gpu.index for gpu in machine.choose_device("auto")[1]] == left
         return
-    with pytest.raises(RequestError) as caught:
-        machine.choose_device("auto")
-    assert caught.value.option == machine.VISIBLE
-    assert "UUID" in caught.value.remedy and "CUDA_DEVICE_ORDER=PCI_BUS_ID" in caught.value.remedy
+    error = refusal(lambda: machine.choose_device("auto"))
+    assert error.option == machine.VISIBLE
+    assert "UUID" in error.remedy and "CUDA_DEVICE_ORDER=PCI_BUS_ID" in error.remedy
 
 
 BROKEN = "NVML does not start: Driver/library version mismatch; fix the driver until nvidia-smi works"
@@ -116,11 +115,10 @@ LOST = "the GPU that nvidia-smi numbers 1 is left out: GPU is lost; reset or rep
 def test_the_cpu_never_stands_in_for_a_broken_driver(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvml, "list_gpus", lambda: ([], why))
     monkeypatch.setattr(nvml, "driver_present", lambda: True)
-    with pytest.raises(RequestError) as caught:
-        machine.choose_device("auto")
+    error = refusal(lambda: machine.choose_device("auto"))
     problem, remedy = why.removesuffix(", or use --device cpu").split("; ")
-    assert caught.value.problem == f"there is an NVIDIA driver, but no GPU can be used: {problem}"
-    assert caught.value.remedy == f"{remedy}, or use --device cpu"
+    assert error.problem == f"there is an NVIDIA driver, but no GPU can be used: {problem}"
+    assert error.remedy == f"{remedy}, or use --device cpu"
     assert machine.choose_device("cpu") == ("cpu", [], None)
     monkeypatch.setattr(nvml, "driver_present", lambda: False)
     assert machine.choose_device("auto") == ("cpu", [], None)

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from conftest import Executed, launches, one_host, request_for
+from conftest import Executed, planned
+from standin.planted import failing
 from standin.processes import alive
 
 from bench import machine
@@ -22,7 +23,6 @@ from bench.core.channel import Channel
 from bench.core.children import LAUNCHER, Unanswered, ask
 from bench.core.control_group import available_memory_bytes
 from bench.core.errors import BenchError, HostError, RequestError
-from bench.seams import discover, switching
 from bench.seams.site import Options
 from bench.sites.local import WorkerHost
 from bench.worker import host as server
@@ -30,20 +30,7 @@ from bench.worker import rank as one_rank
 from bench.worker import supervisor
 from bench.worker.plan import Identity
 
-DDP = switching.load(*discover.resolve("ddp"))
-((*_, JOB),) = launches(request_for((DDP,)), (DDP,), one_host(2))
-
-FAILING = """
-    from bench.seams import Scenario, Strategy
-
-    SCENARIO = Scenario(summary="fails", strategy=Strategy(label="planted"))
-
-    def build(parts):
-        import os, signal, sys, time, torch
-        if parts.rank == 1:
-            {fault}
-        return parts.build("ddp")
-"""
+JOB = planned().job
 
 
 def options(folder: Path, **how: Any) -> Options:
@@ -62,7 +49,7 @@ def options(folder: Path, **how: Any) -> Options:
     ],
 )
 def test_the_first_failure_is_named(execute: Callable[..., Executed], fault: str, status: str, reason: str) -> None:
-    done = execute(FAILING.format(fault=fault), stall_timeout_s=3600.0)
+    done = execute(failing(fault), stall_timeout_s=3600.0)
     assert done.outcome.status == status
     assert reason in (done.outcome.reason or "")
     assert done.outcome.first_failed_rank == 1, "rank 0 failed only because rank 1 was gone"
@@ -94,8 +81,8 @@ def test_forms_of_out_of_memory(
 
 def test_a_rank_without_free_descriptors_is_ended(execute: Callable[..., Executed]) -> None:
     stuck = "lambda: (__import__('resource').setrlimit(7, (9, 9)), time.sleep(600))"
-    optimizing = f'session = parts.build("ddp")\n        if parts.rank == 1: session.optimize = {stuck}\n'
-    source = FAILING.format(fault="pass").replace('return parts.build("ddp")', f"{optimizing}        return session")
+    optimizing = f'session = parts.build("ddp")\n    if parts.rank == 1: session.optimize = {stuck}\n'
+    source = failing("pass").replace('return parts.build("ddp")', f"{optimizing}    return session")
     done = execute(source, stall_timeout_s=2.0)
     assert done.outcome.status == "timeout"
     assert "has 9 files open; raise the limit on open files" in (done.outcome.reason or "")
@@ -103,7 +90,7 @@ def test_a_rank_without_free_descriptors_is_ended(execute: Callable[..., Execute
 
 
 def test_the_host_serves_on_after_a_failure(execute: Callable[..., Executed], host: WorkerHost) -> None:
-    execute(FAILING.format(fault="os._exit(1)"))
+    execute(failing("os._exit(1)"))
     done = execute("ddp")
     assert done.outcome.status == "ok", done.outcome.reason
     assert len(os.listdir(f"/proc/{host.process.pid}/task")) == 1, "every fork of a host with threads is a gamble"
@@ -172,7 +159,7 @@ def test_ranks_listen_on_loopback_alone(execute: Callable[..., Executed]) -> Non
     """Of the half million objects that importing torch makes a collection would take longer than a step."""
     mine = "[one for one in psutil.net_connections('tcp4') if one.pid == os.getpid() and one.status == 'LISTEN']"
     looks = f"import gc, os, psutil; assert {{one.laddr.ip for one in {mine}}} <= {{'127.0.0.1'}}"
-    done = execute(FAILING.format(fault=f"{looks}; assert gc.get_freeze_count() > 50 * len(gc.get_objects())"))
+    done = execute(failing(f"{looks}; assert gc.get_freeze_count() > 50 * len(gc.get_objects())"))
     assert done.outcome.status == "ok", done.outcome.reason
 
 

@@ -9,7 +9,6 @@ the steps do when they are run.
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -17,24 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from standin import ROOT, checker
 
 from bench.core.errors import RequestError
 from bench.verbs import accept
 
-ROOT = Path(__file__).resolve().parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").iterdir())
 NIGHTLY = ROOT / ".github" / "workflows" / "nightly.yml"
-
-
-def tool(name: str) -> str:
-    path = shutil.which(name, path=os.path.dirname(sys.executable)) or shutil.which(name)
-    if path is None:
-        pytest.skip(f"{name} is not installed: pip install -e '.[dev]'")
-    return path
-
-
-def run(name: str, *arguments: object, text: str | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([tool(name), *map(str, arguments)], input=text, capture_output=True, text=True)
 
 
 def loaded(path: Path) -> dict[str, Any]:
@@ -56,7 +44,7 @@ def step_called(name: str) -> str:
 
 
 def against(name: str, *arguments: object) -> str:
-    done = run(name, *arguments)
+    done = checker(name, *arguments)
     return "" if done.returncode == 0 else done.stdout + done.stderr
 
 
@@ -100,7 +88,7 @@ def commands() -> str:
     for path in WORKFLOWS:
         for step, environment in steps(path):
             known = "".join(f'export {name}; {name}="$(cat)"\n' for name in environment)
-            done = run("shellcheck", "--shell", "bash", "-", text=known + step["run"])
+            done = checker("shellcheck", "--shell", "bash", "-", text=known + step["run"])
             found += done.stdout + done.stderr
     return found
 

@@ -1,0 +1,46 @@
+"""Files of scenarios that a test plants: each has a strategy of its own, of which a test says what it builds."""
+
+from textwrap import dedent, indent
+
+ALONE = "ranks=one_rank_for_all, group=False"
+
+
+def planted(build: str, declared: str = "", *, scenario: str = "") -> str:
+    """The file. ``build``: the body of its ``build(parts)``, which begins in line 7; ``declared``: more fields of its
+    strategy, such as :data:`ALONE`; ``scenario``: those of the scenario."""
+    fields = f'summary="planted", strategy=Strategy(label="planted", {declared}), {scenario}'
+    body = indent(dedent(build).strip("\n"), "    ")
+    names = "Scenario, Strategy, one_rank_for_all, rank_per_device"
+    return f"from bench.seams import {names}\n\nSCENARIO = Scenario({fields})\n\n\ndef build(parts):\n{body}\n"
+
+
+def failing(fault: str, condition: str = "parts.rank == 1", then: str = 'parts.build("ddp")', how: str = "") -> str:
+    """One whose ranks do this where the condition holds, in line 9; ``how``: fields of the strategy."""
+    modules = "import os, signal, socket, subprocess, sys, threading, time, torch"
+    return planted(f"{modules}\nif {condition}:\n{indent(fault, '    ')}\nreturn {then}", how)
+
+
+def sleeping(seconds: float) -> str:
+    """One whose steps mostly sleep, so that other work on the machine changes little: a convolution, or an MLP."""
+    return planted(SLEEPING.format(seconds=seconds), ALONE)
+
+
+SLEEPING = """
+    import time
+
+    from torch import nn
+
+    def small(model):
+        images = hasattr(model, "conv1")
+        return nn.Sequential(model.conv1, nn.AdaptiveAvgPool2d(1), nn.Flatten()) if images else model
+
+    session = parts.session(wrap=small)
+    forward = session.forward
+
+    def sleepy(batch):
+        time.sleep({seconds})
+        return forward((batch[0][:2], batch[1][:2] % 8))
+
+    session.forward = sleepy
+    return session
+"""
