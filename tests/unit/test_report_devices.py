@@ -316,7 +316,11 @@ def test_samples_of_an_experiment_are_drawn(tmp_path: Path) -> None:
 def test_why_fsdp_is_slower(tmp_path: Path) -> None:
     launches = [Launch(name, [[9, *[ms] * 4]], [[100.0]]) for name, ms in (("ddp", 10.0), ("fsdp2", 15.0))] * 3
     why = dict(questions(written(tmp_path, launches)))["Is FSDP slower than DDP here, and why?"]
-    assert why.startswith("Its step takes 1.50 times") and "By phase (medians): data " in why and "--diagnose" in why
+    assert (
+        why.startswith("A step of fsdp2 takes 1.50 times")
+        and "By phase (medians, ms): data " in why
+        and "--diagnose" in why
+    )
 
 
 def test_power_of_a_long_run_is_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
