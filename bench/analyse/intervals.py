@@ -101,6 +101,13 @@ def t_tail(t: float, freedom: float) -> float:
     return 2.0 * float(special.stdtr(freedom, -abs(t)))
 
 
+def overlap(one: "Estimate | Ratio", other: "Estimate | Ratio") -> bool | None:
+    """Whether two intervals do; None where one is unknown."""
+    if one.low is None or one.high is None or other.low is None or other.high is None:
+        return None
+    return one.low <= other.high and other.low <= one.high
+
+
 def columns(name: str, of: "Estimate | Ratio") -> dict[str, float | None]:
     """A figure and the ends of its interval as columns. ``name``: such as ``energy{}_j``."""
     return {name.format(end): value for end, value in (("", of.value), ("_low", of.low), ("_high", of.high))}
