@@ -20,8 +20,7 @@ from bench.analyse.launches import looked_at, ok_rows
 from bench.analyse.memory import peaks, sampled_late, stacks
 from bench.analyse.parity import by_scenario, parity
 from bench.analyse.recommendation import of_several_replicas, recommendable
-from bench.analyse.spread import spread, times
-from bench.analyse.steps import per_iteration, per_launch, phases_by_launch, summary
+from bench.analyse.steps import per_iteration, per_launch, phases_by_launch, spread, summary, times
 from bench.analyse.validity import findings
 from bench.core.records import UNTRUE
 from bench.runs.experiments import Tuning
@@ -117,7 +116,7 @@ class Analysed(Run):
 
     @cached_property
     def spread(self) -> pd.DataFrame:
-        """:func:`bench.analyse.spread.spread`, by scenario."""
+        """:func:`bench.analyse.steps.spread`, by scenario."""
         return spread(self.good_times, self.good_figures).set_index("scenario")
 
     @cached_property

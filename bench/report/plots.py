@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from bench.analyse import memory_timeline, published
+from bench.analyse import memory as held
+from bench.analyse import published
 from bench.analyse.analysed import Analysed
 from bench.analyse.bars import bar
 from bench.analyse.labels import what_ran
@@ -21,11 +22,10 @@ from bench.report.comparison import before_plot
 from bench.report.device_plots import memory_held, memory_stack, power
 from bench.report.device_tables import MEMORY_SOURCES
 from bench.report.drawing import Artist, Plot, light, locator
-from bench.report.each import each_plot
 from bench.report.ladder import ladder_plot
 from bench.report.limits import limits_plot
 from bench.report.loader import loader_plot
-from bench.report.scaling import scaling_plot
+from bench.report.scaling import each_plot, scaling_plot
 from bench.report.search import search_plot
 from bench.report.verdict_plots import losses, speeds, time_spent, trade_off
 from bench.runs.frames import TableRow
@@ -215,7 +215,7 @@ def memory(run: Analysed) -> Plot | None:
         name: (samples[samples["launch"] == launch.launch], run.iterations.of(launch.launch))
         for name, launch in launches.items()
     }
-    lines = {name: memory_timeline.timeline(launch, *own[name]) for name, launch in launches.items()}
+    lines = {name: held.timeline(launch, *own[name]) for name, launch in launches.items()}
     sources = sorted({source for line in lines.values() for source in line["source"].unique()})
     highest = max(float(line["used_mib"].max()) for line in lines.values())
     columns = 1 if drawing.is_narrow() else min(2, len(lines))
@@ -223,7 +223,7 @@ def memory(run: Analysed) -> Plot | None:
     figure, panels = drawing.sheet(2.2 * down, down, columns, sharey=True)
     for axes, (scenario, line) in zip(panels, lines.items(), strict=False):
         launch = launches[scenario]
-        windows = memory_timeline.windows(launch, *own[scenario])
+        windows = held.windows(launch, *own[scenario])
         if windows is not None:
             drawing.shade(axes, *windows[:2], "warm-up steps", "grid")
             drawing.shade(axes, *windows[1:], "measured steps")
@@ -246,7 +246,7 @@ def memory(run: Analysed) -> Plot | None:
 def _memory_lines(axes: Artist, line: pd.DataFrame, gpus: Sequence[Gpu]) -> None:
     """A line for each process and device; the first is the widest, so that equal ones stay visible."""
     indices = {gpu.uuid: gpu.index for gpu in gpus}
-    keys: list[Any] = list(line.groupby(memory_timeline.LINE, sort=True, observed=True))
+    keys: list[Any] = list(line.groupby(held.LINE, sort=True, observed=True))
     keys.sort(key=lambda group: (*group[0][:2], indices.get(group[0][2], len(indices))))
     names = []
     for number, ((rank, pid, gpu), samples) in enumerate(keys):

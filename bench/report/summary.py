@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from bench.analyse import memory_timeline, published
+from bench.analyse import memory as held
+from bench.analyse import published
 from bench.analyse.analysed import Analysed
 from bench.analyse.bars import RSS, about_intervals, about_memory, bar, plus_minus
 from bench.analyse.intervals import half_width_percent
@@ -96,7 +97,7 @@ def _why_unknown(run: Run, table: pd.DataFrame) -> list[str]:
     if len(good) and good["relative_to_ddp"].isna().all():
         base = base_of(scenarios(run.document))
         notes.append(f"speed ÷ {short_base(base)} is unknown because {base} gave no figures in this run.")
-    reasons = memory_timeline.unknown(run.memory).set_index("scenario")["reason"]
+    reasons = held.unknown(run.memory).set_index("scenario")["reason"]
     told = [scenario for scenario in good["scenario"] if scenario in reasons.index]
     notes += [f"Memory of {scenario} is unknown, or a part of it: {reasons[scenario]}." for scenario in told]
     silent = set(good.loc[good["peak_pid_mib"].isna(), "scenario"]) - set(told)

@@ -23,10 +23,11 @@ from standin.documents import ran_with
 from standin.frames import iterations, launch_figures
 from standin.runs import APEX, BROKEN, DDP, FAST, FINITE, GONE, HOSTILE, SECOND_NS, Launch, analysed, write_run
 
-from bench.analyse import memory_timeline, published
+from bench.analyse import memory as held
+from bench.analyse import published
 from bench.analyse.analysed import Analysed
 from bench.analyse.launches import shown
-from bench.analyse.spread import losses, spread, times
+from bench.analyse.steps import losses, spread, times
 from bench.report import drawing, launch_tables, plots, summary, theme, values
 from bench.report import runs as report
 from bench.runs.launches import Tf32
@@ -344,9 +345,9 @@ def test_memory_starts_with_the_processes(tmp_path: Path) -> None:
     """Step 0 starts at 1 s and its forward pass takes 25 ms; 1.5 s before its end the processes were born."""
     run = analysed(write_run(tmp_path, [Launch("ddp", [[100, 40, 60]], [[1.0, 2.0]])]))
     of, born_s = (run.document.launches[0], run.memory, run.iterations), 1.025 - 1.5
-    assert memory_timeline.start(*of)[0] == pytest.approx(born_s * SECOND_NS)
-    assert list(memory_timeline.timeline(*of)["seconds"]) == pytest.approx([-born_s, 0.5 - born_s])
-    assert memory_timeline.windows(*of) == pytest.approx((1.0 - born_s, 1.1 - born_s, 1.2 - born_s))
+    assert held.start(*of)[0] == pytest.approx(born_s * SECOND_NS)
+    assert list(held.timeline(*of)["seconds"]) == pytest.approx([-born_s, 0.5 - born_s])
+    assert held.windows(*of) == pytest.approx((1.0 - born_s, 1.1 - born_s, 1.2 - born_s))
 
 
 def sentences(launches: list[Launch], folder: Path) -> tuple[str, str]:
