@@ -85,15 +85,14 @@ def beside_torch(launches: Sequence[LaunchRecord], memory: pd.DataFrame) -> pd.D
     ``allocated_mib`` is what tensors held at most, ``reserved_mib`` what torch took from the driver for them;
     ``context_mib`` is ``peak_mib`` less ``reserved_mib``: CUDA's context, kernels, and what NCCL and cuDNN take.
     """
-    of_torch = []
-    for launch in launches:
-        for rank in launch.ranks:
-            peaks_mib = rank.allocator or {}
-            for name, reserved_mib in peaks_mib.items():
-                kind, _, device = name.partition(".")
-                if kind == "max_reserved_mib" and reserved_mib:
-                    allocated_mib = peaks_mib.get(f"max_allocated_mib.{device}")
-                    of_torch.append([launch.launch, rank.rank, device, allocated_mib, reserved_mib])
+    of_torch = [
+        [launch.launch, rank.rank, device, peaks_mib.get(f"max_allocated_mib.{device}"), reserved_mib]
+        for launch in launches
+        for rank in launch.ranks
+        for peaks_mib in [rank.allocator or {}]
+        for (kind, _, device), reserved_mib in ((name.partition("."), of) for name, of in peaks_mib.items())
+        if kind == "max_reserved_mib" and reserved_mib
+    ]
     keys = ["launch", "rank", "device"]
     torch = pd.DataFrame(of_torch, columns=[*keys, "allocated_mib", "reserved_mib"]).astype({"device": "object"})
     driver = peak_by_process(memory[(memory["source"] != ALLOCATOR) & (memory["device"] != "cpu")])
@@ -118,16 +117,11 @@ def stacks(memory: pd.DataFrame) -> dict[tuple[int, str], pd.DataFrame]:
     sampled = only(memory, (memory["source"] != ALLOCATOR) & memory["device"].notna())
     for launch, own in by_launch(sampled[["launch", "t_ns", "rank", "pid", "device", "used_mib"]]):
         for device, samples in own.groupby("device", observed=True, sort=False):
-            times, row = np.unique(samples["t_ns"], return_inverse=True)
-            processes = samples.groupby(["rank", "pid"])
-            column, names = processes.ngroup().to_numpy(), processes.size().index
-            used = samples["used_mib"].to_numpy()
-            known = ~np.isnan(used)
-            sums, hidden = np.zeros((len(times), len(names))), np.zeros((len(times), len(names)), dtype=bool)
-            np.add.at(sums, (row[known], column[known]), used[known])
-            hidden[row, column] = True
-            hidden[row[known], column[known]] = False
-            stacked[launch, str(device)] = pd.DataFrame(np.where(hidden, np.nan, sums), index=times, columns=names)
+            used = samples.groupby(["t_ns", "rank", "pid"])["used_mib"]
+            sums, there = (
+                one.unstack(["rank", "pid"]).sort_index(axis=1) for one in (used.sum(min_count=1), used.size())
+            )
+            stacked[launch, str(device)] = sums.where(there.notna(), 0.0)
     return stacked
 
 
@@ -163,11 +157,8 @@ def largest_launches(document: RunDocument, peaks: pd.DataFrame) -> dict[str, in
     """For each scenario with a known peak the first ``ok`` launch with the largest, of all processes or else of one."""
     ok = {launch.launch: launch.scenario for launch in document.good}
     peaks = peaks[peaks["launch"].isin(list(ok))].sort_values("launch")
-    chosen = {}
-    for scenario, of_scenario in peaks.groupby(peaks["launch"].map(ok)):
-        ordered = of_scenario.sort_values(["peak_total_mib", "peak_pid_mib"], ascending=False, kind="stable")
-        chosen[str(scenario)] = int(ordered["launch"].iloc[0])
-    return chosen
+    ordered = peaks.sort_values(["peak_total_mib", "peak_pid_mib"], ascending=False, kind="stable")["launch"]
+    return {ok[launch]: launch for launch in ordered[::-1].tolist()}
 
 
 def boundaries(memory: pd.DataFrame) -> pd.DataFrame:
@@ -222,8 +213,4 @@ def windows(launch: LaunchRecord, memory: pd.DataFrame, steps: Iterations) -> tu
 
 def unknown(memory: pd.DataFrame) -> pd.DataFrame:
     """One row per scenario with samples that are unknown: ``scenario, reason``, the different reasons joined."""
-    missing = memory[memory["used_mib"].isna()]
-    joined = missing.groupby("scenario", observed=True)["reason"].agg(
-        lambda reasons: "; ".join(dict.fromkeys(reasons.dropna()))
-    )
-    return joined.reset_index()
+    return memory[memory["used_mib"].isna()].groupby("scenario", observed=True)["reason"].agg(different).reset_index()

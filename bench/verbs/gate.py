@@ -185,7 +185,7 @@ def _sound_base(
     """The base that these nights leave, of verified runs alone; and the runs that are not sound."""
     from bench.analyse.history import gate
 
-    base = gate.replay([(night.id, night.digest) for night in alike], rule, accepted, only)
+    base, _ = gate.replay([(night.id, night.digest) for night in alike], rule, accepted, only)
     rests_on = {one.night for measured in base.values() for one in measured}
     unsound: list[nights.LeftOut] = []
     for night in alike:

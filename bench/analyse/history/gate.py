@@ -242,17 +242,18 @@ def _figure(scenario: Entry, key: str) -> Figure | None:
 
 def replay(
     nights: Iterable[tuple[str, Digest]], rule: Rule, accepted: Iterable[str] = (), only: Sequence[str] | None = None
-) -> Base:
-    """The base that these named nights of one series leave behind, in the order of time.
+) -> tuple[Base, list[list[Judged]]]:
+    """The base that these named nights of one series leave behind, in the order of time, and the rows of each.
 
     ``accepted``: the names of those that a person accepted.
     """
-    persons = frozenset(accepted)
+    persons, verdicts = frozenset(accepted), list[list[Judged]]()
     base: Base = {}
     for name, digest in nights:
         tonight = measured(name, digest, only)
-        base = after(tonight, judge(tonight, base, rule), base, rule, by_person=name in persons)
-    return base
+        verdicts.append(judge(tonight, base, rule))
+        base = after(tonight, verdicts[-1], base, rule, by_person=name in persons)
+    return base, verdicts
 
 
 def after(tonight: Mapping[str, Measured], rows: Sequence[Judged], base: Base, rule: Rule, *, by_person: bool) -> Base:
