@@ -34,7 +34,7 @@ PNG_DPI = 120
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """The words of a metric: its name, the heading of its column, the title of its plot, its unit, the form of a value."""
+    """A metric: its name, the heading of its column, the title of its plot, its unit, the form of a value."""
 
     name: str
     heading: str

@@ -286,7 +286,9 @@ def same_weights(run: Analysed) -> Answer | None:
         )
     if alike:
         names = listed(list(dict.fromkeys(one.scenario for one in alike)))
-        text += f" After the last step all ranks hold the same parameters, bit for bit, in {len(alike)} ({names})."
+        text += (
+            f" After the last step all ranks hold the same parameters, bit for bit, in {len(alike)} of them ({names})."
+        )
     if lost := dict.fromkeys(one.scenario for one in shared if one not in alike):
         text += f" In {listed(list(lost))} they do not: the ranks train different models."
     return "How do the replicas come to hold the same weights?", text

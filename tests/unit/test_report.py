@@ -242,7 +242,7 @@ def test_a_loss_that_is_not_finite_is_a_dash(mixed: Written) -> None:
     page = Page(mixed.text("index.html")).text
     assert "not finite from step 3 on" in page
     assert "Fastest but untested, with one launch: ddp, 200.0 img/s" in page
-    assert "ddp_o2 was faster (533.3 images a second) and is not recommended: not finite." in page
+    assert "ddp_o2 (533.3 images a second) was faster and is not recommended: not finite." in page
 
 
 def test_what_is_unknown_about_memory_says_why(mixed: Written) -> None:
@@ -370,7 +370,7 @@ KNOWN += [Launch("ddp_o2", [[9, 20, 20]], [[100.0]], precision="O2")] * 3
         ([GONE, BROKEN], ("No valid result: no scenario has figures",)),
         ([DDP, SINGLE], ("with one launch: single, 1,000.0 img/s", "Only valid result on 2 replicas: ddp, 200.0")),
         (KNOWN, ("Fastest: ddp_o2, 400.0 ±0.0% img/s, 2.05 (",)),
-        ([FAST], ("No valid result: no sc", "ddp_o2 ran to its end and is not recommended: not finite.")),
+        ([FAST], ("No valid result: no sc", "a second) is not recommended: not finite.")),
         ([DDP, FAILED, FAST, FAST], ("Only valid result: ddp, 200.0 img/s",)),
         ([APEX, DP], ("No apex was involved in apex_ddp:", "DataParallel a pass-through")),
     ],

@@ -348,7 +348,8 @@ def test_losses_and_those_of_the_reference(whole: Analysed, tmp_path: Path, monk
 
 
 @pytest.mark.parametrize(
-    ("lean_mib", "said"), [(950.0, " Neither axis begins at 0."), (50.0, " The axis of speed does not begin at 0.")]
+    ("lean_mib", "said"),
+    [(950.0, " Not from 0: the axis of memory and speed."), (50.0, " Not from 0: the axis of speed.")],
 )
 def test_the_axes_and_bars_of_the_trade_off(lean_mib: float, said: str, tmp_path: Path) -> None:
     fast = [Launch("ddp", [[9, ms, ms]], [[1000.0 + ms]]) for ms in (40.0, 40.5)]
