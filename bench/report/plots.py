@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 
 from bench.analyse import memory as held
-from bench.analyse import published
 from bench.analyse.analysed import Analysed
 from bench.analyse.bars import bar
 from bench.analyse.labels import what_ran
@@ -267,7 +266,7 @@ def elapsed(run: Analysed) -> Plot | None:
     if run.good_figures.frame.empty:
         return None
     rows = drawing.rows_of(run, run.good_figures.frame)
-    table = published.elapsed(run.good_iterations)
+    table = run.good_iterations.frame
     every = max(1, -(-int(table["step"].max()) // drawing.MOST_COLUMNS))  # it only ever rises
     ends = table.groupby("launch")["step"].max().groupby(table.groupby("launch")["scenario"].first()).min()
     drawn = table[(table["step"] % every == 0) | (table["step"] == table["scenario"].map(ends))]

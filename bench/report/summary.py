@@ -142,7 +142,7 @@ def _with_bar(heading: str, name: str, group: str = "") -> Column:
     """A column of the published form, each figure with its interval below it."""
 
     def cell(row: TableRow) -> Cell:
-        ends = (None if is_unknown(row[column]) else row[column] for column in published.ends(name))
+        ends = (None if is_unknown(row[of]) else row[of] for of in (name, f"{name}_low", f"{name}_high"))
         return Cell(text=number(row[name], ",.2f"), small=bar(half_width_percent(*ends)))
 
     return figure(heading, cell, group=group)
