@@ -164,15 +164,9 @@ def _notes(compared: Compared) -> Iterator[str]:
         yield f"unknown on both sides and left out: {', '.join(silent)}"
     rows = [row for row in compared.rows if row.ratio is not None]
     if rows:
-        yield (
-            "ratio: new over base, of the geometric means over launches; the interval is that of each ratio by itself, "
-            "and the verdict goes by p, which is adjusted for all tests of the comparison"
-        )
+        yield "ratio: new over base, of geometric means, with its own interval; the verdict goes by p, adjusted for all"
     if rows and compared.within:
-        yield (
-            "launches are compared round by round: drift of the machine over the run is estimated from all of them and "
-            "taken out, so where a launch is missing a ratio is not quite that of the figures beside it"
-        )
+        yield "launches are compared round by round, with the machine's drift taken out"
     if any(row.metric == MEMORY.name for row in rows):
         least = f"{100 * between_runs.LEAST_MEMORY:g} %, or {between_runs.PAGE_MIB:g} MiB a process"
         yield f"a difference of memory below {least}, is not called one: the same work again is as far apart"

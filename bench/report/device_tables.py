@@ -28,10 +28,8 @@ MEMORY_SOURCES = {
 
 
 MEASURED_PEAK = {
-    "cpu": "of the resident set, less what it was before there was a model. The rest is what the passes make on the "
-    "way, code that was loaded, and what allocators, gloo and oneDNN keep.",
-    "cuda": "of torch's tensors in the measured steps. The rest is what the passes make on the way, such as workspaces "
-    "of cuDNN.",
+    "cpu": "of the resident set, less what it was before there was a model; the rest: code, and what allocators keep.",
+    "cuda": "of torch's tensors in the measured steps; the rest: what the passes make on the way, such as workspaces.",
 }
 
 
@@ -126,11 +124,10 @@ def memory_parts_table(run: Run) -> Table | None:
     )
     notes = [
         "Of each scenario the first launch that ended well, and of it the rank that needs most; read off the live "
-        "objects in one more step after all measured ones. masters: fp32 copies of the weights and their gradients. "
-        "buckets: the copy of the gradients that torch DDP exchanges. gathered: whole weights that FSDP2 made of "
-        "shards, the most at one time. activations: what autograd keeps for the backward pass.",
-        "predicted peak: all parts, but of gradients and activations the larger, since a gradient comes when "
-        "activations go; both where micro-batches leave gradients behind. measured peak: "
+        "objects in a step after all measured ones. masters: fp32 copies of the weights and their gradients. buckets: "
+        "the copy of the gradients that torch DDP exchanges. gathered: the most whole weights of FSDP2 at a time.",
+        "predicted peak: all parts, but of gradients and activations (what autograd keeps) the larger, since one comes "
+        "when the other goes. measured peak: "
         + MEASURED_PEAK["cpu" if run.document.workload.device == "cpu" else "cuda"],
     ]
     unknown = table[table["reason"].notna()].to_dict("records")
@@ -212,9 +209,8 @@ def _resident_table(run: Run, chosen: dict[str, int]) -> Table | None:
     )
     notes = [
         WHICH,
-        "RSS: the resident set, in which shared pages count in each process, so ranks do not add up; the peak of its "
-        "samples, and beside it the kernel's own (ru_maxrss), which misses nothing between samples. PSS: a page of n "
-        "processes counts 1/n, so ranks do add up; it is sampled once, after the measured steps.",
+        "RSS: the resident set, in which shared pages count in each process; the peak of its samples, and the kernel's "
+        "own (ru_maxrss). PSS: a page of n processes counts 1/n, so ranks add up; sampled after the measured steps.",
     ]
     reasons = dict.fromkeys(
         f"{row['scenario']}: {reason}" for row in rows for reason in words_of(row, "reason") if reason

@@ -41,10 +41,8 @@ def details(run: Run) -> tuple[list[tuple[str, str]], Table]:
     notes = ["dtypes with the share of the elements that have them, where there are several."]
     untuned = [name for name in cells if cells[name]["cuDNN autotuning"] == "off"]
     if untuned:
-        notes.append(
-            f"cuDNN autotuning is off for {', '.join(untuned)}: torch keeps its findings by thread, and DataParallel "
-            "starts new threads in every step, which would search anew in each; ddp_untuned is torch DDP without it."
-        )
+        why = "torch keeps its findings by thread, and DataParallel starts new threads in every step"
+        notes.append(f"cuDNN autotuning is off for {', '.join(untuned)}: {why}; ddp_untuned is torch DDP without it.")
     if absent := [name for name in names if name not in cells]:
         notes.append(f"No rank of {', '.join(absent)} came so far that what ran could be read; see the launches.")
     return [(name, first[name]) for name in alike], tabulate(columns, rows, notes)
@@ -145,11 +143,9 @@ def launches_table(run: Analysed) -> Table:
         text("ranks alike", alike),
     )
     notes = (
-        "steps vs wall time: by how much a rank's measured steps differ from the host's wall time for them, at most "
-        "0.5 % in a sound launch. last third vs first: of the medians of the slowest rank's steps. skew of ranks: (max "
-        "- min) ÷ median over ranks; the rank that is slowest most often stands below. skipped steps: optimizer steps "
-        "that the loss scaler left out of the measured window. last loss: of the global batch. logs: standard output "
-        "and error of each rank, in the run folder.",
+        "steps vs wall time: how far a rank's measured steps are from the host's wall time for them, at most 0.5 % in "
+        "a sound launch. last third vs first: medians of the slowest rank's steps. skew of ranks: (max - min) ÷ median "
+        "over ranks, and which is slowest most often. skipped steps: that the loss scaler left out of those measured.",
     )
     return tabulate(columns, run.document.launches, notes)
 

@@ -117,8 +117,7 @@ def published_tables(run: Analysed) -> tuple[Table, Table]:
     )
     about_relative = (
         f"Time since training began, at iteration {iterations[-1]} here and at {published.PUBLISHED_ITERATIONS[-1]} in "
-        f"the post, cold start and warm-up included; above 1 is slower than {BASE}. Seconds do not carry from one "
-        "machine to another; such ratios do between like machines.",
+        f"the post, cold start and warm-up included; above 1 is slower than {BASE}.",
     )
     here, there = "this run: seconds at iteration", "published: seconds at iteration"
     elapsed = (
@@ -127,9 +126,7 @@ def published_tables(run: Analysed) -> tuple[Table, Table]:
         *(figure(f"{at}", f"published_s_{at}", ".1f", group=there) for at in published.PUBLISHED_ITERATIONS),
     )
     about_elapsed = (
-        "Iteration 0 includes the cold start, and warm-up steps count here and nowhere else, because the author "
-        "printed the time since training began.",
-        "Published: the author's own times, on three GPUs; there is no row for a single process.",
+        "Iteration 0 includes the cold start, and warm-up steps count here and nowhere else. Published: on three GPUs.",
     )
     rows = form[form["relative"].notna() | form["published_relative"].notna()]
     return (

@@ -40,8 +40,8 @@ def findings_table(run: Analysed) -> Table | None:
         text("what to do", lambda row: Cell(text=row["remedy"], wrap=True)),
     )
     notes = (
-        "invalid: the figure is wrong, or is of something else. warning: it is right for what happened, and that may "
-        "not be what was meant. Where several launches show the same, the worst is the example.",
+        "invalid: the figure is wrong, or is of something else. warning: it is right for what happened, which may not "
+        "be what was meant. Of several launches that show the same, the worst is the example.",
     )
     return tabulate(columns, records, notes) if records else None
 
@@ -115,18 +115,16 @@ def _about_parity(document: RunDocument) -> tuple[str, ...]:
     if not document.begun(Numerics).references or no_reference(document):
         return ()
     return (
-        "Of each scenario the launch with the gravest verdict. In double precision: the same strategy, options and "
-        "switches, trained for a few steps on three examples a replica, without what its level casts. The reference is "
-        "one process that accumulates the same chunks. Shown is ||g - r|| ÷ ||r|| of the worst tensor, step and rank: "
-        "of the gradient, of what a step did to a tensor (against the workload's own optimizer with the same "
-        f"gradients), and of what it did to the buffers. Up to {percent(numerics.BOUND)} is rounding.",
-        "Own update: what one more step of the measured session, in its own types, did to a tensor. First losses: of "
-        f"what computes in fp32 as the reference does; beyond {percent(numerics.LOSS_BOUND)} nobody can tell.",
+        "Of each scenario the launch with the gravest verdict: ||g - r|| ÷ ||r|| of the worst tensor, step and rank, "
+        "where r is of one process that accumulates the same chunks. In double: trained for a few steps without what "
+        "its level casts; its gradient, what a step did to a tensor (against the workload's own optimizer with the "
+        f"same gradients) and to the buffers. Up to {percent(numerics.BOUND)} is rounding.",
+        "Own update: of one more step of the measured session, in its own types. First losses: of what computes in "
+        f"fp32 as the reference does; beyond {percent(numerics.LOSS_BOUND)} nobody can tell.",
         "same: as the reference, in fp32. within half precision: the same training, in less than fp32. differs by "
-        "design: what it does on purpose changes the numbers. diverged: beyond what rounding may do, or ranks that "
-        "hold different parameters.",
-        "Ranks alike: SHA-256 of all parameters of every rank, before the first step → after the last. One "
-        "replica alone: how far its gradient is from the average, as a strategy that forgets to average would be.",
+        "design: what it does on purpose changes the numbers. diverged: beyond rounding, or ranks with different "
+        "parameters (ranks alike: SHA-256 of all of them, before the first step → after the last). One replica alone: "
+        "how far its gradient is from the average, as a strategy that forgets to average would be.",
     )
 
 
@@ -153,10 +151,9 @@ def communication_table(run: Run) -> Table | None:
         figure("pairs of steps", "pairs", ".0f"),
     )
     notes = (
-        "From diagnostic launches, whose steps count in no other figure. Below a figure its 95 % interval over steps. "
-        "Exposed: what of the communication is left after the last gradient is computed, by torch DDP's own logger; "
-        "elsewhere the paired difference. Cost of synchronising: the backward pass with it less that without "
-        "(no_sync() or its like), steps taken in pairs, the slowest rank's.",
+        "From diagnostic launches, whose steps count in no other figure; below a figure its 95 % interval over steps. "
+        "Exposed: the communication after the last gradient is computed, by torch DDP's own logger, elsewhere the "
+        "paired difference. Cost: the backward pass with synchronisation less that without, in pairs of steps.",
     )
     return tabulate(columns, rows, notes) if rows else None
 
@@ -248,8 +245,7 @@ def statistics_table(run: Analysed) -> Table | None:
     )
     by_scenario = dict(list(figures.groupby("scenario")))
     notes = (
-        "Of the slowest rank's step; median, mean, p95 and p99 of each launch, and of several launches the geometric "
-        "mean of theirs. Outliers (beyond 1.5 interquartile ranges from the quartiles of their launch) are labelled "
-        "and stay in every figure. Percentages in the other columns are of the launch that is worst in it.",
+        "Of the slowest rank's step, the geometric mean over launches. Outliers (beyond 1.5 interquartile ranges from "
+        "the quartiles of their launch) stay in every figure. Other percentages: of the launch that is worst in it.",
     )
     return tabulate(columns, [by_scenario[name] for name in scenarios(run.document) if name in by_scenario], notes)
