@@ -269,7 +269,7 @@ def elapsed(run: Analysed) -> Plot | None:
     table = run.good_iterations.frame
     every = max(1, -(-int(table["step"].max()) // drawing.MOST_COLUMNS))  # it only ever rises
     ends = table.groupby("launch")["step"].max().groupby(table.groupby("launch")["scenario"].first()).min()
-    drawn = table[(table["step"] % every == 0) | (table["step"] == table["scenario"].map(ends))]
+    drawn = table[(table["step"] % every == 0) | (table["step"] == table["scenario"].map(ends).astype("int64"))]
     figure, (axes,) = drawing.sheet(max(3.2, drawing.KEY_ROW_IN * len(rows) + 0.8))
     drawing.shade(axes, -0.5, (run.document.workload.warmup or 0) - 0.5, "warm-up steps")
     keys = []

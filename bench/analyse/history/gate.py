@@ -30,7 +30,7 @@ measured in another way (memory as ``rss``, ``nvml_pid``, ...): only nights with
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -242,23 +242,24 @@ def _figure(scenario: Entry, key: str) -> Figure | None:
 
 def replay(
     nights: Iterable[tuple[str, Digest]], rule: Rule, accepted: Iterable[str] = (), only: Sequence[str] | None = None
-) -> tuple[Base, list[list[Judged]]]:
-    """The base that these named nights of one series leave behind, in the order of time, and the rows of each.
+) -> Iterator[tuple[list[Judged], Base]]:
+    """The rows of each of these named nights of one series, in the order of time, and the base that it leaves behind.
 
     ``accepted``: the names of those that a person accepted.
     """
-    persons, verdicts = frozenset(accepted), list[list[Judged]]()
+    persons = frozenset(accepted)
     base: Base = {}
     for name, digest in nights:
         tonight = measured(name, digest, only)
-        verdicts.append(judge(tonight, base, rule))
-        base = after(tonight, verdicts[-1], base, rule, by_person=name in persons)
-    return base, verdicts
+        rows = judge(tonight, base, rule)
+        base = after(tonight, rows, base, rule, by_person=name in persons)
+        yield rows, base
 
 
 def after(tonight: Mapping[str, Measured], rows: Sequence[Judged], base: Base, rule: Rule, *, by_person: bool) -> Base:
     verdicts = _verdicts_of(rows)
     grown = dict(base)
+    gains = [row for row in rows if row.rose or row.verdict == BETTER]  # mostly none
     for name, one in tonight.items():
         if one.why is not None:
             continue
@@ -266,8 +267,8 @@ def after(tonight: Mapping[str, Measured], rows: Sequence[Judged], base: Base, r
             if TOO_FEW not in verdicts[name]:  # they could be no base
                 grown[name] = (one,)
         elif verdicts[name] <= set(PASSES):
-            better = frozenset(row.metric for row in rows if row.scenario == name and row.verdict == BETTER)
-            rose = frozenset(row.metric for row in rows if row.scenario == name and row.rose)
+            better = frozenset([row.metric for row in gains if row.scenario == name and row.verdict == BETTER])
+            rose = frozenset([row.metric for row in gains if row.scenario == name and row.rose])
             one = replace(one, better=better, rose=rose) if better or rose else one
             grown[name] = _kept((*base.get(name, ()), one), rule.nights)
     if by_person:
@@ -317,8 +318,8 @@ def judge(tonight: Mapping[str, Measured], base: Base, rule: Rule) -> list[Judge
 
 def _not_judged(name: str, tonight: Measured | None, nights: Sequence[Measured]) -> list[Judged]:
     """The rows of a scenario that cannot be compared with its base as a whole; none where it can, or has no base."""
-    names = tuple([one.night for one in nights])
     if tonight is None or tonight.why is not None:
+        names = tuple([one.night for one in nights])
         why, status = (tonight.why, tonight.status) if tonight else (NOT_THERE, None)
         verdict = NOT_RUN if status == "unsupported" and not nights else MISSING
         metrics = _shown(nights[-1]) if nights else [STEP_TIME]
@@ -326,13 +327,14 @@ def _not_judged(name: str, tonight: Measured | None, nights: Sequence[Measured])
         return [replace(row, metric=metric) for metric in metrics]
     if not nights:
         return []
-    ran, sizes = ([(one.what_ran, one.world_size)[of] for one in (tonight, nights[-1])] for of in (0, 1))
+    ran, sizes = (tonight.what_ran, nights[-1].what_ran), (tonight.world_size, nights[-1].world_size)
     if all(ran) and ran[0] != ran[1]:
         why = f"something else ran: {ran[0]}; the base is of {ran[1]}"
     elif None not in sizes and sizes[0] != sizes[1]:
         why = f"another world size: {sizes[0]}; the base is of {sizes[1]}"
     else:
         return []
+    names = tuple([one.night for one in nights])
     row = Judged(scenario=name, metric=STEP_TIME, verdict=NOT_COMPARABLE, nights=names, why=why)
     return [replace(row, metric=metric, tonight=value) for metric, value in _shown(tonight).items()]
 

@@ -184,7 +184,7 @@ def _track(
                 without[row["scenario"], why] += 1
     stopped: dict[tuple[str, str | None], list[int]] = {}  # the nights that the gate stops, by scenario and metric
     named = [(digest["run"], digest) for digest in digests]
-    for place, rows in enumerate(gate.replay(named, rule, accepted, scenarios or None)[1] if rule else ()):
+    for place, (rows, _) in enumerate(gate.replay(named, rule, accepted, scenarios or None) if rule else ()):
         for one in rows:
             if one.verdict == gate.REGRESSED:
                 stopped.setdefault((one.scenario, one.metric), []).append(place)
