@@ -15,13 +15,11 @@ import pandas as pd
 
 from bench.analyse import devices
 from bench.analyse.comparison import against_fastest
-from bench.analyse.devices import Windows
 from bench.analyse.launches import looked_at, ok_rows
 from bench.analyse.memory import peaks, sampled_late, stacks
 from bench.analyse.parity import by_scenario, parity
 from bench.analyse.recommendation import of_several_replicas, recommendable
-from bench.analyse.spread import spread, times
-from bench.analyse.steps import per_iteration, per_launch, phases_by_launch, summary
+from bench.analyse.steps import per_iteration, per_launch, phases_by_launch, spread, summary, times
 from bench.analyse.validity import findings
 from bench.core.records import UNTRUE
 from bench.runs.experiments import Tuning
@@ -47,33 +45,13 @@ class Analysed(Run):
         iterations = self.timed if isinstance(self.timed, Iterations) else per_iteration(self.timed)
         return iterations.only(iterations.frame["launch"].isin([launch.launch for launch in self.document.launches]))
 
-    @cached_property
-    def good_iterations(self) -> Iterations:
-        return Iterations(ok_rows(self.document, self.iterations.frame))
-
-    @cached_property
-    def figures(self) -> LaunchFigures:
-        return per_launch(self.iterations)
-
-    @cached_property
-    def good_figures(self) -> LaunchFigures:
-        return LaunchFigures(ok_rows(self.document, self.figures.frame))
-
-    @cached_property
-    def good_phases(self) -> pd.DataFrame:
-        return phases_by_launch(self.good_iterations)
-
-    @cached_property
-    def peaks(self) -> pd.DataFrame:
-        return peaks(self.memory)
-
-    @cached_property
-    def stacks(self) -> dict[tuple[int, str], pd.DataFrame]:
-        return stacks(self.memory)
-
-    @cached_property
-    def parity(self) -> pd.DataFrame:
-        return parity(self.document, self.iterations, self.numerics)
+    good_iterations = cached_property(lambda run: Iterations(ok_rows(run.document, run.iterations.frame)))
+    figures = cached_property(lambda run: per_launch(run.iterations))
+    good_figures = cached_property(lambda run: LaunchFigures(ok_rows(run.document, run.figures.frame)))
+    good_phases = cached_property(lambda run: phases_by_launch(run.good_iterations))
+    peaks = cached_property(lambda run: peaks(run.memory))
+    stacks = cached_property(lambda run: stacks(run.memory))
+    parity = cached_property(lambda run: parity(run.document, run.iterations, run.numerics))
 
     @cached_property
     def findings(self) -> pd.DataFrame:
@@ -81,9 +59,7 @@ class Analysed(Run):
         late = sampled_late(self.memory, self.iterations) if one_clock else set()
         return findings(self.document, self.figures, self.parity, late)
 
-    @cached_property
-    def overview(self) -> pd.DataFrame:
-        return overview(self)
+    overview = cached_property(lambda run: overview(run))
 
     @cached_property
     def since_before(self) -> "Compared | None":
@@ -98,17 +74,9 @@ class Analysed(Run):
             return devices.per_device(self.device, self.windows)
         return self.per_device[self.per_device["launch"].isin(self.windows)]
 
-    @cached_property
-    def windows(self) -> Windows:
-        return devices.windows(self.iterations)
-
-    @cached_property
-    def power(self) -> pd.DataFrame:
-        return devices.power_timeline(self.device)
-
-    @cached_property
-    def throttled(self) -> pd.DataFrame:
-        return devices.throttled_stretches(self.device)
+    windows = cached_property(lambda run: devices.windows(run.iterations))
+    power = cached_property(lambda run: devices.power_timeline(run.device))
+    throttled = cached_property(lambda run: devices.throttled_stretches(run.device))
 
     @cached_property
     def good_times(self) -> dict[str, np.ndarray]:
@@ -117,7 +85,7 @@ class Analysed(Run):
 
     @cached_property
     def spread(self) -> pd.DataFrame:
-        """:func:`bench.analyse.spread.spread`, by scenario."""
+        """:func:`bench.analyse.steps.spread`, by scenario."""
         return spread(self.good_times, self.good_figures).set_index("scenario")
 
     @cached_property

@@ -13,27 +13,15 @@ shows only in a history (``bench gate --history``). Scenarios of one run are int
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from bench.analyse.comparable import Digest, Entry, differences, other_source, scenario_obstacle, source_of, unusable
-from bench.analyse.comparison import (
-    ALIKE,
-    FASTER,
-    LAUNCHES_WANTED,
-    SLOWER,
-    TOO_FEW,
-    Comparison,
-    compared,
-    each_side,
-    judged,
-    verdict_of,
-)
-from bench.analyse.intervals import CONFIDENCE, figures, geometric_mean, t_quantile, t_tail, welch
+from bench.analyse.comparison import ALIKE, FASTER, SLOWER, TOO_FEW, Comparison, compared, each_side, judged, verdict_of
+from bench.analyse.intervals import CONFIDENCE, figures, geometric_mean, ratio_of, t_quantile
 from bench.analyse.rounds import Rounds
 from bench.core.records import PARITIES
 from bench.runs.digests import LOOKED_AT
@@ -175,39 +163,16 @@ def of_memory(base: Sequence[float], new: Sequence[float], processes: int) -> Co
     difference exceeds both that page a process and :data:`LEAST_MEMORY`.
     """
     rounding_mib = PAGE_MIB * max(1, processes) / math.sqrt(12.0)
-    return _beyond(base, new, lambda mean: rounding_mib / mean, partial(least_of_memory, processes=processes))
+    below, above = (geometric_mean(figures(side)) for side in (base, new))
+    scatter, least = (rounding_mib / below, rounding_mib / above), least_of_memory(below, above, processes)
+    return compared(ratio_of(base, new, scatter=scatter, least=least), len(base), len(new))
 
 
 def of_loss(base: Sequence[float], new: Sequence[float]) -> Comparison:
     """Compare final losses, one per launch; each is taken to scatter by at least :data:`LEAST_LOSS`."""
     if min(*base, *new) <= 0.0:
         return Comparison(n_base=len(base), n_new=len(new))
-    return _beyond(base, new, lambda mean: LEAST_LOSS, lambda one, other: 1.0)
-
-
-def _beyond(
-    base: Sequence[float], new: Sequence[float], scatter: Callable[[float], float], least: Callable[..., float]
-) -> Comparison:
-    """Whether two sides differ by more than a ratio, by Welch's t on logarithms (a minimum-effect test: Murphy and
-    Myors 1999). ``scatter``: of a mean, the least relative one; ``least``: of both means, that ratio."""
-    below, above = figures(base), figures(new)
-    few = min(len(below), len(above))
-    if few == 0:
-        return Comparison(n_base=len(below), n_new=len(above))
-    means = geometric_mean(below), geometric_mean(above)
-    found = Comparison(n_base=len(below), n_new=len(above), ratio=means[1] / means[0])
-    if found.ratio is None or few == 1:
-        return found
-    error, freedom = welch(
-        (max(float(np.var(np.log(side), ddof=1)), scatter(mean) ** 2), len(side))
-        for side, mean in zip((below, above), means, strict=True)
-    )
-    half = t_quantile(CONFIDENCE, freedom) * error
-    beyond = max(0.0, abs(math.log(found.ratio)) - math.log(least(*means)))
-    p = t_tail(beyond / error, freedom) if few >= LAUNCHES_WANTED else None
-    low, high = found.ratio * math.exp(-half), found.ratio * math.exp(min(half, 700.0))
-    verdict = verdict_of(found.ratio, p)
-    return replace(found, low=low, high=high, p=p, verdict=verdict, error=error, freedom=freedom)
+    return compared(ratio_of(base, new, scatter=(LEAST_LOSS, LEAST_LOSS)), len(base), len(new))
 
 
 def least_of_memory(base: float, new: float, processes: int) -> float:
@@ -310,10 +275,10 @@ def _row(pair: _Pair, metric: Metric, runs: tuple[Digest, ...], tests: int) -> R
     if any(looks):
         before = each_side(*(look or count for look, count in zip(looks, counts, strict=True)))
     if metric is LOSS:
-        comparison = replace(of_loss(ours, theirs), before=before)
+        comparison = replace(of_loss(ours, theirs), before=before, more=None)
     elif metric is MEMORY:
         processes = max(base["world_size"] or 1, new["world_size"] or 1) if figure == "peak_total_mib" else 1
-        comparison = replace(of_memory(ours, theirs, processes), before=before)
+        comparison = replace(of_memory(ours, theirs, processes), before=before, more=None)
         row = replace(row, least=least_of_memory(means[0] or 0.0, means[1] or 0.0, processes))
     else:
         below, above = (

@@ -181,10 +181,8 @@ def _reasons(texts: "pd.Series[str]") -> str | None:
 
 def power_timeline(device: pd.DataFrame) -> pd.DataFrame:
     """The known powers for a plot, in order of time."""
-    ordered = device
-    if (device["launch"].diff() < 0).any() or (device["t_ns"].diff() < 0).any():
-        ordered = device.sort_values(["launch", "t_ns"])
-    return only(ordered, ordered["power_w"].notna())[["launch", "scenario", "device", "t_ns", "power_w"]]
+    known = only(device, device["power_w"].notna())[["launch", "scenario", "device", "t_ns", "power_w"]]
+    return known.sort_values(["launch", "t_ns"], kind="stable")
 
 
 def throttled_stretches(device: pd.DataFrame) -> pd.DataFrame:
@@ -218,8 +216,7 @@ def windows(steps: Iterations) -> Windows:
 
 def _one(samples: pd.DataFrame, launch: int, uuid: str, window_s: float) -> TableRow:
     energy_j, source, reason = _energy(samples, window_s)
-    power = samples["power_w"]
-    mean_power_w = power.mean() if energy_j is None else energy_j / window_s
+    power, clock = samples["power_w"], samples["sm_clock_mhz"]
     bits = throttle.combined(map(int, samples["throttle_reasons"].dropna().unique()))
     return {
         "launch": launch,
@@ -230,11 +227,11 @@ def _one(samples: pd.DataFrame, launch: int, uuid: str, window_s: float) -> Tabl
         "energy_j": energy_j,
         "energy_source": source,
         "energy_reason": reason,
-        "mean_power_w": mean_power_w,
+        "mean_power_w": power.mean() if energy_j is None else energy_j / window_s,
         "peak_power_w": power.max(),
         "utilisation_percent": samples["utilisation_percent"].mean(),
-        "sm_clock_mhz": samples["sm_clock_mhz"].median(),
-        "min_sm_clock_mhz": samples["sm_clock_mhz"].min(),
+        "sm_clock_mhz": clock.median(),
+        "min_sm_clock_mhz": clock.min(),
         "memory_clock_mhz": samples["memory_clock_mhz"].median(),
         "max_temperature_c": samples["temperature_c"].max(),
         "throttle_reasons": bits,

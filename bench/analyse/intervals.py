@@ -101,6 +101,13 @@ def t_tail(t: float, freedom: float) -> float:
     return 2.0 * float(special.stdtr(freedom, -abs(t)))
 
 
+def overlap(one: "Estimate | Ratio", other: "Estimate | Ratio") -> bool | None:
+    """Whether two intervals do; None where one is unknown."""
+    if one.low is None or one.high is None or other.low is None or other.high is None:
+        return None
+    return one.low <= other.high and other.low <= one.high
+
+
 def columns(name: str, of: "Estimate | Ratio") -> dict[str, float | None]:
     """A figure and the ends of its interval as columns. ``name``: such as ``energy{}_j``."""
     return {name.format(end): value for end, value in (("", of.value), ("_low", of.low), ("_high", of.high))}
@@ -131,11 +138,19 @@ class Ratio:
     of_base: float = 0.0
 
 
-def ratio_of(base: Iterable[float | None], new: Iterable[float | None], confidence: float = CONFIDENCE) -> Ratio:
+def ratio_of(
+    base: Iterable[float | None],
+    new: Iterable[float | None],
+    confidence: float = CONFIDENCE,
+    scatter: tuple[float, float] = (0.0, 0.0),
+    least: float = 1.0,
+) -> Ratio:
     """``new`` over ``base``, by Student's t on the logarithms; counts and scatter may differ (:func:`welch`).
 
     Figures are read as by :func:`estimate`. Where all of each side are equal there is nothing to estimate a scatter
-    from: the interval has no width, and p is 1 where the sides are equal and 0 where they are not.
+    from: the interval has no width, and p is 1 where the sides are equal and 0 where they are not. ``scatter``: of each
+    side, the least standard deviation of a logarithm. ``least``: the ratio, or its inverse, beyond which p says that it
+    is (a minimum-effect test: Murphy and Myors 1999).
     """
     below, above = figures(base), figures(new)
     if min(len(below), len(above)) == 0:
@@ -143,22 +158,24 @@ def ratio_of(base: Iterable[float | None], new: Iterable[float | None], confiden
     value = geometric_mean(above) / geometric_mean(below)
     if min(len(below), len(above)) == 1:
         return Ratio(value=value)
-    log_below, log_above = np.log(below), np.log(above)
-    if np.ptp(log_below) == 0.0 and np.ptp(log_above) == 0.0:
-        return Ratio(value=value, low=value, high=value, p=float(log_below[0] == log_above[0]))
-    error, freedom = welch([(float(np.var(side, ddof=1)), len(side)) for side in (log_below, log_above)])
-    return ratio_from(value, 0.0, error, freedom, confidence)
+    variances = [
+        max(float(np.var(np.log(of), ddof=1)), own**2) for of, own in zip((below, above), scatter, strict=True)
+    ]
+    if np.ptp(below) == 0.0 and np.ptp(above) == 0.0 and not any(scatter):
+        return Ratio(value=value, low=value, high=value, p=float(below[0] == above[0]))
+    error, freedom = welch(zip(variances, map(len, (below, above)), strict=True))
+    return ratio_from(value, 0.0, error, freedom, confidence, least)
 
 
-def ratio_from(value: float, more: float, error: float, freedom: float, confidence: float) -> Ratio:
+def ratio_from(value: float, more: float, error: float, freedom: float, confidence: float, least: float = 1.0) -> Ratio:
     """A ratio ``value`` to which a logarithm ``more`` is added, with the standard error of the sum."""
     change = math.log(value) + more
     value = value * math.exp(more) if abs(more) > LEAST_ERROR else value
     if error <= LEAST_ERROR:
         return Ratio(value=value, low=value, high=value, p=float(abs(change) <= LEAST_ERROR))
     half = t_quantile(confidence, freedom) * error
-    low, high = _exp(change - half), _exp(change + half)
-    return Ratio(value=value, low=low, high=high, p=t_tail(change / error, freedom), error=error, freedom=freedom)
+    p = t_tail(max(0.0, abs(change) - math.log(least)) / error, freedom)
+    return Ratio(value=value, low=_exp(change - half), high=_exp(change + half), p=p, error=error, freedom=freedom)
 
 
 def figures(values: Iterable[float | None]) -> NDArray[np.float64]:

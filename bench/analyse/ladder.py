@@ -12,7 +12,7 @@ import pandas as pd
 
 from bench.analyse.analysed import Analysed
 from bench.analyse.comparison import of_pairs
-from bench.analyse.intervals import Ratio, columns
+from bench.analyse.intervals import columns, overlap
 from bench.analyse.launches import looked_at
 from bench.analyse.parity import by_scenario
 from bench.analyse.rounds import Rounds
@@ -107,16 +107,10 @@ def ladder(run: Analysed) -> pd.DataFrame:
                 "numerics": parities.get(step.rung),
                 **columns("on_top{}", on_top),
                 **columns("alone{}", alone),
-                "interacts": _part(on_top, alone),
+                "interacts": None if (both := overlap(on_top, alone)) is None else not both,
             }
         )
     return pd.DataFrame(rows)
-
-
-def _part(one: Ratio, other: Ratio) -> bool | None:
-    if one.low is None or one.high is None or other.low is None or other.high is None:
-        return None
-    return one.low > other.high or one.high < other.low
 
 
 def sentences(table: pd.DataFrame) -> list[str]:

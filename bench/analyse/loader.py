@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from bench.analyse.intervals import Estimate, columns, estimate
+from bench.analyse.intervals import Estimate, columns, estimate, overlap
 from bench.runs.document import RunDocument
 from bench.runs.experiments import InputSweep
 from bench.runs.frames import LaunchFigures
@@ -97,24 +97,17 @@ def together(document: RunDocument, figures: LaunchFigures) -> Estimate:
 
 def sentence(swept: Swept, both: Estimate) -> str:
     """Which bounds which, and how many workers are enough."""
-    trains, unit = f"training alone reaches {_text(swept.training)}", f"{swept.unit}/s"
-    reached = "" if both.value is None else f", and both together reach {_text(both)} {unit}"
-    enough, most = swept.enough, swept.workers
-    if enough is None:
-        return (
-            f"The loader bounds training with any number of workers up to {max(swept.loader)}: with {_workers(most)} "
-            f"it gives {_text(swept.loader[most])} {unit} where {trains}{reached}."
-        )
-    gives = f"the loader gives {_text(swept.loader[enough])}"
-    if not enough:
-        idle = f"Training bounds the input: without workers {gives} {unit} where {trains}"
-        return f"{idle}, so --workers 0 is enough{reached}."
-    bound = _number(max(swept.bound(workers) for workers in swept.loader if workers < enough))
-    few = f"With fewer than {_workers(enough)}" if enough > 1 else "Without workers"
-    return (
-        f"{few} the loader bounds training to at most {bound} {unit} where {trains}; "
-        f"--workers {enough} is enough ({gives}){reached}."
-    )
+    gives = f"with {_workers(swept.workers)} the loader gives {_text(swept.loader[swept.workers])} {swept.unit}/s"
+    rates = f"{gives} where training alone reaches {_text(swept.training)}"
+    rates += "" if both.value is None else f", and both together reach {_text(both)}"
+    if swept.enough is None:
+        return f"The loader bounds training with any number of workers up to {max(swept.loader)}: {rates}."
+    if not swept.enough:
+        return f"Training bounds the input, so --workers 0 is enough: {rates}."
+    bound = _number(max(swept.bound(workers) for workers in swept.loader if workers < swept.enough))
+    few = f"With fewer than {swept.enough} workers" if swept.enough > 1 else "Without workers"
+    limit = f"{few} the loader bounds training to at most {bound} {swept.unit}/s"
+    return f"{limit}; --workers {swept.enough} is enough: {rates}."
 
 
 def remarks(swept: Swept, both: Estimate, cores: int | None) -> list[str]:
@@ -124,7 +117,7 @@ def remarks(swept: Swept, both: Estimate, cores: int | None) -> list[str]:
     if both.value is not None and both.value < (1.0 - LESS) * bound and (both.high or both.value) < bound:
         less = f"Both together reach {100 * (1 - both.value / bound):.0f} % less than the two alone allow"
         texts.append(f"{less}: the ranks and their workers share {cores} cores.")
-    near = [workers for workers, rate in swept.loader.items() if workers and _near(rate, swept.training)]
+    near = [workers for workers, rate in swept.loader.items() if workers and overlap(rate, swept.training)]
     if near:
         few = " or ".join(map(str, near))
         texts.append(f"With {few} workers the loader may be as fast as training: more --launches would tell.")
@@ -163,13 +156,6 @@ def rates(swept: Swept, both: Estimate) -> pd.DataFrame:
 
 def _row(what: str, workers: int | None, rate: Estimate) -> dict[str, object]:
     return {"what": what, "workers": workers, "launches": rate.n, **columns("throughput{}_per_s", rate)}
-
-
-def _near(one: Estimate, other: Estimate) -> bool:
-    """Whether the intervals of two rates overlap."""
-    if one.low is None or one.high is None or other.low is None or other.high is None:
-        return False
-    return one.low <= other.high and other.low <= one.high
 
 
 def _value(rate: Estimate) -> float:

@@ -85,15 +85,14 @@ def beside_torch(launches: Sequence[LaunchRecord], memory: pd.DataFrame) -> pd.D
     ``allocated_mib`` is what tensors held at most, ``reserved_mib`` what torch took from the driver for them;
     ``context_mib`` is ``peak_mib`` less ``reserved_mib``: CUDA's context, kernels, and what NCCL and cuDNN take.
     """
-    of_torch = []
-    for launch in launches:
-        for rank in launch.ranks:
-            peaks_mib = rank.allocator or {}
-            for name, reserved_mib in peaks_mib.items():
-                kind, _, device = name.partition(".")
-                if kind == "max_reserved_mib" and reserved_mib:
-                    allocated_mib = peaks_mib.get(f"max_allocated_mib.{device}")
-                    of_torch.append([launch.launch, rank.rank, device, allocated_mib, reserved_mib])
+    of_torch = [
+        [launch.launch, rank.rank, device, peaks_mib.get(f"max_allocated_mib.{device}"), reserved_mib]
+        for launch in launches
+        for rank in launch.ranks
+        for peaks_mib in [rank.allocator or {}]
+        for (kind, _, device), reserved_mib in ((name.partition("."), of) for name, of in peaks_mib.items())
+        if kind == "max_reserved_mib" and reserved_mib
+    ]
     keys = ["launch", "rank", "device"]
     torch = pd.DataFrame(of_torch, columns=[*keys, "allocated_mib", "reserved_mib"]).astype({"device": "object"})
     driver = peak_by_process(memory[(memory["source"] != ALLOCATOR) & (memory["device"] != "cpu")])
@@ -118,16 +117,11 @@ def stacks(memory: pd.DataFrame) -> dict[tuple[int, str], pd.DataFrame]:
     sampled = only(memory, (memory["source"] != ALLOCATOR) & memory["device"].notna())
     for launch, own in by_launch(sampled[["launch", "t_ns", "rank", "pid", "device", "used_mib"]]):
         for device, samples in own.groupby("device", observed=True, sort=False):
-            times, row = np.unique(samples["t_ns"], return_inverse=True)
-            processes = samples.groupby(["rank", "pid"])
-            column, names = processes.ngroup().to_numpy(), processes.size().index
-            used = samples["used_mib"].to_numpy()
-            known = ~np.isnan(used)
-            sums, hidden = np.zeros((len(times), len(names))), np.zeros((len(times), len(names)), dtype=bool)
-            np.add.at(sums, (row[known], column[known]), used[known])
-            hidden[row, column] = True
-            hidden[row[known], column[known]] = False
-            stacked[launch, str(device)] = pd.DataFrame(np.where(hidden, np.nan, sums), index=times, columns=names)
+            used = samples.groupby(["t_ns", "rank", "pid"])["used_mib"]
+            sums, there = (
+                one.unstack(["rank", "pid"]).sort_index(axis=1) for one in (used.sum(min_count=1), used.size())
+            )
+            stacked[launch, str(device)] = sums.where(there.notna(), 0.0)
     return stacked
 
 
@@ -163,14 +157,60 @@ def largest_launches(document: RunDocument, peaks: pd.DataFrame) -> dict[str, in
     """For each scenario with a known peak the first ``ok`` launch with the largest, of all processes or else of one."""
     ok = {launch.launch: launch.scenario for launch in document.good}
     peaks = peaks[peaks["launch"].isin(list(ok))].sort_values("launch")
-    chosen = {}
-    for scenario, of_scenario in peaks.groupby(peaks["launch"].map(ok)):
-        ordered = of_scenario.sort_values(["peak_total_mib", "peak_pid_mib"], ascending=False, kind="stable")
-        chosen[str(scenario)] = int(ordered["launch"].iloc[0])
-    return chosen
+    ordered = peaks.sort_values(["peak_total_mib", "peak_pid_mib"], ascending=False, kind="stable")["launch"]
+    return {ok[launch]: launch for launch in ordered[::-1].tolist()}
 
 
 def boundaries(memory: pd.DataFrame) -> pd.DataFrame:
     """One row per launch, in order of time: ``launch, scenario, start_ns, end_ns`` of its first and last sample."""
     groups = memory.groupby(["launch", "scenario"], observed=True)["t_ns"]
     return groups.agg(start_ns="min", end_ns="max").reset_index().sort_values("start_ns").reset_index(drop=True)
+
+
+LINE = ["rank", "pid", "device"]  # makes a line: a DataParallel process is on every GPU
+
+
+def start(launch: LaunchRecord, memory: pd.DataFrame, steps: Iterations) -> tuple[int, str | None]:
+    """When the launch's processes came to life (ns, monotonic clock), for a launch that has samples or steps; and the
+    host whose clock that is, None where it has one host or no steps.
+
+    That is ``first_forward_s`` before the end of the first forward pass, or the first sample if that is older.
+    """
+    samples, rows = memory[memory["launch"] == launch.launch], steps.of(launch.launch).frame
+    host = str(rows["host"].iloc[0]) if len(rows) and samples["host"].nunique() > 1 else None
+    sampled_ns = samples.loc[samples["host"] == host, "t_ns"] if host else samples["t_ns"]
+    first = rows[rows["step"] == 0]
+    starts_ns = [int(sampled_ns.min())] if len(sampled_ns) else []
+    if len(first) and launch.first_forward_s is not None:
+        starts_ns.append(int(first["forward_end_ns"].iloc[0] - launch.first_forward_s * 1e9))
+    return min(starts_ns), host
+
+
+def timeline(launch: LaunchRecord, memory: pd.DataFrame, steps: Iterations) -> pd.DataFrame:
+    """The known samples of a launch that has some: ``rank, pid, device, seconds, used_mib, source``.
+
+    Ordered by line and time. ``seconds``: since :func:`start`; on the clock of another host, since its first sample.
+    """
+    samples = memory[(memory["launch"] == launch.launch) & memory["used_mib"].notna()]
+    origin, host = start(launch, memory, steps)
+    first = samples.groupby("host", observed=True)["t_ns"].transform("min")
+    seconds = (samples["t_ns"] - (origin if host is None else first.where(samples["host"] != host, origin))) / 1e9
+    ordered: pd.DataFrame = samples.assign(seconds=seconds).sort_values([*LINE, "seconds"]).reset_index(drop=True)
+    return ordered[[*LINE, "seconds", "used_mib", "source"]]
+
+
+def windows(launch: LaunchRecord, memory: pd.DataFrame, steps: Iterations) -> tuple[float, float, float] | None:
+    """Seconds since :func:`start` of the first step, the first measured step and the end of the last one, if any."""
+    rows = steps.of(launch.launch).frame
+    measured = rows[~rows["warmup"]]
+    if measured.empty:
+        return None
+    marks = (rows["begin_ns"].min(), measured["begin_ns"].min(), measured["end_ns"].max())
+    origin, _ = start(launch, memory, steps)
+    first, middle, last = ((float(mark) - origin) / 1e9 for mark in marks)
+    return first, middle, last
+
+
+def unknown(memory: pd.DataFrame) -> pd.DataFrame:
+    """One row per scenario with samples that are unknown: ``scenario, reason``, the different reasons joined."""
+    return memory[memory["used_mib"].isna()].groupby("scenario", observed=True)["reason"].agg(different).reset_index()

@@ -45,11 +45,6 @@ def iterations(steps: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys(part * steps // 5 for part in range(5)))
 
 
-def elapsed(steps: Iterations) -> pd.DataFrame:
-    """Seconds from the start of training to the end of each iteration: ``launch, scenario, step, elapsed_s``."""
-    return steps.frame[["launch", "scenario", "step", ELAPSED]]
-
-
 def table(steps: Iterations, scenarios: list[str]) -> pd.DataFrame:
     """The published form of a run beside the published rows, one row per scenario.
 
@@ -60,8 +55,7 @@ def table(steps: Iterations, scenarios: list[str]) -> pd.DataFrame:
     if steps.frame.empty:
         return pd.DataFrame()
     shown = iterations(int(steps.frame["step"].max()) + 1)
-    times = elapsed(steps)
-    groups = times[times["step"].isin(shown)].groupby(["scenario", "step"], observed=True)["elapsed_s"]
+    groups = steps.frame[steps.frame["step"].isin(shown)].groupby(["scenario", "step"], observed=True)[ELAPSED]
     launches: dict[Any, list[float]] = groups.agg(list).to_dict()
     rounds = Rounds.of(LaunchFigures(steps.frame[steps.frame["step"] == shown[-1]]), ELAPSED)
     rows = []
@@ -78,7 +72,3 @@ def table(steps: Iterations, scenarios: list[str]) -> pd.DataFrame:
     last = result[f"published_s_{PUBLISHED_ITERATIONS[-1]}"].astype("float64")
     result["published_relative"] = last / PUBLISHED_S[BASE][-1]
     return result
-
-
-def ends(name: str) -> tuple[str, str, str]:
-    return name, f"{name}_low", f"{name}_high"

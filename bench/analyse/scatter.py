@@ -36,15 +36,14 @@ def moderated(variances: Array, degrees: Array) -> tuple[Array, Array]:
     centred = logs - special.digamma(degrees / 2.0) + np.log(degrees / 2.0)
     excess = np.var(centred, axis=-1, ddof=1, keepdims=True) - np.mean(special.zeta(2.0, degrees / 2.0))
     differ = excess > 0.0  # by more than chance does
-    prior = np.where(differ, 2.0 * _inverse_trigamma(np.where(differ, excess, 1.0)), 1.0)
-    pooled = (degrees * variances).sum(axis=-1, keepdims=True) / total
-    common = np.where(
-        differ,
-        np.exp(np.mean(centred, axis=-1, keepdims=True) + special.digamma(prior / 2.0) - np.log(prior / 2.0)),
-        pooled,
-    )
-    shrunk = np.where(differ, (prior * common + degrees * variances) / (prior + degrees), common)
-    freedom = np.minimum(np.where(differ, prior + degrees, np.inf), total)
+    common, shrunk = (np.broadcast_to((degrees * variances).sum(axis=-1, keepdims=True) / total, own.shape),) * 2
+    freedom = np.full(own.shape, total)
+    if differ.any():  # mostly none does, and the root takes long
+        prior = np.where(differ, 2.0 * _inverse_trigamma(np.where(differ, excess, 1.0)), 1.0)
+        apart = np.exp(np.mean(centred, axis=-1, keepdims=True) + special.digamma(prior / 2.0) - np.log(prior / 2.0))
+        common = np.where(differ, apart, common)
+        shrunk = np.where(differ, (prior * common + degrees * variances) / (prior + degrees), common)
+        freedom = np.where(differ, np.minimum(prior + degrees, total), total)
     chance = special.fdtrc(degrees, total - degrees, variances / np.maximum(common, 1e-300))
     keeps = ~usable | ((chance < NOISIER_AT / degrees**2) & (variances > shrunk))
     return np.where(keeps, variances, shrunk), np.where(keeps, own, freedom)

@@ -40,8 +40,7 @@ def chapter(of: "Material") -> "Chapter":
     from bench.analyse.scaling import foreseen
     from bench.report import all_reduce
     from bench.report.blocks import Grid, chapter_of, fold
-    from bench.report.each import each_table
-    from bench.report.scaling import prediction_table, scaling_table
+    from bench.report.scaling import each_table, prediction_table, scaling_table
     from bench.words import scaling as scaling_words
 
     scaling = of.run.document.begun(Scaling)

@@ -4,7 +4,7 @@ What is compared and how is in :mod:`bench.analyse.between_runs`.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
 from bench.analyse import between_runs
@@ -74,16 +74,16 @@ def in_words(compared: Compared) -> list[str]:
     rows = [row for row in compared.rows if row.metric != between_runs.THROUGHPUT.name]
     rows.sort(key=lambda row: row.metric != between_runs.LOSS.name)  # the speed of something else matters less
     lines = [_difference(row, compared) for row in rows if row.change in (BETTER, WORSE)]
-    for verdict, begin in ((ALIKE, "no difference found"), (TOO_FEW, "too few launches for a verdict")):
-        by_metric: dict[str, list[str]] = {}
-        for row in sorted((row for row in rows if row.verdict == verdict), key=lambda row: [*TITLES].index(row.metric)):
-            wanted = still_wanted(row.more)
-            name = f"{row.scenario} ({wanted})" if wanted else row.scenario
-            by_metric.setdefault(TITLES[row.metric], []).append(name)
-        parts = [f"{title} of {', '.join(names)}" for title, names in by_metric.items()]
-        if parts:
-            remedy = f" (a side needs {LAUNCHES_WANTED}: --launches 5)" if verdict == TOO_FEW else ""
-            lines.append(f"{begin}{remedy}: {'; '.join(parts)}")
+    few = f"too few launches for a verdict (a side needs {LAUNCHES_WANTED}: --launches 5)"
+    for verdict, begin in ((ALIKE, ALIKE), (TOO_FEW, few)):
+        parts = []
+        for metric, title in TITLES.items():
+            own = [row for row in rows if (row.verdict, row.metric) == (verdict, metric)]
+            names = [
+                f"{one.scenario} ({wanted})" if (wanted := still_wanted(one.more)) else one.scenario for one in own
+            ]
+            parts += [f"{title} of {', '.join(names)}"] if names else []
+        lines += [f"{begin}: {'; '.join(parts)}"] if parts else []
     return [plain(line) for line in (*lines, *_not_comparable(compared))]
 
 
@@ -133,17 +133,14 @@ def _silent(compared: Compared) -> list[str]:
 
 
 def _table(compared: Compared) -> Table:
-    def judged(of: Callable[[Row], str]) -> Callable[[Row], str]:
-        return lambda row: UNKNOWN if row.figure is None else of(row)
-
     columns = (
         text("scenario", lambda row: row.scenario),
-        text("metric", judged(_metric)),
-        figure("base", judged(lambda row: digits(row.base))),
-        figure("new", judged(lambda row: digits(row.new))),
-        figure("ratio", judged(lambda row: UNKNOWN if row.ratio is None else _ratio(row.ratio))),
-        figure("95 % interval", judged(lambda row: _span(row.low, row.high) or UNKNOWN)),
-        figure("p adjusted", judged(lambda row: UNKNOWN if row.p_adjusted is None else _p(row.p_adjusted))),
+        text("metric", lambda row: UNKNOWN if row.figure is None else _metric(row)),
+        figure("base", lambda row: digits(row.base)),
+        figure("new", lambda row: digits(row.new)),
+        figure("ratio", lambda row: UNKNOWN if row.ratio is None else _ratio(row.ratio)),
+        figure("95 % interval", lambda row: _span(row.low, row.high) or UNKNOWN),
+        figure("p adjusted", lambda row: UNKNOWN if row.p_adjusted is None else _p(row.p_adjusted)),
         text("verdict", lambda row: Cell(text=row.verdict, tone=TONES.get(row.change or "", ""))),
     )
     silent = _silent(compared)
@@ -167,15 +164,9 @@ def _notes(compared: Compared) -> Iterator[str]:
         yield f"unknown on both sides and left out: {', '.join(silent)}"
     rows = [row for row in compared.rows if row.ratio is not None]
     if rows:
-        yield (
-            "ratio: new over base, of the geometric means over launches; the interval is that of each ratio by itself, "
-            "and the verdict goes by p, which is adjusted for all tests of the comparison"
-        )
+        yield "ratio: new over base, of geometric means, with its own interval; the verdict goes by p, adjusted for all"
     if rows and compared.within:
-        yield (
-            "launches are compared round by round: drift of the machine over the run is estimated from all of them and "
-            "taken out, so where a launch is missing a ratio is not quite that of the figures beside it"
-        )
+        yield "launches are compared round by round, with the machine's drift taken out"
     if any(row.metric == MEMORY.name for row in rows):
         least = f"{100 * between_runs.LEAST_MEMORY:g} %, or {between_runs.PAGE_MIB:g} MiB a process"
         yield f"a difference of memory below {least}, is not called one: the same work again is as far apart"

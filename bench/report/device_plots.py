@@ -27,6 +27,15 @@ ABOUT_LAUNCHES = (
     "Seconds since the first sample of the run. A vertical line: a launch begins; the strip on top has the colour of "
     "its scenario, and the number is that of the key (red: the launch failed). A gap: unknown, or no launch ran."
 )
+ON_GPUS = (
+    " A process has the colour of its rank in all panels: one that is on every GPU, as DataParallel's is, has the same "
+    "colour and PID in each."
+)
+ON_CPU = (
+    " Host memory is the resident set (RSS), in which shared pages, torch's libraries above all, count in each "
+    "process: a stack of several ranks is higher than what the host gave. Dots: the sum of proportional set sizes "
+    "(PSS), in which shared pages count once, where it was sampled after the measured steps."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,24 +80,7 @@ def memory_stack(run: Analysed) -> Plot | None:
             look: drawing.Look = {"linestyle": "-", "linewidth": 1.3, "markersize": 2.6, "zorder": 5}
             seconds, gid = stage.seconds(sums["t_ns"]), f"pss-{number}"
             drawing.marks(axes, seconds, sums["pss_mib"], "ink", gid=gid, label="sum of PSS", markeredgewidth=0, **look)
-    caption = ABOUT_LAUNCHES
-    if set(stage.panels) - {"cpu"}:
-        caption += (
-            " A process has the colour of its rank in all panels: one that is on every GPU, as DataParallel's is, has "
-            "the same colour and PID in each."
-        )
-    if "cpu" in stage.panels:
-        caption += (
-            " Host memory is the resident set (RSS), in which shared pages, torch's libraries above all, count in each "
-            "process: a stack of several ranks is higher than what the host gave. "
-        )
-        if len(proportional):
-            caption += (
-                "The dots are the sum of proportional set sizes (PSS), in which shared pages count once, after the "
-                "measured steps."
-            )
-        else:
-            caption += "Proportional set sizes (PSS), which would add up, were not sampled in this run."
+    caption = ABOUT_LAUNCHES + ON_GPUS * bool(set(stage.panels) - {"cpu"}) + ON_CPU * ("cpu" in stage.panels)
     title = "Memory on each device over the whole run, stacked by process"
     return drawing.finished(run, stage.figure, "memory-stack", title, caption, list(samples["scenario"].unique()))
 
@@ -146,14 +138,13 @@ def _launches(run: Run, bounds: pd.DataFrame, origin_ns: int) -> list[TableRow]:
     records = {one.launch: one for one in document.records if isinstance(one, LaunchRecord)}
     numbers = {name: number for number, name in enumerate(dict.fromkeys(bounds["scenario"]), start=1)}
     launches: list[TableRow] = bounds.to_dict("records")
+    bad = {(one.scenario, one.status): None for one in map(records.__getitem__, bounds["launch"]) if one.status != "ok"}
     for one in launches:
         record = records[one["launch"]]
         one |= {name: (one[f"{name}_ns"] - origin_ns) / 1e9 for name in ("start", "end")}
         one |= {"number": f"{numbers[one['scenario']]}", "status": record.status}
         one["colour"] = drawing.colour_of(document, record)
-    for one in launches:
-        statuses = dict.fromkeys(other["status"] for other in launches if other["scenario"] == one["scenario"])
-        failed = ", ".join(status for status in statuses if status != "ok")
+        failed = ", ".join(status for name, status in bad if name == one["scenario"])
         one["label"] = f"{one['number']}  {drawing.short(one['scenario'])}" + (f" ({failed})" if failed else "")
     return launches
 

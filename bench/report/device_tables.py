@@ -28,10 +28,8 @@ MEMORY_SOURCES = {
 
 
 MEASURED_PEAK = {
-    "cpu": "of the resident set, less what it was before there was a model. The rest is what the passes make on the "
-    "way, code that was loaded, and what allocators, gloo and oneDNN keep.",
-    "cuda": "of torch's tensors in the measured steps. The rest is what the passes make on the way, such as workspaces "
-    "of cuDNN.",
+    "cpu": "of the resident set, less what it was before there was a model; the rest: code, and what allocators keep.",
+    "cuda": "of torch's tensors in the measured steps; the rest: what the passes make on the way, such as workspaces.",
 }
 
 
@@ -90,23 +88,16 @@ def _energy_notes(run: Run, table: pd.DataFrame) -> list[str]:
         notes.append(f"Energy of {row['scenario']} is unknown, or that of a launch: {row['energy_reason']}.")
     for row in table[table["activity_reason"].notna()].to_dict("records"):
         notes.append(f"Activity of {row['scenario']} is unknown, or a part of it: {row['activity_reason']}.")
-    lacking = {"power": "peak_power_w", "clocks": "sm_clock_mhz", "temperature": "max_temperature_c"}
-    lacking |= {"what holds a device back": "throttle", "PCIe traffic": "pcie_tx_mib_s"}
-    lacking |= {"NVLink traffic": "nvlink_tx_mib_s", "activity of SMs (Hopper and later)": "sm_percent"}
-    absent = [name for name, column in lacking.items() if table[column].isna().all()]
-    if absent:
-        why = "the driver offers none of them, or too few samples lie in the window"
-        notes.append(f"Unknown in all scenarios: {', '.join(absent)}; {why}.")
-    return notes
+    return [
+        *notes,
+        "A dash: the driver does not offer it (activity: before Hopper), or too few samples are in the window.",
+    ]
 
 
 def no_energy(run: Run) -> str:
-    if len(run.device):
-        why = "no launch that ended well has a sample within its measured steps"
-    elif run.document.workload.device == "cpu":
+    why = "no launch that ended well has a sample of a device within its measured steps"
+    if run.document.workload.device == "cpu":
         why = "they are measured on GPUs only"
-    else:
-        why = "this run has no samples of a device, and does not say why"
     return f"Energy, power and heat are unknown: {why}."
 
 
@@ -133,11 +124,10 @@ def memory_parts_table(run: Run) -> Table | None:
     )
     notes = [
         "Of each scenario the first launch that ended well, and of it the rank that needs most; read off the live "
-        "objects in one more step after all measured ones. masters: fp32 copies of the weights and their gradients. "
-        "buckets: the copy of the gradients that torch DDP exchanges. gathered: whole weights that FSDP2 made of "
-        "shards, the most at one time. activations: what autograd keeps for the backward pass.",
-        "predicted peak: all parts, but of gradients and activations the larger, since a gradient comes when "
-        "activations go; both where micro-batches leave gradients behind. measured peak: "
+        "objects in a step after all measured ones. masters: fp32 copies of the weights and their gradients. buckets: "
+        "the copy of the gradients that torch DDP exchanges. gathered: the most whole weights of FSDP2 at a time.",
+        "predicted peak: all parts, but of gradients and activations (what autograd keeps) the larger, since one comes "
+        "when the other goes. measured peak: "
         + MEASURED_PEAK["cpu" if run.document.workload.device == "cpu" else "cuda"],
     ]
     unknown = table[table["reason"].notna()].to_dict("records")
@@ -186,13 +176,10 @@ def _driver_table(run: Run, chosen: dict[str, int]) -> Table | None:
     notes = [
         WHICH,
         "allocated: what tensors held at most; reserved: what torch took from the driver for them. The difference to "
-        "the driver's peak: CUDA's context, the kernels of the libraries, and what NCCL and cuDNN take past torch.",
+        "the driver's peak: CUDA's context, the kernels of the libraries, and what NCCL and cuDNN take past torch; "
+        "below 0 the driver was asked too seldom to see the peak.",
         f"Sources: {'; '.join(sources)}.",
     ]
-    if any(row["context_mib"] < 0 for row in rows):
-        notes.append("A difference below zero says that the driver was asked too seldom to see the peak.")
-    if table["reserved_mib"].isna().all():
-        notes.append("Torch's peaks are unknown: no rank of this run recorded them.")
     return tabulate(columns, rows, notes)
 
 
@@ -214,25 +201,18 @@ def _resident_table(run: Run, chosen: dict[str, int]) -> Table | None:
     rows = _chosen_rows(run, held.resident(run.document.launches, run.memory), chosen)
     if not rows:
         return None
-    reasons = {reason for row in rows for reason in words_of(row, "reason")}
-    alike = len(reasons) == 1  # perhaps that none is needed
-
-    def proportional(row: TableRow) -> Cell:
-        (reason,) = words_of(row, "reason")
-        return Cell(text=number(row["pss_mib"], ",.0f"), small="" if alike else reason)
-
     columns = (
         *PROCESS,
         figure("RSS peak MiB", "rss_mib", ",.0f"),
         figure("the kernel's peak MiB", "kernel_peak_mib", ",.0f"),
-        figure("PSS MiB", proportional),
+        figure("PSS MiB", "pss_mib", ",.0f"),
     )
     notes = [
         WHICH,
-        "RSS: the resident set, in which shared pages count in each process, so ranks do not add up; the peak of its "
-        "samples, and beside it the kernel's own (ru_maxrss), which misses nothing between samples. PSS: a page of n "
-        "processes counts 1/n, so ranks do add up; it is sampled once, after the measured steps.",
+        "RSS: the resident set, in which shared pages count in each process; the peak of its samples, and the kernel's "
+        "own (ru_maxrss). PSS: a page of n processes counts 1/n, so ranks add up; sampled after the measured steps.",
     ]
-    if alike and reasons != {""}:
-        notes.append(f"PSS is unknown: {reasons.pop()}.")
-    return tabulate(columns, rows, notes)
+    reasons = dict.fromkeys(
+        f"{row['scenario']}: {reason}" for row in rows for reason in words_of(row, "reason") if reason
+    )
+    return tabulate(columns, rows, [*notes, *(f"Unknown of {one}." for one in reasons)])

@@ -21,8 +21,6 @@ from bench.report.history_plots import FLAT, WORDS, moving, of_track, span, valu
 from bench.report.tables import UNKNOWN, Cell, Column, Table, as_change, figure, tabulate, text
 from bench.runs.files import utf8
 
-NAMES = {"step_ms": "step time", "peak_total_mib": "peak memory", "energy_per_1000_j": "energy"}
-HEADINGS = {"step_ms": "step ms", "peak_total_mib": "MiB total", "energy_per_1000_j": "J/1,000"}
 LISTED = 10
 """Events, and runs by themselves, that a terminal shows; the page has all."""
 NAMED = 4
@@ -83,8 +81,8 @@ def _section(track: Track, plots: Iterable[PagePlot]) -> page.Section:
 
 def still(track: Track) -> list[str]:
     return [
-        f"There is no plot of the {NAMES[metric]}: no night of any scenario is further than {100 * FLAT:.1f} % from "
-        "the others."
+        f"There is no plot of the {WORDS[metric].name}: no night of any scenario is further than {100 * FLAT:.1f} % "
+        "from the others."
         for metric in METRICS
         if track.of(metric) and not moving(track, metric)
     ]
@@ -109,7 +107,7 @@ def last_night(track: Track) -> str:
     by_metric: dict[str, list[str]] = {}
     for trend in track.trends:
         if last in trend.regressed:
-            by_metric.setdefault(NAMES[trend.metric], []).append(trend.scenario)
+            by_metric.setdefault(WORDS[trend.metric].name, []).append(trend.scenario)
     if not by_metric:
         return ""
     night = track.nights[last]
@@ -130,7 +128,7 @@ def what_shifted(event: Event) -> list[str]:
         else:
             each = ", ".join(f"{change.scenario} {_with_interval(change.shift)}" for change in changes)
         if changes:
-            texts.append(f"{NAMES[metric]}: {each}")
+            texts.append(f"{WORDS[metric].name}: {each}")
     return texts
 
 
@@ -161,10 +159,11 @@ def summary_table(track: Track) -> Table:
 
 def _of_metric(metric: str) -> list[Column]:
     def column(heading: str, of: Callable[[Trend], str]) -> Column:
-        return figure(heading, lambda row: of(row[1][metric]) if metric in row[1] else UNKNOWN, group=NAMES[metric])
+        group = WORDS[metric].name
+        return figure(heading, lambda row: of(row[1][metric]) if metric in row[1] else UNKNOWN, group=group)
 
     return [
-        column(HEADINGS[metric], lambda trend: value(metric, trend.latest or math.nan)),
+        column(WORDS[metric].heading, lambda trend: value(metric, trend.latest or math.nan)),
         column("long term", lambda trend: as_change(trend.over_all)),
         column("latest", lambda trend: as_change(trend.over_recent)),
     ]
@@ -178,11 +177,8 @@ def events_table(track: Track) -> Table:
         text("commits", lambda event: Cell(text=event.commits, wrap=True)),
         text("what else changed", lambda event: Cell(text="; ".join(event.differs) or NOTHING_ELSE, wrap=True)),
     )
-    about_commits = (
-        "commits: of bench and its scenarios, from that of the last night before to that of the first night after; "
-        "dirty: with changes that no commit holds"
-    )
-    return tabulate(columns, track.events, [about_commits])
+    about = "commits: of bench and its scenarios, between the two nights; dirty: with changes that no commit holds"
+    return tabulate(columns, track.events, [about])
 
 
 def without_figure(track: Track) -> list[str]:

@@ -32,19 +32,21 @@ PNG_DPI = 120
 """Less than that of the other plots: these are tall."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Words:
-    """The words of a metric: the title of its plot, its unit, and the form of a value."""
+    """A metric: its name, the heading of its column, the title of its plot, its unit, the form of a value."""
 
+    name: str
+    heading: str
     title: str
     unit: str
-    form: str
+    form: str = "#,.4g"
 
 
 WORDS = {
-    "step_ms": Words(title="Step time, night by night", unit="ms", form="#,.4g"),
-    "peak_total_mib": Words(title="Peak memory of all processes, night by night", unit="MiB", form=",.0f"),
-    "energy_per_1000_j": Words(title="Energy per 1,000 examples, night by night", unit="J", form="#,.4g"),
+    "step_ms": Words("step time", "step ms", "Step time", "ms"),
+    "peak_total_mib": Words("peak memory", "MiB total", "Peak memory of all processes", "MiB", ",.0f"),
+    "energy_per_1000_j": Words("energy", "J/1,000", "Energy per 1,000 examples", "J"),
 }
 
 
@@ -62,7 +64,7 @@ def value(metric: str, figure: float) -> str:
 def of_track(track: Track, prefix: str = "history") -> list[Plot]:
     """A plot for each figure that some night has; their names begin with ``prefix``."""
     figures = [(metric, trends) for metric in WORDS if (trends := moving(track, metric))]
-    return side_by_side.drawn([partial(_plot, track, metric, trends, prefix) for metric, trends in figures])
+    return side_by_side.drawn([partial(_plot, track, *of, prefix) for of in figures])
 
 
 def moving(track: Track, metric: str) -> list[Trend]:
@@ -97,7 +99,8 @@ def _plot(track: Track, metric: str, trends: Sequence[Trend], prefix: str) -> Pl
         caption += f" Not drawn, since all nights are within {100 * FLAT:.1f} % of each other: {names} {words.unit}."
     about, source = f"{track.work} · {track.place}", f"bench history · {span(track)}"
     name = f"{prefix}-{metric.replace('_', '-')}"
-    return drawing.drawn(figure, name, words.title, caption, about=about, source=source, dpi=PNG_DPI)
+    title = f"{words.title}, night by night"
+    return drawing.drawn(figure, name, title, caption, about=about, source=source, dpi=PNG_DPI)
 
 
 def _panel(axes: Artist, track: Track, trend: Trend, *, many: bool) -> None:

@@ -6,8 +6,7 @@ from datetime import datetime
 
 from bench.analyse.analysed import Analysed
 from bench.analyse.launches import how_many
-from bench.analyse.spread import losses
-from bench.analyse.steps import scenarios
+from bench.analyse.steps import losses, scenarios
 from bench.console import duration
 from bench.core.codec import encode
 from bench.core.dtypes import short
@@ -33,32 +32,30 @@ def details(run: Run) -> tuple[list[tuple[str, str]], Table]:
     cells = {name: _detail_cells(ran[name]) for name in names if name in ran}
     first, *others = cells.values() or [{}]
     alike = [name for name in first if others and all(row[name] == first[name] for row in others)]
+    rows = [{"scenario": name, **cells.get(name, dict.fromkeys(first, UNKNOWN))} for name in names]
 
     def column(name: str) -> Column:
-        return text(name, lambda scenario: Cell(text=cells.get(scenario, {}).get(name, UNKNOWN), wrap=True))
+        return text(name, lambda row: Cell(text=row[name], wrap=True))
 
-    columns = (text("scenario", str), *(column(name) for name in first if name not in alike))
+    columns = [text("scenario", "scenario"), *(column(name) for name in first if name not in alike)]
     notes = ["dtypes with the share of the elements that have them, where there are several."]
     untuned = [name for name in cells if cells[name]["cuDNN autotuning"] == "off"]
     if untuned:
-        notes.append(
-            f"cuDNN autotuning is off for {', '.join(untuned)}: torch keeps its findings by thread, and DataParallel "
-            "starts new threads in every step, which would search anew in each; ddp_untuned is torch DDP without it."
-        )
+        why = "torch keeps its findings by thread, and DataParallel starts new threads in every step"
+        notes.append(f"cuDNN autotuning is off for {', '.join(untuned)}: {why}; ddp_untuned is torch DDP without it.")
     if absent := [name for name in names if name not in cells]:
         notes.append(f"No rank of {', '.join(absent)} came so far that what ran could be read; see the launches.")
-    return [(name, first[name]) for name in alike], tabulate(columns, names, notes)
+    return [(name, first[name]) for name in alike], tabulate(columns, rows, notes)
 
 
 def _detail_cells(ran: Effective) -> dict[str, str]:
     states = {True: "on", False: "off", None: "no GPU" if ran.tf32 is None else UNKNOWN}
     tf32 = ", ".join(f"{name} {states[on]}" for name, on in encode(ran.tf32).items()) if ran.tf32 else "no GPU"
-    scaling = backend = "none"
+    scaling = "none"
     if ran.scaler is not None:
         kind = "dynamic" if ran.scaler["dynamic"] else "static"
         scaling = f"{ran.scaler['class'].rsplit('.', 1)[-1]}, {kind}, {ran.scaler['scale']:,g} at the end"
-    if ran.backend is not None:
-        backend = f"{ran.backend}{f' ({ran.backend_class})' if ran.backend_class else ''} × {ran.world_size}"
+    backend = f"{ran.backend}{f' ({ran.backend_class})' if ran.backend_class else ''} × {ran.world_size}"
     return {
         "wrapper": ran.wrapper,
         "parallel by": ran.parallel_impl or "none",
@@ -70,7 +67,7 @@ def _detail_cells(ran: Effective) -> dict[str, str]:
         "optimizer": ran.optimizer.rsplit(".", 1)[-1] + (", fused" if ran.optimizer_fused else ""),
         "optimizer's parameters": _dtypes(ran.optimizer_dtypes),
         "loss scaler": scaling,
-        "backend × ranks": backend,
+        "backend × ranks": backend if ran.backend else "none",
         "memory format": ran.memory_format,
         "TF32": tf32,
         "cuDNN autotuning": states[ran.cudnn_benchmark],
@@ -93,6 +90,10 @@ def launches_table(run: Analysed) -> Table:
     loss = losses(run.iterations).set_index("launch")
     figures = run.figures.frame.set_index("launch").to_dict("index")
     codes = run.findings.groupby("launch")["code"].agg(", ".join)
+    logs: dict[int, list[tuple[str, str]]] = {}
+    for name in run.document.files:
+        if log := LOG.fullmatch(name):
+            logs.setdefault(int(log["launch"]), []).append((f"rank {log['rank']}", name))
 
     def status(launch: LaunchRecord) -> Cell:
         reason, failed = launch.reason or "", launch.first_failed_rank
@@ -118,11 +119,6 @@ def launches_table(run: Analysed) -> Table:
         nothing = "none" if launch.status == "ok" else UNKNOWN
         return Cell(text=str(codes.get(launch.launch, "")) or nothing, wrap=True)
 
-    logs: dict[int, list[tuple[str, str]]] = {}
-    for name in run.document.files:
-        if log := LOG.fullmatch(name):
-            logs.setdefault(int(log["launch"]), []).append((f"rank {log['rank']}", name))
-
     def last_loss(launch: LaunchRecord) -> Cell:
         bad = loss["first_not_finite"].get(launch.launch)
         small = "not finite" if launch.checks.finite_loss is False else ""
@@ -147,11 +143,9 @@ def launches_table(run: Analysed) -> Table:
         text("ranks alike", alike),
     )
     notes = (
-        "steps vs wall time: by how much a rank's measured steps differ from the host's wall time for them, at most "
-        "0.5 % in a sound launch. last third vs first: of the medians of the slowest rank's steps. skew of ranks: (max "
-        "- min) ÷ median over ranks; the rank that is slowest most often stands below. skipped steps: optimizer steps "
-        "that the loss scaler left out of the measured window. last loss: of the global batch. logs: standard output "
-        "and error of each rank, in the run folder.",
+        "steps vs wall time: how far a rank's measured steps are from the host's wall time for them, at most 0.5 % in "
+        "a sound launch. last third vs first: medians of the slowest rank's steps. skew of ranks: (max - min) ÷ median "
+        "over ranks, and which is slowest most often. skipped steps: that the loss scaler left out of those measured.",
     )
     return tabulate(columns, run.document.launches, notes)
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from bench.analyse import memory_timeline, published
+from bench.analyse import memory as held
 from bench.analyse.analysed import Analysed
 from bench.analyse.bars import bar
 from bench.analyse.labels import what_ran
@@ -21,11 +21,10 @@ from bench.report.comparison import before_plot
 from bench.report.device_plots import memory_held, memory_stack, power
 from bench.report.device_tables import MEMORY_SOURCES
 from bench.report.drawing import Artist, Plot, light, locator
-from bench.report.each import each_plot
 from bench.report.ladder import ladder_plot
 from bench.report.limits import limits_plot
 from bench.report.loader import loader_plot
-from bench.report.scaling import scaling_plot
+from bench.report.scaling import each_plot, scaling_plot
 from bench.report.search import search_plot
 from bench.report.verdict_plots import losses, speeds, time_spent, trade_off
 from bench.runs.frames import TableRow
@@ -211,11 +210,8 @@ def memory(run: Analysed) -> Plot | None:
     launches = shown(run.document, samples)
     if not launches:
         return None
-    own = {
-        name: (samples[samples["launch"] == launch.launch], run.iterations.of(launch.launch))
-        for name, launch in launches.items()
-    }
-    lines = {name: memory_timeline.timeline(launch, *own[name]) for name, launch in launches.items()}
+    own = {name: (only(samples, samples["launch"] == one.launch), run.iterations) for name, one in launches.items()}
+    lines = {name: held.timeline(launch, *own[name]) for name, launch in launches.items()}
     sources = sorted({source for line in lines.values() for source in line["source"].unique()})
     highest = max(float(line["used_mib"].max()) for line in lines.values())
     columns = 1 if drawing.is_narrow() else min(2, len(lines))
@@ -223,7 +219,7 @@ def memory(run: Analysed) -> Plot | None:
     figure, panels = drawing.sheet(2.2 * down, down, columns, sharey=True)
     for axes, (scenario, line) in zip(panels, lines.items(), strict=False):
         launch = launches[scenario]
-        windows = memory_timeline.windows(launch, *own[scenario])
+        windows = held.windows(launch, *own[scenario])
         if windows is not None:
             drawing.shade(axes, *windows[:2], "warm-up steps", "grid")
             drawing.shade(axes, *windows[1:], "measured steps")
@@ -232,12 +228,13 @@ def memory(run: Analysed) -> Plot | None:
         axes.set_xlim(0, max(windows[2] if windows else 0.0, float(line["seconds"].max()), 0.5) * 1.02)
         status = "" if launch.status == "ok" else f" ({launch.status})"
         drawing.panel_title(axes, scenario + status, what_ran(launch.effective))
-    for axes in panels[::columns]:
-        axes.set_ylabel(f"MiB ({', '.join(sources)})")
-    for axes in panels[len(lines) :]:
-        axes.remove()
-    for axes in panels[max(0, len(lines) - columns) : len(lines)]:
-        axes.set_xlabel("seconds since the launch's processes started")
+    for number, axes in enumerate(panels):
+        if number >= len(lines):
+            axes.remove()
+        if number % columns == 0:
+            axes.set_ylabel(f"MiB ({', '.join(sources)})")
+        if number >= len(lines) - columns:
+            axes.set_xlabel("seconds since the launch's processes started")
     explained = "; ".join(f"{source}: {MEMORY_SOURCES[source]}" for source in sources)
     caption = f"Source {explained}. First launch of each scenario; one line for each process and device."
     return drawing.finished(run, figure, "memory", "Memory of each process over time", caption, list(lines))
@@ -246,7 +243,7 @@ def memory(run: Analysed) -> Plot | None:
 def _memory_lines(axes: Artist, line: pd.DataFrame, gpus: Sequence[Gpu]) -> None:
     """A line for each process and device; the first is the widest, so that equal ones stay visible."""
     indices = {gpu.uuid: gpu.index for gpu in gpus}
-    keys: list[Any] = list(line.groupby(memory_timeline.LINE, sort=True, observed=True))
+    keys: list[Any] = list(line.groupby(held.LINE, sort=True, observed=True))
     keys.sort(key=lambda group: (*group[0][:2], indices.get(group[0][2], len(indices))))
     names = []
     for number, ((rank, pid, gpu), samples) in enumerate(keys):
@@ -269,25 +266,21 @@ def elapsed(run: Analysed) -> Plot | None:
     if run.good_figures.frame.empty:
         return None
     rows = drawing.rows_of(run, run.good_figures.frame)
-    table = published.elapsed(run.good_iterations)
+    table = run.good_iterations.frame
     every = max(1, -(-int(table["step"].max()) // drawing.MOST_COLUMNS))  # it only ever rises
-    lasts = table.groupby("launch")["step"].max()
-    drawn = table[(table["step"] % every == 0) | table["step"].isin(lasts)]
-    seconds = dict(list(drawn.groupby("scenario", observed=True)))
+    ends = table.groupby("launch")["step"].max().groupby(table.groupby("launch")["scenario"].first()).min()
+    drawn = table[(table["step"] % every == 0) | (table["step"] == table["scenario"].map(ends).astype("int64"))]
     figure, (axes,) = drawing.sheet(max(3.2, drawing.KEY_ROW_IN * len(rows) + 0.8))
     drawing.shade(axes, -0.5, (run.document.workload.warmup or 0) - 0.5, "warm-up steps")
-    keys, last = [], 0
+    keys = []
     for row in rows:
-        own = seconds[row.scenario]
-        end = own.groupby("launch")["step"].max().min()
-        by_launch = own[(own["step"] % every == 0) | (own["step"] == end)]
-        by_launch = by_launch.pivot(index="step", columns="launch", values="elapsed_s").dropna()
+        own = drawn[drawn["scenario"] == row.scenario]
+        by_launch = own.pivot(index="step", columns="launch", values="elapsed_s").dropna()
         steps, values = by_launch.index.to_numpy(), by_launch.median(axis=1).to_numpy()
-        ends = (by_launch.min(axis=1), by_launch.max(axis=1))
-        axes.fill_between(steps, *ends, color=light(row.colour), alpha=0.16, linewidth=0)
+        band = (by_launch.min(axis=1), by_launch.max(axis=1))
+        axes.fill_between(steps, *band, color=light(row.colour), alpha=0.16, linewidth=0)
         keys.append((float(values[-1]), row, drawing.line_of(axes, row, steps, values)))
-        last = max(last, int(steps[-1]))
-    axes.set(xlim=(-0.5, last), xlabel="iteration (counted from 0)")
+    axes.set(xlim=(-0.5, int(ends.max())), xlabel="iteration (counted from 0)")
     axes.set(ylim=(0, None), ylabel="seconds since training began")
     axes.xaxis.set_major_locator(locator(9, integer=True))
     keys.sort(key=lambda key: -key[0])

@@ -2,76 +2,59 @@
 
 import ctypes
 import gc
-import multiprocessing
 import os
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from functools import partial
-from multiprocessing.connection import Connection
+from multiprocessing import active_children, get_context
 
 from bench.core.channel import die_with_parent
 from bench.report import drawing
 from bench.report.drawing import Plot
 
-Draw = Callable[[], Plot | None]
-
 MOST_PROCESSES = 4
-NUMBER_BYTES = 2  # of a plot in the queue
+DRAWS: list[Callable[[], Plot | None]] = []
+"""Of this process, and of its forks."""
 
 
-def drawn(plots: Sequence[Draw], ids: str = "", meanwhile: Callable[[], object] = lambda: None) -> list[Plot]:
-    """The plots for a page that there are; ``ids``: how their ids in it begin. Each process takes the last that nobody
-    has begun, until none is left. This one does ``meanwhile`` first, the results of which it needs later."""
-    draws = [partial(drawing.for_page, draw, ids) for draw in plots]
-    queue, filled = os.pipe()
-    with open(filled, "wb") as numbers:
-        numbers.write(b"".join(number.to_bytes(NUMBER_BYTES) for number in reversed(range(len(draws)))))
+def drawn(
+    plots: Sequence[Callable[[], Plot | None]], ids: str = "", meanwhile: Callable[[], object] = lambda: None
+) -> list[Plot]:
+    """The plots for a page that there are; ``ids``: how their ids in it begin. Other processes begin with the last.
+    This one does ``meanwhile`` first, the results of which it needs later."""
+    DRAWS[:] = [partial(drawing.for_page, draw, ids) for draw in plots]
+    others = min(len(os.sched_getaffinity(0)), MOST_PROCESSES, len(DRAWS)) - 1
+    with drawing.styled():
+        drawing.sheet(1.0)  # so that matplotlib is imported once
+    futures: dict[int, Future[Plot | None]] = {}
+    gc.freeze()  # in the forks: what their collector marks would be copied
+    pool = ProcessPoolExecutor(max(1, others), get_context("fork"), die_with_parent, (os.getpid(),))
     try:
-        others = forked(draws, queue, min(len(os.sched_getaffinity(0)), MOST_PROCESSES, len(draws)) - 1)
-        meanwhile()
-        finished = _taken(draws, queue)
+        for number in reversed(range(len(DRAWS) if others > 0 else 0)):
+            futures[number] = pool.submit(_drawn, number)
+    except OSError:  # no room for another process
+        futures.clear()
+        for child in active_children():
+            child.terminate()
     finally:
-        os.close(queue)
-    for other in others:
-        with suppress(EOFError, OSError):  # it was killed, such as for want of memory
-            finished |= other.recv()
-    finished |= {number: draws[number]() for number in range(len(draws)) if number not in finished}
+        gc.unfreeze()
+    meanwhile()
+    finished = {}
+    for number in range(len(DRAWS)):
+        if number not in futures or futures[number].cancel():
+            finished[number] = _drawn(number)
+    for number, future in futures.items():
+        try:
+            finished[number] = finished[number] if number in finished else future.result()
+        except BrokenProcessPool:  # one was killed, such as for want of memory
+            finished[number] = _drawn(number)
+    pool.shutdown()
     return [plot for _, plot in sorted(finished.items()) if plot is not None]
 
 
-def forked(draws: Sequence[Draw], queue: int, processes: int) -> list[Connection]:
-    """As many other processes that draw as there is room for; each sends its plots by number, and ends."""
-    if processes < 1:
-        return []
-    with drawing.styled():
-        drawing.sheet(1.0)  # so that matplotlib is imported once
-    gc.freeze()  # in the forks: what their collector marks would be copied
-    fork = multiprocessing.get_context("fork")
-    others = []
-    try:
-        for _ in range(processes):
-            here, there = fork.Pipe(duplex=False)
-            fork.Process(target=_draw, args=(draws, queue, there, os.getpid()), daemon=True).start()
-            there.close()
-            others.append(here)
-    except OSError:
-        pass
-    finally:
-        gc.unfreeze()
-    return others
-
-
-def _draw(draws: Sequence[Draw], queue: int, results: Connection, parent: int) -> None:
-    die_with_parent(parent)
-    with suppress(BaseException):  # the parent draws what is missing, and has the same
-        results.send(_taken(draws, queue))
-
-
-def _taken(draws: Sequence[Draw], queue: int) -> dict[int, Plot | None]:
-    plots: dict[int, Plot | None] = {}
-    while taken := os.read(queue, NUMBER_BYTES):
-        number = int.from_bytes(taken)
-        plots[number] = draws[number]()
-        gc.collect(1)  # its figure, all parts of which refer to each other
-        ctypes.CDLL(None).malloc_trim(0)
-    return plots
+def _drawn(number: int) -> Plot | None:
+    plot = DRAWS[number]()
+    gc.collect(1)  # its figure, all parts of which refer to each other
+    ctypes.CDLL(None).malloc_trim(0)
+    return plot

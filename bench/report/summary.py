@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from bench.analyse import memory_timeline, published
+from bench.analyse import memory as held
+from bench.analyse import published
 from bench.analyse.analysed import Analysed
 from bench.analyse.bars import RSS, about_intervals, about_memory, bar, plus_minus
 from bench.analyse.intervals import half_width_percent
@@ -96,7 +97,7 @@ def _why_unknown(run: Run, table: pd.DataFrame) -> list[str]:
     if len(good) and good["relative_to_ddp"].isna().all():
         base = base_of(scenarios(run.document))
         notes.append(f"speed ÷ {short_base(base)} is unknown because {base} gave no figures in this run.")
-    reasons = memory_timeline.unknown(run.memory).set_index("scenario")["reason"]
+    reasons = held.unknown(run.memory).set_index("scenario")["reason"]
     told = [scenario for scenario in good["scenario"] if scenario in reasons.index]
     notes += [f"Memory of {scenario} is unknown, or a part of it: {reasons[scenario]}." for scenario in told]
     silent = set(good.loc[good["peak_pid_mib"].isna(), "scenario"]) - set(told)
@@ -116,8 +117,7 @@ def published_tables(run: Analysed) -> tuple[Table, Table]:
     )
     about_relative = (
         f"Time since training began, at iteration {iterations[-1]} here and at {published.PUBLISHED_ITERATIONS[-1]} in "
-        f"the post, cold start and warm-up included; above 1 is slower than {BASE}. Seconds do not carry from one "
-        "machine to another; such ratios do between like machines.",
+        f"the post, cold start and warm-up included; above 1 is slower than {BASE}.",
     )
     here, there = "this run: seconds at iteration", "published: seconds at iteration"
     elapsed = (
@@ -126,9 +126,7 @@ def published_tables(run: Analysed) -> tuple[Table, Table]:
         *(figure(f"{at}", f"published_s_{at}", ".1f", group=there) for at in published.PUBLISHED_ITERATIONS),
     )
     about_elapsed = (
-        "Iteration 0 includes the cold start, and warm-up steps count here and nowhere else, because the author "
-        "printed the time since training began.",
-        "Published: the author's own times, on three GPUs; there is no row for a single process.",
+        "Iteration 0 includes the cold start, and warm-up steps count here and nowhere else. Published: on three GPUs.",
     )
     rows = form[form["relative"].notna() | form["published_relative"].notna()]
     return (
@@ -141,7 +139,7 @@ def _with_bar(heading: str, name: str, group: str = "") -> Column:
     """A column of the published form, each figure with its interval below it."""
 
     def cell(row: TableRow) -> Cell:
-        ends = (None if is_unknown(row[column]) else row[column] for column in published.ends(name))
+        ends = (None if is_unknown(row[of]) else row[of] for of in (name, f"{name}_low", f"{name}_high"))
         return Cell(text=number(row[name], ",.2f"), small=bar(half_width_percent(*ends)))
 
     return figure(heading, cell, group=group)

@@ -95,16 +95,14 @@ def trade_off(run: Analysed) -> Plot | None:
     axes.set_xlabel("peak memory of all processes, added up (MiB); further left is leaner")
     axes.set_ylabel(f"{run.document.workload.unit} a second; higher is faster")
     cut = [name for name, (low, _) in (("memory", axes.get_xlim()), ("speed", axes.get_ylim())) if low > 0.0]
+    caption = "One launch of each scenario, so there are no error bars: points this near may change places."
     if (measured["launches_ok"] > 1).any():
         caption = (
             "Bars: 95 % intervals over launches; that of the memory is of a launch's mean peak, and the point is the "
             "largest. A scenario with one launch has none. A bar that ends at the edge goes on beyond it."
         )
-    else:
-        caption = "One launch of each scenario, so there are no error bars: points this near may change places."
     caption += " The key, fastest first, has the figures of points that cover each other."
-    if cut:
-        caption += " Neither axis begins at 0." if len(cut) == 2 else f" The axis of {cut[0]} does not begin at 0."
+    caption += f" Not from 0: the axis of {' and '.join(cut)}." if cut else ""
     without = table.loc[table["throughput_per_s"].notna() & table["peak_total_mib"].isna(), "scenario"]
     caption += f" Without a known peak: {', '.join(without)}." if len(without) else ""
     shown_in = [row["scenario"] for row in rows]
@@ -129,10 +127,10 @@ def _bars(axes: Artist, row: dict[Any, Any], colour: str) -> None:
     x, y = row["peak_total_mib"], row["throughput_per_s"]
     speeds = (row["throughput_low_per_s"], row["throughput_high_per_s"])
     peaks = (row["peak_total_low_mib"], row["peak_total_high_mib"])
-    for name, ends, across, up, cap in (("speed", speeds, (x, x), speeds, "_"), ("peak", peaks, peaks, (y, y), "|")):
-        if pd.notna(ends[0]):
-            axes.plot(across, up, color=colour, alpha=0.75, marker=cap, markersize=5, linewidth=1.1)
-            axes.lines[-1].set_gid(f"{name}-bar-{row['scenario']}")
+    for name, across, up, cap in (("speed", (x, x), speeds, "_"), ("peak", peaks, (y, y), "|")):
+        if pd.notna([*across, *up]).all():
+            look: drawing.Look = {"alpha": 0.75, "marker": cap, "markersize": 5, "linewidth": 1.1}
+            axes.plot(across, up, color=colour, gid=f"{name}-bar-{row['scenario']}", **look)
 
 
 def losses(run: Analysed) -> Plot | None:

@@ -1,7 +1,5 @@
 """The tables behind the verdicts: findings, parity, where the time goes, and how the steps scatter."""
 
-import math
-
 import pandas as pd
 
 from bench.analyse import communication as diagnosed
@@ -14,11 +12,22 @@ from bench.analyse.validity import grouped
 from bench.core.records import PARITIES
 from bench.core.text import listed, percent
 from bench.report import tables
-from bench.report.tables import UNKNOWN, Cell, Column, Table, figure, number, ranged, tabulate, text, words_of
+from bench.report.tables import (
+    UNKNOWN,
+    Cell,
+    Column,
+    Table,
+    figure,
+    is_unknown,
+    number,
+    ranged,
+    tabulate,
+    text,
+    words_of,
+)
 from bench.runs.document import RunDocument
 from bench.runs.experiments import Numerics
 from bench.runs.frames import TableRow
-from bench.runs.launches import LaunchRecord
 from bench.runs.reader import Run
 
 
@@ -31,8 +40,8 @@ def findings_table(run: Analysed) -> Table | None:
         text("what to do", lambda row: Cell(text=row["remedy"], wrap=True)),
     )
     notes = (
-        "invalid: the figure is wrong, or is of something else. warning: it is right for what happened, and that may "
-        "not be what was meant. Where several launches show the same, the worst is the example.",
+        "invalid: the figure is wrong, or is of something else. warning: it is right for what happened, which may not "
+        "be what was meant. Of several launches that show the same, the worst is the example.",
     )
     return tabulate(columns, records, notes) if records else None
 
@@ -43,45 +52,36 @@ def parity_table(run: Analysed) -> Table | None:
         return None
     launch_of = {launch.launch: launch for launch in run.document.launches}
     errors = {"gradient": "gradient", "update": "update", "buffer": "buffers"}
+
+    def verdict(row: TableRow) -> Cell:
+        word, reason = words_of(row, "verdict", "reason")
+        return Cell(text=word or "not shown", small=reason, tone=tables.TONES.get(word, ""))
+
+    def error(heading: str, name: str) -> Column:
+        return figure(heading, lambda row: UNKNOWN if is_unknown(row[name]) else percent(row[name]))
+
+    def own_update(row: TableRow) -> Cell:
+        if is_unknown(row["own_update_error"]):
+            return Cell(text=UNKNOWN)
+        rounding = f"rounding\u00a0{percent(row['own_update_bound'])}"
+        return Cell(text=percent(row["own_update_error"]), small=rounding)
+
+    def alike(row: TableRow) -> str:
+        launch, words = launch_of[row["launch"]], {True: "yes", False: "no", None: UNKNOWN}
+        before_and_after = (launch.checks.initial_weights_alike, launch.checks.final_weights_alike)
+        return "one process" if launch.processes == 1 else " → ".join(words[one] for one in before_and_after)
+
     columns = (
         text("scenario", "scenario"),
-        text("verdict", _parity_verdict),
+        text("verdict", verdict),
         figure("launch", lambda row: Cell(text=str(row["launch"]), launch=int(row["launch"]))),
-        *(_error(f"{heading} in double, worst tensor", f"{name}_error") for name, heading in errors.items()),
-        _error("own update, worst tensor", "own_update_error", "own_update_bound"),
-        figure("gradient of one replica alone", lambda row: _percent(row["gradient_alone"])),
-        _error("first losses", "loss_error"),
-        text("ranks alike", lambda row: _alike(launch_of[row["launch"]])),
+        *(error(f"{heading} in double, worst tensor", f"{name}_error") for name, heading in errors.items()),
+        figure("own update, worst tensor", own_update),
+        error("gradient of one replica alone", "gradient_alone"),
+        error("first losses", "loss_error"),
+        text("ranks alike", alike),
     )
     return tabulate(columns, numerics.by_scenario(launches).to_dict("records"), _about_parity(run.document))
-
-
-def _parity_verdict(row: TableRow) -> Cell:
-    verdict, reason = words_of(row, "verdict", "reason")
-    return Cell(text=verdict or "not shown", small=reason, tone=tables.TONES.get(verdict, ""))
-
-
-def _error(heading: str, name: str, bound: str | None = None) -> Column:
-    """A relative error, with what rounding may do below it."""
-
-    def show(row: TableRow) -> Cell:
-        rounding = UNKNOWN if bound is None else _percent(row[bound])
-        return Cell(text=_percent(row[name]), small="" if rounding == UNKNOWN else f"rounding\u00a0{rounding}")
-
-    return figure(heading, show)
-
-
-def _percent(part: float | None) -> str:
-    return UNKNOWN if number(part, "") == UNKNOWN or part is None else percent(part)
-
-
-def _alike(launch: LaunchRecord) -> str:
-    """The agreement of the checksums of all ranks' parameters, before and after."""
-    if launch.processes == 1:
-        return "one process"
-    start, end = launch.checks.initial_weights_alike, launch.checks.final_weights_alike
-    words = {True: "yes", False: "no", None: UNKNOWN}
-    return UNKNOWN if start is None and end is None else f"{words[start]} → {words[end]}"
 
 
 def verdicts(run: Analysed) -> list[tuple[str, str]]:
@@ -115,51 +115,47 @@ def _about_parity(document: RunDocument) -> tuple[str, ...]:
     if not document.begun(Numerics).references or no_reference(document):
         return ()
     return (
-        "Of each scenario the launch with the gravest verdict. In double precision: the same strategy, options and "
-        "switches, trained for a few steps on three examples a replica, without what its level casts. The reference is "
-        "one process that accumulates the same chunks. Shown is ||g - r|| ÷ ||r|| of the worst tensor, step and rank: "
-        "of the gradient, of what a step did to a tensor (against the workload's own optimizer with the same "
-        f"gradients), and of what it did to the buffers. Up to {percent(numerics.BOUND)} is rounding.",
-        "Own update: what one more step of the measured session, in its own types, did to a tensor. First losses: of "
-        f"what computes in fp32 as the reference does; beyond {percent(numerics.LOSS_BOUND)} nobody can tell.",
+        "Of each scenario the launch with the gravest verdict: ||g - r|| ÷ ||r|| of the worst tensor, step and rank, "
+        "where r is of one process that accumulates the same chunks. In double: trained for a few steps without what "
+        "its level casts; its gradient, what a step did to a tensor (against the workload's own optimizer with the "
+        f"same gradients) and to the buffers. Up to {percent(numerics.BOUND)} is rounding.",
+        "Own update: of one more step of the measured session, in its own types. First losses: of what computes in "
+        f"fp32 as the reference does; beyond {percent(numerics.LOSS_BOUND)} nobody can tell.",
         "same: as the reference, in fp32. within half precision: the same training, in less than fp32. differs by "
-        "design: what it does on purpose changes the numbers. diverged: beyond what rounding may do, or ranks that "
-        "hold different parameters.",
-        "Ranks alike: SHA-256 of all parameters of every rank, before the first step → after the last. One "
-        "replica alone: how far its gradient is from the average, as a strategy that forgets to average would be.",
+        "design: what it does on purpose changes the numbers. diverged: beyond rounding, or ranks with different "
+        "parameters (ranks alike: SHA-256 of all of them, before the first step → after the last). One replica alone: "
+        "how far its gradient is from the average, as a strategy that forgets to average would be.",
     )
 
 
 def communication_table(run: Run) -> Table | None:
     rows = diagnosed.communication(run.document, run.diagnostics).to_dict("records")
+
+    def method(row: TableRow) -> Cell:
+        word, reason = words_of(row, "method", "reason")
+        return Cell(text=word or UNKNOWN, small=reason, wrap=True)
+
+    def with_interval(heading: str, name: str) -> Column:
+        return ranged(heading, (f"{name}_ms", f"{name}_low_ms", f"{name}_high_ms"), ",.1f", cost=True)
+
     columns = (
         text("scenario", "scenario"),
-        _with_interval("exposed communication ms", "exposed"),
-        text("method", _method),
-        _with_interval("cost of synchronising ms", "cost"),
+        with_interval("exposed communication ms", "exposed"),
+        text("method", method),
+        with_interval("cost of synchronising ms", "cost"),
         figure("backward without it ms", "without_ms", ",.1f"),
         figure("communication ms", "comm_ms", ",.1f"),
         figure("of it overlapped ms", "overlap_ms", ",.1f"),
-        _with_interval("computation slowed by ms", "slowed"),
+        with_interval("computation slowed by ms", "slowed"),
         text("the two methods agree", lambda row: {True: "yes", False: "no"}.get(row["agree"], UNKNOWN)),
         figure("pairs of steps", "pairs", ".0f"),
     )
     notes = (
-        "From diagnostic launches, whose steps count in no other figure. Below a figure its 95 % interval over steps. "
-        "Exposed: what of the communication is left after the last gradient is computed, by torch DDP's own logger; "
-        "elsewhere the paired difference. Cost of synchronising: the backward pass with it less that without "
-        "(no_sync() or its like), steps taken in pairs, the slowest rank's.",
+        "From diagnostic launches, whose steps count in no other figure; below a figure its 95 % interval over steps. "
+        "Exposed: the communication after the last gradient is computed, by torch DDP's own logger, elsewhere the "
+        "paired difference. Cost: the backward pass with synchronisation less that without, in pairs of steps.",
     )
     return tabulate(columns, rows, notes) if rows else None
-
-
-def _method(row: TableRow) -> Cell:
-    method, reason = words_of(row, "method", "reason")
-    return Cell(text=method or UNKNOWN, small=reason, wrap=True)
-
-
-def _with_interval(heading: str, name: str) -> Column:
-    return ranged(heading, (f"{name}_ms", f"{name}_low_ms", f"{name}_high_ms"), ",.1f", cost=True)
 
 
 def communication_words(run: Run) -> list[str]:
@@ -167,20 +163,15 @@ def communication_words(run: Run) -> list[str]:
     rows = diagnosed.communication(run.document, run.diagnostics).to_dict("records")
     agreeing = listed([row["scenario"] for row in rows if row["agree"] is True])
     agree = "the logger's exposed communication and the cost of synchronising agree within their intervals"
-    return [_explained(row) for row in rows if row["agree"] is False] + [f"{agreeing}: {agree}."] * bool(agreeing)
-
-
-def _explained(row: TableRow) -> str:
-    """cost = exposed + computation that got slower beside the communication + rest, in words."""
-    rest = row["cost_ms"] - row["exposed_ms"] - row["slowed_ms"]
-    wide = math.hypot(*((row[f"{name}_high_ms"] - row[f"{name}_low_ms"]) / 2 for name in ("cost", "exposed", "slowed")))
-    slowed = _span(row, "slowed") + (", which is not shown to differ from 0," if row["slowed_low_ms"] <= 0 else "")
-    return (
-        f"{row['scenario']}: synchronising costs {_span(row, 'cost')} a step: {_span(row, 'exposed')} of communication "
-        "are exposed, the backward computation that shares the hardware with the rest of it takes "
-        f"{slowed} longer, and {rest:+,.1f} ms are {'within' if abs(rest) <= wide else 'beyond'} what "
-        f"the three are uncertain by (±{wide:,.1f} ms)."
-    )
+    apart = [
+        f"{row['scenario']}: synchronising costs {spans[0]} a step: {spans[1]} of communication are exposed, and the "
+        f"backward computation that shares the hardware with the rest of it takes {spans[2]} longer; "
+        f"{row['cost_ms'] - row['exposed_ms'] - row['slowed_ms']:+,.1f} ms are left over."
+        for row in rows
+        if row["agree"] is False
+        for spans in [[_span(row, name) for name in ("cost", "exposed", "slowed")]]
+    ]
+    return apart + [f"{agreeing}: {agree}."] * bool(agreeing)
 
 
 def _span(row: TableRow, name: str) -> str:
@@ -200,9 +191,17 @@ def spent_table(run: Run) -> Table | None:
         return None
     names = [name for name in table.columns if name not in ("scenario", "step_ms")]
     records = [{**row, "whole": sum(row[name] for name in names)} for row in table.to_dict("records")]
+
+    def of_whole(name: str) -> Column:
+        def cell(row: TableRow) -> Cell:
+            share = row[name] / row["whole"] if row["whole"] > 0 else 0.0
+            return Cell(text=number(row[name], ",.1f"), small=f"{100 * share:.1f} %" if share >= 0.0005 else "")
+
+        return figure(f"{name} ms", cell)
+
     columns = (
         text("scenario", "scenario"),
-        *(_of_whole(name) for name in names),
+        *(of_whole(name) for name in names),
         figure("all operators ms", "whole", ",.1f"),
         figure("the profiled step ms", "step_ms", ",.1f"),
     )
@@ -211,14 +210,6 @@ def spent_table(run: Run) -> Table | None:
         "conversions and copies between precisions. other: what has no category of its own.",
     )
     return tabulate(columns, records, notes)
-
-
-def _of_whole(name: str) -> Column:
-    def cell(row: TableRow) -> Cell:
-        share = row[name] / row["whole"] if row["whole"] > 0 else 0.0
-        return Cell(text=number(row[name], ",.1f"), small=f"{100 * share:.1f} %" if share >= 0.0005 else "")
-
-    return figure(f"{name} ms", cell)
 
 
 def statistics_table(run: Analysed) -> Table | None:
@@ -230,6 +221,13 @@ def statistics_table(run: Analysed) -> Table | None:
         steps, out = int(launches["measured"].sum()), int(launches["outliers"].sum())
         return Cell(text=str(out), small=f"{100 * out / steps:.1f} %" if out else "")
 
+    def mean(heading: str) -> Column:
+        def cell(launches: pd.DataFrame) -> Cell:
+            over = estimate(launches[f"{heading}_ms"])
+            return Cell(text=number(over.value, ",.1f"), small=bar(over.half_width_percent))
+
+        return figure(f"{heading} ms", cell)
+
     def drift(launches: pd.DataFrame) -> str:
         most = max(launches["drift"].dropna(), key=abs, default=None)
         return UNKNOWN if most is None else number(100 * most, "+.1f")
@@ -238,7 +236,7 @@ def statistics_table(run: Analysed) -> Table | None:
         text("scenario", lambda launches: launches["scenario"].iloc[0]),
         figure("launches", lambda launches: str(len(launches))),
         figure("measured steps", lambda launches: str(launches["measured"].sum())),
-        *(_mean(heading, f"{heading}_ms") for heading in ("median", "mean", "p95", "p99")),
+        *map(mean, ("median", "mean", "p95", "p99")),
         figure("middle half ÷ median (%)", lambda of: f"{100 * (of['iqr_ms'] / of['median_ms']).max():.1f}"),
         figure("outliers", outliers),
         figure("last third vs first (%)", drift),
@@ -247,16 +245,7 @@ def statistics_table(run: Analysed) -> Table | None:
     )
     by_scenario = dict(list(figures.groupby("scenario")))
     notes = (
-        "Of the slowest rank's step; median, mean, p95 and p99 of each launch, and of several launches the geometric "
-        "mean of theirs. Outliers (beyond 1.5 interquartile ranges from the quartiles of their launch) are labelled "
-        "and stay in every figure. Percentages in the other columns are of the launch that is worst in it.",
+        "Of the slowest rank's step, the geometric mean over launches. Outliers (beyond 1.5 interquartile ranges from "
+        "the quartiles of their launch) stay in every figure. Other percentages: of the launch that is worst in it.",
     )
     return tabulate(columns, [by_scenario[name] for name in scenarios(run.document) if name in by_scenario], notes)
-
-
-def _mean(heading: str, name: str) -> Column:
-    def cell(launches: pd.DataFrame) -> Cell:
-        mean = estimate(launches[name])
-        return Cell(text=number(mean.value, ",.1f"), small=bar(mean.half_width_percent))
-
-    return figure(f"{heading} ms", cell)

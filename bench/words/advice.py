@@ -9,8 +9,9 @@ from bench.analyse.bars import all_mib, with_bar
 from bench.analyse.comparison import LAUNCHES_WANTED, SLOWER, TOO_FEW, still_wanted
 from bench.analyse.recommendation import LEAN_ENOUGH, recommendations
 from bench.analyse.validity import FEW, grouped
+from bench.console import count
 from bench.core.text import listed
-from bench.runs.document import Attached, Recommendation, RunDocument, what_is_trained
+from bench.runs.document import Attached, RunDocument, what_is_trained
 from bench.runs.frames import TableRow
 from bench.runs.reader import Run
 from bench.words.bisected import in_words
@@ -49,31 +50,29 @@ class Training:
     dataset_size: int
 
 
-def training_s(row: TableRow, training: Training, end: str = "") -> float | None:
+def training_s(row: TableRow | None, training: Training, end: str = "") -> float | None:
     """Seconds of a whole training with the scenario of a row of an overview, or None. ``end``: ``low_`` or ``high_`` of
     the speed."""
-    per_s = row[f"throughput_{end}per_s"]
-    return None if _unknown(per_s) else training.epochs * training.dataset_size / float(per_s)
+    per_s = None if row is None else row[f"throughput_{end}per_s"]
+    return None if _unknown(per_s) else training.epochs * training.dataset_size / float(per_s)  # type: ignore[arg-type]
 
 
 def time_to_train(document: RunDocument, table: pd.DataFrame, training: Training) -> str:
     """How long a whole training takes with the recommended scenario, and with the one that speeds are relative to."""
-    epochs = f"{training.epochs:,} epoch{'s' * (training.epochs > 1)}"
-    what = f"{epochs} of {training.dataset_size:,} {document.workload.unit}"
+    what = f"{count(training.epochs, 'epoch')} of {training.dataset_size:,} {document.workload.unit}"
     rows = {row["scenario"]: row for row in table.to_dict("records")}
     advised = recommendations(document, table)
     best = rows.get(advised.fastest or "", next(iter(rows.values())) if document.of(Attached) else None)
-    took = None if best is None else training_s(best, training)
+    took = training_s(best, training)
     if best is None or took is None:
         return f"How long {what} take is unknown: no valid result has a speed."
     ends = [training_s(best, training, end) for end in ("high_", "low_")]
     interval = f" ({_long(ends[0])} to {_long(ends[1])})" if ends[0] and ends[1] else ""
-    base = rows.get(best["relative_to"])
-    instead = None if base is None or base is best else training_s(base, training)
-    against = f", in place of {_long(instead)} with {best['relative_to']}" if instead else ""
-    unsure = against and best["relative_to"] in advised.not_told_apart
-    doubt = " These launches do not tell the two apart." if unsure else ""
-    return f"{what} take {_long(took)}{interval} with {best['scenario']}{against}, at this speed all the way.{doubt}"
+    name, base = best["scenario"], best["relative_to"]
+    instead = None if base == name else training_s(rows.get(base), training)
+    against = f", in place of {_long(instead)} with {base}" if instead else ""
+    doubt = " These launches do not tell the two apart." if against and base in advised.not_told_apart else ""
+    return f"{what} take {_long(took)}{interval} with {name}{against}, at this speed all the way.{doubt}"
 
 
 def _long(seconds: float) -> str:
@@ -141,11 +140,8 @@ def _standings(document: RunDocument, table: pd.DataFrame) -> list[Standing]:
     """Of all scenarios, and of those on several replicas where that says something new; none without a valid one."""
     advised, rows = recommendations(document, table), {row["scenario"]: row for row in table.to_dict("records")}
     several = f" on {document.workload.replicas} replicas"
-    standings = []
-    for one, where, verdicts in (
-        (advised, "", "against_fastest"),
-        (advised.parallel, several, "against_fastest_parallel"),
-    ):
+    standings, column = [], "against_fastest"
+    for one, where, verdicts in ((advised, "", column), (advised.parallel, several, f"{column}_parallel")):
         if one is None or one.fastest is None:
             continue
         rivals = [rows[name] for name in one.not_told_apart]
@@ -170,17 +166,18 @@ def _headline(one: Standing) -> Advice:
     if best["scenario"] != base and not _unknown(best["relative_to_ddp"]):
         ends = "" if _unknown(best["relative_low"]) else f" ({best['relative_low']:.2f} to {best['relative_high']:.2f})"
         speed += f", {best['relative_to_ddp']:.2f}{ends} times as fast as {base}"
-    if not (one.tied or one.untested or one.slower):
-        return f"Only valid result{one.where}", f"{speed}.{_reserve(best)}"
-    if not one.tested:
-        launches = "one launch" if best["launches_ok"] == 1 else f"{best['launches_ok']} launches"
-        return f"Fastest{one.where} but untested, with {launches}", f"{speed}.{_reserve(best)}"
-    if one.tied:
+    if one.tied and one.tested:
         named = listed([row["scenario"] for row in (best, *one.tied)], 3)
         wanted = still_wanted(one.more)
         apart = f"{named} are not told apart by these launches{f'; {wanted}' if wanted else ''}"
         return f"No clear winner{one.where}", f"{apart}.{_reserve(best, *one.tied)}"
-    return f"Fastest{one.where}", f"{speed}.{_reserve(best)}"
+    heading = f"Fastest{one.where}"
+    if not (one.tied or one.untested or one.slower):
+        heading = f"Only valid result{one.where}"
+    elif not one.tested:
+        launches = "one launch" if best["launches_ok"] == 1 else f"{best['launches_ok']} launches"
+        heading += f" but untested, with {launches}"
+    return heading, f"{speed}.{_reserve(best)}"
 
 
 def speed_of(row: TableRow) -> str:
@@ -190,8 +187,7 @@ def speed_of(row: TableRow) -> str:
 
 def findings(run: Run) -> list[str]:
     """A line for each kind of finding and its remedy, the invalid ones first."""
-    rows = grouped(Analysed.of(run).findings, run.document.request.scenarios).to_dict("records")
-    return [_finding(row, row["severity"]) for row in rows]
+    return [_finding(row, row["severity"]) for row in _grouped(run)]
 
 
 def main_finding(run: Run) -> list[str]:
@@ -199,14 +195,18 @@ def main_finding(run: Run) -> list[str]:
 
     A busy machine is named first, since it explains what scatters; else what was found most often.
     """
-    rows = grouped(Analysed.of(run).findings, run.document.request.scenarios).to_dict("records")
+    rows = _grouped(run)
     warnings = [row for row in rows if row["severity"] == "warning"]
-    lines = [_finding(row, "invalid") for row in rows[: len(rows) - len(warnings)]]
+    lines = [_finding(row, "invalid") for row in rows if row not in warnings]
     if warnings:
         main = max(warnings, key=lambda row: (row["code"] == "load", row["count"]))
         several = f"warning: {sum(row['count'] for row in warnings)} warnings, main cause"
         lines.append(_finding(main, several if len(warnings) > 1 else "warning"))
     return lines
+
+
+def _grouped(run: Run) -> list[TableRow]:
+    return grouped(Analysed.of(run).findings, run.document.request.scenarios).to_dict("records")
 
 
 def _finding(row: TableRow, what: str) -> str:
@@ -215,15 +215,12 @@ def _finding(row: TableRow, what: str) -> str:
 
 def recommended(document: RunDocument, table: pd.DataFrame) -> dict[str, str]:
     """The marks of recommended scenarios in a plot: ``fastest``, ``leanest`` or both."""
-    advised = recommendations(document, table)
     marks: dict[str, str] = {}
-    several = f" on {document.workload.replicas} replicas"
-    for choice, where in ((advised, ""), (advised.parallel or Recommendation(), several)):
-        fastest, leanest = choice.fastest, choice.leanest
-        if fastest is not None:
-            marks[fastest] = f"fastest{', and leanest at that speed' if leanest == fastest else ''}{where}"
-        if leanest is not None and leanest != fastest:
-            marks.setdefault(leanest, f"leanest at that speed{where}")
+    for one in _standings(document, table):
+        also = ", and leanest at that speed" if one.leanest is one.best else ""
+        marks[one.best["scenario"]] = f"fastest{also}{one.where}"
+        if one.leanest is not None:
+            marks.setdefault(one.leanest["scenario"], f"leanest at that speed{one.where}")
     return marks
 
 
@@ -232,23 +229,20 @@ def _beside(one: Standing) -> list[Advice]:
     best, lean = one.best, one.leanest
     if lean is None:
         text = "Unknown: no peak of memory is known of those that are as fast."
-    elif lean is best:
-        text = f"{_figures(best)} (nothing as fast uses less memory)."
     else:
-        text = f"{_figures(lean)}: {100 * (1 - lean['throughput_per_s'] / best['throughput_per_s']):.1f} % slower"
-        if not _unknown(best["peak_total_mib"]):
-            text += f", with {100 * (1 - lean['peak_total_mib'] / best['peak_total_mib']):.0f} % less memory"
-        text += f".{_reserve(lean)}"
+        text = f"{speed_of(lean)} at a peak of {lean['peak_total_mib']:,.0f} {all_mib(lean)}"
+        if lean is best:
+            text += " (nothing as fast uses less memory)."
+        else:
+            less = f", with {100 * (1 - lean['peak_total_mib'] / best['peak_total_mib']):.0f} % less memory"
+            less = "" if _unknown(best["peak_total_mib"]) else less
+            slower = 100 * (1 - lean["throughput_per_s"] / best["throughput_per_s"])
+            text += f": {slower:.1f} % slower{less}.{_reserve(lean)}"
     lines = [(f"Least memory within {100 * (1 - LEAN_ENOUGH):.0f} % of its speed{one.where}", text)]
     if one.untested and one.tested:
         names = listed([row["scenario"] for row in one.untested])
         lines.append((f"Untested{one.where}", f"{names}, with fewer than {LAUNCHES_WANTED} launches."))
     return lines
-
-
-def _figures(row: TableRow) -> str:
-    """``ddp_o2, 19.7 ±1.2% img/s at a peak of 2,544 MiB in all``."""
-    return f"{speed_of(row)} at a peak of {row['peak_total_mib']:,.0f} {all_mib(row)}"
 
 
 def _reserve(*rows: TableRow) -> str:

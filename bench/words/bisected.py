@@ -15,33 +15,27 @@ def in_words(document: RunDocument) -> list[str]:
     search = document.of(Bisected)
     if search is None:
         return []
-    good, bad = next(iter(search.candidates)), [*search.candidates][-1]
+    names = [*search.candidates]
+    good, bad = names[0], names[-1]
     more, less, what = WORDS.get(search.figure, ("different", "different", f"{search.figure}:"))
     change = search.levels.get(bad)
-    names = [*search.candidates]
     between = names[names.index(search.low) + 1 : names.index(search.high)]
-    sure = f"at most {100 * search.error:.0f} % of such searches are wrong"
-    launches = f"{search.launches} launches"
-    if not search.ends_differ:
-        apart = f" ({what} {span_text(change)} of that)" if change else ""
-        answer = f"{bad} is not told apart from {good} within the budget{apart}; {launches}."
-        if search.ends_alike:
-            answer = f"{bad} is as {good}{apart}: there is nothing to search for; {launches}."
+    figures = [f"{what} {span_text(change)} in {bad} of that in {good}", f"{search.launches} launches"]
+    if search.ends_alike:
+        answer = f"{bad} is as {good}, so there is nothing to search for"
+    elif not search.ends_differ:
+        answer = f"{bad} is not told apart from {good} within the budget"
     elif not search.decided:
-        answer = (
-            f"Between {search.low} and {search.high}, undecided within the budget: {len(between)} between them are not "
-            f"told apart; {what} {span_text(change)} in {bad} of that in {good}; {launches}. --budget gives more."
-        )
+        apart = f"{len(between)} between them are not told apart (--budget gives more)"
+        answer = f"Between {search.low} and {search.high}, undecided within the budget: {apart}"
     else:
-        word = more if change is None or change.ratio > 1.0 else less
-        who = f"{search.high}" if not between else f"One of {listed([*between, search.high])}"
-        what_it_is = f" ({search.candidates[search.high]})" if not between and search.candidates[search.high] else ""
+        what_it_is = search.candidates[search.high]
+        who = f"{search.high} ({what_it_is})" if what_it_is else search.high
+        who = f"One of {listed([*between, search.high])}" if between else who
         skipped = f" ({listed(between)} cannot be launched)" if between else ""
-        answer = (
-            f"{who}{what_it_is} is the first that is {word}{skipped}: {what} {span_text(change)} in {bad} of that in "
-            f"{good}; {sure}; {launches}."
-        )
-    return [answer, *(f"Skipped: {name}, {why}." for name, why in search.skipped.items())]
+        answer = f"{who} is the first that is {more if change is None or change.ratio > 1.0 else less}{skipped}"
+        figures.insert(1, f"at most {100 * search.error:.0f} % of such searches are wrong")
+    return [f"{answer}: {'; '.join(figures)}.", *(f"Skipped: {name}, {why}." for name, why in search.skipped.items())]
 
 
 def ratio_text(level: Level | None) -> str:

@@ -20,23 +20,24 @@ def fastest(summary: pd.DataFrame) -> TableRow | None:
 
 def caveats(document: RunDocument, summary: pd.DataFrame) -> list[str]:
     """The limits, the gravest first."""
-    return [
-        *_about_completeness(document, summary),
-        *(_about_attached(attached, document) if (attached := document.of(Attached)) else ()),
-        *_about_left_out(summary),
-        *_about_superseded(document),
-        *(_about_device(document) if attached is None else ()),
-        *about_implementations(document),
-    ]
+    return [*_caveats(document, summary), *about_implementations(document)]
 
 
-def _about_completeness(document: RunDocument, summary: pd.DataFrame) -> Iterator[str]:
+def _caveats(document: RunDocument, summary: pd.DataFrame) -> Iterator[str]:
     if not document.complete:
         yield "This run is incomplete: it was interrupted, or is still being written. Its checksums do not count."
     failed = [f"{row['scenario']} ({row['status']})" for row in summary.to_dict("records") if row["status"] != "ok"]
     if failed:
         why = "; ".join(failed)
         yield f"Without figures, or with those of some launches only: {why}. The reasons stand below the table."
+    if (attached := document.of(Attached)) is not None:
+        yield from _about_attached(attached, document)
+    yield from _about_left_out(summary)
+    for launch in document.superseded:
+        if launch.status == "ok" and launch.reason:
+            yield f"Not counted: {launch.reason}."
+    if attached is None:
+        yield from _about_device(document)
 
 
 def _about_attached(attached: Attached, document: RunDocument) -> Iterator[str]:
@@ -53,18 +54,10 @@ def _about_left_out(summary: pd.DataFrame) -> Iterator[str]:
     """Scenarios that would be the fastest if their figures or their numerics could be trusted."""
     best = fastest(summary)
     for row in summary[summary["why_not"].notna() & (summary["status"] == "ok")].to_dict("records"):
-        speed = row["throughput_per_s"]
-        if best is None:
-            yield f"{row['scenario']} ran to its end and is not recommended: {row['why_not']}."
-        elif speed > best["throughput_per_s"]:
-            faster = f"was faster ({speed:,.1f} {row['unit']} a second) and is not recommended"
-            yield f"{row['scenario']} {faster}: {row['why_not']}."
-
-
-def _about_superseded(document: RunDocument) -> Iterator[str]:
-    for launch in document.superseded:
-        if launch.status == "ok" and launch.reason:
-            yield f"Not counted: {launch.reason}."
+        if best is None or row["throughput_per_s"] > best["throughput_per_s"]:
+            speed = f"{row['throughput_per_s']:,.1f} {row['unit']} a second"
+            than = "" if best is None else "was faster and "
+            yield f"{row['scenario']} ({speed}) {than}is not recommended: {row['why_not']}."
 
 
 def _about_device(document: RunDocument) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pandas as pd
 
@@ -13,7 +14,7 @@ from bench.analyse.launches import looked_at, ok_rows
 from bench.analyse.loader import INPUT_BOUND
 from bench.analyse.memory import beside_torch, growth, peak_by_process
 from bench.analyse.memory_parts import ddp_against_shards
-from bench.analyse.recommendation import recommendable, recommendation
+from bench.analyse.recommendation import recommendable
 from bench.analyse.steps import phases
 from bench.analyse.validity import HOST_BOUND
 from bench.core.records import PHASES
@@ -115,11 +116,11 @@ def epochs(run: Analysed) -> Answer | None:
     parts = {"the first": measured[measured["step"] < each], "later ones": measured[measured["step"] >= each]}
     texts = [
         f"in {name} a step takes {of['step_ms'].mean():,.1f} ms, {of['data_ms'].mean():,.1f} of them for data"
-        for name, of in parts.items()
         if len(of)
+        else f"no step of {name} counts"
+        for name, of in parts.items()
     ]
-    alone = "" if len(texts) == 2 else f"; no step of {'later ones' if len(parts['the first']) else 'the first'} counts"
-    return "Is the first epoch slower?", f"An epoch has {each:,} steps: {', '.join(texts)} (means){alone}."
+    return "Is the first epoch slower?", f"An epoch has {each:,} steps: {', '.join(texts)} (means)."
 
 
 def fastest(run: Analysed) -> Answer | None:
@@ -127,22 +128,19 @@ def fastest(run: Analysed) -> Answer | None:
     if run.document.of(Attached) and len(table) < 2:
         return None
     question = "Which is fastest, and by how much?"
-    searched = run.document.of(Tuning) is not None
-    best = recommendation(table, searched=searched).fastest
-    if best is None:
+    names = recommendable(table, searched=run.document.of(Tuning) is not None)["scenario"]
+    rivals = against_fastest(run.good_figures, names, looked_at(run.document))
+    if names.empty:
         return question, "No scenario of this run can be recommended, so none is called the fastest."
-    believable = recommendable(table, searched=searched)["scenario"]
-    figures = run.good_figures
-    rivals = against_fastest(figures, believable, looked_at(run.document))
     if rivals.empty:
-        return question, f"{best} is the only scenario with figures that count, so there is nothing to compare it with."
+        return question, f"{names.iloc[0]} is the only scenario with figures that count, so it has nothing to beat."
     (second, *_) = rivals.sort_values("ratio").to_dict("records")
-    text = f"{best}. A step of the next, {second['scenario']}, takes {times(second)} as long."
+    text = f"{second['base']}. A step of the next, {second['scenario']}, takes {times(second)} as long."
     return question, f"{text} {chance(second)}"
 
 
 def dataparallel(run: Analysed) -> Answer | None:
-    if not {"dp", "ddp"} <= set(run.good_figures.frame["scenario"]):
+    if not _measured(run, "dp", "ddp"):
         return None
     question = "Why is DataParallel slower than DDP?"
     if _effective(run, "dp").replicas == 1:
@@ -151,22 +149,9 @@ def dataparallel(run: Analysed) -> Answer | None:
             f"This run cannot tell: {where} DataParallel is a pass-through, one process that calls the model as it is. "
             "Nothing was scattered, replicated or gathered."
         )
-    step_ms = dict(zip(run.overview["scenario"], run.overview["step_median_ms"], strict=True))
-    more = step_ms["dp"] - step_ms["ddp"]
-    if more <= 0:
-        return question, f"It is not slower here: {step_ms['dp']:,.1f} ms a step against {step_ms['ddp']:,.1f} ms."
-    pair = pair_of(run, "dp", "ddp")
-    if pair["verdict"] == ALIKE:
-        return question, f"Whether it is: its step takes {times(pair)} as long. {chance(pair)}"
-    apart = _phases_apart(run, "dp", "ddp")
-    whole = sum(apart.values())
-    shares = ", ".join(
-        f"{phase} {value:+.1f} ms" + (f" ({100 * value / whole:.0f} %)" if min(apart.values()) >= 0 < whole else "")
-        for phase, value in apart.items()
-    )
-    text = f"Its step takes {more:,.1f} ms longer. {chance(pair)} "
-    text += f"By phase (medians, whose sum is {whole:,.1f} ms): {shares}."
+    text = f"{longer(run, 'dp', 'ddp')} {_why(run, 'dp', 'ddp')}"
     if _effective(run, "dp").cudnn_benchmark is False and _effective(run, "ddp").cudnn_benchmark:
+        step_ms = dict(zip(run.overview["scenario"], run.overview["step_median_ms"], strict=True))
         text += " cuDNN's search for algorithms is off for dp, whose threads would search in every step"
         untuned = step_ms.get("ddp_untuned")
         if untuned is None:
@@ -174,47 +159,43 @@ def dataparallel(run: Analysed) -> Answer | None:
         else:
             search, own = untuned - step_ms["ddp"], step_ms["dp"] - untuned
             text += f". Without it ddp takes {search:+,.1f} ms (ddp_untuned): {own:+,.1f} ms are DataParallel's own."
-    parts = {row["scenario"]: row for row in data_parallel(run.diagnostics).to_dict("records")}
-    if "dp" not in parts:
-        return question, f"{text} What its forward pass does beside computing was not looked at: --diagnose shows it."
-    part = parts["dp"]
-    return question, (
-        f"{text} In its forward pass, with the devices idle in between, replicating the weights takes "
-        f"{part['replicate_ms']:,.1f} ms, scattering the input {part['scatter_ms']:,.1f} ms, gathering the output "
-        f"{part['gather_ms']:,.1f} ms, and computing {part['parallel_apply_ms']:,.1f} ms."
-    )
+    for part in data_parallel(run.diagnostics).to_dict("records"):
+        if part["scenario"] == "dp":
+            text += (
+                " In its forward pass, with the devices idle in between, replicating the weights takes "
+                f"{part['replicate_ms']:,.1f} ms, scattering the input {part['scatter_ms']:,.1f} ms, gathering the "
+                f"output {part['gather_ms']:,.1f} ms, and computing {part['parallel_apply_ms']:,.1f} ms."
+            )
+    return question, text
 
 
 def fsdp(run: Analysed) -> Answer | None:
-    """By phase and, where the run was profiled, by what the steps were spent on."""
-    if not {"fsdp2", "ddp"} <= set(run.good_figures.frame["scenario"]):
+    if not _measured(run, "fsdp2", "ddp"):
         return None
-    question, pair = "Is FSDP slower than DDP here, and why?", pair_of(run, "fsdp2", "ddp")
-    apart = ", ".join(f"{phase} {value:+.1f} ms" for phase, value in _phases_apart(run, "fsdp2", "ddp").items())
-    text = f"Its step takes {times(pair)} as long. {chance(pair)} By phase (medians): {apart}."
-    extra = _spent_apart(run, "fsdp2", "ddp")
-    if extra is None:
-        return question, f"{text} --diagnose shows what its time is spent on."
-    most = listed([f"{name} {extra[name]:+.1f} ms" for name in sorted(extra, key=lambda name: -abs(extra[name]))[:3]])
-    return question, f"{text} Under the profiler it differs most by {most}."
+    return "Is FSDP slower than DDP here, and why?", f"{longer(run, 'fsdp2', 'ddp')} {_why(run, 'fsdp2', 'ddp')}"
 
 
-def _phases_apart(run: Analysed, scenario: str, base: str) -> dict[str, float]:
-    """By phase how much longer its median is than that of the base (ms)."""
-    medians = {row["scenario"]: row for row in phases(run.good_phases).to_dict("records")}
-    return {phase: medians[scenario][f"{phase}_ms"] - medians[base][f"{phase}_ms"] for phase in PHASES}
+def _measured(run: Analysed, *names: str) -> bool:
+    return set(names) <= set(run.good_figures.frame["scenario"])
 
 
-def _spent_apart(run: Analysed, scenario: str, base: str) -> dict[str, float] | None:
-    """By category how much longer the profiler shows it than with the base (ms); None if it did not look at both."""
-    costs = {row.pop("scenario"): row for row in spent(run.document).drop(columns="step_ms").to_dict("records")}
-    if not {scenario, base} <= set(costs):
-        return None
-    return {str(name): value - costs[base][name] for name, value in costs[scenario].items()}
+def _why(run: Analysed, scenario: str, base: str) -> str:
+    """What of its step is longer than the base's: by phase, and by operators where the profiler looked at both."""
+    medians: Any = phases(run.good_phases).set_index("scenario")
+    apart = (
+        f"{phase} {medians.loc[scenario, f'{phase}_ms'] - medians.loc[base, f'{phase}_ms']:+.1f}" for phase in PHASES
+    )
+    text = f"By phase (medians, ms): {', '.join(apart)}."
+    costs: Any = spent(run.document).set_index("scenario").drop(columns="step_ms")
+    if not {scenario, base} <= set(costs.index):
+        return f"{text} What its time is spent on was not looked at: --diagnose shows it."
+    extra = (costs.loc[scenario] - costs.loc[base]).sort_values(key=abs, ascending=False)
+    most = listed([f"{name} {more:+.1f} ms" for name, more in extra.items() if abs(more) >= 0.05], 4)
+    return f"{text} Under the profiler it differs by {most or 'nothing'}."
 
 
 def mixed_precision(run: Analysed, half: str, full: str) -> Answer | None:
-    if not {half, full} <= set(run.good_figures.frame["scenario"]):
+    if not _measured(run, half, full):
         return None
     question = f"Is O1 slower than no AMP ({half} against {full})?"
     pair = pair_of(run, half, full)
@@ -227,21 +208,12 @@ def mixed_precision(run: Analysed, half: str, full: str) -> Answer | None:
         text += f" Do not act on it: not to be believed are the figures of {listed(doubts)}."
     if _effective(run, half).bf16_instructions is False:
         text += " It is so on this CPU, which has no instructions for bf16, and says nothing of others or of GPUs."
-    apart = _spent_apart(run, half, full)
-    if apart is None:
-        return question, f"{text} What its time is spent on was not looked at: --diagnose shows it."
-    spends = spent(run.document).set_index("scenario").loc[half]
-    extra = [f"{name} {value:+.1f} ms" for name, value in apart.items() if abs(value) >= 0.05]
-    return question, (
-        f"{text} Under the profiler a step of {half} spends {spends['casts']:,.1f} ms on casts and "
-        f"{spends['loss scaling']:,.1f} ms on loss scaling; against {full} it differs by {listed(extra) or 'nothing'}."
-    )
+    return question, f"{text} {_why(run, half, full)}"
 
 
 def no_sync(run: Analysed) -> Answer | None:
-    measured = set(run.good_figures.frame["scenario"])
     texts = []
-    for once in (name for name in run.document.request.scenarios if {name, f"{name}_sync"} <= measured):
+    for once in (name for name in run.document.request.scenarios if _measured(run, name, f"{name}_sync")):
         pair = pair_of(run, f"{once}_sync", once)
         ran = _effective(run, once)
         each = f"each of {(ran.replicas or 0) // max(1, ran.world_size or 1)} micro-batches"
@@ -263,8 +235,7 @@ def transport(run: Analysed) -> Answer | None:
 
 
 def frameworks(run: Analysed) -> Answer | None:
-    measured = set(run.good_figures.frame["scenario"])
-    texts = [longer(run, *pair) for pair in FRAMEWORKS.items() if {*pair} <= measured]
+    texts = [longer(run, *pair) for pair in FRAMEWORKS.items() if _measured(run, *pair)]
     return ("What does the framework cost?", " ".join(texts)) if texts else None
 
 
@@ -297,44 +268,34 @@ def growing(run: Analysed) -> Answer | None:
 
 def same_weights(run: Analysed) -> Answer | None:
     """How the replicas come to hold the same weights, shown by the checksums of every rank."""
-    shared = [
-        launch for launch in run.document.good if launch.processes > 1 and launch.checks.final_weights_alike is not None
-    ]
+    shared = [one for one in run.document.good if one.processes > 1 and one.checks.final_weights_alike is not None]
     if not shared:
         return None
-    question = "How do the replicas come to hold the same weights?"
-    alike = [launch for launch in shared if launch.checks.final_weights_alike]
-    started = [launch for launch in shared if launch.checks.initial_weights_alike]
-    names = list(dict.fromkeys(launch.scenario for launch in alike))
+    started = sum(bool(one.checks.initial_weights_alike) for one in shared)
+    alike = [one for one in shared if one.checks.final_weights_alike]
     text = (
-        f"They start from the same weights ({len(started)} of {len(shared)} launches: equal SHA-256 of all parameters "
-        "of every rank before the first step), and every step adds the same to them."
+        f"They start from the same weights ({started} of {len(shared)} launches: equal SHA-256 of all parameters of "
+        "every rank before the first step), and every step adds the same to them."
     )
-    compared = run.parity[run.parity["gradient_alone"].notna() & run.parity["gradient_error"].notna()]
-    if len(compared):
-        (row, *_) = compared.to_dict("records")
+    compared = run.parity.dropna(subset=["gradient_alone", "gradient_error"])
+    for row in compared[:1].to_dict("records"):
         text += (
             f" By itself the gradient of one replica is {100 * row['gradient_alone']:.0f} % away from the average; "
             f"after the all-reduce that of every rank of {row['scenario']} is at most {row['gradient_error']:.1g} away "
             "from what one process computes that has the whole batch."
         )
     if alike:
-        checksum = (alike[0].ranks[0].final_sha256 or "")[:12]
+        names = listed(list(dict.fromkeys(one.scenario for one in alike)))
         text += (
-            f" After the last step all ranks hold the same parameters, bit for bit, in {len(alike)} of {len(shared)} "
-            f"launches ({listed(names)}; SHA-256 {checksum}… on every rank of launch {alike[0].launch})."
+            f" After the last step all ranks hold the same parameters, bit for bit, in {len(alike)} of them ({names})."
         )
-    lost = list(dict.fromkeys(launch.scenario for launch in shared if launch not in alike))
-    if lost:
-        text += f" In {listed(lost)} they do not: the ranks train different models."
-    return question, text
+    if lost := dict.fromkeys(one.scenario for one in shared if one not in alike):
+        text += f" In {listed(list(lost))} they do not: the ranks train different models."
+    return "How do the replicas come to hold the same weights?", text
 
 
 def memory(run: Analysed) -> Answer | None:
     peaks = peak_by_process(ok_rows(run.document, run.memory))
-    if peaks.empty:
-        return None
-    question = "Which uses the most memory?"
     measured = run.overview.dropna(subset="peak_total_mib").sort_values("peak_total_mib")
     mib = {row["scenario"]: f"({row['peak_total_mib']:,.0f} MiB)" for row in measured.to_dict("records")}
     parts = []
@@ -353,10 +314,10 @@ def memory(run: Analysed) -> Answer | None:
         amounts = [f"{row['peak_mib']:,.0f} MiB{place}" for row, place in zip(rows, where, strict=True)]
         parts.append(f"{scenario}: {'one process' if processes == 1 else f'{processes} processes'}, {listed(amounts)}.")
         sizes = [row["peak_mib"] for row in rows]
-        if processes == 1 and max(sizes) > 1.01 * min(sizes) and min(sizes) > 0:
+        if processes == 1 and max(sizes) > 1.01 * min(sizes) > 0:
             most, least = (where[sizes.index(size)] for size in (max(sizes), min(sizes)))
             parts.append(f"Its peak{most} is {max(sizes) / min(sizes):.2f} times that{least}.")
-    return (question, " ".join(parts)) if parts else None
+    return ("Which uses the most memory?", " ".join(parts)) if parts else None
 
 
 def _effective(run: Run, scenario: str) -> Effective:

@@ -65,20 +65,18 @@ def sentences(run: Analysed) -> list[str]:
         loss = last.loss
         if last.count == 1 or loss.total_ms is None:
             continue
-        if loss.total_ms <= 0.0 or (last.efficiency.high or 0.0) >= 1.0:
-            lines.append(f"{mode.title()}: what a step on {last.count} devices loses is not distinguishable from 0.")
-            continue
-        if loss.reason is not None:
-            lines.append(f"{mode.title()}: why a step loses {loss.total_ms:,.1f} ms is unknown: {loss.reason}.")
-            continue
+        where = f"{mode.title()}: a step on {last.count} devices loses"
         named = [f"{100 * share:.0f} % {WORDS[name]}" for name, share in loss.shares.items() if share >= LEAST_SHARE]
-        if named:
-            text = f"{mode.title()}: a step on {last.count} devices loses {loss.total_ms:,.1f} ms: {', '.join(named)}."
+        if loss.total_ms <= 0.0 or (last.efficiency.high or 0.0) >= 1.0:
+            lines.append(f"{where} nothing that is distinguishable from 0.")
+        elif loss.reason is not None:
+            lines.append(f"{where} {loss.total_ms:,.1f} ms, and why is unknown: {loss.reason}.")
+        elif named:
+            lines.append(f"{where} {loss.total_ms:,.1f} ms: {', '.join(named)}.")
             rest, step = loss.rest_ms or 0.0, last.step.value or math.inf
             if abs(rest) > APART * step:
                 apart = f"{100 * abs(rest) / step:.0f} % {'longer' if rest < 0 else 'shorter'}"
-                text += f" Low confidence: the diagnostic launch had {apart} steps."
-            lines.append(text)
+                lines[-1] += f" Low confidence: the diagnostic launch had {apart} steps."
     cores, on_host = run.document.machine.cores_usable, max(scaling.counts) // max(1, len(run.document.hosts))
     if run.document.workload.device == "cpu" and on_host > 1:
         crowded = cores and on_host > cores
@@ -117,11 +115,10 @@ def about_predictions(run: Analysed, predict: Sequence[int] = (), what_if_mbit: 
     for why in dict.fromkeys(one.why_not for one in asked if one.why_not):
         many = listed([f"{count:,}" for count in sorted({one.count for one in asked if one.why_not == why})])
         lines.append(f"Nothing is predicted for {many} devices: {why}; --what-if bandwidth=100Gbit assumes a ring.")
-    asked = [one for one in asked if one.why_not is None]
-    farthest = max(asked, key=lambda one: one.beyond, default=None)
-    if farthest is not None and farthest.beyond > 1.0:
+    beyond, count = max(((one.beyond, one.count) for one in asked if one.why_not is None), default=(0.0, 0))
+    if beyond > 1.0:
         lines.append(
-            f"{farthest.count:,} devices are {farthest.beyond:,.4g} times beyond what was measured; a prediction takes "
-            "every device and link to be as fast as those measured, and no rank to wait for a slower one."
+            f"{count:,} devices are {beyond:,.4g} times beyond what was measured; a prediction takes every device and "
+            "link to be as fast as those measured, and no rank to wait for a slower one."
         )
     return lines

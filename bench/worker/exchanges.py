@@ -2,7 +2,7 @@
 
 The rank computes as it would among many: wrapper, hooks, buckets and casts are the scenario's own, and every collective
 is noted with its size and the moment of its call. What it would take is reckoned elsewhere, for any number of ranks
-(``bench.analyse.timeline``).
+(``bench.analyse.predicted``).
 """
 
 from collections.abc import Callable, Iterator

@@ -23,10 +23,11 @@ from standin.documents import ran_with
 from standin.frames import iterations, launch_figures
 from standin.runs import APEX, BROKEN, DDP, FAST, FINITE, GONE, HOSTILE, SECOND_NS, Launch, analysed, timed, write_run
 
-from bench.analyse import memory_timeline, published
+from bench.analyse import memory as held
+from bench.analyse import published
 from bench.analyse.analysed import Analysed
 from bench.analyse.launches import shown
-from bench.analyse.spread import losses, spread, times
+from bench.analyse.steps import losses, spread, times
 from bench.report import drawing, launch_tables, plots, summary, theme, values
 from bench.report import runs as report
 from bench.runs.launches import Tf32
@@ -241,7 +242,7 @@ def test_a_loss_that_is_not_finite_is_a_dash(mixed: Written) -> None:
     page = Page(mixed.text("index.html")).text
     assert "not finite from step 3 on" in page
     assert "Fastest but untested, with one launch: ddp, 200.0 img/s" in page
-    assert "ddp_o2 was faster (533.3 images a second) and is not recommended: not finite." in page
+    assert "ddp_o2 (533.3 images a second) was faster and is not recommended: not finite." in page
 
 
 def test_what_is_unknown_about_memory_says_why(mixed: Written) -> None:
@@ -344,9 +345,9 @@ def test_memory_starts_with_the_processes(tmp_path: Path) -> None:
     """Step 0 starts at 1 s and its forward pass takes 25 ms; 1.5 s before its end the processes were born."""
     run = analysed(write_run(tmp_path, [Launch("ddp", [[100, 40, 60]], [[1.0, 2.0]])]))
     of, born_s = (run.document.launches[0], run.memory, run.iterations), 1.025 - 1.5
-    assert memory_timeline.start(*of)[0] == pytest.approx(born_s * SECOND_NS)
-    assert list(memory_timeline.timeline(*of)["seconds"]) == pytest.approx([-born_s, 0.5 - born_s])
-    assert memory_timeline.windows(*of) == pytest.approx((1.0 - born_s, 1.1 - born_s, 1.2 - born_s))
+    assert held.start(*of)[0] == pytest.approx(born_s * SECOND_NS)
+    assert list(held.timeline(*of)["seconds"]) == pytest.approx([-born_s, 0.5 - born_s])
+    assert held.windows(*of) == pytest.approx((1.0 - born_s, 1.1 - born_s, 1.2 - born_s))
 
 
 def sentences(launches: list[Launch], folder: Path) -> tuple[str, str]:
@@ -368,7 +369,7 @@ KNOWN = timed({"ddp": (40, 41, 42), "ddp_o2": (20, 20, 20)})
         ([GONE, BROKEN], ("No valid result: no scenario has figures",)),
         ([DDP, SINGLE], ("with one launch: single, 1,000.0 img/s", "Only valid result on 2 replicas: ddp, 200.0")),
         (KNOWN, ("Fastest: ddp_o2, 400.0 ±0.0% img/s, 2.05 (",)),
-        ([FAST], ("No valid result: no sc", "ddp_o2 ran to its end and is not recommended: not finite.")),
+        ([FAST], ("No valid result: no sc", "a second) is not recommended: not finite.")),
         ([DDP, FAILED, FAST, FAST], ("Only valid result: ddp, 200.0 img/s",)),
         ([APEX, DP], ("No apex was involved in apex_ddp:", "DataParallel a pass-through")),
     ],

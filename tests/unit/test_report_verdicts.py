@@ -335,7 +335,8 @@ def test_losses_and_those_of_the_reference(whole: Analysed, tmp_path: Path, monk
 
 
 @pytest.mark.parametrize(
-    ("lean_mib", "said"), [(950.0, " Neither axis begins at 0."), (50.0, " The axis of speed does not begin at 0.")]
+    ("lean_mib", "said"),
+    [(950.0, " Not from 0: the axis of memory and speed."), (50.0, " Not from 0: the axis of speed.")],
 )
 def test_the_axes_and_bars_of_the_trade_off(lean_mib: float, said: str, tmp_path: Path) -> None:
     fast = [Launch("ddp", [[9, ms, ms]], [[1000.0 + ms]]) for ms in (40.0, 40.5)]
@@ -354,7 +355,7 @@ def test_where_the_time_goes_explains_the_difference(whole: Analysed) -> None:
     assert table.rows[2][2].small == f"error: {HOSTILE}"
     (words,) = verdict_tables.communication_words(whole)
     assert "costs 30.0 ms (28.7 to 31.3) a step: 5.5 ms (4.6 to 6.4) of communication" in words
-    assert "and +4.0 ms are beyond what the three are uncertain by" in words
+    assert "; +4.0 ms are left over." in words
     spent = verdict_tables.spent_table(whole)
     assert [cell.text for cell in spent.rows[0]] == ["ddp", "4.0", "0.0", "20.0", "6.0", "30.0", "40.0"]
     assert [cell.small for cell in spent.rows[0][1:4]] == ["13.3 %", "", "66.7 %"]

@@ -3,7 +3,6 @@
 import errno
 import os
 import signal
-from functools import partial
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -12,7 +11,7 @@ from standin.gpu_runs import DDP2, DP, GPUS
 from standin.runs import analysed, write_run
 
 from bench.analyse.analysed import Analysed
-from bench.report import drawing, plots, side_by_side
+from bench.report import plots
 from bench.report.device_plots import memory_stack, power
 from bench.report.drawing import Plot
 
@@ -27,15 +26,16 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Analysed:
 
 
 def test_plots_from_elsewhere_are_the_same(run: Analysed, monkeypatch: pytest.MonkeyPatch) -> None:
-    draws = [partial(drawing.for_page, partial(draw, run), "") for draw in plots.DRAWINGS]
-    queue, filled = os.pipe()
-    os.write(filled, bytes([0, 0, 0, 1]))
-    os.close(filled)
-    (other,) = side_by_side.forked(draws, queue, 1)
-    elsewhere = other.recv()
+    def elsewhere(run: Analysed) -> Plot | None:
+        assert os.getpid() != HERE
+        return memory_stack(run)
+
+    monkeypatch.setattr(plots, "DRAWINGS", (elsewhere,) * 2)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2})
+    made = plots.of_run(run)
+    monkeypatch.setattr(plots, "DRAWINGS", (memory_stack,) * 2)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0})
-    assert plots.of_run(run) == [elsewhere[0], elsewhere[1]]
-    os.close(queue)
+    assert made == plots.of_run(run) and len(made) == 2
 
 
 def test_how_the_other_process_may_end(run: Analysed, monkeypatch: pytest.MonkeyPatch) -> None:

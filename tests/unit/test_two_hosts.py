@@ -9,8 +9,7 @@ import pytest
 from standin.documents import changed, sample
 from standin.frames import iterations, launch_figures, step_rows
 
-from bench.analyse.memory import peaks
-from bench.analyse.memory_timeline import start, timeline, windows
+from bench.analyse.memory import peaks, start, timeline, windows
 from bench.analyse.parity import parity
 from bench.analyse.validity import findings, unlike
 from bench.experiments import record

@@ -30,9 +30,10 @@ measured in another way (memory as ``rss``, ``nvml_pid``, ...): only nights with
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 from scipy import special
@@ -73,6 +74,7 @@ EXIT_CODES = {
 
 NOT_THERE, NO_FIGURE, NO_VERDICT = "not in this run", "no figure in this run", "no verdict on numerics in this run"
 NO_BASE_FIGURE, NO_BASE_VERDICT = "the base has no such figure", "the base has no verdict on numerics"
+NO_BASE = "the base has no figures of this scenario"
 
 FEWEST_NIGHTS = 3  # for a prediction bound
 RECENT = 5
@@ -240,8 +242,8 @@ def _figure(scenario: Entry, key: str) -> Figure | None:
 
 def replay(
     nights: Iterable[tuple[str, Digest]], rule: Rule, accepted: Iterable[str] = (), only: Sequence[str] | None = None
-) -> Base:
-    """The base that these named nights of one series leave behind, in the order of time.
+) -> Iterator[tuple[list[Judged], Base]]:
+    """The rows of each of these named nights of one series, in the order of time, and the base that it leaves behind.
 
     ``accepted``: the names of those that a person accepted.
     """
@@ -249,14 +251,15 @@ def replay(
     base: Base = {}
     for name, digest in nights:
         tonight = measured(name, digest, only)
-        base = after(tonight, judge(tonight, base, rule), base, rule, by_person=name in persons)
-    return base
+        rows = judge(tonight, base, rule)
+        base = after(tonight, rows, base, rule, by_person=name in persons)
+        yield rows, base
 
 
 def after(tonight: Mapping[str, Measured], rows: Sequence[Judged], base: Base, rule: Rule, *, by_person: bool) -> Base:
     verdicts = _verdicts_of(rows)
     grown = dict(base)
-    gains = {(row.scenario, row.metric): row for row in rows if row.rose or row.verdict == BETTER}
+    gains = [row for row in rows if row.rose or row.verdict == BETTER]  # mostly none
     for name, one in tonight.items():
         if one.why is not None:
             continue
@@ -264,10 +267,9 @@ def after(tonight: Mapping[str, Measured], rows: Sequence[Judged], base: Base, r
             if TOO_FEW not in verdicts[name]:  # they could be no base
                 grown[name] = (one,)
         elif verdicts[name] <= set(PASSES):
-            own = [gains[name, metric] for metric in METRICS if (name, metric) in gains]
-            if own:
-                better = frozenset(row.metric for row in own if row.verdict == BETTER)
-                one = replace(one, better=better, rose=frozenset(row.metric for row in own if row.rose))
+            better = frozenset([row.metric for row in gains if row.scenario == name and row.verdict == BETTER])
+            rose = frozenset([row.metric for row in gains if row.scenario == name and row.rose])
+            one = replace(one, better=better, rose=rose) if better or rose else one
             grown[name] = _kept((*base.get(name, ()), one), rule.nights)
     if by_person:
         return {name: nights for name, nights in grown.items() if name in tonight}
@@ -310,60 +312,37 @@ def judge(tonight: Mapping[str, Measured], base: Base, rule: Rule) -> list[Judge
     comparable = [name for name, rows in absent.items() if not rows]
     rows = [row for of_one in absent.values() for row in of_one]
     rows += [row for metric in METRICS for row in _judged(metric, comparable, tonight, base, rule)]
-    rows += [row for name in comparable for row in _numerics(name, tonight[name], base[name])]
+    rows += [row for name in comparable for row in _numerics(name, tonight[name], base.get(name, ()))]
     return sorted(rows, key=lambda row: place[row.scenario])
 
 
 def _not_judged(name: str, tonight: Measured | None, nights: Sequence[Measured]) -> list[Judged]:
-    """The rows of a scenario that cannot be compared with its base as a whole; none where it can."""
+    """The rows of a scenario that cannot be compared with its base as a whole; none where it can, or has no base."""
     if tonight is None or tonight.why is not None:
-        names = tuple(one.night for one in nights)
+        names = tuple([one.night for one in nights])
         why, status = (tonight.why, tonight.status) if tonight else (NOT_THERE, None)
         verdict = NOT_RUN if status == "unsupported" and not nights else MISSING
-        return [
-            Judged(scenario=name, metric=metric, verdict=verdict, nights=names, why=why, status=status)
-            for metric in (_metrics(nights[-1]) if nights else [STEP_TIME])
-        ]
+        metrics = _shown(nights[-1]) if nights else [STEP_TIME]
+        row = Judged(scenario=name, metric=STEP_TIME, verdict=verdict, nights=names, why=why, status=status)
+        return [replace(row, metric=metric) for metric in metrics]
     if not nights:
-        return [
-            Judged(
-                scenario=name,
-                metric=metric,
-                verdict=TOO_FEW if few else NEW,
-                tonight=_shown(tonight, metric),
-                launches=len(tonight.figures[metric].launches) if metric in METRICS else 0,
-                why=few or "the base has no figures of this scenario",
-            )
-            for metric in _metrics(tonight)
-            for few in [_too_few(tonight, metric)]
-        ]
-    before = nights[-1]
-    why = None
-    if tonight.what_ran and before.what_ran and tonight.what_ran != before.what_ran:
-        why = f"something else ran: {tonight.what_ran}; the base is of {before.what_ran}"
-    elif None not in (sizes := (tonight.world_size, before.world_size)) and sizes[0] != sizes[1]:
-        why = f"another world size: {sizes[0]}; the base is of {sizes[1]}"
-    if why is None:
         return []
-    names = tuple(one.night for one in nights)
+    ran, sizes = (tonight.what_ran, nights[-1].what_ran), (tonight.world_size, nights[-1].world_size)
+    if all(ran) and ran[0] != ran[1]:
+        why = f"something else ran: {ran[0]}; the base is of {ran[1]}"
+    elif None not in sizes and sizes[0] != sizes[1]:
+        why = f"another world size: {sizes[0]}; the base is of {sizes[1]}"
+    else:
+        return []
+    names = tuple([one.night for one in nights])
     row = Judged(scenario=name, metric=STEP_TIME, verdict=NOT_COMPARABLE, nights=names, why=why)
-    return [replace(row, metric=metric, tonight=_shown(tonight, metric)) for metric in _metrics(tonight)]
+    return [replace(row, metric=metric, tonight=value) for metric, value in _shown(tonight).items()]
 
 
-def _metrics(one: Measured) -> list[str]:
-    return [*one.figures, *([PARITY] if one.parity is not None else [])]
-
-
-def _shown(one: Measured, metric: str) -> float | str | None:
-    if metric == PARITY:
-        return one.parity
-    return math.exp(one.figures[metric].mean) if metric in one.figures else None
-
-
-def _too_few(one: Measured, metric: str) -> str | None:
-    if metric not in METRICS or len(one.figures[metric].launches) >= LAUNCHES_WANTED:
-        return None
-    return f"{len(one.figures[metric].launches)} and a verdict needs {LAUNCHES_WANTED}"
+def _shown(one: Measured) -> dict[str, float | str]:
+    """What is known of a night, by metric."""
+    figures: dict[str, float | str] = {name: math.exp(figure.mean) for name, figure in one.figures.items()}
+    return figures if one.parity is None else {**figures, PARITY: one.parity}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -399,7 +378,7 @@ def _judged(metric: str, names: Sequence[str], tonight: Mapping[str, Measured], 
     pairs: list[_Pair] = []
     wanted = max(rule.nights, FEWEST_NIGHTS)
     for name in names:
-        with_figure = [one for one in base[name] if metric in one.figures]
+        with_figure = [one for one in base.get(name, ()) if metric in one.figures]
         figure = tonight[name].figures.get(metric)
         if figure is None:
             if with_figure:
@@ -411,13 +390,13 @@ def _judged(metric: str, names: Sequence[str], tonight: Mapping[str, Measured], 
         if any(other_source(way, figure.source) for way in ways):
             alike = [one for one in with_figure if other_source(one.figures[metric].source, figure.source) is None]
         pair = _pair(name, metric, figure, alike, wanted)
-        few = _too_few(tonight[name], metric)
-        if few is not None:
-            rows.append(_row(metric, TOO_FEW, pair, why=few))
+        if (count := len(figure.launches)) < LAUNCHES_WANTED:
+            rows.append(_row(metric, TOO_FEW, pair, why=f"{count} and a verdict needs {LAUNCHES_WANTED}"))
         elif not alike:
             sources = ", ".join(sorted({str(one.figures[metric].source) for one in with_figure}))
-            otherwise = f"{OTHERWISE}: {figure.source}; the base is of {sources}"
-            rows.append(_row(metric, NEW, pair, why=otherwise if with_figure else NO_BASE_FIGURE))
+            why = NO_BASE_FIGURE if name in base else NO_BASE
+            why = f"{OTHERWISE}: {figure.source}; the base is of {sources}" if with_figure else why
+            rows.append(_row(metric, NEW, pair, why=why))
         else:
             pairs.append(pair)
     error = (1.0 - rule.level) / max(1, len(pairs))
@@ -468,6 +447,7 @@ def _predicted(metric: str, pairs: Sequence[_Pair], error: float, threshold: flo
     for pair, margin, of_creep, of_two in zip(pairs, reach.tolist(), crept.tolist(), two.tolist(), strict=True):
         difference = pair.tonight.mean - _mean(pair.before)
         bound = max(margin, least)
+        verdict, why, wanted = OK, None, None
         others = [one for one in pair.before if one is not pair.last]
         creep = 0.0  # how far the last nights are above the first of their level
         if pair.first:
@@ -481,20 +461,15 @@ def _predicted(metric: str, pairs: Sequence[_Pair], error: float, threshold: flo
         rose = gain_of_two > seen_of_two and len(others) >= FEWEST_NIGHTS
         if abs(difference) > bound:
             verdict = REGRESSED if difference > bound else BETTER
-            rows.append(_row(metric, verdict, pair, difference=difference, bound=bound))
         elif loss_of_two > seen_of_two:
+            verdict = REGRESSED
             why = f"two nights in a row are {100 * math.expm1(loss_of_two):.1f} % and more above this level"
-            rows.append(_row(metric, REGRESSED, pair, difference=difference, bound=bound, why=why))
         elif creep > max(of_creep, least):
+            verdict = REGRESSED
             why = f"crept: the last {RECENT} nights are {100 * math.expm1(creep):.1f} % above the first of this level"
-            rows.append(_row(metric, REGRESSED, pair, difference=difference, bound=bound, why=why))
-        elif not _blind(bound, threshold):
-            rows.append(_row(metric, OK, pair, difference=difference, bound=bound))
-        else:
-            wanted = _launches_wanted(threshold, partial(_predicted_bound, pair, margin))
-            rows.append(_unseen(metric, pair, difference, bound, threshold, wanted))
-        if rose:
-            rows[-1] = replace(rows[-1], rose=True)
+        elif _blind(bound, threshold):
+            verdict, why, wanted = _unseen(difference, threshold, partial(_predicted_bound, pair, margin))
+        rows.append(_row(metric, verdict, pair, difference, bound, why=why, wanted=wanted, rose=rose))
     return rows
 
 
@@ -515,19 +490,15 @@ def _blind(bound: float, threshold: float) -> bool:
     return bound > math.log1p(max(SEEN, 2.0 * threshold))
 
 
-def _launches_wanted(threshold: float, bound_of: Callable[[int], float]) -> int | None:
-    """With how many launches a night the bound would do; None for more than anybody measures."""
+def _unseen(difference: float, threshold: float, bound_of: Callable[[int], float]) -> tuple[str, str, int | None]:
+    """Of a figure that has not regressed, beside a bound beyond which it could not look: the verdict, why, and with how
+    many launches a night the bound would do, None for more than anybody measures."""
     counts = range(LAUNCHES_WANTED, MOST_LAUNCHES + 1)
-    return next((count for count in counts if not _blind(bound_of(count), threshold)), None)
-
-
-def _unseen(metric: str, pair: _Pair, difference: float, bound: float, threshold: float, wanted: int | None) -> Judged:
-    """The row of a figure that has not regressed, beside a bound beyond which it could not look."""
-    verdict = UNCERTAIN if difference > math.log1p(threshold) else TOO_NOISY
+    wanted = next((count for count in counts if not _blind(bound_of(count), threshold)), None)
     enough = "more launches a night would not do" if wanted is None else f"about {wanted} launches a night would do"
-    unseen = f"a change of {100 * max(SEEN, 2.0 * threshold):.0f} % could not have been seen"
-    why = f"{_by_chance(threshold) if verdict == UNCERTAIN else unseen}; {enough}"
-    return replace(_row(metric, verdict, pair, difference=difference, bound=bound, why=why), wanted=wanted)
+    if difference > math.log1p(threshold):
+        return UNCERTAIN, f"{_by_chance(threshold)}; {enough}", wanted
+    return TOO_NOISY, f"a change of {100 * max(SEEN, 2.0 * threshold):.0f} % could not have been seen; {enough}", wanted
 
 
 def _by_chance(threshold: float) -> str:
@@ -551,9 +522,12 @@ def _by_interval(metric: str, pair: _Pair, error: float, threshold: float) -> Ju
     assert ratio.value is not None and ratio.low is not None and ratio.high is not None  # there are launches enough
     difference = math.log(ratio.value)
     bound = math.log1p(threshold) + difference - math.log(ratio.low) if ratio.low > 0.0 else math.inf
+    verdict, why, wanted = OK, None, None
     if ratio.low > 1.0 + threshold:
         verdict = REGRESSED
-    elif ratio.high >= 1.0 / (1.0 + threshold) and _blind(bound, threshold):
+    elif ratio.high < 1.0 / (1.0 + threshold):
+        verdict = BETTER
+    elif _blind(bound, threshold):
         sides = ((launches, len(pair.before)), (pair.tonight.launches, 1))
         scatters = [(float(np.var(np.log(side), ddof=1)), nights) for side, nights in sides]
 
@@ -561,23 +535,14 @@ def _by_interval(metric: str, pair: _Pair, error: float, threshold: float) -> Ju
             error_of, freedom = welch([(variance, count * nights) for variance, nights in scatters])
             return math.log1p(threshold) + t_quantile(1.0 - 2.0 * error, freedom) * error_of
 
-        return _unseen(metric, pair, difference, bound, threshold, _launches_wanted(threshold, bound_of))
+        verdict, why, wanted = _unseen(difference, threshold, bound_of)
     elif ratio.value > 1.0 + threshold:
-        verdict = UNCERTAIN
-    else:
-        verdict = BETTER if ratio.high < 1.0 / (1.0 + threshold) else OK
-    why = _by_chance(threshold) if verdict == UNCERTAIN else None
-    return _row(metric, verdict, pair, difference=difference, bound=bound, why=why)
+        verdict, why = UNCERTAIN, _by_chance(threshold)
+    return _row(metric, verdict, pair, difference, bound, why=why, wanted=wanted)
 
 
 def _row(
-    metric: str,
-    verdict: str,
-    pair: _Pair,
-    *,
-    difference: float | None = None,
-    bound: float | None = None,
-    why: str | None = None,
+    metric: str, verdict: str, pair: _Pair, difference: float | None = None, bound: float | None = None, **more: Any
 ) -> Judged:
     tonight = math.exp(pair.tonight.mean)
     return Judged(
@@ -590,7 +555,7 @@ def _row(
         bound=None if bound is None or bound > 700.0 else math.exp(bound),
         launches=len(pair.tonight.launches),
         nights=pair.nights,
-        why=why,
+        **more,
     )
 
 
@@ -602,7 +567,7 @@ def _numerics(name: str, tonight: Measured, nights: Sequence[Measured]) -> list[
         return []
     verdict, why = OK, None
     if worst is None:
-        verdict, why = NEW, NO_BASE_VERDICT
+        verdict, why = NEW, NO_BASE_VERDICT if nights else NO_BASE
     elif tonight.parity is None:
         verdict, why = MISSING, NO_VERDICT
     elif PARITIES.index(tonight.parity) > PARITIES.index(worst):

@@ -28,6 +28,8 @@ from numpy.typing import NDArray
 from bench.analyse.intervals import CONFIDENCE, t_quantile, t_tail
 
 Array = NDArray[np.float64]
+Places = NDArray[np.intp]
+Outlying = NDArray[np.bool_]
 
 MIN_NIGHTS = 3  # of a level; what is shorter is an outlier, or not yet a level
 NEIGHBOURS = 2  # nights at either side that a night's outlyingness is judged by
@@ -103,23 +105,14 @@ def levels(series: Sequence[float | None]) -> Levels:
     noise, correlation = _left(calm, cuts)
     if correlation > 0.0:
         cuts = _refined(calm, _cuts(calm, noise * _wandering(correlation)))
-    cuts = _significant(logs, outlying, cuts, correlation)
-    tests = _tests(logs, outlying, cuts, correlation) if cuts else []
+    shifts = _shifts(logs, places, outlying, cuts, correlation)
+    while weak := [one for one in shifts if one.p > SIGNIFICANCE or abs(math.log(one.ratio)) < math.log1p(AT_LEAST)]:
+        weakest = shifts.index(min(weak, key=lambda one: (-one.p, abs(math.log(one.ratio)))))
+        cuts = _refined(calm, cuts[:weakest] + cuts[weakest + 1 :])
+        shifts = _shifts(logs, places, outlying, cuts, correlation)
     edges = [0, *cuts, len(logs)]
     return Levels(
-        shifts=tuple(
-            Shift(
-                before=int(places[cut - 1]),
-                after=int(places[cut]),
-                ratio=math.exp(test.change),
-                low=math.exp(test.change - test.half),
-                high=math.exp(test.change + test.half),
-                p=test.p,
-                n_before=test.n_before,
-                n_after=test.n_after,
-            )
-            for cut, test in zip(cuts, tests, strict=True)
-        ),
+        shifts=tuple(shifts),
         levels=tuple(_level(logs, places, outlying, start, end) for start, end in pairwise(edges)),
         outliers=tuple(int(place) for place in places[outlying]),
         noise=noise,
@@ -213,28 +206,7 @@ def _refined(logs: Array, cuts: list[int]) -> list[int]:
     return edges[1:-1]
 
 
-def _significant(logs: Array, outlying: NDArray[np.bool_], cuts: list[int], correlation: float) -> list[int]:
-    """The cuts between levels that differ by enough and beyond chance; the weakest of the others goes first."""
-    while cuts:
-        tests = _tests(logs, outlying, cuts, correlation)
-        weak = [at for at, test in enumerate(tests) if test.p > SIGNIFICANCE or abs(test.change) < math.log1p(AT_LEAST)]
-        if not weak:
-            return cuts
-        weakest = min(weak, key=lambda at: (-tests[at].p, abs(tests[at].change)))
-        cuts = _refined(np.where(outlying, _local_median(logs), logs), cuts[:weakest] + cuts[weakest + 1 :])
-    return cuts
-
-
-@dataclass(frozen=True, slots=True)
-class _Test:
-    change: float
-    half: float
-    p: float
-    n_before: int
-    n_after: int
-
-
-def _tests(logs: Array, outlying: NDArray[np.bool_], cuts: list[int], correlation: float) -> list[_Test]:
+def _shifts(logs: Array, places: Places, outlying: Outlying, cuts: list[int], correlation: float) -> list[Shift]:
     """Student's t at each cut between the nights of the two levels; correlated nights count for fewer of them.
 
     With the scatter about all levels and its degrees of freedom; a level that scatters more has its own.
@@ -245,21 +217,28 @@ def _tests(logs: Array, outlying: NDArray[np.bool_], cuts: list[int], correlatio
     pooled = sum(float(side.var()) * len(side) for side in sides if len(side)) / freedom
     shrunk = _wandering(correlation) ** 2
     quantile = t_quantile(CONFIDENCE, freedom)
-    tests = []
-    for old, new in pairwise(sides):
-        if min(len(old), len(new)) < 2:  # the others are outliers
-            tests.append(_Test(0.0, math.inf, 1.0, len(old), len(new)))
-            continue
-        change = float(new.mean() - old.mean())
-        error = math.sqrt(
-            sum(max(pooled, float(side.var(ddof=1)), LEAST_NOISE**2) * shrunk / len(side) for side in (old, new))
+    shifts = []
+    for cut, old, new in zip(cuts, sides, sides[1:], strict=False):
+        change, error = 0.0, math.inf
+        if min(len(old), len(new)) > 1:  # or the others are outliers
+            change = float(new.mean() - old.mean())
+            variances = (max(pooled, float(side.var(ddof=1)), LEAST_NOISE**2) / len(side) for side in (old, new))
+            error = math.sqrt(shrunk * sum(variances))
+        shift = Shift(
+            before=int(places[cut - 1]),
+            after=int(places[cut]),
+            ratio=math.exp(change),
+            low=math.exp(change - quantile * error),
+            high=math.exp(min(change + quantile * error, 700.0)),
+            p=t_tail(change / error, freedom),
+            n_before=len(old),
+            n_after=len(new),
         )
-        p = t_tail(change / error, freedom)
-        tests.append(_Test(change, quantile * error, p, len(old), len(new)))
-    return tests
+        shifts.append(shift)
+    return shifts
 
 
-def _level(logs: Array, places: NDArray[np.intp], outlying: NDArray[np.bool_], start: int, end: int) -> Level:
+def _level(logs: Array, places: Places, outlying: Outlying, start: int, end: int) -> Level:
     calm = logs[start:end][~outlying[start:end]]
     value = math.exp(float((calm if len(calm) else logs[start:end]).mean()))
     return Level(first=int(places[start]), last=int(places[end - 1]), value=value)

@@ -10,17 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from bench.analyse.comparable import (
-    Digest,
-    Entry,
-    changed,
-    key,
-    not_known,
-    other_source,
-    other_sources,
-    source_of,
-    unusable,
-)
+from bench.analyse import comparable
+from bench.analyse.comparable import Digest, Entry, other_source, source_of, unusable
 from bench.analyse.history import gate
 from bench.analyse.history.shifts import Levels, Shift, levels
 from bench.runs.document import what_is_trained
@@ -157,7 +148,7 @@ def tracks(
     grouped: dict[tuple[object, ...], list[Digest]] = {}
     for digest in digests:
         if not scenarios or any(row["scenario"] in scenarios for row in digest["scenarios"]):
-            grouped.setdefault(key(digest), []).append(digest)
+            grouped.setdefault(comparable.key(digest), []).append(digest)
     made = [_track(of_track, scenarios, accepted or {}, rule) for of_track in grouped.values()]
     return sorted(made, key=lambda track: (track.nights[-1].utc or "", track.nights[-1].run), reverse=True)
 
@@ -187,18 +178,14 @@ def _track(
         for row in digest["scenarios"]:
             if scenarios and row["scenario"] not in scenarios:
                 continue
-            why = unusable(row)
-            if why is None:
+            if (why := unusable(row)) is None:
                 usable.setdefault((row["scenario"], row["what_ran"]), [None] * len(digests))[place] = row
             else:
                 without[row["scenario"], why] += 1
     stopped: dict[tuple[str, str | None], list[int]] = {}  # the nights that the gate stops, by scenario and metric
-    base: gate.Base = {}
-    for place, digest in enumerate(digests if rule else ()):
-        tonight = gate.measured(digest["run"], digest, scenarios or None)
-        judged = gate.judge(tonight, base, rule or gate.Rule())
-        base = gate.after(tonight, judged, base, rule or gate.Rule(), by_person=digest["run"] in accepted)
-        for one in judged:
+    named = [(digest["run"], digest) for digest in digests]
+    for place, (rows, _) in enumerate(gate.replay(named, rule, accepted, scenarios or None) if rule else ()):
+        for one in rows:
             if one.verdict == gate.REGRESSED:
                 stopped.setdefault((one.scenario, one.metric), []).append(place)
     trends = tuple(
@@ -248,7 +235,7 @@ def _events(trends: Sequence[Trend], nights: Sequence[Night], digests: Sequence[
             commits=commit_range(nights[before], nights[after]),
             differs=(
                 *(_changed(changes, digests[before], digests[after]) or _beside(changes, digests, before, after)),
-                *not_known(digests[before], digests[after]),
+                *comparable.not_known(digests[before], digests[after]),
             ),
         )
         for (after, before), changes in sorted(shifted.items(), reverse=True)
@@ -258,7 +245,8 @@ def _events(trends: Sequence[Trend], nights: Sequence[Night], digests: Sequence[
 def _changed(changes: Sequence[Change], before: Digest, after: Digest) -> list[str]:
     """Known differences between two nights: how the shifted figures were measured, then the rest."""
     metrics = dict.fromkeys(change.metric for change in changes)
-    return [*(text for metric in metrics for text in other_sources(before, after, metric)), *changed(before, after)]
+    sources = (text for metric in metrics for text in comparable.other_sources(before, after, metric))
+    return [*sources, *comparable.changed(before, after)]
 
 
 def _beside(changes: Sequence[Change], digests: Sequence[Digest], before: int, after: int) -> Iterator[str]:
@@ -283,5 +271,4 @@ def _place(digest: Digest) -> str:
     if digest["device"] == "cpu":
         ranks = f"{replicas} CPU rank{'' if replicas == 1 else 's'} on " if replicas else ""
         return ranks + (", ".join(map(str, hardware)) or "an unknown CPU")
-    named = [f"{hardware.count(name)} × {name}" for name in dict.fromkeys(hardware)]
-    return " + ".join(named) or "unknown hardware"
+    return " + ".join(f"{hardware.count(name)} × {name}" for name in dict.fromkeys(hardware)) or "unknown hardware"
