@@ -183,7 +183,7 @@ def test_too_few_images_for_batch_norm(run_here: CommandLine, tmp_path: Path) ->
     small += ("--no-parity", "--out", str(tmp_path / "out"), "--json")
     for name, option, few, enough in (
         ("ddp_accumulate+channels_last", "--global-batch", "4", "8"),
-        ("ddp_accumulate", "--batch-per-rank", "1", "2"),
+        ("ddp_accumulate", "--batch-per-rank", "2", "4"),
     ):
         said = run_here("run", "--scenario", name, option, few, *small)
         assert said.returncode == 2 and f"needs two; use {option} {enough} or more" in said.stderr, said.stderr
