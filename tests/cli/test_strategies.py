@@ -199,7 +199,7 @@ def test_too_few_images_for_batch_norm(run_here: CommandLine, tmp_path: Path) ->
     ("options", "says"),
     [
         ('{"periods": 1}', "build of its strategy has no option 'periods'; choose from period"),
-        *((f'{{"period": {one}}}', f"option period={one} is not a whole number above 0") for one in (0, True, 2.5)),
+        *((f'{{"period": {one}}}', f"option period={one} is not like its default") for one in (0, True, 2.5)),
     ],
 )
 def test_a_wrong_option(tmp_path: Path, options: str, says: str) -> None:

@@ -52,6 +52,8 @@ MANY_GPUS = 4
 """From so many on, shares of the default batch would be so small that all scenarios tie on the speed of Python."""
 
 PREFETCH = 2  # batches that each process of a loader makes ahead, as torch's default is
+WINDOW_S = 1.0  # how long the fastest loader is timed, at the least; a slower one takes longer for the same batches
+MOST_BATCHES = 2000  # that a loader is timed with
 BYTES_PER_STEP = 2048  # of one rank until the run is sealed: marks, loss, and its row on the way to the table
 
 
@@ -220,6 +222,26 @@ def loading(
     job = job_of(replace(request, workers=workers), found, launch, repeat, hosts)
     filling = replace(job.workload, warmup=max(1, workers * (PREFETCH + 1)))
     return replace(job, purpose="loading", workload=filling, iters=batches)
+
+
+def worker_counts(request: Request, found: Found, hosts: Sequence[Host]) -> tuple[int, ...]:
+    """Workers of each rank: 0, 1, 2, 4, ... up to the cores that a rank may use."""
+    cores = min(rank.threads for rank in job_of(request, found, 0, 0, hosts).ranks)
+    return (0, *(1 << power for power in range(cores.bit_length())))
+
+
+def batches(per_s: float, counts: Sequence[int]) -> int:
+    """How many batches each launch loads. ``per_s``: how many the most workers load.
+
+    A multiple of each of ``counts``: workers deliver in turn, so that the batches of a turn come together. It begins
+    with :func:`fewest_batches`.
+    """
+    turn = max(1, *counts)
+    return max(fewest_batches(counts), turn * -(-int(min(MOST_BATCHES, WINDOW_S * per_s)) // turn))
+
+
+def fewest_batches(counts: Sequence[int]) -> int:
+    return 2 * max(1, *counts)
 
 
 def in_double(request: Request, found: Found, launch: int, hosts: Sequence[Host], probe_seed: int) -> Job:
