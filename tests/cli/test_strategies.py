@@ -167,7 +167,7 @@ def test_a_rank_is_killed_and_all_go_on(host: WorkerHost, tmp_path: Path) -> Non
     document = document_in(path.parent)
     (one,) = document["experiments"]["restart"]["launches"]
     look = one["restart"]
-    assert (one["status"], one["processes"], look["killed_rank"]) == ("ok", 2, 1)
+    assert (one["status"], one["processes"]) == ("ok", 2)
     assert (look["killed_step"], look["resumed_step"], look["loss_error"]) == (6, 4, 0.0)
     ends = ("up_ms", "joined_ms", "loaded_ms", "next_step_ms", "caught_up_ms")
     assert [look[name] for name in ends] == sorted(look[name] for name in ends) and look["up_ms"] > 0
@@ -183,7 +183,7 @@ def test_too_few_images_for_batch_norm(run_here: CommandLine, tmp_path: Path) ->
     small += ("--no-parity", "--out", str(tmp_path / "out"), "--json")
     for name, option, few, enough in (
         ("ddp_accumulate+channels_last", "--global-batch", "4", "8"),
-        ("ddp_accumulate", "--batch-per-rank", "1", "2"),
+        ("ddp_accumulate", "--batch-per-rank", "2", "4"),
     ):
         said = run_here("run", "--scenario", name, option, few, *small)
         assert said.returncode == 2 and f"needs two; use {option} {enough} or more" in said.stderr, said.stderr

@@ -184,24 +184,15 @@ def check_examples(request: Request, example_bytes: int | None, available_bytes:
     Raises :class:`RequestError` that names the batch, or the settings where the smallest batch would not fit either.
     """
     workload = request.workload
-    unit = workload.unit if workload.units_per_example is None else "examples"
     held = workload.pool_batches if workload.workers is None else 1 + workload.workers * (workload.prefetch or 0)
-    count = held * workload.global_batch
-    if example_bytes is not None and count * example_bytes <= available_bytes // 2:
-        return
-    fewest = held * workload.replicas
-    free = f"and {available_bytes >> 30} GiB are free"
-    if example_bytes is None or fewest * example_bytes > available_bytes // 2:
-        many = "one" if example_bytes is None else f"{fewest} {unit}"
-        size = "more than half of the memory" if example_bytes is None else f"{fewest * example_bytes >> 30} GiB"
+    most = 0 if example_bytes is None else available_bytes // 2 // example_bytes // held
+    free = f"more than half of the memory, and {available_bytes >> 30} GiB are free"
+    if most < workload.replicas:
         option = "--image-size" if "image_size" in workload.settings else "--setting"
-        raise RequestError(option, f"{workload.title}: {many} would take {size}, {free}", "use smaller ones")
-    most = available_bytes // 2 // example_bytes // held
-    raise RequestError(
-        "--batch-per-rank" if request.per_rank else "--global-batch",
-        f"{count} {unit} take {count * example_bytes >> 30} GiB of memory {free}",
-        f"use at most {most // workload.replicas if request.per_rank else most}",
-    )
+        raise RequestError(option, f"{workload.title}: the smallest batch would take {free}", "use smaller examples")
+    if most < workload.global_batch:
+        option, fits = ("--batch-per-rank", most // workload.replicas) if request.per_rank else ("--global-batch", most)
+        raise RequestError(option, f"{held} batches of {workload.global_batch} take {free}", f"use at most {fits}")
 
 
 def in_turns(items: Sequence[T], rounds: int) -> list[tuple[T, int]]:
