@@ -38,7 +38,7 @@ def find_batches(request: Request, scenarios: tuple[Found, ...], start: Start) -
 def search_each(lab: Lab) -> None:
     """Search for one scenario after the other. A budget is shared evenly among those that are still to come."""
     capacity_mib = _capacity_mib(lab)
-    lab.writer.note(BatchSearch(capacity_mib=capacity_mib, kept_free=search.KEPT_FREE))
+    lab.writer.note(BatchSearch())
     end_s = None if lab.request.budget_s is None else lab.began_s + lab.request.budget_s
     for position, found in enumerate(lab.runnable):
         now_s = time.monotonic()

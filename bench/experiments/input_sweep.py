@@ -13,11 +13,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bench.core.job import Job
+from bench.experiments import plan
 from bench.experiments.lab import Lab, recorded
 from bench.experiments.launch import Performed, perform, where_to_look
 from bench.experiments.measure import slowest_ms
 from bench.experiments.plan import in_turns, job_of, loading
-from bench.experiments.plan import input_sweep as plan
 from bench.experiments.rows import step_rows
 from bench.runs.experiments import InputRecord, InputSweep
 from bench.seams.experiment import Experiment

@@ -23,8 +23,7 @@ from bench.core.errors import BenchError, HostError, Interrupted, RequestError, 
 from bench.core.files import sha256
 from bench.experiments import interrupts, obstacles
 from bench.experiments import resume as resuming
-from bench.experiments.plan import Request, check_examples
-from bench.experiments.plan.input_sweep import worker_counts
+from bench.experiments.plan import Request, check_examples, worker_counts
 from bench.machine import foreign, redact
 from bench.machine.lock import acquire
 from bench.machine.sample import Sampler

@@ -107,7 +107,6 @@ def _checks(results: Results, hosts: list[str], servers: Collection[int] = ()) -
         "conservation_ok": all(ms <= limit for ms, limit in zip(apart_ms, allowed_ms, strict=True)),
         "ranks_differ": sorted(differ),
         "skipped_steps": max(result["skipped_steps"] or 0 for result in results),
-        "skipped_warmup_steps": max(result["skipped_warmup_steps"] or 0 for result in results),
         "finite_loss": all(math.isfinite(loss) for window in measured for loss in window["loss"]),
         "initial_weights_alike": len({result["initial_sha256"] for result in results}) == 1,
         "final_weights_alike": len({result["final_sha256"] for result in results}) == 1,

@@ -45,7 +45,6 @@ class RestartLook:
     step before. ``loss_error``: how far the losses of steps that were trained twice are apart, relative.
     """
 
-    killed_rank: Count
     killed_step: Count
     resumed_step: Count
     up_ms: Amount

@@ -246,8 +246,6 @@ class LargestBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSearch:
-    capacity_mib: Amount
-    kept_free: Amount
     launches: tuple[TryRecord, ...] = ()
     scenarios: Mapping[str, LargestBatch] = field(default_factory=dict)
 

@@ -27,13 +27,12 @@ Scaler = TypedDict("Scaler", {"class": str, "dynamic": bool, "scale": float})
 class Compiled:
     """``torch.compile`` in a launch: how long it took in all, and how many graphs it made of the model.
 
-    ``graph_breaks``: places where it gave up and went on with Python. ``cached``: graphs that it found in its cache.
+    ``graph_breaks``: places where it gave up and went on with Python.
     """
 
     seconds: Amount
     graphs: Count
     graph_breaks: Count
-    cached: Count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +131,6 @@ class Checks:
     conservation_ok: bool | None = None
     ranks_differ: Names | None = None
     skipped_steps: Count | None = None
-    skipped_warmup_steps: Count | None = None
     finite_loss: bool | None = None
     initial_weights_alike: bool | None = None
     final_weights_alike: bool | None = None

@@ -17,7 +17,7 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from bench.core.codec import encode
@@ -159,7 +159,8 @@ class RunWriter:
     def supersede(self, record: Record, reason: str | None = None) -> None:
         """Take a launch of any kind out of what tables show, for its own reason or this one. Its rows stay."""
         superseded = (*self._document.superseded, record if reason is None else replace(record, reason=reason))
-        self._document = replace(_without(self._document, record), superseded=superseded)
+        experiments = {name: _without(record, one) for name, one in self._document.experiments.items()}
+        self._document = replace(_without(record, self._document), experiments=experiments, superseded=superseded)
 
     def frames(self) -> Run:
         """The run as it would be read now."""
@@ -234,21 +235,14 @@ class RunWriter:
         write_atomically(os.path.join(os.path.dirname(self.logs), name), content)
 
 
-def _without(part: object, record: object) -> Any:
-    """A part of a document without this record, wherever it stands; the same object where it does not."""
-    if part is record:
-        return None
-    if isinstance(part, tuple):
-        kept = tuple(one for one in part if one is not record)
-        return part if len(kept) == len(part) else kept
-    if isinstance(part, Mapping):
-        others = {name: _without(one, record) for name, one in part.items()}
-        return others if any(others[name] is not one for name, one in part.items()) else part
-    if not is_dataclass(part) or isinstance(part, type):
-        return part
-    values = {field.name: getattr(part, field.name) for field in fields(part)}
-    changed = {name: after for name, value in values.items() if (after := _without(value, record)) is not value}
-    return replace(part, **changed)
+def _without(record: Record, part: Any) -> Any:
+    """A document, or the record of an experiment in it, whose tuples do not have this launch."""
+    kept = {
+        field.name: tuple(one for one in value if one is not record)
+        for field in fields(part)
+        if isinstance(value := getattr(part, field.name), tuple) and any(one is record for one in value)
+    }
+    return replace(part, **kept) if kept else part
 
 
 def _as_parquet(table: "pa.Table") -> bytes:

@@ -11,8 +11,7 @@ from bench.console import columns, count, passing, tell
 from bench.core.errors import NotComparable, RequestError, closest
 from bench.runs.files import check_file, unwritable, utf8, write_atomically
 from bench.runs.names import find, last_finished
-from bench.verbs import thresholds
-from bench.verbs.options import DEFAULT_OUT, Parser, called, people, reply, scenario_names
+from bench.verbs.options import DEFAULT_OUT, Parser, called, people, percentage, reply, scenario_names, whole_number
 
 if TYPE_CHECKING:
     from bench.analyse.history.gate import Base, Outcome, Rule
@@ -50,6 +49,9 @@ LISTED = 10
 """Runs of the history that are left out, and are named one by one."""
 
 
+FEWEST_NIGHTS = 3
+
+
 def main(arguments: list[str]) -> int:
     parser = Parser("gate", DESCRIPTION, EPILOG)
     parser.add_argument("run", metavar="NEW", help="a folder, a run id or 'latest'")
@@ -59,7 +61,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--scenario", metavar="NAME[,NAME...]", help="only these (default: all of NEW and of the base)")
     where = "where run ids are (default: results; 'latest' with --history: there)"
     parser.add_argument("--results", metavar="DIR", help=where)
-    thresholds.add_options(parser)
+    add_thresholds(parser)
     parser.add_argument("--junit", metavar="FILE", help="write a test case for each scenario and metric")
     parser.add_argument("--markdown", metavar="FILE", help="write a summary for the page of a job")
     options = parser.parse_args(arguments)
@@ -68,7 +70,7 @@ def main(arguments: list[str]) -> int:
             check_file(f"--{option}", file)
     if options.junit and options.markdown and os.path.realpath(options.junit) == os.path.realpath(options.markdown):
         raise RequestError("--markdown", f"{options.markdown} is where --junit writes", "give two files")
-    rule = thresholds.rule_from(options)
+    rule = rule_from(options)
     with passing(f"reading the nights in {options.history}" if options.history else "reading two runs"):
         new, only = nights.read_one(_new(options)), scenario_names(options.scenario)
         if options.baseline is not None:
@@ -87,6 +89,44 @@ def main(arguments: list[str]) -> int:
     text = gate.as_text(outcome, columns(people(options)))
     reply(options, text, document=lambda: gate.for_programs(outcome))
     return outcome.exit_code
+
+
+def _nights(text: str) -> int:
+    value = whole_number(text)
+    if value < FEWEST_NIGHTS:
+        raise argparse.ArgumentTypeError(f"{text!r} is fewer than the {FEWEST_NIGHTS} nights that a bound needs")
+    return value
+
+
+def _level(text: str) -> float:
+    value = percentage(text)
+    if value < 0.5:
+        raise argparse.ArgumentTypeError(f"{text!r} is the level of a bound, and below 50%; 99% is usual")
+    return value
+
+
+def add_thresholds(parser: argparse.ArgumentParser) -> None:
+    base = "accepted nights that make a base (default: 10)"
+    parser.add_argument("--nights", type=_nights, default=10, metavar="N", help=base)
+    bound = "of the prediction bound, over all scenarios of a metric (default: 99%%)"
+    parser.add_argument("--level", type=_level, default=0.99, metavar="PERCENT", help=bound)
+    slower = "a step time that is slower by less has not regressed (default: 1%%)"
+    parser.add_argument("--threshold", type=percentage, default=0.01, metavar="PERCENT", help=slower)
+    memory = "the same of peak memory (default: 1%%)"
+    parser.add_argument("--memory-threshold", type=percentage, default=0.01, metavar="PERCENT", help=memory)
+    early = "of both while the base has fewer nights, and with --baseline (default: 3%%)"
+    parser.add_argument("--early-threshold", type=percentage, default=0.03, metavar="PERCENT", help=early)
+
+
+def rule_from(options: argparse.Namespace) -> "Rule":
+    from bench.analyse.history.gate import MEMORY, STEP_TIME, Rule
+
+    return Rule(
+        nights=options.nights,
+        level=options.level,
+        thresholds={STEP_TIME: options.threshold, MEMORY: options.memory_threshold},
+        before=options.early_threshold,
+    )
 
 
 def _new(options: argparse.Namespace) -> str:

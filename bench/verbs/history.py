@@ -8,7 +8,7 @@ from bench.console import columns, count, passing, tell
 from bench.core.errors import OK, RequestError, closest
 from bench.core.text import plain
 from bench.runs.files import check_writable
-from bench.verbs import thresholds
+from bench.verbs.gate import add_thresholds, rule_from
 from bench.verbs.options import DEFAULT_OUT, Parser, people, print_json, scenario_names
 
 DESCRIPTION = """\
@@ -44,9 +44,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("folder", nargs="?", default=DEFAULT_OUT, metavar="DIR", help=where)
     parser.add_argument("--scenario", metavar="NAME[,NAME...]", help="only these (default: all)")
     parser.add_argument("--out", default="reports", metavar="DIR", help="where the page goes (default: reports)")
-    thresholds.add_options(parser)
+    add_thresholds(parser)
     options = parser.parse_args(arguments)
-    rule, wanted = thresholds.rule_from(options), scenario_names(options.scenario) or []
+    rule, wanted = rule_from(options), scenario_names(options.scenario) or []
     check_writable(options.out)
     with passing(f"reading the nights in {options.folder}"):
         history = nights.read(options.folder, "DIR")

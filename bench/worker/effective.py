@@ -114,7 +114,6 @@ def _compiled() -> dict[str, object] | None:
         "seconds": float(utils.calculate_time_spent().get("total_wall_time", 0.0)),
         "graphs": int(utils.counters["stats"]["unique_graphs"]),
         "graph_breaks": sum(utils.counters["graph_break"].values()),
-        "cached": int(utils.counters["inductor"]["fxgraph_cache_hit"]),
     }
 
 

@@ -153,7 +153,6 @@ def _measure(plan: Plan, report: Report, born_ns: int) -> dict[str, object]:
         "host_lead_ms": statistics.median(measured.lead_ms) if measured.lead_ms else None,
         "cpu_s": cpu_s,
         "first_forward_s": (warmup.start_ns[0] - born_ns) / 1e9 + (warmup.data_ms[0] + warmup.forward_ms[0]) / 1e3,
-        "skipped_warmup_steps": None if skipped_before is None else int(skipped_before.item()),
         "skipped_steps": None
         if skipped is None or skipped_before is None
         else int(skipped.item() - skipped_before.item()),

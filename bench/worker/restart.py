@@ -85,7 +85,7 @@ def run(job: Job, tell: Tell) -> dict[str, object]:
     ran = next((note.ran for note in diaries.notes if (note.turn, note.rank) == (1, 0) and note.ran), None)
     if engine.returncode != 0 or killed_ns is None:
         raise BenchError(f"torchrun ended with status {engine.returncode} before training was over; see the log")
-    return {**found(diaries.notes, killed_ns, victim, steps), "effective": ran}
+    return {**found(diaries.notes, killed_ns, steps), "effective": ran}
 
 
 def _as_trained(job: Job) -> Job:
@@ -145,7 +145,7 @@ class Diaries:
         return new
 
 
-def found(notes: Sequence[Note], killed_ns: int, victim: int, steps: Steps) -> dict[str, object]:
+def found(notes: Sequence[Note], killed_ns: int, steps: Steps) -> dict[str, object]:
     """Times (ms) from the kill to when the last rank was there; and what the steps say that were trained twice."""
     ends: dict[tuple[int, str, int], int] = defaultdict(int)
     losses: dict[int, dict[tuple[int, int], float]] = {0: {}, 1: {}}
@@ -162,7 +162,6 @@ def found(notes: Sequence[Note], killed_ns: int, victim: int, steps: Steps) -> d
     before = [ends[0, "step", step] - ends[0, "step", step - 1] for step in range(3, steps.killed + 1)]
     twice = [at for at in losses[0].keys() & losses[1].keys() if losses[0][at] and math.isfinite(losses[1][at])]
     return {
-        "killed_rank": victim,
         "killed_step": steps.killed,
         "resumed_step": loaded,
         "up_ms": since_ms("up", 0),

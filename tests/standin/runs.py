@@ -69,7 +69,7 @@ class Launch:
         sound = {
             "conservation_error": 0.0001,
             "ranks_differ": [],
-            **dict.fromkeys(("skipped_steps", "skipped_warmup_steps"), 0),
+            "skipped_steps": 0,
             **dict.fromkeys(("conservation_ok", "finite_loss", "initial_weights_alike", "final_weights_alike"), True),
         }
         return {

@@ -15,8 +15,7 @@ from bench.analyse.loader import Swept, found_by, rates, remarks, sentence, toge
 from bench.analyse.validity import findings
 from bench.core.codec import decode, encode
 from bench.experiments.input_sweep import TRAINING
-from bench.experiments.plan import in_turns
-from bench.experiments.plan.input_sweep import MOST_BATCHES, batches
+from bench.experiments.plan import MOST_BATCHES, batches, in_turns
 from bench.report.loader import loader_plot, loader_table
 from bench.runs.document import RunDocument
 from bench.runs.experiments import InputRecord, InputSweep

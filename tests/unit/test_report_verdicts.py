@@ -170,7 +170,7 @@ def test_questions_about_strategies(tmp_path: Path) -> None:
 
 def test_compiling_pays_back(tmp_path: Path) -> None:
     run = analysed(write_run(tmp_path, timed({"ddp": (40.0, 40.1, 40.2), "ddp+compile": (20.0, 20.1, 20.2)})))
-    compiled = Compiled(seconds=30.0, graphs=2, graph_breaks=1, cached=0)
+    compiled = Compiled(seconds=30.0, graphs=2, graph_breaks=1)
     ran = ({"compiled": compiled if one.scenario == "ddp+compile" else None} for one in run.document.launches)
     said = dict(questions(ran_with(run, *ran)))["Is torch.compile faster, and what does compiling take?"]
     assert said.startswith("A step of ddp+compile takes 0.50 times")

@@ -40,8 +40,8 @@ def diary(turn: int, rank: int, first: int, last: int, late_ms: float) -> list[N
 def test_times_run_from_the_kill_to_the_last_rank() -> None:
     notes = [*diary(0, 0, 0, 6, 0.0), *diary(0, 1, 0, 6, 0.0), *diary(1, 0, 4, 8, 0.0), *diary(1, 1, 4, 8, 20.0)]
     notes[-3] = replace(notes[-3], loss=1.001 * notes[-3].loss)  # of step 6, which was trained twice
-    found = restart.found(notes, KILLED_NS, 1, restart.Steps(killed=6, last=8))
-    about = {"killed_rank": 1, "killed_step": 6, "resumed_step": 4, "loss_error": pytest.approx(0.001)}
+    found = restart.found(notes, KILLED_NS, restart.Steps(killed=6, last=8))
+    about = {"killed_step": 6, "resumed_step": 4, "loss_error": pytest.approx(0.001)}
     times = {"up": 3020.0, "joined": 4020.0, "loaded": 6020.0, "next_step": 6120.0, "caught_up": 6320.0, "step": 100.0}
     assert found == about | {f"{name}_ms": ms for name, ms in times.items()}
 
@@ -120,7 +120,7 @@ def test_what_cannot_be_restarted_says_why(
 def test_the_mean_over_launches() -> None:
     times = {"up": 3000.0, "joined": 3500.0, "loaded": 5000.0, "next_step": 6000.0, "caught_up": 8000.0, "step": 100.0}
     about: dict[str, Any] = {f"{name}_ms": ms for name, ms in times.items()}
-    look = RestartLook(killed_rank=1, killed_step=6, resumed_step=4, loss_error=0.0, **about)
+    look = RestartLook(killed_step=6, resumed_step=4, loss_error=0.0, **about)
     (launch,) = document(launches=[{"scenario": "ddp_elastic"}]).launches
     one = RestartRecord.of(launch, every=4, restart=look)
     two = replace(one, restart=replace(look, next_step_ms=8000.0, loss_error=0.1))

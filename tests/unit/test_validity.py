@@ -73,7 +73,6 @@ UNKNOWN_PID = "PID 7 (name unknown, memory unknown, perhaps a rank under another
         ("cpu", {"foreign_cores": 0.1}, "load", None),
         ("cuda", {"foreign_cores": 0.3}, "load", None),
         ("cuda", {"skipped_steps": 2}, "skipped steps", "warning: the loss scaler skipped 2 optimizer steps, *"),
-        ("cuda", {"skipped_warmup_steps": 2}, "skipped steps", None),
     ],
 )
 def test_what_checks_find(whole: Run, device: str, checks: dict[str, Any], code: str, expected: str | None) -> None:

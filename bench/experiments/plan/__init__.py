@@ -52,6 +52,8 @@ MANY_GPUS = 4
 """From so many on, shares of the default batch would be so small that all scenarios tie on the speed of Python."""
 
 PREFETCH = 2  # batches that each process of a loader makes ahead, as torch's default is
+WINDOW_S = 1.0  # how long the fastest loader is timed, at the least; a slower one takes longer for the same batches
+MOST_BATCHES = 2000  # that a loader is timed with
 BYTES_PER_STEP = 2048  # of one rank until the run is sealed: marks, loss, and its row on the way to the table
 
 
@@ -182,24 +184,15 @@ def check_examples(request: Request, example_bytes: int | None, available_bytes:
     Raises :class:`RequestError` that names the batch, or the settings where the smallest batch would not fit either.
     """
     workload = request.workload
-    unit = workload.unit if workload.units_per_example is None else "examples"
     held = workload.pool_batches if workload.workers is None else 1 + workload.workers * (workload.prefetch or 0)
-    count = held * workload.global_batch
-    if example_bytes is not None and count * example_bytes <= available_bytes // 2:
-        return
-    fewest = held * workload.replicas
-    free = f"and {available_bytes >> 30} GiB are free"
-    if example_bytes is None or fewest * example_bytes > available_bytes // 2:
-        many = "one" if example_bytes is None else f"{fewest} {unit}"
-        size = "more than half of the memory" if example_bytes is None else f"{fewest * example_bytes >> 30} GiB"
+    most = 0 if example_bytes is None else available_bytes // 2 // example_bytes // held
+    free = f"more than half of the memory, and {available_bytes >> 30} GiB are free"
+    if most < workload.replicas:
         option = "--image-size" if "image_size" in workload.settings else "--setting"
-        raise RequestError(option, f"{workload.title}: {many} would take {size}, {free}", "use smaller ones")
-    most = available_bytes // 2 // example_bytes // held
-    raise RequestError(
-        "--batch-per-rank" if request.per_rank else "--global-batch",
-        f"{count} {unit} take {count * example_bytes >> 30} GiB of memory {free}",
-        f"use at most {most // workload.replicas if request.per_rank else most}",
-    )
+        raise RequestError(option, f"{workload.title}: the smallest batch would take {free}", "use smaller examples")
+    if most < workload.global_batch:
+        option, fits = ("--batch-per-rank", most // workload.replicas) if request.per_rank else ("--global-batch", most)
+        raise RequestError(option, f"{held} batches of {workload.global_batch} take {free}", f"use at most {fits}")
 
 
 def in_turns(items: Sequence[T], rounds: int) -> list[tuple[T, int]]:
@@ -220,6 +213,26 @@ def loading(
     job = job_of(replace(request, workers=workers), found, launch, repeat, hosts)
     filling = replace(job.workload, warmup=max(1, workers * (PREFETCH + 1)))
     return replace(job, purpose="loading", workload=filling, iters=batches)
+
+
+def worker_counts(request: Request, found: Found, hosts: Sequence[Host]) -> tuple[int, ...]:
+    """Workers of each rank: 0, 1, 2, 4, ... up to the cores that a rank may use."""
+    cores = min(rank.threads for rank in job_of(request, found, 0, 0, hosts).ranks)
+    return (0, *(1 << power for power in range(cores.bit_length())))
+
+
+def batches(per_s: float, counts: Sequence[int]) -> int:
+    """How many batches each launch loads. ``per_s``: how many the most workers load.
+
+    A multiple of each of ``counts``: workers deliver in turn, so that the batches of a turn come together. It begins
+    with :func:`fewest_batches`.
+    """
+    turn = max(1, *counts)
+    return max(fewest_batches(counts), turn * -(-int(min(MOST_BATCHES, WINDOW_S * per_s)) // turn))
+
+
+def fewest_batches(counts: Sequence[int]) -> int:
+    return 2 * max(1, *counts)
 
 
 def in_double(request: Request, found: Found, launch: int, hosts: Sequence[Host], probe_seed: int) -> Job:
