@@ -167,7 +167,7 @@ def test_a_rank_is_killed_and_all_go_on(host: WorkerHost, tmp_path: Path) -> Non
     document = document_in(path.parent)
     (one,) = document["experiments"]["restart"]["launches"]
     look = one["restart"]
-    assert (one["status"], one["processes"]) == ("ok", 2)
+    assert (one["status"], one["processes"], look["killed_rank"]) == ("ok", 2, 1)
     assert (look["killed_step"], look["resumed_step"], look["loss_error"]) == (6, 4, 0.0)
     ends = ("up_ms", "joined_ms", "loaded_ms", "next_step_ms", "caught_up_ms")
     assert [look[name] for name in ends] == sorted(look[name] for name in ends) and look["up_ms"] > 0
@@ -199,7 +199,7 @@ def test_too_few_images_for_batch_norm(run_here: CommandLine, tmp_path: Path) ->
     ("options", "says"),
     [
         ('{"periods": 1}', "build of its strategy has no option 'periods'; choose from period"),
-        *((f'{{"period": {one}}}', f"option period={one} is not like its default") for one in (0, True, 2.5)),
+        *((f'{{"period": {one}}}', f"option period={one} is not a whole number above 0") for one in (0, True, 2.5)),
     ],
 )
 def test_a_wrong_option(tmp_path: Path, options: str, says: str) -> None:

@@ -42,12 +42,14 @@ COMMAND = "python -m bench accept 20210202T013000Z-3257a80a --reason 'WHY' --his
         ("  - one two three four five six", 24, ["  - one two three four", "    five six"]),
         ("CPU      one two three four", 20, ["CPU      one two", "         three four"]),
         ("warning: one two three four", 20, ["warning: one two", "  three four"]),
+        (f"  - if it is meant to be so: {COMMAND}", 40, ["  - if it is meant to be so:", f"    {COMMAND}"]),
         (f"see what {COMMAND} does", 40, [f"see what {COMMAND} does"]),
+        ("one two three four 15 % five", 22, ["one two three four", "  15 % five"]),
         (row := "ddp       step time (ms)       199.8  198.6  +0.6 %", 30, [row]),
     ],
 )
 def test_lines_go_on_below_their_text(text: str, width: int, lines: list[str]) -> None:
-    """Commands and rows of a table stay whole."""
+    """Commands and rows of a table stay whole, and a number has its per cent beside it."""
     assert fold(text, width).splitlines() == lines
 
 
