@@ -197,7 +197,7 @@ def _slowest(times_ms: Iterable[Sequence[float]]) -> list[float]:
 
 
 def _extra_ms(one: CheckpointRecord) -> list[float]:
-    """What a save adds to each of ``every`` steps, by pair of cycles."""
+    """The time that a save adds to each of ``every`` steps, by pair of cycles."""
     saving, plain = (_slowest([getattr(rank, name) for rank in one.saves]) for name in ("saving_ms", "plain_ms"))
     return [(a - b) / one.every for a, b in zip(saving, plain, strict=True)]
 

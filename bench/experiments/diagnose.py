@@ -27,7 +27,7 @@ def launch(found: Found, repeat: int, lab: Lab) -> None:
 
 
 def looks(done: Performed) -> tuple[Look, ...]:
-    """What each rank saw."""
+    """The diagnosis of each rank."""
     return tuple(
         Look(
             reasons={name: of["reason"] for name, of in result["probes"].items()},

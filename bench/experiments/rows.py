@@ -11,7 +11,7 @@ from bench.runs.frames import TableRow
 
 Rows = list[TableRow]
 Results = list[Result]
-"""What each rank sends."""
+"""The results of the ranks."""
 Maker = Callable[[Job, Results, Results], dict[str, Rows]]
 """Makes the rows of a launch, by table, of the results of its ranks and of what those sent that did not finish."""
 

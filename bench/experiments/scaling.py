@@ -87,7 +87,7 @@ class _Curves:
     points: tuple[Point, ...]
 
     def run(self) -> None:
-        """What is left of the launches."""
+        """Do the launches that are left."""
         request, document = self.lab.request, self.lab.writer.document
         done = document.begun(Scaling)
         measured = {(one.replicas, request.global_batch, one.repeat) for one in document.launches}

@@ -29,7 +29,7 @@ START_TOLERANCE_MS = 1e-3
 
 
 def findings(path: str, *, rows: bool = True) -> list[str]:
-    """What is wrong with a run; ``rows``: also with the rows of its tables, which an unfinished run has no seal for."""
+    """The findings about a run; ``rows``: also with the rows of its tables, which an unfinished run has no seal for."""
     try:
         stored(path)
         if not rows and (document := verified(path, allow_incomplete=True)).complete:

@@ -79,7 +79,7 @@ class Switch:
     already: str | None = None
 
     def contradiction(self) -> str | None:
-        """What is wrong with values that each have the type of their field, or None."""
+        """The problem with values that each have the type of their field, or None."""
         if not all(0.0 < share <= 1.0 for shares in self.recovers.values() for share in shares.values()):
             return f"recovers={self.recovers!r}: a share is above 0 and at most 1"
         if not 1 <= self.slow_start <= 100:

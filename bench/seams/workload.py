@@ -70,7 +70,7 @@ class Workload:
     reads: str = ""
 
     def contradiction(self) -> str | None:
-        """What is wrong with values that each have the type of their field, or None."""
+        """The problem with values that each have the type of their field, or None."""
         for name, default in {"global_batch": self.global_batch, **self.settings}.items():
             if isinstance(default, Mapping) and set(default) != set(DEVICES):
                 return f"{name}={default!r} does not have one value each for cpu and cuda"

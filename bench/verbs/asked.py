@@ -46,7 +46,7 @@ SAME = ("profile", "impl", "seed", "fresh", "label", "until_precision", "trace",
 
 @dataclass(kw_only=True)
 class Options(argparse.Namespace):
-    """What the verbs that measure are asked for, by their options. A verb that lacks one has its default."""
+    """The options of the verbs that measure. A verb that lacks one has its default."""
 
     scenario: list[str] | None = None
     set: str | None = None

@@ -103,7 +103,7 @@ def headlines(document: RunDocument, table: pd.DataFrame) -> list[Advice]:
 
 
 def advice(document: RunDocument, table: pd.DataFrame) -> list[Advice]:
-    """What there is to say beside :func:`headlines`."""
+    """The advice beside :func:`headlines`."""
     if document.of(Attached):
         return []
     why_not: dict[str, list[str]] = {}

@@ -180,7 +180,7 @@ def _measured(run: Analysed, *names: str) -> bool:
 
 
 def _why(run: Analysed, scenario: str, base: str) -> str:
-    """What of its step is longer than the base's: by phase, and by operators where the profiler looked at both."""
+    """The difference between its step and the base's: by phase, and by operators where the profiler looked at both."""
     medians: Any = phases(run.good_phases).set_index("scenario")
     apart = (
         f"{phase} {medians.loc[scenario, f'{phase}_ms'] - medians.loc[base, f'{phase}_ms']:+.1f}" for phase in PHASES

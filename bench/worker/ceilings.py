@@ -1,4 +1,4 @@
-"""What this rank's device can do: arithmetic, memory, copies, launches; all ranks measure at the same time.
+"""The ceilings of this rank's device: arithmetic, memory, copies, launches; all ranks measure at the same time.
 
 A ceiling is what holds for seconds, not what shows for an instant: clocks fall under load. Of some sizes the fastest is
 measured for :data:`SUSTAINED_S`, and the median of its samples counts. All kinds take turns, and the best of

@@ -1,4 +1,4 @@
-"""What the parts of one scenario's step are, in a launch of its own: none of this is in a measured window.
+"""The parts of one scenario's step, in a launch of its own: none of this is in a measured window.
 
 Steps as they are measured, steps without an exchange and steps under the profiler, in turns; and then, on the first
 rank, each operator of a step with its own shapes, alone and warm.
@@ -160,7 +160,7 @@ def faults() -> int:
 
 
 def first_touch_us() -> float:
-    """What the first touch of a page takes beside a later one, by as many threads as compute. Of private memory, as
+    """The cost of the first touch of a page beside a later one, by as many threads as compute. Of private memory, as
     allocators give it: of a shared page it takes longer."""
     with mmap.mmap(-1, FRESH_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as pages:
         memory = torch.frombuffer(pages, dtype=torch.uint8)

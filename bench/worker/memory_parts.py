@@ -1,4 +1,4 @@
-"""What a rank's memory holds, by what it is for: read off the live objects in one more step, after all that count.
+"""The memory of a rank, by what it is for: read off the live objects in one more step, after all that count.
 
 Whatever is recorded of times and peaks is read before, so looking costs a measured step nothing. Bytes are those of
 storages on the rank's device, each counted once.
@@ -27,7 +27,7 @@ NOTHING = "autograd's hooks saw nothing of the step"
 
 
 def held_mib(device: torch.device) -> float:
-    """What this process holds now: of a GPU by torch's allocator, of the CPU's memory the resident set."""
+    """The memory that this process holds now: of a GPU by torch's allocator, of the CPU's memory the resident set."""
     if device.type == "cuda":
         return sum(int(torch.cuda.memory_allocated(index)) for index in range(torch.cuda.device_count())) / MIB
     with open("/proc/self/statm", encoding="ascii") as file:
@@ -35,8 +35,8 @@ def held_mib(device: torch.device) -> float:
 
 
 class Look:
-    """What a session holds before a step, and, with :meth:`forward` and :meth:`backward` in place of the session's own,
-    while it takes one. All ranks do.
+    """The memory that a session holds before a step, and, with :meth:`forward` and :meth:`backward` in place of the
+    session's own, while it takes one. All ranks do.
 
     ``buckets``: DDP's, in which gradients lie themselves with ``gradient_as_bucket_view``. ``gathered``: whole weights
     that FSDP2 made of shards, the most at one time. ``batch``: its copy on a GPU. ``gradients``: those that are neither

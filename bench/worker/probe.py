@@ -79,7 +79,7 @@ class State:
             buffer.copy_(begin)
 
     def changes(self, model: nn.Module) -> list[Tensor]:
-        """What a step did to each buffer."""
+        """How a step changed each buffer."""
         return [now.cpu() - begin for now, begin in zip(floating(model), self.buffers, strict=True)]
 
 
@@ -183,7 +183,7 @@ def _stepped(session: Session, batch: data.Batch, first: Look | Session) -> list
 
 
 def _whole(session: Session) -> tuple[list[Tensor], list[Tensor]]:
-    """What is updated, and what computes, on the CPU."""
+    """The tensors that are updated, and those that compute, on the CPU."""
     updated = [session.whole(tensor).detach().cpu() for tensor in session.updated()]
     return updated, [session.whole(tensor).detach().cpu() for tensor in session.model.parameters()]
 

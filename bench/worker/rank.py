@@ -45,9 +45,9 @@ STDERR_FD = 2
 STORE_FD = "BENCH_STORE_FD"
 """The listening socket on 127.0.0.1 that rank 0's rendezvous store takes over; made by bench's own launcher."""
 OUT_OF_MEMORY = ("can't allocate memory", "bad_alloc", "out of memory", "status_alloc_failed")
-"""What errors that are not torch's own kind say: the host's allocators, CUDA, NCCL, cuBLAS and cuDNN."""
+"""In errors for want of memory that are not torch's own kind: the host's allocators, CUDA, NCCL, cuBLAS and cuDNN."""
 NO_ENGINE, FULL = "unable to find an engine", 0.05
-"""What cuDNN says where no algorithm got its workspace, or none exists: the free share of the device tells which."""
+"""cuDNN's words where no algorithm got its workspace, or none exists: the free share of the device tells which."""
 LIBUV_TAKES_SOCKETS = "2.8"
 """Torch from which on the store's libuv server takes over a socket (pytorch/pytorch#150215); before, only the older."""
 BINDS_BY_ITSELF = "2.15"
@@ -180,7 +180,7 @@ def _measure(plan: Plan, report: Report, born_ns: int) -> dict[str, object]:
 
 
 def _beats(parts: Parts) -> Callable[[int], Callable[[], None] | None]:
-    """What begins a window in the memory that the worker host shares with its ranks, where it does."""
+    """A function that begins a window in the memory that the worker host shares with its ranks, where it does."""
     fd = os.environ.get(FD_VARIABLE)
     if fd is None:
         return lambda first_step: None
@@ -202,7 +202,7 @@ def device_of(job: Job, me: Identity) -> torch.device:
 
 
 def _store(job: Job, me: Identity) -> dist.Store | None:
-    """What the ranks meet over: a socket that the launcher bound to port 0; None without one."""
+    """The store that the ranks meet over: a socket that the launcher bound to port 0; None without one."""
     fd = os.environ.get(STORE_FD)
     if fd is None:
         return None
@@ -270,7 +270,7 @@ def _whole_and_steady(warm: dict[str, float], measured: dict[str, float]) -> dic
 
 
 def _about(error: BaseException, job: Job, me: Identity, where: str = "") -> dict[str, object]:
-    """What is reported of an error; of one for want of memory also whose it was, and how much was held."""
+    """The report of an error; of one for want of memory also whose it was, and how much was held."""
     kind, collateral = kind_of(error), _is_collateral(error)
     own = [job.workload.file] if job.workload.sha256 is not None else []
     own += [job.strategy_file] if os.path.dirname(job.strategy_file) != STRATEGY.folder else []

@@ -1,4 +1,4 @@
-"""What launches are held against: one process that accumulates the replicas' chunks, without any strategy.
+"""The reference of all launches: one process that accumulates the replicas' chunks, without any strategy.
 
 For each way in which launches cut a batch into chunks (:class:`bench.core.job.Computation`) it does the steps of
 :func:`bench.worker.probe.in_double`, in double precision, the first of them once more with weights that were moved by a
@@ -37,7 +37,7 @@ Sketches = list[list[float]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Double:
-    """What training in double precision gave.
+    """The results of training in double precision.
 
     By step and tensor, ``gradients``, and ``buffers``, how those of the first replica changed. ``alone``: of the first
     step, what the first chunk gives by itself, as if a replica forgot the others. ``twin_*``: the same from weights

@@ -29,7 +29,7 @@ WORKLOAD = Workload(
 )
 
 RESIDUAL = ("resnet", "resnext", "wide_resnet")
-"""What the names of the models begin with that can start with idle residual branches."""
+"""Families of models that can start with idle residual branches: how their names begin."""
 
 
 def model(work, **shape):

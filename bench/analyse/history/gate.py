@@ -340,7 +340,7 @@ def _not_judged(name: str, tonight: Measured | None, nights: Sequence[Measured])
 
 
 def _shown(one: Measured) -> dict[str, float | str]:
-    """What is known of a night, by metric."""
+    """The known figures of a night, by metric."""
     figures: dict[str, float | str] = {name: math.exp(figure.mean) for name, figure in one.figures.items()}
     return figures if one.parity is None else {**figures, PARITY: one.parity}
 
