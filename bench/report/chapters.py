@@ -11,15 +11,13 @@ from itertools import chain
 
 from bench.analyse import published
 from bench.analyse.analysed import Analysed
-from bench.analyse.environments import differences, pairs
 from bench.analyse.environments import numerics as numerics_between
 from bench.core.errors import RequestError
-from bench.report import device_tables, launch_tables, recipe, verdict_tables
+from bench.report import device_tables, environments, launch_tables, recipe, verdict_tables
 from bench.report.blocks import Block, Chapter, Code, Facts, Files, Fold, Grid, PagePlot, chapter_of, filled, fold
 from bench.report.comparison import since_before
 from bench.report.ladder import ladder_table, ladder_words
 from bench.report.summary import published_tables, summary_table
-from bench.report.tables import UNKNOWN, Table, figure, ranged, tabulate, text
 from bench.runs.document import Attached
 from bench.seams.experiment import experiments
 from bench.words.caveats import failures
@@ -71,9 +69,9 @@ def _environments(of: Material) -> Chapter:
     return chapter_of(
         "environments",
         "What do the interpreters change?",
-        Grid("Time of each scenario", pairs_table(of.run)),
+        Grid("Time of each scenario", environments.pairs_table(of.run)),
         *numerics_between(of.run),
-        Grid("What differs between them", differences_table(of.run)),
+        Grid("What differs between them", environments.differences_table(of.run)),
     )
 
 
@@ -211,26 +209,3 @@ CHAPTERS: tuple[Callable[[Material], Chapter | list[Chapter] | None], ...] = (
     _recipe,
 )
 """In the order of the page."""
-
-
-def differences_table(run: Analysed) -> Table | None:
-    names = list(run.document.environments)
-    rows = [{name: value or UNKNOWN for name, value in row.items()} for row in differences(run.document)]
-    return tabulate([text(name, name) for name in ("what", *names)], rows) if names else None
-
-
-def pairs_table(run: Analysed) -> Table | None:
-    rows = pairs(run)
-    columns = (
-        text("scenario", "scenario"),
-        text("in", "environment"),
-        ranged("time of a step, times", ("ratio", "low", "high"), ".3f"),
-        figure("p", "p_adjusted", ".2g"),
-        text("verdict", "verdict"),
-    )
-    first = next(iter(run.document.environments), "")
-    notes = (
-        f"Against the same scenario in {first}, with the 95 % interval: below 1 is faster. p: adjusted for all rows. "
-        "The launches of all interpreters took turns.",
-    )
-    return tabulate(columns, rows, notes) if rows else None

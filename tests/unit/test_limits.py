@@ -12,7 +12,7 @@ from standin.workloads import workload
 from torch.autograd import DeviceType
 
 from bench.analyse.account import PARTS, Account, account, bound_ms, gain, proofs
-from bench.analyse.limits import PEAKS, peak
+from bench.analyse.peaks import PEAKS, peak
 from bench.core.codec import Damaged, decode, encode
 from bench.core.job import Task, Training
 from bench.experiments import limits as experiment

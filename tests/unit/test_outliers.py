@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bench.analyse.each import critical, scanned
+from bench.analyse.outliers import critical, scanned
 
 
 def alarms(devices: int, launches: int, *, slow: float = 0.0, scans: int = 1500, spread: float = 0.0) -> list[bool]:

@@ -17,8 +17,9 @@ from standin import documented
 from standin.workloads import tiny
 
 from bench.analyse.analysed import Analysed
-from bench.analyse.limits import OF_A_CPU, achieved
+from bench.analyse.limits import achieved
 from bench.analyse.parity import DIVERGED, NOT_FINITE, SAME, WITHIN_HALF, loss_curves
+from bench.analyse.peaks import OF_A_CPU
 from bench.analyse.recommendation import recommendation
 from bench.runs.experiments import Limits, Numerics
 from bench.runs.reader import Run

@@ -6,7 +6,8 @@ import pytest
 from standin.documents import launch
 
 from bench.analyse.all_reduce import Link
-from bench.analyse.predicted import Costed, exposed_ms, largest_error, predictions, sharing
+from bench.analyse.predicted import largest_error, predictions
+from bench.analyse.timeline import Costed, exposed_ms, sharing
 from bench.experiments.plan.scaling import without_exchanges
 from bench.runs.experiments import AllReduces, BandwidthRecord, Exchange, ExchangesRecord, Scaling
 

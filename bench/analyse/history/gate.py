@@ -33,7 +33,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 from scipy import special
@@ -542,7 +541,15 @@ def _by_interval(metric: str, pair: _Pair, error: float, threshold: float) -> Ju
 
 
 def _row(
-    metric: str, verdict: str, pair: _Pair, difference: float | None = None, bound: float | None = None, **more: Any
+    metric: str,
+    verdict: str,
+    pair: _Pair,
+    difference: float | None = None,
+    bound: float | None = None,
+    *,
+    why: str | None = None,
+    wanted: int | None = None,
+    rose: bool = False,
 ) -> Judged:
     tonight = math.exp(pair.tonight.mean)
     return Judged(
@@ -555,7 +562,9 @@ def _row(
         bound=None if bound is None or bound > 700.0 else math.exp(bound),
         launches=len(pair.tonight.launches),
         nights=pair.nights,
-        **more,
+        why=why,
+        wanted=wanted,
+        rose=rose,
     )
 
 
