@@ -1,5 +1,7 @@
 """The tables behind the verdicts: findings, parity, where the time goes, and how the steps scatter."""
 
+import math
+
 import pandas as pd
 
 from bench.analyse import communication as diagnosed
@@ -163,15 +165,20 @@ def communication_words(run: Run) -> list[str]:
     rows = diagnosed.communication(run.document, run.diagnostics).to_dict("records")
     agreeing = listed([row["scenario"] for row in rows if row["agree"] is True])
     agree = "the logger's exposed communication and the cost of synchronising agree within their intervals"
-    apart = [
-        f"{row['scenario']}: synchronising costs {spans[0]} a step: {spans[1]} of communication are exposed, and the "
-        f"backward computation that shares the hardware with the rest of it takes {spans[2]} longer; "
-        f"{row['cost_ms'] - row['exposed_ms'] - row['slowed_ms']:+,.1f} ms are left over."
-        for row in rows
-        if row["agree"] is False
-        for spans in [[_span(row, name) for name in ("cost", "exposed", "slowed")]]
-    ]
-    return apart + [f"{agreeing}: {agree}."] * bool(agreeing)
+    return [_explained(row) for row in rows if row["agree"] is False] + [f"{agreeing}: {agree}."] * bool(agreeing)
+
+
+def _explained(row: TableRow) -> str:
+    """cost = exposed + computation that got slower beside the communication + rest, in words."""
+    rest = row["cost_ms"] - row["exposed_ms"] - row["slowed_ms"]
+    wide = math.hypot(*((row[f"{name}_high_ms"] - row[f"{name}_low_ms"]) / 2 for name in ("cost", "exposed", "slowed")))
+    slowed = _span(row, "slowed") + (", which is not shown to differ from 0," if row["slowed_low_ms"] <= 0 else "")
+    return (
+        f"{row['scenario']}: synchronising costs {_span(row, 'cost')} a step: {_span(row, 'exposed')} of communication "
+        "are exposed, the backward computation that shares the hardware with the rest of it takes "
+        f"{slowed} longer, and {rest:+,.1f} ms are {'within' if abs(rest) <= wide else 'beyond'} what "
+        f"the three are uncertain by (±{wide:,.1f} ms)."
+    )
 
 
 def _span(row: TableRow, name: str) -> str:

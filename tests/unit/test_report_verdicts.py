@@ -355,7 +355,7 @@ def test_where_the_time_goes_explains_the_difference(whole: Analysed) -> None:
     assert table.rows[2][2].small == f"error: {HOSTILE}"
     (words,) = verdict_tables.communication_words(whole)
     assert "costs 30.0 ms (28.7 to 31.3) a step: 5.5 ms (4.6 to 6.4) of communication" in words
-    assert "; +4.0 ms are left over." in words
+    assert "and +4.0 ms are beyond what the three are uncertain by" in words
     spent = verdict_tables.spent_table(whole)
     assert [cell.text for cell in spent.rows[0]] == ["ddp", "4.0", "0.0", "20.0", "6.0", "30.0", "40.0"]
     assert [cell.small for cell in spent.rows[0][1:4]] == ["13.3 %", "", "66.7 %"]
