@@ -241,7 +241,8 @@ Trained = Callable[..., list[str]]
 def by_torchrun(file: Path, processes: int, *arguments: str) -> str:
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes))
     command = [sys.executable, *launcher, str(file), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=file.parent)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=file.parent)
+    assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr
 
 
