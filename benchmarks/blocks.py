@@ -125,8 +125,8 @@ class Block:
         self.clock.prepare(blocks * (self.steps * loop.MARKS_PER_STEP + 1))
         if self.beats is not None:
             self.beats.close()
-        self.beats = Beats.create(1, blocks * (self.steps + 1))
-        self.note = self.beats.window(0, 0)
+        self.beats = Beats.create(1, 0, blocks * (self.steps + 1))
+        self.note = self.beats.notes(0)
         if self.empty:
             self.empty.prepare(self.steps)
 

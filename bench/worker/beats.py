@@ -15,11 +15,9 @@ from bench.core.records import PHASES
 
 FD_VARIABLE = "BENCH_BEATS_FD"
 WORD_BYTES = 8
-SIZES = 2
-"""Words at the start of the memory: the number of ranks, and how many marks each has room for."""
-
-MARKS, SECOND, STEP, HEADER = range(4)
-"""Words before the marks of a rank: how many there are, and the first mark and step of its second window."""
+CAPACITY, WARMUP, SIZES = range(3)
+"""Words at the start of the memory: how many marks each rank has room for, and how many steps its warm-up has. Before
+the marks of a rank there is one more: how many they are."""
 
 MARKS_PER_STEP = len(PHASES)
 
@@ -41,17 +39,17 @@ class Beats:
         self._words = memoryview(self._memory).cast("q")
 
     @classmethod
-    def create(cls, ranks: int, steps: int) -> "Beats":
-        """Room for ``ranks`` that make ``steps`` steps each. Raises ``OSError`` where there is no memory for it."""
-        capacity = (steps + 1) * MARKS_PER_STEP  # each window has a last mark
+    def create(cls, ranks: int, warmup: int, iters: int) -> "Beats":
+        """Room for so many steps of each of ``ranks``. Raises ``OSError`` where there is no memory for it."""
+        capacity = (warmup + iters) * MARKS_PER_STEP + 2  # each window has a last mark
         fd = os.memfd_create("bench-beats")
         try:
-            os.posix_fallocate(fd, 0, (SIZES + ranks * (HEADER + capacity)) * WORD_BYTES)
+            os.posix_fallocate(fd, 0, (SIZES + ranks * (1 + capacity)) * WORD_BYTES)
             beats = cls(fd)
         except OSError:
             os.close(fd)
             raise
-        beats._words[0], beats._words[1] = ranks, capacity
+        beats._words[CAPACITY], beats._words[WARMUP] = capacity, warmup
         return beats
 
     def close(self) -> None:
@@ -60,35 +58,31 @@ class Beats:
         os.close(self.fd)
 
     def _start(self, rank: int) -> int:
-        return SIZES + rank * (HEADER + self._words[1])
+        return SIZES + rank * (1 + self._words[CAPACITY])
 
-    def window(self, rank: int, first_step: int) -> Callable[[], None]:
-        """A window of this rank's steps begins: the first one, from 0 on, or the second one, from ``first_step`` on.
-        Returns what notes each of its marks.
-        """
-        words, start, capacity = self._words, self._start(rank), self._words[1]
-        at, marks = start + HEADER, words[start + MARKS]
-        words[start + SECOND], words[start + STEP] = marks, first_step
+    def notes(self, rank: int) -> Callable[[], None]:
+        """What notes each mark of this rank, of the warm-up and then of the measured steps."""
+        words, start, capacity, marks = self._words, self._start(rank), self._words[CAPACITY], 0
 
         def note() -> None:
             nonlocal marks
             if marks < capacity:
-                words[at + marks] = perf_counter_ns()
                 marks += 1
-                words[start + MARKS] = marks
+                words[start + marks] = perf_counter_ns()
+                words[start] = marks
 
         return note
 
     def marks(self, rank: int) -> int:
         """How many marks this rank has made: it rises for as long as there is progress."""
-        return self._words[self._start(rank) + MARKS]
+        return self._words[self._start(rank)]
 
     def windows(self, rank: int) -> list[tuple[int, list[int]]]:
         """Of the warm-up and of the measured steps the first one and the times of the marks (ns, monotonic clock)."""
-        start = self._start(rank)
-        marks, second, step = self._words[start : start + HEADER]
-        ticks = self._words[start + HEADER : start + HEADER + marks].tolist()
-        return [(0, ticks[:second]), (step, ticks[second:])]
+        begin, warmup = self._start(rank) + 1, self._words[WARMUP]
+        ticks = self._words[begin : begin + self.marks(rank)].tolist()
+        second = warmup * MARKS_PER_STEP + 1
+        return [(0, ticks[:second]), (warmup, ticks[second:])]
 
     def position(self, rank: int) -> Position | None:
         """Where this rank is; None before its first mark."""

@@ -59,29 +59,18 @@ def batches(workload: Training, replicas: int, mine: range, pin: bool) -> list[B
     return pool
 
 
-def loader(pool: list[Batch], device: torch.device) -> Callable[[], Batch]:
-    """A function that gives the next batch on ``device``; on a GPU the copy does not wait."""
-    step = 0
-
-    def load() -> Batch:
-        nonlocal step
-        batch = pool[step % len(pool)]
-        step += 1
-        return map_tensors(lambda tensor: tensor.to(device, non_blocking=True), batch)
-
-    return load
-
-
 def feeds(workload: Training, replicas: int, groups: Sequence[range], device: torch.device) -> Callable[[], Batch]:
-    """As :func:`loader`, from the pool or from a ``DataLoader``: for each step one batch for each group of replicas.
+    """A function that gives the next batch on ``device``, from the pool or from a ``DataLoader``: for each step one for
+    each group of replicas. On a GPU the copy does not wait.
 
     What a ``DataLoader`` has started ends when the function is no longer referred to.
     """
     pin = device.type == "cuda"
-    if workload.workers is None or not any(groups):
+    if workload.workers is None:
         pools = [batches(workload, replicas, group, pin) for group in groups]
-        return loader([batch for step in zip(*pools, strict=True) for batch in step], device)
-    stream = stream_of(workload, replicas, groups, pin)
+        stream: Iterator[Batch] = cycle([batch for step in zip(*pools, strict=True) for batch in step])
+    else:
+        stream = stream_of(workload, replicas, groups, pin)
     return lambda: map_tensors(lambda tensor: tensor.to(device, non_blocking=True), next(stream))
 
 

@@ -11,7 +11,6 @@ import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -74,7 +73,9 @@ _CATEGORY_OF = {name: category for category, names in CATEGORIES.items() for nam
 
 
 def perform(plan: Plan, report: Report) -> dict[str, object]:
-    """Find out where the time goes."""
+    """All probes; every rank takes the same steps. ``probes`` of the result: by name the rows of each, or why there are
+    none, of the strategy's own too, where its module has one.
+    """
     from bench.worker.rank import barrier, leave
 
     load, session, device = plan.load(), plan.build(), plan.parts.device
@@ -84,27 +85,18 @@ def perform(plan: Plan, report: Report) -> dict[str, object]:
         watch.stop()
     ran = plan.what_ran(session, watch)
     barrier()
-    found = run(session, plan.strategy.probe, plan.module, load, report)
+    pairs, own = min(MOST_PAIRS, max(FEWEST_PAIRS, plan.parts.job.iters // 3)), plan.strategy.probe
+    probes = {"pairs": paired(session, load, pairs, report("pairs", of=2 * pairs))}
+    if own is not None:
+        probes[own] = plan.module.probe(session, load, pairs, report(own, of=2 * pairs))
+    spent = profiled(session, load, report("profile", of=PROFILED_STEPS))
     report("record")
     del session
     if plan.parts.job.group and device.type == "cuda":
         bandwidth.once(device)
     leave()
-    return {"effective": ran, **found}
-
-
-def run(session: Session, probe: str | None, strategy: ModuleType, load: Load, report: Report) -> dict[str, object]:
-    """All probes; every rank takes the same steps. ``probe``: the name of the strategy's own, defined by its module
-    ``strategy``; None: it has none. ``probes`` of the result: by name the rows of each, or why there are none.
-    """
-    pairs = min(MOST_PAIRS, max(FEWEST_PAIRS, session.parts.job.iters // 3))
-    probes = {"pairs": paired(session, load, pairs, report("pairs", of=2 * pairs))}
-    if probe is not None:
-        probes[probe] = strategy.probe(session, load, pairs, report(probe, of=2 * pairs))
-    return {
-        "probes": {name: {"rows": rows, "reason": reason} for name, (rows, reason) in probes.items()},
-        "profile": profiled(session, load, report("profile", of=PROFILED_STEPS)),
-    }
+    found = {name: {"rows": rows, "reason": reason} for name, (rows, reason) in probes.items()}
+    return {"effective": ran, "probes": found, "profile": spent}
 
 
 def paired(session: Session, load: Load, pairs: int, tick: Tick) -> tuple[list[dict[str, object]], str | None]:

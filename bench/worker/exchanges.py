@@ -5,7 +5,7 @@ is noted with its size and the moment of its call. What it would take is reckone
 (``bench.analyse.predicted``).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import median
@@ -17,10 +17,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from bench.core.records import PHASES
-from bench.worker.data import Batch
 from bench.worker.diagnose import a_step
 from bench.worker.plan import Plan, Report
-from bench.worker.session import Session
 
 BACKEND = "silent"
 SETTLING = 3
@@ -109,21 +107,16 @@ def join() -> None:
 
 
 def perform(plan: Plan, report: Report) -> dict[str, object]:
-    """Note what a step exchanges, and when."""
-    load, session, steps = plan.load(), plan.build(), plan.parts.job.iters
-    tick = report("measure", of=SETTLING + max(FEWEST, steps))
-    return run(session, load, steps, tick)
-
-
-def run(session: Session, load: Callable[[], Batch], steps: int, tick: Callable[[int], None]) -> dict[str, object]:
     """Train, and note what is exchanged. ``ends_ms``: when each phase ended, medians over the steps; ``exchanges``:
     kind, phase, bytes and moment of each collective; ``why_not``: why nothing is known of them.
     """
+    load, session = plan.load(), plan.build()
+    steps = SETTLING + max(FEWEST, plan.parts.job.iters)
+    tick = report("measure", of=steps)
     group: Any = dist.group.WORLD
-    device = session.parts.device
     seen = []
-    for step in range(SETTLING + max(FEWEST, steps)):
-        group.notes = notes = Notes(device)
+    for step in range(steps):
+        group.notes = notes = Notes(plan.parts.device)
         notes.add("begin")
         try:
             a_step(session, load, notes.phase)

@@ -172,7 +172,7 @@ def _listener(launch: Launch) -> AbstractContextManager[socket.socket | None]:
 
 def _make_beats(job: Job) -> Beats | None:
     try:
-        return Beats.create(job.processes, job.steps)
+        return Beats.create(job.processes, job.workload.warmup, job.iters)
     except OSError:
         traceback.print_exc()
         return None  # a launch does without: progress is then known from messages alone

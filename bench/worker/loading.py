@@ -6,7 +6,6 @@ ones. There is no pause between the two parts, in which a queue could fill.
 """
 
 import os
-from collections.abc import Callable, Iterator
 from itertools import pairwise
 from multiprocessing import active_children
 from time import perf_counter_ns
@@ -21,30 +20,25 @@ READ = "read_bytes:"
 
 
 def perform(plan: Plan, report: Report) -> dict[str, object]:
-    """Take the batches that training would and train nothing."""
-    job, rank = plan.parts.job, plan.parts.rank
-    pin = plan.parts.device.type == "cuda"
-    stream = data.stream_of(job.workload, job.replicas, [job.parts_of(rank)], pin)
-    from bench.worker.rank import barrier
-
-    barrier()  # all ranks load at the same time, as they do while they train
-    return run(stream, job.workload.warmup, job.iters, report("measure"))
-
-
-def run(stream: Iterator[object], filling: int, batches: int, on_batch: Callable[[int], None]) -> dict[str, object]:
-    """Take ``filling`` batches and then ``batches``, and time each.
+    """Take the batches of the warm-up and then the others, time each, and train nothing.
 
     ``warmup``, ``measured``: as :class:`bench.worker.loop.Timings` of steps that are waiting for data and nothing else,
     whose loss is None. ``disk_bytes``: read from a disk meanwhile, None where the kernel does not count it.
-    ``on_batch(k)`` is called about four times a second with the number of batches taken.
     """
+    from bench.worker.rank import barrier
+
+    job, filling = plan.parts.job, plan.parts.job.workload.warmup
+    pin = plan.parts.device.type == "cuda"
+    stream = data.stream_of(job.workload, job.replicas, [job.parts_of(plan.parts.rank)], pin)
+    on_batch = report("measure")
+    barrier()  # all ranks load at the same time, as they do while they train
     before = _read_bytes([os.getpid()])
     with uncollected():
         ticks, next_report = [perf_counter_ns()], 0  # of each batch, after when the first was asked for
-        for batch in range(filling + batches):
+        for batch in range(filling + job.iters):
             next(stream)
             ticks.append(perf_counter_ns())
-            if ticks[-1] >= next_report:
+            if ticks[-1] >= next_report:  # about four times a second
                 on_batch(batch + 1)
                 next_report = ticks[-1] + PROGRESS_INTERVAL_NS
     after = _read_bytes([os.getpid(), *(process.pid for process in active_children() if process.pid)])

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from time import perf_counter_ns  # as it is before a scenario replaces it
-from typing import Protocol
 
 import torch
 import torch.distributed as dist
@@ -40,17 +39,6 @@ class Timings:
     loss: list[float]
     lead_ms: list[float] = field(default_factory=list)
     wall_ms: float
-
-
-class Clock(Protocol):
-    """Marks points of a window without waiting for the device. ``read``: the time of the first mark (ns, monotonic
-    clock) and the distance from each to the next (ms), once ``wait`` has returned.
-    """
-
-    def prepare(self, marks: int) -> None: ...
-    def mark(self) -> None: ...
-    def wait(self) -> None: ...
-    def read(self) -> tuple[int, list[float]]: ...
 
 
 class HostClock:
@@ -97,7 +85,10 @@ class CudaClock:
         return self.origin_ns, [a.elapsed_time(b) for a, b in pairwise(used)]
 
 
-def clock_for(device: torch.device) -> Clock:
+def clock_for(device: torch.device) -> HostClock | CudaClock:
+    """What marks points of a window without waiting for the device. ``read``: the time of the first mark (ns, monotonic
+    clock) and the distance from each to the next (ms), once ``wait`` has returned.
+    """
     return CudaClock(device) if device.type == "cuda" else HostClock()
 
 

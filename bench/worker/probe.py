@@ -120,7 +120,7 @@ def in_double(session: Session, parts: Parts, tick: Callable[[int], None]) -> di
     how they changed, and ``updates`` (:data:`Updates`).
     """
     model, mine = session.model, parts.job.parts_of(parts.rank)
-    load = data.loader(data.batches(parts.workload, parts.job.replicas, mine, pin=False), parts.device)
+    load = data.feeds(parts.workload, parts.job.replicas, [mine], parts.device)
     session.capture = session.changes_gradients
     begin = State.of(model, session.whole)
     plain = Plain(session, begin.weights) if parts.rank == 0 else None

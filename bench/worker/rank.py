@@ -10,7 +10,7 @@ import os
 import statistics
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import timedelta
 from importlib import import_module
@@ -39,7 +39,6 @@ from bench.worker import (
 from bench.worker.beats import FD_VARIABLE, Beats
 from bench.worker.plan import Identity, Plan, Report
 from bench.worker.processes import STACK_SIGNAL
-from bench.worker.session import Parts
 
 STDERR_FD = 2
 STORE_FD = "BENCH_STORE_FD"
@@ -130,20 +129,18 @@ def _measure(plan: Plan, report: Report, born_ns: int) -> dict[str, object]:
     """Warm up, measure, take one more step to look at, and read what ran off the live objects."""
     job, device = plan.parts.job, plan.parts.device
     steps, load = job.workload.warmup, plan.load()
+    note = Beats(int(fd)).notes(plan.parts.rank) if (fd := os.environ.get(FD_VARIABLE)) else None
     before_mib = memory_parts.held_mib(device)
     session = plan.build()
     initial = fingerprint.checksum(session.weights())
     watch = live.TypeWatch(session.model)
-    window = _beats(plan.parts)
-    warmup = loop.run_window(session, load, max(1, steps), device=device, on_step=report("warmup"), note=window(0))
+    warmup = loop.run_window(session, load, steps, device=device, on_step=report("warmup"), note=note)
     barrier()
     skipped_before = session.skipped_steps()
     warm = live.peaks(device)
     _forget_peaks(device)
     cpu_before = time.process_time()
-    measured = loop.run_window(
-        session, load, job.iters, device=device, on_step=report("measure", steps), note=window(steps)
-    )
+    measured = loop.run_window(session, load, job.iters, device=device, on_step=report("measure", steps), note=note)
     cpu_s = time.process_time() - cpu_before
     report("record")
     skipped = session.skipped_steps()
@@ -177,15 +174,6 @@ def _measure(plan: Plan, report: Report, born_ns: int) -> dict[str, object]:
     result["effective"] = plan.what_ran(session, watch)
     watch.stop()
     return result
-
-
-def _beats(parts: Parts) -> Callable[[int], Callable[[], None] | None]:
-    """A function that begins a window in the memory that the worker host shares with its ranks, where it does."""
-    fd = os.environ.get(FD_VARIABLE)
-    if fd is None:
-        return lambda first_step: None
-    beats = Beats(int(fd))
-    return lambda first_step: beats.window(parts.rank, first_step)
 
 
 def device_of(job: Job, me: Identity) -> torch.device:

@@ -27,7 +27,7 @@ def parts_of(found: discover.Found = SINGLE, *, precision: str = "", half: str =
 
 
 def load_of(parts: Parts) -> Any:
-    return data.loader(data.batches(parts.workload, 1, range(1), pin=False), CPU)
+    return data.feeds(parts.workload, 1, [range(1)], CPU)
 
 
 def train(

@@ -57,7 +57,7 @@ def test_an_image_depends_on_seed_and_index_alone() -> None:
 
 def test_the_loader_goes_round_the_pool_in_order() -> None:
     pool = data.batches(WORKLOAD, 1, range(1), pin=False)
-    load = data.loader(pool, torch.device("cpu"))
+    load = data.feeds(WORKLOAD, 1, [range(1)], torch.device("cpu"))
     seen = [load()[1] for _ in range(2 * len(pool))]
     assert all(torch.equal(labels, pool[step % len(pool)][1]) for step, labels in enumerate(seen))
 
