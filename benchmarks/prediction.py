@@ -279,7 +279,6 @@ def served(names: Sequence[str], folder: Path) -> "Iterator[list[subprocess.Pope
 def serve() -> int:
     """Fork a rank for each line of standard input, a job's file and one for its result; print its exit status."""
     from bench.core.channel import die_with_parent
-    from bench.worker.plan import Identity
     from bench.worker.rank import execute
 
     die_with_parent(os.getppid())
@@ -290,8 +289,7 @@ def serve() -> int:
             die_with_parent(os.getppid())
             channel: Any = Collected(out)
             loaded = decode(Job, json.loads(Path(job).read_text()))
-            os.environ["WORLD_SIZE"] = str(loaded.processes)
-            execute(loaded, Identity.from_environment(os.environ), channel, time.monotonic_ns())
+            execute(loaded, int(os.environ["RANK"]), channel, time.monotonic_ns())
             os._exit(0)
         print(os.waitpid(child, 0)[1], flush=True)
     return 0

@@ -17,15 +17,14 @@ STARTED_NS = time.perf_counter_ns()
 def run(channel: Channel, *, own_log: bool = False) -> int:
     """Receive the job, and execute it as the rank that the environment names. ``own_log``: print into its log."""
     job = decode(Job, channel.wait_for("job")["job"])
-    from bench.worker.plan import Identity
     from bench.worker.rank import execute
 
-    me = Identity.from_environment(os.environ)
+    rank = int(os.environ["RANK"])
     if own_log:
-        log = os.open(os.path.join(job.logs, job.log_name(me.rank)), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        log = os.open(os.path.join(job.logs, job.log_name(rank)), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.dup2(log, 1)
         os.dup2(log, 2)
-    execute(job, me, channel, int(os.environ.get("BENCH_BORN_NS", STARTED_NS)))
+    execute(job, rank, channel, int(os.environ.get("BENCH_BORN_NS", STARTED_NS)))
     return 0
 
 

@@ -132,27 +132,30 @@ class Keeper:
 class Torch(Keeper):
     """``torch.save`` of everything, whole, on rank 0, and a barrier; all ranks load the file with ``map_location``."""
 
-    @property
-    def file(self) -> str:
-        return os.path.join(self.folder, "checkpoint.pt")
+    def __init__(self, session: Session, wanted: Checkpoint) -> None:
+        super().__init__(session, wanted)
+        self.file = os.path.join(wanted.folder, "checkpoint.pt")
 
-    def save(self) -> None:
+    def save(self, **more: object) -> None:
+        """``more``: what else is to be in the file."""
         optimizer = self.session.optimizer
         if self.dealt_out:
             optimizer.consolidate_state_dict(to=0)
         mine = {} if self.dealt_out and self.rank else optimizer.state_dict()
         state = map_tensors(_whole, self.state(mine))
         if self.rank == 0:
-            torch.save(state, self.file)
+            torch.save({**state, **more}, self.file)
         barrier()
 
-    def load(self) -> None:
-        state = torch.load(self.file, map_location=self.session.parts.device, weights_only=True)
+    def load(self) -> dict[str, Any]:
+        """Put back what the file has, and return it."""
+        state: dict[str, Any] = torch.load(self.file, map_location=self.session.parts.device, weights_only=True)
         now = {"model": self.session.model.state_dict(), "optimizer": {}}
         if not self.dealt_out:
             now["optimizer"] = self.session.optimizer.state_dict()
         self.put_back({**state, **_dealt_out(now, {name: state[name] for name in now})}, self.session.optimizer)
         barrier()
+        return state
 
 
 class Distributed(Keeper):

@@ -283,10 +283,9 @@ def _fork(job: Job, log: str, environment: dict[str, str], theirs: socket.socket
         for other in others:
             other.close()
         os.environ.update(environment)
-        from bench.worker.plan import Identity
         from bench.worker.rank import execute
 
-        execute(job, Identity.from_environment(os.environ), Channel(theirs), int(environment["BENCH_BORN_NS"]))
+        execute(job, int(environment["RANK"]), Channel(theirs), int(environment["BENCH_BORN_NS"]))
         status = 0
     except BaseException:  # noqa: BLE001  # the rank ends here, whatever it was
         traceback.print_exc()

@@ -1,6 +1,6 @@
 """A rank's plan for its job: the parts, the strategy, and how it reports."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import ModuleType
 
@@ -18,23 +18,6 @@ Report = Callable[..., Callable[[int], None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
-    """Who a rank is, from the standard environment variables."""
-
-    rank: int
-    local_rank: int
-    world_size: int
-
-    @classmethod
-    def from_environment(cls, environment: Mapping[str, str]) -> "Identity":
-        return cls(
-            rank=int(environment["RANK"]),
-            local_rank=int(environment["LOCAL_RANK"]),
-            world_size=int(environment["WORLD_SIZE"]),
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """The parts that this rank builds from, and the strategy with the module that defines it."""
 
@@ -44,7 +27,7 @@ class Plan:
     probe_seed: int | None = None
 
     @classmethod
-    def of(cls, job: Job, me: Identity, device: torch.device) -> "Plan":
+    def of(cls, job: Job, rank: int, device: torch.device) -> "Plan":
         strategy, module = discover.load_strategy(job.strategy, job.strategy_file)
         cuda, problems = device.type == "cuda", _apex_problems(job, device)
         amp, implementation, problem = apex.implementations(strategy, job, cuda=cuda, problems=problems)
@@ -54,9 +37,7 @@ class Plan:
             apex.add_to_path(job.apex_path)
         parts = Parts(
             job=replace(job, probe_seed=None),  # the scenario is not to know what it will be asked
-            rank=me.rank,
-            local_rank=me.local_rank,
-            world_size=me.world_size,
+            rank=rank,
             device=device,
             implementation=implementation,
             amp=amp,

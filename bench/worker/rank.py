@@ -1,6 +1,6 @@
 """One rank of one launch: join, build, train, read what ran, send the result.
 
-The standard variables RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT say who it is.
+The standard variables MASTER_ADDR and MASTER_PORT say where the ranks meet.
 """
 
 import faulthandler
@@ -37,7 +37,7 @@ from bench.worker import (
     restart,
 )
 from bench.worker.beats import FD_VARIABLE, Beats
-from bench.worker.plan import Identity, Plan, Report
+from bench.worker.plan import Plan, Report
 from bench.worker.processes import STACK_SIGNAL
 
 STDERR_FD = 2
@@ -53,7 +53,7 @@ BINDS_BY_ITSELF = "2.15"
 """Torch from which on ``nccl`` is ``ProcessGroupNCCL2``, which has one device (pytorch/pytorch#192281)."""
 
 
-def execute(job: Job, me: Identity, channel: Channel, born_ns: int) -> None:
+def execute(job: Job, rank: int, channel: Channel, born_ns: int) -> None:
     """Do the launch as this rank and send its result to the supervisor. ``born_ns``: when this process was made
     (monotonic clock). Errors are reported with their kind and raised again, so that the log has the traceback.
     """
@@ -63,55 +63,55 @@ def execute(job: Job, me: Identity, channel: Channel, born_ns: int) -> None:
 
     def tell(event: str, **values: object) -> None:
         if os.getpid() == pid:
-            channel.send(event=event, rank=me.rank, **values)
+            channel.send(event=event, rank=rank, **values)
 
     def tell_of_thread(about: threading.ExceptHookArgs) -> None:
         threading.__excepthook__(about)
         if about.exc_value is not None and about.exc_type is not SystemExit:
             name = about.thread.name if about.thread else "a thread"
-            tell("error", **_about(about.exc_value, job, me, where=f"thread {name}: "))
+            tell("error", **_about(about.exc_value, job, rank, where=f"thread {name}: "))
 
     faulthandler.register(STACK_SIGNAL, file=STDERR_FD, all_threads=True)
     threading.excepthook = tell_of_thread
     forks_die_with_parent()
     tell("up", pid=pid)
     try:
-        result = _train(job, me, tell, born_ns)
+        result = _train(job, rank, tell, born_ns)
         if os.getpid() != pid:
             os._exit(0)  # the scenario forked and let its child come here: there is one result of a rank
         tell("phase", phase="seal")
         text = _sealed(result)
     except BaseException as error:
-        tell("error", **_about(error, job, me))
+        tell("error", **_about(error, job, rank))
         raise
     tell("done", result=text)
 
 
-def _train(job: Job, me: Identity, tell: Any, born_ns: int) -> dict[str, object]:
+def _train(job: Job, rank: int, tell: Any, born_ns: int) -> dict[str, object]:
     purpose = None if job.purpose == "measure" else import_module(f"bench.worker.{job.purpose}")
     if job.purpose == "restart":  # the ranks are started by what this process starts
-        return {"rank": me.rank, "pid": os.getpid(), **restart.run(job, tell)}
-    if (core_set := job.ranks[me.rank].core_set) is not None:
+        return {"rank": rank, "pid": os.getpid(), **restart.run(job, tell)}
+    if (core_set := job.ranks[rank].core_set) is not None:
         part, of = core_set
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, cores[part * len(cores) // of : (part + 1) * len(cores) // of])
-    torch.set_num_threads(job.ranks[me.rank].threads)
-    device = device_of(job, me)
+    torch.set_num_threads(job.ranks[rank].threads)
+    device = device_of(job, rank)
     nccl = job.group and device.type == "cuda" and job.purpose == "diagnose"
     heard = nccl_path.listen() if nccl else None
     tell("phase", phase="rendezvous")
     if job.purpose == "exchanges":
         exchanges.join()
     elif job.group:
-        join(job, me, device, _store(job, me))
+        join(job, rank, device, _store(job, rank))
     tell("phase", phase="build")
-    plan = Plan.of(job, me, device)
+    plan = Plan.of(job, rank, device)
     if job.purpose == "measure" and job.memory_probe:
         born_ns += memory_probe.show(tell, device)
     # Shapes are fixed, so cuDNN's search for algorithms falls into the warm-up. Not where one process drives several
     # GPUs: torch keeps what was found by thread (pytorch/pytorch#103939), and DataParallel starts a new thread for each
     # GPU in every forward pass, so every step would search anew.
-    torch.backends.cudnn.benchmark = len(job.ranks[me.rank].devices) < 2
+    torch.backends.cudnn.benchmark = len(job.ranks[rank].devices) < 2
 
     def report(phase: str, done: int = 0, of: int = job.steps) -> Any:
         tell("phase", phase=phase)
@@ -122,7 +122,7 @@ def _train(job: Job, me: Identity, tell: Any, born_ns: int) -> dict[str, object]
     leave()
     if nccl:
         result["nccl"] = nccl_path.read(heard)
-    return {"rank": me.rank, "pid": os.getpid(), **result}
+    return {"rank": rank, "pid": os.getpid(), **result}
 
 
 def _measure(plan: Plan, report: Report, born_ns: int) -> dict[str, object]:
@@ -176,29 +176,29 @@ def _measure(plan: Plan, report: Report, born_ns: int) -> dict[str, object]:
     return result
 
 
-def device_of(job: Job, me: Identity) -> torch.device:
+def device_of(job: Job, rank: int) -> torch.device:
     """This rank's device; on a GPU the one whose UUID was chosen, or an error."""
     if job.workload.device == "cpu":
         return torch.device("cpu")
-    visible, expected = job.devices_on(job.ranks[me.rank].host), job.ranks[me.rank].devices[0]
+    visible, expected = job.devices_on(job.ranks[rank].host), job.ranks[rank].devices[0]
     device = torch.device("cuda", visible.index(expected))
     torch.cuda.set_device(device)
     actual = live.device_uuid(device)
     if actual != expected:
-        raise BenchError(f"local rank {me.local_rank} sees GPU {actual} where {expected} was chosen")
+        raise BenchError(f"local rank {job.ranks[rank].local_rank} sees GPU {actual} where {expected} was chosen")
     return device
 
 
-def _store(job: Job, me: Identity) -> dist.Store | None:
+def _store(job: Job, rank: int) -> dist.Store | None:
     """The store that the ranks meet over: a socket that the launcher bound to port 0; None without one."""
     fd = os.environ.get(STORE_FD)
     if fd is None:
         return None
-    listening = {"is_master": True, "master_listen_fd": int(fd)} if me.rank == 0 else {"is_master": False}
+    listening = {"is_master": True, "master_listen_fd": int(fd)} if rank == 0 else {"is_master": False}
     return dist.TCPStore(
         os.environ["MASTER_ADDR"],
         int(os.environ["MASTER_PORT"]),
-        me.world_size,
+        job.processes,
         timeout=timedelta(seconds=job.rendezvous_timeout_s),
         wait_for_workers=False,
         use_libuv=torch.__version__ >= LIBUV_TAKES_SOCKETS,
@@ -206,14 +206,14 @@ def _store(job: Job, me: Identity) -> dist.Store | None:
     )
 
 
-def join(job: Job, me: Identity, device: torch.device, store: dist.Store | None) -> None:
+def join(job: Job, rank: int, device: torch.device, store: dist.Store | None) -> None:
     """Form the process group over a store, or by ``env://`` without one."""
     backend: str = "gloo"
     options: dict[str, object] = {}
     if device.type == "cuda":
-        backend, options = backend_of(len(job.ranks[me.rank].devices), device)
+        backend, options = backend_of(len(job.ranks[rank].devices), device)
     timeout = timedelta(seconds=job.rendezvous_timeout_s)
-    dist.init_process_group(backend, store=store, rank=me.rank, world_size=me.world_size, timeout=timeout, **options)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=job.processes, timeout=timeout, **options)
 
 
 def backend_of(devices: int, device: torch.device) -> tuple[str, dict[str, object]]:
@@ -257,7 +257,7 @@ def _whole_and_steady(warm: dict[str, float], measured: dict[str, float]) -> dic
     return whole | {f"steady_{name.removeprefix('max_')}": value for name, value in of_gpus.items()}
 
 
-def _about(error: BaseException, job: Job, me: Identity, where: str = "") -> dict[str, object]:
+def _about(error: BaseException, job: Job, rank: int, where: str = "") -> dict[str, object]:
     """The report of an error; of one for want of memory also whose it was, and how much was held."""
     kind, collateral = kind_of(error), _is_collateral(error)
     own = [job.workload.file] if job.workload.sha256 is not None else []
@@ -272,13 +272,13 @@ def _about(error: BaseException, job: Job, me: Identity, where: str = "") -> dic
     if kind != "oom":
         return about
     work = job.workload
-    name = "cpu" if work.device == "cpu" else f"cuda:{me.local_rank}"
-    batch = job.batch_per_replica * len(job.parts_of(me.rank))
+    name = "cpu" if work.device == "cpu" else f"cuda:{job.ranks[rank].local_rank}"
+    batch = job.batch_per_replica * len(job.parts_of(rank))
     memory: dict[str, object] = {"device": name, "batch": batch, "global_batch": work.global_batch}
     if work.device == "cpu" or torch.cuda.is_initialized():
         memory["allocator"] = live.peaks(torch.device(work.device))
     unit = work.unit if work.units_per_example is None else "examples"
-    reason = f"rank {me.rank} on {name} with {batch} {unit} (global batch {work.global_batch}): {about['reason']}"
+    reason = f"rank {rank} on {name} with {batch} {unit} (global batch {work.global_batch}): {about['reason']}"
     return {**about, "reason": reason, "memory": memory}
 
 

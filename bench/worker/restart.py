@@ -1,6 +1,6 @@
 """The cost of a lost rank: torchrun trains, a rank is killed, torchrun starts all of them again.
 
-One process of the worker host stands in for the launch. It starts torchrun, watches the diaries that the ranks keep
+One process of the worker host stands in for the launch. It starts torchrun, watches the diary that the ranks keep
 (:mod:`bench.worker.restarted`), kills the last rank between two checkpoints, and waits until all have gone on from the
 last one, past the step that they had reached. Ranks meet over files, so that nothing listens.
 """
@@ -29,15 +29,15 @@ ENGINE = "torch.distributed.run"
 LOOK_EVERY_S = 0.002
 STEPS_AFTER = 2
 """Beyond the one that was reached."""
-LATEST, DIARY = "latest.json", "diary-{turn}-{rank}"
-"""In the folder of a launch: the last whole checkpoint, and what each rank of each start wrote down."""
+DIARY = "diary"
+"""In the folder of a launch: what the ranks of both starts write down, a line of JSON each."""
 
 Tell = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """A line of a diary: what a rank of a ``turn`` of the engine did, in or after which step, and when
+    """A line of the diary: what a rank of a ``turn`` of the engine did, in or after which step, and when
     (``ns``: CLOCK_MONOTONIC). ``ran``: at the end, what trained."""
 
     turn: int
@@ -74,18 +74,18 @@ def run(job: Job, tell: Tell) -> dict[str, object]:
     tell("phase", phase="restart")
     begin = partial(become_launcher, os.getpid(), _environment())
     engine = subprocess.Popen(_command(folder, inner.processes), preexec_fn=begin)
-    diaries = Diaries(folder, inner.processes)
-    killed_ns, reached = None, 0
-    for note in _until_over(engine, diaries):
+    killed_ns, reached, notes = None, 0, list[Note]()
+    for note in _until_over(engine, folder):
+        notes.append(note)
         reached = max(reached, note.step)
         tell("step", step=reached, of=steps.last)
         if killed_ns is None and (note.what, note.rank, note.step) == ("step", victim, steps.killed):
             killed_ns = time.monotonic_ns()
             os.kill(note.pid, signal.SIGKILL)
-    ran = next((note.ran for note in diaries.notes if (note.turn, note.rank) == (1, 0) and note.ran), None)
+    ran = next((note.ran for note in notes if (note.turn, note.rank) == (1, 0) and note.ran), None)
     if engine.returncode != 0 or killed_ns is None:
         raise BenchError(f"torchrun ended with status {engine.returncode} before training was over; see the log")
-    return {**found(diaries.notes, killed_ns, steps), "effective": ran}
+    return {**found(notes, killed_ns, steps), "effective": ran}
 
 
 def _as_trained(job: Job) -> Job:
@@ -113,36 +113,18 @@ def _environment() -> dict[str, str]:
     return kept | {"PYTHONPATH": os.pathsep.join(filter(None, (here, kept.get("PYTHONPATH"))))}
 
 
-def _until_over(engine: "subprocess.Popen[bytes]", diaries: "Diaries") -> Iterator[Note]:
+def _until_over(engine: "subprocess.Popen[bytes]", folder: str) -> Iterator[Note]:
     """The ranks' notes as they come, until the engine has ended."""
-    while engine.poll() is None:
-        yield from diaries.read()
-        time.sleep(LOOK_EVERY_S)
-    yield from diaries.read()
-
-
-class Diaries:
-    """The files in which the ranks of each start of the engine note things, a line of JSON each."""
-
-    def __init__(self, folder: str, ranks: int) -> None:
-        self.files = [
-            os.path.join(folder, DIARY.format(turn=turn, rank=rank)) for turn in (0, 1) for rank in range(ranks)
-        ]
-        self.read_to = dict.fromkeys(self.files, 0)
-        self.notes: list[Note] = []
-
-    def read(self) -> list[Note]:
-        """The notes since the last time."""
-        new = []
-        for path in self.files:
-            if os.path.exists(path) and os.path.getsize(path) > self.read_to[path]:
-                with open(path, "rb") as file:
-                    file.seek(self.read_to[path])
-                    whole, newline, _ = file.read().rpartition(b"\n")
-                self.read_to[path] += len(whole + newline)
-                new += [Note(**json.loads(line)) for line in whole.splitlines()]
-        self.notes += new
-        return new
+    rest = b""
+    with open(os.path.join(folder, DIARY), "ab+") as diary:
+        diary.seek(0)
+        while True:
+            over = engine.poll() is not None
+            *lines, rest = (rest + diary.read()).split(b"\n")
+            yield from (Note(**json.loads(line)) for line in lines)
+            if over:
+                return
+            time.sleep(LOOK_EVERY_S)
 
 
 def found(notes: Sequence[Note], killed_ns: int, steps: Steps) -> dict[str, object]:

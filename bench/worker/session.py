@@ -49,8 +49,6 @@ class Parts:
 
     job: Job
     rank: int
-    local_rank: int
-    world_size: int
     device: torch.device
     implementation: str | None
     amp: str
@@ -58,6 +56,14 @@ class Parts:
     @property
     def workload(self) -> Training:
         return self.job.workload
+
+    @property
+    def local_rank(self) -> int:
+        return self.job.ranks[self.rank].local_rank
+
+    @property
+    def world_size(self) -> int:
+        return self.job.processes
 
     @property
     def devices(self) -> tuple[str, ...]:

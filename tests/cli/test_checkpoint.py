@@ -77,7 +77,7 @@ def test_other_weights_than_were_saved(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_a_disk_that_fills_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Torch says no more than "iostream error", so the disk is asked."""
-    monkeypatch.setattr(checkpoint.Torch, "file", "/dev/full")
+    (tmp_path / "checkpoint.pt").symlink_to("/dev/full")
     monkeypatch.setattr(checkpoint.shutil, "disk_usage", lambda folder: SimpleNamespace(free=0))
     with pytest.raises(BenchError, match="is full: a checkpoint does not fit; free space there, or give another disk"):
         saved(tmp_path, [])

@@ -35,16 +35,15 @@ from bench.core.channel import Channel
 from bench.core.codec import decode
 from bench.core.job import Job
 from bench.worker import rank
-from bench.worker.plan import Identity
 import json, os, socket
 
-def join(job, me, device, store):
+def join(job, number, device, store):
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
 
 rank.join = join
 job = decode(Job, json.loads(sys.argv[1]))
 channel = Channel(socket.socket(fileno=int(sys.argv[2])))
-rank.execute(job, Identity.from_environment(os.environ), channel, time.perf_counter_ns())
+rank.execute(job, int(os.environ["RANK"]), channel, time.perf_counter_ns())
 """
 
 

@@ -22,8 +22,7 @@ def parts_of(found: discover.Found = SINGLE, *, precision: str = "", half: str =
     asked = request_for((found,), **({"replicas": 1, "global_batch": 2} | changes))
     job = launches(asked, (found,), one_host(1))[0].job
     job = replace(job, ranks=job.ranks[:1], precision=precision or job.precision, half=half or job.half)
-    whole = {"rank": 0, "local_rank": 0, "world_size": 1, "device": CPU}
-    return Parts(job=job, implementation="torch", amp="native", **whole)
+    return Parts(job=job, rank=0, device=CPU, implementation="torch", amp="native")
 
 
 def load_of(parts: Parts) -> Any:

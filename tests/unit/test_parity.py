@@ -210,8 +210,8 @@ def job_of(computations: tuple[Computation, ...], cores: int = 1) -> Job:
 
 
 def parts(computations: tuple[Computation, ...] = (numerics.computation(2),)) -> Parts:
-    rank = {"rank": 0, "local_rank": 0, "world_size": 1, "device": torch.device("cpu")}
-    return Parts(job=job_of(computations), implementation="torch", amp="native", **rank)
+    device = torch.device("cpu")
+    return Parts(job=job_of(computations), rank=0, device=device, implementation="torch", amp="native")
 
 
 @pytest.mark.parametrize(

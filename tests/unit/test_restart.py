@@ -9,6 +9,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+import torch
 from conftest import one_host, request_for
 from standin.documents import document, with_records
 
@@ -52,15 +53,16 @@ def test_a_rank_is_killed_between_two_checkpoints(every: int, killed: int) -> No
     assert (steps.killed, steps.last) == (killed, killed + 2) and every < killed <= 2 * every
 
 
-def test_diaries_are_read_as_they_grow(tmp_path: Path) -> None:
-    diaries, mine = restart.Diaries(str(tmp_path), 2), member.Diary(str(tmp_path), 0, 1)
-    assert diaries.read() == []
-    mine.note("up")
+def test_the_diary_is_read_as_it_grows(tmp_path: Path) -> None:
+    mine, ended = member.Diary(str(tmp_path), 0, 1), [None, None, 0]
     text = json.dumps(asdict(note(0, "step", 1, 5.0))).encode()
+    mine.note("up")
     os.write(mine.fd, text[:9])
-    assert [one.what for one in diaries.read()] == ["up"]
+    engine: Any = SimpleNamespace(poll=lambda: ended.pop(0))
+    notes = restart._until_over(engine, str(tmp_path))
+    assert next(notes).what == "up"
     os.write(mine.fd, text[9:] + b"\n")
-    assert [one.what for one in diaries.read()] == ["step"]
+    assert [one.what for one in notes] == ["step"] and ended == []
 
 
 def test_a_second_start_goes_on_from_the_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,24 +71,24 @@ def test_a_second_start_goes_on_from_the_checkpoint(tmp_path: Path, monkeypatch:
     alone, job = experiment.jobs(asked, found, 1, 0, one_host(1), str(tmp_path))
     assert (len(alone.ranks), alone.purpose, alone.group) == (1, "restart", False)
     Path(alone.checkpoint.job_file if alone.checkpoint else "").write_text(json.dumps(asdict(job)))
-    diaries = restart.Diaries(str(tmp_path), 1)
     for turn in (0, 1):
         about = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "TORCHELASTIC_RESTART_COUNT": str(turn)}
         for name, value in about.items():
             monkeypatch.setenv(name, value)
         member.main(str(tmp_path))
         if turn == 0:  # as if the rank had been killed after step 3
-            saved = json.loads((tmp_path / "latest.json").read_text())
-            assert saved["step"] == 4 and os.listdir(saved["folder"]) == ["checkpoint.pt"]
+            saved = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+            assert saved["step"] == 4
             monkeypatch.setattr(restart.Steps, "of", lambda every: restart.Steps(killed=3, last=6))
-    notes = diaries.read()
+    over: Any = SimpleNamespace(poll=lambda: 0)
+    notes = [*restart._until_over(over, str(tmp_path))]
     assert [one.step for one in notes if one.what == "step"] == [1, 2, 3, 4, 5, 5, 6]
     five, again = [one.loss for one in notes if (one.what, one.step) == ("step", 5)]
     assert five == again, "weights, momentum and data are where they were"
-    (latest,) = tmp_path.glob("step-*")
-    assert latest.name == "step-6"
-    damaged = json.loads((tmp_path / "latest.json").read_text()) | {"weights": "others"}
-    (tmp_path / "latest.json").write_text(json.dumps(damaged))
+    (last,) = tmp_path.glob("checkpoint*")
+    damaged = torch.load(last, weights_only=True) | {"weights": "others"}
+    assert damaged["step"] == 6
+    torch.save(damaged, last)
     with pytest.raises(Exception, match="are not those that were saved"):
         member.main(str(tmp_path))
 

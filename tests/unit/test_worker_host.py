@@ -28,7 +28,6 @@ from bench.sites.local import WorkerHost
 from bench.worker import host as server
 from bench.worker import rank as one_rank
 from bench.worker import supervisor
-from bench.worker.plan import Identity
 
 JOB = planned().job
 
@@ -75,7 +74,7 @@ def test_forms_of_out_of_memory(
     """As torch, cuDNN and NCCL word it; nothing of it may be put down to another rank that was gone."""
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free_gib << 30, 80 << 30))
-    told = one_rank._about(error(text), JOB, Identity(rank=0, local_rank=0, world_size=2))
+    told = one_rank._about(error(text), JOB, 0)
     assert (told["kind"], told["collateral"]) == (kind, kind == "error" and "NCCL" in text)
 
 
