@@ -28,9 +28,8 @@ class About:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
-    """A process's last note. ``calls``: of the first optimizer; ``others``: of the others, by class."""
+    """A process's last note. ``others``: calls of optimizers that are not the first, by class."""
 
-    calls: Count = 0
     others: Mapping[str, Count] = field(default_factory=dict)
     allocator: Mapping[str, Amount] | None = None
     final_loss: float | str | None = None

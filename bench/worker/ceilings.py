@@ -18,6 +18,7 @@ from torch.nn.functional import conv2d
 from bench.worker.loop import clock_for, finish
 from bench.worker.plan import Plan, Report
 from bench.worker.precision import use_tf32
+from bench.worker.rank import barrier
 
 TRIAL_S, SUSTAINED_S, SAMPLE_S = 0.1, 1.0, 0.05
 TURNS = 2
@@ -40,8 +41,6 @@ Call = Callable[[], object]
 
 def perform(plan: Plan, report: Report) -> dict[str, Any]:
     """For :class:`bench.runs.experiments.Ceilings`: TFLOP/s by kind, GiB/s by way, microseconds of a launch."""
-    from bench.worker.rank import barrier
-
     device = plan.parts.device
     tasks = TURNS * list(_tasks(device))
     tick = report("measure", of=len(tasks))

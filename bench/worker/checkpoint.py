@@ -17,7 +17,7 @@ from torch import Tensor
 
 from bench.core.errors import BenchError
 from bench.core.job import Checkpoint
-from bench.worker import fingerprint, live, loop
+from bench.worker import fingerprint, loop
 from bench.worker.diagnose import Load
 from bench.worker.plan import Plan, Report
 from bench.worker.rank import barrier
@@ -44,11 +44,7 @@ def perform(plan: Plan, report: Report) -> dict[str, object]:
     """Find out what saving and loading costs."""
     wanted = plan.parts.job.checkpoint
     assert wanted is not None
-    load, session, device = plan.load(), plan.build(), plan.parts.device
-    watch = live.TypeWatch(session.model)
-    loop.run_window(session, load, max(1, plan.parts.workload.warmup), device=device, on_step=report("warmup"))
-    watch.stop()
-    ran = plan.what_ran(session, watch)
+    load, session, _, ran = plan.warmed_up(report)
     tick = report("checkpoint", of=steps_of(wanted))
     return {"effective": ran, "checkpoint": run(session, load, wanted, tick)}
 

@@ -19,10 +19,11 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from bench.core.records import PHASES
-from bench.worker import bandwidth, live, loop
+from bench.worker import bandwidth, loop
 from bench.worker.data import Batch
 from bench.worker.loop import MARKS_PER_STEP, clock_for
 from bench.worker.plan import Plan, Report
+from bench.worker.rank import barrier, leave
 from bench.worker.session import Session
 
 Load = Callable[[], Batch]
@@ -76,14 +77,7 @@ def perform(plan: Plan, report: Report) -> dict[str, object]:
     """All probes; every rank takes the same steps. ``probes`` of the result: by name the rows of each, or why there are
     none, of the strategy's own too, where its module has one.
     """
-    from bench.worker.rank import barrier, leave
-
-    load, session, device = plan.load(), plan.build(), plan.parts.device
-    watch = live.TypeWatch(session.model)
-    loop.run_window(session, load, plan.parts.workload.warmup, device=device, on_step=report("warmup"))
-    if not session.compiled:
-        watch.stop()
-    ran = plan.what_ran(session, watch)
+    load, session, _, ran = plan.warmed_up(report)
     barrier()
     pairs, own = min(MOST_PAIRS, max(FEWEST_PAIRS, plan.parts.job.iters // 3)), plan.strategy.probe
     probes = {"pairs": paired(session, load, pairs, report("pairs", of=2 * pairs))}
@@ -92,8 +86,8 @@ def perform(plan: Plan, report: Report) -> dict[str, object]:
     spent = profiled(session, load, report("profile", of=PROFILED_STEPS))
     report("record")
     del session
-    if plan.parts.job.group and device.type == "cuda":
-        bandwidth.once(device)
+    if plan.parts.job.group and plan.parts.device.type == "cuda":
+        bandwidth.once(plan.parts.device)
     leave()
     found = {name: {"rows": rows, "reason": reason} for name, (rows, reason) in probes.items()}
     return {"effective": ran, "probes": found, "profile": spent}

@@ -22,9 +22,10 @@ from torch.profiler import profile, record_function
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench.core.dtypes import short
-from bench.worker import bandwidth, ceilings, diagnose, live, loop
+from bench.worker import bandwidth, ceilings, diagnose, loop
 from bench.worker.diagnose import PHASE_COLUMNS, STEP_MARK, Load, Tick, a_step, phase_of, profiling, without_exchange
 from bench.worker.plan import Plan, Report
+from bench.worker.rank import barrier, leave
 from bench.worker.session import Session
 from bench.worker.work import Counter, flops_of, of_training
 from bench.worker.workload import map_tensors, tensors_in
@@ -48,15 +49,9 @@ SMALL = 1
 
 def perform(plan: Plan, report: Report) -> dict[str, Any]:
     """For :class:`bench.runs.experiments.LimitsLaunch`, with the rows of the plain and the paired steps."""
-    from bench.worker.rank import leave
-
-    load, session, job = plan.load(), plan.build(), plan.parts.job
-    device = plan.parts.device
-    watch = live.TypeWatch(session.model)
-    warm = loop.run_window(session, load, max(1, job.workload.warmup), device=device, on_step=report("warmup"))
-    if not session.compiled:
-        watch.stop()
-    found: dict[str, Any] = {"effective": plan.what_ran(session, watch)}
+    job, device = plan.parts.job, plan.parts.device
+    load, session, warm, ran = plan.warmed_up(report)
+    found: dict[str, Any] = {"effective": ran}
     room = 1e3 * IN_TURNS_S / (2 * 3) / loop.slowest(min(warm.step_ms), device)  # three ways, and as many that settle
     steps = max(job.iters, int(min(MOST_STEPS, max(FEWEST_STEPS, room))))
     found |= in_turns(session, load, steps, report("measure", of=3 * steps))
@@ -94,8 +89,6 @@ def in_turns(session: Session, load: Load, steps: int, tick: Tick) -> dict[str, 
     ABCCBA, so that all three meet the machine in the same mood: step by step on the CPU, and by halves on a GPU, which
     must not wait for its host between two steps. Before each block a step of its kind settles caches, uncounted.
     """
-    from bench.worker.rank import barrier
-
     device = session.parts.device
     block = 1 if device.type == "cpu" else -(-steps // 2)
     windows, seen = list[loop.Timings](), Seen()

@@ -14,6 +14,7 @@ from bench.core.records import PHASES
 from bench.worker import data
 from bench.worker.loop import PROGRESS_INTERVAL_NS, uncollected
 from bench.worker.plan import Plan, Report
+from bench.worker.rank import barrier
 
 READ = "read_bytes:"
 """In /proc/PID/io: what a process had fetched from a disk. What the page cache had does not count."""
@@ -25,8 +26,6 @@ def perform(plan: Plan, report: Report) -> dict[str, object]:
     ``warmup``, ``measured``: as :class:`bench.worker.loop.Timings` of steps that are waiting for data and nothing else,
     whose loss is None. ``disk_bytes``: read from a disk meanwhile, None where the kernel does not count it.
     """
-    from bench.worker.rank import barrier
-
     job, filling = plan.parts.job, plan.parts.job.workload.warmup
     pin = plan.parts.device.type == "cuda"
     stream = data.stream_of(job.workload, job.replicas, [job.parts_of(plan.parts.rank)], pin)

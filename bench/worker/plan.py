@@ -10,7 +10,7 @@ from bench.core.errors import BenchError
 from bench.core.job import Job
 from bench.seams import discover
 from bench.seams.strategy import APEX_MODULES, Strategy
-from bench.worker import apex, data, effective, live, workload
+from bench.worker import apex, data, effective, live, loop, workload
 from bench.worker.session import Parts, Session
 
 Report = Callable[..., Callable[[int], None]]
@@ -55,6 +55,16 @@ class Plan:
             what = f"build(parts) of {self.parts.job.strategy_file} returned {type(session).__name__}"
             raise TypeError(f"{what}; return a Session, such as parts.session(wrap=...)")
         return session
+
+    def warmed_up(self, report: Report) -> tuple[Callable[[], data.Batch], Session, loop.Timings, dict[str, object]]:
+        """A loader, a session that has done its warm-up, the timings of that, and what ran in it."""
+        load, session = self.load(), self.build()
+        watch = live.TypeWatch(session.model)
+        steps, device = self.parts.workload.warmup, self.parts.device
+        timings = loop.run_window(session, load, steps, device=device, on_step=report("warmup"))
+        if not session.compiled:  # or it would be compiled again
+            watch.stop()
+        return load, session, timings, self.what_ran(session, watch)
 
     def what_ran(self, session: Session, watch: live.TypeWatch) -> dict[str, object]:
         """Read off the live objects. Raises :class:`BenchError` where the scenario says something else."""

@@ -26,7 +26,6 @@ from bench.seams.discover import STRATEGY
 from bench.seams.execute import line_in
 from bench.worker import (
     by_fp32,
-    exchanges,
     fingerprint,
     live,
     loop,
@@ -100,8 +99,8 @@ def _train(job: Job, rank: int, tell: Any, born_ns: int) -> dict[str, object]:
     nccl = job.group and device.type == "cuda" and job.purpose == "diagnose"
     heard = nccl_path.listen() if nccl else None
     tell("phase", phase="rendezvous")
-    if job.purpose == "exchanges":
-        exchanges.join()
+    if purpose is not None and job.purpose == "exchanges":
+        purpose.join()
     elif job.group:
         join(job, rank, device, _store(job, rank))
     tell("phase", phase="build")

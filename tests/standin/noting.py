@@ -65,7 +65,6 @@ if options.end != 3:  # which fails before its first step
         "effective": RAN,
     }
     end = {
-        "calls": options.steps + 1,
         "others": {},
         "allocator": {"max_rss_mib": 50.0},
         "final_loss": options.loss * (1 + options.noise * random.gauss(0, 1)),

@@ -54,6 +54,7 @@ class State:
         self.spans: list[float] = []
         self.events: deque[Any] = deque()
         self.spare: list[Any] = []
+        self.cuda: Any = None  # the module torch.cuda, where a GPU trains
         self.stream: Any = None
         self.watch: Any = None
         self.ran: dict[str, Any] = {}
@@ -130,9 +131,9 @@ def on_step(optimizer: Any, args: object, kwargs: object) -> None:
                 return
             _begin(state, optimizer)
         if state.stream is not None:
-            if _capturing():
+            if state.cuda.is_current_stream_capturing():
                 raise RuntimeError("the optimizer's step is part of a CUDA graph, whose replays call no hook")
-            event = state.spare.pop() if state.spare else _event()
+            event = state.spare.pop() if state.spare else state.cuda.Event(enable_timing=True)
             event.record(state.stream())
             state.events.append(event)
             _read_events(state)
@@ -216,7 +217,7 @@ def _begin(state: State, optimizer: Any) -> None:
     _write(state, {"begin": about})
     state.ran = about["effective"]
     if device.type == "cuda":
-        state.stream = lambda: torch.cuda.current_stream(device)
+        state.cuda, state.stream = torch.cuda, lambda: torch.cuda.current_stream(device)
     _watch_backward(torch)
 
 
@@ -254,18 +255,6 @@ def _flush(state: State) -> None:
         state.marks, state.waits, state.spans = [], [], []
 
 
-def _event() -> Any:
-    from torch.cuda import Event
-
-    return Event(enable_timing=True)
-
-
-def _capturing() -> bool:
-    from torch.cuda import is_current_stream_capturing
-
-    return bool(is_current_stream_capturing())
-
-
 def _read_events(state: State) -> None:
     """The steps whose events the device has passed. An event that is done is used again."""
     while len(state.events) > 1 and state.events[1].query():
@@ -290,7 +279,7 @@ def _end() -> None:
 
         peaks = _live().peaks(torch.device("cpu" if state.stream is None else "cuda"))
         peaks = {name: mib for name, mib in peaks.items() if mib}
-        end = {"calls": state.calls, "others": state.others, "allocator": peaks}
+        end = {"others": state.others, "allocator": peaks}
         _write(state, {"end": {**end, "final_loss": _final_loss(state), "norms": state.norms}})
     except Exception as error:  # noqa: BLE001
         _give_up(state, error)
