@@ -177,9 +177,6 @@ def _silence(stream: object) -> None:
 
 
 def _say(line: str) -> None:
-    try:
-        from bench.console import tell
+    from bench.console import say
 
-        tell(line, file=sys.stderr)
-    except OSError:
-        sys.stderr = None  # the terminal was closed; the exit code is all that is left to say
+    say(line)

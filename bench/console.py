@@ -6,7 +6,7 @@ import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from itertools import takewhile
 from typing import TYPE_CHECKING, Literal, TextIO
 
@@ -53,19 +53,13 @@ class _Unbreakable:
         return getattr(self._stream, name)
 
 
-class Console:
-    """Progress on standard error."""
+def say(text: str) -> None:
+    """A line for people on standard error."""
+    tell(text, file=_unbreakable())
 
-    def __init__(self, stream: TextIO | None = None) -> None:
-        self.stream: TextIO = _Unbreakable(stream or sys.stderr)  # type: ignore[assignment]
-        self.live = self.stream.isatty()
 
-    def line(self, text: str) -> None:
-        tell(text, file=self.stream)
-
-    def waiting(self, what: str) -> AbstractContextManager[None]:
-        """Show on a terminal what is being waited for within this context."""
-        return passing(what, self.stream)
+def _unbreakable(stream: TextIO | None = None) -> TextIO:
+    return _Unbreakable(stream or sys.stderr)  # type: ignore[return-value]
 
 
 class RunProgress:
@@ -75,8 +69,8 @@ class RunProgress:
     ``spent``: the seconds of all launches by what they did.
     """
 
-    def __init__(self, console: Console, *, steps: int, units: int, unit: str) -> None:
-        self.console, self.steps = console, steps
+    def __init__(self, *, steps: int, units: int, unit: str, stream: TextIO | None = None) -> None:
+        self.stream, self.steps = _unbreakable(stream), steps
         self.units, self.unit = units, unit
         self.counted = True
         self._number = 0
@@ -110,8 +104,8 @@ class RunProgress:
         self._coming.remove(name)
 
     def __enter__(self) -> "RunProgress":
-        if self.console.live:
-            from rich.console import Console as RichConsole
+        if self.stream.isatty():
+            from rich.console import Console
             from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
             self._bar = Progress(
@@ -121,7 +115,7 @@ class RunProgress:
                 BarColumn(bar_width=20),
                 TextColumn("{task.fields[detail]}"),
                 TimeElapsedColumn(),
-                console=RichConsole(file=self.console.stream),
+                console=Console(file=self.stream),
                 transient=True,
             )
             self._task = self._bar.add_task("", total=self.launches, launch="", scenario="", detail="")
@@ -173,7 +167,7 @@ class RunProgress:
         if self._bar is not None:
             self._bar.console.print(printable(message), markup=False, highlight=False, soft_wrap=True)
         else:
-            self.console.line(message + (f"; {self._time_left()} left" if self._coming else ""))
+            tell(message + (f"; {self._time_left()} left" if self._coming else ""), file=self.stream)
 
     def _time_left(self) -> str:
         """From the mean of the launches of the same scenario, else of all; the one in hand goes by its own steps."""
@@ -213,7 +207,7 @@ class RunProgress:
             )
         elif time.monotonic() - self._last_line >= PLAIN_INTERVAL_S:
             self._last_line = time.monotonic()
-            self.console.line(f"[{launch}] {self._scenario}: {detail}")
+            tell(f"[{launch}] {self._scenario}: {detail}", file=self.stream)
 
 
 COMMAND = "python -m bench "
@@ -249,9 +243,9 @@ def tell(*lines: str, file: TextIO) -> None:
 
 
 @contextmanager
-def passing(what: str, stream: TextIO | None = None) -> Iterator[None]:
+def passing(what: str) -> Iterator[None]:
     """Show on a terminal what is being done within this context, then erase it; no thread, so forks may follow."""
-    to = stream or sys.stderr
+    to = _unbreakable()
     if not to.isatty():
         yield
         return
@@ -313,10 +307,10 @@ def align(rows: Sequence[Sequence[str]], left: Sequence[str], width: int | None 
     ``width``: of the terminal, if any. The last column is folded to fit; columns that still do not fit follow in
     another table, which begins with the leading columns in ``left``.
     """
-    from rich.console import Console as RichConsole
+    from rich.console import Console
 
     room = 10_000 if width is None else width
-    out = RichConsole(file=io.StringIO(), width=10_000, color_system=None)
+    out = Console(file=io.StringIO(), width=10_000, color_system=None)
     rest = list(range(len(rows[0])))
     label = [rest.pop(0) for _ in takewhile(lambda name: name in left, rows[0][:-1])] or [rest.pop(0)]
     texts = []

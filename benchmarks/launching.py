@@ -16,7 +16,7 @@ from typing import Any
 import paired  # also puts bench on the path
 
 from bench import machine
-from bench.console import Console, RunProgress
+from bench.console import RunProgress
 from bench.core.channel import Channel
 from bench.core.job import Job
 from bench.experiments.plan import Request, job_of
@@ -138,7 +138,7 @@ def launch(
     job = replace(job, logs=job.logs or tempfile.mkdtemp(dir=where))
     with open(os.devnull, "w", encoding="utf-8") as nowhere:
         units, unit = job.workload.units, job.workload.unit
-        following = RunProgress(Console(nowhere), steps=job.steps, units=units, unit=unit)
+        following = RunProgress(steps=job.steps, units=units, unit=unit, stream=nowhere)
         following.expect([job.scenario])
         with following:
 

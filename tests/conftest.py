@@ -1,7 +1,6 @@
 """What several tests need: one worker host for all of them, and a way to execute a scenario on it."""
 
 import importlib.util
-import io
 import os
 import resource
 import subprocess
@@ -23,7 +22,6 @@ from standin.workloads import BUILT_IN, task, tiny, workload
 
 from bench import machine
 from bench.cli import main
-from bench.console import Console
 from bench.core.job import Job
 from bench.core.records import Host
 from bench.experiments import lab, pipeline
@@ -267,9 +265,7 @@ def measured(host: WorkerHost, folder: Path, names: Sequence[str], **changes: An
     found = tuple(switching.scenario(name) for name in names)
     with pytest.MonkeyPatch.context() as patch:
         serve_runs(host, patch)
-        finished = pipeline.run(
-            request_for(found, **changes), found, lab.Start(out=str(folder / "out"), console=Console(io.StringIO()))
-        )
+        finished = pipeline.run(request_for(found, **changes), found, lab.Start(out=str(folder / "out")))
     assert finished.failed == 0, finished.document.launches
     return read_run(finished.path)
 

@@ -13,13 +13,14 @@ import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import count
 
 import bench
 from bench import machine
+from bench.console import say
 from bench.core.codec import decode, encode
 from bench.core.files import sha256
 from bench.experiments.attached_command import Commanded, Side, perform
@@ -55,8 +56,6 @@ CUDA_TIMES, HOST_TIMES = "CUDA events on the current stream", "the host's clock"
 
 MOST_WARMUP = 10  # steps, or a fifth of them if that is less
 
-Say = Callable[[str], None]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
@@ -78,13 +77,13 @@ class Wanted:
     quiet: bool = False
 
 
-def attach(wanted: Wanted, sides: tuple[Side, ...], say: Say) -> "tuple[Launched, Run | None]":
+def attach(wanted: Wanted, sides: tuple[Side, ...]) -> "tuple[Launched, Run | None]":
     """Run the commands in rounds until one of them fails, and write what was recorded. Returns the last one, and the
     run; None if nothing was recorded.
 
     Raises :class:`RequestError` before the first command is started.
     """
-    with begun(wanted, say, sides=sides) as commands:
+    with begun(wanted, sides=sides) as commands:
         target = None
         if wanted.until_precision is not None:
             target = IntervalTarget(wanted.until_precision, wanted.budget_s, started=time.monotonic())
@@ -121,7 +120,6 @@ class Launched:
 @contextmanager
 def begun(
     wanted: Wanted,
-    say: Say,
     sides: tuple[Side, ...] = (),
     writer: RunWriter | None = None,
     experiment: object = None,

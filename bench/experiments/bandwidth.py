@@ -3,7 +3,7 @@
 import tempfile
 from dataclasses import replace
 
-from bench.console import Console
+from bench.console import passing
 from bench.core.codec import decode
 from bench.core.job import Job
 from bench.experiments import lab, record
@@ -17,17 +17,17 @@ from bench.runs.launches import LaunchRecord
 from bench.seams.discover import Found
 
 
-def of_this_machine(request: Request, found: Found, console: Console) -> BandwidthRecord:
+def of_this_machine(request: Request, found: Found) -> BandwidthRecord:
     """A launch over all chosen devices that leaves no run behind."""
     with (
-        lab._alone(request, lab.Start(out="", console=console)) as (locks, _),
+        lab._alone(request, lab.Start(out="")) as (locks, _),
         lab._site(request, locks) as site,
         tempfile.TemporaryDirectory() as logs,
     ):
-        with console.waiting("importing torch"):
+        with passing("importing torch"):
             site.wait_until_ready()
         job = bandwidth_at(request, found, request.replicas, 1, site.hosts)
-        with console.waiting(f"all-reduces over {job.processes} ranks"):
+        with passing(f"all-reduces over {job.processes} ranks"):
             done = execute(job, site, logs, lambda event: None)
     return of(job, record.of(job, done, {}), done.outcome.results)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from bench.console import say
 from bench.core.errors import BenchError, RequestError
 from bench.core.files import scratch_folder
 from bench.experiments.attached_command import Side
@@ -79,13 +80,13 @@ class Asked:
     path: str | None = None
 
 
-def bisect(asked: Asked, say: Callable[[str], None]) -> tuple[Run, bool]:
+def bisect(asked: Asked) -> tuple[Run, bool]:
     """Search, and write what was launched. Returns the run, and whether it was interrupted."""
     writer = None if asked.path is None else _reopened(asked.path, asked)
     search, figure, skipped = replay(asked, writer)
     first = _record(asked, search, figure, skipped, launches=0)
-    with scratch_folder("bench-bisect-") as scratch, begun(asked.wanted, say, (), writer, first) as commands:
-        doing = _Searching(asked, commands, scratch, say, search, figure, skipped)
+    with scratch_folder("bench-bisect-") as scratch, begun(asked.wanted, (), writer, first) as commands:
+        doing = _Searching(asked, commands, scratch, search, figure, skipped)
         try:
             interrupted = doing.search_on()
         except KeyboardInterrupt:
@@ -125,7 +126,6 @@ class _Searching:
     asked: Asked
     commands: Commands
     scratch: str
-    say: Callable[[str], None]
     search: Bisection
     figure: str
     skipped: dict[str, str]
@@ -181,7 +181,7 @@ class _Searching:
                 raise RequestError(option, f"{name} cannot be measured: {why}", "give one that runs")
         self.search.skipped.add(name)
         self.skipped[name] = why
-        self.say(f"bench: {name} is skipped: {why}")
+        say(f"bench: {name} is skipped: {why}")
 
     def _count(self, block: int) -> None:
         """Add a whole block to the search, and say how it stands."""
@@ -198,7 +198,7 @@ class _Searching:
         if search.ends_differ and search.blocks_left:
             left_s = search.blocks_left * block * fmean(self.walls_s)
             words += f"; about {left_s / 60:,.0f} min left"
-        self.say(f"bench: {words}")
+        say(f"bench: {words}")
 
     def note(self) -> None:
         writer = self.commands.writer

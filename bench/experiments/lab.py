@@ -15,7 +15,7 @@ from typing import cast
 
 import bench
 from bench import machine
-from bench.console import Console, RunProgress
+from bench.console import RunProgress, passing, say
 from bench.core.channel import adopt_orphans
 from bench.core.children import children, end_children
 from bench.core.codec import decode, encode
@@ -23,7 +23,7 @@ from bench.core.errors import BenchError, HostError, Interrupted, RequestError, 
 from bench.core.files import sha256
 from bench.experiments import interrupts, obstacles
 from bench.experiments import resume as resuming
-from bench.experiments.plan import Request, check_examples, worker_counts
+from bench.experiments.plan import Request, check_examples, check_memory, worker_counts
 from bench.machine import foreign, redact
 from bench.machine.lock import acquire
 from bench.machine.sample import Sampler
@@ -102,7 +102,6 @@ class Start:
     ``resumed``: the folder of the run to be continued. ``party``: the hosts, where there are several."""
 
     out: str
-    console: Console = field(default_factory=Console)
     wait: bool = False
     resumed: str | None = None
     party: Party | None = None
@@ -124,7 +123,8 @@ def opened(
     resumed. Raises :class:`RequestError` before anything is written, and :class:`Interrupted` once an interrupted run
     is sealed.
     """
-    console, party = start.console, start.party
+    party = start.party
+    check_memory(request, scenarios, machine.available_memory_bytes())
     check_writable(start.out)
     machine.refuse_missing_directory()
     machine.refuse_few_files(request.replicas if party is None else len(party.hosts[0].devices) or party.hosts[0].cores)
@@ -137,7 +137,7 @@ def opened(
         _site(request, locks, [*discover.files_of(scenarios, request.task), *also], party) as site,
     ):
         began_s = time.monotonic()
-        with console.waiting("importing torch, once for all launches"):
+        with passing("importing torch, once for all launches"):
             site.wait_until_ready()
             site.prepare(request.workload)
         chosen = [gpu for gpu in here.gpus if gpu.uuid in request.devices]
@@ -147,7 +147,7 @@ def opened(
         request = replace(request, task=replace(request.task, examples=site.description.get("examples")))
         if site.description["fresh"] and not request.fresh:
             why = f"importing torch started {site.description['threads'] - 1} threads that would not survive a fork"
-            console.line(f"ranks are started as with --fresh: {why}")
+            say(f"ranks are started as with --fresh: {why}")
         most = (max(worker_counts(request, scenarios[0], site.hosts)),) if request.input_sweep else ()
         for workers in (request.workers, *most):
             size, free = site.description["example_bytes"], machine.available_memory_bytes()
@@ -175,7 +175,6 @@ def opened(
                 writer=writer,
                 began_s=began_s,
                 progress=RunProgress(
-                    console,
                     steps=request.warmup + request.iters,
                     units=request.workload.units,
                     unit=request.task.unit_short,
@@ -187,14 +186,13 @@ def opened(
 def _alone(request: Request, start: Start) -> Iterator[tuple[tuple[int, ...], Machine]]:
     """The locks of this host's devices, and what this machine is while they are held."""
     devices = request.devices if start.party is None else start.party.hosts[0].devices
-    console = start.console
-    with acquire(devices, wait=start.wait, say=console.line) as locks:
+    with acquire(devices, wait=start.wait, say=say) as locks:
         _, gpus, left_out = machine.choose_device(request.device)
         for drawing in foreign.refuse(gpus, devices, force=request.force):
             remedy = "its share is in the figures: measure on a GPU without a screen if there is one"
-            console.line(f"warning: something draws on {drawing}; {remedy}")
+            say(f"warning: something draws on {drawing}; {remedy}")
         if left_out is not None:
-            console.line(f"warning: {left_out}")
+            say(f"warning: {left_out}")
         yield locks, machine.describe(gpus, left_out)
 
 

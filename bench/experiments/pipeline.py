@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from bench import machine
-from bench.console import Console, count, duration
+from bench.console import count, duration, say
 from bench.experiments import input_sweep, measure, numerics, resume
 from bench.experiments.lab import Finished, Lab, Start, opened
 from bench.experiments.plan import Request, in_turns
@@ -20,7 +20,7 @@ from bench.seams.experiment import experiments
 def run(request: Request, scenarios: tuple[Found, ...], start: Start) -> Finished:
     """Measure every scenario of ``request`` and write a run folder. Raises as :func:`bench.experiments.lab.opened`."""
     with opened(request, scenarios, start) as lab:
-        _announce(lab, start.console)
+        _announce(lab)
         with lab.progress:
             ready = input_sweep.with_enough_workers(lab) if request.input_sweep else lab
             if ready is not None:
@@ -64,7 +64,7 @@ def _turns(name: str, lab: Lab) -> list[tuple[Found, int]]:
     ]
 
 
-def _announce(lab: Lab, console: Console) -> None:
+def _announce(lab: Lab) -> None:
     """Tell people and the progress display what is to come."""
     request, workload = lab.request, lab.request.workload
     missing = resume.left(request, [found.name for found in lab.runnable], lab.writer.document.launches)
@@ -83,7 +83,7 @@ def _announce(lab: Lab, console: Console) -> None:
         extra += [f"{count(len(names), 'launch', 'launches')} {one.launches}"] if names else []
     where = count(len(request.devices), "GPU") if request.device == "cuda" else f"CPU, {machine.cores()} cores"
     where += f" on {count(len(lab.site.hosts), 'host')}" * (len(lab.site.hosts) > 1)
-    console.line(
+    say(
         f"{count(len(missing), 'launch', 'launches')} of {request.warmup} warm-up and {request.iters} "
         f"measured steps: {workload.title}, global batch {workload.global_batch} in "
         f"{count(workload.replicas, 'part')}, {where}"
@@ -91,8 +91,8 @@ def _announce(lab: Lab, console: Console) -> None:
     if request.parity:
         extra.append("one short launch of each strategy in double precision, and the reference")
     if extra:
-        console.line(f"plus {'; '.join(extra)}")
+        say(f"plus {'; '.join(extra)}")
     load = machine.load()
     if load > machine.cores() / 2:
         busy = f"the machine is busy (load {load:.1f} on {machine.cores()} cores in the last minute)"
-        console.line(f"warning: {busy}; wait until it is idle, or the results include that work")
+        say(f"warning: {busy}; wait until it is idle, or the results include that work")

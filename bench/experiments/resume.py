@@ -119,7 +119,7 @@ def reopened(path: str, circumstances: RunDocument, *, force: bool) -> RunWriter
     for launch in again:
         writer.supersede(launch)
     now = Resumed(launch=writer.document.next_launch, force=force, **encode(machine.state()))
-    writer.note_resumed(now, circumstances.probe_seed, circumstances.request.launches, circumstances.engine)
+    writer.note_resumed(now, circumstances)
     return writer
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from bench.console import count
+from bench.console import count, say
 from bench.core.codec import decode
 from bench.core.job import Job
 from bench.experiments import bandwidth, measure, resume
@@ -103,9 +103,7 @@ class _Curves:
         total = len(rounds) + len(to_diagnose) + len(counts) + len(computing)
         self.lab.progress.expect([self.found.name] * total)
         devices = ", ".join(str(one) for one in sorted({point.count for point in self.points}))
-        self.lab.progress.console.line(
-            f"{count(total, 'launch', 'launches')} of {self.found.name} on {devices} devices"
-        )
+        say(f"{count(total, 'launch', 'launches')} of {self.found.name} on {devices} devices")
         for point, repeat in rounds:
             self._measure(point, repeat)
         for point in to_diagnose:
@@ -185,7 +183,7 @@ def _each_alone(lab: Lab, found: Found) -> None:
     done = {(one.slot, one.repeat) for one in scaling.launches}
     rounds = [one for one in in_turns(range(lab.request.replicas), lab.request.launches) if one not in done]
     lab.progress.expect([found.name] * len(rounds))
-    lab.progress.console.line(f"{count(len(rounds), 'launch', 'launches')} of {found.name}, on one device each")
+    say(f"{count(len(rounds), 'launch', 'launches')} of {found.name}, on one device each")
     batch = scaling.batch_per_rank
     at = replace(lab, request=replace(lab.request, replicas=1, devices=lab.request.devices[:1], global_batch=batch))
     lab.progress.units = at.request.workload.units

@@ -16,7 +16,7 @@ from itertools import chain, product
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from bench.console import count, duration
+from bench.console import count, duration, say
 from bench.core.errors import RequestError
 from bench.core.job import TOO_SLOW, Job
 from bench.core.records import PARITIES
@@ -114,7 +114,7 @@ def tune(request: Request, candidates: tuple[Found, ...], search: Search, start:
             measure.in_rounds(final, hunt.affords)
             rounds = 1 + max(one.repeat for one in lab.writer.document.launches)
             if rounds < FINAL_LAUNCHES:
-                lab.progress.console.line(f"the budget ends after {count(rounds, 'round')} of the finalists")
+                say(f"the budget ends after {count(rounds, 'round')} of the finalists")
             lab.writer.note_request(*recorded(replace(request, launches=rounds)))
             lab.writer.note(replace(hunt.tuning, spent_s=hunt.spent_s))
     advised = lab.writer.document.recommendation
@@ -189,7 +189,7 @@ class _Hunt:
         self._note(None)
         best, left = race.best(), len(race.still_in)
         ahead = f"{best} is ahead, " if best else ""
-        self.lab.progress.console.line(
+        say(
             f"round {number}: {ahead}{count(left, 'candidate')} of {len(race.entered)} still in; "
             f"{duration(self.spent_s)} of {duration(self.search.budget_s)} spent"
         )

@@ -133,18 +133,12 @@ class RunWriter:
         self._change(request=request, workload=workload or self._document.workload)
         self.put()
 
-    def note_resumed(
-        self,
-        resumed: parts.Resumed,
-        probe_seed: int | None,
-        launches: int | None,
-        engine: parts.EngineRecord | None = None,
-    ) -> None:
-        """``probe_seed``: for a run that has none yet. ``launches``: how many of each scenario are asked for now.
-        ``engine``: what started this part."""
-        seed = probe_seed if self._document.probe_seed is None else self._document.probe_seed
-        request = replace(self._document.request, launches=launches)
-        self._change(request=request, resumed=(*self._document.resumed, resumed), probe_seed=seed, engine=engine)
+    def note_resumed(self, resumed: parts.Resumed, now: parts.RunDocument) -> None:
+        """``now``: the circumstances of this part; its probe seed is for a run that has none yet."""
+        before = self._document
+        seed = now.probe_seed if before.probe_seed is None else before.probe_seed
+        request = replace(before.request, launches=now.request.launches)
+        self._change(request=request, resumed=(*before.resumed, resumed), probe_seed=seed, engine=now.engine)
         self.put()
 
     def judge(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from bench import machine
-from bench.console import Console
+from bench.console import say
 from bench.core.errors import RequestError
 from bench.core.job import Task
 from bench.core.records import Setting
@@ -231,10 +231,10 @@ def request_of(
     own, given = trained.workload.batch_on(device), options.global_batch or options.batch_per_rank
     if device == "cuda" and replicas >= MANY_GPUS and usual > own and given is None:
         shared = f"--global-batch {own} shares that among them, and Python may set the pace then"
-        Console().line(f"the default batch is {usual // replicas} on each of the {replicas} GPUs; {shared}")
+        say(f"the default batch is {usual // replicas} on each of the {replicas} GPUs; {shared}")
     if gpu_mib is not None and fitting < usual:
         why = f"the smallest chosen GPU has {gpu_mib / 1024:.0f} GiB; --global-batch {usual} asks for more all the same"
-        Console().line(f"the default global batch is {fitting}, not {usual}: {why}")
+        say(f"the default global batch is {fitting}, not {usual}: {why}")
     return Request(
         scenarios=tuple(found.name for found in scenarios),
         device=device,

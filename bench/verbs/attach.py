@@ -78,7 +78,7 @@ def main(arguments: list[str]) -> int:
         quiet=several and options.json,
         **{name: getattr(options, name) for name in names},
     )
-    last, run = attach(wanted, sides, lambda text: tell(text, file=sys.stderr))
+    last, run = attach(wanted, sides)
     if run is None:
         of = f" of {last.name}" if several else ""
         if not last.code:

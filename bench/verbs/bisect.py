@@ -72,7 +72,7 @@ def main(arguments: list[str]) -> int:
         path=options.resume and find(options.resume, options.out, "--resume"),
     )
     tell(f"bench: {len(candidates)} candidates, from {candidates[0].name} to {candidates[-1].name}", file=sys.stderr)
-    run, interrupted = bisect(asked, lambda text: tell(text, file=sys.stderr))
+    run, interrupted = bisect(asked)
     from bench.words.bisected import in_words
 
     answer, *rest = in_words(run.document)

@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from bench.console import Console, columns, tell
+from bench.console import columns, tell
 from bench.core.errors import OK, RequestError
 from bench.runs.experiments import BandwidthRecord
 from bench.verbs.options import Parser, check_apex, interpreter, print_json
@@ -64,4 +64,4 @@ def _all_reduces(options: argparse.Namespace) -> BandwidthRecord:
     request = request_of(Options(pythons=pythons, apex=options.apex), (ddp,))
     if request.replicas < 2:
         raise RequestError("--bandwidth", "there is one GPU, and nothing to exchange with", "leave it out")
-    return of_this_machine(request, ddp, Console())
+    return of_this_machine(request, ddp)

@@ -2,12 +2,10 @@
 
 from dataclasses import replace
 
-from bench import machine
 from bench.core.errors import RequestError
 from bench.experiments import pipeline
 from bench.experiments.lab import Start
 from bench.experiments.limits import adds_up_to_no_step
-from bench.experiments.plan import check_memory
 from bench.sites.hosts.party import Party
 from bench.verbs.asked import Options, add_result, add_steps, add_work, request_of
 from bench.verbs.options import Parser, whole_number
@@ -61,7 +59,6 @@ def _limits(options: Options, parser: Parser, party: Party | None) -> int:
     if adds_up_to_no_step(request, chosen[0].strategy):
         problem = f"each process of {chosen[0].name} drives several GPUs at once: their times add up to no step"
         raise RequestError("--scenario", problem, "choose another, such as ddp, or one GPU")
-    check_memory(request, chosen, machine.available_memory_bytes())
     done = pipeline.run(request, chosen, Start(out=options.out, wait=options.wait, party=party))
     from bench.report.limits import on_terminal
 

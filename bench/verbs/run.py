@@ -14,7 +14,7 @@ from bench.core.errors import FAILED, OK, RequestError
 from bench.experiments import pipeline, resume
 from bench.experiments.batch_search import find_batches
 from bench.experiments.lab import Finished, Start
-from bench.experiments.plan import PROFILES, Request, check_memory
+from bench.experiments.plan import PROFILES, Request
 from bench.experiments.plan.interval_target import FEWEST_LAUNCHES, FIRST_STAGE
 from bench.machine import environments
 from bench.runs.experiments import BatchSearch, IntervalTargetRecord, Scaling
@@ -110,7 +110,6 @@ def _run(options: Options, parser: Parser, party: Party | None) -> int:
     pythons = _environments(options, party)
     scenarios = tuple(found.on(name) for found in scenarios for name in pythons) or scenarios
     request = request_of(options, scenarios, party, pythons)
-    check_memory(request, scenarios, machine.available_memory_bytes())
     if options.find_batch:
         return _find_batch(request, scenarios, options)
     finished = pipeline.run(request, scenarios, Start(out=options.out, wait=options.wait, party=party))

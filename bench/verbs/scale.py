@@ -10,7 +10,7 @@ from bench.core.codec import encode
 from bench.core.errors import RequestError
 from bench.experiments import resume
 from bench.experiments.lab import Start
-from bench.experiments.plan import PROFILES, RANKS, Request, check_memory
+from bench.experiments.plan import PROFILES, RANKS, Request
 from bench.experiments.plan.interval_target import FEWEST_LAUNCHES
 from bench.experiments.plan.scaling import EACH, MODES, default_counts, points
 from bench.experiments.scaling import scale
@@ -58,25 +58,29 @@ def _asked(options: Options, parser: Parser, party: Party | None) -> int:
     if len(chosen) > 1:
         raise RequestError("--scenario", "bench scale is about one scenario", "name one, such as ddp")
     (found,) = chosen
-    if options.each:
-        return _each(found, options, party)
-    modes = tuple(mode for mode in MODES if getattr(options, mode)) or MODES
-    counts = _counts(options, party)
-    _check_scenario(found, counts)
-    request = _request(request_of(options, chosen, party), counts, modes, options)
-    check_memory(request, chosen, machine.available_memory_bytes())
-    asked = Scaling(
-        counts=counts,
-        modes=modes,
-        batch_per_rank=request.global_batch // max(counts),
-        predict=options.predict or (),
-        what_if_mbit=options.what_if,
-    )
+    request, asked = (_each if options.each else _curves)(found, options, party)
+    launches = options.launches or max(PROFILES[options.profile, request.device].launches, FEWEST_LAUNCHES)
+    request = replace(request, launches=launches, parity=False, diagnose=False)
     done = scale(request, found, asked, Start(out=options.out, wait=options.wait, party=party))
     return _show(done.path, options, failed=done.failed)
 
 
-def _each(found: Found, options: Options, party: Party | None) -> int:
+def _curves(found: Found, options: Options, party: Party | None) -> tuple[Request, Scaling]:
+    """Several numbers of devices, with a batch that all can share."""
+    modes = tuple(mode for mode in MODES if getattr(options, mode)) or MODES
+    counts = _counts(options, party)
+    _check_scenario(found, counts)
+    request = request_of(options, (found,), party)
+    request = replace(request, devices=request.devices[: max(counts)], replicas=max(counts))
+    share = math.lcm(*counts) if "strong" in modes else max(counts)
+    if options.global_batch is None and options.batch_per_rank is None:
+        request = replace(request, global_batch=share * max(1, round(request.global_batch / share)))
+    batch, predict, mbit = request.global_batch // max(counts), options.predict or (), options.what_if
+    points(counts, batch, modes)  # refuses a batch that cannot be shared
+    return request, Scaling(counts=counts, modes=modes, batch_per_rank=batch, predict=predict, what_if_mbit=mbit)
+
+
+def _each(found: Found, options: Options, party: Party | None) -> tuple[Request, Scaling]:
     """Every chosen device by itself; on the CPU every part of the cores."""
     for name in ("counts", "weak", "strong", "predict", "what_if"):
         if getattr(options, name):
@@ -98,13 +102,8 @@ def _each(found: Found, options: Options, party: Party | None) -> int:
         raise RequestError("--launches", "one launch of each shows no scatter to judge by", "give at least 2")
     _check_scenario(found, (1,))
     request = request_of(options, (found,), party)
-    launches = options.launches or max(PROFILES[options.profile, request.device].launches, FEWEST_LAUNCHES)
-    request = replace(request, launches=launches, parity=False, diagnose=False)
-    check_memory(request, (found,), machine.available_memory_bytes())
     batch = request.global_batch // request.replicas
-    asked = Scaling(counts=(request.replicas,), modes=(EACH,), batch_per_rank=batch)
-    done = scale(request, found, asked, Start(out=options.out, wait=options.wait, party=party))
-    return _show(done.path, options, failed=done.failed)
+    return request, Scaling(counts=(request.replicas,), modes=(EACH,), batch_per_rank=batch)
 
 
 def _counts(options: Options, party: Party | None) -> tuple[int, ...]:
@@ -136,17 +135,6 @@ def _check_scenario(found: Found, counts: tuple[int, ...]) -> None:
             has = quantity(found.strategy.replicas(count), "replica")
             what = f"{found.name} trains {has} on {quantity(count, 'device')}"
             raise RequestError("--scenario", what, "choose one with a replica on each device, such as ddp")
-
-
-def _request(request: Request, counts: tuple[int, ...], modes: tuple[str, ...], options: Options) -> Request:
-    """With a batch that all numbers of devices can share, and enough launches."""
-    request = replace(request, devices=request.devices[: max(counts)], replicas=max(counts))
-    share = math.lcm(*counts) if "strong" in modes else max(counts)
-    if options.global_batch is None and options.batch_per_rank is None:
-        request = replace(request, global_batch=share * max(1, round(request.global_batch / share)))
-    points(counts, request.global_batch // max(counts), modes)  # refuses a batch that cannot be shared
-    launches = options.launches or max(PROFILES[options.profile, request.device].launches, FEWEST_LAUNCHES)
-    return replace(request, launches=launches, parity=False, diagnose=False)
 
 
 def _resume(options: Options, parser: Parser, party: Party | None) -> int:

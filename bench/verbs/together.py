@@ -7,7 +7,7 @@ from pathlib import Path
 
 import bench
 from bench import machine
-from bench.console import Console
+from bench.console import say
 from bench.core.codec import encode
 from bench.core.errors import RequestError
 from bench.experiments import resume
@@ -33,7 +33,7 @@ def on_all_hosts(arguments: list[str], parser: Parser, perform: Callable[[Option
     if engine.index == 0:
         with leading(engine, os.environ) as party:
             options = parser.parse_args(arguments, Options())
-            party.gather(_hello(options), Console().line)
+            party.gather(_hello(options), say)
             return party.end(perform(_continued(options, parser, party), parser, party))
     return _follow(arguments, parser, engine)
 
@@ -43,7 +43,7 @@ def _continued(options: Options, parser: Parser, party: Party) -> Options:
     begun = None if options.resume is not None else resume.unfinished(options.out, party.job())
     if begun is None:
         return options
-    Console().line(f"{options.out}/{begun} is of this job, and is continued")
+    say(f"{options.out}/{begun} is of this job, and is continued")
     continued = parser.parse_args(["--resume", begun], Options())
     vars(continued).update({name: getattr(options, name) for name in ("out", "json", "verbose", "wait", "force")})
     return continued
@@ -60,7 +60,7 @@ def _follow(arguments: list[str], parser: Parser, engine: Started) -> int:
             wait=options.wait,
             check=lambda: foreign.refuse(machine.choose_device(hello.device)[1], hello.devices, force=options.force),
         )
-        return follower.follow(line, hello, own, Console().line)
+        return follower.follow(line, hello, own, say)
 
 
 def _hello(options: Options) -> Hello:

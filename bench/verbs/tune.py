@@ -2,17 +2,17 @@
 
 from contextlib import suppress
 from dataclasses import fields, replace
+from functools import partial
 
-from bench import machine
 from bench.console import COMMAND, columns
 from bench.core.codec import encode
 from bench.core.errors import FAILED, OK, RequestError
 from bench.experiments import resume
 from bench.experiments.batch_tuning import tune_batches
 from bench.experiments.lab import Start
-from bench.experiments.plan import Request, check_memory
+from bench.experiments.plan import Request
 from bench.experiments.plan.tuning import FINAL_LAUNCHES
-from bench.experiments.tuning import Searched, tune
+from bench.experiments.tuning import tune
 from bench.runs.experiments import Search, Tuning
 from bench.runs.reader import read
 from bench.seams import discover, switching
@@ -66,7 +66,6 @@ def _asked(options: Options, parser: Parser, party: Party | None) -> int:
     if not options.scenario:  # whose order stands
         candidates = tuple(sorted(candidates, key=lambda found: _promise(found, request.device)))
         request = replace(request, scenarios=tuple(found.name for found in candidates))
-    check_memory(request, candidates, machine.available_memory_bytes())
     search = Search(
         budget_s=options.search_budget,
         memory_limit_mib=options.memory_limit and 1024 * options.memory_limit,
@@ -90,11 +89,7 @@ def _search(
         finished = tune(request, candidates, search, start)
         return _show(finished.path, options, failed=finished.failed)
 
-    def one(request: Request, candidates: tuple[Found, ...], search: Search) -> Searched:
-        check_memory(request, candidates, machine.available_memory_bytes())
-        return tune(request, candidates, search, start)
-
-    best, tried = tune_batches(request, candidates, search, one)
+    best, tried = tune_batches(request, candidates, search, partial(tune, start=start))
     return _show(best.path, options, failed=best.failed, batches=tried)
 
 

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.cli import HELP, VERBS, main
-from bench.console import Console, RunProgress, align, columns, duration, fold, passing, tell
+from bench.console import RunProgress, align, columns, duration, fold, passing, tell
 from bench.report import tables, values
 from bench.verbs import run as verb
 from bench.verbs.options import span
@@ -117,11 +117,10 @@ def test_nothing_from_outside_steers_a_terminal(capsys: pytest.CaptureFixture[st
     steering = "\x1b]0;title\x07\x9b2J\x7f\u202egnp\u2066\x00\udcff\x85end"
     screen = io.StringIO()
     screen.isatty = lambda: True  # type: ignore[method-assign]
-    with RunProgress(Console(screen), steps=1, units=1, unit="images") as progress:
+    with RunProgress(steps=1, units=1, unit="images", stream=screen) as progress:
         progress.expect([steering])
         progress.begin(steering, "measuring", 1)
         progress.end(status="error", text=steering)
-    Console(screen).line(steering)
     assert main([steering]) == 2
     tell(steering, file=sys.stdout)
     out, err = capsys.readouterr()
@@ -136,7 +135,7 @@ def test_only_measured_steps_have_a_rate(monkeypatch: pytest.MonkeyPatch) -> Non
     said = []
     for doing in ("measuring", "diagnosing"):
         screen = io.StringIO()
-        with RunProgress(Console(screen), steps=2, units=8, unit="img") as progress:
+        with RunProgress(steps=2, units=8, unit="img", stream=screen) as progress:
             progress.expect(["ddp"])
             progress.begin("ddp", doing, 1)
             for event in ("measure", 1, 2, "probe", 1, 2):
@@ -155,7 +154,7 @@ def test_the_first_guess_waits_for_two_steps(monkeypatch: pytest.MonkeyPatch) ->
     """The start and the first step take 20 s, and each of the nine others half a second."""
     now = [0.0]
     monkeypatch.setattr("bench.console.time.monotonic", lambda: now[0])
-    progress = RunProgress(Console(io.StringIO()), steps=10, units=1, unit="x")
+    progress = RunProgress(steps=10, units=1, unit="x", stream=io.StringIO())
     progress.expect(["a", "a"])
     progress.begin("a", "measuring", 1)
     progress.hear({"rank": 0, "event": "phase", "phase": "measure"})
