@@ -2,8 +2,10 @@
 
 import json
 import os
+import select
 import signal
 import socket
+import time
 from typing import Any
 
 ADDRESS, TOKEN = "BENCH_SUPERVISOR", "BENCH_TOKEN"
@@ -54,12 +56,27 @@ class Channel:
         return [json.loads(line) for line in lines]
 
     def wait_for(self, event: str) -> Message:
-        """Read until a message with this ``event`` comes. Raises ``ConnectionError`` when the peer closes first."""
+        """Raises ``ConnectionError`` when the peer closes before it sends a message with this ``event``."""
+        message = self.first(event)
+        if message is None:
+            raise ConnectionError(f"the supervisor went away before it sent {event!r}")
+        return message
+
+    def first(self, *events: str, limit_s: float | None = None) -> Message | None:
+        """The first message with one of these ``event``; those before it are dropped. None where the peer closes, or
+        after ``limit_s``."""
+        deadline_s, left_ms = time.monotonic() + (limit_s or 0.0), None
+        poll = select.poll()
+        poll.register(self, select.POLLIN)
         while not self.closed:
+            if limit_s is not None:
+                left_ms = 1000 * max(0.0, deadline_s - time.monotonic())
+            if not poll.poll(left_ms):
+                return None
             for message in self.receive():
-                if message.get("event") == event:
+                if message.get("event") in events:
                     return message
-        raise ConnectionError(f"the supervisor went away before it sent {event!r}")
+        return None
 
     def close(self) -> None:
         self.socket.close()

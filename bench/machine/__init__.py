@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from bench.core import control_group
 from bench.core.control_group import available_memory_bytes as available_memory_bytes
 from bench.core.errors import RequestError
+from bench.core.files import text_from
 from bench.core.records import Gpu, Host
 from bench.machine import nvml
 
@@ -169,8 +170,8 @@ def describe(gpus: Sequence[Gpu], left_out: str | None = None) -> "Machine":
         cores_usable=cores(),
         cores_online=os.cpu_count(),
         memory_gib=round(control_group.meminfo("MemTotal") / 2**30, 1),
-        governor=_line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
-        turbo_disabled=_line("/sys/devices/system/cpu/intel_pstate/no_turbo"),
+        governor=text_from("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", 0).strip() or None,
+        turbo_disabled=text_from("/sys/devices/system/cpu/intel_pstate/no_turbo", 0).strip() or None,
         container=_container(),
         gpus=tuple(gpus),
         gpus_reason=left_out,
@@ -235,13 +236,6 @@ def recorded_environment() -> dict[str, str]:
         for name, value in sorted(os.environ.items())
         if name.startswith(RECORDED_PREFIXES) and not redact.is_secret(name)
     }
-
-
-def _line(path: str) -> str | None:
-    if not os.path.isfile(path):
-        return None
-    with open(path, encoding="utf-8", errors="replace") as file:
-        return file.readline().strip()
 
 
 def _container() -> str | None:

@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from bench.core.errors import BenchError
+from bench.core.files import text_from
 from bench.core.records import ACTIVITY_COLUMNS, LINK_COLUMNS, RANGES, Gpu
 
 T = TypeVar("T")
@@ -220,13 +221,7 @@ class Nvml:
     def process_name(self, pid: int) -> str | None:
         """The name of a process that the driver lists, from the driver or ``/proc``; None where neither knows."""
         name, _ = self._try(self._pynvml.nvmlSystemGetProcessName, pid)
-        if name:
-            return str(name)
-        try:
-            with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
-                return file.read().strip()
-        except OSError:
-            return None
+        return str(name or text_from(f"/proc/{pid}/comm", 0).strip()) or None
 
     def device_sample(self, uuid: str, *, links: bool = True) -> dict[str, Foreign]:
         """:data:`METRICS` and :data:`LINKS` (KiB) now, ``mig``, and ``reason``: which are None and why.

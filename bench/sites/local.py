@@ -83,7 +83,7 @@ class WorkerHost:
 
     def wait_until_ready(self) -> Event:
         """As the protocol says. Raises :class:`HostError` when it takes too long."""
-        answer = self._answer("ready", "failed")
+        answer = self.channel.first("ready", "failed", limit_s=START_TIMEOUT_S)
         if answer is None and not self.channel.closed:
             what = f"the worker host did not import torch within {START_TIMEOUT_S:.0f} s"
             raise HostError(f"{what}; see how long {self.interpreter} -c 'import torch' takes")
@@ -97,16 +97,6 @@ class WorkerHost:
             raise self._unfit(what, "install torch>=2.6 there, or name another interpreter")
         self.description = answer
         return answer
-
-    def _answer(self, *events: str) -> Event | None:
-        """The first message with one of these events; None if the host ended before, or it takes too long."""
-        deadline_s = time.monotonic() + START_TIMEOUT_S
-        while not self.channel.closed and (left_s := deadline_s - time.monotonic()) > 0:
-            readable, _, _ = select.select([self.channel], [], [], left_s)
-            for message in self.channel.receive() if readable else []:
-                if message["event"] in events:
-                    return message
-        return None
 
     def _ended(self, how: str) -> HostError:
         what = f"{signal.Signals(-self.process.returncode).name} ended the worker host {how}"
@@ -123,7 +113,7 @@ class WorkerHost:
         """As the protocol says. Raises :class:`RequestError` also when the host dies of it, or is not done in time."""
         self._workload = workload
         self.channel.send(event="prepare", workload=asdict(workload))
-        answer = self._answer("prepared")
+        answer = self.channel.first("prepared", limit_s=START_TIMEOUT_S)
         if answer is not None:
             if answer["refused"]:
                 raise RequestError(*answer["refused"])

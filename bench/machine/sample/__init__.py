@@ -9,7 +9,6 @@ A launch never fails for want of samples: if the process dies, rows say what is 
 
 import json
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -66,7 +65,7 @@ class Sampler:
             os.unlink(spool_path(self._config["spool"], launch))  # what a scenario has put there: a pipe would hang
         if self._config["device"] != "cpu" and self._is_ready():
             self._channel.send(event="begin", launch=launch)
-            answer = self._receive("begun", ANSWER_LIMIT_S)
+            answer = self._channel.first("begun", limit_s=ANSWER_LIMIT_S)
             self._begun = None if answer is None else answer["launch"]
 
     def watch(self, launch: int, scenario: str, rank: int, pid: int, devices: tuple[str, ...] | None = None) -> None:
@@ -110,7 +109,7 @@ class Sampler:
         answer = None
         if self._is_ready():
             self._channel.send(event="finish", launch=launch)
-            answer = self._receive("finished", ANSWER_LIMIT_S)
+            answer = self._channel.first("finished", limit_s=ANSWER_LIMIT_S)
         if answer is None:
             death = self._bury()
             missing = [(rank["pid"], None, death) for rank in ranks]
@@ -175,18 +174,9 @@ class Sampler:
         self._begun = None
 
     def _is_ready(self) -> bool:
-        self._ready = self._ready or self._receive("ready", self._start_deadline_s - time.monotonic()) is not None
+        left_s = self._start_deadline_s - time.monotonic()
+        self._ready = self._ready or self._channel.first("ready", limit_s=left_s) is not None
         return self._ready
-
-    def _receive(self, event: str, limit_s: float) -> Event | None:
-        deadline_s = time.monotonic() + limit_s
-        poll = select.poll()
-        poll.register(self._channel, select.POLLIN)
-        while not self._channel.closed and poll.poll(max(0.0, deadline_s - time.monotonic()) * 1000):
-            for message in self._channel.receive():
-                if message["event"] == event:
-                    return message
-        return None
 
     def _bury(self) -> str:
         """End the process, and say how it ended."""

@@ -26,7 +26,7 @@ from bench.seams.site import Elsewhere, Event, LaunchInterrupted, Readable
 from bench.sites.hosts.address import addresses_here
 from bench.sites.hosts.engine import Started, secret_of
 from bench.sites.hosts.hello import Hello, placed
-from bench.sites.hosts.line import QUIET_S, Gone, Line, Message
+from bench.sites.hosts.line import HURRIED, Gone, Line, Message
 from bench.sites.hosts.meeting import call, refusal, told
 from bench.sites.local import WorkerHost
 
@@ -153,7 +153,7 @@ class _Follower:
     def serve(self) -> None:
         """Perform what the first host asks for, until it ends."""
         while True:
-            message = _next(self.line, "prepare", "launch", "quiet", "waking")
+            message = _next(self.line, "prepare", "launch")
             match message["event"]:
                 case "prepare":
                     self._prepare(Training(**message["workload"]))
@@ -161,10 +161,6 @@ class _Follower:
                     self.line.send(event="prepared", description=description)
                 case "launch":
                     _Launch(self, decode(Job, message["job"]), Meet(**message["meet"])).perform()
-                case "quiet":
-                    self.line.look_every(QUIET_S)
-                case "waking":
-                    self.line.look_every(None)
 
     def _prepare(self, workload: Training) -> None:
         own = replace(workload, file=here(WORKLOAD, workload.name, workload.file))
@@ -213,7 +209,7 @@ class _Launch:
 
     def slow(self) -> None:
         """Something is wrong: check whether the first host is still there."""
-        self.line.doubt()
+        self.line.probe(HURRIED)
 
     def listening(self, port: int) -> None:
         raise AssertionError("rank 0 is on the first host")
@@ -239,7 +235,7 @@ class _Launch:
     def perform(self) -> None:
         """Perform it and send the outcome. Raises what ends this host (such as :class:`Gone`) after its ranks ended."""
         host, job, sampled = self.host, self.job, self.job.purpose == "measure"
-        self.line.look_every(None, silent=True)
+        self.line.probe(silent=True)
         busy_s, started_s = machine.busy_s() - time.process_time(), time.monotonic()
         if sampled:
             host.sampler.begin(job.launch)
@@ -270,7 +266,7 @@ class _Launch:
         )
         own = {name: value for name, value in asdict(outcome).items() if name not in ("elsewhere", "lost")}
         self.line.send(event="over", outcome=own, elsewhere=asdict(elsewhere))
-        self.line.look_every(None)
+        self.line.probe()
         if self.end:
             raise self.end
 

@@ -20,7 +20,7 @@ from bench.core.records import Host
 from bench.seams.execute import Kind
 from bench.seams.site import Elsewhere, Event, LaunchInterrupted, Outcome, Readable
 from bench.sites.hosts.address import addresses_here
-from bench.sites.hosts.line import Gone, Line, Message
+from bench.sites.hosts.line import HURRIED, Gone, Line, Message
 from bench.sites.hosts.meeting import relayed
 from bench.sites.hosts.party import Member, Party
 from bench.sites.local import START_TIMEOUT_S, WorkerHost
@@ -73,18 +73,9 @@ class Hosts:
     def perform(self, job: Job, on_event: Callable[[Event], None]) -> Outcome:
         """As in :class:`bench.seams.site.Connected`. After an :class:`Outcome` with ``lost`` there is no other."""
         taking_part = [member for member in self.party.members if job.on_host(member.name)]
-        for member in self.party.members:
-            if member not in taking_part:
-                self._send(member, event="quiet")
-        try:
-            if not taking_part:
-                return self.own.perform(job, on_event)
-            return _Launch(self, job, taking_part).perform(on_event)
-        finally:
-            for member in self.party.members:
-                if member not in taking_part:
-                    with suppress(HostError):
-                        self._send(member, event="waking")
+        if not taking_part:
+            return self.own.perform(job, on_event)
+        return _Launch(self, job, taking_part).perform(on_event)
 
     def _send(self, member: Member, **message: object) -> None:
         with _there(member):
@@ -122,7 +113,7 @@ class _Launch:
     def perform(self, on_event: Callable[[Event], None]) -> Outcome:
         interrupted = False
         for member in self.members:
-            member.line.look_every(None, silent=True)
+            member.line.probe(silent=True)
         try:
             own = self.site.own.perform(self.job, on_event, beside=self)
         except LaunchInterrupted as error:
@@ -130,7 +121,7 @@ class _Launch:
         self._collect(own)
         for member in self.members:
             if member.name not in self.lost:
-                member.line.look_every(None)
+                member.line.probe()
         whole = self._merged(own)
         if interrupted:
             raise LaunchInterrupted(whole)
@@ -143,7 +134,7 @@ class _Launch:
         """Something is wrong: check which hosts are still there."""
         for member in self.members:
             if member.line in self.watched():
-                member.line.doubt()
+                member.line.probe(HURRIED)
 
     def listening(self, port: int) -> None:
         """Start the others: their ranks meet at this port, at the address by which they reached this host."""

@@ -12,7 +12,7 @@ import select
 import socket
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from bench.core.channel import Message as Message
 
@@ -20,9 +20,14 @@ MOST_BYTES = 1 << 28  # the longest line between hosts that know each other: the
 MOST_FROM_STRANGERS = 1 << 12
 PIECE_BYTES = 1 << 18
 UNANSWERED_MS = 10_000  # how long data may stay unacknowledged by the peer
-PROBES = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
-QUIET_S = 600  # between two checks that the leader is still there, on a host that has no ranks in the current launch
-DOUBT_S = 3
+STEADY = {
+    socket.TCP_KEEPIDLE: 10,
+    socket.TCP_KEEPINTVL: 5,
+    socket.TCP_KEEPCNT: 3,
+    socket.TCP_USER_TIMEOUT: UNANSWERED_MS,
+}
+HURRIED = dict.fromkeys(STEADY, 1) | {socket.TCP_KEEPCNT: 3, socket.TCP_USER_TIMEOUT: 3000}
+"""How the kernel finds out whether the peer is there: usually, and within a few seconds."""
 MAC_LETTERS = 32
 
 
@@ -45,26 +50,17 @@ class Line:
         self._lines: deque[bytes] = deque()  # complete and not opened
         connected.settimeout(UNANSWERED_MS / 1000)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.look_every(None)
+        self.probe()
 
     def fileno(self) -> int:
         return self.socket.fileno()
 
-    def look_every(self, idle_s: int | None, *, silent: bool = False) -> None:
-        """Have the kernel probe the peer when nothing came for ``idle_s`` (None: 10 s). ``silent``: never, since
-        probes would be traffic while steps are measured."""
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNANSWERED_MS)
-        for name, value in PROBES:
-            used = idle_s if name == socket.TCP_KEEPIDLE and idle_s is not None else value
-            self.socket.setsockopt(socket.IPPROTO_TCP, name, used)
+    def probe(self, how: Mapping[int, int] = STEADY, *, silent: bool = False) -> None:
+        """Have the kernel probe the peer when nothing came for a while. ``silent``: never, since probes would be
+        traffic while steps are measured."""
+        for option, value in how.items():
+            self.socket.setsockopt(socket.IPPROTO_TCP, option, value)
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, int(not silent))
-
-    def doubt(self) -> None:
-        """Have the kernel find out within a few seconds whether the peer is there."""
-        for name, value in ((socket.TCP_KEEPIDLE, 1), (socket.TCP_KEEPINTVL, 1), (socket.TCP_KEEPCNT, DOUBT_S)):
-            self.socket.setsockopt(socket.IPPROTO_TCP, name, value)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DOUBT_S * 1000)
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
     def send(self, **message: object) -> None:
         text = json.dumps(message).encode()
