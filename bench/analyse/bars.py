@@ -19,17 +19,14 @@ ENDS = {
     "energy_j": "energy_{}_j",
     "mean_power_w": "mean_power_{}_w",
 }
-"""The figures of a table with a row per scenario that have an interval, and the columns of its ends. A peak has none:
-it is the largest of all launches, and the interval in the files is that of their mean.
-"""
+"""The columns of the ends of an interval, for figures whose name is not simply followed by ``low`` and ``high``."""
 RSS = "rss"
 
 
 def plus_minus(row: TableRow, name: str) -> str:
     """``±1.3%``: how far the farther end of its interval is from the figure ``name`` of such a row; may be empty."""
-    if name not in ENDS:
-        return ""
-    figures = (row[name], *(row[ENDS[name].format(end)] for end in ("low", "high")))
+    ends = ENDS.get(name, f"{name}_{{}}")
+    figures = (row[name], *(row[ends.format(end)] for end in ("low", "high")))
     return bar(half_width_percent(*(None if one is None or math.isnan(one) else one for one in figures)))
 
 

@@ -10,7 +10,6 @@ comparisons answer one question, and for launches that were added after a verdic
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import combinations
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -156,42 +155,25 @@ def of_pairs(
     return judged(comparisons, among)
 
 
-def between_scenarios(launches: LaunchFigures, base: str, among: Iterable[str] | None = None) -> "pd.DataFrame":
-    """Every other scenario against ``base``: one row each, in the order of ``launches``, columns :data:`COLUMNS`.
+def against_fastest(launches: LaunchFigures, among: Iterable[str] | None = None, before: int = 0) -> "pd.DataFrame":
+    """The fastest scenario as ``base`` against every other: one row each, in the order of ``launches``, columns
+    :data:`COLUMNS`.
 
     ``launches``: all of a run that are ``ok``, because all of them show how it drifted. ``among``: the scenarios that
-    are compared (default: all). ``ratio``: step time over that of ``base``, on the launches' medians. ``p_adjusted``:
-    over the scenarios; the verdict goes by it, the interval does not.
+    are compared (default: all). ``ratio``: step time over that of ``base``, on the launches' medians. Which one is
+    fastest comes from the same launches, so ``p_adjusted`` is over all pairs of scenarios; the verdict goes by it, the
+    interval does not.
     """
-    rounds = Rounds.of(launches)
-    wanted = rounds.values.keys() if among is None else set(among)
-    return _table(rounds, [(base, name) for name in rounds.values if name in wanted and name != base])
+    import pandas as pd
 
-
-def pairwise(launches: LaunchFigures, before: int = 0) -> "pd.DataFrame":
-    """Every scenario against every other once, as :func:`between_scenarios`; adjusted over all of the pairs."""
-    rounds = Rounds.of(launches)
-    return _table(rounds, list(combinations(rounds.values, 2)), before, len(rounds.values))
-
-
-def against_fastest(launches: LaunchFigures, among: Iterable[str] | None = None, before: int = 0) -> "pd.DataFrame":
-    """The fastest scenario as ``base`` against every other: one row each, as :func:`between_scenarios`.
-
-    Which one is fastest comes from the same launches, so ``p_adjusted`` is over all pairs of scenarios.
-    """
     rounds = Rounds.of(launches)
     wanted = rounds.values.keys() if among is None else set(among)
     names = [name for name in rounds.values if name in wanted]
     fastest = min(names, key=lambda scenario: geometric_mean(rounds.values[scenario]), default="")
-    return _table(rounds, [(fastest, name) for name in names if name != fastest], before, len(names))
-
-
-def _table(rounds: Rounds, pairs: Sequence[tuple[str, str]], before: int = 0, among: int = 0) -> "pd.DataFrame":
-    import pandas as pd
-
+    pairs = [(fastest, name) for name in names if name != fastest]
     rows = [
         {"base": base, "scenario": scenario, **asdict(one)}
-        for (base, scenario), one in zip(pairs, of_pairs(rounds, pairs, before, among), strict=True)
+        for (base, scenario), one in zip(pairs, of_pairs(rounds, pairs, before, len(names)), strict=True)
     ]
     table = pd.DataFrame(rows, columns=list(COLUMNS))
     floats = dict.fromkeys(("ratio", "low", "high", "p", "p_adjusted"), "float64")

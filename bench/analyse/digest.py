@@ -10,9 +10,10 @@ It is sealed in the run folder as ``digest.json``. Everything in it follows from
                     launches were added: how many of each scenario an earlier verdict had},
      "scenarios": [{"scenario", "what_ran", "world_size", "status", "reason", "validity", "invalid": [codes],
                     "parity", "loss_error", "memory_source", "energy_source",
-                    "launches": {"launch": [...], "repeat": [...], METRICS..., "sm_clock_mhz": [...]}}]}
+                    "launches": {"launch": [...], "repeat": [...], "step_ms": [...], ...}}]}
 
-A scenario has a figure per launch that is ``ok``: the replicate of every comparison. What is unknown is null.
+A scenario has a figure per launch that is ``ok``, the replicate of every comparison (all of them:
+:class:`bench.runs.digests.Launches`). What is unknown is null.
 """
 
 from typing import Any
@@ -29,14 +30,6 @@ from bench.runs.digests import LOOKED_AT, VERSION, Digest, Entry
 from bench.runs.document import Attached, Imported, RunDocument
 from bench.runs.reader import Run
 
-METRICS = {
-    "step_ms": "median step time",
-    "throughput_per_s": "throughput",
-    "peak_pid_mib": "peak memory of the largest process",
-    "peak_total_mib": "peak memory of all processes",
-    "energy_per_1000_j": "energy per 1,000 examples",
-}
-"""The figures of a launch, and what they are called. Lower is better, except of throughput."""
 VERSIONS = ("python", "torch", "torchvision", "cuda", "cudnn", "nccl")
 
 

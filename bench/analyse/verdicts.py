@@ -39,14 +39,15 @@ def judged(run: Run) -> Analysed:
 
 def records(table: pd.DataFrame) -> list[TableRow]:
     """The rows of a table as JSON values, null for unknown or not finite: ``to_json`` drops digits."""
-    return [{str(name): _value(value) for name, value in row.items()} for row in table.to_dict("records")]
+    return [{str(name): json_value(value) for name, value in row.items()} for row in table.to_dict("records")]
 
 
-def _value(value: Any) -> object:
+def json_value(value: Any) -> Any:
+    """Null for what is unknown or not finite."""
     if isinstance(value, dict):
-        return {str(name): _value(one) for name, one in value.items()}
+        return {str(name): json_value(one) for name, one in value.items()}
     if isinstance(value, list | tuple):
-        return [_value(one) for one in value]
+        return [json_value(one) for one in value]
     if pd.isna(value) or (isinstance(value, float) and math.isinf(value)):
         return None
     return value.item() if isinstance(value, np.generic) else value

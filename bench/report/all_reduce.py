@@ -9,7 +9,7 @@ from bench.analyse.analysed import Analysed
 from bench.core.text import size_text
 from bench.report import drawing
 from bench.report.drawing import Plot, light
-from bench.report.tables import UNKNOWN, Cell, Table, figure, tabulate, text
+from bench.report.tables import UNKNOWN, Cell, Table, digits, figure, tabulate, text
 from bench.runs.experiments import Scaling
 
 LINES = 8
@@ -23,7 +23,10 @@ def bandwidth_table(measured: Sequence[Sample]) -> Table | None:
         figure("ranks", lambda one: f"{one.ranks}"),
         figure("size", lambda one: size_text(one.bytes)),
         figure("at once", lambda one: f"{one.at_once}"),
-        figure("time ms", lambda one: Cell(text=_ms(one.time_ms), small=f"{_ms(one.low_ms)} to {_ms(one.high_ms)}")),
+        figure(
+            "time ms",
+            lambda one: Cell(text=digits(one.time_ms), small=f"{digits(one.low_ms)} to {digits(one.high_ms)}"),
+        ),
         figure("bus GB/s", lambda one: f"{one.bus_gb_s:,.3f}"),
         figure("of nominal", lambda one: UNKNOWN if one.of_nominal is None else f"{100 * one.of_nominal:,.0f} %"),
         *([text("algorithm", lambda one: one.algorithm or UNKNOWN)] if named else []),
@@ -70,7 +73,3 @@ def bandwidth_plot(run: Analysed) -> Plot | None:
     axes.set(xlabel="size", ylabel="bus bandwidth (GB/s)")
     caption = "Lines: median of the samples of a launch. Dashed: the fit that predictions are made with."
     return drawing.finished(run, figure, "all-reduces", "How fast is an all-reduce?", caption)
-
-
-def _ms(value: float) -> str:
-    return f"{value:,.3f}" if value < 10 else f"{value:,.1f}"

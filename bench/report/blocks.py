@@ -46,15 +46,6 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Files:
-    """Files of the run folder, by their names in it."""
-
-    kind: ClassVar[str] = "files"
-    about: str
-    names: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Code:
     """A file to copy, as it is."""
 
@@ -71,7 +62,7 @@ class Fold:
     blocks: "tuple[Block, ...]"
 
 
-Block = str | PagePlot | Grid | Facts | Files | Code | Fold
+Block = str | PagePlot | Grid | Facts | Code | Fold
 
 
 def there(*blocks: Block | None) -> tuple[Block, ...]:

@@ -14,10 +14,11 @@ from bench.analyse.analysed import Analysed
 from bench.analyse.environments import numerics as numerics_between
 from bench.core.errors import RequestError
 from bench.report import device_tables, environments, launch_tables, recipe, verdict_tables
-from bench.report.blocks import Block, Chapter, Code, Facts, Files, Fold, Grid, PagePlot, chapter_of, filled, fold
+from bench.report.blocks import Block, Chapter, Code, Facts, Fold, Grid, PagePlot, chapter_of, filled, fold
 from bench.report.comparison import since_before
 from bench.report.ladder import ladder_table, ladder_words
 from bench.report.summary import published_tables, summary_table
+from bench.report.tables import Cell, tabulate, text
 from bench.runs.document import Attached
 from bench.seams.experiment import experiments
 from bench.words.caveats import failures
@@ -91,7 +92,8 @@ def _numerics(of: Material) -> Chapter:
 def _time(of: Material) -> Chapter:
     communication = verdict_tables.communication_table(of.run)
     files = sorted(name for name in of.run.document.files if name.startswith("traces/"))
-    traces = Files("Open them in Perfetto (ui.perfetto.dev) or chrome://tracing:", tuple(files)) if files else None
+    traces = text("trace", lambda name: Cell(text=name, files=(("open", name),)))
+    where = ["Open them in Perfetto (ui.perfetto.dev) or chrome://tracing."]
     phases, spent = of.plots.get("phases"), of.plots.get("time-spent")
     missing = (
         "This run has no diagnostic launch: python -m bench run --diagnose shows what communication costs, how "
@@ -109,7 +111,7 @@ def _time(of: Material) -> Chapter:
         fold("Profiled time by category", Grid("Profiled time", verdict_tables.spent_table(of.run))),
         fold("DataParallel's forward pass", Grid("Parts", verdict_tables.data_parallel_table(of.run))),
         fold("Phases of a step", phases if spent else None),
-        fold(f"Traces ({len(files)})", traces),
+        fold(f"Traces ({len(files)})", Grid("Traces", tabulate([traces], files, where) if files else None)),
     )
 
 

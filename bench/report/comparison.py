@@ -24,6 +24,7 @@ from bench.analyse.between_runs import (
 )
 from bench.analyse.comparable import Digest
 from bench.analyse.comparison import ALIKE, LAUNCHES_WANTED, TOO_FEW, still_wanted
+from bench.analyse.verdicts import json_value
 from bench.core.text import plain
 from bench.report import drawing, markdown
 from bench.report.blocks import Chapter, Grid, PagePlot, chapter_of, fold
@@ -41,13 +42,7 @@ def for_programs(compared: Compared) -> dict[str, object]:
         "new": _side(compared.new),
         "within_one_run": compared.within,
         "warnings": list(compared.warnings),
-        "comparisons": [
-            {
-                name: None if isinstance(value, float) and not math.isfinite(value) else value
-                for name, value in asdict(row).items()
-            }
-            for row in compared.rows
-        ],
+        "comparisons": [json_value(asdict(row)) for row in compared.rows],
     }
 
 
@@ -223,16 +218,11 @@ def since_before(run: Analysed, plot: PagePlot | None) -> Chapter | None:
 
 
 def before_plot(run: Analysed) -> Plot | None:
-    return None if run.since_before is None else _forest(run.since_before, "since-before")
+    return None if run.since_before is None else forest(run.since_before, "since-before")
 
 
-def forest(compared: Compared) -> Plot | None:
+def forest(compared: Compared, file: str = "comparison") -> Plot | None:
     """The ratio of each scenario with its interval, a panel for each metric; None where there is no ratio."""
-    with drawing.styled():
-        return _forest(compared, "comparison")
-
-
-def _forest(compared: Compared, file: str) -> Plot | None:
     shown = {row.metric for row in compared.rows if row.ratio is not None}
     metrics = [metric for metric in (STEP_TIME, MEMORY, ENERGY) if metric.name in shown]  # not the inverse of time
     if not metrics:

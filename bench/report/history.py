@@ -6,7 +6,6 @@
 Each workload and each hardware has its own section, and from the second on a number in the names of its plots.
 """
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 
@@ -17,8 +16,8 @@ from bench.console import count
 from bench.core.text import listed, plain
 from bench.report import page
 from bench.report.blocks import Grid, PagePlot, chapter_of, filled
-from bench.report.history_plots import FLAT, WORDS, moving, of_track, span, value
-from bench.report.tables import UNKNOWN, Cell, Column, Table, as_change, figure, tabulate, text
+from bench.report.history_plots import FLAT, WORDS, moving, of_track, span
+from bench.report.tables import UNKNOWN, Cell, Column, Table, as_change, digits, figure, tabulate, text
 from bench.runs.files import utf8
 
 LISTED = 10
@@ -163,7 +162,7 @@ def _of_metric(metric: str) -> list[Column]:
         return figure(heading, lambda row: of(row[1][metric]) if metric in row[1] else UNKNOWN, group=group)
 
     return [
-        column(WORDS[metric].heading, lambda trend: value(metric, trend.latest or math.nan)),
+        column(WORDS[metric].heading, lambda trend: digits(trend.latest)),
         column("long term", lambda trend: as_change(trend.over_all)),
         column("latest", lambda trend: as_change(trend.over_recent)),
     ]

@@ -18,7 +18,7 @@ from bench.analyse.history.trends import Track, Trend
 from bench.core.text import plain
 from bench.report import drawing, side_by_side
 from bench.report.drawing import Artist, Plot, light, locator
-from bench.report.tables import as_change
+from bench.report.tables import as_change, digits
 
 PANEL_IN = 1.3
 DOTS_AT_MOST = 500
@@ -34,18 +34,17 @@ PNG_DPI = 120
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """A metric: its name, the heading of its column, the title of its plot, its unit, the form of a value."""
+    """A metric: its name, the heading of its column, the title of its plot, its unit."""
 
     name: str
     heading: str
     title: str
     unit: str
-    form: str = "#,.4g"
 
 
 WORDS = {
     "step_ms": Words("step time", "step ms", "Step time", "ms"),
-    "peak_total_mib": Words("peak memory", "MiB total", "Peak memory of all processes", "MiB", ",.0f"),
+    "peak_total_mib": Words("peak memory", "MiB total", "Peak memory of all processes", "MiB"),
     "energy_per_1000_j": Words("energy", "J/1,000", "Energy per 1,000 examples", "J"),
 }
 
@@ -54,11 +53,6 @@ def span(track: Track) -> str:
     if len(track.nights) == 1:
         return f"1 night, {track.nights[0].date}"
     return f"{len(track.nights):,} nights, {track.nights[0].date} to {track.nights[-1].date}"
-
-
-def value(metric: str, figure: float) -> str:
-    """A figure with as many digits as matter: ``1,234``, ``26.61``."""
-    return format(figure, ",.0f" if figure >= 1000 else WORDS[metric].form)
 
 
 def of_track(track: Track, prefix: str = "history") -> list[Plot]:
@@ -95,7 +89,7 @@ def _plot(track: Track, metric: str, trends: Sequence[Trend], prefix: str) -> Pl
         caption += " The line within the shade is the median of the nights that share a column."
     still = [trend for trend in track.of(metric) if is_flat(trend)]
     if still:
-        names = ", ".join(f"{trend.scenario} ({value(metric, trend.latest or math.nan)})" for trend in still)
+        names = ", ".join(f"{trend.scenario} ({digits(trend.latest)})" for trend in still)
         caption += f" Not drawn, since all nights are within {100 * FLAT:.1f} % of each other: {names} {words.unit}."
     about, source = f"{track.work} · {track.place}", f"bench history · {span(track)}"
     name = f"{prefix}-{metric.replace('_', '-')}"
@@ -133,7 +127,7 @@ def _panel(axes: Artist, track: Track, trend: Trend, *, many: bool) -> None:
     _judged(axes, track, trend)
     _shifts(axes, trend)
     drawing.panel_title(axes, trend.scenario, trend.what_ran)
-    latest = f"{value(trend.metric, trend.latest or math.nan)} {WORDS[trend.metric].unit}"
+    latest = f"{digits(trend.latest)} {WORDS[trend.metric].unit}"
     over_all = "" if trend.over_all is None else f"{as_change(trend.over_all)} over all"
     drawing.right_label(axes, 0.5, latest, over_all, within=True)
 
@@ -164,7 +158,9 @@ def _judged(axes: Artist, track: Track, trend: Trend) -> None:
     """A strip along the foot under the nights that the gate stops, and a diamond on each that a person accepted."""
     first, last = axes.get_xlim()
     night = min(0.04 * (last - first), max(0.004 * (last - first), 1.0))
-    strips = [(start - night / 2, end - start + night) for start, end in _stretches(trend.regressed)]
+    judged = np.array(trend.regressed, dtype=int)
+    stretches = np.split(judged, np.flatnonzero(np.diff(judged) > 1) + 1)  # nights that follow each other
+    strips = [(one[0] - night / 2, one[-1] - one[0] + night) for one in stretches if len(one)]
     if strips:
         axes.broken_barh(strips, (0.0, 0.07), transform=axes.get_xaxis_transform(), color=light("bad"), linewidth=0)
         axes.collections[-1].set_label("stopped by the gate")
@@ -173,17 +169,6 @@ def _judged(axes: Artist, track: Track, trend: Trend) -> None:
         heights = np.clip([trend.values[night] or 0.0 for night in nights], *axes.get_ylim())
         look: drawing.Look = {"markersize": 4.6, "zorder": 4, "clip_on": False, "label": "accepted by a person"}
         drawing.marks(axes, nights, heights, "ink", "D", hollow=True, **look)
-
-
-def _stretches(nights: Sequence[int]) -> list[tuple[int, int]]:
-    """The first and the last of each stretch of nights that follow each other."""
-    stretches: list[tuple[int, int]] = []
-    for night in nights:
-        if stretches and stretches[-1][1] == night - 1:
-            stretches[-1] = (stretches[-1][0], night)
-        else:
-            stretches.append((night, night))
-    return stretches
 
 
 def _shifts(axes: Artist, trend: Trend) -> None:

@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from bench.core.text import printable
-from bench.report.blocks import Block, Code, Facts, Files, Fold, Grid
+from bench.report.blocks import Block, Facts, Fold, Grid
 from bench.report.tables import inert
 
 if TYPE_CHECKING:
@@ -43,10 +42,6 @@ def _blocks(blocks: Iterable[Block]) -> Iterator[str]:
             yield block.table.as_markdown()
         elif isinstance(block, Facts):
             yield _facts(block.pairs)
-        elif isinstance(block, Files):
-            yield f"{inert(block.about)}\n\n{bullets(block.names)}"
-        elif isinstance(block, Code):
-            yield f"````python\n{printable(block.text)}````"
         elif isinstance(block, Fold) and (within := list(_blocks(block.blocks))):
             yield f"#### {inert(block.title)}"
             yield from within

@@ -7,8 +7,7 @@ import pandas as pd
 from bench.analyse import memory as held
 from bench.analyse import published
 from bench.analyse.analysed import Analysed
-from bench.analyse.bars import RSS, about_intervals, about_memory, bar, plus_minus
-from bench.analyse.intervals import half_width_percent
+from bench.analyse.bars import RSS, about_intervals, about_memory, plus_minus
 from bench.analyse.recommendation import recommendations
 from bench.analyse.steps import BASE, about_base, base_of, scenarios, short_base
 from bench.report.tables import TONES, UNKNOWN, Cell, Column, Table, bounded, figure, is_unknown, number, tabulate, text
@@ -61,8 +60,8 @@ def _summary_columns(rows: Sequence[TableRow], *, brief: bool = False) -> list[C
         bounded("step ms", "step_median_ms", ",.1f"),
         bounded("p95 ms", "step_p95_ms", ",.1f"),
         bounded(f"speed ÷ {short_base(first['relative_to'])}", "relative_to_ddp", ".2f"),
-        bounded("MiB/process", "peak_pid_mib", ",.0f"),
-        bounded("MiB total", "peak_total_mib", ",.0f"),
+        figure("MiB/process", "peak_pid_mib", ",.0f"),
+        figure("MiB total", "peak_total_mib", ",.0f"),
         *([bounded(energy, "energy_per_1000_j", ",.0f")] if with_energy else []),
         text("validity", lambda row: verdict(row, "validity", row["findings"])),
         text("numerics", lambda row: verdict(row, "parity")),
@@ -112,7 +111,7 @@ def published_tables(run: Analysed) -> tuple[Table, Table]:
     iterations = published.iterations(int(steps.frame["step"].max()) + 1)
     relative = (
         text("scenario", "scenario"),
-        _with_bar(f"this run: time ÷ {BASE}", "relative"),
+        bounded(f"this run: time ÷ {BASE}", "relative", ",.2f"),
         figure(f"published: time ÷ {BASE}", "published_relative", ".2f"),
     )
     about_relative = (
@@ -122,7 +121,7 @@ def published_tables(run: Analysed) -> tuple[Table, Table]:
     here, there = "this run: seconds at iteration", "published: seconds at iteration"
     elapsed = (
         text("scenario", "scenario"),
-        *(_with_bar(f"{at}", f"elapsed_s_{at}", group=here) for at in dict.fromkeys(iterations)),
+        *(bounded(f"{at}", f"elapsed_s_{at}", ",.2f", group=here) for at in dict.fromkeys(iterations)),
         *(figure(f"{at}", f"published_s_{at}", ".1f", group=there) for at in published.PUBLISHED_ITERATIONS),
     )
     about_elapsed = (
@@ -133,13 +132,3 @@ def published_tables(run: Analysed) -> tuple[Table, Table]:
         tabulate(relative, rows.to_dict("records"), about_relative),
         tabulate(elapsed, form.to_dict("records"), about_elapsed),
     )
-
-
-def _with_bar(heading: str, name: str, group: str = "") -> Column:
-    """A column of the published form, each figure with its interval below it."""
-
-    def cell(row: TableRow) -> Cell:
-        ends = (None if is_unknown(row[of]) else row[of] for of in (name, f"{name}_low", f"{name}_high"))
-        return Cell(text=number(row[name], ",.2f"), small=bar(half_width_percent(*ends)))
-
-    return figure(heading, cell, group=group)

