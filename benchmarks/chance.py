@@ -26,7 +26,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import signal, special, stats
 
-from bench.analyse.comparison import ALIKE, SHOWN, SLOWER, TOO_FEW, Comparison, compared, judged, more_launches
+from bench.analyse.comparison import ALIKE, SHOWN, SLOWER, Comparison, compared, judged, more_launches
 from bench.analyse.history import gate
 from bench.analyse.history.gate import Base, Judged, Measured, Rule
 from bench.analyse.intervals import Ratio, estimate, ratio_from, ratio_of
@@ -154,17 +154,7 @@ def ratios(level: Level) -> list[Ratio]:
 
 
 def comparison(ratio: Ratio, base: int, new: int, of_base: float = 0.0, before: float = 0.0) -> Comparison:
-    return Comparison(
-        ratio=ratio.value,
-        low=ratio.low,
-        high=ratio.high,
-        p=ratio.p,
-        n_base=base,
-        n_new=new,
-        verdict=TOO_FEW,
-        of_base=of_base,
-        before=before,
-    )
+    return Comparison(**asdict(ratio) | {"of_base": of_base}, n_base=base, n_new=new, before=before)
 
 
 def verdicts(runs: Runs, before: float = 0.0) -> list[list[str]]:

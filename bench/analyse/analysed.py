@@ -19,6 +19,7 @@ from bench.analyse.launches import looked_at, ok_rows
 from bench.analyse.memory import peaks, sampled_late, stacks
 from bench.analyse.parity import by_scenario, parity
 from bench.analyse.recommendation import of_several_replicas, recommendable
+from bench.analyse.rounds import Rounds
 from bench.analyse.steps import per_iteration, per_launch, phases_by_launch, spread, summary, times
 from bench.analyse.validity import findings
 from bench.core.records import UNTRUE
@@ -48,6 +49,7 @@ class Analysed(Run):
     good_iterations = cached_property(lambda run: Iterations(ok_rows(run.document, run.iterations.frame)))
     figures = cached_property(lambda run: per_launch(run.iterations))
     good_figures = cached_property(lambda run: LaunchFigures(ok_rows(run.document, run.figures.frame)))
+    rounds = cached_property(lambda run: Rounds.of(run.good_figures))
     good_phases = cached_property(lambda run: phases_by_launch(run.good_iterations))
     peaks = cached_property(lambda run: peaks(run.memory))
     stacks = cached_property(lambda run: stacks(run.memory))
@@ -130,7 +132,7 @@ def overview(run: Analysed) -> pd.DataFrame:
     untrue = table["parity"].where(table["parity"].isin(UNTRUE), table["scenario"].map(grave))
     why_not = table["status"].where(table["status"] != "ok", untrue).astype("object")
     table["why_not"] = why_not.where(why_not.notna(), None)
-    energy, figures = run.energy.set_index("scenario"), run.good_figures
+    energy = run.energy.set_index("scenario")
     for name in ENERGY:
         table[name] = table["scenario"].map(energy[name]).astype("float64")
     searched = run.document.of(Tuning) is not None
@@ -139,7 +141,7 @@ def overview(run: Analysed) -> pd.DataFrame:
         ("against_fastest_parallel", of_several_replicas(run.document, table)),
     ):
         chosen = recommendable(rows, searched=searched)["scenario"]
-        rivals = against_fastest(figures, chosen, looked_at(run.document))
+        rivals = against_fastest(run.rounds, chosen, looked_at(run.document))
         for name, of_rival in ((column, "verdict"), (f"{column}_more", "more")):
-            table[name] = table["scenario"].map(dict(zip(rivals["scenario"], rivals[of_rival], strict=True)))
+            table[name] = table["scenario"].map({row["scenario"]: row[of_rival] for row in rivals})
     return table

@@ -10,7 +10,7 @@ comparisons answer one question, and for launches that were added after a verdic
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from scipy import special
@@ -18,10 +18,7 @@ from scipy import special
 from bench.analyse.intervals import Ratio, geometric_mean
 from bench.analyse.multiplicity import ERROR, against_one, among_all, level
 from bench.analyse.rounds import Rounds
-from bench.runs.frames import LaunchFigures
-
-if TYPE_CHECKING:
-    import pandas as pd
+from bench.runs.frames import TableRow
 
 LAUNCHES_WANTED = 3  # of a side, for a verdict: with two, the scatter is known from a single difference
 FASTER, SLOWER, ALIKE = "faster", "slower", "no difference found"
@@ -29,30 +26,20 @@ TOO_FEW = "too few launches"
 SHOWN, POWER = 0.02, 0.8  # launches are planned so that a difference of this size is found this often
 MOST_LAUNCHES = 1000
 
-COLUMNS = ("base", "scenario", "ratio", "low", "high", "p", "p_adjusted", "n_base", "n_new", "more", "verdict")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class Comparison(Ratio):
     """The time of ``new`` over that of ``base``: below 1 is faster.
 
-    ``low``, ``high``: interval of the ratio, None where a side has fewer than two launches. ``p``: two-sided, None with
-    fewer than three. ``p_adjusted``: for other comparisons and earlier verdicts; the ``verdict`` goes by it. ``more``:
-    as from :func:`more_launches`. ``error``, ``freedom``, ``of_base``: as in :class:`bench.analyse.intervals.Ratio`.
-    ``before``: launches that an earlier verdict had.
+    ``p``: None with fewer than three launches of a side. ``p_adjusted``: for other comparisons and earlier verdicts,
+    by which the ``verdict`` goes. ``more``: as from :func:`more_launches`. ``before``: launches that an earlier verdict
+    had.
     """
 
-    ratio: float | None = None
-    low: float | None = None
-    high: float | None = None
-    p: float | None = None
     n_base: int = 0
     n_new: int = 0
     verdict: str = TOO_FEW
     more: int | None = None
-    error: float | None = None
-    freedom: float | None = None
-    of_base: float = 0.0
     before: float = 0.0
     p_adjusted: float | None = None
 
@@ -65,19 +52,9 @@ def compared(ratio: Ratio, n_base: int, n_new: int, tests: int = 1, before: floa
 
     ``before``: how many launches of a side an earlier verdict had; 0 for a first one.
     """
-    return Comparison(
-        ratio=ratio.value,
-        low=ratio.low,
-        high=ratio.high,
-        p=ratio.p if min(n_base, n_new) >= LAUNCHES_WANTED else None,
-        n_base=n_base,
-        n_new=n_new,
-        more=more_launches(ratio, min(n_base, n_new), tests),
-        error=ratio.error,
-        freedom=ratio.freedom,
-        of_base=ratio.of_base,
-        before=before,
-    )
+    few, more = min(n_base, n_new), more_launches(ratio, min(n_base, n_new), tests)
+    known = asdict(ratio) | ({} if few >= LAUNCHES_WANTED else {"p": None})
+    return Comparison(**known, n_base=n_base, n_new=n_new, more=more, before=before)
 
 
 def judged(comparisons: Sequence[Compared], among: int | None = None) -> list[Compared]:
@@ -123,12 +100,10 @@ def more_launches(ratio: Ratio, launches: int, tests: int = 1) -> int | None:
 
 def still_wanted(more: int | None) -> str:
     """``about 6 more launches would show a difference of 2 %``; empty where these are enough, or it cannot be told."""
-    import pandas as pd
-
-    if more is None or pd.isna(more) or more == 0:
+    if not more:
         return ""
     launches = f"launch{'es' if more > 1 else ''}"
-    return f"about {int(more)} more {launches} of each would show a difference of {100 * SHOWN:.0f} %"
+    return f"about {more} more {launches} of each would show a difference of {100 * SHOWN:.0f} %"
 
 
 def verdict_of(ratio: float | None, p: float | None) -> str:
@@ -141,40 +116,27 @@ def verdict_of(ratio: float | None, p: float | None) -> str:
 
 
 def of_pairs(
-    rounds: Rounds, pairs: Sequence[tuple[str, str]], before: int = 0, among: int = 0, *, shared_base: bool = True
+    rounds: Rounds, pairs: Sequence[tuple[str, str]], before: int, among: int | None = None
 ) -> list[Comparison]:
-    """Each pair of a base and a scenario, compared and :func:`judged`. ``among``: as there; 0: each has the same base,
-    or if not ``shared_base`` one of its own. ``before``: as in :func:`compared`."""
+    """Each pair of a base and a scenario, compared and :func:`judged`. ``among``: as there; None: each has a base of
+    its own. ``before``: as in :func:`compared`."""
     tests = among * (among - 1) // 2 if among else len(pairs)
     comparisons = []
     for base, new in pairs:
-        ratio = rounds.ratio(base, new)
-        ratio = ratio if shared_base else replace(ratio, of_base=0.0)
+        ratio = replace(rounds.ratio(base, new), of_base=0.0)
         n_base, n_new = (len(rounds.values.get(name, ())) for name in (base, new))
         comparisons.append(compared(ratio, n_base, n_new, tests, before))
     return judged(comparisons, among)
 
 
-def against_fastest(launches: LaunchFigures, among: Iterable[str] | None = None, before: int = 0) -> "pd.DataFrame":
-    """The fastest scenario as ``base`` against every other: one row each, in the order of ``launches``, columns
-    :data:`COLUMNS`.
+def against_fastest(rounds: Rounds, among: Iterable[str], before: int = 0) -> list[TableRow]:
+    """The fastest of some scenarios as ``base`` against every other: a row each, with the fields of a comparison.
 
-    ``launches``: all of a run that are ``ok``, because all of them show how it drifted. ``among``: the scenarios that
-    are compared (default: all). ``ratio``: step time over that of ``base``, on the launches' medians. Which one is
-    fastest comes from the same launches, so ``p_adjusted`` is over all pairs of scenarios; the verdict goes by it, the
-    interval does not.
+    ``rounds``: of all launches that are ``ok``, because all of them show how the run drifted. Which one is fastest
+    comes from the same launches, so ``p_adjusted`` is over all pairs of scenarios, which the interval is not.
     """
-    import pandas as pd
-
-    rounds = Rounds.of(launches)
-    wanted = rounds.values.keys() if among is None else set(among)
-    names = [name for name in rounds.values if name in wanted]
+    names = [name for name in rounds.values if name in {*among}]
     fastest = min(names, key=lambda scenario: geometric_mean(rounds.values[scenario]), default="")
     pairs = [(fastest, name) for name in names if name != fastest]
-    rows = [
-        {"base": base, "scenario": scenario, **asdict(one)}
-        for (base, scenario), one in zip(pairs, of_pairs(rounds, pairs, before, len(names)), strict=True)
-    ]
-    table = pd.DataFrame(rows, columns=list(COLUMNS))
-    floats = dict.fromkeys(("ratio", "low", "high", "p", "p_adjusted"), "float64")
-    return table.astype({**floats, "more": "Int64"})
+    compared = of_pairs(rounds, pairs, before, len(names))
+    return [{"base": fastest, "scenario": one, **asdict(of)} for (_, one), of in zip(pairs, compared, strict=True)]

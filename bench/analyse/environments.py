@@ -6,7 +6,6 @@ from bench.analyse.analysed import Analysed
 from bench.analyse.comparison import of_pairs
 from bench.analyse.launches import across_environments, looked_at
 from bench.analyse.parity import between_environments
-from bench.analyse.rounds import Rounds
 from bench.core.text import listed, percent
 from bench.runs.document import RunDocument
 from bench.runs.frames import TableRow
@@ -32,9 +31,9 @@ def differences(document: RunDocument) -> list[TableRow]:
 def pairs(run: Analysed) -> list[TableRow]:
     """Each scenario in each environment against the first: ``scenario``, ``environment``, ``against`` and the fields of
     :class:`bench.analyse.comparison.Comparison`; p-values are adjusted over all rows."""
-    rounds, both = Rounds.of(run.good_figures), across_environments(run.document)
+    both = across_environments(run.document)
     sides = [(base.scenario, new.scenario) for _, _, base, new in both]
-    tested = of_pairs(rounds, sides, looked_at(run.document), shared_base=False)
+    tested = of_pairs(run.rounds, sides, looked_at(run.document))
     return [
         {"scenario": name, "environment": other, "against": base.environment, **asdict(one)}
         for (name, other, base, _), one in zip(both, tested, strict=True)

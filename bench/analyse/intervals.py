@@ -129,13 +129,17 @@ class Ratio:
     nothing to estimate a scatter from. ``of_base``: the part of its square that is from a base that other ratios share.
     """
 
-    value: float | None = None
+    ratio: float | None = None
     low: float | None = None
     high: float | None = None
     p: float | None = None
     error: float | None = None
     freedom: float | None = None
     of_base: float = 0.0
+
+    @property
+    def value(self) -> float | None:
+        return self.ratio
 
 
 def ratio_of(
@@ -157,12 +161,12 @@ def ratio_of(
         return Ratio()
     value = geometric_mean(above) / geometric_mean(below)
     if min(len(below), len(above)) == 1:
-        return Ratio(value=value)
+        return Ratio(ratio=value)
     variances = [
         max(float(np.var(np.log(of), ddof=1)), own**2) for of, own in zip((below, above), scatter, strict=True)
     ]
     if np.ptp(below) == 0.0 and np.ptp(above) == 0.0 and not any(scatter):
-        return Ratio(value=value, low=value, high=value, p=float(below[0] == above[0]))
+        return Ratio(ratio=value, low=value, high=value, p=float(below[0] == above[0]))
     error, freedom = welch(zip(variances, map(len, (below, above)), strict=True))
     return ratio_from(value, 0.0, error, freedom, confidence, least)
 
@@ -172,10 +176,10 @@ def ratio_from(value: float, more: float, error: float, freedom: float, confiden
     change = math.log(value) + more
     value = value * math.exp(more) if abs(more) > LEAST_ERROR else value
     if error <= LEAST_ERROR:
-        return Ratio(value=value, low=value, high=value, p=float(abs(change) <= LEAST_ERROR))
+        return Ratio(ratio=value, low=value, high=value, p=float(abs(change) <= LEAST_ERROR))
     half = t_quantile(confidence, freedom) * error
     p = t_tail(max(0.0, abs(change) - math.log(least)) / error, freedom)
-    return Ratio(value=value, low=_exp(change - half), high=_exp(change + half), p=p, error=error, freedom=freedom)
+    return Ratio(ratio=value, low=_exp(change - half), high=_exp(change + half), p=p, error=error, freedom=freedom)
 
 
 def figures(values: Iterable[float | None]) -> NDArray[np.float64]:

@@ -15,7 +15,6 @@ from bench.analyse.comparison import of_pairs
 from bench.analyse.intervals import columns, overlap
 from bench.analyse.launches import looked_at
 from bench.analyse.parity import by_scenario
-from bench.analyse.rounds import Rounds
 from bench.runs.document import RunDocument
 from bench.runs.frames import TableRow
 
@@ -83,13 +82,13 @@ def ladder(run: Analysed) -> pd.DataFrame:
     ``high`` (95 %, null with fewer than two launches) and ``verdict`` (adjusted over the rungs); ``numerics``;
     ``on_top`` and ``alone``: the gain over the last rung without it, and on the first rung, each with its interval;
     ``interacts``: whether these two intervals part, null if unknown."""
-    rounds = Rounds.of(run.good_figures)
+    rounds = run.rounds
     parities = by_scenario(run.parity).set_index("scenario")["verdict"].to_dict()
     medians = run.good_figures.frame.groupby("scenario")["median_ms"].median().to_dict()
     rungs = of_run(run.document)
     first = rungs[0].before if rungs else ""
     pairs = [(step.before, step.rung) for step in rungs]
-    tested = of_pairs(rounds, pairs, looked_at(run.document), shared_base=False)
+    tested = of_pairs(rounds, pairs, looked_at(run.document))
     rows: list[dict[str, object]] = []
     for step, comparison in zip(rungs, tested, strict=True):
         gain, on_top = rounds.ratio(step.rung, step.before), rounds.ratio(step.rung, step.below)

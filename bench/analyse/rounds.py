@@ -195,7 +195,7 @@ class Rounds:
             return Ratio()
         plain = self._middle[new] / other._middle[base]
         if min(len(below), len(above)) == 1 or (other is self and base == new):
-            return Ratio(value=plain)
+            return Ratio(ratio=plain)
         assert self._fit is not None and other._fit is not None
         ours = self._fit.level(self._place[new])
         theirs = other._fit.level(other._place[base])

@@ -100,8 +100,8 @@ def scaled(run: Analysed) -> list[Scaled]:
             count, batch = here
             share = 1.0 if mode == WEAK else 1.0 / count
             step = estimate(rounds.values.get(str(here), ()))
-            ratio = rounds.ratio(str(here), str(first)) if count > 1 else Ratio(value=1.0)
-            ends = {name: getattr(ratio, name) for name in ("value", "low", "high")}
+            ratio = rounds.ratio(str(here), str(first)) if count > 1 else Ratio(ratio=1.0)
+            ends = {name: getattr(ratio, name) for name in ("ratio", "low", "high")}
             bad = next((one for one in of_points.get(here, []) if one.status != "ok"), None)
             loss = Loss()
             if count > 1:

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import replace
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -10,31 +10,21 @@ import pandas as pd
 from bench.analyse.analysed import Analysed
 from bench.analyse.recommendation import recommendations
 from bench.core.codec import decode
-from bench.runs.document import Finding, ParityRecord, Recommendation
+from bench.runs.document import Finding, ParityRecord
 from bench.runs.frames import TableRow
 from bench.runs.reader import Run
 
 
-class Verdicts(TypedDict):
-    """The fields of a run document that follow from all others."""
-
-    validity: tuple[Finding, ...]
-    parity: tuple[ParityRecord, ...]
-    recommendation: Recommendation
-
-
-def of(run: Run) -> Verdicts:
-    run = Analysed.of(run)
-    return {
-        "validity": tuple(decode(Finding, row) for row in records(run.findings)),
-        "parity": tuple(decode(ParityRecord, row) for row in records(run.parity)),
-        "recommendation": recommendations(run.document, run.overview),
-    }
-
-
 def judged(run: Run) -> Analysed:
+    """The run with what in its document follows from all else."""
     run = Analysed.of(run)
-    return replace(run, document=replace(run.document, **of(run)))
+    document = replace(
+        run.document,
+        validity=tuple(decode(Finding, row) for row in records(run.findings)),
+        parity=tuple(decode(ParityRecord, row) for row in records(run.parity)),
+        recommendation=recommendations(run.document, run.overview),
+    )
+    return replace(run, document=document)
 
 
 def records(table: pd.DataFrame) -> list[TableRow]:

@@ -58,14 +58,13 @@ def _in_words(searched: Searched) -> str:
 def _times(searched: Searched) -> list[float]:
     """Seconds for an example (image, token) of each fresh launch of the winner."""
     from bench.analyse.analysed import Analysed
-    from bench.analyse.rounds import Rounds
     from bench.runs.reader import read
 
     if not searched.finalists:
         return []
     run = Analysed.of(read(searched.path))
     units = run.document.workload.units or 1
-    return [ms / 1000 / units for ms in Rounds.of(run.good_figures).values.get(searched.finalists[0].name, ())]
+    return [ms / 1000 / units for ms in run.rounds.values.get(searched.finalists[0].name, ())]
 
 
 def _per_example(before: Searched, now: Searched) -> tuple[str, bool]:

@@ -356,7 +356,6 @@ def _keep_log(site: Connected, writer: RunWriter) -> None:
 def judged(writer: RunWriter) -> Run:
     """The run as it is now, with its validity, parity and recommendation."""
     from bench.analyse import verdicts
-    from bench.analyse.analysed import Analysed
 
-    writer.judge(**verdicts.of(Analysed.of(writer.frames())))
+    writer.judge(verdicts.judged(writer.frames()).document)
     return writer.frames()

@@ -141,14 +141,8 @@ class RunWriter:
         self._change(request=request, resumed=(*before.resumed, resumed), probe_seed=seed, engine=now.engine)
         self.put()
 
-    def judge(
-        self,
-        *,
-        validity: tuple[parts.Finding, ...],
-        parity: tuple[parts.ParityRecord, ...],
-        recommendation: parts.Recommendation,
-    ) -> None:
-        self._change(validity=validity, parity=parity, recommendation=recommendation)
+    def judge(self, by: parts.RunDocument) -> None:
+        self._change(validity=by.validity, parity=by.parity, recommendation=by.recommendation)
 
     def supersede(self, record: Record, reason: str | None = None) -> None:
         """Take a launch of any kind out of what tables show, for its own reason or this one. Its rows stay."""

@@ -8,7 +8,6 @@ from bench.analyse.analysed import Analysed
 from bench.analyse.comparison import ALIKE, TOO_FEW, of_pairs, still_wanted
 from bench.analyse.ladder import turned_on
 from bench.analyse.launches import looked_at
-from bench.analyse.rounds import Rounds
 from bench.console import count
 from bench.runs.frames import TableRow
 
@@ -35,8 +34,7 @@ def chance(row: TableRow) -> str:
 
 def pair_of(run: Analysed, scenario: str, base: str) -> TableRow:
     """One scenario's step against another's; the verdict by p adjusted over all pairs of the run's scenarios."""
-    rounds = Rounds.of(run.good_figures)
-    (pair,) = of_pairs(rounds, [(base, scenario)], looked_at(run.document), len(rounds.values))
+    (pair,) = of_pairs(run.rounds, [(base, scenario)], looked_at(run.document), len(run.rounds.values))
     return asdict(pair)
 
 

@@ -129,12 +129,12 @@ def fastest(run: Analysed) -> Answer | None:
         return None
     question = "Which is fastest, and by how much?"
     names = recommendable(table, searched=run.document.of(Tuning) is not None)["scenario"]
-    rivals = against_fastest(run.good_figures, names, looked_at(run.document))
+    rivals = against_fastest(run.rounds, names, looked_at(run.document))
     if names.empty:
         return question, "No scenario of this run can be recommended, so none is called the fastest."
-    if rivals.empty:
+    if not rivals:
         return question, f"{names.iloc[0]} is the only scenario with figures that count, so it has nothing to beat."
-    (second, *_) = rivals.sort_values("ratio").to_dict("records")
+    second = min(rivals, key=lambda row: row["ratio"])
     text = f"{second['base']}. A step of the next, {second['scenario']}, takes {times(second)} as long."
     return question, f"{text} {chance(second)}"
 

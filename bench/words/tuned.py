@@ -6,7 +6,6 @@ from bench.analyse.analysed import Analysed
 from bench.analyse.bars import all_mib
 from bench.analyse.parity import CANNOT_TELL
 from bench.analyse.recommendation import recommendations
-from bench.analyse.rounds import Rounds
 from bench.core.text import listed, percent
 from bench.runs.experiments import Scaling, Tuning
 from bench.runs.frames import TableRow
@@ -26,7 +25,7 @@ def answer(run: Analysed, table: pd.DataFrame) -> list[str]:
     if not tuning.finalists:
         return [nothing_usable(tuning)]
     rows: dict[str, TableRow] = {row["scenario"]: row for row in table.to_dict("records")}
-    advised, base, rounds = recommendations(run.document, table), tuning.baseline, Rounds.of(run.good_figures)
+    advised, base, rounds = recommendations(run.document, table), tuning.baseline, run.rounds
     best = advised.fastest
     if best is None:
         return ["No valid result: no fresh launch of a finalist ended well."]

@@ -10,7 +10,6 @@ from conftest import Bench
 from standin.runs import DDP, FINITE, timed, write_run
 
 from bench.analyse import verdicts
-from bench.analyse.analysed import Analysed
 from bench.runs.writer import RunWriter
 from bench.verbs import runs
 
@@ -18,7 +17,7 @@ BROKEN = "20260101T000000Z-00000000"
 
 
 def judge(writer: RunWriter) -> None:
-    writer.judge(**verdicts.of(Analysed.of(writer.frames())))
+    writer.judge(verdicts.judged(writer.frames()).document)
 
 
 @pytest.fixture

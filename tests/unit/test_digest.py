@@ -44,7 +44,7 @@ def test_what_is_unknown_is_null(digest: dict[str, list[dict[str, object]]]) -> 
 
 def test_numerics_that_nobody_can_tell_are_no_verdict(tmp_path: Path) -> None:
     run = read_run(str(write_run(tmp_path, [DDP])))
-    (row,) = verdicts.of(run)["parity"]
+    (row,) = verdicts.judged(run).document.parity
     found = {
         verdict: of_run(changed(run, parity=(replace(row, verdict=verdict),)))["scenarios"][0]["parity"]
         for verdict in (CANNOT_TELL, "same")

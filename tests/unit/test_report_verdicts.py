@@ -428,10 +428,10 @@ def test_a_failed_reference_is_named_with_its_reason(tmp_path: Path) -> None:
 def test_verdicts_in_run_json_have_every_digit(tmp_path: Path) -> None:
     tiny = 3.0000000000000073e-12
     run = analysed(write_run(tmp_path, [DDP, OFF, APEX], also=with_reference(("ddp", tiny))))
-    said = verdicts.of(run)
-    assert said["parity"][0].gradient_error == run.parity["gradient_error"].iloc[0] == tiny
-    assert said["parity"][1].gradient_error is None
-    assert any(one.launch is None for one in said["validity"]), "about a scenario as a whole"
+    said = verdicts.judged(run).document
+    assert said.parity[0].gradient_error == run.parity["gradient_error"].iloc[0] == tiny
+    assert said.parity[1].gradient_error is None
+    assert any(one.launch is None for one in said.validity), "about a scenario as a whole"
     table = pd.DataFrame({"a": [math.inf, 0.1], "b": [None, ["x", math.nan]], "c": pd.array([1, None], dtype="Int64")})
     table["d"] = np.array([1, 2], dtype=np.int8)
     rows = verdicts.records(table)

@@ -17,7 +17,7 @@ from standin.frames import iterations, launch_figures, memory, phase_medians, st
 
 from bench.analyse import comparison, published
 from bench.analyse.bars import about_intervals, plus_minus
-from bench.analyse.comparison import COLUMNS, Comparison, against_fastest, compared, judged, of_pairs
+from bench.analyse.comparison import Comparison, against_fastest, compared, judged
 from bench.analyse.intervals import Ratio, estimate, half_width_percent, ratio_of
 from bench.analyse.memory import peaks
 from bench.analyse.multiplicity import against_one, among_all, level
@@ -159,8 +159,9 @@ def scattered(scenario: str, factor: float, launches: int = 5) -> list[tuple[str
 def between_scenarios(figures: LaunchFigures, base: str, *among: str) -> pd.DataFrame:
     rounds = Rounds.of(figures)
     names = [name for name in rounds.values if name != base and name in (among or rounds.values)]
-    compared = of_pairs(rounds, [(base, name) for name in names])
-    return pd.DataFrame({"scenario": name, **asdict(one)} for name, one in zip(names, compared, strict=True))
+    sizes = {name: len(rounds.values.get(name, ())) for name in (base, *names)}
+    found = judged([compared(rounds.ratio(base, name), sizes[base], sizes[name]) for name in names])
+    return pd.DataFrame({"scenario": name, **asdict(one)} for name, one in zip(names, found, strict=True))
 
 
 def test_scenarios_against_a_base() -> None:
@@ -192,14 +193,14 @@ def test_a_base_without_launches_compares_with_nothing() -> None:
     assert launch_figures(steps_of(("ddp", [[1.0, 2.0]]), warmup=2)).frame.empty
     nothing = launch_figures(steps_of(*scattered("o2", 1.0)).iloc[:0])
     assert nothing.frame.empty and {"median_ms", "outliers", "drift", "skew", "data_share"} <= set(nothing.frame)
-    empty = against_fastest(nothing)
-    assert empty.empty and list(empty.columns) == list(COLUMNS)
+    assert against_fastest(Rounds.of(nothing), ["ddp"]) == []
 
 
 def test_the_fastest_is_adjusted_for_its_choice() -> None:
     launches = [*scattered("ddp", 1.0), *scattered("o2", 0.9), *scattered("o3", 0.8), *scattered("dp", 2.0)]
     steps = steps_of(*launches)
-    table = against_fastest(launch_figures(steps))
+    rounds = Rounds.of(launch_figures(steps))
+    table = pd.DataFrame(against_fastest(rounds, rounds.values))
     assert set(table["base"]) == {"o3"} and table["scenario"].tolist() == ["ddp", "o2", "dp"]
     assert (table["ratio"] > 1).all() and set(table["verdict"]) == {"slower"}
     shown = between_scenarios(launch_figures(steps), "o3")
@@ -267,16 +268,16 @@ def test_without_launches_for_it_no_drift_is_estimated() -> None:
 
 def test_how_many_more_launches_would_show_two_percent() -> None:
     """t at 0.9 and at what is left of 5 % after five launches, both with 8 degrees of freedom, as Stein has it."""
-    close = Ratio(value=1.02, low=0.98, high=1.06, p=0.08, error=0.01, freedom=8.0)
+    close = Ratio(ratio=1.02, low=0.98, high=1.06, p=0.08, error=0.01, freedom=8.0)
     more = comparison.more_launches(close, 5)
     for wanted, enough in ((5 + more, True), (4 + more, False)):
         quantiles = [float(stats.t.ppf(1 - float(level(wanted, 5)) / 2, 8)), float(stats.t.ppf(0.8, 8))]
         assert (sum(quantiles) * 0.01 * math.sqrt(5 / wanted) <= math.log(1.02)) is enough
     among = comparison.more_launches(close, 5, tests=45)
     assert among is not None and among > more, "where there are more to tell apart, each takes longer"
-    assert comparison.more_launches(replace(close, value=1.5), 5) == more, "what was found does not count"
+    assert comparison.more_launches(replace(close, ratio=1.5), 5) == more, "what was found does not count"
     assert comparison.more_launches(replace(close, error=0.004), 5) == 0, "these would have shown it"
-    for unknown in (Ratio(value=1.0), replace(close, error=9.0)):
+    for unknown in (Ratio(ratio=1.0), replace(close, error=9.0)):
         assert comparison.more_launches(unknown, 5) is None
 
 

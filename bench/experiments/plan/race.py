@@ -14,7 +14,6 @@ reported from fresh launches. ``benchmarks/tune_simulation.py`` shows how often 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
 SURE = 0.95  # of the two-sided interval of a difference: wide, because the best so far is partly lucky
 OUTLYING = 0.1  # a launch may be this much slower by accident
@@ -122,27 +121,20 @@ class _Fit:
     def __init__(self, launched: Sequence[tuple[str, float]]) -> None:
         import numpy as np  # here and below: this is not for `bench list`, which answers at once
 
-        self.names = list(dict.fromkeys(name for name, _ in launched))
-        place = {name: number for number, name in enumerate(self.names)}
-        logs = np.array([value for _, value in launched])
-        design = np.eye(len(self.names))[[place[name] for name, _ in launched]]
-        if len(launched) - len(self.names) > FEWEST_FREEDOM:
-            order = np.arange(len(launched)) - (len(launched) - 1) / 2
-            design = np.column_stack([design, order / len(launched)])
-        self.freedom = len(launched) - design.shape[1]
-        self._unscaled = np.linalg.pinv(design.T @ design)
-        self._solution = self._unscaled @ design.T @ logs
-        self._squares = float(np.sum((logs - design @ self._solution) ** 2))
+        from bench.analyse.rounds import Fit
 
-    @cached_property
-    def levels(self) -> dict[str, float]:
-        return dict(zip(self.names, map(float, self._solution), strict=False))
+        self.names = list(dict.fromkeys(name for name, _ in launched))
+        logs = np.array([log for _, log in launched])
+        scenario = np.array([self.names.index(name) for name, _ in launched])
+        spare = len(launched) - len(self.names) > FEWEST_FREEDOM  # else drift cannot be told from noise
+        self._fit = Fit.of(logs, scenario, np.arange(float(len(launched)))[:, None][:, : int(spare)])
+        self.freedom = round(self._fit.total)
+        self.levels = dict(zip(self.names, (self._fit.weights @ logs).tolist(), strict=True))
 
     def gap(self, best: str, name: str) -> tuple[float, float]:
         """How much slower than the best it is, as a logarithm, and the half-width of that (Student's t)."""
         from bench.analyse.intervals import t_quantile
 
-        one, other = self.names.index(best), self.names.index(name)
-        spread = self._unscaled[one, one] + self._unscaled[other, other] - 2.0 * self._unscaled[one, other]
-        error = math.sqrt(max(0.0, float(spread)) * self._squares / self.freedom)
+        weights = self._fit.weights[self.names.index(name)] - self._fit.weights[self.names.index(best)]
+        error = math.sqrt(float(weights @ weights * self._fit.squares) / self.freedom)  # the noise is alike for all
         return self.levels[name] - self.levels[best], t_quantile(SURE, self.freedom) * error
