@@ -170,45 +170,33 @@ def boundaries(memory: pd.DataFrame) -> pd.DataFrame:
 LINE = ["rank", "pid", "device"]  # makes a line: a DataParallel process is on every GPU
 
 
-def start(launch: LaunchRecord, memory: pd.DataFrame, steps: Iterations) -> tuple[int, str | None]:
-    """When the launch's processes came to life (ns, monotonic clock), for a launch that has samples or steps; and the
-    host whose clock that is, None where it has one host or no steps.
+def timeline(
+    launch: LaunchRecord, memory: pd.DataFrame, steps: Iterations
+) -> tuple[pd.DataFrame, tuple[float, float, float] | None]:
+    """The known samples of a launch that has some: ``rank, pid, device, seconds, used_mib, source``, by line and time.
+    And when its first step began, its first measured step, and when the last one ended; None without measured steps.
 
-    That is ``first_forward_s`` before the end of the first forward pass, or the first sample if that is older.
-    """
-    samples, rows = memory[memory["launch"] == launch.launch], steps.of(launch.launch).frame
-    host = str(rows["host"].iloc[0]) if len(rows) and samples["host"].nunique() > 1 else None
-    sampled_ns = samples.loc[samples["host"] == host, "t_ns"] if host else samples["t_ns"]
-    first = rows[rows["step"] == 0]
-    starts_ns = [int(sampled_ns.min())] if len(sampled_ns) else []
-    if len(first) and launch.first_forward_s is not None:
-        starts_ns.append(int(first["forward_end_ns"].iloc[0] - launch.first_forward_s * 1e9))
-    return min(starts_ns), host
-
-
-def timeline(launch: LaunchRecord, memory: pd.DataFrame, steps: Iterations) -> pd.DataFrame:
-    """The known samples of a launch that has some: ``rank, pid, device, seconds, used_mib, source``.
-
-    Ordered by line and time. ``seconds``: since :func:`start`; on the clock of another host, since its first sample.
+    Seconds since its processes came to life, which is ``first_forward_s`` before the end of the first forward pass, or
+    the first sample if that is older; samples on the clock of another host are since the first one there.
     """
     samples = memory[(memory["launch"] == launch.launch) & memory["used_mib"].notna()]
-    origin, host = start(launch, memory, steps)
-    first = samples.groupby("host", observed=True)["t_ns"].transform("min")
-    seconds = (samples["t_ns"] - (origin if host is None else first.where(samples["host"] != host, origin))) / 1e9
-    ordered: pd.DataFrame = samples.assign(seconds=seconds).sort_values([*LINE, "seconds"]).reset_index(drop=True)
-    return ordered[[*LINE, "seconds", "used_mib", "source"]]
-
-
-def windows(launch: LaunchRecord, memory: pd.DataFrame, steps: Iterations) -> tuple[float, float, float] | None:
-    """Seconds since :func:`start` of the first step, the first measured step and the end of the last one, if any."""
     rows = steps.of(launch.launch).frame
+    host = str(rows["host"].iloc[0]) if len(rows) and samples["host"].nunique() > 1 else None
+    first_ns = samples.groupby("host", observed=True)["t_ns"].transform("min")
+    own = samples["host"] == host if host else first_ns.notna()
+    starts_ns = [int(first_ns[own].min())] if own.any() else []
+    first = rows[rows["step"] == 0]
+    if len(first) and launch.first_forward_s is not None:
+        starts_ns.append(int(first["forward_end_ns"].iloc[0] - launch.first_forward_s * 1e9))
+    origin_ns = min(starts_ns)
+    line = samples.assign(seconds=(samples["t_ns"] - first_ns.where(~own, origin_ns)) / 1e9)
+    line = line.sort_values([*LINE, "seconds"]).reset_index(drop=True)[[*LINE, "seconds", "used_mib", "source"]]
     measured = rows[~rows["warmup"]]
     if measured.empty:
-        return None
-    marks = (rows["begin_ns"].min(), measured["begin_ns"].min(), measured["end_ns"].max())
-    origin, _ = start(launch, memory, steps)
-    first, middle, last = ((float(mark) - origin) / 1e9 for mark in marks)
-    return first, middle, last
+        return line, None
+    marks_ns = (rows["begin_ns"].min(), measured["begin_ns"].min(), measured["end_ns"].max())
+    begin, middle, end = ((float(mark) - origin_ns) / 1e9 for mark in marks_ns)
+    return line, (begin, middle, end)
 
 
 def unknown(memory: pd.DataFrame) -> pd.DataFrame:

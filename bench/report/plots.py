@@ -210,16 +210,15 @@ def memory(run: Analysed) -> Plot | None:
     launches = shown(run.document, samples)
     if not launches:
         return None
-    own = {name: (only(samples, samples["launch"] == one.launch), run.iterations) for name, one in launches.items()}
-    lines = {name: held.timeline(launch, *own[name]) for name, launch in launches.items()}
+    timelines = {name: held.timeline(launch, samples, run.iterations) for name, launch in launches.items()}
+    lines = {name: line for name, (line, _) in timelines.items()}
     sources = sorted({source for line in lines.values() for source in line["source"].unique()})
     highest = max(float(line["used_mib"].max()) for line in lines.values())
     columns = 1 if drawing.is_narrow() else min(2, len(lines))
     down = -(-len(lines) // columns)
     figure, panels = drawing.sheet(2.2 * down, down, columns, sharey=True)
-    for axes, (scenario, line) in zip(panels, lines.items(), strict=False):
+    for axes, (scenario, (line, windows)) in zip(panels, timelines.items(), strict=False):
         launch = launches[scenario]
-        windows = held.windows(launch, *own[scenario])
         if windows is not None:
             drawing.shade(axes, *windows[:2], "warm-up steps", "grid")
             drawing.shade(axes, *windows[1:], "measured steps")

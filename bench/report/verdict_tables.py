@@ -7,7 +7,6 @@ import pandas as pd
 from bench.analyse import communication as diagnosed
 from bench.analyse import parity as numerics
 from bench.analyse.analysed import Analysed
-from bench.analyse.bars import bar
 from bench.analyse.intervals import estimate
 from bench.analyse.steps import scenarios
 from bench.analyse.validity import grouped
@@ -23,6 +22,7 @@ from bench.report.tables import (
     is_unknown,
     number,
     ranged,
+    step_cell,
     tabulate,
     text,
     words_of,
@@ -229,11 +229,7 @@ def statistics_table(run: Analysed) -> Table | None:
         return Cell(text=str(out), small=f"{100 * out / steps:.1f} %" if out else "")
 
     def mean(heading: str) -> Column:
-        def cell(launches: pd.DataFrame) -> Cell:
-            over = estimate(launches[f"{heading}_ms"])
-            return Cell(text=number(over.value, ",.1f"), small=bar(over.half_width_percent))
-
-        return figure(f"{heading} ms", cell)
+        return figure(f"{heading} ms", lambda launches: step_cell(estimate(launches[f"{heading}_ms"]), None))
 
     def drift(launches: pd.DataFrame) -> str:
         most = max(launches["drift"].dropna(), key=abs, default=None)
