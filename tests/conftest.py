@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from standin import Driver, compile_driver
+from standin import ROOT, Driver, Said, compile_driver
 from standin.hosts import Link, linked
 from standin.workloads import BUILT_IN, task, tiny, workload
 
@@ -62,8 +62,17 @@ ON_GPU = {"model": "resnet18", "image_size": 64, "global_batch": 24, "device": "
 if PRETENDED:
     ON_GPU |= {"image_size": 32, "global_batch": 6}
 
-CommandLine = Callable[..., subprocess.CompletedProcess[str]]
-Bench = Callable[..., tuple[int, str, str]]
+
+Bench = Callable[..., Said]
+
+
+def separately(*words: object, here: Path = ROOT, **environment: str) -> Said:
+    """A command line in a process of its own."""
+    command, about = [sys.executable, "-m", "bench", *map(str, words)], os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=here, env=about | environment, capture_output=True, text=True, timeout=120)
+    return Said(done.returncode, done.stdout, done.stderr)
+
+
 Plotting = Callable[..., None]
 
 
@@ -271,20 +280,16 @@ def measured(host: WorkerHost, folder: Path, names: Sequence[str], **changes: An
 
 
 @pytest.fixture
-def run_here(host: WorkerHost, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
-    """The command line in this process, on the worker host of all tests."""
-
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        code = in_this_process(host, monkeypatch, arguments)
-        said = capsys.readouterr()
-        return subprocess.CompletedProcess(arguments, code, said.out, said.err)
-
-    return run
+def run_here(host: WorkerHost, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """As ``bench``, on the worker host of all tests."""
+    serve_runs(host, monkeypatch)
+    return bench
 
 
 @pytest.fixture
 def plotting(monkeypatch: pytest.MonkeyPatch) -> Plotting:
-    """``plotting(*drawings)``: from now on a page has these plots alone. All of them take most of its time."""
+    """A page has no plots, and after ``plotting(*drawings)`` these alone. All of them take most of its time."""
+    monkeypatch.setattr(plots, "DRAWINGS", ())
 
     def few(*drawings: Callable[..., object]) -> None:
         monkeypatch.setattr(plots, "DRAWINGS", drawings)
@@ -294,23 +299,15 @@ def plotting(monkeypatch: pytest.MonkeyPatch) -> Plotting:
 
 @pytest.fixture
 def bench(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
-    """The command line in this process and in a folder of its own: exit code, standard output, standard error, with
-    what commands that it starts print."""
+    """The command line in this process and in a folder of its own, which the noting stand-in notes in, too: exit code,
+    standard output, standard error, with what commands that it starts print."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NOTED", str(tmp_path / "noted"))
 
-    def run(*arguments: object) -> tuple[int, str, str]:
-        code = main([str(argument) for argument in arguments])
-        said = capfd.readouterr()
-        return code, said.out, said.err
+    def run(*arguments: object) -> Said:
+        return Said(main([str(argument) for argument in arguments]), *capfd.readouterr())
 
     return run
-
-
-@pytest.fixture
-def attaching(bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
-    """As ``bench``; the noting stand-in has a folder."""
-    monkeypatch.setenv("NOTED", str(tmp_path / "noted"))
-    return bench
 
 
 @pytest.fixture(scope="module")
@@ -327,17 +324,6 @@ def link() -> Iterator[Link]:
 @pytest.fixture(scope="session")
 def repository() -> Path:
     return Path(__file__).resolve().parent.parent
-
-
-@pytest.fixture
-def benchmark(monkeypatch: pytest.MonkeyPatch, repository: Path) -> Iterator[Callable[[str], Any]]:
-    """``benchmark(name)``: that module of benchmarks/."""
-    monkeypatch.syspath_prepend(str(repository / "benchmarks"))
-    before = {*sys.modules}
-    yield importlib.import_module
-    for name in {*sys.modules} - before:
-        if str(repository / "benchmarks") in str(getattr(sys.modules[name], "__file__", "")):
-            del sys.modules[name]
 
 
 @pytest.fixture(scope="session")

@@ -52,7 +52,6 @@ def apart(step_ms: Iterable[float], line: str) -> float:
 
 def test_a_script_is_measured_as_it_is(attach: Any, bench: Bench, plotting: Plotting) -> None:
     """Its own step times are ours, and nothing else is on its standard output."""
-    plotting()
     code, out, err, run = attach(("--label", "mine", "--global-batch", "8"), PYTHON, SCRIPT, "--load-ms", "20")
     assert code == 0 and out.startswith("steps ") and out.count("\n") == 1
     assert apart(run.steps["step_ms"], out) < 0.02
@@ -143,8 +142,7 @@ REFUSED = {
 def test_what_cannot_be_measured_is_one_line(bench: Bench, case: str) -> None:
     Path("train.py").write_text("")
     arguments, line = REFUSED[case]
-    code, out, err = bench("attach", *arguments)
-    assert (code, out, err.count("\n")) == (7 if case == "a failure" else 2, "", 1) and line in err
+    bench("attach", *arguments).refused(line, code=7 if case == "a failure" else 2)
     assert not Path("results").exists()
 
 
@@ -292,17 +290,13 @@ NEW = (PYTHON, str(Path(SCRIPT).with_name("noting.py")))
 OLD = " ".join(NEW)
 
 
-def test_two_commands_take_turns_and_are_compared(attaching: Bench, plotting: Plotting) -> None:
+def test_two_commands_take_turns_and_are_compared(bench: Bench, plotting: Plotting) -> None:
     """What they print is not on standard output, where the JSON is; of the next commands one is run."""
-    plotting()
     Path("there").mkdir()
     sides = ("--base", OLD, "--base-cwd", "there", "--base-env", "NOTED_TORCH=1.9", "--names", "old,fast")
     how = ("--launches", 3, "--json")
-    code, out, err = attaching(
-        "attach", *sides, *how, "--", *NEW, "--step-ms", "90", "--loss", "2.5", "--print-mb", "1"
-    )
-    assert code == 0, err
-    answer = json.loads(out)
+    said = bench("attach", *sides, *how, "--", *NEW, "--step-ms", "90", "--loss", "2.5", "--print-mb", "1")
+    answer, err = said.well(), said.err
     row = next(row for row in answer["comparisons"] if row["metric"] == "step_time")
     assert (row["scenario"], row["against"], row["verdict"]) == ("fast", "old", "faster")
     assert row["low"] < 0.9 < row["high"] and row["p_adjusted"] < 0.05
@@ -318,16 +312,16 @@ def test_two_commands_take_turns_and_are_compared(attaching: Bench, plotting: Pl
     differences = [line for line in lines if line.startswith("fast against old: ")]
     assert differences[0].startswith("fast against old: higher: final loss +") and "faster: step time" in differences[1]
     (following,) = [line for line in lines if line.startswith("bench: next: ")]
-    code, out, _ = attaching(*following.split(", or python -m bench ")[1].split())
-    assert code == 0 and "| fast | final loss |" in Path("reports/comparison.md").read_text()
-    code, page, _ = attaching("report", "latest")
+    assert bench(*following.split(", or python -m bench ")[1].split()).code == 0
+    assert "| fast | final loss |" in Path("reports/comparison.md").read_text()
+    code, page, _ = bench("report", "latest")
     assert code == 0 and "old (" in page and "fast (" in page
 
 
-def test_the_same_command_twice_does_not_differ(attaching: Bench) -> None:
+def test_the_same_command_twice_does_not_differ(bench: Bench) -> None:
     """Until both are precise enough, which takes no launch more where they do not scatter; a third one beside them."""
     more = ("--until-precision", "50%", "--launches", 3, "--also", OLD + " --step-ms 80")
-    code, out, err = attaching("attach", "--base", OLD, *more, "--", *NEW)
+    code, out, err = bench("attach", "--base", OLD, *more, "--", *NEW)
     assert code == 0 and "of base's time a step: no difference found" in out, err
     assert "also1 takes 0.79" in out and len(only_run().document.launches) == 9
 
@@ -337,14 +331,14 @@ def test_the_same_command_twice_does_not_differ(attaching: Bench) -> None:
     [("3", "nothing was recorded of new"), ("4", "new: not comparable: new: it is 'error'")],
     ids=["before a step", "after its steps"],
 )
-def test_a_side_that_fails_is_not_comparable(attaching: Bench, end: str, line: str) -> None:
-    code, out, err = attaching("attach", "--base", OLD, "--launches", 3, "--", *NEW, "--end", end)
+def test_a_side_that_fails_is_not_comparable(bench: Bench, end: str, line: str) -> None:
+    code, out, err = bench("attach", "--base", OLD, "--launches", 3, "--", *NEW, "--end", end)
     assert code == 12 and line in out + err
     assert len(only_run().document.launches) == 2 - (end == "3")
 
 
-def test_the_first_side_that_fails_ends_it(attaching: Bench) -> None:
-    code, out, err = attaching("attach", "--base", OLD + " --end 3", "--", *NEW)
+def test_the_first_side_that_fails_ends_it(bench: Bench) -> None:
+    code, out, err = bench("attach", "--base", OLD + " --end 3", "--", *NEW)
     assert (code, out) == (12, "") and "nothing was recorded of base, and the command ended with exit code 3" in err
     assert not Path("results").exists()
 
@@ -365,21 +359,3 @@ def test_a_full_disk_is_named(recorder: Any, monkeypatch: pytest.MonkeyPatch, tm
     (name,) = os.listdir(tmp_path)
     assert (tmp_path / name).read_bytes() == kept
     assert str(read_notes(str(tmp_path / name)).problem).endswith("could not write its notes: No space left on device")
-
-
-@pytest.mark.slow
-def test_the_lock_says_who_outlived_bench(tmp_path: Path, repository: Path) -> None:
-    script = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
-    command = [PYTHON, "-m", "bench", "attach", "--", PYTHON, "-c", script]
-    environment = {**os.environ, "PYTHONPATH": str(repository), "BENCH_LOCK_DIR": str(tmp_path / "locks")}
-    about: dict[str, Any] = {"cwd": tmp_path, "env": environment, "text": True}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, **about) as first:
-        assert first.stdout is not None
-        child = int(first.stdout.readline())
-        try:
-            first.kill()
-            first.wait()
-            second = subprocess.run(command, capture_output=True, timeout=60.0, **about)
-        finally:
-            os.kill(child, signal.SIGKILL)
-    assert second.returncode == 2 and f"): PID {child}; queue with --wait" in second.stderr

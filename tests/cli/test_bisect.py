@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Bench, Plotting
+from standin import program
 from standin.schemas import only_run
 
 from bench.experiments import bisecting
@@ -53,14 +54,13 @@ def noted(*settings: dict[str, float]) -> list[dict[str, str]]:
     return [{"settings.json": json.dumps(one)} for one in settings]
 
 
-def test_the_commit_that_made_it_slower(attaching: Bench, repository: Repository, plotting: Plotting) -> None:
+def test_the_commit_that_made_it_slower(bench: Bench, repository: Repository, plotting: Plotting) -> None:
     """One in the middle does not run, and is skipped. The repository is as before."""
     plotting(plots.bisection_plot)
     fast, slow = {"step_ms": 100.0}, {"step_ms": 115.0}
     names = repository(noted(fast, fast, fast, fast, fast | {"end": 3}, slow, slow, slow))
-    code, out, err = attaching("bisect", "--git", "repo", "--good", "HEAD~7", "--bad", "HEAD", "--json", *NOTING)
-    assert code == 0, err
-    answer = json.loads(out)
+    said = bench("bisect", "--git", "repo", "--good", "HEAD~7", "--bad", "HEAD", "--json", *NOTING)
+    answer, err = said.well(), said.err
     assert answer["answer"].startswith(f"One of {names[4]} and {names[5]} is the first that is slower ({names[4]} can")
     assert (answer["low"], answer["high"], list(answer["candidates"])) == (names[3], names[5], names)
     assert answer["skipped"] == {names[4]: "the command ended with exit code 3"}
@@ -69,7 +69,7 @@ def test_the_commit_that_made_it_slower(attaching: Bench, repository: Repository
     assert f"8 candidates, from {names[0]} to {names[7]}" in err and "odds of" in err and "min left" in err
     run = only_run()
     assert set(run.document.request.scenarios) <= set(names) and run.document.of(Bisected).decided
-    code, page, _ = attaching("report", "latest")
+    code, page, _ = bench("report", "latest")
     assert code == 0 and "is the first that is slower" in page
     assert Path("reports/bisection.svg").exists() and "Which one changed it?" in Path("reports/index.html").read_text()
     status = subprocess.run(["git", "-C", "repo", "worktree", "list"], capture_output=True, text=True, check=True)
@@ -77,11 +77,11 @@ def test_the_commit_that_made_it_slower(attaching: Bench, repository: Repository
 
 
 @pytest.mark.parametrize("option", ["--numerics", None])
-def test_what_changes_gradients_and_not_time(attaching: Bench, repository: Repository, option: str | None) -> None:
+def test_what_changes_gradients_and_not_time(bench: Bench, repository: Repository, option: str | None) -> None:
     old, new = ({"noise": 0.05, "norm": norm} for norm in (1.0, 1.02))
     names = repository(noted(old, old, new, new))
     more = (option,) if option else ("--budget", "1s")
-    code, out, err = attaching("bisect", "--git", "repo", "--good", names[0], "--bad", names[3], *more, *NOTING)
+    code, out, err = bench("bisect", "--git", "repo", "--good", names[0], "--bad", names[3], *more, *NOTING)
     if option:
         expected = f"{names[2]} (change 2) is the first that is different: gradients, step 1"
         assert code == 0 and out.startswith(expected), err
@@ -91,41 +91,35 @@ def test_what_changes_gradients_and_not_time(attaching: Bench, repository: Repos
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
-def test_an_interrupted_search_goes_on(attaching: Bench, repository: Repository, number: signal.Signals) -> None:
+def test_an_interrupted_search_goes_on(bench: Bench, repository: Repository, number: signal.Signals) -> None:
     fast, slow = {"step_ms": 100.0}, {"step_ms": 120.0}
     names = repository(noted(fast, fast, slow, slow))
     ends = ("--git", "repo", "--good", names[0], "--bad", names[3])
-    code, _, err = attaching("bisect", *ends, *NOTING, "--interrupt-at", 5, "--by", int(number))
+    code, _, err = bench("bisect", *ends, *NOTING, "--interrupt-at", 5, "--by", int(number))
     assert code == 130
     (line,) = [line for line in err.splitlines() if line.startswith("bench: interrupted; go on with: ")]
     words = shlex.split(line.partition("with: ")[2])
-    code, out, err = attaching(*words[3:])
+    code, out, err = bench(*words[3:])
     assert code == 0 and out.startswith(f"{names[2]} (change 2) is the first that is slower"), err
     launches = only_run().document.launches
     assert [one.repeat for one in launches[:7]] == [0, 0, 0, 1, 2, 2, 2]
-    code, _, err = attaching("bisect", "--resume", "latest", *ends[:3], names[1], *ends[4:], *NOTING)
+    code, _, err = bench("bisect", "--resume", "latest", *ends[:3], names[1], *ends[4:], *NOTING)
     assert code == 2 and "--resume: that run searched something else: commits of repo" in err
 
 
 def test_a_search_killed_in_its_first_block_goes_on(
-    attaching: Bench, repository: Repository, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repository(noted({"step_ms": 100.0}, {"step_ms": 120.0}))
     ends = ("--git", "repo", "--good", "HEAD~1", "--bad", "HEAD")
     with pytest.raises(KeyError), monkeypatch.context() as patch:
         patch.setattr(bisecting._Searching, "_count", lambda *_: {}["as if by SIGKILL"])
-        attaching("bisect", *ends, *NOTING)
-    code, _, err = attaching("show", "latest", "--allow-incomplete")
+        bench("bisect", *ends, *NOTING)
+    code, _, err = bench("show", "latest", "--allow-incomplete")
     assert code == 0, err
-    code, out, err = attaching("bisect", "--resume", "latest", *ends, *NOTING)
+    code, out, err = bench("bisect", "--resume", "latest", *ends, *NOTING)
     assert code == 0 and "is the first that is slower" in out, err
     only_run()
-
-
-def program(file: Path, text: str) -> None:
-    file.parent.mkdir()
-    file.write_text(text)
-    file.chmod(0o755)
 
 
 UV = """#!/bin/sh
@@ -139,7 +133,7 @@ exit 0
 
 
 @pytest.mark.parametrize("how", ["interpreters", pytest.param("uv", marks=pytest.mark.slow)])
-def test_versions_of_a_package(attaching: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+def test_versions_of_a_package(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     """Interpreters that are there, and environments that uv makes, once."""
     script = '#!/bin/sh\n[ "$1" = -c ] && { echo %s; exit; }\nexec "%s" "$@" --noise 0.002 --step-ms %s\n'
     speeds = {"1.0": 100, "1.1": 100, "1.2": 130, "2.0": 130}
@@ -153,7 +147,7 @@ def test_versions_of_a_package(attaching: Bench, tmp_path: Path, monkeypatch: py
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
         options = ("--good", "1", "--bad", "2.0")
     options = ("--package", "thing", *options, "--out", "runs")
-    code, out, err = attaching("bisect", *options, "--", "python", NOTING[2])
+    code, out, err = bench("bisect", *options, "--", "python", NOTING[2])
     assert code == 0 and out.startswith("1.2 (") and "is the first that is slower" in out, err
     if how == "uv":
         environments = tmp_path / "cache/bench/environments"
@@ -175,17 +169,17 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_wrong_searches_are_one_line(attaching: Bench, repository: Repository, case: str) -> None:
+def test_wrong_searches_are_one_line(bench: Bench, repository: Repository, case: str) -> None:
     names = repository(noted({}, {"end": 3}))
     arguments, line = REFUSED[case]
-    code, out, err = attaching("bisect", *arguments, *NOTING)
+    code, out, err = bench("bisect", *arguments, *NOTING)
     assert (code, out) == (2, "") and line.format(bad=names[-1]) in err and "Traceback" not in err
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("option", ["--budget=20m", "--numerics"])
-def test_a_script_of_torch_is_searched(attaching: Bench, repository: Repository, option: str) -> None:
+def test_a_script_of_torch_is_searched(bench: Bench, repository: Repository, option: str) -> None:
     """A commit that makes a step wait longer, and one that changes the gradients."""
     text = (STANDIN / "training.py").read_text().replace("import torch\n", "import torch\ntorch.manual_seed(0)\n", 1)
     late = text.replace("time.sleep(0.01)", "time.sleep(0.2)")
@@ -194,12 +188,12 @@ def test_a_script_of_torch_is_searched(attaching: Bench, repository: Repository,
     changed = other if option == "--numerics" else late
     names = repository([{"train.py": one} for one in (text, text, changed, changed)])
     command = ("--", sys.executable, "train.py", "--steps", "12")
-    code, out, err = attaching("bisect", "--git", "repo", "--good", names[0], "--bad", names[3], option, *command)
+    code, out, err = bench("bisect", "--git", "repo", "--good", names[0], "--bad", names[3], option, *command)
     assert code == 0 and f"\n{names[2]} (change 2) is the first that is" in out, err
 
 
 @pytest.mark.slow
-def test_a_package_needs_no_command(attaching: Bench) -> None:
-    code, _, err = attaching("attach", "--wait", "--", sys.executable, USUAL)
+def test_a_package_needs_no_command(bench: Bench) -> None:
+    code, _, err = bench("attach", "--wait", "--", sys.executable, USUAL)
     (launch,) = only_run().document.launches
     assert code == 0 and launch.status == "ok", err

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from standin.gated import TEN
 from standin.runs import Launch, analysed, write_run
 
 from bench.report import drawing
@@ -22,7 +23,6 @@ pytestmark = [
     pytest.mark.skipif(os.cpu_count() == 1, reason="a browser needs a second core"),
 ]
 
-TEN = ("single", "dp", *(f"{way}{level}" for way in ("ddp", "apex_ddp") for level in ("", "_o1", "_o2", "_o3")))
 
 SPILLING = """() => [...document.querySelectorAll(".scroll")]
     .filter(one => one.scrollWidth > one.clientWidth + 1).map(one => one.getAttribute("aria-label"))"""

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import CommandLine, in_this_process, needs_fsdp2
+from conftest import Bench, in_this_process, needs_fsdp2
 from standin.documents import document, with_records
 from standin.schemas import document_in
 from standin.sessions import load_of, parts_of
@@ -120,7 +120,6 @@ def test_a_cost_that_is_not_shown(saving_ms: tuple[float, ...], repeats: int) ->
 @pytest.mark.parametrize(
     "given", ["every=0", "every", "how=dcp", "every=1,every=2", "every=5,how=tar", "every=1e3", ""]
 )
-def test_bad_words(run_here: CommandLine, tmp_path: Path, given: str) -> None:
-    said = run_here("run", "--checkpoint", given, "--out", str(tmp_path / "out"))
-    assert said.returncode == 2 and said.stderr.count("\n") == 1 and "give every=N, such as every=100" in said.stderr
+def test_bad_words(run_here: Bench, tmp_path: Path, given: str) -> None:
+    run_here("run", "--checkpoint", given, "--out", "out").refused("give every=N, such as every=100")
     assert not (tmp_path / "out").exists()

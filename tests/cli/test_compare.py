@@ -87,10 +87,9 @@ def test_scenarios_of_one_run(bench: Bench, tmp_path: Path) -> None:
 
 def test_files_are_written_where_they_are_asked_for(bench: Bench, tmp_path: Path, pair: tuple[Path, Path]) -> None:
     base, new = pair
-    code, out, _ = bench("compare", base, new, "--plot", "--json")
-    assert code == 0
+    document = bench("compare", base, new, "--plot", "--json").well()
     names = ["reports/comparison.svg", "reports/comparison.png", "reports/comparison.md"]
-    assert json.loads(out)["files"] == names
+    assert document["files"] == names
     assert (tmp_path / "reports/comparison.png").read_bytes().startswith(b"\x89PNG")
     assert "ddp_o2" in (tmp_path / "reports/comparison.svg").read_text()
     summary = (tmp_path / "reports/comparison.md").read_text()
@@ -99,17 +98,10 @@ def test_files_are_written_where_they_are_asked_for(bench: Bench, tmp_path: Path
     assert {path.suffix for path in (tmp_path / "elsewhere").iterdir()} == {".md", ".png", ".svg"}
 
 
-@pytest.mark.parametrize(
-    ("about", "said"),
-    [
-        ({"about": {"workload": {"settings": {"image_size": 64}, "hash": "another"}}}, "image size: 32 against 64"),
-        ({"replicas": 4}, "world size: 2 against 4"),
-        ({"host": "other"}, "CPU model: A CPU of host $x_1$ against A CPU of other $x_1$"),
-    ],
-)
-def test_other_work(bench: Bench, tmp_path: Path, once: tuple[Path, Path], about: dict[str, Any], said: str) -> None:
-    base, _ = once
-    new = write_run(tmp_path / "b", [DDP, FINITE], **about)
+def test_other_work(bench: Bench, tmp_path: Path, once: tuple[Path, Path]) -> None:
+    """What else is other work is in test_comparable.py."""
+    base, said = once[0], "world size: 2 against 4"
+    new = write_run(tmp_path / "b", [DDP, FINITE], replicas=4)
     code, out, err = bench("compare", base, new, "--plot", "--json")
     assert (code, json.loads(out)["exit_code"], err.count("\n")) == (12, 12, 1)
     assert f"{new.name} cannot be compared with {base.name}: {said};" in err and said in json.loads(out)["error"]
@@ -128,8 +120,7 @@ def test_text_from_outside_stays_text(bench: Bench, tmp_path: Path) -> None:
 
 def test_an_incomplete_run_is_compared_on_request(bench: Bench, tmp_path: Path, once: tuple[Path, Path]) -> None:
     base, new = once[0], measured(tmp_path / "b", 2, 1, complete=False)
-    code, _, err = bench("compare", base, new)
-    assert (code, err.count("\n")) == (2, 1) and f"{new} is incomplete" in err and "--allow-incomplete" in err
+    bench("compare", base, new).refused(f"{new} is incomplete", "--allow-incomplete")
     assert bench("compare", base, new, "--allow-incomplete")[0] == 0
 
 
@@ -155,6 +146,5 @@ def test_a_wrong_request_is_one_line(
     bench: Bench, tmp_path: Path, once: tuple[Path, Path], arguments: tuple[str, ...], code: int, said: str
 ) -> None:
     a, b = once
-    found, out, err = bench("compare", *(argument.format(a=a, b=b) for argument in arguments))
-    assert (found, out, err.count("\n")) == (code, "", 1) and said in err, err
+    bench("compare", *(argument.format(a=a, b=b) for argument in arguments)).refused(said, code=code)
     assert not list(tmp_path.iterdir())

@@ -1,14 +1,12 @@
 """``bench doctor``: on no GPU, on GPUs of a stand-in driver, and where torch is broken; every finding has a remedy."""
 
-import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from standin import MIB, ROOT, TWO_GPUS, A, B, Driver
+from conftest import separately
+from standin import MIB, ROOT, TWO_GPUS, A, B, Driver, program
 
 from bench.machine.doctor.concerns import LEVELS, concerns
 from bench.machine.doctor.gpus import numa_node
@@ -44,11 +42,7 @@ def quick(tmp_path: Path) -> dict[str, str]:
 def report(*arguments: str, **environment: str) -> dict[str, Any]:
     """What it says in a process of its own."""
     path = os.pathsep.join(filter(None, (environment.pop("PYTHONPATH", None), str(ROOT))))
-    command = [sys.executable, "-m", "bench", "doctor", "--json", *arguments]
-    about = os.environ | {"PYTHONPATH": path} | environment
-    done = subprocess.run(command, env=about, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    told: dict[str, Any] = json.loads(done.stdout)
+    told: dict[str, Any] = separately("doctor", "--json", *arguments, **environment, PYTHONPATH=path).well()
     for finding in told["findings"]:
         assert finding["level"] in LEVELS
         texts = [finding[part] for part in ("about", "finding", "consequence", "remedy")]
@@ -100,10 +94,7 @@ def test_a_broken_torch_is_a_finding(tmp_path: Path, source: str, told: str) -> 
 
 
 def test_a_program_that_is_no_interpreter_is_a_finding(tmp_path: Path) -> None:
-    program = tmp_path / "program"
-    program.write_text("#!/bin/sh\necho '[]'\n")
-    program.chmod(0o755)
-    found = report("--python", str(program))
+    found = report("--python", str(program(tmp_path / "program", "#!/bin/sh\necho '[]'\n")))
     assert "does not answer as a Python would" in about(found, "torch")[0]
 
 
@@ -149,12 +140,13 @@ def test_two_gpus_in_pci_order_with_their_problems(driver: Driver, quick: dict[s
 def test_mig_and_a_lost_gpu_are_no_obstacle(driver: Driver, quick: dict[str, str]) -> None:
     silent = [
         *("pci_generation", "ecc", "persistence", "compute_mode", "numa", "power_limit", "used", "capability"),
-        *("p2p_read", "topology"),
+        *("p2p_read", "topology", "nvml_version"),
     ]
     driver.write(*TWO_GPUS, f"value {B} mig 1", f"error {A} handle 15", *(f"error * {key} 3" for key in silent))
     told = report(**quick, **driver.environment())
     assert "MIG is on" in about(told, "GPU 0") and "left out: GPU is lost" in about(told, "GPUs")[0]
     assert told["gpus"][0]["ecc"] is None and "ECC unknown" in page(told)
+    assert told["driver"] == {"version": "999.01", "nvml": None, "cuda": "13.2"}
 
 
 # Facts to findings

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from standin import ROOT, hosts
+from standin import ROOT, hosts, program
 from standin.hosts import ADDRESSES, TINY, Link
 from standin.processes import descendants, wait_for
 
@@ -30,9 +30,7 @@ class Engine:
         self.folder, self.line, self.link = folder, line, link
         self.port = str(hosts.free_port())
         tools = folder / "bin"
-        tools.mkdir()
-        (tools / "srun").write_text(f"#!{sys.executable}\n{(ROOT / 'tests/standin/srun.py').read_text()}")
-        (tools / "srun").chmod(0o755)
+        program(tools / "srun", f"#!{sys.executable}\n{(ROOT / 'tests/standin/srun.py').read_text()}")
         self.environments = hosts.environments(folder, ROOT)
         for one in self.environments:
             for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):

@@ -4,13 +4,13 @@ import json
 import os
 import shutil
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from conftest import Bench
-from standin import gated
+from standin import Said, gated
+from standin.gated import NAMES, sealed_again
 from standin.runs import HOSTILE
 
 from bench.analyse.history import gate as judging
@@ -19,35 +19,15 @@ from bench.analyse.history.gate import Outcome, Rule
 from bench.core.records import SCHEMA_VERSION
 from bench.report import gate as report
 from bench.report.tables import as_change
-from bench.runs.files import seal_of
-
-NAMES = ("ddp", "dp", "ddp_o2")
 
 
-class Said(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-    @property
-    def document(self) -> Any:
-        return json.loads(self.out)
-
-    def rows(self, *verdicts: str) -> set[tuple[str, str]]:
-        return {(row["scenario"], row["metric"]) for row in self.document["rows"] if row["verdict"] in verdicts}
-
-
-Gate = Callable[..., Said]
+def rows(said: Said, *verdicts: str) -> set[tuple[str, str]]:
+    return {(row["scenario"], row["metric"]) for row in said.document["rows"] if row["verdict"] in verdicts}
 
 
 @pytest.fixture
-def say(bench: Bench) -> Gate:
-    return lambda *arguments: Said(*bench(*arguments))
-
-
-@pytest.fixture
-def gate(say: Gate) -> Gate:
-    return lambda *arguments: say("gate", *arguments)
+def gate(bench: Bench) -> Bench:
+    return lambda *arguments: bench("gate", *arguments)
 
 
 @pytest.fixture
@@ -57,18 +37,10 @@ def history(tmp_path: Path) -> Path:
 
 
 def tonight(history: Path, factor: float = 1.0, day: int = 10, **changes: Any) -> Path:
-    rows = [gated.usual(name, day, place, factor if name == "ddp" else 1.0) for place, name in enumerate(NAMES)]
-    return gated.write(history, gated.digest(day, rows, **changes))
+    return gated.write(history, gated.night(day, factor) | changes)
 
 
-def sealed_again(path: Path, **changes: Any) -> None:
-    document = json.loads((path / "run.json").read_text()) | changes
-    document.pop("seal")
-    text = json.dumps(document | {"seal": seal_of(document)}, indent=1) + "\n"
-    (path / "run.json").write_text(text)
-
-
-def test_a_slowdown_is_named_first_with_what_to_do(gate: Gate, history: Path) -> None:
+def test_a_slowdown_is_named_first_with_what_to_do(gate: Bench, history: Path) -> None:
     conditions = {"host": "host", "torch": "2.10.0", "driver": "550.54.15", "power_limit_w": []}
     path = tonight(history, 1.05, conditions=conditions)
     said = gate(path, "--history", history)
@@ -79,7 +51,7 @@ def test_a_slowdown_is_named_first_with_what_to_do(gate: Gate, history: Path) ->
     assert "warning: different since 20260110T020000Z-00000009: torch: 2.9.0 against 2.10.0" in rest
     said = gate(path.name, "--history", history, "--json")
     assert said.code == 10 and said.document["exit_code"] == 10 and said.document["verdict"] == "regressed"
-    assert said.rows("regressed") == {("ddp", "step_time")} and len(said.rows("ok")) == 8
+    assert rows(said, "regressed") == {("ddp", "step_time")} and len(rows(said, "ok")) == 8
     assert said.document["base"] == sorted(one.name for one in history.iterdir() if one != path)
     assert said.document["sentence"] == first and first in said.err, "people's text goes beside it"
 
@@ -97,7 +69,7 @@ def test_the_verdict_stands_beside_its_figures(history: Path, width: int | None)
     assert all(row.endswith("  ok") for row in table[2:]) and max(map(len, table)) <= 80
 
 
-def test_neither_itself_nor_later_runs_are_a_base(gate: Gate, history: Path, tmp_path: Path) -> None:
+def test_neither_itself_nor_later_runs_are_a_base(gate: Bench, history: Path, tmp_path: Path) -> None:
     slow = [tonight(history, 1.05, day) for day in range(10, 14)]
     for path in slow:
         said = gate(path, "--history", history, "--json")
@@ -111,7 +83,7 @@ def test_neither_itself_nor_later_runs_are_a_base(gate: Gate, history: Path, tmp
     assert gate(copied, "--history", history).code == 10
 
 
-def test_the_first_night_is_inconclusive(gate: Gate, tmp_path: Path) -> None:
+def test_the_first_night_is_inconclusive(gate: Bench, tmp_path: Path) -> None:
     new, empty = tonight(tmp_path / "results"), tmp_path / "empty"
     empty.mkdir()
     for folder in (empty, new.parent):  # none, and none but this one
@@ -121,29 +93,31 @@ def test_the_first_night_is_inconclusive(gate: Gate, tmp_path: Path) -> None:
         assert f"keep this run in {folder}" in second
 
 
-def test_one_run_as_the_base(gate: Gate, history: Path) -> None:
+def test_one_run_as_the_base(gate: Bench, history: Path) -> None:
     base, same, slow = tonight(history, 1.0, 20), tonight(history, 1.0, 21), tonight(history, 1.1, 22)
     assert gate(same, "--baseline", base).code == 0
     said = gate(slow.name, "--baseline", base.name, "--results", history, "--json")
-    assert said.code == 10 and said.rows("regressed") == {("ddp", "step_time")} and said.document["base"] == [base.name]
+    assert (
+        said.code == 10 and rows(said, "regressed") == {("ddp", "step_time")} and said.document["base"] == [base.name]
+    )
     assert "accept" not in said.err, "there is no history to accept it in"
     few = gated.write(history, gated.digest(23, [gated.scenario(name, gated.STEADY[:2]) for name in NAMES]))
     said = gate(few, "--baseline", base)
     assert said.code == 11 and "too few launches" in said.out and "--launches 5" in said.out
 
 
-def test_what_the_one_run_does_not_know_is_not_judged(gate: Gate, history: Path) -> None:
-    rows = [gated.usual(name, 0, memory=None, parity=None) for name in NAMES]
-    base = gated.write(history, gated.digest(20, rows))
+def test_what_the_one_run_does_not_know_is_not_judged(gate: Bench, history: Path) -> None:
+    scenarios = [gated.usual(name, 0, memory=None, parity=None) for name in NAMES]
+    base = gated.write(history, gated.digest(20, scenarios))
     said = gate(tonight(history, 1.0, 21), "--baseline", base, "--json")
-    assert said.code == 0 and said.rows("ok") == {(name, "step_time") for name in NAMES}
+    assert said.code == 0 and rows(said, "ok") == {(name, "step_time") for name in NAMES}
     assert f"{base.name} says nothing of peak_memory: not judged" in said.document["warnings"]
     few = gated.write(history, gated.digest(22, [gated.scenario(name, gated.STEADY[:2]) for name in NAMES]))
     said = gate(tonight(history, 1.0, 23), "--baseline", few)
     assert said.code == 11 and "2 in the base and a verdict needs 3" in said.out
 
 
-def test_a_missing_scenario_never_passes(gate: Gate, history: Path) -> None:
+def test_a_missing_scenario_never_passes(gate: Bench, history: Path) -> None:
     rows = [gated.usual(name, 10, place) for place, name in enumerate(NAMES) if name != "dp"]
     path = gated.write(history, gated.digest(10, rows))
     said = gate(path, "--history", history)
@@ -152,8 +126,7 @@ def test_a_missing_scenario_never_passes(gate: Gate, history: Path) -> None:
     assert gate(path, "--history", history, "--scenario", "ddp,dp").code == 12
     for base in (("--history", history), ("--baseline", min(history.iterdir()))):
         said = gate(path, *base, "--scenario", "ddq")
-        assert (said.code, said.out, said.err.count("\n")) == (12, "", 1)
-        assert "--scenario: there is no scenario 'ddq'" in said.err and "did you mean ddp?" in said.err
+        said.refused("--scenario: there is no scenario 'ddq'", "did you mean ddp?", code=12)
 
 
 @pytest.mark.parametrize(
@@ -164,7 +137,7 @@ def test_a_missing_scenario_never_passes(gate: Gate, history: Path) -> None:
         ({"replicas": 4, "hardware": ["NVIDIA H100 80GB HBM3"] * 4}, "world size: 2 against 4"),
     ],
 )
-def test_other_work_is_not_comparable(gate: Gate, history: Path, changes: dict[str, Any], why: str) -> None:
+def test_other_work_is_not_comparable(gate: Bench, history: Path, changes: dict[str, Any], why: str) -> None:
     """Files are written for this outcome, too."""
     last = max(history.iterdir())
     other = tonight(history, 1.0, **changes)
@@ -178,7 +151,7 @@ def test_other_work_is_not_comparable(gate: Gate, history: Path, changes: dict[s
     assert gate(tonight(history, 1.0, 12), "--history", history).code == 0, "the old one goes on"
 
 
-def test_untrusted_runs_are_left_out_and_named(gate: Gate, history: Path) -> None:
+def test_untrusted_runs_are_left_out_and_named(gate: Bench, history: Path) -> None:
     first, second, third = sorted(history.iterdir())[-3:]
     (first / "digest.json").write_text("{}")  # seen where the digest is read
     edited = (second / "run.json").read_text().replace(f'"schema_version": {SCHEMA_VERSION}', '"schema_version": 9')
@@ -195,7 +168,7 @@ def test_untrusted_runs_are_left_out_and_named(gate: Gate, history: Path) -> Non
 # What it writes
 
 
-def test_junit_and_markdown_have_every_row(gate: Gate, history: Path) -> None:
+def test_junit_and_markdown_have_every_row(gate: Bench, history: Path) -> None:
     rows = [
         gated.usual("ddp", 10, 0, 1.05),
         gated.usual("dp", 10, 1, status="error", reason=f"{HOSTILE} \x1b[31m\x00"),
@@ -226,7 +199,7 @@ def test_junit_and_markdown_have_every_row(gate: Gate, history: Path) -> None:
 # Thresholds
 
 
-def test_thresholds(gate: Gate, history: Path) -> None:
+def test_thresholds(gate: Bench, history: Path) -> None:
     path = tonight(history, 1.05)
 
     def rule(*arguments: object) -> tuple[int, dict[str, Any]]:
@@ -240,19 +213,13 @@ def test_thresholds(gate: Gate, history: Path) -> None:
     assert rule("--nights", "5", "--level", "95%", *thresholds) == (0, asked)
 
 
-def test_latest_is_the_last_of_the_history(gate: Gate, history: Path, tmp_path: Path) -> None:
+def test_latest_is_the_last_of_the_history(gate: Bench, history: Path, tmp_path: Path) -> None:
     """An unfinished run in results/ has nothing to do with it."""
     path = tonight(history, 1.05)
     sealed_again(gated.write(tmp_path / "results", gated.digest(20, [gated.usual("ddp", 20, 0, 1.0)])), complete=False)
     said = gate("latest", "--history", history)
     assert said.code == 10 and said.out.startswith("Regressed: ddp"), said.err
     assert said.err == f"note: 'latest' is {path}\n"
-
-
-def refused(said: Said, *words: str) -> None:
-    assert (said.code, said.out) == (2, "") and said.err.count("\n") == 1 and "Traceback" not in said.err
-    for word in words:
-        assert word in said.err, said.err
 
 
 @pytest.mark.parametrize(
@@ -285,7 +252,7 @@ def refused(said: Said, *words: str) -> None:
     ],
 )
 def test_wrong_requests(
-    gate: Gate, history: Path, tmp_path: Path, arguments: tuple[str, ...], words: tuple[str, ...]
+    gate: Bench, history: Path, tmp_path: Path, arguments: tuple[str, ...], words: tuple[str, ...]
 ) -> None:
     """A file is put in its place by renaming, which would take a device away from the whole machine if root asks."""
     new, incomplete, edited = (tonight(history, 1.0, day) for day in (10, 11, 12))
@@ -297,15 +264,14 @@ def test_wrong_requests(
     places = {"new": new, "history": history, "incomplete": incomplete, "edited": edited, "pipe": pipe, "link": link}
     before = [*tmp_path.iterdir()]
     given = [text.format(**places) for text in arguments]
-    refused(gate(*given), *(word.format(**places) for word in words))
+    gate(*given).refused(*(word.format(**places) for word in words))
     assert nights.read(str(history)).accepted == {} and [*tmp_path.iterdir()] == before
     assert pipe.is_fifo() and link.is_symlink()
 
 
-def test_remedies_name_the_run_and_what_failed(gate: Gate, history: Path, tmp_path: Path) -> None:
+def test_remedies_name_the_run_and_what_failed(gate: Bench, history: Path, tmp_path: Path) -> None:
     def write(folder: Path, day: int, **changes: Any) -> Path:
-        rows = [gated.usual(name, day, place, **(changes if name == "ddp" else {})) for place, name in enumerate(NAMES)]
-        return gated.write(folder, gated.digest(day, rows))
+        return gated.write(folder, gated.night(day, **changes))
 
     failed: dict[str, Any] = {"status": "oom", "reason": "CUDA out of memory"}
     here = write(Path("results"), 20, **failed)
@@ -332,7 +298,7 @@ REASON = "checks for NaN in every step"
 
 
 @pytest.fixture
-def slower(say: Gate) -> list[Path]:
+def slower(bench: Bench) -> list[Path]:
     """Four nights in which ddp takes 5 % longer, in ``results`` after ten in which it does not."""
     gated.nights(Path.cwd() / "results", 10, NAMES)
     return [tonight(Path.cwd() / "results", 1.05, day) for day in range(10, 14)]
@@ -342,11 +308,11 @@ def files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_an_accepted_night_passes_and_becomes_the_base(slower: list[Path], say: Gate) -> None:
+def test_an_accepted_night_passes_and_becomes_the_base(slower: list[Path], bench: Bench) -> None:
     history = ("--history", slower[0].parent)
-    assert [say("gate", path, *history).code for path in slower] == [10, 10, 10, 10]
+    assert [bench("gate", path, *history).code for path in slower] == [10, 10, 10, 10]
     before = files(slower[0].parent)
-    told = say("accept", slower[1].name, "--reason", f"  {REASON} \n", "--json")
+    told = bench("accept", slower[1].name, "--reason", f"  {REASON} \n", "--json")
     assert told.code == 0 and f"Accepted {slower[1].name}: {REASON}" in told.err
     assert (told.document["run"], told.document["reason"]) == (slower[1].name, REASON)
     after = files(slower[0].parent)
@@ -354,27 +320,23 @@ def test_an_accepted_night_passes_and_becomes_the_base(slower: list[Path], say: 
     assert new == f"accepted/{slower[1].name}.json" in told.err and before.items() <= after.items(), "runs stay"
     kept = json.loads(after[new])
     assert (kept["reason"], kept["utc"]) == (REASON, told.document["utc"]) and told.document["file"].endswith(new)
-    assert [say("gate", path, *history).code for path in slower] == [10, 0, 0, 0]
-    assert f"Accepted by a person ({REASON}): ddp step time +5." in say("gate", slower[1], *history).out
-    found = say("gate", slower[3], *history, "--json").document["rows"]
-    rows = {(row["scenario"], row["metric"]): row for row in found}
-    assert rows["ddp", "step_time"]["nights"] == [slower[1].name, slower[2].name], "it starts anew"
-    assert len(rows["dp", "step_time"]["nights"]) == 10, "what was not worse does not"
+    assert [bench("gate", path, *history).code for path in slower] == [10, 0, 0, 0]
+    assert f"Accepted by a person ({REASON}): ddp step time +5." in bench("gate", slower[1], *history).out
 
 
-def test_check_does_not_take_it_for_a_run(slower: list[Path], say: Gate) -> None:
-    say("accept", slower[0], "--reason", REASON)
+def test_check_does_not_take_it_for_a_run(slower: list[Path], bench: Bench) -> None:
+    bench("accept", slower[0], "--reason", REASON)
     Path("results/reference").mkdir()
-    out = say("check", *slower[0].parent.iterdir()).out
+    out = bench("check", *slower[0].parent.iterdir()).out
     assert f"{slower[0].name}: " in out and "accepted" not in out and "reference" not in out
     for name in ("accepted", "reference"):
-        refused(say("check", f"results/{name}"), f"RUN: there is no run in results/{name}")
+        bench("check", f"results/{name}").refused(f"RUN: there is no run in results/{name}")
     kept = shutil.copytree(slower[0], Path("results/reference/h100-2026-01-01") / slower[0].name)
-    found = say("check", "results/reference", "--json").document["runs"]
+    found = bench("check", "results/reference", "--json").document["runs"]
     assert [run["path"] for run in found] == [str(kept)], "in its stead"
     named_so = Path("results/20260101T000000Z-00000000")
     named_so.mkdir()
-    assert f"{named_so.name}: {named_so} is not a run folder" in say("check", slower[0], named_so).out
+    assert f"{named_so.name}: {named_so} is not a run folder" in bench("check", slower[0], named_so).out
 
 
 @pytest.mark.parametrize(
@@ -393,13 +355,13 @@ def test_check_does_not_take_it_for_a_run(slower: list[Path], say: Gate) -> None
         (("{run}", "--reason", "x"), "--history: {here}/results/accepted cannot be written: File exists; "),
     ],
 )
-def test_what_cannot_be_accepted(slower: list[Path], say: Gate, arguments: tuple[str, ...], word: str) -> None:
+def test_what_cannot_be_accepted(slower: list[Path], bench: Bench, arguments: tuple[str, ...], word: str) -> None:
     Path("elsewhere").mkdir()
     Path("results/accepted").touch()
     (slower[3] / "digest.json").write_text("{}")
     before = files(Path())
     given = [text.format(run=slower[0].name, torn=slower[3].name) for text in arguments]
-    refused(say("accept", *given), word.format(here=Path.cwd()))
+    bench("accept", *given).refused(word.format(here=Path.cwd()))
     assert files(Path()) == before
 
 

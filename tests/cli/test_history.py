@@ -239,9 +239,8 @@ def test_what_is_no_history_is_refused_in_one_line(case: str, shifted: Path, tmp
     places = {"empty": tmp_path / "empty", "run": write_run(tmp_path / "runs", [DDP]), "shifted": shifted}
     places |= {"unsealed": begun.parent, "begun": begun}
     arguments, expected = REFUSED[case]
-    code, out, err = say(*(argument.format(**places) for argument in arguments))
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert err.startswith(f"bench: error: {expected.format(**places)}")
+    expected = f"bench: error: {expected.format(**places)}"
+    say(*(argument.format(**places) for argument in arguments)).refused(expected)
     assert not (tmp_path / "reports").exists()
 
 

@@ -1,7 +1,6 @@
 """``bench import``: others' measurements as runs, what stays unknown, and files that cannot be understood."""
 
 import hashlib
-import json
 from pathlib import Path
 
 import pytest
@@ -30,9 +29,7 @@ FULL = "\n".join([HEADING, *ROWS])
 
 def imported(bench: Bench, name: str, content: str, *options: str) -> Run:
     Path(name).write_text(content)
-    code, out, err = bench("import", name, *options, "--json")
-    assert code == 0, err
-    run = read_run(json.loads(out)["path"])
+    run = read_run(bench("import", name, *options, "--json").well()["path"])
     assert is_valid(run.path)
     return run
 
@@ -86,8 +83,7 @@ def test_it_is_compared_and_named_as_imported(bench: Bench, tmp_path: Path) -> N
     _, told, _ = bench("compare", ours, one.path)
     assert "warning: the new run has warnings: ddp (spread, few launches)\n" in told, told
     assert "where a step begins and ends is not known" in out
-    code, out, _ = bench("compare", run.path, ours, "--json")
-    document = json.loads(out)
+    document = bench("compare", run.path, ours, "--json").well()
     assert document["base"]["imported"]["file"] == "times.csv" and document["new"]["imported"] is None
     memory = next(row for row in document["comparisons"] if row["metric"] == "peak_memory")
     assert (memory["verdict"], memory["reason"]) == ("not comparable", "unknown in the base run")
@@ -126,8 +122,7 @@ def test_an_imported_run_has_no_page_and_no_resume(bench: Bench) -> None:
         (("report", run.id), f"compare it: python -m bench compare results/{run.id} RUN"),
         (("run", "--resume", run.path), "was imported"),
     ):
-        code, _, err = bench(*arguments)
-        assert (code, err.count("\n"), said in err) == (2, 1, True)
+        bench(*arguments).refused(said)
 
 
 SOUND, DDP_ALONE = "step_ms\n40\n", ("t.csv", "--scenario", "ddp")
@@ -174,8 +169,7 @@ def test_what_is_wrong_is_one_line(
     bench: Bench, tmp_path: Path, content: str, arguments: tuple[str, ...], said: str
 ) -> None:
     (tmp_path / "t.csv").write_bytes(content.encode(errors="surrogateescape"))
-    code, out, err = bench("import", *arguments)
-    assert (code, out, err.count("\n")) == (2, "", 1) and said in err, err
+    bench("import", *arguments).refused(said)
     assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
 
 
@@ -186,6 +180,5 @@ def test_a_disk_that_is_full_leaves_nothing(bench: Bench, tmp_path: Path, monkey
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(RunWriter, "put", full)
-    code, _, err = bench("import", "t.csv", "--scenario", "ddp")
-    assert (code, err.count("\n")) == (2, 1) and "No space left on device" in err
+    bench("import", "t.csv", "--scenario", "ddp").refused("No space left on device")
     assert list((tmp_path / "results").iterdir()) == []

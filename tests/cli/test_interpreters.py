@@ -1,12 +1,12 @@
 """``bench run --python A --python B``: the same scenarios in several interpreters, in turns within one run."""
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import Bench, Plotting
+from standin import program
 from test_workload import MLP, replaced
 
 from bench.machine.environments import names
@@ -46,26 +46,20 @@ def test_they_are_named_after_what_differs(answers: list[dict[str, Any]], expect
 @pytest.fixture
 def pythons(tmp_path: Path) -> list[str]:
     """Two interpreters that differ by their paths, and by a variable."""
-    for name, before in (("old", ""), ("new", "PLANTED=1 ")):
-        (tmp_path / name).mkdir()
-        python = tmp_path / name / "python"
-        python.write_text(f'#!/bin/sh\n{before}exec {sys.executable} "$@"\n')
-        python.chmod(0o755)
-    return [str(tmp_path / name / "python") for name in ("old", "new")]
+    both = (("old", ""), ("new", "PLANTED=1 "))
+    starts = {name: f'#!/bin/sh\n{before}exec {sys.executable} "$@"\n' for name, before in both}
+    return [str(program(tmp_path / name / "python", text)) for name, text in starts.items()]
 
 
 def measured(bench: Bench, folder: Path, pythons: list[str], source: str, *more: str) -> Any:
     (folder / "mlp.py").write_text(source)
     small = ("--setting", "width=16", "--device", "cpu", "--warmup", "1", "--iters", "4", "--out", str(folder / "out"))
     which = [part for python in pythons for part in ("--python", python)]
-    code, out, shown = bench("run", "--workload", str(folder / "mlp.py"), *which, *small, *more, "--json")
-    assert code == 0, shown
-    return json.loads(out)
+    return bench("run", "--workload", folder / "mlp.py", *which, *small, *more, "--json").well()
 
 
 def test_two_interpreters_in_turns(bench: Bench, tmp_path: Path, pythons: list[str], plotting: Plotting) -> None:
     """What is planted under autocast in one of them is found there, and nothing else is."""
-    plotting()
     run = measured(bench, tmp_path, pythons, UNDER_AUTOCAST(MLP), "--scenario", "ddp,ddp_o1", "--launches", "1")
     both = [f"{name}@{where}" for name in ("ddp", "ddp_o1") for where in ("old", "new")]
     assert [launch["scenario"] for launch in run["launches"]] == both
@@ -85,9 +79,7 @@ def test_two_interpreters_in_turns(bench: Bench, tmp_path: Path, pythons: list[s
 
 @pytest.mark.slow
 def test_a_run_of_two_goes_on(bench: Bench, tmp_path: Path, pythons: list[str], plotting: Plotting) -> None:
-    plotting()
     run = measured(bench, tmp_path, pythons, MLP, "--scenario", "ddp,single", "--launches", "1", "--no-parity")
-    code, out, shown = bench("run", "--resume", run["path"], "--launches", "2", "--json")
-    assert code == 0, shown
-    names = [launch["scenario"] for launch in json.loads(out)["launches"]]
+    again = bench("run", "--resume", run["path"], "--launches", "2", "--json").well()
+    names = [launch["scenario"] for launch in again["launches"]]
     assert len(names) == 8 and names[4:] == names[3::-1]

@@ -1,13 +1,12 @@
 """``bench limits`` takes a step apart: what is planted lands in its own part, and in no other."""
 
 import csv
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import CommandLine, Plotting
+from conftest import Bench, Plotting
 from standin.schemas import is_valid
 from test_workload import MLP
 
@@ -62,57 +61,54 @@ def known(about: Mapping[str, Any]) -> Ceilings:
 
 @pytest.mark.parametrize("kind", ["host", *(pytest.param(one, marks=pytest.mark.slow) for one in ("data", "memory"))])
 def test_what_is_planted_lands_in_its_own_part(
-    run_here: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, plotting: Plotting
+    run_here: Bench, monkeypatch: pytest.MonkeyPatch, kind: str, plotting: Plotting
 ) -> None:
-    plotting()
     monkeypatch.setattr(limits, "from_cache", known)
-    (tmp_path / "mine.py").write_text(planted(kind))
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "one").touch()
-    asked = ["--workload", str(tmp_path / "mine.py"), "--setting", "width=16", "--global-batch", str(EXAMPLES)]
-    asked += ["--data", str(tmp_path / "data"), "--workers", "0"] if kind == "data" else []
+    Path("mine.py").write_text(planted(kind))
+    Path("data").mkdir()
+    Path("data/one").touch()
+    asked = ["--workload", "./mine.py", "--setting", "width=16", "--global-batch", str(EXAMPLES)]
+    asked += ["--data", "data", "--workers", "0"] if kind == "data" else []
     few = ("--device", "cpu", "--scenario", "single", "--warmup", "1", "--iters", "2")
-    done = run_here("limits", *asked, *few, "--out", str(tmp_path / "out"), "--json")
-    assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
+    done = run_here("limits", *asked, *few, "--json")
+    document = done.well()
     parts = {row["part"]: row for row in document["limits"]}
-    assert "single reaches " in done.stderr and "of what this machine can do on this model" in done.stderr
+    assert "single reaches " in done.err and "of what this machine can do on this model" in done.err
     others = sum(parts[name]["ms"] for name in ("data", "host", "memory", "kernels") if name != kind)
     if kind == "memory":  # it computes, and takes longer on a busy machine
         assert parts["memory"]["ms"] + parts["contention"]["ms"] > 5 * others
     else:
         assert parts[kind]["ms"] == pytest.approx(PLANTED_MS, abs=6.0) and others < 12.0
-    (path,) = (tmp_path / "out").iterdir()
+    (path,) = Path("results").iterdir()
     assert is_valid(path)
     if kind == "host":
-        assert run_here("report", str(path), "--out", str(tmp_path / "page")).returncode == 0
-        page = (tmp_path / "page" / "index.html").read_text()
+        assert run_here("report", str(path)).code == 0
+        page = Path("reports/index.html").read_text()
         assert "How far from the limit?" in page and "The account of a step" in page
-        rows = list(csv.DictReader((tmp_path / "page" / "limits.csv").open()))
+        rows = list(csv.DictReader(Path("reports/limits.csv").read_text().splitlines()))
         spent = [float(row["ms"]) for row in rows if row["part"] not in ("step", "limit", "own limit")]
         assert sum(spent) == pytest.approx(next(float(row["ms"]) for row in rows if row["part"] == "step"))
-        assert run_here("check", "--rows", str(path)).returncode == 0
+        assert run_here("check", "--rows", str(path)).code == 0
 
 
 @pytest.mark.slow
-def test_ceilings_are_measured_once(run_here: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ceilings_are_measured_once(run_here: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BENCH_CACHE_DIR", str(tmp_path / "kept"))
     monkeypatch.setattr(limits, "BUSY", 100.0)  # other tests run beside
     asked = ("limits", "--workload", "fashion_mlp", "--device", "cpu", "--scenario", "single", "--iters", "3", "--json")
-    first, second = (json.loads(run_here(*asked, "--out", str(tmp_path / "out")).stdout) for _ in range(2))
+    first, second = (run_here(*asked).document for _ in range(2))
     (measured,), (again,) = (one["experiments"]["limits"]["ceilings"] for one in (first, second))
     assert measured == again and min(measured["tflops"]["matrix products fp32"]) > 0.001
     assert [len(one["experiments"]["limits"]["measured"]) for one in (first, second)] == [1, 0]
 
 
-def test_a_run_has_what_is_known(run_here: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_has_what_is_known(run_here: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """And no launch more for it."""
     monkeypatch.setattr(limits, "from_cache", known)
-    (tmp_path / "mlp.py").write_text(MLP)
-    asked = ("--workload", str(tmp_path / "mlp.py"), "--device", "cpu", "--warmup", "1", "--iters", "1")
-    done = run_here("run", *asked, "--scenario", "ddp", "--out", str(tmp_path / "out"), "--json")
-    assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
+    Path("mlp.py").write_text(MLP)
+    asked = ("--workload", "mlp.py", "--device", "cpu", "--warmup", "1", "--iters", "1")
+    done = run_here("run", *asked, "--scenario", "ddp", "--json")
+    document = done.well()
     of_limits = document["experiments"]["limits"]
     assert [one["processes"] for one in of_limits["ceilings"]] == [2]
     assert of_limits["launches"] == [] and of_limits["measured"] == []
@@ -121,28 +117,27 @@ def test_a_run_has_what_is_known(run_here: CommandLine, tmp_path: Path, monkeypa
 
 
 def test_a_prediction_is_measured_beside_the_fastest(
-    run_here: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plotting: Plotting
+    run_here: Bench, monkeypatch: pytest.MonkeyPatch, plotting: Plotting
 ) -> None:
     plotting(plots.limits_plot)
     monkeypatch.setattr(limits, "from_cache", known)
     monkeypatch.setattr(prove, "candidates", lambda *given: [("ddp+bucket_mb", {"communication": 0.2})])
-    (tmp_path / "mlp.py").write_text(MLP)
-    out = ("--out", str(tmp_path / "out"))
-    asked = ("--workload", str(tmp_path / "mlp.py"), "--device", "cpu", "--warmup", "1", "--iters", "2", "--no-parity")
-    done = run_here("run", *asked, "--scenario", "ddp", "--prove", *out, "--json")
-    assert done.returncode == 0, done.stderr
-    assert "ddp+bucket_mb was predicted to be " in done.stderr and "the prediction was " in done.stderr
-    assert "ddp reaches " in done.stderr and "of what this machine can do" in done.stderr
-    document = json.loads(done.stdout)
+    Path("mlp.py").write_text(MLP)
+    asked = ("--workload", "mlp.py", "--device", "cpu", "--warmup", "1", "--iters", "2", "--no-parity")
+    done = run_here("run", *asked, "--scenario", "ddp", "--prove", "--json")
+    assert done.code == 0, done.err
+    assert "ddp+bucket_mb was predicted to be " in done.err and "the prediction was " in done.err
+    assert "ddp reaches " in done.err and "of what this machine can do" in done.err
+    document = done.document
     launches = [(one["scenario"], one["repeat"]) for one in document["experiments"]["prove"]["launches"]]
     first, second = "ddp", "ddp+bucket_mb"
     assert launches == [(first, 0), (second, 0), (second, 1), (first, 1), (first, 2), (second, 2)]
     (row,) = document["switch-predictions"]
     assert row["launches"] == 3 and row["verdict"] in ("right", "too high", "too low")
-    assert "nothing to resume" in run_here("run", "--resume", "latest", *out).stderr
-    assert run_here("report", "latest", "--results", out[1], "--out", str(tmp_path / "page")).returncode == 0
-    page = (tmp_path / "page" / "index.html").read_text()
-    assert (tmp_path / "page" / "limits.svg").exists()
+    assert "nothing to resume" in run_here("run", "--resume", "latest").err
+    assert run_here("report", "latest").code == 0
+    page = Path("reports/index.html").read_text()
+    assert Path("reports/limits.svg").exists()
     for question in ("Is my MFU normal?", "Is the GPU waiting for Python?", "What would help most?"):
         assert question in page
     assert "There is no MFU: a CPU has no nominal peak" in page

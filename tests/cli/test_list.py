@@ -1,21 +1,20 @@
 """``list`` and ``--help``: at once, without importing anything heavy, and whatever others have installed."""
 
 import json
-import os
 import re
 import subprocess
 import sys
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import separately
 from standin import ROOT, install
+from standin.gated import TEN
 
 from bench.cli import VERBS
 
-NAMES = ["single", "dp", "ddp", "ddp_o1", "ddp_o2", "ddp_o3", "apex_ddp", "apex_ddp_o1", "apex_ddp_o2", "apex_ddp_o3"]
 HEAVY = {"torch", "torchvision", "apex", "numpy", "pandas", "scipy", "pyarrow", "matplotlib", "rich", "jinja2"}
 CONTRACT = {
     "list": ["--json"],
@@ -28,31 +27,25 @@ CONTRACT = {
 }
 """Options that are a fixed contract, by verb."""
 
-needs_torch = pytest.mark.skipif(find_spec("torchvision") is None, reason="torchvision is not installed")
 
-
-@cache
-def bench(*arguments: str, interpreter: tuple[str, ...] = (), **environment: str) -> subprocess.CompletedProcess[str]:
-    command, about = [sys.executable, *interpreter, "-m", "bench", *arguments], os.environ | environment
-    return subprocess.run(command, cwd=ROOT, env=about, capture_output=True, text=True, timeout=60)
+bench = cache(separately)
 
 
 def listed(*arguments: str, **environment: str) -> Any:
     done = bench("list", "--device", "cpu", "--json", *arguments, **environment)
-    assert (done.returncode, done.stderr) == (0, "")
-    return json.loads(done.stdout)
+    assert done.err == ""
+    return done.well()
 
 
 # list
 
 
-@needs_torch
 def test_all_ten_run_on_the_cpu() -> None:
     document = listed()
     assert (document["device"], document["gpus"]) == ("cpu", [])
     rows = {row["name"]: row for row in document["scenarios"]}
-    assert [*rows][:10] == NAMES
-    for name in NAMES:
+    assert tuple(rows)[:10] == TEN
+    for name in TEN:
         assert (rows[name]["runs_here"], rows[name]["reason"]) == (True, None)
         assert Path(rows[name]["file"]).is_file() and rows[name]["summary"] and rows[name]["doc"]
         assert rows[name]["precision"] == (name[-2:].upper() if "_o" in name else "O0")
@@ -61,7 +54,6 @@ def test_all_ten_run_on_the_cpu() -> None:
     assert not spread["runs_here"] and "two GPUs for each rank" in spread["reason"]
 
 
-@needs_torch
 def test_apex_on_the_cpu_leaves_some_scenarios() -> None:
     rows = listed("--impl", "apex")["scenarios"]
     assert [row["name"] for row in rows[:10] if row["runs_here"]] == ["single", "dp", "ddp"]
@@ -76,28 +68,27 @@ def broken_package(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@needs_torch
 def test_a_broken_scenario_is_a_row_of_the_list(broken_package: Path) -> None:
     rows = {row["name"]: row for row in listed(PYTHONPATH=str(broken_package))["scenarios"]}
-    assert list(rows)[:10] == NAMES and {"hierarchical", "ghost"} <= set(rows)
+    assert tuple(rows)[:10] == TEN and {"hierarchical", "ghost"} <= set(rows)
     assert rows["ghost"]["reason"] == "the entry point 'ghost' names a missing module gone"
-    assert all(row["runs_here"] for name, row in rows.items() if name in NAMES)
+    assert all(row["runs_here"] for name, row in rows.items() if name in TEN)
     assert f"{broken_package / 'their_module.py'}:2 " in rows["hierarchical"]["reason"]
     assert "left with exit status 0" in rows["leaver"]["reason"]
     people = bench("list", "--device", "cpu", PYTHONPATH=str(broken_package))
-    assert (people.returncode, people.stderr) == (0, "")
-    assert re.search(r"hierarchical +no ", people.stdout) and "their_module.py:2" in people.stdout
-    lines = [line.split(maxsplit=2) for line in people.stdout.splitlines()]
-    assert [line[0] for line in lines if len(line) == 3 and line[1] == "yes"][:10] == NAMES
+    assert (people.code, people.err) == (0, "")
+    assert re.search(r"hierarchical +no ", people.out) and "their_module.py:2" in people.out
+    lines = [line.split(maxsplit=2) for line in people.out.splitlines()]
+    assert [line[0] for line in lines if len(line) == 3 and line[1] == "yes"][:10] == [*TEN]
 
 
 def test_a_broken_scenario_does_not_stop_others(broken_package: Path, tmp_path: Path) -> None:
     """The request gets as far as its output folder, which is the last thing looked at before torch is imported."""
     environment = {"PYTHONPATH": str(broken_package)}
     fine = bench("run", "--device", "cpu", "--scenario", "ddp", "--out", "/proc/x", **environment)
-    assert fine.stderr.startswith("bench: error: --out: ")
+    assert fine.err.startswith("bench: error: --out: ")
     broken = bench("run", "--device", "cpu", "--scenario", "hierarchical", "--out", "/proc/x", **environment)
-    assert broken.returncode == 2 and "their_module.py:2" in broken.stderr
+    assert broken.code == 2 and "their_module.py:2" in broken.err
 
 
 # What is imported for it
@@ -132,7 +123,6 @@ def test_help_is_light_and_tells_what_a_verb_takes() -> None:
     assert all(f"\n  {name} " in shown["submit"] for name in ("slurm", "trainjob", "pytorchjob", "skypilot"))
 
 
-@needs_torch
 @pytest.mark.parametrize("verb", VERBS)
 def test_torchrun_takes_no_option_of_bench(verb: str) -> None:
     """Each option has a name that torchrun leaves to bench: no beginning of one of its own, which may be ambiguous."""
@@ -150,9 +140,9 @@ def test_torchrun_takes_no_option_of_bench(verb: str) -> None:
 
 
 def test_a_list_imports_nothing_heavy() -> None:
-    done = bench("list", "--json", interpreter=("-X", "importtime"))
-    assert done.returncode == 0, done.stderr
-    modules = {line.rsplit("|", 1)[1].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
+    done = bench("list", "--json", PYTHONPROFILEIMPORTTIME="1")
+    assert done.code == 0, done.err
+    modules = {line.rsplit("|", 1)[1].strip() for line in done.err.splitlines() if line.startswith("import time:")}
     assert "bench.cli" in modules
     assert {module.split(".")[0] for module in modules} & HEAVY == set()
 
@@ -161,7 +151,6 @@ def test_a_list_imports_nothing_heavy() -> None:
 def test_nothing_of_the_working_directory_is_executed(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     names = ("argparse", "glob", "json", "mine", "secrets", "socket", "subprocess", "torch")
     install(tmp_path, {"evil": "mine"}, {f"{name}.py": "open('executed', 'w').write(__file__)\n" for name in names})
-    command, about = [sys.executable, "-m", "bench", *arguments], os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=tmp_path, env=about, capture_output=True, text=True)
-    assert not (tmp_path / "executed").exists() and "evil" not in done.stdout
-    assert done.returncode == (2 if arguments[0] == "check" else 0), done.stderr
+    done = separately(*arguments, here=tmp_path)
+    assert not (tmp_path / "executed").exists() and "evil" not in done.out
+    assert done.code == (2 if arguments[0] == "check" else 0), done.err

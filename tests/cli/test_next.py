@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import CommandLine, Plotting
+from conftest import Bench, Plotting
 from test_limits_verb import known
 from test_workload import MLP
 
@@ -42,9 +42,8 @@ def test_every_verb_that_has_a_next_command_is_here(repository: Path) -> None:
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_the_next_command_works(
-    run_here: CommandLine, verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plotting: Plotting
+    run_here: Bench, verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plotting: Plotting
 ) -> None:
-    plotting()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(limits, "from_cache", known)  # test_limits_verb.py measures ceilings
     Path("mlp.py").write_text(MLP)
@@ -52,11 +51,11 @@ def test_the_next_command_works(
     if verb == "bisect":
         subprocess.run(["sh", "-c", REPOSITORY], check=True)
     if verb in ("attach", "import"):  # the next one is a comparison with another run
-        assert run_here(*ATTACH if verb == "attach" else VERBS["run"]).returncode == 0
+        assert run_here(*ATTACH if verb == "attach" else VERBS["run"]).code == 0
     other = "latest" if verb == "import" else next((path.name for path in Path("results").glob("*")), "")
     done = run_here(*VERBS[verb])
-    printed = done.stdout + done.stderr
-    assert done.returncode == 0, printed
+    printed = done.out + done.err
+    assert done.code == 0, printed
     commands = [
         command.replace("OTHER-RUN", other)
         for line in NEXT.finditer(printed)
@@ -68,4 +67,4 @@ def test_the_next_command_works(
         assert words[:3] == ["python", "-m", "bench"]
         if words[3:] != ["run"]:  # doctor's, which trains ResNet-101: test_readme runs it
             after = run_here(*words[3:])
-            assert after.returncode == 0, (command, after.stderr)
+            assert after.code == 0, (command, after.err)

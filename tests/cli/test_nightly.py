@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 from standin import ROOT
 from standin.planted import sleeping
+from standin.processes import wait_for
 
 from bench.runs.reader import verified
 
@@ -134,10 +134,7 @@ def test_what_the_doctor_finds(
 def end(folder: Path, when: str) -> None:
     """Start a night, end it with SIGTERM when a file like ``when`` is there, and see how it ends."""
     night = subprocess.Popen(command(folder), cwd=folder, env=environment(), stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 120
-    while not any((folder / "out").glob(when)):
-        assert night.poll() is None and time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_for(lambda: any((folder / "out").glob(when)) or night.poll() is not None)
     night.send_signal(signal.SIGTERM)
     assert night.wait(60) == 130
     assert (folder / "out" / "summary.md").read_text().startswith("# Nightly benchmark: interrupted\n")

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import CommandLine, needs_fsdp2
+from conftest import Bench, needs_fsdp2
 from standin import ROOT
 from standin.planted import planted
 from standin.schemas import document_in
@@ -35,11 +35,11 @@ def workload(folder: Path, snippet: str) -> Path:
     return folder / "mine.py"
 
 
-def trained(run_here: CommandLine, folder: Path, snippet: str, *scenarios: str, code: int = 0) -> dict[str, Any]:
+def trained(run_here: Bench, folder: Path, snippet: str, *scenarios: str, code: int = 0) -> dict[str, Any]:
     small = ("--setting", "width=16", "--device", "cpu", "--warmup", "1", "--iters", "8", "--out", str(folder / "out"))
     work = ("--workload", str(workload(folder, snippet)), "--scenario", ",".join(scenarios))
     done = run_here("run", *work, *small)
-    assert done.returncode == code, done.stderr
+    assert done.code == code, done.err
     return document_in(folder / "out")
 
 
@@ -52,13 +52,13 @@ USUAL = ("single", "ddp", "ddp_o2", "ddp_accumulate")
 
 
 @pytest.mark.parametrize("step", [*(title for title in SNIPPETS if title not in AROUND), "a hook that clips"])
-def test_it_is_judged_rightly(run_here: CommandLine, tmp_path: Path, step: str) -> None:
+def test_it_is_judged_rightly(run_here: Bench, tmp_path: Path, step: str) -> None:
     found = trained(run_here, tmp_path, SNIPPETS.get(step, CLIPPED_IN_A_HOOK), *USUAL)
     assert verdicts(found) == {**dict.fromkeys(USUAL, SAME), "ddp_o2": WITHIN_HALF}
 
 
 @needs_fsdp2
-def test_own_steps_are_judged_rightly(run_here: CommandLine, tmp_path: Path) -> None:
+def test_own_steps_are_judged_rightly(run_here: Bench, tmp_path: Path) -> None:
     """Clipping, schedule and average at once, also where weights are in shards or elsewhere."""
     names = (*USUAL, "fsdp2", "zero1", "parameter_server", "apex_ddp_o1")
     assert len(AROUND) == 3
@@ -76,7 +76,7 @@ PLANTED = {
 
 
 @pytest.mark.parametrize("case", PLANTED)
-def test_a_strategy_that_leaves_it_out(run_here: CommandLine, tmp_path: Path, case: str) -> None:
+def test_a_strategy_that_leaves_it_out(run_here: Bench, tmp_path: Path, case: str) -> None:
     wrong, step, verdict = PLANTED[case]
     (tmp_path / "planted.py").write_text(planted(f'session = parts.build("ddp")\n{wrong}\nreturn session'))
     snippet = SNIPPETS[step].replace("1.0", "0.01")

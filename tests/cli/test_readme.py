@@ -1,6 +1,5 @@
 """Every command that the README and the pages of docs show is run: as shown, but on a workload of a size for a test."""
 
-import json
 import os
 import re
 import shlex
@@ -9,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import CommandLine, in_this_process
+from conftest import Bench, in_this_process, separately
 from PIL import Image
 from standin import ROOT
 from standin.workloads import tiny
@@ -100,7 +99,7 @@ def names(folder: Path) -> dict[str, str]:
     "command", [c for c in commands(README, *PAGES) if not c.startswith(SETUP) and c not in (*ELSEWHERE, MEASURED)]
 )
 def test_a_command_does_what_it_says(
-    folder: Path, names: dict[str, str], run_here: CommandLine, monkeypatch: pytest.MonkeyPatch, command: str
+    folder: Path, names: dict[str, str], run_here: Bench, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     words = [names.get(word, word) for word in shlex.split(command)]
     assert words[:3] == ["python", "-m", "bench"], "a command that this test does not know how to run"
@@ -110,32 +109,19 @@ def test_a_command_does_what_it_says(
             re.sub("^python(?= |$)", sys.executable, word) for word in [*arguments[:1], "--out", "own", *arguments[1:]]
         ]
     monkeypatch.chdir(folder)
-    if NEEDS_ITS_OWN_HOST in words:
-        environment = os.environ | {"PYTHONPATH": str(ROOT)}
-        done = subprocess.run(
-            [sys.executable, *words[1:3], *arguments], env=environment, capture_output=True, text=True
-        )
-    else:
-        done = run_here(*arguments)
+    done = separately(*arguments, here=folder) if NEEDS_ITS_OWN_HOST in words else run_here(*arguments)
     if NEEDS_GPUS in words and not Path("/dev/nvidiactl").exists():
-        assert (done.returncode, done.stderr) == (2, "bench: error: --gpus: there is no GPU here; leave it out\n")
+        assert (done.code, done.err) == (2, "bench: error: --gpus: there is no GPU here; leave it out\n")
         return
-    assert done.returncode == (INCONCLUSIVE if "gate" in words else 0), done.stderr
+    assert done.code == (INCONCLUSIVE if "gate" in words else 0), done.err
     if "--json" in words:
-        assert [launch["status"] for launch in json.loads(done.stdout)["launches"]] == ["ok"]
+        assert [launch["status"] for launch in done.document["launches"]] == ["ok"]
 
 
 def test_what_other_tests_run_is_shown_and_run() -> None:
     assert {*ELSEWHERE, MEASURED} <= {*commands(README, *PAGES)}
     run = [" ".join(("python", "-m", "bench", *words)) for words in VERBS.values()]
     assert all(any(one.startswith(shown) for one in run) for shown in ELSEWHERE)
-
-
-def test_set_up_commands_end_in_main_job_and_tests() -> None:
-    """Both are run whole by .ci/run and by hand in a fresh clone; here only what they end in."""
-    first, second = (c for c in commands(README) if c.startswith(SETUP))
-    assert first.endswith(".venv/bin/python -m bench run")
-    assert second.endswith(".venv/bin/python -m pytest -n 3 --dist loadfile")
 
 
 def test_the_readme_fits_a_screen_or_two() -> None:

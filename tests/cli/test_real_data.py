@@ -1,7 +1,6 @@
 """Real data: read by index in every process alike, part of what a run is, and refused by name where it is wrong."""
 
 import gzip
-import json
 import os
 import random
 import re
@@ -11,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import CommandLine
+from conftest import Bench
 from PIL import Image
 from test_workload import MLP
 
@@ -60,21 +59,21 @@ def ran(out: Path) -> RunDocument:
     return read(str(path)).document
 
 
-def test_data_is_part_of_what_a_run_is(fashion: Path, run_here: CommandLine, tmp_path: Path) -> None:
+def test_data_is_part_of_what_a_run_is(fashion: Path, run_here: Bench, tmp_path: Path) -> None:
     asked = ("run", "--workload", "fashion_mlp", "--scenario", "single,ddp", *FEW, "--global-batch", "32")
     done = run_here(*asked, "--data", str(fashion), "--workers", "1", "--out", str(tmp_path / "real"))
     made = run_here(*asked, "--no-parity", "--out", str(tmp_path / "made"))
-    assert done.returncode == made.returncode == 0, done.stderr
+    assert done.code == made.code == 0, done.err
     real, synthetic = ran(tmp_path / "real"), ran(tmp_path / "made")
     work = real.workload
     assert (work.examples, work.workers, work.prefetch, work.data) == (160, 1, 2, str(fashion))
-    assert work.title == "fashion_mlp, fashion" and "synthetic" not in done.stderr
-    assert synthetic.workload.title == "fashion_mlp, synthetic data" and "synthetic data" in made.stderr
+    assert work.title == "fashion_mlp, fashion" and "synthetic" not in done.err
+    assert synthetic.workload.title == "fashion_mlp, synthetic data" and "synthetic data" in made.err
     assert synthetic.workload.examples is synthetic.workload.workers is None
     assert {row.scenario: row.verdict for row in real.parity} == {"single": SAME, "ddp": SAME}
     paths = [str(next((tmp_path / name).iterdir())) for name in ("real", "made")]
     refused = run_here("compare", *paths)
-    assert refused.returncode == 12 and "data: files" in refused.stderr and "against synthetic" in refused.stderr
+    assert refused.code == 12 and "data: files" in refused.err and "against synthetic" in refused.err
     said = dict(facts(real))["Data"]
     assert "160 examples of " in said and "whose memory is not counted" in said
     assert "An epoch has 5 steps: " in dict(questions(read(paths[0])))["Is the first epoch slower?"]
@@ -91,13 +90,13 @@ def test_images_have_their_labels(fashion: Path) -> None:
         assert image.reshape(28, 28).mean(dim=1).argmax().item() // 2 == label == index * 7 % 10, index
 
 
-def test_a_corrupt_image_fails_its_launch_by_name(images: Path, run_here: CommandLine, tmp_path: Path) -> None:
+def test_a_corrupt_image_fails_its_launch_by_name(images: Path, run_here: Bench, tmp_path: Path) -> None:
     broken = images / "dog" / "03.jpg"
     broken.write_bytes(broken.read_bytes()[:300])
     asked = ("run", "--workload", "imagefolder", "--scenario", "ddp", *FEW, *SMALL, "--no-parity", "--iters", "10")
     for workers in ("0", "2"):
         out = tmp_path / f"out{workers}"
-        assert run_here(*asked, "--data", str(images), "--workers", workers, "--out", str(out)).returncode == 1
+        assert run_here(*asked, "--data", str(images), "--workers", workers, "--out", str(out)).code == 1
         (launch,) = ran(out).launches
         assert launch.status == "error" and f"{broken} cannot be decoded" in str(launch.reason)
 
@@ -119,7 +118,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_wrong_data(name: str, fashion: Path, images: Path, run_here: CommandLine, tmp_path: Path) -> None:
+def test_wrong_data(name: str, fashion: Path, images: Path, run_here: Bench, tmp_path: Path) -> None:
     workload, folder, says = WRONG[name]
     for other in ("empty", "corrupt/a", "linked/a", "one/a"):
         (tmp_path / other).mkdir(parents=True)
@@ -130,10 +129,7 @@ def test_wrong_data(name: str, fashion: Path, images: Path, run_here: CommandLin
     (tmp_path / "pipe" / "a").mkdir(parents=True)
     os.mkfifo(tmp_path / "pipe" / "a" / "1.jpg")
     asked = ("run", "--workload", workload, "--scenario", "single", *FEW, "--out", str(tmp_path / "out"))
-    done = run_here(*asked, "--data", str(folder(tmp_path)))
-    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
-    assert done.stderr.startswith("bench: error: --data: ")
-    assert all(word in done.stderr for word in says), done.stderr
+    run_here(*asked, "--data", folder(tmp_path)).refused("bench: error: --data: ", *says)
     assert not (tmp_path / "out").exists()
 
 
@@ -160,27 +156,26 @@ SLOW = f"import time\n\n{STEP}{BATCH}"
 
 
 @pytest.mark.slow
-def test_four_workers_free_a_slow_loader(run_here: CommandLine, tmp_path: Path) -> None:
+def test_four_workers_free_a_slow_loader(run_here: Bench, tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(SLOW)
     asked = ("run", "--workload", str(tmp_path / "slow.py"), "--scenario", "single", "--no-parity", *FEW)
     found = {}
     for workers in ("0", "4"):
         out = tmp_path / f"out{workers}"
         done = run_here(*asked, "--iters", "9", "--warmup", "5", "--workers", workers, "--out", str(out))
-        assert done.returncode == 0, done.stderr
+        assert done.code == 0, done.err
         found[workers] = {one.code: one.remedy for one in ran(out).validity}
     assert re.match(r"--workers 1 would do", found["0"]["input-bound"])
     assert "input-bound" not in found["4"]
 
 
 @pytest.mark.slow
-def test_a_sweep_says_how_many_workers_are_enough(run_here: CommandLine, tmp_path: Path) -> None:
+def test_a_sweep_says_how_many_workers_are_enough(run_here: Bench, tmp_path: Path) -> None:
     """A step of 100 ms and a batch of 130 ms: two workers make one in 65 ms."""
     (tmp_path / "slow.py").write_text(SLOW.replace("0.03)", "0.13)"))
     asked = ("run", "--workload", str(tmp_path / "slow.py"), "--scenario", "single", "--ranks", "1", *FEW)
     done = run_here(*asked, "--input-sweep", "--json", "--out", str(tmp_path / "out"))
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)["input"]
+    found = done.well()["input"]
     counts = [row["workers"] for row in found["rates"] if row["what"] == "loader"]
     assert counts == [0, *(1 << n for n in range(len(os.sched_getaffinity(0)).bit_length()))]
     if max(counts) < 2:
@@ -191,10 +186,10 @@ def test_a_sweep_says_how_many_workers_are_enough(run_here: CommandLine, tmp_pat
     assert [one.workers for one in document.of(InputSweep).good if not one.first_reading] == [*counts, None]
     assert [launch.scenario for launch in document.good] == ["single"]
     assert document.workload.workers == document.request.more["workers"] == max(one for one in counts if one <= 2)
-    assert found["answer"] in done.stderr
-    assert run_here("check", "--rows", str(next((tmp_path / "out").iterdir()))).returncode == 0
+    assert found["answer"] in done.err
+    assert run_here("check", "--rows", str(next((tmp_path / "out").iterdir()))).code == 0
     page = run_here("report", "--results", str(tmp_path / "out"), "--out", str(tmp_path / "page"))
-    assert page.returncode == 0 and found["answer"] in page.stdout
+    assert page.code == 0 and found["answer"] in page.out
     assert {"loader.svg", "input.csv"} <= {file.name for file in (tmp_path / "page").iterdir()}
 
 
@@ -213,11 +208,11 @@ def weight(batch):
 """Replaces the loss: an example counts as much as the number of its class."""
 
 
-def test_a_loss_that_is_no_mean_is_weighted(run_here: CommandLine, tmp_path: Path) -> None:
+def test_a_loss_that_is_no_mean_is_weighted(run_here: Bench, tmp_path: Path) -> None:
     (tmp_path / "weighted.py").write_text(MLP + WEIGHTED)
     asked = ("run", "--workload", str(tmp_path / "weighted.py"), "--scenario", "single,ddp,apex_ddp", *FEW)
     done = run_here(*asked, "--out", str(tmp_path / "out"))
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.err
     rows = ran(tmp_path / "out").parity
     assert {row.scenario: row.verdict for row in rows} == {"single": SAME, "ddp": SAME, "apex_ddp": SAME}
     assert all(row.gradient_error is not None and row.gradient_error < 1e-5 for row in rows)

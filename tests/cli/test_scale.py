@@ -1,13 +1,12 @@
 """``bench scale`` for real on two ranks: curves, what is lost, all-reduces, predictions, and what is refused."""
 
-import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
 import pytest
-from conftest import Bench, CommandLine, Plotting
+from conftest import Bench, Plotting
 from standin.planted import planted
 from standin.schemas import document_in
 from test_workload import MLP
@@ -17,17 +16,15 @@ from bench.analyse.scaling import _loss
 from bench.experiments import scaling
 from bench.experiments.launch import perform
 from bench.report import plots
-from bench.sites.local import WorkerHost
 
 
 @pytest.mark.slow
 def test_an_interrupted_run_goes_on_to_both_curves(
-    run_here: CommandLine, host: WorkerHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plotting: Plotting
+    run_here: Bench, monkeypatch: pytest.MonkeyPatch, plotting: Plotting
 ) -> None:
     plotting(plots.scaling_plot, plots.bandwidth_plot)
-    (tmp_path / "mlp.py").write_text(MLP)
-    out = tmp_path / "out"
-    work = ("--workload", str(tmp_path / "mlp.py"), "--setting", "width=32", "--warmup", "1", "--iters", "6")
+    Path("mlp.py").write_text(MLP)
+    work = ("--workload", "mlp.py", "--setting", "width=32", "--warmup", "1", "--iters", "6")
     launched: list[Any] = []
 
     def interrupted(job: Any, *rest: Any) -> Any:
@@ -37,15 +34,14 @@ def test_an_interrupted_run_goes_on_to_both_curves(
         return perform(job, *rest)
 
     monkeypatch.setattr(scaling, "perform", interrupted)
-    asked = ("--device", "cpu", "--counts", "2", "--launches", "2", "--global-batch", "8", "--out", str(out))
-    assert run_here("scale", *work, *asked).returncode == 130
-    assert launched == [(1, 4), (1, 8)] and document_in(out)["complete"] is False
+    asked = ("--device", "cpu", "--counts", "2", "--launches", "2", "--global-batch", "8")
+    assert run_here("scale", *work, *asked).code == 130
+    assert launched == [(1, 4), (1, 8)] and document_in(Path("results"))["complete"] is False
     launched[:] = [()] * 3
-    other = run_here("run", "--resume", "latest", "--out", str(out))
-    assert other.returncode == 2 and "bench scale --resume" in other.stderr
-    done = run_here("scale", "--resume", "latest", "--out", str(out), "--json")
-    assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
+    other = run_here("run", "--resume", "latest")
+    assert other.code == 2 and "bench scale --resume" in other.err
+    done = run_here("scale", "--resume", "latest", "--json")
+    document = done.well()
     known = document["experiments"]["scaling"]
     points = {(one["replicas"], one["global_batch"], one["repeat"]) for one in known["launches"]}
     assert points == {(1, batch, repeat) for batch in (4, 8) for repeat in (0, 1)}, "those on two are the run's own"
@@ -68,21 +64,21 @@ def test_an_interrupted_run_goes_on_to_both_curves(
     assert sum(gradients) == 4 * parameters, "DDP exchanges every gradient, in fp32"
     predicted = [(one["mode"], one["count"]) for one in document["scale"]["predictions"]]
     assert predicted == [*(("weak", count) for count in (4, 8, 16)), ("strong", 4), ("strong", 8)]
-    assert "Strong scaling on 16 devices is not predicted" in done.stderr
+    assert "Strong scaling on 16 devices is not predicted" in done.err
     assert [(one["mode"], one["measured_ms"]) for one in document["scale"]["checks"]] == [
         ("weak", pytest.approx(weak_2["step_ms"])),
         ("strong", pytest.approx(strong_2["step_ms"])),
     ]
-    assert run_here("check", "--rows", "latest", "--results", str(out)).returncode == 0
+    assert run_here("check", "--rows", "latest").code == 0
 
-    again = run_here("scale", "--resume", "latest", "--out", str(out), "--predict", "64", "--what-if", "bandwidth=1GB")
-    assert again.stdout.splitlines()[1].startswith("Weak scaling of ddp: ")
-    assert "Predictions on a link of 8,000 Mbit/s" in again.stdout and "32 times beyond" in again.stdout
-    assert run_here("show", "latest", "--results", str(out)).stdout.startswith("Weak scaling of ddp: ")
-    page = tmp_path / "page"
-    assert run_here("report", "--results", str(out), "--out", str(page)).returncode == 0
-    assert "What do more devices bring?" in (page / "index.html").read_text()
-    assert {"scaling.svg", "all-reduces.svg", "scaling.csv", "predictions.csv"} <= {one.name for one in page.iterdir()}
+    again = run_here("scale", "--resume", "latest", "--predict", "64", "--what-if", "bandwidth=1GB")
+    assert again.out.splitlines()[1].startswith("Weak scaling of ddp: ")
+    assert "Predictions on a link of 8,000 Mbit/s" in again.out and "32 times beyond" in again.out
+    assert run_here("show", "latest").out.startswith("Weak scaling of ddp: ")
+    assert run_here("report").code == 0
+    assert "What do more devices bring?" in Path("reports/index.html").read_text()
+    files = {one.name for one in Path("reports").iterdir()}
+    assert files >= {"scaling.svg", "all-reduces.svg", "scaling.csv", "predictions.csv"}
 
 
 def test_parts_that_are_no_account() -> None:
@@ -121,27 +117,24 @@ SLOW_PART = planted("""
 
 
 @pytest.mark.skipif(machine.cores() < 2, reason="one core is all that there is to compare")
-def test_each_device_by_itself_names_the_slow_one(run_here: CommandLine, tmp_path: Path, plotting: Plotting) -> None:
+def test_each_device_by_itself_names_the_slow_one(run_here: Bench, plotting: Plotting) -> None:
     plotting(plots.each_plot)
     for name, text in (("mlp.py", MLP), ("planted.py", SLOW_PART)):
-        (tmp_path / name).write_text(text)
-    out = tmp_path / "out"
-    work = ("--workload", str(tmp_path / "mlp.py"), "--setting", "width=32", "--warmup", "1", "--iters", "4")
-    asked = ("--each", "--nproc", "2", "--device", "cpu", "--scenario", str(tmp_path / "planted.py"))
-    done = run_here("scale", *asked, *work, "--out", str(out), "--json")
-    assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
+        Path(name).write_text(text)
+    work = ("--workload", "mlp.py", "--setting", "width=32", "--warmup", "1", "--iters", "4")
+    asked = ("--each", "--nproc", "2", "--device", "cpu", "--scenario", "./planted.py")
+    done = run_here("scale", *asked, *work, "--json")
+    document = done.well()
     slots = [one["slot"] for one in document["experiments"]["scaling"]["launches"]]
     assert document["launches"] == [] and slots == [0, 1, 1, 0, 0, 1]
     fast, slow = document["scale"]["devices"]
     assert slow["name"].endswith("part 2 of 2 of the cores")
     assert fast["step"]["value"] < slow["step"]["value"]
     assert slow["is_slow"] and not fast["is_slow"] and document["scale"]["scan"]["slow"] == [slow["name"]]
-    assert f"{slow['name']} (" in done.stderr and " is slow: " in done.stderr
-    assert run_here("check", "--rows", "latest", "--results", str(out)).returncode == 0
-    page = tmp_path / "page"
-    assert run_here("report", "--results", str(out), "--out", str(page)).returncode == 0
-    assert "Is a device slow?" in (page / "index.html").read_text() and (page / "each.svg").is_file()
+    assert f"{slow['name']} (" in done.err and " is slow: " in done.err
+    assert run_here("check", "--rows", "latest").code == 0
+    assert run_here("report").code == 0
+    assert "Is a device slow?" in Path("reports/index.html").read_text() and Path("reports/each.svg").is_file()
 
 
 @pytest.mark.parametrize(
@@ -166,6 +159,4 @@ def test_each_device_by_itself_names_the_slow_one(run_here: CommandLine, tmp_pat
     ],
 )
 def test_what_is_refused(bench: Bench, arguments: tuple[str, ...], said: str) -> None:
-    code, out, errors = bench("scale", "--device", "cpu", *arguments)
-    assert (code, out) == (2, "") and len(errors.splitlines()) == 1
-    assert said in errors
+    bench("scale", "--device", "cpu", *arguments).refused(said)

@@ -1,6 +1,5 @@
 """What there is, and the answer of a run again."""
 
-import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -37,7 +36,7 @@ def test_show_says_what_the_run_said(here: Path, bench: Bench) -> None:
     assert heading.split()[:2] == ["scenario", "img/s"] and "what ran" not in heading
     assert (first.split()[0], second.split()[0]) == ("ddp_o2", "ddp")
     assert "what ran" in bench("show", run, "-v")[1]
-    assert [row["scenario"] for row in json.loads(bench("show", run, "--json")[1])["summary"]] == ["ddp", "ddp_o2"]
+    assert [row["scenario"] for row in bench("show", run, "--json").document["summary"]] == ["ddp", "ddp_o2"]
 
 
 def test_runs_are_listed_with_their_answers(here: Path, bench: Bench) -> None:
@@ -45,7 +44,7 @@ def test_runs_are_listed_with_their_answers(here: Path, bench: Bench) -> None:
     code, table, _ = bench("runs")
     assert code == 0 and re.search(r"three of each +resnet18, 32 px +2 +6  (ddp_o2$|-)", table, re.M)
     assert BROKEN in table and "incomplete" in table
-    found = json.loads(bench("runs", "--json")[1])["runs"]
+    found = bench("runs", "--json").document["runs"]
     assert {one["label"] for one in found} == {"three of each", "-"} and len(found) == 3
     code, _, said = bench("runs", "--results", "absent")
     assert code == 2 and "--results: there is no run in absent; make one with 'python -m bench run'" in said

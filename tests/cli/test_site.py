@@ -1,6 +1,5 @@
 """A site of one's own: one file, and every verb works on its runs."""
 
-import json
 import os
 import select
 import signal
@@ -45,10 +44,8 @@ def mlp(tmp_path: Path) -> str:
 def test_a_site_of_torchrun_is_one_file(torchrun: str, mlp: str, bench: Bench) -> None:
     options = ("--device", "cpu", "--scenario", "ddp", "--workload", mlp, "--warmup", "1", "--iters", "3", "--json")
     Path("secrets.py").write_text("open('executed', 'w')\n")
-    code, out, said = bench("run", *options, "--site", "./torchrun_site.py")
-    assert code == 0, said
+    foreign = bench("run", *options, "--site", "./torchrun_site.py").well()
     assert not Path("executed").exists(), "nothing is imported from the working directory"
-    foreign = json.loads(out)
     (launch,) = foreign["launches"]
     assert foreign["request"]["site"] == torchrun == foreign["sources"][torchrun]["file"]
     assert (launch["status"], launch["effective"]["world_size"], launch["effective"]["backend"]) == ("ok", 2, "gloo")
@@ -57,13 +54,12 @@ def test_a_site_of_torchrun_is_one_file(torchrun: str, mlp: str, bench: Bench) -
     ] * 2
     (reference,) = foreign["experiments"]["numerics"]["references"]
     assert reference["status"] == "ok" and foreign["parity"], "the reference came by torchrun, too"
-    local = json.loads(bench("run", *options)[1])
+    local = bench("run", *options).document
     weights = [{rank["final_sha256"] for rank in run["launches"][0]["ranks"]} for run in (foreign, local)]
     assert weights[0] == weights[1], "both sites train the same"
     assert bench("report", foreign["path"])[0] == 0
-    code, out, said = bench("compare", local["path"], foreign["path"], "--json")
-    assert code == 0, said
-    assert {row["scenario"] for row in json.loads(out)["comparisons"]} == {"ddp"}
+    compared = bench("compare", local["path"], foreign["path"], "--json").well()
+    assert {row["scenario"] for row in compared["comparisons"]} == {"ddp"}
 
 
 @pytest.fixture
@@ -153,8 +149,7 @@ def test_a_file_that_is_no_site_is_refused_in_one_line(
 ) -> None:
     monkeypatch.setattr(execute, "IMPORT_LIMIT_S", 2.0 if "600" in source else 20.0)
     (tmp_path / "my_site.py").write_text(source)
-    code, _, said = bench("run", "--device", "cpu", "--scenario", "single", "--site", "./my_site.py")
-    assert (code, said.count("\n")) == (2, 1) and "--site" in said and problem in said, said
+    bench("run", "--device", "cpu", "--scenario", "single", "--site", "./my_site.py").refused("--site", problem)
     assert not (tmp_path / "results").exists()
 
 

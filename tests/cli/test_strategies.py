@@ -1,6 +1,5 @@
 """Every strategy of the field trains on the CPU, and what it does to the numbers is known."""
 
-import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import CommandLine, done_here, needs_fsdp2
+from conftest import Bench, done_here, needs_fsdp2
 from standin import refusal
 from standin.planted import planted
 from standin.schemas import document_in
@@ -175,7 +174,7 @@ def test_a_rank_is_killed_and_all_go_on(host: WorkerHost, tmp_path: Path) -> Non
     assert [row["verdict"] for row in document["parity"]] == [SAME]
 
 
-def test_too_few_images_for_batch_norm(run_here: CommandLine, tmp_path: Path) -> None:
+def test_too_few_images_for_batch_norm(run_here: Bench, tmp_path: Path) -> None:
     """Two ranks with two micro-batches each: at 32 pixels, the last batch norms of a ResNet have one value an image."""
     own = tmp_path / "own.py"
     own.write_text(VIEW)
@@ -186,13 +185,13 @@ def test_too_few_images_for_batch_norm(run_here: CommandLine, tmp_path: Path) ->
         ("ddp_accumulate", "--batch-per-rank", "2", "4"),
     ):
         said = run_here("run", "--scenario", name, option, few, *small)
-        assert said.returncode == 2 and f"needs two; use {option} {enough} or more" in said.stderr, said.stderr
+        assert said.code == 2 and f"needs two; use {option} {enough} or more" in said.err, said.err
     assert not (tmp_path / "out").exists()
     tried = run_here("run", "--scenario", f"ddp,{own}", "--global-batch", "2", *small)
-    assert tried.returncode == 1, "code that is not bench's may leave batch norm out, and is tried"
-    launches = json.loads(tried.stdout)["launches"]
+    assert tried.code == 1, "code that is not bench's may leave batch norm out, and is tried"
+    launches = tried.document["launches"]
     assert [one["status"] for one in launches] == ["unsupported", "error"]
-    assert run_here("run", "--scenario", "ddp_accumulate", "--global-batch", "8", *small).returncode == 0
+    assert run_here("run", "--scenario", "ddp_accumulate", "--global-batch", "8", *small).code == 0
 
 
 @pytest.mark.parametrize(

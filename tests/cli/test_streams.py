@@ -71,7 +71,6 @@ def test_unforeseen_errors(regressed: Path, bench: Bench, monkeypatch: pytest.Mo
 
 def test_a_label_of_bytes(tmp_path: Path, bench: Bench, plotting: Plotting) -> None:
     """As ``--label $'\\xff'`` comes from a shell; the run that has it is sealed, and must not be lost for its label."""
-    plotting()
     about: dict[str, Any] = {"label": encode("night \udcff"), "host": encode("h\udcff")}
     first, second = (str(write_run(tmp_path / "results", [DDP], **about)) for _ in range(2))
     asked = [

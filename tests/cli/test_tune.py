@@ -1,6 +1,5 @@
 """``bench tune`` on planted candidates: the fastest that trains the same wins, and every other says why not."""
 
-import json
 import math
 import re
 import time
@@ -9,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import CommandLine, Plotting
+from conftest import Bench, Plotting
 from standin.planted import planted
 from standin.schemas import document_in
 from test_workload import MLP
@@ -60,9 +59,8 @@ def asked(tmp_path: Path) -> tuple[str, ...]:
     for name, (seconds, factor) in CANDIDATES.items():
         (tmp_path / f"{name}.py").write_text(planted(CANDIDATE.format(seconds=seconds, factor=factor)))
     names = ",".join(str(tmp_path / f"{name}.py") for name in CANDIDATES)
-    small = ("--warmup", "1", "--iters", "4", "--setting", "width=32", "--allow", "none")
-    where = ("--device", "cpu", "--out", str(tmp_path / "out"))
-    return ("--workload", str(tmp_path / "mlp.py"), "--scenario", names, *small, *where)
+    small = ("--device", "cpu", "--warmup", "1", "--iters", "4", "--setting", "width=32", "--allow", "none")
+    return ("--workload", "mlp.py", "--scenario", names, *small)
 
 
 def late(where: Any, number: int, patch: pytest.MonkeyPatch) -> list[str]:
@@ -81,7 +79,7 @@ def late(where: Any, number: int, patch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.mark.slow
 def test_an_interrupted_search_goes_on(
-    run_here: CommandLine, asked: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plotting: Plotting
+    run_here: Bench, asked: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, plotting: Plotting
 ) -> None:
     plotting(plots.search_plot)
     launched: list[str] = []
@@ -97,18 +95,18 @@ def test_an_interrupted_search_goes_on(
     monkeypatch.setattr(tuning, "perform", interrupted)
     monkeypatch.setattr(tuning, "FEWEST_S", 2.0)
     cut = run_here("tune", *asked)
-    go_on = f"go on with: python -m bench tune --resume {next((tmp_path / 'out').iterdir()).name} --out {tmp_path}/out"
-    assert cut.returncode == 130 and go_on in cut.stderr, cut.stderr
-    first = document_in(tmp_path / "out")
+    go_on = f"go on with: python -m bench tune --resume {next(Path('results').iterdir()).name}"
+    assert cut.code == 130 and go_on in cut.err, cut.err
+    first = document_in(Path("results"))
     raced = first["experiments"]["tuning"]
     assert first["complete"] is False and [one["scenario"] for one in raced["launches"]] == launched
     monkeypatch.setattr(tuning, "time", time)
     launched.clear()
     launched += ["not interrupted again"] * 4
 
-    done = run_here("tune", "--resume", "latest", "--out", str(tmp_path / "out"))
-    assert done.returncode == 0, done.stderr
-    document = document_in(tmp_path / "out")
+    done = run_here("tune", "--resume", "latest")
+    assert done.code == 0, done.err
+    document = document_in(Path("results"))
     search = document["experiments"]["tuning"]
     assert search["launches"][:3] == raced["launches"], "nothing is done twice"
     assert document["complete"] and search["stopped_by"] == "race"
@@ -122,44 +120,43 @@ def test_an_interrupted_search_goes_on(
     assert fresh == {(name, repeat) for name in search["finalists"] for repeat in range(5)}
     numbers = {one["launch"] for one in search["launches"]}
     assert not numbers & {one["launch"] for one in document["launches"]}, "what chose is not what is reported"
-    assert done.stdout.splitlines()[1].startswith("Nothing beat ddp: ddp, ")
-    assert "Leanest within 5 %: " in done.stdout and "Gain over ddp" not in done.stdout
-    assert run_here("check", "--rows", "latest", "--results", str(tmp_path / "out")).returncode == 0
-    shown = run_here("show", "latest", "--results", str(tmp_path / "out"))
-    assert shown.stdout.splitlines()[0].startswith("Nothing beat ddp: ddp, ")
-    page = tmp_path / "page"
-    assert run_here("report", "--results", str(tmp_path / "out"), "--out", str(page)).returncode == 0
-    text = (page / "index.html").read_text()
-    assert "How was the winner found?" in text and "numerics: diverged" in text and (page / "search.svg").is_file()
+    assert done.out.splitlines()[1].startswith("Nothing beat ddp: ddp, ")
+    assert "Leanest within 5 %: " in done.out and "Gain over ddp" not in done.out
+    assert run_here("check", "--rows", "latest").code == 0
+    shown = run_here("show", "latest")
+    assert shown.out.splitlines()[0].startswith("Nothing beat ddp: ddp, ")
+    assert run_here("report").code == 0
+    text = Path("reports/index.html").read_text()
+    assert "How was the winner found?" in text and "numerics: diverged" in text and Path("reports/search.svg").is_file()
 
 
 @pytest.mark.slow
 def test_the_budget_ends_the_rounds_of_the_finalists(
-    run_here: CommandLine, asked: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run_here: Bench, asked: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The machine becomes busy while they are measured: their third launch ends after the budget."""
     launched = late(measure, 3, monkeypatch)
     two = [one.replace(f",{tmp_path}/slow.py,{tmp_path}/wrong.py,{tmp_path}/slowest.py", "") for one in asked]
     done = run_here("tune", *two, "--budget", "10m")
-    document = document_in(tmp_path / "out")
+    document = document_in(Path("results"))
     finalists, rounds = document["experiments"]["tuning"]["finalists"], document["request"]["launches"]
     assert rounds == math.ceil(3 / len(finalists)) and len(launched) == rounds * len(finalists), launched
-    assert done.returncode == 0 and f"the budget ends after {rounds} round" in done.stderr, done.stderr
+    assert done.code == 0 and f"the budget ends after {rounds} round" in done.err, done.err
     assert document["complete"] and document["experiments"]["tuning"]["spent_s"] > 2 * LATER_S
     before = len(launched)
-    again = run_here("tune", "--resume", "latest", "--out", str(tmp_path / "out"))
-    assert again.returncode == 0 and len(launched) == before, "there is nothing to resume"
+    again = run_here("tune", "--resume", "latest")
+    assert again.code == 0 and len(launched) == before, "there is nothing to resume"
 
 
 def test_a_short_budget_names_whom_it_leaves_out(
-    run_here: CommandLine, asked: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    run_here: Bench, asked: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The budget is spent after two launches: what they showed is measured again."""
     launched = late(tuning, 2, monkeypatch)
     done = run_here("tune", *asked, "--budget", "10m")
-    assert done.returncode == 0 and launched == ["ddp", "quick"], (launched, done.stderr)
-    assert "Not tried within the budget: slow, wrong and slowest" in done.stdout, done.stdout
-    assert "the budget ended the search" in done.stdout
+    assert done.code == 0 and launched == ["ddp", "quick"], (launched, done.err)
+    assert "Not tried within the budget: slow, wrong and slowest" in done.out, done.out
+    assert "the budget ended the search" in done.out
 
 
 def test_the_most_promising_come_first() -> None:
@@ -183,29 +180,28 @@ def test_the_most_promising_come_first() -> None:
     ],
 )
 def test_a_search_that_cannot_find_anything(
-    run_here: CommandLine, asked: tuple[str, ...], given: tuple[str, ...], said: tuple[str, ...]
+    run_here: Bench, asked: tuple[str, ...], given: tuple[str, ...], said: tuple[str, ...]
 ) -> None:
     done = run_here("tune", *asked, *given)
-    last = done.stderr.splitlines()[-1]
-    assert done.returncode == 2 and all(text in last for text in said), last
+    last = done.err.splitlines()[-1]
+    assert done.code == 2 and all(text in last for text in said), last
 
 
 @pytest.mark.slow
-def test_the_batch_grows_while_that_is_faster(run_here: CommandLine, tmp_path: Path) -> None:
+def test_the_batch_grows_while_that_is_faster(run_here: Bench) -> None:
     """A step sleeps as long for any batch, so that a larger one is faster for each example; at 32 it fails."""
     failing = SLEEPY.replace("0.03)", "0.05)\n    assert len(batch['y']) <= 16, 'too large a batch'")
-    (tmp_path / "mlp.py").write_text(MLP + failing)
+    Path("mlp.py").write_text(MLP + failing)
     small = ("--warmup", "1", "--iters", "3", "--setting", "width=32", "--allow", "none", "--global-batch", "8")
-    where = ("--device", "cpu", "--ranks", "1", "--out", str(tmp_path / "out"), "--json")
-    work = ("--workload", str(tmp_path / "mlp.py"), "--scenario", "ddp")
+    where = ("--device", "cpu", "--ranks", "1", "--json")
+    work = ("--workload", "mlp.py", "--scenario", "ddp")
     done = run_here("tune", *work, *small, *where, "--tune-batch")
-    assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
+    document = done.well()
     assert list(document["batches"]) == ["8", "16", "32"] and document["workload"]["global_batch"] == 16
     assert document["experiments"]["numerics"]["references"][0]["status"] == "ok"
     assert "times the speed" in document["batches"]["16"] and "too large" in document["batches"]["32"]
-    assert "Global batch 16: " in done.stderr and "(chosen)" in done.stderr
-    assert len(list((tmp_path / "out").iterdir())) == 3, "a run for each batch"
+    assert "Global batch 16: " in done.err and "(chosen)" in done.err
+    assert len(list(Path("results").iterdir())) == 3, "a run for each batch"
 
 
 @pytest.mark.parametrize(("made", "name"), [("ddp+o3", "ddp_o3"), ("fsdp2+o1", "fsdp2+o1"), ("ddp+o1+fused", None)])

@@ -12,7 +12,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from standin import ROOT
@@ -183,9 +182,9 @@ def test_a_model_of_others(shell: Shell, tmp_path: Path, model: str) -> None:
 @pytest.mark.parametrize(
     "script", [LIGHTNING, ACCELERATE, MNIST, IMAGENET], ids=["lightning", "accelerate", "mnist", "imagenet"]
 )
-def test_a_script_of_others(
-    shell: Shell, python: str, tmp_path: Path, script: str, benchmark: Callable[[str], Any]
-) -> None:
+def test_a_script_of_others(shell: Shell, python: str, tmp_path: Path, script: str) -> None:
+    from in_turns import digits
+
     command = f"{python} train.py"
     (tmp_path / "train.py").write_text(script)
     if "{examples}" in script:
@@ -193,7 +192,7 @@ def test_a_script_of_others(
         if examples is None:
             pytest.skip("BENCH_EXAMPLES names no checkout of github.com/pytorch/examples")
         command = script.format(python=python, examples=examples)
-        benchmark("in_turns").digits(tmp_path.parent / "data" / "MNIST" / "raw")
+        digits(tmp_path.parent / "data" / "MNIST" / "raw")
         pictures(tmp_path / "pictures")
     for _ in range(2):
         followed(shell, f"python -m bench attach --scenario mine -- {command}", tmp_path)

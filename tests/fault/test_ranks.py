@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import CommandLine, Executed, a_host
+from conftest import Bench, Executed, a_host
 from standin.planted import failing
 from standin.planted import planted as planted_file
 from standin.processes import FASHION, alive, family, nobody_left, not_locked, start, wait_for
@@ -255,7 +255,7 @@ MEDDLING = {
 """Scenarios that harm the run that they are in: the status of their launch, and what they do in the rank."""
 
 
-def test_what_a_scenario_harms_is_its_own_launch(run_here: CommandLine, tmp_path: Path) -> None:
+def test_what_a_scenario_harms_is_its_own_launch(run_here: Bench, tmp_path: Path) -> None:
     for name, (_, fault) in MEDDLING.items():
         (tmp_path / f"{name}.py").write_text(
             planted_file(
@@ -267,11 +267,11 @@ def test_what_a_scenario_harms_is_its_own_launch(run_here: CommandLine, tmp_path
     out = tmp_path / "out"
     small = ["--iters", "2", "--ranks", "1", "--global-batch", "4", "--no-parity", "--out", str(out)]
     done = run_here("run", *FASHION, "--scenario", names, *small)
-    assert done.returncode == 1, done.stderr
+    assert done.code == 1, done.err
     launches = document_in(out)["launches"]
     statuses = {launch["scenario"]: launch["status"] for launch in launches}
-    assert statuses == {name: status for name, (status, _) in MEDDLING.items()} | {"single": "ok"}, done.stderr
-    assert "the clock of rank 0 is wrong: step_ms is 0.0" in done.stderr
+    assert statuses == {name: status for name, (status, _) in MEDDLING.items()} | {"single": "ok"}, done.err
+    assert "the clock of rank 0 is wrong: step_ms is 0.0" in done.err
     (path,) = out.iterdir()
     left = {f"{path}/logs/{name} does not belong to this run" for name in ("pipe", "zero", "launch-006-log-rank0.log")}
     assert set(findings(str(path))) == left

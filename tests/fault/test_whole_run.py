@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from conftest import CommandLine
+from conftest import Bench
 from standin.planted import planted
 from standin.processes import FASHION, SMALL, command, family, nobody_left, not_locked, ranks_of, start, wait_for
 from standin.schemas import document_in
@@ -25,7 +25,7 @@ from bench.runs.reader import read
 pytestmark = pytest.mark.fault
 
 
-def test_a_killed_run_is_resumed(repository: Path, tmp_path: Path, run_here: CommandLine) -> None:
+def test_a_killed_run_is_resumed(repository: Path, tmp_path: Path, run_here: Bench) -> None:
     small = ("--iters", "4", "--global-batch", "4", "--stall-timeout", "60")
     with start(repository, tmp_path, "--scenario", "single,ddp", *small, small=FASHION) as running:
         ranks_of(running, 2)
@@ -40,7 +40,7 @@ def test_a_killed_run_is_resumed(repository: Path, tmp_path: Path, run_here: Com
     (before,) = document_in(tmp_path)["launches"]
     assert (before["scenario"], before["status"]) == ("single", "ok")
     done = run_here("run", "--resume", "latest", "--out", str(tmp_path), "--json")
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.err
     first, second = document_in(tmp_path)["launches"]
     assert first == before, "nothing twice"
     assert (second["scenario"], second["status"]) == ("ddp", "ok")

@@ -14,6 +14,7 @@ import pytest
 import torch
 from conftest import measures_a_gpu
 from standin.frames import iterations
+from standin.processes import wait_for
 
 from bench import machine
 from bench.analyse import devices
@@ -105,10 +106,7 @@ def sampled(folder: Path, gpu: Gpu, rank: Rank, seconds: float) -> tuple[Sampler
     sampler = Sampler.start(device="cuda", gpus=(gpu.uuid,), spool=str(folder), host="here")
     try:
         sampler.watch(0, "single", 0, rank.pid, (gpu.uuid,))
-        deadline = time.monotonic() + 30
-        while not read_spool(spool_path(str(folder), 0))["device"]:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_for(lambda: read_spool(spool_path(str(folder), 0))["device"], 30.0)
         time.sleep(seconds)
         return sampler, *sampler.finish(0)
     finally:

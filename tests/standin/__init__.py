@@ -4,6 +4,7 @@ The real ``pynvml`` loads it through ``LD_LIBRARY_PATH``, which the dynamic link
 code under test runs in a process of its own.
 """
 
+import json
 import os
 import re
 import shutil
@@ -12,6 +13,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -59,13 +61,23 @@ def install(
         (site / name).write_text(text)
 
 
-def checker(name: str, *arguments: object, text: str | None = None) -> subprocess.CompletedProcess[str]:
-    """What a linter says of these files, or of ``text``. Skips where it is not installed."""
+def program(file: Path, text: str) -> Path:
+    """A file that can be executed."""
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(text)
+    file.chmod(0o755)
+    return file
+
+
+def complaints(name: str, *arguments: object, text: str | None = None, cwd: Path | None = None) -> str:
+    """What a linter has against these files, or ``text``: "" where nothing. Skips where it is not installed."""
     path = shutil.which(name, path=os.path.dirname(sys.executable)) or shutil.which(name)
     if path is None:
         pytest.skip(f"{name} is not installed: pip install -e '.[dev]'")
     about = os.environ | {"NO_COLOR": "1"}
-    return subprocess.run([path, *map(str, arguments)], input=text, capture_output=True, text=True, env=about)
+    command = [path, *map(str, arguments)]
+    done = subprocess.run(command, input=text, cwd=cwd, capture_output=True, text=True, env=about)
+    return done.stdout + done.stderr if done.returncode else ""
 
 
 def refusal(call: Callable[[], object]) -> RequestError:
@@ -74,6 +86,30 @@ def refusal(call: Callable[[], object]) -> RequestError:
         call()
     assert "\n" not in str(caught.value)
     return caught.value
+
+
+class Said(NamedTuple):
+    """The exit code of a command, and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> Any:
+        """Of ``--json``."""
+        return json.loads(self.out)
+
+    def well(self) -> Any:
+        """The document of a command that ended well."""
+        assert self.code == 0, self.err
+        return self.document
+
+    def refused(self, *words: str, code: int = 2) -> None:
+        """It was one line, which has these words."""
+        line = self.err.removesuffix("\n")
+        assert (self.code, self.out, "\n" in line) == (code, "", False), self
+        assert [part for part in words if part not in line] == [], line
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ STEADY = (100.0, 100.4, 99.7, 100.2, 99.9)
 NIGHTS = (0.001, -0.004, 0.006, -0.002, 0.003, -0.006, 0.000, 0.004, -0.003, 0.002, -0.001, 0.005)
 """By how much nights are slower than usual, as they come."""
 
+NAMES = ("ddp", "dp", "ddp_o2")
 TEN = ("single", "dp", "ddp", "ddp_o1", "ddp_o2", "ddp_o3", "apex_ddp", "apex_ddp_o1", "apex_ddp_o2", "apex_ddp_o3")
 
 
@@ -113,10 +114,16 @@ def write(folder: Path, said: Mapping[str, Any]) -> Path:
     return path
 
 
+def sealed_again(run: Path, **changes: Any) -> None:
+    """The run with another document, and a seal that fits it."""
+    said = json.loads((run / "run.json").read_text()) | changes
+    (run / "run.json").write_text(json.dumps(said | {"seal": seal_of(said)}, indent=1) + "\n")
+
+
 def nights(
     folder: Path,
     count: int = len(NIGHTS),
-    names: Sequence[str] = ("ddp", "dp", "ddp_o2"),
+    names: Sequence[str] = NAMES,
     *,
     slower: Callable[[int, str], float] = lambda day, name: 1.0,
     also: Callable[[int, dict[str, Any]], None] = lambda day, said: None,
@@ -136,6 +143,12 @@ def nights(
         also(day, said)
         written.append(write(folder, said))
     return written
+
+
+def night(day: int, factor: float = 1.0, **changes: Any) -> dict[str, Any]:
+    """Of :data:`NAMES`, where ``ddp`` takes ``factor`` times as long, and has these ``changes``."""
+    of_ddp = {"factor": factor} | changes
+    return digest(day, [usual(name, day, at, **(of_ddp if name == "ddp" else {})) for at, name in enumerate(NAMES)])
 
 
 def usual(name: str, day: int, place: int = 0, factor: float = 1.0, **changes: Any) -> dict[str, Any]:

@@ -15,18 +15,12 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from bench.runs.check import findings
+from standin import Said
 from standin.processes import family
 
 TINY = ("--scenario", "ddp", "--workload", "fashion_mlp", "--no-parity", "--device", "cpu", "--warmup", "1")
 LIMIT_S = 120.0
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
-    code: int
-    out: str
-    said: str
 
 
 def free_port() -> Any:
@@ -139,7 +133,7 @@ def start(
 
 def run(
     folder: Path, of: list[dict[str, str]], *options: str, others: tuple[str, ...] | None = None, verb: str = "run"
-) -> list[Ended]:
+) -> list[Said]:
     """The same command on all hosts, or on all but the first with the options ``others``. How each ended."""
     with ExitStack() as stack:
         started = []
@@ -148,4 +142,4 @@ def run(
             started.append(stack.enter_context(start(folder, index, environment, *mine, verb=verb)))
             stack.callback(started[-1].kill)
         said = [one.communicate(timeout=LIMIT_S) for one in started]
-        return [Ended(code=one.returncode, out=out, said=err) for one, (out, err) in zip(started, said, strict=True)]
+        return [Said(one.returncode, out, err) for one, (out, err) in zip(started, said, strict=True)]

@@ -72,10 +72,7 @@ def wait_for(condition: Callable[[], Any], limit_s: float = 120.0) -> Any:
 
 
 def nobody_left(pids: list[int]) -> bool:
-    deadline_s = time.monotonic() + GONE_S
-    while any(map(alive, pids)) and time.monotonic() < deadline_s:
-        time.sleep(0.05)
-    return not any(map(alive, pids))
+    return bool(wait_for(lambda: not any(map(alive, pids)), GONE_S))
 
 
 def not_locked(*gpus: str) -> bool:

@@ -1,11 +1,10 @@
 """All-reduces: the fit finds what a planted link is capable of, and a launch measures real ones."""
 
-import json
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import CommandLine
+from conftest import Bench
 from standin.documents import launch
 
 from bench.analyse.all_reduce import Sample, bus_share, fitted, samples, sentences
@@ -114,10 +113,8 @@ def test_nominal_speed(tmp_path: Path, content: str | None, mbit: float | None) 
     assert over.nominal_mbit("eth0", str(tmp_path)) == mbit
 
 
-def test_doctor_measures_all_reduces_for_real(run_here: CommandLine) -> None:
-    done = run_here("doctor", "--bandwidth", "--json")
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)["bandwidth"]
+def test_doctor_measures_all_reduces_for_real(run_here: Bench) -> None:
+    found = run_here("doctor", "--bandwidth", "--json").well()["bandwidth"]
     assert found["failed"] == [] and found["transport"]["backend"] == "gloo"
     assert found["transport"]["interface"] == "lo" and "no nominal speed" in found["transport"]["reason"]
     times = {one["bytes"]: one["time_ms"] for one in found["all_reduces"]}

@@ -6,11 +6,9 @@ import io
 import math
 import os
 import pty
-import shlex
 import struct
 import sys
 import termios
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -20,7 +18,6 @@ from hypothesis import strategies as st
 from bench.cli import HELP, VERBS, main
 from bench.console import RunProgress, align, columns, duration, fold, passing, tell
 from bench.report import tables, values
-from bench.verbs import run as verb
 from bench.verbs.options import span
 
 words = st.lists(st.text("abcdef-÷±,;", min_size=1, max_size=12), min_size=1, max_size=40)
@@ -208,30 +205,9 @@ def test_help_in_80_columns(name: str, monkeypatch: pytest.MonkeyPatch, capsys: 
     assert [line for line in shown if len(line) > 80 and "python -m bench" not in line] == []
 
 
-@pytest.mark.parametrize(("typed", "meant"), [("--gpu", "--gpus"), ("--launch=3", "--launches"), ("--xyzzy", "")])
-def test_an_unknown_option_gets_the_closest(typed: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", typed]) == 2
-    line = capsys.readouterr().err
-    assert line.count("\n") == 1 and typed in line
-    assert (f"did you mean {meant}?" in line) if meant else "did you mean" not in line
-
-
 def test_lengths_of_time() -> None:
     """As they are typed, in several units, and as they are shown."""
     typed = {"570s": 570, "9m": 540, "9m30s": 570, "1h30m": 5400, "1h0m5s": 3605, "2h1s": 7201, "1.5h.5m": 5430}
     assert {text: span(text) for text in typed} == typed
     shown = {59.4: "59 s", 59.6: "1 min 0 s", 3599: "59 min 59 s", 7500: "2 h 5 min"}
     assert {seconds: duration(seconds) for seconds in shown} == shown
-
-
-@pytest.mark.parametrize("folder", ["results", "elsewhere"])
-def test_the_report_that_is_named_finds_the_run(folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from bench.runs.names import find
-
-    monkeypatch.chdir(tmp_path)
-    path = tmp_path / folder / "20260101T000000Z-00000000"
-    path.mkdir(parents=True)
-    (path / "run.json").write_text("{}")
-    line = verb._next_steps(str(path), 0, 3).splitlines()[-1]
-    (name,) = shlex.split(line.removeprefix("Next: python -m bench report "))
-    assert os.path.samefile(find(name, "results"), path)

@@ -17,7 +17,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as some
 from jsonschema import Draft202012Validator
 from ruamel.yaml import YAML
-from standin import ROOT, checker, refusal
+from standin import ROOT, complaints, program, refusal
 from standin.engine_schemas import SCHEMAS
 
 from bench.seams import discover, execute
@@ -147,24 +147,16 @@ def test_shellcheck_and_hadolint_are_content(tmp_path: Path) -> None:
     (tmp_path / "job.sh").write_text(load("slurm").specification(asked("slurm", "--label", "it's", gpus=8)))
     sky = specified("skypilot", "--label", "it's")
     (tmp_path / "task.sh").write_text(f"#!/bin/bash\n{sky['setup']}{sky['run']}")
-    for found in (
-        checker("shellcheck", tmp_path / "job.sh", tmp_path / "task.sh"),
-        checker("hadolint", ROOT / "Dockerfile"),
-    ):
-        assert (found.returncode, found.stdout) == (0, "")
-
-
-def program(path: Path, lines: str) -> None:
-    path.write_text(f"#!/bin/bash\n{lines}\n")
-    path.chmod(0o755)
+    assert complaints("shellcheck", tmp_path / "job.sh", tmp_path / "task.sh") == ""
+    assert complaints("hadolint", ROOT / "Dockerfile") == ""
 
 
 def test_the_hosts_of_a_batch_script_meet_at_the_first(tmp_path: Path) -> None:
     label = 'it\'s "mine": $(touch here) `touch here` \\'
     (tmp_path / "job.sh").write_text(load("slurm").specification(asked("slurm", "--label", label)))
-    program(tmp_path / "scontrol", '[[ $* == "show hostnames gpu[1-5000]" ]] && seq -f gpu%g 1 5000')
+    program(tmp_path / "scontrol", '#!/bin/bash\n[[ $* == "show hostnames gpu[1-5000]" ]] && seq -f gpu%g 1 5000')
     heard = "import json, os, sys; print(json.dumps([sys.argv[1:], dict(os.environ)]))"
-    program(tmp_path / "srun", f'exec {shlex.quote(sys.executable)} -c {shlex.quote(heard)} "$@"')
+    program(tmp_path / "srun", f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -c {shlex.quote(heard)} "$@"')
     environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_NODELIST": "gpu[1-5000]", "SLURM_JOB_ID": "1234567"}
     done = subprocess.run(["bash", "job.sh"], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")

@@ -1,18 +1,14 @@
 """GPUs that others are using: refused before a run, by PID, name and memory, unless it is forced."""
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from conftest import request_for
-from standin import MIB, NOT_AVAILABLE, ROOT, TWO_GPUS, A, B, Driver
+from conftest import request_for, separately
+from standin import MIB, NOT_AVAILABLE, TWO_GPUS, A, B, Driver
 from standin.runs import write_run
 
-from bench.machine import lock
 from bench.seams import discover, switching
 
 
@@ -87,22 +83,6 @@ def test_a_process_that_is_ending_is_waited_for(driver: Driver) -> None:
     assert told == "[]\n"
 
 
-def bench_run(driver: Driver, here: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | driver.environment() | {"PYTHONPATH": str(ROOT)}
-    return subprocess.run(
-        [sys.executable, "-m", "bench", "run", *options], cwd=here, env=environment, capture_output=True, text=True
-    )
-
-
-def test_a_gpu_of_another_run_is_refused_by_its_name(driver: Driver, tmp_path: Path) -> None:
-    driver.write(*TWO_GPUS, f"process {B} {os.getpid()} {2048 * MIB}")
-    with lock.acquire((B,), wait=False, say=print):
-        done = bench_run(driver, tmp_path, "--scenario", "ddp", "--gpus", "0")
-    assert done.returncode == 2
-    assert f"GPU {B} is in use by PID {os.getpid()} (" in done.stderr and "queue with --wait" in done.stderr
-    assert done.stderr.count("\n") == 1
-
-
 def test_a_gpu_is_checked_under_its_lock(driver: Driver, tmp_path: Path) -> None:
     driver.write(*TWO_GPUS, f"process {B} 4242 {2048 * MIB}")
     found = switching.load(*discover.resolve("ddp"))
@@ -110,8 +90,7 @@ def test_a_gpu_is_checked_under_its_lock(driver: Driver, tmp_path: Path) -> None
     started = write_run(tmp_path / "results", [], complete=False, about={"request": asdict(request)})
     before = (started / "run.json").read_bytes()
     for options in (("--resume", "latest"), ("--scenario", "ddp", "--gpus", "0", "--wait")):
-        done = bench_run(driver, tmp_path, *options)
-        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-        assert done.stderr.startswith("bench: error: --gpus: in use by others: GPU 0 (Stand-in B): PID 4242"), options
+        done = separately("run", *options, here=tmp_path, **driver.environment())
+        done.refused("bench: error: --gpus: in use by others: GPU 0 (Stand-in B): PID 4242")
     assert [path.name for path in (tmp_path / "results").iterdir()] == [started.name]
     assert (started / "run.json").read_bytes() == before

@@ -4,25 +4,18 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import chance
 import numpy as np
 import pytest
 from scipy import special, stats
 from standin import gated
+from standin.gated import NAMES, night
 
 from bench.analyse.history import gate
 from bench.analyse.history.gate import MEMORY, METRICS, PARITY, STEP_TIME, Base, Judged, Rule
 from bench.analyse.scatter import moderated
 
 RULE = Rule()
-NAMES = ("ddp", "dp", "ddp_o2")
-
-
-def night(day: int, factor: float = 1.0, **changes: Any) -> dict[str, Any]:
-    rows = [
-        gated.usual(name, day, place, factor if name == "ddp" else 1.0, **(changes if name == "ddp" else {}))
-        for place, name in enumerate(NAMES)
-    ]
-    return gated.digest(day, rows)
 
 
 def replayed(digests: Sequence[dict[str, Any]], accepted: Sequence[int] = (), rule: Rule = RULE) -> Base:
@@ -361,8 +354,7 @@ def test_creep_is_caught() -> None:
     assert verdicts[4].verdict == "ok", "1 % is allowed"
 
 
-def test_verdicts_about_drawn_nights(benchmark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    chance = benchmark("chance")
+def test_verdicts_about_drawn_nights(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chance, "NIGHTS", 60)
     rows = {row.what: row for row in chance.nights(60, np.random.default_rng(7))}
     for what, row in rows.items():

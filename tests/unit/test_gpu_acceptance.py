@@ -10,22 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import gpu_acceptance as pack
 import pytest
 from standin import a_gpu
 from standin.runs import DDP, write_run
 
 from bench.seams import discover, switching
-
-
-@pytest.fixture(scope="module")
-def pack() -> Iterator[Any]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "benchmarks"))
-        import gpu_acceptance
-
-        before = signal.getsignal(signal.SIGTERM)  # which main() changes, as it may in a process of its own
-        yield gpu_acceptance
-        signal.signal(signal.SIGTERM, before)
 
 
 def compared(low: float, high: float, **more: Any) -> dict[str, Any]:
@@ -47,7 +37,7 @@ def compared(low: float, high: float, **more: Any) -> dict[str, Any]:
         (compared(1.0, 1.0, ratio=None, interval_95=None), "not shown"),
     ],
 )
-def test_verdicts_on_bounds(pack: Any, document: dict[str, Any], verdict: str) -> None:
+def test_verdicts_on_bounds(document: dict[str, Any], verdict: str) -> None:
     found = pack.acceptance.of_comparison("overhead", "the step", document)
     assert [one.verdict for one in found] == [verdict, "passed"]
     for by_noise, judged in ((True, "not shown"), (False, "FAILED")):
@@ -55,13 +45,13 @@ def test_verdicts_on_bounds(pack: Any, document: dict[str, Any], verdict: str) -
         assert pack.acceptance.of_comparison("overhead", "the step", document)[1].verdict == judged
 
 
-def test_every_scenario_can_cut_up_a_rehearsals_batch(pack: Any) -> None:
+def test_every_scenario_can_cut_up_a_rehearsals_batch() -> None:
     """Into parts of two examples at least, as batch norm needs."""
     scenarios = [switching.load(*discover.resolve(name)) for name in discover.names(discover.SCENARIO)]
     assert [one.name for one in scenarios if pack.TINY["global_batch"] % (2 * one.strategy.replicas(2))] == []
 
 
-def test_the_tests_of_a_gpu_one_by_one(pack: Any) -> None:
+def test_the_tests_of_a_gpu_one_by_one() -> None:
     """The one without a name was running when pytest was ended."""
     junit = """<?xml version="1.0"?><testsuites><testsuite>
         <testcase name="test_a" time="1.26"/>
@@ -125,7 +115,7 @@ UNHELD = {"experiments": {}, "parity": []}
         ("scenarios", {"": {"complete": False}, "summary 1": FULL}, {EVERY: FAILS, SEALED: NOT_DONE}),
     ],
 )
-def test_the_checks_of_a_run(pack: Any, part: str, changes: Any, found: dict[str, str | None]) -> None:
+def test_the_checks_of_a_run(part: str, changes: Any, found: dict[str, str | None]) -> None:
     """``changes``: at places such as ``summary 1``; ``found``: what is not as it should be."""
     run: Any = a_run()
     for place, values in changes.items():
@@ -145,8 +135,8 @@ class Pack:
     """The pack in a folder of its own. ``answers``: what each command says, in place of doing it: a document, an
     exception, or a ``Command``; ``commands``: what was asked for, in order; ``takes_s``: of each command."""
 
-    def __init__(self, pack: Any, out: Path) -> None:
-        self.pack, self.out, self.now_s, self.takes_s = pack, out, 100.0, 1.0
+    def __init__(self, out: Path) -> None:
+        self.out, self.now_s, self.takes_s = out, 100.0, 1.0
         self.commands: dict[str, list[list[str]]] = {}
         passed = compared(0.999, 1.001, margin=0.01, allowed=None, passed=True)
         self.answers: dict[str, Any] = dict.fromkeys(EVERYTHING, a_run() | {"path": str(out)})
@@ -156,7 +146,7 @@ class Pack:
 
     def __call__(self, *words: str) -> int:
         self.commands.clear()
-        return int(self.pack.main(["--out", str(self.out), *words]))
+        return int(pack.main(["--out", str(self.out), *words]))
 
     def started(self, of: Any, name: str, command: list[str], limit_s: float, environment: dict[str, str]) -> Any:
         self.commands.setdefault(name, []).append(command)
@@ -168,10 +158,10 @@ class Pack:
         if name == "tests":
             assert environment["BENCH_GPU_TESTS_S"] == f"{limit_s - 15:.0f}"
             Path(of.path(f"{name}.xml")).write_text('<testsuite><testcase name="a"/></testsuite>')
-        return answer if isinstance(answer, self.pack.Command) else self.said(answer)
+        return answer if isinstance(answer, pack.Command) else self.said(answer)
 
     def said(self, document: Any, **more: Any) -> Any:
-        return self.pack.Command(**({"code": 0, "said": json.dumps(document), "told": "", "ended": False} | more))
+        return pack.Command(**({"code": 0, "said": json.dumps(document), "told": "", "ended": False} | more))
 
     @property
     def document(self) -> Any:
@@ -182,16 +172,18 @@ class Pack:
 
 
 @pytest.fixture
-def call(pack: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Pack:
+def call(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Pack]:
     from bench.runs import check
 
-    made = Pack(pack, tmp_path / "out")
+    made = Pack(tmp_path / "out")
     monkeypatch.setattr("bench.machine.nvml.list_gpus", lambda: ([A_GPU], None))
     monkeypatch.setattr(pack.foreign, "refuse", lambda *about, **more: None)
     monkeypatch.setattr(pack.time, "monotonic", lambda: made.now_s)
     monkeypatch.setattr(pack.Acceptance, "started", lambda of, *about: made.started(of, *about))
     monkeypatch.setattr(check, "findings", lambda path: [])
-    return made
+    before = signal.getsignal(signal.SIGTERM)  # which main() changes, as it may in a process of its own
+    yield made
+    signal.signal(signal.SIGTERM, before)
 
 
 EVERYTHING = (
@@ -216,7 +208,7 @@ def test_calls_go_on_until_all_is_done(call: Pack) -> None:
     assert call("--items", "tune") == 0 and list(call.commands) == ["tune"], "what is named is done again"
 
 
-def test_a_run_that_gets_further_goes_on(pack: Any, call: Pack, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_gets_further_goes_on(call: Pack, monkeypatch: pytest.MonkeyPatch) -> None:
     call.answers["more"] = call.said({}, code=-2, ended=True)
     for begun, tries in ((1, 0), (2, 0), (3, 0), (4, 0), (4, 1), (5, 0)):
         found = a_run() | {"path": "x", "complete": False, "summary": a_run()["summary"][:1] * begun}
@@ -225,7 +217,7 @@ def test_a_run_that_gets_further_goes_on(pack: Any, call: Pack, monkeypatch: pyt
         assert json.loads((call.out / "items" / "more.json").read_text())["tries"] == tries
 
 
-def test_an_interrupted_run_is_shown_and_resumed(pack: Any, call: Pack) -> None:
+def test_an_interrupted_run_is_shown_and_resumed(call: Pack) -> None:
     """Where that is refused, as on another machine, the run is begun anew."""
     begun = write_run(call.out / "runs" / "scenarios", [DDP], complete=False)
     (call.out / "begun.json").write_text(json.dumps(pack.circumstances(pack.parse(["--out", "x"]), [A_GPU])))
@@ -241,7 +233,7 @@ def test_an_interrupted_run_is_shown_and_resumed(pack: Any, call: Pack) -> None:
     assert anew[-2:] == ["--out", str(call.out / "runs" / "scenarios")] and "--scenario" in anew
 
 
-def test_no_gpu(pack: Any, call: Pack, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_gpu(call: Pack, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("bench.machine.nvml.list_gpus", lambda: ([], "no driver; install it, or use --device cpu"))
     assert call() == 12 and list(call.commands) == ["doctor"]
     said = capsys.readouterr().err
@@ -260,7 +252,7 @@ def test_a_broken_item_does_not_stop_the_others(call: Pack) -> None:
 
 
 def test_another_gpu_is_refused(
-    pack: Any, call: Pack, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    call: Pack, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert call("--items", "doctor") == 12
     for change, code in (({"uuid": "GPU-7"}, 12), ({"name": "NVIDIA Other"}, 2)):
@@ -285,7 +277,7 @@ def test_every_strategy_and_switch_is_in_the_pack(call: Pack, repository: Path) 
 
 
 def test_commands_are_accepted(
-    pack: Any, call: Pack, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    call: Pack, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import importlib
 
@@ -340,7 +332,7 @@ def test_commands_are_accepted(
     ],
 )
 def test_a_wrong_request_writes_nothing(
-    pack: Any, call: Pack, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: str, said: str
+    call: Pack, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: str, said: str
 ) -> None:
     (tmp_path / "full" / "folder").mkdir(parents=True)
     assert pack.main(arguments.format(full=tmp_path / "full", new=call.out).split()) == 2

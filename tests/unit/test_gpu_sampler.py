@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from conftest import planned
 from standin import KEYS, MIB, NOT_AVAILABLE, TWO_GPUS, A, B, Driver
+from standin.processes import wait_for
 
 from bench.core.records import DEVICE_COLUMNS, MEMORY_COLUMNS, PROBE_MIB
 from bench.machine.nvml import NO_FIGURE, SCRAMBLED
@@ -40,23 +41,17 @@ class Sampling:
         """A rank on each of these GPUs: PID 11, 12, ..., until that table has a row."""
         for rank, gpu in enumerate(gpus):
             self.sampler.watch(0, "ddp", rank, 11 + rank, (gpu,))
-        self.until(lambda: not seen or self.rows(seen))
+        wait_for(lambda: not seen or self.rows(seen))
 
     @property
     def findings(self) -> dict[str, Any]:
         assert self.sampler.findings is not None
         return self.sampler.findings
 
-    def until(self, condition: Callable[[], object]) -> None:
-        deadline = time.monotonic() + 100
-        while not condition():
-            assert time.monotonic() < deadline, (self.folder / "sampler.log").read_text()
-            time.sleep(0.02)
-
     def until_next(self, table: str) -> None:
         """Until there is a row of a sample that began from now on."""
         now = time.perf_counter_ns()
-        self.until(lambda: any(row["t_ns"] > now for row in self.rows(table)))
+        wait_for(lambda: any(row["t_ns"] > now for row in self.rows(table)))
 
 
 Start = Callable[..., Sampling]
@@ -94,7 +89,7 @@ def test_device_level_in_a_container(more: tuple[str, ...], start: Start, driver
     run.sampler.begin(0)
     driver.write(*TWO_GPUS, f"value {A} used {1624 * MIB}", f"value {B} used {756 * MIB}", *more)
     run.watch(A, B)
-    run.until(lambda: len({row["pid"] for row in run.rows("memory")}) == 2)
+    wait_for(lambda: len({row["pid"] for row in run.rows("memory")}) == 2)
     memory, _ = run.sampler.finish(0)
     assert sources(memory) == {(11, A, 1024.0, "nvml_device_delta"), (12, B, 256.0, "nvml_device_delta")}
     assert run.findings["foreign"] == []
@@ -108,7 +103,7 @@ def test_a_slow_driver_is_asked_at_both_ends(start: Start, driver: Driver) -> No
     for phase in ("measure", "record"):
         before = len(run.rows("device"))
         run.sampler.hear(planned("single").job, {"event": "phase", "phase": phase, "rank": 0})
-        run.until(lambda before=before: len(run.rows("device")) > before)
+        wait_for(lambda before=before: len(run.rows("device")) > before)
 
 
 def test_a_process_that_comes_later_is_reported(start: Start, driver: Driver) -> None:
@@ -116,7 +111,7 @@ def test_a_process_that_comes_later_is_reported(start: Start, driver: Driver) ->
     run.watch(A, seen="device")
     for size in (100, 900, 50):
         driver.write(*TWO_GPUS, f"process {A} 11 {size * MIB}", f"process {A} {BUSY} {size * MIB}")
-        run.until(lambda size=size: any(row["used_mib"] == size for row in run.rows("memory")))
+        wait_for(lambda size=size: any(row["used_mib"] == size for row in run.rows("memory")))
     run.sampler.finish(0)
     (foreign,) = run.findings["foreign"]
     assert (foreign["pid"], foreign["peak_mib"], foreign["certain"]) == (BUSY, 900.0, True)
@@ -151,7 +146,7 @@ def test_a_probe_names_ranks_by_their_host_pids(
         listed()
         run.sampler.probe(0, 11 + rank, "freed")
     run.until_next("memory")
-    run.until(lambda: len({row["pid"] for row in run.rows("memory") if row["source"] == "nvml_probe"}) == 2)
+    wait_for(lambda: len({row["pid"] for row in run.rows("memory") if row["source"] == "nvml_probe"}) == 2)
     memory, _ = run.sampler.finish(0)
     assert {(row["pid"], row["device"]) for row in memory} == {(11, gpus[0]), (12, gpus[1])}
     assert {row["source"] for row in memory} == {"nvml_probe"}
@@ -188,7 +183,7 @@ def test_the_probe_is_in_no_sample_of_its_rank(start: Start, driver: Driver) -> 
     run.sampler.begin(0)
     run.watch(A, B)
     used(500)
-    run.until(lambda: run.rows("memory"))
+    wait_for(lambda: run.rows("memory"))
     run.sampler.probe(0, 11, "before")
     run.until_next("device")
     used(500 + PROBE_MIB)
@@ -196,7 +191,7 @@ def test_the_probe_is_in_no_sample_of_its_rank(start: Start, driver: Driver) -> 
     time.sleep(0.6)
     used(400)
     run.sampler.probe(0, 11, "freed")
-    run.until(lambda: run.rows("memory")[-1]["used_mib"] == 400.0)
+    wait_for(lambda: run.rows("memory")[-1]["used_mib"] == 400.0)
     memory, _ = run.sampler.finish(0)
     assert {row["used_mib"] for row in memory if row["pid"] == 11} == {400.0, 500.0}
 
@@ -215,7 +210,7 @@ def test_a_launch_on_one_gpu_ignores_the_other(start: Start, driver: Driver) -> 
     run.sampler.watch(1, "ddp", 0, 12, (A,))
     run.sampler.watch(1, "ddp", 1, 13, (B,))
     for table in ("memory", "device"):
-        run.until(lambda table=table: {row["device"] for row in run.rows(table, 1)} == {A, B})
+        wait_for(lambda table=table: {row["device"] for row in run.rows(table, 1)} == {A, B})
     run.sampler.finish(1)
     assert [one["pid"] for one in run.findings["foreign"]] == [BUSY]
 
@@ -225,7 +220,7 @@ def test_a_lost_gpu_leaves_a_gap(start: Start, driver: Driver) -> None:
     driver.write(*TWO_GPUS, *there)
     run = start(nested=False)
     run.watch(A, B)
-    run.until(lambda: len({row["pid"] for row in run.rows("memory")}) == 2)
+    wait_for(lambda: len({row["pid"] for row in run.rows("memory")}) == 2)
     driver.write(*TWO_GPUS, *there, *(f"error {A} {key} 15" for key in ("processes", *KEYS)))
     for table in ("memory", "memory", "device"):
         run.until_next(table)
@@ -272,7 +267,7 @@ def test_a_thermal_bit_and_link_counters(start: Start, driver: Driver) -> None:
     links = (f"value {A} pcie_tx {3 << 20}", f"value {A} nvlink_rx 7")
     driver.write(*TWO_GPUS, *links, f"value {A} throttle 1", f"every {A} throttle/10 64")
     run.watch(A)
-    run.until(lambda: len([row for row in run.rows("device") if row["device"] == A]) >= 11)
+    wait_for(lambda: len([row for row in run.rows("device") if row["device"] == A]) >= 11)
     _, device = run.sampler.finish(0)
     on_a = [row for row in device if row["device"] == A][:20]  # on a busy machine there are more
     bits = [row["throttle_reasons"] for row in on_a]
@@ -289,7 +284,7 @@ def test_rows_of_ranks_and_gpus(start: Start, driver: Driver) -> None:
     run = start(nested=False)
     for rank, pid in enumerate((11, 13, 4711)):
         run.sampler.watch(0, "dp", rank, pid)
-    run.until(lambda: len({row["t_ns"] for row in run.rows("memory")}) >= 3)
+    wait_for(lambda: len({row["t_ns"] for row in run.rows("memory")}) >= 3)
     memory, device = run.sampler.finish(0)
     assert {(row["launch"], row["scenario"], row["host"]) for row in memory + device} == {(0, "dp", "node1")}
     assert {tuple(row) for row in memory} == {tuple(MEMORY_COLUMNS)}
@@ -309,7 +304,7 @@ def test_rows_of_ranks_and_gpus(start: Start, driver: Driver) -> None:
     assert device[0]["t_ns"] == device[1]["t_ns"]
     driver.write(*TWO_GPUS, *lists, f"error {A} processes 4")
     run.sampler.watch(1, "dp", 0, 11)
-    run.until(lambda: run.rows("memory", 1))
+    wait_for(lambda: run.rows("memory", 1))
     memory, _ = run.sampler.finish(1)
     on_a = [(row["used_mib"], row["source"], row["reason"]) for row in memory if row["device"] == A]
     assert on_a == [(None, "unavailable", "Insufficient Permissions")]

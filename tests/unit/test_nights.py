@@ -18,7 +18,6 @@ from bench.analyse.history import nights
 from bench.analyse.verdicts import judged
 from bench.core.errors import RequestError
 from bench.runs.document import State
-from bench.runs.files import seal_of
 from bench.runs.reader import read as read_run
 from bench.runs.writer import RunWriter
 
@@ -78,9 +77,7 @@ def test_a_missing_digest(run_with_tables: Path, tmp_path: Path, spoil: str, mon
         (path / "run.json").write_text(json.dumps(document))
     else:  # as a bench before digests left it
         (path / "digest.json").unlink()
-        del document["files"]["digest.json"]
-        document["seal"] = seal_of(document)
-        (path / "run.json").write_text(json.dumps(document, indent=1) + "\n")
+        gated.sealed_again(path, files={name: one for name, one in document["files"].items() if name != "digest.json"})
     found = nights.read(str(path.parent))
     assert found.left_out == []
     version = {"digest_version": 99} if spoil == "another version" else {}
@@ -150,12 +147,9 @@ def test_one_bad_entry_does_not_stop_the_rest(history: Path, made: str, place: s
 
 
 def sealed_as_it_is(digest: Path) -> None:
-    run = digest.with_name("run.json")
-    document = json.loads(run.read_text())
     with digest.open("rb") as file:
-        document["files"]["digest.json"] = {"sha256": hashlib.file_digest(file, "sha256").hexdigest(), "rows": 0}
-    document.pop("seal")
-    run.write_text(json.dumps(document | {"seal": seal_of(document)}, indent=1) + "\n")
+        seal = {"sha256": hashlib.file_digest(file, "sha256").hexdigest(), "rows": 0}
+    gated.sealed_again(digest.parent, files={"digest.json": seal})
 
 
 @pytest.mark.parametrize(
@@ -214,9 +208,7 @@ def test_what_was_accepted_holds_for_the_run_as_it_was(history: Path) -> None:
     assert found.left_out == [] and found.nights == [first, second, third]
     reasons = {run: one.reason for run, one in found.accepted.items()}
     assert reasons == {one.id: f"because of {one.id}" for one in (first, second, third)}
-    resumed = json.loads((Path(second.path) / "run.json").read_text()) | {"resumed": ["later"]}
-    resumed["seal"] = seal_of(resumed)
-    (Path(second.path) / "run.json").write_text(json.dumps(resumed, indent=1) + "\n")
+    gated.sealed_again(Path(second.path), resumed=["later"])
     shutil.rmtree(third.path)
     (history / "accepted" / "torn.json").write_text('{"run": ')
     found = nights.read(str(history))

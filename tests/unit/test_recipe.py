@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from conftest import Bench, measured
-from standin import documented, ranks
+from standin import complaints, documented, ranks
 from standin.runs import Launch, analysed, write_run
 
 from bench.analyse.analysed import Analysed
@@ -100,17 +100,15 @@ def test_a_script_is_short_plain_and_sound(
     check_style(*files)
     if workers and not data:  # once is enough: it takes seconds
         how = ["--follow-imports=skip", "--ignore-missing-imports", f"--cache-dir={tmp_path}", "--strict"]
-        done = subprocess.run([sys.executable, "-m", "mypy", *how, *map(str, files)], capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout
+        assert complaints("mypy", *how, *files) == ""
 
 
 def check_style(*scripts: Path) -> None:
     """ruff's check and format."""
     rules = ["--isolated", "--line-length", "120", "--target-version", "py311"]
     select = ["--select", "E,F,W,I,UP,B,SIM,C4,PIE,RET,RUF"]
-    for tool in (["ruff", "check", *rules, *select], ["ruff", "format", "--check", *rules]):
-        done = subprocess.run([sys.executable, "-m", *tool, *map(str, scripts)], capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
+    assert complaints("ruff", "check", *rules, *select, *scripts) == ""
+    assert complaints("ruff", "format", "--check", *rules, *scripts) == ""
 
 
 def test_texts_of_a_run_end_no_string_and_no_line(run_of: Callable[..., Analysed]) -> None:
@@ -212,9 +210,8 @@ def test_runs_without_a_recipe(tmp_path: Path, bench: Bench, about: Any, how: di
     launches = [Launch("ddp", [[9, 40, 41]] * 2, **how)]
     folder = write_run(tmp_path, launches, about={"workload": {"settings": SETTINGS}, "experiments": about})
     out = tmp_path / "train.py"
-    code, said, error = bench("recipe", folder, "--scenario", "ddp", "--out", out)
-    assert (code, said, error.count("\n"), out.exists()) == (2, "", 1, False)
-    assert error.startswith(f"bench: error: {says.format(run=folder.name)}")
+    bench("recipe", folder, "--scenario", "ddp", "--out", out).refused(f"bench: error: {says.format(run=folder.name)}")
+    assert not out.exists()
 
 
 def test_an_existing_file_is_left_alone(tmp_path: Path, bench: Bench) -> None:
@@ -226,12 +223,8 @@ def test_an_existing_file_is_left_alone(tmp_path: Path, bench: Bench) -> None:
     assert "DistributedDataParallel" in written
     for more in ([], ["--json"]):
         code, _, error = bench(*ask, *more)
-        assert (
-            code == 2
-            and error.startswith("bench: error: --out: ")
-            and error.count("\n") == 1
-            and out.read_text() == written
-        )
+        assert (code, error.count("\n"), out.read_text()) == (2, 1, written)
+        assert error.startswith("bench: error: --out: ")
 
 
 Start = Callable[..., str]

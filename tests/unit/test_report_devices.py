@@ -259,7 +259,6 @@ def test_cudnns_search_is_no_part_of_dataparallel(tmp_path: Path, beside: bool) 
 
 
 def test_who_holds_more_memory_where_only_torch_knows(tmp_path: Path, plotting: Plotting) -> None:
-    plotting()
     run = written(tmp_path, [replace(DP, source="torch_allocator")])
     said = dict(questions(run))["Which uses the most memory?"]
     assert said.startswith("dp: one process, 9,000 MiB")
@@ -287,10 +286,10 @@ SPARSE = (plots.trade_off, plots.step_times, plots.distribution, plots.memory, p
     ids=["nothing", "failed", "no samples", "unknown", "one sample", "hostile"],
 )
 def test_a_run_that_lacks_something_is_rendered(
-    launches: list[OnGpus], gpus: Any, tmp_path: Path, plotting: Plotting
+    launches: list[OnGpus], gpus: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if launches[0].scenario != STEERING:
-        plotting(*SPARSE)
+        monkeypatch.setattr(plots, "DRAWINGS", SPARSE)
     run = written(tmp_path, launches, gpus)
     files = {name: content.decode() for name, content in report.render([run]).items() if not name.endswith(".png")}
     page = Page(files["index.html"])
@@ -312,16 +311,6 @@ def test_samples_of_an_experiment_are_drawn(tmp_path: Path) -> None:
     run = written(tmp_path, [DDP2], scenarios=["ddp", "dp"], also=proved)
     memory, power = plot_of(run, "memory-stack"), plot_of(run, "power")
     assert "2  dp" in svg_texts(memory.svg) and "2  dp" in svg_texts(power.svg)
-
-
-def test_why_fsdp_is_slower(tmp_path: Path) -> None:
-    launches = [Launch(name, [[9, *[ms] * 4]], [[100.0]]) for name, ms in (("ddp", 10.0), ("fsdp2", 15.0))] * 3
-    why = dict(questions(written(tmp_path, launches)))["Is FSDP slower than DDP here, and why?"]
-    assert (
-        why.startswith("A step of fsdp2 takes 1.50 times")
-        and "By phase (medians, ms): data " in why
-        and "--diagnose" in why
-    )
 
 
 def test_power_of_a_long_run_is_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

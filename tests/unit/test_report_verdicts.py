@@ -160,12 +160,14 @@ def test_o1_against_o0_is_adjusted_over_all_pairs(tmp_path: Path) -> None:
 def test_questions_about_strategies(tmp_path: Path) -> None:
     steps = {"ddp_accumulate": (40.0, 40.1, 40.2), "ddp_accumulate_sync": (50.0, 50.1, 50.3)}
     steps |= {"ddp_accumulate_8": (40.0, 40.1, 40.2), "ddp_accumulate_8_sync": (80.0, 80.1, 80.3)}
-    held = [Launch("ddp", [[9, 9, 9]], [[500.0]]), Launch("fsdp2", [[9, 9, 9]], [[400.0]])]
-    run = analysed(write_run(tmp_path, [*timed(steps), *held]))
-    said = dict(questions(run))
+    steps |= {"ddp": (10.0, 10.0, 10.0), "fsdp2": (15.0, 15.0, 15.0)}
+    said = dict(questions(analysed(write_run(tmp_path, timed(steps)))))
     gain = said["What does no_sync gain with gradient accumulation?"]
     assert "takes 1.25 times (95 % interval" in gain and "Unlikely to be noise" in gain
     assert "takes 2.00 times" in gain
+    why = said["Is FSDP slower than DDP here, and why?"]
+    assert why.startswith("A step of fsdp2 takes 1.50 times") and "--diagnose" in why
+    assert "By phase (medians, ms): data " in why
 
 
 def test_compiling_pays_back(tmp_path: Path) -> None:
@@ -447,7 +449,7 @@ def test_terminal_and_json_say_what_the_page_says(tmp_path: Path, bench: Bench, 
     assert code == 0 and "\nLeft out: ddp_o2 (diverged); dp (unsupported).\n" in said
     assert said.count("invalid: diverged in ddp_o2 (") == 1
     assert "findings.csv, parity.csv, communication.csv, time-spent.csv and 2 plots" in bench("report")[1]
-    document = json.loads(bench("report", "--json")[1])
+    document = bench("report", "--json").document
     (choice,) = document["recommendation"]
     assert (choice["fastest"], choice["leanest"], choice["parallel"]) == ("ddp", "ddp", None)
     assert choice["not_told_apart"] == ["apex_ddp"]

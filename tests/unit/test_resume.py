@@ -16,8 +16,9 @@ from unittest.mock import Mock
 import pytest
 from conftest import Bench, request_for, serve_runs
 from pyarrow import parquet
-from standin import documents, refusal
+from standin import documents, program, refusal
 from standin.documents import with_records
+from standin.gated import sealed_again
 from standin.runs import DDP, write_run
 
 from bench import machine
@@ -28,7 +29,7 @@ from bench.core.job import Computation
 from bench.experiments import lab, numerics, resume
 from bench.runs.document import RunDocument
 from bench.runs.experiments import Numerics, Scaling, Tuning
-from bench.runs.files import describe_files, seal_of
+from bench.runs.files import describe_files
 from bench.runs.launches import DoubleRecord
 from bench.runs.reader import verified
 from bench.seams import discover, switching
@@ -166,15 +167,14 @@ def test_what_differs_is_named(now: RunDocument, says: str) -> None:
 
 @pytest.mark.parametrize("option", ["--no-parity", "--no-diagnose", "--diagnose", "--fresh"])
 def test_a_refused_option_is_named_as_given(bench: Bench, option: str) -> None:
-    code, _, err = bench("run", "--resume", "latest", option)
-    assert (code, err.count("\n")) == (2, 1), err
-    assert err.startswith(f"bench: error: {option}: a run is resumed with the options that it was started with")
+    said = f"bench: error: {option}: a run is resumed with the options that it was started with"
+    bench("run", "--resume", "latest", option).refused(said)
 
 
 def resumed(bench: Bench, path: Path) -> str:
-    code, _, err = bench("run", "--resume", path)
-    assert (code, err.count("\n")) == (2, 1), err
-    return err
+    said = bench("run", "--resume", path)
+    said.refused()
+    return said.err
 
 
 @pytest.mark.parametrize(("name", "content"), [("run.json", "{"), ("run.json", "{}"), ("steps.parquet", "{")])
@@ -202,8 +202,7 @@ def test_code_in_a_run_folder_is_not_executed(bench: Bench, tmp_path: Path, name
     (theirs / "run.json").write_text("{}")
     for folder in (theirs, tmp_path):
         (folder / "mine.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w')\n")
-    (theirs / "python").write_text(f"#!/bin/sh\ntouch {tmp_path / 'executed'}\n")
-    (theirs / "python").chmod(0o755)
+    program(theirs / "python", f"#!/bin/sh\ntouch {tmp_path / 'executed'}\n")
     placed = json.loads(json.dumps(value).replace("{theirs}", str(theirs)))
     path = write_run(tmp_path / "results", [], complete=False, about={"request": asdict(REQUEST) | {name: placed}})
     said = resumed(bench, path)
@@ -247,9 +246,7 @@ def test_of_a_finished_run_nothing_is_executed(bench: Bench, tmp_path: Path) -> 
     assert "there is nothing to resume" in err
     table = parquet.read_table(path / "steps.parquet")
     parquet.write_table(table.append_column("launch", table["launch"]), path / "steps.parquet")
-    document = json.loads((path / "run.json").read_text())
-    document["files"] = encode(describe_files(str(path)))
-    (path / "run.json").write_text(json.dumps(document | {"seal": seal_of(document)}))
+    sealed_again(path, files=encode(describe_files(str(path))))
     assert "steps.parquet" in resumed(bench, path)
 
 

@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 from functools import reduce
 from operator import getitem
 from pathlib import Path
@@ -11,7 +9,7 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
-from standin import ROOT
+from standin import ROOT, complaints
 from standin.runs import APEX, BROKEN, DDP, FAST, GONE, write_run
 from standin.schemas import SHIPPED, errors
 
@@ -31,11 +29,9 @@ def test_docs_show_the_schema_and_how_to_use_it(tmp_path: Path) -> None:
     assert excerpt in SHIPPED
     (command,) = re.findall(r"`(check-jsonschema [^`]+) results/\*/run.json`", page)
     run = write_run(tmp_path, [DDP]) / "run.json"
-    program = Path(sys.executable).with_name("check-jsonschema")
-    arguments = [program, *command.split()[1:], run]
-    assert subprocess.run(arguments, cwd=ROOT).returncode == 0
+    assert complaints(*command.split(), run, cwd=ROOT) == ""
     run.write_text(run.read_text().replace('"status": "ok"', '"status": "fine"'))
-    assert subprocess.run(arguments, cwd=ROOT, capture_output=True).returncode == 1
+    assert "fine" in complaints(*command.split(), run, cwd=ROOT)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,6 @@
 """Switches: how they are asked for, what is refused, and what each of them does to a live session."""
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from functools import cache
@@ -14,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from conftest import launches, one_host, request_for
-from standin import documented, refusal
+from standin import documented, python, refusal
 from standin.sessions import parts_of, train
 from standin.workloads import narrow
 from torch import nn
@@ -352,5 +350,4 @@ assert "is new again" in switch.effect(None, {})
 switch.begin(None)
 assert switch.effect(None, {}) is None
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    python(script, {})

@@ -15,6 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from conftest import Executed, planned
+from standin import program
 from standin.planted import failing
 from standin.processes import alive
 
@@ -174,9 +175,7 @@ def test_ranks_listen_on_loopback_alone(execute: Callable[..., Executed]) -> Non
     ],
 )
 def test_why_an_interpreter_could_not_host(tmp_path: Path, ends: str, error: type[BenchError], words: str) -> None:
-    python = tmp_path / "python"
-    python.write_text(f"#!/bin/sh\n{ends}\nexit 1\n")
-    python.chmod(0o755)
+    python = program(tmp_path / "python", f"#!/bin/sh\n{ends}\nexit 1\n")
     with WorkerHost(options(tmp_path, python=str(python))) as host:
         with pytest.raises(error, match=words) as caught:
             host.wait_until_ready()

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from standin import ROOT, checker
+from standin import ROOT, complaints, program
 
 from bench.core.errors import RequestError
 from bench.verbs import accept
@@ -43,18 +43,13 @@ def step_called(name: str) -> str:
     return str(command)
 
 
-def against(name: str, *arguments: object) -> str:
-    done = checker(name, *arguments)
-    return "" if done.returncode == 0 else done.stdout + done.stderr
-
-
 def schema() -> str:
     kinds = ("vendor.github-workflows", "custom.github-workflows-require-timeout")
-    return "".join(against("check-jsonschema", "--builtin-schema", kind, *WORKFLOWS) for kind in kinds)
+    return "".join(complaints("check-jsonschema", "--builtin-schema", kind, *WORKFLOWS) for kind in kinds)
 
 
 def security() -> str:
-    return against("zizmor", "--offline", "--no-progress", "--config", ROOT / ".github/zizmor.yml", *WORKFLOWS)
+    return complaints("zizmor", "--offline", "--no-progress", "--config", ROOT / ".github/zizmor.yml", *WORKFLOWS)
 
 
 def rights() -> str:
@@ -79,7 +74,7 @@ def inputs() -> str:
 
 
 def shell() -> str:
-    return against("shellcheck", *(ROOT / name for name in ("nightly/nightly.sh", ".ci/run")))
+    return complaints("shellcheck", *(ROOT / name for name in ("nightly/nightly.sh", ".ci/run")))
 
 
 def commands() -> str:
@@ -88,8 +83,7 @@ def commands() -> str:
     for path in WORKFLOWS:
         for step, environment in steps(path):
             known = "".join(f'export {name}; {name}="$(cat)"\n' for name in environment)
-            done = checker("shellcheck", "--shell", "bash", "-", text=known + step["run"])
-            found += done.stdout + done.stderr
+            found += complaints("shellcheck", "--shell", "bash", "-", text=known + step["run"])
     return found
 
 
@@ -107,10 +101,7 @@ def bash(command: str, here: Path, **environment: str) -> subprocess.CompletedPr
 
 def noting(file: Path, code: int = 0) -> Path:
     """A program that prints what it was called with."""
-    file.parent.mkdir(exist_ok=True)
-    file.write_text(f"#!{sys.executable}\nimport json, sys\nprint(json.dumps(sys.argv[1:]))\nsys.exit({code})\n")
-    file.chmod(0o755)
-    return file
+    return program(file, f"#!{sys.executable}\nimport json, sys\nprint(json.dumps(sys.argv[1:]))\nsys.exit({code})\n")
 
 
 @pytest.mark.parametrize(
