@@ -25,7 +25,7 @@ verbs:
   limits    what this machine could do on this model, and where the rest goes
   show      the answer and the table of a run again
   report    turn runs into a page with tables and plots
-  check     verify runs: seals, counts, and figures that add up
+  check     verify runs: seals, counts, and values that add up
   compare   is one run, or one scenario, different from another?
   gate      has a run regressed against the nights before it? (exit code 10)
   history   trends over all runs of a folder, and where they shifted

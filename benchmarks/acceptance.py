@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 from xml.etree import ElementTree
 
-VERDICTS = ("passed", "FAILED", "not shown", "not done", "not applicable here", "figure")
-PASSED, FAILED, NOT_SHOWN, NOT_DONE, NOT_HERE, FIGURE = VERDICTS
+VERDICTS = ("passed", "FAILED", "not shown", "not done", "not applicable here", "value")
+PASSED, FAILED, NOT_SHOWN, NOT_DONE, NOT_HERE, VALUE = VERDICTS
 """Verdicts. Not shown: the noise was larger than what is looked for. Not done: it could have been, and was not. Not
-applicable here: this machine has not what it needs (a second GPU, apex). Figure: stated, and held against no bound."""
+applicable here: this machine has not what it needs (a second GPU, apex). Value: stated, and held against no bound."""
 
 EXIT_CODES = ((FAILED, 1), (NOT_DONE, 12), (NOT_SHOWN, 11))
 """Of the gravest verdict; 0 where there is none of them."""
@@ -26,13 +26,13 @@ TESTS = "tests"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One line of the page. ``part``: the item that it is of. ``figure``: what was found. ``bound``: what it is held
+    """One line of the page. ``part``: the item that it is of. ``value``: what was found. ``bound``: what it is held
     against. ``why``: if not passed."""
 
     part: str
     what: str
     verdict: str
-    figure: str = ""
+    value: str = ""
     bound: str = ""
     why: str = ""
 
@@ -52,13 +52,13 @@ def of_comparison(part: str, what: str, document: Mapping[str, Any]) -> list[Che
         least, most = (-math.inf, one["allowed"]) if margin is None else (1 - margin, 1 + margin)
         bound = f"upper 95 % bound ≤ {most:g}" if margin is None else f"95 % interval within 1 ± {margin:g}"
         each = (f"{one[kind]} {1e3 * statistics.median(one[f'{kind}_s']):.2f} ms" for kind in "ab")
-        figure = f"{one['ratio']:.4f} ({low:.4f} to {high:.4f}); {', '.join(each)}"
+        value = f"{one['ratio']:.4f} ({low:.4f} to {high:.4f}); {', '.join(each)}"
         verdict, why = NOT_SHOWN, "the noise is larger than the bound"
         if high < least or low > most:
             verdict, why = FAILED, "surely beyond the bound"
         if one["passed"]:
             verdict, why = PASSED, ""
-        checks = [Check(part=part, what=what, verdict=verdict, figure=figure, bound=bound, why=why)]
+        checks = [Check(part=part, what=what, verdict=verdict, value=value, bound=bound, why=why)]
     for check in document["checks"]:
         verdict = PASSED if check["passed"] else NOT_SHOWN if check["by_noise"] else FAILED
         checks.append(Check(part=part, what=f"{what}: {check['text']}", verdict=verdict))
@@ -73,13 +73,13 @@ def of_tests(part: str, junit: str) -> list[Check]:
         if what is None:
             continue  # what was running when pytest was ended has a time and no name
         skipped, broken = case.find("skipped"), [*case.iter("failure"), *case.iter("error")]
-        verdict, why, figure = PASSED, "", f"{float(case.get('time') or 0):.1f} s"
+        verdict, why, value = PASSED, "", f"{float(case.get('time') or 0):.1f} s"
         if broken:
             verdict, why = FAILED, " ".join((broken[0].get("message") or broken[0].text or "").split())[:300]
         elif skipped is not None:
-            why, figure = " ".join((skipped.get("message") or "").split()), ""
+            why, value = " ".join((skipped.get("message") or "").split()), ""
             verdict = NOT_DONE if why.startswith("not reached") else NOT_HERE
-        checks.append(Check(part=part, what=what, verdict=verdict, figure=figure, why=why))
+        checks.append(Check(part=part, what=what, verdict=verdict, value=value, why=why))
     return checks
 
 
@@ -101,21 +101,21 @@ def of_run(part: str, document: Mapping[str, Any], unsound: Sequence[str], *, on
     def told(rows: Sequence[Mapping[str, Any]], *names: str) -> list[str]:
         return [f"{row['scenario']}: {', '.join(str(row[name]) for name in names)}" for row in rows]
 
-    def check(what: str, wrong: Sequence[str], *, otherwise: str = FAILED, figure: str = "", bound: str = "") -> None:
+    def check(what: str, wrong: Sequence[str], *, otherwise: str = FAILED, value: str = "", bound: str = "") -> None:
         verdict = otherwise if wrong else PASSED
-        checks.append(Check(part=part, what=what, verdict=verdict, figure=figure, bound=bound, why="; ".join(wrong)))
+        checks.append(Check(part=part, what=what, verdict=verdict, value=value, bound=bound, why="; ".join(wrong)))
 
     failed = told([row for row in rows if row["status"] != "ok"], "status", "reason")
     ran = f"{len(rows) - len(failed)} of {len(document['summary'])}"
     ended = [] if complete else ["the run was ended"]
-    check("every scenario runs", failed or ended, otherwise=FAILED if failed else NOT_DONE, figure=ran)
+    check("every scenario runs", failed or ended, otherwise=FAILED if failed else NOT_DONE, value=ran)
     apart = 100 * max((launch["checks"]["conservation_error"] for launch in ok), default=0.0)
     noisy = not on_gpu and all("do not add up" in text for text in unsound)
     check(
         "the run folder is sealed and sound",
         ended or unsound,
         otherwise=NOT_DONE if ended else NOT_SHOWN if noisy else FAILED,
-        figure=f"steps and wall time at most {apart:.3f} % apart",
+        value=f"steps and wall time at most {apart:.3f} % apart",
         bound="bench check finds nothing",
     )
     unknown = told([row for row in rows if row["peak_total_mib"] is None], "memory_source")
@@ -123,7 +123,7 @@ def of_run(part: str, document: Mapping[str, Any], unsound: Sequence[str], *, on
     switches = [(launch["scenario"], (launch["effective"] or {}).get("switches", {})) for launch in ok]
     idle = [f"{scenario}: {instead}" for scenario, of in switches for instead in of.values() if instead is not None]
     if idle:
-        check("switches without effect here", idle, otherwise=FIGURE)
+        check("switches without effect here", idle, otherwise=VALUE)
     if absent:
         check("scenarios that cannot run here", told(absent, "reason"), otherwise=NOT_HERE)
     if not document["request"].get("parity", True):
@@ -168,7 +168,7 @@ class Evidence:
 
 REHEARSAL = (
     "**Rehearsal on the CPU: no evidence of any GPU.** The machinery of the acceptance ran with tiny sizes, to see "
-    "that it works; its figures say nothing about bench on a GPU and nothing about this CPU."
+    "that it works; its values say nothing about bench on a GPU and nothing about this CPU."
 )
 
 
@@ -205,8 +205,8 @@ def verdict_line(evidence: Evidence) -> str:
 
 
 def _checks(checks: Sequence[Check]) -> str:
-    rows = [(one.what, one.figure, one.bound, one.verdict, one.why) for one in checks]
-    return _table(("check", "figure", "bound", "verdict", "why"), rows)
+    rows = [(one.what, one.value, one.bound, one.verdict, one.why) for one in checks]
+    return _table(("check", "value", "bound", "verdict", "why"), rows)
 
 
 def _undone(checks: Sequence[Check]) -> str:
@@ -222,15 +222,14 @@ def _undone(checks: Sequence[Check]) -> str:
     return "\n".join(lines) or "Nothing."
 
 
-FIGURES = ("throughput_per_s", "step_median_ms", "relative_to_ddp", "peak_pid_mib", "peak_total_mib")
+VALUES = ("throughput_per_s", "step_median_ms", "relative_to_ddp", "peak_pid_mib", "peak_total_mib")
 
 
 def _scenarios(of: Sequence[Mapping[str, Any]]) -> str:
     heads = ("scenario", "img/s", "step ms", "vs ddp", "MiB/PID", "MiB all", "source", "numerics", "status", "what ran")
     texts = ("memory_source", "parity", "status", "what_ran")
     rows = [
-        (row["scenario"], *(_number(row[name]) for name in FIGURES), *(row[name] or "-" for name in texts))
-        for row in of
+        (row["scenario"], *(_number(row[name]) for name in VALUES), *(row[name] or "-" for name in texts)) for row in of
     ]
     return _table(heads, rows)
 

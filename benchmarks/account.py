@@ -121,7 +121,7 @@ def landed(
 
 
 def mean(of_all: list[Account], name: str) -> float:
-    return sum(one.figures.get(name) or 0.0 for one in of_all) / len(of_all)
+    return sum(one.values.get(name) or 0.0 for one in of_all) / len(of_all)
 
 
 def slow_link(folder: str, launches: int) -> list[list[Account]]:

@@ -24,8 +24,8 @@ def told_apart(order: list[str], slower: float, random: np.random.Generator) -> 
     logs = np.linspace(0.0, math.log1p(DRIFT), len(order)) + NOISE * random.standard_normal(len(order))
     rows, repeats = [], {"base": 0, "new": 0}
     for number, (name, log) in enumerate(zip(order, logs, strict=True)):
-        figure = 100.0 * math.exp(log + math.log1p(slower) * (name == "new"))
-        rows.append((name, repeats[name], number, figure))
+        value = 100.0 * math.exp(log + math.log1p(slower) * (name == "new"))
+        rows.append((name, repeats[name], number, value))
         repeats[name] += 1
     both = Rounds(rows)
     base, new = (Rounds([row for row in rows if row[0] == name]) for name in ("base", "new"))

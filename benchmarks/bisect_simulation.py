@@ -43,14 +43,14 @@ def search(noise: float, step: float, drift: str, random: np.random.Generator, b
     names = [str(number) for number in range(COMMITS)]
     bisection, done, walked = Bisection(names), 0, 0.0
     while (block := bisection.next_block()) and done + len(block) <= budget:
-        figures = {}
+        values = {}
         for name in block:
             walked += WALK * random.standard_normal() if drift == "wandering" else 0.0
             straight = DRIFT * done / BUDGET if drift != "none" else 0.0
             slower = math.log1p(step) * (int(name) >= first_bad)
-            figures[name] = math.exp(slower + straight + walked + noise * random.standard_normal())
+            values[name] = math.exp(slower + straight + walked + noise * random.standard_normal())
             done += 1
-        bisection.add(figures)
+        bisection.add(values)
     if not bisection.over and not bisection.ends_alike:
         return "undecided", done
     right = bisection.change > 0.0 and bisection.high == first_bad if bisection.over else step == 0.0

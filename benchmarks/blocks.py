@@ -8,7 +8,7 @@ barrier until the device is done; marks are prepared, garbage is collected and c
 Blocks are short, on the CPU a single step, because what disturbs a step on a shared machine disturbs its neighbours
 too: between neighbours it cancels. (Measured here: for the same total time, blocks of one step gave a standard error a
 third of that of blocks of eight.) What happens only now and then in a run, a progress message or a sample, is made to
-happen in every block of one kind; whoever reads the figures weighs it with how often it happens.
+happen in every block of one kind; whoever reads the values weighs it with how often it happens.
 
 ``ask.json`` in the launch's folder: ``strategy``, and one after the other the ``measures`` of ``launching.Measure``.
 Each rank leaves a list of what came of them.

@@ -8,7 +8,7 @@ logarithms, 1 % unless a row says otherwise), and what is done with them is the 
 :mod:`bench.analyse.rounds`, :mod:`bench.analyse.comparison`, :mod:`bench.experiments.plan.interval_target`,
 :mod:`bench.analyse.history.gate`. Each row has its goal; the exit code is 1 where one is missed.
 
-"within error" is a figure that misses its goal by no more than its own 95 % error. "A/A" is the share of runs in which
+"within error" is a value that misses its goal by no more than its own 95 % error. "A/A" is the share of runs in which
 any comparison finds a difference that is not there.
 """
 
@@ -47,28 +47,28 @@ Random = np.random.Generator
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """``figure``: a share, of ``of`` drawn; within ``low`` and ``high`` it passes."""
+    """``value``: a share, of ``of`` drawn; within ``low`` and ``high`` it passes."""
 
     what: str
-    figure: float
+    value: float
     of: int
     low: float = 0.0
     high: float = 1.0
 
     @property
     def error(self) -> float:
-        """Half of the 95 % interval of the figure."""
-        return 1.96 * math.sqrt(self.figure * (1.0 - self.figure) / self.of)
+        """Half of the 95 % interval of the value."""
+        return 1.96 * math.sqrt(self.value * (1.0 - self.value) / self.of)
 
     @property
     def passed(self) -> bool:
-        return self.low - self.error <= self.figure <= self.high + self.error
+        return self.low - self.error <= self.value <= self.high + self.error
 
     @property
     def verdict(self) -> str:
         if (self.low, self.high) == (0.0, 1.0):
             return ""
-        return "PASS" if self.low <= self.figure <= self.high else "within error" if self.passed else "FAIL"
+        return "PASS" if self.low <= self.value <= self.high else "within error" if self.passed else "FAIL"
 
     @property
     def goal(self) -> str:
@@ -79,8 +79,8 @@ class Row:
         return f"at most {100 * self.high:.3g} %" if self.high < 1.0 else f"at least {self.low:.0%}"
 
     def line(self) -> str:
-        figure = f"{100 * self.figure:5.1f} % ±{100 * self.error:3.1f}"
-        return f"{self.what:<{WIDTH}}  {self.goal:<14}  {figure}  {self.verdict}".rstrip()
+        value = f"{100 * self.value:5.1f} % ±{100 * self.error:3.1f}"
+        return f"{self.what:<{WIDTH}}  {self.goal:<14}  {value}  {self.verdict}".rstrip()
 
 
 def main() -> int:
@@ -203,7 +203,7 @@ def three_launches(many: int, random: Random) -> Iterator[Row]:
                 pairs = [fit.level(new, 0) for new in range(1, scenarios)]
                 false = np.mean([np.abs(one.value) > reach(one) for one in pairs])
                 what = f"{scenarios} scenarios, {rounds} launches, {name}: interval of a pair without the truth"
-                yield Row(what=what, figure=float(false), of=many, high=0.06)
+                yield Row(what=what, value=float(false), of=many, high=0.06)
 
 
 def reach(level: Level) -> Array:
@@ -215,14 +215,14 @@ def power(many: int, random: Random) -> Iterator[Row]:
         runs = Runs.drawn(random, many, 10, rounds)
         found = verdicts(runs.with_slower(9, 0.02))
         what = f"10 scenarios, {rounds} launches"
-        yield Row(what=f"{what}: A/A, against a base", figure=any_found(verdicts(runs)), of=many, high=0.05)
-        yield Row(what=f"{what}: +2 % in one, against a base, found", figure=told(found), of=many, low=least)
-        yield Row(what=f"{what}: A/A, against the fastest", figure=fastest(runs)[0], of=many, high=0.05)
+        yield Row(what=f"{what}: A/A, against a base", value=any_found(verdicts(runs)), of=many, high=0.05)
+        yield Row(what=f"{what}: +2 % in one, against a base, found", value=told(found), of=many, low=least)
+        yield Row(what=f"{what}: A/A, against the fastest", value=fastest(runs)[0], of=many, high=0.05)
         slower = fastest(runs.with_slower(9, 0.02))[1]
-        yield Row(what=f"{what}: +2 % in one, against the fastest, found", figure=slower, of=many, low=least)
+        yield Row(what=f"{what}: +2 % in one, against the fastest, found", value=slower, of=many, low=least)
     for name, scatter in (("the base three times as noisy", [3, *[1] * 9]), ("five three times as noisy", [1, 3] * 5)):
         runs = Runs.drawn(random, many, 10, 5, OF_A_LAUNCH * np.array(scatter))
-        yield Row(what=f"10 scenarios, 5 launches, {name}: A/A", figure=any_found(verdicts(runs)), of=many, high=0.06)
+        yield Row(what=f"10 scenarios, 5 launches, {name}: A/A", value=any_found(verdicts(runs)), of=many, high=0.06)
 
 
 def fastest(runs: Runs) -> tuple[float, float]:
@@ -244,15 +244,15 @@ def two_runs(many: int, random: Random) -> Iterator[Row]:
     for what, drift in (("no drift", 0.0), ("10 % drift in each", 0.10)):
         sides = [Runs.drawn(random, many, 2, 5).plus(drift * np.arange(10, dtype=np.float64) / 9.0) for _ in range(2)]
         found = between(sides[0], sides[1].with_slower(0, 0.05))
-        yield Row(what=f"two runs, {what}: A/A", figure=any_found(between(*sides)), of=many, high=0.05)
-        yield Row(what=f"two runs, {what}: +5 % in one, found", figure=told(found, 0), of=many, low=0.9)
+        yield Row(what=f"two runs, {what}: A/A", value=any_found(between(*sides)), of=many, high=0.05)
+        yield Row(what=f"two runs, {what}: +5 % in one, found", value=told(found, 0), of=many, low=0.9)
     for scenarios in (1, 10):
         for scatter in (1.0, 2.0, 3.0):
             few = Runs.drawn(random, many, scenarios, 3, OF_A_LAUNCH * scatter)
             found = between(few, Runs.drawn(random, many, scenarios, 10))
             of_each = f"{scenarios} scenario{'s' * (scenarios > 1)}"
             what = f"two runs, 3 launches that scatter {scatter:g} times as much v 10, {of_each}: A/A"
-            yield Row(what=what, figure=any_found(found), of=many, high=0.06)
+            yield Row(what=what, value=any_found(found), of=many, high=0.06)
 
 
 def between(base: Runs, new: Runs) -> list[list[str]]:
@@ -282,10 +282,10 @@ def until_precision(many: int, random: Random) -> Iterator[Row]:
             goal = {"low": 0.94, "high": 0.96} if scenarios > 1 else {}
             of_each = f"{np.mean(launches):.1f} launches"
             share = float(np.mean(covered))
-            yield Row(what=f"{what} ({of_each}): interval holds the truth", figure=share, of=len(covered), **goal)
+            yield Row(what=f"{what} ({of_each}): interval holds the truth", value=share, of=len(covered), **goal)
             if scenarios > 1:
                 said = [one for count, logs in by_count.items() for one in stopped(count, np.array(logs))]
-                yield Row(what=f"{what}: A/A", figure=any_found(said), of=of, high=0.05)
+                yield Row(what=f"{what}: A/A", value=any_found(said), of=of, high=0.05)
 
 
 def added(times: Array) -> int:
@@ -323,9 +323,9 @@ def adding(many: int, random: Random) -> Iterator[Row]:
         share, typical = float(np.mean(found)), int(np.median([count for count in more if count]))
         what = f"2 scenarios, 5 launches and those advised (median {typical} more)"
         if differ:
-            yield Row(what=f"{what}: +{SHOWN:.0%} found", figure=share, of=many, low=0.8)
+            yield Row(what=f"{what}: +{SHOWN:.0%} found", value=share, of=many, low=0.8)
         else:
-            yield Row(what=f"{what}: A/A", figure=share, of=many, high=0.05)
+            yield Row(what=f"{what}: A/A", value=share, of=many, high=0.05)
 
 
 def cut(runs: Runs, rounds: int) -> Runs:
@@ -339,7 +339,7 @@ def machine_effect(many: int, random: Random) -> Iterator[Row]:
         base, new = (Runs.drawn(random, many, 1, 5) for _ in range(2))
         new = new.plus(np.sqrt(2.0) * effect * random.standard_normal((many, 1)))
         what = f"two runs of one scenario, {effect:.1%} apart from run to run: A/A"
-        yield Row(what=what, figure=any_found(between(base, new)), of=many)
+        yield Row(what=what, value=any_found(between(base, new)), of=many)
 
 
 # Steps
@@ -357,15 +357,15 @@ def from_steps(many: int, random: Random) -> Iterator[Row]:
         for other in (b, c)
     )
     false = float(np.mean([one.verdict != ALIKE for one in alike]))
-    yield Row(what="launches of steps: A/A", figure=false, of=of, high=0.07)
+    yield Row(what="launches of steps: A/A", value=false, of=of, high=0.07)
     found = float(np.mean([one.verdict == SLOWER for one in planted]))
-    yield Row(what="launches of steps: +5 % found", figure=found, of=of, low=0.95)
+    yield Row(what="launches of steps: +5 % found", value=found, of=of, low=0.95)
     pooled = float(np.mean(of_pooled_steps(base, same) < 0.05))
-    yield Row(what="the same, if every step were a replicate: A/A", figure=pooled, of=of)
+    yield Row(what="the same, if every step were a replicate: A/A", value=pooled, of=of)
 
 
 def steps_of(comparisons: int, random: Random, factor: float) -> pd.DataFrame:
-    """Rows of steps.parquet (what figures are made of) of five launches of one scenario in each comparison."""
+    """Rows of steps.parquet (what values are made of) of five launches of one scenario in each comparison."""
     shocks = random.standard_normal((comparisons * 5, 2, STEPS))
     shocks[..., 1:] *= np.sqrt(1.0 - NEIGHBOURS**2)
     noise = BETWEEN_STEPS * signal.lfilter([1.0], [1.0, -NEIGHBOURS], shocks, axis=-1)
@@ -377,7 +377,7 @@ def steps_of(comparisons: int, random: Random, factor: float) -> pd.DataFrame:
 
 
 def medians(steps: pd.DataFrame) -> Array:
-    """The figure of each launch, one row for each comparison."""
+    """The value of each launch, one row for each comparison."""
     found: Array = per_launch(per_iteration(RankSteps(steps))).frame["median_ms"].to_numpy().reshape(-1, 5)
     return found
 
@@ -416,24 +416,24 @@ def nights(many: int, random: Random) -> Iterator[Row]:
                     caught3 += caught(number, times, memory, base, 0.03)
                     caught5 += caught(number, times, memory, base, 0.05)
                 base = gate.after(tonight, rows, base, Rule(), by_person=False)
-        yield Row(what=f"gate, {what}: false nights", figure=false / of, of=of, high=0.015)
-        yield Row(what=f"gate, {what}: +3 % in one, caught that night", figure=caught3 / of, of=of, low=0.85)
-        yield Row(what=f"gate, {what}: +5 % in one, caught that night", figure=caught5 / of, of=of, low=0.99)
+        yield Row(what=f"gate, {what}: false nights", value=false / of, of=of, high=0.015)
+        yield Row(what=f"gate, {what}: +3 % in one, caught that night", value=caught3 / of, of=of, low=0.85)
+        yield Row(what=f"gate, {what}: +5 % in one, caught that night", value=caught5 / of, of=of, low=0.99)
     of = many // 10
     for name, machine, least in (("0.6 %", BETWEEN_NIGHTS, 0.9), ("1 %", MACHINE_EFFECT, 0.0)):
         creep = float(np.mean([any(planted(random, machine, lambda day: 0.002 * day, 20)) for _ in range(of)]))
         yield Row(
-            what=f"gate, nights {name} apart: creep of 0.2 % for 20 nights, caught", figure=creep, of=of, low=least
+            what=f"gate, nights {name} apart: creep of 0.2 % for 20 nights, caught", value=creep, of=of, low=least
         )
         for size in (0.03, 0.05):
             lost = [lost_again(random, machine, size) for _ in range(of)]
             what = f"gate, nights {name} apart: {size:.0%} gained for 2 to 9 nights and lost"
             for when, within in (("caught that night", 1), ("caught within three nights", 3)):
                 share = float(np.mean([any(one[:within]) for one in lost]))
-                yield Row(what=f"{what}, {when}", figure=share, of=of, low=least if within == 3 else 0.0)
+                yield Row(what=f"{what}, {when}", value=share, of=of, low=least if within == 3 else 0.0)
     of = many // 4
     found = [planted(random, MACHINE_EFFECT, lambda day: 0.03, 1)[0] for _ in range(of)]
-    yield Row(what="gate, nights 1 % apart: +3 % in one, caught that night", figure=float(np.mean(found)), of=of)
+    yield Row(what="gate, nights 1 % apart: +3 % in one, caught that night", value=float(np.mean(found)), of=of)
 
 
 def lost_again(random: Random, machine: float, size: float) -> list[bool]:

@@ -38,7 +38,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--messages", type=int, default=10_000, help="how many to send (default: 10000)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    parser.add_argument("--json", action="store_true", help="print the values as JSON")
     options = parser.parse_args()
     quiet, attacked = met(0, options.seed), met(options.messages, options.seed)
     delay_s = attacked["met_s"] - quiet["met_s"]

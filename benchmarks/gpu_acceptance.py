@@ -9,7 +9,7 @@ From a plain checkout, with this machine's own Python and torch. Three calls of 
 the most; a call goes down the list of :attr:`Acceptance.items` as far as ``--budget`` lasts. ``--out`` remembers what
 is done, so the same command goes on, on another machine with the same GPU, too.
 
-``--out`` holds ``acceptance.md`` (every check with its figure, bound and verdict; written again after every item),
+``--out`` holds ``acceptance.md`` (every check with its value, bound and verdict; written again after every item),
 ``acceptance.json``, sealed run folders under ``runs/``, and what each item printed under ``items/``. What is to be kept
 as evidence goes to ``results/reference/<gpu>-<date>/``. ``--rehearse`` runs the machinery on the CPU with tiny sizes.
 
@@ -33,7 +33,7 @@ from xml.etree import ElementTree
 
 import acceptance
 import paired  # also puts bench on the path
-from acceptance import FAILED, FIGURE, NOT_DONE, NOT_HERE, PASSED, Check, Evidence
+from acceptance import FAILED, NOT_DONE, NOT_HERE, PASSED, VALUE, Check, Evidence
 
 from bench import machine
 from bench.core.channel import die_with_parent
@@ -283,14 +283,14 @@ class Acceptance:
             raise
         except (NotDone, RequestError) as reason:
             checks = [self.undone(item, str(reason))]
-        # the others' figures are still worth having
+        # the others' values are still worth having
         except (RuntimeError, KeyError, TypeError, ValueError, OSError, ImportError, BenchError) as error:
             why = " ".join(f"{type(error).__name__}: {error}".split())[:400]
             checks, over = [Check(part=item.name, what=item.why, verdict=FAILED, why=why)], True
         finally:
             keep()
         for one in checks:
-            about = "; ".join(text for text in (one.figure, one.why) if text)
+            about = "; ".join(text for text in (one.value, one.why) if text)
             self.say(f"  {one.verdict}: {one.what}{f' ({about})' if about else ''}")
 
     def undone(self, item: Item, why: str) -> Check:
@@ -368,9 +368,9 @@ class Acceptance:
     def doctor(self, item: Item, done: Command) -> Judged:
         found = done.document["findings"]
         problems = [one["finding"] for one in found if one["level"] == "problem"]
-        verdict = FIGURE if problems else PASSED  # what a machine lacks is no fault of bench
+        verdict = VALUE if problems else PASSED  # what a machine lacks is no fault of bench
         count = f"{len(found)} findings, {len(problems)} of them problems"
-        check = Check(part=item.name, what=item.why, verdict=verdict, figure=count, why="; ".join(problems))
+        check = Check(part=item.name, what=item.why, verdict=verdict, value=count, why="; ".join(problems))
         return [check], {}
 
     def passes(self, item: Item, done: Command) -> Judged:
@@ -406,7 +406,7 @@ class Acceptance:
         found = done.document
         each = {"": found} if "comparisons" in found else {f": {name}": one for name, one in found.items()}
         checks = [one for more, of in each.items() for one in acceptance.of_comparison(item.name, item.why + more, of)]
-        return (checks if self.on_gpu else [replace(one, verdict=FIGURE, why="") for one in checks]), {}
+        return (checks if self.on_gpu else [replace(one, verdict=VALUE, why="") for one in checks]), {}
 
     # The page
 

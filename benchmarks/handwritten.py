@@ -1,4 +1,4 @@
-"""The training step as a person writes it who has never heard of bench: what bench's figures are held against.
+"""The training step as a person writes it who has never heard of bench: what bench's values are held against.
 
     python benchmarks/handwritten.py --precision O1 --strategy ddp
 

@@ -61,15 +61,15 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=20, help="of two copies that are alike (default: 20)")
     parser.add_argument("--longer", type=int, default=3, help="runs of a copy that computes longer (default: 3)")
     parser.add_argument("--searches", type=int, default=3, help="of each kind (default: 3)")
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    parser.add_argument("--json", action="store_true", help="print the values as JSON")
     options = parser.parse_args()
     if options.runs < 1:
         parser.error("--runs: the first one also says how long 5 % of a step are; give at least 1")
     with tempfile.TemporaryDirectory() as folder:
-        figures = compared(options, Path(folder)) if options.example else searched(options.searches, Path(folder))
+        values = compared(options, Path(folder)) if options.example else searched(options.searches, Path(folder))
     if options.json:
-        print(json.dumps(figures, indent=2))
-    return 0 if all(one["as_it_should"] for one in figures) else 1
+        print(json.dumps(values, indent=2))
+    return 0 if all(one["as_it_should"] for one in values) else 1
 
 
 def compared(options: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
@@ -134,7 +134,7 @@ def digits(folder: Path) -> None:
 
 
 def searched(searches: int, folder: Path) -> list[dict[str, Any]]:
-    chance, figures = random.Random(SEED), []
+    chance, values = random.Random(SEED), []
     for number in range(searches):
         for kind in PLANTED:
             first_bad, place = chance.randrange(1, COMMITS), folder / f"{kind}-{number}"
@@ -144,10 +144,10 @@ def searched(searches: int, folder: Path) -> list[dict[str, Any]]:
             begin = time.monotonic()
             answer = bench(place, *words, "--bad", commits[-1], *more, "--", sys.executable, "train.py")
             right = answer["high"] == commits[first_bad] and answer["low"] == commits[first_bad - 1]
-            figures.append({"kind": kind, "first_bad": first_bad, "answer": answer["answer"], "as_it_should": right})
+            values.append({"kind": kind, "first_bad": first_bad, "answer": answer["answer"], "as_it_should": right})
             took = f"{(time.monotonic() - begin) / 60:.1f} min"
             print(f"{kind}, change {first_bad} of {COMMITS}: {answer['answer']} ({took})", file=sys.stderr)
-    return figures
+    return values
 
 
 def repository(place: Path, kind: str, first_bad: int) -> list[str]:

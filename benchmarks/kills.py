@@ -56,7 +56,7 @@ def main() -> int:
     parser.add_argument("--verbs", default=",".join(VERBS), help="of which one is drawn for each (default: all)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=20.0, help="begin no kill after this time (default: 20)")
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    parser.add_argument("--json", action="store_true", help="print the values as JSON")
     options = parser.parse_args()
     wrong: Counter[str] = Counter({"left": 0, "locked": 0, "torn": 0, "not resumed": 0, "no end": 0})
     killed: Counter[str] = Counter()

@@ -74,7 +74,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=60.0, help="begin no case after this time (default: 60)")
     parser.add_argument("--runs", type=Path, metavar="DIR", help="runs to damage (default: one of each kind is made)")
     parser.add_argument("--limit-s", type=float, default=LIMIT_S, help="for one case (default: 60)")
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    parser.add_argument("--json", action="store_true", help="print the values as JSON")
     options = parser.parse_args()
     os.environ |= {"PYTHONPATH": str(kills.ROOT), "COLUMNS": "100"}
     adopt_orphans()

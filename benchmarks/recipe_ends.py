@@ -51,7 +51,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=200, help="of each script (default: 200)")
     parser.add_argument("--scenario", default=SCENARIOS, help="whose scripts, with commas (default: all)")
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    parser.add_argument("--json", action="store_true", help="print the values as JSON")
     options = parser.parse_args()
     folder, here = tempfile.mkdtemp(prefix="bench-recipes-"), os.getpid()
     try:

@@ -293,7 +293,7 @@ def held_mib(pid: int) -> float:
 
 
 def table(measured: list[Measured]) -> list[str]:
-    """The figures for people."""
+    """The values for people."""
     lines = ["  step rows  memory rows  device rows   wall s  processor s   peak MiB   page MB"]
     for one in measured:
         lines.append(

@@ -85,7 +85,7 @@ def _examine(report: Path, stop_at: str, gpus: str) -> int:
 
 
 def _verify(run: str) -> int:
-    """Every file of a run against its seal. What its figures are worth is the gate's business and not asked here."""
+    """Every file of a run against its seal. What its values are worth is the gate's business and not asked here."""
     try:
         verified(run, allow_incomplete=False)
     except RequestError as error:
@@ -111,14 +111,14 @@ def of_interest(report: dict[str, Any], gpus: str) -> list[dict[str, str]]:
 
 
 def summary(out: Path, code: int, gate: str, history: Path, *, kept: bool) -> str:
-    """The Markdown of a night: how it ended and why, the gate's own words, figures, findings, and what lies where."""
+    """The Markdown of a night: how it ended and why, the gate's own words, values, findings, and what lies where."""
     tonight = next((_digest(file.parent) for file in (out / "results").glob("*/digest.json")), None)
     parts = [f"# Nightly benchmark: {_headline(code, gate)}", _about(tonight, _kept(out, kept)), _errors(out)]
     if (out / "gate.md").is_file():
         parts.append((out / "gate.md").read_text(encoding="utf-8"))
     if tonight:
         nights = [*earlier(history, tonight), tonight]
-        parts += [_figures(nights), _plot(tonight)]
+        parts += [_values(nights), _plot(tonight)]
     parts += [_findings(out), _files(out)]
     return "\n\n".join(part.strip() for part in parts if part.strip()) + "\n"
 
@@ -180,19 +180,19 @@ def earlier(history: Path, tonight: dict[str, Any]) -> list[dict[str, Any]]:
     return found[::-1]
 
 
-def _figures(nights: Sequence[dict[str, Any]]) -> str:
-    """A table of tonight's figures, each row with its last nights as bars."""
+def _values(nights: Sequence[dict[str, Any]]) -> str:
+    """A table of tonight's values, each row with its last nights as bars."""
     by_night = [{one["scenario"]: one for one in night["scenarios"]} for night in nights]
     lines = ["| scenario | img/s | step ms | MiB/PID | status | last nights |", "|---|---:|---:|---:|---|---|"]
     for name, one in by_night[-1].items():
-        figures = [
+        values = [
             _number(mean(one, "throughput_per_s"), 1),
             _number(mean(one, "step_ms"), 2),
             _number(largest(one, "peak_pid_mib"), 0),
         ]
         steps = [mean(night[name], "step_ms") if name in night else None for night in by_night]
         status = f"invalid ({', '.join(one['invalid'])})" if one.get("validity") == "invalid" else one["status"]
-        lines.append(f"| {' | '.join([_inert(name), *figures, _inert(status), bars(steps)])} |")
+        lines.append(f"| {' | '.join([_inert(name), *values, _inert(status), bars(steps)])} |")
     about = (
         f"Bars are the step time of the last {len(nights)} nights, tonight's at the end: higher is slower, and a row "
         f"spans at least {FULL_HEIGHT:.0%}."
@@ -204,13 +204,13 @@ def _figures(nights: Sequence[dict[str, Any]]) -> str:
 
 
 def mean(scenario: dict[str, Any], metric: str) -> float | None:
-    """The geometric mean of a figure over a scenario's launches; None where there is none."""
+    """The geometric mean of a value over a scenario's launches; None where there is none."""
     values = [value for value in scenario["launches"][metric] if value]
     return math.exp(math.fsum(map(math.log, values)) / len(values)) if values else None
 
 
 def largest(scenario: dict[str, Any], metric: str) -> float | None:
-    """The largest of a figure over a scenario's launches; None where there is none."""
+    """The largest of a value over a scenario's launches; None where there is none."""
     return max(filter(None, scenario["launches"][metric]), default=None)
 
 

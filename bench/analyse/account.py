@@ -53,7 +53,7 @@ class Account:
         return self.step_ms - sum(self.parts.values())
 
     @property
-    def figures(self) -> dict[str, float | None]:
+    def values(self) -> dict[str, float | None]:
         """The parts, and what stands beside them in a table."""
         whole = {"unexplained": self.unexplained_ms, "step": self.step_ms, "limit": self.limit_ms}
         return {**self.parts, **whole, "own limit": self.own_limit_ms}
@@ -177,11 +177,11 @@ def limits(run: Analysed) -> pd.DataFrame:
     for scenario in dict.fromkeys(one.scenario for one in of_all):
         launches = [one for one in of_all if one.scenario == scenario]
         for part in (*PARTS, "unexplained", "step", "limit", "own limit"):
-            values = [(ms, ms / one.step_ms) for one in launches if (ms := one.figures.get(part)) is not None]
+            values = [(ms, ms / one.step_ms) for one in launches if (ms := one.values.get(part)) is not None]
             if values:
                 times, shares = (pd.Series(column).to_numpy() for column in zip(*values, strict=True))
-                figures = (*mean_interval(times), *mean_interval(shares), len(values))
-                rows.append(dict(zip(LIMITS, (scenario, part, *figures), strict=True)))
+                intervals = (*mean_interval(times), *mean_interval(shares))
+                rows.append(dict(zip(LIMITS, (scenario, part, *intervals, len(values)), strict=True)))
     return pd.DataFrame(rows, columns=list(LIMITS))
 
 

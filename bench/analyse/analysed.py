@@ -1,9 +1,9 @@
 """A run with the tables that are made of it, each made once: what a report is drawn and written from.
 
     run = Analysed.of(read("results/RUN", condense=CONDENSE))
-    run.figures  # bench.analyse.steps.per_launch
+    run.stats  # bench.analyse.steps.per_launch
 
-A report asks for the figures of a launch two dozen times, and of millions of steps each time takes seconds.
+A report asks for the statistics of a launch two dozen times, and of millions of steps each time takes seconds.
 """
 
 from dataclasses import dataclass, fields
@@ -24,7 +24,7 @@ from bench.analyse.steps import per_iteration, per_launch, phases_by_launch, spr
 from bench.analyse.validity import findings
 from bench.core.records import UNTRUE
 from bench.runs.experiments import Tuning
-from bench.runs.frames import Iterations, LaunchFigures, RankSteps
+from bench.runs.frames import Iterations, LaunchStats, RankSteps
 from bench.runs.reader import Condense, Run
 
 if TYPE_CHECKING:
@@ -47,9 +47,9 @@ class Analysed(Run):
         return iterations.only(iterations.frame["launch"].isin([launch.launch for launch in self.document.launches]))
 
     good_iterations = cached_property(lambda run: Iterations(ok_rows(run.document, run.iterations.frame)))
-    figures = cached_property(lambda run: per_launch(run.iterations))
-    good_figures = cached_property(lambda run: LaunchFigures(ok_rows(run.document, run.figures.frame)))
-    rounds = cached_property(lambda run: Rounds.of(run.good_figures))
+    stats = cached_property(lambda run: per_launch(run.iterations))
+    good_stats = cached_property(lambda run: LaunchStats(ok_rows(run.document, run.stats.frame)))
+    rounds = cached_property(lambda run: Rounds.of(run.good_stats))
     good_phases = cached_property(lambda run: phases_by_launch(run.good_iterations))
     peaks = cached_property(lambda run: peaks(run.memory))
     stacks = cached_property(lambda run: stacks(run.memory))
@@ -59,7 +59,7 @@ class Analysed(Run):
     def findings(self) -> pd.DataFrame:
         one_clock = self.document.planned and len(self.document.hosts) < 2
         late = sampled_late(self.memory, self.iterations) if one_clock else set()
-        return findings(self.document, self.figures, self.parity, late)
+        return findings(self.document, self.stats, self.parity, late)
 
     overview = cached_property(lambda run: overview(run))
 
@@ -88,7 +88,7 @@ class Analysed(Run):
     @cached_property
     def spread(self) -> pd.DataFrame:
         """:func:`bench.analyse.steps.spread`, by scenario."""
-        return spread(self.good_times, self.good_figures).set_index("scenario")
+        return spread(self.good_times, self.good_stats).set_index("scenario")
 
     @cached_property
     def energy(self) -> pd.DataFrame:
@@ -117,7 +117,7 @@ def overview(run: Analysed) -> pd.DataFrame:
     ``against_fastest_parallel`` among those of them on several replicas; null for the fastest itself and for others.
     ``*_more``: as from :func:`bench.analyse.comparison.more_launches`.
     """
-    table, concerns = summary(run.document, run.figures, run.peaks), run.findings
+    table, concerns = summary(run.document, run.stats, run.peaks), run.findings
     gravest = concerns.groupby("scenario")["severity"].min()  # "invalid" < "warning"
     parities = by_scenario(run.parity).set_index("scenario")["verdict"]
     codes, grave = (

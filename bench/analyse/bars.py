@@ -1,4 +1,4 @@
-"""Error bars in words: what stands behind a figure in a table, and what is said where nothing does."""
+"""Error bars in words: the ± behind a value in a table, and why there is none."""
 
 import math
 from collections.abc import Mapping
@@ -19,15 +19,15 @@ ENDS = {
     "energy_j": "energy_{}_j",
     "mean_power_w": "mean_power_{}_w",
 }
-"""The columns of the ends of an interval, for figures whose name is not simply followed by ``low`` and ``high``."""
+"""The columns of the ends of an interval, for values whose name is not simply followed by ``low`` and ``high``."""
 RSS = "rss"
 
 
 def plus_minus(row: TableRow, name: str) -> str:
-    """``±1.3%``: how far the farther end of its interval is from the figure ``name`` of such a row; may be empty."""
+    """``±1.3%``: how far the farther end of its interval is from the value ``name`` of such a row; may be empty."""
     ends = ENDS.get(name, f"{name}_{{}}")
-    figures = (row[name], *(row[ends.format(end)] for end in ("low", "high")))
-    return bar(half_width_percent(*(None if one is None or math.isnan(one) else one for one in figures)))
+    values = (row[name], *(row[ends.format(end)] for end in ("low", "high")))
+    return bar(half_width_percent(*(None if one is None or math.isnan(one) else one for one in values)))
 
 
 def with_bar(row: TableRow, name: str, form: str) -> str:
@@ -55,4 +55,4 @@ def about_memory(summary: "pd.DataFrame") -> list[str]:
 def about_intervals(summary: "pd.DataFrame") -> list[str]:
     """A note below a summary: the meaning of ±, where a scenario has it."""
     several = (summary["launches_ok"] > 1).any()
-    return ["±: from the figure to the farther end of its 95 % interval over launches"] if several else []
+    return ["±: the wider side of the 95 % interval over launches"] if several else []

@@ -3,7 +3,7 @@
     python -m bench compare BASE NEW
     python -m bench compare RUN --scenario ddp,ddp_o1 --against dp
 
-Times, throughput and energy are compared on the logarithms of one figure per launch, with the drift of each run taken
+Times, throughput and energy are compared on the logarithms of one value per launch, with the drift of each run taken
 out (:mod:`bench.analyse.rounds`). Peaks of memory are compared by :func:`of_memory`, and numerics by their verdicts.
 Each metric is a question of its own: its p-values are adjusted over the scenarios (:mod:`bench.analyse.multiplicity`).
 Throughput, which is the step time upside down, has the p-values of that.
@@ -21,7 +21,7 @@ import numpy as np
 
 from bench.analyse.comparable import Digest, Entry, differences, other_source, scenario_obstacle, source_of, unusable
 from bench.analyse.comparison import ALIKE, FASTER, SLOWER, TOO_FEW, Comparison, compared, each_side, judged, verdict_of
-from bench.analyse.intervals import CONFIDENCE, figures, geometric_mean, ratio_of, t_quantile
+from bench.analyse.intervals import CONFIDENCE, geometric_mean, positive, ratio_of, t_quantile
 from bench.analyse.rounds import Rounds
 from bench.core.records import PARITIES
 from bench.runs.digests import LOOKED_AT
@@ -43,13 +43,13 @@ LEAST_LOSS = 1e-3  # by which final losses of the same work scatter at least: an
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """``figures``: keys of a launch in a digest, of which the first known on both sides counts. ``words``: what a ratio
+    """``columns``: of a launch in a digest, of which the first known on both sides counts. ``words``: what a ratio
     below 1 is called, and one above 1."""
 
     name: str
     title: str
     unit: str
-    figures: tuple[str, ...]
+    columns: tuple[str, ...]
     words: tuple[str, str]
     low_is_good: bool = True
 
@@ -74,7 +74,7 @@ class Row(Comparison):
     """A metric of a scenario, compared.
 
     ``against``: the base scenario (the same one in another run). ``what_ran``: on the new side, else in the base of the
-    same name. ``figure``: the key in the digest. ``base``, ``new``: geometric means over launches, of numerics the
+    same name. ``column``: in the digest. ``base``, ``new``: geometric means over launches, of numerics the
     verdicts. ``verdict``: ``faster`` or ``slower``, ``less`` or ``more`` of memory and energy, ``better`` or ``worse``
     of numerics; ``no difference found``, ``too few launches``; or ``not comparable`` with the ``reason``. ``change``:
     ``better``, ``worse`` or ``none`` of any metric. ``verdict_low``, ``verdict_high``: the interval that the verdict
@@ -86,7 +86,7 @@ class Row(Comparison):
     against: str
     what_ran: str | None
     metric: str
-    figure: str | None = None
+    column: str | None = None
     base: float | str | None = None
     new: float | str | None = None
     verdict_low: float | None = None
@@ -145,12 +145,12 @@ def scenarios(run: Digest, names: Sequence[str], against: str) -> Compared:
 
 
 def _with_commands(run: Digest) -> Digest:
-    """The run with what is known of each launch of a command among the launches' figures."""
+    """The run with what is known of each launch of a command among the values of the launches."""
     attached = {one["launch"]: one for one in (run.get("attached") or {}).get("launches", ())}
     scenarios = []
     for one in run["scenarios"] if attached else ():
         commands = [attached.get(launch, {}) for launch in one["launches"]["launch"]]
-        columns = {name: [of.get(name) for of in commands] for metric in OF_COMMANDS for name in metric.figures}
+        columns = {name: [of.get(name) for of in commands] for metric in OF_COMMANDS for name in metric.columns}
         scenarios.append({**one, "launches": columns | one["launches"]})
     return {**run, "scenarios": scenarios} if attached else run
 
@@ -163,7 +163,7 @@ def of_memory(base: Sequence[float], new: Sequence[float], processes: int) -> Co
     difference exceeds both that page a process and :data:`LEAST_MEMORY`.
     """
     rounding_mib = PAGE_MIB * max(1, processes) / math.sqrt(12.0)
-    below, above = (geometric_mean(figures(side)) for side in (base, new))
+    below, above = (geometric_mean(positive(side)) for side in (base, new))
     scatter, least = (rounding_mib / below, rounding_mib / above), least_of_memory(below, above, processes)
     return compared(ratio_of(base, new, scatter=scatter, least=least), len(base), len(new))
 
@@ -196,9 +196,9 @@ class _Pair:
         ran = next((side["what_ran"] for side in sides if side and side["what_ran"]), None)
         return Row(scenario=self.scenario, against=self.against, what_ran=ran, metric=metric, **values)
 
-    def unknown(self, what: str, *figures: object) -> str | None:
-        """Which sides lack a figure; None if both have it."""
-        lacking = [name for name, figure in zip(self.sides, figures, strict=True) if not figure]
+    def unknown(self, what: str, *values: object) -> str | None:
+        """Which sides lack a value; None if both have it."""
+        lacking = [name for name, value in zip(self.sides, values, strict=True) if not value]
         return f"{what} in {'both' if len(lacking) == 2 else lacking[0]}" if lacking else None
 
 
@@ -261,12 +261,12 @@ def _row(pair: _Pair, metric: Metric, runs: tuple[Digest, ...], tests: int) -> R
     base, new = pair.base, pair.new
     if pair.obstacle is not None or base is None or new is None:
         return pair.row(metric.name, reason=pair.obstacle)
-    figure, ours, theirs = _figures(metric, base, new)
-    reason = pair.unknown("unknown", ours, theirs) or other_source(source_of(base, figure), source_of(new, figure))
-    mean = np.mean if metric is LOSS else lambda side: geometric_mean(figures(side))
+    column, ours, theirs = _values(metric, base, new)
+    reason = pair.unknown("unknown", ours, theirs) or other_source(source_of(base, column), source_of(new, column))
+    mean = np.mean if metric is LOSS else lambda side: geometric_mean(positive(side))
     means = [float(mean(side)) if side else None for side in (ours, theirs)]
     counts = len(ours), len(theirs)
-    row = pair.row(metric.name, reason=reason, figure=figure, base=means[0], new=means[1])
+    row = pair.row(metric.name, reason=reason, column=column, base=means[0], new=means[1])
     row = replace(row, n_base=counts[0], n_new=counts[1])
     if reason is not None:
         return row
@@ -277,7 +277,7 @@ def _row(pair: _Pair, metric: Metric, runs: tuple[Digest, ...], tests: int) -> R
     if metric is LOSS:
         comparison = replace(of_loss(ours, theirs), before=before, more=None)
     elif metric is MEMORY:
-        processes = max(base["world_size"] or 1, new["world_size"] or 1) if figure == "peak_total_mib" else 1
+        processes = max(base["world_size"] or 1, new["world_size"] or 1) if column == "peak_total_mib" else 1
         comparison = replace(of_memory(ours, theirs, processes), before=before, more=None)
         row = replace(row, least=least_of_memory(means[0] or 0.0, means[1] or 0.0, processes))
     else:
@@ -285,7 +285,7 @@ def _row(pair: _Pair, metric: Metric, runs: tuple[Digest, ...], tests: int) -> R
             Rounds(
                 (one["scenario"], *launch)
                 for one in run["scenarios"]
-                for launch in zip(*(one["launches"][name] for name in ("repeat", "launch", figure)), strict=True)
+                for launch in zip(*(one["launches"][name] for name in ("repeat", "launch", column)), strict=True)
             )
             for run in runs
         )
@@ -295,17 +295,17 @@ def _row(pair: _Pair, metric: Metric, runs: tuple[Digest, ...], tests: int) -> R
     return replace(row, **asdict(comparison))
 
 
-def _figures(metric: Metric, base: Entry, new: Entry) -> tuple[str, list[float], list[float]]:
-    """The first figure that both sides know of a launch, else the first that one does, with the values of each."""
+def _values(metric: Metric, base: Entry, new: Entry) -> tuple[str, list[float], list[float]]:
+    """The first column that both sides know of a launch, else the first that one does, with the values of each."""
 
-    def known(figure: str) -> list[list[float]]:
-        columns = [side["launches"].get(figure, ()) for side in (base, new)]
-        return [[float(value) for value in column if value is not None] for column in columns]
+    def known(column: str) -> list[list[float]]:
+        sides = [side["launches"].get(column, ()) for side in (base, new)]
+        return [[float(value) for value in launches if value is not None] for launches in sides]
 
-    in_turn = (figure for enough in (all, any) for figure in metric.figures if enough(known(figure)))
-    figure = next(in_turn, metric.figures[0])
-    ours, theirs = known(figure)
-    return figure, ours, theirs
+    in_turn = (column for enough in (all, any) for column in metric.columns if enough(known(column)))
+    column = next(in_turn, metric.columns[0])
+    ours, theirs = known(column)
+    return column, ours, theirs
 
 
 def _judged(row: Row, metric: Metric, p_adjusted: float | None) -> Row:
@@ -329,7 +329,7 @@ def _parity(pair: _Pair) -> Row:
         return pair.row(PARITY.name, reason=pair.obstacle)
     ours, theirs = pair.base["parity"], pair.new["parity"]
     counts = {"n_base": len(pair.base["launches"]["launch"]), "n_new": len(pair.new["launches"]["launch"])}
-    row = pair.row(PARITY.name, figure="parity", base=ours, new=theirs, **counts)
+    row = pair.row(PARITY.name, column="parity", base=ours, new=theirs, **counts)
     if silent := pair.unknown("no verdict on numerics", ours, theirs):
         return replace(row, reason=silent)
     change = PARITIES.index(theirs) - PARITIES.index(ours)

@@ -4,7 +4,7 @@ Pure functions on digests (:mod:`bench.analyse.digest`). Three answers, from gra
 
 - :func:`obstacles`: another workload, world size, or model of GPU (on the CPU: of CPU). The comparison is refused.
 - :func:`scenario_obstacle`: something else ran under the name of one scenario (apex in one run, the native
-  implementation in the other), it failed, it is missing, or its figures are invalid.
+  implementation in the other), it failed, it is missing, or its results are invalid.
   Of an attached run it is a difference, since its scenario is whatever the command trains.
 - :func:`differences`: another driver, torch, power limit, host and the like, or something that an imported run does
   not record: a warning.
@@ -22,7 +22,7 @@ from bench.runs.digests import Digest as Digest
 from bench.runs.digests import Entry as Entry
 
 SOURCES = {"peak_total_mib": "memory_source", "peak_pid_mib": "memory_source", "energy_per_1000_j": "energy_source"}
-"""Where a scenario of a digest says how these figures were measured. All others are measured in one way."""
+"""Where a scenario of a digest says how these values were measured. All others are measured in one way."""
 
 OTHERWISE = "measured in another way"
 CLOCKS_APART = 0.03  # of the SM clock, from which on it is reported
@@ -61,7 +61,7 @@ def key(digest: Digest) -> tuple[str, str | None, tuple[str, ...], int | None]:
 
 
 def obstacles(base: Digest, new: Digest) -> list[str]:
-    """Why no figure of ``new`` is comparable with one of ``base``, each with both values; empty if they are."""
+    """Why no value of ``new`` is comparable with one of ``base``, each with both values; empty if they are."""
     works = _work(base), _work(new)
     reasons = [_against(name, *values) for name, values in _pairs(*works) if _differ(*values)]
     if not reasons and _differ(base["workload"].get("hash"), new["workload"].get("hash")):
@@ -113,15 +113,15 @@ def changed(base: Digest, new: Digest) -> list[str]:
     return [*differ, *([f"SM clock (median over launches): {'; '.join(apart)}"] if apart else [])]
 
 
-def other_sources(base: Digest, new: Digest, figure: str) -> list[str]:
-    """That a figure of some scenarios was measured in another way: one line for each pair of ways."""
-    ours, theirs = ({one["scenario"]: source_of(one, figure) for one in digest["scenarios"]} for digest in (base, new))
+def other_sources(base: Digest, new: Digest, column: str) -> list[str]:
+    """That a value of some scenarios was measured in another way: one line for each pair of ways."""
+    ours, theirs = ({one["scenario"]: source_of(one, column) for one in digest["scenarios"]} for digest in (base, new))
     of_pair: dict[str, list[str]] = {}
     for name, source in theirs.items():
         why = other_source(ours.get(name), source)
         if why is not None:
             of_pair.setdefault(why, []).append(name)
-    return [f"{SOURCES[figure].removesuffix('_source')} {why} ({', '.join(names)})" for why, names in of_pair.items()]
+    return [f"{SOURCES[column].removesuffix('_source')} {why} ({', '.join(names)})" for why, names in of_pair.items()]
 
 
 def scenario_obstacle(base: Entry | None, new: Entry | None, *, attached: bool = False) -> str | None:
@@ -141,13 +141,13 @@ def scenario_obstacle(base: Entry | None, new: Entry | None, *, attached: bool =
     return None
 
 
-def source_of(scenario: Entry, figure: str) -> str | None:
-    """How a figure of its launches was measured, ``nvml_pid`` or the like; None if there is one way, or it is unknown.
+def source_of(scenario: Entry, column: str) -> str | None:
+    """How a value of its launches was measured, ``nvml_pid`` or the like; None if there is one way, or it is unknown.
 
     Samples that are ``unavailable`` do not count, nor does torch's own peak in a total, of which it is no part.
     """
-    sources = scenario.get(SOURCES[figure]) if figure in SOURCES else None
-    return _ways(sources, total=figure == "peak_total_mib") if sources else None
+    sources = scenario.get(SOURCES[column]) if column in SOURCES else None
+    return _ways(sources, total=column == "peak_total_mib") if sources else None
 
 
 @cache
@@ -159,12 +159,12 @@ def _ways(sources: str, *, total: bool) -> str | None:
 
 
 def other_source(base: str | None, new: str | None) -> str | None:
-    """Why figures of these sources (:func:`source_of`) are not comparable; None if not known to differ."""
+    """Why values of these sources (:func:`source_of`) are not comparable; None if not known to differ."""
     return f"{OTHERWISE}: {base} against {new}" if _differ(base, new) else None
 
 
 def unusable(scenario: Entry | None) -> str | None:
-    """Why a scenario has no usable figures in its own run, to be read before "in the ... run"; None if it has.
+    """Why a scenario has no usable results in its own run, to be read before "in the ... run"; None if it has.
 
     One failed launch is enough, and one ``invalid`` finding, but for a verdict on numerics: a model that diverges has a
     speed all the same.
@@ -176,7 +176,7 @@ def unusable(scenario: Entry | None) -> str | None:
     if not scenario["launches"]["launch"]:
         return "it has no launch"
     grave = [code for code in scenario["invalid"] if code not in UNTRUE]
-    return f"its figures are invalid ({', '.join(grave)})" if grave else None
+    return f"its results are invalid ({', '.join(grave)})" if grave else None
 
 
 def _work(digest: Digest) -> dict[str, object]:

@@ -1,6 +1,6 @@
 """Is one way to train faster than another, or have a few launches fallen out so by chance?
 
-Scenarios are compared on the logarithms of one figure per launch, with drift taken out (:mod:`bench.analyse.rounds`),
+Scenarios are compared on the logarithms of one value per launch, with drift taken out (:mod:`bench.analyse.rounds`),
 which needs neither equal numbers of launches nor equal scatter. Steps are never pooled, since those of one launch
 resemble each other: pooled, chance alone makes one comparison in five "significant". p-values are adjusted for how many
 comparisons answer one question, and for launches that were added after a verdict (:mod:`bench.analyse.multiplicity`).

@@ -38,7 +38,7 @@ Windows = Mapping[int, tuple[int, int]]
 KEPT = ("launch", "scenario", "device", "t_ns", "power_w", "throttle_reasons")
 """Columns of the samples that are needed once :func:`per_device` has been made of them."""
 
-FIGURES = ("_s", "_j", "_w", "_percent", "_mhz", "_c", "_reasons")  # the ends of the names of columns of numbers
+NUMBERS = ("_s", "_j", "_w", "_percent", "_mhz", "_c", "_reasons")  # the ends of the names of columns of numbers
 
 LINKS = ("pcie_tx", "pcie_rx", "nvlink_tx", "nvlink_rx")
 
@@ -99,7 +99,7 @@ def _within(device: pd.DataFrame, bounds: Windows) -> Iterator[tuple[int, np.nda
 
 
 def per_launch(device: pd.DataFrame, steps: Iterations, units: int | None, devices: pd.DataFrame) -> pd.DataFrame:
-    """One row per launch: the sum over its devices. Null where a device's figure is null, with ``energy_reason``.
+    """One row per launch: the sum over its devices. Null where a device's value is null, with ``energy_reason``.
 
     ``launch, scenario, devices, energy_j, energy_source, energy_reason, energy_per_1000_j, mean_power_w, peak_power_w,
     max_temperature_c, throttle, verdict``. ``units``: what a step counts. ``peak_power_w``: the highest sum of the
@@ -126,7 +126,7 @@ def per_launch(device: pd.DataFrame, steps: Iterations, units: int | None, devic
     table = table.assign(
         energy_per_1000_j=1000.0 * table["energy_j"] / counted, peak_power_w=table["launch"].map(peaks_w)
     )
-    return table.astype({name: "float64" for name in table if str(name).endswith(FIGURES)})
+    return table.astype({name: "float64" for name in table if str(name).endswith(NUMBERS)})
 
 
 def per_scenario(device: pd.DataFrame, steps: Iterations, units: int | None, devices: pd.DataFrame) -> pd.DataFrame:
@@ -168,9 +168,9 @@ def _whole(values: "pd.Series[float]") -> float:
 
 
 def _table(rows: list[TableRow], columns: list[str]) -> pd.DataFrame:
-    """The rows as a table. A figure that is null in all of them is a null number, and no object."""
-    figures = [name for name in columns if name.endswith(FIGURES)]
-    return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(figures, "float64"))
+    """The rows as a table. A value that is null in all of them is a null number, and no object."""
+    numbers = [name for name in columns if name.endswith(NUMBERS)]
+    return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(numbers, "float64"))
 
 
 def _reasons(texts: "pd.Series[str]") -> str | None:

@@ -12,7 +12,7 @@ It is sealed in the run folder as ``digest.json``. Everything in it follows from
                     "parity", "loss_error", "memory_source", "energy_source",
                     "launches": {"launch": [...], "repeat": [...], "step_ms": [...], ...}}]}
 
-A scenario has a figure per launch that is ``ok``, the replicate of every comparison (all of them:
+A scenario has a value per launch that is ``ok``, the replicate of every comparison (all of them:
 :class:`bench.runs.digests.Launches`). What is unknown is null.
 """
 
@@ -39,7 +39,7 @@ def of_run(run: Run) -> Digest:
     document, units = run.document, run.document.workload.units
     memory, devices_ok = analysed.peaks.set_index("launch"), ok_rows(document, analysed.devices)
     energy = devices.per_launch(run.device, analysed.good_iterations, units, devices_ok).set_index("launch")
-    times = analysed.good_figures.frame.set_index("launch")["median_ms"]
+    times = analysed.good_stats.frame.set_index("launch")["median_ms"]
     columns = {
         "step_ms": times,
         "throughput_per_s": 1000.0 * (float("nan") if units is None else units) / times,
@@ -87,7 +87,7 @@ def _known(value: Any) -> float | None:
     return None if value is None or pd.isna(value) else float(value)
 
 
-def _scenario(name: str, document: RunDocument, figures: dict[str, pd.Series], sources: dict[str, pd.Series]) -> Entry:
+def _scenario(name: str, document: RunDocument, values: dict[str, pd.Series], sources: dict[str, pd.Series]) -> Entry:
     launches = [launch for launch in document.launches if launch.scenario == name]
     findings = [one for one in document.validity if one.scenario == name]
     good = [launch for launch in launches if launch.status == "ok"]
@@ -115,6 +115,6 @@ def _scenario(name: str, document: RunDocument, figures: dict[str, pd.Series], s
         "launches": {
             "launch": numbers,
             "repeat": [one.repeat for one in good],
-            **{key: [_known(value) for value in of.reindex(numbers)] for key, of in figures.items()},
+            **{key: [_known(value) for value in of.reindex(numbers)] for key, of in values.items()},
         },
     }

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from bench.analyse.analysed import Analysed
 from bench.analyse.intervals import Estimate, estimate
 from bench.analyse.outliers import Scan, scanned
-from bench.analyse.scaling import launch_figures
+from bench.analyse.scaling import launch_stats
 from bench.runs.experiments import PointRecord, Scaling
 
 
@@ -64,7 +64,7 @@ def scan_of(run: Analysed) -> Scan:
 def _launches(run: Analysed, scaling: Scaling) -> Iterator[tuple[str, PointRecord, float | None]]:
     """Each launch with its device, such as ``node1 GPU 2`` or ``node1 part 1 of 2 of the cores``, and its median step
     (ms), None where it failed."""
-    frame = launch_figures(run, [one.launch for one in scaling.launches])[0].frame
+    frame = launch_stats(run, [one.launch for one in scaling.launches])[0].frame
     medians = dict(zip(frame["launch"].tolist(), frame["median_ms"].tolist(), strict=True))
     indices = {gpu.uuid: gpu.index for gpu in run.document.machine.gpus}
     for one in scaling.launches:

@@ -1,7 +1,7 @@
 """Means of a few launches, and the intervals that they lie in.
 
 The replicate is the launch. Times, speeds and peaks are positive and scatter by factors, so everything happens on
-logarithms: the figure is the geometric mean, and the interval is Student's t on the logarithms (the interval of a speed
+logarithms: the value is the geometric mean, and the interval is Student's t on the logarithms (the interval of a speed
 is that of the time, inverted). It says how well the mean is known and shrinks with the number of launches, which a
 standard deviation does not.
 """
@@ -25,7 +25,7 @@ FEWEST_FREEDOM = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """A figure over ``n`` launches in its own unit, and its interval; what cannot be known is None."""
+    """A value over ``n`` launches in its own unit, and its interval; what cannot be known is None."""
 
     value: float | None
     low: float | None
@@ -38,19 +38,19 @@ class Estimate:
 
 
 def estimate(values: Iterable[float | None]) -> Estimate:
-    """The geometric mean of one figure per launch, with its interval at :data:`CONFIDENCE`.
+    """The geometric mean of one value per launch, with its interval at :data:`CONFIDENCE`.
 
     exp(mean(log x) ± t · s(log x) / √n), with Student's t of n - 1 degrees of freedom (Student 1908). One value has no
     interval. Unknown ones (None, NaN) are left out, and ``n`` counts the others; ValueError at zero, less and infinity.
     """
-    positive = figures(values)
-    n = len(positive)
+    known = positive(values)
+    n = len(known)
     if n < 2:
-        return Estimate(value=geometric_mean(positive) if n else None, low=None, high=None, n=n)
-    value = geometric_mean(positive)
-    if np.ptp(positive) == 0.0:
+        return Estimate(value=geometric_mean(known) if n else None, low=None, high=None, n=n)
+    value = geometric_mean(known)
+    if np.ptp(known) == 0.0:
         return Estimate(value=value, low=value, high=value, n=n)
-    half = t_quantile(CONFIDENCE, n - 1) * float(np.std(np.log(positive), ddof=1)) / math.sqrt(n)
+    half = t_quantile(CONFIDENCE, n - 1) * float(np.std(np.log(known), ddof=1)) / math.sqrt(n)
     return Estimate(value=value, low=value * math.exp(-half), high=value * _exp(half), n=n)
 
 
@@ -109,12 +109,12 @@ def overlap(one: "Estimate | Ratio", other: "Estimate | Ratio") -> bool | None:
 
 
 def columns(name: str, of: "Estimate | Ratio") -> dict[str, float | None]:
-    """A figure and the ends of its interval as columns. ``name``: such as ``energy{}_j``."""
+    """A value and the ends of its interval as columns. ``name``: such as ``energy{}_j``."""
     return {name.format(end): value for end, value in (("", of.value), ("_low", of.low), ("_high", of.high))}
 
 
 def half_width_percent(value: float | None, low: float | None, high: float | None) -> float | None:
-    """How far the farther end of its interval is from a figure, in percent: what follows ±. None without one."""
+    """How far the farther end of its interval is from a value, in percent: what follows ±. None without one."""
     if value is None or low is None or high is None:
         return None
     return 100.0 * max(high / value - 1.0, 1.0 - low / value, 0.0)
@@ -122,7 +122,7 @@ def half_width_percent(value: float | None, low: float | None, high: float | Non
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ratio:
-    """The geometric mean of one set of figures over that of another; what cannot be known is None.
+    """The geometric mean of one set of values over that of another; what cannot be known is None.
 
     ``low``, ``high``: its interval, from two launches on each side on. ``p``: that chance alone takes it as far from 1.
     ``error``: the standard error of its logarithm, with its degrees of ``freedom``; None where there is no interval, or
@@ -151,12 +151,12 @@ def ratio_of(
 ) -> Ratio:
     """``new`` over ``base``, by Student's t on the logarithms; counts and scatter may differ (:func:`welch`).
 
-    Figures are read as by :func:`estimate`. Where all of each side are equal there is nothing to estimate a scatter
+    Values are read as by :func:`estimate`. Where all of each side are equal there is nothing to estimate a scatter
     from: the interval has no width, and p is 1 where the sides are equal and 0 where they are not. ``scatter``: of each
     side, the least standard deviation of a logarithm. ``least``: the ratio, or its inverse, beyond which p says that it
     is (a minimum-effect test: Murphy and Myors 1999).
     """
-    below, above = figures(base), figures(new)
+    below, above = positive(base), positive(new)
     if min(len(below), len(above)) == 0:
         return Ratio()
     value = geometric_mean(above) / geometric_mean(below)
@@ -182,20 +182,20 @@ def ratio_from(value: float, more: float, error: float, freedom: float, confiden
     return Ratio(ratio=value, low=_exp(change - half), high=_exp(change + half), p=p, error=error, freedom=freedom)
 
 
-def figures(values: Iterable[float | None]) -> NDArray[np.float64]:
-    """The known ones of some figures; ValueError where one is not positive and finite, and so has no logarithm."""
+def positive(values: Iterable[float | None]) -> NDArray[np.float64]:
+    """The known values; ValueError where one is not positive and finite, and so has no logarithm."""
     given = np.array([math.nan if value is None else value for value in values], dtype="float64")
     known: NDArray[np.float64] = given[~np.isnan(given)]
     wrong = known[(known <= 0.0) | np.isinf(known)]
     if len(wrong):
-        raise ValueError(f"the figure of a launch must be positive and finite, and one is {wrong[0]:g}")
+        raise ValueError(f"the value of a launch must be positive and finite, and one is {wrong[0]:g}")
     return known
 
 
-def geometric_mean(figures: NDArray[np.float64]) -> float:
-    """Of at least one figure. Reckoned from their median, so that equal figures give exactly themselves."""
-    middle = float(np.median(figures))
-    return middle * math.exp(float(np.mean(np.log(figures / middle))))
+def geometric_mean(values: NDArray[np.float64]) -> float:
+    """Of at least one value. Computed from their median, so that equal values give exactly themselves."""
+    middle = float(np.median(values))
+    return middle * math.exp(float(np.mean(np.log(values / middle))))
 
 
 def _exp(exponent: float) -> float:

@@ -84,7 +84,7 @@ def ladder(run: Analysed) -> pd.DataFrame:
     ``interacts``: whether these two intervals part, null if unknown."""
     rounds = run.rounds
     parities = by_scenario(run.parity).set_index("scenario")["verdict"].to_dict()
-    medians = run.good_figures.frame.groupby("scenario")["median_ms"].median().to_dict()
+    medians = run.good_stats.frame.groupby("scenario")["median_ms"].median().to_dict()
     rungs = of_run(run.document)
     first = rungs[0].before if rungs else ""
     pairs = [(step.before, step.rung) for step in rungs]

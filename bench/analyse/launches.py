@@ -1,4 +1,4 @@
-"""Which launches a figure may come from: those that ended well, and the one that stands for its scenario in a plot."""
+"""Which launches a value may come from: those that ended well, and the one that stands for its scenario in a plot."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -72,7 +72,7 @@ def only(frame: pd.DataFrame, wanted: "pd.Series[bool]") -> pd.DataFrame:
 
 
 def joined(sources: Iterable[str]) -> str | None:
-    """Sources of figures, each perhaps several with + between them, as one: ``nvml_pid+rss``; None without any."""
+    """Sources of values, each perhaps several with + between them, as one: ``nvml_pid+rss``; None without any."""
     return "+".join(sorted({one for text in sources for one in text.split("+")})) or None
 
 

@@ -14,7 +14,7 @@ import pandas as pd
 from bench.analyse.intervals import Estimate, columns, estimate, overlap
 from bench.runs.document import RunDocument
 from bench.runs.experiments import InputSweep
-from bench.runs.frames import LaunchFigures
+from bench.runs.frames import LaunchStats
 
 INPUT_BOUND = 0.10  # from this share of a step on that waits for data, the input bounds training
 
@@ -88,11 +88,11 @@ def why_open(document: RunDocument) -> str | None:
     return "The sweep of the input has no answer: the run ended before it was through."
 
 
-def together(document: RunDocument, figures: LaunchFigures) -> Estimate:
-    """The rate of loading and training at once, over the launches of ``figures``; of nothing without any, or where the
+def together(document: RunDocument, stats: LaunchStats) -> Estimate:
+    """The rate of loading and training at once, over the launches of ``stats``; of nothing without any, or where the
     units of a step are unknown (a script that was attached without its batch)."""
     units = document.workload.units
-    return estimate(() if units is None else (1000 * units / mean for mean in figures.frame["mean_ms"]))
+    return estimate(() if units is None else (1000 * units / mean for mean in stats.frame["mean_ms"]))
 
 
 def sentence(swept: Swept, both: Estimate) -> str:

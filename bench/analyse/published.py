@@ -12,7 +12,7 @@ from bench.analyse.intervals import columns, estimate
 from bench.analyse.rounds import Rounds
 from bench.analyse.steps import BASE, ELAPSED
 from bench.runs.document import RunDocument
-from bench.runs.frames import Iterations, LaunchFigures
+from bench.runs.frames import Iterations, LaunchStats
 
 TITLE = "simple distributed code of my own, because a search finds little"
 """In English. Its own title is Korean, for which a machine may have no font."""
@@ -57,7 +57,7 @@ def table(steps: Iterations, scenarios: list[str]) -> pd.DataFrame:
     shown = iterations(int(steps.frame["step"].max()) + 1)
     groups = steps.frame[steps.frame["step"].isin(shown)].groupby(["scenario", "step"], observed=True)[ELAPSED]
     launches: dict[Any, list[float]] = groups.agg(list).to_dict()
-    rounds = Rounds.of(LaunchFigures(steps.frame[steps.frame["step"] == shown[-1]]), ELAPSED)
+    rounds = Rounds.of(LaunchStats(steps.frame[steps.frame["step"] == shown[-1]]), ELAPSED)
     rows = []
     for scenario in scenarios:
         row: dict[str, object] = {"scenario": scenario}

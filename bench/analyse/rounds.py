@@ -1,7 +1,7 @@
 """Scenarios against each other, with what the machine did meanwhile taken out: of one run, or of two.
 
 Launches are interleaved in rounds so that drift hits all scenarios alike; a test that knows nothing of rounds takes the
-drift for noise and finds nothing. Here the logarithm of a launch's figure is the level of its scenario, plus the drift,
+drift for noise and finds nothing. Here the logarithm of a launch's value is the level of its scenario, plus the drift,
 plus noise as large as is usual for its scenario, by least squares over all launches of the run:
 
 1. The drift is a straight line over the launches in their order. It costs one degree of freedom in all.
@@ -25,9 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from bench.analyse.intervals import CONFIDENCE, LEAST_ERROR, Ratio, figures, freedom_of, geometric_mean, ratio_from
+from bench.analyse.intervals import CONFIDENCE, LEAST_ERROR, Ratio, freedom_of, geometric_mean, positive, ratio_from
 from bench.analyse.scatter import moderated
-from bench.runs.frames import LaunchFigures
+from bench.runs.frames import LaunchStats
 
 Array = NDArray[np.float64]
 Places = NDArray[np.int64]
@@ -164,13 +164,13 @@ def _reach(level: Level) -> Array:
 
 
 class Rounds:
-    """One figure of all launches of a run, to set its scenarios against each other or against those of another run."""
+    """One value of all launches of a run, to set its scenarios against each other or against those of another run."""
 
     def __init__(self, launches: Iterable[tuple[str, int, int, float | None]]) -> None:
-        """Of each launch its scenario, its round, its number and its figure; unknown figures are left out."""
+        """Of each launch its scenario, its round, its number and its value; unknown values are left out."""
         measured = [one for one in launches if one[3] is not None and not math.isnan(one[3])]
         named, repeats, numbers, given = (np.array([one[place] for one in measured]) for place in range(4))
-        self.values = {name: figures(given[named == name]) for name in dict.fromkeys(named.tolist())}
+        self.values = {name: positive(given[named == name]) for name in dict.fromkeys(named.tolist())}
         self._place = {name: place for place, name in enumerate(self.values)}
         self._fit: Drifting | None = None
         if self.values:
@@ -181,7 +181,7 @@ class Rounds:
             self._fit = Drifting.of(logs, scenario, repeats, numbers)
 
     @classmethod
-    def of(cls, launches: LaunchFigures, column: str = "median_ms") -> Self:
+    def of(cls, launches: LaunchStats, column: str = "median_ms") -> Self:
         return cls(launches.frame[["scenario", "repeat", "launch", column]].itertuples(index=False, name=None))
 
     def ratio(self, base: str, new: str) -> Ratio:

@@ -25,7 +25,7 @@ from bench.analyse.rounds import Rounds
 from bench.analyse.steps import per_iteration, per_launch
 from bench.core.records import PHASES
 from bench.runs.experiments import PointDiagnostic, Scaling
-from bench.runs.frames import Iterations, LaunchFigures
+from bench.runs.frames import Iterations, LaunchStats
 from bench.runs.launches import LaunchRecord
 
 WEAK, STRONG = "weak", "strong"
@@ -82,8 +82,8 @@ def scaled(run: Analysed) -> list[Scaled]:
     of_points: dict[tuple[int, int], list[LaunchRecord]] = {whole: [*run.document.launches]}
     for one in scaling.launches:
         of_points.setdefault((one.replicas or 0, one.global_batch), []).append(one)
-    figures, phases = launch_figures(run, [one.launch for launches in of_points.values() for one in launches])
-    medians: dict[int, float] = dict(zip(figures.frame["launch"], figures.frame["median_ms"], strict=True))
+    stats, phases = launch_stats(run, [one.launch for launches in of_points.values() for one in launches])
+    medians: dict[int, float] = dict(zip(stats.frame["launch"], stats.frame["median_ms"], strict=True))
     rounds = Rounds(
         (str(point), one.repeat, one.launch, medians.get(one.launch))
         for point, launches in of_points.items()
@@ -130,7 +130,7 @@ def curve(scaling: Scaling, mode: str) -> list[tuple[int, int]]:
     return [(count, whole if mode == STRONG else count * scaling.batch_per_rank) for count in counts]
 
 
-def launch_figures(run: Analysed, launches: Sequence[int]) -> tuple[LaunchFigures, pd.DataFrame]:
+def launch_stats(run: Analysed, launches: Sequence[int]) -> tuple[LaunchStats, pd.DataFrame]:
     """Of these launches the table of launches, and the mean of each phase over measured steps and ranks."""
     timed = run.timed if isinstance(run.timed, Iterations) else per_iteration(run.timed)
     table = timed.only(timed.frame["launch"].isin(launches))

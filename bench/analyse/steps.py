@@ -4,7 +4,7 @@ The headline of an iteration is the slowest rank's step, because nobody can star
 pooled as if they were repetitions. Warm-up steps are left out of every statistic here, and outliers out of none.
 Throughput is the global batch over the step time.
 
-The replicate is the launch. A scenario's figure is the geometric mean of its launches' medians, because intervals and
+The replicate is the launch. A scenario's value is the geometric mean of its launches' medians, because intervals and
 ratios are computed on logarithms. Three tables, each made of the one before, have a type each
 (:mod:`bench.runs.frames`): rows of steps.parquet, :func:`per_iteration` and :func:`per_launch`.
 """
@@ -21,7 +21,7 @@ from bench.analyse.launches import by_launch, ended, joined
 from bench.analyse.rounds import Rounds
 from bench.core.records import PHASES
 from bench.runs.document import RunDocument
-from bench.runs.frames import Iterations, LaunchFigures, RankSteps, TableRow
+from bench.runs.frames import Iterations, LaunchStats, RankSteps, TableRow
 
 BASE = "ddp"  # the scenario that speeds are relative to
 BASE_IN_SHORT = "base"
@@ -101,7 +101,7 @@ def _on_one_clock(times_ns: np.ndarray, of: Columns) -> np.ndarray:
     return np.where(of["host"] == of["host"][:1], times_ns, times_ns[:1]) if "host" in of else times_ns
 
 
-FIGURES = {
+STATS = {
     "launch": "int32",
     "scenario": "str",
     "repeat": "int32",
@@ -114,7 +114,7 @@ FIGURES = {
 }
 
 
-def per_launch(table: Iterations) -> LaunchFigures:
+def per_launch(table: Iterations) -> LaunchStats:
     """One row per launch over its measured steps; times are of the headline (ms).
 
     ``launch, scenario, repeat, median_ms, mean_ms, p95_ms, p99_ms, iqr_ms`` (third quartile less the first),
@@ -125,11 +125,11 @@ def per_launch(table: Iterations) -> LaunchFigures:
     """
     needed = ["launch", "scenario", "repeat", "warmup", "rank", "ranks", "step_ms", FASTEST, MIDDLE, "data_ms"]
     launches = (rows[~rows["warmup"]] for _, rows in by_launch(table.frame[needed]))
-    rows = [_figures(measured) for measured in launches if len(measured)]
-    return LaunchFigures(pd.DataFrame(rows, columns=list(FIGURES)).astype(FIGURES))
+    rows = [_stats(measured) for measured in launches if len(measured)]
+    return LaunchStats(pd.DataFrame(rows, columns=list(STATS)).astype(STATS))
 
 
-def _figures(steps: pd.DataFrame) -> TableRow:
+def _stats(steps: pd.DataFrame) -> TableRow:
     times = steps["step_ms"].to_numpy()
     low, median, high, p95, p99 = np.quantile(times, (0.25, 0.5, 0.75, 0.95, 0.99))
     third, reach = len(times) // 3, FENCE * (high - low)
@@ -188,12 +188,12 @@ def phases_by_launch(iterations: Iterations) -> pd.DataFrame:
     return ordered.reset_index(drop=True)
 
 
-def summary(document: RunDocument, figures: LaunchFigures, peak: pd.DataFrame) -> pd.DataFrame:
+def summary(document: RunDocument, stats: LaunchStats, peak: pd.DataFrame) -> pd.DataFrame:
     """One row per scenario of the run, in its order: the table that a person reads first.
 
-    ``status`` and ``reason`` are those of the first launch that did not end well, or ``not run``; figures come from the
+    ``status`` and ``reason`` are those of the first launch that did not end well, or ``not run``; values come from the
     launches that are ``ok``. ``relative_to_ddp``: speed, so above 1 is faster than ``relative_to`` (:func:`base_of`).
-    Unknown figures are null.
+    Unknown values are null.
 
     Times are geometric means over launches (see the module). ``*_low*`` and ``*_high*`` are the ends of 95 % intervals
     over launches, null below two of them; those of ``relative_*`` are of :mod:`bench.analyse.rounds`.
@@ -204,8 +204,8 @@ def summary(document: RunDocument, figures: LaunchFigures, peak: pd.DataFrame) -
     """
     work = document.workload
     good = {launch.launch: launch.scenario for launch in document.good}
-    labelled = figures.frame.assign(of=figures.frame["launch"].map(good))
-    rounds = Rounds.of(figures.only(labelled["of"].notna()))
+    labelled = stats.frame.assign(of=stats.frame["launch"].map(good))
+    rounds = Rounds.of(stats.only(labelled["of"].notna()))
     rows, base = [], base_of(scenarios(document))
     for scenario in scenarios(document):
         launches = labelled[labelled["of"] == scenario]
@@ -289,14 +289,14 @@ def times(steps: Iterations) -> dict[str, np.ndarray]:
     return {scenario: own for scenario, own in joined.items() if len(own)}
 
 
-def spread(times_ms: Mapping[str, np.ndarray], figures: LaunchFigures) -> pd.DataFrame:
+def spread(times_ms: Mapping[str, np.ndarray], stats: LaunchStats) -> pd.DataFrame:
     """One row per scenario: ``scenario, p25_ms, median_ms, p75_ms, measured, half_width_percent``.
 
     Quartiles of all measured steps of the slowest rank; the median is that of the summary, the geometric mean of the
-    launches' medians, and so is its precision (null for one launch). ``times_ms``: :func:`times`; ``figures``: of the
+    launches' medians, and so is its precision (null for one launch). ``times_ms``: :func:`times`; ``stats``: of the
     same launches.
     """
-    medians = {str(name): estimate(of_launches) for name, of_launches in figures.frame.groupby("scenario")["median_ms"]}
+    medians = {str(name): estimate(of_launches) for name, of_launches in stats.frame.groupby("scenario")["median_ms"]}
     rows = [
         {
             "scenario": name,

@@ -1,6 +1,6 @@
-"""Which figures should not be believed, or only with a grain of salt, and what to do about each.
+"""Which values should not be believed, or only with a grain of salt, and what to do about each.
 
-A *finding* is ``invalid`` if the figure is wrong or is of something else, a ``warning`` if it is right for what
+A *finding* is ``invalid`` if the value is wrong or is of something else, a ``warning`` if it is right for what
 happened, and that may not be what was meant.
 """
 
@@ -15,7 +15,7 @@ from bench.analyse.parity import CANNOT_TELL, WITHIN_HALF
 from bench.core.records import UNTRUE
 from bench.runs.document import Attached, Finding, HostRecord, RunDocument
 from bench.runs.experiments import IntervalTargetRecord, Numerics
-from bench.runs.frames import LaunchFigures, TableRow
+from bench.runs.frames import LaunchStats, TableRow
 from bench.runs.launches import BUSY, REPLICATES_WANTED, Checks, Effective, LaunchRecord
 
 TIMES_AS_FAST = 20.0  # no precision, layout or compiler does as much
@@ -39,29 +39,29 @@ def invalid(code: str, text: str, remedy: str, size: float | None = None) -> Fin
 
 
 def findings(
-    document: RunDocument, of_launches: LaunchFigures, parity: pd.DataFrame, late: Collection[int] = ()
+    document: RunDocument, of_launches: LaunchStats, parity: pd.DataFrame, late: Collection[int] = ()
 ) -> pd.DataFrame:
     """One row per :class:`Finding`: ``launch`` (null for a scenario as a whole), ``scenario``, and so on.
 
     ``late``: as :func:`bench.analyse.memory.sampled_late`.
     """
-    figures = of_launches.frame.set_index("launch")
+    stats = of_launches.frame.set_index("launch")
     all_findings: list[Finding] = []
-    measured = [launch for launch in document.good if launch.launch in figures.index]
+    measured = [launch for launch in document.good if launch.launch in stats.index]
     cores = {pair for launch in document.good if launch.effective for pair in _cores(launch, launch.effective)}
     for launch in measured:
-        figure = figures.loc[launch.launch].to_dict()
-        own = [*_time(figure, document)]
+        own_stats = stats.loc[launch.launch].to_dict()
+        own = [*_time(own_stats, document)]
         if launch.launch in late:
             text = "its memory was sampled at another time than its steps, so what it took is unknown"
             own.append(warning("sampled late", text, "see what stopped the sampler, and measure again"))
         if launch.effective:  # of an imported launch nothing but its steps is known
-            own += _too_fast(figure["median_ms"], launch, launch.effective, document)
+            own += _too_fast(own_stats["median_ms"], launch, launch.effective, document)
             own += _checks(launch.checks, launch.effective, document)
             own += _threads(launch, launch.effective, cores)
-            own += _gpu(launch, figure["median_ms"], document.workload.device)
+            own += _gpu(launch, own_stats["median_ms"], document.workload.device)
         all_findings += [replace(one, launch=launch.launch, scenario=launch.scenario) for one in own]
-    for scenario, medians in figures.loc[[one.launch for one in measured]].groupby("scenario")["median_ms"]:
+    for scenario, medians in stats.loc[[one.launch for one in measured]].groupby("scenario")["median_ms"]:
         all_findings += [replace(one, scenario=str(scenario)) for one in _scenario(str(scenario), medians, document)]
     full = {launch.launch for launch in document.good if launch.effective and launch.effective.precision == "O0"}
     for row in parity.to_dict("records"):
@@ -97,24 +97,24 @@ def grouped(table: pd.DataFrame, order: Sequence[str] = ()) -> pd.DataFrame:
     return whole.sort_values("severity", kind="stable", ignore_index=True)  # "invalid" < "warning"
 
 
-def _time(figure: TableRow, document: RunDocument) -> Iterator[Finding]:
-    warmup, iters, drift = document.request.warmup, document.request.iters, figure["drift"]
+def _time(stats: TableRow, document: RunDocument) -> Iterator[Finding]:
+    warmup, iters, drift = document.request.warmup, document.request.iters, stats["drift"]
     attached = document.of(Attached) is not None
     if abs(drift) > UNSTEADY:
         text = f"its last third is {100 * abs(drift):.1f} % {'slower' if drift > 0 else 'faster'} than its first"
         remedy = f"raise --warmup (it was {warmup}), and stop other jobs, and check the cooling"
         yield warning("unsteady", text, remedy, abs(drift))
-    middle = figure["iqr_ms"] / figure["median_ms"]
+    middle = stats["iqr_ms"] / stats["median_ms"]
     if middle >= SPREAD:
         text = f"the middle half of its steps spans {100 * middle:.0f} % of their median"
         longer = "let the script train longer" if attached else f"raise --iters (it was {iters})"
         yield warning("spread", text, f"stop other jobs and {longer}", middle)
-    if figure["skew"] > SKEW:
-        slowest = f"rank {figure['slowest_rank']:.0f} is slowest most often"
-        text = f"its ranks are {100 * figure['skew']:.0f} % apart; {slowest}"
+    if stats["skew"] > SKEW:
+        slowest = f"rank {stats['slowest_rank']:.0f} is slowest most often"
+        text = f"its ranks are {100 * stats['skew']:.0f} % apart; {slowest}"
         remedy = "see which phase of that rank is longer, and what else uses its device or cores"
-        yield warning("skew", text, remedy, figure["skew"])
-    waiting = figure["data_share"]
+        yield warning("skew", text, remedy, stats["skew"])
+    waiting = stats["data_share"]
     if waiting > INPUT_BOUND:
         faster = "raise num_workers of its DataLoader, or have it decode less"
         remedy = faster if attached else _enough_workers(waiting, document)

@@ -6,7 +6,7 @@ The command line and the workers import it, so it needs the standard library alo
 from dataclasses import dataclass
 
 SCHEMA_VERSION = 1  # of run.json and of the tables beside it; a reader refuses any other by name
-PROBE_MIB = 512.0  # a rank in a container allocates as much once: its PID is the one whose figure rises by that
+PROBE_MIB = 512.0  # a rank in a container allocates as much once: its PID is the one whose value rises by that
 STATUSES = ("ok", "oom", "timeout", "killed", "unsupported", "error")
 PARITIES = ("same", "within half precision", "differs by design", "cannot tell", "diverged", "not finite")
 """The verdicts on numerics, from the best to the worst."""

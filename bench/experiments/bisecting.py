@@ -34,7 +34,7 @@ STEP_TIME, MEMORY, NUMERICS = "step time", "peak memory", "numerics"
 SLOWER = {STEP_TIME: ("slower", "faster"), MEMORY: ("larger", "leaner")}
 """Words for a change, upwards and downwards; of numerics it is one either way."""
 ROUNDING = 1e-6
-"""The smallest change of what is trained: a seeded command that does the same has the same figures, bit for bit."""
+"""The smallest change of what is trained: a seeded command that does the same has the same values, bit for bit."""
 LONGEST, LEAST_S = 10.0, 60.0
 """A launch may take so many times as long as the longest that ended well, and a minute more."""
 NUMERICS_VARIABLE = "BENCH_ATTACH_NUMERICS"
@@ -83,10 +83,10 @@ class Asked:
 def bisect(asked: Asked) -> tuple[Run, bool]:
     """Search, and write what was launched. Returns the run, and whether it was interrupted."""
     writer = None if asked.path is None else _reopened(asked.path, asked)
-    search, figure, skipped = replay(asked, writer)
-    first = _record(asked, search, figure, skipped, launches=0)
+    search, metric, skipped = replay(asked, writer)
+    first = _record(asked, search, metric, skipped, launches=0)
     with scratch_folder("bench-bisect-") as scratch, begun(asked.wanted, (), writer, first) as commands:
-        doing = _Searching(asked, commands, scratch, search, figure, skipped)
+        doing = _Searching(asked, commands, scratch, search, metric, skipped)
         try:
             interrupted = doing.search_on()
         except KeyboardInterrupt:
@@ -127,7 +127,7 @@ class _Searching:
     commands: Commands
     scratch: str
     search: Bisection
-    figure: str
+    metric: str
     skipped: dict[str, str]
     sides: dict[str, Side] = field(default_factory=dict)
     walls_s: list[float] = field(default_factory=list)
@@ -186,7 +186,7 @@ class _Searching:
     def _count(self, block: int) -> None:
         """Add a whole block to the search, and say how it stands."""
         assert self.commands.writer is not None
-        self.search, self.figure, _ = replay(self.asked, self.commands.writer, self.skipped)
+        self.search, self.metric, _ = replay(self.asked, self.commands.writer, self.skipped)
         search, document = self.search, self.commands.writer.document
         low, high = search.candidates[search.low], search.candidates[search.high]
         words = f"{len(document.launches)} launches: between {low} and {high}, {len(search.left)} left"
@@ -204,38 +204,38 @@ class _Searching:
         writer = self.commands.writer
         assert writer is not None
         launches = len(writer.document.launches)
-        writer.note(_record(self.asked, self.search, self.figure, self.skipped, launches=launches))
+        writer.note(_record(self.asked, self.search, self.metric, self.skipped, launches=launches))
 
 
 def replay(
     asked: Asked, writer: RunWriter | None, skipped: Mapping[str, str] | None = None
 ) -> tuple[Bisection, str, dict[str, str]]:
-    """The search as far as the launches of a run bring it, the figure that it goes by, and what was skipped."""
+    """The search as far as the launches of a run bring it, the value that it goes by, and what was skipped."""
     names, smallest = [one.name for one in asked.candidates], ROUNDING if asked.metric == NUMERICS else SMALLEST
     blocks = [] if writer is None else list(_blocks(writer, asked.metric, names))
-    figures = [set.intersection(*(set(launch) for launch in block.values())) for block in blocks] or [set()]
-    possible = sorted(set.intersection(*figures))
-    best, figure = -1.0, asked.metric
-    for one in possible:  # which figure shows the change best is chosen by the first blocks alone
+    values = [set.intersection(*(set(launch) for launch in block.values())) for block in blocks] or [set()]
+    possible = sorted(set.intersection(*values))
+    best, metric = -1.0, asked.metric
+    for one in possible:  # which value shows the change best is chosen by the first blocks alone
         search = Bisection(names, smallest)
         for block in blocks[:FEWEST_BLOCKS]:
             search.add({name: launch[one] for name, launch in block.items()})
         if search.distance > best:
-            best, figure = search.distance, one
+            best, metric = search.distance, one
     if blocks and not possible:
         raise BenchError(f"nothing is known of the {asked.metric} of these launches; search by the step time instead")
     search = Bisection(names, smallest)
     for block in blocks:
-        search.add({name: launch[figure] for name, launch in block.items()})
+        search.add({name: launch[metric] for name, launch in block.items()})
     recorded = writer.document.of(Bisected) if writer is not None else None
     reasons = dict(skipped if skipped is not None else recorded.skipped if recorded else {})
     for name in reasons:
         search.skipped.add(name)
-    return search, figure, reasons
+    return search, metric, reasons
 
 
 def _blocks(writer: RunWriter, metric: str, names: Sequence[str]) -> Iterator[dict[str, dict[str, float]]]:
-    """Of each block that is whole the figures of its launches, by candidate and by what they are of."""
+    """Of each block that is whole the values of its launches, by candidate and by what they are of."""
     document = writer.document
     attached_of = {one.launch: one for one in document.begun(Attached).launches}
     frames, peaks = writer.frames(), {}
@@ -249,23 +249,23 @@ def _blocks(writer: RunWriter, metric: str, names: Sequence[str]) -> Iterator[di
     for launch in document.good:
         number, noted = launch.launch, attached_of[launch.launch]
         if metric == NUMERICS:
-            figures = {**noted.norms, **({"final loss": noted.final_loss} if noted.final_loss is not None else {})}
+            values = {**noted.norms, **({"final loss": noted.final_loss} if noted.final_loss is not None else {})}
         elif metric == MEMORY:
-            figures = {metric: peaks.get(number, 0.0)}
+            values = {metric: peaks.get(number, 0.0)}
         else:
-            figures = {metric: medians_ms[number]}
+            values = {metric: medians_ms[number]}
         if noted.wall_ms is not None:  # which an interrupted one has not
-            positive = {name: value for name, value in figures.items() if value > 0.0}
+            positive = {name: value for name, value in values.items() if value > 0.0}
             by_repeat.setdefault(launch.repeat, {})[launch.scenario] = positive
     yield from (block for block in by_repeat.values() if {names[0], names[-1]} <= block.keys())
 
 
-def _record(asked: Asked, search: Bisection, figure: str, skipped: Mapping[str, str], *, launches: int) -> Bisected:
+def _record(asked: Asked, search: Bisection, metric: str, skipped: Mapping[str, str], *, launches: int) -> Bisected:
     levels = {name: Level(ratio=ratio, low=low, high=high) for name, (ratio, low, high) in search.levels().items()}
     return Bisected(
         of=asked.of,
         candidates={one.name: one.about for one in asked.candidates},
-        figure=figure,
+        metric=metric,
         error=ERROR,
         low=search.candidates[search.low],
         high=search.candidates[search.high],

@@ -226,7 +226,7 @@ def sentences(document: RunDocument) -> list[str]:
 
 def checkpoint_table(document: RunDocument) -> "Table | None":
     """Cost, size, and the time to resume; None if no launch saved."""
-    from bench.report.tables import UNKNOWN, figure, is_cost, ranged, tabulate, text
+    from bench.report.tables import UNKNOWN, is_cost, numeric, ranged, tabulate, text
     from bench.runs.frames import TableRow
 
     def percent(row: TableRow) -> str:
@@ -238,14 +238,14 @@ def checkpoint_table(document: RunDocument) -> "Table | None":
     columns = (
         text("scenario", "scenario"),
         text("how", "how"),
-        figure("every steps", "every", ",d"),
-        figure("launches", "launches", "d"),
-        figure("size MiB", "size_mib", ",.1f"),
-        figure("training stands still (ms)", "save_ms", ",.1f"),
+        numeric("every steps", "every", ",d"),
+        numeric("launches", "launches", "d"),
+        numeric("size MiB", "size_mib", ",.1f"),
+        numeric("training stands still (ms)", "save_ms", ",.1f"),
         ranged("ms", ("cost_ms", "cost_low_ms", "cost_high_ms"), ",.2f", group="cost per step", cost=True),
-        figure("%", percent, group="cost per step"),
-        figure("load (s)", "load_s", ",.2f"),
-        figure("load and next step (s)", "resume_s", ",.2f"),
+        numeric("%", percent, group="cost per step"),
+        numeric("load (s)", "load_s", ",.2f"),
+        numeric("load and next step (s)", "resume_s", ",.2f"),
     )
     notes = [
         "From launches of their own, in which cycles of steps with one save and without take turns (ABBA). cost per "

@@ -189,7 +189,7 @@ def _alone(request: Request, start: Start) -> Iterator[tuple[tuple[int, ...], Ma
     with acquire(devices, wait=start.wait, say=say) as locks:
         _, gpus, left_out = machine.choose_device(request.device)
         for drawing in foreign.refuse(gpus, devices, force=request.force):
-            remedy = "its share is in the figures: measure on a GPU without a screen if there is one"
+            remedy = "its share skews the results: measure on a GPU without a screen if there is one"
             say(f"warning: something draws on {drawing}; {remedy}")
         if left_out is not None:
             say(f"warning: {left_out}")

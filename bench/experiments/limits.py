@@ -135,12 +135,12 @@ def _is_of(ceilings: Ceilings, setting: Setting) -> bool:
 
 def ceilings_of(setting: Setting, done: Performed) -> Ceilings:
     of_ranks = [result["ceilings"] for result in done.results]
-    figures = {
+    measured = {
         group: {name: [one[group][name] for one in of_ranks] for name in of_ranks[0][group]}
         for group in ("tflops", "gib_per_s")
     }
     more = {"launch_us": [one["launch_us"] for one in of_ranks], "reasons": of_ranks[0]["reasons"]}
-    return decode(Ceilings, {**setting, **figures, **more, "utc": done.record.ended_utc}, "ceilings")
+    return decode(Ceilings, {**setting, **measured, **more, "utc": done.record.ended_utc}, "ceilings")
 
 
 def kept_in(setting: Setting) -> str:

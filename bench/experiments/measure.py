@@ -111,8 +111,8 @@ def medians_of(run: Run) -> dict[int, float]:
     from bench.analyse.steps import per_iteration, per_launch
 
     assert isinstance(run.timed, RankSteps)
-    figures = per_launch(per_iteration(run.timed)).frame
-    return dict(zip(figures["launch"].tolist(), figures["median_ms"].tolist(), strict=True))
+    stats = per_launch(per_iteration(run.timed)).frame
+    return dict(zip(stats["launch"].tolist(), stats["median_ms"].tolist(), strict=True))
 
 
 def median_step_ms(done: Performed) -> float | None:

@@ -181,7 +181,7 @@ def sentences(document: RunDocument) -> list[str]:
 
 def restart_table(document: RunDocument) -> "Table | None":
     """How long training stands still, by what it waits for; None if no rank was killed."""
-    from bench.report.tables import figure, ranged, tabulate, text
+    from bench.report.tables import numeric, ranged, tabulate, text
 
     table = restarts(document)
     if table.empty:
@@ -189,14 +189,14 @@ def restart_table(document: RunDocument) -> "Table | None":
     parts = (("torch is imported", "up_s"), ("ranks meet", "joined_s"), ("checkpoint is loaded", "loaded_s"))
     columns = (
         text("scenario", "scenario"),
-        figure("launches", "launches", "d"),
-        figure("checkpoint every steps", "every", ",d"),
+        numeric("launches", "launches", "d"),
+        numeric("checkpoint every steps", "every", ",d"),
         ranged("next step is over (s)", ("next_step_s", "next_step_low_s", "next_step_high_s"), ",.2f"),
-        *(figure(heading, name, ",.2f", group="of that, seconds until") for heading, name in parts),
-        figure("step is over", "step_s", ",.2f", group="of that, seconds until"),
-        figure("caught up (s)", "caught_up_s", ",.2f"),
-        figure("step before (ms)", "plain_step_ms", ",.1f"),
-        figure("loss differs by", "loss_error", ".1e"),
+        *(numeric(heading, name, ",.2f", group="of that, seconds until") for heading, name in parts),
+        numeric("step is over", "step_s", ",.2f", group="of that, seconds until"),
+        numeric("caught up (s)", "caught_up_s", ",.2f"),
+        numeric("step before (ms)", "plain_step_ms", ",.1f"),
+        numeric("loss differs by", "loss_error", ".1e"),
     )
     notes = [
         "From launches under torchrun --max-restarts 1, in which the last rank is killed (SIGKILL) between two "

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 RECORDED_PREFIXES = ("NCCL_", "TORCH_", "CUDA_", "GLOO_", "OMP_", "MKL_", "KMP_", "PYTORCH_", "NVIDIA_TF32_")
 BLOCKING = "CUDA_LAUNCH_BLOCKING"
-"""A variable for debugging: with it every kernel is waited for, nothing overlaps, and no figure is one of training."""
+"""A variable for debugging: with it every kernel is waited for, nothing overlaps, and no time is one of training."""
 
 FILES, FILES_OF_RANK = 24, 4
 """Open at one time. Two ranks do with 28; with 20 they wait for what never comes."""

@@ -17,7 +17,7 @@ OCCUPIED_MIB = 500.0
 BUSY_PERCENT = 5.0
 PATIENCE_S = 2.0
 
-Rows = Sequence[tuple[int, float | None]]  # PID and MiB of processes; None: the driver gives no figure
+Rows = Sequence[tuple[int, float | None]]  # PID and MiB of processes; None: the driver gives no value
 
 
 def in_use(computing: Rows, drawing: Rows, occupied_mib: float | None, busy_percent: float | None) -> bool:

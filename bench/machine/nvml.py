@@ -42,7 +42,7 @@ LINKS = LINK_COLUMNS
 NO_GPM = "this GPU has no GPM metrics; Hopper and later have them"
 FIRST = "activity is known between two samples, and this is the first"
 
-NO_FIGURE = "the driver gives no figure here (NVML_VALUE_NOT_AVAILABLE)"
+NO_VALUE = "the driver gives no value here (NVML_VALUE_NOT_AVAILABLE)"
 ZERO = "the driver gives 0 bytes for a process that is there, as R560 does in a container"
 
 EXCLUSIVE = "exclusive process"  # the compute mode in which one process at a time can use a GPU, as clusters set it
@@ -59,7 +59,7 @@ _P2P_READ, _P2P_NVLINK = 0, 2
 """NVML_P2P_CAPS_INDEX_READ and _NVLINK: pynvml has the first one as a tuple, which its own function refuses."""
 
 SCRAMBLED = (
-    "the driver's list was scrambled (PID 0, PID 4294967295, or a PID with two figures), as by early R535; update the "
+    "the driver's list was scrambled (PID 0, PID 4294967295, or a PID with two values), as by early R535; update the "
     "driver"
 )
 MIG_ENERGY = "MIG is on, and the counter is that of the whole GPU"
@@ -169,10 +169,10 @@ class Nvml:
         return gpus, "; ".join(problems) or None
 
     def processes(self, uuid: str) -> tuple[list[tuple[int, float | None]], str | None]:
-        """``(pid, used_mib)`` of every compute process on a device, and why the list or a figure in it is missing.
+        """``(pid, used_mib)`` of every compute process on a device, and why the list or a value in it is missing.
 
-        A process that is there without a figure, or with one of 0, has ``used_mib`` None; one that is listed twice with
-        the same figure is there once.
+        A process that is there without a value, or with one of 0, has ``used_mib`` None; one that is listed twice with
+        the same value is there once.
         """
         pynvml = self._pynvml
         reason = None
@@ -192,7 +192,7 @@ class Nvml:
                 return [], SCRAMBLED
             if any(row.usedGpuMemory == 0 for row in rows):
                 return used, ZERO
-            return used, self._no_figure(uuid) if any(mib is None for _, mib in used) else None
+            return used, self._no_value(uuid) if any(mib is None for _, mib in used) else None
         return [], reason
 
     def graphics(self, uuid: str) -> list[tuple[int, float | None]]:
@@ -431,12 +431,12 @@ class Nvml:
             self._handles[uuid] = self._pynvml.nvmlDeviceGetHandleByUUID(uuid)
         return self._handles[uuid]
 
-    def _no_figure(self, uuid: str) -> str:
+    def _no_value(self, uuid: str) -> str:
         if self.mig(uuid):
-            return "MIG is on, and the driver gives no figure of a process on the whole GPU"
+            return "MIG is on, and the driver gives no value for a process on the whole GPU"
         if os.path.exists("/dev/dxg"):
-            return f"{NO_FIGURE}: WSL2's driver has none of a process"
-        return NO_FIGURE
+            return f"{NO_VALUE}: WSL2's driver has none of a process"
+        return NO_VALUE
 
     def _read_links(self, handle: Foreign) -> tuple[dict[str, object], dict[str, str]]:
         """The counters of :data:`LINKS`, in one call (that for PCIe alone waits 20 ms each), and why one is None."""
@@ -456,7 +456,7 @@ class Nvml:
         for (name, (_, unit)), answer in zip(fields.items(), answers, strict=True):
             value, reason = self._field(answer)
             if value is None:
-                problems[name] = reason or NO_FIGURE
+                problems[name] = reason or NO_VALUE
             else:
                 values[name] = value * unit
         return values, problems
@@ -468,7 +468,7 @@ class Nvml:
             return None, _line(pynvml.NVMLError(answer.nvmlReturn))
         narrow = answer.valueType == pynvml.NVML_VALUE_TYPE_UNSIGNED_INT
         value = answer.value.uiVal if narrow else answer.value.ullVal
-        return (None, NO_FIGURE) if value in _NOT_AVAILABLE else (value, None)
+        return (None, NO_VALUE) if value in _NOT_AVAILABLE else (value, None)
 
     def _running(self, handle: Foreign) -> Foreign:
         try:
@@ -490,7 +490,7 @@ class Nvml:
             value = function(*arguments)
         except self._errors as error:
             return None, _line(error)
-        return (None, NO_FIGURE) if value in _NOT_AVAILABLE else (value, None)
+        return (None, NO_VALUE) if value in _NOT_AVAILABLE else (value, None)
 
 
 def unknown_sample(reason: str) -> dict[str, object]:

@@ -9,7 +9,7 @@ from bench.analyse.analysed import Analysed
 from bench.core.text import size_text
 from bench.report import drawing
 from bench.report.drawing import Plot, light
-from bench.report.tables import UNKNOWN, Cell, Table, digits, figure, tabulate, text
+from bench.report.tables import UNKNOWN, Cell, Table, digits, numeric, tabulate, text
 from bench.runs.experiments import Scaling
 
 LINES = 8
@@ -20,15 +20,15 @@ def bandwidth_table(measured: Sequence[Sample]) -> Table | None:
     """A row for each number at once, number of ranks and size; None without any."""
     named = any(one.algorithm for one in measured)
     columns = (
-        figure("ranks", lambda one: f"{one.ranks}"),
-        figure("size", lambda one: size_text(one.bytes)),
-        figure("at once", lambda one: f"{one.at_once}"),
-        figure(
+        numeric("ranks", lambda one: f"{one.ranks}"),
+        numeric("size", lambda one: size_text(one.bytes)),
+        numeric("at once", lambda one: f"{one.at_once}"),
+        numeric(
             "time ms",
             lambda one: Cell(text=digits(one.time_ms), small=f"{digits(one.low_ms)} to {digits(one.high_ms)}"),
         ),
-        figure("bus GB/s", lambda one: f"{one.bus_gb_s:,.3f}"),
-        figure("of nominal", lambda one: UNKNOWN if one.of_nominal is None else f"{100 * one.of_nominal:,.0f} %"),
+        numeric("bus GB/s", lambda one: f"{one.bus_gb_s:,.3f}"),
+        numeric("of nominal", lambda one: UNKNOWN if one.of_nominal is None else f"{100 * one.of_nominal:,.0f} %"),
         *([text("algorithm", lambda one: one.algorithm or UNKNOWN)] if named else []),
     )
     notes = (

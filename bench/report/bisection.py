@@ -4,7 +4,7 @@ from bench.analyse.analysed import Analysed
 from bench.core.text import plain
 from bench.report import drawing
 from bench.report.drawing import Plot, light
-from bench.report.tables import UNKNOWN, Cell, Table, figure, tabulate, text
+from bench.report.tables import UNKNOWN, Cell, Table, numeric, tabulate, text
 from bench.runs.experiments import Bisected
 from bench.words.bisected import interval_text, ratio_text, span_text
 
@@ -21,9 +21,9 @@ def bisection_table(run: Analysed) -> Table | None:
 
     columns = (
         text("candidate", str),
-        figure(f"{search.figure} ÷ that of the good end", lambda name: ratio_text(search.levels.get(name))),
-        figure("95 % interval", lambda name: interval_text(search.levels.get(name)) or UNKNOWN),
-        figure("launches", lambda name: f"{counts.count(name)}"),
+        numeric(f"{search.metric} ÷ that of the good end", lambda name: ratio_text(search.levels.get(name))),
+        numeric("95 % interval", lambda name: interval_text(search.levels.get(name)) or UNKNOWN),
+        numeric("launches", lambda name: f"{counts.count(name)}"),
         text("", part),
         text("what it is", lambda name: Cell(text=search.skipped.get(name) or search.candidates[name], wrap=True)),
     )
@@ -36,7 +36,7 @@ def bisection_plot(run: Analysed) -> Plot | None:
     search = run.document.of(Bisected)
     if search is None or len(search.levels) < 2:
         return None
-    figure_, (axes,) = drawing.sheet(3.5)
+    figure, (axes,) = drawing.sheet(3.5)
     names = [*search.candidates]
     axes.axvspan(names.index(search.low), names.index(search.high), color=light("grid"), zorder=0)
     for name, level in search.levels.items():
@@ -46,6 +46,6 @@ def bisection_plot(run: Analysed) -> Plot | None:
     axes.axhline(1.0, color=light("muted"), linewidth=0.9)
     shown = [name for name in search.levels if name in (names[0], search.low, search.high, names[-1])]
     axes.set_xticks([names.index(name) for name in shown], [plain(name) for name in shown], rotation=20)
-    axes.set(xlim=(-0.5, len(names) - 0.5), ylabel=f"{search.figure} ÷ good")
+    axes.set(xlim=(-0.5, len(names) - 0.5), ylabel=f"{search.metric} ÷ good")
     caption = "Each candidate that was launched, in order. Bars: 95 % intervals. Grey: the bracket that is left."
-    return drawing.finished(run, figure_, "bisection", f"{search.figure.capitalize()} of all candidates", caption)
+    return drawing.finished(run, figure, "bisection", f"{search.metric.capitalize()} of all candidates", caption)

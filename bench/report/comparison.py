@@ -29,7 +29,7 @@ from bench.core.text import plain
 from bench.report import drawing, markdown
 from bench.report.blocks import Chapter, Grid, PagePlot, chapter_of, fold
 from bench.report.drawing import Artist, Plot, light
-from bench.report.tables import UNKNOWN, Cell, Table, digits, figure, tabulate, text
+from bench.report.tables import UNKNOWN, Cell, Table, digits, numeric, tabulate, text
 from bench.runs.document import what_is_trained
 
 TONES = {BETTER: "good", WORSE: "bad"}
@@ -122,7 +122,7 @@ def _side(digest: Digest) -> dict[str, object]:
 
 def _silent(compared: Compared) -> list[str]:
     """The metrics of which neither side says anything, of no scenario that compares."""
-    asked = {row.metric for row in compared.rows if row.figure is not None}
+    asked = {row.metric for row in compared.rows if row.column is not None}
     measured = {row.metric for row in compared.rows if row.base is not None or row.new is not None}
     return [name for name in TITLES if name in asked - measured]
 
@@ -130,26 +130,26 @@ def _silent(compared: Compared) -> list[str]:
 def _table(compared: Compared) -> Table:
     columns = (
         text("scenario", lambda row: row.scenario),
-        text("metric", lambda row: UNKNOWN if row.figure is None else _metric(row)),
-        figure("base", lambda row: digits(row.base)),
-        figure("new", lambda row: digits(row.new)),
-        figure("ratio", lambda row: UNKNOWN if row.ratio is None else _ratio(row.ratio)),
-        figure("95 % interval", lambda row: _span(row.low, row.high) or UNKNOWN),
-        figure("p adjusted", lambda row: UNKNOWN if row.p_adjusted is None else _p(row.p_adjusted)),
+        text("metric", lambda row: UNKNOWN if row.column is None else _metric(row)),
+        numeric("base", lambda row: digits(row.base)),
+        numeric("new", lambda row: digits(row.new)),
+        numeric("ratio", lambda row: UNKNOWN if row.ratio is None else _ratio(row.ratio)),
+        numeric("95 % interval", lambda row: _span(row.low, row.high) or UNKNOWN),
+        numeric("p adjusted", lambda row: UNKNOWN if row.p_adjusted is None else _p(row.p_adjusted)),
         text("verdict", lambda row: Cell(text=row.verdict, tone=TONES.get(row.change or "", ""))),
     )
     silent = _silent(compared)
     rows = [  # one for a scenario that does not compare
         row
         for row in compared.rows
-        if (row.metric == STEP_TIME.name if row.figure is None else row.metric not in silent)
+        if (row.metric == STEP_TIME.name if row.column is None else row.metric not in silent)
     ]
     return tabulate(columns, rows, _notes(compared))
 
 
 def _metric(row: Row) -> str:
     unit = UNITS[row.metric]
-    each = " of the largest process" if row.figure == "peak_pid_mib" else ""
+    each = " of the largest process" if row.column == "peak_pid_mib" else ""
     return TITLES[row.metric] + each + (f" ({unit})" if unit else "")
 
 
@@ -186,9 +186,9 @@ def _not_comparable(compared: Compared) -> Iterator[str]:
     silent = _silent(compared)
     by_reason: dict[tuple[str, str | None], list[str]] = {}
     for row in compared.rows:
-        if row.figure is None and row.metric == STEP_TIME.name:
+        if row.column is None and row.metric == STEP_TIME.name:
             by_reason.setdefault((NOT_COMPARABLE, row.reason), []).append(row.scenario)
-        elif row.figure is not None and row.reason is not None and row.metric not in silent:
+        elif row.column is not None and row.reason is not None and row.metric not in silent:
             by_reason.setdefault((f"{TITLES[row.metric]} {NOT_COMPARABLE}", row.reason), []).append(row.scenario)
     for (what, reason), names in by_reason.items():
         yield f"{', '.join(names)}: {what}: {reason}"
@@ -214,7 +214,7 @@ def since_before(run: Analysed, plot: PagePlot | None) -> Chapter | None:
     title, table = "What changed since the run before?", _table(compared)
     words = [f"Against {_with_commit(compared.base)}, the last run of the same work in this folder."]
     words += [f"{text[:1].upper()}{text[1:]}." for text in (*in_words(compared), *compared.warnings)]
-    return chapter_of("before", title, *words, fold("Each figure of both runs", plot, Grid("Both runs", table)))
+    return chapter_of("before", title, *words, fold("Each value of both runs", plot, Grid("Both runs", table)))
 
 
 def before_plot(run: Analysed) -> Plot | None:
@@ -273,7 +273,7 @@ def _scale(axes: Artist, rows: Sequence[Row]) -> None:
 def _whisker(axes: Artist, row: Row, position: int) -> None:
     """A ratio with its interval, and at the right both as text; an interval that leaves the axes ends in an arrow."""
     if row.ratio is None:
-        drawing.right_label(axes, position, "", "not comparable" if row.figure is None else "unknown")
+        drawing.right_label(axes, position, "", "not comparable" if row.column is None else "unknown")
         return
     tone, few = TONES.get(row.change or "", "muted"), row.verdict == TOO_FEW
     low, high = axes.get_xlim()

@@ -22,7 +22,7 @@ from bench.runs.reader import Run
 PANEL_IN, BESIDE_IN = 1.9, 1.2
 """Of a panel: its height with what stands around it, and about how much stands beside its axes."""
 HEADROOM = 1.24
-"""Of a panel, above its highest figure: for the name of its device."""
+"""Of a panel, above its highest value: for the name of its device."""
 ABOUT_LAUNCHES = (
     "Seconds since the first sample of the run. A vertical line: a launch begins; the strip on top has the colour of "
     "its scenario, and the number is that of the key (red: the launch failed). A gap: unknown, or no launch ran."
@@ -240,7 +240,7 @@ def _power_lines(stage: Stage, axes: Artist, samples: pd.DataFrame) -> None:
 
 
 def _means(run: Analysed, stage: Stage, axes: Artist, means: pd.DataFrame) -> None:
-    """The mean over the measured steps of each launch, as a bar over them with its figure where there is room."""
+    """The mean over the measured steps of each launch, as a bar over them with its value where there is room."""
     ends = [stage.seconds(np.array(run.windows[launch], dtype=float)) for launch in means["launch"]]
     watts = means["mean_power_w"].to_list()
     axes.hlines(watts, *np.reshape(ends, (-1, 2)).T, color=light("ink"), linewidth=1.8, zorder=3)

@@ -8,7 +8,7 @@ from bench.analyse.analysed import Analysed
 from bench.analyse.launches import ok_rows
 from bench.analyse.steps import scenarios
 from bench.report import tables
-from bench.report.tables import UNKNOWN, Cell, Table, bounded, figure, is_unknown, number, tabulate, text, words_of
+from bench.report.tables import UNKNOWN, Cell, Table, bounded, is_unknown, number, numeric, tabulate, text, words_of
 from bench.runs.frames import TableRow
 from bench.runs.reader import Run
 
@@ -19,7 +19,7 @@ ENERGY_SOURCES = {
 
 MEMORY_SOURCES = {
     "nvml_pid": "what the driver lists for the process",
-    "nvml_probe": "the same, under the PID whose figure rose when the rank allocated a probe (in a container)",
+    "nvml_probe": "the same, under the PID whose value rose when the rank allocated a probe (in a container)",
     "nvml_device_delta": "the rise of the GPU's level since before the launch, where nobody else was on it",
     "torch_allocator": "the driver gave nothing, so there is torch's own peak alone, without CUDA's context",
     "rss": "the resident set of the process",
@@ -46,25 +46,25 @@ def energy_table(run: Analysed) -> Table | None:
 
     columns = (
         text("scenario", "scenario"),
-        figure("launches", "launches"),
+        numeric("launches", "launches"),
         bounded("J per launch", "energy_j", ",.0f", group=energy),
         bounded(f"J per 1,000 {run.document.workload.unit}", "energy_per_1000_j", ",.0f", group=energy),
         text("source", lambda row: UNKNOWN if is_unknown(row["energy_j"]) else row["energy_source"], group=energy),
         bounded("mean", "mean_power_w", ",.0f", group=power),
-        figure("peak", "peak_power_w", ",.0f", group=power),
-        figure("median", "sm_clock_mhz", ",.0f", group=clock),
-        figure("lowest", "min_sm_clock_mhz", ",.0f", group=clock),
-        figure("SMs busy", "sm_percent", ".0f", group="activity (%)"),
-        figure("tensor cores", "tensor_percent", ".0f", group="activity (%)"),
-        figure("DRAM", "dram_percent", ".0f", group="activity (%)"),
-        figure("sent", "gpm_nvlink_tx_mib_s", ",.0f", group="NVLink by GPM (MiB/s)"),
-        figure("received", "gpm_nvlink_rx_mib_s", ",.0f", group="NVLink by GPM (MiB/s)"),
-        figure("highest °C", "max_temperature_c", ".0f"),
+        numeric("peak", "peak_power_w", ",.0f", group=power),
+        numeric("median", "sm_clock_mhz", ",.0f", group=clock),
+        numeric("lowest", "min_sm_clock_mhz", ",.0f", group=clock),
+        numeric("SMs busy", "sm_percent", ".0f", group="activity (%)"),
+        numeric("tensor cores", "tensor_percent", ".0f", group="activity (%)"),
+        numeric("DRAM", "dram_percent", ".0f", group="activity (%)"),
+        numeric("sent", "gpm_nvlink_tx_mib_s", ",.0f", group="NVLink by GPM (MiB/s)"),
+        numeric("received", "gpm_nvlink_rx_mib_s", ",.0f", group="NVLink by GPM (MiB/s)"),
+        numeric("highest °C", "max_temperature_c", ".0f"),
         text("held back by", throttle),
-        figure("sent", "pcie_tx_mib_s", ",.0f", group="PCIe (MiB/s)"),
-        figure("received", "pcie_rx_mib_s", ",.0f", group="PCIe (MiB/s)"),
-        figure("sent", "nvlink_tx_mib_s", ",.0f", group="NVLink (MiB/s)"),
-        figure("received", "nvlink_rx_mib_s", ",.0f", group="NVLink (MiB/s)"),
+        numeric("sent", "pcie_tx_mib_s", ",.0f", group="PCIe (MiB/s)"),
+        numeric("received", "pcie_rx_mib_s", ",.0f", group="PCIe (MiB/s)"),
+        numeric("sent", "nvlink_tx_mib_s", ",.0f", group="NVLink (MiB/s)"),
+        numeric("received", "nvlink_rx_mib_s", ",.0f", group="NVLink (MiB/s)"),
     )
     by_scenario = {row["scenario"]: row for row in table.to_dict("records")}
     records = [by_scenario[name] for name in scenarios(run.document) if name in by_scenario]
@@ -81,7 +81,7 @@ def _energy_notes(run: Run, table: pd.DataFrame) -> list[str]:
         notes.append(f"Sources of energy: {'; '.join(f'{name}: {ENERGY_SOURCES[name]}' for name in used)}.")
     if table["verdict"].isin(["invalid", "warning"]).any():
         notes.append(
-            "A launch that heat or the hardware's protection held back is invalid: its figures are those of its "
+            "A launch that heat or the hardware's protection held back is invalid: its values are those of its "
             "cooling. A power cap is a warning: compare only under equal caps."
         )
     for row in table[table["energy_reason"].notna()].to_dict("records"):
@@ -116,11 +116,11 @@ def memory_parts_table(run: Run) -> Table | None:
     there = [part for part in memory_parts.PARTS if (table[f"{part}_mib"] >= 0.05).any()]
     columns = (
         text("scenario", "scenario"),
-        figure("rank", "rank"),
-        *(figure(part, f"{part}_mib", ",.1f", group="what it holds (MiB)") for part in there),
-        figure("predicted peak", "predicted_mib", ",.1f", group="MiB in all"),
-        figure("measured peak", "measured_mib", ",.1f", group="MiB in all"),
-        figure("rest", "rest_mib", ",.1f", group="MiB in all"),
+        numeric("rank", "rank"),
+        *(numeric(part, f"{part}_mib", ",.1f", group="what it holds (MiB)") for part in there),
+        numeric("predicted peak", "predicted_mib", ",.1f", group="MiB in all"),
+        numeric("measured peak", "measured_mib", ",.1f", group="MiB in all"),
+        numeric("rest", "rest_mib", ",.1f", group="MiB in all"),
     )
     notes = [
         "Of each scenario the first launch that ended well, and of it the rank that needs most; read off the live "
@@ -147,9 +147,9 @@ WHICH = (
 
 PROCESS = (
     text("scenario", "scenario"),
-    figure("launch", lambda row: Cell(text=str(row["launch"]), launch=int(row["launch"]))),
-    figure("rank", "rank"),
-    figure("PID", "pid", ".0f"),
+    numeric("launch", lambda row: Cell(text=str(row["launch"]), launch=int(row["launch"]))),
+    numeric("rank", "rank"),
+    numeric("PID", "pid", ".0f"),
 )
 
 
@@ -163,12 +163,12 @@ def _driver_table(run: Run, chosen: dict[str, int]) -> Table | None:
     indices = {gpu.uuid: gpu.index for gpu in run.document.machine.gpus}
     columns = (
         *PROCESS,
-        figure("GPU", lambda row: str(indices.get(row["device"], row["device"]))),
-        figure("the driver's peak MiB", lambda row: _peak(memory, row)),
+        numeric("GPU", lambda row: str(indices.get(row["device"], row["device"]))),
+        numeric("the driver's peak MiB", lambda row: _peak(memory, row)),
         text("source", _memory_source),
-        figure("allocated MiB", "allocated_mib", ",.0f", group="torch's peaks"),
-        figure("reserved MiB", "reserved_mib", ",.0f", group="torch's peaks"),
-        figure("difference: context and libraries MiB", "context_mib", ",.0f"),
+        numeric("allocated MiB", "allocated_mib", ",.0f", group="torch's peaks"),
+        numeric("reserved MiB", "reserved_mib", ",.0f", group="torch's peaks"),
+        numeric("difference: context and libraries MiB", "context_mib", ",.0f"),
     )
     rows.sort(key=lambda row: (indices.get(row["device"], len(indices)), str(row["device"])))
     rows.sort(key=lambda row: (scenarios(run.document).index(row["scenario"]), row["rank"]))
@@ -188,7 +188,7 @@ def _memory_source(row: TableRow) -> str:
 
 
 def _peak(memory: pd.DataFrame, row: TableRow) -> Cell:
-    """The driver's figure, or why it is missing."""
+    """The driver's value, or why it is missing."""
     text = number(row["peak_mib"], ",.0f")
     if text != UNKNOWN:
         return Cell(text=text)
@@ -203,9 +203,9 @@ def _resident_table(run: Run, chosen: dict[str, int]) -> Table | None:
         return None
     columns = (
         *PROCESS,
-        figure("RSS peak MiB", "rss_mib", ",.0f"),
-        figure("the kernel's peak MiB", "kernel_peak_mib", ",.0f"),
-        figure("PSS MiB", "pss_mib", ",.0f"),
+        numeric("RSS peak MiB", "rss_mib", ",.0f"),
+        numeric("the kernel's peak MiB", "kernel_peak_mib", ",.0f"),
+        numeric("PSS MiB", "pss_mib", ",.0f"),
     )
     notes = [
         WHICH,

@@ -2,7 +2,7 @@
 
 from bench.analyse.analysed import Analysed
 from bench.analyse.environments import differences, pairs
-from bench.report.tables import UNKNOWN, Table, figure, ranged, tabulate, text
+from bench.report.tables import UNKNOWN, Table, numeric, ranged, tabulate, text
 
 
 def differences_table(run: Analysed) -> Table | None:
@@ -17,7 +17,7 @@ def pairs_table(run: Analysed) -> Table | None:
         text("scenario", "scenario"),
         text("in", "environment"),
         ranged("time of a step, times", ("ratio", "low", "high"), ".3f"),
-        figure("p", "p_adjusted", ".2g"),
+        numeric("p", "p_adjusted", ".2g"),
         text("verdict", "verdict"),
     )
     first = next(iter(run.document.environments), "")

@@ -12,7 +12,7 @@ from bench.analyse.history.gate import Judged, Outcome
 from bench.console import count
 from bench.core.text import listed, plain, printable
 from bench.report import markdown
-from bench.report.tables import UNKNOWN, Cell, Table, as_change, digits, figure, inert, tabulate, text
+from bench.report.tables import UNKNOWN, Cell, Table, as_change, digits, inert, numeric, tabulate, text
 
 TONES = {
     gate.REGRESSED: "bad",
@@ -28,7 +28,7 @@ JUNIT = {
 }
 """The element of a test case by verdict; one that passes has none."""
 FEW = 5
-"""More figures than these are counted, not named."""
+"""More values than these are counted, not named."""
 LONG = 12
 """A terminal shows this many rows of a table and the lines above it."""
 
@@ -51,7 +51,7 @@ def sentence(outcome: Outcome) -> str:
         return f"Inconclusive: {_named(outcome, gate.UNDECIDED)}; against {outcome.against}"
     held = sum(row.verdict in (gate.OK, gate.BETTER) for row in outcome.rows)
     scenarios = len({row.scenario for row in outcome.rows if row.verdict != gate.NOT_RUN})
-    return f"No regression: {count(held, 'figure')} of {count(scenarios, 'scenario')} against {outcome.against}"
+    return f"No regression: {count(held, 'value')} of {count(scenarios, 'scenario')} against {outcome.against}"
 
 
 def remedies(outcome: Outcome) -> list[str]:
@@ -95,7 +95,7 @@ def _about_the_base(outcome: Outcome, verdicts: set[str]) -> Iterator[str]:
     folder = shlex.quote(outcome.folder)
     accept = f"python -m bench accept {outcome.run} --reason 'WHY' --history {folder}"
     anew = f"let the base start anew with it{'' if outcome.kept else f', once it is in {folder}'}: {accept}"
-    otherwise = any(row.why in (gate.NOT_THERE, gate.NO_FIGURE, gate.NO_VERDICT) for row in outcome.rows)
+    otherwise = any(row.why in (gate.NOT_THERE, gate.NO_VALUE, gate.NO_VERDICT) for row in outcome.rows)
     if verdicts & {gate.REGRESSED, gate.NOT_COMPARABLE} or otherwise:
         yield f"if it is meant to be so, {anew}"
     if gate.REGRESSED in verdicts:
@@ -135,7 +135,7 @@ def as_markdown(outcome: Outcome) -> str:
         table_of(wrong, outcome).as_markdown().partition("\n\n")[0] if wrong else "",
         markdown.bullets(_reasons(outcome)),
         markdown.bullets(f"Warning: {text}" for text in outcome.warnings),
-        f"<details><summary>All {len(outcome.rows)} figures</summary>\n\n{everything.as_markdown()}\n\n</details>",
+        f"<details><summary>All {len(outcome.rows)} values</summary>\n\n{everything.as_markdown()}\n\n</details>",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -177,11 +177,11 @@ def table_of(rows: Sequence[Judged], outcome: Outcome) -> Table:
     columns = (
         text("scenario", lambda row: row.scenario),
         text("metric", lambda row: TITLES[row.metric] + (f" ({UNITS[row.metric]})" if UNITS[row.metric] else "")),
-        figure("tonight", lambda row: digits(row.tonight)),
-        figure("base", lambda row: digits(row.base)),
-        figure("change", lambda row: as_change(row.ratio)),
-        figure("bound", lambda row: as_change(row.bound)),
-        figure("nights", lambda row: str(len(row.nights)) if row.nights else UNKNOWN),
+        numeric("tonight", lambda row: digits(row.tonight)),
+        numeric("base", lambda row: digits(row.base)),
+        numeric("change", lambda row: as_change(row.ratio)),
+        numeric("bound", lambda row: as_change(row.bound)),
+        numeric("nights", lambda row: str(len(row.nights)) if row.nights else UNKNOWN),
         text("verdict", lambda row: Cell(text=row.verdict, tone=TONES.get(row.verdict, ""))),
     )
     rule = outcome.rule
@@ -196,7 +196,7 @@ def table_of(rows: Sequence[Judged], outcome: Outcome) -> Table:
 
 
 def _reasons(outcome: Outcome) -> list[str]:
-    """Why figures have no better verdict, a line for each reason."""
+    """Why values have no better verdict, a line for each reason."""
     by_reason: dict[tuple[str, str], list[Judged]] = {}
     for row in outcome.rows:
         if row.why is not None and not (outcome.obstacles and row.verdict in gate.ABSENT):
@@ -205,7 +205,7 @@ def _reasons(outcome: Outcome) -> list[str]:
 
 
 def _named(outcome: Outcome, verdicts: Sequence[str]) -> str:
-    """The figures with these verdicts: those with a change first, the worst of them before the others."""
+    """The values with these verdicts: those with a change first, the worst of them before the others."""
     rows = [row for row in outcome.rows if row.verdict in verdicts]
     one_by_one = [row for row in rows if row.ratio is not None or (row.metric == gate.PARITY and row.base is not None)]
     texts = [_shortly(row) for row in sorted(one_by_one, key=lambda row: -(row.ratio or 0.0))]

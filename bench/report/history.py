@@ -1,7 +1,7 @@
 """A history for people and programs: tables, words, JSON values, and the page with the plots.
 
     history.html           everything, in one file that needs no network and opens from a disk
-    history-*.svg, .png    its plots, one for each figure (step-ms, peak-total-mib, energy-per-1000-j)
+    history-*.svg, .png    its plots, one for each value (step-ms, peak-total-mib, energy-per-1000-j)
 
 Each workload and each hardware has its own section, and from the second on a number in the names of its plots.
 """
@@ -17,7 +17,7 @@ from bench.core.text import listed, plain
 from bench.report import page
 from bench.report.blocks import Grid, PagePlot, chapter_of, filled
 from bench.report.history_plots import FLAT, WORDS, moving, of_track, span
-from bench.report.tables import UNKNOWN, Cell, Column, Table, as_change, digits, figure, tabulate, text
+from bench.report.tables import UNKNOWN, Cell, Column, Table, as_change, digits, numeric, tabulate, text
 from bench.runs.files import utf8
 
 LISTED = 10
@@ -67,12 +67,12 @@ def worth_showing(tracks: Sequence[Track]) -> tuple[list[Track], list[Track]]:
 
 
 def _section(track: Track, plots: Iterable[PagePlot]) -> page.Section:
-    shifted = "Nights on which figures shifted, the latest first"
+    shifted = "Nights on which levels shifted, the latest first"
     chapters = filled(
         chapter_of("scenarios", "Scenarios", Grid("Scenarios", summary_table(track))),
         chapter_of("shifted", shifted, Grid(shifted, events_table(track)) if track.events else None),
         chapter_of("trends", "Trends", *plots, *still(track)),
-        chapter_of("without", "Nights without a figure", *without_figure(track)),
+        chapter_of("without", "Nights without a value", *without_value(track)),
     )
     text = " ".join(filter(None, (answer(track), last_night(track))))
     return page.Section(name=f"on {track.place}", label=track.work, answer=text, chapters=chapters)
@@ -97,7 +97,7 @@ def answer(track: Track) -> str:
     last, times = track.events[0], len(track.events)
     when = f"once, on {last.after.date}" if times == 1 else f"{times} times, the last time on {last.after.date}"
     why = f"Commits: {last.commits}; what else changed: {'; '.join(last.differs) or NOTHING_ELSE}"
-    return f"{span(track)}: figures shifted {when}: {'; '.join(what_shifted(last))}. {why}."
+    return f"{span(track)}: levels shifted {when}: {'; '.join(what_shifted(last))}. {why}."
 
 
 def last_night(track: Track) -> str:
@@ -116,7 +116,7 @@ def last_night(track: Track) -> str:
 
 
 def what_shifted(event: Event) -> list[str]:
-    """For each figure the scenarios that shifted, by how much: ``step time: ddp +3.1 % (+2.8 % to +3.4 %)``."""
+    """For each value the scenarios that shifted, by how much: ``step time: ddp +3.1 % (+2.8 % to +3.4 %)``."""
     texts = []
     for metric in METRICS:
         changes = [change for change in event.changes if change.metric == metric]
@@ -150,7 +150,7 @@ def summary_table(track: Track) -> Table:
 
     columns = (
         text("scenario", lambda row: Cell(text=row[0][0], small=row[0][1])),
-        figure("nights", nights),
+        numeric("nights", nights),
         *(column for metric in METRICS if track.of(metric) for column in _of_metric(metric)),
     )
     return tabulate(columns, by_scenario.items(), NOTES)
@@ -159,7 +159,7 @@ def summary_table(track: Track) -> Table:
 def _of_metric(metric: str) -> list[Column]:
     def column(heading: str, of: Callable[[Trend], str]) -> Column:
         group = WORDS[metric].name
-        return figure(heading, lambda row: of(row[1][metric]) if metric in row[1] else UNKNOWN, group=group)
+        return numeric(heading, lambda row: of(row[1][metric]) if metric in row[1] else UNKNOWN, group=group)
 
     return [
         column(WORDS[metric].heading, lambda trend: digits(trend.latest)),
@@ -180,8 +180,8 @@ def events_table(track: Track) -> Table:
     return tabulate(columns, track.events, [about])
 
 
-def without_figure(track: Track) -> list[str]:
-    """Nights without a figure, a line for each scenario and reason."""
+def without_value(track: Track) -> list[str]:
+    """Nights without a value, a line for each scenario and reason."""
     return [f"{name} on {count(nights, 'night')}: {why}" for (name, why), nights in track.unusable.items()]
 
 
@@ -201,7 +201,7 @@ def as_text(tracks: Sequence[Track], width: int | None = None) -> str:
             lines.append(f"and {len(track.events) - LISTED} earlier ones: see the page, or --json")
         if not track.events:
             lines.append(plain(answer(track)))
-        lines += [*(plain(f"no figure: {text}") for text in without_figure(track)), ""]
+        lines += [*(plain(f"no value: {text}") for text in without_value(track)), ""]
     if single:
         lines.append(f"runs with nothing to compare to: {listed([track.nights[0].run for track in single], LISTED)}")
     return "\n".join([*lines, *(f"note: {text}" for text in NOTES)])

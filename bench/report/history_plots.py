@@ -25,9 +25,9 @@ DOTS_AT_MOST = 500
 """Nights that are drawn one by one; more are drawn in columns."""
 COLUMNS = 250
 NARROWEST = 0.04
-"""The least height of a panel, in parts of its figure: noise is not to look like a cliff."""
+"""The least height of a panel, in parts of its value: noise is not to look like a cliff."""
 FLAT = 0.001
-"""A figure that never moves by more is told in words."""
+"""A value that never moves by more is described in words."""
 PNG_DPI = 120
 """Less than that of the other plots: these are tall."""
 
@@ -56,13 +56,13 @@ def span(track: Track) -> str:
 
 
 def of_track(track: Track, prefix: str = "history") -> list[Plot]:
-    """A plot for each figure that some night has; their names begin with ``prefix``."""
-    figures = [(metric, trends) for metric in WORDS if (trends := moving(track, metric))]
-    return side_by_side.drawn([partial(_plot, track, *of, prefix) for of in figures])
+    """A plot for each value that some night has; their names begin with ``prefix``."""
+    plots = [partial(_plot, track, metric, trends, prefix) for metric in WORDS if (trends := moving(track, metric))]
+    return side_by_side.drawn(plots)
 
 
 def moving(track: Track, metric: str) -> list[Trend]:
-    """The trends of a figure that a plot shows something of: those that do not stay where they are."""
+    """The trends of a value that a plot shows something of: those that do not stay where they are."""
     return [trend for trend in track.of(metric) if not is_flat(trend)]
 
 
@@ -82,7 +82,7 @@ def _plot(track: Track, metric: str, trends: Sequence[Trend], prefix: str) -> Pl
     places = sorted({round(part * (len(track.nights) - 1) / 5) for part in range(6)})
     panels[-1].set_xticks(places, [plain(track.nights[night].date) for night in places])
     caption = (
-        "Nights in their order; a night's figure is the geometric mean of its launches. A level is a stretch without a "
+        "Nights in their order; a night's value is the geometric mean of its launches. A level is a stretch without a "
         f"shift. Panels do not begin at 0, and each has a height of its own, of at least {100 * NARROWEST:.0f} %."
     )
     if many:
@@ -135,7 +135,7 @@ def _panel(axes: Artist, track: Track, trend: Trend, *, many: bool) -> None:
 def _limits(trend: Trend) -> tuple[float, float]:
     """From the lowest to the highest night that is no outlier, and some room."""
     outliers = set(trend.levels.outliers)
-    shown = [figure for night in trend.known if night not in outliers and (figure := trend.values[night]) is not None]
+    shown = [value for night in trend.known if night not in outliers and (value := trend.values[night]) is not None]
     shown += [level.value for level in trend.levels.levels]
     low, high = min(shown), max(shown)
     lacking = max(0.0, NARROWEST * (low + high) / 2 - (high - low))
@@ -143,12 +143,12 @@ def _limits(trend: Trend) -> tuple[float, float]:
     return low - room, high + room
 
 
-def _columns(axes: Artist, nights: NDArray[np.intp], figures: NDArray[np.float64], all_nights: int) -> None:
+def _columns(axes: Artist, nights: NDArray[np.intp], values: NDArray[np.float64], all_nights: int) -> None:
     """Some nights to a column: their median as a line, and from the lowest to the highest as a shade."""
     sizes = [len(part) for part in np.array_split(nights, min(COLUMNS, len(nights)))]
     columns = np.repeat(np.arange(len(sizes)), sizes)
-    by_column = pd.DataFrame({"night": nights, "figure": figures}).groupby(columns)
-    middle, of_column = by_column["night"].mean(), by_column["figure"]
+    by_column = pd.DataFrame({"night": nights, "value": values}).groupby(columns)
+    middle, of_column = by_column["night"].mean(), by_column["value"]
     axes.fill_between(middle, of_column.min(), of_column.max(), color=light("muted"), alpha=0.35, linewidth=0)
     axes.collections[-1].set_label(f"lowest to highest of some {all_nights / COLUMNS:.0f} nights")
     axes.plot(middle, of_column.median(), color=light("muted"), linewidth=0.7)

@@ -4,7 +4,7 @@ from bench.analyse.analysed import Analysed
 from bench.analyse.ladder import ladder, sentences
 from bench.report import drawing
 from bench.report.drawing import Artist, Plot, light
-from bench.report.tables import UNKNOWN, Table, figure, is_unknown, ranged, tabulate, text
+from bench.report.tables import UNKNOWN, Table, is_unknown, numeric, ranged, tabulate, text
 from bench.runs.frames import TableRow
 
 
@@ -12,7 +12,7 @@ def ladder_table(run: Analysed) -> Table | None:
     rows: list[TableRow] = ladder(run).to_dict("records")
     columns = (
         text("step", "change"),
-        figure("step ms", "step_ms", ",.1f"),
+        numeric("step ms", "step_ms", ",.1f"),
         ranged("gain", ("gain", "low", "high"), ".2f"),
         text("over the rung before", "verdict"),
         text("numerics", lambda row: row["numerics"] or UNKNOWN),

@@ -11,7 +11,7 @@ from bench.console import duration
 from bench.core.codec import encode
 from bench.core.dtypes import short
 from bench.report.drawing import model_and_batch
-from bench.report.tables import UNKNOWN, Cell, Column, Table, figure, is_unknown, number, tabulate, text
+from bench.report.tables import UNKNOWN, Cell, Column, Table, is_unknown, number, numeric, tabulate, text
 from bench.runs.document import Attached, RunDocument
 from bench.runs.launches import Effective, LaunchRecord
 from bench.runs.reader import Run
@@ -86,9 +86,9 @@ def _dtypes(counts: Mapping[str, int]) -> str:
 
 
 def launches_table(run: Analysed) -> Table:
-    """Every launch: how it went, its processes, and what was checked about its figures."""
+    """Every launch: how it went, its processes, and what was checked about its results."""
     loss = losses(run.iterations).set_index("launch")
-    figures = run.figures.frame.set_index("launch").to_dict("index")
+    stats = run.stats.frame.set_index("launch").to_dict("index")
     codes = run.findings.groupby("launch")["code"].agg(", ".join)
     logs: dict[int, list[tuple[str, str]]] = {}
     for name in run.document.files:
@@ -104,7 +104,7 @@ def launches_table(run: Analysed) -> Table:
         return Cell(text=_percent(launch.checks.conservation_error, ".3f"), small=sound)
 
     def value(launch: LaunchRecord, name: str) -> float | None:
-        return figures.get(launch.launch, {}).get(name)
+        return stats.get(launch.launch, {}).get(name)
 
     def skew(launch: LaunchRecord) -> Cell:
         slowest = number(value(launch, "slowest_rank"), ".0f")
@@ -126,20 +126,20 @@ def launches_table(run: Analysed) -> Table:
         return Cell(text=number(loss["last_loss"].get(launch.launch), ".4g"), small=small)
 
     columns = (
-        figure("launch", lambda launch: Cell(text=str(launch.launch), launch=launch.launch, anchor=True)),
+        numeric("launch", lambda launch: Cell(text=str(launch.launch), launch=launch.launch, anchor=True)),
         text("scenario", lambda launch: Cell(text=launch.scenario, small=f"repeat {launch.repeat}")),
         text("status", status),
         text("logs", lambda launch: Cell(text="", files=tuple(logs.get(launch.launch, ())), wrap=True)),
-        figure("wall (s)", lambda launch: number(launch.wall_s, ",.1f")),
-        figure("first forward (s)", lambda launch: number(launch.first_forward_s, ",.2f")),
-        figure("steps vs wall time (%)", conservation),
-        figure("last third vs first (%)", lambda launch: _percent(value(launch, "drift"), "+.1f")),
-        figure("skew of ranks (%)", skew),
-        figure("outliers", lambda launch: number(value(launch, "outliers"), ".0f")),
-        figure("cores busy with others", lambda launch: number(launch.checks.foreign_cores, ".2f")),
+        numeric("wall (s)", lambda launch: number(launch.wall_s, ",.1f")),
+        numeric("first forward (s)", lambda launch: number(launch.first_forward_s, ",.2f")),
+        numeric("steps vs wall time (%)", conservation),
+        numeric("last third vs first (%)", lambda launch: _percent(value(launch, "drift"), "+.1f")),
+        numeric("skew of ranks (%)", skew),
+        numeric("outliers", lambda launch: number(value(launch, "outliers"), ".0f")),
+        numeric("cores busy with others", lambda launch: number(launch.checks.foreign_cores, ".2f")),
         text("findings", findings),
-        figure("skipped steps", lambda launch: number(launch.checks.skipped_steps, "d")),
-        figure("last loss", last_loss),
+        numeric("skipped steps", lambda launch: number(launch.checks.skipped_steps, "d")),
+        numeric("last loss", last_loss),
         text("ranks alike", alike),
     )
     notes = (

@@ -9,7 +9,7 @@ from bench.analyse.limits import achieved
 from bench.report import drawing
 from bench.report.blocks import Chapter, Facts, Grid, chapter_of, fold
 from bench.report.drawing import Plot, light
-from bench.report.tables import Cell, Table, figure, in_text, is_unknown, number, ranged, tabulate, text
+from bench.report.tables import Cell, Table, in_text, is_unknown, number, numeric, ranged, tabulate, text
 from bench.runs.experiments import Limits
 from bench.words.limits import NAMES, answers, by_scenario, percent, proved, sentences
 
@@ -33,12 +33,12 @@ def arithmetic_table(run: Analysed) -> Table | None:
     columns = (
         text("scenario", "scenario"),
         text("type", "type"),
-        figure("devices", "devices", "d"),
+        numeric("devices", "devices", "d"),
         ranged("TFLOP/s", ("tflops_per_s", "tflops_per_s_low", "tflops_per_s_high"), ",.3g"),
-        figure("measured TFLOP/s of a rank", "ceiling_tflops", ",.3g"),
-        figure("of that", "of_ceiling", ".1%"),
-        figure("nominal TFLOP/s of a device", "nominal_tflops", ",.1f"),
-        figure("MFU", "mfu", ".1%"),
+        numeric("measured TFLOP/s of a rank", "ceiling_tflops", ",.3g"),
+        numeric("of that", "of_ceiling", ".1%"),
+        numeric("nominal TFLOP/s of a device", "nominal_tflops", ",.1f"),
+        numeric("MFU", "mfu", ".1%"),
     )
     nominal, ceiling = (any(not is_unknown(row[of]) for row in rows) for of in ("nominal_tflops", "ceiling_tflops"))
     forward, backward = work.forward_flops / 1e9, work.backward_flops / 1e9
@@ -61,7 +61,7 @@ def account_table(run: Analysed) -> Table | None:
         text("scenario", "scenario"),
         text("part", lambda row: NAMES.get(row["part"], row["part"])),
         ranged("ms", ("ms", "low_ms", "high_ms"), ",.3g"),
-        figure("of the step", "share", ".1%"),
+        numeric("of the step", "share", ".1%"),
         text("what it is", lambda row: Cell(text=MEANING[row["part"]], wrap=True)),
     )
     notes = (
@@ -82,8 +82,8 @@ def ceilings_table(run: Analysed) -> Table | None:
     columns = (
         text("ranks", lambda row: row[0]),
         text("what", lambda row: row[1]),
-        figure("slowest rank", lambda row: number(min(row[2]), ",.3g")),
-        figure("fastest rank", lambda row: number(max(row[2]), ",.3g")),
+        numeric("slowest rank", lambda row: number(min(row[2]), ",.3g")),
+        numeric("fastest rank", lambda row: number(max(row[2]), ",.3g")),
         text("unit", lambda row: row[3]),
     )
     notes = ("Of each rank, while all measure at the same time; what holds for seconds, not for an instant.",)

@@ -32,11 +32,11 @@ class Loaded(Analysed):
 
     @cached_property
     def launches(self) -> pd.DataFrame:
-        """One row per launch: how it ended and, of one that ended well, its figures."""
+        """One row per launch: how it ended and, of one that ended well, its values."""
         columns = ("launch", "scenario", "repeat", "status", "reason", "strategy", "precision", "processes", "wall_s")
         rows = [{name: getattr(launch, name) for name in columns} for launch in self.document.launches]
-        figures = self.good_figures.frame.drop(columns=["scenario", "repeat"], errors="ignore")
-        return pd.DataFrame(rows, columns=list(columns)).merge(figures, on="launch", how="left")
+        stats = self.good_stats.frame.drop(columns=["scenario", "repeat"], errors="ignore")
+        return pd.DataFrame(rows, columns=list(columns)).merge(stats, on="launch", how="left")
 
     @cached_property
     def answer(self) -> str:

@@ -38,14 +38,14 @@ FEW_STEPS, MOST_RANKS = 3, 16
 
 
 def of_run(run: Analysed, ids: str = "") -> list[Plot]:
-    """All plots of a run for which it has figures. ``ids``: how their ids in a page begin."""
+    """All plots of a run for which it has results. ``ids``: how their ids in a page begin."""
     draws = [partial(draw, run) for draw in DRAWINGS]
     return side_by_side.drawn(draws, ids, meanwhile=lambda: (run.overview, run.spread, run.good_phases))
 
 
 def step_times(run: Analysed) -> Plot | None:
     """Every measured step as a dot, the middle half of them as a box, the median as a bar."""
-    launches, times = run.good_figures.frame, run.good_times
+    launches, times = run.good_stats.frame, run.good_times
     if not times:
         return None
     rows = drawing.rows_of(run, launches)
@@ -91,7 +91,7 @@ def step_times(run: Analysed) -> Plot | None:
     axes.set(xlim=(left, edge), xlabel=f"step time of the slowest rank (ms){begins}")
     caption = "Warm-up steps are left out; a step lasts from the start of one iteration to the start of the next."
     if several:
-        caption += " ±: from the figure to the farther end of its 95 % interval over launches."
+        caption += " ±: the wider side of the 95 % interval over launches."
     return drawing.finished(run, figure, "step-times", "Step time by scenario", caption, [row.scenario for row in rows])
 
 
@@ -106,7 +106,7 @@ def distribution(run: Analysed) -> Plot | None:
     """The part of the measured steps that took at most so long, a line for each scenario."""
     if not run.good_times:
         return None
-    rows = drawing.rows_of(run, run.good_figures.frame)
+    rows = drawing.rows_of(run, run.good_stats.frame)
     middle = run.spread.to_dict("index")
     figure, (axes,) = drawing.sheet(max(3.2, drawing.KEY_ROW_IN * len(rows) + 0.8))
     keys = []
@@ -174,9 +174,9 @@ def ranks(run: Analysed) -> Plot | None:
 
 def phase_stack(run: Analysed) -> Plot | None:
     """Where a step's time goes: data, forward, backward with communication, optimizer."""
-    if run.good_figures.frame.empty:
+    if run.good_stats.frame.empty:
         return None
-    rows = drawing.rows_of(run, run.good_figures.frame)
+    rows = drawing.rows_of(run, run.good_stats.frame)
     medians = phases(run.good_phases).set_index("scenario")
     intervals = phase_intervals(run.good_phases).dropna().to_dict("records")
     bars = {(row["scenario"], row["phase"]): (row["low_ms"], row["high_ms"]) for row in intervals}
@@ -262,9 +262,9 @@ def _memory_lines(axes: Artist, line: pd.DataFrame, gpus: Sequence[Gpu]) -> None
 
 def elapsed(run: Analysed) -> Plot | None:
     """Elapsed seconds against iteration, a line for each scenario, warm-up included: the published form."""
-    if run.good_figures.frame.empty:
+    if run.good_stats.frame.empty:
         return None
-    rows = drawing.rows_of(run, run.good_figures.frame)
+    rows = drawing.rows_of(run, run.good_stats.frame)
     table = run.good_iterations.frame
     every = max(1, -(-int(table["step"].max()) // drawing.MOST_COLUMNS))  # it only ever rises
     ends = table.groupby("launch")["step"].max().groupby(table.groupby("launch")["scenario"].first()).min()

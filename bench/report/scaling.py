@@ -11,7 +11,7 @@ from bench.analyse.predicted import Prediction
 from bench.analyse.scaling import PARTS, Scaled, foreseen, scaled
 from bench.report import all_reduce, drawing
 from bench.report.drawing import Plot, light
-from bench.report.tables import UNKNOWN, Cell, Table, figure, in_text, number, step_cell, tabulate, text
+from bench.report.tables import UNKNOWN, Cell, Table, in_text, number, numeric, step_cell, tabulate, text
 from bench.runs.experiments import Scaling
 from bench.words import scaling as scaling_words
 
@@ -34,13 +34,13 @@ def scaling_table(run: Analysed) -> Table | None:
 
     columns = (
         text("scaling", lambda one: one.mode),
-        figure("devices", lambda one: f"{one.count}"),
-        figure("batch in all", lambda one: f"{one.global_batch}"),
-        figure("step ms", lambda one: step_cell(one.step, one.failed)),
-        figure(f"{run.document.workload.unit_short}/s", lambda one: number(one.per_s, ",.1f")),
-        figure("efficiency", efficiency),
-        figure("loses ms", lambda one: number(one.loss.total_ms, ",.1f")),
-        *(figure(f"{part} %", share_of(part)) for part in PARTS),
+        numeric("devices", lambda one: f"{one.count}"),
+        numeric("batch in all", lambda one: f"{one.global_batch}"),
+        numeric("step ms", lambda one: step_cell(one.step, one.failed)),
+        numeric(f"{run.document.workload.unit_short}/s", lambda one: number(one.per_s, ",.1f")),
+        numeric("efficiency", efficiency),
+        numeric("loses ms", lambda one: number(one.loss.total_ms, ",.1f")),
+        *(numeric(f"{part} %", share_of(part)) for part in PARTS),
     )
     notes = (
         "efficiency: weak T(1) / T(N), strong T(1) / (N T(N)), with its 95 % interval over launches. loses: what a "
@@ -55,12 +55,12 @@ def prediction_table(checks: Sequence[Prediction], asked: Sequence[Prediction]) 
     rows, unknown = [*checks, *asked], Cell(text="algorithm not measured", wrap=True)
     columns = (
         text("scaling", lambda one: one.mode),
-        figure("devices", lambda one: f"{one.count:,}"),
-        figure("predicted step ms", lambda one: unknown if one.step_ms is None else f"{one.step_ms:,.1f}"),
-        figure("of that waiting ms", lambda one: number(one.exposed_ms, ",.1f")),
-        figure("efficiency", lambda one: _share(one.efficiency, " %")),
-        figure("measured ms", lambda one: number(one.measured_ms, ",.1f")),
-        figure("error", lambda one: UNKNOWN if one.error is None else f"{100 * one.error:+.0f} %"),
+        numeric("devices", lambda one: f"{one.count:,}"),
+        numeric("predicted step ms", lambda one: unknown if one.step_ms is None else f"{one.step_ms:,.1f}"),
+        numeric("of that waiting ms", lambda one: number(one.exposed_ms, ",.1f")),
+        numeric("efficiency", lambda one: _share(one.efficiency, " %")),
+        numeric("measured ms", lambda one: number(one.measured_ms, ",.1f")),
+        numeric("error", lambda one: UNKNOWN if one.error is None else f"{100 * one.error:+.0f} %"),
         text("beyond what was measured", lambda one: f"{one.beyond:,.4g} times" if one.beyond > 1 else "no"),
     )
     notes = (
@@ -140,8 +140,8 @@ def each_table(run: Analysed) -> Table | None:
     verdicts = {True: "slow", False: "like the others", None: "unknown"}
     columns = (
         text("device", lambda one: one.name),
-        figure("step ms", lambda one: step_cell(one.step, one.failed)),
-        figure("against the median", lambda one: UNKNOWN if one.slower is None else f"{100 * one.slower:+.1f} %"),
+        numeric("step ms", lambda one: step_cell(one.step, one.failed)),
+        numeric("against the median", lambda one: UNKNOWN if one.slower is None else f"{100 * one.slower:+.1f} %"),
         text("verdict", lambda one: verdicts[one.is_slow]),
     )
     notes = (

@@ -4,7 +4,7 @@ from bench.analyse.analysed import Analysed
 from bench.core.text import plain
 from bench.report import drawing
 from bench.report.drawing import Plot
-from bench.report.tables import UNKNOWN, Cell, Table, figure, number, tabulate, text
+from bench.report.tables import UNKNOWN, Cell, Table, number, numeric, tabulate, text
 from bench.runs.experiments import Tuning
 
 FINALIST, LEFT, BEATEN, OUT = "finalist", "still in at the end", "beaten", "cannot be used"
@@ -34,10 +34,10 @@ def search_table(run: Analysed) -> Table | None:
 
     columns = (
         text("candidate", str),
-        figure(f"{unit}/s in the race", speed),
-        figure("peak MiB of a device", lambda name: number(tuning.candidates[name].peak_mib, ",.0f")),
-        figure("launches", lambda name: f"{tuning.candidates[name].launches}"),
-        figure("last round", lambda name: f"{tuning.candidates[name].round or UNKNOWN}"),
+        numeric(f"{unit}/s in the race", speed),
+        numeric("peak MiB of a device", lambda name: number(tuning.candidates[name].peak_mib, ",.0f")),
+        numeric("launches", lambda name: f"{tuning.candidates[name].launches}"),
+        numeric("last round", lambda name: f"{tuning.candidates[name].round or UNKNOWN}"),
         text("what became of it", lambda name: Cell(text=_became(tuning, name), wrap=True)),
     )
     return tabulate(

@@ -10,7 +10,19 @@ from bench.analyse.analysed import Analysed
 from bench.analyse.bars import RSS, about_intervals, about_memory, plus_minus
 from bench.analyse.recommendation import recommendations
 from bench.analyse.steps import BASE, about_base, base_of, scenarios, short_base
-from bench.report.tables import TONES, UNKNOWN, Cell, Column, Table, bounded, figure, is_unknown, number, tabulate, text
+from bench.report.tables import (
+    TONES,
+    UNKNOWN,
+    Cell,
+    Column,
+    Table,
+    bounded,
+    is_unknown,
+    number,
+    numeric,
+    tabulate,
+    text,
+)
 from bench.runs.frames import TableRow
 from bench.runs.reader import Run
 from bench.words.advice import is_clear
@@ -56,17 +68,17 @@ def _summary_columns(rows: Sequence[TableRow], *, brief: bool = False) -> list[C
     with_energy = not brief and any(not is_unknown(row["energy_per_1000_j"]) for row in rows)
     return [
         text("scenario", "scenario"),
-        figure(f"{first['unit_short']}/s", speed),
+        numeric(f"{first['unit_short']}/s", speed),
         bounded("step ms", "step_median_ms", ",.1f"),
         bounded("p95 ms", "step_p95_ms", ",.1f"),
         bounded(f"speed ÷ {short_base(first['relative_to'])}", "relative_to_ddp", ".2f"),
-        figure("MiB/process", "peak_pid_mib", ",.0f"),
-        figure("MiB total", "peak_total_mib", ",.0f"),
+        numeric("MiB/process", "peak_pid_mib", ",.0f"),
+        numeric("MiB total", "peak_total_mib", ",.0f"),
         *([bounded(energy, "energy_per_1000_j", ",.0f")] if with_energy else []),
         text("validity", lambda row: verdict(row, "validity", row["findings"])),
         text("numerics", lambda row: verdict(row, "parity")),
         *([text("status", "status")] if any(row["status"] != "ok" for row in rows) else []),
-        figure("launches ok", lambda row: f"{row['launches_ok']}/{row['launches']}"),
+        numeric("launches ok", lambda row: f"{row['launches_ok']}/{row['launches']}"),
         text("what ran", lambda row: Cell(text=row["what_ran"] or UNKNOWN, wrap=True)),
     ]
 
@@ -95,7 +107,7 @@ def _why_unknown(run: Run, table: pd.DataFrame) -> list[str]:
     good = table[table["throughput_per_s"].notna()]
     if len(good) and good["relative_to_ddp"].isna().all():
         base = base_of(scenarios(run.document))
-        notes.append(f"speed ÷ {short_base(base)} is unknown because {base} gave no figures in this run.")
+        notes.append(f"speed ÷ {short_base(base)} is unknown because {base} has no results in this run.")
     reasons = held.unknown(run.memory).set_index("scenario")["reason"]
     told = [scenario for scenario in good["scenario"] if scenario in reasons.index]
     notes += [f"Memory of {scenario} is unknown, or a part of it: {reasons[scenario]}." for scenario in told]
@@ -112,7 +124,7 @@ def published_tables(run: Analysed) -> tuple[Table, Table]:
     relative = (
         text("scenario", "scenario"),
         bounded(f"this run: time ÷ {BASE}", "relative", ",.2f"),
-        figure(f"published: time ÷ {BASE}", "published_relative", ".2f"),
+        numeric(f"published: time ÷ {BASE}", "published_relative", ".2f"),
     )
     about_relative = (
         f"Time since training began, at iteration {iterations[-1]} here and at {published.PUBLISHED_ITERATIONS[-1]} in "
@@ -122,7 +134,7 @@ def published_tables(run: Analysed) -> tuple[Table, Table]:
     elapsed = (
         text("scenario", "scenario"),
         *(bounded(f"{at}", f"elapsed_s_{at}", ",.2f", group=here) for at in dict.fromkeys(iterations)),
-        *(figure(f"{at}", f"published_s_{at}", ".1f", group=there) for at in published.PUBLISHED_ITERATIONS),
+        *(numeric(f"{at}", f"published_s_{at}", ".1f", group=there) for at in published.PUBLISHED_ITERATIONS),
     )
     about_elapsed = (
         "Iteration 0 includes the cold start, and warm-up steps count here and nowhere else. Published: on three GPUs.",

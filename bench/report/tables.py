@@ -81,7 +81,7 @@ def text(heading: str, of: str | Callable[[Any], Cell | str], *, group: str = ""
     return Column(heading=heading, of=of if callable(of) else lambda row: str(row[of]), group=group)
 
 
-def figure(heading: str, of: str | Callable[[Any], Cell | str], form: str = "", *, group: str = "") -> Column:
+def numeric(heading: str, of: str | Callable[[Any], Cell | str], form: str = "", *, group: str = "") -> Column:
     """A column of numbers. ``of``: the key of a record, whose value takes ``form``, or a function of it."""
     show = of if callable(of) else lambda row: number(row[of], form)
     return Column(heading=heading, of=show, number=True, group=group)
@@ -89,7 +89,7 @@ def figure(heading: str, of: str | Callable[[Any], Cell | str], form: str = "", 
 
 def bounded(heading: str, name: str, form: str, *, group: str = "") -> Column:
     """A column of numbers with how far the farther end of the 95 % interval is below each."""
-    return figure(heading, lambda row: Cell(text=number(row[name], form), small=plus_minus(row, name)), group=group)
+    return numeric(heading, lambda row: Cell(text=number(row[name], form), small=plus_minus(row, name)), group=group)
 
 
 def ranged(heading: str, names: tuple[str, str, str], form: str, *, group: str = "", cost: bool = False) -> Column:
@@ -102,7 +102,7 @@ def ranged(heading: str, names: tuple[str, str, str], form: str, *, group: str =
             value = NOTHING_SHOWN
         return Cell(text=value, small="" if UNKNOWN in (value, low, high) else f"{low} to {high}")
 
-    return figure(heading, cell, group=group)
+    return numeric(heading, cell, group=group)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,12 +169,12 @@ def tabulate(
 
 
 def number(value: Any, form: str) -> str:
-    """A figure as text, or a dash where there is none."""
+    """A value as text, or a dash where there is none."""
     return UNKNOWN if is_unknown(value) else format(value, form)
 
 
 def digits(value: float | str | None) -> str:
-    """A figure with as many digits as matter: ``1,234``, ``26.61``; a word as it is."""
+    """A value with as many digits as matter: ``1,234``, ``26.61``; a word as it is."""
     if isinstance(value, str):
         return value
     return number(value, ",.0f" if value is not None and value >= 1000 else "#,.4g")
@@ -204,5 +204,5 @@ def is_cost(value: float | None, low: float | None) -> bool:
 
 
 def is_unknown(value: Any) -> bool:
-    """None, NaN and pandas' NA; infinity too, which is no figure for a table."""
+    """None, NaN and pandas' NA; infinity too, which is no value for a table."""
     return value is None or (isinstance(value, float) and not math.isfinite(value))

@@ -43,7 +43,7 @@ def values(run: Analysed) -> dict[str, pd.DataFrame]:
         "memory": on_gpus if on_cpu is None else on_cpu,
         "memory-parts": memory_parts.parts(document),
         **of_experiments(run),
-        **({} if swept is None else {"input": rates(swept, together(document, run.good_figures))}),
+        **({} if swept is None else {"input": rates(swept, together(document, run.good_stats))}),
         **({"scaling": pd.json_normalize([point(one) for one in points])} if points else {}),
         **({"predictions": pd.DataFrame(predictions)} if predictions else {}),
     }
@@ -94,7 +94,7 @@ def of_run(run: Run, table: pd.DataFrame) -> pd.DataFrame:
 
 
 def csv(tables: Sequence[pd.DataFrame]) -> str:
-    """The tables of all runs below each other; figures in full, unknown ones empty."""
+    """The tables of all runs below each other; values in full, unknown ones empty."""
     whole = pd.concat([table.astype("object") for table in tables], ignore_index=True)
     for name in whole:
         whole[name] = pd.Series(map(_no_formula, whole[name]), dtype="object")

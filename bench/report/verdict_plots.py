@@ -101,7 +101,7 @@ def trade_off(run: Analysed) -> Plot | None:
             "Bars: 95 % intervals over launches; that of the memory is of a launch's mean peak, and the point is the "
             "largest. A scenario with one launch has none. A bar that ends at the edge goes on beyond it."
         )
-    caption += " The key, fastest first, has the figures of points that cover each other."
+    caption += " The key, fastest first, has the values of points that cover each other."
     caption += f" Not from 0: the axis of {' and '.join(cut)}." if cut else ""
     without = table.loc[table["throughput_per_s"].notna() & table["peak_total_mib"].isna(), "scenario"]
     caption += f" Without a known peak: {', '.join(without)}." if len(without) else ""
@@ -140,7 +140,7 @@ def losses(run: Analysed) -> Plot | None:
     if curves.empty:
         return None
     by_scenario = dict(list(curves.groupby("scenario")))
-    rows = [row for row in drawing.rows_of(run, run.figures.frame) if row.scenario in by_scenario]
+    rows = [row for row in drawing.rows_of(run, run.stats.frame) if row.scenario in by_scenario]
     exact = curves[curves["reference"].notna()].drop_duplicates("step")
     figure, (axes,) = drawing.sheet(2.6 + 0.02 * len(rows) ** 2)
     lines = {row.scenario: drawing.line_of(axes, row, *_xy(by_scenario[row.scenario], "loss")) for row in rows}

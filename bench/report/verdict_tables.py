@@ -18,9 +18,9 @@ from bench.report.tables import (
     Cell,
     Column,
     Table,
-    figure,
     is_unknown,
     number,
+    numeric,
     ranged,
     step_cell,
     tabulate,
@@ -42,7 +42,7 @@ def findings_table(run: Analysed) -> Table | None:
         text("what to do", lambda row: Cell(text=row["remedy"], wrap=True)),
     )
     notes = (
-        "invalid: the figure is wrong, or is of something else. warning: it is right for what happened, which may not "
+        "invalid: the result is wrong, or is of something else. warning: it is right for what happened, which may not "
         "be what was meant. Of several launches that show the same, the worst is the example.",
     )
     return tabulate(columns, records, notes) if records else None
@@ -60,7 +60,7 @@ def parity_table(run: Analysed) -> Table | None:
         return Cell(text=word or "not shown", small=reason, tone=tables.TONES.get(word, ""))
 
     def error(heading: str, name: str) -> Column:
-        return figure(heading, lambda row: UNKNOWN if is_unknown(row[name]) else percent(row[name]))
+        return numeric(heading, lambda row: UNKNOWN if is_unknown(row[name]) else percent(row[name]))
 
     def own_update(row: TableRow) -> Cell:
         if is_unknown(row["own_update_error"]):
@@ -76,9 +76,9 @@ def parity_table(run: Analysed) -> Table | None:
     columns = (
         text("scenario", "scenario"),
         text("verdict", verdict),
-        figure("launch", lambda row: Cell(text=str(row["launch"]), launch=int(row["launch"]))),
+        numeric("launch", lambda row: Cell(text=str(row["launch"]), launch=int(row["launch"]))),
         *(error(f"{heading} in double, worst tensor", f"{name}_error") for name, heading in errors.items()),
-        figure("own update, worst tensor", own_update),
+        numeric("own update, worst tensor", own_update),
         error("gradient of one replica alone", "gradient_alone"),
         error("first losses", "loss_error"),
         text("ranks alike", alike),
@@ -145,15 +145,15 @@ def communication_table(run: Run) -> Table | None:
         with_interval("exposed communication ms", "exposed"),
         text("method", method),
         with_interval("cost of synchronising ms", "cost"),
-        figure("backward without it ms", "without_ms", ",.1f"),
-        figure("communication ms", "comm_ms", ",.1f"),
-        figure("of it overlapped ms", "overlap_ms", ",.1f"),
+        numeric("backward without it ms", "without_ms", ",.1f"),
+        numeric("communication ms", "comm_ms", ",.1f"),
+        numeric("of it overlapped ms", "overlap_ms", ",.1f"),
         with_interval("computation slowed by ms", "slowed"),
         text("the two methods agree", lambda row: {True: "yes", False: "no"}.get(row["agree"], UNKNOWN)),
-        figure("pairs of steps", "pairs", ".0f"),
+        numeric("pairs of steps", "pairs", ".0f"),
     )
     notes = (
-        "From diagnostic launches, whose steps count in no other figure; below a figure its 95 % interval over steps. "
+        "From diagnostic launches, whose steps count in no other table; below a value its 95 % interval over steps. "
         "Exposed: the communication after the last gradient is computed, by torch DDP's own logger, elsewhere the "
         "paired difference. Cost: the backward pass with synchronisation less that without, in pairs of steps.",
     )
@@ -161,7 +161,7 @@ def communication_table(run: Run) -> Table | None:
 
 
 def communication_words(run: Run) -> list[str]:
-    """Of each DDP scenario whether its two figures agree, and from what the difference comes where they do not."""
+    """Of each DDP scenario whether its two values agree, and from what the difference comes where they do not."""
     rows = diagnosed.communication(run.document, run.diagnostics).to_dict("records")
     agreeing = listed([row["scenario"] for row in rows if row["agree"] is True])
     agree = "the logger's exposed communication and the cost of synchronising agree within their intervals"
@@ -187,7 +187,7 @@ def _span(row: TableRow, name: str) -> str:
 
 def data_parallel_table(run: Run) -> Table | None:
     rows = diagnosed.data_parallel(run.diagnostics).to_dict("records")
-    parts = (figure(f"{part.replace('_', ' ')} ms", f"{part}_ms", ",.2f") for part in diagnosed.PARTS)
+    parts = (numeric(f"{part.replace('_', ' ')} ms", f"{part}_ms", ",.2f") for part in diagnosed.PARTS)
     notes = ("Parts of the forward pass, medians over the steps of the diagnostic launch, devices idle in between.",)
     return tabulate((text("scenario", "scenario"), *parts), rows, notes) if rows else None
 
@@ -204,13 +204,13 @@ def spent_table(run: Run) -> Table | None:
             share = row[name] / row["whole"] if row["whole"] > 0 else 0.0
             return Cell(text=number(row[name], ",.1f"), small=f"{100 * share:.1f} %" if share >= 0.0005 else "")
 
-        return figure(f"{name} ms", cell)
+        return numeric(f"{name} ms", cell)
 
     columns = (
         text("scenario", "scenario"),
         *(of_whole(name) for name in names),
-        figure("all operators ms", "whole", ",.1f"),
-        figure("the profiled step ms", "step_ms", ",.1f"),
+        numeric("all operators ms", "whole", ",.1f"),
+        numeric("the profiled step ms", "step_ms", ",.1f"),
     )
     notes = (
         "Self times on rank 0 under the profiler, which makes operators longer; below each its share of all. casts: "
@@ -220,8 +220,8 @@ def spent_table(run: Run) -> Table | None:
 
 
 def statistics_table(run: Analysed) -> Table | None:
-    figures = run.good_figures.frame
-    if figures.empty:
+    stats = run.good_stats.frame
+    if stats.empty:
         return None
 
     def outliers(launches: pd.DataFrame) -> Cell:
@@ -229,7 +229,7 @@ def statistics_table(run: Analysed) -> Table | None:
         return Cell(text=str(out), small=f"{100 * out / steps:.1f} %" if out else "")
 
     def mean(heading: str) -> Column:
-        return figure(f"{heading} ms", lambda launches: step_cell(estimate(launches[f"{heading}_ms"]), None))
+        return numeric(f"{heading} ms", lambda launches: step_cell(estimate(launches[f"{heading}_ms"]), None))
 
     def drift(launches: pd.DataFrame) -> str:
         most = max(launches["drift"].dropna(), key=abs, default=None)
@@ -237,18 +237,18 @@ def statistics_table(run: Analysed) -> Table | None:
 
     columns = (
         text("scenario", lambda launches: launches["scenario"].iloc[0]),
-        figure("launches", lambda launches: str(len(launches))),
-        figure("measured steps", lambda launches: str(launches["measured"].sum())),
+        numeric("launches", lambda launches: str(len(launches))),
+        numeric("measured steps", lambda launches: str(launches["measured"].sum())),
         *map(mean, ("median", "mean", "p95", "p99")),
-        figure("middle half ÷ median (%)", lambda of: f"{100 * (of['iqr_ms'] / of['median_ms']).max():.1f}"),
-        figure("outliers", outliers),
-        figure("last third vs first (%)", drift),
-        figure("skew of ranks (%)", lambda launches: number(100 * launches["skew"].max(), ".1f")),
-        figure("waiting for data (%)", lambda launches: number(100 * launches["data_share"].max(), ".1f")),
+        numeric("middle half ÷ median (%)", lambda of: f"{100 * (of['iqr_ms'] / of['median_ms']).max():.1f}"),
+        numeric("outliers", outliers),
+        numeric("last third vs first (%)", drift),
+        numeric("skew of ranks (%)", lambda launches: number(100 * launches["skew"].max(), ".1f")),
+        numeric("waiting for data (%)", lambda launches: number(100 * launches["data_share"].max(), ".1f")),
     )
-    by_scenario = dict(list(figures.groupby("scenario")))
+    by_scenario = dict(list(stats.groupby("scenario")))
     notes = (
         "Of the slowest rank's step, the geometric mean over launches. Outliers (beyond 1.5 interquartile ranges from "
-        "the quartiles of their launch) stay in every figure. Other percentages: of the launch that is worst in it.",
+        "the quartiles of their launch) are left out of nothing. Other percentages: of the launch that is worst in it.",
     )
     return tabulate(columns, [by_scenario[name] for name in scenarios(run.document) if name in by_scenario], notes)

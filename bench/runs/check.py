@@ -1,4 +1,4 @@
-"""Whether a run folder is what it says: seals, counts, and the laws that its figures obey.
+"""Whether a run folder is what it says: seals, counts, and the laws that its values obey.
 
     python -m bench check --rows latest
 
@@ -130,7 +130,7 @@ def _ranks_and_steps(run: Run, record: LaunchRecord, rows: "pd.DataFrame") -> It
 def _memory(run: Run) -> Iterator[str]:
     nothing = int((run.memory["used_mib"] == 0).sum())
     if nothing:
-        yield f"memory.parquet: {nothing} figures are 0, where they should be unknown"
+        yield f"memory.parquet: {nothing} values are 0, where they should be unknown"
 
 
 def _short(numbers: list[int]) -> str:

@@ -26,7 +26,7 @@ FILES = b'\n "files": {'
 """How run.json begins these keys. A line of one blank and a quotation mark is no part of a text: there, the line break
 would be two characters, and the mark three."""
 
-Figure = Annotated[float, Between(1e-9, 10**15)] | None
+Value = Annotated[float, Between(1e-9, 10**15)] | None
 """A measured value. Comparisons take its logarithm."""
 
 
@@ -35,11 +35,11 @@ class Launches(TypedDict):
 
     launch: tuple[Count, ...]
     repeat: tuple[Count, ...]
-    step_ms: tuple[Figure, ...]
-    throughput_per_s: tuple[Figure, ...]
-    peak_pid_mib: tuple[Figure, ...]
-    peak_total_mib: tuple[Figure, ...]
-    energy_per_1000_j: tuple[Figure, ...]
+    step_ms: tuple[Value, ...]
+    throughput_per_s: tuple[Value, ...]
+    peak_pid_mib: tuple[Value, ...]
+    peak_total_mib: tuple[Value, ...]
+    energy_per_1000_j: tuple[Value, ...]
     sm_clock_mhz: tuple[Annotated[float, Between(0, 10**6)] | None, ...]
 
 
@@ -114,7 +114,7 @@ def stored(path: str) -> Digest | None:
         if len(set(names)) < len(names) or len(set(launches)) < len(launches):
             raise ValueError("a scenario or a launch is in it twice")
         if any(len(set(map(len, row["launches"].values()))) > 1 for row in digest["scenarios"]):
-            raise ValueError("a figure is not there for each launch")
+            raise ValueError("a value is not there for each launch")
     except ValueError as error:
         raise RequestError("RUN", f"{os.path.join(path, DIGEST)}: {error}", RESTORE) from error
     return dict(digest)

@@ -311,7 +311,7 @@ class Tuning(Search):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """The figure of a candidate over that of the good end, with its 95 % interval."""
+    """The value of a candidate over that of the good end, with its 95 % interval."""
 
     ratio: float
     low: float
@@ -321,14 +321,14 @@ class Level:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bisected:
     """The result of ``bench bisect``. ``candidates``: in order, the good end first, each with what it is. ``low``,
-    ``high``: the bracket, the last that is as the good end and the first that is as the bad one. ``figure``: of the
+    ``high``: the bracket, the last that is as the good end and the first that is as the bad one. ``metric``: of the
     launches, by which they were told apart. ``ends_differ``: beyond noise; ``ends_alike``: surely by less than counts.
     ``decided``: nothing is left between ``low`` and ``high`` that can be launched. ``launches``: of the blocks that
     counted. ``skipped``: why."""
 
     of: str
     candidates: Mapping[Name, str]
-    figure: str
+    metric: str
     error: float
     low: Name
     high: Name

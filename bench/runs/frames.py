@@ -33,7 +33,7 @@ class Iterations(_Frame):
     __slots__ = ()
 
 
-class LaunchFigures(_Frame):
+class LaunchStats(_Frame):
     """A row per launch, over its measured steps (:func:`bench.analyse.steps.per_launch`)."""
 
     __slots__ = ()

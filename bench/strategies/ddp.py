@@ -42,7 +42,7 @@ def recipe(bucket_mb=None):
 
 
 def probe(session, load, steps, tick):
-    """The figures of DDP's own logger for ``steps`` steps: a row a step.
+    """The values of DDP's own logger for ``steps`` steps: a row a step.
 
     ``compute_ms`` (backward computation), ``comm_ms`` (from the first bucket's start to the last one's end) and
     ``overlap_ms`` (the part of it while gradients were still computed). The logger describes the iteration before, so

@@ -198,7 +198,7 @@ def _lines(last: Launched, run: Run) -> list[str]:
     run = Analysed.of(run)
     document, attached = run.document, run.document.of(Attached)
     assert attached is not None
-    steps = count(int(run.figures.frame["measured"].sum()), "measured step")
+    steps = count(int(run.stats.frame["measured"].sum()), "measured step")
     lines = [f"bench: {answer(document, run.overview)} {steps}."]
     for launch, record in zip(document.launches, attached.launches, strict=True):
         if launch.status != "ok":

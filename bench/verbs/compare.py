@@ -23,7 +23,7 @@ p-value that is adjusted for how many scenarios are compared and for launches ad
                          launches would show a difference of 2 %
   too few launches       a side has fewer than three: measure with --launches 5 or --profile standard
   not comparable         with the reason: missing, failed, something else ran under that name (apex and native are
-                         never compared under one), or the figures are invalid
+                         never compared under one), or the results are invalid
 """
 EPILOG = """\
 examples:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Hold a run against the nights before it, scenario by scenario: step time, peak memory, and the verdict on numerics.
 
-A figure has regressed when it lies beyond the 99% prediction bound of the last ten accepted nights of the same work on
+A value has regressed when it lies beyond the 99% prediction bound of the last ten accepted nights of the same work on
 the same hardware, and by more than 1%. Before there are ten, and with --baseline, tonight's launches are held against
 those of the base: regressed when the lower confidence bound of their ratio is beyond 3%. Numerics may not get worse.
 
@@ -30,7 +30,7 @@ the same work in DIR counts as one. Give it the same number of launches every ni
 
 Verdicts: ok; better (by as much as would be regressed); regressed; new (there is no base, or none that was
 measured in this way), too few launches, uncertain (beyond 3%, possibly noise) or too noisy (10% could not have
-been seen); missing (no figure, and there should be one) or not comparable; not run (cannot run here, and never did).
+been seen); missing (no value, and there should be one) or not comparable; not run (cannot run here, and never did).
 """
 EPILOG = """\
 examples:
@@ -40,7 +40,7 @@ examples:
   python -m bench gate NEW --history DIR --threshold 2%      slower by less than 2% is no regression
 
 Exit codes: 0 nothing regressed, or a person accepted this run; 10 something regressed; 12 nothing did, and a scenario
-or a figure is missing, failed or not comparable, or a --scenario was never measured; 11 nothing of that, and something
+or a value is missing, failed or not comparable, or a --scenario was never measured; 11 nothing of that, and something
 could not be decided: no base, too few launches, uncertain, too noisy; 2 the request is wrong, or this run is damaged or
 incomplete.
 """
@@ -155,7 +155,7 @@ def _against_one(new: nights.Night, old: nights.Night, rule: "Rule", only: list[
     why = comparable.obstacles(old.digest, new.digest)
     base = {name: (one,) for name, one in before.items() if one.why is None and not why}
     rows = gate.judge(tonight, base, rule)
-    silent = [row for row in rows if row.why in (gate.NO_BASE_FIGURE, gate.NO_BASE_VERDICT)]
+    silent = [row for row in rows if row.why in (gate.NO_BASE_VALUE, gate.NO_BASE_VERDICT)]
     rows = [row for row in rows if row not in silent]
     return gate.Outcome(
         run=new.id,

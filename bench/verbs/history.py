@@ -25,7 +25,7 @@ examples:
   python -m bench history                                    the runs in results, the page in reports/history.html
   python -m bench history /srv/bench-history --out public    another folder of runs
   python -m bench history --scenario ddp,ddp_o2              some scenarios
-  python -m bench history --json > history.json              every figure, level and shift, for programs
+  python -m bench history --json > history.json              every value, level and shift, for programs
 
 The nights that the gate stops are marked by the same rule, with the same thresholds: give those that the gate is given.
 Runs that are incomplete, lack a file or have a damaged digest, and copies of a run under another name, are left out and

@@ -75,7 +75,7 @@ def for_programs(run: "Analysed") -> dict[str, object]:
         document["environments_compared"] = compared
     swept = found_by(run.document)
     if swept is not None:
-        both = together(run.document, run.good_figures)
+        both = together(run.document, run.good_stats)
         values = {"answer": sentence(swept, both), "enough": swept.enough, "rates": records(rates(swept, both))}
         document["input"] = values
     return document

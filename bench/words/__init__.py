@@ -1,1 +1,1 @@
-"""The meaning of figures, in sentences."""
+"""The meaning of results, in sentences."""

@@ -1,4 +1,4 @@
-"""The recommendation of a run in words, with the figures that it rests on."""
+"""The recommendation of a run in words, with the results that it rests on."""
 
 from dataclasses import dataclass
 
@@ -98,7 +98,7 @@ def headlines(document: RunDocument, table: pd.DataFrame) -> list[Advice]:
     of which none is chosen."""
     if document.of(Attached):
         return []
-    nothing = ("No valid result", "no scenario has figures that can be believed.")
+    nothing = ("No valid result", "no scenario has results that can be trusted.")
     return [_headline(one) for one in _standings(document, table)] or [nothing]
 
 
@@ -191,7 +191,7 @@ def findings(run: Run) -> list[str]:
 
 
 def main_finding(run: Run) -> list[str]:
-    """:func:`findings` in a line for the warnings, and one for each that makes figures invalid.
+    """:func:`findings` in a line for the warnings, and one for each that makes results invalid.
 
     A busy machine is named first, since it explains what scatters; else what was found most often.
     """
@@ -246,7 +246,7 @@ def _beside(one: Standing) -> list[Advice]:
 
 
 def _reserve(*rows: TableRow) -> str:
-    """Reservations about the figures of these, apart from how few launches they come from."""
+    """Reservations about the results of these, apart from how few launches they come from."""
     reserves = []
     if any(_unknown(row["parity"]) for row in rows):
         reserves.append(f"whether {'each' if len(rows) > 1 else 'it'} trains the same model was not shown")

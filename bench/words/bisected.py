@@ -8,7 +8,7 @@ WORDS = {
     "step time": ("slower", "faster", "a step takes"),
     "peak memory": ("larger", "leaner", "its peak of memory is"),
 }
-"""By figure what a candidate above the good end is called, one below it, and what the ratio is of."""
+"""By metric what a candidate above the good end is called, one below it, and what the ratio is of."""
 
 
 def in_words(document: RunDocument) -> list[str]:
@@ -17,10 +17,10 @@ def in_words(document: RunDocument) -> list[str]:
         return []
     names = [*search.candidates]
     good, bad = names[0], names[-1]
-    more, less, what = WORDS.get(search.figure, ("different", "different", f"{search.figure}:"))
+    more, less, what = WORDS.get(search.metric, ("different", "different", f"{search.metric}:"))
     change = search.levels.get(bad)
     between = names[names.index(search.low) + 1 : names.index(search.high)]
-    figures = [f"{what} {span_text(change)} in {bad} of that in {good}", f"{search.launches} launches"]
+    evidence = [f"{what} {span_text(change)} in {bad} of that in {good}", f"{search.launches} launches"]
     if search.ends_alike:
         answer = f"{bad} is as {good}, so there is nothing to search for"
     elif not search.ends_differ:
@@ -34,8 +34,8 @@ def in_words(document: RunDocument) -> list[str]:
         who = f"One of {listed([*between, search.high])}" if between else who
         skipped = f" ({listed(between)} cannot be launched)" if between else ""
         answer = f"{who} is the first that is {more if change is None or change.ratio > 1.0 else less}{skipped}"
-        figures.insert(1, f"at most {100 * search.error:.0f} % of such searches are wrong")
-    return [f"{answer}: {'; '.join(figures)}.", *(f"Skipped: {name}, {why}." for name, why in search.skipped.items())]
+        evidence.insert(1, f"at most {100 * search.error:.0f} % of such searches are wrong")
+    return [f"{answer}: {'; '.join(evidence)}.", *(f"Skipped: {name}, {why}." for name, why in search.skipped.items())]
 
 
 def ratio_text(level: Level | None) -> str:

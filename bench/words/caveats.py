@@ -1,4 +1,4 @@
-"""Limits of a run's figures, in a sentence or two each. What is wrong with single launches is a finding
+"""Limits of a run's results, in a sentence or two each. What is wrong with single launches is a finding
 (:mod:`bench.analyse.validity`)."""
 
 from collections.abc import Iterator, Sequence
@@ -29,7 +29,7 @@ def _caveats(document: RunDocument, summary: pd.DataFrame) -> Iterator[str]:
     failed = [f"{row['scenario']} ({row['status']})" for row in summary.to_dict("records") if row["status"] != "ok"]
     if failed:
         why = "; ".join(failed)
-        yield f"Without figures, or with those of some launches only: {why}. The reasons stand below the table."
+        yield f"Without results, or with results of some launches only: {why}. The reasons stand below the table."
     if (attached := document.of(Attached)) is not None:
         yield from _about_attached(attached, document)
     yield from _about_left_out(summary)
@@ -51,7 +51,7 @@ def _about_attached(attached: Attached, document: RunDocument) -> Iterator[str]:
 
 
 def _about_left_out(summary: pd.DataFrame) -> Iterator[str]:
-    """Scenarios that would be the fastest if their figures or their numerics could be trusted."""
+    """Scenarios that would be the fastest if their results or their numerics could be trusted."""
     best = fastest(summary)
     for row in summary[summary["why_not"].notna() & (summary["status"] == "ok")].to_dict("records"):
         if best is None or row["throughput_per_s"] > best["throughput_per_s"]:
@@ -88,6 +88,6 @@ def about_implementations(document: RunDocument) -> list[str]:
 def failures(document: RunDocument, names: Sequence[str]) -> str:
     """Which of the run's scenarios are not among ``names``, and why; may be empty."""
     states = {launch.scenario: launch.status for launch in reversed(document.launches)}
-    states = {scenario: "no figures" if status == "ok" else status for scenario, status in states.items()}
+    states = {scenario: "no results" if status == "ok" else status for scenario, status in states.items()}
     missing = [scenario for scenario in document.request.scenarios if scenario not in names]
     return ", ".join(f"{scenario} ({states.get(scenario, NOT_RUN)})" for scenario in missing)

@@ -133,8 +133,8 @@ def _mfu(run: Analysed) -> str:
     if pd.isna(row["mfu"]):
         return f"{held}. There is no MFU: {row['nominal']}."
     return (
-        f"{held}, and its MFU is {row['mfu']:.1%} of the dense nominal peak ({row['nominal']}). Figures that divide by "
-        "the peak with sparsity are half as high."
+        f"{held}, and its MFU is {row['mfu']:.1%} of the dense nominal peak ({row['nominal']}). An MFU that "
+        "divides by the peak with sparsity is half as high."
     )
 
 

@@ -57,7 +57,7 @@ def partners(run: Analysed, switch: str) -> list[tuple[str, str]]:
 
 
 def _against(run: Analysed, switch: str) -> list[str]:
-    measured = set(run.good_figures.frame["scenario"])
+    measured = set(run.good_stats.frame["scenario"])
     return [longer(run, *pair) for pair in partners(run, switch) if measured.issuperset(pair)]
 
 
@@ -79,7 +79,7 @@ def unused_parameters(run: Analysed) -> Answer | None:
         for name, without in partners(run, switch):
             failed = [one for one in run.document.launches if one.scenario == without and one.status == "error"]
             if any("Expected to have finished reduction" in (one.reason or "") for one in failed):  # DDP's words
-                trains = name in set(run.good_figures.frame["scenario"])
+                trains = name in set(run.good_stats.frame["scenario"])
                 text = f"{without} fails: DDP waits for the gradients of parameters that take no part in the loss."
                 texts.append(f"{text} {name} {'trains' if trains else 'does not train either'}.")
     return ("What do unused parameters cost?", " ".join(texts)) if texts else None

@@ -1,4 +1,4 @@
-"""The questions that the published comparison left open, answered from the figures of one run and nothing else."""
+"""The questions that the published comparison left open, answered from the results of one run and nothing else."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -76,7 +76,7 @@ def questions(run: Run) -> list[Answer]:
 
 def loader(run: Analysed) -> Answer | None:
     """Of an attached script, whose DataLoader was watched; a sweep of the input has a chapter of its own."""
-    share = run.good_figures.frame["data_share"].median()
+    share = run.good_stats.frame["data_share"].median()
     if not run.document.of(Attached) or pd.isna(share):
         return None
     text = f"A step waits for its DataLoader for {100 * share:.2g} % of its time (median)."
@@ -87,7 +87,7 @@ def loader(run: Analysed) -> Answer | None:
 def python(run: Analysed) -> Answer | None:
     """By how far the host was ahead at the end of a step, in the rank that was least so."""
     shares: dict[str, list[float]] = {}
-    step_ms = run.good_figures.frame.set_index("launch")["median_ms"]
+    step_ms = run.good_stats.frame.set_index("launch")["median_ms"]
     for launch in run.document.good:
         leads = [rank.host_lead_ms for rank in launch.ranks if rank.host_lead_ms is not None]
         if leads and launch.launch in step_ms.index:
@@ -133,7 +133,7 @@ def fastest(run: Analysed) -> Answer | None:
     if names.empty:
         return question, "No scenario of this run can be recommended, so none is called the fastest."
     if not rivals:
-        return question, f"{names.iloc[0]} is the only scenario with figures that count, so it has nothing to beat."
+        return question, f"{names.iloc[0]} is the only scenario with valid results, so it has nothing to beat."
     second = min(rivals, key=lambda row: row["ratio"])
     text = f"{second['base']}. A step of the next, {second['scenario']}, takes {times(second)} as long."
     return question, f"{text} {chance(second)}"
@@ -176,7 +176,7 @@ def fsdp(run: Analysed) -> Answer | None:
 
 
 def _measured(run: Analysed, *names: str) -> bool:
-    return set(names) <= set(run.good_figures.frame["scenario"])
+    return set(names) <= set(run.good_stats.frame["scenario"])
 
 
 def _why(run: Analysed, scenario: str, base: str) -> str:
@@ -205,7 +205,7 @@ def mixed_precision(run: Analysed, half: str, full: str) -> Answer | None:
     text = f"{opening}: its step takes {times(pair)} as long. {chance(pair)}"
     rows = [row for row in run.overview.to_dict("records") if row["scenario"] in (half, full)]
     if doubts := [f"{row['scenario']} ({row['why_not']})" for row in rows if pd.notna(row["why_not"])]:
-        text += f" Do not act on it: not to be believed are the figures of {listed(doubts)}."
+        text += f" Do not act on it: the results of {listed(doubts)} cannot be trusted."
     if _effective(run, half).bf16_instructions is False:
         text += " It is so on this CPU, which has no instructions for bf16, and says nothing of others or of GPUs."
     return question, f"{text} {_why(run, half, full)}"

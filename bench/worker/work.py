@@ -1,6 +1,6 @@
 """How much arithmetic a training step is, counted in a step that the reference takes anyway.
 
-The first step of the reference in fp32 is in no figure, so nothing is measured longer. Torch's formulas are those of
+The first step of the reference in fp32 is in no result, so nothing is measured longer. Torch's formulas are those of
 ``torch.utils.flop_counter``: convolutions, matrix products and attention count, two operations for a multiplication and
 an addition; attention counts all pairs of tokens, whether a causal mask hides half of them or not.
 """

@@ -35,7 +35,7 @@ def told(say: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
 
 @pytest.fixture(scope="module")
 def shifted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Forty nights; from the 25th on another driver, and ddp_o2 takes 4 % longer. One night dp has no figure."""
+    """Forty nights; from the 25th on another driver, and ddp_o2 takes 4 % longer. One night dp has no value."""
     folder = tmp_path_factory.mktemp("shifted")
 
     def also(night: int, digest: dict[str, Any]) -> None:
@@ -94,7 +94,7 @@ def test_a_table_and_a_page_that_needs_nothing(shifted: Path, say: Bench, tmp_pa
     code, out, err = say(shifted)
     assert (code, err) == (0, "")
     assert re.search(r"ddp_o2 +40 +\S+ +\+[34]\.\d % ", out)
-    assert "no figure: dp on 1 night: it is 'oom'" in out
+    assert "no value: dp on 1 night: it is 'oom'" in out
     page = (tmp_path / "reports" / "history.html").read_text()
     assert sorted(path.name for path in (tmp_path / "reports").iterdir()) == [
         *("history-energy-per-1000-j.png", "history-energy-per-1000-j.svg"),

@@ -54,9 +54,9 @@ def planted(kind: str) -> str:
 
 def known(about: Mapping[str, Any]) -> Ceilings:
     kinds = [f"{kind} {name}" for kind in ("matrix products", "convolutions") for name in ("fp32", "bf16")]
-    figures = {"tflops": {kind: [0.1] for kind in kinds}, "launch_us": [2.0], "reasons": {}}
-    figures |= {"gib_per_s": {way: [5.0] for way in ("read", "write", "optimizer")}, "utc": "2026-01-01T00:00:00Z"}
-    return decode(Ceilings, {**about, **figures})
+    values = {"tflops": {kind: [0.1] for kind in kinds}, "launch_us": [2.0], "reasons": {}}
+    values |= {"gib_per_s": {way: [5.0] for way in ("read", "write", "optimizer")}, "utc": "2026-01-01T00:00:00Z"}
+    return decode(Ceilings, {**about, **values})
 
 
 @pytest.mark.parametrize("kind", ["host", *(pytest.param(one, marks=pytest.mark.slow) for one in ("data", "memory"))])

@@ -101,7 +101,7 @@ def test_first_night_second_night_slower_night(here: Path) -> None:
     (here / "changed.py").write_text(sleeping(0.1).replace("    session =", "    assert False\n    session ="))
     code, summary = a_night(here)
     assert code == 12 and summary.startswith("# Nightly benchmark: missing or not comparable\n")
-    assert "changed" in summary and len(kept(here)) == 3, "the figures of the other scenario are kept"
+    assert "changed" in summary and len(kept(here)) == 3, "the values of the other scenario are kept"
 
 
 @pytest.mark.slow

@@ -128,7 +128,7 @@ def test_a_sampler_that_was_stopped_is_a_finding(run: Path) -> None:
         ("steps", 0, {"repeat": 1}, "launch 0: its steps are of another scenario or repeat"),
         ("steps", slice(10, None), {"launch": 9}, "rows of launch 9, which has no record"),
         ("memory", 0, {"source": "rss "}, "memory.parquet: source is none of nvml_pid, "),
-        ("memory", 0, {"used_mib": 0.0}, "1 figures are 0, where they should be unknown"),
+        ("memory", 0, {"used_mib": 0.0}, "1 values are 0, where they should be unknown"),
         ("memory", ALL, {"rank": None}, "memory.parquet: rank is unknown in 4 of 4"),
         ("memory", ALL, {"scenario": None}, "scenario is unknown in 4 of 4 rows"),
     ],

@@ -48,7 +48,7 @@ rank.execute(job, int(os.environ["RANK"]), channel, time.perf_counter_ns())
 
 
 def test_two_gloo_ranks_share_one_gpu(gpus: tuple[str, ...], tmp_path: Path, repository: Path) -> None:
-    """Functional only: bench gives every rank a GPU of its own, and times of ranks that share one are no figures.
+    """Functional only: bench gives every rank a GPU of its own, and times of ranks that share one are no results.
 
     It is for the code of a rank to run with more than one of them on a machine with one GPU, where NCCL refuses: both
     have ``LOCAL_RANK`` 0 and join by gloo, which takes CUDA tensors through the host.

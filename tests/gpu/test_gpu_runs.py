@@ -25,7 +25,7 @@ def whole_run(
     host: WorkerHost, folder: Path, scenarios: tuple[str, ...], devices: tuple[str, ...], **changes: Any
 ) -> Run:
     small = {**ON_GPU, "iters": 12, "impl": "native"} | ({"global_batch": 24, "iters": 3} if PRETENDED else {})
-    small["force"] = True  # other tests may be on the GPU: nothing here is a figure
+    small["force"] = True  # other tests may be on the GPU: nothing here is a result
     of_gpus = {"device": "cuda", "devices": devices, "replicas": len(devices)}
     return measured(host, folder, scenarios, **(small | of_gpus | changes))
 

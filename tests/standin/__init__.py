@@ -22,7 +22,7 @@ from bench.core.records import Gpu
 
 ROOT = Path(__file__).resolve().parents[2]
 NOT_AVAILABLE = 2**64 - 1
-"""NVML_VALUE_NOT_AVAILABLE of a 64-bit figure."""
+"""NVML_VALUE_NOT_AVAILABLE of a 64-bit value."""
 
 MIB = 2**20
 A = "GPU-aaaaaaaa-0000-0000-0000-000000000000"

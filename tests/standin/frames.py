@@ -7,7 +7,7 @@ import pandas as pd
 
 from bench.analyse.steps import per_iteration, per_launch, phases_by_launch
 from bench.core.records import MEMORY_COLUMNS
-from bench.runs.frames import Iterations, LaunchFigures, RankSteps
+from bench.runs.frames import Iterations, LaunchStats, RankSteps
 
 
 def memory(rows: Iterable[dict[str, Any]]) -> pd.DataFrame:
@@ -19,7 +19,7 @@ def iterations(rows: pd.DataFrame) -> Iterations:
     return per_iteration(RankSteps(rows))
 
 
-def launch_figures(rows: pd.DataFrame) -> LaunchFigures:
+def launch_stats(rows: pd.DataFrame) -> LaunchStats:
     return per_launch(iterations(rows))
 
 

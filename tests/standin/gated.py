@@ -1,4 +1,4 @@
-"""Nights that the gate reads, made up: folders of a sealed run.json and digest.json with figures as they are given.
+"""Nights that the gate reads, made up: folders of a sealed run.json and digest.json with values as they are given.
 
 No table is written: nobody who goes by digests opens one, and a night is written in a millisecond.
 """

@@ -1,11 +1,11 @@
-"""Figures computed by hand: what is a maximum, what is a median of what, what is left out, and what is unknown."""
+"""Values computed by hand: what is a maximum, what is a median of what, what is left out, and what is unknown."""
 
 from typing import Any
 
 import pandas as pd
 import pytest
 from standin import documents
-from standin.frames import iterations, launch_figures, memory, phase_medians, step_rows
+from standin.frames import iterations, launch_stats, memory, phase_medians, step_rows
 
 from bench.analyse import labels, published
 from bench.analyse.memory import peak_by_process, peaks
@@ -31,21 +31,21 @@ def document(*launches: dict[str, Any]) -> RunDocument:
 
 def summarised(*launches: dict[str, Any], steps: list[dict[str, Any]], used: pd.DataFrame | None = None) -> Any:
     columns = list(step_rows(0, "x", [1.0])[0])
-    figures = launch_figures(pd.DataFrame(steps, columns=columns))
-    return summary(document(*launches), figures, peaks(memory(()) if used is None else used)).set_index("scenario")
+    values = launch_stats(pd.DataFrame(steps, columns=columns))
+    return summary(document(*launches), values, peaks(memory(()) if used is None else used)).set_index("scenario")
 
 
 def test_the_headline_is_the_slowest_rank() -> None:
     """Ranks take turns in being slow: pooled, the median would be 2."""
     steps = pd.DataFrame(step_rows(0, "ddp", [10.0, 1.0, 10.0], [1.0, 10.0, 2.0]))
     assert iterations(steps).frame["step_ms"].tolist() == [10.0, 10.0, 10.0]
-    assert launch_figures(steps).frame[["median_ms", "measured"]].to_numpy().tolist() == [[10.0, 3]]
+    assert launch_stats(steps).frame[["median_ms", "measured"]].to_numpy().tolist() == [[10.0, 3]]
 
 
 def test_p95_of_a_launch_and_of_several() -> None:
     one = [float(value) for value in range(1, 12)]  # of 1 to 11 the 95th percentile is halfway between the last two
     two = [value + 4.0 for value in one]
-    assert launch_figures(pd.DataFrame(step_rows(0, "ddp", one))).frame["p95_ms"].tolist() == [pytest.approx(10.5)]
+    assert launch_stats(pd.DataFrame(step_rows(0, "ddp", one))).frame["p95_ms"].tolist() == [pytest.approx(10.5)]
     rows = step_rows(0, "ddp", one) + step_rows(1, "ddp", two, repeat=1)
     table = summarised(launch(0, "ddp"), launch(1, "ddp"), steps=rows)
     assert table.loc["ddp", "step_p95_ms"] == pytest.approx((10.5 * 14.5) ** 0.5)

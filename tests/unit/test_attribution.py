@@ -31,7 +31,7 @@ def told(
     return attribute(listing, known, before, lambda: (level, None if level is not None else "GPU is lost"))
 
 
-def figures(attributed: Attributed) -> list[tuple[int, float | None, str]]:
+def values(attributed: Attributed) -> list[tuple[int, float | None, str]]:
     return [(reading.pid, reading.used_mib, reading.source) for reading in attributed.readings]
 
 
@@ -46,23 +46,23 @@ def test_a_listed_pid_is_the_rank() -> None:
     listing = Listing(device=GPU, rows=[(11, 512.0), (12, 256.0)], reason=None)
     for nested in (False, True):
         known = Known(ranks={11: (GPU,), 12: (GPU,)}, nested=nested)
-        assert figures(attribute(listing, known, IDLE, never)) == [(11, 512.0, "nvml_pid"), (12, 256.0, "nvml_pid")]
+        assert values(attribute(listing, known, IDLE, never)) == [(11, 512.0, "nvml_pid"), (12, 256.0, "nvml_pid")]
 
 
 @pytest.mark.parametrize(
-    ("rows", "devices", "level", "figure"),
+    ("rows", "devices", "level", "value"),
     [
         (((104711, 900.0),), {11: (GPU,)}, 1500.0, 900.0),
         (((100011, 900.0),), {11: (GPU,), 12: ("GPU-b",)}, 1500.0, 900.0),
         ((), {11: (GPU,)}, 1100.0, 500.0),
         (((11, None),), {11: (GPU,)}, 1100.0, 500.0),
     ],
-    ids=["host PID", "host PID plus 100000", "empty list", "no figure"],
+    ids=["host PID", "host PID plus 100000", "empty list", "no value"],
 )
-def test_a_rank_in_a_container_is_told_by_its_device(rows: Any, devices: Any, level: float, figure: float) -> None:
+def test_a_rank_in_a_container_is_told_by_its_device(rows: Any, devices: Any, level: float, value: float) -> None:
     """Where it is alone there."""
     found = told(*rows, known=container(devices), level=level)
-    assert figures(found) == [(11, figure, "nvml_device_delta")] and found.foreign == []
+    assert values(found) == [(11, value, "nvml_device_delta")] and found.foreign == []
     assert "not named by the driver" in (found.readings[0].reason or "")
     on_the_host = told(known=Known(ranks=devices), level=level)
     assert on_the_host.readings == [], "where an empty list means that nobody is there"
@@ -98,18 +98,18 @@ def test_a_rank_that_is_unavailable() -> None:
     unlisted = told(known=container({11: (GPU,)}), level=900.0, reason="Insufficient Permissions")
     assert unlisted.readings == [] and "Insufficient Permissions" in unlisted.why[11]
     nowhere = told((11, None), known=container({11: None}), level=1100.0, reason="not available")
-    assert figures(nowhere) == [(11, None, "unavailable")] and nowhere.readings[0].reason == "not available"
+    assert values(nowhere) == [(11, None, "unavailable")] and nowhere.readings[0].reason == "not available"
     for nested in (False, True):
         known = Known(ranks={11: (GPU,)}, nested=nested)
-        mig = told((11, None), known=known, level=1100.0, reason="no figure", mig=True)
-        assert figures(mig) == [(11, None, "unavailable")]
+        mig = told((11, None), known=known, level=1100.0, reason="no value", mig=True)
+        assert values(mig) == [(11, None, "unavailable")]
         assert "all its MIG instances" in (mig.readings[0].reason or "")
 
 
 def test_an_alias_gives_the_source_that_found_it() -> None:
     known = container({11: (GPU,), 12: (GPU,)}, aliases={104711: (11, "nvml_pid"), 104712: (12, "nvml_probe")})
     attributed = told((104711, 900.0), (104712, 800.0), known=known)
-    assert figures(attributed) == [(11, 900.0, "nvml_pid"), (12, 800.0, "nvml_probe")]
+    assert values(attributed) == [(11, 900.0, "nvml_pid"), (12, 800.0, "nvml_probe")]
     assert attributed.foreign == []
 
 

@@ -28,10 +28,10 @@ def scenario(name: str, step_ms: list[float], **about: Any) -> dict[str, Any]:
     return made
 
 
-def set_all(run: Digest, figure: str, value: float | None) -> None:
-    """Give every launch of the first scenario the same figure."""
+def set_all(run: Digest, column: str, value: float | None) -> None:
+    """Give every launch of the first scenario the same value."""
     columns = run["scenarios"][0]["launches"]
-    columns[figure] = [value] * len(columns["launch"])
+    columns[column] = [value] * len(columns["launch"])
 
 
 def digest(run: str, *scenarios: dict[str, Any]) -> Digest:
@@ -147,11 +147,11 @@ def test_a_metric_one_side_lacks_is_not_comparable(base: Digest, new: Digest) ->
     set_all(new, "throughput_per_s", None)
     set_all(new, "peak_total_mib", None)
     row = rows(between_runs.runs(base, new))["ddp", "peak_memory"]
-    assert (row.figure, row.verdict) == ("peak_pid_mib", "no difference found"), "of one process it is known"
+    assert (row.column, row.verdict) == ("peak_pid_mib", "no difference found"), "of one process it is known"
     set_all(new, "peak_pid_mib", None)
     found = rows(between_runs.runs(base, new))
     assert found["ddp", "peak_memory"].reason == "unknown in the new run"
-    assert (found["ddp", "peak_memory"].figure, found["ddp", "peak_memory"].base) == ("peak_total_mib", 1200.0)
+    assert (found["ddp", "peak_memory"].column, found["ddp", "peak_memory"].base) == ("peak_total_mib", 1200.0)
     assert found["ddp", "energy"].reason == "unknown in both"
     assert (found["ddp", "throughput"].verdict, found["ddp", "throughput"].p_adjusted) == (NOT_COMPARABLE, None)
     assert found["ddp", "step_time"].verdict == "slower", "the rest is compared all the same"
@@ -167,7 +167,7 @@ def test_memory_has_words_of_its_own(base: Digest, new: Digest) -> None:
     assert (row.verdict, row.reason) == (NOT_COMPARABLE, "measured in another way: nvml_pid against torch_allocator")
     base["scenarios"][0]["memory_source"] = "torch_allocator+unavailable"
     row = rows(between_runs.runs(base, new))["ddp", "peak_memory"]
-    assert row.reason is None, "a sample that was lost changes no figure"
+    assert row.reason is None, "a sample that was lost changes no value"
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_memory_without_scatter(base_mib: list[float], new_mib: list[float], pro
     found = of_memory(base_mib, new_mib, processes)
     assert verdict_of(found.ratio, found.p) == verdict
     if found.low is not None and found.high is not None and found.ratio is not None:
-        assert found.low < found.ratio < found.high, "no figure is known without any doubt"
+        assert found.low < found.ratio < found.high, "no value is known without any doubt"
     assert found.p is None or 0.0 < found.p <= 1.0
 
 

@@ -1,4 +1,4 @@
-"""The search of ``bench bisect``, on figures that are made up."""
+"""The search of ``bench bisect``, on values that are made up."""
 
 import math
 import random
@@ -12,13 +12,13 @@ def searched(bisection: Bisection, slower_from: int, step: float, noise: float, 
     """Do so many blocks, of candidates called by their number. Returns how many launches there were."""
     draw, done = random.Random(1), 0
     for _ in range(blocks):
-        figures = {}
+        values = {}
         for name in bisection.next_block():
             level = math.log1p(step) * (int(name) >= slower_from) + drift * done
-            figures[name] = math.exp(level + draw.gauss(0.0, noise))
+            values[name] = math.exp(level + draw.gauss(0.0, noise))
             done += 1
-        if figures:
-            bisection.add(figures)
+        if values:
+            bisection.add(values)
     return done
 
 

@@ -151,6 +151,6 @@ def test_a_scenario_that_is_missing_or_failed_is_named(base: Digest, new: Digest
     oom = theirs | {"status": "oom", "reason": None}
     assert scenario_obstacle(ddp, oom) == "it is 'oom' in the new run", "the launches that got through do not count"
     theirs |= {"validity": "invalid", "invalid": ["throttled"]}
-    assert scenario_obstacle(ddp, theirs) == "its figures are invalid (throttled) in the new run"
+    assert scenario_obstacle(ddp, theirs) == "its results are invalid (throttled) in the new run"
     theirs |= {"invalid": ["diverged"], "parity": "diverged"}
     assert scenario_obstacle(ddp, theirs) is None, "it took its time all the same; that it diverges is said beside it"

@@ -55,7 +55,7 @@ def test_a_table_says_the_same_in_each_form() -> None:
         {"name": "ddp_*", "ms": 79.21, "low": 78.0, "high": 81.0},
         {"name": "dp", "ms": None, "low": None, "high": 1.0},
     ]
-    speed = tables.figure("img/s", lambda row: tables.Cell(text="9.5", small="±1.3%" if row["ms"] else ""))
+    speed = tables.numeric("img/s", lambda row: tables.Cell(text="9.5", small="±1.3%" if row["ms"] else ""))
     columns = (tables.text("scenario", "name"), speed, tables.ranged("step ms", ("ms", "low", "high"), ".1f"))
     table = tables.tabulate(columns, rows, ("a note",))
     assert table.as_text().splitlines()[2:] == [
@@ -80,8 +80,8 @@ def test_every_part_of_a_table_names_its_rows() -> None:
     heading = ("scenario", "metric", "base", "tonight", "verdict")
     rows = [heading, ("ddp", "time", "10.0", "11.0", "slower"), ("", "memory", "5.0", "5.0", "ok")]
     first, second, third = align(rows, ("scenario", "metric", "verdict"), 26).split("\n\n")
-    for part, figures in ((first, ("10.0", "5.0")), (second, ("11.0", "5.0")), (third, ("slower", "ok"))):
-        assert [line.split() for line in part.splitlines()[2:]] == [["ddp", "time", figures[0]], ["memory", figures[1]]]
+    for part, shown in ((first, ("10.0", "5.0")), (second, ("11.0", "5.0")), (third, ("slower", "ok"))):
+        assert [line.split() for line in part.splitlines()[2:]] == [["ddp", "time", shown[0]], ["memory", shown[1]]]
 
 
 def test_a_file_gets_lines_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Energy, power and throttling of a launch against figures that can be worked out by hand."""
+"""Energy, power and throttling of a launch against values that can be worked out by hand."""
 
 from dataclasses import dataclass, fields
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Where the time goes: diagnostic launches, what is kept of them, and that none of it enters a figure."""
+"""Where the time goes: diagnostic launches, what is kept of them, and that none of it enters a value."""
 
 import gzip
 import json
@@ -116,8 +116,8 @@ def test_what_cannot_be_told_is_null_with_the_reason(run: Run, scenario: str, re
     assert about(run, scenario)["reasons"]["pairs"] == reason
     row = communication(run.document, run.diagnostics).set_index("scenario").loc[scenario]
     assert row["reason"] == reason
-    figures = [name for name in row.index if name.endswith("_ms")]
-    assert row[[*figures, "method", "agree", "pairs"]].isna().all()
+    values = [name for name in row.index if name.endswith("_ms")]
+    assert row[[*values, "method", "agree", "pairs"]].isna().all()
 
 
 def test_diagnostic_launches_are_in_no_other_table(run: Run) -> None:
@@ -290,7 +290,7 @@ def logger_rows(*ranks: list[tuple[float, float, float]]) -> list[dict[str, Any]
     ]
 
 
-def figures(rows: list[dict[str, Any]], status: str = "ok", reason: str | None = None) -> Any:
+def values(rows: list[dict[str, Any]], status: str = "ok", reason: str | None = None) -> Any:
     looks = [{"profile": {"step_ms": 1.0, "categories": {}}}]
     launch = diagnostic(status=status, reason=reason, looks=looks)
     table = pd.DataFrame(rows, columns=list(DIAGNOSTIC_COLUMNS))
@@ -299,7 +299,7 @@ def figures(rows: list[dict[str, Any]], status: str = "ok", reason: str | None =
 
 
 def test_the_cost_is_of_the_slowest_ranks() -> None:
-    row = figures(pair_rows([[30.0, 32.0, 31.0], [29.0, 35.0, 30.0]], [[20.0, 20.0, 20.0], [24.0, 21.0, 19.0]]))
+    row = values(pair_rows([[30.0, 32.0, 31.0], [29.0, 35.0, 30.0]], [[20.0, 20.0, 20.0], [24.0, 21.0, 19.0]]))
     differences = [30.0 - 24.0, 35.0 - 21.0, 31.0 - 20.0]
     assert row["cost_ms"] == row["exposed_ms"] == pytest.approx(sum(differences) / 3)
     assert row["without_ms"] == pytest.approx((24 + 21 + 20) / 3)
@@ -308,7 +308,7 @@ def test_the_cost_is_of_the_slowest_ranks() -> None:
 
 def test_exposed_is_of_the_rank_that_waited_least() -> None:
     steps = [(20.0, 15.0, 12.0), (20.0, 16.0, 12.0)], [(16.0, 19.0, 12.0), (16.0, 19.0, 12.0)]
-    row = figures([*pair_rows([[23.5, 24.0]], [[20.0, 20.0]]), *logger_rows(*steps)])
+    row = values([*pair_rows([[23.5, 24.0]], [[20.0, 20.0]]), *logger_rows(*steps)])
     assert row["exposed_ms"] == pytest.approx((3 + 4) / 2), "rank 1 has 7 ms, of which it waited 3 for rank 0"
     assert row["agree"] is True and row["method"] == "DDP's logger"
     assert (row["comm_ms"], row["overlap_ms"]) == (19.0, 12.0)
@@ -318,16 +318,16 @@ def test_exposed_is_of_the_rank_that_waited_least() -> None:
 def test_slowed_computation_is_not_in_the_logger() -> None:
     """Backward: 20 ms alone, 34 with the all-reduce, of which the logger calls 4 exposed: the other 10 are slowness."""
     slowed = [(30.0, 14.0, 10.0), (30.1, 14.0, 10.1), (29.9, 14.0, 9.9)]
-    row = figures([*pair_rows([[34.0, 34.1, 33.9]], [[20.0, 20.0, 20.0]]), *logger_rows(slowed)])
+    row = values([*pair_rows([[34.0, 34.1, 33.9]], [[20.0, 20.0, 20.0]]), *logger_rows(slowed)])
     assert row["agree"] is False
     assert row["slowed_ms"] == pytest.approx(10.0)
     assert row["exposed_ms"] + row["slowed_ms"] == pytest.approx(row["cost_ms"])
 
 
 def test_a_failed_launch_has_no_figures() -> None:
-    row = figures([], status="timeout", reason="no progress")
+    row = values([], status="timeout", reason="no progress")
     assert (row["reason"], row["exposed_ms"], row["method"]) == ("timeout: no progress", None, None)
-    row = figures(pair_rows([[30.0]], [[20.0]]))
+    row = values(pair_rows([[30.0]], [[20.0]]))
     assert row["cost_ms"] == 10.0 and row["cost_low_ms"] is None and row["agree"] is None
     mean, low, high = mean_interval(pd.Series([1.0, 2.0, 3.0]).to_numpy())
     assert (mean, low, high) == pytest.approx((2.0, 2 - 4.303 / 3**0.5, 2 + 4.303 / 3**0.5), abs=1e-3)

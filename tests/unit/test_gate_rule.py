@@ -1,4 +1,4 @@
-"""The rule of the gate on figures whose right verdict is known."""
+"""The rule of the gate on values whose right verdict is known."""
 
 import math
 from collections.abc import Sequence
@@ -70,7 +70,7 @@ def test_unlike_scatters_are_hardly_pooled() -> None:
 
 def test_the_level_is_that_of_all_scenarios_together() -> None:
     row = judged(night(10))["ddp", STEP_TIME]
-    nights = np.array([[one.figures[STEP_TIME].mean for one in BASE[name]] for name in NAMES])
+    nights = np.array([[one.values[STEP_TIME].mean for one in BASE[name]] for name in NAMES])
     variances, degrees = pooled(np.var(nights, axis=1, ddof=1))
     t = special.stdtrit(degrees[0], 1.0 - 0.01 / len(NAMES))
     assert row.bound == pytest.approx(math.exp(t * math.sqrt(1.1 * variances[0])))
@@ -225,7 +225,7 @@ def without(name: str) -> dict[str, Any]:
         ({"status": "oom", "reason": "boom"}, (STEP_TIME, MEMORY, PARITY), "boom"),
         ({"status": "unsupported", "reason": "boom"}, (STEP_TIME, MEMORY, PARITY), "boom"),
         ({"validity": "invalid", "invalid": ["phases"]}, (STEP_TIME, MEMORY, PARITY), "invalid (phases)"),
-        ({"memory": None}, (MEMORY,), "no figure in this run"),
+        ({"memory": None}, (MEMORY,), "no value in this run"),
         (None, (STEP_TIME, MEMORY, PARITY), "not in this run"),
     ],
 )
@@ -359,4 +359,4 @@ def test_verdicts_about_drawn_nights(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = {row.what: row for row in chance.nights(60, np.random.default_rng(7))}
     for what, row in rows.items():
         slack = 0.05 if "false" in what else 0.4 if "3%" in what else 0.2
-        assert row.low - slack <= row.figure <= row.high + slack, row
+        assert row.low - slack <= row.value <= row.high + slack, row

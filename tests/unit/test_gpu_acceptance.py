@@ -1,4 +1,4 @@
-"""The acceptance on a GPU, as far as it needs none: order, verdicts, page, going on, bad input. Figures are made up."""
+"""The acceptance on a GPU, as far as it needs none: order, verdicts, page, going on, bad input. Values are made up."""
 
 import json
 import math
@@ -74,8 +74,8 @@ def a_run() -> dict[str, Any]:
     held = {"single": "same", "ddp_o1": "within half precision"}
     ok = {"status": "ok", "reason": None}
     launch = ok | {"checks": {"conservation_error": 0.001}}
-    figures = dict.fromkeys(("throughput_per_s", "step_median_ms", "peak_pid_mib", "peak_total_mib"), 1000.0)
-    row = ok | figures | {"relative_to_ddp": None, "memory_source": "nvml_pid", "what_ran": "torch DDP"}
+    values = dict.fromkeys(("throughput_per_s", "step_median_ms", "peak_pid_mib", "peak_total_mib"), 1000.0)
+    row = ok | values | {"relative_to_ddp": None, "memory_source": "nvml_pid", "what_ran": "torch DDP"}
     return {
         "complete": True,
         "request": {"parity": True},
@@ -110,7 +110,7 @@ UNHELD = {"experiments": {}, "parity": []}
         ("scenarios", {"": UNHELD | {"request": {"parity": False}}}, {NUMERICS: None}),
         ("scenarios", {"summary 1": NEEDS_TWO}, {EVERY: FAILS, MEMORY: FAILS}),
         ("more", {"summary 1": NEEDS_TWO}, {ELSE: HERE}),
-        ("more", {"launches 1 effective switches": {"fused": "it is fused anyway", "bf16": None}}, {IDLE: "figure"}),
+        ("more", {"launches 1 effective switches": {"fused": "it is fused anyway", "bf16": None}}, {IDLE: "value"}),
         ("scenarios", {"": {"complete": False}, "summary 1": KILLED}, {EVERY: NOT_DONE, SEALED: NOT_DONE}),
         ("scenarios", {"": {"complete": False}, "summary 1": FULL}, {EVERY: FAILS, SEALED: NOT_DONE}),
     ],

@@ -11,7 +11,7 @@ from standin import KEYS, MIB, NOT_AVAILABLE, TWO_GPUS, A, B, Driver
 from standin.processes import wait_for
 
 from bench.core.records import DEVICE_COLUMNS, MEMORY_COLUMNS, PROBE_MIB
-from bench.machine.nvml import NO_FIGURE, SCRAMBLED
+from bench.machine.nvml import NO_VALUE, SCRAMBLED
 from bench.machine.sample import Sampler, read_spool
 from bench.machine.sample.process import MEMORY_PERIOD_NS
 from bench.machine.sample.sources import GpuMemory
@@ -278,7 +278,7 @@ def test_a_thermal_bit_and_link_counters(start: Start, driver: Driver) -> None:
 
 
 def test_rows_of_ranks_and_gpus(start: Start, driver: Driver) -> None:
-    """A row for each process on each GPU that it is on; of one without a figure, or without a list, the reason."""
+    """A row for each process on each GPU that it is on; of one without a value, or without a list, the reason."""
     lists = (f"process {A} 11 {512 * MIB}", f"process {B} 11 {256 * MIB}", f"process {B} 13 {NOT_AVAILABLE}")
     driver.write(*TWO_GPUS, *lists, f"value {A} power 312500", f"value {A} energy 1000", f"error {B} energy 3")
     run = start(nested=False)
@@ -292,7 +292,7 @@ def test_rows_of_ranks_and_gpus(start: Start, driver: Driver) -> None:
     assert {(row["rank"], row["device"], row["used_mib"], row["source"], row["reason"]) for row in memory} == {
         (0, A, 512.0, "nvml_pid", None),
         (0, B, 256.0, "nvml_pid", None),
-        (1, B, None, "unavailable", NO_FIGURE),
+        (1, B, None, "unavailable", NO_VALUE),
         (2, None, None, "unavailable", GpuMemory.missing),
     }
     last_ns = max(row["t_ns"] for row in memory if row["used_mib"])

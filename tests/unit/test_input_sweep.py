@@ -114,7 +114,7 @@ def test_a_stored_sweep_is_read_and_shown(tmp_path: Path) -> None:
     assert decode(RunDocument, encode(run.document)) == run.document
     found = found_by(run.document)
     assert found is not None and found.enough is None and found.workers == 1
-    assert together(run.document, run.good_figures).value == pytest.approx(1000 * 8 / 42.5)
+    assert together(run.document, run.good_stats).value == pytest.approx(1000 * 8 / 42.5)
     table, plot = loader_table(run), loader_plot(run)
     assert table is not None and [row[0].text for row in table.rows][-2:] == ["training alone", "both together"]
     assert plot is not None and 'id="training"' in plot.svg and 'id="both"' in plot.svg
@@ -135,7 +135,7 @@ def test_a_rate_that_failed_leaves_the_answer_open() -> None:
 
 def test_input_bound_has_the_number_of_the_sweep(tmp_path: Path) -> None:
     run = run_with_sweep(tmp_path)
-    waiting = run.figures.frame.assign(data_share=0.4)
-    table = findings(run.document, replace(run.figures, frame=waiting), run.parity)
+    waiting = run.stats.frame.assign(data_share=0.4)
+    table = findings(run.document, replace(run.stats, frame=waiting), run.parity)
     (remedy,) = table.loc[table["code"] == "input-bound", "remedy"]
     assert remedy.startswith("the loader gives at most 150 img/s here (--workers 1)")

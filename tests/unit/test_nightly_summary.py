@@ -1,4 +1,4 @@
-"""What the summary of a night says, on nights whose figures are known."""
+"""What the summary of a night says, on nights whose values are known."""
 
 import json
 import shutil

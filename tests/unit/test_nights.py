@@ -164,7 +164,7 @@ def sealed_as_it_is(digest: Path) -> None:
         ("repeat", [0, 2.5], "repeat[1] must be int, not float"),
         ("more", [1], "more is unknown"),
         ("step_ms", None, "step_ms is missing"),
-        ("step_ms", [1.0], ": a figure is not there for each launch"),
+        ("step_ms", [1.0], ": a value is not there for each launch"),
     ],
 )
 def test_a_sealed_digest_with_a_figure_that_is_none(history: Path, column: str, values: Any, why: str) -> None:

@@ -11,7 +11,7 @@ from standin import DEVICE_A, KEYS, MIB, NOT_AVAILABLE, TWO_GPUS, A, B, Driver, 
 
 from bench.core.records import ACTIVITY_COLUMNS, DEVICE_COLUMNS
 from bench.machine import nvml
-from bench.machine.nvml import FIRST, LINKS, METRICS, MIG_ENERGY, NO_FIGURE, NO_GPM, SCRAMBLED, ZERO, unknown_activity
+from bench.machine.nvml import FIRST, LINKS, METRICS, MIG_ENERGY, NO_GPM, NO_VALUE, SCRAMBLED, ZERO, unknown_activity
 
 
 @pytest.fixture
@@ -114,8 +114,8 @@ PROCESSES = (
     f"process {B} 11 {256 * MIB}",
     f"process {B} 13 {NOT_AVAILABLE}",
 )
-ON_A, ON_B = [[[11, 512.0], [12, 2048.5]], None], [[[11, 256.0], [13, None]], NO_FIGURE]
-MIG = "MIG is on, and the driver gives no figure of a process on the whole GPU"
+ON_A, ON_B = [[[11, 512.0], [12, 2048.5]], None], [[[11, 256.0], [13, None]], NO_VALUE]
+MIG = "MIG is on, and the driver gives no value for a process on the whole GPU"
 TWICE_ON_A = (f"process {A} 11 {512 * MIB}", f"process {A} 11 {256 * MIB}")
 
 
@@ -159,8 +159,8 @@ def test_an_old_driver_is_asked_by_older_symbols(old_driver: Driver, tmp_path: P
 
 NUMBERS = (87, 312500, 123456789012345, 1410, 1593, 61, 72, 3 << 30)
 VALUES = [f"value {A} {key} {number}" for key, number in zip(KEYS, NUMBERS, strict=True)]
-FIGURES = dict(zip(METRICS, (87.0, 312.5, 123456789012345.0, 1410.0, 1593.0, 61.0, 72, 3072.0), strict=True))
-SAMPLE = {**FIGURES, "reason": None, **dict.fromkeys(LINKS, 0.0), "mig": False, **unknown_activity(NO_GPM)}
+READ = dict(zip(METRICS, (87.0, 312.5, 123456789012345.0, 1410.0, 1593.0, 61.0, 72, 3072.0), strict=True))
+SAMPLE = {**READ, "reason": None, **dict.fromkeys(LINKS, 0.0), "mig": False, **unknown_activity(NO_GPM)}
 
 
 def nothing(reason: str) -> dict[str, Any]:
@@ -178,7 +178,7 @@ COUNTED = [f"value {A} pcie_tx {5 << 20}", f"value {A} pcie_rx {7 << 30}", f"val
 COUNTERS = dict(zip(LINKS, (5 << 10, 7 << 20, 1 << 40, None), strict=True))
 
 
-NO_ENERGY = {"power_w": None, "energy_mj": None, "reason": f"power_w: {NO_FIGURE}; energy_mj: {NO_FIGURE}"}
+NO_ENERGY = {"power_w": None, "energy_mj": None, "reason": f"power_w: {NO_VALUE}; energy_mj: {NO_VALUE}"}
 SAMPLES: dict[str, tuple[list[str], dict[str, Any]]] = {
     "well": ([], {}),
     "some fail": failing(0),

@@ -123,7 +123,7 @@ def test_20_ms_in_the_loader_are_20_ms_of_data(run: Run) -> None:
         assert is_theirs(steps["forward_ms"], steps["slept_forward"], 5.0) and steps["optimizer_ms"].min() < 2
         assert is_theirs(steps["step_ms"], steps["slept_load"] + steps["slept_forward"], 10.0)
     assert codes(run, "slow_loader")["input-bound"] == "warning"
-    shares = Analysed.of(run).figures.frame.set_index("scenario")["data_share"]
+    shares = Analysed.of(run).stats.frame.set_index("scenario")["data_share"]
     assert shares["plain"] < shares["slow_loader"] / 2
 
 
@@ -144,7 +144,7 @@ def test_a_slow_rank_is_slow_for_all(run: Run) -> None:
 def test_a_first_third_that_is_slower_is_unsteady(run: Run) -> None:
     (finding,) = [one for one in run.document.validity if (one.scenario, one.code) == ("slow_start", "unsteady")]
     assert finding.severity == "warning" and "faster than its first" in finding.text and "--warmup" in finding.remedy
-    drift = Analysed.of(run).figures.frame.set_index("scenario").loc["slow_start", "drift"]
+    drift = Analysed.of(run).stats.frame.set_index("scenario").loc["slow_start", "drift"]
     assert -0.85 < drift < -0.3, "from 40 ms to 10, and what a step takes beside"
 
 
@@ -191,7 +191,7 @@ def test_a_launch_under_load_is_measured_once_more(host: WorkerHost, tmp_path: P
     assert first.status == "ok" and first.reason is not None
     assert re.match(r"launch 1 of hidden, .* differ by \d+\.\d % while others kept \d\.\d of the \d+ co", first.reason)
     assert set(made.steps["launch"]) == {1, 2}, "its steps are there still"
-    assert list(Analysed.of(made).figures.frame["launch"]) == [2]
+    assert list(Analysed.of(made).stats.frame["launch"]) == [2]
     assert check.findings(made.path) == []
     assert f"Not counted: {first.reason}." in caveats(document, Analysed.of(made).overview)
     texts = [finding.text for finding in document.validity if finding.code == "phases"]

@@ -20,7 +20,7 @@ import pandas as pd
 import pytest
 from conftest import Bench, Plotting, full_after
 from standin.documents import ran_with
-from standin.frames import iterations, launch_figures
+from standin.frames import iterations, launch_stats
 from standin.runs import APEX, BROKEN, DDP, FAST, FINITE, GONE, HOSTILE, Launch, analysed, timed, write_run
 
 from bench.analyse import memory as held
@@ -188,8 +188,8 @@ def test_plots_name_only_what_really_ran(mixed: Written) -> None:
         assert not [text for text in texts if re.match(r"dp\b|ddp_o1", text)]
         assert "resnet18, 32 px, global batch 8 · 2 CPU ranks on A CPU of <i>evil</i> $x_1$, 2 cores" in texts
     page = Page(mixed.text("index.html")).text
-    assert page.count("Without figures and left out: dp (unsupported), ddp_o1 (error).") == 6
-    assert "Without figures and left out: apex_ddp (no figures), dp (unsupported)." in page
+    assert page.count("Without results and left out: dp (unsupported), ddp_o1 (error).") == 6
+    assert "Without results and left out: apex_ddp (no results), dp (unsupported)." in page
     assert "Without a known peak: apex_ddp." in page
 
 
@@ -275,7 +275,7 @@ def test_each_figure_of_the_summary_has_its_bar(tmp_path: Path, plotting: Plotti
     assert [small for _, small in ddp] == ["±6.2%"] * 3 + [""] * 3
     assert [text for text, _ in ddp] == ["195.2", "41.0", "41.0", "1.00", "100", "200"]
     assert [small for _, small in alone] == [""] * 6
-    assert table.notes[0] == "±: from the figure to the farther end of its 95 % interval over launches."
+    assert table.notes[0] == "±: the wider side of the 95 % interval over launches."
     assert "| ddp | 195.2 ±6.2% | 41.0 ±6.2% |" in report.render([run])["summary.md"].decode()
     assert {"41.0 ms · 195.2 img/s ±6.2%", "20.0 ms · 400.0 img/s"} <= set(svg_texts(plot_of(run, "step-times").svg))
     (ddp_row, _) = csv.DictReader(StringIO(values.csv([values.of_run(run, run.overview)])))
@@ -334,7 +334,7 @@ def test_details_say_where_cudnn_does_not_search(tmp_path: Path) -> None:
 
 def test_quartiles_pool_steps_and_medians_launches() -> None:
     steps = read_back(*(Launch("ddp", [[0, k, k + 0.5, k + 6]]) for k in (1, 2, 3)))
-    (row,) = spread(times(iterations(steps)), launch_figures(steps)).to_dict("records")
+    (row,) = spread(times(iterations(steps)), launch_stats(steps)).to_dict("records")
     assert (row["median_ms"], row["measured"]) == (pytest.approx((1.5 * 2.5 * 3.5) ** (1 / 3)), 9)
     assert (row["p25_ms"], row["p75_ms"]) == (2.0, 7.0)  # of 1 1.5 2 2.5 3 3.5 7 8 9
 
@@ -364,7 +364,7 @@ KNOWN = timed({"ddp": (40, 41, 42), "ddp_o2": (20, 20, 20)})
     [
         ([DDP, FINITE], ("Fastest but untested, with one launch: ddp_o2, 533.3 img/s, 2.67 times as fast as ddp.",)),
         ([DDP], ("Only valid result: ddp, 200.0", "gloo over loopback")),
-        ([GONE, BROKEN], ("No valid result: no scenario has figures",)),
+        ([GONE, BROKEN], ("No valid result: no scenario has results",)),
         ([DDP, SINGLE], ("with one launch: single, 1,000.0 img/s", "Only valid result on 2 replicas: ddp, 200.0")),
         (KNOWN, ("Fastest: ddp_o2, 400.0 ±0.0% img/s, 2.05 (",)),
         ([FAST], ("No valid result: no sc", "a second) is not recommended: not finite.")),

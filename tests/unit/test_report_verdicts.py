@@ -154,7 +154,7 @@ def test_o1_against_o0_is_adjusted_over_all_pairs(tmp_path: Path) -> None:
     table.loc[table["scenario"] == "ddp_o1", "why_not"] = "not finite"
     vars(run).update(overview=table)
     _, said = mixed_precision(run, "ddp_o1", "ddp")
-    assert "Do not act on it: not to be believed are the figures of ddp_o1 (not finite)." in said
+    assert "Do not act on it: the results of ddp_o1 (not finite) cannot be trusted." in said
 
 
 def test_questions_about_strategies(tmp_path: Path) -> None:
@@ -328,7 +328,7 @@ def test_losses_and_those_of_the_reference(whole: Analysed, tmp_path: Path, monk
     assert "reference, in fp32" in svg_texts(plot_of(whole, "losses").svg)
     broken = replace(FAST, losses=[math.nan, math.inf, math.nan, math.nan, math.nan])
     plot = plot_of(analysed(write_run(tmp_path / "one", [DDP, broken])), "losses")
-    assert "reference, in fp32" not in svg_texts(plot.svg) and "ddp_o2 (no figures)" in plot.caption
+    assert "reference, in fp32" not in svg_texts(plot.svg) and "ddp_o2 (no results)" in plot.caption
     only = analysed(write_run(tmp_path / "none", [broken]))
     assert plots.losses(only) is None and "not finite" in texts_of(only)
     monkeypatch.setattr(drawing, "MOST_COLUMNS", 1)  # of the steps that the band is drawn from, none has a loss
@@ -406,7 +406,7 @@ def test_page_markdown_and_tables_have_every_section(whole: Analysed) -> None:
     ("launches", "expected"),
     [
         ([GONE, BROKEN], "Nothing was found: no launch ended well."),
-        ([DDP], "ddp is the only scenario with figures that count"),
+        ([DDP], "ddp is the only scenario with valid results"),
         ([DDP, replace(FINITE, scenario="ddp_o1")], "What its time is spent on was not looked at: --diagnose"),
         ([APEX], "was not computed (--no-parity, or the run ended before it)"),
     ],

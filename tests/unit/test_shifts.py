@@ -15,7 +15,7 @@ Nights = np.ndarray[tuple[int], np.dtype[np.float64]]
 
 
 def nights(random: np.random.Generator, count: int, *, noise: float = NOISE, like_the_last: float = 0.0) -> Nights:
-    """Figures around 100 without a shift; each resembles the one before by this correlation."""
+    """Values around 100 without a shift; each resembles the one before by this correlation."""
     shocks = random.standard_normal(count + 50) * math.sqrt(1.0 - like_the_last**2)
     drawn: Nights = 100.0 * np.exp(noise * signal.lfilter([1.0], [1.0, -like_the_last], shocks)[50:])
     return drawn

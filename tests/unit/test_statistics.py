@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 from standin.documents import document, sample
-from standin.frames import iterations, launch_figures, memory, phase_medians, step_rows
+from standin.frames import iterations, launch_stats, memory, phase_medians, step_rows
 
 from bench.analyse import comparison, published
 from bench.analyse.bars import about_intervals, plus_minus
@@ -26,7 +26,7 @@ from bench.analyse.rounds import Rounds
 from bench.analyse.scatter import moderated
 from bench.analyse.steps import phase_intervals, summary
 from bench.report.summary import brief_summary
-from bench.runs.frames import LaunchFigures
+from bench.runs.frames import LaunchStats
 from bench.seams.discover import DEFAULT
 
 T_975 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 9: 2.262}
@@ -35,7 +35,7 @@ T_975 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 9: 2.262}
 
 @pytest.fixture(autouse=True)
 def no_warnings() -> Iterator[None]:
-    """A figure that comes with a warning is no figure."""
+    """A value that comes with a warning is no value."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         yield
@@ -69,7 +69,7 @@ def test_an_interval_is_student_t_on_the_logarithms() -> None:
 
 
 def compare(base: list[float], new: list[float]) -> Comparison:
-    """As bench compares two scenarios with one figure per launch, apart from drift."""
+    """As bench compares two scenarios with one value per launch, apart from drift."""
     return judged([compared(ratio_of(base, new), len(base), len(new))])[0]
 
 
@@ -157,8 +157,8 @@ def scattered(scenario: str, factor: float, launches: int = 5) -> list[tuple[str
     return launches_of(scenario, [factor * SIX[place] for place in order])
 
 
-def between_scenarios(figures: LaunchFigures, base: str, *among: str) -> pd.DataFrame:
-    rounds = Rounds.of(figures)
+def between_scenarios(values: LaunchStats, base: str, *among: str) -> pd.DataFrame:
+    rounds = Rounds.of(values)
     names = [name for name in rounds.values if name != base and name in (among or rounds.values)]
     sizes = {name: len(rounds.values.get(name, ())) for name in (base, *names)}
     found = judged([compared(rounds.ratio(base, name), sizes[base], sizes[name]) for name in names])
@@ -167,7 +167,7 @@ def between_scenarios(figures: LaunchFigures, base: str, *among: str) -> pd.Data
 
 def test_scenarios_against_a_base() -> None:
     launches = [*scattered("ddp", 1.0), *scattered("o2", 0.8), *scattered("o1", 1.0), *scattered("dp", 1.5, 2)]
-    table = between_scenarios(launch_figures(steps_of(*launches)), "ddp").set_index("scenario")
+    table = between_scenarios(launch_stats(steps_of(*launches)), "ddp").set_index("scenario")
     assert list(table.index) == ["o2", "o1", "dp"]
     assert table["verdict"].tolist() == ["faster", "no difference found", "too few launches"]
     assert table["ratio"].tolist()[:2] == pytest.approx([0.8, 1.0])
@@ -180,19 +180,19 @@ def test_scenarios_against_a_base() -> None:
 
 def test_verdicts_go_by_the_adjusted_p() -> None:
     others = [launch for number in range(9) for launch in scattered(f"other{number}", 1.0)]
-    figures = launch_figures(steps_of(*scattered("ddp", 1.0), *scattered("near", 1.013), *others))
-    alone = between_scenarios(figures, "ddp", "near")
+    values = launch_stats(steps_of(*scattered("ddp", 1.0), *scattered("near", 1.013), *others))
+    alone = between_scenarios(values, "ddp", "near")
     assert alone["verdict"].tolist() == ["slower"] and 0.01 < alone["p"].iloc[0] < 0.05
-    among = between_scenarios(figures, "ddp").set_index("scenario")
+    among = between_scenarios(values, "ddp").set_index("scenario")
     assert among.loc["near", "p"] == alone["p"].iloc[0], "all launches show the drift, whatever is compared"
     assert among.loc["near", "verdict"] == "no difference found"
 
 
 def test_a_base_without_launches_compares_with_nothing() -> None:
-    table = between_scenarios(launch_figures(steps_of(*scattered("o2", 1.0))), "ddp")
+    table = between_scenarios(launch_stats(steps_of(*scattered("o2", 1.0))), "ddp")
     assert table["verdict"].tolist() == ["too few launches"] and table[["ratio", "low", "p"]].isna().all(axis=None)
-    assert launch_figures(steps_of(("ddp", [[1.0, 2.0]]), warmup=2)).frame.empty
-    nothing = launch_figures(steps_of(*scattered("o2", 1.0)).iloc[:0])
+    assert launch_stats(steps_of(("ddp", [[1.0, 2.0]]), warmup=2)).frame.empty
+    nothing = launch_stats(steps_of(*scattered("o2", 1.0)).iloc[:0])
     assert nothing.frame.empty and {"median_ms", "outliers", "drift", "skew", "data_share"} <= set(nothing.frame)
     assert against_fastest(Rounds.of(nothing), ["ddp"]) == []
 
@@ -200,11 +200,11 @@ def test_a_base_without_launches_compares_with_nothing() -> None:
 def test_the_fastest_is_adjusted_for_its_choice() -> None:
     launches = [*scattered("ddp", 1.0), *scattered("o2", 0.9), *scattered("o3", 0.8), *scattered("dp", 2.0)]
     steps = steps_of(*launches)
-    rounds = Rounds.of(launch_figures(steps))
+    rounds = Rounds.of(launch_stats(steps))
     table = pd.DataFrame(against_fastest(rounds, rounds.values))
     assert set(table["base"]) == {"o3"} and table["scenario"].tolist() == ["ddp", "o2", "dp"]
     assert (table["ratio"] > 1).all() and set(table["verdict"]) == {"slower"}
-    shown = between_scenarios(launch_figures(steps), "o3")
+    shown = between_scenarios(launch_stats(steps), "o3")
     assert (table["p_adjusted"] > shown["p_adjusted"]).all(), "six pairs instead of three"
 
 
@@ -249,7 +249,7 @@ def test_rounds_that_are_apart_are_compared_in_pairs() -> None:
 
 
 def test_a_missing_launch_is_no_bias() -> None:
-    """Without its first launch, the figures of one scenario are those of the later, slower part of the run."""
+    """Without its first launch, the values of one scenario are those of the later, slower part of the run."""
     moving = {"a": drifted(A, by=0.4, place=0), "b": drifted(A[::-1], by=0.4, place=1)}
     found = in_rounds({"a": list(moving["a"]), "b": [None, *moving["b"][1:]]}).ratio("a", "b")
     plain = compare(moving["a"], moving["b"][1:])
@@ -317,9 +317,9 @@ def test_figures_of_a_launch(ranks: list[list[float]], expected: dict[str, float
     """An outlier, 1.5 interquartile ranges beyond a quartile, stays in mean and p99; drift is of the last third against
     the first; the slowest rank is the one that was it most often, and what data takes is of that one."""
     steps = steps_of(("ddp", [[999.0, *times] for times in ranks]), warmup=1, data_ms=5.0)
-    (figures,) = launch_figures(steps).frame.to_dict("records")
+    (values,) = launch_stats(steps).frame.to_dict("records")
     for column, value in expected.items():
-        assert pd.isna(figures[column]) if value is None else figures[column] == pytest.approx(value), column
+        assert pd.isna(values[column]) if value is None else values[column] == pytest.approx(value), column
 
 
 def test_figures_ignore_order_and_index_of_rows() -> None:
@@ -327,7 +327,7 @@ def test_figures_ignore_order_and_index_of_rows() -> None:
     steps = steps_of(*[("ddp", random.uniform(9, 11, (3, 12)).tolist()) for _ in range(4)], warmup=2, data_ms=1.0)
     shuffled = steps.sample(frac=1.0, random_state=1)
     shuffled.index = pd.Index([0] * len(shuffled))
-    pd.testing.assert_frame_equal(launch_figures(steps).frame, launch_figures(shuffled).frame)
+    pd.testing.assert_frame_equal(launch_stats(steps).frame, launch_stats(shuffled).frame)
     pd.testing.assert_frame_equal(iterations(steps).frame, iterations(shuffled).frame)
 
 
@@ -337,7 +337,7 @@ def summarised(medians: dict[str, list[float]], peaks_mib: dict[str, list[float]
     used = memory(sample(launch=at, scenario=launches[at][0], used_mib=peak) for at, peak in enumerate(all_peaks))
     records = [{"launch": number, "scenario": scenario} for number, (scenario, _) in enumerate(launches)]
     run = document(request={"scenarios": list(medians)}, launches=records)
-    table = summary(run, launch_figures(steps_of(*launches)), peaks(used))
+    table = summary(run, launch_stats(steps_of(*launches)), peaks(used))
     return table.assign(parity=None).set_index("scenario", drop=False)
 
 
@@ -355,7 +355,7 @@ def test_point_interval_and_ratio_of_the_summary_agree() -> None:
     assert o2["relative_to_ddp"] == pytest.approx(table.loc["ddp", "step_median_ms"] / o2["step_median_ms"])
     assert o2["relative_low"] * o2["relative_high"] == pytest.approx(o2["relative_to_ddp"] ** 2)
     launches = [launch for name in ("ddp", "o2") for launch in launches_of(name, MEDIANS[name])]
-    (found,) = between_scenarios(launch_figures(steps_of(*launches)), "ddp").to_dict("records")
+    (found,) = between_scenarios(launch_stats(steps_of(*launches)), "ddp").to_dict("records")
     assert o2["relative_high"] == pytest.approx(1 / found["low"]), "the verdict's"
     assert table.loc["ddp", "relative_to_ddp"] == 1.0 and pd.isna(table.loc["ddp", "relative_low"])
 
@@ -387,7 +387,7 @@ def test_the_table_of_ten_scenarios_fits_120_columns() -> None:
 def test_verdicts_about_drawn_runs(part: str) -> None:
     for row in getattr(chance, part)(160, np.random.default_rng(1)):
         slack = 3.0 * math.sqrt(0.05 * 0.95 / row.of) + 0.01
-        assert row.low - 3 * slack <= row.figure <= row.high + slack, row
+        assert row.low - 3 * slack <= row.value <= row.high + slack, row
 
 
 def test_a_peak_is_the_largest_of_the_known_launches() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from standin.documents import changed, sample
-from standin.frames import iterations, launch_figures, step_rows
+from standin.frames import iterations, launch_stats, step_rows
 
 from bench.analyse.memory import peaks, timeline
 from bench.analyse.parity import parity
@@ -52,7 +52,7 @@ def test_an_iteration_has_one_clock() -> None:
     assert list(table["begin_ns"]) == begins
     assert list(table["end_ns"]) == [begin + 100_000_000 for begin in begins]
     assert list(table["forward_end_ns"]) == [begin + 25_000_000 for begin in begins]
-    assert launch_figures(steps()).frame["median_ms"].tolist() == [110.0]
+    assert launch_stats(steps()).frame["median_ms"].tolist() == [110.0]
 
 
 def test_samples_are_on_the_clock_of_their_host(run: Run) -> None:
@@ -72,7 +72,7 @@ def run(tmp_path: Path) -> Run:
 def found(run: Run, code: str, **changes: Any) -> list[dict[str, Any]]:
     """The findings of this kind in the run with these changes to its document."""
     document = changed(run, **changes).document
-    table = findings(document, launch_figures(run.steps), parity(document, iterations(run.steps), run.numerics))
+    table = findings(document, launch_stats(run.steps), parity(document, iterations(run.steps), run.numerics))
     return [row for row in table.to_dict("records") if row["code"] == code]
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from standin import numerics
 from standin.documents import changed, launch, ran_with, reference, with_records
-from standin.frames import iterations, launch_figures
+from standin.frames import iterations, launch_stats
 
 from bench.analyse.analysed import Analysed
 from bench.analyse.parity import parity
@@ -42,7 +42,7 @@ def run_with(run: Run, checks: dict[str, Any], device: str = "cuda") -> Run:
 
 def findings_of(run: Run) -> pd.DataFrame:
     verdicts = parity(run.document, iterations(run.steps), run.numerics)
-    return findings(run.document, launch_figures(run.steps), verdicts)
+    return findings(run.document, launch_stats(run.steps), verdicts)
 
 
 def found(run: Run) -> dict[str, str]:
@@ -118,7 +118,7 @@ def test_bf16_without_instructions_is_a_finding(whole: Run, told: bool | None, s
 def test_a_step_too_fast_to_be_true(whole: Run, times: list[float], seen: bool) -> None:
     """The other computation of the reference is not of as many replicas, but has the same batch."""
     run = ran_with(run_with(whole, {}, device="cpu"), {"replicas": 2, "norm_parts": 2, "threads": 1, "tf32": None})
-    (median_ms,) = launch_figures(run.steps).frame.query("launch == 1")["median_ms"]
+    (median_ms,) = launch_stats(run.steps).frame.query("launch == 1")["median_ms"]
     computations = tuple(numerics.computation(replicas) for replicas in (2, 4)[: len(times)])
     about = reference(computations=computations, step_ms=tuple(2 * one * median_ms for one in times))
     document = with_records(run.document, Numerics(references=(about,)))

@@ -25,7 +25,7 @@ catch a slowdown of 3 % on its first night in 82 of 100 nights, where 85 are wan
 
 A night is accepted, scenario by scenario, when it passes against those accepted before it, or when a person says so.
 Nothing of that is stored: :func:`replay` decides it again from the first night on. A scenario that a person accepted
-although it was worse (or better) starts anew: its base is that one night, and grows again. So does a figure that was
+although it was worse (or better) starts anew: its base is that one night, and grows again. So does a value that was
 measured in another way (memory as ``rss``, ``nvml_pid``, ...): only nights with the same source are its base.
 """
 
@@ -48,7 +48,7 @@ from bench.core.records import PARITIES
 STEP_TIME, MEMORY, PARITY = "step_time", "peak_memory", "loss_parity"
 
 METRICS = {STEP_TIME: "step_ms", MEMORY: "peak_total_mib"}
-"""The figure of a launch in a digest, by metric. Lower is better."""
+"""The value of a launch in a digest, by metric. Lower is better."""
 
 POOLED = (STEP_TIME,)
 """Metrics that scatter alike in all scenarios. Memory does not: often by nothing, then by a block of the allocator."""
@@ -71,9 +71,9 @@ EXIT_CODES = {
     MISSING: errors.NOT_COMPARABLE,
 }
 
-NOT_THERE, NO_FIGURE, NO_VERDICT = "not in this run", "no figure in this run", "no verdict on numerics in this run"
-NO_BASE_FIGURE, NO_BASE_VERDICT = "the base has no such figure", "the base has no verdict on numerics"
-NO_BASE = "the base has no figures of this scenario"
+NOT_THERE, NO_VALUE, NO_VERDICT = "not in this run", "no value in this run", "no verdict on numerics in this run"
+NO_BASE_VALUE, NO_BASE_VERDICT = "the base has no such value", "the base has no verdict on numerics"
+NO_BASE = "the base has no values of this scenario"
 
 FEWEST_NIGHTS = 3  # for a prediction bound
 RECENT = 5
@@ -93,7 +93,7 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
+class Value:
     """A metric of a scenario in one night: mean and variance of the logarithms over ``launches``.
 
     ``source``: how it was measured, None where there is one way, or it is unknown.
@@ -107,7 +107,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """A scenario in one night. ``why``: why its figures are not usable, None if they are.
+    """A scenario in one night. ``why``: why its values are not usable, None if they are.
     ``better``: the metrics that were better that night; ``rose``: those that were with the night before it."""
 
     night: str
@@ -115,7 +115,7 @@ class Measured:
     world_size: int | None
     why: str | None
     status: str
-    figures: Mapping[str, Figure]
+    values: Mapping[str, Value]
     parity: str | None
     better: frozenset[str] = frozenset()
     rose: frozenset[str] = frozenset()
@@ -127,13 +127,13 @@ class Judged:
 
     ``tonight``, ``base``: ms or MiB, of numerics the verdicts. ``bound``: the ``ratio`` (tonight over base) beyond
     which the verdict is ``regressed``. ``nights``: the runs of the base. ``status``: of the launches of a scenario
-    without usable figures: ``ok`` where these are invalid. ``rose``: whether a new level begins with the night before.
+    without usable values: ``ok`` where these are invalid. ``rose``: whether a new level begins with the night before.
     What is unknown is None.
 
     ``verdict``: ``ok``; ``better`` (by as much as would be ``regressed``); ``regressed``; ``new`` (no base, or none
     measured in this way), ``too few launches``, ``uncertain`` (over the threshold, possibly noise) or ``too noisy``
     (within it, beside a bound beyond which it could not look, with the ``wanted`` launches a night); ``missing`` (no
-    figure, and there should be one) or ``not comparable``; ``not run`` (it cannot run here, and never did).
+    value, and there should be one) or ``not comparable``; ``not run`` (it cannot run here, and never did).
     """
 
     scenario: str
@@ -212,7 +212,7 @@ while it is young. Never an empty tuple."""
 
 
 def measured(night: str, digest: Digest, only: Sequence[str] | None = None) -> dict[str, Measured]:
-    """The scenarios of a run, or ``only`` some of them, with the figures that the gate goes by."""
+    """The scenarios of a run, or ``only`` some of them, with the values that the gate goes by."""
     return {
         scenario["scenario"]: Measured(
             night=night,
@@ -220,7 +220,7 @@ def measured(night: str, digest: Digest, only: Sequence[str] | None = None) -> d
             world_size=scenario["world_size"],
             why=unusable(scenario),
             status=scenario["status"],
-            figures={name: one for name, key in METRICS.items() if (one := _figure(scenario, key))},
+            values={name: one for name, key in METRICS.items() if (one := _value(scenario, key))},
             parity=scenario["parity"],
         )
         for scenario in digest["scenarios"]
@@ -228,15 +228,15 @@ def measured(night: str, digest: Digest, only: Sequence[str] | None = None) -> d
     }
 
 
-def _figure(scenario: Entry, key: str) -> Figure | None:
+def _value(scenario: Entry, key: str) -> Value | None:
     launches = tuple([float(value) for value in scenario["launches"][key] if value is not None])
     if not launches:
         return None
-    middle = sorted(launches)[len(launches) // 2]  # equal figures give exactly themselves
+    middle = sorted(launches)[len(launches) // 2]  # equal values give exactly themselves
     logs = [math.log(value / middle) for value in launches]
     mean = sum(logs) / len(logs)
     variance = sum((log - mean) ** 2 for log in logs) / (len(logs) - 1) if len(logs) > 1 else 0.0
-    return Figure(mean=math.log(middle) + mean, variance=variance, launches=launches, source=source_of(scenario, key))
+    return Value(mean=math.log(middle) + mean, variance=variance, launches=launches, source=source_of(scenario, key))
 
 
 def replay(
@@ -339,14 +339,14 @@ def _not_judged(name: str, tonight: Measured | None, nights: Sequence[Measured])
 
 
 def _shown(one: Measured) -> dict[str, float | str]:
-    """The known figures of a night, by metric."""
-    figures: dict[str, float | str] = {name: math.exp(figure.mean) for name, figure in one.figures.items()}
-    return figures if one.parity is None else {**figures, PARITY: one.parity}
+    """The known values of a night, by metric."""
+    values: dict[str, float | str] = {name: math.exp(value.mean) for name, value in one.values.items()}
+    return values if one.parity is None else {**values, PARITY: one.parity}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pair:
-    """A figure of tonight, and those of the nights of its base that have one, with their names.
+    """A value of tonight, and those of the nights of its base that have one, with their names.
 
     ``before``: the last of its level, and ``first`` the first of them, where there are enough others for that to mean
     anything. ``scatter``: the nights of each level that tell how far nights scatter. ``last``: the night before this
@@ -354,12 +354,12 @@ class _Pair:
     """
 
     scenario: str
-    tonight: Figure
-    before: tuple[Figure, ...]
+    tonight: Value
+    before: tuple[Value, ...]
     nights: tuple[str, ...]
-    first: tuple[Figure, ...] = ()
-    scatter: tuple[tuple[Figure, ...], ...] = ()
-    last: Figure | None = None
+    first: tuple[Value, ...] = ()
+    scatter: tuple[tuple[Value, ...], ...] = ()
+    last: Value | None = None
 
     @property
     def degrees(self) -> int:
@@ -377,24 +377,24 @@ def _judged(metric: str, names: Sequence[str], tonight: Mapping[str, Measured], 
     pairs: list[_Pair] = []
     wanted = max(rule.nights, FEWEST_NIGHTS)
     for name in names:
-        with_figure = [one for one in base.get(name, ()) if metric in one.figures]
-        figure = tonight[name].figures.get(metric)
-        if figure is None:
-            if with_figure:
-                nights = tuple([one.night for one in with_figure])
-                rows.append(Judged(scenario=name, metric=metric, verdict=MISSING, nights=nights, why=NO_FIGURE))
+        with_value = [one for one in base.get(name, ()) if metric in one.values]
+        value = tonight[name].values.get(metric)
+        if value is None:
+            if with_value:
+                nights = tuple([one.night for one in with_value])
+                rows.append(Judged(scenario=name, metric=metric, verdict=MISSING, nights=nights, why=NO_VALUE))
             continue
-        ways = {one.figures[metric].source for one in with_figure}
-        alike = with_figure
-        if any(other_source(way, figure.source) for way in ways):
-            alike = [one for one in with_figure if other_source(one.figures[metric].source, figure.source) is None]
-        pair = _pair(name, metric, figure, alike, wanted)
-        if (count := len(figure.launches)) < LAUNCHES_WANTED:
+        ways = {one.values[metric].source for one in with_value}
+        alike = with_value
+        if any(other_source(way, value.source) for way in ways):
+            alike = [one for one in with_value if other_source(one.values[metric].source, value.source) is None]
+        pair = _pair(name, metric, value, alike, wanted)
+        if (count := len(value.launches)) < LAUNCHES_WANTED:
             rows.append(_row(metric, TOO_FEW, pair, why=f"{count} and a verdict needs {LAUNCHES_WANTED}"))
         elif not alike:
-            sources = ", ".join(sorted({str(one.figures[metric].source) for one in with_figure}))
-            why = NO_BASE_FIGURE if name in base else NO_BASE
-            why = f"{OTHERWISE}: {figure.source}; the base is of {sources}" if with_figure else why
+            sources = ", ".join(sorted({str(one.values[metric].source) for one in with_value}))
+            why = NO_BASE_VALUE if name in base else NO_BASE
+            why = f"{OTHERWISE}: {value.source}; the base is of {sources}" if with_value else why
             rows.append(_row(metric, NEW, pair, why=why))
         else:
             pairs.append(pair)
@@ -408,24 +408,24 @@ def _judged(metric: str, names: Sequence[str], tonight: Mapping[str, Measured], 
     return rows + [_by_interval(metric, pair, error, rule.before) for pair in young]
 
 
-def _pair(name: str, metric: str, tonight: Figure, nights: Sequence[Measured], wanted: int) -> _Pair:
+def _pair(name: str, metric: str, tonight: Value, nights: Sequence[Measured], wanted: int) -> _Pair:
     levels = _levels(nights, metric) if nights else [[]]
     level = levels[-1]
     last_of_level = level[-wanted:]
-    before = tuple([one.figures[metric] for one in last_of_level])
-    scatter: tuple[tuple[Figure, ...], ...] = (before,)
+    before = tuple([one.values[metric] for one in last_of_level])
+    scatter: tuple[tuple[Value, ...], ...] = (before,)
     if len(levels) > 1:
         last = {one.night for one in [one for of in levels for one in of][-wanted:]}
-        kept = [tuple([one.figures[metric] for one in of if one.night in last]) for of in levels]
+        kept = [tuple([one.values[metric] for one in of if one.night in last]) for of in levels]
         scatter = tuple([of for of in kept if of])
     return _Pair(
         scenario=name,
         tonight=tonight,
         before=before,
         nights=tuple([one.night for one in last_of_level]),
-        first=tuple([one.figures[metric] for one in level[:wanted]]) if len(level) >= wanted + RECENT - 1 else (),
+        first=tuple([one.values[metric] for one in level[:wanted]]) if len(level) >= wanted + RECENT - 1 else (),
         scatter=scatter if before else (),
-        last=nights[-1].figures[metric] if nights else None,
+        last=nights[-1].values[metric] if nights else None,
     )
 
 
@@ -472,7 +472,7 @@ def _predicted(metric: str, pairs: Sequence[_Pair], error: float, threshold: flo
     return rows
 
 
-def _mean(nights: Sequence[Figure]) -> float:
+def _mean(nights: Sequence[Value]) -> float:
     return sum([one.mean for one in nights]) / len(nights)
 
 
@@ -490,7 +490,7 @@ def _blind(bound: float, threshold: float) -> bool:
 
 
 def _unseen(difference: float, threshold: float, bound_of: Callable[[int], float]) -> tuple[str, str, int | None]:
-    """Of a figure that has not regressed, beside a bound beyond which it could not look: the verdict, why, and with how
+    """Of a value that has not regressed, beside a bound beyond which it could not look: the verdict, why, and with how
     many launches a night the bound would do, None for more than anybody measures."""
     counts = range(LAUNCHES_WANTED, MOST_LAUNCHES + 1)
     wanted = next((count for count in counts if not _blind(bound_of(count), threshold)), None)

@@ -1,6 +1,6 @@
-"""On which night did a figure change its level, and stay there?
+"""On which night did a value change its level, and stay there?
 
-All on logarithms, since figures differ by factors:
+All on logarithms, since values differ by factors:
 
 1. A night more than :data:`OUTLIER_AT` deviations from the median of its five nearest (Hampel 1974) is an outlier and
    has no part in any level. One or two such nights in a row never make two shifts.
@@ -88,7 +88,7 @@ class Levels:
 
 
 def levels(series: Sequence[float | None]) -> Levels:
-    """Take a series of nights apart: one figure per night, the oldest first, in any unit.
+    """Take a series of nights apart: one value per night, the oldest first, in any unit.
 
     What has no logarithm (None, NaN, zero and less) is unknown and left out, but counts in the places.
     """

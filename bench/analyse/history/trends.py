@@ -17,7 +17,7 @@ from bench.analyse.history.shifts import Levels, Shift, levels
 from bench.runs.document import what_is_trained
 
 METRICS = ("step_ms", "peak_total_mib", "energy_per_1000_j")
-"""The figures of a digest that are followed; lower is better. Throughput is the step time again."""
+"""The values of a digest that are followed; lower is better. Throughput is the step time again."""
 
 GATED = {digest: metric for metric, digest in gate.METRICS.items()}
 RECENT = 10  # nights that the latest one is compared with, and that stand for the two ends of a trend
@@ -71,10 +71,10 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trend:
-    """One figure of one scenario over the nights of its track, None where unknown.
+    """One value of one scenario over the nights of its track, None where unknown.
 
     ``sources``: how it was measured each night, None where there is one way, or it is unknown. ``regressed``: the
-    nights that the gate stops for this figure, by place, accepted by a person or not.
+    nights that the gate stops for this value, by place, accepted by a person or not.
     """
 
     scenario: str
@@ -96,17 +96,17 @@ class Trend:
     @property
     def over_all(self) -> float | None:
         """The median of the last ten nights over that of the first ten; of fewer than twenty nights, of the halves."""
-        figures = self._figures()
-        ends = min(RECENT, len(figures) // 2)
-        return median(figures[-ends:]) / median(figures[:ends]) if ends else None
+        values = self._values()
+        ends = min(RECENT, len(values) // 2)
+        return median(values[-ends:]) / median(values[:ends]) if ends else None
 
     @property
     def over_recent(self) -> float | None:
         """The last night over the median of the (up to) ten before it."""
-        *before, last = self._figures() or [math.nan]
+        *before, last = self._values() or [math.nan]
         return last / median(before[-RECENT:]) if before else None
 
-    def _figures(self) -> list[float]:
+    def _values(self) -> list[float]:
         """Of the nights that were measured as the last one was."""
         measured = [
             (value, source) for value, source in zip(self.values, self.sources, strict=True) if value is not None
@@ -118,7 +118,7 @@ class Trend:
 class Track:
     """Comparable nights, the oldest first, with their trends and the shifts in them, the latest first.
 
-    ``work``, ``place``: what is trained, and on what. ``unusable``: nights without figures, by scenario and reason.
+    ``work``, ``place``: what is trained, and on what. ``unusable``: nights without values, by scenario and reason.
     """
 
     work: str
@@ -129,7 +129,7 @@ class Track:
     unusable: Mapping[tuple[str, str], int]
 
     def of(self, metric: str) -> list[Trend]:
-        """The trends of one figure that have a night at all."""
+        """The trends of one value that have a night at all."""
         return [trend for trend in self.trends if trend.metric == metric and trend.known]
 
 
@@ -200,7 +200,7 @@ def _track(
         )
         for metric in METRICS
         for ran, rows in usable.items()
-        for values in [tuple(None if row is None else _figure(row["launches"][metric]) for row in rows)]
+        for values in [tuple(None if row is None else _mean(row["launches"][metric]) for row in rows)]
     )
     return Track(
         work=what_is_trained(work.get("title"), work.get("global_batch")),
@@ -212,13 +212,13 @@ def _track(
     )
 
 
-def _figure(launches: Sequence[float | None]) -> float | None:
+def _mean(launches: Sequence[float | None]) -> float | None:
     """The geometric mean over launches, without arrays, of which a history would make a million; None if unknown."""
-    figures = [figure for figure in launches if figure is not None]
-    if not figures or min(figures) <= 0.0:
+    values = [value for value in launches if value is not None]
+    if not values or min(values) <= 0.0:
         return None
-    first = figures[0]
-    return float(first * math.exp(sum(math.log(one / first) for one in figures) / len(figures)))
+    first = values[0]
+    return float(first * math.exp(sum(math.log(one / first) for one in values) / len(values)))
 
 
 def _events(trends: Sequence[Trend], nights: Sequence[Night], digests: Sequence[Digest]) -> tuple[Event, ...]:
@@ -243,7 +243,7 @@ def _events(trends: Sequence[Trend], nights: Sequence[Night], digests: Sequence[
 
 
 def _changed(changes: Sequence[Change], before: Digest, after: Digest) -> list[str]:
-    """Known differences between two nights: how the shifted figures were measured, then the rest."""
+    """Known differences between two nights: how the shifted values were measured, then the rest."""
     metrics = dict.fromkeys(change.metric for change in changes)
     sources = (text for metric in metrics for text in comparable.other_sources(before, after, metric))
     return [*sources, *comparable.changed(before, after)]

@@ -2,7 +2,7 @@
 
 A block is one launch each of the good end, the candidate and the bad end, and every other block goes backwards, with
 the candidate in the middle: a straight drift is in none of its comparisons. What counts of a block is by how much the
-logarithm of the candidate's figure is above the mean of the ends' (``x``), and by how much the bad end is above the
+logarithm of the candidate's value is above the mean of the ends' (``x``), and by how much the bad end is above the
 good one (``d``). Noise and change are unknown, and are estimated from all blocks so far.
 
 1. The ends differ once Student's t of all ``d`` says so. Of the error of that test, block n has 1 / (n (n - 1)).
@@ -31,7 +31,7 @@ CAUTION = 2.0  # of so many degrees of freedom the variance is known worse than 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Logarithms of the figures of one launch each; ``candidate`` is None where there is none between the ends."""
+    """Logarithms of the values of one launch each; ``candidate`` is None where there is none between the ends."""
 
     good: float
     bad: float
@@ -93,9 +93,9 @@ class Bisection:
         names = [name for name in (self.candidates[0], self.candidate, self.candidates[-1]) if name is not None]
         return names[::-1] if len(self.blocks) % 2 else names
 
-    def add(self, figures: dict[str, float]) -> None:
-        """The figures (positive) of all launches of a block: of the ends, and of a candidate if there is one."""
-        logs = {one: math.log(value) for one, value in figures.items()}
+    def add(self, values: dict[str, float]) -> None:
+        """The values (positive) of all launches of a block: of the ends, and of a candidate if there is one."""
+        logs = {one: math.log(value) for one, value in values.items()}
         ends = logs.pop(self.candidates[0]), logs.pop(self.candidates[-1])
         (name, value), *_ = [*logs.items(), (None, 0.0)]
         self.blocks.append(Block(*ends, name, value))
@@ -182,7 +182,7 @@ class Bisection:
         return math.ceil(min(1e6, steps * each))
 
     def levels(self) -> dict[str, tuple[float, float, float]]:
-        """Of each that was launched its figure over that of the good end, with a 95 % interval (the good end: 1)."""
+        """Of each that was launched its value over that of the good end, with a 95 % interval (the good end: 1)."""
         from bench.analyse.intervals import CONFIDENCE, t_quantile
 
         if len(self.blocks) < 2:

@@ -8,7 +8,7 @@ from bench.machine import foreign, nvml, throttle, wheel
 
 Facts = dict[str, Any]  # of `bench.machine.doctor`, as JSON values; None: unknown
 LEVELS = ("problem", "warning", "note")
-"""A problem keeps something from being measured, a warning spoils figures, a note is good to know."""
+"""A problem keeps something from being measured, a warning skews results, a note is good to know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ def _host(host: Facts) -> Iterator[Concern]:
         yield Concern("warning", "CPU", finding, varying, "sudo cpupower frequency-set -g performance")
     if host["load_1min"] > cores / 2:
         finding = f"other work is running (load {host['load_1min']:.1f} on {cores} cores)"
-        yield Concern("warning", "CPU", finding, "its share of the cores is in the figures", "wait until it is done")
+        yield Concern("warning", "CPU", finding, "its share of the cores skews the results", "wait until it is done")
     if quota is not None and quota < host["cores_of_affinity"]:
         finding = f"the control group allows {quota:g} cores' worth of time on {host['cores_of_affinity']} cores"
         stopped = f"ranks have {cores} threads in all; when it is used up, all stop, which shows as outliers of 100 ms"
@@ -166,13 +166,13 @@ def _company(gpu: Facts, host: Facts) -> Iterator[Concern]:
         named.append(f"{busy:.0f} % busy")
     if used:
         finding = f"others are using it: {', '.join(named)}"
-        refused = "'bench run' refuses it, because their work would be in the figures"
+        refused = "'bench run' refuses it, because their work would skew the results"
         remedy = "wait, choose others with --gpus, or measure beside them with --force"
         yield Concern("warning", about, finding, refused, remedy)
     elif drawing:
         finding = f"something draws on it: {', '.join(named)}"
         remedy = "choose a GPU without a screen with --gpus if there is one"
-        yield Concern("warning", about, finding, "its share of the GPU is in the figures", remedy)
+        yield Concern("warning", about, finding, "its share of the GPU skews the results", remedy)
     if gpu["processes_reason"] is not None and not gpu["mig"]:
         finding = f"its processes are unknown: {gpu['processes_reason']}"
         partly = "memory per process is known only where a rank is alone on it, or not at all"

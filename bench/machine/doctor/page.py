@@ -47,7 +47,7 @@ def _gpus(report: Facts) -> list[str]:
     lines = []
     for gpu in report["gpus"]:
         now = gpu["now"]
-        figures = (
+        parts = (
             f"memory {_number(gpu['free_mib'], 'MiB')} free of {_number(gpu['memory_total_mib'], 'MiB')}",
             f"power {_number(now['power_w'], 'W')} of {_number(gpu['power_limit_w'], 'W')}",
             f"SM clock {_number(now['sm_clock_mhz'], 'MHz')} of {_number(gpu['max_sm_clock_mhz'], 'MHz')}",
@@ -61,7 +61,7 @@ def _gpus(report: Facts) -> list[str]:
         )
         lines += [
             f"GPU {gpu['index']}    {gpu['name']}, {gpu['uuid']}",
-            f"         {'; '.join(figures)}",
+            f"         {'; '.join(parts)}",
             f"         {', '.join(settings)}",
         ]
         for kind, what in (("processes", "process"), ("graphics", "graphics process")):

@@ -1,6 +1,6 @@
-"""Whose memory is it? From the driver's list of a GPU to figures of bench's own ranks, each with its source.
+"""Whose memory is it? From the driver's list of a GPU to values of bench's own ranks, each with its source.
 
-In a container the list may have host PIDs, PIDs without figures, or nothing. The sources, best first:
+In a container the list may have host PIDs, PIDs without values, or nothing. The sources, best first:
 
 ``nvml_pid``            the list has its PID, or a PID that ``/proc`` shows to be the same process (``NSpid``)
 ``nvml_probe``          the list has a PID that rose by as much as the rank allocated for a probe
@@ -47,7 +47,7 @@ class Before:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """The driver's answer about one device. ``reason``: why the list, or a figure in it, is missing."""
+    """The driver's answer about one device. ``reason``: why the list, or a value in it, is missing."""
 
     device: str
     rows: Rows
@@ -82,7 +82,7 @@ class Attributed:
 
 
 def attribute(listing: Listing, known: Known, before: Before | None, level: Level) -> Attributed:
-    """Figures of the ranks on one device. ``level`` asks for the device's used MiB; called only if needed."""
+    """Values of the ranks on one device. ``level`` asks for the device's used MiB; called only if needed."""
     readings: list[Reading] = []
     bare: list[int] = []
     strangers: list[tuple[int, float | None]] = []
@@ -172,7 +172,7 @@ def _pids(pids: Sequence[int] | frozenset[int]) -> str:
 def match_probe(
     before: Mapping[int, float | None], after: Mapping[int, float | None], taken: frozenset[int] | set[int]
 ) -> int | None:
-    """The only PID whose figure rose by ``PROBE_MIB``, or None. PIDs that are ``taken`` or new do not count."""
+    """The only PID whose value rose by ``PROBE_MIB``, or None. PIDs that are ``taken`` or new do not count."""
     rises = {
         pid: after_mib - before_mib
         for pid, after_mib in after.items()

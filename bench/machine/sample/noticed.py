@@ -1,4 +1,4 @@
-"""The sampling of a launch as its record has it, and the last resort where the driver gave no figure of a rank."""
+"""The sampling of a launch as its record has it, and the last resort where the driver gave no value for a rank."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from bench.machine.sample.attribution import Reading
 from bench.runs.frames import TableRow
 from bench.runs.launches import RankRecord
 
-_LAST_RESORT = "the driver gave no figure of this process; this is the peak that torch reserved, without CUDA's context"
+_LAST_RESORT = "the driver gave no value for this process; this is the peak that torch reserved, without CUDA's context"
 
 
 def checks(findings: TableRow | None, device: Sequence[TableRow], steps: Sequence[TableRow]) -> TableRow:
@@ -34,7 +34,7 @@ def together(*hosts: tuple[TableRow | None, TableRow | None]) -> tuple[TableRow 
 def allocator_rows(
     memory: Sequence[TableRow], ranks: Sequence[RankRecord], *, launch: int, scenario: str, host: str = ""
 ) -> list[TableRow]:
-    """The allocator's peak, which is no sample, for each rank and GPU without any other figure. ``host``: of ranks that
+    """The allocator's peak, which is no sample, for each rank and GPU without any other value. ``host``: of ranks that
     name none."""
     known = {(row["rank"], row["device"]) for row in memory if row["used_mib"] is not None}
     last_ns = {row["host"]: row["t_ns"] for row in sorted(memory, key=lambda row: row["t_ns"])}

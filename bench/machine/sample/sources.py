@@ -1,4 +1,4 @@
-"""Where figures of memory come from: the resident set of CPU ranks, or the driver's lists of the chosen GPUs."""
+"""Where values of memory come from: the resident set of CPU ranks, or the driver's lists of the chosen GPUs."""
 
 import os
 from collections.abc import Collection, Mapping
