@@ -31,8 +31,8 @@ LESS, MORE = "less", "more"
 BETTER, WORSE, NEITHER = "better", "worse", "none"
 
 BETWEEN_RUNS = (
-    "what changes from one run to the next (heat, a reboot, neighbours) is not in them: where it is 1 %, every fourth "
-    "pair of equal runs differs, and more launches make that worse; measure both as scenarios of one run, or gate over "
+    "what changes from one run to the next (heat, a reboot, neighbours) is not covered: at 1 %, every fourth pair of "
+    "equal runs differs, and more launches make that worse; measure both as scenarios of one run, or gate over "
     "a history"
 )
 

@@ -55,7 +55,7 @@ def numerics(run: Analysed) -> list[str]:
             )
         elif row["bound"] > COARSE_OWN:
             sentences.append(
-                f"Of {name} on {where} nobody can tell: its rounding alone may change a gradient by {bound}."
+                f"Of {name} on {where} it cannot be decided: rounding alone may change a gradient by {bound}."
             )
         else:
             within[name] = max(within.get(name, 0.0), row["error"])

@@ -127,7 +127,7 @@ def sentences(table: pd.DataFrame) -> list[str]:
                 f"({_times(row, 'alone')}): they interact, and their gains do not multiply."
             )
     if all(row["interacts"] is None for row in rows):
-        texts.append("Whether steps interact cannot be told from one launch of each: take --profile standard.")
+        texts.append("One launch of each cannot show whether steps interact: use --profile standard.")
     return texts
 
 

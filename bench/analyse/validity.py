@@ -158,7 +158,7 @@ def _checks(checks: Checks, ran: Effective, document: RunDocument) -> Iterator[F
         remedy = "measure again; if it stays, report it: a part of the time is not accounted for"
         if checks.held_up(usable):
             text += f" while others kept {foreign:.1f} of the {usable} cores busy"
-            remedy = "stop what else runs here (top shows it), which takes its turns, and measure again"
+            remedy = "stop other jobs (see top), which take turns with it, and measure again"
         yield invalid("phases", text, remedy, error)
     if skipped := checks.skipped_steps:
         text = f"the loss scaler skipped {skipped} optimizer steps, which made those cheaper"
@@ -166,7 +166,7 @@ def _checks(checks: Checks, ran: Effective, document: RunDocument) -> Iterator[F
         yield warning("skipped steps", text, remedy, skipped)
     if "bfloat16" in ran.compute_dtypes and ran.bf16_instructions is False:
         how = "in fp32, then rounds" if ran.bf16_by_fp32 else "in a slow loop"
-        remedy = "read nothing from its speed: measure O1 to O3 on a GPU, or on a CPU with AVX-512"
+        remedy = "do not rely on its speed: measure O1 to O3 on a GPU, or on a CPU with AVX-512"
         yield warning("slow half", f"this CPU has no instructions for bf16, and computes it {how}", remedy)
     for switch, instead in ran.switches.items():
         if instead is not None:
@@ -174,7 +174,7 @@ def _checks(checks: Checks, ran: Effective, document: RunDocument) -> Iterator[F
             yield warning("no effect", text, "leave it out: what it is compared with did the same")
     if foreign is not None and foreign > FOREIGN_CORES[document.workload.device or "cpu"] * (usable or 0):
         text = f"others kept {foreign:.1f} of the {usable or 0} cores busy meanwhile"
-        yield warning("load", text, "stop what else runs here (top shows it), and measure again", foreign)
+        yield warning("load", text, "stop other jobs (see top), and measure again", foreign)
 
 
 def _cores(launch: LaunchRecord, ran: Effective) -> set[tuple[str, int]]:
@@ -226,7 +226,7 @@ def _gpu(launch: LaunchRecord, step_ms: float, device: str | None) -> Iterator[F
         held_mib = sum(process.peak_mib or 0.0 for process in checks.foreign)
         yield of_severity("shared GPU", f"it shared a GPU with {', '.join(processes)}", remedy, held_mib)
     if device == "cuda" and checks.foreign is None:
-        text = "it had no sampler to its end, so nobody knows who else used its GPUs"
+        text = "its sampler ended early, so it is unknown who else used its GPUs"
         yield warning("unwatched", text, "see logs/sampler.log for why, and measure again")
     if scrambled := checks.scrambled_lists:
         text = f"{scrambled} of the driver's lists of processes were scrambled and left out"
@@ -242,7 +242,7 @@ def _gpu(launch: LaunchRecord, step_ms: float, device: str | None) -> Iterator[F
 def _scenario(scenario: str, medians: "pd.Series[float]", document: RunDocument) -> Iterator[Finding]:
     attached = document.of(Attached) is not None
     if len(medians) < REPLICATES_WANTED:
-        text = f"{len(medians)} launch{'es' if len(medians) > 1 else ''}: nothing can be said about chance"
+        text = f"{len(medians)} launch{'es' if len(medians) > 1 else ''}: run-to-run variation is unknown"
         remedy = f"measure with {'' if attached else '--profile standard, or with '}--launches 5"
         yield warning(FEW, text, remedy, REPLICATES_WANTED - len(medians))
     apart = float((medians.max() - medians.min()) / medians.median())

@@ -26,7 +26,7 @@ KILL_PATIENCE_S = 30.0
 END_PATIENCE_S = 1.0
 LAUNCHER = "BENCH_LAUNCHER"  # in the environment of ranks that a launcher starts: its PID
 MOST_BYTES = 1 << 20  # of an answer
-UNREADABLE = "gave no answer that can be read"
+UNREADABLE = "gave an unreadable answer"
 
 
 class Unanswered(Exception):
@@ -144,12 +144,12 @@ def _heard(pipe: "Connection", child: "ForkProcess", limit_s: float) -> Json:
 
 
 def _end_of(child: "ForkProcess") -> str:
-    """How a child ended that will not answer any more, unless it has only closed what it was to answer through."""
+    """How a child ended that will not answer any more, unless it has only closed the pipe for its answer."""
     deadline_s = time.monotonic() + END_PATIENCE_S
     while child.exitcode is None and time.monotonic() < deadline_s:
         time.sleep(0.01)
     if child.exitcode is None:
-        return "closed what it was to answer through"
+        return "closed the pipe for its answer"
     if child.exitcode >= 0:
         return f"left with exit status {child.exitcode}"
     memory = ", as where memory runs out" if child.exitcode == -signal.SIGKILL else ""

@@ -165,7 +165,7 @@ def _text(value: object) -> str:
     if len(value) > LONGEST_TEXT:
         raise Damaged(f"must be {Length(LONGEST_TEXT).words}")
     if not value.isascii() and value.encode("utf-8", "replace") != value.encode("utf-8", "surrogatepass"):
-        raise Damaged("is no text: it has half a character")
+        raise Damaged("is not valid text: it has half a character")
     return value
 
 

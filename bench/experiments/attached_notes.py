@@ -161,6 +161,6 @@ def why_nothing(notes: Sequence[Notes]) -> str:
         return problems[0]
     stepped = sum(len(one.marks_ns) for one in notes)
     if stepped:
-        return f"an optimizer stepped {stepped} time{'s' * (stepped > 1)} only, and a step lies between two"
+        return f"an optimizer stepped {stepped} time{'s' * (stepped > 1)} only, and a step is what lies between two"
     kept_out = "python -I, -E and -S keep bench out, and so does another user"
     return f"no optimizer of torch stepped in any Python process of it ({kept_out})"

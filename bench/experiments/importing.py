@@ -117,7 +117,7 @@ def imported(path: str, options: Options, out: str) -> Run:
     try:
         document = decode(stored.RunDocument, encode(_document(path, launches, heading, options)))
     except Damaged as error:
-        _refuse(path, f"has what no run may have: {error}")
+        _refuse(path, f"has values that no run may have: {error}")
     writer = RunWriter(out, document)
     try:
         writer.add(*launches, steps=steps)

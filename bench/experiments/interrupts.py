@@ -67,7 +67,7 @@ def bounded(limit_s: float) -> Iterator[None]:
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
 
     def ring(number: int, frame: FrameType | None) -> NoReturn:
-        raise TimeoutError(f"it was not done after {limit_s:g} s")
+        raise TimeoutError(f"not done after {limit_s:g} s")
 
     def stay(status: int) -> NoReturn:
         if os.getpid() == process:

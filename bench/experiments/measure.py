@@ -70,7 +70,7 @@ def _measure(job: Job, lab: Lab, target: IntervalTarget | None, affords: Affords
         again, first = replace(job, launch=lab.next_launch()), done.record
         apart = f"steps and wall time differ by {100 * (first.checks.conservation_error or 0.0):.1f} %"
         busy = f"others kept {first.checks.foreign_cores:.1f} of the {cores} cores busy"
-        in_its_place = f"launch {again.launch} is in its place"  # it is not chosen by its speed, and both are recorded
+        in_its_place = f"launch {again.launch} replaces it"  # it is not chosen by its speed, and both are recorded
         lab.writer.supersede(
             first, f"launch {first.launch} of {first.scenario}, whose {apart} while {busy}; {in_its_place}"
         )

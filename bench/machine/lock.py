@@ -139,7 +139,7 @@ def _opened(path: str, name: str) -> int:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
             os.close(descriptor)
-            raise OSError(errno.EINVAL, "this is not a file of bench's", name)
+            raise OSError(errno.EINVAL, "this file does not belong to bench", name)
         return descriptor
     finally:
         os.close(folder)

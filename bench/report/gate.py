@@ -66,11 +66,11 @@ def remedies(outcome: Outcome) -> list[str]:
     run = outcome.called or outcome.run
     without = [row for row in outcome.rows if row.verdict == gate.MISSING and row.status is not None]
     if any(row.status not in ("ok", "unsupported") for row in without):
-        lines.append(f"do what failed again: python -m bench run --resume {run}")
+        lines.append(f"repeat what failed: python -m bench run --resume {run}")
     cannot = [row for row in without if row.status == "unsupported"]
     if cannot:
         lines.append(
-            f"bring back what {_who(cannot, outcome)} needs (python -m bench list says what is missing here), "
+            f"install what {_who(cannot, outcome)} needs (python -m bench list says what is missing here), "
             "or gate the others with --scenario"
         )
     invalid = [row for row in without if row.status == "ok"]
@@ -97,9 +97,9 @@ def _about_the_base(outcome: Outcome, verdicts: set[str]) -> Iterator[str]:
     anew = f"let the base start anew with it{'' if outcome.kept else f', once it is in {folder}'}: {accept}"
     otherwise = any(row.why in (gate.NOT_THERE, gate.NO_VALUE, gate.NO_VERDICT) for row in outcome.rows)
     if verdicts & {gate.REGRESSED, gate.NOT_COMPARABLE} or otherwise:
-        yield f"if it is meant to be so, {anew}"
+        yield f"if this is intended, {anew}"
     if gate.REGRESSED in verdicts:
-        yield f"since when it is so: python -m bench history {folder}"
+        yield f"when it began: python -m bench history {folder}"
     elif gate.BETTER in verdicts:
         better = _who([row for row in outcome.rows if row.verdict == gate.BETTER], outcome)
         yield f"better: {better}; the base starts anew if the next night is better too; at once: {accept}"

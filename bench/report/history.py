@@ -54,7 +54,7 @@ def write(tracks: Sequence[Track], left_out: Sequence[LeftOut], out: str) -> lis
         chapter_of("left-out", "Runs that are left out", *(one.why for one in left_out)),
     )
     if others:
-        answer = "Runs of the folder that are no nights of a track above."
+        answer = "Runs in the folder that belong to no track above."
         sections.append(page.Section(name="other runs", answer=answer, chapters=others))
     text = page.render(sections, title="bench history", heading="Nightly history")
     return page.put({"history.html": utf8(text), **files}, out)

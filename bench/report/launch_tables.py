@@ -44,7 +44,7 @@ def details(run: Run) -> tuple[list[tuple[str, str]], Table]:
         why = "torch keeps its findings by thread, and DataParallel starts new threads in every step"
         notes.append(f"cuDNN autotuning is off for {', '.join(untuned)}: {why}; ddp_untuned is torch DDP without it.")
     if absent := [name for name in names if name not in cells]:
-        notes.append(f"No rank of {', '.join(absent)} came so far that what ran could be read; see the launches.")
+        notes.append(f"No rank of {', '.join(absent)} got far enough to show what ran; see the launches.")
     return [(name, first[name]) for name in alike], tabulate(columns, rows, notes)
 
 

@@ -49,7 +49,7 @@ def search_words(run: Analysed) -> list[str]:
     tuning = run.document.of(Tuning)
     if tuning is None:
         return []
-    ended = {"budget": "The budget ended it", "race": "It ended when no more launches would tell"}
+    ended = {"budget": "The budget ended it", "race": "It ended when more launches would not help"}
     limits = [f"numerics at least {tuning.floor}"]
     limits += [f"at most {tuning.memory_limit_mib / 1024:,.2f} GiB of a device"] if tuning.memory_limit_mib else []
     return [

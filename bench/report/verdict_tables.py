@@ -249,6 +249,6 @@ def statistics_table(run: Analysed) -> Table | None:
     by_scenario = dict(list(stats.groupby("scenario")))
     notes = (
         "Of the slowest rank's step, the geometric mean over launches. Outliers (beyond 1.5 interquartile ranges from "
-        "the quartiles of their launch) are left out of nothing. Other percentages: of the launch that is worst in it.",
+        "the quartiles of their launch) are always included. Other percentages: of the worst launch.",
     )
     return tabulate(columns, [by_scenario[name] for name in scenarios(run.document) if name in by_scenario], notes)

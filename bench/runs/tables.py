@@ -171,7 +171,7 @@ def refuse_harmful(path: str, *, option: str = "RUN") -> None:
         return
     for file in files:
         if not _in_a_child(partial(_look_at, path, [file])):
-            raise RequestError(option, f"{os.path.join(path, file)}: what it says of its columns is damaged", RESTORE)
+            raise RequestError(option, f"{os.path.join(path, file)}: its column metadata is damaged", RESTORE)
 
 
 def _look_at(path: str, files: Sequence[str]) -> None:

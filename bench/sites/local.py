@@ -178,8 +178,8 @@ class WorkerHost:
                     return Outcome(**{name: message[name] for name in names}, results=results)
                 on_event(message)
             if time.monotonic() - heard_s > patience_s:
-                return self._gone(seen, "timeout", f"the worker host said nothing for {patience_s:.0f} s and was ended")
-        return self._gone(seen, "killed", f"the worker host went away: {self._last_words()}")
+                return self._gone(seen, "timeout", f"the worker host was silent for {patience_s:.0f} s and was ended")
+        return self._gone(seen, "killed", f"the worker host ended: {self._last_words()}")
 
     def _gone(self, seen: dict[int, Event], status: str, reason: str) -> Outcome:
         """The end of a launch whose host is gone, and with it its ranks, by their last messages."""
@@ -195,7 +195,7 @@ class WorkerHost:
             if self._workload is not None:
                 self.prepare(self._workload)
         except RequestError as error:
-            raise HostError(f"the worker host went away and did not come up again: {error.problem}") from error
+            raise HostError(f"the worker host ended and could not be restarted: {error.problem}") from error
 
     def _last_words(self) -> str:
         status = self.process.wait()

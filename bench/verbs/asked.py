@@ -93,9 +93,9 @@ def add_work(parser: Parser, *, usual_set: str | None = None, usual: str | None 
     """The options of scenarios, workload and place. The default is ``usual_set`` of scenarios, or ``usual``, a single
     one."""
     what = parser.add_argument_group("what is measured")
-    which, names = f"a scenario or a file, with switches behind it: ddp+channels_last (default: {usual})", "NAME"
+    which, names = f"a scenario or file, optionally with switches: ddp+channels_last (default: {usual})", "NAME"
     if usual_set is not None:
-        which, names = "scenarios or files, each with switches behind it: ddp+channels_last", "NAME[,NAME...]"
+        which, names = "scenarios or files, each optionally with switches: ddp+channels_last", "NAME[,NAME...]"
     what.add_argument("--scenario", action="append", metavar=names, help=which)
     if usual_set is not None:
         sets = f"published, strategies, frameworks, ladder, scenarios or all (default: {usual_set})"
@@ -116,9 +116,9 @@ def add_work(parser: Parser, *, usual_set: str | None = None, usual: str | None 
     many = "processes of each rank that load its data, 0: the rank itself (default with --data: its cores, at most 4)"
     what.add_argument("--workers", type=worker_count, metavar="N", help=many)
     batch = what.add_mutually_exclusive_group()
-    default = "examples a step in all (default: the workload's own; of resnet101 128, on the CPU 8)"
+    default = "examples per step, all devices together (default: the workload's own; of resnet101 128, on the CPU 8)"
     batch.add_argument("--global-batch", type=whole_number, metavar="N", help=default)
-    batch.add_argument("--batch-per-rank", type=whole_number, metavar="N", help="examples a step for each device")
+    batch.add_argument("--batch-per-rank", type=whole_number, metavar="N", help="examples per step for each device")
     what.add_argument("--seed", type=seed, help="of weights and data (default: 0)")
     where = parser.add_argument_group("where")
     default = "default: GPUs if there are any"
@@ -151,7 +151,7 @@ def add_result(parser: Parser) -> None:
     result = parser.add_argument_group("result")
     default = f"where the run folder goes (default: {DEFAULT_OUT})"
     result.add_argument("--out", default=DEFAULT_OUT, metavar="DIR", help=default)
-    result.add_argument("--resume", metavar="RUN", help="do what is missing or failed in a run")
+    result.add_argument("--resume", metavar="RUN", help="redo what is missing or failed in a run")
     result.add_argument("-v", "--verbose", action="store_true", help="also show what ran, and every warning by itself")
     result.add_argument("--label", type=without_secrets, metavar="TEXT", help="note shown in the report")
 

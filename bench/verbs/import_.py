@@ -14,8 +14,8 @@ DESCRIPTION = """\
 Make a sealed run folder of a measurement that bench did not make, so that runs can be compared with it. FILE is
 a CSV with a column step_ms, and where there are such scenario, launch, rank, step and warmup: a row per step.
 
-What the file does not say you may (below); what nobody says is null, and every comparison says that it is unknown. The
-run is marked as imported, with the name and the SHA-256 of the file, wherever it is named.
+Options say what the file does not (below). What is still unknown is null, and every comparison says so. The run is
+marked as imported, with the name and the SHA-256 of the file, wherever it is named.
 """
 EPILOG = """\
 examples:
@@ -48,7 +48,7 @@ def main(arguments: list[str]) -> int:
     parser.add_out()
     options = parser.parse_args(arguments)
     if options.hardware is not None and options.device is None:
-        raise RequestError("--hardware", "it is not said whether that is a GPU or a CPU", "add --device cuda or cpu")
+        raise RequestError("--hardware", "it is unknown whether that is a GPU or a CPU", "add --device cuda or cpu")
     given = {name: value for name, value in vars(options).items() if name not in ("file", "out", "json")}
     run = importing.imported(options.file, importing.Options(**given), options.out)
     imported, document = run.document.of(Imported), run.document

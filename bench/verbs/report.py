@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> int:
     parser = Parser("report", DESCRIPTION, EPILOG)
     parser.add_run(nargs="*")
     parser.add_argument("--out", default="reports", metavar="DIR", help="where the page goes (default: reports)")
-    parser.add_argument("--epochs", type=whole_number, metavar="N", help="say how long so many epochs take")
+    parser.add_argument("--epochs", type=whole_number, metavar="N", help="also say how long N epochs take")
     size = "how many images (or what else is counted) an epoch has"
     parser.add_argument("--dataset-size", type=partial(whole_number, most=10**15), metavar="N", help=size)
     parser.add_argument("--allow-incomplete", action="store_true", help="take what an interrupted run has")

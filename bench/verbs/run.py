@@ -203,7 +203,7 @@ def run_parser() -> Parser:
     parser = Parser("run", DESCRIPTION, EPILOG.format(profiles=_profiles()), ELSEWHERE)
     add_work(parser, usual_set=PUBLISHED)
     much = add_steps(parser, "how much", "launches, warm-up and steps, see below (default: quick)")
-    many = "launches of each scenario, with --resume in all"
+    many = "launches of each scenario (with --resume: in total)"
     much.add_argument("--launches", type=whole_number, metavar="R", help=many)
     search = "instead: the largest global batch of each scenario that trains and leaves 5%% of the memory free; "
     begin = "on GPUs the search begins at --global-batch"

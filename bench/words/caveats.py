@@ -44,7 +44,7 @@ def _about_attached(attached: Attached, document: RunDocument) -> Iterator[str]:
     commands = list(dict.fromkeys(" ".join(one.command) for one in attached.commands.values()))
     yield f"Measured by attaching to: {listed(commands)}. A step lasts {attached.step}."
     batch = "" if document.workload.global_batch else ", throughput (--global-batch N)"
-    yield f"Unknown of a script that bench did not write: its data, forward and backward phases, numerics{batch}."
+    yield f"Unknown for a script that bench did not write: its data, forward and backward phases, numerics{batch}."
     left_out = dict.fromkeys(one for launch in attached.launches for one in launch.left_out)
     if left_out:
         yield f"Left out: {'; '.join(left_out)}."
@@ -69,7 +69,7 @@ def _about_device(document: RunDocument) -> Iterator[str]:
         if any(launch.strategy == "dp" for launch in document.good):
             yield (
                 "On the CPU torch makes DataParallel a pass-through: one process calls the model as it is, so dp here "
-                "tells nothing about DataParallel on GPUs."
+                "says nothing about DataParallel on GPUs."
             )
     if document.workload.replicas == 1:
         yield (
@@ -81,7 +81,7 @@ def _about_device(document: RunDocument) -> Iterator[str]:
 def about_implementations(document: RunDocument) -> list[str]:
     apex = [one for one in document.launches if one.strategy == "apex_ddp" and one.effective]
     native = dict.fromkeys(one.scenario for one in apex if one.effective and one.effective.parallel_impl == "native")
-    instead = "bench's own flat-bucket all-reduce ran in the place of apex DDP, as the column 'what ran' says."
+    instead = "bench's own flat-bucket all-reduce ran in place of apex DDP, as the column 'what ran' says."
     return [f"No apex was involved in {listed(list(native))}: {instead}"] if native else []
 
 

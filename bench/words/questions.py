@@ -207,7 +207,7 @@ def mixed_precision(run: Analysed, half: str, full: str) -> Answer | None:
     if doubts := [f"{row['scenario']} ({row['why_not']})" for row in rows if pd.notna(row["why_not"])]:
         text += f" Do not act on it: the results of {listed(doubts)} cannot be trusted."
     if _effective(run, half).bf16_instructions is False:
-        text += " It is so on this CPU, which has no instructions for bf16, and says nothing of others or of GPUs."
+        text += " This holds for this CPU, which has no instructions for bf16, and says nothing about others or GPUs."
     return question, f"{text} {_why(run, half, full)}"
 
 

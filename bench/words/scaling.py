@@ -97,7 +97,7 @@ def about_predictions(run: Analysed, predict: Sequence[int] = (), what_if_mbit: 
     checks, asked = foreseen(run, predict, what_if_mbit)
     error, lines = largest_error(checks), []
     if error is None:
-        lines.append("The predictions were checked with no measured number of devices.")
+        lines.append("The predictions could not be checked against a measured number of devices.")
     else:
         checked = [one for one in checks if one.error is not None]
         several = listed([f"{one.count} ({one.mode}, {100 * (one.error or 0.0):+.0f} %)" for one in checked])

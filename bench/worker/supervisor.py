@@ -237,7 +237,7 @@ def _listen(launch: Launch, rank: Rank, control: Channel) -> None:
     except (ValueError, RecursionError):
         rank.channel.closed = True
         where = f"rank {rank.number} in {launch.where(rank)}"
-        launch.fail(rank.number, "error", f"{where}: it sent what no rank of bench sends")
+        launch.fail(rank.number, "error", f"{where}: it sent an invalid message")
 
 
 def _hear(launch: Launch, rank: Rank, message: Message, control: Channel) -> None:

@@ -199,7 +199,7 @@ def test_a_host_with_nothing_wrong_has_no_finding() -> None:
     for instructions in (True, None):
         assert concerns(facts(torch={"bf16_instructions": instructions})) == []
     text = page({**facts(host={"memory_limit_gib": 2.5}), "findings": []})
-    assert "Nothing here speaks against a measurement." in text
+    assert "Nothing here would spoil a measurement." in text
     assert "60 of 64 GiB free, 2.5 GiB by the control group" in text
 
 

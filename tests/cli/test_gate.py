@@ -276,9 +276,14 @@ def test_remedies_name_the_run_and_what_failed(gate: Bench, history: Path, tmp_p
     failed: dict[str, Any] = {"status": "oom", "reason": "CUDA out of memory"}
     here = write(Path("results"), 20, **failed)
     said = gate(here.name, "--history", history)
-    assert said.code == 12 and f"again: python -m bench run --resume {here.name}\n" in said.out, "where run looks, too"
+    assert said.code == 12 and f"what failed: python -m bench run --resume {here.name}\n" in said.out, (
+        "where run looks, too"
+    )
     inside = write(history, 21, **failed)
-    assert f"again: python -m bench run --resume history/{inside.name}\n" in gate(inside.name, "--history", history).out
+    assert (
+        f"what failed: python -m bench run --resume history/{inside.name}\n"
+        in gate(inside.name, "--history", history).out
+    )
     invalid = write(Path("nights of mine"), 22, validity="invalid", invalid=["phases"])
     said = gate(invalid, "--history", history)
     assert said.code == 12 and "run --resume" not in said.out, "which would say that there is nothing to resume"
@@ -289,7 +294,7 @@ def test_remedies_name_the_run_and_what_failed(gate: Bench, history: Path, tmp_p
     cannot = write(history, 24, status="unsupported", reason="needs CUDA", **gated.NOTHING)
     said = gate(cannot, "--history", history)
     assert "--resume" not in said.out, "it would pass over that"
-    assert "bring back what ddp needs (python -m bench list says what is missing here)" in said.out
+    assert "install what ddp needs (python -m bench list says what is missing here)" in said.out
 
 
 # A person says that a night is as it should be

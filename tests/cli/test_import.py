@@ -158,7 +158,7 @@ CASES: dict[str, tuple[str, tuple[str, ...], str]] = {
     "a blank": (SOUND, ("t.csv", "--scenario", " "), "--scenario: ' ' is not the name of one scenario"),
     "a batch": (SOUND, (*DDP_ALONE, "--global-batch", "many"), "--global-batch"),
     "too many devices": (SOUND, (*DDP_ALONE, "--world-size", "1000000000"), "1000000000 devices are too many"),
-    "hardware": (SOUND, (*DDP_ALONE, "--hardware", "A100"), "--hardware: it is not said whether"),
+    "hardware": (SOUND, (*DDP_ALONE, "--hardware", "A100"), "--hardware: it is unknown whether"),
     "a time": (SOUND, (*DDP_ALONE, "--measured", "yesterday"), "--measured"),
     "no folder": (SOUND, (*DDP_ALONE, "--out", "t.csv/out"), "--out"),
 }

@@ -158,7 +158,7 @@ time.sleep(600)
 """
 FORGERIES = {
     b'{"value": {"scenario": 3}}\n': "name is missing",
-    b"[" * 100_000 + b"\n": "gave no answer that can be read",
+    b"[" * 100_000 + b"\n": "gave an unreadable answer",
     b"\0" * (1 << 21): "answered with more than 1,048,576 bytes",
     b"no end of a line": "was not done after 1 s",
 }

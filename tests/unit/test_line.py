@@ -140,7 +140,7 @@ def test_a_rogue_leader_is_no_leader(monkeypatch: pytest.MonkeyPatch, line: byte
         called = pool.submit(call, of_host(1, server.getsockname()[1]), b"s")
         with server.accept()[0] as end:
             end.sendall(line)
-            with pytest.raises(HostError, match="it sent what bench does not"):
+            with pytest.raises(HostError, match="it sent an invalid message"):
                 called.result(10.0)
 
 

@@ -149,7 +149,7 @@ def test_o1_against_o0_is_adjusted_over_all_pairs(tmp_path: Path) -> None:
     assert re.search(r"which is faster \(about \d+ more launches of each would show a difference of 2 %\)\.", said)
     assert "Do not act on it" not in said and "on this CPU" not in said
     run = ran_with(run, {"bf16_instructions": False})
-    assert "It is so on this CPU, which has no instructions for bf16" in dict(questions(run))[question]
+    assert "This holds for this CPU, which has no instructions for bf16" in dict(questions(run))[question]
     table = Analysed.of(run).overview.copy()
     table.loc[table["scenario"] == "ddp_o1", "why_not"] = "not finite"
     vars(run).update(overview=table)

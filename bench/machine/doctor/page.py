@@ -9,7 +9,7 @@ def page(report: Facts) -> str:
     """Facts, a line for each GPU, then the findings."""
     lines = [*_host(report["host"]), _driver(report["driver"]), *_gpus(report), *_torch(report["torch"]), ""]
     if not report["findings"]:
-        lines.append("Nothing here speaks against a measurement.")
+        lines.append("Nothing here would spoil a measurement.")
     for finding in report["findings"]:
         lines += [
             f"{MARKS[finding['level']]} {finding['about']}: {finding['finding']}",

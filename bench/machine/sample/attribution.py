@@ -130,7 +130,7 @@ def _rise(
     if listing.mig:
         return "the device's level is that of all its MIG instances"
     if not listing.known:
-        return f"the driver's list could not be had ({listing.reason})"
+        return f"the driver's list could not be read ({listing.reason})"
     if before is None or before.used_mib is None or before.pids is None:
         return "the device's level before the launch is unknown"
     if before.pids:

@@ -52,7 +52,7 @@ def following(engine: Started, environment: Mapping[str, str]) -> Iterator[Line]
     try:
         yield line
     except Gone as error:
-        raise HostError(f"the first host is gone: {error}; see there why") from error
+        raise HostError(f"the first host is gone: {error}; see its output") from error
     except _Ended:
         raise
     except BaseException as error:
@@ -103,7 +103,7 @@ def _next(line: Line, *events: str) -> Message:
                 case {"event": event} if event in events:
                     return message
                 case _:
-                    raise Gone("it sent what bench does not")
+                    raise Gone("it sent an invalid message")
 
 
 def here(kind: Kind, name: str, file: str) -> str:
@@ -225,7 +225,7 @@ class _Launch:
                     case {"event": "refused"}:
                         self.end = refusal(message)
                     case _:
-                        raise Gone("it sent what bench does not")
+                        raise Gone("it sent an invalid message")
         except Gone as error:
             self.gone = error
         if self.gone or self.end:

@@ -172,7 +172,7 @@ class _Launch:
             case {"event": "failed", "why": str(why)}:
                 raise Gone(why)
             case _:
-                raise Gone("it sent what bench does not")
+                raise Gone("it sent an invalid message")
 
     def _is_on(self, member: Member, rank: int) -> bool:
         return 0 <= rank < self.job.processes and self.job.ranks[rank].host == member.name
@@ -213,7 +213,7 @@ class _Launch:
                 every.append((name, Outcome(**message["outcome"])))
                 elsewhere.append(Elsewhere(**message["elsewhere"]))
             except (TypeError, Damaged) as error:
-                self.lost[name] = f"it sent what bench does not ({error})"
+                self.lost[name] = f"it sent an invalid message ({error})"
         failed = [(name, one) for name, one in every if one.status != "ok"]
         host, cause = min(failed, key=lambda pair: pair[1].blame or [0.0, 0.5], default=("", own))
         reason = cause.reason if not failed or host == self.site.party.name else f"on {host}: {cause.reason}"

@@ -181,7 +181,7 @@ class Listener:
                 caller.line.key = session_key(self.secret, nonces)
                 caller.index = index
             case _:
-                raise Gone("it sent what bench does not")
+                raise Gone("it sent an invalid message")
 
     def _drop(self, caller: Caller, why: str) -> None:
         caller.line.close()
@@ -251,7 +251,7 @@ def _prove(line: Line, index: int, secret: bytes | None) -> tuple[str, str]:
     """Answer the challenge of the first host, as the host with this number. Returns both nonces."""
     theirs, ours = line.wait_for("challenge", limit_s=SHAKE_S).get("nonce"), secrets.token_hex(NONCE_LETTERS // 2)
     if not is_hex(theirs, NONCE_LETTERS):
-        raise Gone("it sent what bench does not")
+        raise Gone("it sent an invalid message")
     nonces = (str(theirs), ours)
     if secret is None:
         line.send(event="secretless", index=index)
