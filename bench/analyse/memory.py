@@ -117,11 +117,8 @@ def stacks(memory: pd.DataFrame) -> dict[tuple[int, str], pd.DataFrame]:
     sampled = only(memory, (memory["source"] != ALLOCATOR) & memory["device"].notna())
     for launch, own in by_launch(sampled[["launch", "t_ns", "rank", "pid", "device", "used_mib"]]):
         for device, samples in own.groupby("device", observed=True, sort=False):
-            used = samples.groupby(["t_ns", "rank", "pid"])["used_mib"]
-            sums, there = (
-                one.unstack(["rank", "pid"]).sort_index(axis=1) for one in (used.sum(min_count=1), used.size())
-            )
-            stacked[launch, str(device)] = sums.where(there.notna(), 0.0)
+            used = samples.groupby(["t_ns", "rank", "pid"])["used_mib"].sum(min_count=1)
+            stacked[launch, str(device)] = used.unstack(["rank", "pid"], fill_value=0.0).sort_index(axis=1)
     return stacked
 
 

@@ -33,7 +33,7 @@ SAMPLED = ("memory", "device")
 SKETCHES = ("probed", "buffer", "alone", "own")
 """Quantities of numerics.parquet that have a row for each step, tensor and position."""
 
-M_MMAP_THRESHOLD = -3  # of glibc's mallopt: from so many bytes on a block is the system's own
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's mallopt, see malloc.h
 
 BOUNDED = ("update_error", "update_bound")
 """Quantities of numerics.parquet of which each row of one has a row of the other."""
@@ -349,11 +349,13 @@ def _append(columns: dict[str, Any], frame: "pd.DataFrame") -> None:
 
 
 def free_at_once() -> None:
-    """Let freed columns of millions of rows go back to the system: allocators would keep their memory for others."""
+    """Let freed columns of millions of rows go back to the system: allocators would keep their memory for others.
+    Smaller blocks stay until they are many: to take pages back and forth is a third of the time of reading."""
     import pyarrow as pa
 
     pa.set_memory_pool(pa.system_memory_pool())
-    ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 4 << 20)
+    for parameter, size in ((M_MMAP_THRESHOLD, 4 << 20), (M_TRIM_THRESHOLD, 16 << 20)):
+        ctypes.CDLL(None).mallopt(parameter, size)
 
 
 def whole_launches(pieces: "Iterable[pa.Table]") -> "Iterator[pa.Table]":
