@@ -118,7 +118,7 @@ def stacks(memory: pd.DataFrame) -> dict[tuple[int, str], pd.DataFrame]:
     for launch, own in by_launch(sampled[["launch", "t_ns", "rank", "pid", "device", "used_mib"]]):
         for device, samples in own.groupby("device", observed=True, sort=False):
             used = samples.groupby(["t_ns", "rank", "pid"])["used_mib"].sum(min_count=1)
-            stacked[launch, str(device)] = used.unstack(["rank", "pid"], fill_value=0.0).sort_index(axis=1)
+            stacked[launch, str(device)] = used.unstack(["rank", "pid"], fill_value=0).sort_index(axis=1)
     return stacked
 
 
