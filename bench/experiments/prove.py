@@ -12,7 +12,7 @@ from bench.experiments.lab import Lab
 from bench.experiments.launch import Performed, perform
 from bench.experiments.measure import how_fast, median_step_ms
 from bench.experiments.plan import Request, in_turns, job_of
-from bench.experiments.resume import ended
+from bench.experiments.resume import ended, scenario_of
 from bench.runs.document import RunDocument
 from bench.runs.experiments import Prediction, ProofLaunch, Proofs
 from bench.runs.launches import LaunchRecord
@@ -38,7 +38,8 @@ def after(lab: Lab) -> None:
         lab.writer.note(proofs)
     for name, repeat in _left(proofs, lab.request):
         lab.progress.expect([name])
-        job = job_of(lab.request, switching.scenario(name), lab.next_launch(), repeat, lab.site.hosts)
+        found = scenario_of(lab.writer.document, name)
+        job = job_of(lab.request, found, lab.next_launch(), repeat, lab.site.hosts)
         perform(job, lab, "proving", lambda done: _kept(lab, done))
 
 

@@ -161,7 +161,7 @@ def with_switches(found: Found, specs: Sequence[str], option: str, *, named: boo
             what = f"{level} does not go with {found.name}: its strategy has {', '.join(offered)}"
             raise RequestError(option, what, "leave one of the two out")
         made = replace(found, scenario=replace(found.scenario, precision=level), level=level.lower())
-        found = replace(made, name=found.base + made.turned_on)
+        found = _named(made, found.base)
     on = {one.name: one for one in found.switches}
     for spec in (spec for spec in specs if spec not in levels):
         one = switch_on(spec, option)
@@ -176,7 +176,13 @@ def with_switches(found: Found, specs: Sequence[str], option: str, *, named: boo
         _check_goes_with(one, declared, found, list(on), option)
         half = declared.half or half
     with_them = replace(found, switches=ordered, half=half)
-    return replace(with_them, name=found.base + with_them.turned_on) if named else with_them
+    return _named(with_them, found.base) if named else with_them
+
+
+def _named(found: Found, base: str) -> Found:
+    """By what is on, and by its environment where it has one."""
+    name = base + found.turned_on
+    return replace(found, name=name) if found.environment is None else replace(found, name=name).on(found.environment)
 
 
 def switch_on(spec: str, option: str) -> SwitchOn:

@@ -121,16 +121,18 @@ def test_a_prediction_is_measured_beside_the_fastest(
 ) -> None:
     plotting(plots.limits_plot)
     monkeypatch.setattr(limits, "from_cache", known)
-    monkeypatch.setattr(prove, "candidates", lambda *given: [("ddp+bucket_mb", {"communication": 0.2})])
+    monkeypatch.setattr(prove, "candidates", lambda *given: [("mine+bucket_mb", {"communication": 0.2})])
     Path("mlp.py").write_text(MLP)
+    declared = 'from bench.seams import Scenario\nSCENARIO = Scenario(summary="a file of a user", strategy="ddp")'
+    Path("mine.py").write_text(declared)
     asked = ("--workload", "mlp.py", "--device", "cpu", "--warmup", "1", "--iters", "2", "--no-parity")
-    done = run_here("run", *asked, "--scenario", "ddp", "--prove", "--json")
+    done = run_here("run", *asked, "--scenario", "./mine.py", "--prove", "--json")
     assert done.code == 0, done.err
-    assert "ddp+bucket_mb was predicted to be " in done.err and "the prediction was " in done.err
-    assert "ddp reaches " in done.err and "of what this machine can do" in done.err
+    assert "mine+bucket_mb was predicted to be " in done.err and "the prediction was " in done.err
+    assert "mine reaches " in done.err and "of what this machine can do" in done.err
     document = done.document
     launches = [(one["scenario"], one["repeat"]) for one in document["experiments"]["prove"]["launches"]]
-    first, second = "ddp", "ddp+bucket_mb"
+    first, second = "mine", "mine+bucket_mb"
     assert launches == [(first, 0), (second, 0), (second, 1), (first, 1), (first, 2), (second, 2)]
     (row,) = document["switch-predictions"]
     assert row["launches"] == 3 and row["verdict"] in ("right", "too high", "too low")

@@ -293,14 +293,16 @@ def test_a_prediction_is_scored(after_ms: float, verdict: str) -> None:
 
 
 def test_candidates_fit_and_are_not_on_yet() -> None:
-    def names(scenario: str, fused: bool = False) -> set[str]:
+    def names(scenario: str, fused: bool = False, on: str | None = None) -> set[str]:
         one: Any = SimpleNamespace(effective=SimpleNamespace(optimizer_fused=fused))
-        return {name for name, _ in prove.candidates(switching.scenario(scenario), "cpu", one)}
+        found = switching.scenario(scenario)
+        return {name for name, _ in prove.candidates(found.on(on) if on else found, "cpu", one)}
 
     assert {"ddp+fused", "ddp+bucket_mb", "ddp+keep_memory"} <= names("ddp")
     assert "ddp+fused" not in names("ddp", fused=True) and not {"ddp+cuda_graphs", "ddp+channels_last"} & names("ddp")
     assert not any("bucket_mb" in name for name in names("single"))
     assert "ddp+keep_memory" not in names("ddp+keep_memory"), "it is on already"
+    assert "ddp+o1+fused@2.10" in names("ddp+o1", on="2.10"), "of the same interpreter"
 
 
 @pytest.mark.parametrize("recovers", [{"cpu": {"magic": 0.5}}, {"cpu": {"host": 1.5}}, {"tpu": {"host": 0.5}}])
