@@ -44,8 +44,8 @@ def commits(repository: str, good: str, bad: str) -> tuple[Candidate, ...]:
     if _git(repository, "merge-base", *ends) != ends[0]:
         raise RequestError("--good", f"{good} is not an ancestor of {bad}", "give an older commit, or swap the two")
     form = ("--first-parent", "--abbrev-commit", "--abbrev=10", "--format=%h %H %s", "--no-commit-header")
-    lines = _git(repository, "rev-list", *form, "--max-count=1", ends[0]).splitlines()
-    lines += _git(repository, "rev-list", "--reverse", *form, f"{ends[0]}..{ends[1]}").splitlines()
+    lines = _git(repository, "rev-list", *form, "--max-count=1", ends[0]).split("\n")
+    lines += _git(repository, "rev-list", "--reverse", *form, f"{ends[0]}..{ends[1]}").split("\n")
     parts = [line.split(" ", 2) for line in lines]
     return tuple(Candidate(name=name, about=subject, place=commit) for name, commit, subject in parts)
 
@@ -161,4 +161,4 @@ def _git(repository: str, *words: str) -> str:
         done = subprocess.run(["git", "-C", repository, *words], capture_output=True, text=True, errors="replace")
     except OSError as error:
         raise RequestError("--git", f"git cannot be started: {error.strerror}", "install it") from error
-    return done.stdout.strip() if done.returncode == 0 else ""
+    return done.stdout.rstrip("\n") if done.returncode == 0 else ""  # a line may end in a subject that is empty

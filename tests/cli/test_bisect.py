@@ -15,6 +15,7 @@ from standin import program
 from standin.schemas import only_run
 
 from bench.experiments import bisecting
+from bench.experiments.candidates import commits
 from bench.report import plots
 from bench.runs.experiments import Bisected
 from bench.verbs.bisect import USUAL
@@ -174,6 +175,15 @@ def test_wrong_searches_are_one_line(bench: Bench, repository: Repository, case:
     arguments, line = REFUSED[case]
     code, out, err = bench("bisect", *arguments, *NOTING)
     assert (code, out) == (2, "") and line.format(bad=names[-1]) in err and "Traceback" not in err
+
+
+@pytest.mark.parametrize("subject", ["", "one\u2028two"])
+def test_a_commit_may_have_any_subject(tmp_path: Path, repository: Repository, subject: str) -> None:
+    first, _ = repository(noted({}, {"end": 3}))
+    amend = ("-c", "user.name=a", "-c", "user.email=a@localhost", "commit", "-q", "--amend", "--allow-empty-message")
+    subprocess.run(["git", "-C", str(tmp_path / "repo"), *amend, "-m", subject], check=True)
+    good, bad = commits(str(tmp_path / "repo"), "HEAD~1", "HEAD")
+    assert (good.name, good.about, bad.about) == (first, "change 0", subject)
 
 
 @pytest.mark.slow
