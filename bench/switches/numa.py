@@ -11,7 +11,7 @@ NODES = "/sys/devices/system/node/node[0-9]*/cpulist"
 
 
 def obstacle(device):
-    return "this machine has one NUMA node: there is nothing to choose" if len(glob(NODES)) < 2 else None
+    return "this machine has one NUMA node: there is nothing to choose" if len(nodes()) < 2 else None
 
 
 def begin(parts):
@@ -30,10 +30,19 @@ def effect(session, ran):
 
 def cores(parts):
     """Those of this rank's node."""
-    nodes = sorted(glob(NODES))
-    number = parts.local_rank % len(nodes) if parts.device.type == "cpu" else node_of(parts.device)
-    with open(NODES.replace("[0-9]*", str(number)), encoding="ascii") as file:
-        return cores_in(file.read())
+    there = nodes()
+    number = sorted(there)[parts.local_rank % len(there)] if parts.device.type == "cpu" else node_of(parts.device)
+    return there.get(number, set())
+
+
+def nodes():
+    """The cores of each node that has any, by its number: some have memory alone, as those of a GPU may."""
+    found = {}
+    for path in glob(NODES):
+        with open(path, encoding="ascii") as file:
+            if text := file.read().strip():
+                found[int(os.path.basename(os.path.dirname(path)).removeprefix("node"))] = cores_in(text)
+    return found
 
 
 def node_of(device):
@@ -47,5 +56,5 @@ def node_of(device):
 
 def cores_in(text):
     """``0-3,8`` as a set."""
-    spans = [part.partition("-") for part in text.strip().split(",")]
+    spans = [part.partition("-") for part in text.split(",")]
     return {core for first, _, last in spans for core in range(int(first), int(last or first) + 1)}

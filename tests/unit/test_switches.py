@@ -60,6 +60,19 @@ def mine(tmp_path: Path) -> str:
     return str(tmp_path / "mine.py")
 
 
+def test_a_rank_is_on_a_numa_node_with_cores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A node may have memory alone, and numbers may have gaps."""
+    numa = module_of("numa")
+    monkeypatch.setattr(numa, "NODES", str(tmp_path / "node[0-9]*/cpulist"))
+    for number, cores in {0: "0-1,4\n", 1: "\n", 8: "2-3\n"}.items():
+        (tmp_path / f"node{number}").mkdir()
+        (tmp_path / f"node{number}" / "cpulist").write_text(cores)
+    on_cpu = [SimpleNamespace(device=SimpleNamespace(type="cpu"), local_rank=rank) for rank in range(3)]
+    assert [*map(numa.cores, on_cpu)] == [{0, 1, 4}, {2, 3}, {0, 1, 4}] and numa.obstacle("cpu") is None
+    (tmp_path / "node8" / "cpulist").write_text("\n")
+    assert numa.obstacle("cuda") == "this machine has one NUMA node: there is nothing to choose"
+
+
 def test_what_a_switch_lacks_is_said_in_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     numa, compiling, sync_bn = map(module_of, ("numa", "compile", "sync_bn"))
     assert numa.cores_in("0-3,8,10-11\n") == {0, 1, 2, 3, 8, 10, 11}
