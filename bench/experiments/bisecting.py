@@ -7,7 +7,7 @@ Each candidate is a scenario of one run, whose launches are those of ``bench att
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -83,10 +83,10 @@ class Asked:
 def bisect(asked: Asked) -> tuple[Run, bool]:
     """Search, and write what was launched. Returns the run, and whether it was interrupted."""
     writer = None if asked.path is None else _reopened(asked.path, asked)
-    search, metric, skipped = replay(asked, writer)
-    first = _record(asked, search, metric, skipped, launches=0)
+    search, metric = replay(asked, writer)
+    first = _record(asked, search, metric, launches=0)
     with scratch_folder("bench-bisect-") as scratch, begun(asked.wanted, (), writer, first) as commands:
-        doing = _Searching(asked, commands, scratch, search, metric, skipped)
+        doing = _Searching(asked, commands, scratch, search, metric)
         try:
             interrupted = doing.search_on()
         except KeyboardInterrupt:
@@ -128,7 +128,6 @@ class _Searching:
     scratch: str
     search: Bisection
     metric: str
-    skipped: dict[str, str]
     sides: dict[str, Side] = field(default_factory=dict)
     walls_s: list[float] = field(default_factory=list)
     began_s: float = field(default_factory=time.monotonic)
@@ -179,14 +178,13 @@ class _Searching:
         for end, option in ((0, "--good"), (-1, "--bad")):
             if name == self.search.candidates[end]:
                 raise RequestError(option, f"{name} cannot be measured: {why}", "give one that runs")
-        self.search.skipped.add(name)
-        self.skipped[name] = why
+        self.search.skipped[name] = why
         say(f"bench: {name} is skipped: {why}")
 
     def _count(self, block: int) -> None:
         """Add a whole block to the search, and say how it stands."""
         assert self.commands.writer is not None
-        self.search, self.metric, _ = replay(self.asked, self.commands.writer, self.skipped)
+        self.search, self.metric = replay(self.asked, self.commands.writer)
         search, document = self.search, self.commands.writer.document
         low, high = search.candidates[search.low], search.candidates[search.high]
         words = f"{len(document.launches)} launches: between {low} and {high}, {len(search.left)} left"
@@ -204,34 +202,30 @@ class _Searching:
         writer = self.commands.writer
         assert writer is not None
         launches = len(writer.document.launches)
-        writer.note(_record(self.asked, self.search, self.metric, self.skipped, launches=launches))
+        writer.note(_record(self.asked, self.search, self.metric, launches=launches))
 
 
-def replay(
-    asked: Asked, writer: RunWriter | None, skipped: Mapping[str, str] | None = None
-) -> tuple[Bisection, str, dict[str, str]]:
-    """The search as far as the launches of a run bring it, the value that it goes by, and what was skipped."""
+def replay(asked: Asked, writer: RunWriter | None) -> tuple[Bisection, str]:
+    """The search as far as what a run has brings it, and the metric that it goes by."""
     names, smallest = [one.name for one in asked.candidates], ROUNDING if asked.metric == NUMERICS else SMALLEST
     blocks = [] if writer is None else list(_blocks(writer, asked.metric, names))
-    values = [set.intersection(*(set(launch) for launch in block.values())) for block in blocks] or [set()]
-    possible = sorted(set.intersection(*values))
-    best, metric = -1.0, asked.metric
-    for one in possible:  # which value shows the change best is chosen by the first blocks alone
+
+    def searched(metric: str, blocks: Sequence[dict[str, dict[str, float]]]) -> Bisection:
         search = Bisection(names, smallest)
-        for block in blocks[:FEWEST_BLOCKS]:
-            search.add({name: launch[one] for name, launch in block.items()})
-        if search.distance > best:
-            best, metric = search.distance, one
+        for block in blocks:
+            search.add({name: launch[metric] for name, launch in block.items()})
+        return search
+
+    known = [set(launch) for block in blocks for launch in block.values()]
+    possible = sorted(set.intersection(*known)) if known else []
     if blocks and not possible:
         raise BenchError(f"nothing is known of the {asked.metric} of these launches; search by the step time instead")
-    search = Bisection(names, smallest)
-    for block in blocks:
-        search.add({name: launch[metric] for name, launch in block.items()})
+    # Which metric shows the change best is chosen by the first blocks alone.
+    metric = max(possible, key=lambda one: searched(one, blocks[:FEWEST_BLOCKS]).distance, default=asked.metric)
+    search = searched(metric, blocks)
     recorded = writer.document.of(Bisected) if writer is not None else None
-    reasons = dict(skipped if skipped is not None else recorded.skipped if recorded else {})
-    for name in reasons:
-        search.skipped.add(name)
-    return search, metric, reasons
+    search.skipped.update(recorded.skipped if recorded else {})
+    return search, metric
 
 
 def _blocks(writer: RunWriter, metric: str, names: Sequence[str]) -> Iterator[dict[str, dict[str, float]]]:
@@ -260,7 +254,7 @@ def _blocks(writer: RunWriter, metric: str, names: Sequence[str]) -> Iterator[di
     yield from (block for block in by_repeat.values() if {names[0], names[-1]} <= block.keys())
 
 
-def _record(asked: Asked, search: Bisection, metric: str, skipped: Mapping[str, str], *, launches: int) -> Bisected:
+def _record(asked: Asked, search: Bisection, metric: str, *, launches: int) -> Bisected:
     levels = {name: Level(ratio=ratio, low=low, high=high) for name, (ratio, low, high) in search.levels().items()}
     return Bisected(
         of=asked.of,
@@ -274,5 +268,5 @@ def _record(asked: Asked, search: Bisection, metric: str, skipped: Mapping[str, 
         decided=search.over,
         launches=launches,
         levels=levels,
-        skipped=skipped,
+        skipped=search.skipped,
     )

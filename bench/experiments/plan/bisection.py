@@ -53,12 +53,13 @@ class Bisection:
     """``candidates``: at least two, in order, the good end first and the bad one last.
 
     ``low``, ``high``: the bracket, by place: the last that is as the good end, and the first that is as the bad one.
+    ``skipped``: those that cannot be launched, and why.
     """
 
     candidates: Sequence[str]
     smallest: float = SMALLEST
     blocks: list[Block] = field(default_factory=list)
-    skipped: set[str] = field(default_factory=set)
+    skipped: dict[str, str] = field(default_factory=dict)
     low: int = 0
     high: int = field(init=False)
     _current: str | None = None
