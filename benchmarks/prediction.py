@@ -35,7 +35,7 @@ from bench.core.job import Job
 from bench.core.records import Host
 from bench.experiments import bandwidth, record
 from bench.experiments.plan import Request
-from bench.experiments.plan.scaling import Point, bandwidth_at, exchanges_at, measured_at
+from bench.experiments.plan.scaling import Point, job_at
 from bench.runs.experiments import BandwidthRecord, Exchange, ExchangesRecord
 from bench.seams import discover
 from bench.seams.discover import Found
@@ -134,15 +134,16 @@ class Lab:
         here = [Host(name=str(number), cores=1) for number in range(hosts)]
         reduced, silent, step_ms = None, {}, {}
         if hosts > 1:
-            job = bandwidth_at(self.request, self.scenarios[0], hosts, self.launches, here)
+            point = Point(count=hosts, global_batch=hosts)
+            job = job_at(self.request, self.scenarios[0], point, self.launches, here, purpose="bandwidth")
             reduced = bandwidth.of(job, record.blank(job), self.launch(job))
+        point = Point(count=hosts, global_batch=BATCH * hosts)
         for found in self.scenarios:
-            job = exchanges_at(self.request, found, hosts, BATCH, self.launches, here)
+            job = job_at(self.request, found, point, self.launches, here, purpose="exchanges")
             silent[found.name] = noted(job, self.launch(job))
             said = f"{silent[found.name].ends_ms['optimizer']:,.0f} ms without exchanges"
             if hosts > 1:
-                point = Point(count=hosts, global_batch=BATCH * hosts, modes=())
-                job = measured_at(self.request, found, point, repeat, self.launches, here)
+                job = job_at(self.request, found, point, self.launches, here, repeat=repeat)
                 of_ranks = zip(*(one["measured"]["step_ms"] for one in self.launch(job)), strict=True)
                 step_ms[found.name] = median(map(max, of_ranks))
                 said = f"{step_ms[found.name]:,.0f} ms a step, {said}"

@@ -9,7 +9,7 @@ from bench.core.job import Job
 from bench.experiments import lab, record
 from bench.experiments.launch import execute
 from bench.experiments.plan import Request
-from bench.experiments.plan.scaling import bandwidth_at
+from bench.experiments.plan.scaling import Point, job_at
 from bench.experiments.rows import Results
 from bench.machine.nvml import link_between
 from bench.runs.experiments import AllReduces, BandwidthRecord, Transport
@@ -26,7 +26,8 @@ def of_this_machine(request: Request, found: Found) -> BandwidthRecord:
     ):
         with passing("importing torch"):
             site.wait_until_ready()
-        job = bandwidth_at(request, found, request.replicas, 1, site.hosts)
+        point = Point(count=request.replicas, global_batch=request.replicas)
+        job = job_at(request, found, point, 1, site.hosts, purpose="bandwidth")
         with passing(f"all-reduces over {job.processes} ranks"):
             done = execute(job, site, logs, lambda event: None)
     return of(job, record.of(job, done, {}), done.outcome.results)

@@ -127,7 +127,7 @@ class _Curves:
             return measure.how_fast(at, done)
 
         lab.progress.units, lab.progress.steps = at.request.workload.units, at.request.warmup + at.request.iters
-        job = plan.measured_at(lab.request, self.found, point, repeat, lab.next_launch(), lab.site.hosts)
+        job = plan.job_at(lab.request, self.found, point, lab.next_launch(), lab.site.hosts, repeat=repeat)
         self._perform(job, f"{point.count} x {point.global_batch // point.count}", keep)
 
     def _diagnose(self, point: Point) -> None:
@@ -138,8 +138,7 @@ class _Curves:
             lab.writer.add_to(Scaling, record, "diagnostics", **done.tables)
             return where_to_look(done.record) or "profiled"
 
-        job = plan.measured_at(lab.request, self.found, point, 0, lab.next_launch(), lab.site.hosts)
-        job = replace(job, purpose="diagnose")
+        job = plan.job_at(lab.request, self.found, point, lab.next_launch(), lab.site.hosts, purpose="diagnose")
         self._perform(job, f"diagnosing {point.count} x {point.global_batch // point.count}", keep, diagnostic_rows)
 
     def _all_reduce(self, number: int) -> None:
@@ -150,7 +149,8 @@ class _Curves:
             lab.writer.add_to(Scaling, record, "bandwidth")
             return where_to_look(done.record) or f"all-reduces of {count(len(record.sizes), 'size')}"
 
-        job = plan.bandwidth_at(lab.request, self.found, number, lab.next_launch(), lab.site.hosts)
+        point = Point(count=number, global_batch=number)
+        job = plan.job_at(lab.request, self.found, point, lab.next_launch(), lab.site.hosts, purpose="bandwidth")
         self._perform(job, f"all-reduces over {number}", keep)
 
     def _note_exchanges(self, number: int, batch: int) -> None:
@@ -170,7 +170,8 @@ class _Curves:
             noted = record.why_not or f"{count(len(record.exchanges), 'exchange')} a step"
             return where_to_look(done.record) or noted
 
-        job = plan.exchanges_at(lab.request, self.found, number, batch, lab.next_launch(), lab.site.hosts)
+        point = Point(count=number, global_batch=number * batch)
+        job = plan.job_at(lab.request, self.found, point, lab.next_launch(), lab.site.hosts, purpose="exchanges")
         self._perform(job, f"{number} x {batch} without exchanging", keep)
 
     def _perform(self, job: Job, doing: str, keep: Callable[[Performed], str], rows_of: Maker | None = None) -> None:
@@ -185,7 +186,7 @@ def _each_alone(lab: Lab, found: Found) -> None:
     lab.progress.expect([found.name] * len(rounds))
     say(f"{count(len(rounds), 'launch', 'launches')} of {found.name}, on one device each")
     batch = scaling.batch_per_rank
-    at = replace(lab, request=replace(lab.request, replicas=1, devices=lab.request.devices[:1], global_batch=batch))
+    at = replace(lab, request=plan.request_at(lab.request, 1, batch))
     lab.progress.units = at.request.workload.units
     for slot, repeat in rounds:
 

@@ -17,11 +17,10 @@ EACH = "each"  # the mode in which every device is measured by itself
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """A number of devices with a global batch. ``modes``: which curves it is on."""
+    """A number of devices with a global batch."""
 
     count: int
     global_batch: int
-    modes: tuple[str, ...]
 
 
 def default_counts(devices: int) -> tuple[int, ...]:
@@ -36,21 +35,17 @@ def points(counts: Sequence[int], batch_per_rank: int, modes: Sequence[str]) -> 
 
     Raises :class:`RequestError` where the batch in all is not divisible by a number of devices.
     """
-    most = max(counts)
-    whole = most * batch_per_rank
-    made: dict[tuple[int, int], Point] = {}
+    whole = max(counts) * batch_per_rank
+    made: list[Point] = []
     for count in sorted({1, *counts}):
         for mode in modes:
             if mode == "strong" and whole % count:
                 step = math.lcm(*counts)
-                fits = f"{step * max(1, round(whole / step))} is"
                 what = f"{whole} examples are not divisible by {count} devices"
-                raise RequestError("--counts", what, f"with --global-batch {fits.split()[0]} they are, or use --weak")
-            batch = whole if mode == "strong" else count * batch_per_rank
-            before = made.get((count, batch))
-            on = (*(before.modes if before else ()), mode)
-            made[count, batch] = Point(count=count, global_batch=batch, modes=on)
-    return tuple(made.values())
+                fits = step * max(1, round(whole / step))
+                raise RequestError("--counts", what, f"with --global-batch {fits} they are, or use --weak")
+            made.append(Point(count=count, global_batch=whole if mode == "strong" else count * batch_per_rank))
+    return tuple(dict.fromkeys(made))
 
 
 def without_exchanges(scaling: Scaling) -> tuple[tuple[int, int], ...]:
@@ -70,27 +65,22 @@ def request_at(request: Request, count: int, global_batch: int) -> Request:
     return replace(request, replicas=count, devices=request.devices[:count], global_batch=global_batch)
 
 
-def measured_at(request: Request, found: Found, point: Point, repeat: int, launch: int, hosts: Sequence[Host]) -> Job:
+def job_at(
+    request: Request,
+    found: Found,
+    point: Point,
+    launch: int,
+    hosts: Sequence[Host],
+    *,
+    repeat: int = 0,
+    purpose: str = "measure",
+) -> Job:
     """A launch at a point. On the CPU each rank has as many threads as with all of them, whatever their number: a rank
     stands for a device, and one device does not become faster when others are left out."""
-    at = request_at(request, point.count, point.global_batch)
-    job = job_of(at, found, launch, repeat, hosts)
+    job = job_of(request_at(request, point.count, point.global_batch), found, launch, repeat, hosts)
     threads = min(rank.threads for rank in job_of(request, found, 0, 0, hosts).ranks)
-    return replace(job, ranks=tuple(replace(rank, threads=min(rank.threads, threads)) for rank in job.ranks))
-
-
-def bandwidth_at(request: Request, found: Found, count: int, launch: int, hosts: Sequence[Host]) -> Job:
-    """A launch of all-reduces over the first ``count`` devices."""
-    job = measured_at(request, found, Point(count=count, global_batch=count, modes=()), 0, launch, hosts)
-    return replace(job, purpose="bandwidth")
-
-
-def exchanges_at(
-    request: Request, found: Found, count: int, batch_per_rank: int, launch: int, hosts: Sequence[Host]
-) -> Job:
-    """A launch of ``count`` ranks that compute side by side; what they exchange is noted and goes nowhere."""
-    at = Point(count=count, global_batch=count * batch_per_rank, modes=())
-    return replace(measured_at(request, found, at, 0, launch, hosts), purpose="exchanges")
+    ranks = tuple(replace(rank, threads=min(rank.threads, threads)) for rank in job.ranks)
+    return replace(job, ranks=ranks, purpose=purpose)
 
 
 def alone_on(
