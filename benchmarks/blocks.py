@@ -209,7 +209,7 @@ def sampler(block: Block, parts: Parts, seconds: float, peace_s: float) -> dict[
         both = rounds(TWO_KINDS, lambda kind: block.seconds(block.instrumented), block.device, parts.rank, seconds)
         rounds((" ",), lambda kind: block.seconds(block.reporting), block.device, parts.rank, 0)
         return {"rounds": both}
-    process = Sampler.start(
+    process = Sampler(
         device=block.device.type,
         gpus=parts.job.devices_on(parts.job.ranks[0].host),
         spool=parts.job.logs,

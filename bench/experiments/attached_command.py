@@ -162,7 +162,7 @@ class _Watch:
         self._device = device
         samples = os.path.join(self._spool, f"samples-{device}")
         os.makedirs(samples)
-        self.sampler = Sampler.start(device=device, gpus=gpus, spool=samples, host=os.uname().nodename)
+        self.sampler = Sampler(device=device, gpus=gpus, spool=samples, host=os.uname().nodename)
 
     def look(self, command: int) -> None:
         """Never raises: the command is waited for, whatever becomes of its notes."""

@@ -164,7 +164,7 @@ def opened(
         host = site.hosts[0]
         with (
             _sealed(writer, site),
-            Sampler.start(device=request.device, gpus=host.devices, spool=writer.scratch, host=host.name) as sampler,
+            Sampler(device=request.device, gpus=host.devices, spool=writer.scratch, host=host.name) as sampler,
         ):
             yield Lab(
                 request=request,

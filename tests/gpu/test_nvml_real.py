@@ -21,9 +21,9 @@ from bench.analyse import devices
 from bench.core.pid_namespace import nested
 from bench.core.records import DEVICE_COLUMNS, MEMORY_COLUMNS, PROBE_MIB, Gpu
 from bench.machine import nvml
-from bench.machine.sample import Sampler, read_spool
+from bench.machine.sample import Sampler
 from bench.machine.sample.attribution import match_probe
-from bench.runs.spool import spool_path
+from bench.runs.spool import read_spool, spool_path
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA"), measures_a_gpu]
 
@@ -103,7 +103,7 @@ def smi(uuid: str, query: str, fields: str) -> list[list[str]]:
 
 
 def sampled(folder: Path, gpu: Gpu, rank: Rank, seconds: float) -> tuple[Sampler, list[Any], list[Any]]:
-    sampler = Sampler.start(device="cuda", gpus=(gpu.uuid,), spool=str(folder), host="here")
+    sampler = Sampler(device="cuda", gpus=(gpu.uuid,), spool=str(folder), host="here")
     try:
         sampler.watch(0, "single", 0, rank.pid, (gpu.uuid,))
         wait_for(lambda: read_spool(spool_path(str(folder), 0))["device"], 30.0)
@@ -114,7 +114,7 @@ def sampled(folder: Path, gpu: Gpu, rank: Rank, seconds: float) -> tuple[Sampler
 
 
 def test_in_a_container_the_level_tells_a_rank(gpu: Gpu, tmp_path: Path) -> None:
-    sampler = Sampler.start(device="cuda", gpus=(gpu.uuid,), spool=str(tmp_path), host="here", nested=True)
+    sampler = Sampler(device="cuda", gpus=(gpu.uuid,), spool=str(tmp_path), host="here", nested=True)
     sampler.begin(0)
     sampler.watch(0, "single", 0, 2**22 + 1, (gpu.uuid,))  # a PID that is nobody's: as if the list did not name it
     time.sleep(1.0)
@@ -159,7 +159,7 @@ def test_energy_of_the_counter_agrees_with_power(gpu: Gpu, rank: Rank, tmp_path:
     rank.tell("work 20", wait=False)
     time.sleep(3)
     by_smi: list[float] = []
-    sampler = Sampler.start(device="cuda", gpus=(gpu.uuid,), spool=str(tmp_path), host="here")
+    sampler = Sampler(device="cuda", gpus=(gpu.uuid,), spool=str(tmp_path), host="here")
     sampler.watch(0, "single", 0, rank.pid, (gpu.uuid,))
     start_ns = time.perf_counter_ns()
     while time.perf_counter_ns() < start_ns + SECONDS * 1e9:

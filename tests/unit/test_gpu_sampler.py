@@ -12,10 +12,10 @@ from standin.processes import wait_for
 
 from bench.core.records import DEVICE_COLUMNS, MEMORY_COLUMNS, PROBE_MIB
 from bench.machine.nvml import NO_VALUE, SCRAMBLED
-from bench.machine.sample import Sampler, read_spool
+from bench.machine.sample import Sampler
 from bench.machine.sample.process import MEMORY_PERIOD_NS
 from bench.machine.sample.sources import GpuMemory
-from bench.runs.spool import spool_path
+from bench.runs.spool import read_spool, spool_path
 
 BUSY = 4242
 """Somebody else's PID."""
@@ -32,7 +32,7 @@ def driver(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> Driver:
 class Sampling:
     def __init__(self, folder: Path, **options: Any) -> None:
         self.folder = folder
-        self.sampler = Sampler.start(device="cuda", gpus=(A, B), spool=str(folder), host="node1", **options)
+        self.sampler = Sampler(device="cuda", gpus=(A, B), spool=str(folder), host="node1", **options)
 
     def rows(self, table: str, launch: int = 0) -> list[dict[str, Any]]:
         return read_spool(spool_path(str(self.folder), launch))[table]
@@ -278,7 +278,7 @@ def test_a_thermal_bit_and_link_counters(start: Start, driver: Driver) -> None:
 
 
 def test_rows_of_ranks_and_gpus(start: Start, driver: Driver) -> None:
-    """A row for each process on each GPU that it is on; of one without a value, or without a list, the reason."""
+    """A row for each process on each GPU that it is on; of one without a figure, or without a list, the reason."""
     lists = (f"process {A} 11 {512 * MIB}", f"process {B} 11 {256 * MIB}", f"process {B} 13 {NOT_AVAILABLE}")
     driver.write(*TWO_GPUS, *lists, f"value {A} power 312500", f"value {A} energy 1000", f"error {B} energy 3")
     run = start(nested=False)

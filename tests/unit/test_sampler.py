@@ -68,7 +68,7 @@ def children() -> Iterator[list[Child]]:
 
 @pytest.fixture
 def sampler(tmp_path: Path) -> Iterator[Sampler]:
-    sampler = Sampler.start(device="cpu", gpus=(), spool=str(tmp_path), host="node1")
+    sampler = Sampler(device="cpu", gpus=(), spool=str(tmp_path), host="node1")
     yield sampler
     sampler.stop()
     assert not psutil.pid_exists(sampler.pid)
@@ -262,7 +262,7 @@ def test_a_killed_sampler_leaves_its_samples(sampler: Sampler, children: list[Ch
 BENCH = """
 import os, sys, time
 from bench.machine.sample import Sampler
-sampler = Sampler.start(device="cpu", gpus=(), spool=sys.argv[1], host="node1")
+sampler = Sampler(device="cpu", gpus=(), spool=sys.argv[1], host="node1")
 sampler.watch(0, "ddp", 0, os.getpid())
 print(sampler.pid, flush=True)
 time.sleep(60)

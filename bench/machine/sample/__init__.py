@@ -1,6 +1,6 @@
 """Samples of memory and devices while launches run, taken by a separate process (``bench.machine.sample.process``).
 
-    sampler = Sampler.start(device="cpu", gpus=(), spool="samples", host="localhost")
+    sampler = Sampler(device="cpu", gpus=(), spool="samples", host="localhost")
     sampler.watch(launch=0, scenario="ddp", rank=0, pid=4711)
     memory_rows, device_rows = sampler.finish(0)
 
@@ -24,8 +24,6 @@ from bench.core.job import Job
 from bench.machine.sample.attribution import unavailable
 from bench.runs.spool import read_spool, spool_path
 
-__all__ = ["ANSWER_LIMIT_S", "START_LIMIT_S", "Sampler", "read_spool"]
-
 ANSWER_LIMIT_S = 5.0
 START_LIMIT_S = 30.0  # a driver without persistence mode takes seconds to wake each GPU
 
@@ -34,24 +32,20 @@ class Sampler:
     """One sampler process per host. ``cost`` and ``findings``: of the last finished launch, None if the process died.
     ``knows_pids``: the driver's lists have had every rank of a launch under its own PID, so none need show it.
 
-    The kernel ends the process with the thread that started it, so start it from the main thread.
+    It is not waited for at the start. The kernel ends the process with the thread that started it, so start it from the
+    main thread. ``spool``: an existing folder. ``options``: of ``process.Loop``.
     """
 
-    def __init__(self, config: Event) -> None:
+    def __init__(self, *, device: str, gpus: tuple[str, ...], spool: str, host: str, **options: object) -> None:
         self.cost: Event | None = None
         self.findings: Event | None = None
         self.knows_pids = False
-        self._config = config
-        self._log = os.path.join(config["spool"], "sampler.log")
+        self._config: Event = {"device": device, "gpus": list(gpus), "spool": spool, "host": host, **options}
+        self._log = os.path.join(spool, "sampler.log")
         self._begun: int | None = None
         self._done: dict[int, set[int]] = {}
         self._watched: dict[int, list[Event]] = {}
         self._spawn()
-
-    @classmethod
-    def start(cls, *, device: str, gpus: tuple[str, ...], spool: str, host: str, **options: object) -> "Sampler":
-        """Start the process without waiting for it. ``spool``: an existing folder. ``options``: of ``process.Loop``."""
-        return cls({"device": device, "gpus": list(gpus), "spool": spool, "host": host, **options})
 
     @property
     def pid(self) -> int:

@@ -22,8 +22,6 @@ DUTY_CYCLE = 0.01
 """The share of the time that all sampling may take. Slower samples are taken less often."""
 LINKS_EVERY = 10  # one sample in so many has the PCIe and NVLink counters: reading them is slow, and they only grow
 
-__all__ = ["DUTY_CYCLE", "MEMORY_PERIOD_NS", "Clock", "Loop", "Spool", "spool_path"]
-
 
 class Clock:
     """Deadlines on a fixed grid, so that they never drift; missed ones are skipped.

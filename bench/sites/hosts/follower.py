@@ -146,7 +146,7 @@ class _Follower:
             )
         )
         self.sampler = stack.enter_context(
-            Sampler.start(device=hello.device, gpus=hello.devices, spool=self.folder, host=name)
+            Sampler(device=hello.device, gpus=hello.devices, spool=self.folder, host=name)
         )
         line.send(event="ready", description=self.site.wait_until_ready(), state=encode(machine.state()))
 
