@@ -52,15 +52,19 @@ ACTIVITY_COLUMNS = ("sm_percent", "tensor_percent", "dram_percent", "nvlink_tx_m
 
 LINK_COLUMNS = ("pcie_tx_kib", "pcie_rx_kib", "nvlink_tx_kib", "nvlink_rx_kib")
 
+METRIC_COLUMNS = {  # of one device at one moment
+    **dict.fromkeys(("utilisation_percent", "power_w", "energy_mj"), "float64"),
+    **dict.fromkeys(("sm_clock_mhz", "memory_clock_mhz", "temperature_c"), "float64"),
+    "throttle_reasons": "int64",
+    "used_mib": "float64",
+}
+
 DEVICE_COLUMNS = {
     **LAUNCH_COLUMNS,
     "host": "string",
     "t_ns": "int64",
     "device": "string",
-    **dict.fromkeys(("utilisation_percent", "power_w", "energy_mj"), "float64"),
-    **dict.fromkeys(("sm_clock_mhz", "memory_clock_mhz", "temperature_c"), "float64"),
-    "throttle_reasons": "int64",
-    "used_mib": "float64",
+    **METRIC_COLUMNS,
     "reason": "string",
     **dict.fromkeys(LINK_COLUMNS, "float64"),
     "mig": "bool",

@@ -16,28 +16,13 @@ from typing import Any, TypeVar
 
 from bench.core.errors import BenchError
 from bench.core.files import text_from
-from bench.core.records import ACTIVITY_COLUMNS, LINK_COLUMNS, RANGES, Gpu
+from bench.core.records import ACTIVITY_COLUMNS, LINK_COLUMNS, METRIC_COLUMNS, RANGES, Gpu
 
 T = TypeVar("T")
 
 Foreign = Any  # a value of pynvml, which has no types
 LIBRARY = "libnvidia-ml.so.1"  # the soname that pynvml loads
 REQUIREMENT = "'nvidia-ml-py>=12.560'"  # as a shell takes it; the version is that of `pyproject.toml`
-
-METRICS = (
-    "utilisation_percent",
-    "power_w",
-    "energy_mj",
-    "sm_clock_mhz",
-    "memory_clock_mhz",
-    "temperature_c",
-    "throttle_reasons",
-    "used_mib",
-)
-"""Values of one device at one moment, as in ``bench.core.records.DEVICE_COLUMNS``."""
-
-LINKS = LINK_COLUMNS
-"""Counters of what a device sent and received, where the driver offers them; they only ever grow."""
 
 NO_GPM = "this GPU has no GPM metrics; Hopper and later have them"
 FIRST = "activity is known between two samples, and this is the first"
@@ -224,7 +209,7 @@ class Nvml:
         return str(name or text_from(f"/proc/{pid}/comm", 0).strip()) or None
 
     def device_sample(self, uuid: str, *, links: bool = True) -> dict[str, Foreign]:
-        """:data:`METRICS` and :data:`LINKS` (KiB) now, ``mig``, and ``reason``: which are None and why.
+        """``METRIC_COLUMNS`` and ``LINK_COLUMNS`` (KiB) now, ``mig``, and ``reason``: which are None and why.
 
         GPM metrics (``ACTIVITY_COLUMNS``) are of the time since the last call, or None with ``activity_reason``.
         ``utilisation_percent``: the share of the driver's last sampling period with a kernel on the device;
@@ -242,12 +227,12 @@ class Nvml:
             sample[metric] = _scaled(value, unit)
             if reason is not None:
                 reasons[metric] = reason
-        if len(reasons) == len(METRICS) and len(set(reasons.values())) == 1:  # such as a GPU that is lost
+        if len(reasons) == len(METRIC_COLUMNS) and len(set(reasons.values())) == 1:  # such as a GPU that is lost
             return unknown_sample(reasons.popitem()[1])
         mig = self.mig(uuid)
         if mig:
             sample["energy_mj"], reasons["energy_mj"] = None, MIG_ENERGY
-        counters, problems = self._read_links(handle) if links else (dict.fromkeys(LINKS), {})
+        counters, problems = self._read_links(handle) if links else (dict.fromkeys(LINK_COLUMNS), {})
         why = "; ".join(f"{metric}: {reason}" for metric, reason in (reasons | problems).items())
         return {**sample, "reason": why or None, **counters, "mig": mig, **self._activity(uuid)}
 
@@ -439,7 +424,7 @@ class Nvml:
         return NO_VALUE
 
     def _read_links(self, handle: Foreign) -> tuple[dict[str, object], dict[str, str]]:
-        """The counters of :data:`LINKS`, in one call (that for PCIe alone waits 20 ms each), and why one is None."""
+        """The counters of ``LINK_COLUMNS``, in one call (that for PCIe alone waits 20 ms each), and why one is None."""
         pynvml = self._pynvml
         fields = {
             "pcie_tx_kib": (pynvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES, 1 / 1024),
@@ -450,8 +435,8 @@ class Nvml:
         asked = [field for field, _ in fields.values()]
         answers, reason = self._try(lambda: list(pynvml.nvmlDeviceGetFieldValues(handle, asked)))
         if reason is not None:
-            return dict.fromkeys(LINKS), dict.fromkeys(LINKS, reason)
-        values: dict[str, object] = dict.fromkeys(LINKS)
+            return dict.fromkeys(LINK_COLUMNS), dict.fromkeys(LINK_COLUMNS, reason)
+        values: dict[str, object] = dict.fromkeys(LINK_COLUMNS)
         problems: dict[str, str] = {}
         for (name, (_, unit)), answer in zip(fields.items(), answers, strict=True):
             value, reason = self._field(answer)
@@ -495,7 +480,7 @@ class Nvml:
 
 def unknown_sample(reason: str) -> dict[str, object]:
     """:meth:`Nvml.device_sample` of a device of which nothing is known."""
-    unknown = {**dict.fromkeys(METRICS), "reason": reason, **dict.fromkeys(LINKS), "mig": None}
+    unknown = {**dict.fromkeys(METRIC_COLUMNS), "reason": reason, **dict.fromkeys(LINK_COLUMNS), "mig": None}
     return unknown | unknown_activity(reason)
 
 

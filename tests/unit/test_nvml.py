@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from standin import DEVICE_A, KEYS, MIB, NOT_AVAILABLE, TWO_GPUS, A, B, Driver, compile_driver, python
 
-from bench.core.records import ACTIVITY_COLUMNS, DEVICE_COLUMNS
+from bench.core.records import ACTIVITY_COLUMNS, DEVICE_COLUMNS, LINK_COLUMNS, METRIC_COLUMNS
 from bench.machine import nvml
-from bench.machine.nvml import FIRST, LINKS, METRICS, MIG_ENERGY, NO_GPM, NO_VALUE, SCRAMBLED, ZERO, unknown_activity
+from bench.machine.nvml import FIRST, MIG_ENERGY, NO_GPM, NO_VALUE, SCRAMBLED, ZERO, unknown_activity
 
 
 @pytest.fixture
@@ -159,23 +159,23 @@ def test_an_old_driver_is_asked_by_older_symbols(old_driver: Driver, tmp_path: P
 
 NUMBERS = (87, 312500, 123456789012345, 1410, 1593, 61, 72, 3 << 30)
 VALUES = [f"value {A} {key} {number}" for key, number in zip(KEYS, NUMBERS, strict=True)]
-READ = dict(zip(METRICS, (87.0, 312.5, 123456789012345.0, 1410.0, 1593.0, 61.0, 72, 3072.0), strict=True))
-SAMPLE = {**READ, "reason": None, **dict.fromkeys(LINKS, 0.0), "mig": False, **unknown_activity(NO_GPM)}
+READ = dict(zip(METRIC_COLUMNS, (87.0, 312.5, 123456789012345.0, 1410.0, 1593.0, 61.0, 72, 3072.0), strict=True))
+SAMPLE = {**READ, "reason": None, **dict.fromkeys(LINK_COLUMNS, 0.0), "mig": False, **unknown_activity(NO_GPM)}
 
 
 def nothing(reason: str) -> dict[str, Any]:
-    return dict.fromkeys((*METRICS, *LINKS, "mig")) | {"reason": reason} | unknown_activity(reason)
+    return dict.fromkeys((*METRIC_COLUMNS, *LINK_COLUMNS, "mig")) | {"reason": reason} | unknown_activity(reason)
 
 
 def failing(first: int) -> tuple[list[str], dict[str, Any]]:
     """Every other metric fails, and is named; the others stand."""
-    half = dict(list(zip(KEYS, METRICS, strict=True))[first::2])
+    half = dict(list(zip(KEYS, METRIC_COLUMNS, strict=True))[first::2])
     reason = "; ".join(f"{metric}: Not Supported" for metric in half.values())
     return [f"error {A} {key} 3" for key in half], dict.fromkeys(half.values()) | {"reason": reason}
 
 
 COUNTED = [f"value {A} pcie_tx {5 << 20}", f"value {A} pcie_rx {7 << 30}", f"value {A} nvlink_tx {1 << 40}"]
-COUNTERS = dict(zip(LINKS, (5 << 10, 7 << 20, 1 << 40, None), strict=True))
+COUNTERS = dict(zip(LINK_COLUMNS, (5 << 10, 7 << 20, 1 << 40, None), strict=True))
 
 
 NO_ENERGY = {"power_w": None, "energy_mj": None, "reason": f"power_w: {NO_VALUE}; energy_mj: {NO_VALUE}"}
@@ -199,7 +199,7 @@ def test_device_samples_have_the_units_of_their_names(driver: Driver, case: str)
     assert sample == SAMPLE | otherwise
     assert isinstance(sample["throttle_reasons"], int | None)
     assert {*sample, "launch", "scenario", "host", "t_ns", "device"} == set(DEVICE_COLUMNS)
-    assert (*METRICS, "reason", *LINKS, "mig", *ACTIVITY_COLUMNS, "activity_reason") == tuple(sample)
+    assert (*METRIC_COLUMNS, "reason", *LINK_COLUMNS, "mig", *ACTIVITY_COLUMNS, "activity_reason") == tuple(sample)
 
 
 @pytest.mark.parametrize(
