@@ -27,6 +27,7 @@ from bench.runs.files import write_atomically
 from bench.runs.launches import BUSY, LaunchRecord
 from bench.seams.discover import Found
 from bench.seams.experiment import Experiment
+from bench.seams.site import interpreter_of
 from bench.seams.strategy import Strategy
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def _setting(job: Job, lab: Lab) -> Setting:
     return {
         "device": gpu.name if gpu else lab.writer.document.machine.cpu or "CPU",
         "driver": gpu.driver if gpu else None,
-        "torch": lab.site.description["torch"],
+        "torch": interpreter_of(lab.site.description, job.environment)["torch"],
         "processes": job.processes,
         "threads": job.ranks[0].threads,
     }

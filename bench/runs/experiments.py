@@ -149,10 +149,13 @@ class Limits:
     launches: tuple[LimitsLaunch, ...] = ()
 
     def ceilings_of(self, launch: LaunchRecord) -> Ceilings | None:
-        """Those of as many ranks with as many threads as a launch has; None if they were not measured."""
+        """Those of as many ranks with as many threads as a launch has, and of its torch if that is known; None if they
+        were not measured."""
         threads = {rank.threads for rank in launch.ranks}
-        same = (one for one in self.ceilings if one.processes == launch.processes and {one.threads} == threads)
-        return next(same, None)
+        same = [one for one in self.ceilings if one.processes == launch.processes and {one.threads} == threads]
+        if launch.effective is not None:
+            same = [one for one in same if one.torch == launch.effective.versions.get("torch")]
+        return next(iter(same), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,6 @@
 """How much of what a machine can do a step does: work, peaks, ceilings, and the account of a step."""
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -197,6 +198,21 @@ def test_ceilings_are_kept_by_what_they_hold_for(tmp_path: Path, monkeypatch: py
     assert experiment.from_cache(ABOUT) == ceilings and experiment.from_cache(ABOUT | {"torch": "2.7"}) is None
     Path(experiment.kept_in(ABOUT)).write_text("{}")
     assert experiment.from_cache(ABOUT) is None
+
+
+def test_each_interpreter_has_ceilings_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(experiment, "visible_gpus", lambda: ([], None))
+    old, new = ({"torch": version} for version in ("2.6", "2.10"))
+    site = SimpleNamespace(description={**old, "environments": {"old": old, "new": new}})
+    lab: Any = SimpleNamespace(site=site, writer=SimpleNamespace(document=document(machine={"cpu": "CPU"})))
+    job: Any = SimpleNamespace(processes=1, environment="new", ranks=[SimpleNamespace(devices=(), threads=2)])
+    about = experiment._setting(job, lab)
+    assert about == ABOUT | new
+    first, second = decode(Ceilings, CEILINGS), decode(Ceilings, CEILINGS | about)
+    one = launch(processes=1, ranks=[{"rank": 0, "pid": 1, "threads": 2}], effective={"versions": {"torch": "2.10"}})
+    assert Limits(ceilings=(first, second)).ceilings_of(one) == second
+    assert Limits(ceilings=(first,)).ceilings_of(one) is None
+    assert Limits(ceilings=(first, second)).ceilings_of(replace(one, effective=None)) == first
 
 
 @pytest.mark.parametrize(("foreign", "status"), [(0.1, "ok"), (1.9, "killed")])
