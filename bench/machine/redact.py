@@ -4,6 +4,7 @@ import hashlib
 import os
 import re
 from collections.abc import Sequence
+from itertools import chain
 from urllib.parse import unquote
 
 HIDDEN = "***"
@@ -62,7 +63,9 @@ def command_line(words: Sequence[str]) -> list[str]:
     """A command line of bench's as it may be kept: its own options, and a command that follows as :func:`foreign` has
     it, or all of that too with :data:`RECORD`."""
     place = words.index("--") if "--" in words else len(words)
-    own, rest = list(words[:place]), words[place + 1 :]
+    of_commands = tuple(f"{option}=" for option in COMMANDS)
+    apart = (word.split("=", 1) if word.startswith(of_commands) else [word] for word in words[:place])
+    own, rest = [*chain.from_iterable(apart)], words[place + 1 :]
     for number, word in enumerate(own[:-1]):
         if word in COMMANDS and RECORD not in own:
             own[number + 1] = " ".join(foreign(own[number + 1].split() or [""]))
