@@ -55,13 +55,12 @@ ENGINE = Kind(
 class Found:
     """A scenario that was loaded. ``strategy_file``: the file that defines the strategy's ``build``.
 
-    ``switches``: all that are on, the scenario's own too. ``half``: what half means, None for the device's own choice.
-    ``base``: the scenario's own name; ``name`` has besides what was turned on: ``ddp+bucket_mb=50+channels_last``.
-    ``level``: the precision that was asked for behind the name, such as ``o2``, if its file does not declare it.
-    ``environment``: which of several interpreters runs it; ``name`` ends in it: ``ddp@2.10``.
+    ``base``: the scenario's own name. ``switches``: all that are on, the scenario's own too. ``half``: what half means,
+    None for the device's own choice. ``level``: the precision that was asked for behind the name, such as ``o2``, if
+    its file does not declare it. ``environment``: which of several interpreters runs it.
     """
 
-    name: str
+    base: str
     file: str
     scenario: Scenario
     doc: str
@@ -78,12 +77,13 @@ class Found:
         return self.half or HALF_ON[device]
 
     @property
-    def base(self) -> str:
-        return self.name.removesuffix(f"@{self.environment}")[: -len(self.turned_on) or None]
+    def name(self) -> str:
+        """With what was turned on, and the environment: ``ddp+bucket_mb=50+channels_last@2.10``."""
+        return f"{self.base}{self.turned_on}{f'@{self.environment}' if self.environment else ''}"
 
     def on(self, environment: str) -> "Found":
         """The same in one of several interpreters."""
-        return replace(self, name=f"{self.name}@{environment}", environment=environment)
+        return replace(self, environment=environment)
 
     @property
     def turned_on(self) -> str:

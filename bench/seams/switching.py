@@ -60,7 +60,7 @@ def _load(name: str, file: str) -> Found:
         why = f"{what} by apex.amp does not go with strategy {strategy_name!r}"
         raise RequestError("--scenario", why, "take 'apex.amp' out of needs: the native one goes with it")
     found = Found(
-        name=name,
+        base=name,
         file=file,
         scenario=scenario,
         doc=(module.__doc__ or "").strip(),
@@ -149,8 +149,8 @@ def scenario(request: str, more: Sequence[str] = ()) -> Found:
 def with_switches(found: Found, specs: Sequence[str], option: str, *, named: bool = True) -> Found:
     """A scenario with more switches on, in the order of :func:`discover.names`, which its name has behind pluses.
 
-    A precision level may be among them, which comes first. ``named``: False for those of the scenario's own file, which
-    its name says nothing of. Raises :class:`RequestError`.
+    A precision level may be among them, which comes first. ``named``: False for those of the scenario's own file, where
+    levels have no place. Raises :class:`RequestError`.
     """
     levels = [spec for spec in specs if spec.strip().lower() in LEVELS] if named else []
     for asked in levels:
@@ -160,8 +160,7 @@ def with_switches(found: Found, specs: Sequence[str], option: str, *, named: boo
         if level not in offered:
             what = f"{level} does not go with {found.name}: its strategy has {', '.join(offered)}"
             raise RequestError(option, what, "leave one of the two out")
-        made = replace(found, scenario=replace(found.scenario, precision=level), level=level.lower())
-        found = _named(made, found.base)
+        found = replace(found, scenario=replace(found.scenario, precision=level), level=level.lower())
     on = {one.name: one for one in found.switches}
     for spec in (spec for spec in specs if spec not in levels):
         one = switch_on(spec, option)
@@ -175,14 +174,7 @@ def with_switches(found: Found, specs: Sequence[str], option: str, *, named: boo
         declared = load_switch(one.name, one.file)
         _check_goes_with(one, declared, found, list(on), option)
         half = declared.half or half
-    with_them = replace(found, switches=ordered, half=half)
-    return _named(with_them, found.base) if named else with_them
-
-
-def _named(found: Found, base: str) -> Found:
-    """By what is on, and by its environment where it has one."""
-    name = base + found.turned_on
-    return replace(found, name=name) if found.environment is None else replace(found, name=name).on(found.environment)
+    return replace(found, switches=ordered, half=half)
 
 
 def switch_on(spec: str, option: str) -> SwitchOn:

@@ -157,7 +157,7 @@ open(pipe.fileno(), "wb", closefd=False).write(SAID)
 time.sleep(600)
 """
 FORGERIES = {
-    b'{"value": {"scenario": 3}}\n': "name is missing",
+    b'{"value": {"scenario": 3}}\n': "base is missing",
     b"[" * 100_000 + b"\n": "gave an unreadable answer",
     b"\0" * (1 << 21): "answered with more than 1,048,576 bytes",
     b"no end of a line": "was not done after 1 s",
