@@ -9,6 +9,7 @@ streams, our terminal, and the signals that we get. What a step is: :data:`STEP`
 """
 
 import os
+import signal
 import statistics
 import sys
 import time
@@ -301,7 +302,7 @@ def _record(
     ran = first.ran
     status, reason = "ok", "it was interrupted" if done.interrupted else None
     if done.code and not done.interrupted:
-        status = "killed" if done.code > 128 else "error"
+        status = "killed" if 128 < done.code < 128 + signal.NSIG else "error"  # above are codes such as exit(-1)'s
         reason = f"the command ended with exit code {done.code}"
     noticed = done.noticed
     if noticed["foreign"]:  # other processes of the command are not

@@ -91,6 +91,12 @@ def test_a_killed_command_keeps_its_code_and_steps(attach: Any) -> None:
     assert len(run.steps) >= 19
 
 
+@pytest.mark.parametrize(("end", "status"), [(-1, "error"), (128 + signal.SIGTERM, "killed")])
+def test_an_exit_code_that_is_of_no_signal_is_an_error(attach: Any, end: int, status: str) -> None:
+    code, _, _, run = attach((), PYTHON, str(Path(SCRIPT).with_name("noting.py")), f"--end={end}")
+    assert (code, run.document.launches[0].status) == (end % 256, status)
+
+
 RANK = f"MASTER_ADDR=127.0.0.1 MASTER_PORT=%d WORLD_SIZE=2 RANK=%d {PYTHON} {SCRIPT} $@"
 
 
