@@ -73,6 +73,9 @@ def model(work):
 
 
 def check(work):
+    for name in ("layers", "heads", "width", "context", "vocabulary"):
+        if getattr(work, name) < 1:
+            raise RequestError("--setting", f"{name}={getattr(work, name)} is not at least 1", "give a larger number")
     if work.width % work.heads:
         raise RequestError("--setting", f"width={work.width} is not divisible by {work.heads} heads", "change one")
     if work.token_bytes not in (2, 4):
