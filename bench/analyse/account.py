@@ -203,14 +203,15 @@ PROOFS = (
     *("base", "scenario", "predicted", "predicted_low", "predicted_high", "measured", "measured_low", "measured_high"),
     *("launches", "verdict"),
 )
-RIGHT, TOO_HIGH, TOO_LOW, UNTRIED = "right", "too high", "too low", "not measured"
+RIGHT, TOO_HIGH, TOO_LOW, UNDECIDED, UNTRIED = "right", "too high", "too low", "undecided", "not measured"
 
 
 def proofs(document: RunDocument) -> pd.DataFrame:
     """A row for each switch whose gain was predicted, the best first: :data:`PROOFS`.
 
     A gain is how many times as fast the scenario with the switch is. ``verdict``: whether the intervals of predicted
-    and measured overlap, or else how the prediction was; a side of one launch is its value.
+    and measured overlap, or else how the prediction was; a side of one launch is its value. It is ``undecided`` where
+    the measured interval also holds 1, no gain at all.
     """
     recorded = document.begun(Proofs)
     good = [one for one in recorded.launches if one.step_ms is not None]
@@ -229,4 +230,6 @@ def _verdict(one: Prediction, measured: Ratio) -> str:
         return UNTRIED
     low, high = (one.gain if end is None else end for end in (one.low, one.high))
     least, most = (measured.value if end is None else end for end in (measured.low, measured.high))
-    return TOO_HIGH if low > most else TOO_LOW if high < least else RIGHT
+    if low > most or high < least:
+        return TOO_HIGH if low > most else TOO_LOW
+    return UNDECIDED if least <= 1.0 <= most else RIGHT

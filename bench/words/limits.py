@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from bench.analyse.account import ADDS_UP, PARTS, UNTRIED, accounts, limits, proofs
+from bench.analyse.account import ADDS_UP, PARTS, UNDECIDED, UNTRIED, accounts, limits, proofs
 from bench.analyse.analysed import Analysed
 from bench.analyse.limits import achieved
 from bench.runs.document import RunDocument
@@ -94,8 +94,10 @@ def proved(document: RunDocument) -> list[str]:
             lines.append(f"{row['scenario']} is {prediction}; it was not measured.")
         else:
             measured = times(row["measured"], row["measured_low"], row["measured_high"])
-            verdict = f"and is {measured} as fast: the prediction was {row['verdict']}"
-            lines.append(f"{row['scenario']} was {prediction}, {verdict}.")
+            verdict = f"the prediction was {row['verdict']}"
+            if row["verdict"] == UNDECIDED:
+                verdict = "these launches cannot tell whether the prediction was right"
+            lines.append(f"{row['scenario']} was {prediction}, and is {measured} as fast: {verdict}.")
     return lines
 
 

@@ -135,7 +135,7 @@ def test_a_prediction_is_measured_beside_the_fastest(
     first, second = "mine", "mine+bucket_mb"
     assert launches == [(first, 0), (second, 0), (second, 1), (first, 1), (first, 2), (second, 2)]
     (row,) = document["switch-predictions"]
-    assert row["launches"] == 3 and row["verdict"] in ("right", "too high", "too low")
+    assert row["launches"] == 3 and row["verdict"] in ("right", "undecided", "too high", "too low")
     assert "nothing to resume" in run_here("run", "--resume", "latest").err
     assert run_here("report", "latest").code == 0
     page = Path("reports/index.html").read_text()
