@@ -132,6 +132,12 @@ def scratch_folder(prefix: str) -> Iterator[str]:
             os.close(descriptor)
 
 
+def cache_folder() -> str:
+    """What is in it may be removed at any time, and is made again."""
+    usual = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "bench")
+    return os.environ.get("BENCH_CACHE_DIR") or usual
+
+
 def _raised(error: OSError) -> NoReturn:
     raise error
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bench.core.errors import BenchError, RequestError
+from bench.core.files import cache_folder
 from bench.experiments.attached_command import Side
 
 INSTALLED = ".bench-installed"  # the file of an environment that is whole
@@ -119,7 +120,7 @@ def environment(package: str, command: tuple[str, ...], more: tuple[str, ...]) -
 
     def prepare(candidate: Candidate, scratch: str) -> Side:
         name = "-".join((package, candidate.place, *more, f"{sys.version_info[0]}.{sys.version_info[1]}"))
-        folder = os.path.join(environments(), name.replace(os.sep, "_"))
+        folder = os.path.join(cache_folder(), "environments", name.replace(os.sep, "_"))
         python = os.path.join(folder, "bin", "python")
         if not os.path.exists(os.path.join(folder, INSTALLED)):
             shutil.rmtree(folder, ignore_errors=True)
@@ -130,12 +131,6 @@ def environment(package: str, command: tuple[str, ...], more: tuple[str, ...]) -
         return _by(command, python)
 
     return prepare
-
-
-def environments() -> str:
-    """The folder of those that uv made; it may be removed at any time."""
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return os.path.join(cache, "bench", "environments")
 
 
 def _by(command: tuple[str, ...], python: str) -> Side:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from bench.core.codec import Damaged, decode, encode
-from bench.core.files import read_json
+from bench.core.files import cache_folder, read_json
 from bench.core.job import Job
 from bench.core.records import canonical_json
 from bench.experiments.lab import Lab
@@ -146,9 +146,8 @@ def ceilings_of(setting: Setting, done: Performed) -> Ceilings:
 
 def kept_in(setting: Setting) -> str:
     """The file in which ceilings are kept on this machine."""
-    usual = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "bench")
     key = hashlib.sha256(canonical_json(setting).encode()).hexdigest()[:16]
-    return os.path.join(os.environ.get("BENCH_CACHE_DIR") or usual, f"ceilings-{key}.json")
+    return os.path.join(cache_folder(), f"ceilings-{key}.json")
 
 
 def from_cache(setting: Setting) -> Ceilings | None:

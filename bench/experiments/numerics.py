@@ -11,13 +11,13 @@ from bench.core.codec import decode
 from bench.core.job import Computation, Job
 from bench.experiments.lab import Lab
 from bench.experiments.launch import Performed, perform
-from bench.experiments.plan import REFERENCE, Request, in_double, reference
+from bench.experiments.plan import Request, in_double, reference
 from bench.experiments.resume import DONE
 from bench.experiments.rows import Results, Rows, numbers, update_rows
 from bench.runs.document import RunDocument
 from bench.runs.experiments import Limits, Numerics, Work
 from bench.runs.launches import DoubleRecord, LaunchRecord, ReferenceRecord
-from bench.seams.discover import Found
+from bench.seams.discover import REFERENCE, Found
 from bench.seams.experiment import Experiment
 
 STOPPED = ("killed", "timeout")

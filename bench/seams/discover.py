@@ -33,7 +33,7 @@ DEFAULT = ("single", "dp", "ddp", "ddp_o1", "ddp_o2", "ddp_o3", "apex_ddp", "ape
 
 DEFAULT_WORKLOAD = "resnet101"
 
-RESERVED = "reference"  # the name of the launch that computes the reference: no scenario has it
+REFERENCE = "reference"  # the name of the launch that computes the reference: no scenario has it
 
 
 SCENARIO = Kind(word="scenario", option="--scenario", first=DEFAULT)
@@ -167,8 +167,8 @@ def _names(kind: Kind, places: tuple[str, ...]) -> dict[str, str]:
             what = f"{name!r} is defined twice, by {files[name]} and by {file}"
             raise RequestError(kind.plural, what, "rename one of them or uninstall the package that brings it")
         files[name] = file
-    if kind is SCENARIO and RESERVED in files:
-        what = f"{files[RESERVED]} takes the name {RESERVED!r}, which bench needs itself"
+    if kind is SCENARIO and REFERENCE in files:
+        what = f"{files[REFERENCE]} takes the name {REFERENCE!r}, which bench needs itself"
         raise RequestError(kind.plural, what, "rename it or uninstall its package")
     ordered = [name for name in kind.first if name in files] + [name for name in files if name not in kind.first]
     return {name: files[name] for name in ordered}
@@ -192,7 +192,7 @@ def resolve(request: str, kind: Kind = SCENARIO) -> tuple[str, str]:
     if not name.isidentifier():
         what = f"the name of {request} is not a valid identifier"
         raise RequestError(kind.option, what, f"name it like my_{kind.word}.py")
-    if kind is SCENARIO and name == RESERVED:
+    if kind is SCENARIO and name == REFERENCE:
         what = f"{request} takes the name {name!r}, which bench needs itself"
         raise RequestError(kind.option, what, "rename the file")
     if name in files and os.path.realpath(files[name]) != os.path.realpath(file):

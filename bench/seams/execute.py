@@ -130,20 +130,16 @@ def check_values(declaration: Any, file: str, kind: Kind) -> None:
 
 def check_functions(module: ModuleType, file: str, kind: Kind, strategy: Strategy | None = None) -> None:
     """Refuse a function that is missing, misspelt, or cannot be called with the arguments that it will get."""
+    from difflib import get_close_matches
+
     must = kind.functions if strategy is None or strategy.probe is None else (*kind.functions, PROBE)
     calls = {call.partition("(")[0]: call for call in (*must, *kind.may_define)}
-    others = []
-    if os.path.dirname(file) != kind.folder:
-        own = (name for name, value in vars(module).items() if isinstance(value, FunctionType))
-        others = [name for name in own if name not in calls and not name.startswith("_")]
+    own = (name for name, value in vars(module).items() if isinstance(value, FunctionType))
+    others = [name for name in own if name not in calls and not name.startswith("_")]
     for name, call in calls.items():
         function = getattr(module, name, None)
         if not callable(function):
-            near = []
-            if others:
-                from difflib import get_close_matches
-
-                near = get_close_matches(name, others, n=1, cutoff=0.8)
+            near = get_close_matches(name, others, n=1, cutoff=0.8)
             if near or call in must:
                 remedy = f"rename {near[0]} to {name}" if near else f"define {call}"
                 raise RequestError(kind.option, f"{file} has no function {name}", remedy)

@@ -145,13 +145,13 @@ def test_versions_of_a_package(bench: Bench, tmp_path: Path, monkeypatch: pytest
     else:
         program(tmp_path / "tools" / "uv", UV.format(folder=tmp_path))
         monkeypatch.setenv("PATH", f"{tmp_path / 'tools'}{os.pathsep}{os.environ['PATH']}")
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        monkeypatch.setenv("BENCH_CACHE_DIR", str(tmp_path / "cache"))
         options = ("--good", "1", "--bad", "2.0")
     options = ("--package", "thing", *options, "--out", "runs")
     code, out, err = bench("bisect", *options, "--", "python", NOTING[2])
     assert code == 0 and out.startswith("1.2 (") and "is the first that is slower" in out, err
     if how == "uv":
-        environments = tmp_path / "cache/bench/environments"
+        environments = tmp_path / "cache/environments"
         assert (tmp_path / "asked").read_text().count("venv --quiet") == len(list(environments.iterdir()))
 
 

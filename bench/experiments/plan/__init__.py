@@ -12,7 +12,7 @@ from bench.core.job import EXAMPLES, SMALL_STEPS, Computation, Job, Placement, T
 from bench.core.records import Host
 from bench.runs.fields import Amount, Batch, Count, DeviceKind, Several
 from bench.seams import experiment
-from bench.seams.discover import RESERVED, STRATEGY, Found, names
+from bench.seams.discover import REFERENCE, STRATEGY, Found, names
 from bench.seams.switching import load_switch
 from bench.seams.workload import Workload
 
@@ -41,7 +41,6 @@ RANKS = "--ranks/--nproc"
 """The option of :mod:`bench.verbs.asked` that counts ranks, under both of its names as argparse writes them."""
 
 
-REFERENCE = RESERVED  # the name of the launch of the reference in logs and on the screen
 BYTES_PER_RANK = 128 * 2**20  # at least: a rank forked for a small model has 140 MiB of private memory
 
 KEPT_SHARE = 0.6
