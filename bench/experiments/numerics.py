@@ -96,8 +96,8 @@ def _reference(lab: Lab, environment: str | None, computations: tuple[Computatio
             step_ms=tuple(one["step_ms"] for one in passes),
             narrow=any(one["narrow"] for one in passes),
         )
-        for result in done.results[:1]:
-            work = decode(Work, result["work"], "work")
+        for counted in filter(None, [result["work"] for result in done.results]):  # by rank 0, if it came to its end
+            work = decode(Work, counted, "work")
             lab.writer.note(replace(lab.writer.document.begun(Limits), work=work))
         lab.writer.add_to(Numerics, about, "references", **done.tables)
         return about.reason or f"in {about.wall_s:.0f} s"

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -25,8 +26,9 @@ from bench import machine
 from bench.cli import main
 from bench.core.codec import encode
 from bench.core.errors import RequestError
-from bench.core.job import Computation
-from bench.experiments import lab, numerics, resume
+from bench.core.job import Computation, Job
+from bench.experiments import lab, numerics, record, resume
+from bench.experiments.launch import Performed
 from bench.runs.document import RunDocument
 from bench.runs.experiments import Numerics, Scaling, Tuning
 from bench.runs.files import describe_files
@@ -109,6 +111,23 @@ def test_what_is_missing_of_a_search_and_of_a_scaling() -> None:
         (with_records(bad, SCALING), True),
     ):
         assert resume.anything_missing(found, REQUEST) is missing
+
+
+def test_a_reference_whose_first_rank_was_ended_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other rank was done, and has counted nothing: that is the first rank's business."""
+    kept: list[Any] = []
+    writer = SimpleNamespace(document=document(), add_to=lambda *what, **tables: kept.append(what[1]))
+    others = SimpleNamespace(
+        next_launch=lambda: 3, site=SimpleNamespace(hosts=machine.here(())), request=REQUEST, writer=writer
+    )
+
+    def ended(job: Job, lab: Any, doing: str, keep: Callable[[Performed], str], rows_of: Any) -> None:
+        about = replace(record.blank(job), status="killed", reason="interrupted")
+        keep(Performed(job=job, record=about, results=[{"rank": 1, "passes": [], "work": {}}], tables={}))
+
+    monkeypatch.setattr(numerics, "perform", ended)
+    numerics._reference(others, None, (Computation(replicas=2, examples=8, threads=1),))
+    assert [(one.launch, one.status) for one in kept] == [(3, "killed")]
 
 
 def test_the_request_comes_back_as_it_was() -> None:
