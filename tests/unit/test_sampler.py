@@ -209,6 +209,15 @@ def test_a_rank_is_sampled_as_soon_as_it_is_watched(children: list[Child], tmp_p
         assert len(moments(tmp_path)) == rank + 1
 
 
+def test_ranks_of_a_short_launch_have_a_total(children: list[Child], tmp_path: Path) -> None:
+    """Of a launch that ends before the first sample is due, too: each that comes is sampled with all that are there."""
+    loop = a_loop(tmp_path)
+    for rank, child in enumerate(children):
+        loop._hear({"event": "watch", "launch": 0, "scenario": "ddp", "rank": rank, "pid": child.pid})
+    rows = read_spool(spool_path(str(tmp_path), 0))["memory"]
+    assert [row["rank"] for row in rows if row["t_ns"] == rows[-1]["t_ns"]] == [0, 1]
+
+
 def test_launches_have_their_own_rows(sampler: Sampler, children: list[Child], tmp_path: Path) -> None:
     """None of a process that has ended; of one that ended before it could be sampled, the reason."""
     gone, here = children

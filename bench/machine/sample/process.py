@@ -185,7 +185,7 @@ class Loop:
             unknown = given(self.gpus, given_devices)
             self._write_devices(t_ns, {uuid: unknown_sample(self.memory.missing) for uuid in unknown}, launch)
         if isinstance(self.memory, Rss):  # a rank that just came is on no GPU yet
-            self._sample_memory(t_ns, launch, given_devices)
+            self._sample_memory(t_ns, launch, self.launches[launch].devices)  # all at one time: there may be no other
 
     def _on_edge(self, launch: int) -> None:
         """A sample of the devices where the measured window begins or ends, however rarely they are sampled within:
