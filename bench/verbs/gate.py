@@ -132,10 +132,9 @@ def rule_from(options: argparse.Namespace) -> "Rule":
 def _new(options: argparse.Namespace) -> str:
     """The folder of the run: among the results, or in the history, whose last finished one may be ``latest``."""
     if options.run == "latest" and options.history is not None and options.results is None:
-        last = last_finished(options.history)
-        if last is not None:
-            tell(f"note: 'latest' is {last}", file=sys.stderr)
-            return last
+        last = last_finished(options.history) or find("latest", options.history)  # one that says what is wrong with it
+        tell(f"note: 'latest' is {last}", file=sys.stderr)
+        return last
     if options.run not in ("", "latest") and options.history is not None:
         inside: str = os.path.join(options.history, options.run)
         if not os.path.isdir(os.path.join(options.results or DEFAULT_OUT, options.run)) and os.path.isdir(inside):

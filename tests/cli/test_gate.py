@@ -222,6 +222,15 @@ def test_latest_is_the_last_of_the_history(gate: Bench, history: Path, tmp_path:
     assert said.err == f"note: 'latest' is {path}\n"
 
 
+def test_latest_of_a_history_without_a_finished_run_is_no_other_run(gate: Bench, tmp_path: Path) -> None:
+    gated.write(tmp_path / "results", gated.digest(20, [gated.usual("ddp", 20, 0, 1.0)]))
+    (tmp_path / "nights").mkdir()
+    gate("latest", "--history", "nights").refused("RUN: there is no run in nights")
+    begun = gated.write(tmp_path / "nights", gated.digest(1, [gated.usual("ddp", 1, 0, 1.0)]))
+    sealed_again(begun, complete=False)
+    assert f"nights/{begun.name} is incomplete" in gate("latest", "--history", "nights").err
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
