@@ -153,7 +153,8 @@ def _loss(
     if record is None or pairs.empty or ideal_ms is None:
         why = "there is no diagnostic launch"
         if record is not None:
-            why = record.reason or (record.looks[0].reasons.get("pairs") if record.looks else None) or why
+            looked = record.looks[0].reasons.get("pairs") if record.looks else None
+            why = record.reason or looked or "there were no steps without synchronisation to compare with"
         return Loss(total_ms=total, reason=why)
     whole = pairs[[f"{phase}_ms" for phase in PHASES]].sum(axis=1)
     slowest, alone_ms = slowest_of_pairs(pairs, whole), whole[~pairs["synchronised"].astype(bool)]

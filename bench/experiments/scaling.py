@@ -97,9 +97,11 @@ class _Curves:
         several = [point for point in self.points if point.count > 1]
         diagnosed = {(one.replicas, one.global_batch) for one in done.diagnostics}
         to_diagnose = [one for one in several if (one.count, one.global_batch) not in diagnosed]
-        counts = sorted({point.count for point in several} - {one.processes for one in done.bandwidth})
+        reduced = {one.processes for one in done.bandwidth}
         computed = {(one.processes, one.global_batch // one.processes) for one in done.exchanges}
-        computing = [one for one in plan.without_exchanges(done) if one not in computed]
+        counts = sorted({point.count for point in several} - reduced) if self.found.strategy.group else []
+        exchanging = plan.without_exchanges(done) if self.found.strategy.group else ()
+        computing = [one for one in exchanging if one not in computed]
         total = len(rounds) + len(to_diagnose) + len(counts) + len(computing)
         self.lab.progress.expect([self.found.name] * total)
         devices = ", ".join(str(one) for one in sorted({point.count for point in self.points}))

@@ -69,7 +69,7 @@ def _curves(found: Found, options: Options, party: Party | None) -> tuple[Reques
     """Several numbers of devices, with a batch that all can share."""
     modes = tuple(mode for mode in MODES if getattr(options, mode)) or MODES
     counts = _counts(options, party)
-    _check_scenario(found, counts)
+    _check_scenario(found, counts, machine.choose_device(options.device)[0])
     request = request_of(options, (found,), party)
     request = replace(request, devices=request.devices[: max(counts)], replicas=max(counts))
     share = math.lcm(*counts) if "strong" in modes else max(counts)
@@ -100,7 +100,7 @@ def _each(found: Found, options: Options, party: Party | None) -> tuple[Request,
         raise RequestError(option, "there is one device, and nothing to compare it with", "give at least 2")
     if options.launches == 1:
         raise RequestError("--launches", "one launch of each shows no scatter to judge by", "give at least 2")
-    _check_scenario(found, (1,))
+    _check_scenario(found, (1,), device)
     request = request_of(options, (found,), party)
     batch = request.global_batch // request.replicas
     return request, Scaling(counts=(request.replicas,), modes=(EACH,), batch_per_rank=batch)
@@ -129,10 +129,12 @@ def _counts(options: Options, party: Party | None) -> tuple[int, ...]:
     return counts
 
 
-def _check_scenario(found: Found, counts: tuple[int, ...]) -> None:
+def _check_scenario(found: Found, counts: tuple[int, ...], device: str) -> None:
     for count in (1, *counts):
-        if found.strategy.replicas(count) != count:
-            has = quantity(found.strategy.replicas(count), "replica")
+        ranks = found.strategy.ranks(count)
+        replicas = sum(rank.replicas if device != "cpu" or rank.on_cpu is None else rank.on_cpu for rank in ranks)
+        if replicas != count:
+            has = quantity(replicas, "replica")
             what = f"{found.name} trains {has} on {quantity(count, 'device')}"
             raise RequestError("--scenario", what, "choose one with a replica on each device, such as ddp")
 

@@ -137,6 +137,28 @@ def test_each_device_by_itself_names_the_slow_one(run_here: Bench, plotting: Plo
     assert "Is a device slow?" in Path("reports/index.html").read_text() and Path("reports/each.svg").is_file()
 
 
+ALONE = """
+from bench.seams import Scenario, Strategy
+
+SCENARIO = Scenario(summary="ranks that know nothing of each other", strategy=Strategy(label="alone", group=False))
+
+
+def build(parts):
+    return parts.session()
+"""
+
+
+@pytest.mark.slow
+def test_ranks_without_a_group_reduce_nothing(run_here: Bench) -> None:
+    Path("mlp.py").write_text(MLP)
+    Path("alone.py").write_text(ALONE)
+    work = ("--workload", "mlp.py", "--warmup", "1", "--iters", "3", "--global-batch", "8", "--launches", "1")
+    done = run_here("scale", *work, "--device", "cpu", "--scenario", "./alone.py", "--json")
+    scaling = done.well()["experiments"]["scaling"]
+    assert (len(scaling["diagnostics"]), scaling["bandwidth"], scaling["exchanges"]) == (1, [], [])
+    assert "there is no diagnostic launch" not in done.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -147,6 +169,7 @@ def test_each_device_by_itself_names_the_slow_one(run_here: Bench, plotting: Plo
         (("--counts", "2,3", "--batch-per-rank", "1"), "--counts: 3 examples are not divisible by 2 devices"),
         (("--counts", "2", "--global-batch", "3"), "--global-batch: 3 images are not divisible by 2"),
         (("--scenario", "single"), "--scenario: single trains 1 replica on 2 devices"),
+        (("--scenario", "dp"), "--scenario: dp trains 1 replica on 2 devices; choose one with a replica on each"),
         (("--scenario", "ddp,dp"), "--scenario: bench scale is about one scenario"),
         (("--what-if", "bandwidth=100Gb"), "--what-if: '100Gb' is not a number with one of the units"),
         (("--what-if", "latency=1ms"), "--what-if: 'latency=1ms' is not bandwidth=VALUE"),
