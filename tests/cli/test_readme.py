@@ -15,6 +15,7 @@ from standin.workloads import tiny
 from test_next import VERBS
 from test_workload import MLP
 
+from bench import cli
 from bench.sites.local import WorkerHost
 
 FEW = "--warmup 1 --iters 2 --launches 1 --batch-per-rank 2"
@@ -36,6 +37,24 @@ def commands(*documents: Path) -> list[str]:
     texts = [document.read_text() for document in documents]
     blocks = [block for text in texts for block in re.findall(r"^```sh\n(.*?)^```", text, re.DOTALL | re.MULTILINE)]
     return list(dict.fromkeys(line for block in blocks for line in block.splitlines() if line.strip()))
+
+
+def test_every_option_that_is_named_is_there(bench: Bench) -> None:
+    """In running text; the blocks of commands are run."""
+    shown = "".join(bench(verb, "--help").out for verb in cli.VERBS)
+    shown += (ROOT / "nightly" / "nightly.sh").read_text()
+    of_others = {
+        "--max-restarts",
+        "--rdzv-id",
+        "--schemafile",
+        "--dictionary",
+    }  # of torchrun, and of programs beside the verbs
+    named: set[str] = set()
+    for page in (README, *PAGES):
+        if page.name != "evidence.md":  # which has those of the benchmarks
+            text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+            named.update(option for code in re.findall(r"`([^`]+)`", text) for option in re.findall(r"--[a-z-]+", code))
+    assert {one for one in named - of_others if not re.search(rf"{one}\b(?!-)", shown)} == set()
 
 
 def shrink(arguments: list[str]) -> list[str]:
