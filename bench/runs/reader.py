@@ -77,8 +77,10 @@ class Condense:
     kept: Sequence[str]
 
 
-def read(path: str, *, allow_incomplete: bool = False, condense: Condense | None = None) -> Run:
-    """Read and verify a run folder.
+def read(
+    path: str, *, allow_incomplete: bool = False, condense: Condense | None = None, remedy: str = READ_IN_PART
+) -> Run:
+    """Read and verify a run folder. ``remedy``: what to do about one that is incomplete.
 
     Raises :class:`RequestError` that names the file if the folder is no run, is incomplete, is of another schema, or
     has a file that is missing or was changed after it was sealed.
@@ -86,7 +88,7 @@ def read(path: str, *, allow_incomplete: bool = False, condense: Condense | None
     import pandas as pd
     import pyarrow as pa
 
-    document = verified(path, allow_incomplete=allow_incomplete)
+    document = verified(path, allow_incomplete=allow_incomplete, remedy=remedy)
     for name in ALWAYS_WRITTEN if document.complete else ():
         if f"{name}.parquet" not in document.files:
             raise RequestError("RUN", f"{path}/{name}.parquet is missing", RESTORE)
@@ -121,6 +123,11 @@ def excerpt(run: Run, launch: int, first: int, last: int) -> "pd.DataFrame":
     if not os.path.isfile(file):
         return pd.DataFrame(columns=needed)
     return pd.read_parquet(file, columns=needed, filters=wanted, pre_buffer=False, buffer_size=1 << 20)
+
+
+def finish(path: str) -> str:
+    """What to do about an incomplete run where all of it is needed."""
+    return f"finish it with 'python -m bench run --resume {path}', or give another one"
 
 
 def verified(path: str, *, allow_incomplete: bool, remedy: str = READ_IN_PART, option: str = "RUN") -> RunDocument:

@@ -2,8 +2,7 @@
 
 from bench.console import count
 from bench.core.errors import OK
-from bench.runs.names import find
-from bench.verbs.options import Parser, reply, write_new
+from bench.verbs.options import Parser, latest_or, reply, write_new
 
 DESCRIPTION = """\
 Write a training script that does what a run measured, without bench: model, data, strategy, precision, checkpoint.
@@ -24,12 +23,12 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--scenario", metavar="NAME", help="which one (default: the recommended)")
     parser.add_argument("--out", metavar="FILE", help="where the script goes (default: standard output)")
     options = parser.parse_args(arguments)
-    folder = find(options.run, options.results)
+    folder = latest_or(options.run, options.results, finished=True)
     from bench.analyse.analysed import Analysed
     from bench.report.recipe import script
-    from bench.runs.reader import read
+    from bench.runs.reader import finish, read
 
-    run = Analysed.of(read(folder))
+    run = Analysed.of(read(folder, remedy=finish(folder)))
     text = script(run, options.scenario, file=options.out or "train.py")
     lines: list[str] = []
     if options.out is not None:

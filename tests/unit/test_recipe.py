@@ -214,6 +214,16 @@ def test_runs_without_a_recipe(tmp_path: Path, bench: Bench, about: Any, how: di
     assert not out.exists()
 
 
+def test_an_unfinished_run_has_no_recipe(tmp_path: Path, bench: Bench) -> None:
+    launches, about = [Launch("ddp", [[9, 40, 41]] * 2)], {"workload": {"settings": SETTINGS}}
+    finished = write_run(tmp_path, launches, about=about)
+    begun = write_run(tmp_path, launches, about=about, complete=False)
+    how = f"{begun} is incomplete: it was interrupted, or is still being written; finish it with 'python -m bench run "
+    bench("recipe", begun, "--scenario", "ddp").refused(how)
+    said = bench("recipe", "latest", "--results", tmp_path, "--scenario", "ddp")
+    assert finished.name in said.out and f"note: {begun} is not finished" in said.err
+
+
 def test_an_existing_file_is_left_alone(tmp_path: Path, bench: Bench) -> None:
     folder = write_run(tmp_path, [Launch("ddp", [[9, 40, 41]] * 2)], about={"workload": {"settings": SETTINGS}})
     out = tmp_path / "train.py"
