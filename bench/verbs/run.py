@@ -96,18 +96,15 @@ def _run(options: Options, parser: Parser, party: Party | None) -> int:
     if options.resume is not None:
         return resumed(options, parser, party)
     check_experiment(options)
-    why = ON_ONE_HOST | {name: one.one_host for name, one in experiments().items() if one.one_host}
-    alone = next((name for name in why if getattr(options, name)), None)
-    if party is not None and alone is not None:
-        option, what = f"--{alone.replace('_', '-')}", f"it is measured on one host ({why[alone]})"
-        raise RequestError(option, what, "start bench on one host for it")
+    if party is not None:
+        refuse_one_host(options)
     asked = ["ddp"] if options.input_sweep and not options.scenario else options.scenario
     scenarios = scenarios_of(asked, options.set, options.switches, options.device)
     if asked is None and options.set is None and party is None:
         scenarios = with_untuned(scenarios, options)
     if options.input_sweep and len(scenarios) > 1:
         raise RequestError("--scenario", "--input-sweep is about one scenario", "name one, such as ddp")
-    pythons = _environments(options, party)
+    pythons = _environments(options)
     scenarios = tuple(found.on(name) for found in scenarios for name in pythons) or scenarios
     request = request_of(options, scenarios, party, pythons)
     if options.find_batch:
@@ -116,15 +113,24 @@ def _run(options: Options, parser: Parser, party: Party | None) -> int:
     return _show(finished, request.launches, options)
 
 
-def _environments(options: Options, party: Party | None) -> dict[str, str]:
+def refuse_one_host(options: Options) -> None:
+    """Refuse what cannot be measured on several hosts."""
+    why = ON_ONE_HOST | {name: one.one_host for name, one in experiments().items() if one.one_host}
+    alone = next((name for name in why if getattr(options, name)), None)
+    if alone is not None:
+        option, what = f"--{alone.replace('_', '-')}", f"it is measured on one host ({why[alone]})"
+        raise RequestError(option, what, "start bench on one host for it")
+    if len(options.pythons) > 1:
+        raise RequestError("--python", "on several hosts each has one interpreter", "name one")
+
+
+def _environments(options: Options) -> dict[str, str]:
     """The paths of several interpreters by their names; empty where there is one."""
     if len(options.pythons) < 2:
         return {}
     given = {"--find-batch": options.find_batch, "--input-sweep": options.input_sweep}
     for option in [name for name, is_given in (given | {"--set ladder": options.set == LADDER}).items() if is_given]:
         raise RequestError("--python", f"{option} is for one interpreter", "leave one of the two out")
-    if party is not None:
-        raise RequestError("--python", "on several hosts each has one interpreter", "name one")
     return environments.named(options.pythons)
 
 

@@ -19,7 +19,7 @@ from bench.seams.discover import ENGINE, WORKLOAD
 from bench.seams.engine import FILE, Asked, Engine
 from bench.verbs.asked import Options
 from bench.verbs.options import DEFAULT_OUT, Parser, device_count, print_json, whole_number, write_new
-from bench.verbs.run import check_experiment, run_parser
+from bench.verbs.run import check_experiment, refuse_one_host, run_parser
 from bench.verbs.sets import LADDER, scenarios_of
 
 CLAIM = "bench-results"
@@ -100,7 +100,7 @@ def _asked(options: argparse.Namespace, engine: Engine, run: list[str]) -> Asked
     if engine.gpu_type == "unused" and gpu_type is not None:
         what = f"{options.engine} counts GPUs and knows no types"
         raise RequestError("--gpus-per-node", what, f"write {gpus}; a node selector chooses nodes")
-    run, out = _run_options(run, gpus, engine)
+    run, out = _run_options(run, gpus, engine, options.nodes)
     checkout = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     return Asked(
         name=options.name or f"bench-{secrets.token_hex(3)}",
@@ -118,7 +118,7 @@ def _asked(options: argparse.Namespace, engine: Engine, run: list[str]) -> Asked
     )
 
 
-def _run_options(words: list[str], gpus: int, engine: Engine) -> tuple[list[str], str]:
+def _run_options(words: list[str], gpus: int, engine: Engine, nodes: int) -> tuple[list[str], str]:
     """The options of ``bench run``, checked as far as this host can, with what the engine needs; where results go."""
     asked = run_parser().parse_args(words, Options())
     for kept, word in zip(command_line(words), words, strict=True):
@@ -128,6 +128,8 @@ def _run_options(words: list[str], gpus: int, engine: Engine) -> tuple[list[str]
             raise RequestError("--", f"{word!r} has a character that cannot be printed", "leave it out")
     if asked.resume is None:
         check_experiment(asked)
+        if nodes > 1:
+            refuse_one_host(asked)
         named = (*(asked.scenario or ()), *(asked.switches or ()), asked.workload)
         in_image = engine.results is not None and any(".py" in one or os.sep in one for one in named)
         if not in_image and asked.set != LADDER:

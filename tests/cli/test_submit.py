@@ -130,6 +130,14 @@ WRONG: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "results that are lost": ((*POD, "--dry-run", "--", "--out", "mine"), ("--out: mine would be lost", "/results")),
     "a credential": ((*SLURM, "--dry-run", "--", "--setting", "api_token=abc123"), ("--: ", "looks like a credential")),
     "a line break": ((*SLURM, "--dry-run", "--", "--label", "a\nb"), ("--: 'a\\nb'", "cannot be printed")),
+    "what is for one host": (
+        (*SLURM, "--dry-run", "--", "--find-batch"),
+        ("--find-batch: it is measured on one host",),
+    ),
+    "two interpreters": (
+        (*SLURM, "--dry-run", "--", "--python", "a", "--python", "b"),
+        ("--python: on several hosts",),
+    ),
     "what excludes itself": ((*SLURM, "--dry-run", "--", "--find-batch", "--iters", "3"), ("--iters: --find-batch",)),
 }
 
