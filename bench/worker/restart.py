@@ -102,6 +102,7 @@ def _as_trained(job: Job) -> Job:
 def _command(folder: str, processes: int) -> list[str]:
     meet = ["--rdzv-backend", "c10d", "--rdzv-conf", "store_type=file", "--rdzv-endpoint", f"{folder}/engine"]
     ranks = ["--nnodes", "1", "--nproc-per-node", str(processes), "--max-restarts", "1"]
+    ranks += ["--log-dir", f"{folder}/logs"]  # else it makes one among the temporary files, and leaves it
     return [sys.executable, "-m", ENGINE, *ranks, *meet, "-m", "bench.worker.restarted", folder]
 
 

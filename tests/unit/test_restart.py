@@ -134,3 +134,10 @@ def test_the_mean_over_launches() -> None:
     said, why = sentences(run)
     assert said.startswith("When a rank of ddp_elastic is killed, the next step is over 7.0 s (")
     assert "2 steps trained again" in said and why == "mine was not restarted: there is no torchrun."
+
+
+def test_torchrun_leaves_nothing_among_the_temporary_files() -> None:
+    """By itself it makes a folder for logs there, which nobody removes; all that it is given is in the launch's own."""
+    words = restart._command("/scratch/restart", 2)
+    places = {option: words[words.index(option) + 1] for option in ("--log-dir", "--rdzv-endpoint")}
+    assert places == {"--log-dir": "/scratch/restart/logs", "--rdzv-endpoint": "/scratch/restart/engine"}
