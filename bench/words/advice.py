@@ -99,6 +99,8 @@ def headlines(document: RunDocument, table: pd.DataFrame) -> list[Advice]:
     if document.of(Attached):
         return []
     nothing = ("No valid result", "no scenario has results that can be trusted.")
+    if table["why_not"].isna().any():  # good launches, of a batch that nobody knows
+        nothing = ("No speed is known", "nothing says how many examples a step has.")
     return [_headline(one) for one in _standings(document, table)] or [nothing]
 
 

@@ -68,6 +68,7 @@ def test_what_nobody_says_is_null(bench: Bench) -> None:
     assert all(column == [None] for column in columns.values())
     assert (made["hardware"], made["replicas"], made["conditions"]["bench"]) == ([], None, None)
     assert bench("check", "--rows", run.path)[0] == 0
+    assert bench("show", run.path).out.startswith("No speed is known: nothing says how many examples a step has.\n")
 
 
 def test_it_is_compared_and_named_as_imported(bench: Bench, tmp_path: Path) -> None:
