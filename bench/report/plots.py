@@ -182,6 +182,8 @@ def phase_stack(run: Analysed) -> Plot | None:
     bars = {(row["scenario"], row["phase"]): (row["low_ms"], row["high_ms"]) for row in intervals}
     middle = run.spread["median_ms"]
     widths = medians[[f"{phase}_ms" for phase in PHASES]].set_axis(list(PHASES), axis=1)
+    if widths.isna().all(axis=None):  # of a script that bench did not write
+        return None
     names = {"backward": "backward incl. communication"}
     colours, called = {phase: phase for phase in PHASES}, "median of the whole step"
     figure, axes = drawing.stacked(rows, widths, colours, middle, unit="ms", called=called, names=names)

@@ -27,7 +27,7 @@ from bench.report.tables import (
     text,
     words_of,
 )
-from bench.runs.document import RunDocument
+from bench.runs.document import Attached, RunDocument
 from bench.runs.experiments import Numerics
 from bench.runs.frames import TableRow
 from bench.runs.reader import Run
@@ -102,6 +102,8 @@ def verdicts(run: Analysed) -> list[tuple[str, str]]:
 
 def no_reference(document: RunDocument) -> str | None:
     """Why nothing can be said about the numerics of a run; None where something can."""
+    if document.of(Attached):
+        return "A script that bench was attached to has no reference, so nothing can be said about same or not."
     references = document.begun(Numerics).references
     failed = [f"failed ({one.status}): {one.reason}" for one in references if one.status != "ok"]
     if references and not failed:
