@@ -181,7 +181,7 @@ class Commands:
         document = self.writer.document
         rounds = 1 + max((launch.repeat for launch in document.launches), default=0)  # some may have been added
         self.writer.note_request(replace(document.request, launches=max(document.request.launches or 1, rounds)))
-        self.writer.finish(complete=True, digest=of_run(judged(self.writer)), end=machine.state())
+        self.writer.finish(complete=True, digest=of_run(judged(self.writer), complete=True), end=machine.state())
         return self.writer.frames()
 
     def _document(self, scenario: str, command: stored.Command, ranks: list[Notes]) -> stored.RunDocument:
@@ -189,6 +189,8 @@ class Commands:
         first, steps = ranks[0], min(one.steps for one in ranks)
         asked = self.wanted.warmup
         warmup = min(MOST_WARMUP, steps // 5) if asked is None else min(asked, steps - 1)
+        if asked is not None and asked > warmup:
+            say(f"bench: --warmup {asked} leaves none of {steps} steps to measure: the last is measured all the same")
         kind = first.ran.device["type"]
         python, executable = first.who.python
         attached = stored.Attached(

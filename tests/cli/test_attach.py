@@ -285,6 +285,12 @@ def test_odd_notes_and_an_exit_at_once_cost_no_step(attach: Any) -> None:
     assert code == 3 and err.count("is not what the recorder writes") == 6 and len(run.steps) == 19
 
 
+def test_a_warm_up_that_leaves_no_step_is_said(attach: Any) -> None:
+    _, _, err, run = attach(("--warmup", "100"), PYTHON, SCRIPT)
+    assert "bench: --warmup 100 leaves none of 19 steps to measure: the last is measured all the same\n" in err
+    assert list(run.steps["warmup"]).count(False) == 1
+
+
 def test_the_command_outlives_its_notes(bench: Bench) -> None:
     code, out, err = bench("attach", "--", PYTHON, "-c", BREAK % "shutil.rmtree(spool)", SCRIPT)
     assert code == 2 and out.startswith("steps ") and "the notes cannot be followed (FileNotFoundError" in err
@@ -322,6 +328,8 @@ def test_two_commands_take_turns_and_are_compared(bench: Bench, plotting: Plotti
     assert "| fast | final loss |" in Path("reports/comparison.md").read_text()
     code, page, _ = bench("report", "latest")
     assert code == 0 and "old (" in page and "fast (" in page
+    assert not Path("reports/phases.svg").exists(), "nothing is known of phases"
+    assert "--no-parity" not in Path("reports/index.html").read_text()
 
 
 def test_the_same_command_twice_does_not_differ(bench: Bench) -> None:
