@@ -15,6 +15,7 @@ from bench.experiments.plan import MANY_GPUS, PROFILES, RANKS, Request, global_b
 from bench.experiments.plan.interval_target import FEWEST_LAUNCHES, FIRST_STAGE
 from bench.machine.redact import HIDDEN, without_secrets
 from bench.runs.document import RunDocument
+from bench.runs.experiments import Scaling
 from bench.runs.names import find
 from bench.runs.reader import verified
 from bench.seams import discover
@@ -175,8 +176,8 @@ def begun(
     document = verified(path, allow_incomplete=True, option="--resume")
     record = document.of(kind)
     if record is None:
-        problem = f"that run is not of bench {verb}"
-        raise RequestError("--resume", problem, f"go on with bench run --resume {called(path)}")
+        problem, its = f"that run is not of bench {verb}", "scale" if document.of(Scaling) else "run"
+        raise RequestError("--resume", problem, f"go on with bench {its} --resume {called(path)}")
     return path, document, record
 
 

@@ -269,6 +269,14 @@ def test_of_a_finished_run_nothing_is_executed(bench: Bench, tmp_path: Path) -> 
     assert "steps.parquet" in resumed(bench, path)
 
 
+def test_the_verb_that_goes_on_is_named(bench: Bench, tmp_path: Path) -> None:
+    about = {"request": asdict(REQUEST)}
+    scaled = write_run(tmp_path / "one", [DDP], about=about | {"experiments": {"scaling": encode(SCALING)}})
+    plain = write_run(tmp_path / "two", [DDP], about=about)
+    for path, verb in ((scaled, "scale"), (plain, "run")):
+        bench("tune", "--resume", path).refused(f"that run is not of bench tune; go on with bench {verb} --resume")
+
+
 def test_what_counts_as_a_change_of_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def git(*arguments: str) -> None:
         who = ("-c", "user.name=somebody", "-c", "user.email=somebody@example.org")
