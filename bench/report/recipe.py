@@ -13,6 +13,7 @@ comments of one line.
 
 import ast
 import os
+import shlex
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -48,7 +49,7 @@ def script(run: Analysed, scenario: str | None = None, *, file: str = "train.py"
     name, launch = _chosen(run, scenario)
     recipe, parts = _recipe(run.document, name, launch)
     measured = _measured(run, launch)
-    command = f"{_launcher(launch)} {_plain(os.path.basename(file))} --checkpoint checkpoint.pt"
+    command = f"{_launcher(launch)} {shlex.quote(_plain(os.path.basename(file)))} --checkpoint checkpoint.pt"
     values = _values(run.document, launch, recipe, parts)
     # It is Python, and each text of the run is a literal or plain.
     page = template("train.py.j2", autoescape=False, keep_trailing_newline=True)

@@ -3,6 +3,7 @@
 import ast
 import math
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -101,6 +102,11 @@ def test_a_script_is_short_plain_and_sound(
     if workers and not data:  # once is enough: it takes seconds
         how = ["--follow-imports=skip", "--ignore-missing-imports", f"--cache-dir={tmp_path}", "--strict"]
         assert complaints("mypy", *how, *files) == ""
+
+
+def test_its_first_lines_can_be_copied(written: Analysed) -> None:
+    how = script(written, "ddp", file="folder/train it.py").splitlines()[2]
+    assert shlex.split(how)[-3:] == ["train it.py", "--checkpoint", "checkpoint.pt"]
 
 
 def check_style(*scripts: Path) -> None:
