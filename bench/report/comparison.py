@@ -213,7 +213,9 @@ def since_before(run: Analysed, plot: PagePlot | None) -> Chapter | None:
         return None
     title, table = "What changed since the run before?", _table(compared)
     words = [f"Against {_with_commit(compared.base)}, the last run of the same work in this folder."]
-    words += [f"{text[:1].upper()}{text[1:]}." for text in (*in_words(compared), *compared.warnings)]
+    named_first = tuple(row.scenario for row in compared.rows)  # a name is no word
+    for line in (*in_words(compared), *compared.warnings):
+        words.append(f"{line if line.startswith(named_first) else line[:1].upper() + line[1:]}.")
     return chapter_of("before", title, *words, fold("Each value of both runs", plot, Grid("Both runs", table)))
 
 

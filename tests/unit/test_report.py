@@ -416,6 +416,7 @@ def test_several_runs_share_a_page(tmp_path: Path, bench: Bench, plotting: Plott
     page = Page((tmp_path / "out" / "index.html").read_text())
     assert page.tags["section"] == 2 and page.tags["svg"] == 2 * (2 + 1)
     assert "What changed since the run before?" in page.texts
+    assert any(text.startswith("ddp_o2: not comparable") for text in page.texts), "a scenario is called by its name"
     ids = Counter(value for _, name, value in page.attributes if name == "id")
     assert max(ids.values()) == 1
     rows = list(csv.DictReader(StringIO((tmp_path / "out" / "summary.csv").read_text())))
