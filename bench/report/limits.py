@@ -114,7 +114,7 @@ def limits_plot(run: Analysed) -> Plot | None:
     of_all = by_scenario(run)
     if not of_all:
         return None
-    height = sum(0.26 * len(rows) + 0.75 for rows in of_all.values())
+    height = sum(0.36 * len(rows) + 0.75 for rows in of_all.values())  # room for the two lines of each label
     figure, panels = drawing.sheet(height, rows=len(of_all))
     for axes, (scenario, rows) in zip(panels, of_all.items(), strict=True):
         shown = [name for name in (*PARTS, "unexplained", "step") if name in rows]
