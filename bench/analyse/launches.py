@@ -10,7 +10,7 @@ from bench.runs.experiments import IntervalTargetRecord, Numerics
 from bench.runs.frames import TableRow
 from bench.runs.launches import LaunchRecord
 
-NOT_RUN = "not run"  # an interrupted run did not come to the scenario
+NOT_RUN = "not run"  # an interrupted run did not come to the scenario, or this one was about something else
 
 
 def ok_rows(document: RunDocument, frame: pd.DataFrame) -> pd.DataFrame:
@@ -63,7 +63,7 @@ def ended(launches: Sequence[LaunchRecord]) -> tuple[str, str | None]:
     """Status and reason of the first of a scenario's launches that did not end well, else of its first."""
     bad = [launch for launch in launches if launch.status != "ok"]
     first = next(iter(bad or launches), None)
-    return (NOT_RUN, "the run ended before its first launch") if first is None else (first.status, first.reason)
+    return (NOT_RUN, "this run has no launch of it") if first is None else (first.status, first.reason)
 
 
 def only(frame: pd.DataFrame, wanted: "pd.Series[bool]") -> pd.DataFrame:

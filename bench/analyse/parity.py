@@ -165,7 +165,7 @@ def _in_double(
     """The errors in double precision, or why it cannot be held against the reference."""
     double, reference = _judges(document, launch)
     if double is None or reference is None:
-        return {}, "it was not judged (--no-parity, or the run ended before it)"
+        return {}, "this run did not judge it (as with --no-parity)"
     for what, record in (("the reference", reference), ("its launch in double precision", double)):
         if record.status != "ok":
             return {}, f"{what} failed ({record.status}): {record.reason}"

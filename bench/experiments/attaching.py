@@ -181,7 +181,7 @@ class Commands:
         document = self.writer.document
         rounds = 1 + max((launch.repeat for launch in document.launches), default=0)  # some may have been added
         self.writer.note_request(replace(document.request, launches=max(document.request.launches or 1, rounds)))
-        self.writer.finish(complete=True, digest=of_run(judged(self.writer), complete=True), end=machine.state())
+        self.writer.finish(complete=True, digest=of_run(judged(self.writer)), end=machine.state())
         return self.writer.frames()
 
     def _document(self, scenario: str, command: stored.Command, ranks: list[Notes]) -> stored.RunDocument:

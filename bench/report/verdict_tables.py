@@ -108,7 +108,7 @@ def no_reference(document: RunDocument) -> str | None:
     failed = [f"failed ({one.status}): {one.reason}" for one in references if one.status != "ok"]
     if references and not failed:
         return None
-    why = failed[0] if failed else "was not computed (--no-parity, or the run ended before it)"
+    why = failed[0] if failed else "was not computed (as with --no-parity)"
     return (
         f"The reference {why}, so nothing can be said about same or not; a loss that is not finite, and ranks "
         "that do not hold the same parameters, show without it."
