@@ -53,6 +53,8 @@ wrong; 10 regressed; 11 inconclusive; 12 missing or not comparable;
 """
 
 BLAS_THREADS = "OPENBLAS_NUM_THREADS"
+ANSWER_BYTES = 16 << 20
+"""An answer up to this long is written at its end, so that the exit code is the same whenever its reader leaves."""
 VERBS = tuple(line.split()[0] for line in HELP.partition("verbs:\n")[2].partition("\n\n")[0].splitlines())
 
 
@@ -61,6 +63,8 @@ def program() -> None:
     if BLAS_THREADS not in os.environ:  # numpy's begin with it, and crash where they may not; nothing here needs them
         os.putenv(BLAS_THREADS, "1")  # which os.environ does not show: ranks and records have what the user set
     gc.set_threshold(100_000, 20, 20)  # what verbs import and read is hardly ever garbage
+    if sys.stdout is not None and not sys.stdout.isatty():
+        sys.stdout = open(1, "w", ANSWER_BYTES, sys.stdout.encoding, closefd=False)  # noqa: SIM115
     os._exit(main(last=True))
 
 

@@ -52,6 +52,16 @@ def test_a_reader_that_leaves_is_no_error(regressed: Path) -> None:
     assert (done.stderr, (regressed / "code").read_text()) == ("", "10\n")
 
 
+@pytest.mark.parametrize("json", ["", "--json"])
+def test_a_reader_that_leaves_a_long_answer_is_no_error(tmp_path: Path, json: str) -> None:
+    """More than a buffer holds, so that a part of it is refused before its end."""
+    names = tuple(f"ddp_{number}" for number in range(200))
+    gated.nights(tmp_path / "history", 3, names)
+    night = gated.write(tmp_path / "history", gated.digest(3, [gated.usual(name, 3, 0, 1.2) for name in names]))
+    done = shell(f"(sleep 0.2; bench gate {night} --history history {json}; echo $? >code) | true", tmp_path)
+    assert ("Broken pipe" in done.stderr, (tmp_path / "code").read_text()) == (False, "10\n")
+
+
 @pytest.mark.parametrize("command", ["list --json", "--help", "gate new --history history"])
 def test_a_full_disk_behind_stdout_is_one_line(regressed: Path, command: str) -> None:
     done = shell(f"bench {command} >/dev/full", regressed)
