@@ -58,7 +58,7 @@ examples:
   python -m bench run --scenario ./mine.py                   a scenario of your own
   python -m bench run --workload ./mine.py                   a model, data and loss of your own
   python -m bench run --workload imagefolder --data JPEGS --input-sweep   is it the loader?
-  python -m bench run --python OLD --python NEW --launches 5 two versions of torch, in turns
+  python -m bench run --python OLD --python NEW --launches 5   two versions of torch, in turns
   python -m bench run --resume latest                        what is missing of a run or failed in it
   python -m bench run --resume latest --launches 11          more launches of each scenario, in the same run
 

@@ -36,7 +36,7 @@ out of memory or exceeds the limit is out, with its reason. The finalists are me
 EPILOG = """\
 examples:
   python -m bench tune                                   every scenario, in 20 minutes
-  python -m bench tune --workload ./mine.py --budget 10m your own model
+  python -m bench tune --workload ./mine.py --budget 10m   your own model
   python -m bench tune --memory-limit 40                 what fits into 40 GiB of each GPU
   python -m bench tune --precision-floor same            fp32 only
   python -m bench tune --tune-batch                      the batch per rank, too
