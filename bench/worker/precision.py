@@ -101,8 +101,6 @@ class Amp:
         if self.precision.masters:
             self.half_weights = [p for p in updated if p.dtype is self.precision.half]
             self.masters = [p.detach().float() for p in self.half_weights]
-            for master in self.masters:
-                master.grad = torch.zeros_like(master)
             updated = self.masters + [p for p in updated if p.dtype is torch.float32]
         self.optimizer = self._optimizers(updated)
         if self.precision.scaled:
@@ -123,7 +121,7 @@ class Amp:
         """Update the weights; master weights first, which are then copied to those that compute. ``ready``: called when
         the gradients of what is updated are there, unscaled."""
         if self.masters:
-            torch._foreach_copy_([m.grad for m in self.masters], [p.grad for p in self.half_weights])
+            self._to_masters()
         if ready is not None:
             if self.scaler is not None:
                 self.scaler.unscale_(self.optimizer)
@@ -137,6 +135,19 @@ class Amp:
         if self.masters:
             with torch.no_grad():
                 torch._foreach_copy_(self.half_weights, self.masters)
+
+    def _to_masters(self) -> None:
+        """Copy the gradients; a weight that is frozen, or has no part in the loss, has none, and so has its master."""
+        ours, theirs = [], []
+        for master, weight in zip(self.masters, self.half_weights, strict=True):
+            if weight.grad is None:
+                master.grad = None
+                continue
+            if master.grad is None:
+                master.grad = torch.empty_like(master)
+            ours.append(master.grad)
+            theirs.append(weight.grad)
+        torch._foreach_copy_(ours, theirs)
 
     def _count(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
         self.executed += 1

@@ -237,6 +237,27 @@ def test_master_weights_are_fp32_and_copied_back() -> None:
         assert torch.equal(weight, master.bfloat16())
 
 
+def test_a_weight_without_a_gradient_has_a_master_without_one() -> None:
+    """Frozen, or not part of every loss; weight decay changes whatever has a gradient, be it zero."""
+    amp = Amp(
+        precision_of("O2", torch.bfloat16),
+        torch.device("cpu"),
+        lambda weights: torch.optim.SGD(weights, lr=0.5, weight_decay=0.5),
+    )
+    frozen, seldom, always = model = nn.ParameterList(nn.Parameter(torch.ones(2)) for _ in range(3))
+    frozen.requires_grad_(False)
+    amp.cast(model)
+    amp.prepare(model)
+    for used in ([always], [always, seldom], [always]):
+        before = [weight.clone() for weight in model]
+        amp.zero_grad()
+        amp.backward(torch.stack([weight.sum() for weight in used]).sum())
+        amp.step()
+        changed = [weight for weight, old in zip(model, before, strict=True) if not torch.equal(weight, old)]
+        assert set(map(id, changed)) == set(map(id, used))
+        assert [one is not None for one in amp.gradients()] == [False, seldom in set(used), True]
+
+
 def test_what_apex_leaves_is_seen_through() -> None:
     """As apex 25.05 leaves them: fp32 masters in the optimizer without a gradient, half weights with a scaled one."""
     amp = ApexAmp(precision_of("O2", torch.float16), torch.device("cpu"), torch.optim.SGD)
