@@ -38,6 +38,9 @@ class ByFp32(TorchDispatchMode):
             return call(*args)
         ByFp32.used = True
         made = call(*(_cast(one, torch.bfloat16, torch.float32) for one in args))
+        if operator is torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default:
+            attended, logsumexp = made  # the latter is fp32 in any case: rounded, gradients would be off by a percent
+            return _cast(attended, torch.float32, torch.bfloat16), logsumexp
         narrow = [_cast(one, torch.float32, torch.bfloat16) for one in (made if isinstance(made, tuple) else (made,))]
         return tuple(narrow) if isinstance(made, tuple) else narrow[0]
 

@@ -44,6 +44,21 @@ def test_attention_and_matrix_products() -> None:
     assert torch.allclose(made.float(), native.float(), rtol=0.03, atol=0.05)
 
 
+def test_gradients_of_attention_are_as_close_as_those_of_bf16() -> None:
+    torch.manual_seed(0)
+    given = [(2 * torch.randn(2, 4, 64, 32)).bfloat16() for _ in range(3)]
+
+    def made(dtype: torch.dtype) -> Tensor:
+        leaves = [one.to(dtype, copy=True).requires_grad_() for one in given]
+        nn.functional.scaled_dot_product_attention(*leaves).float().square().sum().backward()
+        return torch.cat([one.grad.float() for one in leaves if one.grad is not None])
+
+    exact, native = made(torch.float32), made(torch.bfloat16)
+    with by_fp32.ByFp32():
+        ours = made(torch.bfloat16)
+    assert (ours - exact).norm() < 1.5 * (native - exact).norm()
+
+
 @pytest.mark.parametrize(
     ("scenario", "instructions", "taken"),
     [
