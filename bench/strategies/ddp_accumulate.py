@@ -24,12 +24,10 @@ STRATEGY = of(2)
 
 
 def build(parts, sync=False, micro_batches=2):
-    from contextlib import nullcontext
-
     return parts.build(
         "ddp",
         micro_batches=micro_batches,
-        quiet=lambda module: nullcontext() if sync else module.no_sync(),
+        exchange_each=sync,
         replicas=lambda module: micro_batches * parts.world_size,
     )
 

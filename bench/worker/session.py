@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -128,7 +128,8 @@ class Session:
     ``optimizer``: makes the one that updates them; default: the workload's own. ``after_step``: called after each step
     of the optimizer. ``quiet``: from the module to a context in which each rank keeps its own gradients, or why there
     is none. ``micro_batches``: how many parts of the batch go forward and backward one after the other before the
-    optimizer's step, all but the last in the context ``quiet``; their backward passes are in the forward phase.
+    optimizer's step, all but the last in the context ``quiet``, unless ``exchange_each``; their backward passes are in
+    the forward phase.
     ``whole``: from a gradient or a weight as this rank holds it to all of it; every rank calls it.
     ``replicas``: from the module to the parts that a batch is cut into; default: one a rank of the group. ``serve``: of
     a rank without a part of the batch, in place of its passes: sets the gradients and returns the loss. ``updates``:
@@ -147,13 +148,14 @@ class Session:
         quiet: Callable[[object], AbstractContextManager[object]]
         | str = "this strategy has no step without synchronisation to compare with",
         micro_batches: int = 1,
+        exchange_each: bool = False,
         whole: Callable[[Tensor], Tensor] = lambda tensor: tensor,
         replicas: Callable[[object], int] | None = None,
         serve: Callable[[], Tensor] | None = None,
         updates: bool = True,
     ) -> None:
         self._serve = serve
-        self.parts, self.micro_batches = parts, micro_batches
+        self.parts, self.micro_batches, self.exchange_each = parts, micro_batches, exchange_each
         self.quiet, self.whole, self._after_step, self._replicas = quiet, whole, after_step, replicas
         cores, threads = os.sched_getaffinity(0), torch.get_num_threads()
         parts.from_switches("begin")
@@ -214,7 +216,7 @@ class Session:
         return mine * ranks / total.clamp(min=torch.finfo(total.dtype).tiny)
 
     def _accumulated(self, batch: Batch) -> Tensor:
-        """All micro-batches forward, and all but the last backward, whose gradients this rank keeps to itself."""
+        """All micro-batches forward, and all but the last backward."""
         job, pieces = self.parts.job, self.micro_batches
         held = job.batch_per_replica * len(job.parts_of(self.parts.rank))
         *early, last = parts = cut(batch, held, pieces)
@@ -222,7 +224,7 @@ class Session:
         assert not isinstance(self.quiet, str)
         total: Any = 0.0
         for part, share in zip(early, shares, strict=False):
-            with self.quiet(self.module):
+            with nullcontext() if self.exchange_each else self.quiet(self.module):
                 with self.amp.context():
                     loss = self._loss(self._call, part) * share
                 self.amp.backward(loss)

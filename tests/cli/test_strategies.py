@@ -1,7 +1,6 @@
 """Every strategy of the field trains on the CPU, and what it does to the numbers is known."""
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -93,13 +92,6 @@ def test_a_model_over_two_devices() -> None:
     assert [rank.devices for rank in strategy.ranks(4)] == [(0, 1), (2, 3)]
     assert "two GPUs for each rank and this is the CPU" in str(strategy.obstacle("cpu", 2))
     assert "3 were chosen" in str(strategy.obstacle("cuda", 3)) and strategy.obstacle("cuda", 2) is None
-
-
-def test_micro_batches_are_exchanged_once_or_each() -> None:
-    _, module = discover.load_strategy("ddp_accumulate", discover.names(discover.STRATEGY)["ddp_accumulate"])
-    parts, wrapped = SimpleNamespace(build=lambda name, **how: how), SimpleNamespace(no_sync=lambda: "quiet")
-    assert module.build(parts)["quiet"](wrapped) == "quiet"
-    assert module.build(parts, sync=True)["quiet"](wrapped) != "quiet"
 
 
 def test_averaging_in_every_step_is_ddp(run: Path) -> None:

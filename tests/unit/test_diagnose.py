@@ -4,6 +4,7 @@ import gzip
 import json
 import re
 from collections import Counter
+from contextlib import nullcontext
 from functools import partialmethod
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -16,11 +17,13 @@ import torch.distributed as dist
 from conftest import measured
 from standin.documents import diagnostic, document, with_records
 from standin.planted import planted
+from standin.sessions import parts_of
 from standin.workloads import tiny
 from torch import nn
 from torch.autograd import DeviceType
 from torch.autograd.profiler_util import FunctionEvent
 from torch.distributed._composable.replicate import replicate
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
 from bench.analyse.analysed import Analysed
 from bench.analyse.communication import communication, mean_interval
@@ -31,10 +34,11 @@ from bench.report import verdict_plots
 from bench.report.device_tables import memory_parts_table
 from bench.runs.experiments import Diagnosis
 from bench.runs.reader import Run
-from bench.seams import discover
+from bench.seams import discover, switching
 from bench.seams.experiment import experiments
 from bench.sites.local import WorkerHost
 from bench.worker import diagnose
+from bench.worker.data import feeds
 
 AVERAGING = """
     import torch.distributed as dist
@@ -235,6 +239,26 @@ def test_the_logger_of_ddp_times_few_steps(name: str) -> None:
         looked_at = last_timed(0)
         assert looked_at > 202
         assert last_timed(202) == looked_at, "and then no more"
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.parametrize(("name", "exchanges"), [("ddp_accumulate", 1), ("ddp_accumulate_sync", 2)])
+def test_a_step_without_exchange_has_none(name: str, exchanges: int) -> None:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        parts = parts_of(switching.load(*discover.resolve(name)), task=tiny(), global_batch=4)
+        session = strategy(parts.job.strategy).build(parts, **parts.job.options)
+        seen = []
+        session.module.register_comm_hook(
+            None, lambda _, bucket: (seen.append(bucket.index()), allreduce_hook(dist.group.WORLD, bucket))[1]
+        )
+        load = feeds(parts.workload, 2, [range(2)], parts.device)
+        diagnose.a_step(session, load, lambda phase: nullcontext())
+        assert len(seen) == exchanges
+        quiet, reason = diagnose.without_exchange(session)
+        diagnose.a_step(session, load, lambda phase: nullcontext(), quiet)
+        assert len(seen) == exchanges and reason is None
     finally:
         dist.destroy_process_group()
 
