@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 _is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", bool)
 """False before torch 2.1."""
 
+LAYERS = (nn.modules.conv._ConvNd, nn.Linear)
+NEVER_CALLED = nn.modules.linear.NonDynamicallyQuantizableLinear
+"""The last layer of ``nn.MultiheadAttention``, which takes the weights out of it."""
+
 _last: deque[TypeWatch] = deque(maxlen=1)
 """The watch of this process."""
 
@@ -28,21 +32,20 @@ def _note_while_compiling(context: Any) -> None:
 
 
 class TypeWatch:
-    """Notes in which dtypes and memory format the first convolution (if there is none, linear layer) computes, and from
-    :meth:`all_layers` on the dtypes of every one: weights do not show it.
+    """Notes in which dtypes and memory format the first convolution of images (if there is none, other convolution or
+    linear layer) computes, and from :meth:`all_layers` on the dtypes of every one: weights do not show it.
     """
 
     def __init__(self, model: nn.Module) -> None:
         layers: list[nn.Module] = [m for m in model.modules() if isinstance(m, nn.Conv2d)]
-        layers = layers or [m for m in model.modules() if isinstance(m, nn.Linear)]
+        layers = layers or [m for m in model.modules() if isinstance(m, LAYERS) and not isinstance(m, NEVER_CALLED)]
         self.outputs: set[torch.dtype] = set()
         self.memory_format = "contiguous"
         self.hooks = [layer.register_forward_hook(self._note) for layer in layers[:1]]
         _last.append(self)
 
     def all_layers(self, model: nn.Module) -> None:
-        kinds = (nn.modules.conv._ConvNd, nn.Linear)
-        layers = [m for m in model.modules() if isinstance(m, kinds)]
+        layers = [m for m in model.modules() if isinstance(m, LAYERS)]
         self.hooks += [layer.register_forward_hook(lambda *call: self.outputs.add(call[2].dtype)) for layer in layers]
 
     def _note(self, layer: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:

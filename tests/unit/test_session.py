@@ -152,6 +152,19 @@ def test_the_memory_format_is_that_of_the_convolutions(weights: bool, images: bo
     assert watch.memory_format == ("channels_last" if weights or images else "contiguous")
 
 
+@pytest.mark.parametrize(
+    ("model", "given"),
+    [
+        (nn.Sequential(nn.TransformerEncoderLayer(8, 2, 8), nn.Linear(8, 2)), torch.ones(3, 2, 8)),
+        (nn.Sequential(nn.Conv3d(1, 2, 3), nn.ReLU()), torch.ones(1, 1, 4, 4, 4)),
+    ],
+)
+def test_the_layer_that_is_watched_computes(model: nn.Module, given: torch.Tensor) -> None:
+    watch = live.TypeWatch(model)
+    model(given)
+    assert watch.outputs == {torch.float32}
+
+
 def test_watching_a_compiled_model_compiles_it_once() -> None:
     counters = torch._dynamo.utils.counters
     counters.clear()
