@@ -2,7 +2,8 @@
 
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -222,11 +223,22 @@ def map_tensors(function: Callable[[Any], object], tree: Batch, kind: type = Ten
     if isinstance(tree, kind):
         return function(tree)
     if isinstance(tree, dict):
-        return {key: map_tensors(function, value, kind) for key, value in tree.items()}
+        return _alike(tree, [map_tensors(function, value, kind) for value in tree.values()])
     if isinstance(tree, tuple | list):
-        parts = [map_tensors(function, value, kind) for value in tree]
-        return parts if isinstance(tree, list) else tuple(parts)
+        return _alike(tree, [map_tensors(function, value, kind) for value in tree])
     return tree
+
+
+def _alike(tree: Batch, parts: Sequence[Any]) -> Batch:
+    """A tuple, list or dict like ``tree``, with these parts: named ones, and attributes of a dict, keep their names."""
+    if isinstance(tree, dict):
+        made = copy(tree)
+        for key, part in zip(tree, parts, strict=True):
+            made[key] = part
+        return made
+    if isinstance(tree, list):
+        return [*parts]
+    return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)
 
 
 def cut(tree: Batch, examples: int, pieces: int) -> list[Batch]:
@@ -236,14 +248,14 @@ def cut(tree: Batch, examples: int, pieces: int) -> list[Batch]:
     if isinstance(tree, Tensor) and tree.dim() and len(tree) == examples:
         return list(tree.chunk(pieces))
     if isinstance(tree, dict):
-        parts = {key: cut(value, examples, pieces) for key, value in tree.items()}
-        return [{key: parts[key][piece] for key in tree} for piece in range(pieces)]
+        parts = [cut(value, examples, pieces) for value in tree.values()]
+        return [_alike(tree, [part[piece] for part in parts]) for piece in range(pieces)]
     if isinstance(tree, tuple | list):
         whole = any(isinstance(one, Tensor) and one.dim() and len(one) == examples for one in tree)
         if len(tree) == examples and not whole:
             size = examples // pieces
             return [tree[start : start + size] for start in range(0, examples, size)]
-        return [type(tree)(part) for part in zip(*(cut(value, examples, pieces) for value in tree), strict=True)]
+        return [_alike(tree, part) for part in zip(*(cut(value, examples, pieces) for value in tree), strict=True)]
     return [tree] * pieces
 
 

@@ -2,10 +2,11 @@
 
 import json
 import struct
+from collections import OrderedDict
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -17,7 +18,8 @@ from bench.core.errors import RequestError
 from bench.core.job import Training
 from bench.seams import discover, execute
 from bench.worker import data
-from bench.worker.workload import example_of
+from bench.worker.precision import cast_floats
+from bench.worker.workload import cut, example_of, map_tensors
 
 WORKLOAD = workload(image_size=8, global_batch=12, replicas=3)
 
@@ -38,6 +40,30 @@ def test_one_process_holds_what_all_ranks_hold() -> None:
     for step, (images, labels) in enumerate(alone):
         assert torch.equal(images, torch.cat([rank[step][0] for rank in ranks]))
         assert torch.equal(labels, torch.cat([rank[step][1] for rank in ranks]))
+
+
+class Pair(NamedTuple):
+    x: Any
+    y: Any
+
+
+class Output(OrderedDict[str, Any]):
+    """Its entries are attributes, too, as of those that Hugging Face's models return."""
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        super().__setitem__(name, value)
+        setattr(self, name, value)
+
+
+def test_what_has_names_keeps_them() -> None:
+    x, y = torch.arange(8.0).view(4, 2), torch.arange(4)
+    given = Pair(Output(x=x), [y])
+    for made in (map_tensors(torch.Tensor.half, given), cast_floats(given, torch.float16)):
+        assert made.x.x.dtype == made.x["x"].dtype == torch.float16 and x.dtype == torch.float32
+        assert torch.equal(made.y[0], y) and type(made.y) is list
+    first, second = cut(given, 4, 2)
+    assert torch.equal(first.x.x, x[:2]) and torch.equal(second.y[0], y[2:])
+    assert map_tensors(torch.Tensor.half, (x, None))[1] is None
 
 
 @pytest.mark.parametrize("workers", [None, 0, 2])
