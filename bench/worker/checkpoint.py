@@ -20,6 +20,7 @@ from bench.core.job import Checkpoint
 from bench.worker import fingerprint, loop
 from bench.worker.diagnose import Load
 from bench.worker.plan import Plan, Report
+from bench.worker.precision import ApexAmp
 from bench.worker.rank import barrier
 from bench.worker.session import Session
 from bench.worker.workload import map_tensors
@@ -104,12 +105,13 @@ class Keeper:
         self.session, self.folder, self.rank = session, wanted.folder, session.parts.rank
         self.wait = wanted.how == "dcp"
         self.masters = session.masters
+        self.scaler = session.amp.apex if isinstance(session.amp, ApexAmp) else session.scaler  # apex saves its scalers
         self.dealt_out = hasattr(session.optimizer, "consolidate_state_dict")  # ZeRO-1: each rank has a part of it
         os.makedirs(self.folder, exist_ok=True)
 
     def state(self, optimizer: Any) -> dict[str, object]:
         masters = {str(number): master for number, master in enumerate(self.masters)}
-        scaler = {} if self.session.scaler is None else self.session.scaler.state_dict()
+        scaler = {} if self.scaler is None else self.scaler.state_dict()
         return {"model": self.session.model.state_dict(), "optimizer": optimizer, "masters": masters, "scaler": scaler}
 
     def put_back(self, state: dict[str, Any], optimizer: Any) -> None:
@@ -118,8 +120,8 @@ class Keeper:
         with torch.no_grad():
             for number, master in enumerate(self.masters):
                 master.copy_(state["masters"][str(number)])
-        if self.session.scaler is not None:
-            self.session.scaler.load_state_dict(state["scaler"])
+        if self.scaler is not None:
+            self.scaler.load_state_dict(state["scaler"])
 
     def finish(self) -> None:
         """Wait for what goes on in the background."""

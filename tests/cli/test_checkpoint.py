@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from conftest import Bench, in_this_process, needs_fsdp2
 from standin.documents import document, with_records
 from standin.schemas import document_in
@@ -19,6 +20,7 @@ from bench.experiments import checkpoint as experiment
 from bench.experiments.checkpoint import CheckpointLook, CheckpointRecord, Checkpoints, checkpoints, sentences
 from bench.sites.local import WorkerHost
 from bench.worker import checkpoint
+from bench.worker.precision import ApexAmp, precision_of
 
 WEIGHTS_MIB = 4 * (32 * 32 + 32 + 32 * 10 + 10) / 2**20
 
@@ -73,6 +75,19 @@ def test_other_weights_than_were_saved(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(checkpoint.Torch, "load", lambda keeper: None)
     with pytest.raises(BenchError, match="loaded from the checkpoint are not those that were saved"):
         saved(tmp_path, [])
+
+
+def test_the_loss_scale_of_apex_comes_back(tmp_path: Path) -> None:
+    """``apex.amp`` saves it (25.05, ``frontend.py``); its ``LossScaler`` has no state_dict."""
+    scale, loaded = {"loss_scaler0": {"loss_scale": 1024.0, "unskipped": 3}}, list[Any]()
+    parts = parts_of(task=tiny())
+    session, amp = parts.session(), ApexAmp(precision_of("O1", torch.float16), parts.device, parts.build_optimizer)
+    amp.apex = SimpleNamespace(state_dict=lambda: scale, load_state_dict=loaded.append)
+    session.amp, session.scaler = amp, SimpleNamespace(loss_scale=lambda: 1024.0)
+    keeper = checkpoint.Torch(session, Checkpoint(every=3, folder=str(tmp_path)))
+    keeper.save()
+    keeper.load()
+    assert loaded == [scale]
 
 
 def test_a_disk_that_fills_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
