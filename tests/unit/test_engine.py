@@ -82,7 +82,14 @@ def test_what_is_missing_or_wrong_is_named(environment: dict[str, str], line: st
 
 @pytest.mark.parametrize(
     ("nodes", "first"),
-    [("node0", "node0"), ("gpu[03-05,9],head", "gpu03"), ("r1-n[7,9]-ib,x", "r1-n7-ib"), ("a,b[1-2]", "a"), ("", "")],
+    [
+        ("node0", "node0"),
+        ("gpu[03-05,9],head", "gpu03"),
+        ("r1-n[7,9]-ib,x", "r1-n7-ib"),
+        ("a,b[1-2]", "a"),
+        ("", ""),
+        ("rack[0-3]_n[08,9],x", "rack0_n08"),
+    ],
 )
 def test_the_first_of_a_list_of_nodes(nodes: str, first: str) -> None:
     assert first_of(nodes) == first

@@ -154,8 +154,7 @@ def _meeting(engine: Started, environment: Environment, prefix: str) -> Started:
 
 def first_of(nodes: str) -> str:
     """The first name of a list as Slurm writes it: ``gpu[03-05,9],head`` begins with ``gpu03``."""
-    match = re.match(r"([^\[,]*)(?:\[(\w+)[^\]]*\]([^,\[]*))?", nodes)
-    return "".join(part or "" for part in match.groups()) if match else ""
+    return re.sub(r"\[(\w+)[^\]]*\]", r"\1", nodes).partition(",")[0]
 
 
 def _number(environment: Environment, name: str, default: int | None = None) -> int:
