@@ -428,8 +428,8 @@ def _bury(launch: Launch) -> None:
         _kill(mine)
     if strays := end_children(but=mine):  # left by a rank, and ours since then: orphans of ranks come to the host
         reason = f"what a rank had started could not be ended (PID {strays[0]})"
-        launch.failures.insert(0, Failure(rank=0, kind="timeout", reason=reason))
-    for number, pid in enumerate(mine):
+        launch.failures.insert(0, Failure(rank=launch.numbers[0], kind="timeout", reason=reason))
+    for number, pid in zip(launch.numbers, mine, strict=False):
         ended, _, used = os.wait4(pid, os.WNOHANG)
         launch.cpu_s += used.ru_utime + used.ru_stime
         if not ended:

@@ -5,7 +5,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -24,6 +24,7 @@ from bench.core.channel import Channel
 from bench.core.children import LAUNCHER, Unanswered, ask
 from bench.core.control_group import available_memory_bytes
 from bench.core.errors import BenchError, HostError, RequestError
+from bench.core.job import Meet
 from bench.seams.site import Options
 from bench.sites.local import WorkerHost
 from bench.worker import host as server
@@ -198,6 +199,21 @@ def test_apex_is_probed_in_the_workers_interpreter(tmp_path: Path) -> None:
         found = host.wait_until_ready()["apex"]
     assert (found["kind"], found["problems"]["apex.amp"]) == ("nvidia", None)
     assert "No module named 'no_such_kernel'" in found["problems"]["apex.parallel"]
+
+
+def test_what_cannot_be_ended_is_named_on_any_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ranks of a second host do not begin with 0. One that no signal ends is stuck in the kernel."""
+    job = replace(JOB, ranks=(JOB.ranks[0], replace(JOB.ranks[1], host="other")))
+    launch = supervisor.Launch(job, None, meet=Meet(host="other", address="127.0.0.1", port=1, interface=None))
+    ended, used = Mock(), Mock(ru_utime=0.0, ru_stime=0.0)
+    monkeypatch.setattr(supervisor, "_kill", ended)
+    monkeypatch.setattr(supervisor, "end_children", lambda but: [7])
+    monkeypatch.setattr(supervisor.os, "wait4", lambda pid, how: (0, 0, used))
+    launch.ranks.append(supervisor.Rank(1, 5, Mock(), "", 0.0))
+    supervisor._bury(launch)
+    ended.assert_called_once_with([5])
+    reasons = ["rank 1 (PID 5) is stuck", "what a rank had started could not be ended (PID 7)"]
+    assert all(reason in one.reason and one.rank == 1 for reason, one in zip(reasons, launch.failures, strict=True))
 
 
 @pytest.mark.parametrize("rank", ["bench.worker", "bench.worker.restarted"])
