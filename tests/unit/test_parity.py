@@ -1,5 +1,6 @@
 """Verdicts on numerics from values made by hand, and what they rest on: sketches, and the reference."""
 
+import hashlib
 import math
 import re
 from collections.abc import Callable
@@ -194,6 +195,15 @@ def test_the_signs_of_a_sketch_are_drawn_once() -> None:
     tensor[0, 0] = math.nan
     assert [math.isnan(value) for value in fingerprint.sketch(tensor, 5)] == [True] + [False] * 15
     assert fingerprint.sketch(None, 5) == [0.0] * fingerprint.SKETCH_SIZE, "no gradient is one of zeros"
+
+
+def test_a_checksum_is_of_the_values_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However they lie in memory, and in a torch without numpy, which it does not need."""
+    images = torch.randn(2, 3, 4, 4)
+    tensors = [images.to(memory_format=torch.channels_last), images.bfloat16()[:, ::2], torch.ones(()), torch.ones(0)]
+    whole = [tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() for tensor in tensors]
+    monkeypatch.setattr(torch.Tensor, "numpy", None)
+    assert fingerprint.checksum(tensors) == hashlib.sha256(b"".join(whole)).hexdigest()
 
 
 def test_a_sketch_is_summed_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
