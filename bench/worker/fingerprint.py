@@ -36,7 +36,7 @@ def sketch(tensor: Tensor | None, position: int) -> list[float]:
     """
     if tensor is None:
         return [0.0] * SKETCH_SIZE
-    elements = tensor.detach().reshape(-1)
+    elements = (tensor.to_dense() if tensor.is_sparse else tensor).detach().reshape(-1)
     signs = _signs(position, len(elements)).to(elements.device)
     total = torch.zeros(SKETCH_SIZE, dtype=torch.float64, device=elements.device)
     for part, sign in zip(elements.split(PIECE), signs.split(PIECE), strict=True):

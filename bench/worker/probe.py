@@ -236,7 +236,8 @@ class Plain:
         with torch.no_grad():
             for copy, start, gradient in zip(self.copies, begin, gradients, strict=True):
                 copy.copy_(start)
-                if gradient is None or (gradient.dtype, gradient.stride()) == (copy.dtype, copy.stride()):
+                form = copy.dtype, copy.stride()
+                if gradient is None or gradient.is_sparse or (gradient.dtype, gradient.stride()) == form:
                     copy.grad = gradient
                 else:  # torch's fused step takes the strides of a gradient for the weight's
                     copy.grad = torch.empty_like(copy).copy_(gradient)

@@ -4,6 +4,7 @@ import hashlib
 import math
 import re
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from standin import numerics
 from standin.documents import document
 from standin.frames import iterations
 from standin.workloads import narrow, workload
+from torch import nn
 
 from bench.analyse.parity import BOUND, COARSE, LOSS_BOUND, TIMES_TWIN, by_scenario, parity
 from bench.core.codec import encode
@@ -195,6 +197,18 @@ def test_the_signs_of_a_sketch_are_drawn_once() -> None:
     tensor[0, 0] = math.nan
     assert [math.isnan(value) for value in fingerprint.sketch(tensor, 5)] == [True] + [False] * 15
     assert fingerprint.sketch(None, 5) == [0.0] * fingerprint.SKETCH_SIZE, "no gradient is one of zeros"
+
+
+def test_a_sparse_gradient_is_judged_as_a_dense_one() -> None:
+    gradient = torch.zeros(5, 3).index_fill(0, torch.tensor([1, 4]), 0.5)
+    assert fingerprint.sketch(gradient.to_sparse(), 5) == fingerprint.sketch(gradient, 5)
+    begin = torch.ones(5, 3)
+    parts = SimpleNamespace(workload=workload(), build_optimizer=lambda weights: torch.optim.SGD(weights, lr=0.5))
+    session: Any = SimpleNamespace(parts=parts, model=nn.ParameterList([begin]), steps=1)
+    updated = [begin - 0.5 * gradient]
+    for given in (gradient, gradient.to_sparse()):
+        ((off, _),) = probe.Plain(session, [begin]).step([begin], [given], updated, updated)
+        assert off == 0
 
 
 def test_a_checksum_is_of_the_values_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
