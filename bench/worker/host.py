@@ -300,17 +300,19 @@ def _fork(job: Job, log: str, environment: dict[str, str], theirs: socket.socket
 def _start_fresh(
     log_path: str, environment: dict[str, str], theirs: socket.socket, inherited: tuple[int, ...], group: int
 ) -> int:
-    log = _open_log(log_path)
     arguments = ["rank", str(theirs.fileno()), str(os.getpid())]
-    process = subprocess.Popen(
-        [sys.executable, "-c", program("bench.worker.start"), *arguments],
-        env=os.environ | environment,
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=log,
-        pass_fds=inherited,
-        process_group=group,
-    )
-    os.close(log)
+    log = _open_log(log_path)
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-c", program("bench.worker.start"), *arguments],
+            env=os.environ | environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            pass_fds=inherited,
+            process_group=group,
+        )
+    finally:
+        os.close(log)
     process.returncode = 0  # so that it is reaped here and nowhere else, when the launch is over
     return process.pid

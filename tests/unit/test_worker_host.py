@@ -201,6 +201,17 @@ def test_apex_is_probed_in_the_workers_interpreter(tmp_path: Path) -> None:
     assert "No module named 'no_such_kernel'" in found["problems"]["apex.parallel"]
 
 
+def test_a_rank_that_cannot_be_started_leaves_no_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server.subprocess, "Popen", Mock(side_effect=BlockingIOError))
+    ours, theirs = socket.socketpair()
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(BlockingIOError):
+        server._start_fresh(str(tmp_path / "log"), {}, theirs, (), 0)
+    assert len(os.listdir("/proc/self/fd")) == len(before)
+    ours.close()
+    theirs.close()
+
+
 def test_what_cannot_be_ended_is_named_on_any_host(monkeypatch: pytest.MonkeyPatch) -> None:
     """The ranks of a second host do not begin with 0. One that no signal ends is stuck in the kernel."""
     job = replace(JOB, ranks=(JOB.ranks[0], replace(JOB.ranks[1], host="other")))
