@@ -30,7 +30,10 @@ SCENARIO = Scenario(
 
 
 def build(parts):
+    import os
+
     from lightning.fabric import Fabric
+    from lightning.fabric.plugins.environments import LightningEnvironment
     from lightning.fabric.strategies import DDPStrategy
 
     from bench.worker.session import Session
@@ -38,11 +41,13 @@ def build(parts):
     backend = "nccl" if parts.device.type == "cuda" else "gloo"
     hosts = [rank.host for rank in parts.job.ranks]
     here = hosts.count(hosts[parts.rank])
+    os.environ["NODE_RANK"] = str(parts.rank // here)
     fabric = Fabric(
         accelerator=parts.device.type,
         devices=here,
         num_nodes=len(hosts) // here,
-        strategy=DDPStrategy(process_group_backend=backend),
+        # by the variables of bench's ranks, also within Slurm, whose own are those of the one task on each host
+        strategy=DDPStrategy(cluster_environment=LightningEnvironment(), process_group_backend=backend),
     )
     fabric.launch()
 

@@ -1,15 +1,19 @@
 """Every strategy of the field trains on the CPU, and what it does to the numbers is known."""
 
+import os
+import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
 import pytest
 from conftest import Bench, done_here, needs_fsdp2
-from standin import refusal
+from standin import refusal, sessions
 from standin.planted import planted
 from standin.schemas import document_in
+from standin.workloads import tiny
 from test_workload import MLP
 
 from bench.analyse.parity import BY_DESIGN, SAME
@@ -92,6 +96,22 @@ def test_a_model_over_two_devices() -> None:
     assert [rank.devices for rank in strategy.ranks(4)] == [(0, 1), (2, 3)]
     assert "two GPUs for each rank and this is the CPU" in str(strategy.obstacle("cpu", 2))
     assert "3 were chosen" in str(strategy.obstacle("cuda", 3)) and strategy.obstacle("cuda", 2) is None
+
+
+def test_lightning_goes_by_the_variables_of_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within Slurm it would take Slurm's, which are those of one task on each host."""
+    names = ("", ".fabric", ".fabric.strategies", ".fabric.plugins", ".fabric.plugins.environments")
+    modules = {name: Mock() for name in names}
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, f"lightning{name}", module)
+    fabric = modules[".fabric"].Fabric.return_value
+    fabric.setup_module = fabric.setup_optimizers = lambda given: given
+    monkeypatch.setenv("NODE_RANK", "7")
+    parts = sessions.parts_of(switching.load(*discover.resolve("lightning_ddp")), task=tiny())
+    discover.load_strategy(parts.job.strategy, parts.job.strategy_file)[1].build(parts)
+    (how,) = modules[".fabric.strategies"].DDPStrategy.call_args_list
+    environment = modules[".fabric.plugins.environments"].LightningEnvironment.return_value
+    assert how.kwargs["cluster_environment"] is environment and os.environ["NODE_RANK"] == "0"
 
 
 def test_averaging_in_every_step_is_ddp(run: Path) -> None:
