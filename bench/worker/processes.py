@@ -8,6 +8,7 @@ import re
 import resource
 import signal
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 
 from bench.core.children import state_and_parent
@@ -59,7 +60,8 @@ def lines(logs: dict[int, str]) -> dict[int, Line | None]:
     before = {pid: size_of(path) for pid, path in logs.items()}
     for pid in logs:
         if not stopped(pid):
-            os.kill(pid, STACK_SIGNAL)
+            with suppress(OSError):  # of a launcher's rank, which may be gone, or have its number in a container
+                os.kill(pid, STACK_SIGNAL)
     deadline_s = time.monotonic() + STACK_PATIENCE_S
     found: dict[int, Line | None] = dict.fromkeys(logs)
     while time.monotonic() < deadline_s and not all(found.values()):

@@ -28,8 +28,8 @@ from bench.core.job import Meet
 from bench.seams.site import Options
 from bench.sites.local import WorkerHost
 from bench.worker import host as server
+from bench.worker import processes, supervisor
 from bench.worker import rank as one_rank
-from bench.worker import supervisor
 
 JOB = planned().job
 
@@ -199,6 +199,13 @@ def test_apex_is_probed_in_the_workers_interpreter(tmp_path: Path) -> None:
         found = host.wait_until_ready()["apex"]
     assert (found["kind"], found["problems"]["apex.amp"]) == ("nvidia", None)
     assert "No module named 'no_such_kernel'" in found["problems"]["apex.parallel"]
+
+
+def test_a_rank_that_is_gone_has_no_line(tmp_path: Path) -> None:
+    """A launcher's own is no child of the host, whose number would stay taken: it ends whenever it likes."""
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    assert processes.lines({gone.pid: str(tmp_path / "log")}) == {gone.pid: None}
 
 
 def test_a_rank_that_cannot_be_started_leaves_no_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
