@@ -183,7 +183,8 @@ def earlier(history: Path, tonight: dict[str, Any]) -> list[dict[str, Any]]:
 def _values(nights: Sequence[dict[str, Any]]) -> str:
     """A table of tonight's values, each row with its last nights as bars."""
     by_night = [{one["scenario"]: one for one in night["scenarios"]} for night in nights]
-    lines = ["| scenario | img/s | step ms | MiB/PID | status | last nights |", "|---|---:|---:|---:|---|---|"]
+    unit = _inert(nights[-1]["workload"]["unit_short"])
+    lines = [f"| scenario | {unit}/s | step ms | MiB/PID | status | last nights |", "|---|---:|---:|---:|---|---|"]
     for name, one in by_night[-1].items():
         values = [
             _number(mean(one, "throughput_per_s"), 1),
@@ -235,19 +236,24 @@ def _plot(tonight: dict[str, Any]) -> str:
     known = {name: rate for name, rate in rates.items() if rate is not None}
     if not known:
         return ""
-    names = ", ".join(json.dumps(re.sub(r"[^\w .-]", "_", name)) for name in known)
+    unit, *names = (re.sub(r"[^\w .-]", "_", name) for name in (tonight["workload"]["unit_short"], *known))
     return "\n".join(
         [
             "```mermaid",
             '%%{init: {"themeVariables": {"xyChart": {"plotColorPalette": "#3572b0"}}}}%%',
             "xychart-beta horizontal",
-            '    title "Throughput (img/s)"',
-            f"    x-axis [{names}]",
-            f"    y-axis 0 --> {max(known.values()) * 1.05:.4g}",
-            f"    bar [{', '.join(f'{rate:.4g}' for rate in known.values())}]",
+            f'    title "Throughput ({unit}/s)"',
+            f"    x-axis [{', '.join(map(json.dumps, names))}]",
+            f"    y-axis 0 --> {_decimal(max(known.values()) * 1.05)}",
+            f"    bar [{', '.join(map(_decimal, known.values()))}]",
             "```",
         ]
     )
+
+
+def _decimal(value: float) -> str:
+    """Without an exponent, which Mermaid does not read."""
+    return f"{value:.4f}".rstrip("0").rstrip(".")
 
 
 def _findings(out: Path) -> str:

@@ -68,6 +68,16 @@ def test_figures_are_means_and_the_largest_process(night: Path) -> None:
     assert '    x-axis ["ddp_o2"]\n    y-axis 0 --> 1344\n    bar [1280]\n' in plot
 
 
+def test_the_unit_and_many_digits_of_a_rate(night: Path) -> None:
+    tokens = digest(LATEST, 1.0)
+    tokens["workload"]["unit_short"] = "tok"
+    shutil.rmtree(night / "out" / "results")
+    gated.write(night / "out" / "results", tokens)
+    text = written(night)
+    assert "| scenario | tok/s | step ms |" in text and row(text)[1] == "128,000.0"
+    assert 'title "Throughput (tok/s)"' in text and "    y-axis 0 --> 134400\n    bar [128000]\n" in text
+
+
 def test_the_nights_before_are_of_the_same_work(night: Path) -> None:
     history = night / "history"
     for day, step_ms in ((18, 110.0), (17, None), (16, 104.0)):
