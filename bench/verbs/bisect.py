@@ -79,11 +79,9 @@ def main(arguments: list[str]) -> int:
     run_is, bisected = called(run.path), run.document.of(Bisected)
     assert bisected is not None
     if interrupted:
-        again = arguments[: arguments.index("--")] if "--" in arguments else list(arguments)
-        if options.resume is not None:
-            at = again.index("--resume")
-            del again[at : at + 2]
-        line = shlex.join(["python", "-m", "bench", "bisect", "--resume", run_is, *again, "--", *command])
+        own = iter(arguments[: arguments.index("--")] if "--" in arguments else arguments)
+        again = [one for one in own if not (one.startswith("--resume=") or (one == "--resume" and next(own)))]
+        line = f"{COMMAND}bisect --resume {run_is} {shlex.join([*again, '--', *command])}"
         tell(f"bench: interrupted; go on with: {line}", file=sys.stderr)
         return INTERRUPTED
     where = (f"bench: run folder: {place(run.path)}", f"bench: next: {COMMAND}report {run_is}")

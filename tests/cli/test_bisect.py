@@ -155,6 +155,22 @@ def test_versions_of_a_package(bench: Bench, tmp_path: Path, monkeypatch: pytest
         assert (tmp_path / "asked").read_text().count("venv --quiet") == len(list(environments.iterdir()))
 
 
+def test_the_command_that_goes_on_is_as_a_shell_takes_it(bench: Bench, repository: Repository) -> None:
+    """Also of a folder with a blank, and of a search that was resumed itself."""
+    names = repository(noted({"step_ms": 100.0}, {"step_ms": 120.0}))
+    own = ("--git", "repo", "--good", names[0], "--bad", names[1], "--out", "my runs")
+    resumed: tuple[str, ...] = ()
+    for _ in range(2):
+        Path(os.environ["NOTED"]).write_text("")  # so that the launch that interrupts comes again
+        code, _, err = bench("bisect", *resumed, *own, *NOTING, "--interrupt-at", 2)
+        assert code == 130, err
+        words = shlex.split(err.rpartition("go on with: ")[2])
+        assert words[:4] == ["python", "-m", "bench", "bisect"] and words[6:] == [*own, *NOTING, "--interrupt-at", "2"]
+        run = words[5]
+        assert Path(run).parent == Path("my runs") and Path(run).is_dir()
+        resumed = (f"--resume={run}",)
+
+
 REFUSED = {
     "nothing": ((), "--git: give either --git or --package"),
     "no end": (("--git", ".", "--good", "HEAD"), "--bad: it is missing"),
