@@ -69,7 +69,7 @@ def main(arguments: list[str]) -> int:
         metric=NUMERICS if options.numerics else MEMORY if options.memory else STEP_TIME,
         budget_s=options.budget,
         wanted=Wanted(quiet=options.json, **{name: getattr(options, name) for name in names}),
-        path=options.resume and find(options.resume, options.out, "--resume"),
+        path=None if options.resume is None else find(options.resume, options.out, "--resume"),
     )
     tell(f"bench: {len(candidates)} candidates, from {candidates[0].name} to {candidates[-1].name}", file=sys.stderr)
     run, interrupted = bisect(asked)
@@ -105,6 +105,8 @@ def _searched(options: argparse.Namespace, command: tuple[str, ...]) -> tuple[st
         return f"commits of {options.git}", candidates, work_tree(options.git, command, build)
     if options.build is not None:
         raise RequestError("--build", "it is for commits", "leave it out, or search --git")
+    if options.pythons is not None and options.also_install:
+        raise RequestError("--also-install", "nothing is installed into --pythons", "leave it out")
     if options.pythons is None:
         candidates = versions(options.package, options.good, options.bad)
         prepare = environment(options.package, command, tuple(options.also_install))
@@ -124,8 +126,9 @@ def _parser() -> Parser:
     parser.add_argument("--package", metavar="NAME", help="search the versions of this package")
     parser.add_argument("--good", metavar="A", help="the last that is known to be good")
     parser.add_argument("--bad", metavar="B", help="one that is known to be bad")
-    parser.add_argument("--numerics", action="store_true", help="by loss, gradients and weights, not by the step time")
-    parser.add_argument("--memory", action="store_true", help="by the peak of memory, not by the step time")
+    by = parser.add_mutually_exclusive_group()
+    by.add_argument("--numerics", action="store_true", help="by loss, gradients and weights, not by the step time")
+    by.add_argument("--memory", action="store_true", help="by the peak of memory, not by the step time")
     parser.add_argument("--build", metavar="'COMMAND'", help="run this once in the work tree of each commit")
     parser.add_argument("--pythons", metavar="A,B,C", help="interpreters that have the package, in order; no network")
     what = "install this in each environment, too (may be repeated)"
