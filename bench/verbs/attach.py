@@ -145,11 +145,14 @@ def _sides(options: argparse.Namespace, command: tuple[str, ...]) -> tuple[Side,
     base = Side(command=words(options.base, BASE), cwd=options.base_cwd, environment=environment)
     sides = (base, Side(command=command), *(Side(command=words(text, "--also")) for text in options.also))
     usual = ["base", "new", *(f"also{number}" for number in range(1, len(options.also) + 1))]
-    names = scenario_names(options.names) or usual
+    names = scenario_names(options.names, "--names") or usual
     if len(names) != len(sides):
         problem = f"{options.names!r} has {count(len(names), 'different name')} for {count(len(sides), 'command')}"
         raise RequestError("--names", problem, f"give {len(sides)}, such as {','.join(usual)}")
-    return tuple(replace(side, name=scenario_name(name)) for side, name in zip(sides, names, strict=True))
+    try:
+        return tuple(replace(side, name=scenario_name(name)) for side, name in zip(sides, names, strict=True))
+    except argparse.ArgumentTypeError as error:
+        raise RequestError("--names", str(error), f"give others, such as {','.join(usual)}") from error
 
 
 def words(text: str, option: str) -> tuple[str, ...]:

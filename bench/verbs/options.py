@@ -191,13 +191,13 @@ def scenario_name(text: str) -> str:
     return text.strip()
 
 
-def scenario_names(given: str | None) -> list[str] | None:
+def scenario_names(given: str | None, option: str = "--scenario") -> list[str] | None:
     """The names in ``--scenario A,B``, each once; None without the option."""
     if given is None:
         return None
     names = [name.strip() for name in given.split(",")]
     if not all(names):
-        raise RequestError("--scenario", f"{given!r} has an empty name", "separate names by one comma each")
+        raise RequestError(option, f"{given!r} has an empty name", "separate names by one comma each")
     return list(dict.fromkeys(names))
 
 

@@ -137,6 +137,8 @@ REFUSED = {
     "a quote": (("--base", "python 'a", *TRUE), '--base: "python \'a": no closing quotation; quote it as for a shell'),
     "empty": (("--base", " ", *TRUE), "--base: it is empty"),
     "names": (("--base", "true", "--names", "a", *TRUE), "--names: 'a' has 1 different name for 2 commands; give 2"),
+    "no name": (("--base", "true", "--names", "a,", *TRUE), "--names: 'a,' has an empty name; separate names by one"),
+    "odd name": (("--base", "true", "--names", "a\tb,c", *TRUE), "--names: 'a\\tb' is not the name of one scenario"),
     "variable": (("--base", "true", "--base-env", "x", *TRUE), "--base-env: 'x' is not NAME=VALUE"),
     "folder": (("--base", "true", "--base-cwd", "nowhere", *TRUE), "--base-cwd: 'nowhere' is no folder"),
     "no such base": (("--base", "./nowhere", *TRUE), "COMMAND: there is no command './nowhere'"),
