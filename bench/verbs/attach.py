@@ -68,13 +68,15 @@ def main(arguments: list[str]) -> int:
     options, command = _parser().parse_command(arguments, missing)
     if not command:
         raise RequestError("COMMAND", "there is no command", how)
+    if options.budget is not None and options.until_precision is None:
+        raise RequestError("--budget", "it has no effect without --until-precision", "add --until-precision 2%")
     sides = _sides(options, command)
     several = len(sides) > 1
     names = ("out", "label", "global_batch", "warmup", "until_precision", "wait", "force", "record_command")
     launches = FIRST_STAGE if several or options.until_precision is not None else 1
     wanted = Wanted(
         launches=options.launches or launches,
-        budget_s=options.budget,
+        budget_s=options.budget or DEFAULT_BUDGET_S,
         quiet=several and options.json,
         **{name: getattr(options, name) for name in names},
     )
@@ -105,7 +107,7 @@ def _parser() -> Parser:
     what = "more launches until the 95 %% interval of each step time is that narrow"
     parser.add_argument("--until-precision", type=percentage, metavar="2%", help=what)
     what = "time for --until-precision (default: 20m)"
-    parser.add_argument("--budget", type=span, default=DEFAULT_BUDGET_S, metavar="20m", help=what)
+    parser.add_argument("--budget", type=span, metavar="20m", help=what)
     add_launched(parser)
     turns = parser.add_argument_group("two commands in turns")
     turns.add_argument(BASE, metavar="'COMMAND'", help="what the command is compared with, in one argument")

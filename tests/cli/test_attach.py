@@ -133,6 +133,7 @@ REFUSED = {
     "a fork": (("--", PYTHON, "-c", "import os; os.fork() and os.wait()"), "nothing was recorded: no optimizer"),
     "a failure": (("--", "sh", "-c", "exit 7"), "nothing was recorded, and the command ended with exit code 7"),
     "two words": (("--scenario", "a,b", *TRUE), "--scenario: 'a,b' is not the name of one scenario"),
+    "a budget": (("--budget", "5m", *TRUE), "--budget: it has no effect without --until-precision; add --until"),
     "no base": (("--names", "a,b", *TRUE), "--names: there is no --base; give what the command is compared with"),
     "a quote": (("--base", "python 'a", *TRUE), '--base: "python \'a": no closing quotation; quote it as for a shell'),
     "empty": (("--base", " ", *TRUE), "--base: it is empty"),
