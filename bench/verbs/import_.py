@@ -8,7 +8,7 @@ from bench.core.errors import OK, RequestError
 from bench.experiments import importing
 from bench.machine.redact import without_secrets
 from bench.runs.document import Imported
-from bench.verbs.options import Parser, any_name, device_count, reply, scenario_name, whole_number
+from bench.verbs.options import Parser, any_name, called, device_count, reply, scenario_name, whole_number
 
 DESCRIPTION = """\
 Make a sealed run folder of a measurement that bench did not make, so that runs can be compared with it. FILE is
@@ -61,11 +61,12 @@ def main(arguments: list[str]) -> int:
     values = {"model": None, "image_size": None} | work["settings"]
     values |= {name: work[name] for name in ("global_batch", "replicas", "device", "warmup")}
     unknown = [WORDS.get(name, name.replace("_", " ")) for name, value in values.items() if value is None]
+    of_workload = f", and of the workload {', '.join(unknown)}" if unknown else ""
     lines = [
         f"Imported {count(launches, 'launch', 'launches')} of {scenarios}, {steps} measured steps: {run.path}",
-        f"Not known: memory, energy, numerics, what ran, and of the workload {', '.join(unknown)}",
+        f"Not known: memory, energy, numerics, what ran{of_workload}",
         *([f"Left out: {'; '.join(imported.left_out)}"] if imported.left_out else []),
-        f"Next: python -m bench compare {run.path if options.out != 'results' else run.id} latest",
+        f"Next: python -m bench compare {called(run.path)} latest",
     ]
     about = {"run": run.id, "path": run.path, "imported": encode(imported), "workload": work}
     reply(options, *lines, document=lambda: {**about, "launches": launches, "measured_steps": steps})

@@ -71,6 +71,17 @@ def test_what_nobody_says_is_null(bench: Bench) -> None:
     assert bench("show", run.path).out.startswith("No speed is known: nothing says how many examples a step has.\n")
 
 
+def test_its_next_command_is_as_a_shell_takes_it(bench: Bench) -> None:
+    """Of a folder with a blank; and nothing is listed as unknown where all is known."""
+    Path("t.csv").write_text("step_ms\n40\n41\n42\n")
+    given = ("--model", "resnet18", "--image-size", 32, "--global-batch", 8, "--world-size", 1, "--warmup", 1)
+    where = ("--device", "cpu", "--hardware", "a CPU", "--out", "my runs")
+    code, out, _ = bench("import", "t.csv", "--scenario", "ddp", *given, *where)
+    assert code == 0 and "Not known: memory, energy, numerics, what ran\n" in out
+    (run,) = Path("my runs").iterdir()
+    assert out.endswith(f"Next: python -m bench compare '{run}' latest\n")
+
+
 def test_it_is_compared_and_named_as_imported(bench: Bench, tmp_path: Path) -> None:
     run = imported(bench, "times.csv", FULL, "--scenario", "ddp", "--global-batch", "8")
     ours = write_run(tmp_path / "results", [DDP] * 3)
