@@ -135,7 +135,8 @@ def _failed(line: str, arguments: list[str], code: int, prefix: str = "error: ")
     """Say what went wrong in one line and, if it is asked for, in JSON."""
     line = " ".join(line.split())
     _say(f"bench: {prefix}{line}")
-    if "--json" in arguments:
+    own = arguments[: arguments.index("--")] if "--" in arguments else arguments  # behind it are those of a command
+    if "--json" in own:
         from bench.verbs.options import print_json
 
         print_json({"error": line, "exit_code": code})

@@ -192,6 +192,10 @@ def test_json_is_one_document_beside_the_line(here: Path, bench: Bench, name: st
     assert not (here / "out").exists()
 
 
+def test_json_of_the_command_is_not_of_bench(bench: Bench) -> None:
+    assert bench("attach", "--out", "", "--", "true", "--json")[:2] == (2, "")
+
+
 # GPUs
 
 
