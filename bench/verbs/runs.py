@@ -21,7 +21,7 @@ examples:
   python -m bench runs --all --json        all of them, for programs
   python -m bench runs --results nights    those of another folder
 
-Exit codes: 0 done; 2 there is no such folder.
+Exit codes: 0 done; 2 there is no such folder, or no run in it.
 """
 LATEST = 20
 HEADINGS = ("run", "label", "trained", "scenarios", "launches", "fastest")
@@ -34,12 +34,12 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     names = run_ids(options.results, "--results")[::-1]
     listed = names if options.all else names[:LATEST]
+    if not listed:
+        raise RequestError("--results", f"there is no run in {options.results}", "make one with 'python -m bench run'")
     rows = [_about(os.path.join(options.results, name)) for name in listed]
     if options.json:
         print_json({"runs": rows})
         return OK
-    if not rows:
-        raise RequestError("--results", f"there is no run in {options.results}", "make one with 'python -m bench run'")
     lines = [HEADINGS, *([str(row[name]) for name in HEADINGS] for row in rows)]
     tell(align(lines, left=("run", "label", "trained", "fastest"), width=columns(sys.stdout)), file=sys.stdout)
     if len(listed) < len(names):

@@ -46,8 +46,9 @@ def test_runs_are_listed_with_their_answers(here: Path, bench: Bench) -> None:
     assert BROKEN in table and "incomplete" in table
     found = bench("runs", "--json").document["runs"]
     assert {one["label"] for one in found} == {"three of each", "-"} and len(found) == 3
-    code, _, said = bench("runs", "--results", "absent")
-    assert code == 2 and "--results: there is no run in absent; make one with 'python -m bench run'" in said
+    for more in ((), ("--json",)):
+        code, _, said = bench("runs", "--results", "absent", *more)
+        assert code == 2 and "--results: there is no run in absent; make one with 'python -m bench run'" in said
 
 
 def test_the_latest_runs_are_listed(here: Path, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
