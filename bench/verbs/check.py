@@ -18,7 +18,7 @@ EPILOG = """\
 examples:
   python -m bench check                          the latest run
   python -m bench check --rows latest            also its rows
-  python -m bench check results/*                all of them; a folder that is no run stands for the runs in it
+  python -m bench check results                  all of them: a folder that is no run stands for the runs in it
 
 Exit codes: 0 nothing was found; 1 something was found; 2 there is no such run.
 """

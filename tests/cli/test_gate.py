@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 import shutil
 import xml.etree.ElementTree as ElementTree
+from glob import glob
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from bench.analyse.history.gate import Outcome, Rule
 from bench.core.records import SCHEMA_VERSION
 from bench.report import gate as report
 from bench.report.tables import as_change
+from bench.verbs.check import EPILOG
 
 
 def rows(said: Said, *verdicts: str) -> set[tuple[str, str]]:
@@ -346,6 +349,10 @@ def test_check_does_not_take_it_for_a_run(slower: list[Path], bench: Bench) -> N
     for name in ("accepted", "reference"):
         bench("check", f"results/{name}").refused(f"RUN: there is no run in results/{name}")
     kept = shutil.copytree(slower[0], Path("results/reference/h100-2026-01-01") / slower[0].name)
+    (everything,) = re.findall(r"python -m bench check (\S+) +all of them", EPILOG)
+    Path("results/README.md").write_text("as in a checkout")
+    named = [path for word in everything.split() for path in sorted(glob(word))]  # as a shell does
+    assert len(bench("check", *named, "--json").document["runs"]) == len(list(slower[0].parent.glob("2*")))
     found = bench("check", "results/reference", "--json").document["runs"]
     assert [run["path"] for run in found] == [str(kept)], "in its stead"
     named_so = Path("results/20260101T000000Z-00000000")
