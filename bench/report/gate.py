@@ -93,7 +93,7 @@ def remedies(outcome: Outcome) -> list[str]:
 def _about_the_base(outcome: Outcome, verdicts: set[str]) -> Iterator[str]:
     assert outcome.folder is not None
     folder = shlex.quote(outcome.folder)
-    accept = f"python -m bench accept {outcome.run} --reason 'WHY' --history {folder}"
+    accept = f"python -m bench accept {shlex.quote(outcome.run)} --reason 'WHY' --history {folder}"
     anew = f"let the base start anew with it{'' if outcome.kept else f', once it is in {folder}'}: {accept}"
     otherwise = any(row.why in (gate.NOT_THERE, gate.NO_VALUE, gate.NO_VERDICT) for row in outcome.rows)
     if verdicts & {gate.REGRESSED, gate.NOT_COMPARABLE} or otherwise:

@@ -303,6 +303,8 @@ def test_remedies_name_the_run_and_what_failed(gate: Bench, history: Path, tmp_p
     slow = write(Path("nights of mine"), 23, factor=1.1)
     said = gate(slow, "--history", history)
     assert f"once it is in {history}: python -m bench accept {slow.name} --reason" in said.out
+    renamed = slow.rename(slow.with_name("with a blank"))
+    assert "python -m bench accept 'with a blank' --reason" in gate(renamed, "--history", history).out
     cannot = write(history, 24, status="unsupported", reason="needs CUDA", **gated.NOTHING)
     said = gate(cannot, "--history", history)
     assert "--resume" not in said.out, "it would pass over that"
