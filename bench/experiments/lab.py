@@ -39,7 +39,6 @@ from bench.runs.document import (
     WorkloadRecord,
     launches_of,
 )
-from bench.runs.experiments import Scaling, Tuning
 from bench.runs.files import check_writable
 from bench.runs.reader import Run
 from bench.runs.writer import RunWriter
@@ -339,10 +338,9 @@ def _sealed(writer: RunWriter, site: Connected) -> Iterator[None]:
 
 def _go_on(writer: RunWriter) -> str:
     """The command that goes on with an interrupted run; empty for one that cannot be resumed."""
-    document, out = writer.document, os.path.dirname(writer.path)
-    if any(experiments()[name].no_resume for name in document.experiments):
+    verb, out = resuming.verb_of(writer.document.experiments), os.path.dirname(writer.path)
+    if verb is None:
         return ""
-    verb = "tune" if document.of(Tuning) else "scale" if document.of(Scaling) else "run"
     where = "" if out == os.path.abspath("results") else f" --out {shlex.quote(out)}"
     return f"; go on with: python -m bench {verb} --resume {writer.id}{where}"
 

@@ -11,11 +11,11 @@ from bench.console import say
 from bench.core.errors import RequestError
 from bench.core.job import Task
 from bench.core.records import Setting
+from bench.experiments import resume
 from bench.experiments.plan import MANY_GPUS, PROFILES, RANKS, Request, global_batch
 from bench.experiments.plan.interval_target import FEWEST_LAUNCHES, FIRST_STAGE
 from bench.machine.redact import HIDDEN, without_secrets
 from bench.runs.document import RunDocument
-from bench.runs.experiments import Scaling
 from bench.runs.names import find
 from bench.runs.reader import verified
 from bench.seams import discover
@@ -176,8 +176,9 @@ def begun(
     document = verified(path, allow_incomplete=True, option="--resume")
     record = document.of(kind)
     if record is None:
-        problem, its = f"that run is not of bench {verb}", "scale" if document.of(Scaling) else "run"
-        raise RequestError("--resume", problem, f"go on with bench {its} --resume {called(path)}")
+        problem = f"that run is not of bench {verb}"
+        other = resume.verb_of(document.experiments) or "run"
+        raise RequestError("--resume", problem, f"go on with bench {other} --resume {called(path)}")
     return path, document, record
 
 

@@ -17,7 +17,7 @@ from bench.experiments.lab import Finished, Start
 from bench.experiments.plan import PROFILES, Request
 from bench.experiments.plan.interval_target import FEWEST_LAUNCHES, FIRST_STAGE
 from bench.machine import environments
-from bench.runs.experiments import BatchSearch, IntervalTargetRecord, Scaling
+from bench.runs.experiments import BatchSearch, IntervalTargetRecord
 from bench.runs.names import find
 from bench.runs.reader import read, verified
 from bench.seams.discover import Found
@@ -158,8 +158,10 @@ def resumed(options: Options, parser: Parser, party: Party | None) -> int:
     refuse_other_options(options, parser, allowed)
     path = find(options.resume, options.out, "--resume")
     document = verified(path, allow_incomplete=True, option="--resume")
-    if document.of(Scaling):
-        raise RequestError("--resume", "that run is of bench scale", f"go on with bench scale --resume {called(path)}")
+    verb = resume.verb_of(document.experiments)
+    if verb not in ("run", None):
+        problem = f"that run is of bench {verb}"
+        raise RequestError("--resume", problem, f"go on with bench {verb} --resume {called(path)}")
     request = resume.request_of(document)
     if options.launches is not None and options.launches < request.launches:
         planned = f"{options.launches} is fewer than the {request.launches} that this run was asked for"

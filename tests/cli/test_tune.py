@@ -104,6 +104,8 @@ def test_an_interrupted_search_goes_on(
     launched.clear()
     launched += ["not interrupted again"] * 4
 
+    for other, what in (("run", "that run is of bench tune"), ("scale", "that run is not of bench scale")):
+        run_here(other, "--resume", "latest").refused(f"--resume: {what}; go on with bench tune --resume ")
     done = run_here("tune", "--resume", "latest")
     assert done.code == 0, done.err
     document = document_in(Path("results"))
