@@ -244,14 +244,18 @@ def write_new(path: str, text: str) -> None:
 
 def latest_or(name: str, results: str, *, finished: bool) -> str:
     """The folder of a run. ``finished``: ``latest`` is the last finished one, with a note if a newer one is not."""
+    from bench.experiments.resume import verb_of
+    from bench.runs.files import stored
     from bench.runs.names import find, last_finished
 
     path = find(name, results)
     older = last_finished(results) if finished and name == "latest" else None
     if older is None or older == path:
         return path
-    instead = f"note: {path} is not finished, so 'latest' is {older}"
-    tell(f"{instead}; finish the newer one: {COMMAND}run --resume {shlex.quote(path)}", file=sys.stderr)
+    experiments = stored(path).get("experiments")
+    verb = verb_of(experiments if isinstance(experiments, dict) else ())
+    go_on = f"; finish the newer one: {COMMAND}{verb} --resume {shlex.quote(path)}" if verb else ""
+    tell(f"note: {path} is not finished, so 'latest' is {older}{go_on}", file=sys.stderr)
     return older
 
 

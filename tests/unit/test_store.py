@@ -23,7 +23,7 @@ from bench.core.errors import RequestError
 from bench.core.records import SCHEMA_VERSION
 from bench.runs import names
 from bench.runs.document import State
-from bench.runs.experiments import Diagnosis, DiagnosticRecord, Scaling
+from bench.runs.experiments import Bisected, Diagnosis, DiagnosticRecord, Numerics, Scaling
 from bench.runs.files import append, check_file, check_writable, write_atomically
 from bench.runs.journal import checked_line, journal_path
 from bench.runs.launches import LaunchRecord
@@ -274,6 +274,27 @@ def test_what_is_looked_at_is_the_last_finished_run(tmp_path: Path, capsys: pyte
     assert latest_or("latest", str(tmp_path), finished=False).endswith("-00000002")
     assert latest_or("20300102", str(tmp_path), finished=True).endswith("-00000002")
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("experiment", "hint"),
+    [
+        (Numerics(), "; finish the newer one: python -m bench run --resume "),
+        (Scaling(counts=(2,), modes=("weak",), batch_per_rank=1), "; finish the newer one: python -m bench scale --re"),
+        (Bisected(of="a", candidates={}, metric="step_time", error=0.05, low="a", high="b"), "-00000001\n"),
+    ],
+    ids=["run", "scale", "bisect"],
+)
+def test_an_unfinished_run_is_finished_by_its_own_verb(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], experiment: object, hint: str
+) -> None:
+    finished = write_run(tmp_path, [DDP])
+    newer = write_run(tmp_path, [DDP], complete=False, also=lambda writer: writer.note(experiment))
+    for folder, name in ((finished, "20300101T000000Z-00000001"), (newer, "20300102T000000Z-00000002")):
+        folder.rename(tmp_path / name)
+    assert latest_or("latest", str(tmp_path), finished=True).endswith("-00000001")
+    said = capsys.readouterr().err
+    assert hint in said and ("--resume" in said) == ("--re" in hint)
 
 
 def test_checking_a_folder_leaves_it_as_it_was(tmp_path: Path) -> None:
