@@ -66,7 +66,7 @@ def _launches(run: Analysed, scaling: Scaling) -> Iterator[tuple[str, PointRecor
     (ms), None where it failed."""
     frame = launch_stats(run, [one.launch for one in scaling.launches])[0].frame
     medians = dict(zip(frame["launch"].tolist(), frame["median_ms"].tolist(), strict=True))
-    indices = {gpu.uuid: gpu.index for gpu in run.document.machine.gpus}
+    indices = {gpu.uuid: gpu.index for gpu in run.document.gpus}
     for one in scaling.launches:
         host = next((rank.host for rank in one.ranks if rank.host), None) or "this host"
         slot, chosen = one.slot or 0, run.document.request.devices

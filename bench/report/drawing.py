@@ -226,7 +226,7 @@ def device(document: RunDocument) -> str:
     count = workload.replicas or 0
     if workload.device == "cpu":
         return f"{count} CPU rank{'s' if count > 1 else ''} on {machine.cpu}, {machine.cores_usable} cores"
-    names = [gpu.name for gpu in machine.gpus if gpu.uuid in document.request.devices]
+    names = [gpu.name for gpu in document.gpus]
     return " + ".join(f"{names.count(name)} × {name}" for name in dict.fromkeys(names))
 
 

@@ -209,7 +209,7 @@ def start_date(document: RunDocument) -> str:
 
 
 def _gpus(document: RunDocument) -> str:
-    chosen = [gpu for gpu in document.machine.gpus if gpu.uuid in document.request.devices]
+    chosen = document.gpus
     if not chosen:
         return "none used"
     named = [f"{gpu.index}: {gpu.name} ({gpu.uuid})" for gpu in chosen]

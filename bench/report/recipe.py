@@ -212,7 +212,7 @@ def _measured(run: Analysed, launch: LaunchRecord) -> list[str]:
     assert launch.effective is not None
     document = run.document
     machine = document.machine
-    gpus = [gpu.name for gpu in machine.gpus if gpu.uuid in document.request.devices]
+    gpus = [gpu.name for gpu in document.gpus]
     where = f"{len(gpus)} x {gpus[0]}" if gpus else f"{machine.cpu}, {machine.cores_usable} cores"
     launches = "1 launch" if row["launches_ok"] == 1 else f"{row['launches_ok']} launches"
     return _wrapped(

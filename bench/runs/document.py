@@ -370,6 +370,12 @@ class RunDocument:
         return self.of(kind) or kind()
 
     @property
+    def gpus(self) -> list[Gpu]:
+        """The GPUs that were asked for, of all hosts."""
+        machines = [host.machine for host in self.hosts] or [self.machine]
+        return [gpu for machine in machines for gpu in machine.gpus if gpu.uuid in self.request.devices]
+
+    @property
     def instead(self) -> str | None:
         """The run's work in place of measuring; None if it measured."""
         experiments = experiment.experiments()

@@ -3,7 +3,7 @@
 import csv
 import re
 import xml.etree.ElementTree as ElementTree
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,15 @@ from standin.gpu_runs import DDP2, DP, FIRST, GPUS, SECOND, OnGpus
 from standin.runs import BROKEN, DDP, GONE, HOSTILE, SECOND_NS, Launch, analysed, write_run
 from test_report import Page, plot_of, svg_texts
 
-from bench.analyse import devices
+from bench.analyse import devices, each
 from bench.analyse.analysed import Analysed
 from bench.analyse.memory import growth, largest_launches, proportional, resident
 from bench.core.text import printable
 from bench.report import device_plots, device_tables, drawing, plots, summary, tables, values
 from bench.report import runs as report
-from bench.runs.experiments import ProofLaunch, Proofs
+from bench.report.launch_tables import facts
+from bench.runs.document import HostRecord
+from bench.runs.experiments import PointRecord, ProofLaunch, Proofs, Scaling
 from bench.runs.frames import Iterations
 from bench.runs.writer import RunWriter
 from bench.words.questions import questions
@@ -40,6 +42,26 @@ def written(folder: Path, launches: list[Launch], gpus: Any = GPUS, **options: A
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Analysed:
     return written(tmp_path_factory.mktemp("whole"), [DP, DDP2, HOT, HIDDEN, OUT])
+
+
+def test_gpus_of_all_hosts_are_named(whole: Analysed) -> None:
+    """Of two hosts with a GPU each, which has the index 0 on both."""
+    document, hosts = whole.document, []
+    for number, gpu in enumerate(document.machine.gpus):
+        there = replace(document.machine, host=f"node{number}", gpus=(replace(gpu, index=0),))
+        hosts.append(HostRecord(name=f"node{number}", machine=there, versions={}, start=document.start))
+    ddp = next(one for one in document.good if one.scenario == "ddp")
+    points = []
+    for slot, host in enumerate(hosts):
+        about = {one.name: getattr(ddp, one.name) for one in fields(ddp)}
+        about |= {"launch": 100 + slot, "ranks": (replace(ddp.ranks[0], host=host.name),), "status": "error"}
+        points.append(PointRecord(**about, global_batch=8, slot=slot))
+    scaling = Scaling(counts=(2,), modes=("each",), batch_per_rank=8, launches=tuple(points))
+    several = replace(document, machine=hosts[0].machine, hosts=tuple(hosts), experiments={"scaling": scaling})
+    assert drawing.device(several) == drawing.device(document) != ""
+    assert all(gpu in dict(facts(several))["GPUs"] for gpu in (FIRST, SECOND))
+    names = [one.name for one in each.devices(replace(whole, document=several))]
+    assert names == ["node0 GPU 0", "node1 GPU 0"]
 
 
 @pytest.fixture(scope="module")
