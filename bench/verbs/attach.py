@@ -85,9 +85,12 @@ def main(arguments: list[str]) -> int:
         of = f" of {last.name}" if several else ""
         if not last.code:
             raise RequestError("COMMAND", f"nothing was recorded{of}: {last.why}", "see 'bench attach --help'")
-        line = f"bench: nothing was recorded{of}, and the command ended with exit code {last.code}"
-        tell(line, file=sys.stderr)
-        return NOT_COMPARABLE if several else last.code
+        line = f"nothing was recorded{of}, and the command ended with exit code {last.code}"
+        code = NOT_COMPARABLE if several else last.code
+        tell(f"bench: {line}", file=sys.stderr)
+        if options.json:
+            print_json({"error": line, "exit_code": code})
+        return code
     if several:
         return _compared(last, run, [side.name or "" for side in sides], options)
     tell(*_lines(last, run), file=sys.stderr)

@@ -356,8 +356,11 @@ def test_a_side_that_fails_is_not_comparable(bench: Bench, end: str, line: str) 
 
 def test_the_first_side_that_fails_ends_it(bench: Bench) -> None:
     code, out, err = bench("attach", "--base", OLD + " --end 3", "--", *NEW)
-    assert (code, out) == (12, "") and "nothing was recorded of base, and the command ended with exit code 3" in err
+    line = "nothing was recorded of base, and the command ended with exit code 3"
+    assert (code, out) == (12, "") and line in err
     assert not Path("results").exists()
+    said = bench("attach", "--json", "--base", OLD + " --end 3", "--", *NEW)
+    assert said.code == 12 and said.document == {"error": line, "exit_code": 12}
 
 
 def test_a_full_disk_is_named(recorder: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
