@@ -47,8 +47,8 @@ FREE_HUES = ("orange", "green", "magenta", "cyan", "red", "olive", "violet", "te
 """For scenarios with switches on: neighbours are told apart."""
 MOST_COLUMNS = 1200
 """Places across a panel that can be told apart; what falls into the same one is drawn as one."""
-LABEL_LIMIT = 54
-"""Letters of a label of a plot; a longer one is cut."""
+LABEL_LIMIT, NARROW_NAME_LIMIT = 54, 26
+"""Letters of a label of a plot, and of a name beside which a narrow one has a value; a longer one is cut."""
 
 
 def light(name: str) -> str:
@@ -212,9 +212,9 @@ def entry_for(run: Run, launch: LaunchRecord, label: str) -> Entry:
     )
 
 
-def short(text: str) -> str:
+def short(text: str, limit: int = LABEL_LIMIT) -> str:
     text = plain(text)
-    return text if len(text) <= LABEL_LIMIT else text[: LABEL_LIMIT - 1] + "…"
+    return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def model_and_batch(document: RunDocument) -> str:
@@ -257,7 +257,7 @@ def row_sheet(rows: Sequence[tuple[str, str]], columns: int = 1) -> tuple[Artist
         if narrow:
             axes.set_yticks([])
             for y, (name, label) in enumerate(rows):
-                _above(axes, 0, y, short(name), short(label), fontweight="bold")
+                _above(axes, 0, y, short(name, NARROW_NAME_LIMIT), short(label), fontweight="bold")
     if not narrow:  # a name is the major label of its row, what ran the minor one
         names, labels = ([short(text) for text in texts] for texts in zip(*rows, strict=True))
         style = {"va": "bottom", "fontsize": 9, "fontweight": "bold", "color": light("ink")}
@@ -300,13 +300,14 @@ def key_beside(axes: Artist, rows: Sequence[tuple[Artist, Entry, str]]) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.transforms import ScaledTranslation
 
-    texts = [text for _, entry, value in rows for text in (f"{short(entry.scenario)}  {value}", entry.label)]
+    limit = NARROW_NAME_LIMIT if is_narrow() else LABEL_LIMIT
+    texts = [text for _, entry, value in rows for text in (f"{short(entry.scenario, limit)}  {value}", entry.label)]
     artists = [artist for one, _, _ in rows for artist in (one, Line2D([], [], linestyle="none"))]
     place: Look = {"bbox_to_anchor": (1.01, 1)}
     if is_narrow():
         figure = axes.get_figure()
         figure.set_figheight(figure.get_figheight() + KEY_ROW_IN * len(rows))
-        below = axes.transAxes + ScaledTranslation(0, -0.5, figure.dpi_scale_trans)
+        below = axes.transAxes + ScaledTranslation(-0.4, -0.5, figure.dpi_scale_trans)
         place = {"bbox_to_anchor": (0, 0), "bbox_transform": below}
     legend = axes.legend(artists, texts, loc="upper left", labelspacing=0.35, **place)
     for number, text in enumerate(legend.get_texts()):

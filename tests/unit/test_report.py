@@ -7,12 +7,13 @@ import json
 import math
 import os
 import re
+import warnings
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from dataclasses import dataclass, replace
 from html.parser import HTMLParser
 from io import StringIO
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -174,6 +175,22 @@ def plot_of(run: Analysed, name: str) -> drawing.Plot:
         plot = DRAWINGS[name](run)
     assert plot is not None and plot.name == name
     return plot
+
+
+@pytest.mark.parametrize("name", ["speed", "trade-off", "distribution"])
+def test_a_long_name_fits_on_a_phone(name: str, tmp_path: Path) -> None:
+    """It covers no value, and does not push the axes or the key out of the figure."""
+    long = replace(DDP, scenario="ddp+channels_last+bucket_mb=50+compile+checkpointing+deterministic")
+    run = analysed(write_run(tmp_path, [DDP, long]))
+    with drawing.styled(drawing.NARROW_IN), warnings.catch_warnings(action="error"):
+        plot = DRAWINGS[name](run)
+        assert plot is not None
+        (axes,), boxes = plot.figure.axes, []
+        legend = [] if axes.get_legend() is None else [axes.get_legend()]
+        for one in (axes.patch, *axes.texts, *legend):
+            boxes.append(one.get_window_extent(plot.figure.canvas.get_renderer()))
+    assert boxes[0].width > plot.figure.bbox.width / 2 and all(box.x1 <= plot.figure.bbox.width for box in boxes)
+    assert not [pair for pair in combinations(boxes[1:], 2) if pair[0].overlaps(pair[1])]
 
 
 def svg_texts(svg: str) -> list[str]:
