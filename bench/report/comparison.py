@@ -265,7 +265,9 @@ def _scale(axes: Artist, rows: Sequence[Row]) -> None:
     axes.set_xlim(low / margin, high * margin)
     ticks = MaxNLocator(nbins=4, steps=[1, 2, 5, 10]).tick_values(low / margin, high * margin)
     if high / low > 3:
-        ticks = [step * 10.0**power for power in range(-6, 7) for step in (1, 2, 5)]
+        every = math.ceil(math.log10(high / low) / 4)  # decades; 1 is always one of the ticks
+        steps = (1, 2, 5) if high / low <= 20 else (1,)
+        ticks = [step * 10.0**power for power in range(-6 * every, 7 * every, every) for step in steps]
     axes.xaxis.set_major_locator(FixedLocator([tick for tick in ticks if low / margin <= tick <= high * margin]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.10g}"))
     axes.xaxis.set_minor_locator(NullLocator())

@@ -4,6 +4,7 @@ import json
 import math
 import random
 from dataclasses import asdict
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -263,6 +264,19 @@ def test_an_interval_without_an_end_is_null_in_json() -> None:
     assert "∞" in as_text(wide)
     with styled():
         assert forest(wide) is not None
+
+
+@pytest.mark.parametrize("times", [1.01, 1.5, 5.0, 60.0, 3000.0])
+def test_the_ticks_of_a_wide_axis_have_room(times: float) -> None:
+    name = "a_scenario_with_a_name_that_is_so_long_that_panels_are_narrow"
+    sides = (digest("base", scenario(name, launches(40, 1))), digest("new", scenario(name, launches(40 * times, 3))))
+    with styled():
+        plot = forest(between_runs.runs(*sides))
+        assert plot is not None
+        renderer = plot.figure.canvas.get_renderer()
+        for axes in plot.figure.axes:
+            ticks = [tick.get_window_extent(renderer) for tick in axes.get_xticklabels() if tick.get_text()]
+            assert len(ticks) > 1 and not any(one.overlaps(other) for one, other in pairwise(ticks))
 
 
 def test_a_drawn_interval_agrees_with_its_verdict() -> None:
