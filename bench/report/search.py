@@ -1,9 +1,8 @@
 """The race of ``bench tune``: who took part, how far each came, and speed against memory of all that were tried."""
 
 from bench.analyse.analysed import Analysed
-from bench.core.text import plain
 from bench.report import drawing
-from bench.report.drawing import Plot
+from bench.report.drawing import Entry, Plot
 from bench.report.tables import UNKNOWN, Cell, Table, number, numeric, tabulate, text
 from bench.runs.experiments import Tuning
 
@@ -76,15 +75,24 @@ def search_plot(run: Analysed) -> Plot | None:
         if points:
             (x, y), gid = zip(*points, strict=True), f"search-{kind.split()[0]}"
             drawing.marks(axes, x, y, colour, marker, markersize=7, label=kind, gid=gid)
-    for name in tuning.finalists:
-        if name in points_of:
-            axes.annotate(plain(name), points_of[name], (7, 5), textcoords="offset points", fontsize=8)
+    keys = []
+    marker, colour = MARKS[FINALIST]
+    for name in (name for name in tuning.finalists if name in points_of):  # whose marks are near each other
+        mib, speed = points_of[name]
+        label = drawing.short(_became(tuning, name))
+        entry = Entry(scenario=name, label=label, colour=colour, dash="solid", marker=marker)
+        mark = drawing.marks(axes, [mib], [speed], colour, marker, markersize=7)
+        keys.append((mark, entry, f"{speed:,.1f} {run.document.workload.unit_short}/s · {mib:,.0f} MiB"))
+    if keys:
+        drawing.key_beside(axes, keys)
     axes.margins(x=0.12, y=0.12)
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.grid(True)
     axes.set(ylim=(0, None), xlabel="peak MiB of a device", ylabel=f"{run.document.workload.unit} a second")
-    caption = "The best is at the top left. A mark for each candidate with a launch that ended well; finalists by name."
+    caption = (
+        "The best is at the top left. A mark for each candidate with a launch that ended well; the finalists by name."
+    )
     return drawing.finished(run, figure, "search", "Speed against memory of all candidates in the race", caption)
 
 

@@ -15,11 +15,13 @@ from html.parser import HTMLParser
 from io import StringIO
 from itertools import combinations, pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 from conftest import Bench, Plotting, full_after
+from matplotlib.text import Text
 from standin.documents import ran_with
 from standin.frames import iterations, launch_stats
 from standin.runs import APEX, BROKEN, DDP, FAST, FINITE, GONE, HOSTILE, Launch, analysed, timed, write_run
@@ -31,6 +33,7 @@ from bench.analyse.launches import shown
 from bench.analyse.steps import losses, spread, times
 from bench.report import drawing, launch_tables, plots, summary, theme, values
 from bench.report import runs as report
+from bench.runs.experiments import Candidate, Tuning
 from bench.runs.launches import Tf32
 from bench.runs.reader import excerpt
 from bench.words.advice import answer
@@ -191,6 +194,32 @@ def test_a_long_name_fits_on_a_phone(name: str, tmp_path: Path) -> None:
             boxes.append(one.get_window_extent(plot.figure.canvas.get_renderer()))
     assert boxes[0].width > plot.figure.bbox.width / 2 and all(box.x1 <= plot.figure.bbox.width for box in boxes)
     assert not [pair for pair in combinations(boxes[1:], 2) if pair[0].overlaps(pair[1])]
+
+
+def test_finalists_that_are_near_each_other_are_told_apart(tmp_path: Path) -> None:
+    names = [f"ddp_o{level}+channels_last" for level in (1, 2, 3)]
+    about: dict[str, Any] = {"launches": 3, "round": 3, "step_ms": 20.0, "peak_mib": 1000.0}
+    candidates = {
+        name: Candidate(throughput_per_s=400.0 - at, why_not=None, beaten=None, **about)
+        for at, name in enumerate(names)
+    }
+    search: dict[str, Any] = {"asked": ("ddp",), "finalists": tuple(names), "leanest": names[0], "stopped_by": "race"}
+    search |= {"budget_s": 60.0, "memory_limit_mib": None, "floor": "half", "allow": (), "baseline": "ddp"}
+    tuning = Tuning(candidates=candidates, **search)
+    launches = [replace(DDP, scenario=name) for name in names]
+    run = analysed(write_run(tmp_path, launches, also=lambda writer: writer.note(tuning)))
+    assert_apart(plots.search_plot, run, [f"{name}  {400 - at}.0 img/s" for at, name in enumerate(names)])
+
+
+def assert_apart(draw: Any, run: Analysed, begins: list[str]) -> None:
+    """In a plot there is one text that begins so for each of these, and they do not cover each other."""
+    for width_in in (drawing.WIDE_IN, drawing.NARROW_IN):
+        with drawing.styled(width_in):
+            figure = draw(run).figure
+            texts = [text for text in figure.findobj(Text) if text.get_visible()]
+            found = [[one for one in texts if one.get_text().strip().startswith(begin)] for begin in begins]
+            boxes = [one.get_window_extent(figure.canvas.get_renderer()) for (one,) in found]
+        assert not [pair for pair in combinations(boxes, 2) if pair[0].overlaps(pair[1])]
 
 
 def svg_texts(svg: str) -> list[str]:
