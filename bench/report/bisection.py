@@ -44,8 +44,12 @@ def bisection_plot(run: Analysed) -> Plot | None:
         mark = drawing.marks(axes, [names.index(name)], [level.ratio], "line-0")
         drawing.hover(mark, f"{name} ({search.candidates[name]}): {span_text(level)}")
     axes.axhline(1.0, color=light("muted"), linewidth=0.9)
-    shown = [name for name in search.levels if name in (names[0], search.low, search.high, names[-1])]
-    axes.set_xticks([names.index(name) for name in shown], [plain(name) for name in shown], rotation=20)
+    sides = {names[0]: "left", names[-1]: "right", search.low: "right", search.high: "left"}
+    shown = [name for name in search.levels if name in sides]
+    below = {name: "\n" * (name in (search.low, search.high)) for name in shown}  # the bracket's two are neighbours
+    axes.set_xticks([names.index(name) for name in shown], [below[name] + plain(name) for name in shown])
+    for name, label in zip(shown, axes.get_xticklabels(), strict=True):
+        label.set_horizontalalignment(sides[name])
     axes.set(xlim=(-0.5, len(names) - 0.5), ylabel=f"{search.metric} ÷ good")
     caption = "Each candidate that was launched, in order. Bars: 95 % intervals. Grey: the bracket that is left."
     return drawing.finished(run, figure, "bisection", f"{search.metric.capitalize()} of all candidates", caption)

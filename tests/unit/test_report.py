@@ -33,7 +33,7 @@ from bench.analyse.launches import shown
 from bench.analyse.steps import losses, spread, times
 from bench.report import drawing, launch_tables, plots, summary, theme, values
 from bench.report import runs as report
-from bench.runs.experiments import Candidate, Tuning
+from bench.runs.experiments import Bisected, Candidate, Level, Tuning
 from bench.runs.launches import Tf32
 from bench.runs.reader import excerpt
 from bench.words.advice import answer
@@ -209,6 +209,18 @@ def test_finalists_that_are_near_each_other_are_told_apart(tmp_path: Path) -> No
     launches = [replace(DDP, scenario=name) for name in names]
     run = analysed(write_run(tmp_path, launches, also=lambda writer: writer.note(tuning)))
     assert_apart(plots.search_plot, run, [f"{name}  {400 - at}.0 img/s" for at, name in enumerate(names)])
+
+
+def test_the_bracket_of_a_search_can_be_read(tmp_path: Path) -> None:
+    """Its ends are neighbours among many."""
+    names = [f"{number:010x}" for number in range(40)]
+    shown = [names[at] for at in (0, 20, 21, 39)]
+    levels = {name: Level(ratio=1.0, low=0.9, high=1.1) for name in shown}
+    search: dict[str, Any] = {"of": "commits", "metric": "step time", "error": 0.05, "low": shown[1], "high": shown[2]}
+    bisected = Bisected(candidates=dict.fromkeys(names, "a change"), levels=levels, **search)
+    launches = [replace(DDP, scenario=name) for name in shown]
+    run = analysed(write_run(tmp_path, launches, also=lambda writer: writer.note(bisected)))
+    assert_apart(plots.bisection_plot, run, shown)
 
 
 def assert_apart(draw: Any, run: Analysed, begins: list[str]) -> None:
