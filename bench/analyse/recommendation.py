@@ -1,7 +1,6 @@
 """The way to train that a run recommends, from an overview of its scenarios
 (:func:`bench.analyse.analysed.overview`)."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pandas as pd
@@ -11,7 +10,6 @@ from bench.analyse.comparison import SLOWER
 from bench.analyse.parity import BY_DESIGN, CANNOT_TELL, SAME, WITHIN_HALF
 from bench.runs.document import Recommendation, RunDocument
 from bench.runs.experiments import Tuning
-from bench.runs.frames import TableRow
 
 TRUE = (SAME, WITHIN_HALF)
 
@@ -42,23 +40,20 @@ def recommendation(table: pd.DataFrame, verdicts: str = "against_fastest", *, se
     if good.empty:
         return Recommendation(left_out=left_out)
     fastest, *others = good.sort_values("throughput_per_s", ascending=False).to_dict("records")
+    near = [
+        row
+        for row in (fastest, *others)
+        if row["throughput_per_s"] >= LEAN_ENOUGH * fastest["throughput_per_s"] and pd.notna(row["peak_total_mib"])
+    ]
+    leanest = min(near, key=lambda row: row["peak_total_mib"], default={"scenario": None})
+    if fastest in near and leanest["peak_total_mib"] > (1 - LEAST_MEMORY) * fastest["peak_total_mib"]:
+        leanest = fastest
     return Recommendation(
         fastest=fastest["scenario"],
-        leanest=_leanest(fastest, [fastest, *others]),
+        leanest=leanest["scenario"],
         not_told_apart=tuple(row["scenario"] for row in others if row[verdicts] != SLOWER),
         left_out=left_out,
     )
-
-
-def _leanest(best: TableRow, rows: Sequence[TableRow]) -> str | None:
-    """The one of ``rows`` that needs the least memory of those about as fast as ``best``."""
-    speed = LEAN_ENOUGH * best["throughput_per_s"]
-    near = [row for row in rows if row["throughput_per_s"] >= speed and pd.notna(row["peak_total_mib"])]
-    leanest = min(near, key=lambda row: row["peak_total_mib"], default={"scenario": None})
-    if best in near and leanest["peak_total_mib"] > (1 - LEAST_MEMORY) * best["peak_total_mib"]:
-        leanest = best
-    name: str | None = leanest["scenario"]
-    return name
 
 
 def recommendations(document: RunDocument, table: pd.DataFrame) -> Recommendation:
@@ -71,11 +66,7 @@ def recommendations(document: RunDocument, table: pd.DataFrame) -> Recommendatio
     same = set(table.loc[table["parity"] == SAME, "scenario"]) if tuning else set()
     preferred = (*({tuning.baseline} & same), *tuning.finalists[:1]) if tuning else ()
     chosen = next((name for name in preferred if name in alike), advised.fastest)
-    if chosen is not None and chosen != advised.fastest:
-        rows = table[~table["scenario"].isin(advised.left_out) & table["throughput_per_s"].notna()].to_dict("records")
-        leanest = _leanest(next(row for row in rows if row["scenario"] == chosen), rows)
-        others = tuple(name for name in alike if name != chosen)
-        advised = replace(advised, fastest=chosen, leanest=leanest, not_told_apart=others)
+    advised = replace(advised, fastest=chosen, not_told_apart=tuple(name for name in alike if name != chosen))
     several = of_several_replicas(document, table)
     if advised.fastest is None or advised.fastest in set(several["scenario"]):
         return advised

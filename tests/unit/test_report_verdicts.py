@@ -314,21 +314,6 @@ def test_a_search_names_no_loser(tmp_path: Path) -> None:
         assert {found.fastest, *found.not_told_apart} == {"ddp", "ddp_o1"} and found.fastest == advised
 
 
-def test_a_search_that_keeps_its_baseline_names_what_is_leaner_than_that(tmp_path: Path) -> None:
-    steps = {"ddp": (40.0, 60.0, 80.0), "ddp_o1": (45.0, 38.0, 70.0)}
-    run = searched(analysed(write_run(tmp_path, timed(steps))), "ddp_o1", baseline="ddp")
-    table = table_of(run).assign(parity="same")
-    for peaks, lean, said in (
-        ({"ddp": 861.0, "ddp_o1": 872.0}, "ddp", "(nothing as fast uses less memory)"),
-        ({"ddp": 861.0, "ddp_o1": 430.5}, "ddp_o1", "% faster, with 50 % less memory"),
-    ):
-        table["peak_total_mib"] = table["scenario"].map(peaks)
-        found = recommendations(run.document, table)
-        assert (found.fastest, found.leanest, found.not_told_apart) == ("ddp", lean, ("ddp_o1",))
-        assert answer_of_search(run, table)[1].startswith("Leanest within 5 %: " + lean)
-        assert said in dict(advice(run.document, table))["Least memory within 5 % of its speed"]
-
-
 def test_a_winner_with_unjudged_numerics_has_a_warning(whole: Analysed) -> None:
     found = searched(whole, "ddp")
     for verdict, warned in (("cannot tell", True), ("same", False)):
