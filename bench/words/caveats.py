@@ -55,9 +55,10 @@ def _about_left_out(summary: pd.DataFrame) -> Iterator[str]:
     best = fastest(summary)
     for row in summary[summary["why_not"].notna() & (summary["status"] == "ok")].to_dict("records"):
         if best is None or row["throughput_per_s"] > best["throughput_per_s"]:
-            speed = f"{row['throughput_per_s']:,.1f} {row['unit']} a second"
+            known = pd.notna(row["throughput_per_s"])
+            speed = f" ({row['throughput_per_s']:,.1f} {row['unit']} a second)" if known else ""
             than = "" if best is None else "was faster and "
-            yield f"{row['scenario']} ({speed}) {than}is not recommended: {row['why_not']}."
+            yield f"{row['scenario']}{speed} {than}is not recommended: {row['why_not']}."
 
 
 def _about_device(document: RunDocument) -> Iterator[str]:

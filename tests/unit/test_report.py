@@ -437,6 +437,13 @@ def test_answers(launches: list[Launch], expected: tuple[str, ...], tmp_path: Pa
     assert ("pass-through" in said) == (DP in launches)
 
 
+def test_what_is_invalid_is_named_where_no_speed_is_known(tmp_path: Path) -> None:
+    """As of a script that was attached without its batch."""
+    hot = replace(DDP, checks={"throttle": {"verdict": "invalid", "devices": {"GPU-a": ["thermal slowdown"]}}})
+    run = analysed(write_run(tmp_path, [hot], about={"workload": {"global_batch": None}}))
+    assert "ddp is not recommended: throttled." in caveats(run.document, run.overview)
+
+
 def test_a_failed_launch_is_shown_if_no_other_has_rows(tmp_path: Path) -> None:
     run = analysed(write_run(tmp_path, [DDP, FAILED, FAST, FAST]))
     launches = {name: launch.launch for name, launch in shown(run.document, run.iterations.frame).items()}
