@@ -1,5 +1,6 @@
 """The questions that the published comparison left open, answered from the results of one run and nothing else."""
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -153,8 +154,8 @@ def dataparallel(run: Analysed) -> Answer | None:
     if _effective(run, "dp").cudnn_benchmark is False and _effective(run, "ddp").cudnn_benchmark:
         step_ms = dict(zip(run.overview["scenario"], run.overview["step_median_ms"], strict=True))
         text += " cuDNN's search for algorithms is off for dp, whose threads would search in every step"
-        untuned = step_ms.get("ddp_untuned")
-        if untuned is None:
+        untuned = step_ms.get("ddp_untuned", math.nan)
+        if math.isnan(untuned):
             text += ": run ddp_untuned beside it to see that part."
         else:
             search, own = untuned - step_ms["ddp"], step_ms["dp"] - untuned

@@ -280,6 +280,13 @@ def test_cudnns_search_is_no_part_of_dataparallel(tmp_path: Path, beside: bool) 
     assert ("(ddp_untuned): +" in said) == beside and ("run ddp_untuned beside it" in said) != beside
 
 
+def test_cudnns_search_is_unknown_where_the_launch_without_it_failed(tmp_path: Path) -> None:
+    failed = replace(DDP2, scenario="ddp_untuned", steps_ms=[], status="oom", reason="out of memory")
+    launches = [replace(one, ran={"cudnn_benchmark": one is DDP2}) for one in (DP, DDP2, failed)]
+    (said,) = [text for question, text in questions(written(tmp_path, launches)) if "DataParallel slower" in question]
+    assert "run ddp_untuned beside it" in said and "nan" not in said
+
+
 def test_who_holds_more_memory_where_only_torch_knows(tmp_path: Path, plotting: Plotting) -> None:
     run = written(tmp_path, [replace(DP, source="torch_allocator")])
     said = dict(questions(run))["Which uses the most memory?"]
