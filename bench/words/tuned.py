@@ -33,7 +33,9 @@ def answer(run: Analysed, table: pd.DataFrame) -> list[str]:
     alike = f"; not distinguishable from {listed(advised.not_told_apart)}" if advised.not_told_apart else ""
     title = f"Nothing beat {base}" if best == base else "Fastest"
     ahead, winner = "", tuning.finalists[0]
-    if winner in rounds.values and winner not in (best, *advised.not_told_apart):
+    if winner in advised.left_out:
+        ahead = f"; {winner}, ahead in the race, is left out: {advised.left_out[winner]}"
+    elif winner in rounds.values and winner not in (best, *advised.not_told_apart):
         slower = rounds.ratio(best, winner).value or 1.0
         ahead = f"; {winner}, ahead in the race, takes {percent(slower - 1)} longer"
     tried, many = sum(one.round > 0 for one in tuning.candidates.values()), len(tuning.launches)

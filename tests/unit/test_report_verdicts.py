@@ -314,6 +314,14 @@ def test_a_search_names_no_loser(tmp_path: Path) -> None:
         assert {found.fastest, *found.not_told_apart} == {"ddp", "ddp_o1"} and found.fastest == advised
 
 
+def test_a_winner_of_a_race_that_is_left_out_has_its_reason(tmp_path: Path) -> None:
+    hot = {"throttle": {"verdict": "invalid", "devices": {"GPU-a": ["thermal slowdown"]}}}
+    winner = [replace(one, checks=hot) for one in timed({"ddp_o1": (20.0, 21.0, 22.0)})]
+    run = analysed(write_run(tmp_path, [*timed({"ddp": (40.0, 41.0, 42.0)}), *winner]))
+    first, *_ = answer_of_search(searched(run, "ddp_o1", "ddp", baseline="ddp"), table_of(run))
+    assert "Nothing beat ddp: ddp, " in first and "; ddp_o1, ahead in the race, is left out: throttled [" in first
+
+
 def test_a_winner_with_unjudged_numerics_has_a_warning(whole: Analysed) -> None:
     found = searched(whole, "ddp")
     for verdict, warned in (("cannot tell", True), ("same", False)):
