@@ -1,6 +1,7 @@
 """The way to train that a run recommends, from an overview of its scenarios
 (:func:`bench.analyse.analysed.overview`)."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pandas as pd
@@ -24,12 +25,19 @@ def recommendable(table: pd.DataFrame, *, searched: bool) -> pd.DataFrame:
     return good[~good["parity"].isin([BY_DESIGN, CANNOT_TELL])] if any_true and not searched else good
 
 
-def recommendation(table: pd.DataFrame, verdicts: str = "against_fastest", *, searched: bool = False) -> Recommendation:
+def recommendation(
+    table: pd.DataFrame,
+    verdicts: str = "against_fastest",
+    *,
+    searched: bool = False,
+    preferred: Sequence[str | None] = (),
+) -> Recommendation:
     """The recommendation from an :func:`overview` or some rows of one. ``verdicts``: its column of these rows.
     ``searched``: see :func:`recommendable`.
 
-    ``fastest``: of those that can be recommended; ``leanest``: the one with the lowest peak of all processes together
-    that is at least :data:`LEAN_ENOUGH` as fast, or the fastest if that is not by :data:`LEAST_MEMORY` less.
+    ``fastest``: of those that can be recommended, or the first of ``preferred`` that is not told apart from it;
+    ``leanest``: the one with the lowest peak of all processes together that is at least :data:`LEAN_ENOUGH` as fast,
+    or the fastest if that is not by :data:`LEAST_MEMORY` less.
     ``not_told_apart``: those that may be as fast. ``left_out``: why not, by scenario.
     """
     good = recommendable(table, searched=searched)
@@ -39,10 +47,12 @@ def recommendation(table: pd.DataFrame, verdicts: str = "against_fastest", *, se
     good = good[good["throughput_per_s"].notna()]
     if good.empty:
         return Recommendation(left_out=left_out)
-    fastest, *others = good.sort_values("throughput_per_s", ascending=False).to_dict("records")
+    rows = good.sort_values("throughput_per_s", ascending=False).to_dict("records")
+    alike = {row["scenario"]: row for row in rows if row is rows[0] or row[verdicts] != SLOWER}
+    fastest = next((alike[name] for name in preferred if name in alike), rows[0])
     near = [
         row
-        for row in (fastest, *others)
+        for row in rows
         if row["throughput_per_s"] >= LEAN_ENOUGH * fastest["throughput_per_s"] and pd.notna(row["peak_total_mib"])
     ]
     leanest = min(near, key=lambda row: row["peak_total_mib"], default={"scenario": None})
@@ -51,7 +61,7 @@ def recommendation(table: pd.DataFrame, verdicts: str = "against_fastest", *, se
     return Recommendation(
         fastest=fastest["scenario"],
         leanest=leanest["scenario"],
-        not_told_apart=tuple(row["scenario"] for row in others if row[verdicts] != SLOWER),
+        not_told_apart=tuple(name for name, row in alike.items() if row is not fastest),
         left_out=left_out,
     )
 
@@ -61,12 +71,9 @@ def recommendations(document: RunDocument, table: pd.DataFrame) -> Recommendatio
     scenarios that are not told apart, a search recommends its baseline, which is the simplest, if that trains the same;
     else the one that won its race."""
     tuning = document.of(Tuning)
-    advised = recommendation(table, searched=tuning is not None)
-    alike = [name for name in (advised.fastest, *advised.not_told_apart) if name is not None]
     same = set(table.loc[table["parity"] == SAME, "scenario"]) if tuning else set()
     preferred = (*({tuning.baseline} & same), *tuning.finalists[:1]) if tuning else ()
-    chosen = next((name for name in preferred if name in alike), advised.fastest)
-    advised = replace(advised, fastest=chosen, not_told_apart=tuple(name for name in alike if name != chosen))
+    advised = recommendation(table, searched=tuning is not None, preferred=preferred)
     several = of_several_replicas(document, table)
     if advised.fastest is None or advised.fastest in set(several["scenario"]):
         return advised

@@ -314,6 +314,20 @@ def test_a_search_names_no_loser(tmp_path: Path) -> None:
         assert {found.fastest, *found.not_told_apart} == {"ddp", "ddp_o1"} and found.fastest == advised
 
 
+def test_the_leanest_is_held_against_what_a_search_recommends(tmp_path: Path) -> None:
+    """The baseline, where nothing is told apart from it: what needs more memory is not leaner."""
+    mib = {"ddp": 100.0, "ddp_o1": 98.0, "ddp_o2": 110.0}
+    steps = {"ddp": (40.0, 47.0, 41.0), "ddp_o1": (41.0, 39.0, 40.5), "ddp_o2": (39.0, 38.0, 42.0)}
+    run = analysed(write_run(tmp_path, [replace(one, memory_mib=[[mib[one.scenario]]]) for one in timed(steps)]))
+    table = table_of(run).assign(parity="same")
+    found = searched(run, "ddp_o2", baseline="ddp").document
+    advised = recommendations(found, table)
+    assert (advised.fastest, advised.leanest) == ("ddp", "ddp_o1")
+    assert "% faster, with 2 % less memory." in dict(advice(found, table))["Least memory within 5 % of its speed"]
+    bigger = table.assign(peak_total_mib=[100.0, 105.0, 110.0])
+    assert recommendations(found, bigger).leanest == "ddp"
+
+
 def test_a_winner_of_a_race_that_is_left_out_has_its_reason(tmp_path: Path) -> None:
     hot = {"throttle": {"verdict": "invalid", "devices": {"GPU-a": ["thermal slowdown"]}}}
     winner = [replace(one, checks=hot) for one in timed({"ddp_o1": (20.0, 21.0, 22.0)})]
