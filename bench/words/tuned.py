@@ -42,10 +42,11 @@ def answer(run: Analysed, table: pd.DataFrame) -> list[str]:
     ended = "; the budget ended the search" if tuning.stopped_by == "budget" else ""
     effort = f"{tried} of {len(tuning.candidates)} candidates tried in {many} launch{'es' * (many != 1)}{ended}"
     lines = [f"{title}: {_speed(rows[best])}{doubt}{alike}{ahead} [{effort}]"]
-    lean = advised.leanest or best
-    peak: float = rows[lean]["peak_total_mib"]
-    memory = "" if pd.isna(peak) else f", {peak:,.0f} {all_mib(rows[lean])}"
-    lines.append(f"Leanest within 5 %: {f'{lean} itself' if lean == best else _speed(rows[lean])}{memory}")
+    lean, text = advised.leanest, "unknown, as no peak of memory is known"
+    if lean is not None:
+        memory = f"{rows[lean]['peak_total_mib']:,.0f} {all_mib(rows[lean])}"
+        text = f"{f'{lean} itself' if lean == best else _speed(rows[lean])}, {memory}"
+    lines.append(f"Leanest within 5 %: {text}")
     if base and base in rounds.values and base != best:
         gain = rounds.ratio(best, base)  # the time of the baseline over that of the winner
         text = f"{gain.value:.2f} times as fast"

@@ -215,6 +215,8 @@ def test_recommendation_without_figures_or_memory(tmp_path: Path) -> None:
     blind = analysed(write_run(tmp_path / "blind", [APEX]))
     said = dict(advice(blind.document, table_of(blind)))
     assert said["Least memory within 5 % of its speed"].startswith("Unknown")
+    _, lean = answer_of_search(searched(blind, "apex_ddp"), table_of(blind))
+    assert lean == "Leanest within 5 %: unknown, as no peak of memory is known"
 
 
 def test_findings_that_ask_for_the_same_share_a_row() -> None:
