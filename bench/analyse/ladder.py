@@ -126,7 +126,7 @@ def sentences(table: pd.DataFrame) -> list[str]:
                 f"{row['change']} gains {more} on top of the others ({_times(row, 'on_top')}) than by itself "
                 f"({_times(row, 'alone')}): they interact, and their gains do not multiply."
             )
-    if all(row["interacts"] is None for row in rows):
+    if all(pd.isna(row["low"]) for row in rows):
         texts.append("One launch of each cannot show whether steps interact: use --profile standard.")
     return texts
 

@@ -82,6 +82,9 @@ def test_one_launch_of_each_tells_no_interaction(tmp_path: Path) -> None:
     assert set(ladder(run)["verdict"]) == {"too few launches"}
     assert "One launch of each cannot show" in sentences(ladder(run))[-1]
     assert ladder_table(run) is not None
+    rungs = {name: ms for name, ms in TIMES.items() if not name.endswith("+foreach")}
+    (total,) = sentences(ladder(run_of(tmp_path / "rungs", rungs)))  # none of them by itself
+    assert total.startswith("The top rung, ")
     other = run_of(tmp_path / "other", TIMES, set_=None, launches=1)
     assert ladder(other).empty and sentences(ladder(other)) == [] and ladder_table(other) is None
 
