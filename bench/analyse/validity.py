@@ -13,6 +13,7 @@ import pandas as pd
 from bench.analyse.loader import INPUT_BOUND, found_by, what_to_do
 from bench.analyse.parity import CANNOT_TELL, WITHIN_HALF
 from bench.core.records import UNTRUE
+from bench.core.text import digits
 from bench.runs.document import Attached, Finding, HostRecord, RunDocument
 from bench.runs.experiments import IntervalTargetRecord, Numerics
 from bench.runs.frames import LaunchStats, TableRow
@@ -233,7 +234,8 @@ def _gpu(launch: LaunchRecord, step_ms: float, device: str | None) -> Iterator[F
         yield warning("scrambled lists", text, "update the driver: early R535 ones do that", scrambled)
     leads_ms = [rank.host_lead_ms for rank in launch.ranks if rank.host_lead_ms is not None]
     if leads_ms and min(leads_ms) < HOST_BOUND * step_ms:  # the others wait for the rank that is least ahead
-        ahead = f"the host was {max(0.0, min(leads_ms)):.2g} ms ahead of the GPU when a step of {step_ms:.3g} ms ended"
+        lead, step = digits(max(0.0, min(leads_ms))), digits(step_ms, 3)
+        ahead = f"the host was {lead} ms ahead of the GPU when a step of {step} ms ended"
         text = f"{ahead}: the GPU waited for Python, or each step waited for the GPU"
         remedy = "give the GPU more: --batch-per-rank 64, +compile, or +compile+cuda_graphs"
         yield warning("host-bound", text, remedy, 1.0 - min(leads_ms) / step_ms)
@@ -255,7 +257,7 @@ def _scenario(scenario: str, medians: "pd.Series[float]", document: RunDocument)
         width, asked = reached.half_width, f"±{100 * wanted.target:g}%"
         text = f"no interval, where {asked} was asked for"
         if width is not None:
-            text = f"±{100 * width:.2g}% is what was reached of the {asked} asked for"
+            text = f"±{digits(100 * width)}% is what was reached of the {asked} asked for"
         remedy = f"raise --budget (it was {wanted.budget_s / 60:g}m), or stop other jobs"
         yield warning("imprecise", text, remedy, math.inf if width is None else width)
     placed = {rank.host for launch in document.good if launch.scenario == scenario for rank in launch.ranks}

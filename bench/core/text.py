@@ -26,19 +26,19 @@ def plain(text: str) -> str:
 
 def percent(part: float) -> str:
     """A part of 1 as people read it."""
-    return f"{two_digits(100 * part)} %"
+    return f"{digits(100 * part)} %"
 
 
-def two_digits(value: float) -> str:
-    """Without an exponent."""
+def digits(value: float, most: int = 2) -> str:
+    """With so many digits that are not 0, and without an exponent."""
     if not math.isfinite(value):
         return str(value)
     if value < 0:
-        return f"-{two_digits(-value)}"
+        return f"-{digits(-value, most)}"
     if 0 < value < LEAST:
         return f"<{LEAST}"
-    rounded = float(f"{value:.1e}")
-    decimals = max(0, 1 - math.floor(math.log10(rounded))) if rounded else 0
+    rounded = float(f"{value:.{most - 1}e}")
+    decimals = max(0, most - 1 - math.floor(math.log10(rounded))) if rounded else 0
     shown = f"{rounded:,.{decimals}f}"
     return shown.rstrip("0").rstrip(".") if decimals else shown
 

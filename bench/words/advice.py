@@ -5,12 +5,12 @@ from dataclasses import dataclass
 import pandas as pd
 
 from bench.analyse.analysed import Analysed
-from bench.analyse.bars import all_mib, with_bar
+from bench.analyse.bars import all_mib, plus_minus, with_bar
 from bench.analyse.comparison import LAUNCHES_WANTED, SLOWER, TOO_FEW, still_wanted
 from bench.analyse.recommendation import LEAN_ENOUGH, recommendations
 from bench.analyse.validity import FEW, grouped
 from bench.console import count
-from bench.core.text import listed
+from bench.core.text import digits, listed
 from bench.runs.document import Attached, RunDocument, what_is_trained
 from bench.runs.frames import TableRow
 from bench.runs.reader import Run
@@ -36,7 +36,7 @@ def answer(document: RunDocument, table: pd.DataFrame) -> str:
 def _of_command(what: str, row: TableRow) -> str:
     if _unknown(row["step_median_ms"]):
         return f"{what}: no valid result."
-    time = with_bar(row, "step_median_ms", ",.4g")
+    time = f"{digits(row['step_median_ms'], 4)} {plus_minus(row, 'step_median_ms')}".rstrip()
     speed = "" if _unknown(row["throughput_per_s"]) else f", {row['throughput_per_s']:,.1f} {row['unit']} a second"
     peak = "" if _unknown(row["peak_total_mib"]) else f" at a peak of {row['peak_total_mib']:,.0f} {all_mib(row)}"
     return f"{what} ({row['what_ran']}): a step takes {time} ms{speed}{peak}."

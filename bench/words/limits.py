@@ -7,6 +7,7 @@ import pandas as pd
 from bench.analyse.account import ADDS_UP, PARTS, UNDECIDED, UNTRIED, accounts, limits, proofs
 from bench.analyse.analysed import Analysed
 from bench.analyse.limits import achieved
+from bench.core.text import digits
 from bench.runs.document import RunDocument
 from bench.runs.experiments import Limits, Proofs
 from bench.runs.frames import TableRow
@@ -129,7 +130,7 @@ def _mfu(run: Analysed) -> str:
     if not rows:
         return "Unknown: the FLOPs of a step were not counted."
     row = max(rows, key=lambda one: one["tflops_per_s"])
-    held = f"{row['scenario']} computes {row['tflops_per_s']:,.3g} TFLOP/s"
+    held = f"{row['scenario']} computes {digits(row['tflops_per_s'], 3)} TFLOP/s"
     if not pd.isna(row["of_ceiling"]):
         held += f", {row['of_ceiling']:.0%} of what matrix products of {row['type']} hold on this machine for seconds"
     if pd.isna(row["mfu"]):

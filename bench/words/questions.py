@@ -19,7 +19,7 @@ from bench.analyse.recommendation import recommendable
 from bench.analyse.steps import phases
 from bench.analyse.validity import HOST_BOUND
 from bench.core.records import PHASES
-from bench.core.text import listed
+from bench.core.text import listed, percent
 from bench.runs.document import Attached
 from bench.runs.experiments import Diagnosis, Tuning
 from bench.runs.frames import TableRow
@@ -80,7 +80,7 @@ def loader(run: Analysed) -> Answer | None:
     share = run.good_stats.frame["data_share"].median()
     if not run.document.of(Attached) or pd.isna(share):
         return None
-    text = f"A step waits for its DataLoader for {100 * share:.2g} % of its time (median)."
+    text = f"A step waits for its DataLoader for {percent(share)} of its time (median)."
     bound = f" Above {100 * INPUT_BOUND:.0f} % it is input-bound: raise num_workers of the DataLoader."
     return "Is it the loader?", text + (bound if share > INPUT_BOUND else "")
 

@@ -16,10 +16,10 @@ from bench.analyse.parity import parity
 from bench.analyse.recommendation import recommendation
 from bench.analyse.validity import findings
 from bench.core.codec import encode
-from bench.runs.experiments import Numerics
+from bench.runs.experiments import IntervalTargetRecord, Numerics, Reached
 from bench.runs.reader import Run, read
 from bench.words.questions import questions
-from tests.standin.runs import DDP, FINITE, write_run
+from tests.standin.runs import DDP, FINITE, Launch, write_run
 
 HOT = {"verdict": "invalid", "devices": {"GPU-a": ["thermal slowdown (hardware)"], "GPU-b": []}}
 CAPPED = {"verdict": "warning", "devices": {"GPU-a": ["power cap"]}}
@@ -92,6 +92,18 @@ def test_a_host_that_is_not_ahead(whole: Run, lead_ms: float | None, bound: bool
     assert ("host-bound" in found(run)) == bound
     answers = [text for question, text in questions(run) if question == "Is the GPU waiting for Python?"]
     assert [("--batch-per-rank 64" in answer) for answer in answers] == ([] if lead_ms is None else [bound])
+
+
+def test_large_figures_have_no_exponent(tmp_path: Path) -> None:
+    late = {"ranks": [{"rank": 0, "pid": 7, "host_lead_ms": 123.4}]}
+    run = read(str(write_run(tmp_path, [Launch("ddp", [[9, 12345, 12345]], more=late), Launch("ddp", [[9, 99, 99]])])))
+    reached = Reached(launches=2, half_width=1.46, reached=False)
+    about = {"target": 0.02, "budget_s": 60.0, "spent_s": 60.0, "stopped_by": "budget"}
+    target = IntervalTargetRecord(**about, scenarios={"ddp": reached})
+    texts = findings_of(replace(run, document=with_records(run.document, target))).set_index("code")["text"]
+    ahead = "the host was 120 ms ahead of the GPU when a step of 12,300 ms ended"
+    assert texts["host-bound"].startswith(ahead)
+    assert texts["imprecise"] == "±150% is what was reached of the ±2% asked for"
 
 
 @pytest.mark.parametrize(("checks", "fastest"), [({"throttle": HOT}, "ddp"), ({"throttle": CAPPED}, "ddp_o2")])
