@@ -162,7 +162,8 @@ def _checks(checks: Checks, ran: Effective, document: RunDocument) -> Iterator[F
             remedy = "stop other jobs (see top), which take turns with it, and measure again"
         yield invalid("phases", text, remedy, error)
     if skipped := checks.skipped_steps:
-        text = f"the loss scaler skipped {skipped} optimizer steps, which made those cheaper"
+        which = "1 optimizer step, which made that" if skipped == 1 else f"{skipped} optimizer steps, which made those"
+        text = f"the loss scaler skipped {which} cheaper"
         remedy = f"raise --warmup (it was {document.request.warmup}) so that the loss scale settles before"
         yield warning("skipped steps", text, remedy, skipped)
     if "bfloat16" in ran.compute_dtypes and ran.bf16_instructions is False:
@@ -193,7 +194,8 @@ def _threads(launch: LaunchRecord, ran: Effective, cores: set[tuple[str, int]]) 
     unequal = [f"its ranks differ in {', '.join(launch.checks.ranks_differ)}"] if launch.checks.ranks_differ else []
     for host, threads, planned in sorted(had or {("", ran.threads, max(1, ran.affinity // launch.processes))}):
         if threads != planned:
-            unequal.append(f"its ranks{where.get(host, '')} had {threads} threads where {planned} were planned")
+            had_threads = f"had {threads} thread{'s' * (threads != 1)}"
+            unequal.append(f"its ranks{where.get(host, '')} {had_threads} where {planned} {_were(planned)} planned")
     for host in hosts:
         counts = sorted(count for name, count in cores if name == host)
         if len(counts) > 1:
@@ -201,6 +203,10 @@ def _threads(launch: LaunchRecord, ran: Effective, cores: set[tuple[str, int]]) 
     if unequal:
         remedy = "leave threads and affinity alone while bench runs, in scenarios too, and measure again"
         yield invalid("unequal", "; ".join(unequal), remedy)
+
+
+def _were(number: int | None) -> str:
+    return "was" if number == 1 else "were"
 
 
 def _gpu(launch: LaunchRecord, step_ms: float, device: str | None) -> Iterator[Finding]:
@@ -230,7 +236,7 @@ def _gpu(launch: LaunchRecord, step_ms: float, device: str | None) -> Iterator[F
         text = "its sampler ended early, so it is unknown who else used its GPUs"
         yield warning("unwatched", text, "see logs/sampler.log for why, and measure again")
     if scrambled := checks.scrambled_lists:
-        text = f"{scrambled} of the driver's lists of processes were scrambled and left out"
+        text = f"{scrambled} of the driver's lists of processes {_were(scrambled)} scrambled and left out"
         yield warning("scrambled lists", text, "update the driver: early R535 ones do that", scrambled)
     leads_ms = [rank.host_lead_ms for rank in launch.ranks if rank.host_lead_ms is not None]
     if leads_ms and min(leads_ms) < HOST_BOUND * step_ms:  # the others wait for the rank that is least ahead

@@ -60,19 +60,20 @@ def training_s(row: TableRow | None, training: Training, end: str = "") -> float
 def time_to_train(document: RunDocument, table: pd.DataFrame, training: Training) -> str:
     """How long a whole training takes with the recommended scenario, and with the one that speeds are relative to."""
     what = f"{count(training.epochs, 'epoch')} of {training.dataset_size:,} {document.workload.unit}"
+    take = "takes" if training.epochs == 1 else "take"
     rows = {row["scenario"]: row for row in table.to_dict("records")}
     advised = recommendations(document, table)
     best = rows.get(advised.fastest or "", next(iter(rows.values())) if document.of(Attached) else None)
     took = training_s(best, training)
     if best is None or took is None:
-        return f"How long {what} take is unknown: no valid result has a speed."
+        return f"How long {what} {take} is unknown: no valid result has a speed."
     ends = [training_s(best, training, end) for end in ("high_", "low_")]
     interval = f" ({_long(ends[0])} to {_long(ends[1])})" if ends[0] and ends[1] else ""
     name, base = best["scenario"], best["relative_to"]
     instead = None if base == name else training_s(rows.get(base), training)
     against = f", in place of {_long(instead)} with {base}" if instead else ""
     doubt = " These launches do not tell the two apart." if against and base in advised.not_told_apart else ""
-    return f"{what} take {_long(took)}{interval} with {name}{against}, at this speed all the way.{doubt}"
+    return f"{what} {take} {_long(took)}{interval} with {name}{against}, at this speed all the way.{doubt}"
 
 
 def _long(seconds: float) -> str:
@@ -80,7 +81,7 @@ def _long(seconds: float) -> str:
     for unit, size in (("days", 86_400), ("hours", 3600), ("minutes", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:,.{1 if seconds < 100 * size else 0}f} {unit}"
-    return f"{seconds:,.0f} seconds"
+    return count(round(seconds), "second")
 
 
 def is_clear(document: RunDocument, table: pd.DataFrame) -> bool:

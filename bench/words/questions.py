@@ -121,7 +121,7 @@ def epochs(run: Analysed) -> Answer | None:
         else f"no step of {name} counts"
         for name, of in parts.items()
     ]
-    return "Is the first epoch slower?", f"An epoch has {each:,} steps: {', '.join(texts)} (means)."
+    return "Is the first epoch slower?", f"An epoch has {each:,} step{'s' * (each != 1)}: {', '.join(texts)} (means)."
 
 
 def fastest(run: Analysed) -> Answer | None:

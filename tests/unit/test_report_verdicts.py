@@ -32,7 +32,7 @@ from bench.runs.document import Recommendation
 from bench.runs.experiments import Diagnosis, Numerics, Tuning
 from bench.runs.launches import Compiled
 from bench.runs.writer import RunWriter
-from bench.words.advice import advice, answer, headlines, is_clear, recommended
+from bench.words.advice import Training, advice, answer, headlines, is_clear, recommended, time_to_train
 from bench.words.questions import mixed_precision, questions
 from bench.words.tuned import DOUBTFUL
 from bench.words.tuned import answer as answer_of_search
@@ -155,6 +155,15 @@ def test_o1_against_o0_is_adjusted_over_all_pairs(tmp_path: Path) -> None:
     vars(run).update(overview=table)
     _, said = mixed_precision(run, "ddp_o1", "ddp")
     assert "Do not act on it: the results of ddp_o1 (not finite) cannot be trusted." in said
+
+
+def test_one_of_a_thing_is_no_plural(tmp_path: Path) -> None:
+    launches = [replace(one, ran={"threads": count, "affinity": 4}) for count, one in enumerate((SINGLE, DDP), start=1)]
+    run = analysed(write_run(tmp_path, launches, about={"workload": {"examples": 8, "data": "photos"}}))
+    assert "its ranks had 1 thread where 2 were planned" in run.findings["text"].tolist()
+    assert "An epoch has 1 step: " in dict(questions(run))["Is the first epoch slower?"]
+    said = time_to_train(run.document, table_of(run), Training(epochs=1, dataset_size=200))
+    assert said.startswith("1 epoch of 200 images takes 1 second with ddp")
 
 
 def test_questions_about_strategies(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def ranks(*about: tuple[str, int, int, int]) -> tuple[RankRecord, ...]:
 def test_threads_are_those_planned_for_each_host(run: Run) -> None:
     assert unequal(run, *ranks(("node1", 8, 8, 8), ("node2", 1, 1, 2), ("node2", 1, 1, 2))) == []
     (said,) = unequal(run, *ranks(("node1", 8, 8, 8), ("node2", 1, 2, 2), ("node2", 1, 2, 2)))
-    assert said == "its ranks on node2 had 2 threads where 1 were planned"
+    assert said == "its ranks on node2 had 2 threads where 1 was planned"
     (said,) = unequal(run, *ranks(("node1", 8, 8, 8), ("node2", 1, 1, 2), ("node2", 1, 1, 4)))
     assert said == "launches of this run had 2 and 4 cores on node2"
 

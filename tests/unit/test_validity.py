@@ -67,12 +67,14 @@ UNKNOWN_PID = "PID 7 (name unknown, memory unknown, perhaps a rank under another
         ("cuda", {"foreign": []}, "unwatched", None),
         ("cuda", {"foreign": None}, "unwatched", "warning: *"),
         ("cpu", {"foreign": None}, "unwatched", None),
-        ("cuda", {"scrambled_lists": 3}, "scrambled lists", "warning: 3 of *"),
+        ("cuda", {"scrambled_lists": 3}, "scrambled lists", "warning: 3 of * were scrambled *"),
+        ("cuda", {"scrambled_lists": 1}, "scrambled lists", "warning: 1 of * was scrambled *"),
         ("cuda", {"scrambled_lists": 0}, "scrambled lists", None),
         ("cpu", {"foreign_cores": 0.3}, "load", "warning: others kept 0.3 of the 2 cores busy meanwhile"),
         ("cpu", {"foreign_cores": 0.1}, "load", None),
         ("cuda", {"foreign_cores": 0.3}, "load", None),
         ("cuda", {"skipped_steps": 2}, "skipped steps", "warning: the loss scaler skipped 2 optimizer steps, *"),
+        ("cuda", {"skipped_steps": 1}, "skipped steps", "warning: the loss scaler skipped 1 optimizer step, which *"),
     ],
 )
 def test_what_checks_find(whole: Run, device: str, checks: dict[str, Any], code: str, expected: str | None) -> None:
