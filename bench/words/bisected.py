@@ -1,5 +1,6 @@
 """The answer of ``bench bisect``, in a sentence."""
 
+from bench.console import count
 from bench.core.text import listed
 from bench.runs.document import RunDocument
 from bench.runs.experiments import Bisected, Level
@@ -20,13 +21,15 @@ def in_words(document: RunDocument) -> list[str]:
     more, less, what = WORDS.get(search.metric, ("different", "different", f"{search.metric}:"))
     change = search.levels.get(bad)
     between = names[names.index(search.low) + 1 : names.index(search.high)]
-    evidence = [f"{what} {span_text(change)} in {bad} of that in {good}", f"{search.launches} launches"]
+    evidence = [f"{what} {span_text(change)} in {bad} of that in {good}"] if change is not None else []
+    evidence.append(count(search.launches, "launch", "launches"))
     if search.ends_alike:
         answer = f"{bad} is as {good}, so there is nothing to search for"
     elif not search.ends_differ:
         answer = f"{bad} is not told apart from {good} within the budget"
     elif not search.decided:
-        apart = f"{len(between)} between them are not told apart (--budget gives more)"
+        are = "is" if len(between) == 1 else "are"
+        apart = f"{len(between)} between them {are} not told apart (--budget gives more)"
         answer = f"Between {search.low} and {search.high}, undecided within the budget: {apart}"
     else:
         what_it_is = search.candidates[search.high]
@@ -34,7 +37,7 @@ def in_words(document: RunDocument) -> list[str]:
         who = f"One of {listed([*between, search.high])}" if between else who
         skipped = f" ({listed(between)} cannot be launched)" if between else ""
         answer = f"{who} is the first that is {more if change is None or change.ratio > 1.0 else less}{skipped}"
-        evidence.insert(1, f"at most {100 * search.error:.0f} % of such searches are wrong")
+        evidence.insert(-1, f"at most {100 * search.error:.0f} % of such searches are wrong")
     return [f"{answer}: {'; '.join(evidence)}.", *(f"Skipped: {name}, {why}." for name, why in search.skipped.items())]
 
 

@@ -4,8 +4,11 @@ import math
 import random
 
 import pytest
+from standin.documents import document, with_records
 
 from bench.experiments.plan.bisection import Bisection
+from bench.runs.experiments import Bisected, Level
+from bench.words.bisected import in_words
 
 
 def searched(bisection: Bisection, slower_from: int, step: float, noise: float, blocks: int, drift: float = 0.0) -> int:
@@ -75,3 +78,13 @@ def test_blocks_alternate_between_two_candidates() -> None:
     for _ in range(4):
         bisection.add({"a": 1.0, "b": 1.2})
     assert bisection.over and bisection.next_block() == []
+
+
+def test_a_search_of_few_blocks_in_words() -> None:
+    of = {"of": "git", "candidates": {"a": "", "b": "", "c": ""}, "metric": "step time", "error": 0.05}
+    bracket = {"low": "a", "high": "c", "launches": 2}
+    (said,) = in_words(with_records(document(), Bisected(**of, **bracket)))
+    assert said == "c is not told apart from a within the budget: 2 launches."
+    levels = {"c": Level(ratio=1.2, low=1.1, high=1.3)}
+    (said,) = in_words(with_records(document(), Bisected(**of, **bracket, ends_differ=True, levels=levels)))
+    assert "1 between them is not told apart" in said and "a step takes 1.2 (1.1 to 1.3) in c" in said
