@@ -169,9 +169,7 @@ def of_memory(base: Sequence[float], new: Sequence[float], processes: int) -> Co
 
 
 def of_loss(base: Sequence[float], new: Sequence[float]) -> Comparison:
-    """Compare final losses, one per launch; each is taken to scatter by at least :data:`LEAST_LOSS`."""
-    if min(*base, *new) <= 0.0:
-        return Comparison(n_base=len(base), n_new=len(new))
+    """Compare final losses (positive), one per launch; each is taken to scatter by at least :data:`LEAST_LOSS`."""
     return compared(ratio_of(base, new, scatter=(LEAST_LOSS, LEAST_LOSS)), len(base), len(new))
 
 
@@ -263,6 +261,8 @@ def _row(pair: _Pair, metric: Metric, runs: tuple[Digest, ...], tests: int) -> R
         return pair.row(metric.name, reason=pair.obstacle)
     column, ours, theirs = _values(metric, base, new)
     reason = pair.unknown("unknown", ours, theirs) or other_source(source_of(base, column), source_of(new, column))
+    if reason is None and metric is LOSS and min(*ours, *theirs) <= 0.0:
+        reason = "a loss of 0 or less has no ratio to another"
     mean = np.mean if metric is LOSS else lambda side: geometric_mean(positive(side))
     means = [float(mean(side)) if side else None for side in (ours, theirs)]
     counts = len(ours), len(theirs)

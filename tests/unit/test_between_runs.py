@@ -94,7 +94,7 @@ def test_script_against_script_says_what_differs() -> None:
         ([2.0, 2.0, 2.0], [2.1, 2.11, 2.1], "higher"),
         ([2.0, 2.1, 2.2], [1.0, 1.1, 1.0], "lower"),
         ([2.0, 2.1], [1.0, 1.1], "too few launches"),
-        ([-2.0, -2.1, -2.0], [1.0, 1.1, 1.0], "too few launches"),
+        ([-2.0, -2.1, -2.0], [1.0, 1.1, 1.0], "not comparable"),
     ],
 )
 def test_final_losses_of_commands(base: list[float], new: list[float], verdict: str) -> None:
