@@ -18,6 +18,7 @@ from bench.analyse.memory_parts import ddp_against_shards
 from bench.analyse.recommendation import recommendable
 from bench.analyse.steps import phases
 from bench.analyse.validity import HOST_BOUND
+from bench.console import count
 from bench.core.records import PHASES
 from bench.core.text import listed, percent
 from bench.runs.document import Attached
@@ -224,11 +225,12 @@ def no_sync(run: Analysed) -> Answer | None:
 
 def transport(run: Analysed) -> Answer | None:
     channels: Counter[str] = Counter()
-    for look in (look for launch in run.document.begun(Diagnosis).launches for look in launch.looks):
-        channels.update(look.nccl.transports)
+    for launch in run.document.begun(Diagnosis).launches:
+        channels |= sum((Counter(look.nccl.transports) for look in launch.looks), Counter())  # the most of any launch
     if not channels:
         return None
-    text = f"By {listed([f'{name} ({count} channels)' for name, count in channels.items()])}, as its own log says."
+    ways = [f"{name} ({count(number, 'channel')})" for name, number in channels.items()]
+    text = f"By {listed(ways)}, as its own log says."
     if any(name.startswith("NET/Socket") for name in channels):
         text += " NET/Socket is TCP: where the hosts have InfiniBand or RoCE, NCCL does not see it"
         text += " (on Kubernetes: bench submit --rdma)."

@@ -179,6 +179,17 @@ def test_questions_about_strategies(tmp_path: Path) -> None:
     assert "By phase (medians, ms): data " in why
 
 
+def test_channels_are_those_of_one_launch(tmp_path: Path) -> None:
+    run = analysed(write_run(tmp_path, [DDP]))
+    profile = {"step_ms": 40.0, "categories": {}, "trace": None}
+    of_ranks = ({"P2P/CUMEM": 20, "NET/Socket/0": 1}, {"P2P/CUMEM": 4})
+    looks = [{"profile": profile, "nccl": {"transports": of, "algorithms": {}}} for of in of_ranks]
+    launches = tuple(diagnostic(launch=90 + place, scenario="ddp", looks=looks) for place in range(2))
+    run = replace(run, document=with_records(run.document, Diagnosis(launches=launches)))
+    said = dict(questions(run))["Which way do the ranks exchange?"]
+    assert said.startswith("By P2P/CUMEM (24 channels) and NET/Socket/0 (1 channel), as its own log says.")
+
+
 def test_compiling_pays_back(tmp_path: Path) -> None:
     run = analysed(write_run(tmp_path, timed({"ddp": (40.0, 40.1, 40.2), "ddp+compile": (20.0, 20.1, 20.2)})))
     compiled = Compiled(seconds=30.0, graphs=2, graph_breaks=1)
