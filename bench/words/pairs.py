@@ -24,8 +24,9 @@ def chance(row: TableRow) -> str:
     wanted = still_wanted(row["more"])
     end = f" ({wanted})." if wanted else "."
     if row["verdict"] == TOO_FEW:
-        few = min(row["n_base"], row["n_new"])
-        return f"With {few} launch{'es' if few > 1 else ''} of each this run cannot tell whether that is chance{end}"
+        few, many = sorted((row["n_base"], row["n_new"]))
+        of = f"{count(few, 'launch', 'launches')} of {'each' if few == many else 'one of them'}"
+        return f"With {of} this run cannot tell whether that is chance{end}"
     adjusted = f"p = {row['p_adjusted']:.2g} adjusted for all pairs"
     if row["verdict"] == ALIKE:
         return f"This could well be noise ({adjusted}): this run cannot tell which is faster{end}"

@@ -179,6 +179,12 @@ def test_questions_about_strategies(tmp_path: Path) -> None:
     assert "By phase (medians, ms): data " in why
 
 
+@pytest.mark.parametrize(("launches", "of"), [(1, "1 launch of one of them"), (2, "2 launches of each")])
+def test_too_few_launches_of_one_or_of_each(tmp_path: Path, launches: int, of: str) -> None:
+    run = analysed(write_run(tmp_path, timed({"ddp": (40.0, 41.0), "fsdp2": (50.0, 51.0)[:launches]})))
+    assert f"With {of} this run cannot tell" in dict(questions(run))["Is FSDP slower than DDP here, and why?"]
+
+
 def test_channels_are_those_of_one_launch(tmp_path: Path) -> None:
     run = analysed(write_run(tmp_path, [DDP]))
     profile = {"step_ms": 40.0, "categories": {}, "trace": None}
