@@ -122,8 +122,9 @@ class Standing:
     """How the fastest of some scenarios stands against the others, as rows of an overview.
 
     ``tied``: those that enough launches did not tell from it; ``untested``: those that have, or it has, fewer.
-    ``more``: about how many more launches of each would show a small difference, None if unknown. ``where``: which
-    scenarios these are, for a sentence; empty for all.
+    ``passed_over``: whether others are valid and have numerics that are not recommended. ``more``: about how many more
+    launches of each would show a small difference, None if unknown. ``where``: which scenarios these are, for a
+    sentence; empty for all.
     """
 
     best: TableRow
@@ -131,6 +132,7 @@ class Standing:
     tied: list[TableRow]
     untested: list[TableRow]
     slower: int
+    passed_over: bool
     more: int | None
     where: str
 
@@ -156,6 +158,7 @@ def _standings(document: RunDocument, table: pd.DataFrame) -> list[Standing]:
                 tied=[row for row in rivals if row[verdicts] != TOO_FEW],
                 untested=[row for row in rivals if row[verdicts] == TOO_FEW],
                 slower=sum(row[verdicts] == SLOWER for row in rows.values()),
+                passed_over=any(_unknown(rows[name]["why_not"]) for name in one.left_out),
                 more=None if not wanted or any(map(_unknown, wanted)) else int(max(wanted)),
                 where=where,
             )
@@ -176,7 +179,7 @@ def _headline(one: Standing) -> Advice:
         return f"No clear winner{one.where}", f"{apart}.{_reserve(best, *one.tied)}"
     heading = f"Fastest{one.where}"
     if not (one.tied or one.untested or one.slower):
-        heading = f"Only valid result{one.where}"
+        heading = f"Only {'one that can be recommended' if one.passed_over else 'valid result'}{one.where}"
     elif not one.tested:
         launches = "one launch" if best["launches_ok"] == 1 else f"{best['launches_ok']} launches"
         heading += f" but untested, with {launches}"

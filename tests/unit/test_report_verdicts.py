@@ -22,7 +22,7 @@ from test_report import Page, plot_of, svg_texts
 
 from bench.analyse import validity, verdicts
 from bench.analyse.analysed import Analysed
-from bench.analyse.parity import CANNOT_TELL, DIVERGED, SAME, WITHIN_HALF, loss_curves
+from bench.analyse.parity import BY_DESIGN, CANNOT_TELL, DIVERGED, SAME, WITHIN_HALF, loss_curves
 from bench.analyse.recommendation import recommendation, recommendations
 from bench.core.codec import encode
 from bench.core.text import percent
@@ -232,6 +232,14 @@ def test_what_nobody_can_tell_comes_second(tmp_path: Path) -> None:
     assert chosen(single=CANNOT_TELL, ddp=CANNOT_TELL, ddp_o1=WITHIN_HALF).fastest == "ddp_o1"
     assert chosen(single=CANNOT_TELL, ddp=CANNOT_TELL, ddp_o1=CANNOT_TELL).fastest == "single"
     assert chosen(single=CANNOT_TELL, ddp=DIVERGED).fastest == "single", "what is false is no better"
+
+
+def test_what_is_passed_over_for_its_numerics_is_valid(tmp_path: Path) -> None:
+    run = analysed(write_run(tmp_path, timed({"ddp": (40.0, 41.0, 42.0), "ddp_powersgd": (20.0, 20.1, 20.2)})))
+    run.parity["verdict"] = run.parity["scenario"].map({"ddp": SAME, "ddp_powersgd": BY_DESIGN})
+    assert headlines(run.document, table_of(run))[0][0] == "Only one that can be recommended"
+    said = dict(questions(run))["Which is fastest, and by how much?"]
+    assert said == "ddp is the only scenario that can be recommended, so it has nothing to beat."
 
 
 def test_recommendation_without_figures_or_memory(tmp_path: Path) -> None:
