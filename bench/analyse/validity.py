@@ -103,12 +103,12 @@ def _time(stats: TableRow, document: RunDocument) -> Iterator[Finding]:
     attached = document.of(Attached) is not None
     if abs(drift) > UNSTEADY:
         text = f"its last third is {100 * abs(drift):.1f} % {'slower' if drift > 0 else 'faster'} than its first"
-        remedy = f"raise --warmup (it was {warmup}), and stop other jobs, and check the cooling"
+        remedy = f"raise --warmup{_it_was(warmup)}, and stop other jobs, and check the cooling"
         yield warning("unsteady", text, remedy, abs(drift))
     middle = stats["iqr_ms"] / stats["median_ms"]
     if middle >= SPREAD:
         text = f"the middle half of its steps spans {100 * middle:.0f} % of their median"
-        longer = "let the script train longer" if attached else f"raise --iters (it was {iters})"
+        longer = "let the script train longer" if attached else f"raise --iters{_it_was(iters)}"
         yield warning("spread", text, f"stop other jobs and {longer}", middle)
     if stats["skew"] > SKEW:
         slowest = f"rank {stats['slowest_rank']:.0f} is slowest most often"
@@ -120,6 +120,11 @@ def _time(stats: TableRow, document: RunDocument) -> Iterator[Finding]:
         faster = "raise num_workers of its DataLoader, or have it decode less"
         remedy = faster if attached else _enough_workers(waiting, document)
         yield warning("input-bound", f"{100 * waiting:.0f} % of its step is waiting for data", remedy, waiting)
+
+
+def _it_was(asked: int | None) -> str:
+    """Of an imported run it may be unknown."""
+    return "" if asked is None else f" (it was {asked})"
 
 
 def _enough_workers(waiting: float, document: RunDocument) -> str:

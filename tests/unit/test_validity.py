@@ -121,6 +121,15 @@ def test_steps_that_get_slower_or_faster(tmp_path: Path, last_ms: float, drifts:
     assert ("unsteady" in found(run)) is (drifts is not None)
 
 
+def test_a_remedy_names_no_steps_that_are_unknown(tmp_path: Path) -> None:
+    """As of an imported run."""
+    launches = [Launch("ddp", [[9, 10, 10, 20, 20, 30, 30]])]
+    run = read(str(write_run(tmp_path, launches, about={"request": {"warmup": None, "iters": None}})))
+    remedies = findings_of(run).set_index("code")["remedy"]
+    assert remedies["unsteady"] == "raise --warmup, and stop other jobs, and check the cooling"
+    assert remedies["spread"] == "stop other jobs and raise --iters"
+
+
 @pytest.mark.parametrize(("told", "slow"), [(False, True), (True, False), (None, False)])
 def test_bf16_without_instructions_is_a_finding(whole: Run, told: bool | None, slow: bool) -> None:
     run = ran_with(run_with(whole, {}, device="cpu"), {"bf16_instructions": told})
