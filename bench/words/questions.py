@@ -275,8 +275,11 @@ def same_weights(run: Analysed) -> Answer | None:
     shared = [one for one in run.document.good if one.processes > 1 and one.checks.final_weights_alike is not None]
     if not shared:
         return None
+    question = "How do the replicas come to hold the same weights?"
     started = sum(bool(one.checks.initial_weights_alike) for one in shared)
     alike = [one for one in shared if one.checks.final_weights_alike]
+    if not started:
+        return question, "They do not: already before the first step they hold different parameters in every launch."
     text = (
         f"They start from the same weights ({started} of {len(shared)} launches: equal SHA-256 of all parameters of "
         "every rank before the first step), and every step adds the same to them."
@@ -295,7 +298,7 @@ def same_weights(run: Analysed) -> Answer | None:
         )
     if lost := dict.fromkeys(one.scenario for one in shared if one not in alike):
         text += f" In {listed(list(lost))} they do not: the ranks train different models."
-    return "How do the replicas come to hold the same weights?", text
+    return question, text
 
 
 def memory(run: Analysed) -> Answer | None:

@@ -185,6 +185,12 @@ def test_too_few_launches_of_one_or_of_each(tmp_path: Path, launches: int, of: s
     assert f"With {of} this run cannot tell" in dict(questions(run))["Is FSDP slower than DDP here, and why?"]
 
 
+def test_replicas_that_start_apart_do_not_come_together(tmp_path: Path) -> None:
+    apart = replace(DDP, checks=dict.fromkeys(("initial_weights_alike", "final_weights_alike"), False))
+    said = dict(questions(analysed(write_run(tmp_path, [apart]))))["How do the replicas come to hold the same weights?"]
+    assert said.startswith("They do not: already before the first step")
+
+
 def test_channels_are_those_of_one_launch(tmp_path: Path) -> None:
     run = analysed(write_run(tmp_path, [DDP]))
     profile = {"step_ms": 40.0, "categories": {}, "trace": None}
