@@ -100,7 +100,7 @@ def scaled(run: Analysed) -> list[Scaled]:
             count, batch = here
             share = 1.0 if mode == WEAK else 1.0 / count
             step = estimate(rounds.values.get(str(here), ()))
-            ratio = rounds.ratio(str(here), str(first)) if count > 1 else Ratio(ratio=1.0)
+            ratio = rounds.ratio(str(here), str(first))
             ends = {name: getattr(ratio, name) for name in ("ratio", "low", "high")}
             bad = next((one for one in of_points.get(here, []) if one.status != "ok"), None)
             loss = Loss()

@@ -7,6 +7,7 @@ from bench.analyse import each
 from bench.analyse.analysed import Analysed
 from bench.analyse.predicted import largest_error, why_not
 from bench.analyse.scaling import STRONG, WEAK, foreseen, scaled
+from bench.console import count
 from bench.core.text import listed
 from bench.runs.experiments import Scaling
 
@@ -29,10 +30,12 @@ def answer(run: Analysed) -> list[str]:
         return [slow_devices(run)]
     points, name = scaled(run), run.document.request.scenarios[0]
     for mode in scaling.modes:
-        last = [one for one in points if one.mode == mode][-1]
+        first, *_, last = [one for one in points if one.mode == mode]
         work = "the same batch on each" if mode == WEAK else f"the same batch of {last.global_batch} in all"
         if last.efficiency.value is None:
-            lines.append(f"{mode.title()} scaling of {name}: unknown ({last.failed or 'it was not measured'}).")
+            lacking = last if last.step.value is None else first
+            on = f"on {count(lacking.count, 'device')}: {lacking.failed or 'it was not measured'}"
+            lines.append(f"{mode.title()} scaling of {name}: unknown ({on}).")
         else:
             rate, low, high = f"{100 * last.efficiency.value:.0f} %", last.efficiency.low, last.efficiency.high
             if low is not None and high is not None:

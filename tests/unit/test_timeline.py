@@ -1,15 +1,19 @@
 """A step as a timeline: each case is worked out by hand."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
-from standin.documents import launch
+from standin.documents import launch, with_records
+from standin.runs import DDP, analysed, write_run
 
 from bench.analyse.all_reduce import Link
 from bench.analyse.predicted import largest_error, predictions
+from bench.analyse.scaling import scaled
 from bench.analyse.timeline import Costed, exposed_ms, sharing
 from bench.experiments.plan.scaling import without_exchanges
-from bench.runs.experiments import AllReduces, BandwidthRecord, Exchange, ExchangesRecord, Scaling
+from bench.runs.experiments import AllReduces, BandwidthRecord, Exchange, ExchangesRecord, PointRecord, Scaling
+from bench.words.scaling import answer
 
 ENDS = {"data": 1.0, "forward": 11.0, "backward": 31.0, "optimizer": 33.0}
 
@@ -136,3 +140,14 @@ def test_strong_scaling_computes_its_share() -> None:
     assert four.step_ms == pytest.approx(1.2 * 33.0 + 1.5 + 6 * 0.1)
     assert four.efficiency == pytest.approx(4.0 * 33.0 / 4 / four.step_ms)
     assert without_exchanges(known) == ((1, 1), (1, 4), (2, 1), (2, 2), (4, 1))
+
+
+def test_efficiency_is_unknown_where_one_device_failed(tmp_path: Path) -> None:
+    """As in strong scaling, where it has the whole batch."""
+    run = analysed(write_run(tmp_path, [DDP] * 3))
+    alone = launch(launch=50, processes=1, replicas=1, status="oom", reason="out of memory")
+    known = Scaling(counts=(1, 2), modes=("strong",), batch_per_rank=4)
+    scaling = replace(known, launches=(PointRecord.of(alone, global_batch=8),))
+    run = replace(run, document=with_records(run.document, scaling))
+    assert answer(run) == ["Strong scaling of ddp: unknown (on 1 device: oom: out of memory)."]
+    assert [one.efficiency.value for one in scaled(run)] == [None, None]
