@@ -15,7 +15,7 @@ from typing import TypeVar
 import numpy as np
 from scipy import special
 
-from bench.analyse.intervals import Ratio, geometric_mean
+from bench.analyse.intervals import Ratio
 from bench.analyse.multiplicity import ERROR, against_one, among_all, level
 from bench.analyse.rounds import Rounds
 from bench.runs.frames import TableRow
@@ -130,13 +130,14 @@ def of_pairs(
 
 
 def against_fastest(rounds: Rounds, among: Iterable[str], before: int = 0) -> list[TableRow]:
-    """The fastest of some scenarios as ``base`` against every other: a row each, with the fields of a comparison.
+    """The fastest of some scenarios, with drift taken out, as ``base`` against every other: a row each, with the fields
+    of a comparison.
 
     ``rounds``: of all launches that are ``ok``, because all of them show how the run drifted. Which one is fastest
     comes from the same launches, so ``p_adjusted`` is over all pairs of scenarios, which the interval is not.
     """
     names = [name for name in rounds.values if name in {*among}]
-    fastest = min(names, key=lambda scenario: geometric_mean(rounds.values[scenario]), default="")
+    fastest = min(names, key=lambda scenario: rounds.ratio(names[0], scenario).value or math.inf, default="")
     pairs = [(fastest, name) for name in names if name != fastest]
     compared = of_pairs(rounds, pairs, before, len(names))
     return [{"base": fastest, "scenario": one, **asdict(of)} for (_, one), of in zip(pairs, compared, strict=True)]

@@ -48,8 +48,9 @@ def recommendation(
     if good.empty:
         return Recommendation(left_out=left_out)
     rows = good.sort_values("throughput_per_s", ascending=False).to_dict("records")
-    alike = {row["scenario"]: row for row in rows if row is rows[0] or row[verdicts] != SLOWER}
-    fastest = next((alike[name] for name in preferred if name in alike), rows[0])
+    first = next((row for row in rows if pd.isna(row[verdicts])), rows[0])  # the one that all others are held against
+    alike = {row["scenario"]: row for row in (first, *rows) if row is first or row[verdicts] != SLOWER}
+    fastest = next((alike[name] for name in preferred if name in alike), first)
     near = [
         row
         for row in rows

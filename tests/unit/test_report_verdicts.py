@@ -240,6 +240,16 @@ def test_what_nobody_can_tell_comes_second(tmp_path: Path) -> None:
     assert chosen(single=CANNOT_TELL, ddp=DIVERGED).fastest == "single", "what is false is no better"
 
 
+def test_the_fastest_is_that_without_drift(tmp_path: Path) -> None:
+    """The faster one has more launches, and the later ones are slow."""
+    slower = [Launch("ddp", [[9, ms, ms]], [[100.0]]) for ms in (100.0, 120.0, 140.0)]
+    faster = [Launch("ddp_o1", [[9, ms, ms]], [[100.0]], precision="O1") for ms in (95.0, 114.0, 133.1, 152.0)]
+    in_turn = [one for pair in zip(slower, faster, strict=False) for one in pair]
+    run = analysed(write_run(tmp_path, [*in_turn, faster[-1]]))
+    assert recommendations(run.document, table_of(run)).fastest == "ddp_o1" and is_clear(run.document, table_of(run))
+    assert dict(questions(run))["Which is fastest, and by how much?"].startswith("ddp_o1. A step of the next, ddp, ")
+
+
 def test_what_is_passed_over_for_its_numerics_is_valid(tmp_path: Path) -> None:
     run = analysed(write_run(tmp_path, timed({"ddp": (40.0, 41.0, 42.0), "ddp_powersgd": (20.0, 20.1, 20.2)})))
     run.parity["verdict"] = run.parity["scenario"].map({"ddp": SAME, "ddp_powersgd": BY_DESIGN})
