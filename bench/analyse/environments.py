@@ -1,5 +1,6 @@
 """Several interpreters in one run: what differs between them, and what that does to time and numerics."""
 
+import math
 from dataclasses import asdict
 
 from bench.analyse.analysed import Analysed
@@ -47,10 +48,11 @@ def numerics(run: Analysed) -> list[str]:
     for row in between_environments(run.document, run.numerics):
         name, where = row["scenario"] or "the reference", row["environment"]
         how = "in its own types" if row["scenario"] else "in double precision"
-        off, bound = percent(row["error"]), percent(row["bound"])
+        bound = percent(row["bound"])
+        off = f"by {percent(row['error'])}" if math.isfinite(row["error"]) else "to numbers that are not finite"
         if not row["error"] <= row["bound"]:
             sentences.append(
-                f"The gradients of {name} changed beyond rounding from {first} to {where}: by {off} {how} (worst "
+                f"The gradients of {name} changed beyond rounding from {first} to {where}: {off} {how} (worst "
                 f"tensor, at the same weights and batch; rounding may do {bound})."
             )
         elif row["bound"] > COARSE_OWN:

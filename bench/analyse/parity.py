@@ -155,7 +155,8 @@ def _verdict(document: RunDocument, launch: LaunchRecord, loss: np.ndarray, numb
         limits = f"in double precision {' and '.join(less)}" if less else None
         verdict, reason = _decided(values, design, ran, limits)
     if design is None and verdict not in UNTRUE and not own <= bound:
-        verdict, reason = DIVERGED, f"after the measured steps, {WORDS['update']} is {percent(own)} off"
+        off = f"{percent(own)} off" if np.isfinite(own) else "not finite"
+        verdict, reason = DIVERGED, f"after the measured steps, {WORDS['update']} is {off}"
     return values | {"verdict": verdict, "reason": reason}
 
 

@@ -4,6 +4,8 @@ import hashlib
 import math
 import re
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,9 +17,11 @@ from conftest import one_host, request_for
 from standin import numerics
 from standin.documents import document
 from standin.frames import iterations
+from standin.runs import analysed, write_run
 from standin.workloads import narrow, workload
 from torch import nn
 
+from bench.analyse.environments import numerics as between_interpreters
 from bench.analyse.parity import BOUND, COARSE, LOSS_BOUND, TIMES_TWIN, by_scenario, parity
 from bench.core.codec import encode
 from bench.core.job import EXAMPLES, Computation, Job
@@ -121,7 +125,7 @@ NO_DOUBLE = {"status": "error", "reason": "no double"}
         ({"own": (0.3, 0.4)}, SAME, None),
         ({"own": (0.3, 0.4), "effective": BF16}, WITHIN_HALF, ""),
         *(({"own": (0.5, 0.4), "effective": ran}, DIVERGED, "after the measured steps") for ran in (FP32, BF16)),
-        *(({"own": (math.nan, 0.4), "effective": ran}, DIVERGED, "") for ran in (FP32, BF16)),
+        *(({"own": (math.nan, 0.4), "effective": ran}, DIVERGED, "tensor is not finite$") for ran in (FP32, BF16)),
         ({"own": (0.5, 0.4), "recorded": NO_DOUBLE}, DIVERGED, ""),
         # losses count where the kernels are the same, as far as the reference trained
         ({"loss": OFF}, CANNOT_TELL, ""),
@@ -294,3 +298,15 @@ def test_weights_and_batches_follow_the_seed() -> None:
     assert (small.warmup, small.pool_batches, small.global_batch) == (1, 3, 4)
     weights = [torch.cat([p.flatten() for p in build_in_double(one)[0].parameters()]) for one in (small, small, other)]
     assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[0], weights[2])
+
+
+def test_gradients_that_are_not_finite_elsewhere_are_named_in_words(tmp_path: Path) -> None:
+    launches = [{"launch": at, "scenario": f"ddp@{name}", "environment": name} for at, name in enumerate("ab")]
+    about = document(environments={"a": {}, "b": {}}, launches=launches)
+    own = {"quantity": "own", "step": 0, "tensor": 0, "position": 0}
+    values = ((0, False, 1.0), (0, True, 1.0), (1, False, math.nan))
+    rows = [own | {"launch": at, "twin": twin, "value": value} for at, twin, value in values]
+    run = analysed(write_run(tmp_path, []))
+    numbers = pd.DataFrame(rows, columns=list(NUMERICS_COLUMNS))
+    (said,) = between_interpreters(replace(run, document=about, numerics=numbers))
+    assert "changed beyond rounding from a to b: to numbers that are not finite in its own types" in said
