@@ -18,10 +18,6 @@ if TYPE_CHECKING:
 _is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", bool)
 """False before torch 2.1."""
 
-LAYERS = (nn.modules.conv._ConvNd, nn.Linear)
-NEVER_CALLED = nn.modules.linear.NonDynamicallyQuantizableLinear
-"""The last layer of ``nn.MultiheadAttention``, which takes the weights out of it."""
-
 _last: deque[TypeWatch] = deque(maxlen=1)
 """The watch of this process."""
 
@@ -31,21 +27,28 @@ def _note_while_compiling(context: Any) -> None:
     _last[0].see(context.get_local("output").as_fake())
 
 
+def _computing(model: nn.Module) -> list[nn.Module]:
+    return [m for m in model.modules() if isinstance(m, (nn.modules.conv._ConvNd, nn.Linear))]
+
+
 class TypeWatch:
     """Notes in which dtypes and memory format the first convolution of images (if there is none, other convolution or
     linear layer) computes, and from :meth:`all_layers` on the dtypes of every one: weights do not show it.
     """
 
     def __init__(self, model: nn.Module) -> None:
-        layers: list[nn.Module] = [m for m in model.modules() if isinstance(m, nn.Conv2d)]
-        layers = layers or [m for m in model.modules() if isinstance(m, LAYERS) and not isinstance(m, NEVER_CALLED)]
+        never_called = (
+            nn.modules.linear.NonDynamicallyQuantizableLinear
+        )  # nn.MultiheadAttention takes weights out of it
+        layers = [m for m in _computing(model) if not isinstance(m, never_called)]
+        layers.sort(key=lambda layer: not isinstance(layer, nn.Conv2d))
         self.outputs: set[torch.dtype] = set()
         self.memory_format = "contiguous"
         self.hooks = [layer.register_forward_hook(self._note) for layer in layers[:1]]
         _last.append(self)
 
     def all_layers(self, model: nn.Module) -> None:
-        layers = [m for m in model.modules() if isinstance(m, LAYERS)]
+        layers = _computing(model)
         self.hooks += [layer.register_forward_hook(lambda *call: self.outputs.add(call[2].dtype)) for layer in layers]
 
     def _note(self, layer: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
