@@ -33,7 +33,7 @@ def communication(document: RunDocument, diagnostics: pd.DataFrame) -> pd.DataFr
     """
     rows = []
     for launch in document.begun(Diagnosis).launches:
-        rows_of = diagnostics[diagnostics["scenario"] == launch.scenario]
+        rows_of = diagnostics[diagnostics["launch"] == launch.launch]  # not those of one that it took the place of
         row: TableRow = dict.fromkeys(COLUMNS) | {"scenario": launch.scenario}
         if launch.status != "ok":
             row["reason"] = f"{launch.status}: {launch.reason}"

@@ -317,7 +317,7 @@ def logger_rows(*ranks: list[tuple[float, float, float]]) -> list[dict[str, Any]
 def values(rows: list[dict[str, Any]], status: str = "ok", reason: str | None = None) -> Any:
     looks = [{"profile": {"step_ms": 1.0, "categories": {}}}]
     launch = diagnostic(status=status, reason=reason, looks=looks)
-    table = pd.DataFrame(rows, columns=list(DIAGNOSTIC_COLUMNS))
+    table = pd.DataFrame([{"launch": 0} | row for row in rows], columns=list(DIAGNOSTIC_COLUMNS))
     (row,) = communication(with_records(document(), Diagnosis(launches=(launch,))), table).to_dict("records")
     return row
 
@@ -328,6 +328,13 @@ def test_the_cost_is_of_the_slowest_ranks() -> None:
     assert row["cost_ms"] == row["exposed_ms"] == pytest.approx(sum(differences) / 3)
     assert row["without_ms"] == pytest.approx((24 + 21 + 20) / 3)
     assert row["pairs"] == 3 and row["method"] == "paired difference" and row["agree"] is None
+
+
+def test_a_launch_that_was_replaced_has_no_part_in_the_cost() -> None:
+    """One rank of it came to its end, and its rows are kept."""
+    replaced = [row | {"launch": 7} for row in pair_rows([[90.0, 90.0]], [[20.0, 20.0]])]
+    row = values([*replaced, *pair_rows([[30.0, 31.0]], [[20.0, 20.0]])])
+    assert row["cost_ms"] == pytest.approx(10.5)
 
 
 def test_exposed_is_of_the_rank_that_waited_least() -> None:
