@@ -138,15 +138,13 @@ class Amp:
 
     def _to_masters(self) -> None:
         """Copy the gradients; a weight that is frozen, or has no part in the loss, has none, and so has its master."""
-        ours, theirs = [], []
-        for master, weight in zip(self.masters, self.half_weights, strict=True):
-            if weight.grad is None:
-                master.grad = None
-                continue
-            if master.grad is None:
-                master.grad = torch.empty_like(master)
-            ours.append(master.grad)
-            theirs.append(weight.grad)
+        ours, theirs = [master.grad for master in self.masters], [weight.grad for weight in self.half_weights]
+        if type(None) in map(type, (*ours, *theirs)):  # as in the first step, and with such weights in each
+            for master, gradient in zip(self.masters, theirs, strict=True):
+                if gradient is None or master.grad is None:
+                    master.grad = None if gradient is None else torch.empty_like(master)
+            ours = [master.grad for master in self.masters if master.grad is not None]
+            theirs = [gradient for gradient in theirs if gradient is not None]
         torch._foreach_copy_(ours, theirs)
 
     def _count(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
