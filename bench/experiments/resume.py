@@ -18,7 +18,7 @@ from bench.core.job import Task
 from bench.experiments.plan import Request
 from bench.machine import VISIBLE, redact
 from bench.runs.document import EngineRecord, Resumed, RunDocument, WorkloadRecord, launches_of
-from bench.runs.experiments import Scaling, Tuning
+from bench.runs.experiments import Tuning
 from bench.runs.launches import LaunchRecord, Record
 from bench.runs.names import run_ids
 from bench.runs.reader import verified
@@ -33,18 +33,16 @@ from bench.sites.hosts.party import Party
 
 DONE = ("ok", "unsupported")
 GONE = "bring them back, or start a new run"
-VERBS = ((Tuning, "tune"), (Scaling, "scale"))
-"""By record of an experiment the verb that goes on with it, if that is not ``run``."""
 SAME_MACHINE = ("host", "os", "cpu", "cores_usable", "memory_gib")
 SAME_GPU = ("name", "driver", "power_limit_w")
 
 
 def verb_of(names: Iterable[str]) -> str | None:
     """The verb that goes on with a run of these experiments; None for one that cannot be resumed."""
-    declared = {name: one for name, one in experiments().items() if name in set(names)}
-    if any(one.no_resume for one in declared.values()):
+    there = [experiments()[name] for name in names if name in experiments()]
+    if any(one.no_resume for one in there):
         return None
-    return next((verb for kind, verb in VERBS if any(one.record is kind for one in declared.values())), "run")
+    return next((one.verb for one in there if one.verb != "run"), "run")
 
 
 def ended(launches: Iterable[Record]) -> set[tuple[str, int]]:

@@ -63,7 +63,7 @@ def chapter(of: "Material") -> "Chapter":
     )
 
 
-EXPERIMENT = Experiment(record=Scaling, missing=_missing, alone=True, chapter=chapter, leads=True)
+EXPERIMENT = Experiment(record=Scaling, verb="scale", missing=_missing, alone=True, chapter=chapter, leads=True)
 
 
 def scale(request: Request, found: Found, asked: Scaling, start: Start) -> Finished:

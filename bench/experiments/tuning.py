@@ -64,6 +64,7 @@ def chapter(of: "Material") -> "Chapter":
 
 EXPERIMENT = Experiment(
     record=Tuning,
+    verb="tune",
     missing=_missing,
     alone=True,
     again=_again,

@@ -32,7 +32,7 @@ class Experiment:
 
     Resume: ``missing(document, request)``, whether there is something to do, where ``rounds`` does not say it; where
     ``alone``, all that such a run has is of this experiment. ``again(document)``: its launches that are done again.
-    ``no_resume``: the problem and the remedy of one that cannot be resumed.
+    ``no_resume``: the problem and the remedy of one that cannot be resumed; ``verb``: which resumes such a run.
 
     What it shows of a run (a :class:`bench.analyse.analysed.Analysed`): ``chapter(material)`` on the page, where
     ``leads`` puts it first, ``sentences(run)`` on the terminal, ``tables(run)`` as CSV and JSON. ``failed(record)``:
@@ -52,6 +52,7 @@ class Experiment:
     alone: bool = False
     again: Callable[[Above], list[Above]] | None = None
     no_resume: tuple[str, str] | None = None
+    verb: str = "run"
     chapter: Callable[[Above], Above] | None = None
     leads: bool = False
     sentences: Callable[[Above], list[str]] | None = None

@@ -37,9 +37,8 @@ class TypeWatch:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        never_called = (
-            nn.modules.linear.NonDynamicallyQuantizableLinear
-        )  # nn.MultiheadAttention takes weights out of it
+        # The last layer of nn.MultiheadAttention is never called: its weights are taken out of it.
+        never_called = nn.modules.linear.NonDynamicallyQuantizableLinear
         layers = [m for m in _computing(model) if not isinstance(m, never_called)]
         layers.sort(key=lambda layer: not isinstance(layer, nn.Conv2d))
         self.outputs: set[torch.dtype] = set()
