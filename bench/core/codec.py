@@ -24,8 +24,8 @@ Decoder = Callable[[object], Any]
 
 REST = "more"
 MOMENT = "%Y-%m-%dT%H:%M:%SZ"
-LARGEST_INT = 2**63 - 1
-LARGEST = 1e100  # of a number: what is larger measures nothing, and its square would be infinite
+NUMBERS = {int: (int,), float: (float, int)}
+LARGEST = {int: 2**63 - 1, float: 1e100}  # what is larger measures nothing, and its square would be infinite
 LONGEST_TEXT = 1 << 16
 CUT = " [...]"  # the end of a text that was longer
 
@@ -54,10 +54,16 @@ class Bound:
     schema: Mapping[str, object]
 
 
-def Between(least: float, most: float) -> Bound:
+@dataclass(frozen=True, slots=True)
+class Between:
     """Numbers from ``least`` to ``most``, both included."""
-    schema = {"minimum": least, "maximum": most}
-    return Bound(lambda number: least <= number <= most, f"from {least:,} to {most:,}", schema)
+
+    least: float
+    most: float
+
+    @property
+    def schema(self) -> Mapping[str, object]:
+        return {"minimum": self.least, "maximum": self.most}
 
 
 def OneOf(names: tuple[str, ...]) -> Bound:
@@ -139,6 +145,8 @@ def _decoder(kind: Any) -> Decoder:
         return partial(_either, inner[1].types())
     if origin is Annotated:
         bound = OneOf(inner[1]) if isinstance(inner[1], tuple) else inner[1]
+        if isinstance(bound, Between):
+            return partial(_number, NUMBERS[inner[0]], bound.least, bound.most)
         return partial(_bounded, _decoder(inner[0]), bound)
     if origin in (Union, UnionType) and len(inner) == 2 and type(None) in inner:  # as most are
         return partial(_optional, _decoder(inner[0] if inner[1] is type(None) else inner[1]))
@@ -150,7 +158,9 @@ def _decoder(kind: Any) -> Decoder:
         return partial(_mapping, _decoder(inner[0]), _decoder(inner[1]))
     if _is_class(kind):
         return partial(_object, kind)
-    return {float: _float, int: _int, str: _text}.get(kind) or partial(_exact, kind)
+    if kind in NUMBERS:
+        return partial(_number, NUMBERS[kind], -LARGEST[kind], LARGEST[kind])
+    return _text if kind is str else partial(_exact, kind)
 
 
 def _exact(kind: type, value: object) -> object:
@@ -169,18 +179,12 @@ def _text(value: object) -> str:
     return value
 
 
-def _int(value: object) -> int:
-    if type(value) is not int:
-        raise _other("int", value)
-    if not -LARGEST_INT <= value <= LARGEST_INT:
-        raise Damaged("is too large a number")
-    return value
-
-
-def _float(value: object) -> float:
-    if type(value) is not float and type(value) is not int:
-        raise _other("float", value)
-    if not -LARGEST <= value <= LARGEST:  # NaN is not, either
+def _number(kinds: tuple[type, ...], least: float, most: float, value: Any) -> Any:
+    if type(value) not in kinds:
+        raise _other(kinds[0].__name__, value)
+    if not least <= value <= most:  # NaN is not, either
+        if -LARGEST[kinds[0]] <= value <= LARGEST[kinds[0]]:
+            raise Damaged(f"must be from {least:,} to {most:,}, not {json.dumps(value)[:40]}")
         raise Damaged("is not a number" if value != value else "is too large a number")
     return value
 
@@ -191,8 +195,8 @@ def _anything(value: object) -> object:
         return _mapping(_text, _anything, value)
     if isinstance(value, list):
         return list(_list(_anything, value))
-    checked = {int: _int, float: _float, str: _text}.get(type(value))
-    return value if checked is None else checked(value)
+    kind: Any = type(value)
+    return _decoder(kind)(value) if kind in (int, float, str) else value
 
 
 def _bounded(plain: Decoder, bound: Bound, value: object) -> object:
@@ -242,8 +246,7 @@ def _list(inner: Decoder, value: object) -> tuple[object, ...]:
         raise _other("a list", value)
     decoded: list[object] = []
     try:
-        for one in value:
-            decoded.append(inner(one))
+        decoded.extend(map(inner, value))  # up to the one that is damaged
     except Damaged as error:
         raise error.within(f"[{len(decoded)}]") from None
     return tuple(decoded)

@@ -229,14 +229,13 @@ def measured(night: str, digest: Digest, only: Sequence[str] | None = None) -> d
 
 
 def _value(scenario: Entry, key: str) -> Value | None:
-    launches = tuple([float(value) for value in scenario["launches"][key] if value is not None])
+    launches = [value for value in scenario["launches"][key] if value is not None]
     if not launches:
         return None
-    middle = sorted(launches)[len(launches) // 2]  # equal values give exactly themselves
-    logs = [math.log(value / middle) for value in launches]
+    logs = [math.log(value) for value in launches]
     mean = sum(logs) / len(logs)
-    variance = sum((log - mean) ** 2 for log in logs) / (len(logs) - 1) if len(logs) > 1 else 0.0
-    return Value(mean=math.log(middle) + mean, variance=variance, launches=launches, source=source_of(scenario, key))
+    variance = sum([(log - mean) ** 2 for log in logs]) / max(1, len(logs) - 1)
+    return Value(mean=mean, variance=variance, launches=tuple(launches), source=source_of(scenario, key))
 
 
 def replay(
@@ -348,18 +347,20 @@ def _shown(one: Measured) -> dict[str, float | str]:
 class _Pair:
     """A value of tonight, and those of the nights of its base that have one, with their names.
 
-    ``before``: the last of its level, and ``first`` the first of them, where there are enough others for that to mean
-    anything. ``scatter``: the nights of each level that tell how far nights scatter. ``last``: the night before this
-    one, in a level or not.
+    ``before``: the last of its level, with their ``means``, and ``first`` the means of the first of them, where there
+    are enough others for that to mean anything. ``others``: the means without that of the night before this one, which
+    is ``last``, in the level or not. ``scatter``: the means of each level that tell how far nights scatter.
     """
 
     scenario: str
     tonight: Value
-    before: tuple[Value, ...]
+    before: Sequence[Value]
     nights: tuple[str, ...]
-    first: tuple[Value, ...] = ()
-    scatter: tuple[tuple[Value, ...], ...] = ()
-    last: Value | None = None
+    means: Sequence[float]
+    first: Sequence[float]
+    others: Sequence[float]
+    last: float | None
+    scatter: Sequence[Sequence[float]]
 
     @property
     def degrees(self) -> int:
@@ -368,8 +369,8 @@ class _Pair:
     @property
     def variance(self) -> float:
         """Of nights about their level."""
-        apart = [one.mean - mean for level in self.scatter for mean in [_mean(level)] for one in level]
-        return sum([value * value for value in apart]) / self.degrees
+        levels = [(level, _mean(level)) for level in self.scatter]
+        return sum([(one - mean) ** 2 for level, mean in levels for one in level]) / self.degrees
 
 
 def _judged(metric: str, names: Sequence[str], tonight: Mapping[str, Measured], base: Base, rule: Rule) -> list[Judged]:
@@ -411,21 +412,24 @@ def _judged(metric: str, names: Sequence[str], tonight: Mapping[str, Measured], 
 def _pair(name: str, metric: str, tonight: Value, nights: Sequence[Measured], wanted: int) -> _Pair:
     levels = _levels(nights, metric) if nights else [[]]
     level = levels[-1]
+    values = [one.values[metric] for one in level]
+    means = [value.mean for value in values]
     last_of_level = level[-wanted:]
-    before = tuple([one.values[metric] for one in last_of_level])
-    scatter: tuple[tuple[Value, ...], ...] = (before,)
+    scatter = [means[-wanted:]]
     if len(levels) > 1:
         last = {one.night for one in [one for of in levels for one in of][-wanted:]}
-        kept = [tuple([one.values[metric] for one in of if one.night in last]) for of in levels]
-        scatter = tuple([of for of in kept if of])
+        kept = [[one.values[metric].mean for one in of if one.night in last] for of in levels]
+        scatter = [of for of in kept if of]
     return _Pair(
         scenario=name,
         tonight=tonight,
-        before=before,
+        before=values[-wanted:],
         nights=tuple([one.night for one in last_of_level]),
-        first=tuple([one.values[metric] for one in level[:wanted]]) if len(level) >= wanted + RECENT - 1 else (),
-        scatter=scatter if before else (),
-        last=nights[-1].values[metric] if nights else None,
+        means=means[-wanted:],
+        first=means[:wanted] if len(level) >= wanted + RECENT - 1 else [],
+        others=[one.values[metric].mean for one in last_of_level if one is not nights[-1]],
+        last=nights[-1].values[metric].mean if nights else None,
+        scatter=scatter if nights else [],
     )
 
 
@@ -444,20 +448,19 @@ def _predicted(metric: str, pairs: Sequence[_Pair], error: float, threshold: flo
     two = usual * np.sqrt(variances * (1.0 / 2 + 1.0 / counts))
     rows, least = [], math.log1p(threshold)
     for pair, margin, of_creep, of_two in zip(pairs, reach.tolist(), crept.tolist(), two.tolist(), strict=True):
-        difference = pair.tonight.mean - _mean(pair.before)
+        difference = pair.tonight.mean - _mean(pair.means)
         bound = max(margin, least)
         verdict, why, wanted = OK, None, None
-        others = [one for one in pair.before if one is not pair.last]
         creep = 0.0  # how far the last nights are above the first of their level
         if pair.first:
-            creep = _mean((*pair.before[1 - RECENT :], pair.tonight)) - _mean(pair.first)
+            creep = _mean([*pair.means[1 - RECENT :], pair.tonight.mean]) - _mean(pair.first)
         gain_of_two = loss_of_two = 0.0  # how far tonight and the night before are both below the others, or above
-        if pair.last is not None and others:
-            both = (pair.last.mean, pair.tonight.mean)
-            usual = _mean(others)
+        if pair.last is not None and pair.others:
+            both = (pair.last, pair.tonight.mean)
+            usual = _mean(pair.others)
             gain_of_two, loss_of_two = usual - max(both), min(both) - usual
         seen_of_two = max(of_two, least)
-        rose = gain_of_two > seen_of_two and len(others) >= FEWEST_NIGHTS
+        rose = gain_of_two > seen_of_two and len(pair.others) >= FEWEST_NIGHTS
         if abs(difference) > bound:
             verdict = REGRESSED if difference > bound else BETTER
         elif loss_of_two > seen_of_two:
@@ -472,8 +475,8 @@ def _predicted(metric: str, pairs: Sequence[_Pair], error: float, threshold: flo
     return rows
 
 
-def _mean(nights: Sequence[Value]) -> float:
-    return sum([one.mean for one in nights]) / len(nights)
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
 
 
 def _predicted_bound(pair: _Pair, margin: float, launches: int) -> float:
