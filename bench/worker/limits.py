@@ -92,17 +92,24 @@ def in_turns(session: Session, load: Load, steps: int, tick: Tick) -> dict[str, 
     device = session.parts.device
     block = 1 if device.type == "cpu" else -(-steps // 2)
     windows, seen = list[loop.Timings](), Seen()
+    done = 0
+
+    def each(step: int) -> None:
+        if block > 1:  # which may take as long as a rank may be silent
+            tick(done + step - 1)
+
     ways: list[Callable[[], object]] = [
-        lambda: windows.append(loop.run_window(session, load, 1 + block, device=device)),
-        lambda: timed_steps(session, load, block, seen),
-        lambda: profiled_steps(session, load, block, seen),
+        lambda: windows.append(loop.run_window(session, load, 1 + block, device=device, on_step=each)),
+        lambda: timed_steps(session, load, block, seen, each),
+        lambda: profiled_steps(session, load, block, seen, each),
     ]
     with loop.uncollected():
         for turn in range(-(-steps // block)):
-            for number, way in enumerate(reversed(ways) if turn % 2 else ways):
+            for way in reversed(ways) if turn % 2 else ways:
                 barrier()
                 way()
-                tick((3 * turn + number + 1) * block)
+                done += block
+                tick(done)
             if device.type == "cpu":
                 seen.first_touch_us.append(first_touch_us())
     _, reason = without_exchange(session)
@@ -124,16 +131,21 @@ def in_turns(session: Session, load: Load, steps: int, tick: Tick) -> dict[str, 
     }
 
 
-def timed_steps(session: Session, load: Load, steps: int, seen: Seen) -> None:
+def timed_steps(session: Session, load: Load, steps: int, seen: Seen, each: Tick) -> None:
     """So many steps without an exchange, after one that is not counted."""
     counts: list[int] = []
+
+    def after(step: int) -> None:
+        counts.append(faults())
+        each(step)
+
     passes = [without_exchange(session)[0] for _ in range(1 + steps)]
-    _, *counted_ms = diagnose.timed(session, load, passes, lambda step: counts.append(faults()))
+    _, *counted_ms = diagnose.timed(session, load, passes, after)
     seen.quiet += counted_ms
     seen.quiet_faults.append((counts[-1] - counts[0]) / steps)
 
 
-def profiled_steps(session: Session, load: Load, steps: int, seen: Seen) -> None:
+def profiled_steps(session: Session, load: Load, steps: int, seen: Seen, each: Tick) -> None:
     """The same under the profiler."""
     device = session.parts.device
     with profiling(device) as profiler:
@@ -142,6 +154,7 @@ def profiled_steps(session: Session, load: Load, steps: int, seen: Seen) -> None
                 before = faults()
             with record_function(f"{STEP_MARK}{step}" if step else SETTLING):
                 a_step(session, load, record_function, without_exchange(session)[0])
+            each(step + 1)
         seen.profiled_faults.append((faults() - before) / steps)
         loop.finish(device)
     seen.profiles.append(profiler)

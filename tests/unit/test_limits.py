@@ -33,6 +33,7 @@ from bench.seams.discover import WORKLOAD
 from bench.seams.switch import RECOVERABLE
 from bench.words.limits import busy, proved
 from bench.worker import ceilings as worker_ceilings
+from bench.worker import diagnose, loop
 from bench.worker import limits as worker
 from bench.worker import work
 from bench.worker.workload import build_model, loss_of
@@ -343,3 +344,23 @@ def test_first_touches_are_of_private_memory(monkeypatch: pytest.MonkeyPatch) ->
     before = Path("/proc/self/maps").read_text().count("/dev/zero")
     worker.first_touch_us()
     assert shared and set(shared) == {before}
+
+
+def test_each_step_of_a_block_is_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block of a GPU's steps may take longer than a rank may be silent."""
+    for module in (loop, diagnose):
+        monkeypatch.setattr(module, "clock_for", lambda device: loop.HostClock())
+    monkeypatch.setattr(loop, "finish", lambda device: None)
+    monkeypatch.setattr(loop, "PROGRESS_INTERVAL_NS", 0)
+    monkeypatch.setattr(worker, "profiling", lambda device: diagnose.profiling(torch.device("cpu")))
+    weight = torch.zeros((), requires_grad=True)
+    session: Any = SimpleNamespace(
+        parts=SimpleNamespace(device=torch.device("cuda")),
+        forward=lambda batch: weight * batch,
+        backward=lambda loss: loss.backward(),
+        optimize=lambda: None,
+        kept=torch.Tensor.detach,
+    )
+    ticks: list[int] = []
+    worker.in_turns(session, lambda: torch.ones(()), 6, ticks.append)
+    assert ticks == sorted(ticks) and set(ticks) == set(range(19))  # six steps, three ways to take them
