@@ -61,17 +61,20 @@ def sentences(run: Analysed) -> list[str]:
     if off:
         which = ", ".join(f"{one.scenario} ({100 * one.unexplained_ms / one.step_ms:+.0f} %)" for one in off)
         lines.append(f"The account does not add up within {100 * ADDS_UP:.0f} % of the step in: {which}.")
-    return [*lines, *busy(run.document)]
+    return [*lines, *doubts(run.document)]
 
 
-def busy(document: RunDocument) -> list[str]:
-    """That others used the cores while steps were taken apart, if they did."""
-    cores = document.machine.cores_usable or 0
-    foreign = max((one.checks.foreign_cores or 0.0 for one in document.begun(Limits).launches), default=0.0)
-    if foreign <= BUSY * cores or not cores:
-        return []
-    kept = f"Others kept {foreign:.1f} of {cores} cores busy while steps were taken apart"
-    return [f"{kept}: measure again on a quiet machine before you believe the account."]
+def doubts(document: RunDocument) -> list[str]:
+    """Scenarios without an account, and that others used the cores while steps were taken apart, if they did."""
+    cores, launches = document.machine.cores_usable or 0, document.begun(Limits).launches
+    good = [one for one in launches if one.status == "ok"]
+    ended = {one.scenario: one.status for one in launches if one.scenario not in [other.scenario for other in good]}
+    lines = [f"There is no account of {name}: taking its step apart ended with '{how}'." for name, how in ended.items()]
+    foreign = max((one.checks.foreign_cores or 0.0 for one in good), default=0.0)
+    if foreign > BUSY * cores > 0:
+        kept = f"Others kept {foreign:.1f} of {cores} cores busy while steps were taken apart"
+        lines.append(f"{kept}: measure again on a quiet machine before you believe the account.")
+    return lines
 
 
 def times(value: float, low: float | None, high: float | None) -> str:
