@@ -11,12 +11,12 @@ import pandas as pd
 
 from bench.analyse.analysed import Analysed
 from bench.analyse.intervals import Ratio, mean_interval
-from bench.analyse.limits import arithmetic
 from bench.analyse.rounds import Rounds
 from bench.core.records import PHASES
 from bench.runs.document import RunDocument
 from bench.runs.experiments import Ceilings, Limits, LimitsLaunch, Operator, Prediction, Proofs
 from bench.runs.frames import TableRow
+from bench.runs.launches import Tf32
 
 PARTS = {
     "arithmetic": "arithmetic and its memory traffic, at this device's measured ceilings",
@@ -94,9 +94,8 @@ def account(launch: LimitsLaunch, of_operators: LimitsLaunch, ceilings: Ceilings
     elif not alike:
         communication_ms = max(0.0, float((plain["step_ms", "max"] - quiet["step_ms", "max"]).median()))
     spent = pd.DataFrame([dict(one) for one in launch.spent_ms]).mean()
-    fp32 = arithmetic(launch.effective)
     operators = [one for one in of_operators.operators if one.alone_ms is not None]
-    alone = _alone(operators, ceilings, fp32)
+    alone = _alone(operators, ceilings, launch.effective.tf32)
     classes = ("arithmetic", "memory", "optimizer")
     parts: dict[str, float] = {"data": data_ms, "stragglers": stragglers_ms, "host": _host_ms(launch, spent, step_ms)}
     if communication_ms is not None:
@@ -134,7 +133,7 @@ def _host_ms(launch: LimitsLaunch, spent: "pd.Series[float]", step_ms: float) ->
     return max(0.0, step_ms - float(spent.drop("host").sum())) if behind else 0.0
 
 
-def _alone(operators: list[Operator], ceilings: Ceilings | None, fp32: str) -> dict[str, float] | None:
+def _alone(operators: list[Operator], ceilings: Ceilings | None, tf32: Tf32 | None) -> dict[str, float] | None:
     """Milliseconds of all operators of a step, alone and warm, by class; ``limit``: those with FLOPs at the ceilings,
     ``traffic``: the others at the memory's. An operator that is faster than a ceiling, such as one whose data are in a
     cache, counts as it is."""
@@ -145,19 +144,20 @@ def _alone(operators: list[Operator], ceilings: Ceilings | None, fp32: str) -> d
         alone_ms = one.alone_ms or 0.0
         name = "arithmetic" if one.flops else "optimizer" if one.phase == "optimizer" else "memory"
         sums[name] += one.count * alone_ms
-        sums["limit" if one.flops else "traffic"] += one.count * min(alone_ms, bound_ms(one, ceilings, fp32))
+        sums["limit" if one.flops else "traffic"] += one.count * min(alone_ms, bound_ms(one, ceilings, tf32))
     return sums
 
 
-def bound_ms(one: Operator, ceilings: Ceilings | None, fp32: str) -> float:
+def bound_ms(one: Operator, ceilings: Ceilings | None, tf32: Tf32 | None) -> float:
     """The least time of an operator: its FLOPs or its bytes over the measured ceiling, whichever takes longer.
 
-    ``fp32``: what convolutions and products of fp32 are computed in where TF32 is allowed.
+    ``tf32``: whether convolutions and products of fp32 take it.
     """
     if ceilings is None:
         return float("inf")
-    kind = fp32 if one.type == "fp32" and fp32 == "tf32" else one.type
-    what = "convolutions" if "convolution" in one.name else "matrix products"
+    convolution = "convolution" in one.name
+    takes_tf32 = one.type == "fp32" and tf32 is not None and (tf32.cudnn if convolution else tf32.matmul)
+    kind, what = "tf32" if takes_tf32 else one.type, "convolutions" if convolution else "matrix products"
     tflops, gib = ceilings.tflops.get(f"{what} {kind}"), ceilings.gib_per_s["read"]
     computing_ms = one.flops / (min(tflops) * 1e9) if tflops else 0.0
     return max(computing_ms, one.bytes / (min(gib) * 2**30) * 1e3)

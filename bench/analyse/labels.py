@@ -23,8 +23,10 @@ def precision(effective: Effective) -> str:
     compute = "+".join(map(short, effective.compute_dtypes))
     level = effective.precision
     if level == "O0":
-        tf32 = effective.tf32 is not None and effective.tf32.cudnn
-        return compute + (" (TF32 convolutions)" if tf32 and compute == "fp32" else "")
+        tf32 = effective.tf32
+        if compute != "fp32" or tf32 is None or not (tf32.cudnn or tf32.matmul):
+            return compute
+        return f"fp32 (TF32 {'convolutions' if tf32.cudnn else 'matrix products'})"
     if level is None:
         return f"no level of AMP, {compute}" if compute else "precision unknown"
     implementation = effective.precision_impl

@@ -5,7 +5,7 @@ import pandas as pd
 from bench.analyse.analysed import Analysed
 from bench.analyse.peaks import peak
 from bench.core.dtypes import HALVES
-from bench.runs.experiments import Limits
+from bench.runs.experiments import Limits, Work
 from bench.runs.launches import Effective
 
 ACHIEVED = ("scenario", "type", "devices", "step_ms", "tflops_per_s", "tflops_per_s_low", "tflops_per_s_high")
@@ -16,7 +16,7 @@ OF_PEAK = ("ceiling_tflops", "of_ceiling", "nominal_tflops", "mfu", "nominal")
 def achieved(run: Analysed) -> pd.DataFrame:
     """One row per scenario that was measured, if the work of a step is known: :data:`ACHIEVED` and :data:`OF_PEAK`.
 
-    ``type``: the fastest that its matrix products may take (:func:`arithmetic`). ``tflops_per_s``: what the model
+    ``type``: that of most of its arithmetic (:func:`arithmetic`). ``tflops_per_s``: what the model
     needs, over the step, on all devices, with its 95 % interval over launches. ``of_ceiling``: of the measured ceiling
     of matrix products; null where none is known. ``mfu``: of the dense nominal peak; null with the reason in
     ``nominal``, which else is the source.
@@ -31,7 +31,7 @@ def achieved(run: Analysed) -> pd.DataFrame:
         launch, step_ms = first.get(row["scenario"]), row["step_median_ms"]
         if launch is None or launch.effective is None or pd.isna(step_ms):
             continue
-        kind, devices = arithmetic(launch.effective), launch.devices or launch.processes
+        kind, devices = arithmetic(launch.effective, limits.work), launch.devices or launch.processes
         name = launch.effective.device.get("name") if run.document.workload.device == "cuda" else None
         nominal, why = peak(str(name) if name else None, kind)
         per_s, *ends = (None if pd.isna(row[of]) else 1000 * tflop / row[of] for of in TIMES)
@@ -43,7 +43,8 @@ def achieved(run: Analysed) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
-def arithmetic(ran: Effective) -> str:
-    """The fastest type that matrix products and convolutions may take: ``fp16``, ``bf16``, ``tf32`` or ``fp32``."""
+def arithmetic(ran: Effective, work: Work) -> str:
+    """The type that most of its arithmetic may take: ``fp16``, ``bf16``, ``tf32`` or ``fp32``."""
     half = next((name for name, dtype in HALVES.items() if dtype in ran.compute_dtypes), None)
-    return half or ("tf32" if ran.tf32 and (ran.tf32.cudnn or ran.tf32.matmul) else "fp32")
+    convolutions = 2 * work.convolution_flops > work.forward_flops + work.backward_flops
+    return half or ("tf32" if ran.tf32 and (ran.tf32.cudnn if convolutions else ran.tf32.matmul) else "fp32")

@@ -121,7 +121,8 @@ def between_environments(document: RunDocument, numerics: pd.DataFrame) -> list[
 
 def full_precision(effective: Effective) -> bool:
     """Whether all of it computes in fp32."""
-    return set(effective.compute_dtypes) <= {"float32"} and not (effective.tf32 and effective.tf32.cudnn)
+    tf32 = effective.tf32
+    return set(effective.compute_dtypes) <= {"float32"} and not (tf32 and (tf32.cudnn or tf32.matmul))
 
 
 def _verdict(document: RunDocument, launch: LaunchRecord, loss: np.ndarray, numbers: Numbers) -> TableRow:

@@ -50,7 +50,7 @@ def details(run: Run) -> tuple[list[tuple[str, str]], Table]:
 
 def _detail_cells(ran: Effective) -> dict[str, str]:
     states = {True: "on", False: "off", None: "no GPU" if ran.tf32 is None else UNKNOWN}
-    tf32 = ", ".join(f"{name} {states[on]}" for name, on in encode(ran.tf32).items()) if ran.tf32 else "no GPU"
+    tf32 = {name: states[on] for name, on in encode(ran.tf32 or {}).items() if on is not None}
     scaling = "none"
     if ran.scaler is not None:
         kind = "dynamic" if ran.scaler["dynamic"] else "static"
@@ -69,7 +69,7 @@ def _detail_cells(ran: Effective) -> dict[str, str]:
         "loss scaler": scaling,
         "backend × ranks": backend if ran.backend else "none",
         "memory format": ran.memory_format,
-        "TF32": tf32,
+        "TF32": ", ".join(map(" ".join, tf32.items())) or "no GPU",
         "cuDNN autotuning": states[ran.cudnn_benchmark],
         "threads per rank": str(ran.threads),
         "versions": _listed(ran.versions),

@@ -68,11 +68,13 @@ class Numerics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """The work of a step, in fp32: FLOPs of an example (:mod:`bench.worker.work`), trained ``parameters``, the bytes
-    that the optimizer reads and writes, and those of the gradients, which replicas exchange."""
+    """The work of a step, in fp32: FLOPs of an example (:mod:`bench.worker.work`), in all and of convolutions, trained
+    ``parameters``, the bytes that the optimizer reads and writes, and those of the gradients, which replicas exchange.
+    """
 
     forward_flops: Flops
     backward_flops: Flops
+    convolution_flops: Flops
     parameters: Elements
     exchanged_bytes: Elements
     optimizer_bytes: Elements

@@ -16,7 +16,9 @@ REPLICATES_WANTED = 3  # launches; with fewer nothing is said about chance
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tf32:
-    cudnn: bool
+    """Whether convolutions (``cudnn``; None in a model that has none) and matrix products of fp32 take TF32."""
+
+    cudnn: bool | None
     matmul: bool
 
 

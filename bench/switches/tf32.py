@@ -23,7 +23,7 @@ def begin(parts):
 
 def effect(session, ran):
     wanted = session.parts.switches["tf32"] == "on"
-    other = [name for name, on in ran["tf32"].items() if on != wanted]
+    other = [name for name, on in ran["tf32"].items() if on is (not wanted)]
     return f"{' and '.join(other)} compute with TF32 {'off' if wanted else 'on'}" if other else None
 
 

@@ -68,6 +68,7 @@ def perform(plan: Plan, report: Report) -> dict[str, Any]:
             flops = one.count * one.flops
             counter.forward += flops * (one.phase == "forward")
             counter.backward += flops * (one.phase != "forward")
+            counter.convolutions += flops * ("convolution" in one.function.name())
         found["work"] = of_training(counter, plan.parts, examples) if operators and examples else None
     return found
 

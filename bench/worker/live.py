@@ -96,7 +96,7 @@ def of_training(
         "backend": dist.get_backend() if group else None,
         "world_size": dist.get_world_size() if group else 1,
         "device": device_facts(device),
-        "tf32": tf32(device) if cuda else None,
+        "tf32": tf32(device, model) if cuda else None,
         "cudnn_benchmark": torch.backends.cudnn.benchmark if cuda else None,
         "threads": torch.get_num_threads(),
         "affinity": len(os.sched_getaffinity(0)),
@@ -144,9 +144,9 @@ def observed_level(effective: dict[str, Any]) -> str | None:
     return None
 
 
-def tf32(device: torch.device) -> dict[str, bool]:
-    """Whether convolutions and matrix products of fp32 take TF32: where torch allows it, the GPU has it (from compute
-    capability 8.0 on) and ``NVIDIA_TF32_OVERRIDE=0`` does not forbid it to NVIDIA's libraries.
+def tf32(device: torch.device, model: nn.Module | None) -> dict[str, bool | None]:
+    """For :class:`bench.runs.launches.Tf32`: whether torch allows it, the GPU has it (from compute capability 8.0 on)
+    and ``NVIDIA_TF32_OVERRIDE=0`` does not forbid it to NVIDIA's libraries.
     """
     there = torch.cuda.get_device_properties(device).major >= 8 and os.environ.get("NVIDIA_TF32_OVERRIDE") != "0"
     cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
@@ -154,7 +154,9 @@ def tf32(device: torch.device) -> dict[str, bool]:
         allowed = {"cudnn": cudnn.conv.fp32_precision == "tf32", "matmul": matmul.fp32_precision == "tf32"}
     else:
         allowed = {"cudnn": cudnn.allow_tf32, "matmul": matmul.allow_tf32}
-    return {name: there and on for name, on in allowed.items()}
+    of_cudnn = (nn.modules.conv._ConvNd, nn.RNNBase)
+    none = model is not None and not any(isinstance(one, of_cudnn) for one in model.modules())
+    return {"cudnn": None if none else there and allowed["cudnn"], "matmul": there and allowed["matmul"]}
 
 
 def device_facts(device: torch.device) -> dict[str, object]:

@@ -24,16 +24,17 @@ def flops_of(function: Any, args: Sequence[Any], kwargs: dict[str, Any], out: An
 
 
 class Counter(TorchDispatchMode):
-    """Counts ``forward`` and ``backward`` FLOPs of a ``model`` while it is entered."""
+    """Counts ``forward`` and ``backward`` FLOPs of a ``model`` while it is entered, and those of ``convolutions``."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        self.forward = self.backward = 0
+        self.forward = self.backward = self.convolutions = 0
         self.trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         flops = flops_of(func, args, kwargs or {}, out)
+        self.convolutions += flops * ("convolution" in func.name())
         if torch._C._current_autograd_node() is None:
             self.forward += flops
         else:
@@ -55,6 +56,7 @@ def of_training(counter: Counter, parts: Parts, examples: int) -> dict[str, obje
     return {
         "forward_flops": counter.forward / examples,
         "backward_flops": counter.backward / examples,
+        "convolution_flops": counter.convolutions / examples,
         "parameters": sum(parameter.numel() for parameter in trained),
         "exchanged_bytes": size,
         "optimizer_bytes": moved_bytes,  # reads gradient, weight and state; writes weight and state

@@ -185,6 +185,8 @@ def cuda(wrapper: str, level: dict[str, Any], **more: Any) -> dict[str, Any]:
         (cuda(APEX_DDP, APEX_O2, apex_kernels=False), "apex DDP (Python) · nccl ×2 · apex (Python) O2 fp16"),
         (cuda(TORCH_DDP, APEX_O2, apex_kernels=False), "torch DDP · nccl ×2 · apex (Python) O2 fp16"),
         (cuda(RESNET, ALONE, tf32=TF32), "no wrapper · fp32 (TF32 convolutions)"),
+        (cuda(RESNET, ALONE, tf32={"cudnn": None, "matmul": False}), "no wrapper · fp32"),
+        (cuda(RESNET, ALONE, tf32={"cudnn": None, "matmul": True}), "no wrapper · fp32 (TF32 matrix products)"),
         (cuda(TORCH_DDP, NATIVE_O2, tf32=TF32), "torch DDP · nccl ×2 · native O2 fp16"),
         (effective("mine.setup.Hierarchical"), "Hierarchical · gloo ×2 · fp32"),
         (None, ""),

@@ -13,6 +13,7 @@ from standin.workloads import workload
 from torch.autograd import DeviceType
 
 from bench.analyse.account import PARTS, Account, account, bound_ms, gain, proofs
+from bench.analyse.limits import arithmetic
 from bench.analyse.peaks import PEAKS, peak
 from bench.core.codec import Damaged, decode, encode
 from bench.core.job import Task, Training
@@ -27,7 +28,9 @@ from bench.runs.experiments import (
     Prediction,
     ProofLaunch,
     Proofs,
+    Work,
 )
+from bench.runs.launches import Tf32
 from bench.seams import Switch, discover, switching
 from bench.seams.discover import WORKLOAD
 from bench.seams.switch import RECOVERABLE
@@ -58,6 +61,7 @@ def test_flops_of_resnets_are_the_published_ones(model: str, gmac: float) -> Non
     documentation says 4.09 and 7.80."""
     counter = counted(workload(model=model, image_size=224), images(2))
     assert counter.forward / 2 / 2e9 == pytest.approx(gmac, abs=0.005)
+    assert 0.99 < counter.convolutions / (counter.forward + counter.backward) < 1.0
     assert counter.backward == pytest.approx(2 * counter.forward, rel=0.02)  # all but the gradient of the images
 
 
@@ -70,7 +74,7 @@ def test_flops_of_gpt2_are_the_published_ones() -> None:
     training = Training(**task, global_batch=1, replicas=1, device="cuda", warmup=1)
     tokens = torch.empty(1, 1024, dtype=torch.long, device="meta")
     counter = counted(training, (tokens, tokens))
-    assert counter.forward == pytest.approx(291_648_307_200, rel=1e-3)
+    assert counter.forward == pytest.approx(291_648_307_200, rel=1e-3) and counter.convolutions == 0
     assert counter.forward + counter.backward == pytest.approx(874_944_921_600, rel=1e-3)
 
 
@@ -162,7 +166,19 @@ def test_the_parts_of_a_step_and_what_is_left_over() -> None:
     assert of.unexplained_ms == pytest.approx(59.0 - 55.0) and not of.adds_up
     assert of.own_limit_ms == pytest.approx(39.0) and of.limit_ms == pytest.approx(24.0 + 1.0 + 1.0)
     one = operator("mm.default", flops=8 * 10**9)
-    assert [bound_ms(one, decode(Ceilings, CEILINGS), kind) for kind in ("fp32", "tf32")] == pytest.approx([80.0, 10.0])
+    in_fp32 = (None, Tf32(cudnn=True, matmul=False))  # convolutions alone take TF32
+    bounds = [bound_ms(one, decode(Ceilings, CEILINGS), tf32) for tf32 in (*in_fp32, Tf32(cudnn=None, matmul=True))]
+    assert bounds == pytest.approx([80.0, 80.0, 10.0])
+
+
+@pytest.mark.parametrize(
+    ("convolutions", "matmul", "kind"), [(0.9, False, "tf32"), (0.1, False, "fp32"), (0.1, True, "tf32")]
+)
+def test_the_type_is_that_of_most_of_the_arithmetic(convolutions: float, matmul: bool, kind: str) -> None:
+    ran: Any = SimpleNamespace(compute_dtypes=("float32",), tf32=Tf32(cudnn=True, matmul=matmul))
+    made = {"forward_flops": 1.0, "backward_flops": 2.0, "convolution_flops": 3.0 * convolutions}
+    sizes = dict.fromkeys(("parameters", "exchanged_bytes", "optimizer_bytes"), 0)
+    assert arithmetic(ran, Work(**made, **sizes)) == kind
 
 
 def test_a_slow_rank_and_what_is_not_known() -> None:

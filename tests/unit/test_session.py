@@ -204,7 +204,9 @@ def test_tf32_is_claimed_where_there_is_some(
     before = conv.fp32_precision, matmul.fp32_precision
     conv.fp32_precision, matmul.fp32_precision = convolutions, products
     try:
-        assert live.tf32(torch.device("cuda", 0)) == {"cudnn": expected[0], "matmul": expected[1]}
+        images, tokens = (live.tf32(torch.device("cuda", 0), of) for of in (nn.Conv1d(1, 1, 1), nn.Linear(1, 1)))
+        assert images == {"cudnn": expected[0], "matmul": expected[1]}
+        assert tokens == {"cudnn": None, "matmul": expected[1]}
     finally:
         conv.fp32_precision, matmul.fp32_precision = before
 
