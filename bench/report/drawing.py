@@ -183,7 +183,7 @@ def inline(svg: str, prefix: str, title: str) -> str:
     """An SVG for a page: no prolog, ids that begin with ``prefix``, colours as CSS variables, ``title`` read aloud."""
     body = svg[svg.index("<svg") :]
     body = re.sub(r">\s+<", "><", re.sub(r"<style.*?</style>", "", body, flags=re.DOTALL))
-    body = re.sub(r'\bd="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), body)  # in points
+    body = re.sub(r'\bd="[^"]*"', lambda path: re.sub(r"(?<=\.\d\d)\d+", "", path[0]), body)  # in points
     opening = f'role="img" aria-label="{html.escape(title)}">'
     body = re.sub(r'<svg [^>]*?(viewBox="[^"]*")[^>]*>', lambda match: f"<svg {match[1]} {opening}", body, count=1)
     body = re.sub(r'\bid="', f'id="{prefix}-', body)
