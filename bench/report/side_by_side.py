@@ -54,7 +54,9 @@ def drawn(
 
 
 def _drawn(number: int) -> Plot | None:
+    gc.disable()  # all parts of a figure refer to each other: none is free before the end
     plot = DRAWS[number]()
-    gc.collect(1)  # its figure, all parts of which refer to each other
+    gc.enable()
+    gc.collect(1)
     ctypes.CDLL(None).malloc_trim(0)
     return plot
