@@ -16,7 +16,7 @@ import pandas as pd
 from bench.analyse import devices
 from bench.analyse.comparison import against_fastest
 from bench.analyse.launches import looked_at, ok_rows
-from bench.analyse.memory import peaks, sampled_late, stacks
+from bench.analyse.memory import beside_torch, growth, peaks, sampled_late, stacks
 from bench.analyse.parity import by_scenario, parity
 from bench.analyse.recommendation import of_several_replicas, recommendable
 from bench.analyse.rounds import Rounds
@@ -53,6 +53,8 @@ class Analysed(Run):
     good_phases = cached_property(lambda run: phases_by_launch(run.good_iterations))
     peaks = cached_property(lambda run: peaks(run.memory))
     stacks = cached_property(lambda run: stacks(run.memory))
+    growth = cached_property(lambda run: growth(run.memory, run.iterations, run.windows))
+    beside_torch = cached_property(lambda run: beside_torch(run.document.good, ok_rows(run.document, run.memory)))
     parity = cached_property(lambda run: parity(run.document, run.iterations, run.numerics))
 
     @cached_property

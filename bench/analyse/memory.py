@@ -68,7 +68,8 @@ def growth(memory: pd.DataFrame, steps: Iterations, bounds: Windows) -> dict[int
         first = steps.frame.groupby("launch").head(1).set_index("launch")["host"]  # whose clock the steps are on
         within &= memory["host"].astype("object") == memory["launch"].map(first)
     grown: dict[int, tuple[float, float]] = {}
-    processes: Any = memory[within].groupby(["launch", "rank", "pid", "device"], observed=True, dropna=False)
+    keys = ["launch", "rank", "pid", "device"]
+    processes: Any = memory.loc[within, [*keys, "used_mib"]].groupby(keys, observed=True, dropna=False)
     for (launch, *_), samples in processes["used_mib"]:
         third = len(samples) // 3
         if third >= FEWEST_SAMPLES:
@@ -95,7 +96,8 @@ def beside_torch(launches: Sequence[LaunchRecord], memory: pd.DataFrame) -> pd.D
     ]
     keys = ["launch", "rank", "device"]
     torch = pd.DataFrame(of_torch, columns=[*keys, "allocated_mib", "reserved_mib"]).astype({"device": "object"})
-    driver = peak_by_process(memory[(memory["source"] != ALLOCATOR) & (memory["device"] != "cpu")])
+    peaks_mib = peak_by_process(memory)
+    driver = peaks_mib[(peaks_mib["source"] != ALLOCATOR) & (peaks_mib["device"] != "cpu")]
     absent = driver.assign(allocated_mib=None, reserved_mib=None)
     both = driver.merge(torch, on=keys, how="outer") if len(torch) else absent
     scenarios = {launch.launch: launch.scenario for launch in launches}

@@ -153,10 +153,9 @@ PROCESS = (
 )
 
 
-def _driver_table(run: Run, chosen: dict[str, int]) -> Table | None:
+def _driver_table(run: Analysed, chosen: dict[str, int]) -> Table | None:
     memory = ok_rows(run.document, run.memory)
-    table = held.beside_torch(run.document.good, memory)
-    table = table.astype(dict.fromkeys(("allocated_mib", "reserved_mib", "context_mib"), "float64"))
+    table = run.beside_torch.astype(dict.fromkeys(("allocated_mib", "reserved_mib", "context_mib"), "float64"))
     rows = _chosen_rows(run, table, chosen)
     if not rows:
         return None

@@ -40,7 +40,9 @@ FEW_STEPS, MOST_RANKS = 3, 16
 def of_run(run: Analysed, ids: str = "") -> list[Plot]:
     """All plots of a run for which it has results. ``ids``: how their ids in a page begin."""
     draws = [partial(draw, run) for draw in DRAWINGS]
-    return side_by_side.drawn(draws, ids, meanwhile=lambda: (run.overview, run.spread, run.good_phases))
+    return side_by_side.drawn(
+        draws, ids, meanwhile=lambda: (run.overview, run.spread, run.good_phases, run.growth, run.beside_torch)
+    )
 
 
 def step_times(run: Analysed) -> Plot | None:

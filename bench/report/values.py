@@ -29,7 +29,6 @@ def values(run: Analysed) -> dict[str, pd.DataFrame]:
     """The tables by name, each with the run's id as its first column; some may be empty."""
     document, swept, points = run.document, found_by(run.document), scalings.scaled(run)
     predictions = [encode(one) for group in scalings.foreseen(run) for one in group] if points else []
-    on_gpus = memory.beside_torch(document.good, ok_rows(document, run.memory))
     on_cpu = memory.resident(document.launches, run.memory) if document.workload.device == "cpu" else None
     by_name = {
         "summary": run.overview,
@@ -39,8 +38,8 @@ def values(run: Analysed) -> dict[str, pd.DataFrame]:
         "time-spent": spent(document),
         "energy": ok_rows(document, run.devices),
         "energy-by-scenario": run.energy,
-        "memory-beside-torch": on_gpus,
-        "memory": on_gpus if on_cpu is None else on_cpu,
+        "memory-beside-torch": run.beside_torch,
+        "memory": run.beside_torch if on_cpu is None else on_cpu,
         "memory-parts": memory_parts.parts(document),
         **of_experiments(run),
         **({} if swept is None else {"input": rates(swept, together(document, run.good_stats))}),

@@ -13,7 +13,7 @@ from bench.analyse.communication import data_parallel, spent
 from bench.analyse.comparison import ALIKE, TOO_FEW, against_fastest
 from bench.analyse.launches import looked_at, ok_rows
 from bench.analyse.loader import INPUT_BOUND
-from bench.analyse.memory import beside_torch, growth, peak_by_process
+from bench.analyse.memory import peak_by_process
 from bench.analyse.memory_parts import ddp_against_shards
 from bench.analyse.recommendation import recommendable
 from bench.analyse.steps import phases
@@ -247,11 +247,10 @@ def growing(run: Analysed) -> Answer | None:
     """By samples while steps are measured, and on a GPU by what torch reserved beside what tensors held."""
     if run.memory.empty:
         return None
-    of_launches = growth(run.memory, run.iterations, run.windows)
     grown: dict[str, list[tuple[float, float]]] = {}
     for launch in run.document.good:
-        if launch.launch in of_launches:
-            grown.setdefault(launch.scenario, []).append(of_launches[launch.launch])
+        if launch.launch in run.growth:
+            grown.setdefault(launch.scenario, []).append(run.growth[launch.launch])
     usual = {name: sorted(of)[len(of) // 2] for name, of in grown.items()}
     leaks = [f"{name} by {mib:,.0f} MiB ({share:.0%})" for name, (mib, share) in usual.items() if share > GROWING]
     parts = ["Whether it grows is not known: steps were measured for too short a time; raise --iters."]
@@ -260,7 +259,7 @@ def growing(run: Analysed) -> Answer | None:
     if leaks:
         kept = "look for what each step keeps, such as a loss with its graph"
         parts = [f"It grows while steps are measured: {listed(leaks)}; {kept}."]
-    torch = beside_torch(run.document.good, run.memory).dropna(subset=["allocated_mib", "reserved_mib"])
+    torch = run.beside_torch.dropna(subset=["allocated_mib", "reserved_mib"])
     if len(torch):
         beyond = (1.0 - torch["allocated_mib"] / torch["reserved_mib"]).groupby(torch["scenario"]).max()
         most = str(beyond.idxmax())
