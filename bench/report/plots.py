@@ -316,10 +316,10 @@ DRAWINGS = (
     bisection_plot,
     bandwidth_plot,
     each_plot,
-    memory,
-    memory_held,
     elapsed,
+    memory_held,
+    memory,
     memory_stack,
     power,
 )
-"""All plots; where each stands in the page is up to :mod:`bench.report.chapters`."""
+"""All plots, those that take longest last; where each stands in the page is up to :mod:`bench.report.chapters`."""

@@ -39,7 +39,7 @@ from bench.runs.reader import excerpt
 from bench.words.advice import answer
 from bench.words.caveats import caveats
 
-PLOTS = ("speed", "trade-off", "losses", "step-times", "distribution", "ranks", "phases", "memory", "elapsed")
+PLOTS = ("speed", "trade-off", "losses", "step-times", "distribution", "ranks", "phases", "elapsed", "memory")
 PLOTS += ("memory-stack",)
 
 
