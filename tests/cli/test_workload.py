@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Bench, Plotting, done_here
-from standin import documented, install
+from standin import documented
 
 from bench.analyse.parity import SAME, WITHIN_HALF
 from bench.report import plots
@@ -21,7 +21,6 @@ SMALL = ("--device", "cpu", "--scenario", "single", "--warmup", "1", "--iters", 
 
 @pytest.fixture(scope="module")
 def run(host: WorkerHost, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The MLP in fp32 and O1, with diagnostic launches and the reference."""
     here = tmp_path_factory.mktemp("mlp")
     (here / "mlp.py").write_text(MLP)
     much = ("--warmup", "2", "--iters", "12", "--diagnose", "--setting", "width=32", "--device", "cpu", "--scenario")
@@ -172,10 +171,3 @@ def test_a_disobeyed_setting(change: Callable[[str], str], says: str, run_here: 
     (path,) = (tmp_path / "out").iterdir()
     (launch,) = read(str(path)).document.launches
     assert launch.status == "error" and says in str(launch.reason)
-
-
-def test_a_package_may_not_take_a_workloads_name(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    install(tmp_path, {"resnet101": "their_module"}, {"their_module.py": MLP}, seam="workloads")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    code, _, line = bench("run", *SMALL)
-    assert code == 2 and "'resnet101' is defined twice" in line and "their_module.py" in line

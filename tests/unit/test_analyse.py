@@ -5,7 +5,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from standin import documents
-from standin.frames import iterations, launch_stats, memory, phase_medians, step_rows
+from standin.frames import launch_stats, memory, phase_medians, step_rows
 
 from bench.analyse import labels, published
 from bench.analyse.memory import peak_by_process, peaks
@@ -35,13 +35,6 @@ def summarised(*launches: dict[str, Any], steps: list[dict[str, Any]], used: pd.
     return summary(document(*launches), values, peaks(memory(()) if used is None else used)).set_index("scenario")
 
 
-def test_the_headline_is_the_slowest_rank() -> None:
-    """Ranks take turns in being slow: pooled, the median would be 2."""
-    steps = pd.DataFrame(step_rows(0, "ddp", [10.0, 1.0, 10.0], [1.0, 10.0, 2.0]))
-    assert iterations(steps).frame["step_ms"].tolist() == [10.0, 10.0, 10.0]
-    assert launch_stats(steps).frame[["median_ms", "measured"]].to_numpy().tolist() == [[10.0, 3]]
-
-
 def test_p95_of_a_launch_and_of_several() -> None:
     one = [float(value) for value in range(1, 12)]  # of 1 to 11 the 95th percentile is halfway between the last two
     two = [value + 4.0 for value in one]
@@ -49,16 +42,6 @@ def test_p95_of_a_launch_and_of_several() -> None:
     rows = step_rows(0, "ddp", one) + step_rows(1, "ddp", two, repeat=1)
     table = summarised(launch(0, "ddp"), launch(1, "ddp"), steps=rows)
     assert table.loc["ddp", "step_p95_ms"] == pytest.approx((10.5 * 14.5) ** 0.5)
-
-
-def test_the_replicate_is_the_launch() -> None:
-    """Medians of launches 2, 4 and 8: their mean is 4, the median of all nine steps 8. Throughput is of 8 images."""
-    times = ([1.0, 2.0, 9.0], [3.0, 4.0, 9.0], [8.0, 8.0, 9.0])
-    rows = [row for number, one in enumerate(times) for row in step_rows(number, "ddp", one, repeat=number)]
-    assert pd.DataFrame(rows)["step_ms"].median() == 8.0
-    table = summarised(*(launch(number, "ddp") for number in range(3)), steps=rows)
-    assert table.loc["ddp", "step_median_ms"] == 4.0
-    assert (table.loc["ddp", "launches_ok"], table.loc["ddp", "throughput_per_s"]) == (3, 2000.0)
 
 
 @pytest.mark.parametrize("ddp", [[], [launch(1, "ddp", "oom", "out of memory")]])
@@ -69,21 +52,9 @@ def test_without_figures_of_ddp_nothing_is_relative(ddp: list[dict[str, Any]]) -
 
 
 def test_phases_are_those_of_the_slowest_rank() -> None:
-    """Of the measured ones."""
     steps = pd.DataFrame(step_rows(0, "ddp", [900.0, 900.0, 4.0, 8.0, 8.0], [900.0, 900.0, 100.0, 4.0, 4.0], warmup=2))
     found = phases(phase_medians(steps)).iloc[0].to_dict()
     assert found == {"scenario": "ddp", "data_ms": 0.0, "forward_ms": 2.0, "backward_ms": 4.0, "optimizer_ms": 2.0}
-
-
-@pytest.mark.parametrize("status", ["unsupported", "error"])
-def test_a_failed_scenario_says_why(status: str) -> None:
-    table = summarised(launch(0, "ddp"), launch(1, "dp", status, "it needs CUDA"), steps=step_rows(0, "ddp", [4.0]))
-    failed = table.loc["dp"]
-    times, memory = ["throughput_per_s", "step_median_ms", "step_p95_ms"], ["peak_pid_mib", "peak_total_mib"]
-    assert failed[[*times, "relative_to_ddp", *memory, "memory_source"]].isna().all()
-    assert (failed["status"], failed["reason"], failed["what_ran"]) == (status, "it needs CUDA", "")
-    assert (failed["launches_ok"], failed["launches"]) == (0, 1)
-    assert (table.loc["ddp", "status"], pd.isna(table.loc["ddp", "reason"])) == ("ok", True)
 
 
 def test_figures_come_from_the_good_launches_alone() -> None:
@@ -131,22 +102,6 @@ def test_which_iterations_are_shown(steps: int, shown: tuple[int, ...]) -> None:
     assert published.iterations(steps) == shown
 
 
-def test_the_published_form_is_relative_to_ddp() -> None:
-    """Elapsed is the latest rank with the warm-up: of ``ddp`` rank 1 is behind at first, and rank 0 in the end."""
-    rows = step_rows(0, "single", [300.0] * 81) + step_rows(1, "ddp", [100.0] * 81, [500.0, *[90.0] * 80], warmup=5)
-    rows += [row for number, ms in ((2, 50.0), (3, 60.0), (4, 90.0)) for row in step_rows(number, "ddp_o3", [ms] * 81)]
-    table = published.table(iterations(pd.DataFrame(rows)), ["single", "ddp", "ddp_o3", "dp"]).set_index("scenario")
-    assert table.loc["ddp", ["elapsed_s_0", "elapsed_s_80"]].tolist() == pytest.approx([0.5, 8.1])
-    mean = (50.0 * 60.0 * 90.0) ** (1 / 3)  # geometric, as in every table
-    assert table.loc["ddp_o3", "elapsed_s_40"] == pytest.approx(mean / 1000 * 41)
-    assert table["relative"].tolist() == pytest.approx([3.0, 1.0, mean / 100, float("nan")], nan_ok=True)
-    assert table.loc["dp", "published_s_80"] == 20.4
-    assert sum(map(sum, published.PUBLISHED_S.values())) == pytest.approx(269.8), "of the blog post"
-    assert table.loc["dp", "published_relative"] == pytest.approx(20.4 / 8.7)
-    assert table.loc["dp", ["elapsed_s_0", "elapsed_s_80"]].isna().all()
-    assert table.loc["single", ["published_s_0", "published_s_80", "published_relative"]].isna().all()
-
-
 TORCH_DDP = "torch.nn.parallel.distributed.DistributedDataParallel"
 
 
@@ -159,7 +114,6 @@ ALONE: dict[str, Any] = {"backend": None, "world_size": 1, "replicas": 1}
 TF32 = {"cudnn": True, "matmul": False}
 TORCH_DP = "torch.nn.parallel.data_parallel.DataParallel"
 APEX_DDP = "apex.parallel.distributed.DistributedDataParallel"
-FLAT_BUCKET = "bench.worker.flat_bucket.FlatBucketDataParallel"
 RESNET = "torchvision.models.resnet.ResNet"
 NATIVE_O2: dict[str, Any] = {"precision": "O2", "precision_impl": "native", "compute_dtypes": ["float16"]}
 APEX_O2 = NATIVE_O2 | {"precision_impl": "apex"}
@@ -179,7 +133,7 @@ def cuda(wrapper: str, level: dict[str, Any], **more: Any) -> dict[str, Any]:
         (effective(RESNET, **ALONE), "no wrapper · fp32"),
         (effective(TORCH_DP, **ALONE), "DataParallel, pass-through · fp32"),
         (cuda(TORCH_DP, ALONE, replicas=3), "DataParallel · 3 GPUs · fp32"),
-        (effective(FLAT_BUCKET), "native flat-bucket · gloo ×2 · fp32"),
+        (effective("bench.worker.flat_bucket.FlatBucketDataParallel"), "native flat-bucket · gloo ×2 · fp32"),
         (cuda(APEX_DDP, APEX_O2, apex_kernels=True), "apex DDP · nccl ×2 · apex O2 fp16"),
         (cuda(APEX_DDP, NATIVE_O2), "apex DDP · nccl ×2 · native O2 fp16"),
         (cuda(APEX_DDP, APEX_O2, apex_kernels=False), "apex DDP (Python) · nccl ×2 · apex (Python) O2 fp16"),

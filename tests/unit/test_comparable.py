@@ -61,7 +61,6 @@ def test_a_hash_that_differs_is_never_passed_over(base: Digest, new: Digest) -> 
 
 
 def with_code(digest: Digest, code: str) -> Digest:
-    """The digest of a run of today, as bench seals it."""
     fields = {name: value for name, value in digest["workload"].items() if name != "hash"} | {"code_sha256": code}
     return digest | {"workload": fields | {"hash": Training(**fields).hash()}}
 

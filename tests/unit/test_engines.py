@@ -51,7 +51,6 @@ def asked(engine: str, *run: str, nodes: int = NODES, gpus: int = 0) -> Asked:
 
 
 def document(engine: str, text: str) -> Any:
-    """What the engine reads: YAML, or the options of a batch script."""
     if engine == "slurm":
         options = re.findall(r"^#SBATCH --([\w-]+)=?(.*)$", text, re.MULTILINE)
         assert len(dict(options)) == len(options)
@@ -171,12 +170,6 @@ def test_the_hosts_of_a_batch_script_meet_at_the_first(tmp_path: Path) -> None:
     started = engine_of(variables | of_srun)
     assert started is not None and isinstance(secret_of(variables), bytes)
     assert (started.index, started.count, started.address, started.port) == (3, NODES, "gpu1", 24567)
-
-
-def test_a_node_of_skypilot_knows_its_place() -> None:
-    of_sky = {"SKYPILOT_NODE_RANK": "1", "SKYPILOT_NUM_NODES": "2", "SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2\n"}
-    started = engine_of(specified("skypilot")["envs"] | of_sky)
-    assert started is not None and (started.index, started.address, started.port) == (1, "10.0.0.1", 29500)
 
 
 def test_a_declaration_is_checked(tmp_path: Path) -> None:

@@ -78,7 +78,6 @@ def cells(table: tables.Table | None) -> list[list[str]]:
 
 
 def shapes(svg: str, prefix: str) -> list[tuple[str, list[tuple[float, float]]]]:
-    """The points of what was drawn, by the beginning of its id."""
     found = []
     for node in ElementTree.fromstring(svg).iter():
         if node.attrib.get("id", "").startswith(prefix):
@@ -113,7 +112,6 @@ def test_launches_are_named_with_how_they_ended(files: dict[str, bytes]) -> None
 
 
 def test_a_stack_stands_on_the_process_before(tmp_path: Path) -> None:
-    """300 and 200 MiB at the second sample."""
     run = written(tmp_path, [DDP, BROKEN], ())
     plot = plot_of(run, "memory-stack")
     drawn = dict(shapes(plot.svg, "stack-0-"))
@@ -271,20 +269,16 @@ def test_many_samples_are_drawn_in_part() -> None:
     assert thin[(0, 7)].max() == 9.0 and thin[(0, 7)].isna().sum() == 1
 
 
-@pytest.mark.parametrize("beside", [False, True])
-def test_cudnns_search_is_no_part_of_dataparallel(tmp_path: Path, beside: bool) -> None:
+@pytest.mark.parametrize("beside", ["nothing", "untuned", "failed"])
+def test_cudnns_search_is_no_part_of_dataparallel(tmp_path: Path, beside: str) -> None:
     untuned = replace(DDP2, scenario="ddp_untuned", steps_ms=[[1.2 * ms for ms in DDP2.steps_ms[0]]] * 2)
+    failed = replace(untuned, steps_ms=[], status="oom", reason="out of memory")
     slow = replace(DP, steps_ms=[[2 * ms for ms in steps] for steps in DDP2.steps_ms[:1]])
-    launches = [replace(one, ran={"cudnn_benchmark": one is DDP2}) for one in (slow, DDP2, *[untuned] * beside)]
+    also = {"nothing": [], "untuned": [untuned], "failed": [failed]}[beside]
+    launches = [replace(one, ran={"cudnn_benchmark": one is DDP2}) for one in (slow, DDP2, *also)]
     (said,) = [text for question, text in questions(written(tmp_path, launches)) if "DataParallel slower" in question]
-    assert ("(ddp_untuned): +" in said) == beside and ("run ddp_untuned beside it" in said) != beside
-
-
-def test_cudnns_search_is_unknown_where_the_launch_without_it_failed(tmp_path: Path) -> None:
-    failed = replace(DDP2, scenario="ddp_untuned", steps_ms=[], status="oom", reason="out of memory")
-    launches = [replace(one, ran={"cudnn_benchmark": one is DDP2}) for one in (DP, DDP2, failed)]
-    (said,) = [text for question, text in questions(written(tmp_path, launches)) if "DataParallel slower" in question]
-    assert "run ddp_untuned beside it" in said and "nan" not in said
+    known = beside == "untuned"
+    assert ("(ddp_untuned): +" in said, "run ddp_untuned beside it" in said, "nan" in said) == (known, not known, False)
 
 
 def test_who_holds_more_memory_where_only_torch_knows(tmp_path: Path, plotting: Plotting) -> None:
@@ -299,7 +293,6 @@ STEERING = f"=1+{HOSTILE}\x1b[31m\x00\x9b\u202e\ufffe"
 
 
 SPARSE = (plots.trade_off, plots.step_times, plots.distribution, plots.memory, plots.memory_stack, plots.power)
-"""Plots of what may be lacking."""
 
 
 @pytest.mark.parametrize(

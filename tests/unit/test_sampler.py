@@ -202,18 +202,13 @@ def test_memory_shows_in_its_own_rows(sampler: Sampler, children: list[Child], t
         assert sizes[max(sizes)] - low == pytest.approx(rise, abs=10)
 
 
-def test_a_rank_is_sampled_as_soon_as_it_is_watched(children: list[Child], tmp_path: Path) -> None:
+def test_a_rank_is_sampled_with_all_that_are_there_as_soon_as_it_is_watched(
+    children: list[Child], tmp_path: Path
+) -> None:
     loop = a_loop(tmp_path)
     for rank, child in enumerate(children):
         loop._hear({"event": "watch", "launch": 0, "scenario": "ddp", "rank": rank, "pid": child.pid})
         assert len(moments(tmp_path)) == rank + 1
-
-
-def test_ranks_of_a_short_launch_have_a_total(children: list[Child], tmp_path: Path) -> None:
-    """Of a launch that ends before the first sample is due, too: each that comes is sampled with all that are there."""
-    loop = a_loop(tmp_path)
-    for rank, child in enumerate(children):
-        loop._hear({"event": "watch", "launch": 0, "scenario": "ddp", "rank": rank, "pid": child.pid})
     rows = read_spool(spool_path(str(tmp_path), 0))["memory"]
     assert [row["rank"] for row in rows if row["t_ns"] == rows[-1]["t_ns"]] == [0, 1]
 

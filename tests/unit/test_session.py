@@ -243,15 +243,6 @@ def test_gradients_are_unscaled_after_the_step(level: str) -> None:
     assert 1e-4 < float((mine - other).norm() / other.norm()) < 0.9
 
 
-def test_master_weights_are_fp32_and_copied_back() -> None:
-    session = parts_for("O2").session()
-    before = [master.clone() for master in session.amp.masters]
-    train(session)
-    for old, master, weight in zip(before, session.amp.masters, session.amp.half_weights, strict=True):
-        assert master.dtype is torch.float32 and not torch.equal(old, master)
-        assert torch.equal(weight, master.bfloat16())
-
-
 def test_a_weight_without_a_gradient_has_a_master_without_one() -> None:
     """Frozen, or not part of every loss; weight decay changes whatever has a gradient, be it zero."""
     amp = Amp(

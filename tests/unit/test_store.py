@@ -248,32 +248,17 @@ def test_a_full_disk_leaves_the_old_content(
     assert sorted(os.listdir(tmp_path)) == ["run.json", "taken"]
 
 
-NEWEST = "20200102T000000Z-00000002"
-
-
 def test_latest_reads_no_other_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one second it is the one that was written last."""
-    for moment, name in enumerate(("20200101T000000Z-00000001", "20200102T000000Z-ffffffff", NEWEST)):
+    for at, name in enumerate(("20200101T000000Z-00000001", "20200102T000000Z-ffffffff", "20200102T000000Z-00000002")):
         folder = tmp_path / name
         folder.mkdir()
         (folder / "run.json").write_text("{}")
-        os.utime(folder / "run.json", (moment, moment))
+        os.utime(folder / "run.json", (at, at))
     (tmp_path / "20990101T000000Z-no-run").mkdir()
     opened: list[str] = []
     monkeypatch.setattr(names, "stored", lambda path: opened.append(path) or {})
     assert find("latest", str(tmp_path)) == str(folder) and opened == [str(folder)]
-
-
-def test_what_is_looked_at_is_the_last_finished_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    finished, newer = write_run(tmp_path, [DDP]), write_run(tmp_path, [DDP], complete=False)
-    for folder, name in ((finished, "20300101T000000Z-00000001"), (newer, "20300102T000000Z-00000002")):
-        folder.rename(tmp_path / name)
-    assert latest_or("latest", str(tmp_path), finished=True).endswith("-00000001")
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and "-00000002 is not finished" in said and "--resume" in said
-    assert latest_or("latest", str(tmp_path), finished=False).endswith("-00000002")
-    assert latest_or("20300102", str(tmp_path), finished=True).endswith("-00000002")
-    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(
@@ -285,7 +270,7 @@ def test_what_is_looked_at_is_the_last_finished_run(tmp_path: Path, capsys: pyte
     ],
     ids=["run", "scale", "bisect"],
 )
-def test_an_unfinished_run_is_finished_by_its_own_verb(
+def test_what_is_looked_at_is_the_last_finished_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], experiment: object, hint: str
 ) -> None:
     finished = write_run(tmp_path, [DDP])
@@ -295,6 +280,10 @@ def test_an_unfinished_run_is_finished_by_its_own_verb(
     assert latest_or("latest", str(tmp_path), finished=True).endswith("-00000001")
     said = capsys.readouterr().err
     assert hint in said and ("--resume" in said) == ("--re" in hint)
+    assert said.count("\n") == 1 and "-00000002 is not finished" in said
+    assert latest_or("latest", str(tmp_path), finished=False).endswith("-00000002")
+    assert latest_or("20300102", str(tmp_path), finished=True).endswith("-00000002")
+    assert capsys.readouterr().err == ""
 
 
 def test_checking_a_folder_leaves_it_as_it_was(tmp_path: Path) -> None:

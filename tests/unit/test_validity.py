@@ -11,9 +11,7 @@ from standin import numerics
 from standin.documents import changed, launch, ran_with, reference, with_records
 from standin.frames import iterations, launch_stats
 
-from bench.analyse.analysed import Analysed
 from bench.analyse.parity import parity
-from bench.analyse.recommendation import recommendation
 from bench.analyse.validity import findings
 from bench.core.codec import encode
 from bench.runs.experiments import IntervalTargetRecord, Numerics, Reached
@@ -34,7 +32,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def run_with(run: Run, checks: dict[str, Any], device: str = "cuda") -> Run:
-    """With these checks of the second launch, on a device."""
     first, second = run.document.launches
     launches = (first, replace(second, checks=launch(checks=encode(second.checks) | checks).checks))
     return changed(run, launches=launches, workload=replace(run.document.workload, device=device))
@@ -46,7 +43,6 @@ def findings_of(run: Run) -> pd.DataFrame:
 
 
 def found(run: Run) -> dict[str, str]:
-    """Of the second launch, by code."""
     rows = findings_of(run).query("launch == 1").to_dict("records")
     return {row["code"]: f"{row['severity']}: {row['text']}" for row in rows}
 
@@ -108,12 +104,6 @@ def test_large_figures_have_no_exponent(tmp_path: Path) -> None:
     assert texts["imprecise"] == "±150% is what was reached of the ±2% asked for"
 
 
-@pytest.mark.parametrize(("checks", "fastest"), [({"throttle": HOT}, "ddp"), ({"throttle": CAPPED}, "ddp_o2")])
-def test_a_launch_that_is_invalid_is_not_recommended(whole: Run, checks: dict[str, Any], fastest: str) -> None:
-    advice = recommendation(Analysed.of(run_with(whole, checks)).overview)
-    assert advice.fastest == fastest and advice.left_out == ({"ddp_o2": "throttled"} if fastest == "ddp" else {})
-
-
 @pytest.mark.parametrize(("last_ms", "drifts"), [(10.05, None), (11.0, "10.0 % slower"), (9.0, "10.0 % faster")])
 def test_steps_that_get_slower_or_faster(tmp_path: Path, last_ms: float, drifts: str | None) -> None:
     run = read(str(write_run(tmp_path, [DDP, replace(FINITE, steps_ms=[[9, *[10.0] * 4, last_ms, last_ms]])])))
@@ -122,7 +112,6 @@ def test_steps_that_get_slower_or_faster(tmp_path: Path, last_ms: float, drifts:
 
 
 def test_a_remedy_names_no_steps_that_are_unknown(tmp_path: Path) -> None:
-    """As of an imported run."""
     launches = [Launch("ddp", [[9, 10, 10, 20, 20, 30, 30]])]
     run = read(str(write_run(tmp_path, launches, about={"request": {"warmup": None, "iters": None}})))
     remedies = findings_of(run).set_index("code")["remedy"]
