@@ -67,7 +67,6 @@ Bench = Callable[..., Said]
 
 
 def separately(*words: object, here: Path = ROOT, **environment: str) -> Said:
-    """A command line in a process of its own."""
     command, about = [sys.executable, "-m", "bench", *map(str, words)], os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=here, env=about | environment, capture_output=True, text=True, timeout=120)
     return Said(done.returncode, done.stdout, done.stderr)
@@ -116,7 +115,6 @@ class Planned(NamedTuple):
 
 
 def launches(request: Request, scenarios: Sequence[discover.Found], hosts: Sequence[Host]) -> list[Planned]:
-    """All that are planned, in the order in which they run."""
     turns = enumerate(in_turns(scenarios, request.launches))
     return [Planned(at, repeat, one, job_of(request, one, at, repeat, hosts)) for at, (one, repeat) in turns]
 
@@ -312,7 +310,6 @@ def bench(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tm
 
 @pytest.fixture(scope="module")
 def link() -> Iterator[Link]:
-    """Two network namespaces, which stand for two hosts."""
     with ExitStack() as stack:
         try:
             found = stack.enter_context(linked())

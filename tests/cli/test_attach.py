@@ -34,8 +34,6 @@ Attached = tuple[int, str, str, Run]
 
 @pytest.fixture
 def attach(bench: Bench) -> Any:
-    """``attach(options, *command)``: exit code, what came on both streams, and the run."""
-
     def run(options: tuple[str, ...], *command: str) -> Attached:
         code, out, err = bench("attach", *options, "--", *command)
         return code, out, err, only_run()
@@ -44,8 +42,7 @@ def attach(bench: Bench) -> Any:
 
 
 def apart(step_ms: Iterable[float], line: str) -> float:
-    """How far times are from those that a script printed, step by step: the medians of what a busy machine holds up
-    differ by more."""
+    """How far times are from those that a script printed, step by step; medians differ by more on a busy machine."""
     pairs = zip(step_ms, map(float, line.split()[1:]), strict=True)
     return statistics.median(abs(ours / its_own - 1.0) for ours, its_own in pairs)
 
@@ -216,7 +213,6 @@ class Event:
 
 @pytest.fixture
 def recorder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """Of a process that has begun to train on a GPU."""
     spec = importlib.util.spec_from_file_location("recorder", Path(RECORDER) / "recorder.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -23,7 +23,6 @@ CPU = ("run", "--device", "cpu", "--out", "{here}/out")
 COUNTS = ("--image-size", "--global-batch", "--batch-per-rank", "--warmup", "--iters", "--launches", "--nproc")
 
 Case = tuple[tuple[str, ...], tuple[str, ...]]
-"""The arguments, and what the one line must have in it."""
 
 Refused = Callable[..., None]
 
@@ -120,7 +119,6 @@ TRIED: dict[str, Case] = {
     "absurd batch": ((*CPU, "--global-batch", "1000000000"), ("error: --global-batch: ", "GiB")),
     "absurd images": ((*CPU, "--image-size", "1000000"), ("error: --image-size: ", "GiB")),
 }
-"""Known once torch is imported."""
 
 REPORT = ("report", "--results", "{here}/results", "--out", "{here}/out")
 COMPLETE = ("report", "--results", "{here}/complete", "--out")

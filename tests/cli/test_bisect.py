@@ -56,7 +56,6 @@ def noted(*settings: dict[str, float]) -> list[dict[str, str]]:
 
 
 def test_the_commit_that_made_it_slower(bench: Bench, repository: Repository, plotting: Plotting) -> None:
-    """One in the middle does not run, and is skipped. The repository is as before."""
     plotting(plots.bisection_plot)
     fast, slow = {"step_ms": 100.0}, {"step_ms": 115.0}
     names = repository(noted(fast, fast, fast, fast, fast | {"end": 3}, slow, slow, slow))
@@ -135,7 +134,6 @@ exit 0
 
 @pytest.mark.parametrize("how", ["interpreters", pytest.param("uv", marks=pytest.mark.slow)])
 def test_versions_of_a_package(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
-    """Interpreters that are there, and environments that uv makes, once."""
     script = '#!/bin/sh\n[ "$1" = -c ] && { echo %s; exit; }\nexec "%s" "$@" --noise 0.002 --step-ms %s\n'
     speeds = {"1.0": 100, "1.1": 100, "1.2": 130, "2.0": 130}
     for version, ms in speeds.items():
@@ -209,7 +207,6 @@ def test_a_commit_may_have_any_subject(tmp_path: Path, repository: Repository, s
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("option", ["--budget=20m", "--numerics"])
 def test_a_script_of_torch_is_searched(bench: Bench, repository: Repository, option: str) -> None:
-    """A commit that makes a step wait longer, and one that changes the gradients."""
     text = (STANDIN / "training.py").read_text().replace("import torch\n", "import torch\ntorch.manual_seed(0)\n", 1)
     late = text.replace("time.sleep(0.01)", "time.sleep(0.2)")
     other = text.replace("loss.backward()", "(1.05 * loss).backward()")

@@ -39,7 +39,6 @@ def run(host: WorkerHost, here: Path, *options: str, status: int = 0) -> dict[st
 @needs_fsdp2
 @pytest.mark.parametrize("how", ["torch", "dcp_async"])
 def test_what_is_saved_comes_back(host: WorkerHost, tmp_path: Path, how: str) -> None:
-    """A launch whose weights are others after loading is an error."""
     names = ["fsdp2", "zero1", "ddp_o2"] if how == "torch" else ["fsdp2", "zero1"]
     found = run(host, tmp_path, "--scenario", ",".join(names), "--checkpoint", f"every=3,how={how}")
     saved = {one["scenario"]: one for one in found["experiments"]["checkpoint"]["launches"]}

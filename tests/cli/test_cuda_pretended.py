@@ -47,7 +47,6 @@ MLP_ON_TWO = ("--gpus", "0,2", "--workload", "mlp.py", "--global-batch", "8", "-
 
 
 def bench(environment: dict[str, str], here: Path, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    """A command on the GPUs of the stand-in, in a folder that has the documented workload, ``mlp.py``."""
     (here / "mlp.py").write_text(documented("WORKLOAD ="))
     verb, *options = words
     command = [sys.executable, "-m", "bench", verb, "--device", "cuda", *options, "--out", str(here / "out")]
@@ -118,7 +117,6 @@ def test_a_run_waits_for_the_gpu_of_another(waited: tuple[str, str]) -> None:
     ],
 )
 def test_a_torch_that_does_not_fit(environment: dict[str, str], tmp_path: Path, line: str, problem: str) -> None:
-    """Once, in one line, before the first launch."""
     script = tmp_path / "driver.txt"
     script.write_text(line + "\n" + Path(environment["BENCH_STANDIN_NVML"]).read_text())
     there = environment | {"BENCH_STANDIN_NVML": str(script)}
@@ -131,7 +129,6 @@ def test_a_torch_that_does_not_fit(environment: dict[str, str], tmp_path: Path, 
 @pytest.mark.slow
 @pytest.mark.timeout(1300)
 def test_tests_of_a_gpu_run(environment: dict[str, str], repository: Path) -> None:
-    """All of them: what measures a GPU is skipped there, and says so."""
     command = [sys.executable, "-m", "pytest", "-m", "gpu", "tests/gpu"]
     command += ["-q", "-p", "no:cacheprovider", "-o", "addopts=--strict-markers", "-o", "timeout=1200"]
     done = subprocess.run(command, cwd=repository, env=environment, capture_output=True, text=True, timeout=1200)

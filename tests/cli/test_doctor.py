@@ -40,7 +40,6 @@ def quick(tmp_path: Path) -> dict[str, str]:
 
 
 def report(*arguments: str, **environment: str) -> dict[str, Any]:
-    """What it says in a process of its own."""
     path = os.pathsep.join(filter(None, (environment.pop("PYTHONPATH", None), str(ROOT))))
     told: dict[str, Any] = separately("doctor", "--json", *arguments, **environment, PYTHONPATH=path).well()
     for finding in told["findings"]:

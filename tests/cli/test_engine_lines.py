@@ -88,7 +88,6 @@ def test_a_line_of_the_page(line: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_search_goes_on_when_a_host_comes_back(link: Link, tmp_path: Path) -> None:
-    """All of its processes are killed when the run has its first launch."""
     engine = Engine(tmp_path, RESTARTED.replace("bench run", "bench tune"), link)
     options = ("--workload", "fashion_mlp", "--device", "cpu", "--warmup", "1", "--iters", "100", "--allow", "none")
 

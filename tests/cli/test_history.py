@@ -28,7 +28,6 @@ def say(bench: Bench) -> Bench:
 
 @pytest.fixture
 def told(say: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
-    """The same without the plots, which take most of the time."""
     monkeypatch.setattr(report, "of_track", lambda *about: [])
     return say
 
@@ -133,7 +132,6 @@ def test_text_from_outside_stays_text(tmp_path: Path, say: Bench) -> None:
     [(1, "1 night, 2026-01-01: a trend needs two or more"), (3, "no shift was found (it takes 6 nights to tell one)")],
 )
 def test_few_nights_are_a_page_and_no_shift(tmp_path: Path, say: Bench, count: int, said: str) -> None:
-    """Of the runs in results, where no folder is given."""
     gated.nights(tmp_path / "results", count, ("ddp",), slower=only("ddp", 1, 1.5))
     code, out, _ = say()
     assert code == 0 and said in out

@@ -15,7 +15,6 @@ from bench.runs.reader import Run
 from bench.runs.reader import read as read_run
 from bench.runs.writer import RunWriter
 
-FAST_SINGLE = Launch("single", [[50, 10, 10, 20, 20]], [[100, 250]], strategy="single")
 HEADING = "launch,rank,step,step_ms,warmup,gpu"
 ROWS = [
     f"{launch},{rank},{step},{100 if step == 0 else 40 + 10 * rank + step + launch / 10},{int(step == 0)},A100"
@@ -51,7 +50,7 @@ def test_a_csv_becomes_a_sealed_run(bench: Bench) -> None:
 
 
 def test_a_scenario_on_fewer_devices(bench: Bench, tmp_path: Path) -> None:
-    single = write_run(tmp_path / "ours", [FAST_SINGLE] * 3)
+    single = write_run(tmp_path / "ours", [Launch("single", [[50, 10, 10, 20, 20]], strategy="single")] * 3)
     run = imported(bench, "t.csv", "launch,step_ms\n0,40\n1,41\n2,42\n", "--scenario", "single", "--world-size", "2")
     code, out, _ = bench("compare", run.path, single)
     assert code == 0 and "single: faster: step time" in out
@@ -72,7 +71,6 @@ def test_what_nobody_says_is_null(bench: Bench) -> None:
 
 
 def test_its_next_command_is_as_a_shell_takes_it(bench: Bench) -> None:
-    """Of a folder with a blank; and nothing is listed as unknown where all is known."""
     Path("t.csv").write_text("step_ms\n40\n41\n42\n")
     given = ("--model", "resnet18", "--image-size", 32, "--global-batch", 8, "--world-size", 1, "--warmup", 1)
     where = ("--device", "cpu", "--hardware", "a CPU", "--out", "my runs")

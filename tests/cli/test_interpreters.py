@@ -45,7 +45,6 @@ def test_they_are_named_after_what_differs(answers: list[dict[str, Any]], expect
 
 @pytest.fixture
 def pythons(tmp_path: Path) -> list[str]:
-    """Two interpreters that differ by their paths, and by a variable."""
     both = (("old", ""), ("new", "PLANTED=1 "))
     starts = {name: f'#!/bin/sh\n{before}exec {sys.executable} "$@"\n' for name, before in both}
     return [str(program(tmp_path / name / "python", text)) for name, text in starts.items()]
@@ -59,7 +58,6 @@ def measured(bench: Bench, folder: Path, pythons: list[str], source: str, *more:
 
 
 def test_two_interpreters_in_turns(bench: Bench, tmp_path: Path, pythons: list[str], plotting: Plotting) -> None:
-    """What is planted under autocast in one of them is found there, and nothing else is."""
     run = measured(bench, tmp_path, pythons, UNDER_AUTOCAST(MLP), "--scenario", "ddp,ddp_o1", "--launches", "1")
     both = [f"{name}@{where}" for name in ("ddp", "ddp_o1") for where in ("old", "new")]
     assert [launch["scenario"] for launch in run["launches"]] == both

@@ -103,7 +103,6 @@ def test_ceilings_are_measured_once(run_here: Bench, tmp_path: Path, monkeypatch
 
 
 def test_a_run_has_what_is_known(run_here: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And no launch more for it."""
     monkeypatch.setattr(limits, "from_cache", known)
     Path("mlp.py").write_text(MLP)
     asked = ("--workload", "mlp.py", "--device", "cpu", "--warmup", "1", "--iters", "1")

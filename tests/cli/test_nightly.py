@@ -28,7 +28,6 @@ WORKLOAD = {"model": "resnet18", "image-size": 32, "global-batch": 2, "warmup": 
 
 @pytest.fixture
 def here(tmp_path: Path) -> Path:
-    """A folder with a blank in its name, in which there are two scenarios and an empty history."""
     folder = tmp_path / "of the night"
     (folder / "history").mkdir(parents=True)
     for name in ("steady", "changed"):
@@ -36,15 +35,12 @@ def here(tmp_path: Path) -> Path:
     return folder
 
 
-def asked(folder: Path) -> list[str]:
+def command(folder: Path, *options: str, run: list[str] | None = None) -> list[str]:
     both = ",".join(str(folder / f"{name}.py") for name in ("steady", "changed"))
     workload = [f"--{name}={value}" for name, value in WORKLOAD.items()]
-    return ["--device", "cpu", "--scenario", both, *workload, "--no-parity", "--no-diagnose"]
-
-
-def command(folder: Path, *options: str, run: list[str] | None = None) -> list[str]:
+    usual = ["--device", "cpu", "--scenario", both, *workload, "--no-parity", "--no-diagnose"]
     mine = ["--history", folder / "history", "--out", folder / "out", "--thresholds", LIMITS]
-    return [*map(str, (SCRIPT, *mine, "--interpreter", sys.executable, *options)), "--", *(run or asked(folder))]
+    return [*map(str, (SCRIPT, *mine, "--interpreter", sys.executable, *options)), "--", *(run or usual)]
 
 
 def environment(**changes: str) -> dict[str, str]:
@@ -121,7 +117,6 @@ def test_an_inconclusive_night_can_be_allowed(here: Path) -> None:
 def test_what_the_doctor_finds(
     here: Path, options: tuple[str, ...], run: list[str] | None, code: int, title: str, says: str
 ) -> None:
-    """It ends the night, or is named where the run is refused."""
     (here / "broken").mkdir()
     (here / "broken" / "torch.py").write_text("raise ImportError('no libcudart')\n")
     ended, summary = a_night(here, *options, run=run, PYTHONPATH=str(here / "broken"))
@@ -132,7 +127,6 @@ def test_what_the_doctor_finds(
 
 
 def end(folder: Path, when: str) -> None:
-    """Start a night, end it with SIGTERM when a file like ``when`` is there, and see how it ends."""
     night = subprocess.Popen(command(folder), cwd=folder, env=environment(), stdout=subprocess.DEVNULL)
     wait_for(lambda: any((folder / "out").glob(when)) or night.poll() is not None)
     night.send_signal(signal.SIGTERM)

@@ -27,7 +27,6 @@ def optimizer(work, parameters):
 
 
 def workload(folder: Path, snippet: str) -> Path:
-    """The documented workload with the functions of ``snippet`` in the place of its own."""
     source = MLP
     for name in re.findall(r"^def (\w+)", snippet, re.MULTILINE):
         source = without(name)(source)
@@ -59,7 +58,6 @@ def test_it_is_judged_rightly(run_here: Bench, tmp_path: Path, step: str) -> Non
 
 @needs_fsdp2
 def test_own_steps_are_judged_rightly(run_here: Bench, tmp_path: Path) -> None:
-    """Clipping, schedule and average at once, also where weights are in shards or elsewhere."""
     names = (*USUAL, "fsdp2", "zero1", "parameter_server", "apex_ddp_o1")
     assert len(AROUND) == 3
     found = trained(run_here, tmp_path, "\n\n".join(AROUND.values()), *names)

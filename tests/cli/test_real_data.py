@@ -45,7 +45,6 @@ def fashion(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def images(tmp_path: Path) -> Path:
-    """Two classes of 20 JPEG files, each of its own size."""
     folder = tmp_path / "images"
     for name in ("cat", "dog"):
         (folder / name).mkdir(parents=True)
@@ -84,7 +83,6 @@ def fashion_module() -> Any:
 
 
 def test_images_have_their_labels(fashion: Path) -> None:
-    """The pair of bright rows of each image is that of its class."""
     for index in range(20):
         image, label = fashion_module().example(SimpleNamespace(data=str(fashion)), index)
         assert image.reshape(28, 28).mean(dim=1).argmax().item() // 2 == label == index * 7 % 10, index

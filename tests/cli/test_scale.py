@@ -113,7 +113,6 @@ SLOW_PART = planted("""
     session.backward = slow
     return session
 """)
-"""On all cores but the first."""
 
 
 @pytest.mark.skipif(machine.cores() < 2, reason="one core is all that there is to compare")

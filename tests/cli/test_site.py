@@ -25,7 +25,6 @@ from bench.worker.door import Door
 
 @pytest.fixture
 def torchrun(tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The file that CONTRIBUTING shows."""
     monkeypatch.setenv("PYTHONPATH", str(repository))  # where its ranks find bench
     file = tmp_path / "torchrun_site.py"
     file.write_text(documented("SITE ="))

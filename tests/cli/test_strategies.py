@@ -137,7 +137,6 @@ WEIGHTS = 4 * (32 * 32 + 32 + 32 * 10 + 10)
 
 
 def parts_of(document: dict[str, Any], scenario: str, rank: int = 0) -> dict[str, int]:
-    """What the memory of a rank holds, in bytes."""
     (found,) = [launch for launch in document["launches"] if launch["scenario"] == scenario]
     parts = found["ranks"][rank]["memory"]
     return {name.removesuffix("_mib"): round(size * 2**20) for name, size in parts.items() if isinstance(size, float)}

@@ -32,7 +32,6 @@ def no_client(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def client(here: Path, name: str, code: int = 0) -> None:
-    """A stand-in that notes what it is given."""
     program(here / "bin" / name, HEARD.format(python=sys.executable, code=code))
 
 
@@ -100,7 +99,6 @@ notes = lambda asked: {"Watch": "bjobs"}
 
 
 def test_an_engine_of_ones_own(bench: Bench, tmp_path: Path) -> None:
-    """One file, of which nothing else has to know."""
     client(tmp_path, "bsub")
     (tmp_path / "lsf.py").write_text(LSF)
     code, out, err = bench("submit", "--engine", "./lsf.py", "--nodes", "2", *RUN)

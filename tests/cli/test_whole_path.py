@@ -132,7 +132,6 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def shell(python: str, tmp_path: Path) -> Shell:
-    """A command line in an empty folder, which must end well; its output."""
     places = {"PATH": f"{Path(python).parent}{os.pathsep}{os.environ['PATH']}", "BENCH_CACHE_DIR": str(tmp_path / "c")}
     os.symlink(ROOT / "scenarios", tmp_path / "scenarios")
 
@@ -199,7 +198,6 @@ def test_a_script_of_others(shell: Shell, python: str, tmp_path: Path, script: s
 
 
 def pictures(folder: Path) -> None:
-    """Of two kinds, in the folders that the example of ImageNet reads."""
     from PIL import Image
 
     for number in range(32):

@@ -72,7 +72,6 @@ def held(process: Process) -> list[int]:
 
 
 def queues(process: Process) -> str:
-    """What a process says when it queues."""
     assert process.stderr is not None
     said = process.stderr.readline()
     wait_for(lambda: queued(process))

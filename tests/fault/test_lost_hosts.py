@@ -42,7 +42,6 @@ def break_it(fault: str, link: Link, pids: list[int]) -> None:
 
 @pytest.fixture
 def started(link: Link, tmp_path: Path, repository: Path) -> Iterator[Started]:
-    """``started(*options)``: a run on each of the two hosts."""
     with ExitStack() as stack:
 
         def start(index: int, environment: dict[str, str], *options: str) -> "subprocess.Popen[str]":

@@ -32,7 +32,6 @@ STATUS = {"exception": "error", "exit": "error", "kill": "killed", "stop": "time
 PHASES = ("import", "rendezvous", "warmup", "measured", "sealing")
 Execute = Callable[..., Executed]
 Planted = tuple[WorkerHost, Path]
-"""The host of ranks that break, and the file that says where."""
 STALL_S = 4.0
 """Long enough that a busy machine does not make a rank that is only slow look like one that hangs."""
 STALLED_GONE_S = 35.0
@@ -40,7 +39,6 @@ STALLED_GONE_S = 35.0
 
 
 def breaking(file: Path) -> dict[str, str]:
-    """The environment in which that breaks which ``file`` names."""
     planted = str(Path(__file__).with_name("planted"))
     path = os.pathsep.join([planted, os.environ.get("PYTHONPATH", "")])
     return {"PYTHONPATH": path, "BENCH_TEST_FAULT": str(file)}
@@ -57,7 +55,6 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Planted]:
 
 
 def broken(planted: Planted, execute: Execute, phase: str, fault: str, rank: int, **changes: Any) -> Executed:
-    """A launch of ddp with this fault in it."""
     host, file = planted
     file.write_text(json.dumps({"phase": phase, "fault": fault, "rank": rank}))
     try:
@@ -203,7 +200,6 @@ print('started', fork, session, int(shell.stdout.readline()), flush=True)"""
 
 
 def test_what_a_scenario_started_ends_with_it(execute: Execute) -> None:
-    """A fork, a process in a session of its own, and a grandchild."""
     done = execute(failing(STARTING))
     assert done.outcome.status == "ok", done.outcome.reason
     (pids,) = re.findall(r"started ([\d ]+)", done.log(1))

@@ -62,7 +62,6 @@ def install(
 
 
 def program(file: Path, text: str) -> Path:
-    """A file that can be executed."""
     file.parent.mkdir(exist_ok=True)
     file.write_text(text)
     file.chmod(0o755)
@@ -97,16 +96,13 @@ class Said(NamedTuple):
 
     @property
     def document(self) -> Any:
-        """Of ``--json``."""
         return json.loads(self.out)
 
     def well(self) -> Any:
-        """The document of a command that ended well."""
         assert self.code == 0, self.err
         return self.document
 
     def refused(self, *words: str, code: int = 2) -> None:
-        """It was one line, which has these words."""
         line = self.err.removesuffix("\n")
         assert (self.code, self.out, "\n" in line) == (code, "", False), self
         assert [part for part in words if part not in line] == [], line

@@ -11,7 +11,6 @@ from bench.runs.frames import Iterations, LaunchStats, RankSteps
 
 
 def memory(rows: Iterable[dict[str, Any]]) -> pd.DataFrame:
-    """Rows of memory.parquet, as :func:`standin.documents.sample` makes them."""
     return pd.DataFrame(list(rows), columns=list(MEMORY_COLUMNS)).astype({"used_mib": "float64"})
 
 

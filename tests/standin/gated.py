@@ -115,7 +115,6 @@ def write(folder: Path, said: Mapping[str, Any]) -> Path:
 
 
 def sealed_again(run: Path, **changes: Any) -> None:
-    """The run with another document, and a seal that fits it."""
     said = json.loads((run / "run.json").read_text()) | changes
     (run / "run.json").write_text(json.dumps(said | {"seal": seal_of(said)}, indent=1) + "\n")
 
@@ -129,10 +128,8 @@ def nights(
     also: Callable[[int, dict[str, Any]], None] = lambda day, said: None,
     energy: bool = False,
 ) -> list[Path]:
-    """So many nights, the oldest first, that scatter by :data:`NIGHTS`, each scenario in an order of its own.
-
-    ``slower``: by what the step time of a night (from 0) and a scenario is more than usual. ``also``: changes a digest
-    before it is sealed. ``energy``: of GPUs that tell it.
+    """Nights, the oldest first, that scatter by :data:`NIGHTS`, each scenario in another order. ``slower``: by what the
+    step time of a night (from 0) and a scenario is more than usual. ``also``: changes a digest before it is sealed.
     """
     written = []
     for day in range(count):

@@ -29,7 +29,6 @@ def free_port() -> Any:
 
 
 def environments(folder: Path, repository: Path) -> list[dict[str, str]]:
-    """Of two hosts under an engine that sets the four plain variables."""
     port = str(free_port())
     return [
         {
@@ -48,8 +47,6 @@ def environments(folder: Path, repository: Path) -> list[dict[str, str]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """Two network namespaces, and a pair of interfaces between them."""
-
     names: tuple[str, str]
 
     def up(self, state: str = "up") -> None:

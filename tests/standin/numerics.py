@@ -29,7 +29,6 @@ def sketches(quantity: str, off: Errors, **about: Any) -> Rows:
 
 
 def updates(launch: int, error: Errors = 0.0, bound: float = 1e-6) -> Rows:
-    """Of rank 0."""
     about = {"launch": launch, "scenario": "ddp", "rank": 0}
     errors = [row for row in sketches("update_error", error, **about) if row["position"]]
     rows = [{**row, "position": 0} for row in errors]

@@ -32,7 +32,6 @@ USUAL["versions"] = {"torch": "2.9.0", "torchvision": "0.24.0", "cuda": None, "c
 
 
 def effective(strategy: str, precision: str) -> dict[str, Any]:
-    """What differs from :data:`standin.documents.RAN`."""
     ranks = 2 if strategy.endswith("ddp") else 1
     dtype = {"float32": 1000} if precision == "O0" else {"bfloat16": 998, "float32": 2}
     return USUAL | {
@@ -114,7 +113,6 @@ class Launch:
         ]
 
     def device_rows(self, launch: int) -> list[dict[str, Any]]:
-        """None: this machine has no GPUs."""
         return []
 
 

@@ -32,7 +32,6 @@ def load_of(parts: Parts) -> Any:
 def train(
     session: Session, steps: int = 1, strategy: Strategy = SINGLE.strategy
 ) -> tuple[dict[str, Any], loop.Timings]:
-    """What ran, and its timings."""
     watch = live.TypeWatch(session.model)
     timings = loop.run_window(session, load_of(session.parts), steps, device=CPU)
     watch.stop()

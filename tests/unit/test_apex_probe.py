@@ -8,7 +8,6 @@ from bench.core.apex_files import classify, search_path
 
 NVIDIA = ("amp/__init__.py", "parallel/__init__.py", "normalization/__init__.py", "optimizers/__init__.py")
 UNRELATED = ("lib/__init__.py", "lib/libapex.py", "lib/apexutils.py")
-"""The files of a package ``apex`` beside its ``__init__.py``."""
 
 EXPLODES = "raise AssertionError('apex was imported')\n"
 

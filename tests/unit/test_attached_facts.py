@@ -10,7 +10,6 @@ from bench.worker.attached import recorder
 
 
 def keys_of(module: ModuleType, name: str) -> set[object]:
-    """Of the dict in a module that has this key."""
     dicts = [node for node in ast.walk(ast.parse(Path(str(module.__file__)).read_text())) if isinstance(node, ast.Dict)]
     keys = [{key.value for key in one.keys if isinstance(key, ast.Constant)} for one in dicts]
     (facts,) = (found for found in keys if name in found)

@@ -60,7 +60,6 @@ def test_a_listed_pid_is_the_rank() -> None:
     ids=["host PID", "host PID plus 100000", "empty list", "no value"],
 )
 def test_a_rank_in_a_container_is_told_by_its_device(rows: Any, devices: Any, level: float, value: float) -> None:
-    """Where it is alone there."""
     found = told(*rows, known=container(devices), level=level)
     assert values(found) == [(11, value, "nvml_device_delta")] and found.foreign == []
     assert "not named by the driver" in (found.readings[0].reason or "")
@@ -144,8 +143,6 @@ def test_the_pid_that_rises_by_the_probe_is_the_rank(before: Any, after: Any, ta
 
 @pytest.fixture
 def proc(tmp_path: Path) -> Callable[..., str]:
-    """A ``/proc`` of an outer namespace, with one process in it."""
-
     def make(listed: int, nspid: str, namespace: str | None = None) -> str:
         folder = tmp_path / str(listed)
         (folder / "ns").mkdir(parents=True)

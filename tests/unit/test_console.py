@@ -206,7 +206,6 @@ def test_help_in_80_columns(name: str, monkeypatch: pytest.MonkeyPatch, capsys: 
 
 
 def test_lengths_of_time() -> None:
-    """As they are typed, in several units, and as they are shown."""
     typed = {"570s": 570, "9m": 540, "9m30s": 570, "1h30m": 5400, "1h0m5s": 3605, "2h1s": 7201, "1.5h.5m": 5430}
     assert {text: span(text) for text in typed} == typed
     shown = {59.4: "59 s", 59.6: "1 min 0 s", 3599: "59 min 59 s", 7500: "2 h 5 min"}

@@ -165,14 +165,11 @@ def test_activity_is_weighed_by_time_in_the_window() -> None:
 
 @dataclass
 class Unknown(OnGpus):
-    """A launch of which no driver tells what holds a device back."""
-
     def device_rows(self, launch: int) -> list[dict[str, Any]]:
         return [{**row, "throttle_reasons": None, "mig": None} for row in super().device_rows(launch)]
 
 
 def test_tables_in_pieces_are_those_of_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Columns of numbers in one launch are unknown in another."""
     unknown = Unknown(**{field.name: getattr(DDP2, field.name) for field in fields(DDP2)})
     path = str(write_run(tmp_path, [DP, unknown, DDP2], gpus=GPUS))
     whole = Analysed.of(read(path))

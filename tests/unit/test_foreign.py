@@ -13,7 +13,6 @@ from bench.seams import discover, switching
 
 
 def refusals(driver: Driver, *asked: tuple[tuple[str, ...], bool]) -> list[str]:
-    """Of chosen GPUs, by force or not: why, or nothing."""
     told: list[str] = json.loads(
         driver.python(
             "import json\nfrom bench.machine import foreign, nvml\nfrom bench.core.errors import RequestError\n"

@@ -46,7 +46,6 @@ def test_verdicts_on_bounds(document: dict[str, Any], verdict: str) -> None:
 
 
 def test_every_scenario_can_cut_up_a_rehearsals_batch() -> None:
-    """Into parts of two examples at least, as batch norm needs."""
     scenarios = [switching.load(*discover.resolve(name)) for name in discover.names(discover.SCENARIO)]
     assert [one.name for one in scenarios if pack.TINY["global_batch"] % (2 * one.strategy.replicas(2))] == []
 

@@ -18,7 +18,6 @@ from bench.machine.sample.sources import GpuMemory
 from bench.runs.spool import read_spool, spool_path
 
 BUSY = 4242
-"""Somebody else's PID."""
 
 
 @pytest.fixture
@@ -49,7 +48,6 @@ class Sampling:
         return self.sampler.findings
 
     def until_next(self, table: str) -> None:
-        """Until there is a row of a sample that began from now on."""
         now = time.perf_counter_ns()
         wait_for(lambda: any(row["t_ns"] > now for row in self.rows(table)))
 
@@ -83,7 +81,6 @@ SLOW = "delay_all_us 30000"
     ids=["not listed", "listed with 0 bytes", "listed by its host PID, and the driver is slow"],
 )
 def test_device_level_in_a_container(more: tuple[str, ...], start: Start, driver: Driver) -> None:
-    """Against the level before the launch, which the ranks wait for."""
     driver.write(*TWO_GPUS, f"value {A} used {600 * MIB}", f"value {B} used {500 * MIB}", *{SLOW}.intersection(more))
     run = start(nested=True)
     run.sampler.begin(0)
@@ -157,7 +154,6 @@ def test_a_probe_names_ranks_by_their_host_pids(
 
 @pytest.mark.parametrize("there", [(11, 12), (11,)])
 def test_whether_the_driver_knows_our_pids(there: tuple[int, ...], start: Start, driver: Driver) -> None:
-    """Then ranks need not show them in later launches."""
     driver.write(*TWO_GPUS, *(f"process {A} {pid} {512 * MIB}" for pid in there))
     run = start(nested=True)
     run.watch(A, A, seen="memory")

@@ -22,8 +22,6 @@ from bench.runs.experiments import InputRecord, InputSweep
 from bench.runs.reader import read
 from bench.runs.writer import RunWriter
 
-NOTHING = estimate(())
-
 
 def swept(loader: dict[int, float], training: float, **more: Any) -> Swept:
     by_workers = {workers: estimate([rate]) for workers, rate in loader.items()}
@@ -65,7 +63,7 @@ def test_the_sentence(
 ) -> None:
     found = swept(loader, training)
     assert found.enough == enough
-    said = sentence(found, NOTHING if both is None else estimate([both]))
+    said = sentence(found, estimate([] if both is None else [both]))
     assert fnmatchcase(said, says), said
 
 

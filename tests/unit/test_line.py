@@ -28,7 +28,6 @@ SELF = Hello(bench="1", device="cpu", cores=2, devices=(), machine=Machine(host=
 
 @pytest.fixture
 def pair() -> Iterator[Pair]:
-    """Two ends that know each other."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         caller = Line(socket.create_connection(server.getsockname()), leads=False)
         called = Line(server.accept()[0], leads=True)
@@ -91,7 +90,6 @@ def of_host(index: int, port: int) -> Started:
 
 
 def met(*callers: Callable[[Started], Any], secret: bytes = b"s") -> list[int | None]:
-    """The numbers of those that a first host lets in, of benches and strangers."""
     engine = of_host(0, free_port())
     listener = Listener(engine, {}, secret)
     threads = [threading.Thread(target=caller, args=(of_host(1, engine.port),)) for caller in callers]

@@ -19,7 +19,6 @@ from bench.runs import schema
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory, with one run in ``results``."""
     (tmp_path / "results").mkdir()
     write_run(tmp_path / "results", [DDP, FAST, BROKEN])
     monkeypatch.chdir(tmp_path)

@@ -21,7 +21,6 @@ def old_driver(tmp_path: Path) -> Driver:
 
 
 def asked(driver: Driver, expression: str) -> Any:
-    """The value of an expression over ``nvml``, an open session with this driver."""
     before = "import json\nfrom bench.machine.nvml import Nvml\nnvml = Nvml()\n"
     code = f"{before}print(json.dumps({expression}))\nnvml.close()"
     return json.loads(driver.python(code))
@@ -168,7 +167,6 @@ def nothing(reason: str) -> dict[str, Any]:
 
 
 def failing(first: int) -> tuple[list[str], dict[str, Any]]:
-    """Every other metric fails, and is named; the others stand."""
     half = dict(list(zip(KEYS, METRIC_COLUMNS, strict=True))[first::2])
     reason = "; ".join(f"{metric}: Not Supported" for metric in half.values())
     return [f"error {A} {key} 3" for key in half], dict.fromkeys(half.values()) | {"reason": reason}

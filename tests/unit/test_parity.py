@@ -40,7 +40,6 @@ torch.set_num_threads(1)  # more of them wait for each other where other work sh
 SAME, WITHIN_HALF, BY_DESIGN, CANNOT_TELL, DIVERGED, NOT_FINITE = PARITIES
 LOSS = [5.0, 4.0, 3.0, 2.0]
 DOUBLE = 50
-"""The number of its launch."""
 
 FP32 = {"compute_dtypes": ["float32"]}
 BF16 = {"compute_dtypes": ["bfloat16"], "precision": "O2"}

@@ -41,7 +41,6 @@ MLP = MLP.replace("lr=0.01", "lr=0.1, momentum=0.9")
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Analysed:
-    """A run that was written by hand, with every scenario of :data:`NAMES`."""
     launches = []
     for name, (strategy, precision) in NAMES.items():
         usual = "ddp" if strategy not in ("single", "dp") else strategy
@@ -110,7 +109,6 @@ def test_its_first_lines_can_be_copied(written: Analysed) -> None:
 
 
 def check_style(*scripts: Path) -> None:
-    """ruff's check and format."""
     rules = ["--isolated", "--line-length", "120", "--target-version", "py311"]
     select = ["--select", "E,F,W,I,UP,B,SIM,C4,PIE,RET,RUF"]
     assert complaints("ruff", "check", *rules, *select, *scripts) == ""
@@ -212,7 +210,6 @@ ATTACHED = {"commands": {}, "step": "optimizer", "times": "clock", "launches": [
     ids=["imported", "attached", "not-finite", "diverged"],
 )
 def test_runs_without_a_recipe(tmp_path: Path, bench: Bench, about: Any, how: dict[str, Any], says: str) -> None:
-    """One line, and the file at ``--out`` is not begun."""
     launches = [Launch("ddp", [[9, 40, 41]] * 2, **how)]
     folder = write_run(tmp_path, launches, about={"workload": {"settings": SETTINGS}, "experiments": about})
     out = tmp_path / "train.py"
@@ -303,7 +300,6 @@ def schedule(optimizer):
     ("scenario", "start"), [("single", ranks.run), pytest.param("ddp_o2", by_torchrun, marks=pytest.mark.slow)]
 )
 def test_a_script_of_the_users_workload(trained: Trained, tmp_path: Path, scenario: str, start: Start) -> None:
-    """With what it does around a step, over a checkpoint, and without a warning of torch."""
     (tmp_path / "mlp.py").write_text(MLP + AROUND)
     found = discover.load_workload("mlp", str(tmp_path / "mlp.py"))
     outputs = trained((scenario,), 4, start=start, task=found.task("cpu", found.workload.settings_on("cpu")))
@@ -313,7 +309,6 @@ def test_a_script_of_the_users_workload(trained: Trained, tmp_path: Path, scenar
 
 @pytest.mark.slow
 def test_a_scenario_of_the_users_with_switches(trained: Trained, tmp_path: Path) -> None:
-    """Its options are read from its file."""
     text = 'from bench.seams import Scenario\nSCENARIO = Scenario(summary="mine", strategy="averaging", options={})\n'
     (tmp_path / "mine.py").write_text(text.replace("{}", '{"period": 2}'))
     trained((f"{tmp_path / 'mine.py'}+foreach+checkpointing",), 4, model="shufflenet_v2_x0_5")

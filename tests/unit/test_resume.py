@@ -34,13 +34,12 @@ from bench.runs.experiments import Numerics, Scaling, Tuning
 from bench.runs.files import describe_files
 from bench.runs.launches import DoubleRecord
 from bench.runs.reader import verified
-from bench.seams import discover, switching
+from bench.seams import switching
 from bench.sites.hosts.engine import engine_of
 from bench.sites.local import WorkerHost
 from bench.verbs import run, scale, together, tune
 
-FOUND = tuple(switching.load(*discover.resolve(name)) for name in ("single", "ddp"))
-REQUEST = request_for(FOUND, launches=2, diagnose=True)
+REQUEST = request_for(tuple(map(switching.scenario, ("single", "ddp"))), launches=2, diagnose=True)
 
 
 def launch(number: int, scenario: str, repeat: int, status: str = "ok") -> dict[str, Any]:

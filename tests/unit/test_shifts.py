@@ -90,7 +90,6 @@ def test_a_shift_too_small_to_matter_is_none() -> None:
 
 
 def test_unknown_nights_keep_their_places() -> None:
-    """Of a shift to faster nights."""
     series: list[float | None] = [*planted(np.random.default_rng(5), 80, 40, by=0.95)]
     series[5] = series[38] = series[39] = None
     series[60] = math.nan

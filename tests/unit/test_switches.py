@@ -199,7 +199,6 @@ def group() -> Iterator[None]:
 
 
 def session_for(request: str, **changes: Any) -> tuple[Session, Any]:
-    """The session of a scenario on one rank, on the small model of the tests."""
     found = scenario(request)
     parts = parts_of(found, **({"task": narrow()} | changes))
     _, module = discover.load_strategy(found.strategy_name, found.strategy_file)
@@ -263,7 +262,6 @@ def after_three_steps(request: str) -> dict[str, torch.Tensor]:
 @pytest.mark.usefixtures("group")
 @pytest.mark.parametrize("name", ["checkpointing", "foreach", "bucket_view", "static_graph"])
 def test_it_trains_the_same_model(name: str) -> None:
-    """Weights and statistics of batch norm, after a few steps."""
     ours = after_three_steps(f"ddp+{name}")
     for key, tensor in after_three_steps("ddp").items():
         assert torch.allclose(ours[key].double(), tensor.double(), rtol=1e-3, atol=1e-5), key
@@ -354,7 +352,6 @@ def test_a_switch_without_effect_is_not_in_the_label(monkeypatch: pytest.MonkeyP
 
 
 def test_kept_memory_is_not_new_again() -> None:
-    """In a process of its own, since there is no way back."""
     script = """
 from bench.seams import discover, switching
 

@@ -70,7 +70,6 @@ def run(tmp_path: Path) -> Run:
 
 
 def found(run: Run, code: str, **changes: Any) -> list[dict[str, Any]]:
-    """The findings of this kind in the run with these changes to its document."""
     document = changed(run, **changes).document
     table = findings(document, launch_stats(run.steps), parity(document, iterations(run.steps), run.numerics))
     return [row for row in table.to_dict("records") if row["code"] == code]

@@ -67,7 +67,6 @@ def take_part(engine: Started, mine: Hello) -> None:
 
 
 def ends(hosts: Sequence[Hello], file: Path) -> list[str]:
-    """What each host ends with, the first one first."""
     about: dict[str, Any] = {"name": "env://", "count": len(hosts), "address": "127.0.0.1", "port": free_port()}
 
     def end(index: int) -> str:
@@ -100,7 +99,6 @@ def test_all_hosts_end_where_one_is_unlike(change: dict[str, Any], line: str, tm
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Of a workload, on hosts whose worker hosts are planted."""
     monkeypatch.setattr(follower, "_Follower", Planted)
     (tmp_path / "mine.py").write_text("")
     return tmp_path / "mine.py"

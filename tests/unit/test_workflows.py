@@ -1,10 +1,4 @@
-"""The workflows and the shell scripts are what their linters want, and their steps do what they should.
-
-GitHub's own schema says whether a workflow is one (check-jsonschema brings it along), zizmor whether it can be abused
-(text of a person in a shell, credentials left behind), shellcheck what a shell would do with its commands. What none
-of them knows is looked at here: whether an input that is used is declared, whether the token may only read, and what
-the steps do when they are run.
-"""
+"""The workflows and the shell scripts are what their linters want, and their steps do what they should."""
 
 import json
 import os
@@ -53,7 +47,6 @@ def security() -> str:
 
 
 def rights() -> str:
-    """Workflows whose token may do more than read the repository."""
     wrong = []
     for path in WORKFLOWS:
         document = loaded(path)
@@ -100,7 +93,6 @@ def bash(command: str, here: Path, **environment: str) -> subprocess.CompletedPr
 
 
 def noting(file: Path, code: int = 0) -> Path:
-    """A program that prints what it was called with."""
     return program(file, f"#!{sys.executable}\nimport json, sys\nprint(json.dumps(sys.argv[1:]))\nsys.exit({code})\n")
 
 
