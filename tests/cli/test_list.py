@@ -60,21 +60,16 @@ def test_apex_on_the_cpu_leaves_some_scenarios() -> None:
         assert "apex needs CUDA" in row["reason"] and "--impl" in row["reason"]
 
 
-@pytest.fixture
-def broken_package(tmp_path: Path) -> Path:
+def test_a_broken_scenario_is_a_row_of_the_list(tmp_path: Path) -> None:
     files = {"their_module.py": "import os\nSCENARIO = = 1\n", "leaver.py": "import os\nos._exit(0)\n"}
     install(tmp_path, {"hierarchical": "their_module", "ghost": "gone", "leaver": "leaver"}, files)
-    return tmp_path
-
-
-def test_a_broken_scenario_is_a_row_of_the_list(broken_package: Path) -> None:
-    rows = {row["name"]: row for row in listed(PYTHONPATH=str(broken_package))["scenarios"]}
+    rows = {row["name"]: row for row in listed(PYTHONPATH=str(tmp_path))["scenarios"]}
     assert tuple(rows)[:10] == TEN and {"hierarchical", "ghost"} <= set(rows)
     assert rows["ghost"]["reason"] == "the entry point 'ghost' names a missing module gone"
     assert all(row["runs_here"] for name, row in rows.items() if name in TEN)
-    assert f"{broken_package / 'their_module.py'}:2 " in rows["hierarchical"]["reason"]
+    assert f"{tmp_path / 'their_module.py'}:2 " in rows["hierarchical"]["reason"]
     assert "left with exit status 0" in rows["leaver"]["reason"]
-    people = bench("list", "--device", "cpu", PYTHONPATH=str(broken_package))
+    people = bench("list", "--device", "cpu", PYTHONPATH=str(tmp_path))
     assert (people.code, people.err) == (0, "")
     assert re.search(r"hierarchical +no ", people.out) and "their_module.py:2" in people.out
     lines = [line.split(maxsplit=2) for line in people.out.splitlines()]

@@ -257,15 +257,10 @@ def test_processes_of_the_reference_share_the_cores(cores: int, threads: tuple[i
     assert [rank.threads for rank in job_of(tuple(computations), cores).ranks] == expected
 
 
-@pytest.fixture(scope="module")
-def one_pass() -> dict[str, Any]:
+def test_the_reference_is_a_loop_written_by_hand() -> None:
     ticks: list[int] = []
-    (done,), _ = worker_reference.run(parts(), 7, ticks.append)
+    (one_pass,), _ = worker_reference.run(parts(), 7, ticks.append)
     assert ticks == list(range(1, 1 + worker_reference.steps(parts())))
-    return done
-
-
-def test_the_reference_is_a_loop_written_by_hand(one_pass: dict[str, Any]) -> None:
     small = parts().workload.in_small(7, 2 * EXAMPLES)
     with double_by_default():
         model = build_in_double(small)[0]

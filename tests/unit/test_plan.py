@@ -1,6 +1,5 @@
 """From a request to launches: order, batch, threads, what is refused, and which runs are the same work."""
 
-import json
 import re
 from dataclasses import asdict, fields, replace
 from typing import Any
@@ -12,9 +11,8 @@ from hypothesis import strategies as st
 from standin import refusal
 from standin.workloads import BUILT_IN, task
 
-from bench.core.codec import decode
 from bench.core.errors import RequestError
-from bench.core.job import Job, Training
+from bench.core.job import Training
 from bench.core.records import Host
 from bench.experiments import obstacles
 from bench.experiments.limits import adds_up_to_no_step
@@ -163,11 +161,6 @@ def test_half_follows_the_device_or_the_scenario() -> None:
     assert [launches(gpu, [found], one_host(1, "GPU-a"))[0].job.half for found in (o2, bf16)] == ["fp16", "bf16"]
     assert launches(request(), [o2], one_host(1))[0].job.half == "bf16"
     assert "half" not in asdict(gpu.workload), "the type is a scenario's, and what all train has none"
-
-
-def test_a_job_survives_the_way_through_json() -> None:
-    for planned in launches(request(device="cuda", devices=("GPU-a", "GPU-b")), ALL, one_host(4, "GPU-a", "GPU-b")):
-        assert decode(Job, json.loads(json.dumps(asdict(planned.job)))) == planned.job
 
 
 def test_steps_may_take_a_quarter_of_the_memory() -> None:

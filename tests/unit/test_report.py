@@ -395,12 +395,6 @@ def test_quartiles_pool_steps_and_medians_launches() -> None:
     assert (row["p25_ms"], row["p75_ms"]) == (2.0, 7.0)  # of 1 1.5 2 2.5 3 3.5 7 8 9
 
 
-def sentences(launches: list[Launch], folder: Path) -> tuple[str, str]:
-    run = analysed(write_run(folder, launches), allow_incomplete=True)
-    table = values.of_run(run, run.overview)
-    return answer(run.document, table), " ".join(caveats(run.document, table))
-
-
 FAILED = Launch("ddp_o2", [[9, 9]], [[1.0]], precision="O2", status="killed", reason="SIGKILL")
 SINGLE, DP = Launch("single", [[9, 8]], strategy="single"), Launch("dp", [[9, 8]], strategy="dp")
 KNOWN = timed({"ddp": (40, 41, 42), "ddp_o2": (20, 20, 20)})
@@ -420,7 +414,9 @@ KNOWN = timed({"ddp": (40, 41, 42), "ddp_o2": (20, 20, 20)})
     ],
 )
 def test_answers(launches: list[Launch], expected: tuple[str, ...], tmp_path: Path) -> None:
-    said = " ".join(sentences(launches, tmp_path))
+    run = analysed(write_run(tmp_path, launches), allow_incomplete=True)
+    table = values.of_run(run, run.overview)
+    said = " ".join([answer(run.document, table), *caveats(run.document, table)])
     assert [part for part in expected if part not in said] == []
     assert "was faster" not in said or len(launches) > 1
     assert ("pass-through" in said) == (DP in launches)
