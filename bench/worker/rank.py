@@ -265,7 +265,7 @@ def _about(error: BaseException, job: Job, rank: int, where: str = "") -> dict[s
         if (line := line_in(file, error)) is not None:
             where += f"{file}:{line}: "
             break
-    text = " ".join(str(error).split())
+    text = " ".join(str(error).split()).removesuffix(".")  # a phrase, which sentences end
     text = text if isinstance(error, BenchError) else f"{type(error).__name__}: {text}"[:500]
     about = {"kind": kind, "reason": where + text, "collateral": kind != "oom" and collateral}
     if kind != "oom":

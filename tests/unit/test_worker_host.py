@@ -65,7 +65,7 @@ def test_the_first_failure_is_named(execute: Callable[..., Executed], fault: str
         ("error", 40, RuntimeError, "FIND was unable to find an engine to execute this computation"),
         ("error", 1, dist.DistBackendError, "NCCL error: remote process exited or there was a network error"),
         ("error", 1, RuntimeError, "NCCL AllReduce failed: remote process exited or there was a network error"),
-        ("error", 1, RuntimeError, "Watchdog caught collective operation timeout: NCCL operation timed out"),
+        ("error", 1, RuntimeError, "Watchdog caught collective operation timeout: NCCL operation timed out."),
     ],
 )
 def test_forms_of_out_of_memory(
@@ -76,6 +76,7 @@ def test_forms_of_out_of_memory(
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free_gib << 30, 80 << 30))
     told = one_rank._about(error(text), JOB, 0)
     assert (told["kind"], told["collateral"]) == (kind, kind == "error" and "NCCL" in text)
+    assert not str(told["reason"]).endswith("."), "sentences end with it"
 
 
 def test_a_rank_without_free_descriptors_is_ended(execute: Callable[..., Executed]) -> None:
