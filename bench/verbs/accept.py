@@ -7,7 +7,7 @@ from bench.analyse.history import nights
 from bench.core.errors import OK, RequestError
 from bench.machine.redact import without_secrets
 from bench.runs.names import find
-from bench.verbs.options import Parser, reply
+from bench.verbs.options import DEFAULT_OUT, Parser, reply
 
 DESCRIPTION = """\
 Record that a run is accepted although it is slower, needs more memory, or ran something else. From then on the gate
@@ -28,13 +28,16 @@ def main(arguments: list[str]) -> int:
     why = "why, for whoever asks later"
     parser.add_argument("--reason", required=True, type=without_secrets, metavar="TEXT", help=why)
     parser.add_argument("--history", metavar="DIR", help="the folder of the nights (default: the one that holds RUN)")
+    parser.set_defaults(results=None)  # which is given, or not
     options = parser.parse_args(arguments)
     reason = " ".join(options.reason.split())
     if not reason:
         raise RequestError("--reason", "it is empty", "say why this run is as it should be")
     if options.history == "":
         raise RequestError("--history", "it is empty", "give the folder of the nights, or leave it out")
-    path = os.path.abspath(find(options.run, options.history or options.results))
+    if options.history is not None and options.results is not None:
+        raise RequestError("--results", "with --history, run ids are looked up there", "leave one of the two out")
+    path = os.path.abspath(find(options.run, options.history or options.results or DEFAULT_OUT))
     history = options.history or os.path.dirname(path)
     if os.path.realpath(os.path.dirname(path)) != os.path.realpath(history):
         raise RequestError("RUN", f"{path} is not in {history}", "copy it there first, or give its folder as --history")

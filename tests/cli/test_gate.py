@@ -350,6 +350,7 @@ def test_check_does_not_take_it_for_a_run(slower: list[Path], bench: Bench) -> N
         (("absent", "--reason", "x"), "there is no run 'absent'"),
         (("", "--reason", "x"), "RUN: it is empty"),
         (("latest", "--reason", "x", "--history", ""), "--history: it is empty"),
+        (("{run}", "--reason", "x", "--results", "elsewhere", "--history", "results"), "--results: with --history, "),
         (("results", "--reason", "x"), "is not a run folder"),
         (("results/{run}", "--reason", "x", "--history", "absent"), "is not in absent; copy it there first"),
         (("results/{run}", "--reason", "x", "--history", "elsewhere"), "is not in elsewhere"),
