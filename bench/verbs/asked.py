@@ -201,11 +201,6 @@ def request_of(
     replicas = len(devices) if device == "cuda" else options.ranks or max(DEFAULT_RANKS, len(hosts))
     if replicas < len(hosts):
         raise RequestError(RANKS, f"{len(hosts)} hosts have a rank each at least", f"use {len(hosts)} or more")
-    if options.budget is not None and options.until_precision is None and not options.find_batch:
-        what = "it has no effect without --until-precision or --find-batch"
-        raise RequestError("--budget", what, "add one of them, such as --until-precision 1%")
-    if options.trace and options.diagnose is False:
-        raise RequestError("--trace", "the profile is taken in the launch that --no-diagnose leaves out", "choose one")
     if len(options.pythons) > 1 and not environments:
         raise RequestError("--python", "only bench run takes several interpreters", "name one")
     check_apex(options.apex)

@@ -244,7 +244,12 @@ def _profiles() -> str:
 
 
 def check_experiment(options: Options) -> None:
-    """Refuse what a search for the largest batch, or a sweep of the input, would ignore."""
+    """Refuse what would be ignored: by a search for the largest batch, by a sweep of the input, or beside others."""
+    if options.budget is not None and options.until_precision is None and not options.find_batch:
+        what = "it has no effect without --until-precision or --find-batch"
+        raise RequestError("--budget", what, "add one of them, such as --until-precision 1%")
+    if options.trace and options.diagnose is False:
+        raise RequestError("--trace", "the profile is taken in the launch that --no-diagnose leaves out", "choose one")
     asked = next((name for name in EXPERIMENTS if getattr(options, name)), None)
     if asked is None:
         return

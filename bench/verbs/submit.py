@@ -21,6 +21,7 @@ from bench.verbs.asked import Options
 from bench.verbs.options import DEFAULT_OUT, Parser, device_count, print_json, whole_number, write_new
 from bench.verbs.run import check_experiment, refuse_one_host, run_parser
 from bench.verbs.sets import LADDER, scenarios_of
+from bench.verbs.together import refuse_site
 
 CLAIM = "bench-results"
 DESCRIPTION = """\
@@ -130,6 +131,7 @@ def _run_options(words: list[str], gpus: int, engine: Engine, nodes: int) -> tup
         check_experiment(asked)
         if nodes > 1:
             refuse_one_host(asked)
+            refuse_site(asked)
         named = (*(asked.scenario or ()), *(asked.switches or ()), asked.workload)
         in_image = engine.results is not None and any(".py" in one or os.sep in one for one in named)
         if not in_image and asked.set != LADDER:

@@ -63,9 +63,13 @@ def _follow(arguments: list[str], parser: Parser, engine: Started) -> int:
         return follower.follow(line, hello, own, say)
 
 
-def _hello(options: Options) -> Hello:
+def refuse_site(options: Options) -> None:
     if options.site != "local":
         raise RequestError("--site", "on several hosts each forks ranks of its own", "leave it out")
+
+
+def _hello(options: Options) -> Hello:
+    refuse_site(options)
     device, gpus, left_out = machine.choose_device(options.device)
     if device == "cpu" and options.gpus is not None:
         raise RequestError("--gpus", "there is no GPU here, or --device cpu was asked for", "leave it out")

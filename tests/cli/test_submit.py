@@ -136,6 +136,8 @@ WRONG: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         (*SLURM, "--dry-run", "--", "--python", "a", "--python", "b"),
         ("--python: on several hosts",),
     ),
+    "a site": ((*SLURM, "--dry-run", "--", "--site", "./mine.py"), ("--site: on several hosts", "leave it out")),
+    "a budget for nothing": ((*SLURM, "--dry-run", "--", "--budget", "20m"), ("--budget: it has no effect",)),
     "what excludes itself": ((*SLURM, "--dry-run", "--", "--find-batch", "--iters", "3"), ("--iters: --find-batch",)),
 }
 
