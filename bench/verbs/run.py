@@ -248,6 +248,9 @@ def check_experiment(options: Options) -> None:
     if options.budget is not None and options.until_precision is None and not options.find_batch:
         what = "it has no effect without --until-precision or --find-batch"
         raise RequestError("--budget", what, "add one of them, such as --until-precision 1%")
+    if options.until_precision is not None and options.launches is not None and options.launches < FIRST_STAGE:
+        what = f"--until-precision begins with {FIRST_STAGE} launches of each scenario"
+        raise RequestError("--launches", what, f"leave it out, or give at least {FIRST_STAGE}")
     if options.trace and options.diagnose is False:
         raise RequestError("--trace", "the profile is taken in the launch that --no-diagnose leaves out", "choose one")
     asked = next((name for name in EXPERIMENTS if getattr(options, name)), None)
