@@ -113,7 +113,7 @@ class RunProgress:
                 TextColumn("{task.fields[launch]}"),
                 TextColumn("{task.fields[scenario]}", style="bold", markup=False),
                 BarColumn(bar_width=20),
-                TextColumn("{task.fields[detail]}"),
+                TextColumn("{task.fields[detail]}", markup=False),
                 TimeElapsedColumn(),
                 console=Console(file=self.stream),
                 transient=True,

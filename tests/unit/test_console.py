@@ -147,6 +147,16 @@ def test_only_measured_steps_have_a_rate(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "img/s" not in " ".join(diagnosing)
 
 
+def test_a_unit_is_no_markup() -> None:
+    screen = io.StringIO()
+    screen.isatty = lambda: True  # type: ignore[method-assign]
+    with RunProgress(steps=3, units=8, unit="[/red]", stream=screen) as progress:
+        progress.begin("ddp", "measuring", 1)
+        for event in ({"phase": "measure", "event": "phase"}, *({"step": n, "event": "step"} for n in (1, 2))):
+            progress.hear({"rank": 0, "of": 3, **event})
+    assert "[/red]/s" in screen.getvalue()
+
+
 def test_the_first_guess_waits_for_two_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """The start and the first step take 20 s, and each of the nine others half a second."""
     now = [0.0]
