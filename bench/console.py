@@ -87,14 +87,14 @@ class RunProgress:
         self._last_line = 0.0
 
     @property
-    def launches(self) -> int:
-        """The number of the last launch, as it is recorded, if no more are added."""
+    def _launches(self) -> int:
+        """How many are shown, if no more are added: not those that cannot run, which a record numbers, too."""
         return self._number + len(self._coming)
 
     @property
     def _place(self) -> str:
         """The number of the launch in hand, and of how many."""
-        return f"{self._number}/{self.launches}" if self.counted else f"{self._number}"
+        return f"{self._number}/{self._launches}" if self.counted else f"{self._number}"
 
     def expect(self, names: Sequence[str]) -> None:
         """Add launches of these to those that are to come."""
@@ -118,7 +118,7 @@ class RunProgress:
                 console=Console(file=self.stream),
                 transient=True,
             )
-            self._task = self._bar.add_task("", total=self.launches, launch="", scenario="", detail="")
+            self._task = self._bar.add_task("", total=self._launches, launch="", scenario="", detail="")
             self._bar.start()
         return self
 
@@ -126,12 +126,12 @@ class RunProgress:
         if self._bar is not None:
             self._bar.stop()
 
-    def begin(self, name: str, doing: str, launch: int) -> None:
-        """A launch of this number starts, expected or not. ``doing``: what its ranks do after their warm-up."""
+    def begin(self, name: str, doing: str) -> None:
+        """A launch starts, expected or not. ``doing``: what its ranks do after their warm-up."""
         if self.spent:
             self._phase = "between launches"
             self._spend()
-        self._number = launch
+        self._number += 1
         self._scenario, self._doing, self._phase, self._step, self._of = name, doing, "starting", 0, self.steps
         if name in self._coming:
             self._coming.remove(name)
@@ -199,7 +199,7 @@ class RunProgress:
         if self._bar is not None and self._task is not None:
             self._bar.update(
                 self._task,
-                total=self.launches,
+                total=self._launches,
                 completed=self._number - 1 + self._step / self._of,
                 launch=launch,
                 scenario=printable(self._scenario),

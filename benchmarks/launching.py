@@ -146,7 +146,7 @@ def launch(
                 on_event(event)
                 following.hear(event)
 
-            following.begin(job.scenario, "measuring", job.launch)
+            following.begin(job.scenario, "measuring")
             outcome = on.perform(job, hear)
     if outcome.status != "ok":
         raise RuntimeError(f"the launch of {job.scenario} failed: {outcome.reason}{_log(job.logs)}")

@@ -47,7 +47,7 @@ def perform(
             lab.sampler.hear(job, event)
         lab.progress.hear(event)
 
-    lab.progress.begin(job.scenario, doing, job.launch)
+    lab.progress.begin(job.scenario, doing)
     if sampled:
         job = replace(job, memory_probe=not lab.sampler.knows_pids)
         lab.sampler.begin(job.launch)
@@ -70,7 +70,7 @@ def perform(
 
 def left_out(job: Job, lab: Lab, doing: str, status: str, reason: str) -> LaunchRecord:
     """The record of a launch that is not carried out, and a line for people."""
-    lab.progress.begin(job.scenario, doing, job.launch)
+    lab.progress.begin(job.scenario, doing)
     lab.progress.end(status=status, text=reason)
     return replace(record.blank(job), status=status, reason=reason)
 

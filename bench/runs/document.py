@@ -403,7 +403,7 @@ class RunDocument:
 
     @property
     def next_launch(self) -> int:
-        """Launches are counted from 1, as progress shows them."""
+        """Launches are counted from 1."""
         return max((record.launch for record in self.records), default=0) + 1
 
     def contradiction(self) -> str | None:

@@ -202,6 +202,7 @@ def test_too_few_images_for_batch_norm(run_here: Bench, tmp_path: Path) -> None:
     assert tried.code == 1, "code that is not bench's may leave batch norm out, and is tried"
     launches = tried.document["launches"]
     assert [one["status"] for one in launches] == ["unsupported", "error"]
+    assert "[1/1] own: error: " in tried.err, "the other is none of those that are shown"
     assert run_here("run", "--scenario", "ddp_accumulate", "--global-batch", "8", *small).code == 0
 
 

@@ -116,7 +116,7 @@ def test_nothing_from_outside_steers_a_terminal(capsys: pytest.CaptureFixture[st
     screen.isatty = lambda: True  # type: ignore[method-assign]
     with RunProgress(steps=1, units=1, unit="images", stream=screen) as progress:
         progress.expect([steering])
-        progress.begin(steering, "measuring", 1)
+        progress.begin(steering, "measuring")
         progress.end(status="error", text=steering)
     assert main([steering]) == 2
     tell(steering, file=sys.stdout)
@@ -134,7 +134,7 @@ def test_only_measured_steps_have_a_rate(monkeypatch: pytest.MonkeyPatch) -> Non
         screen = io.StringIO()
         with RunProgress(steps=2, units=8, unit="img", stream=screen) as progress:
             progress.expect(["ddp"])
-            progress.begin("ddp", doing, 1)
+            progress.begin("ddp", doing)
             for event in ("measure", 1, 2, "probe", 1, 2):
                 what = (
                     {"phase": event, "event": "phase"} if isinstance(event, str) else {"step": event, "event": "step"}
@@ -151,7 +151,7 @@ def test_a_unit_is_no_markup() -> None:
     screen = io.StringIO()
     screen.isatty = lambda: True  # type: ignore[method-assign]
     with RunProgress(steps=3, units=8, unit="[/red]", stream=screen) as progress:
-        progress.begin("ddp", "measuring", 1)
+        progress.begin("ddp", "measuring")
         for event in ({"phase": "measure", "event": "phase"}, *({"step": n, "event": "step"} for n in (1, 2))):
             progress.hear({"rank": 0, "of": 3, **event})
     assert "[/red]/s" in screen.getvalue()
@@ -163,7 +163,7 @@ def test_the_first_guess_waits_for_two_steps(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("bench.console.time.monotonic", lambda: now[0])
     progress = RunProgress(steps=10, units=1, unit="x", stream=io.StringIO())
     progress.expect(["a", "a"])
-    progress.begin("a", "measuring", 1)
+    progress.begin("a", "measuring")
     progress.hear({"rank": 0, "event": "phase", "phase": "measure"})
     left = []
     for step, at in ((1, 20.0), (2, 20.5), (3, 21.0)):
