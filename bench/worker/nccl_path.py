@@ -2,7 +2,6 @@
 
 import os
 import re
-import tempfile
 from collections import Counter
 
 VARIABLES = ("NCCL_DEBUG", "NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS")
@@ -13,26 +12,25 @@ CHOICE = re.compile(r"NCCL INFO (\w+): (\d+) Bytes -> Algo (\w+) proto (\w+)")
 """The tuner's choice for a collective of this size."""
 
 
-def listen() -> str | None:
-    """Have NCCL write its log to a file, which is returned: before the group is formed. None where the user's own
-    settings say where it goes."""
+def listen() -> int | None:
+    """Have NCCL write its log to a file in memory, of which nothing is left however the rank ends; its descriptor is
+    returned. Before the group is formed. None where the user's own settings say where the log goes."""
     if any(name in os.environ for name in VARIABLES):
         return None
-    descriptor, file = tempfile.mkstemp(prefix="bench-nccl-")
-    os.close(descriptor)
+    descriptor = os.memfd_create("bench-nccl")
+    file = f"/proc/self/fd/{descriptor}"
     os.environ.update(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="INIT,P2P,SHM,NET,TUNING", NCCL_DEBUG_FILE=file)
-    return file
+    return descriptor
 
 
-def read(file: str | None) -> dict[str, object]:
+def read(descriptor: int | None) -> dict[str, object]:
     """``transports``: channels by what they go through; ``algorithms``: by collective, algorithm and protocol the bytes
     of the smallest and of the largest, such as ``{"AllReduce RING/LL": [4, 1048576]}``; ``reason``: why there is none.
     """
-    if file is None:
+    if descriptor is None:
         return {"transports": {}, "algorithms": {}, "reason": "NCCL_DEBUG is set, so NCCL's log is where that says"}
-    with open(file, encoding="utf-8", errors="replace") as log:
+    with open(descriptor, encoding="utf-8", errors="replace") as log:
         text = log.read()
-    os.unlink(file)
     transports = Counter(match[1].rstrip(",") for match in CHANNEL.finditer(text))
     sizes: dict[str, list[int]] = {}
     for collective, size, algorithm, protocol in CHOICE.findall(text):

@@ -1,6 +1,7 @@
 """The way that NCCL took, from lines as it logs them."""
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -25,16 +26,22 @@ def unset(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_transports_and_algorithms() -> None:
-    file = nccl_path.listen()
-    assert file is not None and os.environ["NCCL_DEBUG_FILE"] == file
-    with open(file, "w") as log:
-        log.write(LOG)
-    assert nccl_path.read(file) == {
+    log = nccl_path.listen()
+    with open(os.environ["NCCL_DEBUG_FILE"], "w") as file:
+        file.write(LOG)
+    assert nccl_path.read(log) == {
         "transports": {"P2P/CUMEM": 2, "NET/Socket/0": 1},
         "algorithms": {"AllReduce RING/LL": [4, 1048576], "AllReduce NVLS/SIMPLE": [2097152, 2097152]},
         "reason": None,
     }
-    assert not os.path.exists(file)
+
+
+def test_nothing_is_left_of_a_rank_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It never reads the log then."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    log = nccl_path.listen()
+    assert log is not None and not [*tmp_path.iterdir()]
+    os.close(log)
 
 
 def test_a_log_without_channels_is_unknown() -> None:
