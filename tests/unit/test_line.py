@@ -2,6 +2,7 @@
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
@@ -46,6 +47,21 @@ def test_messages_arrive_whole_and_in_order(pair: Pair) -> None:
     sender.join()
 
 
+def test_a_slow_link_is_not_a_lost_host(pair: Pair) -> None:
+    """The time limit is for some progress, not for the whole message, which takes two seconds here."""
+    caller, called = pair
+    caller.socket.settimeout(1)
+    caller.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
+    text, pieces = "x" * 5_000_000, []
+    with ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(caller.send, event="one", text=text)
+        while b"\n" not in (pieces or [b""])[-1]:
+            pieces.append(called.socket.recv(1 << 17))
+            time.sleep(0.05)
+        sending.result()
+    assert len(b"".join(pieces)) > len(text)
+
+
 @pytest.mark.parametrize(
     "bad",
     [
@@ -59,7 +75,12 @@ def test_messages_arrive_whole_and_in_order(pair: Pair) -> None:
 def test_a_changed_or_replayed_line_is_the_end(pair: Pair, bad: Callable[[bytes], bytes]) -> None:
     caller, called = pair
     sent: list[bytes] = []
-    real, caller.socket = caller.socket, SimpleNamespace(sendall=sent.append)  # type: ignore[assignment]
+
+    def send(data: memoryview) -> int:
+        sent.append(bytes(data))
+        return len(data)
+
+    real, caller.socket = caller.socket, SimpleNamespace(send=send)  # type: ignore[assignment]
     caller.send(event="launch", scenario="ddp")
     real.sendall(bad(sent[0]))
     with pytest.raises(Gone, match="not from bench"):

@@ -67,8 +67,10 @@ class Line:
         if self.key is not None:
             text = self._mac(self._directions[0], self._sent, text) + text
             self._sent += 1
+        left = memoryview(text + b"\n")
         try:
-            self.socket.sendall(text + b"\n")
+            while left:
+                left = left[self.socket.send(left) :]  # the time limit is for each part: a slow link is not a lost host
         except OSError as error:
             raise Gone(f"what was sent did not arrive ({error.strerror or error})") from error
 
