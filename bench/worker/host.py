@@ -210,24 +210,22 @@ def _start_rank(
 
 def _start_launcher(job: Job, command: list[str], locks: tuple[int, ...]) -> Launch:
     """Start a foreign launcher, which starts the ranks; it dies with the host, and they die with it."""
-    door = Door(job.processes)
-    launch = Launch(job, None, oom_kills=oom_kills(), door=door)
-    log = _open_log(launch.launcher_log)
-    environment = os.environ | _environment(launch) | door.environment | _off_the_path()
+    launch = Launch(job, None, oom_kills=oom_kills())
     try:
-        launch.launcher = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            pass_fds=locks,
-            process_group=0,
-            preexec_fn=partial(become_launcher, os.getpid(), environment),
-        )
+        launch.door = Door(job.processes)
+        environment = os.environ | _environment(launch) | launch.door.environment | _off_the_path()
+        with open(launch.launcher_log, "ab") as log:
+            launch.launcher = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=locks,
+                process_group=0,
+                preexec_fn=partial(become_launcher, os.getpid(), environment),
+            )
     except OSError as error:
-        launch.fail(0, "error", f"{command[0]} could not be started: {error.strerror}")
-    finally:
-        os.close(log)
+        launch.fail(0, "error", f"{error.filename or command[0]}: {error.strerror}, so no rank was started")
     return launch
 
 

@@ -56,6 +56,23 @@ def test_the_first_failure_is_named(execute: Callable[..., Executed], fault: str
 
 
 @pytest.mark.parametrize(
+    ("command", "folder", "reason"),
+    [
+        ("absent", "", "absent: No such file or directory"),
+        ("/etc/passwd", "", "/etc/passwd: Permission denied"),
+        ("true", "absent", "launcher.log: No such file or directory"),
+    ],
+)
+def test_a_launcher_that_cannot_be_started(tmp_path: Path, command: str, folder: str, reason: str) -> None:
+    job = replace(JOB, logs=str(tmp_path / folder))
+    launch = server.start_launch(job, Mock(), fresh=False, command=[command])
+    failure = launch.cause()
+    assert failure is not None and f"{reason}, so no rank was started" in failure.reason and launch.over
+    assert launch.door is not None
+    launch.door.close()
+
+
+@pytest.mark.parametrize(
     ("kind", "free_gib", "error", "text"),
     [
         ("oom", 40, RuntimeError, "CUDA error: out of memory\nCUDA kernel errors might be reported later"),
