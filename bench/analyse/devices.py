@@ -257,7 +257,8 @@ def _energy(samples: pd.DataFrame, window_s: float) -> tuple[float | None, str |
     if (samples["mig"] == True).any():  # noqa: E712  # null is neither
         return None, None, "MIG is on: power and counter are those of the whole GPU"
     counter = only(samples, samples["energy_mj"].notna())
-    integral = _integral(only(samples, samples["power_w"].notna()), samples, window_s)
+    powers = only(samples, samples["power_w"].notna())
+    integral = _integral(powers, samples, window_s)
     if len(counter) >= 2 and (window_s >= COUNTER_WINDOW_S or integral[0] is None):
         energies_j = counter["energy_mj"] / 1000.0
         span_s = _span_s(counter)
@@ -268,6 +269,8 @@ def _energy(samples: pd.DataFrame, window_s: float) -> tuple[float | None, str |
             return None, None, "the driver's counter stood still over the window"
         if span_s >= COVERED * window_s:
             return gained_j * window_s / span_s, "counter", None
+    if powers.empty and not counter.empty:
+        return None, None, f"energy is known over {_span_s(counter):.1f} s of {window_s:.1f} s, and power is unknown"
     return integral
 
 

@@ -68,13 +68,19 @@ def counting(watts: float) -> Any:
         (12.0, {"power_w": 250.0, "mig": True}, None, "MIG"),
         (12.0, {"power_w": lambda at_s: None if 3 < at_s < 6 else 250.0}, None, "unknown over 3."),
         (12.0, {"power_w": lambda at_s: None if at_s > 6 else 250.0}, None, "power is known over 6.0 s of 12.0 s"),
+        (
+            12.0,
+            {"energy_mj": lambda at_s: None if at_s > 6 else 7e6 + at_s},
+            None,
+            "energy is known over 6.0 s of 12.0 s",
+        ),
         (12.0, {"reason": "GPU is lost"}, None, "the driver gives neither energy nor power: GPU is lost"),
     ],
 )
 def test_energy(seconds: float, sampled: dict[str, Any], source: str | None, known: float | str) -> None:
     """``known``: the energy (J), by the counter over ten seconds and more, else by trapezoids; or why there is none."""
     row = one(samples(seconds, **sampled), steps(seconds))
-    mean_w = None if "reason" in sampled else 250.0
+    mean_w = 250.0 if "power_w" in sampled else None
     if isinstance(known, str):
         assert pd.isna(row["energy_j"]) and known in row["energy_reason"]
     else:
