@@ -47,7 +47,7 @@ def size_text(size: float) -> str:
     """A number of bytes in the largest unit that it fills: ``64 MiB``."""
     for power, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
         if size >= 1 << power:
-            return f"{size / (1 << power):,.4g} {unit}"
+            return f"{digits(size / (1 << power), 4)} {unit}"
     return f"{size:,.0f} B"
 
 

@@ -24,6 +24,7 @@ from bench import machine
 from bench.console import say
 from bench.core.codec import decode, encode
 from bench.core.files import sha256
+from bench.core.text import digits
 from bench.experiments.attached_command import Commanded, Side, perform
 from bench.experiments.attached_notes import Notes, name_of, ranks_of, rows_of, why_nothing
 from bench.experiments.lab import judged
@@ -100,7 +101,7 @@ def attach(wanted: Wanted, sides: tuple[Side, ...]) -> "tuple[Launched, Run | No
                 if target is not None:
                     target.add(launched.name, launched.step_ms, launched.wall_s)
             if len(sides) > 1:
-                last = ", ".join(f"{name} {ms:,.4g} ms a step" for name, ms in commands.last_ms.items())
+                last = ", ".join(f"{name} {digits(ms, 4)} ms a step" for name, ms in commands.last_ms.items())
                 say(f"bench: round {repeat + 1}: {last}")
         return launched, commands.finish()
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from bench.analyse.algorithms import Algorithms
 from bench.analyse.all_reduce import Sample, fitted, samples
 from bench.analyse.analysed import Analysed
+from bench.core.text import digits as without_exponent
 from bench.core.text import size_text
 from bench.report import drawing
 from bench.report.drawing import Plot, light
@@ -69,7 +70,7 @@ def bandwidth_plot(run: Analysed) -> Plot | None:
     axes.set_yscale("log")
     axes.set_xticks(ticks, [size_text(size) for size in ticks])
     axes.minorticks_off()
-    axes.yaxis.set_major_formatter("{x:,.4g}")
+    axes.yaxis.set_major_formatter(lambda rate, _: without_exponent(rate, 4))
     axes.set(xlabel="size", ylabel="bus bandwidth (GB/s)")
     caption = "Lines: median of the samples of a launch. Dashed: the fit that predictions are made with."
     return drawing.finished(run, figure, "all-reduces", "How fast is an all-reduce?", caption)

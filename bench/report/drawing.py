@@ -23,7 +23,7 @@ import pandas as pd
 
 from bench.analyse.labels import what_ran
 from bench.analyse.launches import how_many, shown
-from bench.core.text import plain, printable
+from bench.core.text import digits, plain, printable
 from bench.report.theme import DASHES, MARKERS, THEME
 from bench.runs.document import RunDocument, what_is_trained
 from bench.runs.launches import LaunchRecord
@@ -359,7 +359,7 @@ def line_of(axes: Artist, row: Entry, x: Any, y: Any) -> Artist:
         x, y = x[kept], y[kept]
     (line,) = axes.plot(x, y, marker=row.marker, markersize=4.5, markevery=max(1, -(-len(x) // 12)))
     line.set(color=light(row.colour), linestyle=DASHES[row.dash])
-    hover(line, f"{row.scenario}: {y[-1]:,.4g} at {x[-1]:,}")
+    hover(line, f"{row.scenario}: {digits(y[-1], 4)} at {x[-1]:,}")
     return line
 
 

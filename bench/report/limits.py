@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from bench.analyse.account import PARTS, limits
 from bench.analyse.analysed import Analysed
 from bench.analyse.limits import achieved
+from bench.core.text import digits
 from bench.report import drawing
 from bench.report.blocks import Chapter, Facts, Grid, chapter_of, fold
 from bench.report.drawing import Plot, light
@@ -34,8 +35,8 @@ def arithmetic_table(run: Analysed) -> Table | None:
         text("scenario", "scenario"),
         text("type", "type"),
         numeric("devices", "devices", "d"),
-        ranged("TFLOP/s", ("tflops_per_s", "tflops_per_s_low", "tflops_per_s_high"), ",.3g"),
-        numeric("measured TFLOP/s of a rank", "ceiling_tflops", ",.3g"),
+        ranged("TFLOP/s", ("tflops_per_s", "tflops_per_s_low", "tflops_per_s_high"), ".3g"),
+        numeric("measured TFLOP/s of a rank", "ceiling_tflops", ".3g"),
         numeric("of that", "of_ceiling", ".1%"),
         numeric("nominal TFLOP/s of a device", "nominal_tflops", ",.1f"),
         numeric("MFU", "mfu", ".1%"),
@@ -44,8 +45,8 @@ def arithmetic_table(run: Analysed) -> Table | None:
     forward, backward = work.forward_flops / 1e9, work.backward_flops / 1e9
     sources = dict.fromkeys(str(row["nominal"]) for row in rows)
     notes = [
-        f"An example takes {forward:,.3g} GFLOP forward and {backward:,.3g} backward (convolutions, matrix products "
-        "and attention, as torch.utils.flop_counter counts them); what is computed again, as with activation "
+        f"An example takes {digits(forward, 3)} GFLOP forward and {digits(backward, 3)} backward (convolutions, matrix "
+        "products and attention, as torch.utils.flop_counter counts them); what is computed again, as with activation "
         "checkpointing, does not count. TFLOP/s: over all devices, with its 95 % interval over launches. Measured: "
         "what matrix products of this type hold for seconds (python -m bench limits).",
         "MFU: of the dense nominal peak of all devices. "
@@ -60,8 +61,8 @@ def account_table(run: Analysed) -> Table | None:
     columns = (
         text("scenario", "scenario"),
         text("part", lambda row: NAMES.get(row["part"], row["part"])),
-        ranged("ms", ("ms", "low_ms", "high_ms"), ",.3g"),
-        numeric("of the step", "share", ".1%"),
+        ranged("ms", ("ms", "low_ms", "high_ms"), ".3g"),
+        numeric("of the step", "share", "z.1%"),
         text("what it is", lambda row: Cell(text=MEANING[row["part"]], wrap=True)),
     )
     notes = (
@@ -82,8 +83,8 @@ def ceilings_table(run: Analysed) -> Table | None:
     columns = (
         text("ranks", lambda row: row[0]),
         text("what", lambda row: row[1]),
-        numeric("slowest rank", lambda row: number(min(row[2]), ",.3g")),
-        numeric("fastest rank", lambda row: number(max(row[2]), ",.3g")),
+        numeric("slowest rank", lambda row: number(min(row[2]), ".3g")),
+        numeric("fastest rank", lambda row: number(max(row[2]), ".3g")),
         text("unit", lambda row: row[3]),
     )
     notes = ("Of each rank, while all measure at the same time; what holds for seconds, not for an instant.",)
@@ -123,8 +124,9 @@ def limits_plot(run: Analysed) -> Plot | None:
             row, at = rows[name], 0.0 if name == "step" else begin
             colour = "muted" if name in ("unexplained", "step") else f"line-{position % 8}"
             axes.barh([position], [row["ms"]], left=[at], height=0.62, color=light(colour))
-            drawing.hover(axes.patches[-1], f"{NAMES.get(name, name)}: {row['ms']:,.3g} ms, {percent(row)} of the step")
-            drawing.right_label(axes, position, f"{row['ms']:,.3g} ms", percent(row))
+            took = f"{digits(row['ms'], 3)} ms"
+            drawing.hover(axes.patches[-1], f"{NAMES.get(name, name)}: {took}, {percent(row)} of the step")
+            drawing.right_label(axes, position, took, percent(row))
             begin = at + row["ms"]
         if "limit" in rows:
             axes.axvline(rows["limit"]["ms"], color=light("ink"), linewidth=1.0, linestyle="--", label="limit")

@@ -29,7 +29,7 @@ from bench.core.dtypes import HALF_ON, HALVES
 from bench.core.errors import RequestError
 from bench.core.files import sha256
 from bench.core.records import Setting
-from bench.core.text import printable
+from bench.core.text import digits, printable
 from bench.report.blocks import template
 from bench.runs.document import Imported, RunDocument
 from bench.runs.launches import LaunchRecord
@@ -216,8 +216,9 @@ def _measured(run: Analysed, launch: LaunchRecord) -> list[str]:
     where = f"{len(gpus)} x {gpus[0]}" if gpus else f"{machine.cpu}, {machine.cores_usable} cores"
     launches = "1 launch" if row["launches_ok"] == 1 else f"{row['launches_ok']} launches"
     return _wrapped(
-        f"bench measured it in {run.id}: {row['step_median_ms']:.4g} ms a step, {row['throughput_per_s']:,.4g} "
-        f"{row['unit']} a second ({launches}, {where}, torch {document.versions.get('torch') or 'unknown'}; "
+        f"bench measured it in {run.id}: {digits(row['step_median_ms'], 4)} ms a step, "
+        f"{digits(row['throughput_per_s'], 4)} {row['unit']} a second ({launches}, {where}, "
+        f"torch {document.versions.get('torch') or 'unknown'}; "
         f"{what_ran(launch.effective)}). Numerics: {row['parity'] or 'not compared'}."
     )
 

@@ -9,6 +9,7 @@ from bench.analyse.analysed import Analysed
 from bench.analyse.each import devices, scan_of
 from bench.analyse.predicted import Prediction
 from bench.analyse.scaling import PARTS, Scaled, foreseen, scaled
+from bench.core.text import digits
 from bench.report import all_reduce, drawing
 from bench.report.drawing import Plot, light
 from bench.report.tables import UNKNOWN, Cell, Table, in_text, number, numeric, step_cell, tabulate, text
@@ -61,7 +62,7 @@ def prediction_table(checks: Sequence[Prediction], asked: Sequence[Prediction]) 
         numeric("efficiency", lambda one: _share(one.efficiency, " %")),
         numeric("measured ms", lambda one: number(one.measured_ms, ",.1f")),
         numeric("error", lambda one: UNKNOWN if one.error is None else f"{100 * one.error:+.0f} %"),
-        text("beyond what was measured", lambda one: f"{one.beyond:,.4g} times" if one.beyond > 1 else "no"),
+        text("beyond what was measured", lambda one: f"{digits(one.beyond, 4)} times" if one.beyond > 1 else "no"),
     )
     notes = (
         "From ranks that compute with the same batch and exchange nothing, and the fit of all-reduces. "

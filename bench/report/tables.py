@@ -14,6 +14,7 @@ from typing import Any
 from bench.analyse.bars import bar, plus_minus
 from bench.analyse.intervals import Estimate
 from bench.console import align
+from bench.core.text import digits as without_exponent
 from bench.core.text import plain
 from bench.runs.frames import TableRow
 
@@ -169,15 +170,17 @@ def tabulate(
 
 
 def number(value: Any, form: str) -> str:
-    """A value as text, or a dash where there is none."""
-    return UNKNOWN if is_unknown(value) else format(value, form)
+    """A value as text, or a dash where there is none. Digits that matter, such as ``.3g``, have no exponent."""
+    if is_unknown(value):
+        return UNKNOWN
+    return without_exponent(value, int(form[-2])) if form in (".2g", ".3g", ".4g") else format(value, form)
 
 
 def digits(value: float | str | None) -> str:
     """A value with as many digits as matter: ``1,234``, ``26.61``; a word as it is."""
     if isinstance(value, str):
         return value
-    return number(value, ",.0f" if value is not None and value >= 1000 else "#,.4g")
+    return number(value, ",.0f" if value is not None and value >= 999.95 else "#,.4g")
 
 
 def as_change(ratio: float | None) -> str:

@@ -8,7 +8,7 @@ from bench.analyse.analysed import Analysed
 from bench.analyse.predicted import largest_error, why_not
 from bench.analyse.scaling import STRONG, WEAK, foreseen, scaled
 from bench.console import count
-from bench.core.text import listed
+from bench.core.text import digits, listed
 from bench.runs.experiments import Scaling
 
 WORDS = {
@@ -121,7 +121,7 @@ def about_predictions(run: Analysed, predict: Sequence[int] = (), what_if_mbit: 
     beyond, count = max(((one.beyond, one.count) for one in asked if one.why_not is None), default=(0.0, 0))
     if beyond > 1.0:
         lines.append(
-            f"{count:,} devices are {beyond:,.4g} times beyond what was measured; a prediction takes every device and "
-            "link to be as fast as those measured, and no rank to wait for a slower one."
+            f"{count:,} devices are {digits(beyond, 4)} times beyond what was measured; a prediction takes every "
+            "device and link to be as fast as those measured, and no rank to wait for a slower one."
         )
     return lines

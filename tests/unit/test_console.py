@@ -70,6 +70,14 @@ def test_a_table_says_the_same_in_each_form() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("value", "shown"), [(1234.5, "1,230"), (12345.0, "12,300"), (26.61, "26.6"), (0.5, "0.5"), (None, "–")]
+)
+def test_digits_that_matter_have_no_exponent(value: float | None, shown: str) -> None:
+    assert tables.number(value, ".3g") == shown
+    assert [tables.digits(value) for value in (999.94, 999.96, 1e6)] == ["999.9", "1,000", "1,000,000"]
+
+
 def test_the_last_column_is_folded() -> None:
     rows = [["scenario", "what ran"], ["ddp", "torch DDP · gloo ×2 · native O2 bf16"], ["dp", ""]]
     lines = ["ddp       torch DDP · gloo ×2 ·", "          native O2 bf16", "dp"]

@@ -34,7 +34,7 @@ from bench.runs.launches import Tf32
 from bench.seams import Switch, discover, switching
 from bench.seams.discover import WORKLOAD
 from bench.seams.switch import RECOVERABLE
-from bench.words.limits import doubts, proved
+from bench.words.limits import doubts, percent, proved
 from bench.worker import ceilings as worker_ceilings
 from bench.worker import diagnose, loop, work
 from bench.worker import limits as worker
@@ -190,6 +190,10 @@ def test_a_slow_rank_and_what_is_not_known() -> None:
     assert one.own_limit_ms is None and one.parts["arithmetic"] == 40.0 and "kernels" not in one.parts
     other = accounted(steps(forward_ms=(30.0, 50.0)), reasons={"communication": "no_sync is not there"})
     assert "communication" not in other.parts and other.parts["stragglers"] == pytest.approx(10.0)
+
+
+def test_a_share_that_rounds_to_nothing_has_no_sign() -> None:
+    assert [percent({"share": of, "share_low": None}) for of in (-0.004, 0.004, -0.14)] == ["0 %", "0 %", "-14 %"]
 
 
 @pytest.mark.parametrize(("profiled_ms", "fresh_ms"), [(1.0, 3.0), (9.0, 0.0)])
