@@ -236,13 +236,14 @@ class ApexAmp(Amp):
 
 
 def begin_momentum_at_zero(optimizer: torch.optim.Optimizer) -> None:
-    """Give every parameter of an SGD with momentum its buffer now, of zeros, which is what a first step makes of none.
+    """Give every parameter of an SGD with momentum its buffer now, of zeros, which is what a first step makes of none;
+    not with dampening, which torch leaves out of a first step.
 
     torch's fused step leaves new buffers uninitialised for its kernel to fill, and a kernel that skips the step fills
     nothing: the second step would take what lay there (``_fused_sgd`` in ``torch/optim/sgd.py``, torch 2.6 to 2.15).
     """
     for group in optimizer.param_groups if isinstance(optimizer, torch.optim.SGD) else ():
-        for parameter in group["params"] if group["momentum"] else ():
+        for parameter in group["params"] if group["momentum"] and not group["dampening"] else ():
             optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
 
 

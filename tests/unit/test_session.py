@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -227,6 +227,20 @@ def test_a_first_step_that_is_skipped_leaves_no_trace(monkeypatch: pytest.Monkey
         assert int(amp.skipped_steps()) == len(losses) - 2
         weights.append(weight.detach())
     assert torch.equal(*weights) and not torch.equal(weights[0], torch.arange(8.0))
+
+
+@pytest.mark.parametrize("dampening", [0.0, 0.5])
+def test_the_first_steps_of_sgd_are_those_of_torch(dampening: float) -> None:
+    weights = [nn.Parameter(torch.arange(8.0)) for _ in range(2)]
+    make = partial(torch.optim.SGD, lr=0.5, momentum=0.5, dampening=dampening, fused=True)
+    amp, alone = Amp(precision_of("O1", torch.float16), torch.device("cpu"), make), make(weights[1:])
+    amp.prepare(nn.ParameterList(weights[:1]))
+    for factor in (2.0, 4.0):
+        for one, step in zip(weights, (amp.step, alone.step), strict=True):
+            one.grad = None
+            (amp.backward if one is weights[0] else torch.Tensor.backward)((one * factor).sum())
+            step()
+    assert torch.equal(*weights)
 
 
 @pytest.mark.parametrize("level", ["O1", "O2"])
