@@ -90,12 +90,7 @@ def _train(job: Job, rank: int, tell: Any, born_ns: int) -> dict[str, object]:
     purpose = None if job.purpose == "measure" else import_module(f"bench.worker.{job.purpose}")
     if job.purpose == "restart":  # the ranks are started by what this process starts
         return {"rank": rank, "pid": os.getpid(), **restart.run(job, tell)}
-    if (core_set := job.ranks[rank].core_set) is not None:
-        part, of = core_set
-        cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, cores[part * len(cores) // of : (part + 1) * len(cores) // of])
-    torch.set_num_threads(job.ranks[rank].threads)
-    device = device_of(job, rank)
+    device = settle(job, rank)
     nccl = job.group and device.type == "cuda" and job.purpose == "diagnose"
     heard = nccl_path.listen() if nccl else None
     tell("phase", phase="rendezvous")
@@ -107,10 +102,6 @@ def _train(job: Job, rank: int, tell: Any, born_ns: int) -> dict[str, object]:
     plan = Plan.of(job, rank, device)
     if job.purpose == "measure" and job.memory_probe:
         born_ns += memory_probe.show(tell, device)
-    # Shapes are fixed, so cuDNN's search for algorithms falls into the warm-up. Not where one process drives several
-    # GPUs: torch keeps what was found by thread (pytorch/pytorch#103939), and DataParallel starts a new thread for each
-    # GPU in every forward pass, so every step would search anew.
-    torch.backends.cudnn.benchmark = len(job.ranks[rank].devices) < 2
 
     def report(phase: str, done: int = 0, of: int = job.steps) -> Any:
         tell("phase", phase=phase)
@@ -175,8 +166,18 @@ def _measure(plan: Plan, report: Report, born_ns: int) -> dict[str, object]:
     return result
 
 
-def device_of(job: Job, rank: int) -> torch.device:
-    """This rank's device; on a GPU the one whose UUID was chosen, or an error."""
+def settle(job: Job, rank: int) -> torch.device:
+    """Give this process the rank's cores, threads, cuDNN setting and device; on a GPU the one whose UUID was chosen, or
+    an error."""
+    if (core_set := job.ranks[rank].core_set) is not None:
+        part, of = core_set
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, cores[part * len(cores) // of : (part + 1) * len(cores) // of])
+    torch.set_num_threads(job.ranks[rank].threads)
+    # Shapes are fixed, so cuDNN's search for algorithms falls into the warm-up. Not where one process drives several
+    # GPUs: torch keeps what was found by thread (pytorch/pytorch#103939), and DataParallel starts a new thread for each
+    # GPU in every forward pass, so every step would search anew.
+    torch.backends.cudnn.benchmark = len(job.ranks[rank].devices) < 2
     if job.workload.device == "cpu":
         return torch.device("cpu")
     visible, expected = job.devices_on(job.ranks[rank].host), job.ranks[rank].devices[0]

@@ -39,23 +39,28 @@ def main(folder: str) -> None:
     diary = Diary(folder, turn, number)
     with open(Checkpoint(every=1, folder=folder).job_file, encoding="utf-8") as file:
         job = decode(Job, json.load(file))
-    import torch
     import torch.distributed as dist
 
-    from bench.worker import checkpoint, fingerprint, live, loop, rank
+    from bench.worker import by_fp32, rank
 
     diary.note("up")
-    torch.set_num_threads(job.ranks[number].threads)
-    device = rank.device_of(job, number)
+    device = rank.settle(job, number)
     if job.group:
         store = dist.FileStore(os.path.join(folder, f"ranks-{turn}"), job.processes)
         rank.join(job, number, device, store)
     diary.note("joined")
-    plan = Plan.of(job, number, device)
+    with by_fp32.by_fp32(job):
+        train(Plan.of(job, number, device), job.checkpoint, diary)
+    rank.leave()
+
+
+def train(plan: Plan, saves: Checkpoint | None, diary: Diary) -> None:
+    from bench.worker import checkpoint, fingerprint, live, loop
+
+    assert saves is not None
     load, session = plan.load(), plan.build()
     watch = live.TypeWatch(session.model)
-    assert job.checkpoint is not None
-    keeper = checkpoint.Torch(session, job.checkpoint)
+    keeper = checkpoint.Torch(session, saves)
     first = 0
     if os.path.exists(keeper.file):
         saved = keeper.load()
@@ -65,19 +70,18 @@ def main(folder: str) -> None:
     for _ in range(first):
         load()  # training goes on with the batch after those that it has seen
     diary.note("loaded", first)
-    every, last = job.checkpoint.steps, Steps.of(job.checkpoint.steps).last
+    every, last = saves.steps, Steps.of(saves.steps).last
     for step in range(first + 1, last + 1):
         loss = session.forward(load())
         session.backward(loss)
         session.optimize()
-        loop.finish(device)
+        loop.finish(plan.parts.device)
         diary.note("step", step, loss=float(loss.detach()))
         if step == first + 1 and not session.compiled:
             watch.stop()
         if step % every == 0:
             save(keeper, step, fingerprint.checksum(session.weights()))
     diary.note("ran", last, ran=plan.what_ran(session, watch))
-    rank.leave()
 
 
 def save(keeper: "Torch", step: int, weights: str) -> None:

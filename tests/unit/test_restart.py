@@ -17,7 +17,7 @@ from bench.core.job import Checkpoint
 from bench.experiments import restart as experiment
 from bench.experiments.restart import RestartLook, RestartRecord, Restarts, restarts, sentences
 from bench.seams.switching import scenario
-from bench.worker import restart
+from bench.worker import by_fp32, restart
 from bench.worker import restarted as member
 from bench.worker.restart import Note
 
@@ -91,6 +91,23 @@ def test_a_second_start_goes_on_from_the_checkpoint(tmp_path: Path, monkeypatch:
     torch.save(damaged, last)
     with pytest.raises(Exception, match="are not those that were saved"):
         member.main(str(tmp_path))
+
+
+def test_half_is_computed_as_in_other_launches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By way of fp32 on a CPU without instructions for bf16, with cuDNN's search for algorithms."""
+    monkeypatch.setattr(by_fp32, "bf16_instructions", lambda: False)
+    monkeypatch.setattr(by_fp32.ByFp32, "used", False)
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
+    found = scenario("single")
+    asked = request_for((found,), replicas=1, global_batch=2, experiments={"checkpoint": Checkpoint(every=2)})
+    _, job = experiment.jobs(asked, found, 1, 0, one_host(1), str(tmp_path))
+    job = replace(job, precision="O3", half="bf16")
+    Path(Checkpoint(every=2, folder=str(tmp_path)).job_file).write_text(json.dumps(asdict(job)))
+    for name, value in {"RANK": "0", "TORCHELASTIC_RESTART_COUNT": "0"}.items():
+        monkeypatch.setenv(name, value)
+    member.main(str(tmp_path))
+    (ran,) = (one.ran for one in restart._until_over(Mock(poll=lambda: 0), str(tmp_path)) if one.what == "ran")
+    assert ran is not None and ran["bf16_by_fp32"] and torch.backends.cudnn.benchmark
 
 
 def test_without_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
