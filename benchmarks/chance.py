@@ -28,7 +28,8 @@ from scipy import signal, special, stats
 
 from bench.analyse.comparison import ALIKE, SHOWN, SLOWER, Comparison, compared, judged, more_launches
 from bench.analyse.history import gate
-from bench.analyse.history.gate import Base, Judged, Measured, Rule
+from bench.analyse.history.gate import Base, Judged, Measured
+from bench.analyse.history.rule import STEP_TIME, Rule
 from bench.analyse.intervals import Ratio, estimate, ratio_from, ratio_of
 from bench.analyse.rounds import Drifting, Level
 from bench.analyse.steps import per_iteration, per_launch
@@ -451,7 +452,7 @@ def planted(random: Random, machine: float, change: Callable[[int], float], coun
             times[VICTIM] *= 1.0 + change(number - 11)
         tonight = measured(number, times, memory)
         rows = gate.judge(tonight, base, Rule())
-        said.append((name_of(VICTIM), gate.STEP_TIME) in regressed(rows))
+        said.append((name_of(VICTIM), STEP_TIME) in regressed(rows))
         base = gate.after(tonight, rows, base, Rule(), by_person=False)
     return said[12:]
 
@@ -461,7 +462,7 @@ def caught(number: int, times: Array, memory: Array, base: Base, size: float) ->
     slower = times.copy()
     slower[number % SCENARIOS] *= 1.0 + size
     rows = gate.judge(measured(number, slower, memory), base, Rule())
-    return (name_of(number % SCENARIOS), gate.STEP_TIME) in regressed(rows)
+    return (name_of(number % SCENARIOS), STEP_TIME) in regressed(rows)
 
 
 def drawn_nights(random: Random, shared: bool, machine: float, count: int) -> Iterator[tuple[Array, Array]]:

@@ -7,6 +7,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from bench.analyse.history import nights
+from bench.analyse.history.rule import FEWEST_NIGHTS, MEMORY, STEP_TIME, Rule
 from bench.console import columns, count, passing, tell
 from bench.core.errors import NotComparable, RequestError, closest
 from bench.runs.files import check_file, unwritable, utf8, write_atomically
@@ -14,7 +15,7 @@ from bench.runs.names import find, last_finished
 from bench.verbs.options import DEFAULT_OUT, Parser, called, people, percentage, reply, scenario_names, whole_number
 
 if TYPE_CHECKING:
-    from bench.analyse.history.gate import Base, Outcome, Rule
+    from bench.analyse.history.gate import Base, Outcome
 
 DESCRIPTION = """\
 Hold a run against the nights before it, scenario by scenario: step time, peak memory, and the verdict on numerics.
@@ -47,9 +48,6 @@ incomplete.
 
 LISTED = 10
 """Runs of the history that are left out, and are named one by one."""
-
-
-FEWEST_NIGHTS = 3
 
 
 def main(arguments: list[str]) -> int:
@@ -106,21 +104,21 @@ def _level(text: str) -> float:
 
 
 def add_thresholds(parser: argparse.ArgumentParser) -> None:
-    base = "accepted nights that make a base (default: 10)"
-    parser.add_argument("--nights", type=_nights, default=10, metavar="N", help=base)
-    bound = "of the prediction bound, over all scenarios of a metric (default: 99%%)"
-    parser.add_argument("--level", type=_level, default=0.99, metavar="PERCENT", help=bound)
-    slower = "a step time that is slower by less has not regressed (default: 1%%)"
-    parser.add_argument("--threshold", type=percentage, default=0.01, metavar="PERCENT", help=slower)
-    memory = "the same of peak memory (default: 1%%)"
-    parser.add_argument("--memory-threshold", type=percentage, default=0.01, metavar="PERCENT", help=memory)
-    early = "of both while the base has fewer nights, and with --baseline (default: 3%%)"
-    parser.add_argument("--early-threshold", type=percentage, default=0.03, metavar="PERCENT", help=early)
+    usual = Rule()
+    base = f"accepted nights that make a base (default: {usual.nights})"
+    parser.add_argument("--nights", type=_nights, default=usual.nights, metavar="N", help=base)
+    early = "of both while the base has fewer nights, and with --baseline"
+    for option, kind, default, text in (
+        ("--level", _level, usual.level, "of the prediction bound, over all scenarios of a metric"),
+        ("--threshold", percentage, usual.thresholds[STEP_TIME], "a step time that rose by less has not regressed"),
+        ("--memory-threshold", percentage, usual.thresholds[MEMORY], "the same of peak memory"),
+        ("--early-threshold", percentage, usual.before, early),
+    ):
+        about = f"{text} (default: {100 * default:g}%%)"
+        parser.add_argument(option, type=kind, default=default, metavar="PERCENT", help=about)
 
 
-def rule_from(options: argparse.Namespace) -> "Rule":
-    from bench.analyse.history.gate import MEMORY, STEP_TIME, Rule
-
+def rule_from(options: argparse.Namespace) -> Rule:
     return Rule(
         nights=options.nights,
         level=options.level,
@@ -142,7 +140,7 @@ def _new(options: argparse.Namespace) -> str:
     return find(options.run, options.results or DEFAULT_OUT)
 
 
-def _against_one(new: nights.Night, old: nights.Night, rule: "Rule", only: list[str] | None) -> "Outcome":
+def _against_one(new: nights.Night, old: nights.Night, rule: Rule, only: list[str] | None) -> "Outcome":
     from bench.analyse import comparable
     from bench.analyse.history import gate
 
@@ -172,7 +170,7 @@ def _against_one(new: nights.Night, old: nights.Night, rule: "Rule", only: list[
 
 
 def _against_history(
-    new: nights.Night, history: nights.Nights, folder: str, rule: "Rule", only: list[str] | None
+    new: nights.Night, history: nights.Nights, folder: str, rule: Rule, only: list[str] | None
 ) -> "Outcome":
     """Replay the earlier nights of the same series, and judge this one against the base that they leave."""
     from bench.analyse import comparable
@@ -220,7 +218,7 @@ def _against_history(
 
 
 def _sound_base(
-    alike: list[nights.Night], rule: "Rule", accepted: list[str], only: list[str] | None
+    alike: list[nights.Night], rule: Rule, accepted: list[str], only: list[str] | None
 ) -> "tuple[Base, list[nights.LeftOut]]":
     """The base that these nights leave, of verified runs alone; and the runs that are not sound."""
     from bench.analyse.history import gate

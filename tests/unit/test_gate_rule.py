@@ -12,7 +12,8 @@ from standin import gated
 from standin.gated import NAMES, night
 
 from bench.analyse.history import gate
-from bench.analyse.history.gate import MEMORY, METRICS, PARITY, STEP_TIME, Base, Judged, Rule
+from bench.analyse.history.gate import PARITY, Base, Judged
+from bench.analyse.history.rule import MEMORY, METRICS, STEP_TIME, Rule
 from bench.analyse.scatter import moderated
 
 RULE = Rule()

@@ -9,7 +9,8 @@ import pytest
 from standin import gated
 from standin.documents import document
 
-from bench.analyse.history.gate import Outcome, Rule, judge, measured
+from bench.analyse.history.gate import Outcome, judge, measured
+from bench.analyse.history.rule import Rule
 from bench.report.gate import as_markdown, for_programs
 from bench.runs.writer import RunWriter
 from nightly import summary

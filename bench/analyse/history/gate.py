@@ -31,7 +31,7 @@ measured in another way (memory as ``rss``, ``nvml_pid``, ...): only nights with
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -40,15 +40,13 @@ from scipy import special
 from bench.analyse.comparable import OTHERWISE, Digest, Entry, other_source, source_of, unusable
 from bench.analyse.comparison import LAUNCHES_WANTED, MOST_LAUNCHES
 from bench.analyse.history.nights import LeftOut
+from bench.analyse.history.rule import FEWEST_NIGHTS, METRICS, STEP_TIME, Rule
 from bench.analyse.intervals import ratio_of, t_quantile, welch
 from bench.analyse.scatter import moderated
 from bench.core import errors
 from bench.core.records import PARITIES
 
-STEP_TIME, MEMORY, PARITY = "step_time", "peak_memory", "loss_parity"
-
-METRICS = {STEP_TIME: "step_ms", MEMORY: "peak_total_mib"}
-"""The value of a launch in a digest, by metric. Lower is better."""
+PARITY = "loss_parity"
 
 POOLED = (STEP_TIME,)
 """Metrics that scatter alike in all scenarios. Memory does not: often by nothing, then by a block of the allocator."""
@@ -75,21 +73,10 @@ NOT_THERE, NO_VALUE, NO_VERDICT = "not in this run", "no value in this run", "no
 NO_BASE_VALUE, NO_BASE_VERDICT = "the base has no such value", "the base has no verdict on numerics"
 NO_BASE = "the base has no values of this scenario"
 
-FEWEST_NIGHTS = 3  # for a prediction bound
 RECENT = 5
 CREEP_ERROR = 0.1  # of the error of a night
 
 SEEN = 0.10  # a change that a gate must be able to see, or twice its threshold where that is more
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
-    """The thresholds, as fractions. ``thresholds``: by metric, with a prediction bound; ``before``: without one."""
-
-    nights: int = 10
-    level: float = 0.99
-    thresholds: Mapping[str, float] = field(default_factory=lambda: dict.fromkeys(METRICS, 0.01))
-    before: float = 0.03
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,13 +13,15 @@ from statistics import median
 from bench.analyse import comparable
 from bench.analyse.comparable import Digest, Entry, other_source, source_of, unusable
 from bench.analyse.history import gate
+from bench.analyse.history.rule import METRICS as GATE_METRICS
+from bench.analyse.history.rule import Rule
 from bench.analyse.history.shifts import Levels, Shift, levels
 from bench.runs.document import what_is_trained
 
 METRICS = ("step_ms", "peak_total_mib", "energy_per_1000_j")
 """The values of a digest that are followed; lower is better. Throughput is the step time again."""
 
-GATED = {digest: metric for metric, digest in gate.METRICS.items()}
+GATED = {digest: metric for metric, digest in GATE_METRICS.items()}
 RECENT = 10  # nights that the latest one is compared with, and that stand for the two ends of a trend
 COMMIT_LETTERS = 10
 
@@ -138,7 +140,7 @@ def tracks(
     *,
     scenarios: Sequence[str] = (),
     accepted: Mapping[str, str] | None = None,
-    rule: gate.Rule | None = None,
+    rule: Rule | None = None,
 ) -> list[Track]:
     """The tracks of digests in the order of time, the one with the latest night first.
 
@@ -157,9 +159,7 @@ def scenarios_of(digests: Sequence[Digest]) -> list[str]:
     return list(dict.fromkeys(row["scenario"] for digest in digests for row in digest["scenarios"]))
 
 
-def _track(
-    digests: list[Digest], scenarios: Sequence[str], accepted: Mapping[str, str], rule: gate.Rule | None
-) -> Track:
+def _track(digests: list[Digest], scenarios: Sequence[str], accepted: Mapping[str, str], rule: Rule | None) -> Track:
     nights = tuple(
         Night(
             run=digest["run"],
