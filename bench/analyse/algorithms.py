@@ -42,8 +42,7 @@ class Algorithms:
             if one.looks
         }
         talked = [one.transport for one in scaling.bandwidth if one.transport and one.transport.backend == "nccl"]
-        machines = [host.machine for host in document.hosts] or [document.machine]
-        per_host = min(len(one.gpus) for one in machines)
+        per_host = min(len(one.gpus) for one in document.machines)
         return cls(
             read=read,
             nvlink=any((one.interface or "").startswith("NVLink") for one in talked),

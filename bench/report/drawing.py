@@ -11,6 +11,7 @@ import logging
 import os
 import re
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import chdir, contextmanager
 from dataclasses import dataclass, field, replace
@@ -23,6 +24,7 @@ import pandas as pd
 
 from bench.analyse.labels import what_ran
 from bench.analyse.launches import how_many, shown
+from bench.console import count
 from bench.core.text import digits, plain, printable
 from bench.report.theme import DASHES, MARKERS, THEME
 from bench.runs.document import RunDocument, what_is_trained
@@ -222,12 +224,12 @@ def model_and_batch(document: RunDocument) -> str:
 
 
 def device(document: RunDocument) -> str:
-    workload, machine = document.workload, document.machine
-    count = workload.replicas or 0
-    if workload.device == "cpu":
-        return f"{count} CPU rank{'s' if count > 1 else ''} on {machine.cpu}, {machine.cores_usable} cores"
-    names = [gpu.name for gpu in document.gpus]
-    return " + ".join(f"{names.count(name)} × {name}" for name in dict.fromkeys(names))
+    if document.workload.device != "cpu":
+        return " + ".join(f"{times} × {name}" for name, times in Counter(gpu.name for gpu in document.gpus).items())
+    cpus = Counter(f"{machine.cpu}, {machine.cores_usable} cores" for machine in document.machines)
+    several = len(document.machines) > 1
+    where = [f"{count(hosts, 'host')} with {cpu}" if several else cpu for cpu, hosts in cpus.items()]
+    return f"{count(document.workload.replicas or 0, 'CPU rank')} on {' + '.join(where)}"
 
 
 def sheet(height_in: float, rows: int = 1, columns: int = 1, **how: Any) -> tuple[Artist, list[Artist]]:

@@ -370,10 +370,14 @@ class RunDocument:
         return self.of(kind) or kind()
 
     @property
+    def machines(self) -> list[Machine]:
+        """All hosts, the leader first."""
+        return [host.machine for host in self.hosts] or [self.machine]
+
+    @property
     def gpus(self) -> list[Gpu]:
         """The GPUs that were asked for, of all hosts."""
-        machines = [host.machine for host in self.hosts] or [self.machine]
-        return [gpu for machine in machines for gpu in machine.gpus if gpu.uuid in self.request.devices]
+        return [gpu for machine in self.machines for gpu in machine.gpus if gpu.uuid in self.request.devices]
 
     @property
     def instead(self) -> str | None:

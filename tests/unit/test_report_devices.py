@@ -64,6 +64,18 @@ def test_gpus_of_all_hosts_are_named(whole: Analysed) -> None:
     assert names == ["node0 GPU 0", "node1 GPU 0"]
 
 
+def test_cpus_of_all_hosts_are_named(whole: Analysed) -> None:
+    """And the CPU of the one host that most runs have."""
+    machine = replace(whole.document.machine, cpu="EPYC", cores_usable=8)
+    on_cpu = replace(whole.document.workload, device="cpu", replicas=4)
+    document, start = replace(whole.document, workload=on_cpu, machine=machine), whole.document.start
+    assert drawing.device(document) == "4 CPU ranks on EPYC, 8 cores"
+    machines = (machine, machine, replace(machine, cpu="Xeon"))
+    hosts = tuple(HostRecord(name="n", machine=one, versions={}, start=start) for one in machines)
+    named = drawing.device(replace(document, hosts=hosts))
+    assert named == "4 CPU ranks on 2 hosts with EPYC, 8 cores + 1 host with Xeon, 8 cores"
+
+
 @pytest.fixture(scope="module")
 def files(whole: Analysed) -> dict[str, bytes]:
     with pytest.MonkeyPatch.context() as patch:
