@@ -33,7 +33,7 @@ def on_all_hosts(arguments: list[str], parser: Parser, perform: Callable[[Option
     if engine.index == 0:
         with leading(engine, os.environ) as party:
             options = parser.parse_args(arguments, Options())
-            party.gather(_hello(options), say)
+            party.gather(_hello(options, parser), say)
             return party.end(perform(_continued(options, parser, party), parser, party))
     return _follow(arguments, parser, engine)
 
@@ -52,7 +52,7 @@ def _continued(options: Options, parser: Parser, party: Party) -> Options:
 def _follow(arguments: list[str], parser: Parser, engine: Started) -> int:
     with follower.following(engine, os.environ) as line:
         options = parser.parse_args(arguments, Options())
-        hello = _hello(options)
+        hello = _hello(options, parser)
         own = follower.Options(
             python=next(iter(options.pythons), None),
             fresh=options.fresh,
@@ -68,12 +68,13 @@ def refuse_site(options: Options) -> None:
         raise RequestError("--site", "on several hosts each forks ranks of its own", "leave it out")
 
 
-def _hello(options: Options) -> Hello:
+def _hello(options: Options, parser: Parser) -> Hello:
     refuse_site(options)
     device, gpus, left_out = machine.choose_device(options.device)
     if device == "cpu" and options.gpus is not None:
         raise RequestError("--gpus", "there is no GPU here, or --device cpu was asked for", "leave it out")
-    asked = {name: encode(value) for name, value in vars(options).items() if name not in OF_A_HOST}
+    values = {name: encode(value) for name, value in vars(options).items() if name not in OF_A_HOST}
+    asked = {one.option_strings[0]: values[one.dest] for one in parser._actions if one.dest in values}
     return Hello(
         bench=_own_code(),
         device=device,

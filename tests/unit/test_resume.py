@@ -311,7 +311,7 @@ def test_a_restarted_job_goes_on_with_its_run(verb: Any, monkeypatch: pytest.Mon
     resumes = "resumed" if verb is run else "_resume"
     monkeypatch.setattr(verb, resumes, lambda options, *rest: seen.append(options) or 0)
     monkeypatch.setattr(together, "leading", lambda *about: nullcontext(party))
-    monkeypatch.setattr(together, "_hello", lambda options: None)
+    monkeypatch.setattr(together, "_hello", lambda *about: None)
     party = SimpleNamespace(gather=lambda *about: None, job=lambda: "job 7", end=lambda code: code)
     job = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
     monkeypatch.setattr(together, "engine_of", lambda environment: engine_of(job))

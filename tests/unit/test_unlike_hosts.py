@@ -36,7 +36,7 @@ def machine(number: int, model: str = "H200") -> Machine:
 
 def hello(number: int) -> Hello:
     about: dict[str, Any] = {"devices": (f"GPU-{number}",), "machine": machine(number)}
-    return Hello(bench="1.0", device="cuda", cores=8, asked={"iters": 3, "scenario": ["ddp"]}, **about)
+    return Hello(bench="1.0", device="cuda", cores=8, asked={"--iters": 3, "--scenario": ["ddp"]}, **about)
 
 
 class Planted:
@@ -83,8 +83,11 @@ def ends(hosts: Sequence[Hello], file: Path) -> list[str]:
     ("change", "line"),
     [
         ({"bench": "1.1"}, "bench: * has version 1.1, and the first host 1.0; install the same version on all hosts"),
-        ({"asked": {"iters": 4, "scenario": ["ddp"]}}, "--iters: * was asked for 4, and the first host for 3; start"),
-        ({"asked": {"iters": 3}}, "--scenario: * was asked for nothing, and the first host for ddp; start the same"),
+        (
+            {"asked": {"--iters": 4, "--scenario": ["ddp"]}},
+            "--iters: * was asked for 4, and the first host for 3; start",
+        ),
+        ({"asked": {"--iters": 3}}, "--scenario: * was asked for nothing, and the first host for ddp; start the same"),
         ({"device": "cpu"}, "--device: * would measure on cpu, and the first host on cuda; choose one with --device"),
         ({"machine": machine(2, "A100")}, "--gpus: * has A100, and the first host H200; choose GPUs of one model"),
     ],

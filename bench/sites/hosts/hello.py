@@ -12,7 +12,7 @@ from bench.runs.fields import Names
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
     """A host as it describes itself. ``bench``: its version, and a checksum of its files. ``asked``: the options of
-    its command by name; ``devices``: its chosen GPUs."""
+    its command, as ``--with``; ``devices``: its chosen GPUs."""
 
     bench: str
     device: str
@@ -31,7 +31,7 @@ def refuse_unlike(leader: Hello, other: Hello, name: str) -> None:
         ours, theirs = (one.asked.get(option) for one in (leader, other))
         if ours != theirs:
             problem = f"{name} was asked for {_shown(theirs)}, and the first host for {_shown(ours)}"
-            raise RequestError(f"--{option.replace('_', '-')}", problem, "start the same command on all hosts")
+            raise RequestError(option, problem, "start the same command on all hosts")
     if other.device != leader.device:
         problem = f"{name} would measure on {other.device}, and the first host on {leader.device}"
         raise RequestError("--device", problem, "choose one with --device, or see 'python -m bench doctor' there")
