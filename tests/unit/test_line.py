@@ -7,21 +7,23 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from conftest import planned
 from standin.hosts import free_port
 
 from bench.core.errors import HostError, RequestError
 from bench.machine import throttle
 from bench.machine.sample.noticed import together
 from bench.runs.document import Machine
-from bench.sites.hosts import meeting, party
+from bench.seams.site import Outcome
+from bench.sites.hosts import leader, meeting, party
 from bench.sites.hosts.engine import Started
 from bench.sites.hosts.hello import Hello
 from bench.sites.hosts.line import MOST_FROM_STRANGERS, Gone, Line
 from bench.sites.hosts.meeting import Listener, call
-from bench.sites.hosts.party import Party
+from bench.sites.hosts.party import Member, Party
 
 Pair = tuple[Line, Line]
 SELF = Hello(bench="1", device="cpu", cores=2, devices=(), machine=Machine(host="a"))
@@ -222,3 +224,16 @@ def test_a_gpu_is_sampled_in_its_own_hosts_window() -> None:
     rows = [of_b | {"t_ns": t_ns} for t_ns in (5, 10**12)]
     assert throttle.check(rows[:1], steps) is None
     assert (throttle.check(rows, steps) or {})["verdict"] == "invalid"
+
+
+def test_a_launch_that_ends_before_the_others_begin_loses_no_host(pair: Pair) -> None:
+    """As where the first host has no more processes: the others, which wait for a launch, would take an abort for
+    nonsense."""
+    other, line = pair
+    failed = Outcome(status="error", reason="no more processes", first_failed_rank=0, ranks=[])
+    own = SimpleNamespace(log="", perform=lambda *about, **more: failed)
+    group: Any = SimpleNamespace(name="node0", hosts=(), members=[Member(line, SELF, "node1")])
+    launch = leader._Launch(leader.Hosts(cast(Any, own), group, []), planned().job, group.members)
+    assert launch.perform(lambda event: None) == failed
+    line.send(event="end", code=0)
+    assert [message["event"] for message in other.receive(5)] == ["open", "end"]

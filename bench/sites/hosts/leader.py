@@ -99,10 +99,12 @@ def _there(member: Member) -> Iterator[None]:
 
 
 class _Launch:
-    """One launch on several hosts. ``over``: the final message of each other host. ``lost``: why one sent none."""
+    """One launch on several hosts. ``begun``: whether the others know of it. ``over``: the final message of each other
+    host. ``lost``: why one sent none."""
 
     def __init__(self, site: Hosts, job: Job, members: list[Member]) -> None:
         self.site, self.job, self.members = site, job, members
+        self.begun = False
         self.over: dict[str, Message] = {}
         self.lost: dict[str, str] = {}
         here = sorted({member.line.here for member in members})
@@ -128,7 +130,7 @@ class _Launch:
         return whole
 
     def watched(self) -> list[Line]:
-        return [one.line for one in self.members if one.name not in self.over.keys() | self.lost.keys()]
+        return [one.line for one in self.members if self.begun and one.name not in self.over.keys() | self.lost.keys()]
 
     def slow(self) -> None:
         """Something is wrong: check which hosts are still there."""
@@ -138,6 +140,7 @@ class _Launch:
 
     def listening(self, port: int) -> None:
         """Start the others: their ranks meet at this port, at the address by which they reached this host."""
+        self.begun = True
         for member in self.members:
             meet = Meet(host=member.name, address=member.line.here, port=port, interface=None)
             try:
