@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -14,11 +15,12 @@ from conftest import planned
 from standin.hosts import free_port
 
 from bench.core.errors import HostError, RequestError
+from bench.core.job import Meet
 from bench.machine import throttle
 from bench.machine.sample.noticed import together
 from bench.runs.document import Machine
 from bench.seams.site import Outcome
-from bench.sites.hosts import leader, meeting, party
+from bench.sites.hosts import follower, leader, meeting, party
 from bench.sites.hosts.engine import Started
 from bench.sites.hosts.hello import Hello
 from bench.sites.hosts.line import MOST_FROM_STRANGERS, Gone, Line
@@ -237,3 +239,17 @@ def test_a_launch_that_ends_before_the_others_begin_loses_no_host(pair: Pair) ->
     assert launch.perform(lambda event: None) == failed
     line.send(event="end", code=0)
     assert [message["event"] for message in other.receive(5)] == ["open", "end"]
+
+
+def test_an_abort_that_comes_right_behind_its_launch_is_heeded(pair: Pair, tmp_path: Path) -> None:
+    line, first = pair
+    first.send(event="launch")
+    first.send(event="abort", reason="the launch failed on node0", collateral=True, stalled=False)
+    while len(line._lines) < 2:
+        line._read()
+    assert follower._next(line, "launch") == {"event": "launch"}
+    site = SimpleNamespace(description={"apex": {"problems": {}}})
+    host = SimpleNamespace(line=line, folder=str(tmp_path), site=site, sampler=SimpleNamespace(knows_pids=True))
+    meet = Meet(host="node1", address="", port=1, interface=None)
+    launch = follower._Launch(cast(Any, host), planned().job, meet)
+    assert (launch.heed([]) or {}).get("reason") == "the launch failed on node0"

@@ -216,7 +216,7 @@ class _Launch:
 
     def heed(self, readable: Sequence[Readable]) -> Message | None:
         try:
-            for message in self.line.receive() if readable else []:
+            for message in self.line.receive(0.0) if self.watched() else []:  # some may have come with the launch
                 match message:
                     case {"event": "abort", "reason": str(reason), "collateral": bool(), "stalled": bool(stalled)}:
                         return {"reason": reason, "collateral": True, "stalled": stalled}
