@@ -1,7 +1,9 @@
 """A command that trains, run to its end as from a shell: watched by a sampler, with our signals handed on to it."""
 
+import errno
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -110,14 +112,26 @@ def _start(
             pass_fds=locks,  # for as long as something of it runs, nobody else measures here
             preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, mask),
         )
-    except FileNotFoundError as error:
-        problem = f"there is no command {command[0]!r}" + (f" in {side.cwd}" if side.cwd else "")
-        raise RequestError("COMMAND", problem, "give it as in a shell: -- python train.py") from error
     except OSError as error:
-        what = f"{command[0]} cannot be started: {error.strerror}"
-        script = command[0].endswith(".py")
-        remedy = f"write -- python {command[0]}" if script else "give it as in a shell: -- python train.py"
-        raise RequestError("COMMAND", what, remedy) from error
+        raise _not_started(side, error) from error
+
+
+def refuse_unknown(side: Side) -> None:
+    """Raises :class:`RequestError` for a program that is not there, before another side has run for hours."""
+    program, path = side.command[0], {**os.environ, **side.environment}.get("PATH")
+    place = os.path.join(side.cwd or "", program) if os.sep in program else program
+    if shutil.which(place, path=path) is None:
+        number = errno.EACCES if os.path.exists(place) else errno.ENOENT
+        raise _not_started(side, OSError(number, os.strerror(number)))
+
+
+def _not_started(side: Side, error: OSError) -> RequestError:
+    program, remedy = side.command[0], "give it as in a shell: -- python train.py"
+    if isinstance(error, FileNotFoundError):
+        problem = f"there is no command {program!r}" + (f" in {side.cwd}" if side.cwd else "")
+        return RequestError("COMMAND", problem, remedy)
+    remedy = f"write -- python {program}" if program.endswith(".py") else remedy
+    return RequestError("COMMAND", f"{program} cannot be started: {error.strerror}", remedy)
 
 
 def _supervise(command: "subprocess.Popen[bytes]", watch: "_Watch", limit_s: float | None) -> tuple[int, bool]:

@@ -25,7 +25,7 @@ from bench.console import say
 from bench.core.codec import decode, encode
 from bench.core.files import sha256
 from bench.core.text import digits
-from bench.experiments.attached_command import Commanded, Side, perform
+from bench.experiments.attached_command import Commanded, Side, perform, refuse_unknown
 from bench.experiments.attached_notes import Notes, name_of, ranks_of, rows_of, why_nothing
 from bench.experiments.lab import judged
 from bench.experiments.measure import slowest_ms
@@ -85,6 +85,8 @@ def attach(wanted: Wanted, sides: tuple[Side, ...]) -> "tuple[Launched, Run | No
 
     Raises :class:`RequestError` before the first command is started.
     """
+    for side in sides:
+        refuse_unknown(side)
     with begun(wanted, sides=sides) as commands:
         target = None
         if wanted.until_precision is not None:

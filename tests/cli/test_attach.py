@@ -140,6 +140,7 @@ REFUSED = {
     "variable": (("--base", "true", "--base-env", "x", *TRUE), "--base-env: 'x' is not NAME=VALUE"),
     "folder": (("--base", "true", "--base-cwd", "nowhere", *TRUE), "--base-cwd: 'nowhere' is no folder"),
     "no such base": (("--base", "./nowhere", *TRUE), "COMMAND: there is no command './nowhere'"),
+    "no such new": (("--base", "touch ran", "--", "nowhere"), "COMMAND: there is no command 'nowhere'; give it as in"),
     "scenario": (("--base", "true", "--scenario", "x", *TRUE), "--scenario: it is for one command"),
 }
 
@@ -149,7 +150,7 @@ def test_what_cannot_be_measured_is_one_line(bench: Bench, case: str) -> None:
     Path("train.py").write_text("")
     arguments, line = REFUSED[case]
     bench("attach", *arguments).refused(line, code=7 if case == "a failure" else 2)
-    assert not Path("results").exists()
+    assert not Path("results").exists() and not Path("ran").exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
