@@ -213,7 +213,7 @@ def _lines(last: Launched, run: Run) -> list[str]:
             lines.append(f"bench: {launch.scenario}: {launch.status}, {launch.reason}; the steps until then are kept")
         lines += [f"bench: left out: {one}" for one in record.left_out]
     if last.why:
-        lines.append(f"bench: nothing was recorded of launch {len(document.launches)}: {last.why}")
+        lines.append(f"bench: nothing was recorded of launch {len(document.launches) + 1}: {last.why}")
     return [*lines, *_where(run.path, f"{COMMAND}compare {called(run.path)} OTHER-RUN")]
 
 

@@ -88,6 +88,14 @@ def test_a_killed_command_keeps_its_code_and_steps(attach: Any) -> None:
     assert len(run.steps) >= 19
 
 
+def test_a_second_launch_that_trains_nothing_is_named(attach: Any) -> None:
+    """As a script does that finds its last checkpoint."""
+    again = f"[ -e done ] || {PYTHON} {SCRIPT}; touch done"
+    code, _, err, run = attach(("--launches", "3"), "sh", "-c", again)
+    assert code == 0 and len(run.document.launches) == 1
+    assert "bench: nothing was recorded of launch 2: no optimizer of torch stepped" in err
+
+
 @pytest.mark.parametrize(("end", "status"), [(-1, "error"), (128 + signal.SIGTERM, "killed")])
 def test_an_exit_code_that_is_of_no_signal_is_an_error(attach: Any, end: int, status: str) -> None:
     code, _, _, run = attach((), PYTHON, str(Path(SCRIPT).with_name("noting.py")), f"--end={end}")
