@@ -2,6 +2,7 @@
 
 import json
 import os
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from standin import hosts
 from standin.hosts import TINY
 
+from bench.machine.lock import acquire
 from bench.runs.check import findings
 
 
@@ -33,6 +35,24 @@ def test_a_run_on_two_hosts_is_one_folder_on_the_first(two: list[dict[str, str]]
     path = Path(run["path"])
     hosts.whole(path)
     assert "for the tests" not in (path / "run.json").read_text(), "the secret is nobody's business"
+
+
+def test_a_host_queues_for_its_devices(
+    two: list[dict[str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For as long as it takes, and the first host says for whom."""
+    monkeypatch.setenv("BENCH_LOCK_DIR", two[1]["BENCH_LOCK_DIR"])
+    options = (*TINY, "--iters", "3", "--wait")
+    with ExitStack() as stack:
+        with acquire((), wait=False, say=print):
+            benches = [stack.enter_context(hosts.start(tmp_path, index, two[index], *options)) for index in (0, 1)]
+            for one in benches:
+                stack.callback(one.kill)
+            assert benches[0].stderr is not None
+            line = next((line for line in benches[0].stderr if "waiting" in line), "")
+        said = [one.communicate(timeout=hosts.LIMIT_S)[1] for one in benches]
+    assert f": waiting until the CPU is free of PID {os.getpid()} (" in line
+    assert [one.returncode for one in benches] == [0, 0], said
 
 
 def both(two: list[dict[str, str]], folder: Path, verb: str, *options: str) -> tuple[dict[str, Any], list[str]]:

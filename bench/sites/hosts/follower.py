@@ -130,7 +130,8 @@ class _Follower:
         self.folder = stack.enter_context(scratch_folder("bench-host-"))
         machine.refuse_few_files(len(hello.devices) or hello.cores)
         machine.refuse_slices(hello.devices)
-        locks = stack.enter_context(acquire(hello.devices, wait=options.wait, say=lambda text: None))
+        queues = acquire(hello.devices, wait=options.wait, say=lambda text: line.send(event="waiting", text=text))
+        locks = stack.enter_context(queues)
         options.check()
         self.site = stack.enter_context(
             WorkerHost(

@@ -25,6 +25,7 @@ from bench.sites.hosts.meeting import relayed
 from bench.sites.hosts.party import Member, Party
 from bench.sites.local import START_TIMEOUT_S, WorkerHost
 
+QUEUE_S = 30 * 86400.0  # for a host to get its devices, and to be ready, once it has said that it queues for them
 ANSWER_S = 10.0  # for a host to report its part of a launch, once it was asked to end it
 FINISH_S = 60.0
 """On top of the stall timeout: for a host whose ranks ended well to read its samples and send its results."""
@@ -83,8 +84,11 @@ class Hosts:
 
     def _answer(self, member: Member, event: str) -> Message:
         """A host's answer. Raises :class:`HostError` or :class:`RequestError` if it cannot take part."""
+        limit_s, events = START_TIMEOUT_S, (event, "waiting", "refused", "failed")
         with _there(member):
-            answer = member.line.wait_for(event, "refused", "failed", limit_s=START_TIMEOUT_S)
+            while (answer := member.line.wait_for(*events, limit_s=limit_s))["event"] == "waiting":
+                self.party.say(f"{member.name}: {answer.get('text')}")
+                limit_s = QUEUE_S
         if answer["event"] != event:
             raise relayed(member.name, answer)
         return answer

@@ -41,6 +41,7 @@ class Party:
     def __init__(self, engine: Started, environment: Mapping[str, str], secret: bytes | None) -> None:
         self.engine = engine
         self.hello: Hello | None = None
+        self.say: Callable[[str], None] = lambda text: None
         self.hosts: tuple[Host, ...] = ()
         self.members: list[Member] = []
         self._came: dict[int, Member] = {}
@@ -62,7 +63,7 @@ class Party:
         """Wait until all hosts have joined. Raises :class:`RequestError` if one cannot take part, and
         :class:`HostError` if one does not join within :data:`JOIN_S`."""
         began_s, announced, reported, dropped = time.monotonic(), False, 0, self._listener.dropped
-        self.hello = hello
+        self.hello, self.say = hello, say
         while missing := self.engine.count - 1 - len(self._came):
             for caller, message in self._listener.next_members(1.0):
                 self._admit(caller, message, hello)
