@@ -132,6 +132,8 @@ def _run_options(words: list[str], gpus: int, engine: Engine, nodes: int) -> tup
         if nodes > 1:
             refuse_one_host(asked)
             refuse_site(asked)
+        if asked.ranks is not None and asked.ranks < nodes:
+            raise RequestError(RANKS, f"{nodes} hosts have a rank each at least", f"use {nodes} or more")
         named = (*(asked.scenario or ()), *(asked.switches or ()), asked.workload)
         in_image = engine.results is not None and any(".py" in one or os.sep in one for one in named)
         if not in_image and asked.set != LADDER:

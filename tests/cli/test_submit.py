@@ -137,6 +137,7 @@ WRONG: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("--python: on several hosts",),
     ),
     "a site": ((*SLURM, "--dry-run", "--", "--site", "./mine.py"), ("--site: on several hosts", "leave it out")),
+    "too few ranks": ((*SLURM, "--dry-run", "--", "--nproc", "1"), ("--nproc: 2 hosts have a rank each", "use 2 or")),
     "a budget for nothing": ((*SLURM, "--dry-run", "--", "--budget", "20m"), ("--budget: it has no effect",)),
     "what excludes itself": ((*SLURM, "--dry-run", "--", "--find-batch", "--iters", "3"), ("--iters: --find-batch",)),
 }
