@@ -11,7 +11,7 @@ from bench.console import duration
 from bench.core.codec import encode
 from bench.core.dtypes import short
 from bench.report.drawing import model_and_batch
-from bench.report.tables import UNKNOWN, Cell, Column, Table, is_unknown, number, numeric, tabulate, text
+from bench.report.tables import UNKNOWN, Cell, Column, Table, number, numeric, tabulate, text
 from bench.runs.document import Attached, RunDocument
 from bench.runs.launches import Effective, LaunchRecord
 from bench.runs.reader import Run
@@ -87,7 +87,7 @@ def _dtypes(counts: Mapping[str, int]) -> str:
 
 def launches_table(run: Analysed) -> Table:
     """Every launch: how it went, its processes, and what was checked about its results."""
-    loss = losses(run.iterations).set_index("launch")
+    loss = losses(run.iterations).set_index("launch").to_dict("index")
     stats = run.stats.frame.set_index("launch").to_dict("index")
     codes = run.findings.groupby("launch")["code"].agg(", ".join)
     logs: dict[int, list[tuple[str, str]]] = {}
@@ -120,10 +120,11 @@ def launches_table(run: Analysed) -> Table:
         return Cell(text=str(codes.get(launch.launch, "")) or nothing, wrap=True)
 
     def last_loss(launch: LaunchRecord) -> Cell:
-        bad = loss["first_not_finite"].get(launch.launch)
+        own = loss.get(launch.launch, {})
         small = "not finite" if launch.checks.finite_loss is False else ""
-        small = small if is_unknown(bad) else f"not finite from step {bad} on"
-        return Cell(text=number(loss["last_loss"].get(launch.launch), ".4g"), small=small)
+        if (first := own.get("first_not_finite")) is not None:
+            small = f"not finite from step {first} on"
+        return Cell(text=number(own.get("last_loss"), ".4g"), small=small)
 
     columns = (
         numeric("launch", lambda launch: Cell(text=str(launch.launch), launch=launch.launch, anchor=True)),

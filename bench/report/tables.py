@@ -207,5 +207,5 @@ def is_cost(value: float | None, low: float | None) -> bool:
 
 
 def is_unknown(value: Any) -> bool:
-    """None, NaN and pandas' NA; infinity too, which is no value for a table."""
+    """None and NaN; infinity too, which is no value for a table."""
     return value is None or (isinstance(value, float) and not math.isfinite(value))
