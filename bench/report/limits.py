@@ -24,7 +24,7 @@ MEANING = PARTS | {
     "own limit": "what these kernels cannot beat: each operator alone and warm",
 }
 
-UNMEASURED = "What this machine can do at most, and where the rest of a step goes, python -m bench limits measures."
+UNMEASURED = "python -m bench limits measures what this machine can do at most, and where the rest of a step goes."
 
 
 def arithmetic_table(run: Analysed) -> Table | None:

@@ -105,7 +105,7 @@ def _reach(times_ms: Mapping[str, np.ndarray], middle: Mapping[Any, TableRow]) -
 
 
 def distribution(run: Analysed) -> Plot | None:
-    """The part of the measured steps that took at most so long, a line for each scenario."""
+    """The part of the measured steps that took no longer than each time, a line for each scenario."""
     if not run.good_times:
         return None
     rows = drawing.rows_of(run, run.good_stats.frame)
@@ -122,7 +122,7 @@ def distribution(run: Analysed) -> Plot | None:
     low, high = _reach(run.good_times, middle)
     margin = 0.03 * (high - low) or 1.0
     axes.set(xlim=(low - margin, high + margin), xlabel="step time of the slowest rank (ms)")
-    axes.set(ylim=(0, 102), ylabel="part of the steps that took at most so long")
+    axes.set(ylim=(0, 102), ylabel="part of the steps that took no longer")
     axes.yaxis.set_major_formatter("{x:.0f} %")
     axes.grid(True)
     drawing.key_beside(axes, keys)

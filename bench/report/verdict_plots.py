@@ -41,7 +41,7 @@ def speeds(run: Analysed) -> Plot | None:
             patch.set(facecolor=light("paper"), edgecolor=colour, hatch="////", linewidth=1.0)
         low, high = row["throughput_low_per_s"], row["throughput_high_per_s"]
         if pd.notna(low):
-            drawing.interval(axes, low, min(high, 2 * widest), position, cap="|")
+            drawing.interval(axes, low, high, position, cap="|")
         ratio = ""
         if pd.notna(row["relative_to_ddp"]):
             ratio = f"{row['relative_to_ddp']:.2f} × {short_base(row['relative_to'])}"
@@ -49,9 +49,9 @@ def speeds(run: Analysed) -> Plot | None:
         drawing.right_label(axes, position, speed, ratio if believed else short(row["why_not"]))
         drawing.hover(patch, f"{row['scenario']}: {speed} {unit} a second {ratio}")
     axes.xaxis.set_major_formatter("{x:,.0f}")
-    axes.set(xlim=(0, None), xlabel=f"{unit} a second; longer is faster")
+    axes.set(xlim=(0, min(axes.get_xlim()[1], 2 * widest)), xlabel=f"{unit} a second; longer is faster")
     caption = (
-        "Lines: 95 % intervals over launches."
+        "Lines: 95 % intervals over launches; one that ends at the edge goes on beyond it."
         if (measured["launches_ok"] > 1).any()
         else "One launch of each scenario: untested, so bars of about this length may change places."
     )

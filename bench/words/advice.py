@@ -244,7 +244,7 @@ def _beside(one: Standing) -> list[Advice]:
             less = "" if _unknown(best["peak_total_mib"]) else less
             slower = 100 * (1 - lean["throughput_per_s"] / best["throughput_per_s"])
             text += f": {abs(slower):.1f} % {'faster' if slower < 0.0 else 'slower'}{less}.{_reserve(lean)}"
-    lines = [(f"Least memory within {100 * (1 - LEAN_ENOUGH):.0f} % of its speed{one.where}", text)]
+    lines = [(f"Least memory within {100 * (1 - LEAN_ENOUGH):.0f} % of the fastest{one.where}", text)]
     if one.untested and one.tested:
         names = listed([row["scenario"] for row in one.untested])
         lines.append((f"Untested{one.where}", f"{names}, with fewer than {LAUNCHES_WANTED} launches."))
