@@ -66,13 +66,14 @@ class RunProgress:
     """Shows scenario, launch, step, throughput and time left (estimated from past launches). A context manager.
 
     ``counted``: whether anybody knows how many launches there will be; otherwise nothing is said of what is left.
-    ``spent``: the seconds of all launches by what they did.
+    ``unnamed``: how many will come besides those expected by name. ``spent``: the seconds of all launches by what they
+    did.
     """
 
     def __init__(self, *, steps: int, units: int, unit: str, stream: TextIO | None = None) -> None:
         self.stream, self.steps = _unbreakable(stream), steps
         self.units, self.unit = units, unit
-        self.counted = True
+        self.counted, self.unnamed = True, 0
         self._number = 0
         self._coming: list[str] = []
         self._took_s: dict[str, list[float]] = {}
@@ -89,7 +90,7 @@ class RunProgress:
     @property
     def _launches(self) -> int:
         """How many are shown, if no more are added: not those that cannot run, which a record numbers, too."""
-        return self._number + len(self._coming)
+        return self._number + len(self._coming) + self.unnamed
 
     @property
     def _place(self) -> str:
@@ -167,7 +168,7 @@ class RunProgress:
         if self._bar is not None:
             self._bar.console.print(printable(message), markup=False, highlight=False, soft_wrap=True)
         else:
-            tell(message + (f"; {self._time_left()} left" if self._coming else ""), file=self.stream)
+            tell(message + (f"; {self._time_left()} left" if self._launches > self._number else ""), file=self.stream)
 
     def _time_left(self) -> str:
         """From the mean of the launches of the same scenario, else of all; the one in hand goes by its own steps."""
@@ -183,7 +184,7 @@ class RunProgress:
             return "?"
         usual_s = fmean(everything or [own_s or 0.0])
         expected = {name: fmean(took) for name, took in self._took_s.items()}
-        left_s = sum(expected.get(name, usual_s) for name in self._coming)
+        left_s = sum(expected.get(name, usual_s) for name in self._coming) + self.unnamed * usual_s
         if self._phase:
             left_s += max(0.0, (own_s or expected.get(self._scenario, usual_s)) - had_s)
         return duration(left_s)

@@ -31,11 +31,18 @@ def judge(lab: Lab, launches: Sequence[LaunchRecord] | None = None, scenarios: S
     lacking = _lacking(lab, [one for one in scenarios or lab.scenarios if one.name in measured])
     wanted = _computations(good)
     without = [one for one in wanted if not has_reference(lab.writer.document, one, wanted[one])]
+    lab.progress.unnamed = 0
     lab.progress.expect([*(job.scenario for job, _ in lacking), *[REFERENCE] * len(without)])
     for job, same in lacking:
         _in_double(lab, job, same)
     for environment in without:
         _reference(lab, environment, wanted[environment])
+
+
+def about(lab: Lab) -> int:
+    """About how many launches :func:`judge` will do, before any is measured."""
+    begun = lab.writer.document.begun(Numerics)
+    return max(0, len(ways(lab, lab.runnable)) + 1 - len(begun.doubles) - len(begun.references))
 
 
 def ways(lab: Lab, scenarios: Sequence[Found]) -> list[tuple[Job, list[Found]]]:

@@ -25,8 +25,8 @@ def run(request: Request, scenarios: tuple[Found, ...], start: Start) -> Finishe
             ready = input_sweep.with_enough_workers(lab) if request.input_sweep else lab
             if ready is not None:
                 later = sum(len(_turns(name, ready)) for name, one in experiments().items() if one.rounds)
-                later += len(numerics.ways(ready, ready.runnable)) + 1 if request.parity else 0
-                measure.in_rounds(ready, later=later)
+                lab.progress.unnamed = numerics.about(ready) if request.parity else 0
+                measure.in_rounds(ready, later=later + lab.progress.unnamed)
                 for found, repeat, launch in beside(ready):
                     launch(found, repeat, ready)
                 if request.parity:

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import signal
 import time
 from contextlib import redirect_stderr, redirect_stdout
@@ -61,6 +62,8 @@ def test_the_table_and_the_next_step_are_shown(comparison: Comparison) -> None:
     document, shown, path = comparison
     assert path.name == document["run"]
     assert f"python -m bench report {path}" in shown, "a run that is not in results is named by its folder"
+    totals = {int(total) for total in re.findall(r"(?m)^\[\d+/(\d+)\] ", shown)}
+    assert len(totals) == 1, "those in double precision and the reference are counted from the first launch on"
     table = shown.partition("of this run went:\n")[2].partition("\n\n")[0].splitlines()[2:]
     shares = {row.rsplit(maxsplit=2)[0]: int(row.rsplit(maxsplit=2)[2].rstrip("%")) for row in table}
     assert {"before the first launch", "starting", "measuring", "judging", "training", "answer"} <= shares.keys()
