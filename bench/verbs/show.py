@@ -102,17 +102,18 @@ def answered(run: "Analysed", *, width: int | None, verbose: bool) -> list[str]:
     if document.of(Tuning):  # whose answer names the leanest
         beside = [(name, text) for name, text in beside if not name.startswith("Least memory")]
     summary, ladder = brief_summary(table, verbose=verbose), ladder_table(run)
+    answer = tuned.answer(run, table)
     loader, *about_loader = loader_words(run) or [""]
     experimented = [one for name, one in experiments().items() if name in document.experiments]
     return [
         *([loader, *in_text(loader_table(run), width=width), *about_loader, ""] if loader else []),
-        *tuned.answer(run, table),
+        *answer,
         *in_text(summary, width=width),
         *summary.notes,
         *([] if verbose else about_implementations(document)),
         "",
         *(f"{name}: {text}" for name, text in beside),
-        *(text for one in experimented if one.sentences for text in one.sentences(run)),
+        *(text for one in experimented if one.sentences for text in one.sentences(run) if text not in answer),
         *([*in_text(ladder, width=width), *ladder.notes[:1], *ladder_words(run)] if ladder else []),
         *in_text(pairs_table(run), differences_table(run), width=width, notes=True),
         *numerics(run),

@@ -54,9 +54,10 @@ def sentences(run: Analysed) -> list[str]:
         if "limit" not in parts:
             continue
         reached = f"{scenario} reaches {percent(parts['limit'])} of what this machine can do on this model"
-        beside = [name for name in PARTS if name in parts and name != "arithmetic"]
+        beside = [name for name in NAMES if name in parts and name != "arithmetic"]
         largest = max(beside, key=lambda name: parts[name]["ms"])
-        lines.append(f"{reached}; most of the rest is {NAMES[largest]}: {percent(parts[largest])} of the step.")
+        most = "most" if 2 * parts[largest]["share"] > 1 - parts["limit"]["share"] else "the largest part"
+        lines.append(f"{reached}; {most} of the rest is {NAMES[largest]}: {percent(parts[largest])} of the step.")
     off = [one for one in accounts(run) if not one.adds_up]
     if off:
         which = ", ".join(f"{one.scenario} ({100 * one.unexplained_ms / one.step_ms:+.0f} %)" for one in off)

@@ -9,7 +9,7 @@ from bench.analyse.recommendation import recommendations
 from bench.core.text import listed, percent
 from bench.runs.experiments import Scaling, Tuning
 from bench.runs.frames import TableRow
-from bench.words import advice
+from bench.words import advice, limits
 from bench.words import scaling as scaling_words
 
 DOUBTFUL = ": check that it trains as well before you use it"  # behind numerics that rounding hides
@@ -20,6 +20,8 @@ def answer(run: Analysed, table: pd.DataFrame) -> list[str]:
     tuning = run.document.of(Tuning)
     if run.document.of(Scaling) is not None:
         return scaling_words.answer(run)
+    if list(run.document.experiments) == ["limits"] and (reached := limits.sentences(run)):
+        return reached
     if tuning is None:
         return [advice.answer(run.document, table)]
     if not tuning.finalists:

@@ -34,7 +34,7 @@ from bench.runs.launches import Tf32
 from bench.seams import Switch, discover, switching
 from bench.seams.discover import WORKLOAD
 from bench.seams.switch import RECOVERABLE
-from bench.words.limits import doubts, percent, proved
+from bench.words.limits import doubts, percent, proved, sentences
 from bench.worker import ceilings as worker_ceilings
 from bench.worker import diagnose, loop, work
 from bench.worker import limits as worker
@@ -332,6 +332,25 @@ def test_a_prediction_is_scored(after_ms: float, apart_ms: float, verdict: str) 
     assert scored.startswith("ddp+fused was predicted to be 1.10 times (1.05 to 1.15) as fast as ddp, and is ")
     told = "whether the prediction was right." if verdict == "undecided" else f"the prediction was {verdict}."
     assert scored.endswith(told) and "was not measured" in other
+
+
+@pytest.mark.parametrize(
+    ("kernels", "unexplained", "said"),
+    [
+        (0.17, 0.66, "most of the rest is unexplained: 66 %"),
+        (0.4, 0.1, "the largest part of the rest is kernels below"),
+    ],
+)
+def test_what_is_most_of_the_rest(
+    monkeypatch: pytest.MonkeyPatch, kernels: float, unexplained: float, said: str
+) -> None:
+    shares = {"arithmetic": 0.04, "kernels": kernels, "host": 0.1, "unexplained": unexplained, "limit": 0.04}
+    rows = {name: {"ms": 10 * share, "share": share, "share_low": None} for name, share in shares.items()}
+    monkeypatch.setattr("bench.words.limits.by_scenario", lambda run: {"single": rows})
+    for name in ("accounts", "busy"):
+        monkeypatch.setattr(f"bench.words.limits.{name}", lambda run: [])
+    run: Any = SimpleNamespace(document=None)
+    assert f"single reaches 4 % of what this machine can do on this model; {said}" in sentences(run)[0]
 
 
 def test_candidates_fit_and_are_not_on_yet() -> None:
