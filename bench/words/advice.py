@@ -12,6 +12,7 @@ from bench.analyse.validity import FEW, grouped
 from bench.console import count
 from bench.core.text import digits, listed
 from bench.runs.document import Attached, RunDocument, what_is_trained
+from bench.runs.experiments import Tuning
 from bench.runs.frames import TableRow
 from bench.runs.reader import Run
 from bench.words.bisected import in_words
@@ -102,7 +103,9 @@ def headlines(document: RunDocument, table: pd.DataFrame) -> list[Advice]:
     nothing = ("No valid result", "no scenario has results that can be trusted.")
     if table["why_not"].isna().any():  # good launches, of a batch that nobody knows
         nothing = ("No speed is known", "nothing says how many examples a step has.")
-    return [_headline(one) for one in _standings(document, table)] or [nothing]
+    finalist = document.of(Tuning) is not None and len(document.request.scenarios) == 1
+    only = "finalist" if finalist else "valid result"
+    return [_headline(one, only) for one in _standings(document, table)] or [nothing]
 
 
 def advice(document: RunDocument, table: pd.DataFrame) -> list[Advice]:
@@ -166,7 +169,7 @@ def _standings(document: RunDocument, table: pd.DataFrame) -> list[Standing]:
     return standings
 
 
-def _headline(one: Standing) -> Advice:
+def _headline(one: Standing, only: str) -> Advice:
     best = one.best
     speed, base = speed_of(best), best["relative_to"]
     if best["scenario"] != base and not _unknown(best["relative_to_ddp"]):
@@ -179,7 +182,7 @@ def _headline(one: Standing) -> Advice:
         return f"No clear winner{one.where}", f"{apart}.{_reserve(best, *one.tied)}"
     heading = f"Fastest{one.where}"
     if not (one.tied or one.untested or one.slower):
-        heading = f"Only {'one that can be recommended' if one.passed_over else 'valid result'}{one.where}"
+        heading = f"Only {'one that can be recommended' if one.passed_over else only}{one.where}"
     elif not one.tested:
         launches = "one launch" if best["launches_ok"] == 1 else f"{best['launches_ok']} launches"
         heading += f" but untested, with {launches}"

@@ -136,6 +136,8 @@ def fastest(run: Analysed) -> Answer | None:
         return question, "No scenario of this run can be recommended, so none is called the fastest."
     if not rivals:
         only = "with valid results" if table["why_not"].isna().sum() == 1 else "that can be recommended"
+        if run.document.of(Tuning) and len(table) == 1:
+            only = "that the search chose"
         return question, f"{names.iloc[0]} is the only scenario {only}, so it has nothing to beat."
     second = min(rivals, key=lambda row: row["ratio"])
     text = f"{second['base']}. A step of the next, {second['scenario']}, takes {times(second)} as long."
