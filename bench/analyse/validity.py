@@ -260,8 +260,8 @@ def _scenario(scenario: str, medians: "pd.Series[float]", document: RunDocument)
         yield warning(FEW, text, remedy, REPLICATES_WANTED - len(medians))
     apart = float((medians.max() - medians.min()) / medians.median())
     if len(medians) > 1 and apart >= SPREAD:
-        remedy = f"stop other jobs, then add launches ({'--launches 10' if attached else '--until-precision 2%'})"
-        yield warning("spread", f"the medians of its launches are {100 * apart:.0f} % apart", remedy, apart)
+        text = f"the medians of its launches are {100 * apart:.0f} % apart"
+        yield warning("spread", text, "stop other jobs, then add launches (--launches 10)", apart)
     wanted = document.of(IntervalTargetRecord)
     reached = wanted.scenarios.get(scenario) if wanted else None
     if wanted and reached and not reached.reached:

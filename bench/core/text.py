@@ -35,9 +35,9 @@ def digits(value: float, most: int = 2) -> str:
         return str(value)
     if value < 0:
         return f"-{digits(-value, most)}"
-    if 0 < value < LEAST:
-        return f"<{LEAST}"
     rounded = float(f"{value:.{most - 1}e}")
+    if 0 < rounded < LEAST:
+        return f"<{LEAST}"
     decimals = max(0, most - 1 - math.floor(math.log10(rounded))) if rounded else 0
     shown = f"{rounded:,.{decimals}f}"
     return shown.rstrip("0").rstrip(".") if decimals else shown
