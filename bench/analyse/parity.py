@@ -130,7 +130,7 @@ def _verdict(document: RunDocument, launch: LaunchRecord, loss: np.ndarray, numb
     ran = launch.effective
     if ran is None or not document.planned:
         how = "imported" if document.of(Imported) else "attached"
-        return {"reason": f"it was {how}: nothing is known of its numerics"}
+        return {"reason": f"{how}: nothing is known of the numerics"}
     values: TableRow = {"replicas": ran.norm_parts}
     bad = np.flatnonzero(~np.isfinite(loss))
     if len(bad):

@@ -88,6 +88,8 @@ def _dtypes(counts: Mapping[str, int]) -> str:
 def launches_table(run: Analysed) -> Table:
     """Every launch: how it went, its processes, and what was checked about its results."""
     loss = losses(run.iterations).set_index("launch").to_dict("index")
+    attached = run.document.of(Attached)
+    final = {one.launch: one.final_loss for one in attached.launches} if attached else {}
     stats = run.stats.frame.set_index("launch").to_dict("index")
     codes = run.findings.groupby("launch")["code"].agg(", ".join)
     logs: dict[int, list[tuple[str, str]]] = {}
@@ -100,7 +102,7 @@ def launches_table(run: Analysed) -> Table:
         return Cell(text=launch.status, small=reason if failed is None else f"rank {failed} first: {reason}", wrap=True)
 
     def conservation(launch: LaunchRecord) -> Cell:
-        sound = "" if launch.checks.conservation_ok else "too much"
+        sound = "too much" if launch.checks.conservation_ok is False else ""
         return Cell(text=_percent(launch.checks.conservation_error, ".3f"), small=sound)
 
     def value(launch: LaunchRecord, name: str) -> float | None:
@@ -120,8 +122,11 @@ def launches_table(run: Analysed) -> Table:
         return Cell(text=str(codes.get(launch.launch, "")) or nothing, wrap=True)
 
     def last_loss(launch: LaunchRecord) -> Cell:
+        if launch.checks.finite_loss is None:
+            known = number(final.get(launch.launch), ".4g")
+            return Cell(text=known, small="mean of the last steps" if known != UNKNOWN else "")
         own = loss.get(launch.launch, {})
-        small = "not finite" if launch.checks.finite_loss is False else ""
+        small = "" if launch.checks.finite_loss else "not finite"
         if (first := own.get("first_not_finite")) is not None:
             small = f"not finite from step {first} on"
         return Cell(text=number(own.get("last_loss"), ".4g"), small=small)

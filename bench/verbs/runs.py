@@ -5,7 +5,7 @@ import sys
 
 from bench.console import align, columns, count, tell
 from bench.core.errors import OK, RequestError
-from bench.runs.document import RunDocument
+from bench.runs.document import Attached, RunDocument
 from bench.runs.experiments import Scaling
 from bench.runs.launches import REPLICATES_WANTED
 from bench.runs.names import run_ids
@@ -72,6 +72,8 @@ def _fastest(document: RunDocument) -> str:
         return f"{scaling.counts[0]} devices, each by itself"
     if scaling:
         return f"how {document.request.scenarios[0]} scales to {max(scaling.counts)} devices"
+    if attached := document.of(Attached):
+        return count(len(attached.commands), "attached command")
     if advice is None or advice.fastest is None:
         return "no valid result" if document.complete else "incomplete"
     launches = sum(launch.scenario == advice.fastest for launch in document.good)

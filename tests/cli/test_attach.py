@@ -67,7 +67,7 @@ def test_a_script_is_measured_as_it_is(attach: Any, bench: Bench, plotting: Plot
     assert 1 < about.final_loss < 4 and about.wait_ms > 19 and 0 < about.startup_ms < about.wall_ms
     assert run.memory["used_mib"].max() > 50 and set(run.memory["pid"]) == {launch.ranks[0].pid}
     assert {one.code for one in document.validity} >= {"input-bound", "few launches"}
-    assert document.parity[0].reason == "it was attached: nothing is known of its numerics"
+    assert document.parity[0].reason == "attached: nothing is known of the numerics"
     assert "bench: training.py, global batch 8 (no wrapper · torch O1 bf16): a step takes " in err
     assert re.search(r"ms, [\d,.]+ examples a second at a peak of [\d,]+ MiB .*\. 16 measured steps\.\n", err), err
     started, known = datetime.strptime(document.run[:16], "%Y%m%dT%H%M%S%z"), datetime.fromisoformat(document.start.utc)
@@ -76,6 +76,8 @@ def test_a_script_is_measured_as_it_is(attach: Any, bench: Bench, plotting: Plot
     written = Path("reports/index.html").read_text()
     assert code == 0 and "a step takes" in page and "raise num_workers" in written
     assert "Command" in written and "bench run --diagnose" not in written
+    assert "not finite from" not in written and "too much" not in written and f"{about.final_loss:.4g}" in written
+    assert bench("runs")[1].rstrip().endswith("  1 attached command")
     code, _, err = bench("run", "--resume", "latest")
     assert code == 2 and "attached" in err
 
