@@ -167,8 +167,15 @@ def colour_of(document: RunDocument, launch: LaunchRecord) -> str:
 
 
 def look_of(document: RunDocument, launch: LaunchRecord) -> tuple[str, str]:
-    """Hue and dash of a launch: its strategy's own, or with switches on a hue that no strategy of the run has."""
+    """Hue and dash of a launch: its strategy's own, or a hue that no strategy of the run has, with switches on or where
+    another scenario of this level has that look already."""
     ways = {one.scenario: (one.strategy, one.scenario.replace("@", "+").partition("+")[2]) for one in document.launches}
+    first: dict[object, str] = {}
+    for one in document.launches:
+        own = document.strategy_of(one)
+        look = (own.hue, own.dash, one.precision)
+        if not ways[one.scenario][1] and first.setdefault(look, one.scenario) != one.scenario:
+            ways[one.scenario] = (one.strategy, one.scenario)
     declared = document.strategy_of(launch)
     way = ways.get(launch.scenario, (launch.strategy, ""))
     if not way[1]:

@@ -148,3 +148,10 @@ def test_switches_have_colours_of_their_own(tmp_path: Path) -> None:
     assert looks["ddp_o1+foreach"] == looks["ddp+foreach"], "one set of switches; their levels differ in shade"
     sets = {"ddp", "ddp+foreach", "ddp+channels_last", "ddp+channels_last+foreach"}
     assert len({looks[name][0] for name in sets}) == len(sets)
+
+
+def test_scenarios_of_one_strategy_and_level_look_different(tmp_path: Path) -> None:
+    """As ``ddp_bf16_hook`` and ``ddp_powersgd`` do, and two commands that bench was attached to."""
+    launches = [replace(FINITE, scenario=name, precision="O0") for name in ("small", "big", "huge")]
+    run = analysed(write_run(tmp_path, launches))
+    assert len({drawing.look_of(run.document, one) for one in run.document.launches}) == 3
