@@ -43,6 +43,11 @@ def digits(value: float, most: int = 2) -> str:
     return shown.rstrip("0").rstrip(".") if decimals else shown
 
 
+def ratio_text(ratio: float, decimals: int) -> str:
+    """A ratio; of an end of an interval that is far beyond all sense, as with two noisy launches, no digits."""
+    return f"{ratio:,.{decimals}f}" if ratio < 1e6 else "over 1,000,000"
+
+
 def size_text(size: float) -> str:
     """A number of bytes in the largest unit that it fills: ``64 MiB``."""
     for power, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):

@@ -25,7 +25,7 @@ from bench.analyse.between_runs import (
 from bench.analyse.comparable import Digest
 from bench.analyse.comparison import ALIKE, LAUNCHES_WANTED, TOO_FEW, still_wanted
 from bench.analyse.verdicts import json_value
-from bench.core.text import plain
+from bench.core.text import plain, ratio_text
 from bench.report import drawing, markdown
 from bench.report.blocks import Chapter, Grid, PagePlot, chapter_of, fold
 from bench.report.drawing import Artist, Plot, light
@@ -195,7 +195,7 @@ def _not_comparable(compared: Compared) -> Iterator[str]:
 
 
 def _ratio(value: float) -> str:
-    return f"{value:.3f}" if value < 100 else f"{value:,.0f}" if math.isfinite(value) else "∞"
+    return f"{value:.3f}" if value < 100 else ratio_text(value, 0)
 
 
 def _span(low: float | None, high: float | None) -> str:
