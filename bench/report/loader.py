@@ -55,7 +55,7 @@ def loader_plot(run: Analysed) -> Plot | None:
         drawing.marks(axes, [place], [both.value], "ink", "D", hollow=True, gid="both", **look)
         _interval(axes, place, both, "ink")
     axes.set_xticks(places, [str(workers) for workers in swept.loader])
-    axes.yaxis.set_major_formatter("{x:,.0f}")
+    axes.yaxis.set_major_formatter("{x:,.10g}")
     axes.set(xlim=(-0.3, max(places[-1], 1) + 0.3), xlabel="workers of each rank's DataLoader")
     axes.set(ylim=(0, None), ylabel=f"{run.document.workload.unit} a second, over all ranks")
     caption = "Without workers a rank loads and trains in turn; with workers the lower of the two lines is the bound."

@@ -87,7 +87,7 @@ def search_plot(run: Analysed) -> Plot | None:
         drawing.key_beside(axes, keys)
     axes.margins(x=0.12, y=0.12)
     axes.xaxis.set_major_formatter("{x:,.0f}")
-    axes.yaxis.set_major_formatter("{x:,.0f}")
+    axes.yaxis.set_major_formatter("{x:,.10g}")
     axes.grid(True)
     axes.set(ylim=(0, None), xlabel="peak MiB of a device", ylabel=f"{run.document.workload.unit} a second")
     caption = (

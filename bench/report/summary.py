@@ -10,6 +10,7 @@ from bench.analyse.analysed import Analysed
 from bench.analyse.bars import RSS, about_intervals, about_memory, plus_minus
 from bench.analyse.recommendation import recommendations
 from bench.analyse.steps import BASE, about_base, base_of, scenarios, short_base
+from bench.core.text import listed
 from bench.report.tables import (
     TONES,
     UNKNOWN,
@@ -89,8 +90,10 @@ def _about(table: pd.DataFrame) -> list[str]:
 
 
 def _failed(table: pd.DataFrame) -> list[str]:
-    wrong = table[(table["status"] != "ok") & table["reason"].notna()].to_dict("records")
-    return [f"{row['scenario']}: {row['status']}: {row['reason']}" for row in wrong]
+    wrong: dict[str, list[str]] = {}
+    for row in table[(table["status"] != "ok") & table["reason"].notna()].to_dict("records"):
+        wrong.setdefault(f"{row['status']}: {row['reason']}", []).append(row["scenario"])
+    return [f"{listed(names)}: {why}" for why, names in wrong.items()]
 
 
 def _sources(table: pd.DataFrame) -> list[str]:

@@ -48,7 +48,7 @@ def speeds(run: Analysed) -> Plot | None:
         speed = with_bar(row, "throughput_per_s", ",.1f")
         drawing.right_label(axes, position, speed, ratio if believed else short(row["why_not"]))
         drawing.hover(patch, f"{row['scenario']}: {speed} {unit} a second {ratio}")
-    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.xaxis.set_major_formatter("{x:,.10g}")
     axes.set(xlim=(0, min(axes.get_xlim()[1], 2 * widest)), xlabel=f"{unit} a second; longer is faster")
     caption = (
         "Lines: 95 % intervals over launches; one that ends at the edge goes on beyond it."

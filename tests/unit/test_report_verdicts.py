@@ -139,6 +139,12 @@ def test_an_interval_of_speed_beyond_the_axis_has_no_end(tmp_path: Path, monkeyp
     assert ends and set(ends) == {row["throughput_high_per_s"]} and ends[0] > 10 * row["throughput_per_s"]
 
 
+def test_ticks_of_a_slow_speed_differ(tmp_path: Path) -> None:
+    plot = plot_of(analysed(write_run(tmp_path, timed({"ddp": (3300.0,)}))), "speed")
+    ticks = [text for text in svg_texts(plot.svg) if re.fullmatch(r"[\d.]+", text)]
+    assert len(ticks) == len(set(ticks)) > 3
+
+
 def test_o1_against_o0_is_adjusted_over_all_pairs(tmp_path: Path) -> None:
     """Between the two alone p is below 0.05; among the ten pairs of five scenarios chance does as much."""
     steps = {"ddp": (40.0, 40.6, 40.3), "ddp_o1": (41.6, 41.0, 41.3), "single": (39.9, 40.5, 41.0)}
