@@ -427,7 +427,7 @@ def finished(
     request = run.document.request
     left_out = "" if scenarios is None else failures(run.document, scenarios)
     if left_out:
-        caption += f" Without results and left out: {left_out}."
+        caption += f" Left out: {left_out}."
     about = f"{model_and_batch(run.document)} · {device(run.document)}"
     much = f"{how_many(run.document)} of {request.warmup} + {request.iters} steps per scenario"
     source = f"bench {run.document.bench} · run {plain(run.id)} · {much}"

@@ -103,8 +103,6 @@ def trade_off(run: Analysed) -> Plot | None:
         )
     caption += " The key, fastest first, has the values of points that cover each other."
     caption += f" Not from 0: the axis of {' and '.join(cut)}." if cut else ""
-    without = table.loc[table["throughput_per_s"].notna() & table["peak_total_mib"].isna(), "scenario"]
-    caption += f" Without a known peak: {', '.join(without)}." if len(without) else ""
     shown_in = [row["scenario"] for row in rows]
     return drawing.finished(run, figure, "trade-off", "Speed against memory", caption, shown_in)
 

@@ -28,7 +28,8 @@ def chance(row: TableRow) -> str:
         few, many = sorted((row["n_base"], row["n_new"]))
         of = f"{count(few, 'launch', 'launches')} of {'each' if few == many else 'one of them'}"
         return f"With {of} this run cannot tell whether that is chance{end}"
-    adjusted = f"p = {row['p_adjusted']:.2g} adjusted for all pairs"
+    p = "p <0.001" if row["p_adjusted"] < 0.001 else f"p = {row['p_adjusted']:.2g}"
+    adjusted = f"{p} adjusted for all pairs"
     if row["verdict"] == ALIKE:
         return f"This could well be noise ({adjusted}): this run cannot tell which is faster{end}"
     return f"Unlikely to be noise ({adjusted})."

@@ -247,7 +247,7 @@ def frameworks(run: Analysed) -> Answer | None:
 
 def growing(run: Analysed) -> Answer | None:
     """By samples while steps are measured, and on a GPU by what torch reserved beside what tensors held."""
-    if run.memory.empty:
+    if run.memory.empty or not run.document.good:
         return None
     grown: dict[str, list[tuple[float, float]]] = {}
     for launch in run.document.good:
@@ -289,7 +289,7 @@ def same_weights(run: Analysed) -> Answer | None:
     for row in compared[:1].to_dict("records"):
         text += (
             f" By itself the gradient of one replica is {100 * row['gradient_alone']:.0f} % away from the average; "
-            f"after the all-reduce that of every rank of {row['scenario']} is at most {row['gradient_error']:.1g} away "
+            f"after the all-reduce that of every rank of {row['scenario']} is {percent(row['gradient_error'])} away "
             "from what one process computes that has the whole batch."
         )
     if alike:

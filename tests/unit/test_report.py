@@ -243,9 +243,8 @@ def test_plots_name_only_what_really_ran(mixed: Written) -> None:
         assert not [text for text in texts if re.match(r"dp\b|ddp_o1", text)]
         assert "resnet18, 32 px, global batch 8 · 2 CPU ranks on A CPU of <i>evil</i> $x_1$, 2 cores" in texts
     page = Page(mixed.text("index.html")).text
-    assert page.count("Without results and left out: dp (unsupported), ddp_o1 (error).") == 6
-    assert "Without results and left out: apex_ddp (no results), dp (unsupported)." in page
-    assert "Without a known peak: apex_ddp." in page
+    assert page.count("Left out: dp (unsupported), ddp_o1 (error).") == 6
+    assert "Left out: apex_ddp (no value), dp (unsupported)." in page and "(no results)" not in page
 
 
 def test_every_measured_step_is_a_dot_at_its_place(mixed: Written) -> None:

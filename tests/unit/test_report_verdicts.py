@@ -126,7 +126,7 @@ def test_plots_of_speed_mark_the_recommended(whole: Analysed) -> None:
     plot = plot_of(whole, "trade-off")
     marks = {"fastest, and leanest at that speed", "recommended", "diverged", "left out of the recommendation"}
     assert marks <= set(svg_texts(plot.svg))
-    assert "no error bars" in plot.caption and "Without a known peak: apex_ddp." in plot.caption
+    assert "no error bars" in plot.caption and "Left out: apex_ddp (no value)" in plot.caption
 
 
 def test_an_interval_of_speed_beyond_the_axis_has_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -394,7 +394,7 @@ def test_losses_and_those_of_the_reference(whole: Analysed, tmp_path: Path, monk
     assert "reference, in fp32" in svg_texts(plot_of(whole, "losses").svg)
     broken = replace(FAST, losses=[math.nan, math.inf, math.nan, math.nan, math.nan])
     plot = plot_of(analysed(write_run(tmp_path / "one", [DDP, broken])), "losses")
-    assert "reference, in fp32" not in svg_texts(plot.svg) and "ddp_o2 (no results)" in plot.caption
+    assert "reference, in fp32" not in svg_texts(plot.svg) and "ddp_o2 (no value)" in plot.caption
     only = analysed(write_run(tmp_path / "none", [broken]))
     assert plots.losses(only) is None and "not finite" in texts_of(only)
     monkeypatch.setattr(drawing, "MOST_COLUMNS", 1)  # of the steps that the band is drawn from, none has a loss
