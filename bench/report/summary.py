@@ -67,12 +67,14 @@ def _summary_columns(rows: Sequence[TableRow], *, brief: bool = False) -> list[C
 
     energy = f"J per 1,000 {first['unit']}"
     with_energy = not brief and any(not is_unknown(row["energy_per_1000_j"]) for row in rows)
+    known = {name for row in rows for name in ("step_median_ms", "throughput_per_s") if not is_unknown(row[name])}
+    no_batch = known == {"step_median_ms"}  # as of an attached script without --global-batch
     return [
         text("scenario", "scenario"),
-        numeric(f"{first['unit_short']}/s", speed),
+        *([] if no_batch else [numeric(f"{first['unit_short']}/s", speed)]),
         bounded("step ms", "step_median_ms", ",.1f"),
         bounded("p95 ms", "step_p95_ms", ",.1f"),
-        bounded(f"speed ÷ {short_base(first['relative_to'])}", "relative_to_ddp", ".2f"),
+        *([] if no_batch else [bounded(f"speed ÷ {short_base(first['relative_to'])}", "relative_to_ddp", ".2f")]),
         numeric("MiB/process", "peak_pid_mib", ",.0f"),
         numeric("MiB total", "peak_total_mib", ",.0f"),
         *([bounded(energy, "energy_per_1000_j", ",.0f")] if with_energy else []),
