@@ -10,6 +10,7 @@ from bench.analyse.steps import losses, scenarios
 from bench.console import duration
 from bench.core.codec import encode
 from bench.core.dtypes import short
+from bench.core.text import listed
 from bench.report.drawing import model_and_batch
 from bench.report.tables import UNKNOWN, Cell, Column, Table, number, numeric, tabulate, text
 from bench.runs.document import Attached, RunDocument
@@ -185,6 +186,11 @@ def facts(document: RunDocument) -> list[tuple[str, str]]:
             trained += [(f"Script{of}", script)]
     pairs = [
         ("Date", f"{start_date(document)}{lasted}"),
+        *(
+            [("Hosts", f"{listed([one.name for one in document.hosts])}; of the first:")]
+            if len(document.hosts) > 1
+            else []
+        ),
         ("Host", f"{machine.host}, {machine.os}"),
         ("CPU", f"{machine.cpu}, {machine.cores_usable} of {machine.cores_online} cores usable"),
         ("Memory", f"{machine.memory_gib} GiB"),

@@ -63,8 +63,9 @@ def _about_left_out(summary: pd.DataFrame) -> Iterator[str]:
 
 def _about_device(document: RunDocument) -> Iterator[str]:
     if document.workload.device == "cpu":
+        way = "gloo" if len(document.hosts) > 1 else "gloo over loopback"
         yield (
-            "Measured on the CPU: the ranks share its cores, communicate through gloo over loopback, and half is "
+            f"Measured on the CPU: the ranks of a host share its cores, all communicate through {way}, and half is "
             f"{HALF_ON['cpu']}, so these ratios do not carry to GPUs."
         )
         if any(launch.strategy == "dp" for launch in document.good):

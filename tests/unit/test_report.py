@@ -32,6 +32,7 @@ from bench.analyse.launches import shown
 from bench.analyse.steps import losses, spread, times
 from bench.report import drawing, launch_tables, plots, summary, theme, values
 from bench.report import runs as report
+from bench.runs.document import HostRecord
 from bench.runs.experiments import Bisected, Candidate, Level, Tuning
 from bench.runs.launches import Tf32
 from bench.runs.reader import excerpt
@@ -421,10 +422,20 @@ def test_answers(launches: list[Launch], expected: tuple[str, ...], tmp_path: Pa
     assert ("pass-through" in said) == (DP in launches)
 
 
+def test_a_run_on_the_cpus_of_two_hosts_names_both(tmp_path: Path) -> None:
+    run = analysed(write_run(tmp_path, [DDP]))
+    about: dict[str, Any] = {"machine": run.document.machine, "versions": {}, "start": run.document.start}
+    document = replace(run.document, hosts=tuple(HostRecord(name=name, **about) for name in "ab"))
+    assert "over loopback" not in " ".join(caveats(document, run.overview))
+    assert ("Hosts", "a and b; of the first:") in launch_tables.facts(document)
+
+
 def test_what_is_invalid_is_named_where_no_speed_is_known(tmp_path: Path) -> None:
     hot = replace(DDP, checks={"throttle": {"verdict": "invalid", "devices": {"GPU-a": ["thermal slowdown"]}}})
     run = analysed(write_run(tmp_path, [hot], about={"workload": {"global_batch": None}}))
     assert "ddp is not recommended: throttled." in caveats(run.document, run.overview)
+    headings = {column.heading for column in summary.summary_table(run).columns}
+    assert "step ms" in headings and not {"img/s", "speed ÷ ddp"} & headings
 
 
 def test_a_failed_launch_is_shown_if_no_other_has_rows(tmp_path: Path) -> None:
