@@ -174,11 +174,11 @@ def _explained(row: TableRow) -> str:
     """cost = exposed + computation that got slower beside the communication + rest, in words."""
     rest = row["cost_ms"] - row["exposed_ms"] - row["slowed_ms"]
     wide = math.hypot(*((row[f"{name}_high_ms"] - row[f"{name}_low_ms"]) / 2 for name in ("cost", "exposed", "slowed")))
-    slowed = _span(row, "slowed") + (", which is not shown to differ from 0," if row["slowed_low_ms"] <= 0 else "")
+    slowed = f"{_span(row, 'slowed')} longer{', not distinguishable from 0' if row['slowed_low_ms'] <= 0 else ''}"
     return (
         f"{row['scenario']}: synchronising costs {_span(row, 'cost')} a step: {_span(row, 'exposed')} of communication "
         "are exposed, the backward computation that shares the hardware with the rest of it takes "
-        f"{slowed} longer, and {rest:+,.1f} ms are {'within' if abs(rest) <= wide else 'beyond'} what "
+        f"{slowed}, and {rest:+,.1f} ms are {'within' if abs(rest) <= wide else 'beyond'} what "
         f"the three are uncertain by (±{wide:,.1f} ms)."
     )
 
@@ -198,7 +198,7 @@ def spent_table(run: Run) -> Table | None:
     table = diagnosed.spent(run.document)
     if table.empty:
         return None
-    names = [name for name in table.columns if name not in ("scenario", "step_ms")]
+    names = [name for name in table.columns if name not in ("scenario", "step_ms") and table[name].any()]
     records = [{**row, "whole": sum(row[name] for name in names)} for row in table.to_dict("records")]
 
     def of_whole(name: str) -> Column:
@@ -216,7 +216,8 @@ def spent_table(run: Run) -> Table | None:
     )
     notes = (
         "Self times on rank 0 under the profiler, which makes operators longer; below each its share of all. casts: "
-        "conversions and copies between precisions. other: what has no category of its own.",
+        "conversions and copies between precisions. other: what has no category of its own. Left out: categories "
+        "without any time.",
     )
     return tabulate(columns, records, notes)
 
