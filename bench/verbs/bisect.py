@@ -78,12 +78,15 @@ def main(arguments: list[str]) -> int:
     answer, *rest = in_words(run.document)
     run_is, bisected = called(run.path), run.document.of(Bisected)
     assert bisected is not None
+    own = iter(arguments[: arguments.index("--")] if "--" in arguments else arguments)
+    again = [one for one in own if not (one.startswith("--resume=") or (one == "--resume" and next(own)))]
+    again += [] if interrupted else ["--budget", f"{2 * options.budget:.0f}s"]
+    line = f"{COMMAND}bisect --resume {run_is} {shlex.join([*again, '--', *command])}"
     if interrupted:
-        own = iter(arguments[: arguments.index("--")] if "--" in arguments else arguments)
-        again = [one for one in own if not (one.startswith("--resume=") or (one == "--resume" and next(own)))]
-        line = f"{COMMAND}bisect --resume {run_is} {shlex.join([*again, '--', *command])}"
         tell(f"bench: interrupted; go on with: {line}", file=sys.stderr)
         return INTERRUPTED
+    if not (bisected.decided or bisected.ends_alike):
+        rest.append(f"bench: with twice the budget: {line}")
     where = (f"bench: run folder: {place(run.path)}", f"bench: next: {COMMAND}report {run_is}")
     tell(*rest, *where, file=sys.stderr)
     reply(options, answer, document=lambda: {"path": run.path, "answer": answer, **encode(bisected)})

@@ -183,13 +183,14 @@ def _show(finished: Finished, launches: int, options: Options, remark: str = "")
     from bench.words.advice import more_wanted
 
     run = Analysed.of(read(finished.path))
-    more, measured = more_wanted(run.document, run.overview), bool(run.document.good)
+    more = more_wanted(run.document, run.overview)
+    believed = bool(run.overview["validity"].isin(("valid", "warning")).any())
     lines = [
         *answered(run, width=columns(people(options)), verbose=options.verbose),
         *_how_precise(run.document.of(IntervalTargetRecord)),
         *(_where_time_went(finished) if options.verbose and finished.spent else ()),
         "",
-        _next_steps(finished.path, finished.failed, launches, more, measured),
+        _next_steps(finished.path, finished.failed, launches, more, believed),
     ]
     if remark:
         tell(remark, file=sys.stderr)
@@ -277,17 +278,17 @@ def _how_precise(asked: IntervalTargetRecord | None) -> list[str]:
     return [outcomes[asked.stopped_by]]
 
 
-def _next_steps(path: str, failed: int, launches: int, more: int | None = None, measured: bool = True) -> str:
-    """``launches``: of each scenario; ``more``: how many more would show a small difference, about. ``measured``: true
-    if any ended well."""
+def _next_steps(path: str, failed: int, launches: int, more: int | None = None, believed: bool = True) -> str:
+    """``launches``: of each scenario; ``more``: how many more would show a small difference, about. ``believed``: true
+    if any result is valid."""
     lines = [f"Run folder: {place(path)}"]
     if failed:
         lines.append(f"{count(failed, 'launch', 'launches')} failed: what was printed is in {place(path)}/logs")
     lines.append(f"Next: python -m bench report {called(path)}")
     add = f"python -m bench run --resume {called(path)} --launches"
-    if measured and launches < FEWEST_LAUNCHES:
+    if believed and launches < FEWEST_LAUNCHES:
         few = f"{launches} launches show little of" if launches > 1 else "One launch cannot show"
         lines.append(f"{few} run-to-run variation; for reliable numbers: {add} {FIRST_STAGE}")
-    elif measured and more:
+    elif believed and more:
         lines.append(f"To add {count(more, 'launch', 'launches')} of each scenario: {add} {launches + more}")
     return "\n".join(lines)

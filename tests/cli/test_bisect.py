@@ -87,6 +87,7 @@ def test_what_changes_gradients_and_not_time(bench: Bench, repository: Repositor
         assert code == 0 and out.startswith(expected), err
     else:
         assert code == 11 and "is not told apart from" in out
+        assert "bench: with twice the budget: python -m bench bisect --resume " in err and " --budget 2s -- " in err
     only_run()
 
 

@@ -17,6 +17,7 @@ from conftest import Bench, in_this_process
 from standin.planted import ALONE, planted, sleeping
 from standin.processes import descendants, nobody_left, ranks_of, start
 from standin.schemas import document_in, is_valid
+from test_workload import MLP
 
 from bench.analyse.parity import SAME, WITHIN_HALF
 from bench.runs.check import findings
@@ -111,6 +112,13 @@ def test_a_failed_scenario_does_not_stop_the_others(run_here: Bench, tmp_path: P
     assert f"planted: error: {reason}" in done.out and "for reliable numbers" in done.out
     alone = run_here("run", *small, "--scenario", str(file))
     assert alone.code == 1 and "for reliable numbers" not in alone.out, "nothing was measured"
+
+
+def test_more_launches_of_what_is_invalid_are_not_suggested(run_here: Bench, tmp_path: Path) -> None:
+    (tmp_path / "mlp.py").write_text(MLP.replace("return cross_entropy(", "return float('nan') * cross_entropy("))
+    few = ("--device", "cpu", "--iters", "2", "--no-parity", "--out", str(tmp_path / "out"))
+    done = run_here("run", "--workload", str(tmp_path / "mlp.py"), "--scenario", "single", *few)
+    assert "No valid result" in done.out and "for reliable numbers" not in done.out
 
 
 def test_an_interrupted_run_keeps_what_was_done(repository: Path, tmp_path: Path) -> None:
