@@ -5,7 +5,7 @@ from bench.analyse.intervals import Estimate
 from bench.analyse.loader import Swept, found_by, rates, remarks, sentence, together, why_open
 from bench.report import drawing
 from bench.report.drawing import Artist, Plot, light
-from bench.report.tables import UNKNOWN, Table, bounded, is_unknown, numeric, tabulate, text
+from bench.report.tables import UNKNOWN, Table, bounded, numeric, tabulate, text
 
 NAMES = {"loader": "the loader alone", "training": "training alone", "both": "both together"}
 
@@ -25,7 +25,7 @@ def loader_table(run: Analysed) -> Table | None:
     unit = run.document.workload.unit_short
     columns = (
         text("", lambda row: NAMES[row["what"]]),
-        numeric("workers of each rank", lambda row: UNKNOWN if is_unknown(row["workers"]) else f"{row['workers']}"),
+        numeric("workers of each rank", "workers", "d"),
         bounded(f"{unit}/s", "throughput_per_s", ",.1f"),
         numeric(f"{unit}/s that training can reach", "bound_per_s", ",.1f"),
         text("enough", lambda row: {True: "yes", False: "no"}.get(row["enough"], UNKNOWN)),

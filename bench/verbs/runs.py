@@ -68,12 +68,13 @@ def _fastest(document: RunDocument) -> str:
     advice, scaling = document.recommendation, document.of(Scaling)
     if document.instead:
         return document.instead
+    unfinished = "" if document.complete else " (incomplete)"
     if scaling and scaling.by_itself:
-        return f"{scaling.counts[0]} devices, each by itself"
+        return f"{scaling.counts[0]} devices, each by itself{unfinished}"
     if scaling:
-        return f"how {document.request.scenarios[0]} scales to {max(scaling.counts)} devices"
+        return f"how {document.request.scenarios[0]} scales to {max(scaling.counts)} devices{unfinished}"
     if attached := document.of(Attached):
-        return count(len(attached.commands), "attached command")
+        return count(len(attached.commands), "attached command") + unfinished
     if advice is None or advice.fastest is None:
         return "no valid result" if document.complete else "incomplete"
     launches = sum(launch.scenario == advice.fastest for launch in document.good)
