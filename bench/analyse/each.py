@@ -8,7 +8,14 @@ from bench.analyse.analysed import Analysed
 from bench.analyse.intervals import Estimate, estimate
 from bench.analyse.outliers import Scan, scanned
 from bench.analyse.scaling import launch_stats
+from bench.runs.document import RunDocument
 from bench.runs.experiments import PointRecord, Scaling
+
+
+def each_alone(document: RunDocument) -> bool:
+    """Whether a run measured devices, each by itself, and no scenario beside others."""
+    scaling = document.of(Scaling)
+    return scaling is not None and scaling.by_itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

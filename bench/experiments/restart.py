@@ -196,7 +196,7 @@ def restart_table(document: RunDocument) -> "Table | None":
         numeric("step is over", "step_s", ",.2f", group="of that, seconds until"),
         numeric("caught up (s)", "caught_up_s", ",.2f"),
         numeric("step before (ms)", "plain_step_ms", ",.1f"),
-        numeric("loss differs by", "loss_error", ".1e"),
+        numeric("loss differs by", "loss_error", ".2g"),
     )
     notes = [
         "From launches under torchrun --max-restarts 1, in which the last rank is killed (SIGKILL) between two "

@@ -11,6 +11,7 @@ from itertools import chain
 
 from bench.analyse import published
 from bench.analyse.analysed import Analysed
+from bench.analyse.each import each_alone
 from bench.analyse.environments import numerics as numerics_between
 from bench.core.errors import RequestError
 from bench.report import device_tables, environments, launch_tables, recipe, verdict_tables
@@ -34,7 +35,8 @@ class Material:
 
 
 def of_run(material: Material) -> list[Chapter]:
-    made = [make(material) for make in CHAPTERS]
+    makers = OF_DEVICES if each_alone(material.run.document) else CHAPTERS
+    made = [make(material) for make in makers]
     return filled(*chain.from_iterable(one if isinstance(one, list) else [one] for one in made))
 
 
@@ -187,8 +189,8 @@ def _how(of: Material) -> Chapter:
         "how",
         "How was it measured?",
         fold("Machine, versions and workload", Facts(tuple(launch_tables.facts(of.run.document)))),
-        fold("What ran in detail", Grid("What ran in detail", table), *same),
-        fold(f"Launches ({len(launches.rows)})", Grid("Launches", launches)),
+        fold("What ran in detail", Grid("What ran in detail", table), *same) if launches.rows else None,
+        fold(f"Launches ({len(launches.rows)})", Grid("Launches", launches)) if launches.rows else None,
         in_markdown=False,
     )
 
@@ -211,3 +213,6 @@ CHAPTERS: tuple[Callable[[Material], Chapter | list[Chapter] | None], ...] = (
     _recipe,
 )
 """In the order of the page."""
+
+OF_DEVICES = (partial(_experiments, leads=True), _memory, _energy, _how)
+"""Those of a run that measured devices, each by itself: it has no scenarios to judge."""

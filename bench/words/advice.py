@@ -7,6 +7,7 @@ import pandas as pd
 from bench.analyse.analysed import Analysed
 from bench.analyse.bars import all_mib, plus_minus, with_bar
 from bench.analyse.comparison import LAUNCHES_WANTED, SLOWER, TOO_FEW, still_wanted
+from bench.analyse.each import each_alone
 from bench.analyse.recommendation import LEAN_ENOUGH, recommendations
 from bench.analyse.validity import FEW, grouped
 from bench.console import count
@@ -98,7 +99,7 @@ def more_wanted(document: RunDocument, table: pd.DataFrame) -> int | None:
 def headlines(document: RunDocument, table: pd.DataFrame) -> list[Advice]:
     """The fastest of all scenarios, and of those on several replicas if one replica won; nothing of attached commands,
     of which none is chosen."""
-    if document.of(Attached):
+    if document.of(Attached) or each_alone(document):
         return []
     nothing = ("No valid result", "no scenario has results that can be trusted.")
     if table["why_not"].isna().any():  # good launches, of a batch that nobody knows
@@ -110,7 +111,7 @@ def headlines(document: RunDocument, table: pd.DataFrame) -> list[Advice]:
 
 def advice(document: RunDocument, table: pd.DataFrame) -> list[Advice]:
     """The advice beside :func:`headlines`."""
-    if document.of(Attached):
+    if document.of(Attached) or each_alone(document):
         return []
     why_not: dict[str, list[str]] = {}
     for scenario, reason in recommendations(document, table).left_out.items():

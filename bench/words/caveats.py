@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
+from bench.analyse.each import each_alone
 from bench.analyse.launches import NOT_RUN
 from bench.core.dtypes import HALF_ON
 from bench.core.text import listed
@@ -27,7 +28,7 @@ def _caveats(document: RunDocument, summary: pd.DataFrame) -> Iterator[str]:
     if not document.complete:
         yield "This run is incomplete: it was interrupted, or is still being written. Its checksums do not count."
     failed = [f"{row['scenario']} ({row['status']})" for row in summary.to_dict("records") if row["status"] != "ok"]
-    if failed:
+    if failed and not each_alone(document):
         why = "; ".join(failed)
         yield f"Without results, or with results of some launches only: {why}. The reasons stand below the table."
     if (attached := document.of(Attached)) is not None:
