@@ -111,8 +111,9 @@ class Amp:
         return self.optimizer
 
     def zero_grad(self) -> None:
-        """Forget the last step's gradients; those of master weights are written over."""
-        (self.model if self.masters else self.optimizer).zero_grad(set_to_none=True)
+        """Forget the last step's gradients, also of weights that the optimizer was not given; those of master weights
+        are written over."""
+        self.model.zero_grad(set_to_none=True)
 
     def backward(self, loss: Tensor) -> None:
         (loss if self.scaler is None else self.scaler.scale(loss)).backward()

@@ -135,7 +135,7 @@ def _train(
     counter = work.Counter(model) if count else None
     losses, marks = [], []
     for step in range(fp32_steps(job)):
-        optimizer.zero_grad()
+        model.zero_grad()
         with counter if counter and not step else nullcontext():  # whose time is in no result
             losses.append(torch.stack(list(_chunks(model, criterion, load()))).sum().item())  # waits for a GPU
         around.before()

@@ -25,6 +25,14 @@ def optimizer(work, parameters):
     return made
 """
 
+LAST_LAYER = """
+def optimizer(work, parameters):
+    import torch
+
+    return torch.optim.SGD(list(parameters)[-2:], lr=0.01)
+"""
+OTHERS = {"a hook that clips": CLIPPED_IN_A_HOOK, "an optimizer of the last layer alone": LAST_LAYER}
+
 
 def workload(folder: Path, snippet: str) -> Path:
     source = MLP
@@ -50,9 +58,9 @@ AROUND = {title: code for title, code in SNIPPETS.items() if "optimizer):" in co
 USUAL = ("single", "ddp", "ddp_o2", "ddp_accumulate")
 
 
-@pytest.mark.parametrize("step", [*(title for title in SNIPPETS if title not in AROUND), "a hook that clips"])
+@pytest.mark.parametrize("step", [*(title for title in SNIPPETS if title not in AROUND), *OTHERS])
 def test_it_is_judged_rightly(run_here: Bench, tmp_path: Path, step: str) -> None:
-    found = trained(run_here, tmp_path, SNIPPETS.get(step, CLIPPED_IN_A_HOOK), *USUAL)
+    found = trained(run_here, tmp_path, (SNIPPETS | OTHERS)[step], *USUAL)
     assert verdicts(found) == {**dict.fromkeys(USUAL, SAME), "ddp_o2": WITHIN_HALF}
 
 
