@@ -174,8 +174,10 @@ def held_by(optimizer: torch.optim.Optimizer) -> list[Tensor]:
 
 
 def optimizers_in(optimizer: torch.optim.Optimizer) -> list[torch.optim.Optimizer]:
-    """The optimizer, and those that it is made of, such as the one within ``ZeroRedundancyOptimizer``."""
-    return [one for one in (optimizer, *vars(optimizer).values()) if isinstance(one, torch.optim.Optimizer)]
+    """The optimizer, and those that it is made of, such as the one within ``ZeroRedundancyOptimizer``: each
+    an attribute of it, or in a list that is one."""
+    held = [one for value in vars(optimizer).values() for one in (value if isinstance(value, list) else [value])]
+    return [one for one in (optimizer, *held) if isinstance(one, torch.optim.Optimizer)]
 
 
 class ApexAmp(Amp):

@@ -31,7 +31,14 @@ def optimizer(work, parameters):
 
     return torch.optim.SGD(list(parameters)[-2:], lr=0.01)
 """
-OTHERS = {"a hook that clips": CLIPPED_IN_A_HOOK, "an optimizer of the last layer alone": LAST_LAYER}
+OTHERS = {
+    "a hook that clips": CLIPPED_IN_A_HOOK,
+    "an optimizer of the last layer alone": LAST_LAYER,
+    "optimizers in a list": SNIPPETS["several optimizers"]
+    .replace("self.first, self.second = first, second", "self.both = [first, second]")
+    .replace("self.first.step()", "self.both[0].step()")
+    .replace("self.second.step()", "self.both[1].step()"),
+}
 
 
 def workload(folder: Path, snippet: str) -> Path:
