@@ -190,7 +190,8 @@ def _whole(session: Session) -> tuple[list[Tensor], list[Tensor]]:
 
 @contextmanager
 def _micro_batches(session: Session, begin: State, seed: int) -> Iterator[list[Tensor]]:
-    """Within this context each of several micro-batches draws the same at random, as the chunks of the reference do.
+    """Within this context each of several micro-batches draws the same at random and begins with the same buffers, as
+    the chunks of the reference do.
 
     Gives what the first of them does to each buffer; empty if there is one batch.
     """
@@ -201,6 +202,7 @@ def _micro_batches(session: Session, begin: State, seed: int) -> Iterator[list[T
 
     def draw_again(*_: object) -> None:
         torch.manual_seed(seed)
+        begin.fill_buffers(session.model)
 
     def look(*_: Any) -> None:
         if not changes:

@@ -31,6 +31,13 @@ def optimizer(work, parameters):
 
     return torch.optim.SGD(list(parameters)[-2:], lr=0.01)
 """
+SPECTRAL = """
+def model(work):
+    from torch import nn
+    from torch.nn.utils.parametrizations import spectral_norm
+
+    return nn.Sequential(spectral_norm(nn.Linear(32, work.width)), nn.ReLU(), nn.Linear(work.width, 10))
+"""
 OTHERS = {
     "a hook that clips": CLIPPED_IN_A_HOOK,
     "an optimizer of the last layer alone": LAST_LAYER,
@@ -38,6 +45,7 @@ OTHERS = {
     .replace("self.first, self.second = first, second", "self.both = [first, second]")
     .replace("self.first.step()", "self.both[0].step()")
     .replace("self.second.step()", "self.both[1].step()"),
+    "buffers that each forward pass goes by": SPECTRAL,
 }
 
 
