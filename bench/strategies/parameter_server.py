@@ -41,8 +41,8 @@ def build(parts):
     from torch.distributed import rpc
 
     def optimizer(parameters):
-        made = parts.build_optimizer(parameters)
-        updated = [parameter for group in made.param_groups for parameter in group["params"]]
+        updated = list(parameters)  # in the model's order, as the server has them, whatever their groups
+        made = parts.build_optimizer(updated)
 
         def step(self):
             """In place of the optimizer's own: the server makes it."""
@@ -72,11 +72,11 @@ def usual(trainers):
 
 def averaged(session, server):
     """The gradients of the last step that the server made its step with; all ranks call it, outside of windows."""
-    from torch import distributed
+    from torch import contiguous_format, distributed
 
     gradients = []
     for gradient in session.held_gradients():
-        gradients.append(None if gradient is None else gradient.clone())
+        gradients.append(None if gradient is None else gradient.clone(memory_format=contiguous_format))
         if gradients[-1] is not None:
             distributed.broadcast(gradients[-1], src=server)
     return gradients

@@ -47,6 +47,13 @@ OTHERS = {
     .replace("self.second.step()", "self.both[1].step()"),
     "buffers that each forward pass goes by": SPECTRAL,
 }
+CONVOLUTION = """
+def model(work):
+    from torch import nn
+
+    layers = nn.Conv2d(2, work.width, 3), nn.Flatten(), nn.Linear(4 * work.width, 10)
+    return nn.Sequential(nn.Unflatten(1, (2, 4, 4)), *layers)
+"""
 
 
 def workload(folder: Path, snippet: str) -> Path:
@@ -88,6 +95,12 @@ def test_own_steps_are_judged_rightly(run_here: Bench, tmp_path: Path) -> None:
     for launch in found["launches"]:
         rate = launch["effective"]["optimizer_settings"]["lr"]
         assert rate == pytest.approx(0.01, rel=1e-3) and rate != 0.01, "after the warm-up of the schedule"
+
+
+def test_a_parameter_server_takes_weights_in_any_groups_and_layout(run_here: Bench, tmp_path: Path) -> None:
+    names = ("parameter_server", "parameter_server+channels_last")
+    found = trained(run_here, tmp_path, CONVOLUTION + "\n\n" + SNIPPETS["several optimizers"], *names)
+    assert verdicts(found) == dict.fromkeys(names, SAME)
 
 
 PLANTED = {
