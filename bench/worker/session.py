@@ -34,6 +34,7 @@ from bench.worker.workload import (
     build_optimizer,
     cut,
     loss_of,
+    tensors_in,
     weight_of,
     wrong_loss,
 )
@@ -220,6 +221,8 @@ class Session:
         job, pieces = self.parts.job, self.micro_batches
         held = job.batch_per_replica * len(job.parts_of(self.parts.rank))
         *early, last = parts = cut(batch, held, pieces)
+        if not self.steps and list(map(id, tensors_in(last))) == list(map(id, tensors_in(batch))):
+            raise BenchError(f"nothing in the batch has an entry for each of its {held} examples: it cannot be cut up")
         shares = self._shares(parts)
         assert not isinstance(self.quiet, str)
         total: Any = 0.0

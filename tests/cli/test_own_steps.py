@@ -54,6 +54,12 @@ def model(work):
     layers = nn.Conv2d(2, work.width, 3), nn.Flatten(), nn.Linear(4 * work.width, 10)
     return nn.Sequential(nn.Unflatten(1, (2, 4, 4)), *layers)
 """
+JOINED = """
+def collate(examples):
+    import torch
+
+    return {name: torch.cat([torch.stack([one[name], one[name]]) for one in examples]) for name in ("x", "y")}
+"""
 
 
 def workload(folder: Path, snippet: str) -> Path:
@@ -101,6 +107,12 @@ def test_a_parameter_server_takes_weights_in_any_groups_and_layout(run_here: Ben
     names = ("parameter_server", "parameter_server+channels_last")
     found = trained(run_here, tmp_path, CONVOLUTION + "\n\n" + SNIPPETS["several optimizers"], *names)
     assert verdicts(found) == dict.fromkeys(names, SAME)
+
+
+def test_a_batch_that_cannot_be_cut_up(run_here: Bench, tmp_path: Path) -> None:
+    """Each micro-batch would be all of it."""
+    (launch,) = trained(run_here, tmp_path, JOINED, "ddp_accumulate", code=1)["launches"]
+    assert launch["status"] == "error" and "entry for each of its 32 examples" in launch["reason"]
 
 
 PLANTED = {
