@@ -1,8 +1,8 @@
 """DDP whose gradients are compressed before they are exchanged, by one of torch's communication hooks.
 
 ``hook``: ``fp16`` or ``bf16``, half the bytes; ``powersgd``, a product of two thin matrices for each gradient (Vogels
-et al. 2019), with what that loses added to the next step's. On the CPU ``powersgd`` has a single bucket: with several,
-its exchanges meet in another order on each rank, and gloo aborts.
+et al. 2019), with what that loses added to the next step's. On the CPU ``powersgd`` waits for each bucket's exchange:
+those of several would meet in another order on each rank, and gloo hangs or aborts.
 """
 
 from bench.seams import DDP, Implementation, Strategy, ddp_recipe
@@ -18,15 +18,18 @@ STRATEGY = Strategy(
 
 
 def build(parts, hook="fp16"):
-    one_bucket = hook == "powersgd" and parts.device.type == "cpu"
-    session = parts.build("ddp", bucket_mb=10_000 if one_bucket else None)
+    session = parts.build("ddp")
     module = session.module
     if hook == "powersgd":
         from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as powersgd
+        from torch.futures import collect_all
+
+        def in_turn(state, bucket):
+            return collect_all([powersgd.powerSGD_hook(state, bucket)]).wait()[0]
 
         # Compression from the third step on, the first that DDP allows; by default the first 1,000 steps have none.
         state = powersgd.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2)
-        module.register_comm_hook(state, powersgd.powerSGD_hook)
+        module.register_comm_hook(state, in_turn if parts.device.type == "cpu" else powersgd.powerSGD_hook)
     else:
         from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
@@ -41,10 +44,13 @@ def recipe(hook="fp16"):
         wrap = f"module.register_comm_hook(None, default_hooks.{hook}_compress_hook)"
         return ddp_recipe(imports=(f"from {folder} import default_hooks",), wrap=wrap)
     return ddp_recipe(
-        {"bucket_cap_mb": '10_000 if device.type == "cpu" else None'},
-        imports=(f"from {folder}.powerSGD_hook import PowerSGDState, powerSGD_hook",),
+        imports=(
+            f"from {folder}.powerSGD_hook import PowerSGDState, powerSGD_hook",
+            "from torch.futures import collect_all",
+        ),
         wrap="""\
 state = PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2)
-module.register_comm_hook(state, powerSGD_hook)""",
+in_turn: Any = lambda state, bucket: collect_all([powerSGD_hook(state, bucket)]).wait()[0]  # noqa: E731
+module.register_comm_hook(state, in_turn if device.type == "cpu" else powerSGD_hook)""",
         note="A checkpoint has none of what PowerSGD carries over from step to step.",
     )

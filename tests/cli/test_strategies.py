@@ -73,6 +73,13 @@ def test_what_is_exchanged_whole_trains_the_same_model(document: dict[str, Any])
     assert {verdicts[name] for name in (*AVERAGED, *COMPRESSED)} == {BY_DESIGN}
 
 
+def test_compression_by_powersgd_has_several_buckets(run_here: Bench, tmp_path: Path) -> None:
+    """On the CPU, too, where exchanges that met in another order on each rank hung, or ended gloo."""
+    names = "ddp_powersgd+find_unused,ddp_powersgd+o2,ddp_powersgd+bucket_mb=1"
+    small = ("--model", "resnet18", "--image-size", "32", "--device", "cpu", "--iters", "3", "--no-parity")
+    assert run_here("run", *small, "--scenario", names, "--out", str(tmp_path / "out")).code == 0
+
+
 def test_a_server_is_no_replica(document: dict[str, Any]) -> None:
     (found,) = [one for one in document["launches"] if one["scenario"] == "parameter_server"]
     assert (found["processes"], found["replicas"], found["effective"]["replicas"]) == (3, 2, 2)
