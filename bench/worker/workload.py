@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 
 from bench.core.errors import BenchError, RequestError
 from bench.core.files import sha256
@@ -224,6 +225,9 @@ def map_tensors(function: Callable[[Any], object], tree: Batch, kind: type = Ten
         return function(tree)
     if isinstance(tree, dict):
         return _alike(tree, [map_tensors(function, value, kind) for value in tree.values()])
+    if isinstance(tree, PackedSequence):  # whose batch_sizes stay on the CPU
+        data, *indices = (map_tensors(function, tree[at], kind) for at in (0, 2, 3))
+        return tree._make((data, tree.batch_sizes, *indices))
     if isinstance(tree, tuple | list):
         return _alike(tree, [map_tensors(function, value, kind) for value in tree])
     return tree
@@ -238,7 +242,7 @@ def _alike(tree: Batch, parts: Sequence[Any]) -> Batch:
         return made
     if isinstance(tree, list):
         return [*parts]
-    return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)
+    return tree._make(parts) if hasattr(tree, "_fields") else tuple(parts)
 
 
 def cut(tree: Batch, examples: int, pieces: int) -> list[Batch]:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from PIL import Image
 from standin.workloads import workload
+from torch.nn.utils.rnn import PackedSequence, pack_sequence
 from torch.utils.data import DistributedSampler
 
 from bench.core.errors import RequestError
@@ -19,7 +20,7 @@ from bench.core.job import Training
 from bench.seams import discover, execute
 from bench.worker import data
 from bench.worker.precision import cast_floats
-from bench.worker.workload import cut, example_of, map_tensors
+from bench.worker.workload import cut, example_of, map_tensors, tensors_in
 
 WORKLOAD = workload(image_size=8, global_batch=12, replicas=3)
 
@@ -64,6 +65,15 @@ def test_what_has_names_keeps_them() -> None:
     first, second = cut(given, 4, 2)
     assert torch.equal(first.x.x, x[:2]) and torch.equal(second.y[0], y[2:])
     assert map_tensors(torch.Tensor.half, (x, None))[1] is None
+
+
+def test_packed_sequences_stay_so() -> None:
+    """Recurrent layers take their sizes from the CPU, wherever the rest is."""
+    given = (pack_sequence([torch.ones(2, 3), torch.ones(4, 3)], enforce_sorted=False), torch.arange(2))
+    packed, _ = map_tensors(lambda tensor: tensor.to("meta"), given)
+    assert [type(packed), packed.data.device.type, packed.batch_sizes.device.type] == [PackedSequence, "meta", "cpu"]
+    assert cast_floats(given, torch.half)[0].data.dtype is torch.half
+    assert [len(one) for one in tensors_in(given)] == [6, 2, 2, 2]
 
 
 @pytest.mark.parametrize("workers", [None, 0, 2])
