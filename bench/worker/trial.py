@@ -7,11 +7,12 @@ too, with the examples that one replica trains at once.
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from bench.core.job import Training
 from bench.seams import execute
 from bench.worker.data import Broken, Examples
-from bench.worker.workload import NO_MEMORY, Refused, build_model, loss_of, map_tensors, wrong_loss
+from bench.worker.workload import NO_MEMORY, Refused, build_model, loss_of, map_tensors, tensors_in, wrong_loss
 
 
 def refusal(workload: Training) -> Refused | None:
@@ -49,7 +50,16 @@ def _tried(workload: Training, device: torch.device, count: int) -> Refused | No
         if not isinstance(model, nn.Module):
             what = f"{workload.file}: model(work) returned {type(model).__name__}"
             return "--workload", what, "return a torch.nn.Module"
-        return wrong_loss(workload, loss_of(workload)(model, map_tensors(lambda tensor: tensor.to(device), batch)))
+        if any(map(is_lazy, model.parameters())):
+            what = f"{workload.file}: model(work) returned a model whose lazy layers have no weights yet"
+            return "--workload", what, "call it once, or give the layers their sizes"
+        batch = map_tensors(lambda tensor: tensor.to(device), batch)
+        floats = {one: one._version for one in tensors_in(batch) if one.is_floating_point()}
+        loss = loss_of(workload)(model, batch)
+        if workload.workers is None and any(one._version != before for one, before in floats.items()):
+            what = f"{workload.file}: loss(model, batch) changes the batch in place, and made-up data comes again"
+            return "--workload", what, "change a copy, as x.mul(2) makes one and x.mul_(2) does not"
+        return wrong_loss(workload, loss)
     except Exception as error:  # noqa: BLE001  # whatever the user's functions raise is the finding
         at = execute.line_in(workload.file, error)
         text = str(error).lower()

@@ -134,6 +134,14 @@ TRIED: dict[str, Changed] = {
         ("loss(model, batch) returned a tensor of shape [32]; return a scalar tensor",),
     ),
     "a loss without a gradient": (replaced('batch["y"])', 'batch["y"]).detach()'), ("without a gradient; compute it",)),
+    "a batch that is changed": (
+        replaced('model(batch["x"])', 'model(batch["x"].mul_(2))'),
+        ("loss(model, batch) changes the batch in place, and made-up data comes again; change a copy",),
+    ),
+    "layers without weights": (
+        replaced("nn.Linear(32,", "nn.LazyLinear("),
+        ("model(work) returned a model whose lazy layers have no weights yet; call it once",),
+    ),
     "shapes that do not fit": (
         replaced("nn.Linear(32,", "nn.Linear(33,"),
         ("fails on a batch of 32: RuntimeError: ", "shapes cannot be multiplied", "fix the file"),
