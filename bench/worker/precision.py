@@ -100,7 +100,7 @@ class Amp:
         updated: list[Tensor] = list(model.parameters())
         if self.precision.masters:
             self.half_weights = [p for p in updated if p.dtype is self.precision.half]
-            self.masters = [p.detach().float() for p in self.half_weights]
+            self.masters = [p.detach().float().requires_grad_(p.requires_grad) for p in self.half_weights]
             updated = self.masters + [p for p in updated if p.dtype is torch.float32]
         self.optimizer = self._optimizers(updated)
         if self.precision.scaled:

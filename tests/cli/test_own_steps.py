@@ -46,6 +46,8 @@ OTHERS = {
     .replace("self.first.step()", "self.both[0].step()")
     .replace("self.second.step()", "self.both[1].step()"),
     "buffers that each forward pass goes by": SPECTRAL,
+    "an optimizer of what is not frozen": LAST_LAYER.replace("list(parameters)[-2:]", "filter(is_trained, parameters)")
+    + "\n\ndef is_trained(weight):\n    return weight.requires_grad\n",
 }
 CONVOLUTION = """
 def model(work):
