@@ -96,12 +96,18 @@ def build_in_double(workload: Training) -> tuple[nn.Module, bool]:
     torch.manual_seed(workload.seed)
     narrow: nn.Module | None = opened.module.narrow(opened.work) if hasattr(opened.module, "narrow") else None
     model = (build_model(workload) if narrow is None else narrow).double()
+    model.register_forward_pre_hook(_in_double, with_kwargs=True)
     generator = torch.Generator().manual_seed(workload.seed)
     with torch.no_grad():
         for parameter in model.parameters():
             if not parameter.any():
                 parameter.copy_(torch.empty(parameter.shape).uniform_(*AWAKE, generator=generator))
     return model, narrow is not None
+
+
+def _in_double(_: nn.Module, args: Batch, kwargs: Batch) -> Batch:
+    """What a model is called with, whatever the loss made of the batch, such as ``x.float() / 255``."""
+    return map_tensors(lambda tensor: tensor.double() if tensor.is_floating_point() else tensor, (args, kwargs))
 
 
 def build_optimizer(workload: Training, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:

@@ -38,6 +38,12 @@ def model(work):
 
     return nn.Sequential(spectral_norm(nn.Linear(32, work.width)), nn.ReLU(), nn.Linear(work.width, 10))
 """
+IN_FP32 = """
+def loss(model, batch):
+    from torch.nn.functional import cross_entropy
+
+    return cross_entropy(model(batch["x"].float() / 255), batch["y"])
+"""
 OTHERS = {
     "a hook that clips": CLIPPED_IN_A_HOOK,
     "an optimizer of the last layer alone": LAST_LAYER,
@@ -48,6 +54,7 @@ OTHERS = {
     "buffers that each forward pass goes by": SPECTRAL,
     "an optimizer of what is not frozen": LAST_LAYER.replace("list(parameters)[-2:]", "filter(is_trained, parameters)")
     + "\n\ndef is_trained(weight):\n    return weight.requires_grad\n",
+    "inputs that the loss makes fp32": IN_FP32,
 }
 CONVOLUTION = """
 def model(work):
