@@ -2,6 +2,7 @@
 
 import sys
 import warnings
+from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from importlib import import_module
@@ -229,7 +230,7 @@ def map_tensors(function: Callable[[Any], object], tree: Batch, kind: type = Ten
     they are."""
     if isinstance(tree, kind):
         return function(tree)
-    if isinstance(tree, dict):
+    if isinstance(tree, dict | UserDict):
         return _alike(tree, [map_tensors(function, value, kind) for value in tree.values()])
     if isinstance(tree, PackedSequence):  # whose batch_sizes stay on the CPU
         data, *indices = (map_tensors(function, tree[at], kind) for at in (0, 2, 3))
@@ -241,7 +242,7 @@ def map_tensors(function: Callable[[Any], object], tree: Batch, kind: type = Ten
 
 def _alike(tree: Batch, parts: Sequence[Any]) -> Batch:
     """A tuple, list or dict like ``tree``, with these parts: named ones, and attributes of a dict, keep their names."""
-    if isinstance(tree, dict):
+    if isinstance(tree, dict | UserDict):
         made = copy(tree)
         for key, part in zip(tree, parts, strict=True):
             made[key] = part
@@ -257,7 +258,7 @@ def cut(tree: Batch, examples: int, pieces: int) -> list[Batch]:
     """
     if isinstance(tree, Tensor) and tree.dim() and len(tree) == examples:
         return list(tree.chunk(pieces))
-    if isinstance(tree, dict):
+    if isinstance(tree, dict | UserDict):
         parts = [cut(value, examples, pieces) for value in tree.values()]
         return [_alike(tree, [part[piece] for part in parts]) for piece in range(pieces)]
     if isinstance(tree, tuple | list):

@@ -2,7 +2,7 @@
 
 import json
 import struct
-from collections import OrderedDict
+from collections import OrderedDict, UserDict
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -62,6 +62,7 @@ def test_what_has_names_keeps_them() -> None:
     for made in (map_tensors(torch.Tensor.half, given), cast_floats(given, torch.float16)):
         assert made.x.x.dtype == made.x["x"].dtype == torch.float16 and x.dtype == torch.float32
         assert torch.equal(made.y[0], y) and type(made.y) is list
+    assert map_tensors(torch.Tensor.half, UserDict(x=x))["x"].dtype == torch.float16
     first, second = cut(given, 4, 2)
     assert torch.equal(first.x.x, x[:2]) and torch.equal(second.y[0], y[2:])
     assert map_tensors(torch.Tensor.half, (x, None))[1] is None
