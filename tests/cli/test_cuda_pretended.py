@@ -96,7 +96,7 @@ def test_scenarios_run_on_two_gpus_of_three(waited: tuple[str, str]) -> None:
         assert (effective["scaler"] is not None) == (half in ("1", "2"))
     assert ran["dp"]["wrapper"] == "torch.nn.parallel.data_parallel.DataParallel"
     verdicts = {one["scenario"]: one["verdict"] for one in said["parity"]}
-    assert {verdicts[name] for name in ("single", "dp", "ddp")} == {SAME}, "torch begins with TF32 in convolutions alone"
+    assert {verdicts[name] for name in ("single", "dp", "ddp")} == {SAME}, "TF32 is for convolutions"
     assert not {verdicts[name] for name in ("ddp_o1", "ddp_o2")} & {NOT_FINITE}, verdicts
     assert not [row for row in said["validity"] if row["code"] == "unequal"]
     for launch in said["launches"]:
