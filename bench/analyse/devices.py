@@ -289,6 +289,8 @@ def _integral(
         return None, None, f"power is unknown over {seconds.max():.1f} s within the window"
     power_w = powers["power_w"].to_numpy()
     joules = float(((power_w[1:] + power_w[:-1]) / 2.0 * seconds).sum())
+    if joules <= 0.0:
+        return None, None, "the driver says that no power is drawn"
     return joules * window_s / span_s, "estimated", None
 
 

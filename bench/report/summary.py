@@ -113,11 +113,14 @@ def _why_unknown(run: Run, table: pd.DataFrame) -> list[str]:
     if len(good) and good["relative_to_ddp"].isna().all():
         base = base_of(scenarios(run.document))
         notes.append(f"speed ÷ {short_base(base)} is unknown because {base} has no results in this run.")
-    reasons = held.unknown(run.memory).set_index("scenario")["reason"]
-    told = [scenario for scenario in good["scenario"] if scenario in reasons.index]
-    notes += [f"Memory of {scenario} is unknown, or a part of it: {reasons[scenario]}." for scenario in told]
-    silent = set(good.loc[good["peak_pid_mib"].isna(), "scenario"]) - set(told)
-    notes += [f"Memory of {scenario} is unknown: there is no sample of it." for scenario in sorted(silent)]
+    unsampled = good.loc[good["peak_pid_mib"].isna(), "scenario"]
+    reasons = dict.fromkeys(unsampled, "there is no sample of it")
+    reasons |= held.unknown(run.memory).set_index("scenario")["reason"].to_dict()
+    by_reason: dict[str, list[str]] = {}
+    for scenario in good["scenario"]:
+        if scenario in reasons:
+            by_reason.setdefault(reasons[scenario], []).append(scenario)
+    notes += [f"Memory of {listed(names)} is unknown, or a part of it: {why}." for why, names in by_reason.items()]
     return notes
 
 

@@ -66,6 +66,7 @@ def counting(watts: float) -> Any:
         (12.0, {"energy_mj": lambda at_s: 7e6 - at_s, "power_w": 250.0}, None, "fell"),
         (12.0, {"energy_mj": lambda at_s: counting(300.0)(at_s) - 5e6 * (at_s > 6), "power_w": 250.0}, None, "fell"),
         (12.0, {"power_w": 250.0, "mig": True}, None, "MIG"),
+        (12.0, {"power_w": 0.0}, None, "no power is drawn"),
         (12.0, {"power_w": lambda at_s: None if 3 < at_s < 6 else 250.0}, None, "unknown over 3."),
         (12.0, {"power_w": lambda at_s: None if at_s > 6 else 250.0}, None, "power is known over 6.0 s of 12.0 s"),
         (
@@ -80,7 +81,7 @@ def counting(watts: float) -> Any:
 def test_energy(seconds: float, sampled: dict[str, Any], source: str | None, known: float | str) -> None:
     """``known``: the energy (J), by the counter over ten seconds and more, else by trapezoids; or why there is none."""
     row = one(samples(seconds, **sampled), steps(seconds))
-    mean_w = 250.0 if "power_w" in sampled else None
+    mean_w = None if "power_w" not in sampled else 0.0 if sampled["power_w"] == 0.0 else 250.0
     if isinstance(known, str):
         assert pd.isna(row["energy_j"]) and known in row["energy_reason"]
     else:
