@@ -39,7 +39,6 @@ def search_each(lab: Lab) -> None:
     """Search for one scenario after the other. A budget is shared evenly among those that are still to come."""
     capacity_mib = _capacity_mib(lab)
     lab.writer.note(BatchSearch())
-    lab.progress.counted = False
     end_s = None if lab.request.budget_s is None else lab.began_s + lab.request.budget_s
     for position, found in enumerate(lab.runnable):
         now_s = time.monotonic()
@@ -90,6 +89,7 @@ def planned_try(request: Request, found: Found, batch: int, launch: int, hosts: 
 def _try_batch(found: Found, batch: int, capacity_mib: float, lab: Lab) -> tuple[LaunchRecord, search.Try]:
     job = planned_try(lab.request, found, batch, lab.next_launch(), lab.site.hosts)
     request = replace(lab.request, global_batch=batch)
+    lab.progress.counted = False
     lab.progress.units, lab.progress.steps = request.workload.units, job.steps
     tries: list[search.Try] = []
 
