@@ -224,11 +224,12 @@ def _finding(row: TableRow, what: str) -> str:
 
 
 def recommended(document: RunDocument, table: pd.DataFrame) -> dict[str, str]:
-    """The marks of recommended scenarios in a plot: ``fastest``, ``leanest`` or both."""
+    """The marks of recommended scenarios in a plot: ``fastest``, if there is a winner, ``leanest`` or both."""
     marks: dict[str, str] = {}
     for one in _standings(document, table):
         also = ", and leanest at that speed" if one.leanest is one.best else ""
-        marks[one.best["scenario"]] = f"fastest{also}{one.where}"
+        fastest = "fastest, not told apart" if one.tied and one.tested else "fastest"
+        marks[one.best["scenario"]] = f"{fastest}{also}{one.where}"
         if one.leanest is not None:
             marks.setdefault(one.leanest["scenario"], f"leanest at that speed{one.where}")
     return marks

@@ -22,6 +22,7 @@ from test_report import Page, plot_of, svg_texts
 
 from bench.analyse import validity, verdicts
 from bench.analyse.analysed import Analysed
+from bench.analyse.comparison import ALIKE, SLOWER
 from bench.analyse.parity import BY_DESIGN, CANNOT_TELL, DIVERGED, SAME, WITHIN_HALF, loss_curves
 from bench.analyse.recommendation import recommendation, recommendations
 from bench.core.codec import encode
@@ -112,6 +113,8 @@ def test_recommendation_names_the_leanest_with_bars(tmp_path: Path) -> None:
     assert "whether it trains the same model was not shown" in said["Fastest"].lower()
     assert "Left out" not in said
     assert recommended(run.document, table_of(run)) == {"ddp": "fastest", "ddp_o2": "leanest at that speed"}
+    tied = table_of(run).assign(against_fastest=[None, ALIKE, SLOWER])
+    assert recommended(run.document, tied)["ddp"] == "fastest, not told apart"
     hardly = table_of(run).assign(peak_total_mib=table_of(run)["peak_total_mib"].replace(150.0, 199.9))
     assert recommendation(hardly).leanest == "ddp", "that is no less memory to speak of"
 
