@@ -89,7 +89,10 @@ def _finished(arguments: list[str]) -> int:
         code = 1  # the reader of our output left; nobody is there to tell
     except Exception as error:
         from bench.core.errors import remedy_of
+        from bench.experiments import interrupts
 
+        if interrupts.came():
+            raise KeyboardInterrupt from error
         what = f"{type(error).__name__}: {error}"
         if isinstance(error, OSError):  # what no verb foresaw: a disk that is full, a folder that is gone
             what = f"{error.filename}: {error.strerror}" if error.filename else str(error)

@@ -16,13 +16,20 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class _State:
     held = 0
     waits = False
+    came = False
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
     if _State.held:
         _State.waits = True
     else:
+        _State.came = True
         raise KeyboardInterrupt
+
+
+def came() -> bool:
+    """Whether one was raised. An import that it hits may fail with another error, of a module that is half there."""
+    return _State.came
 
 
 @contextmanager
@@ -31,6 +38,7 @@ def heeded(*, last: bool) -> Iterator[None]:
 
     ``last``: only the end of the process comes after it, which no signal disturbs any more.
     """
+    _State.came = False
     before = {number: signal.getsignal(number) for number in SIGNALS}
     for number, handler in before.items():
         if handler is not signal.SIG_IGN:

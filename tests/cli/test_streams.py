@@ -2,8 +2,10 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from conftest import Bench, Plotting
 from standin import ROOT, gated
 from standin.runs import DDP, write_run
 
+from bench import cli
 from bench.core.codec import encode
 
 
@@ -77,6 +80,19 @@ def test_unforeseen_errors(regressed: Path, bench: Bench, monkeypatch: pytest.Mo
     code, out, err = bench("accept", (regressed / "new").resolve(), "--reason", "x", "--json")
     assert code == json.loads(out)["exit_code"] == 1
     assert err.count("\n") == 1 and err.startswith("bench: error: ") and "No space left on device" in err
+
+
+def test_an_import_that_an_interruption_breaks(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled modules and Python's own classes make another error of it."""
+
+    def half_imported(arguments: list[str]) -> int:
+        with suppress(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+        raise AttributeError("partially initialized module")
+
+    monkeypatch.setattr(cli, "_verb", lambda name: half_imported)
+    done = bench("runs")
+    assert (done.code, done.err) == (130, "bench: interrupted\n")
 
 
 def test_a_label_of_bytes(tmp_path: Path, bench: Bench, plotting: Plotting) -> None:
