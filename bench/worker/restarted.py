@@ -6,6 +6,7 @@ It trains from the checkpoint in the folder on, or from the beginning, and write
 
 import json
 import os
+import signal
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -77,6 +78,8 @@ def train(plan: Plan, saves: Checkpoint | None, diary: Diary) -> None:
         session.optimize()
         loop.finish(plan.parts.device)
         diary.note("step", step, loss=float(loss.detach()))
+        if first == 0 and step == Steps.of(every).killed and plan.parts.rank == plan.parts.world_size - 1:
+            signal.pause()  # until it is killed, which must not be after the last step
         if step == first + 1 and not session.compiled:
             watch.stop()
         if step % every == 0:
