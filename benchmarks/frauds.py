@@ -90,7 +90,7 @@ COARSE_LATER = """def later(batch):
 MASTERLESS = """def step():
         optimize()
         for master, half in zip(session.amp.masters, session.amp.half_weights):
-            master.copy_(half)
+            master.data.copy_(half)
     session.optimize = step"""
 
 WHILE_MEASURED = """def step():

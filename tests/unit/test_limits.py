@@ -347,7 +347,7 @@ def test_what_is_most_of_the_rest(
     shares = {"arithmetic": 0.04, "kernels": kernels, "host": 0.1, "unexplained": unexplained, "limit": 0.04}
     rows = {name: {"ms": 10 * share, "share": share, "share_low": None} for name, share in shares.items()}
     monkeypatch.setattr("bench.words.limits.by_scenario", lambda run: {"single": rows})
-    for name in ("accounts", "busy"):
+    for name in ("accounts", "doubts"):
         monkeypatch.setattr(f"bench.words.limits.{name}", lambda run: [])
     run: Any = SimpleNamespace(document=None)
     assert f"single reaches 4 % of what this machine can do on this model; {said}" in sentences(run)[0]
