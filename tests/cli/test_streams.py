@@ -87,7 +87,7 @@ def test_an_import_that_an_interruption_breaks(bench: Bench, monkeypatch: pytest
 
     def half_imported(arguments: list[str]) -> int:
         with suppress(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGTERM)
         raise AttributeError("partially initialized module")
 
     monkeypatch.setattr(cli, "_verb", lambda name: half_imported)
