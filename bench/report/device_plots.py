@@ -139,11 +139,13 @@ def _launches(run: Run, bounds: pd.DataFrame, origin_ns: int) -> list[TableRow]:
     numbers = {name: number for number, name in enumerate(dict.fromkeys(bounds["scenario"]), start=1)}
     launches: list[TableRow] = bounds.to_dict("records")
     bad = {(one.scenario, one.status): None for one in map(records.__getitem__, bounds["launch"]) if one.status != "ok"}
+    colours: dict[object, str] = {}
     for one in launches:
         record = records[one["launch"]]
         one |= {name: (one[f"{name}_ns"] - origin_ns) / 1e9 for name in ("start", "end")}
         one |= {"number": f"{numbers[one['scenario']]}", "status": record.status}
-        one["colour"] = drawing.colour_of(document, record)
+        way = record.scenario, record.strategy, record.precision
+        one["colour"] = colours[way] = colours.get(way) or drawing.colour_of(document, record)  # goes by all launches
         failed = ", ".join(status for name, status in bad if name == one["scenario"])
         one["label"] = f"{one['number']}  {drawing.short(one['scenario'])}" + (f" ({failed})" if failed else "")
     return launches
