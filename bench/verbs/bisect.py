@@ -79,7 +79,8 @@ def main(arguments: list[str]) -> int:
     run_is, bisected = called(run.path), run.document.of(Bisected)
     assert bisected is not None
     own = iter(arguments[: arguments.index("--")] if "--" in arguments else arguments)
-    again = [one for one in own if not (one.startswith("--resume=") or (one == "--resume" and next(own)))]
+    anew = ("--resume",) if interrupted else ("--resume", "--budget")
+    again = [one for one in own if one.partition("=")[0] not in anew or not ("=" in one or next(own))]
     again += [] if interrupted else ["--budget", f"{2 * options.budget:.0f}s"]
     line = f"{COMMAND}bisect --resume {run_is} {shlex.join([*again, '--', *command])}"
     if interrupted:

@@ -88,6 +88,7 @@ def test_what_changes_gradients_and_not_time(bench: Bench, repository: Repositor
     else:
         assert code == 11 and "is not told apart from" in out
         assert "bench: with twice the budget: python -m bench bisect --resume " in err and " --budget 2s -- " in err
+        assert "--budget 1s" not in err
     only_run()
 
 
