@@ -5,7 +5,8 @@ It is sealed in the run folder as ``digest.json``. Everything in it follows from
 
     {"digest_version": 1, "run", "utc", "label", "profile", "git": {"commit", "dirty"}, "imported": null | {...},
      "attached": null | {...},
-     "workload": {..., "hash"}, "device": "cuda" | "cpu", "hardware": [names of the GPUs, or of the CPU], "replicas",
+     "workload": {..., "hash"}, "device": "cuda" | "cpu", "hardware": [names of the GPUs, or of the CPU of each host],
+     "replicas",
      "conditions": {host, cpu, cores, driver, torch, cuda, cudnn, nccl, power limits, governor, ...; looked_at, where
                     launches were added: how many of each scenario an earlier verdict had},
      "scenarios": [{"scenario", "what_ran", "world_size", "status", "reason", "validity", "invalid": [codes],
@@ -48,8 +49,9 @@ def of_run(run: Run) -> Digest:
         "energy_per_1000_j": energy["energy_per_1000_j"],
         "sm_clock_mhz": devices_ok.groupby("launch")["sm_clock_mhz"].min(),  # of the slowest GPU
     }
-    machine, gpus = document.machine, [gpu for gpu in document.machine.gpus if gpu.uuid in document.request.devices]
-    hardware = [str(machine.cpu)] if document.workload.device == "cpu" else [gpu.name for gpu in gpus]
+    machine, gpus = document.machine, document.gpus
+    cpus = [str(one.cpu) for one in document.machines]
+    hardware = cpus if document.workload.device == "cpu" else [gpu.name for gpu in gpus]
     imported = document.of(Imported)
     ran = next((launch.effective for launch in document.launches if launch.effective), None)
     sources = {"memory_source": memory["source"], "energy_source": energy["energy_source"]}

@@ -31,6 +31,7 @@ from bench.core.files import sha256
 from bench.core.records import Setting
 from bench.core.text import digits, printable
 from bench.report.blocks import template
+from bench.report.drawing import device
 from bench.runs.document import Imported, RunDocument
 from bench.runs.launches import LaunchRecord
 from bench.seams import Recipe, WorkRecipe, discover, execute, switching
@@ -211,13 +212,10 @@ def _measured(run: Analysed, launch: LaunchRecord) -> list[str]:
     (row,) = (row for row in run.overview.to_dict("records") if row["scenario"] == launch.scenario)
     assert launch.effective is not None
     document = run.document
-    machine = document.machine
-    gpus = [gpu.name for gpu in document.gpus]
-    where = f"{len(gpus)} x {gpus[0]}" if gpus else f"{machine.cpu}, {machine.cores_usable} cores"
     launches = "1 launch" if row["launches_ok"] == 1 else f"{row['launches_ok']} launches"
     return _wrapped(
         f"bench measured it in {run.id}: {digits(row['step_median_ms'], 4)} ms a step, "
-        f"{digits(row['throughput_per_s'], 4)} {row['unit']} a second ({launches}, {where}, "
+        f"{digits(row['throughput_per_s'], 4)} {row['unit']} a second ({launches}, {device(document)}, "
         f"torch {document.versions.get('torch') or 'unknown'}; "
         f"{what_ran(launch.effective)}). Numerics: {row['parity'] or 'not compared'}."
     )

@@ -16,7 +16,7 @@ from standin.gpu_runs import DDP2, DP, FIRST, GPUS, SECOND, OnGpus
 from standin.runs import BROKEN, DDP, GONE, HOSTILE, SECOND_NS, Launch, analysed, write_run
 from test_report import Page, plot_of, svg_texts
 
-from bench.analyse import devices, each
+from bench.analyse import devices, digest, each
 from bench.analyse.analysed import Analysed
 from bench.analyse.memory import growth, largest_launches, proportional, resident
 from bench.core.text import printable
@@ -59,6 +59,8 @@ def test_gpus_of_all_hosts_are_named(whole: Analysed) -> None:
     scaling = Scaling(counts=(2,), modes=("each",), batch_per_rank=8, launches=tuple(points))
     several = replace(document, machine=hosts[0].machine, hosts=tuple(hosts), experiments={"scaling": scaling})
     assert drawing.device(several) == drawing.device(document) != ""
+    both = digest.of_run(replace(whole, document=several))
+    assert len(both["hardware"]) == len(both["conditions"]["power_limit_w"]) == 2
     assert all(gpu in dict(facts(several))["GPUs"] for gpu in (FIRST, SECOND))
     names = [one.name for one in each.devices(replace(whole, document=several))]
     assert names == ["node0 GPU 0", "node1 GPU 0"]
@@ -74,6 +76,8 @@ def test_cpus_of_all_hosts_are_named(whole: Analysed) -> None:
     hosts = tuple(HostRecord(name="n", machine=one, versions={}, start=start) for one in machines)
     named = drawing.device(replace(document, hosts=hosts))
     assert named == "4 CPU ranks on 2 hosts with EPYC, 8 cores + 1 host with Xeon, 8 cores"
+    of_all = digest.of_run(replace(whole, document=replace(document, hosts=hosts)))
+    assert of_all["hardware"] == ["EPYC", "EPYC", "Xeon"]
 
 
 @pytest.fixture(scope="module")

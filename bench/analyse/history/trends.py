@@ -270,5 +270,5 @@ def _place(digest: Digest) -> str:
     hardware, replicas = digest["hardware"], digest["replicas"]
     if digest["device"] == "cpu":
         ranks = f"{replicas} CPU rank{'' if replicas == 1 else 's'} on " if replicas else ""
-        return ranks + (", ".join(map(str, hardware)) or "an unknown CPU")
+        return ranks + (", ".join(map(str, dict.fromkeys(hardware))) or "an unknown CPU")
     return " + ".join(f"{hardware.count(name)} × {name}" for name in dict.fromkeys(hardware)) or "unknown hardware"
