@@ -5,6 +5,7 @@ import warnings
 from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
+from dataclasses import fields, is_dataclass
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -20,7 +21,7 @@ from bench.core.records import Setting
 from bench.seams import discover, execute
 
 Batch = Any
-"""Tensors in tuples, lists and dicts: an example, what ``collate`` makes of several, or what a model returns."""
+"""Tensors in tuples, lists, dicts and dataclasses: an example, what ``collate`` makes of several, or an output."""
 
 Forward = Callable[..., Any]
 """The model, or whatever a strategy and a precision made of it: called with the model's inputs."""
@@ -230,22 +231,32 @@ def map_tensors(function: Callable[[Any], object], tree: Batch, kind: type = Ten
     they are."""
     if isinstance(tree, kind):
         return function(tree)
-    if isinstance(tree, dict | UserDict):
-        return _alike(tree, [map_tensors(function, value, kind) for value in tree.values()])
     if isinstance(tree, PackedSequence):  # whose batch_sizes stay on the CPU
         data, *indices = (map_tensors(function, tree[at], kind) for at in (0, 2, 3))
         return tree._make((data, tree.batch_sizes, *indices))
-    if isinstance(tree, tuple | list):
-        return _alike(tree, [map_tensors(function, value, kind) for value in tree])
-    return tree
+    entries = _entries(tree)
+    return tree if entries is None else _alike(tree, [map_tensors(function, value, kind) for value in entries])
+
+
+def _entries(tree: Batch) -> Sequence[Any] | None:
+    """The values of a tuple, list, dict or dataclass; None of anything else."""
+    if isinstance(tree, dict | UserDict):
+        return list(tree.values())
+    if is_dataclass(tree) and not isinstance(tree, type):
+        return [getattr(tree, field.name) for field in fields(tree)]
+    return tree if isinstance(tree, tuple | list) else None
 
 
 def _alike(tree: Batch, parts: Sequence[Any]) -> Batch:
-    """A tuple, list or dict like ``tree``, with these parts: named ones, and attributes of a dict, keep their names."""
-    if isinstance(tree, dict | UserDict):
-        made = copy(tree)
+    """What is like ``tree``, with these :func:`_entries`: names, and attributes of a dict, stay."""
+    made = copy(tree)
+    if isinstance(tree, dict | UserDict):  # also one that is a dataclass too
         for key, part in zip(tree, parts, strict=True):
             made[key] = part
+        return made
+    if is_dataclass(tree):
+        for field, part in zip(fields(tree), parts, strict=True):
+            object.__setattr__(made, field.name, part)  # it may be frozen
         return made
     if isinstance(tree, list):
         return [*parts]
@@ -258,16 +269,15 @@ def cut(tree: Batch, examples: int, pieces: int) -> list[Batch]:
     """
     if isinstance(tree, Tensor) and tree.dim() and len(tree) == examples:
         return list(tree.chunk(pieces))
-    if isinstance(tree, dict | UserDict):
-        parts = [cut(value, examples, pieces) for value in tree.values()]
-        return [_alike(tree, [part[piece] for part in parts]) for piece in range(pieces)]
-    if isinstance(tree, tuple | list):
-        whole = any(isinstance(one, Tensor) and one.dim() and len(one) == examples for one in tree)
-        if len(tree) == examples and not whole:
-            size = examples // pieces
-            return [tree[start : start + size] for start in range(0, examples, size)]
-        return [_alike(tree, part) for part in zip(*(cut(value, examples, pieces) for value in tree), strict=True)]
-    return [tree] * pieces
+    entries = _entries(tree)
+    if entries is None:
+        return [tree] * pieces
+    whole = any(isinstance(one, Tensor) and one.dim() and len(one) == examples for one in entries)
+    if isinstance(tree, tuple | list) and len(tree) == examples and not whole:
+        size = examples // pieces
+        return [tree[start : start + size] for start in range(0, examples, size)]
+    parts = [cut(value, examples, pieces) for value in entries]
+    return [_alike(tree, [part[piece] for part in parts]) for piece in range(pieces)]
 
 
 def wrong_loss(workload: Training, loss: Any) -> Refused | None:

@@ -3,7 +3,7 @@
 import json
 import struct
 from collections import OrderedDict, UserDict
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -48,6 +48,12 @@ class Pair(NamedTuple):
     y: Any
 
 
+@dataclass(frozen=True, slots=True)
+class Sides:
+    x: Any
+    y: Any = ()
+
+
 class Output(OrderedDict[str, Any]):
     """Its entries are attributes, too, as of those that Hugging Face's models return."""
 
@@ -66,6 +72,8 @@ def test_what_has_names_keeps_them() -> None:
     first, second = cut(given, 4, 2)
     assert torch.equal(first.x.x, x[:2]) and torch.equal(second.y[0], y[2:])
     assert map_tensors(torch.Tensor.half, (x, None))[1] is None
+    assert map_tensors(torch.Tensor.half, Sides(x)).x.dtype == torch.float16
+    assert [(len(side.x), side.y) for side in cut(Sides(x), 4, 2)] == [(2, ()), (2, ())]
 
 
 def test_packed_sequences_stay_so() -> None:
