@@ -51,7 +51,8 @@ def test_hosts_are_counted_and_not_their_processes() -> None:
 
 
 def test_one_host_alone_needs_no_address() -> None:
-    for environment in ({"RANK": "0", "WORLD_SIZE": "1"}, {"SLURM_PROCID": "0", "SLURM_NNODES": "1"}):
+    batch_script = {"SLURM_PROCID": "0", "SLURM_NNODES": "1", "SLURM_NTASKS": "4"}
+    for environment in ({"RANK": "0", "WORLD_SIZE": "1"}, batch_script):
         found = engine_of(environment)
         assert found is not None and (found.index, found.count) == (0, 1)
 
@@ -61,7 +62,7 @@ def test_one_host_alone_needs_no_address() -> None:
     [
         ({**MASTER, "WORLD_SIZE": "2"}, "RANK: it is not set"),
         ({**MASTER, "RANK": "1"}, "WORLD_SIZE: it is not set"),
-        ({"RANK": "1", "WORLD_SIZE": "2", "MASTER_PORT": "1"}, "MASTER_ADDR: it is not set"),
+        ({"RANK": "1", "WORLD_SIZE": "2", "MASTER_PORT": "1"}, "or unset RANK and WORLD_SIZE to measure this host"),
         ({"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "a"}, "MASTER_PORT: it is not set"),
         ({**MASTER, "RANK": "one", "WORLD_SIZE": "2"}, "RANK: 'one' is not a whole number"),
         ({**MASTER, "RANK": "2", "WORLD_SIZE": "2"}, "number hosts from 0"),
@@ -70,6 +71,7 @@ def test_one_host_alone_needs_no_address() -> None:
         (TORCHRUN | {"WORLD_SIZE": "8"}, "--nproc-per-node: torchrun started 8 processes on 2 hosts"),
         (TORCHRUN | {"WORLD_SIZE": "4", "GROUP_WORLD_SIZE": "1"}, "use --nproc-per-node 1"),
         (SLURM | {"SLURM_NTASKS": "8"}, "use --ntasks-per-node 1"),
+        (SLURM | {"SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_NUM_TASKS": "4"}, "srun started 4 processes on 1 host,"),
         ({"SLURM_PROCID": "1", "SLURM_NNODES": "2"}, "MASTER_ADDR: it is not set"),
         ({"SLURM_PROCID": "1", "SLURM_NNODES": "2", "SLURM_NODELIST": "n[1-2]"}, "export MASTER_PORT="),
         (PET | {"PET_NNODES": "1:4"}, "PET_NNODES: '1:4' is a range"),
@@ -97,7 +99,7 @@ def test_the_first_of_a_list_of_nodes(nodes: str, first: str) -> None:
 
 def test_the_secret_is_in_the_environment_or_a_file(tmp_path: Path) -> None:
     file = tmp_path / "secret"
-    assert "it is not set" in str(secret_of({}))
+    assert str(secret_of({"SLURM_PROCID": "0"})).endswith(", or unset SLURM_PROCID to measure this host alone")
     assert secret_of({"BENCH_SECRET": "s3\n"}) == b"s3"
     assert "cannot be read" in str(secret_of({"BENCH_SECRET_FILE": str(file)}))
     file.write_text("\n")

@@ -96,7 +96,7 @@ def _slurm(environment: Environment) -> Started:
     step = "SLURM_STEP_NUM_NODES" in environment
     count = _number(environment, "SLURM_STEP_NUM_NODES" if step else "SLURM_NNODES")
     tasks = _number(environment, "SLURM_STEP_NUM_TASKS" if step else "SLURM_NTASKS", default=count)
-    if tasks > count:
+    if tasks > count and (step or count > 1):  # a batch script is one process, whatever srun may start in it
         raise _too_many("srun", tasks, count, "--ntasks-per-node 1")
     names = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
     nodes = next((environment[name] for name in names if environment.get(name)), "")
@@ -144,7 +144,8 @@ def _meeting(engine: Started, environment: Environment, prefix: str) -> Started:
         return replace(engine, address="")
     address = environment.get(f"{prefix}MASTER_ADDR") or environment.get("MASTER_ADDR") or engine.address
     if not address:
-        raise _missing(f"{prefix}MASTER_ADDR", "set it to the address of the first host, the same on all hosts")
+        remedy = "set it to the address of the first host, the same on all hosts"
+        raise _missing(f"{prefix}MASTER_ADDR", remedy + _alone(environment))
     own = f"{prefix}MASTER_PORT"
     port = _number(environment, own if own in environment else "MASTER_PORT")
     if not 0 < port < 1 << 16:
@@ -179,6 +180,12 @@ def _missing(name: str, remedy: str) -> RequestError:
     return RequestError(name, "it is not set, and this is one of several hosts", remedy)
 
 
+def _alone(environment: Environment) -> str:
+    """The remedy where what an engine has set is there for something else, as in a shell in one of its containers."""
+    signs = [sign for signs, _ in ENGINES for sign in signs if sign in environment]
+    return f", or unset {' and '.join(signs)} to measure this host alone" if signs else ""
+
+
 def _too_many(who: str, processes: int, hosts: int, remedy: str) -> RequestError:
     what = f"{who} started {processes} processes on {hosts} host{'s' * (hosts != 1)}, and bench starts ranks itself"
     return RequestError(remedy.split(" ")[0] if remedy.startswith("-") else "WORLD_SIZE", what, f"use {remedy}")
@@ -190,7 +197,8 @@ def secret_of(environment: Environment) -> bytes | RequestError:
         return text.encode()
     file = environment.get(SECRET_FILE)
     if not file:
-        return RequestError(SECRET, "it is not set, and several hosts need it to recognise each other", SAME_SECRET)
+        what = "it is not set, and several hosts need it to recognise each other"
+        return RequestError(SECRET, what, SAME_SECRET + _alone(environment))
     try:
         with open(file, "rb") as opened:
             secret = opened.read(1 << 16).strip()
