@@ -88,7 +88,7 @@ def perform(
             started_utc=started_utc,
             started_ns=started_ns,
             wall_s=wall_s,
-            foreign_cores=max(0.0, machine.busy_s() - _cpu_s() - busy) / wall_s,
+            foreign_cores=machine.foreign_cores(machine.busy_s() - _cpu_s() - busy, wall_s),
             notes=(*watch.problems, *(read(path) for path in sorted(glob(os.path.join(spool, "*.jsonl"))))),
             tree=watch.tree,
             memory=memory,

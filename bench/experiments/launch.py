@@ -123,7 +123,7 @@ def execute(job: Job, site: Connected, logs: str, on_event: Callable[[Event], No
         outcome = Outcome(status="error", reason=reason, first_failed_rank=None, ranks=[])
     wall_s = time.monotonic() - started
     busy = machine.busy_s() - time.process_time() - busy
-    foreign_cores = [max(0.0, busy - outcome.cpu_s) / wall_s, *(one.foreign_cores for one in outcome.elsewhere)]
+    here = machine.foreign_cores(busy - outcome.cpu_s, wall_s)
     for rank in range(job.processes):
         shorten(os.path.join(logs, job.log_name(rank)))
     return Executed(
@@ -131,7 +131,7 @@ def execute(job: Job, site: Connected, logs: str, on_event: Callable[[Event], No
         started_utc=started_utc,
         ended_utc=machine.utc_now(),
         wall_s=wall_s,
-        foreign_cores=max(foreign_cores),
+        foreign_cores=max([here, *(one.foreign_cores for one in outcome.elsewhere)]),
         interrupted=interrupted,
     )
 

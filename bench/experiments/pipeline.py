@@ -4,6 +4,7 @@ Everything that can be wrong with the request is found before the first launch a
 each launch is one isolated set of processes, and its rows are on disk before the next one starts.
 """
 
+import os
 import time
 from collections.abc import Callable, Iterator
 
@@ -81,7 +82,7 @@ def _announce(lab: Lab) -> None:
         names = [found.name for found, _ in _turns(name, lab)] if one.rounds else []
         lab.progress.expect(names)
         extra += [f"{count(len(names), 'launch', 'launches')} {one.launches}"] if names else []
-    where = count(len(request.devices), "GPU") if request.device == "cuda" else f"CPU, {machine.cores()} cores"
+    where = count(len(request.devices), "GPU") if request.device == "cuda" else f"CPU, {count(machine.cores(), 'core')}"
     where += f" on {count(len(lab.site.hosts), 'host')}" * (len(lab.site.hosts) > 1)
     say(
         f"{count(len(missing), 'launch', 'launches')} of {request.warmup} warm-up and {request.iters} "
@@ -92,7 +93,7 @@ def _announce(lab: Lab) -> None:
         extra.append("one short launch of each strategy in double precision, and the reference")
     if extra:
         say(f"plus {'; '.join(extra)}")
-    load = machine.load()
-    if load > machine.cores() / 2:
-        busy = f"the machine is busy (load {load:.1f} on {machine.cores()} cores in the last minute)"
+    load, online = machine.load(), os.cpu_count() or 1
+    if machine.taken(load, online) > machine.cores() / 2:
+        busy = f"the machine is busy (load {load:.1f} on {count(online, 'core')} in the last minute)"
         say(f"warning: {busy}; wait until it is idle, or the results include that work")

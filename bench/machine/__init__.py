@@ -188,6 +188,17 @@ def state() -> "State":
     return State(utc=utc_now(), load_1min=load(), memory_available_gib=free_gib)
 
 
+def taken(busy: float, among: int) -> float:
+    """How many of this process's cores others use, who keep ``busy`` cores ``among`` so many: first those that its
+    quota denies it."""
+    return max(0.0, busy - (among - cores()))
+
+
+def foreign_cores(busy_s: float, wall_s: float) -> float:
+    """The same over ``wall_s``, of what others added to :func:`busy_s`."""
+    return taken(busy_s / wall_s, len(os.sched_getaffinity(0)))
+
+
 def load() -> float:
     """Runnable processes, averaged over the last minute."""
     return os.getloadavg()[0]

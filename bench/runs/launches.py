@@ -124,9 +124,10 @@ class Checks:
     """The checks of a launch; None where nothing was verified.
 
     ``conservation_error``: the largest relative difference between the steps of a rank's measured window and the host's
-    wall time for it. ``ranks_differ``: differing fields of ``effective``. ``foreign_cores``: how many others kept busy.
-    ``foreign``: others' processes on the launch's GPUs, None if the sampler died. ``scrambled_lists``: how many of the
-    driver's process lists were left out. ``probes``: by rank the PID that its probe showed.
+    wall time for it. ``ranks_differ``: differing fields of ``effective``. ``foreign_cores``: how many of the usable
+    cores others kept busy. ``foreign``: others' processes on the launch's GPUs, None if the sampler died.
+    ``scrambled_lists``: how many of the driver's process lists were left out. ``probes``: by rank the PID that its
+    probe showed.
     """
 
     conservation_error: Amount | None = None

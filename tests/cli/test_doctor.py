@@ -181,7 +181,7 @@ HALF_AN_APEX = {"apex.amp": None, "apex.parallel": "apex.parallel fails; mend it
     [
         ({"host": {"governor": "powersave"}}, "the frequency governor is powersave"),
         ({"host": {"load_1min": 4.5}}, "other work is running (load 4.5 on 8 cores)"),
-        ({"host": {"cpu_quota": 2.5}}, "2.5 cores' worth of time on 8 cores"),
+        ({"host": {"cpu_quota": 2.5, "cores_usable": 2, "load_1min": 6.5}}, "2.5 cores' worth of time on 8 cores"),
         ({"host": {"shm_mib": 64}}, "/dev/shm has 64 MiB"),
         ({"torch": {"bf16_instructions": False}}, NO_BF16),
         ({"torch": {"apex": {"problems": HALF_AN_APEX, "extras": {}}}}, "apex.parallel: apex.parallel fails"),

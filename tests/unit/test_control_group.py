@@ -59,8 +59,12 @@ def test_memory(tmp_path: Path, own: str, folder: str, names: tuple[str, str], c
             assert control_group.available_memory_bytes(*where) > 64 * MIB
 
 
-@pytest.mark.parametrize(("quota", "cores"), [(None, 4), (2.9, 2), (0.5, 1), (16.0, 4)])
-def test_cores_that_can_be_kept_busy(quota: float | None, cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("quota", "cores", "taken"), [(None, 4, 3), (2.9, 2, 1), (0.5, 1, 0), (16.0, 4, 3)])
+def test_cores_that_can_be_kept_busy(
+    quota: float | None, cores: int, taken: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``taken``: how many of them are, where others keep 3 of the 4 busy."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3})
     monkeypatch.setattr(control_group, "cpu_quota", lambda: quota)
     assert machine.cores() == machine.here(())[0].cores == cores
+    assert machine.foreign_cores(busy_s=30.0, wall_s=10.0) == taken

@@ -107,8 +107,8 @@ def _host(host: Facts) -> Iterator[Concern]:
         finding = f"the frequency governor is {host['governor']}"
         varying = "clocks follow the load, so launches differ"
         yield Concern("warning", "CPU", finding, varying, "sudo cpupower frequency-set -g performance")
-    if host["load_1min"] > cores / 2:
-        finding = f"other work is running (load {host['load_1min']:.1f} on {cores} cores)"
+    if host["load_1min"] - (host["cores_online"] - cores) > cores / 2:  # others may have what a quota leaves them
+        finding = f"other work is running (load {host['load_1min']:.1f} on {host['cores_online']} cores)"
         yield Concern("warning", "CPU", finding, "its share of the cores skews the results", "wait until it is done")
     if quota is not None and quota < host["cores_of_affinity"]:
         finding = f"the control group allows {quota:g} cores' worth of time on {host['cores_of_affinity']} cores"

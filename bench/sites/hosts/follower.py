@@ -263,7 +263,7 @@ class _Launch:
             device=device,
             cost=host.sampler.cost if sampled else None,
             findings=host.sampler.findings if sampled else None,
-            foreign_cores=max(0.0, busy_s) / wall_s,
+            foreign_cores=machine.foreign_cores(busy_s, wall_s),
         )
         own = {name: value for name, value in asdict(outcome).items() if name not in ("elsewhere", "lost")}
         self.line.send(event="over", outcome=own, elsewhere=asdict(elsewhere))
