@@ -16,6 +16,8 @@ from glob import glob
 from io import BufferedReader
 from typing import Any, NoReturn
 
+from bench.core.errors import RequestError
+
 Json = Any  # a JSON value
 JSON_BYTES = 64 << 20  # of one JSON document: a hundred times what a large run needs, and little enough to hold
 UNLOCKED_S = 10.0  # how long a new scratch folder may be without its owner's lock
@@ -61,6 +63,15 @@ def parse_json(text: bytes | str) -> Json:
 
 def _no_number(name: str) -> float:
     raise ValueError(f"{name} is not a number in JSON")
+
+
+def refuse_bytes(option: str, path: str) -> None:
+    """Raises :class:`RequestError` for a path that is no text, which no message to a rank can name."""
+    try:
+        path.encode()
+    except UnicodeEncodeError as error:
+        remedy = "rename it, or set a locale with UTF-8 ('export LC_ALL=C.UTF-8')"
+        raise RequestError(option, f"{path} is not valid text in this locale", remedy) from error
 
 
 def log_end(path: str) -> list[str]:

@@ -20,7 +20,7 @@ from bench.core.channel import adopt_orphans
 from bench.core.children import children, end_children
 from bench.core.codec import decode, encode
 from bench.core.errors import BenchError, HostError, Interrupted, RequestError, described, remedy_of
-from bench.core.files import sha256
+from bench.core.files import refuse_bytes, sha256
 from bench.experiments import interrupts, obstacles
 from bench.experiments import resume as resuming
 from bench.experiments.plan import Request, check_examples, check_memory, worker_counts
@@ -125,6 +125,9 @@ def opened(
     party = start.party
     check_memory(request, scenarios, machine.available_memory_bytes())
     check_writable(start.out)
+    folders = {"--out": os.path.abspath(start.out), "--data": request.task.data, "--apex": request.apex_path}
+    for option, path in {**folders, "bench": __file__}.items():
+        refuse_bytes(option, path or "")
     machine.refuse_missing_directory()
     machine.refuse_few_files(request.replicas if party is None else len(party.hosts[0].devices) or party.hosts[0].cores)
     machine.refuse_blocking_launches(request.device)

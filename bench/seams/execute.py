@@ -69,7 +69,9 @@ def declared(look: Callable[[str, str], T], answer: type[T], name: str, file: st
         return look(name, file)
     from bench.core.children import Unanswered  # here, since 'bench list' seldom needs it
     from bench.core.codec import decode
+    from bench.core.files import refuse_bytes
 
+    refuse_bytes(kind.option, file)
     changed_ns = os.stat(file).st_mtime_ns if os.path.isfile(file) else 0
     try:
         declaration = decode(answer, _asked(look, name, file, changed_ns))

@@ -96,6 +96,8 @@ CASES: dict[str, Case] = {
     # where it goes
     "out is a file": (("run", "--device", "cpu", "--out", "{here}/file"), ("--out", "{here}/file", "not a folder")),
     "out has too long a name": (("run", "--device", "cpu", "--out", "n" * 300), ("--out", "name too long")),
+    "out is no text": (("run", "--device", "cpu", "--out", "{here}/b\udce9"), ("--out", "{here}/b", "not valid text")),
+    "a scenario file that is no text": ((*CPU, "--scenario", "{here}/b\udce9/a.py"), ("--scenario", "not valid text")),
     "out cannot be written": (("run", "--device", "cpu", "--out", "/proc/x"), ("--out", "/proc", "another folder")),
     # apex and Python
     "apex too new": ((*CPU, "--apex", "{here}/newer"), ("--apex", "{here}/newer", "newer than 25.05", "25.05")),
@@ -140,12 +142,13 @@ REPORTS: dict[str, Case] = {
 
 @pytest.fixture
 def here(tmp_path: Path) -> Path:
-    for folder in ("empty", "newer/apex/normalization", "newer/apex/optimizers"):
+    for folder in ("empty", "b\udce9", "newer/apex/normalization", "newer/apex/optimizers"):
         (tmp_path / folder).mkdir(parents=True)
     for name, text in {
         "file": "",
         "broken.py": "import os\nx = = 1\n",
         "reference.py": GOOD,
+        "b\udce9/a.py": GOOD,
         **{f"newer/apex/{folder}__init__.py": "" for folder in ("", "normalization/", "optimizers/")},
     }.items():
         (tmp_path / name).write_text(text)
