@@ -240,7 +240,8 @@ def tell(*lines: str, file: TextIO) -> None:
         text = fold(text, width)
         if not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb":
             text = re.sub(NOTED, "\033[1m\\g<0>\033[0m", re.sub(GRAVE, "\033[1;31m\\g<0>\033[0m", text))
-    print(text, file=file, flush=file is not sys.stdout)  # the answer of a verb goes out, or fails to, at its end
+    to = _unbreakable() if file is sys.stderr else file
+    print(text, file=to, flush=file is not sys.stdout)  # the answer of a verb goes out, or fails to, at its end
 
 
 @contextmanager
