@@ -21,8 +21,8 @@ EXHAUSTED = {
     errno.EFBIG: "raise the limit on the size of a file ('ulimit -f')",
     errno.EMFILE: "raise the limit on open files ('ulimit -n')",
     errno.ENFILE: "raise the limit on open files ('ulimit -n')",
-    errno.EAGAIN: "raise the limit on processes ('ulimit -u'), or end some",
-    errno.ENOMEM: "free memory, or raise the limit on it ('ulimit -v')",
+    errno.EAGAIN: "raise the limit on processes ('ulimit -u', or the container's), or end some",
+    errno.ENOMEM: "free memory, or raise the limit on it ('ulimit -v', or the container's)",
 }
 """The remedy where a resource of the system is exhausted, by the number of the error."""
 
@@ -30,6 +30,7 @@ AS_LIBRARIES_SAY = {
     "failed to map segment": errno.ENOMEM,
     "MemoryError": errno.ENOMEM,
     "bad_alloc": errno.ENOMEM,
+    "Memory allocation still failed": errno.ENOMEM,
     "can't start new thread": errno.EAGAIN,
 }
 """The same in other words."""

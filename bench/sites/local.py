@@ -200,6 +200,7 @@ class WorkerHost:
     def _last_words(self) -> str:
         status = self.process.wait()
         how = signal.Signals(-status).name if status < 0 else f"exit status {status}"
+        how += ", as where memory runs out" * (status == -signal.SIGKILL)
         *_, last = [how, *log_end(self.log)]
         return last[:500]
 

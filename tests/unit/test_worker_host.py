@@ -186,6 +186,7 @@ def test_ranks_listen_on_loopback_alone(execute: Callable[..., Executed]) -> Non
         ("kill -KILL $$", HostError, "SIGKILL ended the worker host while it imported torch"),
         ("echo 'ImportError: a.so: failed to map segment from shared object'", HostError, "'ulimit -v'"),
         ("echo 'MemoryError'", HostError, "'ulimit -v'"),
+        ("echo 'OpenBLAS error: Memory allocation still failed after 10 retries'", HostError, "'ulimit -v'"),
         ("echo 'BlockingIOError: [Errno 11] Resource temporarily unavailable'", HostError, "'ulimit -u'"),
         ("echo 'OSError: [Errno 24] Too many open files'", HostError, "'ulimit -n'"),
         ("echo 'No module named json'", RequestError, "--python: .*No module named json; name another one"),

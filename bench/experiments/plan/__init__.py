@@ -161,8 +161,8 @@ def check_memory(request: Request, scenarios: Sequence[Found], available_bytes: 
     most_ranks = max(1, available_bytes // BYTES_PER_RANK)
     if max(ranks, default=1) > most_ranks:
         option = RANKS if request.device == "cpu" else "--gpus"
-        take = f"{max(ranks)} ranks take {max(ranks) * BYTES_PER_RANK >> 30} GiB of memory at the least"
-        raise RequestError(option, f"{take} and {available_bytes >> 30} GiB are free", f"use at most {most_ranks}")
+        take = f"{max(ranks):,} ranks take {max(ranks) * BYTES_PER_RANK >> 20:,} MiB of memory at the least"
+        raise RequestError(option, f"{take} and {available_bytes >> 20:,} MiB are free", f"use at most {most_ranks:,}")
     needed, budget = request.launches * steps * sum(ranks) * BYTES_PER_STEP, available_bytes // 4
     if needed > budget:
         asked = {"--launches": request.launches, "--iters": request.iters, "--warmup": request.warmup}
