@@ -96,6 +96,8 @@ def _finished(arguments: list[str]) -> int:
         what = f"{type(error).__name__}: {error}"
         if isinstance(error, OSError):  # what no verb foresaw: a disk that is full, a folder that is gone
             what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        elif isinstance(error, ModuleNotFoundError) and (package := str(error.name).partition(".")[0]) != "bench":
+            what = f"{package} is not installed for {sys.executable}; pip install {package}"
         elif remedy_of(what) is None:  # else a library had no memory, thread or descriptor
             raise
         try:

@@ -132,6 +132,7 @@ def begun(
     a new run begins with. Raises :class:`RequestError` where nothing can be measured."""
     check_writable(wanted.out)
     machine.refuse_missing_directory()
+    machine.refuse_missing_libraries()
     machine.refuse_few_files(1)
     kind, gpus, left_out = machine.choose_device("auto")
     uuids = tuple(gpu.uuid for gpu in gpus)

@@ -129,6 +129,7 @@ def opened(
     for option, path in {**folders, "bench": __file__}.items():
         refuse_bytes(option, path or "")
     machine.refuse_missing_directory()
+    machine.refuse_missing_libraries()
     machine.refuse_few_files(request.replicas if party is None else len(party.hosts[0].devices) or party.hosts[0].cores)
     machine.refuse_blocking_launches(request.device)
     machine.refuse_slices(request.devices if party is None else party.hosts[0].devices)

@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from bench.core import control_group
@@ -127,6 +128,13 @@ def refuse_missing_directory() -> None:
         os.getcwd()
     except FileNotFoundError as error:
         raise RequestError("run", "the working directory was removed", "change to one that exists") from error
+
+
+def refuse_missing_libraries() -> None:
+    """Raises :class:`ModuleNotFoundError` where a run could not be written, or its answer not be given, at its end."""
+    for name in ("pandas", "pyarrow", "rich", "scipy"):
+        if find_spec(name) is None:
+            raise ModuleNotFoundError(name=name)
 
 
 def refuse_few_files(ranks: int) -> None:
