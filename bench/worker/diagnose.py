@@ -129,7 +129,7 @@ def timed(session: Session, load: Load, passes: Sequence[Passes], tick: Tick) ->
         a_step(session, load, marked, context)
         tick(step)
     clock.mark()
-    clock.wait()
+    clock.wait(lambda: tick(len(passes)))
     _, spans = clock.read()
     return [spans[at : at + MARKS_PER_STEP] for at in range(0, len(spans), MARKS_PER_STEP)]
 

@@ -50,7 +50,7 @@ class HostClock:
     def mark(self) -> None:
         self.ticks.append(perf_counter_ns())
 
-    def wait(self) -> None:
+    def wait(self, alive: Callable[[], object] = lambda: None) -> None:
         pass
 
     def read(self) -> tuple[int, list[float]]:
@@ -76,7 +76,13 @@ class CudaClock:
         self.events[self.used].record()
         self.used += 1
 
-    def wait(self) -> None:
+    def wait(self, alive: Callable[[], object] = lambda: None) -> None:
+        due_ns = perf_counter_ns() + PROGRESS_INTERVAL_NS
+        for event in self.events[: self.used]:
+            event.synchronize()
+            if perf_counter_ns() >= due_ns:
+                alive()
+                due_ns = perf_counter_ns() + PROGRESS_INTERVAL_NS
         torch.cuda.synchronize(self.device)
 
     def read(self) -> tuple[int, list[float]]:
@@ -87,7 +93,8 @@ class CudaClock:
 
 def clock_for(device: torch.device) -> HostClock | CudaClock:
     """What marks points of a window without waiting for the device. ``read``: the time of the first mark (ns, monotonic
-    clock) and the distance from each to the next (ms), once ``wait`` has returned.
+    clock) and the distance from each to the next (ms), once ``wait`` has returned. That calls ``alive()`` about
+    four times a second while the device comes to more marks: with CUDA graphs the host may be a minute ahead of it.
     """
     return CudaClock(device) if device.type == "cuda" else HostClock()
 
@@ -132,7 +139,8 @@ def run_window(
     """Train ``steps`` steps and time each of them.
 
     Garbage collection is held off within the window. ``on_step(k)`` is called about four times a second with the number
-    of steps that were issued, between two steps; ``note()`` after each mark (see ``bench.worker.beats``).
+    of steps that were issued, between two steps and while the device does what is left; ``note()`` after each mark (see
+    ``bench.worker.beats``).
     """
     clock = clock_for(device)
     losses: list[Tensor] = []
@@ -141,7 +149,7 @@ def run_window(
         clock.prepare(steps * MARKS_PER_STEP + 1)  # takes the time that the first mark is given
         wall_start = perf_counter_ns()
         _chain(session, load, steps, _noted(clock.mark, note), losses, issued_ns, on_step)
-        clock.wait()
+        clock.wait(lambda: on_step(steps))
         wall_end = perf_counter_ns()
     first_ns, spans = clock.read()
     timings = _timings(first_ns, spans, losses, (wall_end - wall_start) / 1e6)

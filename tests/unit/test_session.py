@@ -358,6 +358,27 @@ def window(session: Sleepy, steps: int, on_step: Callable[[int], None] = lambda 
     return loop.run_window(session, session.load, steps, device=torch.device("cpu"), on_step=on_step)
 
 
+class Late:
+    """An event of a GPU that is far behind its host."""
+
+    def __init__(self, enable_timing: bool) -> None:
+        self.elapsed_time = lambda other: 100.0
+
+    def record(self) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        time.sleep(0.1)
+
+
+def test_a_rank_that_waits_for_its_gpu_shows_that_it_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "Event", Late)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    session, reported = Sleepy(), list[int]()
+    loop.run_window(session, session.load, 3, device=torch.device("cuda"), on_step=reported.append)
+    assert len(reported) > 3 and reported[-3:] == [3, 3, 3], "four times a second, or it would count as hanging"
+
+
 def test_each_phase_has_its_own_time_and_they_add_up() -> None:
     session = Sleepy(0.02, 0.04, 0.06, 0.01)
     timings = window(session, steps=5)

@@ -89,6 +89,9 @@ class Event:
     def record(self, stream: Any = None) -> None:
         self.at_s = time.perf_counter()
 
+    def synchronize(self) -> None:
+        synchronise()
+
     def elapsed_time(self, other: "Event") -> float:
         if not (self.timing and other.timing and self.at_s and other.at_s):
             raise RuntimeError("both events must be recorded, with timing")
