@@ -16,16 +16,24 @@ SWITCH = Switch(
 
 
 def model(parts, model):
-    from functools import partial
-
-    from torch.utils.checkpoint import checkpoint
-
     from bench.worker.blocks import blocks
 
-    for block in blocks(model):
-        both = partial(lambda block: (nullcontext(), without_statistics(block)), block)
-        block.forward = partial(checkpoint, block.forward, use_reentrant=False, context_fn=both)
+    for block in blocks(model):  # by its class: a replica of DataParallel has the block's own attributes, bound to it
+        kind = type(block)
+        block.__class__ = type(kind.__name__, (kind,), {"forward": computed_again(kind.forward)})
     return model
+
+
+def computed_again(forward):
+    from torch.utils.checkpoint import checkpoint
+
+    def checkpointed(self, *args, **kwargs):
+        def both():
+            return nullcontext(), without_statistics(self)
+
+        return checkpoint(forward, self, *args, use_reentrant=False, context_fn=both, **kwargs)
+
+    return checkpointed
 
 
 @contextmanager
@@ -47,17 +55,20 @@ def without_statistics(block):
 def effect(session, ran):
     from bench.worker.blocks import blocks
 
-    return None if any("forward" in vars(block) for block in blocks(session.model)) else "the model has no blocks"
+    names = (getattr(block.forward, "__name__", "") for block in blocks(session.model))
+    return None if "checkpointed" in names else "the model has no blocks"
 
 
 def recipe(switches):
     return Recipe(
-        imports=("from functools import partial", "from torch.utils.checkpoint import checkpoint"),
+        imports=("from functools import partial, partialmethod", "from torch.utils.checkpoint import checkpoint"),
         blocks=True,
         model="""\
 for block in blocks:
     for layer in block.modules():  # which sees each batch twice, so that half of its momentum is due each time
         if isinstance(layer, torch.nn.modules.batchnorm._BatchNorm) and layer.momentum:
             layer.momentum = 1 - (1 - layer.momentum) ** 0.5
-    block.forward = partial(checkpoint, block.forward, use_reentrant=False)""",
+    kind: Any = type(block)
+    again = partialmethod(partial(checkpoint, kind.forward, use_reentrant=False))
+    block.__class__ = type(kind.__name__, (kind,), {"forward": again})  # which replicas of DataParallel have, too""",
     )

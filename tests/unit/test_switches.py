@@ -268,6 +268,14 @@ def test_it_trains_the_same_model(name: str) -> None:
         assert torch.allclose(ours[key].double(), tensor.double(), rtol=1e-3, atol=1e-5), key
 
 
+def test_a_replica_computes_its_own_blocks_again() -> None:
+    """DataParallel copies what a block has: what is bound to the block would compute with the first GPU's weights."""
+    model = module_of("checkpointing").model(None, torch.nn.Sequential(torch.nn.Linear(2, 2)))
+    replica: Any = model[0]._replicate_for_data_parallel()
+    replica.weight, replica.bias = torch.zeros(2, 2), torch.ones(2)
+    assert replica(torch.ones(1, 2)).tolist() == [[1.0, 1.0]]
+
+
 @pytest.mark.parametrize(("name", "fused", "foreach"), [("fused", True, False), ("foreach", False, True)])
 def test_how_the_optimizer_steps(name: str, fused: bool, foreach: bool) -> None:
     optimizer = session_for(f"single+{name}")[0].optimizer
