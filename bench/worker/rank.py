@@ -11,6 +11,7 @@ import statistics
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import timedelta
 from importlib import import_module
@@ -42,10 +43,12 @@ from bench.worker.processes import STACK_SIGNAL
 STDERR_FD = 2
 STORE_FD = "BENCH_STORE_FD"
 """The listening socket on 127.0.0.1 that rank 0's rendezvous store takes over; made by bench's own launcher."""
-OUT_OF_MEMORY = ("can't allocate memory", "bad_alloc", "out of memory", "status_alloc_failed")
+OUT_OF_MEMORY = ("can't allocate memory", "bad_alloc", "out of memory", "status_alloc_failed", "allocation_failed")
 """In errors for want of memory that are not torch's own kind: the host's allocators, CUDA, NCCL, cuBLAS and cuDNN."""
-NO_ENGINE, FULL = "unable to find an engine", 0.05
-"""cuDNN's words where no algorithm got its workspace, or none exists: the free share of the device tells which."""
+NO_ROOM = ("unable to find an engine", "status_not_initialized", "cudnn_status_internal_error")
+"""What cuBLAS and cuDNN say where a workspace, a handle or a library's code got no memory, and for other reasons."""
+FULL = 0.05
+"""The free share of a device below which that was the reason."""
 LIBUV_TAKES_SOCKETS = "2.8"
 """Torch from which on the store's libuv server takes over a socket (pytorch/pytorch#150215); before, only the older."""
 BINDS_BY_ITSELF = "2.15"
@@ -286,9 +289,10 @@ def kind_of(error: BaseException) -> str:
     """``oom`` for want of memory, of the host or of the GPU and in whatever words; ``error`` for all else."""
     text = str(error).lower()
     memory = isinstance(error, (torch.OutOfMemoryError, MemoryError)) or any(sign in text for sign in OUT_OF_MEMORY)
-    if NO_ENGINE in text and torch.cuda.is_initialized():
-        free, total = torch.cuda.mem_get_info()
-        memory = memory or free < FULL * total
+    if any(sign in text for sign in NO_ROOM) and torch.cuda.is_initialized():
+        with suppress(RuntimeError):  # of a device that answers nothing any more
+            free, total = torch.cuda.mem_get_info()
+            memory = memory or free < FULL * total
     return "oom" if memory else "error"
 
 

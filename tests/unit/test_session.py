@@ -354,6 +354,28 @@ def test_what_apex_amp_does_not_go_with(half: str, switches: tuple[str, ...], la
     assert problem is not None and f"does not go with {lacking}" in problem
 
 
+@pytest.mark.parametrize(
+    ("words", "free", "kind"),
+    [
+        ("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED", 0.9, "oom"),
+        ("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`", 0.01, "oom"),
+        ("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`", 0.9, "error"),
+        ("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`", None, "error"),
+        ("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR", 0.01, "oom"),
+        ("FIND was unable to find an engine to execute this computation", 0.9, "error"),
+    ],
+)
+def test_errors_for_want_of_memory(words: str, free: float | None, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def mem_get_info() -> tuple[float, float]:
+        if free is None:
+            raise RuntimeError("CUDA error: device-side assert triggered")
+        return free, 1.0
+
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", mem_get_info)
+    assert rank.kind_of(RuntimeError(words)) == kind
+
+
 def window(session: Sleepy, steps: int, on_step: Callable[[int], None] = lambda step: None) -> loop.Timings:
     return loop.run_window(session, session.load, steps, device=torch.device("cpu"), on_step=on_step)
 
