@@ -8,6 +8,9 @@ from bench.seams import Switch
 SWITCH = Switch(summary="each rank on the cores of the NUMA node of its GPU", label="NUMA binding")
 
 NODES = "/sys/devices/system/node/node[0-9]*/cpulist"
+DEVICES = "/sys/bus/pci/devices"
+GPUS = "/proc/driver/nvidia/gpus/*/information"
+"""What the driver says of the GPU at each PCI address."""
 
 
 def obstacle(device):
@@ -31,7 +34,7 @@ def effect(session, ran):
 def cores(parts):
     """Those of this rank's node."""
     there = nodes()
-    number = sorted(there)[parts.local_rank % len(there)] if parts.device.type == "cpu" else node_of(parts.device)
+    number = sorted(there)[parts.local_rank % len(there)] if parts.device.type == "cpu" else node_of(parts)
     return there.get(number, set())
 
 
@@ -45,13 +48,26 @@ def nodes():
     return found
 
 
-def node_of(device):
+def node_of(parts):
     import torch
 
-    about = torch.cuda.get_device_properties(device)
-    address = f"{about.pci_domain_id:04x}:{about.pci_bus_id:02x}:{about.pci_device_id:02x}.0"
-    with open(f"/sys/bus/pci/devices/{address}/numa_node", encoding="ascii") as file:
+    about = torch.cuda.get_device_properties(parts.device)
+    if hasattr(about, "pci_bus_id"):
+        address = f"{about.pci_domain_id:04x}:{about.pci_bus_id:02x}:{about.pci_device_id:02x}.0"
+    else:  # torch 2.6
+        address = address_of(parts.devices[0])
+    with open(f"{DEVICES}/{address}/numa_node", encoding="ascii") as file:
         return max(0, int(file.read()))
+
+
+def address_of(uuid):
+    from bench.core.errors import BenchError
+
+    for path in glob(GPUS):
+        with open(path, encoding="utf-8", errors="replace") as file:
+            if uuid in file.read():
+                return os.path.basename(os.path.dirname(path))
+    raise BenchError("numa: neither torch nor the driver tells where the GPU is; update torch, or leave numa out")
 
 
 def cores_in(text):

@@ -73,6 +73,22 @@ def test_a_rank_is_on_a_numa_node_with_cores(monkeypatch: pytest.MonkeyPatch, tm
     assert numa.obstacle("cuda") == "this machine has one NUMA node: there is nothing to choose"
 
 
+def test_the_driver_tells_where_a_gpu_is_if_torch_does_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Torch 2.6 has no PCI address among the properties of a GPU."""
+    numa, address, properties = module_of("numa"), "0000:65:00.0", SimpleNamespace()
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    monkeypatch.setattr(numa, "GPUS", str(tmp_path / "gpus/*/information"))
+    monkeypatch.setattr(numa, "DEVICES", str(tmp_path))
+    for file, text in {f"gpus/{address}/information": "GPU UUID: \t GPU-b\n", f"{address}/numa_node": "1\n"}.items():
+        (tmp_path / file).parent.mkdir(parents=True)
+        (tmp_path / file).write_text(text)
+    assert numa.node_of(SimpleNamespace(device=None, devices=("GPU-b",))) == 1
+    with pytest.raises(BenchError, match="neither torch nor the driver tells where the GPU is"):
+        numa.node_of(SimpleNamespace(device=None, devices=("GPU-a",)))
+    properties = SimpleNamespace(pci_domain_id=0, pci_bus_id=0x65, pci_device_id=0)
+    assert numa.node_of(SimpleNamespace(device=None)) == 1
+
+
 def test_what_a_switch_lacks_is_said_in_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     numa, compiling, sync_bn = map(module_of, ("numa", "compile", "sync_bn"))
     assert numa.cores_in("0-3,8,10-11\n") == {0, 1, 2, 3, 8, 10, 11}
