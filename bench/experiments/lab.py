@@ -149,7 +149,9 @@ def opened(
                 machine.refuse_unfit_torch(interpreter, chosen)
         request = replace(request, task=replace(request.task, examples=site.description.get("examples")))
         if site.description["fresh"] and not request.fresh:
-            why = f"importing torch started {site.description['threads'] - 1} threads that would not survive a fork"
+            threads = site.description["threads"] - 1
+            why = f"importing torch started {threads} threads that would not survive a fork"
+            why = why if threads else "what the workload imports asks torch for CUDA, which forks could not use then"
             say(f"ranks are started as with --fresh: {why}")
         most = (max(worker_counts(request, scenarios[0], site.hosts)),) if request.input_sweep else ()
         for workers in (request.workers, *most):

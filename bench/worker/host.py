@@ -1,7 +1,7 @@
 """The worker host: imports torch, and what the workload needs, once; then forks the ranks of each launch.
 
-It touches no device and starts no thread, so that every fork is pristine; if what it imports starts one, it goes on as
-with ``--fresh``: new interpreters. For a site with a launcher of its own it starts that launcher, whose ranks then
+It touches no device and starts no thread, so that every fork is pristine; if what it imports does, it goes on as with
+``--fresh``: new interpreters. For a site with a launcher of its own it starts that launcher, whose ranks then
 connect to it. It dies with its parent, and its ranks die with it. Meanwhile it watches them
 (:mod:`bench.worker.supervisor`).
 """
@@ -57,7 +57,7 @@ def serve(channel: Channel, *, fresh: bool, apex_path: str | None, locks: tuple[
         for message in channel.receive():
             if message["event"] == "prepare":
                 prepared = _prepare(Training(**message["workload"]))
-                fresh = fresh or _threads() != 1
+                fresh = fresh or _threads() != 1 or prepared.pop("cuda_asked", False) is True
                 channel.send(event="prepared", fresh=fresh, threads=_threads(), **prepared)
             if message["event"] == "launch":
                 job, command = decode(Job, message["job"]), message["command"]
@@ -85,7 +85,7 @@ def _threads() -> int:
 def _prepare(workload: Training) -> dict[str, object]:
     """Import, once, what the workload's functions import, and try its settings in a child."""
     from bench.worker.trial import needs_two, refusal
-    from bench.worker.workload import examine, prepare, versions
+    from bench.worker.workload import prepare, versions
 
     try:
         with _no_pools():
@@ -93,7 +93,7 @@ def _prepare(workload: Training) -> dict[str, object]:
     except RequestError as error:
         return {"refused": [error.option, error.problem, error.remedy]}
     try:
-        prepared = {"needs_two": False, **ask(lambda: examine(workload), ANSWER_LIMIT_S), "imports": versions()}
+        prepared = {"needs_two": False, **ask(lambda: _examined(workload), ANSWER_LIMIT_S), "imports": versions()}
     except Unanswered as error:
         what = f"{workload.file}: the process that made its first example {error}"
         return {"refused": ["--workload", what, "fix the file"]}
@@ -101,6 +101,16 @@ def _prepare(workload: Training) -> dict[str, object]:
         with suppress(Unanswered):  # a trial without an end says nothing: a launch will tell
             prepared |= ask(lambda: {"refused": refusal(workload), "needs_two": needs_two(workload)}, TRIAL_LIMIT_S)
     return prepared
+
+
+def _examined(workload: Training) -> dict[str, object]:
+    """In a fork. ``cuda_asked``: what was imported asked CUDA something, if only whether there is any, which torch then
+    refuses to forks."""
+    import torch
+
+    from bench.worker.workload import examine
+
+    return {"cuda_asked": workload.device == "cuda" and torch.cuda._is_in_bad_fork(), **examine(workload)}
 
 
 def _describe(apex_path: str | None) -> dict[str, object]:

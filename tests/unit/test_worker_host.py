@@ -118,22 +118,28 @@ def test_the_host_serves_on_after_a_failure(execute: Callable[..., Executed], ho
     assert done.results[0]["effective"]["bf16_instructions"] == told
 
 
-@pytest.mark.parametrize(("threads", "fresh"), [(1, False), (3, True)])
-def test_a_host_with_threads_forks_no_rank(threads: int, fresh: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A library that starts some when it is imported costs seconds a launch, and not the run."""
+@pytest.mark.parametrize(("threads", "asked"), [(1, False), (3, False), (1, True)])
+def test_a_host_with_threads_forks_no_rank(threads: int, asked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library that starts some when it is imported costs seconds a launch, and not the run; so does a module that
+    asks whether there is CUDA, which torch then refuses to forks."""
     ours, theirs = (Channel(end) for end in socket.socketpair())
     started = []
     monkeypatch.setattr(server, "_describe", lambda apex_path: {})
     monkeypatch.setattr(server, "adopt_orphans", lambda: None)
-    monkeypatch.setattr(server.os, "listdir", lambda path: [str(number) for number in range(threads)])
+    monkeypatch.setattr(server, "_threads", lambda: threads)
     monkeypatch.setattr(server, "start_launch", lambda job, control, **how: started.append(how["fresh"]))
     monkeypatch.setattr(server, "supervise", lambda launch, control: None)
+    monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", lambda: asked)
+    examined = {device: server._examined(replace(JOB.workload, device=device)) for device in ("cpu", "cuda")}
+    assert [one["cuda_asked"] for one in examined.values()] == [False, asked]
+    monkeypatch.setattr(server, "_prepare", lambda workload: examined["cuda"])
+    ours.send(event="prepare", workload=asdict(JOB.workload))
     ours.send(event="launch", job=asdict(JOB), command=None, meet=None)
     ours.socket.shutdown(socket.SHUT_WR)
     assert server.serve(theirs, fresh=False, apex_path=None) == 0
-    ready = ours.wait_for("ready")
-    assert (ready["fresh"], ready["threads"]) == (fresh, threads), "the run says how its ranks were started"
-    assert started == [fresh]
+    ready, prepared = ours.receive()
+    assert (ready["fresh"], ready["threads"]) == (threads > 1, threads), "the run says how its ranks were started"
+    assert [prepared["fresh"]] == started == [threads > 1 or asked]
 
 
 @pytest.mark.parametrize("says", [True, False])

@@ -56,11 +56,20 @@ def visible() -> list[str]:
 
 
 STATE: dict[str, Any] = {"initialised": False, "current": 0, "synchronising": "default", "bound": False, "used": set()}
-"""``bound``: whether the group is bound to one device. ``used``: the devices that modules were moved to."""
+"""``bound``: whether the group is bound to one device. ``used``: the devices that modules were moved to. ``asked``:
+whether CUDA was, if only how many devices there are, so that it is ``lost`` to forks."""
+STATE |= {"asked": False, "lost": False}
+
+
+def asked() -> list[str]:
+    STATE["asked"] = True
+    return visible()
 
 
 def initialise(*arguments: Any) -> None:
-    STATE["initialised"] = True
+    if STATE["lost"]:
+        raise RuntimeError("Cannot re-initialize CUDA in forked subprocess")
+    STATE.update(initialised=True, asked=True)
 
 
 def synchronise(*arguments: Any) -> None:
@@ -111,8 +120,9 @@ def devices() -> None:
         STATE["current"] = index_of(device)
 
     for name, answer in {
-        "is_available": lambda: bool(visible()),
-        "device_count": lambda: len(visible()),
+        "is_available": lambda: bool(asked()),
+        "device_count": lambda: len(asked()),
+        "_is_in_bad_fork": lambda: STATE["lost"],
         "get_device_properties": properties,
         "init": initialise,
         "_lazy_init": initialise,
@@ -272,3 +282,4 @@ def parallel() -> None:
 
 if UUIDS:
     sys.meta_path.insert(0, Finder())
+    os.register_at_fork(after_in_child=lambda: STATE.update(lost=STATE["asked"]))
