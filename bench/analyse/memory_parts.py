@@ -8,6 +8,7 @@ import math
 
 import pandas as pd
 
+from bench.core.text import signed
 from bench.runs.document import RunDocument
 from bench.runs.frames import TableRow
 from bench.runs.launches import MemoryHeld, RankRecord
@@ -83,7 +84,7 @@ def ddp_against_shards(document: RunDocument) -> tuple[str, str] | None:
         aside = ", with the whole batch" if name == "single" else ""
         gathered = rows[name]["gathered_mib"]
         aside += f", of which it gathers at most {gathered:,.1f} at a time" if gathered else ""
-        texts.append(f"{name} needs {rows[name]['predicted_mib']:,.1f} MiB ({more:+.0f} %){aside}.")
+        texts.append(f"{name} needs {rows[name]['predicted_mib']:,.1f} MiB ({signed(more, 0)} %){aside}.")
     ranks = next(launch.processes for launch in document.good if launch.scenario == "ddp")
     if not set(others) & set(SHARDED) and ranks > 1 and not ddp["masters_mib"]:
         lasting_mib = (ddp["parameters_mib"] + ddp["optimizer_mib"]) / ranks + ddp["buffers_mib"] + ddp["batch_mib"]

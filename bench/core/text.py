@@ -43,6 +43,12 @@ def digits(value: float, most: int = 2) -> str:
     return shown.rstrip("0").rstrip(".") if decimals else shown
 
 
+def signed(value: float, decimals: int = 1) -> str:
+    """A change; one that rounds to nothing has no sign."""
+    text = f"{value:+,.{decimals}f}"
+    return text if text.strip("+-0.") else text[1:]
+
+
 def ratio_text(ratio: float, decimals: int) -> str:
     """A ratio; of an end of an interval that is far beyond all sense, as with two noisy launches, no digits."""
     return f"{ratio:,.{decimals}f}" if ratio < 1e6 else "over 1,000,000"

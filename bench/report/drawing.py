@@ -353,7 +353,8 @@ def stacked(
         axes.bar_label(bars, labels, label_type="center", fontsize=7.5, color=light("paper"))
         for patch, size in zip(bars, parts[part], strict=True):
             patch.set(color=light(colours[part]), linewidth=0)
-            hover(patch, f"{part} ({unit}): {size:,.1f}")
+            if not np.isnan(size):
+                hover(patch, f"{part} ({unit}): {size:,.1f}")
     marks(axes, whole, range(len(rows)), "ink", "D", markersize=4.6, hollow=True, label=called)
     axes.set_xlim(0, longest * 1.03)
     return figure, axes

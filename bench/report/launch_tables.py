@@ -12,7 +12,7 @@ from bench.core.codec import encode
 from bench.core.dtypes import short
 from bench.core.text import listed
 from bench.report.drawing import model_and_batch
-from bench.report.tables import UNKNOWN, Cell, Column, Table, number, numeric, tabulate, text
+from bench.report.tables import UNKNOWN, Cell, Column, Table, change, number, numeric, tabulate, text
 from bench.runs.document import Attached, RunDocument
 from bench.runs.launches import Effective, LaunchRecord
 from bench.runs.reader import Run
@@ -140,7 +140,7 @@ def launches_table(run: Analysed) -> Table:
         numeric("wall (s)", lambda launch: number(launch.wall_s, ",.1f")),
         numeric("first forward (s)", lambda launch: number(launch.first_forward_s, ",.2f")),
         numeric("steps vs wall time (%)", conservation),
-        numeric("last third vs first (%)", lambda launch: _percent(value(launch, "drift"), "+.1f")),
+        numeric("last third vs first (%)", lambda launch: change(value(launch, "drift"))),
         numeric("skew of ranks (%)", skew),
         numeric("outliers", lambda launch: number(value(launch, "outliers"), ".0f")),
         numeric("cores busy with others", lambda launch: number(launch.checks.foreign_cores, ".2f")),

@@ -183,8 +183,8 @@ def phase_stack(run: Analysed) -> Plot | None:
     intervals = phase_intervals(run.good_phases).dropna().to_dict("records")
     bars = {(row["scenario"], row["phase"]): (row["low_ms"], row["high_ms"]) for row in intervals}
     middle = run.spread["median_ms"]
-    widths = medians[[f"{phase}_ms" for phase in PHASES]].set_axis(list(PHASES), axis=1)
-    if widths.isna().all(axis=None):  # of a script that bench did not write
+    widths = medians[[f"{phase}_ms" for phase in PHASES]].set_axis(list(PHASES), axis=1).dropna(axis=1, how="all")
+    if widths.empty:  # of a script that bench did not write, whose wait for data alone may be known
         return None
     names = {"backward": "backward incl. communication"}
     colours, called = {phase: phase for phase in PHASES}, "median of the whole step"
@@ -192,16 +192,15 @@ def phase_stack(run: Analysed) -> Plot | None:
     begins = widths.cumsum(axis=1).shift(axis=1, fill_value=0.0)
     longest = farthest = axes.get_xlim()[1] / 1.03
     for position, row in enumerate(rows):
-        for number, phase in enumerate(PHASES):
+        for number, phase in enumerate(widths):
             low, high = (begins[phase][row.scenario] + end for end in bars.get((row.scenario, phase), (0.0, 0.0)))
             if high > low:
                 farthest = max(farthest, high)
                 drawing.interval(axes, low, high, position + 0.19 * (-1) ** number)
     axes.set(xlim=(0, min(farthest, 1.5 * longest) * 1.03), xlabel="median of each phase (ms)")
-    caption = (
-        "Of the rank whose step was the slowest. Medians of phases need not add up to the median of the step. "
-        "Communication overlaps the backward pass, so it is not shown apart from it."
-    )
+    caption = "Of the rank whose step was the slowest. Medians of phases need not add up to the median of the step."
+    if "backward" in widths:
+        caption += " Communication overlaps the backward pass, so it is not shown apart from it."
     if bars:
         caption += " Thin lines: 95 % intervals of where a phase ends, over launches."
     shown_in = [row.scenario for row in rows]

@@ -9,10 +9,10 @@ from bench.analyse.analysed import Analysed
 from bench.analyse.each import devices, scan_of
 from bench.analyse.predicted import Prediction
 from bench.analyse.scaling import PARTS, Scaled, foreseen, scaled
-from bench.core.text import digits
+from bench.core.text import digits, signed
 from bench.report import all_reduce, drawing
 from bench.report.drawing import Plot, light
-from bench.report.tables import UNKNOWN, Cell, Table, in_text, number, numeric, step_cell, tabulate, text
+from bench.report.tables import UNKNOWN, Cell, Table, change, in_text, number, numeric, step_cell, tabulate, text
 from bench.runs.experiments import Scaling
 from bench.words import scaling as scaling_words
 
@@ -61,7 +61,7 @@ def prediction_table(checks: Sequence[Prediction], asked: Sequence[Prediction]) 
         numeric("of that waiting ms", lambda one: number(one.exposed_ms, ",.1f")),
         numeric("efficiency", lambda one: _share(one.efficiency, " %")),
         numeric("measured ms", lambda one: number(one.measured_ms, ",.1f")),
-        numeric("error", lambda one: UNKNOWN if one.error is None else f"{100 * one.error:+.0f} %"),
+        numeric("error", lambda one: change(one.error, " %", 0)),
         text("beyond what was measured", lambda one: f"{digits(one.beyond, 4)} times" if one.beyond > 1 else "no"),
     )
     notes = (
@@ -142,7 +142,7 @@ def each_table(run: Analysed) -> Table | None:
     columns = (
         text("device", lambda one: one.name),
         numeric("step ms", lambda one: step_cell(one.step, one.failed)),
-        numeric("against the median", lambda one: UNKNOWN if one.slower is None else f"{100 * one.slower:+.1f} %"),
+        numeric("against the median", lambda one: change(one.slower, " %")),
         text("verdict", lambda one: verdicts[one.is_slow]),
     )
     notes = (
@@ -162,7 +162,7 @@ def each_plot(run: Analysed) -> Plot | None:
         percent = 100 * (one.slower or 0.0)
         colour, label = ("line-6", "slow") if one.is_slow else ("line-0", "like the others")
         mark = drawing.marks(axes, [percent], [position], colour, markersize=7, label=label)
-        drawing.hover(mark, f"{one.name}: {percent:+.1f} %")
+        drawing.hover(mark, f"{one.name}: {signed(percent)} %")
     axes.axvline(0.0, color=light("ink"), linewidth=0.9)
     if scan.bound is not None:
         bound = 100 * scan.bound

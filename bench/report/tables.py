@@ -15,7 +15,7 @@ from bench.analyse.bars import bar, plus_minus
 from bench.analyse.intervals import Estimate
 from bench.console import align
 from bench.core.text import digits as without_exponent
-from bench.core.text import plain
+from bench.core.text import plain, signed
 from bench.runs.frames import TableRow
 
 UNKNOWN = "–"
@@ -184,9 +184,13 @@ def digits(value: float | str | None) -> str:
 
 
 def as_change(ratio: float | None) -> str:
-    """A ratio as a change: ``+3.1 %``; a change that rounds to nothing has no sign."""
-    text = UNKNOWN if ratio is None else f"{100 * (ratio - 1):+,.1f} %"
-    return "0.0 %" if text in ("+0.0 %", "-0.0 %") else text
+    """A ratio as a change: ``+3.1 %``."""
+    return change(None if ratio is None else ratio - 1, " %")
+
+
+def change(part: float | None, unit: str = "", decimals: int = 1) -> str:
+    """What is more, or less, as a part of 1, in percent."""
+    return UNKNOWN if part is None or is_unknown(part) else f"{signed(100 * part, decimals)}{unit}"
 
 
 def step_cell(step: Estimate, failed: str | None) -> Cell:

@@ -11,13 +11,14 @@ from bench.analyse.intervals import estimate
 from bench.analyse.steps import scenarios
 from bench.analyse.validity import grouped
 from bench.core.records import PARITIES
-from bench.core.text import listed, percent
+from bench.core.text import listed, percent, signed
 from bench.report import tables
 from bench.report.tables import (
     UNKNOWN,
     Cell,
     Column,
     Table,
+    change,
     is_unknown,
     number,
     numeric,
@@ -178,7 +179,7 @@ def _explained(row: TableRow) -> str:
     return (
         f"{row['scenario']}: synchronising costs {_span(row, 'cost')} a step: {_span(row, 'exposed')} of communication "
         "are exposed, the backward computation that shares the hardware with the rest of it takes "
-        f"{slowed}, and {rest:+,.1f} ms are {'within' if abs(rest) <= wide else 'beyond'} what "
+        f"{slowed}, and {signed(rest)} ms are {'within' if abs(rest) <= wide else 'beyond'} what "
         f"the three are uncertain by (±{wide:,.1f} ms)."
     )
 
@@ -235,8 +236,7 @@ def statistics_table(run: Analysed) -> Table | None:
         return numeric(f"{heading} ms", lambda launches: step_cell(estimate(launches[f"{heading}_ms"]), None))
 
     def drift(launches: pd.DataFrame) -> str:
-        most = max(launches["drift"].dropna(), key=abs, default=None)
-        return UNKNOWN if most is None else number(100 * most, "+.1f")
+        return change(max(launches["drift"].dropna(), key=abs, default=None))
 
     columns = (
         text("scenario", lambda launches: launches["scenario"].iloc[0]),

@@ -20,7 +20,7 @@ from bench.analyse.steps import phases
 from bench.analyse.validity import HOST_BOUND
 from bench.console import count
 from bench.core.records import PHASES
-from bench.core.text import listed, percent
+from bench.core.text import listed, percent, signed
 from bench.runs.document import Attached
 from bench.runs.experiments import Diagnosis, Tuning
 from bench.runs.frames import TableRow
@@ -162,8 +162,8 @@ def dataparallel(run: Analysed) -> Answer | None:
         if math.isnan(untuned):
             text += ": run ddp_untuned beside it to see that part."
         else:
-            search, own = untuned - step_ms["ddp"], step_ms["dp"] - untuned
-            text += f". Without it ddp takes {search:+,.1f} ms (ddp_untuned): {own:+,.1f} ms are DataParallel's own."
+            search, own = signed(untuned - step_ms["ddp"]), signed(step_ms["dp"] - untuned)
+            text += f". Without it ddp takes {search} ms (ddp_untuned): {own} ms are DataParallel's own."
     for part in data_parallel(run.diagnostics).to_dict("records"):
         if part["scenario"] == "dp":
             text += (
@@ -188,7 +188,7 @@ def _why(run: Analysed, scenario: str, base: str) -> str:
     """The difference between its step and the base's: by phase, and by operators where the profiler looked at both."""
     medians: Any = phases(run.good_phases).set_index("scenario")
     apart = (
-        f"{phase} {medians.loc[scenario, f'{phase}_ms'] - medians.loc[base, f'{phase}_ms']:+.1f}" for phase in PHASES
+        f"{phase} {signed(medians.loc[scenario, f'{phase}_ms'] - medians.loc[base, f'{phase}_ms'])}" for phase in PHASES
     )
     text = f"By phase (medians, ms): {', '.join(apart)}."
     costs: Any = spent(run.document).set_index("scenario").drop(columns="step_ms")
@@ -254,10 +254,10 @@ def growing(run: Analysed) -> Answer | None:
         if launch.launch in run.growth:
             grown.setdefault(launch.scenario, []).append(run.growth[launch.launch])
     usual = {name: sorted(of)[len(of) // 2] for name, of in grown.items()}
-    leaks = [f"{name} by {mib:,.0f} MiB ({share:.0%})" for name, (mib, share) in usual.items() if share > GROWING]
+    leaks = [f"{name} by {mib:,.0f} MiB ({percent(share)})" for name, (mib, share) in usual.items() if share > GROWING]
     parts = ["Whether it grows is not known: steps were measured for too short a time; raise --iters."]
     if grown:
-        parts = [f"No process grows by more than {GROWING:.0%} while steps are measured (median of launches)."]
+        parts = [f"No process grows by more than {percent(GROWING)} while steps are measured (median of launches)."]
     if leaks:
         kept = "look for what each step keeps, such as a loss with its graph"
         parts = [f"It grows while steps are measured: {listed(leaks)}; {kept}."]
@@ -265,7 +265,7 @@ def growing(run: Analysed) -> Answer | None:
     if len(torch):
         beyond = (1.0 - torch["allocated_mib"] / torch["reserved_mib"]).groupby(torch["scenario"]).max()
         most = str(beyond.idxmax())
-        parts.append(f"Of what torch reserved, tensors never held {beyond[most]:.0%} (most of all in {most}).")
+        parts.append(f"Of what torch reserved, tensors never held {percent(beyond[most])} (most of all in {most}).")
         if beyond[most] > FRAGMENTED:
             parts.append("+expandable_segments is for fragments.")
     return "Is memory fragmented or growing?", " ".join(parts)
@@ -288,7 +288,7 @@ def same_weights(run: Analysed) -> Answer | None:
     compared = run.parity.dropna(subset=["gradient_alone", "gradient_error"])
     for row in compared[:1].to_dict("records"):
         text += (
-            f" By itself the gradient of one replica is {100 * row['gradient_alone']:.0f} % away from the average; "
+            f" By itself the gradient of one replica is {percent(row['gradient_alone'])} away from the average; "
             f"after the all-reduce that of every rank of {row['scenario']} is {percent(row['gradient_error'])} away "
             "from what one process computes that has the whole batch."
         )

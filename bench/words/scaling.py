@@ -8,7 +8,7 @@ from bench.analyse.analysed import Analysed
 from bench.analyse.predicted import largest_error, why_not
 from bench.analyse.scaling import STRONG, WEAK, foreseen, scaled
 from bench.console import count
-from bench.core.text import digits, listed
+from bench.core.text import digits, listed, signed
 from bench.runs.experiments import Scaling
 
 WORDS = {
@@ -103,7 +103,7 @@ def about_predictions(run: Analysed, predict: Sequence[int] = (), what_if_mbit: 
         lines.append("The predictions could not be checked against a measured number of devices.")
     else:
         checked = [one for one in checks if one.error is not None]
-        several = listed([f"{one.count} ({one.mode}, {100 * (one.error or 0.0):+.0f} %)" for one in checked])
+        several = listed([f"{one.count} ({one.mode}, {signed(100 * (one.error or 0.0), 0)} %)" for one in checked])
         how = "left out of" if all(one.left_out for one in checked) else "which is also in"
         lines.append(
             f"Checked on {several} devices, {how} the fit of all-reduces: off by {100 * error:.0f} % at most. No "

@@ -23,6 +23,7 @@ from standin.schemas import only_run
 from bench.experiments.attached_command import RECORDER
 from bench.experiments.attached_notes import About, Notes, ranks_of, rows_of
 from bench.experiments.attached_notes import read as read_notes
+from bench.report.plots import phase_stack
 from bench.runs import document as stored
 from bench.runs.reader import Run
 
@@ -72,9 +73,12 @@ def test_a_script_is_measured_as_it_is(attach: Any, bench: Bench, plotting: Plot
     assert re.search(r"ms, [\d,.]+ examples a second at a peak of [\d,]+ MiB .*\. 16 measured steps\.\n", err), err
     started, known = datetime.strptime(document.run[:16], "%Y%m%dT%H%M%S%z"), datetime.fromisoformat(document.start.utc)
     assert abs((started - known).total_seconds()) <= 1, "a run is called by its start"
+    plotting(phase_stack)
     code, page, _ = bench("report", "latest")
     written = Path("reports/index.html").read_text()
     assert code == 0 and "a step takes" in page and "raise num_workers" in written
+    assert "its phases but the wait for data, numerics" in written and "data (ms): 2" in written
+    assert "(ms): nan" not in written and "Communication overlaps" not in written
     assert "Command" in written and "bench run --diagnose" not in written
     assert "not finite from" not in written and "too much" not in written and f"{about.final_loss:.4g}" in written
     assert bench("runs")[1].rstrip().endswith("  1 attached command")

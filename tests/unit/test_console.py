@@ -78,6 +78,14 @@ def test_digits_that_matter_have_no_exponent(value: float | None, shown: str) ->
     assert [tables.digits(value) for value in (999.94, 999.96, 1e6)] == ["999.9", "1,000", "1,000,000"]
 
 
+@pytest.mark.parametrize(
+    ("part", "shown"), [(-0.0004, "0.0"), (0.0004, "0.0"), (-0.0, "0.0"), (0.0005001, "+0.1"), (-12.5, "-1,250.0")]
+)
+def test_a_change_that_rounds_to_nothing_has_no_sign(part: float, shown: str) -> None:
+    assert (tables.change(part), tables.as_change(1 + part)) == (shown, f"{shown} %")
+    assert tables.change(-0.004, " %", 0) == "0 %"
+
+
 def test_the_last_column_is_folded() -> None:
     rows = [["scenario", "what ran"], ["ddp", "torch DDP · gloo ×2 · native O2 bf16"], ["dp", ""]]
     lines = ["ddp       torch DDP · gloo ×2 ·", "          native O2 bf16", "dp"]
