@@ -28,8 +28,9 @@ class About:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
-    """A process's last note. ``others``: calls of optimizers that are not the first, by class."""
+    """A process's last note, and when it came. ``others``: calls of optimizers that are not the first, by class."""
 
+    at_ns: int | None = None
     others: Mapping[str, Count] = field(default_factory=dict)
     allocator: Mapping[str, Amount] | None = None
     final_loss: float | str | None = None

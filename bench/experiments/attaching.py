@@ -8,6 +8,7 @@ Several commands alternate in rounds, every other one backwards, so that drift i
 streams, our terminal, and the signals that we get. What a step is: :data:`STEP`.
 """
 
+import math
 import os
 import signal
 import statistics
@@ -255,6 +256,10 @@ def _add(
         for row in rows_of(one, kept[str(rank)], warmup)
     ]
     by_pid = {one.pid: rank for rank, one in enumerate(ranks)}
+    first_ns = {row["pid"]: row["t_ns"] for row in reversed(done.memory)}
+    last_ns = {  # of training: then its interpreter ends, and unloads libraries
+        one.pid: max(one.end.at_ns or math.inf, first_ns.get(one.pid, 0)) for one in ranks
+    }
     processes = [_process(pid, done.tree, by_pid) for pid in {**by_pid, **done.tree}]
     rank_of = {one.pid: one.rank for one in processes}
     of = {name: head[name] for name in ("launch", "scenario")}
@@ -262,6 +267,7 @@ def _add(
         {**row, **of, "rank": rank_of[row["pid"]]}
         for row in done.memory
         if row["pid"] in rank_of and (row["pid"] in by_pid or row["used_mib"] is not None)
+        if row["t_ns"] <= last_ns.get(row["pid"], math.inf)
     ]
     device = [{**row, **of} for row in done.device]
     record = _record(done, ranks, head, warmup, fewest, kept)

@@ -279,7 +279,7 @@ def _end() -> None:
 
         peaks = _live().peaks(torch.device("cpu" if state.stream is None else "cuda"))
         peaks = {name: mib for name, mib in peaks.items() if mib}
-        end = {"others": state.others, "allocator": peaks}
+        end = {"at_ns": perf_counter_ns(), "others": state.others, "allocator": peaks}
         _write(state, {"end": {**end, "final_loss": _final_loss(state), "norms": state.norms}})
     except Exception as error:  # noqa: BLE001
         _give_up(state, error)
