@@ -78,12 +78,13 @@ def questions(run: Run) -> list[Answer]:
 
 def loader(run: Analysed) -> Answer | None:
     """Of an attached script, whose DataLoader was watched; a sweep of the input has a chapter of its own."""
-    share = run.good_stats.frame["data_share"].median()
-    if not run.document.of(Attached) or pd.isna(share):
+    shares = run.good_stats.frame.groupby("scenario", sort=False)["data_share"].median().dropna()
+    if not run.document.of(Attached) or shares.empty:
         return None
-    text = f"A step waits for its DataLoader for {percent(share)} of its time (median)."
+    each = [percent(share) + f" ({name})" * (len(run.overview) > 1) for name, share in shares.items()]
+    text = f"A step waits for its DataLoader for {listed(each)} of its time (median)."
     bound = f" Above {100 * INPUT_BOUND:.0f} % it is input-bound: raise num_workers of the DataLoader."
-    return "Is it the loader?", text + (bound if share > INPUT_BOUND else "")
+    return "Is it the loader?", text + (bound if shares.max() > INPUT_BOUND else "")
 
 
 def python(run: Analysed) -> Answer | None:

@@ -328,7 +328,8 @@ def test_two_commands_take_turns_and_are_compared(bench: Bench, plotting: Plotti
     Path("there").mkdir()
     sides = ("--base", OLD, "--base-cwd", "there", "--base-env", "NOTED_TORCH=1.9", "--names", "old,fast")
     how = ("--launches", 3, "--json")
-    said = bench("attach", *sides, *how, "--", *NEW, "--step-ms", "90", "--loss", "2.5", "--print-mb", "1")
+    faster = ("--step-ms", "90", "--loss", "2.5", "--print-mb", "1", "--wait-ms", "9")
+    said = bench("attach", *sides, *how, "--", *NEW, *faster)
     answer, err = said.well(), said.err
     row = next(row for row in answer["comparisons"] if row["metric"] == "step_time")
     assert (row["scenario"], row["against"], row["verdict"]) == ("fast", "old", "faster")
@@ -350,7 +351,9 @@ def test_two_commands_take_turns_and_are_compared(bench: Bench, plotting: Plotti
     code, page, _ = bench("report", "latest")
     assert code == 0 and "old (" in page and "fast (" in page
     assert not Path("reports/phases.svg").exists(), "nothing is known of phases"
-    assert "--no-parity" not in Path("reports/index.html").read_text()
+    written = Path("reports/index.html").read_text()
+    assert "--no-parity" not in written
+    assert re.search(r"waits for its DataLoader for (9\.\d|10)\s% \(fast\) of its time", written)
 
 
 def test_the_same_command_twice_does_not_differ(bench: Bench) -> None:

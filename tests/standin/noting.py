@@ -12,7 +12,7 @@ from pathlib import Path
 
 parser = argparse.ArgumentParser()
 NUMBERS = {"step-ms": 100.0, "loss": 2.0, "norm": 1.0, "steps": 12, "end": 0, "print-mb": 0, "sleep": 0.0}
-NUMBERS |= {"noise": 0.01}  # from launch to launch, as a fraction
+NUMBERS |= {"wait-ms": 0.0, "noise": 0.01}  # for data; from launch to launch, as a fraction
 NUMBERS |= {"interrupt-at": 0, "by": int(signal.SIGINT)}  # the launch that interrupts bench, and by what signal
 for name, usual in NUMBERS.items():
     parser.add_argument(f"--{name}", type=type(usual), default=usual)
@@ -71,7 +71,8 @@ if options.end != 3:  # which fails before its first step
         "norms": {"gradients, step 1": options.norm, "weights, step 1": 1.0},
     }
     marks_ns = [begin_ns + step * step_ns for step in range(options.steps + 1)]
-    notes = [{"begin": about}, {"marks_ns": marks_ns, "data_ms": [], "cuda_ms": []}, {"end": end}]
+    waits_ms = [options.wait_ms] * len(marks_ns) if options.wait_ms else []
+    notes = [{"begin": about}, {"marks_ns": marks_ns, "data_ms": waits_ms, "cuda_ms": []}, {"end": end}]
     with open(os.path.join(os.environ["BENCH_ATTACH"], f"{os.getpid()}-1.jsonl"), "w") as file:
         file.write("".join(json.dumps(line) + "\n" for line in notes))
 time.sleep(options.sleep)
