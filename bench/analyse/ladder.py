@@ -15,6 +15,7 @@ from bench.analyse.comparison import of_pairs
 from bench.analyse.intervals import columns, overlap
 from bench.analyse.launches import looked_at
 from bench.analyse.parity import by_scenario
+from bench.core.text import ends_text
 from bench.runs.document import RunDocument
 from bench.runs.frames import TableRow
 
@@ -84,7 +85,6 @@ def ladder(run: Analysed) -> pd.DataFrame:
     ``interacts``: whether these two intervals part, null if unknown."""
     rounds = run.rounds
     parities = by_scenario(run.parity).set_index("scenario")["verdict"].to_dict()
-    medians = run.good_stats.frame.groupby("scenario")["median_ms"].median().to_dict()
     rungs = of_run(run.document)
     first = rungs[0].before if rungs else ""
     pairs = [(step.before, step.rung) for step in rungs]
@@ -98,7 +98,7 @@ def ladder(run: Analysed) -> pd.DataFrame:
                 "before": step.before,
                 "rung": step.rung,
                 "change": step.change,
-                "step_ms": medians.get(step.rung),
+                "step_ms": run.spread["median_ms"].get(step.rung),
                 "gain": gain.value,
                 "low": gain.low,
                 "high": gain.high,
@@ -131,5 +131,5 @@ def sentences(table: pd.DataFrame) -> list[str]:
     return texts
 
 
-def _times(row: dict[object, object], name: str) -> str:
-    return f"{row[name]:.2f} times, {row[f'{name}_low']:.2f} to {row[f'{name}_high']:.2f}"
+def _times(row: TableRow, name: str) -> str:
+    return f"{row[name]:.2f} times, {ends_text(row[f'{name}_low'], row[f'{name}_high'])}"

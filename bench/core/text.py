@@ -54,6 +54,11 @@ def ratio_text(ratio: float, decimals: int) -> str:
     return f"{ratio:,.{decimals}f}" if ratio < 1e6 else "over 1,000,000"
 
 
+def ends_text(low: float, high: float) -> str:
+    """The ends of the interval of a ratio."""
+    return f"{low:.2f} to {ratio_text(high, 2)}"
+
+
 def size_text(size: float) -> str:
     """A number of bytes in the largest unit that it fills: ``64 MiB``."""
     for power, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from bench.core.errors import RequestError
+from bench.core.text import ends_text
 from bench.experiments.plan import Request
 from bench.experiments.plan.batch_search import next_batch
 from bench.experiments.tuning import Searched
@@ -74,4 +75,4 @@ def _per_example(before: Searched, now: Searched) -> tuple[str, bool]:
     ratio = ratio_of(_times(now), _times(before))
     if ratio.value is None or ratio.low is None or ratio.high is None:
         return "", False
-    return f", {ratio.value:.2f} times the speed ({ratio.low:.2f} to {ratio.high:.2f})", ratio.low > 1.0
+    return f", {ratio.value:.2f} times the speed ({ends_text(ratio.low, ratio.high)})", ratio.low > 1.0

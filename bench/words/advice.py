@@ -11,7 +11,7 @@ from bench.analyse.each import each_alone
 from bench.analyse.recommendation import LEAN_ENOUGH, recommendations
 from bench.analyse.validity import FEW, grouped
 from bench.console import count
-from bench.core.text import digits, listed
+from bench.core.text import digits, ends_text, listed
 from bench.runs.document import Attached, RunDocument, what_is_trained
 from bench.runs.experiments import Tuning
 from bench.runs.frames import TableRow
@@ -174,7 +174,7 @@ def _headline(one: Standing, only: str) -> Advice:
     best = one.best
     speed, base = speed_of(best), best["relative_to"]
     if best["scenario"] != base and not _unknown(best["relative_to_ddp"]):
-        ends = "" if _unknown(best["relative_low"]) else f" ({best['relative_low']:.2f} to {best['relative_high']:.2f})"
+        ends = "" if _unknown(best["relative_low"]) else f" ({ends_text(best['relative_low'], best['relative_high'])})"
         speed += f", {best['relative_to_ddp']:.2f}{ends} times as fast as {base}"
     if one.tied and one.tested:
         named = listed([row["scenario"] for row in (best, *one.tied)], 3)

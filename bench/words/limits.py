@@ -7,7 +7,7 @@ import pandas as pd
 from bench.analyse.account import ADDS_UP, PARTS, UNDECIDED, UNTRIED, accounts, limits, proofs
 from bench.analyse.analysed import Analysed
 from bench.analyse.limits import achieved
-from bench.core.text import digits
+from bench.core.text import digits, ends_text
 from bench.runs.document import RunDocument
 from bench.runs.experiments import Limits, Proofs
 from bench.runs.frames import TableRow
@@ -60,7 +60,8 @@ def sentences(run: Analysed) -> list[str]:
         lines.append(f"{reached}; {most} of the rest is {NAMES[largest]}: {percent(parts[largest])} of the step.")
     off = [one for one in accounts(run) if not one.adds_up]
     if off:
-        which = ", ".join(f"{one.scenario} ({100 * one.unexplained_ms / one.step_ms:+.0f} %)" for one in off)
+        apart = [(one.launch, 100 * one.unexplained_ms / one.step_ms, one.scenario) for one in off]
+        which = ", ".join(f"launch {launch} ({more:+.0f} %, {scenario})" for launch, more, scenario in apart)
         lines.append(f"The account does not add up within {100 * ADDS_UP:.0f} % of the step in: {which}.")
     return [*lines, *doubts(run.document)]
 
@@ -80,7 +81,7 @@ def doubts(document: RunDocument) -> list[str]:
 
 def times(value: float, low: float | None, high: float | None) -> str:
     """A gain with its interval: ``1.12 times (1.08 to 1.16)``."""
-    ends = "" if pd.isna(low) or pd.isna(high) else f" ({low:.2f} to {high:.2f})"
+    ends = "" if pd.isna(low) or pd.isna(high) else f" ({ends_text(low, high)})"
     return f"{value:.2f} times{ends}"
 
 

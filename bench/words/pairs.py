@@ -9,7 +9,7 @@ from bench.analyse.comparison import ALIKE, TOO_FEW, of_pairs, still_wanted
 from bench.analyse.ladder import turned_on
 from bench.analyse.launches import looked_at
 from bench.console import count
-from bench.core.text import ratio_text
+from bench.core.text import ends_text
 from bench.runs.frames import TableRow
 
 Answer = tuple[str, str]  # a question and its answer
@@ -18,7 +18,7 @@ Answer = tuple[str, str]  # a question and its answer
 def times(row: TableRow) -> str:
     """``1.34 times`` with the interval where there is one."""
     text = f"{row['ratio']:.2f} times"
-    return text if pd.isna(row["low"]) else f"{text} (95 % interval {row['low']:.2f} to {ratio_text(row['high'], 2)})"
+    return text if pd.isna(row["low"]) else f"{text} (95 % interval {ends_text(row['low'], row['high'])})"
 
 
 def chance(row: TableRow) -> str:

@@ -6,7 +6,7 @@ from bench.analyse.analysed import Analysed
 from bench.analyse.bars import all_mib
 from bench.analyse.parity import CANNOT_TELL
 from bench.analyse.recommendation import recommendations
-from bench.core.text import listed, percent
+from bench.core.text import ends_text, listed, percent
 from bench.runs.experiments import Scaling, Tuning
 from bench.runs.frames import TableRow
 from bench.words import advice, limits
@@ -54,7 +54,7 @@ def answer(run: Analysed, table: pd.DataFrame) -> list[str]:
         text = f"{gain.value:.2f} times as fast"
         if gain.low is not None and gain.high is not None:
             unsure = ", so no difference found" if gain.low <= 1.0 <= gain.high else ""
-            text += f" ({gain.low:.2f} to {gain.high:.2f}{unsure})"
+            text += f" ({ends_text(gain.low, gain.high)}{unsure})"
         lines.append(f"Gain over {base}: {text}")
     untried = [name for name, one in tuning.candidates.items() if not one.round and one.why_not is None]
     if untried:

@@ -68,6 +68,8 @@ def test_steps_are_found_by_what_names_say() -> None:
 def test_gains_are_those_of_the_times(climbed: Analysed) -> None:
     table = ladder(climbed).set_index("change")
     assert table["gain"].tolist() == pytest.approx([100 / 90, 90 / 80, 2.0, 40 / 32], rel=0.02)
+    shown = climbed.overview.set_index("scenario")["step_median_ms"]
+    assert table.set_index("rung")["step_ms"].to_dict() == {name: shown[name] for name in table["rung"]}
     assert (table["low"] < table["gain"]).all() and (table["gain"] < table["high"]).all()
     assert set(table["verdict"]) == {"faster"}
     assert table.loc["ddp_o1", ["on_top", "alone"]].tolist() == pytest.approx([2.0, 100 / 120], rel=0.02)

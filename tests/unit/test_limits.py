@@ -347,10 +347,11 @@ def test_what_is_most_of_the_rest(
     shares = {"arithmetic": 0.04, "kernels": kernels, "host": 0.1, "unexplained": unexplained, "limit": 0.04}
     rows = {name: {"ms": 10 * share, "share": share, "share_low": None} for name, share in shares.items()}
     monkeypatch.setattr("bench.words.limits.by_scenario", lambda run: {"single": rows})
-    for name in ("accounts", "doubts"):
-        monkeypatch.setattr(f"bench.words.limits.{name}", lambda run: [])
-    run: Any = SimpleNamespace(document=None)
-    assert f"single reaches 4 % of what this machine can do on this model; {said}" in sentences(run)[0]
+    monkeypatch.setattr("bench.words.limits.doubts", lambda run: [])
+    monkeypatch.setattr("bench.words.limits.accounts", lambda run: [accounted(steps())])
+    reached, apart = sentences(SimpleNamespace(document=None))  # type: ignore[arg-type]
+    assert f"single reaches 4 % of what this machine can do on this model; {said}" in reached
+    assert apart == "The account does not add up within 5 % of the step in: launch 3 (+7 %, ddp)."
 
 
 def test_candidates_fit_and_are_not_on_yet() -> None:

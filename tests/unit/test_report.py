@@ -408,6 +408,7 @@ KNOWN = timed({"ddp": (40, 41, 42), "ddp_o2": (20, 20, 20)})
         ([GONE, BROKEN], ("No valid result: no scenario has results",)),
         ([DDP, SINGLE], ("with one launch: single, 1,000.0 img/s", "Only valid result on 2 replicas: ddp, 200.0")),
         (KNOWN, ("Fastest: ddp_o2, 400.0 ±0.0% img/s, 2.05 (",)),
+        (timed({"ddp": (1, 9000), "ddp_o2": (1, 20)}), (" (0.00 to over 1,000,000) times as fast as ddp.",)),
         ([FAST], ("No valid result: no sc", "a second) is not recommended: not finite.")),
         ([DDP, FAILED, FAST, FAST], ("Only valid result: ddp, 200.0 img/s",)),
         ([APEX, DP], ("No apex was involved in apex_ddp:", "DataParallel a pass-through")),
