@@ -280,7 +280,8 @@ class DoubleRecord(Record):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceRecord(Record):
     """The launch that all numerics of an ``environment`` are held against. ``step_ms``: for each of the
-    ``computations`` the median step in fp32. ``narrow``: whether the model in double precision had fewer weights."""
+    ``computations`` the quickest of a few steps in fp32. ``narrow``: whether the model in double precision had fewer
+    weights."""
 
     computations: tuple[Computation, ...] = ()
     step_ms: tuple[Amount | None, ...] = ()

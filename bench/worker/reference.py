@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
-from statistics import median
 from time import perf_counter_ns
 from typing import Any
 
@@ -26,6 +25,9 @@ from bench.worker.workload import Around, Loss, build_in_double, loss_of, tensor
 
 LOSSES = 2
 """Steps in fp32: the loss of the first shows the forward pass, that of the second what the first update did."""
+
+TIMED, LONG_NS = 8, 100_000_000
+"""Steps in fp32 while they are short, for the time of the quickest: a busy machine may hold up each."""
 
 EPSILON = 2.0**-52
 """The distance from 1 to the next number in double precision."""
@@ -83,8 +85,8 @@ def run(
     job: Parts, probe_seed: int, on_step: Callable[[int], None]
 ) -> tuple[list[dict[str, object]], dict[str, object]]:
     """For each computation of this process the ``loss`` of the global batch in fp32, for the first steps, ``step_ms``,
-    the median of those after the first, and the fields of :class:`Double`. From rank 0 besides, what the first step is
-    in FLOPs and bytes.
+    the quickest of those after the first, and the fields of :class:`Double`. From rank 0 besides, what the first step
+    is in FLOPs and bytes.
     """
     probe.keep_freed()
     done = iter(range(1, 1 + steps(job)))
@@ -125,16 +127,18 @@ def _loader(job: Parts, replicas: int) -> Callable[[], Chunks]:
 
 def _train(
     job: Parts, computation: Computation, tick: Callable[[], None], count: bool
-) -> tuple[list[float], float | None, work.Counter | None]:
-    """The losses of the first steps in fp32, the median time of those after the first (ms), and what ``count`` counts
+) -> tuple[list[float], float, work.Counter | None]:
+    """The losses of the first steps in fp32, the quickest of those after the first (ms), and what ``count`` counts
     in the first."""
     load, criterion = _loader(job, computation.replicas), loss_of(job.workload)
     model = job.build_model()
     optimizer = job.build_optimizer(model.parameters())
     around = Around(job.workload, model, optimizer, list(model.parameters()))
     counter = work.Counter(model) if count else None
-    losses, marks = [], []
-    for step in range(fp32_steps(job)):
+    losses, marks = list[float](), list[int]()
+    for step in range(TIMED):
+        if step >= LOSSES and marks[-1] - marks[0] > LONG_NS:
+            break
         model.zero_grad()
         with counter if counter and not step else nullcontext():  # whose time is in no result
             losses.append(torch.stack(list(_chunks(model, criterion, load()))).sum().item())  # waits for a GPU
@@ -142,9 +146,9 @@ def _train(
         optimizer.step()
         around.after()
         marks.append(perf_counter_ns())
-        tick()
-    times_ms = [(after - before) / 1e6 for before, after in pairwise(marks)]
-    return losses, median(times_ms) if times_ms else None, counter
+        if step < fp32_steps(job):
+            tick()
+    return losses[: fp32_steps(job)], min(after - before for before, after in pairwise(marks)) / 1e6, counter
 
 
 def _chunks(model: nn.Module, criterion: Loss, parts: Chunks) -> Iterator[Tensor]:
