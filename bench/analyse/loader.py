@@ -119,8 +119,8 @@ def remarks(swept: Swept, both: Estimate, cores: int | None) -> list[str]:
         texts.append(f"{less}: the ranks and their workers share {cores} cores.")
     near = [workers for workers, rate in swept.loader.items() if workers and overlap(rate, swept.training)]
     if near:
-        few = " or ".join(map(str, near))
-        texts.append(f"With {few} workers the loader may be as fast as training: more --launches would tell.")
+        few = " or ".join(map(str, near)) + f" worker{'s' * (near != [1])}"
+        texts.append(f"With {few} the loader may be as fast as training: more --launches would tell.")
     if swept.first is not None:
         where = "" if swept.first_mib is None else f" ({swept.first_mib:,.0f} MiB of it from a disk)"
         texts.append(

@@ -28,7 +28,7 @@ def bandwidth_table(measured: Sequence[Sample]) -> Table | None:
             "time ms",
             lambda one: Cell(text=digits(one.time_ms), small=f"{digits(one.low_ms)} to {digits(one.high_ms)}"),
         ),
-        numeric("bus GB/s", lambda one: f"{one.bus_gb_s:,.3f}"),
+        numeric("bus GB/s", lambda one: without_exponent(one.bus_gb_s, 3)),
         numeric("of nominal", lambda one: UNKNOWN if one.of_nominal is None else f"{100 * one.of_nominal:,.0f} %"),
         *([text("algorithm", lambda one: one.algorithm or UNKNOWN)] if named else []),
     )

@@ -1,5 +1,6 @@
 """All-reduces: the fit finds what a planted link is capable of, and a launch measures real ones."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,8 @@ def test_what_is_said_of_a_launch() -> None:
     assert largest.of_nominal == pytest.approx(0.8, rel=0.01)
     (table, *_) = bandwidth_table([largest]).texts()[1:]
     assert table[-1] == "80 %"
+    (small, *_) = bandwidth_table([replace(largest, bytes=1024, time_ms=2.658)]).texts()[1:]
+    assert small[-2] == "0.000385", "and not 0.000, as if nothing went over the link"
 
 
 def test_all_reduces_at_once_have_rows_of_their_own() -> None:

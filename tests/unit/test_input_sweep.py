@@ -75,6 +75,7 @@ def test_remarks() -> None:
     cores, alike, first = remarks(found, estimate([60.0]), 2)
     assert cores.startswith("Both together reach 25 % less than the two alone allow") and "share 2 cores" in cores
     assert alike == "With 2 workers the loader may be as fast as training: more --launches would tell."
+    assert "With 1 worker the loader may" in remarks(replace(found, loader={0: sure, 1: near}), estimate([60.0]), 2)[1]
     assert "gave 12.0 img/s with 2 workers for each rank (346 MiB of it from a disk); later ones 80.0" in first
     assert "for each rank; later ones" in remarks(replace(found, first_mib=None), estimate([79.0]), 2)[-1]
     assert remarks(swept({0: 10.0, 1: 100.0}, 50.0), estimate([49.0]), 2) == []
