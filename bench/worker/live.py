@@ -31,26 +31,43 @@ def _computing(model: nn.Module) -> list[nn.Module]:
     return [m for m in model.modules() if isinstance(m, (nn.modules.conv._ConvNd, nn.Linear))]
 
 
+def _product(output: Any) -> Any:
+    """Layers in the style of Megatron return their bias beside it."""
+    return output[0] if isinstance(output, tuple) else output
+
+
 class TypeWatch:
     """Notes in which dtypes and memory format the first convolution of images (if there is none, other convolution or
     linear layer) computes, and from :meth:`all_layers` on the dtypes of every one: weights do not show it.
+    ``outside``: by a hook of all modules: one of the layer's own is in what a script copies, saves or scripts of it.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, *, outside: bool = False) -> None:
         # The last layer of nn.MultiheadAttention is never called: its weights are taken out of it.
         never_called = nn.modules.linear.NonDynamicallyQuantizableLinear
         layers = [m for m in _computing(model) if not isinstance(m, never_called)]
         layers.sort(key=lambda layer: not isinstance(layer, nn.Conv2d))
         self.outputs: set[torch.dtype] = set()
         self.memory_format = "contiguous"
-        self.hooks = [layer.register_forward_hook(self._note) for layer in layers[:1]]
+        self.first = layers[0] if layers else None
+        if outside:
+            self.hooks = [nn.modules.module.register_module_forward_hook(self._note_first)]
+        else:
+            self.hooks = [layer.register_forward_hook(self._note) for layer in layers[:1]]
         _last.append(self)
 
     def all_layers(self, model: nn.Module) -> None:
         layers = _computing(model)
-        self.hooks += [layer.register_forward_hook(lambda *call: self.outputs.add(call[2].dtype)) for layer in layers]
+        self.hooks += [
+            layer.register_forward_hook(lambda *call: self.outputs.add(_product(call[2]).dtype)) for layer in layers
+        ]
 
-    def _note(self, layer: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
+    def _note_first(self, layer: nn.Module, args: tuple[Tensor, ...], output: Any) -> None:
+        if layer is self.first and not _is_compiling() and isinstance(_product(output), Tensor):
+            self.see(_product(output))
+
+    def _note(self, layer: nn.Module, args: tuple[Tensor, ...], output: Any) -> None:
+        output = _product(output)
         if _is_compiling():
             from torch._dynamo.comptime import comptime
 

@@ -2,6 +2,7 @@
 
 import gc
 import importlib
+import pickle
 import sys
 import time
 from collections.abc import Callable
@@ -162,6 +163,29 @@ def test_the_memory_format_is_that_of_the_convolutions(weights: bool, images: bo
 def test_the_layer_that_is_watched_computes(model: nn.Module, given: torch.Tensor) -> None:
     watch = live.TypeWatch(model)
     model(given)
+    assert watch.outputs == {torch.float32}
+
+
+def test_a_watched_model_of_a_script_can_be_saved_and_scripted() -> None:
+    model = nn.Sequential(nn.Linear(4, 2))
+    watch = live.TypeWatch(model, outside=True)
+    assert b"TypeWatch" not in pickle.dumps(model)
+    torch.jit.script(model)
+    model(torch.ones(3, 4))
+    watch.stop()
+    model.double()(torch.ones(3, 4).double())
+    assert watch.outputs == {torch.float32}
+
+
+@pytest.mark.parametrize("outside", [False, True])
+def test_a_layer_may_return_its_bias_beside_the_product(outside: bool) -> None:
+    class Parallel(nn.Linear):
+        def forward(self, x: torch.Tensor) -> Any:
+            return nn.functional.linear(x, self.weight), self.bias
+
+    watch = live.TypeWatch(layer := Parallel(4, 2), outside=outside)
+    watch.all_layers(layer)
+    layer(torch.ones(3, 4))
     assert watch.outputs == {torch.float32}
 
 

@@ -42,7 +42,6 @@ class State:
     """Of one process. ``marks``, ``waits``, ``spans``: what is not written yet. ``events``: of CUDA, not read yet."""
 
     def __init__(self) -> None:
-        self.file: int | None = None
         self.path = ""
         self.size = 0
         self.off = False
@@ -113,8 +112,6 @@ def _timed(function: Any) -> Any:
 def _forget() -> None:
     """A fork has none of its parent's steps."""
     global STATE
-    if STATE.file is not None:
-        os.close(STATE.file)
     STATE = State()
     WAITED_NS.clear()
     WAITING.clear()
@@ -147,7 +144,7 @@ def on_step(optimizer: Any, args: object, kwargs: object) -> None:
             state.losses.append(state.loss)
         if state.calls <= FIRST_STEPS and os.environ.get("BENCH_ATTACH_NUMERICS"):
             _note_norms(state, optimizer)
-        if now_ns - state.flushed_ns > PERIOD_NS:
+        if now_ns - state.flushed_ns > PERIOD_NS or state.calls == 2:  # by then a forward pass was seen
             state.flushed_ns = now_ns
             _flush(state)
     except Exception as error:  # noqa: BLE001  # whatever it is, the script goes on
@@ -203,7 +200,7 @@ def _give_up(state: State, error: Exception) -> None:
 def _begin(state: State, optimizer: Any) -> None:
     """Everything that takes long, before the first mark; of a later optimizer, whose forerunner is gone, nothing."""
     state.first = weakref.ref(optimizer)
-    if state.file is not None:
+    if state.path:
         return
     _open(state)
     from multiprocessing.util import Finalize  # processes of multiprocessing leave without atexit
@@ -222,22 +219,23 @@ def _begin(state: State, optimizer: Any) -> None:
 
 
 def _open(state: State) -> None:
-    if state.file is None:
+    if not state.path:
         state.path = os.path.join(os.environ["BENCH_ATTACH"], f"{os.getpid()}-{time.time_ns()}.jsonl")
-        state.file = os.open(state.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
 
 def _write(state: State, line: dict[str, object]) -> None:
-    """The line, or nothing of it."""
-    assert state.file is not None
+    """The line, or nothing of it. No descriptor is kept: a script that closes all gives its number to its own file."""
     text = (json.dumps(line) + "\n").encode()
     size = state.size + len(text)
+    file = os.open(state.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
         while text:
-            text = text[os.write(state.file, text) :]
+            text = text[os.write(file, text) :]
     except OSError:
-        os.ftruncate(state.file, state.size)
+        os.ftruncate(file, state.size)
         raise
+    finally:
+        os.close(file)
     state.size = size
 
 
@@ -265,7 +263,7 @@ def _read_events(state: State) -> None:
 
 def _end() -> None:
     state = STATE
-    if state.file is None or state.off:
+    if not state.path or state.off:
         return
     state.off = True
     try:
@@ -310,7 +308,7 @@ def _about(optimizer: Any, device: Any, state: State) -> dict[str, Any]:
     model = _inner(wrapper)
     compiled = any(type(m).__name__ == "OptimizedModule" for m in modules)
     if model is not None and not compiled:
-        state.watch = live.TypeWatch(model)
+        state.watch = live.TypeWatch(model, outside=True)
     of_model = list(model.parameters()) if model is not None else parameters
     cuda = device.type == "cuda"
     numbers = {name: value for name, value in optimizer.defaults.items() if type(value) in (bool, int, float)}
