@@ -163,5 +163,5 @@ def why_nothing(notes: Sequence[Notes]) -> str:
     stepped = sum(len(one.marks_ns) for one in notes)
     if stepped:
         return f"an optimizer stepped {stepped} time{'s' * (stepped > 1)} only, and a step is what lies between two"
-    kept_out = "python -I, -E and -S keep bench out, and so does another user"
+    kept_out = "python -I, -E and -S keep bench out, and so do another user and PYTHONPATH=src without :$PYTHONPATH"
     return f"no optimizer of torch stepped in any Python process of it ({kept_out})"

@@ -272,6 +272,12 @@ def _add(
     device = [{**row, **of} for row in done.device]
     record = _record(done, ranks, head, warmup, fewest, kept)
     memory += allocator_rows(memory, record.ranks, launch=launch, scenario=scenario, host=host)
+    others = sum((Counter(one.end.others) for one in ranks), Counter())
+    if others:
+        calls = others.total()
+        left.append(
+            f"{calls} call{'s' * (calls > 1)} of other optimizers ({', '.join(others)}): steps are those of the first"
+        )
     loss = ranks[0].end.final_loss
     if isinstance(loss, str):
         left.append(f"the final loss, which is {loss}")
@@ -280,7 +286,7 @@ def _add(
         launch=launch,
         exit_code=done.code,
         calls={str(rank): len(one.marks_ns) for rank, one in enumerate(ranks)},
-        others=dict(sum((Counter(one.end.others) for one in ranks), Counter())),
+        others=dict(others),
         processes=tuple(processes),
         left_out=tuple(left),
         startup_ms=(ranks[0].marks_ns[0] - done.started_ns) / 1e6,

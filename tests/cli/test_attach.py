@@ -65,6 +65,7 @@ def test_a_script_is_measured_as_it_is(attach: Any, bench: Bench, plotting: Plot
     assert command.script.file == SCRIPT and command.command[:2] == (PYTHON, SCRIPT)
     assert command.command[2].startswith("(2 more words, SHA-256 ") and "--load-ms" not in str(document.command)
     assert (about.calls, about.others) == ({"0": 20}, {"Other": 20})
+    assert "bench: left out: 20 calls of other optimizers (Other): steps are those of the first\n" in err
     assert 1 < about.final_loss < 4 and about.wait_ms > 19 and 0 < about.startup_ms < about.wall_ms
     assert run.memory["used_mib"].max() > 50 and set(run.memory["pid"]) == {launch.ranks[0].pid}
     assert {one.code for one in document.validity} >= {"input-bound", "few launches"}
@@ -90,7 +91,7 @@ def test_memory_at_the_end_of_the_interpreter_is_not_of_training(attach: Any) ->
     """Without a GPU torch itself takes 100 MiB there, which one launch in three had a sample of."""
     late = "import atexit, runpy, time; atexit.register(lambda: (b'x' * 2**29, time.sleep(0.6)))"
     run = attach((), PYTHON, "-c", f"{late}; runpy.run_path({SCRIPT!r})")[3]
-    assert 50 < run.memory["used_mib"].max() < 1024
+    assert 50 < run.memory["used_mib"].max() < run.document.launches[0].ranks[0].allocator["max_rss_mib"] + 10
 
 
 def test_a_killed_command_keeps_its_code_and_steps(attach: Any) -> None:
@@ -148,7 +149,10 @@ REFUSED = {
     "not there": (("--", "./nowhere"), "COMMAND: there is no command './nowhere'; give it as in a shell: -- python"),
     "a script": (("--", "./train.py"), "COMMAND: ./train.py cannot be started: Permission denied; write -- python ./"),
     "no Python": (TRUE, "COMMAND: nothing was recorded: no optimizer of torch stepped in any Python process"),
-    "a fork": (("--", PYTHON, "-c", "import os; os.fork() and os.wait()"), "nothing was recorded: no optimizer"),
+    "a fork": (
+        ("--", PYTHON, "-c", "import os; os.fork() and os.wait()"),
+        "user and PYTHONPATH=src without :$PYTHONPATH)",
+    ),
     "a failure": (("--", "sh", "-c", "exit 7"), "nothing was recorded, and the command ended with exit code 7"),
     "two words": (("--scenario", "a,b", *TRUE), "--scenario: 'a,b' is not the name of one scenario"),
     "a budget": (("--budget", "5m", *TRUE), "--budget: it has no effect without --until-precision; add --until"),
@@ -252,7 +256,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 
 
 def test_events_are_never_waited_for(recorder: Any, tmp_path: Path) -> None:
-    optimizer, state = Event(), recorder.STATE
+    optimizer, state, files = Event(), recorder.STATE, os.listdir("/proc/self/fd")
     state.first = lambda: optimizer
     for done in (0, 0, 1, 2):
         Event.done = done
@@ -263,6 +267,7 @@ def test_events_are_never_waited_for(recorder: Any, tmp_path: Path) -> None:
     (file,) = tmp_path.iterdir()
     last = read_notes(str(file))
     assert (len(last.marks_ns), last.spans_ms, last.end.others) == (4, [2.0, 2.0], {"Event": 1})
+    assert os.listdir("/proc/self/fd") == files, "a script that closes all gives these numbers to files of its own"
 
 
 def test_a_captured_step_is_left_alone_and_said(recorder: Any, tmp_path: Path) -> None:
