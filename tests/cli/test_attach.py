@@ -280,6 +280,17 @@ def test_a_captured_step_is_left_alone_and_said(recorder: Any, tmp_path: Path) -
     assert "part of a CUDA graph" in str(read_notes(str(file)).problem) and file.read_text().count("\n") == 1
 
 
+def test_a_compiled_step_does_not_compile_the_recorder(recorder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch._dynamo
+
+    optimizer, callbacks = Event(), list[object]()
+    recorder.STATE.first = lambda: optimizer
+    now = torch._C._dynamo.eval_frame.get_eval_frame_callback
+    monkeypatch.setattr(recorder, "_read_events", lambda state: callbacks.append(now()))
+    torch.compile(lambda: recorder.on_step(optimizer, (), {}), backend="eager")()
+    assert callbacks == [None]
+
+
 def test_json_comes_after_what_the_command_prints(bench: Bench) -> None:
     code, out, err = bench("attach", "--json", "--", "sh", "-c", "echo mine; ls -l /proc/self/fd >&2")
     first, rest = out.split("\n", 1)

@@ -43,6 +43,7 @@ class State:
 
     def __init__(self) -> None:
         self.path = ""
+        self.note: Any = None
         self.size = 0
         self.off = False
         self.first: Any = None
@@ -121,6 +122,13 @@ def on_step(optimizer: Any, args: object, kwargs: object) -> None:
     state = STATE
     if state.off:
         return
+    disable = getattr(sys.modules.get("torch._dynamo"), "disable", None)
+    if state.note is None and disable:  # a compiled training step compiles what it calls, too
+        state.note = disable(_note)
+    (state.note or _note)(state, optimizer)
+
+
+def _note(state: State, optimizer: Any) -> None:
     try:
         if state.first is None or state.first() is not optimizer:
             if state.first is not None and state.first() is not None:
