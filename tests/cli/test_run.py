@@ -126,8 +126,12 @@ def test_an_interrupted_run_keeps_what_was_done(repository: Path, tmp_path: Path
     (tmp_path / "calm.py").write_text(of_two_ranks)
     names, out = f"ddp,{tmp_path / 'calm.py'}", tmp_path / "out"
     more = ("--scenario", names, "--warmup", "1", "--iters", "10", "--global-batch", "4")
-    default = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731 (a shell's background job ignores it)
-    running = start(repository, out, *more, small=SMALL, preexec_fn=default)
+
+    def begin() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell's background job ignores it
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # as some supervisors leave it
+
+    running = start(repository, out, *more, small=SMALL, preexec_fn=begin)
     try:
         assert running.stderr is not None
         for line in running.stderr:
