@@ -23,6 +23,7 @@ from bench.seams.site import Beside, Connected, Event, LaunchInterrupted, Option
 START_TIMEOUT_S = 300.0
 Command = Callable[[Job, str], list[str]]
 ABORT_PATIENCE_S = 5.0
+BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 HOST_SILENCE_S = 30.0  # by how much longer than a rank the host may be silent
 
 
@@ -95,6 +96,10 @@ class WorkerHost:
         if answer["event"] == "failed":
             what = f"cannot host the workers: {answer['reason']}"
             raise self._unfit(what, "install torch>=2.6 there, or name another interpreter")
+        if answer["bound"]:
+            names = " ".join(name for name in BINDING if name in os.environ) or "OpenMP"
+            what = "importing torch bound the process to some of its cores, which all ranks would share"
+            raise RequestError(names, what, f"unset {names}")
         self.description = answer
         return answer
 

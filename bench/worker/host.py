@@ -41,7 +41,7 @@ def serve(channel: Channel, *, fresh: bool, apex_path: str | None, locks: tuple[
     """Answer ``prepare`` and ``launch`` messages until the channel closes. ``locks``: descriptors that the ranks
     inherit, so that a lock is held until the last of them is gone.
     """
-    started = time.monotonic()
+    started, cores = time.monotonic(), os.sched_getaffinity(0)
     try:
         with _no_pools():
             description = _describe(apex_path)
@@ -52,7 +52,7 @@ def serve(channel: Channel, *, fresh: bool, apex_path: str | None, locks: tuple[
     adopt_orphans()
     fresh = fresh or _threads() != 1  # a library of this interpreter started some: every fork would be a gamble
     about = {"pid": os.getpid(), "ready_s": time.monotonic() - started, "fresh": fresh, "threads": _threads()}
-    channel.send(event="ready", **about, **description)
+    channel.send(event="ready", bound=os.sched_getaffinity(0) != cores, **about, **description)
     while not channel.closed:
         for message in channel.receive():
             if message["event"] == "prepare":

@@ -186,6 +186,13 @@ def test_ranks_listen_on_loopback_alone(execute: Callable[..., Executed]) -> Non
     assert done.outcome.status == "ok", done.outcome.reason
 
 
+@pytest.mark.skipif(machine.cores() < 2, reason="there is one core to be bound to")
+def test_a_process_that_openmp_binds_hosts_no_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_PROC_BIND", "true")
+    with WorkerHost(options(tmp_path)) as host, pytest.raises(RequestError, match="; unset OMP_PROC_BIND"):
+        host.wait_until_ready()
+
+
 @pytest.mark.parametrize(
     ("ends", "error", "words"),
     [
