@@ -1,5 +1,6 @@
 """Why a scenario, or a whole request, cannot run here: found before the first launch."""
 
+import os
 from collections.abc import Sequence
 
 from bench.core.errors import RequestError
@@ -10,6 +11,8 @@ from bench.seams.discover import Found
 from bench.seams.obstacle import not_installed
 from bench.seams.obstacle import obstacle as _files_tell
 from bench.seams.site import Event, interpreter_of
+
+GLOO = "GLOO_SOCKET_IFNAME"
 
 
 def of_each(
@@ -38,12 +41,17 @@ def refuse_if_nothing_runs(obstacles: dict[str, str | None]) -> None:
         raise RequestError("--scenario", f"none of {', '.join(obstacles)} can run here", reasons[0])
 
 
-def refuse_unreachable_loopback(scenarios: tuple[Found, ...]) -> None:
+def refuse_unreachable_loopback(scenarios: tuple[Found, ...], device: str) -> None:
     """Raises :class:`RequestError` where ranks that form a group could not meet: they would look for each other for
-    minutes."""
+    minutes, or gloo for an interface that is missing."""
     import socket  # which 'bench list' has no use for
 
     groups = [found.name for found in scenarios if found.strategy.group]
+    here = [name for _, name in socket.if_nameindex()]
+    missing = sorted(set(os.environ.get(GLOO, "").split(",")) - {"", *here})
+    if groups and device == "cpu" and missing:
+        problem = f"this host has no network interface {missing[0]!r}"
+        raise RequestError(GLOO, problem, f"unset {GLOO}, or choose from {', '.join(here)}")
     try:
         with socket.create_server(("127.0.0.1", 0)) as server:
             socket.create_connection(server.getsockname(), timeout=1.0).close()

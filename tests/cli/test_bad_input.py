@@ -197,6 +197,11 @@ def test_json_is_one_document_beside_the_line(here: Path, bench: Bench, name: st
     assert not (here / "out").exists()
 
 
+def test_an_interface_that_is_missing(assert_refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo,eth77")
+    assert_refused(((*CPU, "--scenario", "ddp"), ("GLOO_SOCKET_IFNAME: ", "'eth77'", "unset GLOO_SOCKET_IFNAME, or")))
+
+
 def test_json_of_the_command_is_not_of_bench(bench: Bench) -> None:
     assert bench("attach", "--out", "", "--", "true", "--json")[:2] == (2, "")
 
