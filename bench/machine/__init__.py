@@ -123,11 +123,19 @@ def refuse_unfit_torch(description: "Message", gpus: Iterable[Gpu]) -> None:
 
 
 def refuse_missing_directory() -> None:
-    """Raises :class:`RequestError` in a working directory that was removed: importing torch ends the process there."""
+    """Raises :class:`RequestError` in a working directory that was removed, and where there is no folder for temporary
+    files: importing torch ends the process there."""
+    import tempfile
+
     try:
         os.getcwd()
     except FileNotFoundError as error:
         raise RequestError("run", "the working directory was removed", "change to one that exists") from error
+    try:
+        tempfile.gettempdir()
+    except FileNotFoundError as error:
+        what = "neither it nor /tmp can be written, and torch needs a folder for temporary files"
+        raise RequestError("TMPDIR", what, "set it to one that can be written") from error
 
 
 def refuse_missing_libraries() -> None:

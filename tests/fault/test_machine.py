@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -67,6 +68,13 @@ def test_a_working_directory_that_is_gone_is_reported(tmp_path: Path, monkeypatc
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
     with pytest.raises(RequestError, match="the working directory was removed; change to one that exists"):
+        machine.refuse_missing_directory()
+
+
+def test_no_folder_for_temporary_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/proc"])
+    with pytest.raises(RequestError, match="; set it to one that can be written"):
         machine.refuse_missing_directory()
 
 
