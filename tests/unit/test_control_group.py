@@ -31,6 +31,7 @@ def laid_out(folder: Path, own: str, files: dict[str, str]) -> tuple[str, str]:
         (V1, {"cpu/job/cpu.cfs_quota_us": "-1", "cpu/job/cpu.cfs_period_us": "100000"}, None),
         (V1, {"cpu/job/cpu.cfs_quota_us": "200000", "cpu/job/cpu.cfs_period_us": "100000"}, 2.0),
         (IN_CONTAINER, {"cpu/cpu.cfs_quota_us": "300000", "cpu/cpu.cfs_period_us": "100000"}, 3.0),
+        (V2, {"job/step/cpu.max/folder": "which nobody can read as a file"}, None),
         ("", {}, None),
     ],
 )
