@@ -431,7 +431,7 @@ def test_each_phase_has_its_own_time_and_they_add_up() -> None:
     assert session.gc_enabled == {False} and gc.isenabled(), "garbage collection is held off"
     phases_ms = [getattr(timings, f"{phase}_ms") for phase in ("data", "forward", "backward", "optimizer")]
     for times_ms, expected in zip(phases_ms, (20, 40, 60, 10), strict=True):
-        assert expected <= min(times_ms) < expected + 2  # late wake-ups must not fail it
+        assert expected <= min(times_ms) < expected + 10  # late wake-ups must not fail it
     assert timings.step_ms == pytest.approx(list(map(sum, zip(*phases_ms, strict=True))))
     assert sum(timings.step_ms) == pytest.approx(timings.wall_ms, rel=0.005)
     ends_ns = [start + ms * 1e6 for start, ms in zip(timings.start_ns, timings.step_ms, strict=True)]
