@@ -11,9 +11,9 @@ import pandas as pd
 from bench.analyse.analysed import Analysed
 from bench.analyse.communication import data_parallel, spent
 from bench.analyse.comparison import ALIKE, TOO_FEW, against_fastest
-from bench.analyse.launches import looked_at, ok_rows
+from bench.analyse.launches import looked_at
 from bench.analyse.loader import INPUT_BOUND
-from bench.analyse.memory import peak_by_process
+from bench.analyse.memory import largest_launches, peak_by_process
 from bench.analyse.memory_parts import ddp_against_shards
 from bench.analyse.recommendation import recommendable
 from bench.analyse.steps import phases
@@ -304,7 +304,7 @@ def same_weights(run: Analysed) -> Answer | None:
 
 
 def memory(run: Analysed) -> Answer | None:
-    peaks = peak_by_process(ok_rows(run.document, run.memory))
+    peaks, chosen = peak_by_process(run.memory), largest_launches(run.document, run.peaks)
     measured = run.overview.dropna(subset="peak_total_mib").sort_values("peak_total_mib")
     mib = {row["scenario"]: f"({row['peak_total_mib']:,.0f} MiB)" for row in measured.to_dict("records")}
     parts = []
@@ -312,10 +312,9 @@ def memory(run: Analysed) -> Answer | None:
         least, *_, most = mib
         parts = [f"{most} has the highest peak of all processes together {mib[most]}, {least} the lowest {mib[least]}."]
     indices = {gpu.uuid: gpu.index for gpu in run.document.machine.gpus}
-    for scenario in [name for name in ("dp", "ddp") if name in set(peaks["scenario"])]:
-        own = peaks[peaks["scenario"] == scenario]
-        first = own[own["launch"] == own["launch"].min()]
-        held = first.groupby(["rank", "pid", "device"], observed=True)["peak_mib"].max()
+    for scenario in [name for name in ("dp", "ddp") if name in chosen]:
+        own = peaks[peaks["launch"] == chosen[scenario]]
+        held = own.groupby(["rank", "pid", "device"], observed=True)["peak_mib"].max()
         peaks_of = held.reset_index().assign(index=lambda rows: rows["device"].map(indices))
         rows: list[TableRow] = peaks_of.sort_values(["index", "rank"]).to_dict("records")
         processes = len({row["pid"] for row in rows})
