@@ -54,12 +54,14 @@ def _about(path: str) -> dict[str, object]:
         document = verified(path, allow_incomplete=True)
     except RequestError as error:
         return {**dict.fromkeys(HEADINGS, "-"), "run": name, "fastest": error.problem}
+    scaling = document.of(Scaling)
+    beside = [one for one in scaling.launches if one.status == "ok"] if scaling else []
     return {
         "run": name,
         "label": document.request.label or "-",
         "trained": document.workload.title or document.workload.name or "unknown",
         "scenarios": len(document.request.scenarios),
-        "launches": len(document.good),
+        "launches": len(document.good) + len(beside),
         "fastest": _fastest(document),
     }
 

@@ -132,6 +132,8 @@ def test_each_device_by_itself_names_the_slow_one(run_here: Bench, plotting: Plo
     assert slow["is_slow"] and not fast["is_slow"] and document["scale"]["scan"]["slow"] == [slow["name"]]
     assert f"{slow['name']} (" in done.err and " is slow: " in done.err
     assert run_here("check", "--rows", "latest").code == 0
+    (row,) = run_here("runs", "--json").well()["runs"]
+    assert (row["launches"], row["fastest"]) == (6, "2 devices, each by itself")
     assert run_here("report").code == 0
     page = Path("reports/index.html").read_text()
     assert "Is a device slow?" in page and Path("reports/each.svg").is_file()
