@@ -39,9 +39,12 @@ def search_table(run: Analysed) -> Table | None:
         numeric("last round", lambda name: f"{tuning.candidates[name].round or UNKNOWN}"),
         text("what became of it", lambda name: Cell(text=_became(tuning, name), wrap=True)),
     )
-    return tabulate(
-        columns, sorted(tuning.candidates, key=lambda name: -(tuning.candidates[name].throughput_per_s or 0.0))
+    notes = (
+        "Speeds are of the whole race, with the machine's drift taken out. What became of a candidate was decided "
+        "after its last round, by the launches until then.",
     )
+    ranked = sorted(tuning.candidates, key=lambda name: -(tuning.candidates[name].throughput_per_s or 0.0))
+    return tabulate(columns, ranked, notes)
 
 
 def search_words(run: Analysed) -> list[str]:

@@ -130,6 +130,7 @@ def test_an_interrupted_search_goes_on(
     assert run_here("report").code == 0
     text = Path("reports/index.html").read_text()
     assert "How was the winner found?" in text and "numerics: diverged" in text and Path("reports/search.svg").is_file()
+    assert "was decided after its last round, by the launches until then" in text, "and speeds by all of them"
 
 
 @pytest.mark.slow

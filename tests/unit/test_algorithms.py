@@ -116,6 +116,7 @@ def test_nothing_is_predicted_over_a_change(monkeypatch: pytest.MonkeyPatch) -> 
     (_, asked) = curves.foreseen(four)
     assert [(one.count, one.step_ms is None) for one in asked] == [(3, False), (8, True), (16, True)]
     table = prediction_table([], asked)
+    assert table is not None and "efficiency: beside one device as predicted" in table.notes[0]
     assert table is not None and [row[2] for row in table.texts()[1:]][1:] == ["algorithm not measured"] * 2
     said = "\n".join(about_predictions(four))
     assert "Nothing is predicted for 8 devices: over NVLink NCCL may take another algorithm with more GPUs" in said
