@@ -138,7 +138,8 @@ def _find_batch(request: Request, scenarios: tuple[Found, ...], options: Options
     finished = find_batches(request, scenarios, Start(out=options.out, wait=options.wait))
     search = finished.document.of(BatchSearch)
     assert search is not None
-    rows: list[tuple[str, ...]] = [("scenario", "largest batch", f"{request.task.unit_short}/s", "MiB", "the next one")]
+    speed, memory = f"{request.task.unit_short}/s", "peak MiB of a device"
+    rows: list[tuple[str, ...]] = [("scenario", "largest batch", speed, memory, "the next one")]
     for name, one in search.scenarios.items():
         values = (one.largest, one.throughput_per_s, one.peak_mib)
         texts = ["-" if value is None else f"{value:,.0f}" for value in values]

@@ -155,7 +155,7 @@ def test_the_largest_batch_is_found(repository: Path, tmp_path: Path) -> None:
     assert (found["largest"], found["too_large"], found["failed"]) == (13, 14, False)
     assert found["throughput_per_s"] > 0 and found["peak_mib"] > 100
     assert "planted" in found["why_not"] and "global batch 14" in found["why_not"]
-    assert re.search(r"greedy +13 +\d", shown)
+    assert re.search(r"greedy +13 +\d", shown) and "peak MiB of a device" in shown
     (path,) = out.iterdir()
     assert findings(str(path)) == []
     assert {cli.main([*verb, str(path)]) for verb in (["report"], ["run", "--resume"])} == {2}
