@@ -133,6 +133,10 @@ class Amp:
             self.calls += 1
             self.scaler.step(self.optimizer)
             self.scaler.update()
+        self.from_masters()
+
+    def from_masters(self) -> None:
+        """Copy the master weights, if there are any, to those that compute."""
         if self.masters:
             with torch.no_grad():
                 torch._foreach_copy_(self.half_weights, self.masters)

@@ -246,6 +246,8 @@ class Session:
         if self._after_step is not None:
             self._after_step()
         self.around.after()
+        if self.around.after_step is not None:  # which may change what is updated
+            self.amp.from_masters()
         self.steps += 1
 
     @property

@@ -4,6 +4,7 @@ import sys
 import warnings
 from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import fields, is_dataclass
 from importlib import import_module
@@ -131,12 +132,17 @@ class Around:
         steps: bool = True,
     ) -> None:
         self.workload, self.model, self.optimizer = workload, model, optimizer
-        module = _open(workload).module
+        file = _open(workload).module
         names = ("before_step", "after_step") if steps else ("", "")
-        self.before_step, self.after_step = (getattr(module, name, None) for name in names)
-        masters = any(ours is not theirs for ours, theirs in zip(model.parameters(), parameters, strict=True))
-        self._given: Any = _Updated(model, parameters) if masters else model
-        schedule = getattr(module, "schedule", None)
+        self.before_step, self.after_step = (getattr(file, name, None) for name in names)
+        updated = dict(zip(map(id, model.parameters()), parameters, strict=True))
+        self._updated = [
+            (module._parameters, name, updated[id(ours)])
+            for module in model.modules()
+            for name, ours in module._parameters.items()
+            if ours is not None and updated[id(ours)] is not ours
+        ]
+        schedule = getattr(file, "schedule", None)
         self.scheduler: Any = schedule(optimizer) if schedule else None
 
     @property
@@ -145,13 +151,27 @@ class Around:
 
     def before(self) -> None:
         if self.before_step is not None:
-            self.before_step(self._given, self.optimizer)
+            with self._model_updated() as model:
+                self.before_step(model, self.optimizer)
 
     def after(self) -> None:
         if self.after_step is not None:
-            self.after_step(self._given, self.optimizer)
+            with self._model_updated() as model:
+                self.after_step(model, self.optimizer)
         if self.scheduler is not None:
             self.scheduler.step()
+
+    @contextmanager
+    def _model_updated(self) -> Iterator[nn.Module]:
+        """The model; within this context its parameters, and those of its modules, are the ones that are updated."""
+        computing = [(held, name, held[name]) for held, name, _ in self._updated]
+        for held, name, one in self._updated:
+            held[name] = one
+        try:
+            yield self.model
+        finally:
+            for held, name, one in computing:
+                held[name] = one
 
     def skip(self, steps: int) -> None:
         """Bring the schedule to where it is after so many steps."""
@@ -170,22 +190,6 @@ class Around:
         rates, expected = ([group["lr"] for group in one.param_groups] for one in (self.optimizer, other))
         wrong = f"the learning rate is {rates}, but after {steps} steps the schedule says {expected}"
         return [wrong] * (rates != expected)
-
-
-class _Updated:
-    """A model, with the parameters that an optimizer updates for its own."""
-
-    def __init__(self, model: nn.Module, parameters: list[Tensor]) -> None:
-        self._model, self._parameters = model, parameters
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._model, name)
-
-    def parameters(self) -> Iterator[Tensor]:
-        return iter(self._parameters)
-
-    def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
-        return zip((name for name, _ in self._model.named_parameters()), self._parameters, strict=True)
 
 
 def flag_effect(optimizer: torch.optim.Optimizer, workload: Training, flag: str) -> str | None:

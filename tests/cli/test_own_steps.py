@@ -44,6 +44,19 @@ def loss(model, batch):
 
     return cross_entropy(model(batch["x"].float() / 255), batch["y"])
 """
+PARTS = """
+def before_step(model, optimizer):
+    from torch.nn.utils import clip_grad_norm_
+
+    clip_grad_norm_(model[-1].parameters(), 0.001)
+
+
+def after_step(model, optimizer):
+    import torch
+
+    with torch.no_grad():
+        model[0].weight.clamp_(-0.05, 0.05)
+"""
 OTHERS = {
     "a hook that clips": CLIPPED_IN_A_HOOK,
     "an optimizer of the last layer alone": LAST_LAYER,
@@ -55,6 +68,7 @@ OTHERS = {
     "an optimizer of what is not frozen": LAST_LAYER.replace("list(parameters)[-2:]", "filter(is_trained, parameters)")
     + "\n\ndef is_trained(weight):\n    return weight.requires_grad\n",
     "inputs that the loss makes fp32": IN_FP32,
+    "parts of the model around the step": PARTS,
 }
 CONVOLUTION = """
 def model(work):

@@ -280,13 +280,13 @@ AROUND = """
 def before_step(model, optimizer):
     from torch.nn.utils import clip_grad_norm_
 
-    clip_grad_norm_(model.parameters(), 0.1)
+    clip_grad_norm_(model[-1].parameters(), 0.1)
 
 
 def after_step(model, optimizer):
     import torch
 
-    torch._foreach_mul_([weight.data for weight in model.parameters()], 0.9)
+    torch._foreach_mul_([weight.data for weight in model[0].parameters()], 0.9)
 
 
 def schedule(optimizer):
