@@ -49,6 +49,7 @@ NO_ROOM = ("unable to find an engine", "status_not_initialized", "cudnn_status_i
 """What cuBLAS and cuDNN say where a workspace, a handle or a library's code got no memory, and for other reasons."""
 FULL = 0.05
 """The free share of a device below which that was the reason."""
+UNUSED = "Expected to have finished reduction in the prior iteration"  # DDP's words
 LIBUV_TAKES_SOCKETS = "2.8"
 """Torch from which on the store's libuv server takes over a socket (pytorch/pytorch#150215); before, only the older."""
 BINDS_BY_ITSELF = "2.15"
@@ -271,6 +272,8 @@ def _about(error: BaseException, job: Job, rank: int, where: str = "") -> dict[s
             break
     text = " ".join(str(error).split()).removesuffix(".")  # a phrase, which sentences end
     text = text if isinstance(error, BenchError) else f"{type(error).__name__}: {text}"[:500]
+    if UNUSED in text:
+        text = f"{UNUSED}, as weights had no part in the loss; add find_unused, as in --scenario ddp+find_unused"
     about = {"kind": kind, "reason": where + text, "collateral": kind != "oom" and collateral}
     if kind != "oom":
         return about

@@ -77,6 +77,14 @@ def model(work):
     layers = nn.Conv2d(2, work.width, 3), nn.Flatten(), nn.Linear(4 * work.width, 10)
     return nn.Sequential(nn.Unflatten(1, (2, 4, 4)), *layers)
 """
+SPARE = """
+def model(work):
+    from torch import nn
+
+    made = nn.Linear(32, 10)
+    made.spare = nn.Linear(work.width, 10)
+    return made
+"""
 JOINED = """
 def collate(examples):
     import torch
@@ -132,10 +140,16 @@ def test_a_parameter_server_takes_weights_in_any_groups_and_layout(run_here: Ben
     assert verdicts(found) == dict.fromkeys(names, SAME)
 
 
-def test_a_batch_that_cannot_be_cut_up(run_here: Bench, tmp_path: Path) -> None:
-    """Each micro-batch would be all of it."""
-    (launch,) = trained(run_here, tmp_path, JOINED, "ddp_accumulate", code=1)["launches"]
-    assert launch["status"] == "error" and "entry for each of its 32 examples" in launch["reason"]
+@pytest.mark.parametrize(
+    ("snippet", "scenario", "says"),
+    [
+        (JOINED, "ddp_accumulate", "entry for each of its 32 examples"),  # each micro-batch would be all of it
+        (SPARE, "ddp", "prior iteration, as weights had no part in the loss; add find_unused"),
+    ],
+)
+def test_what_cannot_be_trained_so(run_here: Bench, tmp_path: Path, snippet: str, scenario: str, says: str) -> None:
+    (launch,) = trained(run_here, tmp_path, snippet, scenario, code=1)["launches"]
+    assert launch["status"] == "error" and says in launch["reason"]
 
 
 PLANTED = {
