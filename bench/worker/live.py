@@ -185,8 +185,20 @@ def device_facts(device: torch.device) -> dict[str, object]:
 
 def device_uuid(device: torch.device) -> str:
     """The GPU's UUID as NVML writes it (``GPU-...``)."""
-    uuid = str(torch.cuda.get_device_properties(device).uuid)
+    properties = torch.cuda.get_device_properties(device)
+    uuid = str(properties.uuid) if hasattr(properties, "uuid") else _uuid_from_driver(device.index)
     return uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
+
+
+def _uuid_from_driver(index: int) -> str:
+    """For torch before 2.4 (pytorch/pytorch#125083), which a script may have."""
+    import ctypes
+    from uuid import UUID
+
+    driver, handle, uuid = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), (ctypes.c_ubyte * 16)()
+    driver.cuDeviceGet(ctypes.byref(handle), index)
+    driver.cuDeviceGetUuid(uuid, handle)
+    return str(UUID(bytes=bytes(uuid)))
 
 
 def dtypes(tensors: Iterable[Tensor]) -> dict[str, int]:
