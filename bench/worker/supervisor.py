@@ -398,6 +398,8 @@ def _end_stalled(launch: Launch, what: str) -> None:
     others = "".join(f"; rank {number} waits {text}" for number, text in seen.items() if number != culprit.number)
     how = "hangs" if len(alive) > 1 and launch.meet is None else "is"
     remedy = "raise --stall-timeout if the machine is just slow"
+    if launch.job.workload.device == "cuda" and launch.job.group and len(alive) > 1 and culprit.step == 0:
+        remedy = f"if it trains with NCCL_P2P_DISABLE=1, peer access hangs (see IOMMU and ACS); {remedy}"
     for rank in alive:
         if (most := processes.most_files(rank.pid)) is not None:
             remedy = f"rank {rank.number} has {most} files open; {EXHAUSTED[errno.EMFILE]}"

@@ -264,6 +264,18 @@ def test_what_cannot_be_ended_is_named_on_any_host(monkeypatch: pytest.MonkeyPat
     assert all(reason in one.reason and one.rank == 1 for reason, one in zip(reasons, launch.failures, strict=True))
 
 
+@pytest.mark.parametrize(("device", "step", "named"), [("cuda", 0, True), ("cuda", 3, False), ("cpu", 0, False)])
+def test_a_first_exchange_that_hangs(device: str, step: int, named: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the IOMMU is on, GPUs may find that they reach each other, and wait for ever."""
+    launch = supervisor.Launch(replace(JOB, workload=replace(JOB.workload, device=device)), None)
+    launch.ranks += [supervisor.Rank(one, 0, Mock(), "", 0.0, phase="build", step=step) for one in range(2)]
+    monkeypatch.setattr(supervisor.processes, "lines", lambda logs: dict.fromkeys(logs))
+    monkeypatch.setattr(supervisor.processes, "most_files", lambda pid: None)
+    monkeypatch.setattr(supervisor, "_kill", Mock())
+    supervisor._end_stalled(launch, "no progress for 120 s")
+    assert ("; if it trains with NCCL_P2P_DISABLE=1, peer access hangs" in launch.failures[0].reason) == named
+
+
 @pytest.mark.parametrize("rank", ["bench.worker", "bench.worker.restarted"])
 def test_a_rank_without_its_launcher_ends(rank: str, tmp_path: Path) -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
