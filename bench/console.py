@@ -153,7 +153,7 @@ class RunProgress:
         if event["event"] == "phase":
             self._spend()
             self._phase = PHASE_WORDS.get(event["phase"], self._doing)
-        else:
+        elif event["step"] != self._step:  # a rank that waits for its GPU repeats it
             self._step, self._of = event["step"], event["of"]
             self._recent = [*self._recent[-8:], (time.monotonic(), self._step)]
             self._first = self._first or self._recent[0]
