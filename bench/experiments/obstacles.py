@@ -79,6 +79,9 @@ def obstacle(found: Found, request: Request, host: Event | None = None) -> str |
     if request.global_batch == parts and host["needs_two"] and _as_shipped(found):
         enough = f"--batch-per-rank {2 * parts // devices}" if request.per_rank else f"--global-batch {2 * parts}"
         return f"its batch norm would have one example at a time, and needs two; use {enough} or more"
+    if _in_threads(found, request) and not host["in_rows"]:
+        cuts = f"{found.strategy.label} cuts each tensor of a batch along its first dimension"
+        return f"{cuts}, and here those have no row for each example; leave it out, or use one GPU"
     if found.strategy.rpc and not host["rpc"]:
         return "this torch was built without torch.distributed.rpc; use another build"
     if request.device == "cuda" and host["cuda_built"] is None:
@@ -104,7 +107,12 @@ def _as_shipped(found: Found) -> bool:
 
 def _other_half(found: Found, request: Request) -> str | None:
     """Why autocast would compute in another type than the scenario says."""
-    on_gpus = request.device == "cuda" and any(len(rank.devices) > 1 for rank in found.strategy.ranks(request.replicas))
-    if not (on_gpus and found.strategy.threads and found.scenario.precision == "O1" and found.half == "bf16"):
+    if not (_in_threads(found, request) and found.scenario.precision == "O1" and found.half == "bf16"):
         return None
     return f"the threads of {found.strategy.label} have autocast in fp16, not in bf16; leave bf16 out, or use one GPU"
+
+
+def _in_threads(found: Found, request: Request) -> bool:
+    """Whether a rank drives several GPUs, each in a thread."""
+    several = any(len(rank.devices) > 1 for rank in found.strategy.ranks(request.replicas))
+    return request.device == "cuda" and found.strategy.threads and several

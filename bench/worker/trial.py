@@ -36,6 +36,14 @@ def needs_two(workload: Training) -> bool:
     return False
 
 
+def in_rows(workload: Training) -> bool:
+    """Whether the largest tensor of a batch has a row for each example, and is not one example in a list."""
+    data, count = Examples(workload), 2
+    tensors = tensors_in(data.collate([data[index] for index in range(count)]))
+    largest = max(tensors, key=lambda tensor: tensor.nbytes, default=None)
+    return largest is None or tuple(largest.shape[:1]) == (count,)
+
+
 def _tried(workload: Training, device: torch.device, count: int) -> Refused | None:
     data = Examples(workload)
     examples = [data[index] for index in range(count)]

@@ -30,6 +30,7 @@ from bench.seams.switching import scenario
 from bench.verbs.sets import switched
 from bench.worker.precision import use_tf32
 from bench.worker.session import Parts, Session
+from bench.worker.trial import in_rows
 
 torch.set_num_threads(1)
 SWITCHES = discover.names(discover.SWITCH)
@@ -108,6 +109,19 @@ def test_threads_have_no_autocast_in_bf16(name: str, gpus: int, there: bool) -> 
     asked = replace(request_for((found,)), device="cuda", devices=devices, replicas=gpus)
     why = obstacles.obstacle(found, asked)
     assert why is None if not there else "have autocast in fp16, not in bf16" in str(why)
+
+
+@pytest.mark.parametrize(("name", "gpus", "there"), [("dp", 2, True), ("dp", 1, False), ("ddp", 2, False)])
+@pytest.mark.parametrize(("trained", "rows"), [("retinanet", False), ("fashion_mlp", True)])
+def test_dataparallel_cuts_rows(name: str, gpus: int, there: bool, trained: str, rows: bool) -> None:
+    """Of a list of images it would cut each, by its colours."""
+    found, work = scenario(name), discover.load_workload(*discover.resolve(trained, discover.WORKLOAD))
+    asked = replace(request_for((found,)), task=work.task("cpu", work.workload.settings_on("cpu")))
+    assert in_rows(asked.workload) == rows
+    host = {"torch": "2.11.0", "cuda_built": "13.0", "nccl": True, "distributed": True, "apex": {"problems": {}}}
+    asked = replace(asked, device="cuda", devices=tuple("AB"[:gpus]), replicas=gpus)
+    why = obstacles.obstacle(found, asked, host | {"in_rows": rows})
+    assert why is None if rows or not there else "along its first dimension" in str(why)
 
 
 def test_a_level_behind_a_name_needs_no_file() -> None:
