@@ -133,7 +133,8 @@ class Nvml:
         }
 
     def gpus(self) -> tuple[list[Gpu], str | None]:
-        """The devices in PCI order, and why there are none or which one is left out."""
+        """The devices in PCI order, and why there are none or which one is left out. Those that this process may not
+        use, as where Slurm constrains devices, are counted by NVML, and neither by CUDA nor here."""
         pynvml = self._pynvml
         count, reason = self._try(pynvml.nvmlDeviceGetCount)
         if reason is not None:
@@ -145,10 +146,12 @@ class Nvml:
             entry, reason = self._try(self._describe, number)
             if reason is None:
                 entries.append(entry)
-            else:
+            elif reason != _line(pynvml.NVMLError(pynvml.NVML_ERROR_NO_PERMISSION)):
                 problems.append(f"the GPU that nvidia-smi numbers {number} is left out: {reason}; reset or replace it")
-        if not count:
-            problems.append("the driver lists no GPU; start the container with its GPUs, or use --device cpu")
+        if not entries and not problems:
+            none = "this process may use none of the GPUs here; ask for one, as by srun --gpus"
+            none = none if count else "the driver lists no GPU; start the container with its GPUs"
+            problems.append(f"{none}, or use --device cpu")
         entries.sort(key=lambda entry: entry[0])
         gpus = [Gpu(index=index, driver=driver, **fields) for index, (_, fields) in enumerate(entries)]
         return gpus, "; ".join(problems) or None

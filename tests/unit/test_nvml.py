@@ -51,6 +51,9 @@ def test_a_lost_gpu_is_left_out_by_name(driver: Driver) -> None:
     assert [(gpu["index"], gpu["uuid"]) for gpu in gpus] == [(0, B)]
     assert (gpus[0]["memory_total_mib"], gpus[0]["compute_capability"]) == (None, None)
     assert "0 is left out" in reason and "GPU is lost" in reason
+    driver.write(*TWO_GPUS, f"error {A} handle 4")  # no permission: it was given to another job
+    gpus, reason = json.loads(driver.python(LIST))
+    assert [(gpu["index"], gpu["uuid"]) for gpu in gpus] == [(0, B)] and reason is None
 
 
 @pytest.mark.parametrize(
@@ -59,6 +62,7 @@ def test_a_lost_gpu_is_left_out_by_name(driver: Driver) -> None:
         (("error * init 9",), "Driver Not Loaded"),
         (("error * init 18",), "version mismatch"),
         ((), "lists no GPU"),
+        ((DEVICE_A, "error * handle 4"), "may use none of the GPUs here"),
         ((DEVICE_A, "error * count 999"), "Unknown Error"),
     ],
 )
