@@ -273,7 +273,7 @@ def _about(error: BaseException, job: Job, rank: int, where: str = "") -> dict[s
     text = " ".join(str(error).split()).removesuffix(".")  # a phrase, which sentences end
     text = text if isinstance(error, BenchError) else f"{type(error).__name__}: {text}"[:500]
     if UNUSED in text:
-        text = f"{UNUSED}, as weights had no part in the loss; add find_unused, as in --scenario ddp+find_unused"
+        text = "some weights had no part in the loss, which DDP waits for; add find_unused: --scenario ddp+find_unused"
     about = {"kind": kind, "reason": where + text, "collateral": kind != "oom" and collateral}
     if kind != "oom":
         return about

@@ -144,7 +144,7 @@ def test_a_parameter_server_takes_weights_in_any_groups_and_layout(run_here: Ben
     ("snippet", "scenario", "says"),
     [
         (JOINED, "ddp_accumulate", "entry for each of its 32 examples"),  # each micro-batch would be all of it
-        (SPARE, "ddp", "prior iteration, as weights had no part in the loss; add find_unused"),
+        (SPARE, "ddp", "some weights had no part in the loss, which DDP waits for; add find_unused"),
     ],
 )
 def test_what_cannot_be_trained_so(run_here: Bench, tmp_path: Path, snippet: str, scenario: str, says: str) -> None:
