@@ -178,9 +178,7 @@ def foreseen(
 ) -> tuple[list[Prediction], list[Prediction]]:
     """Predictions for the measured numbers of devices, to check them, and for those that were asked for: weak ones, and
     strong ones if that was measured."""
-    scaling = run.document.of(Scaling)
-    if scaling is None or scaling.by_itself:
-        return [], []
+    scaling = run.document.begun(Scaling)
     points = {(one.count, one.global_batch): one.step.value for one in scaled(run)}
     checks: list[Prediction] = []
     asked: list[Prediction] = []

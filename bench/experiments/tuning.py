@@ -58,7 +58,7 @@ def chapter(of: "Material") -> "Chapter":
     from bench.report.search import search_table, search_words
 
     table = search_table(of.run)
-    candidates = fold(f"All candidates ({len(table.rows) if table else 0})", Grid("All candidates", table))
+    candidates = fold(f"All candidates ({len(table.rows)})", Grid("All candidates", table))
     return chapter_of("search", "How was the winner found?", of.plots.get("search"), *search_words(of.run), candidates)
 
 

@@ -10,9 +10,7 @@ from bench.words.bisected import interval_text, ratio_text, span_text
 
 
 def bisection_table(run: Analysed) -> Table | None:
-    search = run.document.of(Bisected)
-    if search is None:
-        return None
+    search = run.document.begun(Bisected)
     counts = [launch.scenario for launch in run.document.good]
 
     def part(name: str) -> Cell:

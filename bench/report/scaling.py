@@ -76,8 +76,7 @@ def on_terminal(
     run: Analysed, width: int | None, predict: Sequence[int] = (), what_if_mbit: float | None = None
 ) -> list[str]:
     """The answer, what is lost on what, the link, and the predictions. ``width``: of the terminal."""
-    scaling = run.document.of(Scaling)
-    assert scaling is not None
+    scaling = run.document.begun(Scaling)
     if scaling.by_itself:
         return [scaling_words.slow_devices(run), *in_text(each_table(run), width=width)]
     mbit, algorithms = what_if_mbit or scaling.what_if_mbit, Algorithms.of(run.document)

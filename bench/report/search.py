@@ -20,10 +20,8 @@ def fate(tuning: Tuning, name: str) -> str:
     return BEATEN if one.beaten is not None else LEFT
 
 
-def search_table(run: Analysed) -> Table | None:
-    tuning = run.document.of(Tuning)
-    if tuning is None:
-        return None
+def search_table(run: Analysed) -> Table:
+    tuning = run.document.begun(Tuning)
     unit = run.document.workload.unit_short
     fastest = max((one.throughput_per_s or 0.0 for one in tuning.candidates.values()), default=0.0)
 
@@ -48,9 +46,7 @@ def search_table(run: Analysed) -> Table | None:
 
 
 def search_words(run: Analysed) -> list[str]:
-    tuning = run.document.of(Tuning)
-    if tuning is None:
-        return []
+    tuning = run.document.begun(Tuning)
     ended = {"budget": "The budget ended it", "race": "It ended when more launches would not help"}
     limits = [f"numerics at least {tuning.floor}"]
     limits += [f"at most {tuning.memory_limit_mib / 1024:,.2f} GiB of a device"] if tuning.memory_limit_mib else []

@@ -205,8 +205,7 @@ def _lines(last: Launched, run: Run) -> list[str]:
     from bench.words.advice import answer
 
     run = Analysed.of(run)
-    document, attached = run.document, run.document.of(Attached)
-    assert attached is not None
+    document, attached = run.document, run.document.begun(Attached)
     steps = count(int(run.stats.frame["measured"].sum()), "measured step")
     lines = [f"bench: {answer(document, run.overview)} {steps}."]
     for launch, record in zip(document.launches, attached.launches, strict=True):

@@ -76,8 +76,7 @@ def main(arguments: list[str]) -> int:
     from bench.words.bisected import in_words
 
     answer, *rest = in_words(run.document)
-    run_is, bisected = called(run.path), run.document.of(Bisected)
-    assert bisected is not None
+    run_is, bisected = called(run.path), run.document.begun(Bisected)
     own = iter(arguments[: arguments.index("--")] if "--" in arguments else arguments)
     anew = ("--resume",) if interrupted else ("--resume", "--budget")
     again = [one for one in own if one.partition("=")[0] not in anew or not ("=" in one or next(own))]

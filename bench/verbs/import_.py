@@ -51,8 +51,7 @@ def main(arguments: list[str]) -> int:
         raise RequestError("--hardware", "it is unknown whether that is a GPU or a CPU", "add --device cuda or cpu")
     given = {name: value for name, value in vars(options).items() if name not in ("file", "out", "json")}
     run = importing.imported(options.file, importing.Options(**given), options.out)
-    imported, document = run.document.of(Imported), run.document
-    assert imported is not None
+    imported, document = run.document.begun(Imported), run.document
     launches, steps = len(document.launches), sum(launch.iters or 0 for launch in document.launches)
     scenarios = ", ".join(run.document.request.scenarios)
     from bench.analyse.comparable import WORDS

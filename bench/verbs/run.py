@@ -136,11 +136,9 @@ def _environments(options: Options) -> dict[str, str]:
 
 def _find_batch(request: Request, scenarios: tuple[Found, ...], options: Options) -> int:
     finished = find_batches(request, scenarios, Start(out=options.out, wait=options.wait))
-    search = finished.document.of(BatchSearch)
-    assert search is not None
     speed, memory = f"{request.task.unit_short}/s", "peak MiB of a device"
     rows: list[tuple[str, ...]] = [("scenario", "largest batch", speed, memory, "the next one")]
-    for name, one in search.scenarios.items():
+    for name, one in finished.document.begun(BatchSearch).scenarios.items():
         values = (one.largest, one.throughput_per_s, one.peak_mib)
         texts = ["-" if value is None else f"{value:,.0f}" for value in values]
         over = f"{one.too_large:,}: {one.why_not}" if one.too_large else "-"
@@ -279,7 +277,7 @@ def _how_precise(asked: IntervalTargetRecord | None) -> list[str]:
     return [outcomes[asked.stopped_by]]
 
 
-def _next_steps(path: str, failed: int, launches: int, more: int | None = None, believed: bool = True) -> str:
+def _next_steps(path: str, failed: int, launches: int, more: int | None, believed: bool) -> str:
     """``launches``: of each scenario; ``more``: how many more would show a small difference, about. ``believed``: true
     if any result is valid."""
     lines = [f"Run folder: {place(path)}"]

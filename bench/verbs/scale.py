@@ -172,8 +172,7 @@ def for_programs(run: "Analysed", options: Options) -> dict[str, object]:
     from bench.analyse.scaling import foreseen, scaled
     from bench.report.values import point
 
-    scaling = run.document.of(Scaling)
-    assert scaling is not None
+    scaling = run.document.begun(Scaling)
     if scaling.by_itself:
         return {"devices": encode(devices(run)), "scan": encode(scan_of(run))}
     checks, asked = foreseen(run, options.predict or (), options.what_if)

@@ -131,8 +131,7 @@ def _show(path: str, options: Options, *, failed: int, batches: dict[int, str] |
     from bench.words.tuned import nothing_usable
 
     run = Analysed.of(read(path))
-    tuning = run.document.of(Tuning)
-    assert tuning is not None
+    tuning = run.document.begun(Tuning)
     if not tuning.finalists:
         least = min((one.peak_mib for one in tuning.candidates.values() if one.peak_mib is not None), default=None)
         if tuning.memory_limit_mib is not None and least is not None and least > tuning.memory_limit_mib:

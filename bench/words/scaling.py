@@ -24,8 +24,7 @@ APART = 0.15
 
 def answer(run: Analysed) -> list[str]:
     """The efficiency on all devices, in a line for each curve."""
-    scaling, lines = run.document.of(Scaling), []
-    assert scaling is not None
+    scaling, lines = run.document.begun(Scaling), []
     if scaling.by_itself:
         return [slow_devices(run)]
     points, name = scaled(run), run.document.request.scenarios[0]
@@ -60,9 +59,7 @@ def slow_devices(run: Analysed) -> str:
 
 def sentences(run: Analysed) -> list[str]:
     """The time that the largest number of devices loses, on what, and the machine's part in it."""
-    scaling, lines = run.document.of(Scaling), []
-    if scaling is None or scaling.by_itself:
-        return []
+    scaling, lines = run.document.begun(Scaling), []
     for mode in scaling.modes:
         last = [one for one in scaled(run) if one.mode == mode][-1]
         loss = last.loss
@@ -91,9 +88,7 @@ def sentences(run: Analysed) -> list[str]:
 
 def about_predictions(run: Analysed, predict: Sequence[int] = (), what_if_mbit: float | None = None) -> list[str]:
     """How far to trust the predictions, or why there are none."""
-    scaling = run.document.of(Scaling)
-    if scaling is None or scaling.by_itself:
-        return []
+    scaling = run.document.begun(Scaling)
     why = why_not(scaling)
     if why is not None:
         return [f"Nothing is predicted: {why}."]
