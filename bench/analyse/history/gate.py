@@ -346,7 +346,7 @@ class _Pair:
     means: Sequence[float]
     first: Sequence[float]
     others: Sequence[float]
-    last: float | None
+    last: float
     scatter: Sequence[Sequence[float]]
 
     @property
@@ -372,10 +372,7 @@ def _judged(metric: str, names: Sequence[str], tonight: Mapping[str, Measured], 
                 nights = tuple([one.night for one in with_value])
                 rows.append(Judged(scenario=name, metric=metric, verdict=MISSING, nights=nights, why=NO_VALUE))
             continue
-        ways = {one.values[metric].source for one in with_value}
-        alike = with_value
-        if any(other_source(way, value.source) for way in ways):
-            alike = [one for one in with_value if other_source(one.values[metric].source, value.source) is None]
+        alike = [one for one in with_value if other_source(one.values[metric].source, value.source) is None]
         pair = _pair(name, metric, value, alike, wanted)
         if (count := len(value.launches)) < LAUNCHES_WANTED:
             rows.append(_row(metric, TOO_FEW, pair, why=f"{count} and a verdict needs {LAUNCHES_WANTED}"))
@@ -415,7 +412,7 @@ def _pair(name: str, metric: str, tonight: Value, nights: Sequence[Measured], wa
         means=means[-wanted:],
         first=means[:wanted] if len(level) >= wanted + RECENT - 1 else [],
         others=[one.values[metric].mean for one in last_of_level if one is not nights[-1]],
-        last=nights[-1].values[metric].mean if nights else None,
+        last=nights[-1].values[metric].mean if nights else math.nan,
         scatter=scatter if nights else [],
     )
 
@@ -441,11 +438,8 @@ def _predicted(metric: str, pairs: Sequence[_Pair], error: float, threshold: flo
         creep = 0.0  # how far the last nights are above the first of their level
         if pair.first:
             creep = _mean([*pair.means[1 - RECENT :], pair.tonight.mean]) - _mean(pair.first)
-        gain_of_two = loss_of_two = 0.0  # how far tonight and the night before are both below the others, or above
-        if pair.last is not None and pair.others:
-            both = (pair.last, pair.tonight.mean)
-            usual = _mean(pair.others)
-            gain_of_two, loss_of_two = usual - max(both), min(both) - usual
+        both, others = (pair.last, pair.tonight.mean), _mean(pair.others)
+        gain_of_two, loss_of_two = others - max(both), min(both) - others  # both below the others, or above
         seen_of_two = max(of_two, least)
         rose = gain_of_two > seen_of_two and len(pair.others) >= FEWEST_NIGHTS
         if abs(difference) > bound:
