@@ -50,8 +50,7 @@ TAKEN_BY_A_LEVEL = 3.0
 class Shift:
     """A change of level between two nights, by their place in the series: ``before`` is the last of the old level.
 
-    ``ratio``: the new level over the old one, with its 95 % interval (Student's t) and ``p``. ``n_before``,
-    ``n_after``: the nights of each level, outliers apart.
+    ``ratio``: the new level over the old one, with its 95 % interval (Student's t) and ``p``.
     """
 
     before: int
@@ -60,8 +59,6 @@ class Shift:
     low: float
     high: float
     p: float
-    n_before: int
-    n_after: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,8 +228,6 @@ def _shifts(logs: Array, places: Places, outlying: Outlying, cuts: list[int], co
             low=math.exp(change - quantile * error),
             high=math.exp(min(change + quantile * error, 700.0)),
             p=t_tail(change / error, freedom),
-            n_before=len(old),
-            n_after=len(new),
         )
         shifts.append(shift)
     return shifts
