@@ -10,7 +10,6 @@ read must be.
 """
 
 import json
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime
@@ -220,17 +219,14 @@ def _either(kinds: tuple[Hint, ...], value: object) -> object:
     if not alike:
         raise _other(" or ".join(_plain(kind).__name__ for kind in kinds), value)
     if len(alike) > 1 and isinstance(value, dict):
-        alike.sort(key=lambda kind: len(set(value) ^ set(hints(kind))) if _is_class(kind) else math.inf)
+        alike.sort(key=lambda kind: len(set(value) ^ set(hints(kind))))
     return _decoder(alike[0])(value)
 
 
-@cache
-def _plain(kind: Any) -> type:
-    """The class of JSON values that a kind is written as."""
-    origin, inner = get_origin(kind), get_args(kind)
-    if origin is Annotated:
-        return _plain(inner[0])
-    return list if origin is tuple else dict if _is_class(kind) or origin in (Mapping, dict) else kind
+def _plain(kind: Hint) -> Any:
+    """The class of JSON values that a kind of several is written as."""
+    origin: Any = get_origin(kind)
+    return dict if origin in (Mapping, dict) or _is_class(kind) else kind
 
 
 def _at(part: str, decoder: Decoder, value: object) -> Any:

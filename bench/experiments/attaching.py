@@ -173,7 +173,7 @@ class Commands:
         if self.writer is None:
             self.writer = RunWriter(self.wanted.out, self._document(name, command, ranks), self.began)
         steps = _add(self.writer, done, ranks, left, name, command, repeat)
-        step_ms = statistics.median(slowest_ms(steps) or [row["step_ms"] for row in steps])
+        step_ms = statistics.median(slowest_ms(steps))
         self.last_ms[name] = step_ms
         return Launched(name=name, step_ms=step_ms, **ended)
 
@@ -356,7 +356,7 @@ def _record(
         started_utc=done.started_utc,
         ended_utc=machine.utc_now(),
         wall_s=done.wall_s,
-        failure=replace(Failure(), steps_kept=kept) if status != "ok" else None,
+        failure=Failure(steps_kept=kept) if status != "ok" else None,
         warmup=warmup,
         iters=fewest - warmup,
     )

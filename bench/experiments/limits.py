@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from bench.core.codec import Damaged, decode, encode
+from bench.core.codec import decode, encode
 from bench.core.files import cache_folder, read_json
 from bench.core.job import Job
 from bench.core.records import canonical_json
@@ -154,7 +154,7 @@ def from_cache(setting: Setting) -> Ceilings | None:
     """Ceilings that were measured before; None if there are none, or none that can be read."""
     try:
         ceilings = decode(Ceilings, read_json(kept_in(setting)), "ceilings")
-    except (OSError, ValueError, Damaged):
+    except (OSError, ValueError):
         return None
     return ceilings if _is_of(ceilings, setting) else None
 

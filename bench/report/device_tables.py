@@ -68,10 +68,10 @@ def energy_table(run: Analysed) -> Table | None:
     )
     by_scenario = {row["scenario"]: row for row in table.to_dict("records")}
     records = [by_scenario[name] for name in scenarios(run.document) if name in by_scenario]
-    return tabulate(columns, records, _energy_notes(run, table))
+    return tabulate(columns, records, _energy_notes(table))
 
 
-def _energy_notes(run: Run, table: pd.DataFrame) -> list[str]:
+def _energy_notes(table: pd.DataFrame) -> list[str]:
     notes = [
         "Over the measured steps of a launch, summed over its devices; energy and mean power are means over launches, "
         "clocks, temperature and peak power are of all devices and launches."

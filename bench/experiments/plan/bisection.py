@@ -111,7 +111,7 @@ class Bisection:
     @property
     def change(self) -> float:
         """By how much the bad end is above the good one, as a logarithm."""
-        return sum(block.change for block in self.blocks) / len(self.blocks) if self.blocks else 0.0
+        return sum(block.change for block in self.blocks) / len(self.blocks)
 
     @property
     def distance(self) -> float:
@@ -163,9 +163,8 @@ class Bisection:
 
     @property
     def log_odds(self) -> float:
-        """That the candidate is as the bad end, against as the good one: the logarithm of their likelihoods' ratio."""
-        if len(self.blocks) < FEWEST_BLOCKS:
-            return 0.0
+        """That the candidate is as the bad end, against as the good one: the logarithm of their likelihoods' ratio.
+        Once the ends differ."""
         variance, freedom = self._variance
         doubt = math.sqrt(variance * 4.0 / 3.0 / len(self.blocks))
         change = math.copysign(max(0.0, abs(self.change) - doubt), self.change)
