@@ -85,7 +85,7 @@ def take_turns(
     """The rounds of a pair of launches, and those of them that count."""
     for launched in (fresh, forked):
         launched.wait_until_warm()
-        launched.stay_on_cores()
+        launching.stay_on_cores(launched.job, launched.pids)
     end = time.monotonic() + seconds
     own_s = []
     while time.monotonic() < end:

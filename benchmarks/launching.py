@@ -7,7 +7,7 @@ import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from threading import Thread
@@ -290,18 +290,6 @@ class Turns:
         connection.settimeout(START_LIMIT_S)
         self.channel = Channel(connection)
 
-    def stay_on_cores(self) -> None:
-        """Bind each rank, once warm, to as many cores as it has threads: the same ones in every launch of the job.
-
-        Of processes that take turns each is woken on the core where it ran last. On a virtual machine, where other
-        guests are behind some cores and not behind others, this alone made their steps differ by up to 5 %.
-        """
-        cores, threads = sorted(os.sched_getaffinity(0)), self.job.ranks[0].threads
-        for rank, pid in self.pids.items():
-            mine = {cores[(rank * threads + thread) % len(cores)] for thread in range(threads)}
-            for task in os.listdir(f"/proc/{pid}/task"):
-                os.sched_setaffinity(int(task), mine)
-
     def step(self) -> None:
         """Do one block. Raises ``ConnectionError`` when the launch is gone."""
         self.channel.send(event="turn", go_on=True)
@@ -315,6 +303,19 @@ class Turns:
         self.listener.close()
         results = read(self.job)
         return [[Turn(**turn) for turn in result["blocks"]] for (result,) in results]
+
+
+def stay_on_cores(job: Job, pids: Mapping[int, int]) -> None:
+    """Bind each rank, once warm, to as many cores as it has threads: the same ones in every launch of the job.
+
+    Of processes that take turns each is woken on the core where it ran last. On a virtual machine, where other guests
+    are behind some cores and not behind others, this alone made their steps differ by up to 5 %.
+    """
+    cores, threads = sorted(os.sched_getaffinity(0)), job.ranks[0].threads
+    for rank, pid in pids.items():
+        mine = {cores[(rank * threads + thread) % len(cores)] for thread in range(threads)}
+        for task in os.listdir(f"/proc/{pid}/task"):
+            os.sched_setaffinity(int(task), mine)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -120,8 +120,8 @@ def compared(host: Any, job: Job, file: str, where: str, seconds: float, steps: 
     launched = launching.Turns(host, job, where, steps=steps)
     with Script(file, job, steps) as other:
         launched.wait_until_warm()
-        launched.stay_on_cores()
-        other.stay_on_cores()
+        launching.stay_on_cores(job, launched.pids)
+        launching.stay_on_cores(job, other.pids)
         for _ in range(launching.WARMUP // steps):
             other.step()
         orders: list[str] = []
@@ -189,14 +189,6 @@ class Script:
             rank.close()
         self.process.terminate()
         self.process.wait()
-
-    def stay_on_cores(self) -> None:
-        """As :meth:`launching.Turns.stay_on_cores`."""
-        cores, threads = sorted(os.sched_getaffinity(0)), self.job.ranks[0].threads
-        for rank, pid in self.pids.items():
-            mine = {cores[(rank * threads + thread) % len(cores)] for thread in range(threads)}
-            for task in os.listdir(f"/proc/{pid}/task"):
-                os.sched_setaffinity(int(task), mine)
 
     def step(self) -> float:
         """Do one block; its seconds on the slowest rank."""
