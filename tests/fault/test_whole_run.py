@@ -128,7 +128,8 @@ def test_a_full_disk(repository: Path, tmp_path: Path) -> None:
     (line,) = [line for line in shown.splitlines() if "error:" in line]
     assert "File too large; " in line and "('ulimit -f') and go on with --resume" in line and "Traceback" not in shown
     (path,) = tmp_path.iterdir()
-    assert all("is incomplete" in finding for finding in findings(str(path)))
+    found = findings(str(path))
+    assert found and all("is incomplete" in finding for finding in found)
     assert document_in(tmp_path)["launches"]
 
 

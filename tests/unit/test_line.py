@@ -114,9 +114,9 @@ def of_host(index: int, port: int) -> Started:
     return Started(name="env://", index=index, count=2, address="127.0.0.1", port=port)
 
 
-def met(*callers: Callable[[Started], Any], secret: bytes = b"s") -> list[int | None]:
+def met(*callers: Callable[[Started], Any]) -> list[int | None]:
     engine = of_host(0, free_port())
-    listener = Listener(engine, {}, secret)
+    listener = Listener(engine, {}, b"s")
     threads = [threading.Thread(target=caller, args=(of_host(1, engine.port),)) for caller in callers]
     for thread in threads:
         thread.start()

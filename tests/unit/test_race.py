@@ -32,6 +32,7 @@ def test_what_is_clearly_slower_gets_few_launches() -> None:
     race = raced({"fast": 100.0} | {f"slow{number}": 150.0 + number for number in range(20)})
     assert race.ranking() == ["fast"]
     assert all(race.launches(f"slow{number}") <= 2 for number in range(20))
+    assert race.launches("fast") > race.rounds, "it is the control of the stretches that it is not in"
 
 
 def test_a_single_slow_launch_drops_nobody() -> None:

@@ -150,9 +150,9 @@ def test_five_percent_in_all() -> None:
     assert (float(level(5)), float(level(10, 5)), level(5, 5)) == pytest.approx((0.0375, 0.009375, 0.0))
 
 
-def scattered(scenario: str, factor: float, launches: int = 5) -> list[tuple[str, list[list[float]]]]:
+def scattered(scenario: str, factor: float) -> list[tuple[str, list[list[float]]]]:
     """In an order of its own, or else rounds would explain it all."""
-    order = np.random.default_rng(list(scenario.encode())).permutation(launches)
+    order = np.random.default_rng(list(scenario.encode())).permutation(5)
     return launches_of(scenario, [factor * SIX[place] for place in order])
 
 
@@ -196,10 +196,10 @@ A = [1.004, 0.996, 1.003, 0.994, 1.003]
 B = [0.997, 1.002, 0.999, 1.004, 0.998]
 
 
-def drifted(values: list[float], *, by: float, place: int, launches: int = 10) -> list[float]:
+def drifted(values: list[float], *, by: float, place: int) -> list[float]:
     """As the launches of one of two scenarios, on a machine that gets slower all the time."""
     at = [2 * number + (place if number % 2 == 0 else 1 - place) for number in range(len(values))]
-    return [value * (1 + by) ** (one / launches) for value, one in zip(values, at, strict=True)]
+    return [value * (1 + by) ** (one / 10) for value, one in zip(values, at, strict=True)]
 
 
 def test_a_straight_drift_changes_no_comparison() -> None:

@@ -316,7 +316,7 @@ def test_how_the_optimizer_steps(name: str, fused: bool, foreach: bool) -> None:
 
 @pytest.mark.skipif(not hasattr(torch.backends.cudnn, "conv"), reason="needs torch 2.9: fp32_precision")
 @pytest.mark.parametrize("on", [True, False])
-def test_tf32_is_on_or_off_in_all_there_is(on: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tf32_is_on_or_off_in_all_there_is(on: bool) -> None:
     conv, matmul = torch.backends.cudnn.conv, torch.backends.cuda.matmul
     before = conv.fp32_precision, matmul.fp32_precision
     try:
