@@ -280,7 +280,8 @@ def git(folder: str, *untracked: str) -> "Git | None":
     from bench.runs.document import Git
 
     def ask(*words: str) -> str:
-        return subprocess.run(["git", "-C", folder, *words], capture_output=True, text=True, check=True).stdout.strip()
+        command = ["git", "--no-optional-locks", "-C", folder, *words]  # people work in there meanwhile
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
     try:
         commit = ask("rev-parse", "HEAD")

@@ -293,7 +293,10 @@ def test_what_counts_as_a_change_of_code(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(machine, "__file__", str(tmp_path / "bench" / "machine" / "__init__.py"))
     for name in ("notes.txt", "mine.py", "scenarios/notes.txt"):
         (tmp_path / name).write_text("")
+    index = (tmp_path / ".git" / "index").read_bytes()
+    os.utime(tmp_path / "scenarios" / "ddp.py", (1, 1))
     assert not dirty(), "a run that was begun before goes on"
+    assert (tmp_path / ".git" / "index").read_bytes() == index, "git would lock it to write what it found"
     for name in ("scenarios/mine.py", "bench/worker/more.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("")
