@@ -128,7 +128,7 @@ def in_turns(session: Session, load: Load, steps: int, tick: Tick) -> dict[str, 
         "steps": rows,
         "pairs_reason": reason,
         "lead_ms": median(lead_ms) if lead_ms else None,
-        **spent_ms(seen, block, device.type),
+        **spent_ms(seen, block, device.type, lambda: tick(done)),
     }
 
 
@@ -188,7 +188,7 @@ def counted(profiler: profile) -> list[Any]:
     return [event for event in events if event.time_range.start >= begins_us]
 
 
-def spent_ms(seen: Seen, steps: int, device: str) -> dict[str, Any]:
+def spent_ms(seen: Seen, steps: int, device: str, alive: Callable[[], object]) -> dict[str, Any]:
     """``spent_ms``: milliseconds of a step by :data:`CLASSES`, self times: the mean of the profiles, of so many steps
     each, that are neither among the shortest nor among the longest quarter. ``fresh_ms``: what first touches of memory
     take, in a step and in a profiled one; the profiler changes how many there are. None on a GPU.
@@ -196,7 +196,11 @@ def spent_ms(seen: Seen, steps: int, device: str) -> dict[str, Any]:
     On the CPU without what the profiler itself takes for each event: by how much profiled steps are longer than those
     between them, with as many first touches.
     """
-    of_all = sorted(map(counted, seen.profiles), key=marked_ms)
+    of_all = []
+    for profiler in seen.profiles:
+        alive()  # many operators take seconds to read
+        of_all.append(counted(profiler))
+    of_all.sort(key=marked_ms)
     own_us, fresh = 0.0, None
     if device == "cpu":
         touch_ms = median(seen.first_touch_us) / 1e3

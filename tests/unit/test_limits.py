@@ -209,6 +209,14 @@ def test_a_gpu_waits_for_a_host_that_is_not_ahead(lead_ms: tuple[float, float], 
     assert accounted(steps(), lead_ms=lead_ms).parts["host"] == pytest.approx(host_ms)
 
 
+def test_each_profile_that_is_read_is_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a large model take longer than a rank may be silent."""
+    signs: list[int] = []
+    monkeypatch.setattr(worker, "counted", lambda profiler: signs.append(0) or [])
+    worker.spent_ms(worker.Seen(profiles=[Any, Any]), 1, "cuda", lambda: signs.append(1))
+    assert signs == [1, 0, 1, 0]
+
+
 def test_ceilings_are_kept_by_what_they_hold_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BENCH_CACHE_DIR", str(tmp_path))
     ceilings = decode(Ceilings, CEILINGS)
