@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+import torch._dynamo  # within torch.device("meta") the import of torch 2.6 fails; a worker host has it, too
 from standin.documents import document, launch, with_records
 from standin.workloads import workload
 from torch.autograd import DeviceType
