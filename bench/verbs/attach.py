@@ -55,7 +55,7 @@ signal's number as a shell does, and prints its own lines on standard error afte
 command; the steps until then count. --json prints the document on standard output after all that the command prints
 there. bench itself exits with 2 if the request is wrong, or if the command ended well and nothing was recorded. Python
 started with -I, -E or -S, or with another PYTHONPATH (write PYTHONPATH=src:$PYTHONPATH), and optimizers that are not
-torch.optim.Optimizer, are not seen.
+torch.optim.Optimizer, are not seen. The command needs Python 3.8 and torch 2.0 or newer.
 
 With --base the exit codes are those of compare: 0 compared, whatever was found; 2 the request is wrong; 12 a command
 failed, or nothing could be compared; 130 interrupted. With --json, what the commands print goes to standard error.

@@ -270,6 +270,11 @@ def test_events_are_never_waited_for(recorder: Any, tmp_path: Path) -> None:
     assert os.listdir("/proc/self/fd") == files, "a script that closes all gives these numbers to files of its own"
 
 
+def test_a_torch_without_hooks_of_optimizers(recorder: Any) -> None:
+    with pytest.raises(RuntimeError, match=r"older than 2\.0"):
+        recorder.watch_optimizers(SimpleNamespace())
+
+
 def test_a_captured_step_is_left_alone_and_said(recorder: Any, tmp_path: Path) -> None:
     optimizer = Event()
     recorder.STATE.first = lambda: optimizer

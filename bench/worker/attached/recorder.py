@@ -72,6 +72,8 @@ WAITING: set[int] = set()
 
 def watch_optimizers(optimizers: Any) -> None:
     """``optimizers``: the module ``torch.optim.optimizer``."""
+    if not hasattr(optimizers, "register_optimizer_step_post_hook"):
+        raise RuntimeError("the command's torch is older than 2.0, and does not tell when an optimizer steps")
     on_step._torchdynamo_disable = True  # type: ignore[attr-defined]  # compiled code calls it and does not trace it
     optimizers.register_optimizer_step_post_hook(on_step)
     os.register_at_fork(after_in_child=_forget)
