@@ -17,6 +17,7 @@ from bench import machine
 from bench.core.children import state_and_parent
 from bench.core.errors import RequestError, described
 from bench.core.files import scratch_folder
+from bench.experiments import interrupts
 from bench.experiments.attached_notes import About, Notes, name_of, read
 from bench.experiments.rows import Rows
 from bench.machine.sample import Sampler
@@ -150,6 +151,8 @@ def _supervise(command: "subprocess.Popen[bytes]", watch: "_Watch", limit_s: flo
         watch.look(command.pid)
         code = command.poll()
         if code is not None:
+            for number in interrupts.SIGNALS if interrupted else ():  # what there is is sealed, and 'timeout' sends two
+                signal.signal(number, signal.SIG_IGN)
             return (code if code >= 0 else 128 - code), interrupted
         if limit_s is not None and time.monotonic() - begun_s > limit_s:
             watch.end(command.pid, ending)

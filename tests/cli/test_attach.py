@@ -20,7 +20,8 @@ from conftest import Bench, Plotting
 from standin.hosts import free_port
 from standin.schemas import only_run
 
-from bench.experiments.attached_command import RECORDER
+from bench.experiments import interrupts
+from bench.experiments.attached_command import RECORDER, Side, perform
 from bench.experiments.attached_notes import About, Notes, ranks_of, rows_of
 from bench.experiments.attached_notes import read as read_notes
 from bench.report.plots import phase_stack
@@ -189,6 +190,13 @@ def test_signals_to_bench_reach_the_command(number: signal.Signals, tmp_path: Pa
         process.send_signal(number)
         out, err = process.communicate(timeout=20)
     assert (out, process.returncode) == ("got it\n", 5) and "Traceback" not in err
+
+
+def test_a_second_signal_loses_nothing() -> None:
+    with interrupts.heeded(last=False):
+        side = Side(command=("sh", "-c", "kill $PPID; sleep 5"))
+        assert perform(side, 1, "cpu", (), (), quiet=True).interrupted
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def test_a_users_sitecustomize_is_imported(tmp_path: Path) -> None:
