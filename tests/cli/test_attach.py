@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from itertools import permutations
 from pathlib import Path
+from textwrap import dedent
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,8 +21,7 @@ from conftest import Bench, Plotting
 from standin.hosts import free_port
 from standin.schemas import only_run
 
-from bench.experiments import interrupts
-from bench.experiments.attached_command import RECORDER, Side, perform
+from bench.experiments.attached_command import RECORDER
 from bench.experiments.attached_notes import About, Notes, ranks_of, rows_of
 from bench.experiments.attached_notes import read as read_notes
 from bench.report.plots import phase_stack
@@ -192,11 +192,18 @@ def test_signals_to_bench_reach_the_command(number: signal.Signals, tmp_path: Pa
     assert (out, process.returncode) == ("got it\n", 5) and "Traceback" not in err
 
 
-def test_a_second_signal_loses_nothing() -> None:
-    with interrupts.heeded(last=False):
-        side = Side(command=("sh", "-c", "kill $PPID; sleep 5"))
-        assert perform(side, 1, "cpu", (), (), quiet=True).interrupted
-        os.kill(os.getpid(), signal.SIGTERM)
+def test_a_second_signal_loses_nothing(repository: Path) -> None:
+    """In a process of its own: another thread of the tests would take the first."""
+    program = """
+        import os, signal
+        from bench.experiments import interrupts
+        from bench.experiments.attached_command import Side, perform
+        with interrupts.heeded(last=False):
+            side = Side(command=("sh", "-c", "kill $PPID; sleep 5"))
+            assert perform(side, 1, "cpu", (), (), quiet=True).interrupted
+            os.kill(os.getpid(), signal.SIGTERM)
+    """
+    subprocess.run([PYTHON, "-c", dedent(program)], cwd=repository, timeout=60, check=True)
 
 
 def test_a_users_sitecustomize_is_imported(tmp_path: Path) -> None:
