@@ -1,5 +1,6 @@
 """Files of a run: replaced whole or not at all, described by their checksums, refused by name where they cannot be."""
 
+import errno
 import hashlib
 import os
 import re
@@ -124,6 +125,9 @@ def _sync(folder: str) -> None:
     directory = os.open(folder or os.curdir, os.O_RDONLY)
     try:
         os.fsync(directory)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # a shared folder may know this of files alone
+            raise
     finally:
         os.close(directory)
 

@@ -1,6 +1,9 @@
 """A file that somebody else put there is opened only if it is one, small enough, and where it says it is."""
 
+import errno
+import fcntl
 import os
+import stat
 import tempfile
 from pathlib import Path
 
@@ -8,6 +11,7 @@ import pytest
 
 from bench.core import files
 from bench.core.files import open_regular, read_json
+from bench.runs.files import write_atomically
 
 
 @pytest.fixture
@@ -58,6 +62,23 @@ def test_what_is_no_json_is_a_value_error(folder: Path, text: str) -> None:
     (folder / "a.json").write_text(text, encoding="latin-1")
     with pytest.raises(ValueError):
         read_json(str(folder / "a.json"))
+
+
+def test_a_file_system_without_locks_and_syncs_of_folders(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def sync(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "as of CIFS or vboxsf")
+
+    def lock(descriptor: int, how: int) -> None:
+        raise OSError(errno.EBADF, "as of NFS where a folder is open for reading")
+
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.setattr(fcntl, "flock", lock)
+    monkeypatch.setattr(files, "UNLOCKED_S", -1.0)
+    write_atomically(str(folder / "new"), b"text")
+    with files.scratch_folder("bench-here-") as first, files.scratch_folder("bench-here-"):
+        assert os.path.isdir(first) and (folder / "new").read_bytes() == b"text"
 
 
 def test_what_a_killed_owner_left_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
