@@ -280,8 +280,8 @@ def git(folder: str, *untracked: str) -> "Git | None":
     from bench.runs.document import Git
 
     def ask(*words: str) -> str:
-        command = ["git", "--no-optional-locks", "-C", folder, *words]  # people work in there meanwhile
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+        call = ["git", "--no-optional-locks", "-C", folder, *words]  # people work in there meanwhile
+        return subprocess.run(call, capture_output=True, text=True, errors="replace", check=True).stdout.strip()
 
     try:
         commit = ask("rev-parse", "HEAD")
