@@ -85,8 +85,8 @@ def _announce(lab: Lab) -> None:
     where = count(len(request.devices), "GPU") if request.device == "cuda" else f"CPU, {count(machine.cores(), 'core')}"
     where += f" on {count(len(lab.site.hosts), 'host')}" * (len(lab.site.hosts) > 1)
     say(
-        f"{count(len(missing), 'launch', 'launches')} of {request.warmup} warm-up and {request.iters} "
-        f"measured steps: {workload.title}, global batch {workload.global_batch} in "
+        f"{count(len(missing), 'launch', 'launches')} of {request.warmup} warm-up and "
+        f"{count(request.iters, 'measured step')}: {workload.title}, global batch {workload.global_batch} in "
         f"{count(workload.replicas, 'part')}, {where}"
     )
     if request.parity:

@@ -111,7 +111,9 @@ def launches_table(run: Analysed) -> Table:
 
     def skew(launch: LaunchRecord) -> Cell:
         slowest = number(value(launch, "slowest_rank"), ".0f")
-        return Cell(text=_percent(value(launch, "skew"), ".1f"), small="" if slowest == UNKNOWN else f"rank {slowest}")
+        if slowest == UNKNOWN:  # there is one rank
+            return Cell(text=UNKNOWN)
+        return Cell(text=_percent(value(launch, "skew"), ".1f"), small=f"rank {slowest}")
 
     def alike(launch: LaunchRecord) -> Cell:
         differ = launch.checks.ranks_differ

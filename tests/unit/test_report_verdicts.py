@@ -299,13 +299,15 @@ def test_summary_shows_verdicts_with_their_codes(whole: Analysed) -> None:
 
 def test_launches_show_drift_skew_outliers_and_load(tmp_path: Path) -> None:
     steps = [[9, 10, 10, 11, 11, 12, 12], [9, 8, 8, 8, 8, 8, 8]]
-    run = analysed(write_run(tmp_path, [replace(Launch("ddp", steps), checks={"foreign_cores": 0.75}), GONE]))
+    alone = Launch("single", steps[:1])
+    run = analysed(write_run(tmp_path, [replace(Launch("ddp", steps), checks={"foreign_cores": 0.75}), GONE, alone]))
     table = launch_tables.launches_table(run)
     at = [column.heading for column in table.columns].index("last third vs first (%)")
     assert [cell.text for cell in table.rows[0][at : at + 4]] == ["+20.0", "31.6", "0", "0.75"]
     assert table.rows[0][at + 1].small == "rank 0"
     assert "unsteady" in table.rows[0][at + 4].text and "load" in table.rows[0][at + 4].text
     assert {cell.text for cell in table.rows[1][at : at + 5]} == {"–"}
+    assert [cell.text for cell in table.rows[2][at : at + 2]] == ["+20.0", "–"]
 
 
 def test_parity_shows_errors_and_what_rounding_does(whole: Analysed) -> None:
