@@ -20,7 +20,8 @@ assert asked.nodes == len(hosts)
 job = {
     "SLURM_JOB_ID": str(os.getpid()),
     "SLURM_NNODES": str(asked.nodes),
-    "SLURM_NTASKS": str(asked.nodes),
+    "SLURM_STEP_NUM_NODES": str(asked.nodes),
+    "SLURM_STEP_NUM_TASKS": str(asked.nodes),
     "SLURM_JOB_NODELIST": ",".join(host["address"] for host in hosts),
 }
 tasks = [

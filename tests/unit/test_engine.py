@@ -19,7 +19,9 @@ TORCHRUN = {
     "TORCHELASTIC_RESTART_COUNT": "1",
     "TORCHELASTIC_USE_AGENT_STORE": "True",
 }
-SLURM = {"SLURM_PROCID": "1", "SLURM_NODEID": "1", "SLURM_NNODES": "2", "SLURM_JOB_ID": "7", "MASTER_PORT": "29500"}
+BATCH = {"SLURM_PROCID": "0", "SLURM_NNODES": "2", "SLURM_NTASKS": "8", "SLURM_JOB_ID": "7"}
+STEP = {**BATCH, "SLURM_PROCID": "1", "SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NUM_TASKS": "2"}
+SLURM = {**STEP, "MASTER_PORT": "29500"}
 PET = {"PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_MASTER_ADDR": "node0", "PET_MASTER_PORT": "29400"}
 
 
@@ -70,10 +72,11 @@ def test_one_host_alone_needs_no_address() -> None:
         ({**MASTER, "RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}, "use one process per host"),
         (TORCHRUN | {"WORLD_SIZE": "8"}, "--nproc-per-node: torchrun started 8 processes on 2 hosts"),
         (TORCHRUN | {"WORLD_SIZE": "4", "GROUP_WORLD_SIZE": "1"}, "use --nproc-per-node 1"),
-        (SLURM | {"SLURM_NTASKS": "8"}, "use --ntasks-per-node 1"),
+        (BATCH, "SLURM_NNODES: the job has 2 nodes, and srun did not start this bench: the others have none; use srun"),
+        (SLURM | {"SLURM_STEP_NUM_TASKS": "8"}, "use --ntasks-per-node 1"),
         (SLURM | {"SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_NUM_TASKS": "4"}, "srun started 4 processes on 1 host,"),
-        ({"SLURM_PROCID": "1", "SLURM_NNODES": "2"}, "MASTER_ADDR: it is not set"),
-        ({"SLURM_PROCID": "1", "SLURM_NNODES": "2", "SLURM_NODELIST": "n[1-2]"}, "export MASTER_PORT="),
+        (STEP, "MASTER_ADDR: it is not set"),
+        (STEP | {"SLURM_NODELIST": "n[1-2]"}, "export MASTER_PORT="),
         (PET | {"PET_NNODES": "1:4"}, "PET_NNODES: '1:4' is a range"),
         ({"PET_NNODES": "2", "PET_MASTER_ADDR": "a", "PET_MASTER_PORT": "1"}, "PET_NODE_RANK: it is not set"),
     ],

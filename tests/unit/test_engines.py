@@ -166,7 +166,7 @@ def test_the_hosts_of_a_batch_script_meet_at_the_first(tmp_path: Path) -> None:
     assert {"--ntasks-per-node=1", "--kill-on-bad-exit=1", "--output=bench-1a2b3c-%j-%N.log"} <= set(options)
     assert words[len(options) :] == [sys.executable, "-m", "bench", "run", "--label", label]
     assert not (tmp_path / "here").exists()
-    of_srun = {"SLURM_PROCID": "3", "SLURM_NNODES": str(NODES), "SLURM_STEP_NODELIST": "gpu[1-5000]"}
+    of_srun = {"SLURM_PROCID": "3", "SLURM_STEP_NUM_NODES": str(NODES), "SLURM_STEP_NODELIST": "gpu[1-5000]"}
     started = engine_of(variables | of_srun)
     assert started is not None and isinstance(secret_of(variables), bytes)
     assert (started.index, started.count, started.address, started.port) == (3, NODES, "gpu1", 24567)

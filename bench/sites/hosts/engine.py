@@ -95,8 +95,11 @@ def _plain(environment: Environment) -> Started:
 def _slurm(environment: Environment) -> Started:
     step = "SLURM_STEP_NUM_NODES" in environment
     count = _number(environment, "SLURM_STEP_NUM_NODES" if step else "SLURM_NNODES")
-    tasks = _number(environment, "SLURM_STEP_NUM_TASKS" if step else "SLURM_NTASKS", default=count)
-    if tasks > count and (step or count > 1):  # a batch script is one process, whatever srun may start in it
+    if not step and count > 1:  # a batch script is one process, whatever srun may start in it
+        what = f"the job has {count} nodes, and srun did not start this bench: the others have none"
+        raise RequestError("SLURM_NNODES", what, "use srun --ntasks-per-node 1 python -m bench" + _alone(environment))
+    tasks = _number(environment, "SLURM_STEP_NUM_TASKS", default=count) if step else count
+    if tasks > count:
         raise _too_many("srun", tasks, count, "--ntasks-per-node 1")
     names = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
     nodes = next((environment[name] for name in names if environment.get(name)), "")

@@ -78,8 +78,7 @@ class Party:
                 remedy = f"start the same command there, and see whether it reaches {here}"
                 raise HostError("; ".join([what, remedy, *dropped]))
             if waited_s > SAY_WAITING_S and not announced:
-                how = {"Slurm": " (start bench with srun)"}.get(self.engine.name, "")
-                say(f"waiting for {missing} of {self.engine.count} hosts{how}")
+                say(f"waiting for {missing} of {self.engine.count} hosts")
                 announced = True
         self._listener.close()
         self.members = [self._came[index] for index in sorted(self._came)]
