@@ -2,10 +2,10 @@
 # Results go to the volume /results. Which torch it is, with or without CUDA, is pip's choice for this machine's platform.
 FROM python:3.12-slim
 
-# torch.compile builds kernels on the host that runs them
+# torch.compile builds kernels on the host that runs them; without the drivers of RDMA devices NCCL takes TCP
 # hadolint ignore=DL3008
 RUN apt-get update \
-    && apt-get install --yes --no-install-recommends g++ \
+    && apt-get install --yes --no-install-recommends g++ ibverbs-providers \
     && rm -rf /var/lib/apt/lists/*
 
 COPY . /source

@@ -70,23 +70,24 @@ ENVIRONMENT = [{"name": "BENCH_SECRET", "valueFrom": SECRET}]
 CONTAINER = {"image": text(), "command": [text()], "args": (100, text()), "env": ENVIRONMENT}
 GPUS = {"limits": {"nvidia.com/gpu": COUNT, "rdma/hca_shared_devices_a?": 1}}
 MOUNTS = [{"name": one_of("shared-memory", "results"), "mountPath": one_of("/dev/shm", "/results")}]
+MAY_LOCK = {"runAsUser": 0, "capabilities": {"add": (1, "IPC_LOCK")}}
 SHARED = {"name": "shared-memory", "emptyDir": {"medium": "Memory"}}
 RESULTS = {"name": "results", "persistentVolumeClaim": {"claimName": NAME}}
 VOLUMES = [Schema(oneOf=[schema_of(SHARED), schema_of(RESULTS)])]
 
 
-def pod(label: str) -> dict[str, Any]:
+def pod(label: str, container: dict[str, Any]) -> dict[str, Any]:
     apart = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {label: NAME}}}
     affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}}
-    return {"affinity": affinity, "securityContext": {"fsGroup": COUNT}, "volumes": VOLUMES}
+    container = {**container, "securityContext?": MAY_LOCK, "volumeMounts": MOUNTS}
+    spec = {"affinity": affinity, "securityContext": {"fsGroup": COUNT}, "volumes": VOLUMES}
+    spec |= {"containers": (1, container)}
+    return {"metadata": {"labels": {"sidecar.istio.io/inject": "false"}}, "spec": spec}
 
 
 def replicas(count: object) -> dict[str, Any]:
-    may_lock = {"capabilities": {"add": (1, "IPC_LOCK")}}
-    about = {"resources?": GPUS, "securityContext?": may_lock, "volumeMounts": MOUNTS}
-    containers = (1, {"name": "pytorch", **CONTAINER, **about})
-    spec = {**pod("training.kubeflow.org/job-name"), "containers": containers}
-    return {"replicas": count, "restartPolicy": "Never", "template": {"spec": spec}}
+    template = pod("training.kubeflow.org/job-name", {"name": "pytorch", **CONTAINER, "resources?": GPUS})
+    return {"replicas": count, "restartPolicy": "Never", "template": template}
 
 
 PYTORCHJOB = {
@@ -100,8 +101,8 @@ PYTORCHJOB = {
     },
 }
 
-NODE = {**pod("jobset.sigs.k8s.io/jobset-name"), "containers": (1, {"name": "node", "volumeMounts": MOUNTS})}
-JOBS = [{"name": "node", "template": {"spec": {"template": {"spec": NODE}}}}]
+NODE = pod("jobset.sigs.k8s.io/jobset-name", {"name": "node"})
+JOBS = [{"name": "node", "template": {"spec": {"template": NODE}}}]
 PATCH = {"manager": text(), "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": JOBS}}}}
 RUNTIME = {"apiGroup": "trainer.kubeflow.org", "kind": "ClusterTrainingRuntime", "name": "torch-distributed"}
 TRAINJOB = {

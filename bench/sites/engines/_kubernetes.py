@@ -39,11 +39,11 @@ def notes(asked: Asked, kind: str, leader: str) -> dict[str, str]:
 
 
 def container(asked: Asked) -> Yaml:
-    """Image, command and secret. Kubernetes expands ``$(NAME)`` in arguments; a second dollar keeps it."""
+    """Image, command and secret. Kubernetes expands ``$(NAME)`` in arguments, and takes two dollars for one."""
     return {
         "image": asked.image,
         "command": ["python", "-m", "bench"],
-        "args": [word.replace("$(", "$$(") for word in asked.run],
+        "args": [word.replace("$", "$$") for word in asked.run],
         "env": [{"name": SECRET, "valueFrom": {"secretKeyRef": {"name": asked.name, "key": SECRET}}}],
     }
 
@@ -53,20 +53,24 @@ def gpus(asked: Asked) -> Yaml:
     return {"limits": {"nvidia.com/gpu": asked.gpus, **({asked.rdma: 1} if asked.rdma else {})}}
 
 
-def mounts(*, results: bool) -> list[Yaml]:
-    return [
-        {"name": "shared-memory", "mountPath": "/dev/shm"},
-        *([{"name": "results", "mountPath": RESULTS}] if results else []),
-    ]
+def mounted(asked: Asked, *, results: bool) -> Yaml:
+    """The volumes of a container, and for RDMA the right to lock memory: as root, no other user gets capabilities."""
+    shared = {"name": "shared-memory", "mountPath": "/dev/shm"}
+    locks = {"securityContext": {"runAsUser": 0, "capabilities": {"add": ["IPC_LOCK"]}}} if asked.rdma else {}
+    return {**locks, "volumeMounts": [shared, *([{"name": "results", "mountPath": RESULTS}] if results else [])]}
 
 
-def pod(asked: Asked, label: str, *, results: bool) -> Yaml:
-    """One pod per node, since two on one node would disturb each other. ``label``: the engine's label of a job's pods.
-    A rank's DataLoader and NCCL use shared memory, and a container has only 64 MiB of it by default."""
+def pod(asked: Asked, label: str, *, results: bool, **more: object) -> Yaml:
+    """The template of a pod. One per node, since two on one node would disturb each other. ``label``: the engine's
+    label of a job's pods; ``more``: of the pod. A rank's DataLoader and NCCL use shared memory, and a container has
+    only 64 MiB of it by default. Istio's proxy, which Kubeflow puts into the pods of its users, would carry what ranks
+    send, and outlive them. Its label keeps it out."""
     apart = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {label: asked.name}}}
     claim = {"name": "results", "persistentVolumeClaim": {"claimName": asked.claim}}
-    return {
+    spec = {
         "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}},
         "securityContext": {"fsGroup": GROUP},
         "volumes": [{"name": "shared-memory", "emptyDir": {"medium": "Memory"}}, *([claim] if results else [])],
+        **more,
     }
+    return {"metadata": {"labels": {"sidecar.istio.io/inject": "false"}}, "spec": spec}

@@ -6,7 +6,7 @@ writes, so a volume that one node can mount is enough. The operator sets ``RANK`
 
 from bench.seams.engine import Asked, Engine
 from bench.sites.engines import Yaml, as_yaml, header
-from bench.sites.engines._kubernetes import RESULTS, by_hand, call, container, gpus, mounts, pod
+from bench.sites.engines._kubernetes import RESULTS, by_hand, call, container, gpus, mounted, pod
 from bench.sites.engines._kubernetes import notes as common
 
 __all__ = ["ENGINE", "call", "notes", "specification"]
@@ -36,11 +36,10 @@ def _replicas(asked: Asked, count: int, *, leads: bool = False) -> Yaml:
         "name": "pytorch",
         **container(asked),
         **({"resources": gpus(asked)} if asked.gpus else {}),
-        **({"securityContext": {"capabilities": {"add": ["IPC_LOCK"]}}} if asked.rdma else {}),
-        "volumeMounts": mounts(results=leads),
+        **mounted(asked, results=leads),
     }
-    spec = {**pod(asked, "training.kubeflow.org/job-name", results=leads), "containers": [only]}
-    return {"replicas": count, "restartPolicy": "Never", "template": {"spec": spec}}
+    template = pod(asked, "training.kubeflow.org/job-name", results=leads, containers=[only])
+    return {"replicas": count, "restartPolicy": "Never", "template": template}
 
 
 def notes(asked: Asked) -> dict[str, str]:

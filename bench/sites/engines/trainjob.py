@@ -7,7 +7,7 @@ pods, so several nodes must be able to mount the claim (ReadWriteMany).
 
 from bench.seams.engine import Asked, Engine
 from bench.sites.engines import as_yaml, header
-from bench.sites.engines._kubernetes import RESULTS, by_hand, call, container, gpus, mounts, pod
+from bench.sites.engines._kubernetes import RESULTS, by_hand, call, container, gpus, mounted, pod
 from bench.sites.engines._kubernetes import notes as common
 
 __all__ = ["ENGINE", "call", "notes", "specification"]
@@ -18,15 +18,9 @@ ENGINE = Engine(summary="a Kubeflow TrainJob (Trainer 2.3)", client="kubectl", g
 def specification(asked: Asked) -> str:
     resources = {"resourcesPerNode": gpus(asked)} if asked.gpus else {}
     runtime = {"apiGroup": "trainer.kubeflow.org", "kind": "ClusterTrainingRuntime", "name": "torch-distributed"}
-    holds = {
-        **pod(asked, "jobset.sigs.k8s.io/jobset-name", results=True),
-        "containers": [{"name": "node", "volumeMounts": mounts(results=True)}],
-    }
-    patch = {
-        "template": {
-            "spec": {"replicatedJobs": [{"name": "node", "template": {"spec": {"template": {"spec": holds}}}}]}
-        }
-    }
+    node = {"name": "node", **mounted(asked, results=True)}
+    template = pod(asked, "jobset.sigs.k8s.io/jobset-name", results=True, containers=[node])
+    patch = {"template": {"spec": {"replicatedJobs": [{"name": "node", "template": {"spec": {"template": template}}}]}}}
     job = {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
         "kind": "TrainJob",
@@ -42,4 +36,4 @@ def specification(asked: Asked) -> str:
 
 def notes(asked: Asked) -> dict[str, str]:
     first = f"jobset.sigs.k8s.io/jobset-name={asked.name},batch.kubernetes.io/job-completion-index=0"
-    return common(asked, "trainjob", f"-l {first}")
+    return common(asked, "trainjob", f"--tail=-1 -l {first}")  # of pods by label it shows ten lines
