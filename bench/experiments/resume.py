@@ -72,13 +72,13 @@ def unfinished(out: str, job: EngineRecord) -> str | None:
 
 
 def _is_of(document: RunDocument, job: EngineRecord) -> bool:
-    """Whether a run belongs to this job of an engine. A job that torchrun has a name for is one command. For other
-    engines it must be a restart: without one it may be a new job."""
+    """Whether a run belongs to this job of an engine. A named job of torchrun or of a TrainJob is one command. For
+    other engines it must be a restart: without one it may be a new job."""
     engine = document.engine
     if engine is None or engine.name != job.name or document.command != tuple(redact.command_line(sys.argv[1:])):
         return False
     named, again = job.run is not None and engine.run == job.run, job.attempt > 0
-    return (named and (again or engine.name == "torchrun")) or (again and engine.parent == job.parent)
+    return (named and (again or engine.name in ("torchrun", "TrainJob"))) or (again and engine.parent == job.parent)
 
 
 def check_hosts(document: RunDocument, party: Party | None) -> None:

@@ -11,6 +11,9 @@ from typing import Annotated
 
 SECRET = "BENCH_SECRET"  # the variable that each host finds the secret in
 
+JOB = "BENCH_JOB"
+"""The variable with a name that no other job has, for an engine that restarts hosts without telling them so."""
+
 FILE = "{file}"
 """In a client's command: the file with the specification. Without it the client reads standard input."""
 

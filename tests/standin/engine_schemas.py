@@ -66,7 +66,9 @@ SKYPILOT = {
 }
 
 SECRET = {"secretKeyRef": {"name": NAME, "key": "BENCH_SECRET"}}
-ENVIRONMENT = [{"name": "BENCH_SECRET", "valueFrom": SECRET}]
+UID = {"fieldRef": {"fieldPath": "metadata.labels['batch.kubernetes.io/controller-uid']"}}
+OF_JOB = [{"name": "BENCH_SECRET", "valueFrom": SECRET}, {"name": "BENCH_JOB", "valueFrom": UID}]
+ENVIRONMENT = [Schema(oneOf=[schema_of(each) for each in OF_JOB])]
 CONTAINER = {"image": text(), "command": [text()], "args": (100, text()), "env": ENVIRONMENT}
 GPUS = {"limits": {"nvidia.com/gpu": COUNT, "rdma/hca_shared_devices_a?": 1}}
 MOUNTS = [{"name": one_of("shared-memory", "results"), "mountPath": one_of("/dev/shm", "/results")}]

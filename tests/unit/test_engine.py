@@ -33,7 +33,8 @@ def test_each_engine_is_read_by_its_own_variables() -> None:
         name="torchrun", agent_store=True, attempt=1, run="job7", **both
     )
     assert engine_of({**MASTER, "RANK": "1", "WORLD_SIZE": "2"}) == Started(name="env://", **both)
-    assert engine_of(PET | {"PET_NPROC_PER_NODE": "auto"}) == Started(name="TrainJob", **both | {"port": 29400})
+    trainjob = PET | {"PET_NPROC_PER_NODE": "auto", "BENCH_JOB": "8d1c"}
+    assert engine_of(trainjob) == Started(name="TrainJob", run="8d1c", **both | {"port": 29400})
     slurm = SLURM | {"SLURM_JOB_NODELIST": "node[0-1]"}
     assert engine_of(slurm) == Started(name="Slurm", run="7", **both)
     assert engine_of(slurm | {"MASTER_ADDR": "ib0"}) == Started(name="Slurm", run="7", **both | {"address": "ib0"})

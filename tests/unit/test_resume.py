@@ -29,7 +29,7 @@ from bench.core.errors import RequestError
 from bench.core.job import Computation, Job
 from bench.experiments import lab, numerics, record, resume
 from bench.experiments.launch import Performed
-from bench.runs.document import RunDocument
+from bench.runs.document import EngineRecord, RunDocument
 from bench.runs.experiments import Numerics, Scaling, Tuning
 from bench.runs.files import describe_files
 from bench.runs.launches import DoubleRecord
@@ -323,6 +323,25 @@ def test_a_restarted_job_goes_on_with_its_run(verb: Any, monkeypatch: pytest.Mon
     (options,) = seen
     assert (options.resume, options.out, options.json) == ("that of job 7", "mine", True)
     assert options.scenario is None and options.batch_per_rank is None
+
+
+@pytest.mark.parametrize(
+    ("name", "run", "attempt", "is_its_own"),
+    [
+        ("torchrun", "job7", 0, True),
+        ("TrainJob", "job7", 0, True),
+        ("TrainJob", "job8", 0, False),
+        ("Slurm", "job7", 0, False),
+        ("Slurm", "job7", 1, True),
+    ],
+)
+def test_a_restarted_job_knows_its_run(
+    name: str, run: str, attempt: int, is_its_own: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = document(engine={"name": name, "run": "job7", "parent": "1-1", "attempt": 0})
+    monkeypatch.setattr("sys.argv", ["bench", *begun.command])
+    job = EngineRecord(name=name, run=run, parent="2-2", attempt=attempt)
+    assert resume._is_of(begun, job) is is_its_own
 
 
 @pytest.mark.parametrize(("verb", "kind"), [("scale", Scaling), ("tune", Tuning)])

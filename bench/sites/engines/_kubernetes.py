@@ -38,13 +38,14 @@ def notes(asked: Asked, kind: str, leader: str) -> dict[str, str]:
     }
 
 
-def container(asked: Asked) -> Yaml:
-    """Image, command and secret. Kubernetes expands ``$(NAME)`` in arguments, and takes two dollars for one."""
+def container(asked: Asked, *variables: Yaml) -> Yaml:
+    """Image, command, and the secret beside other ``variables``. Kubernetes expands ``$(NAME)`` in arguments, and takes
+    two dollars for one."""
     return {
         "image": asked.image,
         "command": ["python", "-m", "bench"],
         "args": [word.replace("$", "$$") for word in asked.run],
-        "env": [{"name": SECRET, "valueFrom": {"secretKeyRef": {"name": asked.name, "key": SECRET}}}],
+        "env": [{"name": SECRET, "valueFrom": {"secretKeyRef": {"name": asked.name, "key": SECRET}}}, *variables],
     }
 
 

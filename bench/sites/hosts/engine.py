@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from bench.core.errors import RequestError
-from bench.seams.engine import SECRET
+from bench.seams.engine import JOB, SECRET
 
 Environment = Mapping[str, str]
 
@@ -81,6 +81,7 @@ def _pet(environment: Environment) -> Started:
         name="PyTorchJob" if "RANK" in environment else "TrainJob",
         index=_number(environment, "PET_NODE_RANK"),
         count=_number(environment, "PET_NNODES"),
+        run=environment.get(JOB) or None,
     )
 
 
