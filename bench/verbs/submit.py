@@ -82,7 +82,9 @@ def _submit(engine: ModuleType, asked: Asked, text: str) -> None:
         environment = os.environ | call.environment
         code = subprocess.run(words, input=given, stdout=2, env=environment).returncode
     if code:
-        raise BenchError(f"{words[0]} ended with exit code {code}; its reason is above")
+        left = engine.notes(asked).get("Clean up")  # such as the secret, which goes first, or nodes in a cloud
+        remedy = f"; what it has made is removed by: {left}" if left else ""
+        raise BenchError(f"{words[0]} ended with exit code {code}; its reason is above{remedy}")
 
 
 def _asked(options: argparse.Namespace, engine: Engine, run: list[str]) -> Asked:

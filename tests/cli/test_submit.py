@@ -87,6 +87,9 @@ def test_a_client_that_fails(bench: Bench, tmp_path: Path) -> None:
     code, out, err = bench(*SLURM, "--json", *RUN)
     assert code == 1 and err.endswith("bench: error: sbatch ended with exit code 3; its reason is above\n")
     assert json.loads(out)["exit_code"] == 1
+    client(tmp_path, "kubectl", code=1)
+    _, _, err = bench(*POD, "--name", "mine", *RUN)
+    assert err.endswith("; what it has made is removed by: kubectl delete pytorchjob/mine secret/mine\n")
 
 
 LSF = """from bench.seams.engine import Call, Engine
