@@ -172,6 +172,7 @@ def test_a_run_is_resumed_with_its_switches(mine: str) -> None:
     ("asked", "more", "says"),
     [
         ("ddp_accumulate+static_graph", [], "--scenario: static_graph does not go with ddp_accumulate: torch's DDP"),
+        ("ddp_accumulate_4+compile+cuda_graphs", [], "--scenario: cuda_graphs does not go with ddp_accumulate_4: gra"),
         ("fsdp2+channels_last", [], "--scenario: channels_last does not go with fsdp2: fully_shard takes contiguous"),
         ("fsdp2+o2", [], "--scenario: O2 does not go with fsdp2: its strategy has O0, O1; leave one of the two out"),
         ("ddp_o1+o2", [], "--scenario: ddp_o1 is at O1 already; leave the level out, or name one in fp32"),
