@@ -30,7 +30,8 @@ class Recipe:
     optimizer that replace the workload's own, as text. ``unfused``: the names of optimizers that get ``fused=None``, so
     that torch chooses their step. ``optimizer``: what is done to ``updates`` once they are made. ``micro_batches``: how
     many parts a rank has of a batch, all but the last of them within the context ``quiet``, if there is one. ``batch``:
-    what is done to ``batch`` in each step. ``after_step``: what is done after each step of the optimizer.
+    what is done to ``batch`` in each step. ``after_step``: what is done after each step of the optimizer, and
+    ``after_skipped`` after one that the loss scaler leaves out.
 
     ``gather``: makes ``saved``, a dict of what a checkpoint has of weights and optimizer; every rank runs it.
     ``restore``: takes it from there. ``per_rank``: whether ranks differ, so that each has a checkpoint.
@@ -51,6 +52,7 @@ class Recipe:
     quiet: str = ""
     batch: str = ""
     after_step: str = ""
+    after_skipped: str = ""
     gather: str = 'saved = {"model": net.state_dict(), "optimizer": updates.state_dict()}'
     restore: str = 'net.load_state_dict(saved["model"])\nupdates.load_state_dict(saved["optimizer"])'
     per_rank: bool = False

@@ -2,7 +2,8 @@
 
 ``hook``: ``fp16`` or ``bf16``, half the bytes; ``powersgd``, a product of two thin matrices for each gradient (Vogels
 et al. 2019), with what that loses added to the next step's. On the CPU ``powersgd`` waits for each bucket's exchange:
-those of several would meet in another order on each rank, and gloo hangs or aborts.
+those of several would meet in another order on each rank, and gloo hangs or aborts. Where a loss scaler leaves a step
+out, what ``powersgd`` carries over is forgotten: it is not finite either, and would make all later steps so.
 """
 
 from bench.seams import DDP, Implementation, Strategy, ddp_recipe
@@ -18,23 +19,37 @@ STRATEGY = Strategy(
 
 
 def build(parts, hook="fp16"):
-    session = parts.build("ddp")
-    module = session.module
     if hook == "powersgd":
-        from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as powersgd
-        from torch.futures import collect_all
+        return by_powersgd(parts)
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
-        def in_turn(state, bucket):
-            return collect_all([powersgd.powerSGD_hook(state, bucket)]).wait()[0]
+    session = parts.build("ddp")
+    hooks = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_compress_hook}
+    session.module.register_comm_hook(None, hooks[hook])
+    return session
 
-        # Compression from the third step on, the first that DDP allows; by default the first 1,000 steps have none.
-        state = powersgd.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2)
-        module.register_comm_hook(state, in_turn if parts.device.type == "cpu" else powersgd.powerSGD_hook)
-    else:
-        from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
-        hooks = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_compress_hook}
-        module.register_comm_hook(None, hooks[hook])
+def by_powersgd(parts):
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as powersgd
+    from torch.futures import collect_all
+
+    scale = 0.0
+
+    def forget_skipped():
+        nonlocal scale
+        if session.scaler is not None:
+            before, scale = scale, session.scaler.get_scale()
+            if scale < before:
+                for carried in (state.error_dict, state.p_memory_dict, state.q_memory_dict):
+                    carried.clear()
+
+    def in_turn(state, bucket):
+        return collect_all([powersgd.powerSGD_hook(state, bucket)]).wait()[0]
+
+    session = parts.build("ddp", after_step=forget_skipped)
+    # Compression from the third step on, the first that DDP allows; by default the first 1,000 steps have none.
+    state = powersgd.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2)
+    session.module.register_comm_hook(state, in_turn if parts.device.type == "cpu" else powersgd.powerSGD_hook)
     return session
 
 
@@ -52,5 +67,8 @@ def recipe(hook="fp16"):
 state = PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2)
 in_turn: Any = lambda state, bucket: collect_all([powerSGD_hook(state, bucket)]).wait()[0]  # noqa: E731
 module.register_comm_hook(state, in_turn if device.type == "cpu" else powerSGD_hook)""",
+        after_skipped="""\
+for carried in (state.error_dict, state.p_memory_dict, state.q_memory_dict):
+    carried.clear()""",
         note="A checkpoint has none of what PowerSGD carries over from step to step.",
     )

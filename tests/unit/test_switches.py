@@ -278,6 +278,19 @@ def test_a_loss_in_the_memory_of_a_graph_is_copied() -> None:
     assert session_for("ddp")[0].kept(loss).data_ptr() == loss.data_ptr()
 
 
+@pytest.mark.usefixtures("group")
+def test_powersgd_trains_on_after_a_step_that_is_not_finite() -> None:
+    session, _ = session_for("ddp_powersgd+o1", half="fp16")
+    session.scaler._init_scale = 1024.0
+    train(session, 4)
+    skipped, scale = session.skipped_steps(), session.amp.backward
+    session.amp.backward = lambda loss: scale(loss * torch.inf)
+    train(session)
+    session.amp.backward = scale
+    train(session, 2)
+    assert session.skipped_steps() == skipped + 1
+
+
 IDLE_HERE = {
     "bf16": ("half is bf16 on the CPU anyway",),
     "fused": ("the workload's optimizer has fused=True anyway",),
