@@ -157,6 +157,7 @@ class Amp:
         found = getattr(optimizer, "found_inf", None)  # set by GradScaler on fused optimizers, whose kernel skips
         if found is not None:
             assert self._skipped_by_kernel is not None
+            found.clamp_(max=1)  # of several GPUs it is the sum, and kernels skip at 1 alone
             self._skipped_by_kernel += found
 
     def gradients(self) -> list[Tensor | None]:

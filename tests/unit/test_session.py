@@ -95,6 +95,21 @@ def test_fp16_scales_its_loss_and_skips_bad_steps(level: str) -> None:
     assert all(torch.equal(before[name], p) for name, p in session.model.named_parameters())
 
 
+def test_a_step_that_is_bad_on_two_gpus_is_skipped_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its optimizer gets the sum of what torch found on each of them."""
+    session = parts_for("O1", half="fp16").session()
+    look = session.scaler._unscale_grads_
+
+    def on_two(*asked: Any) -> dict[Any, torch.Tensor]:
+        return {gpu: found for found in look(*asked).values() for gpu in (0, 1)}
+
+    monkeypatch.setattr(session.scaler, "_unscale_grads_", on_two)
+    images = torch.full((2, 3, 32, 32), float("inf"))
+    session.backward(session.forward((images, torch.zeros(2, dtype=torch.long))))
+    session.optimize()
+    assert session.skipped_steps() == 1 and all(weight.isfinite().all() for weight in session.model.parameters())
+
+
 @pytest.mark.parametrize(("level", "bad", "measured"), [("O1", {1, 2}, 2), ("O2", {0, 2}, 1)])
 def test_skipped_steps(level: str, bad: set[int], measured: int, monkeypatch: pytest.MonkeyPatch) -> None:
     parts = parts_for(level, half="fp16")
