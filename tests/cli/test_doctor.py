@@ -136,6 +136,21 @@ def test_two_gpus_in_pci_order_with_their_problems(driver: Driver, quick: dict[s
     assert "ECC on" in text and "compute mode exclusive process" in text
 
 
+def test_many_gpus_that_are_alike_take_few_lines(driver: Driver, quick: dict[str, str]) -> None:
+    uuids = [f"GPU-{number:036d}" for number in range(8)]
+    driver.write(
+        *(f"device {uuid} 0 {number} 0 Stand-in {MIB}" for number, uuid in enumerate(uuids)),
+        *("value * compute_mode 3", "value * capability 90", f"value {uuids[0]} topology 50"),
+    )
+    text = page(report(**quick, **driver.environment()))
+    assert "GPU 0-1, 0-2, 0-3, 0-4, 0-5, 0-6, 0-7  peer access over NVLink, by the link between CPU sockets\n" in text
+    assert "GPU 1-2, 1-3, 1-4, 1-5, 1-6, 1-7, 2-3, 2-4 and 13 more  peer access over NVLink, by the same" in text
+    assert text.count("persistence mode is off") == text.count("its compute mode is") == 1
+    assert "each of GPUs 0, 1, 2, 3, 4, 5, 6, 7: its" in text and "nvidia-smi -i 0,1,2,3,4,5,6,7 -c DEFAULT" in text
+    driver.write(*(f"device {uuid} 0 {number} 0 Stand-in {MIB}" for number, uuid in enumerate(uuids)))
+    assert "GPUs     each two: peer access over NVLink, by" in page(report(**quick, **driver.environment()))
+
+
 def test_mig_and_a_lost_gpu_are_no_obstacle(driver: Driver, quick: dict[str, str]) -> None:
     silent = [
         *("pci_generation", "ecc", "persistence", "compute_mode", "numa", "power_limit", "used", "capability"),

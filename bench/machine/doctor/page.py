@@ -1,23 +1,36 @@
 """The report of ``bench doctor`` as one page of text for people."""
 
+from collections import defaultdict
+from collections.abc import Iterator
+
 from bench.machine.doctor.concerns import Facts
 
 MARKS = {"problem": "✗", "warning": "!", "note": "·"}
+NAMED = 8
+"""Pairs of GPUs that a line names."""
 
 
 def page(report: Facts) -> str:
-    """Facts, a line for each GPU, then the findings."""
+    """Facts, a few lines for each GPU, then the findings, one that several GPUs have once."""
     lines = [*_host(report["host"]), _driver(report["driver"]), *_gpus(report), *_torch(report["torch"]), ""]
     if not report["findings"]:
         lines.append("Nothing here would spoil a measurement.")
-    for finding in report["findings"]:
-        lines += [
-            f"{MARKS[finding['level']]} {finding['about']}: {finding['finding']}",
-            f"    so: {finding['consequence']}",
-            f"    do: {finding['remedy']}",
-        ]
+    for mark, about, finding, consequence, remedy in _findings(report["findings"]):
+        lines += [f"{mark} {about}: {finding}", f"    so: {consequence}", f"    do: {remedy}"]
     lines += ["", "Next: python -m bench list, then python -m bench run"]
     return "\n".join(lines)
+
+
+def _findings(findings: list[Facts]) -> Iterator[tuple[str, ...]]:
+    alike: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for one in findings:
+        kind, _, number = one["about"].partition("GPU ")
+        remedy = one["remedy"].replace(f" -i {number} ", " -i {} ") if number else one["remedy"]
+        alike[one["level"], kind, one["finding"], one["consequence"], remedy].append(number)
+    for (level, kind, finding, consequence, remedy), numbers in alike.items():
+        several = "each of GPUs" if len(numbers) > 1 else "GPU"
+        about = kind or f"{several} {', '.join(numbers)}"
+        yield MARKS[level], about, finding, consequence, remedy.replace("{}", ",".join(numbers))
 
 
 def _host(host: Facts) -> list[str]:
@@ -67,12 +80,20 @@ def _gpus(report: Facts) -> list[str]:
         for kind, what in (("processes", "process"), ("graphics", "graphics process")):
             for pid, name, used_mib in gpu[kind]:
                 lines.append(f"         {what} {pid} ({name or 'name unknown'}): {_number(used_mib, 'MiB')}")
-    for path in report["topology"]:
-        one, other = path["between"]
+    return [*lines, *_paths(report["topology"])]
+
+
+def _paths(topology: list[Facts]) -> Iterator[str]:
+    """A line for each way in which GPUs reach each other."""
+    pairs: dict[str, list[str]] = defaultdict(list)
+    for path in topology:
         peer = {True: "peer access", False: "no peer access", None: "peer access unknown"}[path["p2p"]]
-        nvlink = " over NVLink" if path["nvlink"] else ""
-        lines.append(f"GPU {one}-{other}  {peer}{nvlink}, by {path['level'] or 'an unknown way'}")
-    return lines
+        way = f"{peer}{' over NVLink' * bool(path['nvlink'])}, by {path['level'] or 'an unknown way'}"
+        pairs[way].append("{}-{}".format(*path["between"]))
+    for way, of in pairs.items():
+        more = f" and {len(of) - NAMED} more" if len(of) > NAMED else ""
+        every = len(of) == len(topology) > 1
+        yield f"GPUs     each two: {way}" if every else f"GPU {', '.join(of[:NAMED])}{more}  {way}"
 
 
 def _torch(torch: Facts) -> list[str]:
