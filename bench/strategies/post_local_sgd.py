@@ -7,6 +7,7 @@ their weights every ``period`` steps. The warm-up steps of a launch should cover
 from typing import Any
 
 from bench.seams import DDP, Implementation, Recipe, Strategy, ddp_recipe
+from bench.strategies import averaging
 
 STRATEGY = Strategy(
     label="post-local SGD",
@@ -27,7 +28,7 @@ def build(parts, after=2, period=4):
     averager = PeriodicModelAverager(period=period, warmup_steps=after)
 
     def average():
-        averager.average_parameters([{"params": [*session.model.parameters(), *session.amp.masters]}])
+        averaging.averaged(averager, [*session.model.parameters(), *session.amp.masters])
 
     session: Any = parts.build("ddp", after_step=average)
     state = local.PostLocalSGDState(process_group=None, subgroup=alone, start_localSGD_iter=after)
@@ -46,8 +47,8 @@ def recipe(after=2, period=4):
 averager = PeriodicModelAverager(period={period!r}, warmup_steps={after!r})
 state = PostLocalSGDState(None, dist.new_subgroups(group_size=1)[0], start_localSGD_iter={after!r})
 module.register_comm_hook(state, post_localSGD_hook)""",
-        optimizer='weights = dict.fromkeys([*net.parameters(), *updates.param_groups[0]["params"]])  # masters, too',
-        after_step='averager.average_parameters([{"params": list(weights)}])',
+        optimizer=averaging.OPTIMIZER,
+        after_step=averaging.AFTER_STEP,
         gather="""\
 saved = {"model": net.state_dict(), "optimizer": updates.state_dict()}
 saved |= {"averager": averager.step, "hook": state.iter}""",

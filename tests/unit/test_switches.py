@@ -291,6 +291,15 @@ def test_powersgd_trains_on_after_a_step_that_is_not_finite() -> None:
     assert session.skipped_steps() == skipped + 1
 
 
+@pytest.mark.usefixtures("group")
+@pytest.mark.parametrize("name", ["averaging", "post_local_sgd"])
+def test_averaged_weights_keep_the_layout_of_their_momentum(name: str) -> None:
+    """In which a fused step goes through both."""
+    session, ran = trained(f"{name}+channels_last", steps=4)
+    state = session.optimizer.state.items()
+    assert ran["optimizer_fused"] and all(one["momentum_buffer"].stride() == weight.stride() for weight, one in state)
+
+
 IDLE_HERE = {
     "bf16": ("half is bf16 on the CPU anyway",),
     "fused": ("the workload's optimizer has fused=True anyway",),
