@@ -65,7 +65,7 @@ def refuse_unreachable_loopback(scenarios: tuple[Found, ...], device: str) -> No
 def obstacle(found: Found, request: Request, host: Event | None = None) -> str | None:
     """Why the scenario cannot run here, judged by the machine and, once known, by what the worker host imported."""
     reason = _files_tell(found, device=request.device, impl=request.impl, apex_path=request.apex_path, packages=False)
-    reason = reason or found.strategy.obstacle(request.device, request.replicas) or _other_half(found, request)
+    reason = reason or found.obstacle(request.device, request.replicas) or _other_half(found, request)
     if reason is not None or host is None:
         return reason
     host = interpreter_of(host, found.environment)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cache
 from glob import glob
 from importlib.machinery import PathFinder
+from inspect import signature
 from types import ModuleType, NoneType
 from typing import TYPE_CHECKING
 
@@ -71,6 +72,12 @@ class Found:
     half: str | None = None
     level: str | None = None
     environment: str | None = None
+
+    def obstacle(self, device: str, devices: int) -> str | None:
+        """That of its strategy, which may ask for options of the scenario."""
+        asked = signature(self.strategy.obstacle).parameters
+        options = {name: value for name, value in self.scenario.options.items() if name in asked}
+        return self.strategy.obstacle(device, devices, **options)
 
     def half_on(self, device: str) -> str:
         """Half in a launch on ``cpu`` or ``cuda``: ``fp16`` or ``bf16``."""

@@ -10,8 +10,16 @@ groups.
 
 from bench.seams import Recipe, Strategy
 
+
+def obstacle(device, devices, copies=1):
+    if devices % copies:
+        return f"{copies} groups cannot have equal shares of {devices} ranks; choose a multiple of {copies}"
+    return None
+
+
 STRATEGY = Strategy(
     label="FSDP2",
+    obstacle=obstacle,
     weights="sharded",
     precisions=("O0", "O1"),  # a unit has weights of one type
     amp=("native",),
@@ -30,11 +38,7 @@ def build(parts, reshard=True, copies=1):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    from bench.core.errors import BenchError
     from bench.worker.blocks import blocks
-
-    if parts.world_size % copies:
-        raise BenchError(f"{copies} copies cannot be shared by {parts.world_size} ranks; use a multiple of {copies}")
 
     def wrap(model):
         shape = (copies, parts.world_size // copies)

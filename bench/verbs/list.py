@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> int:
     def scenario(name: str, file: str) -> Row:
         loaded = switching.load(name, file)
         reason = obstacle(loaded, device=device, impl=options.impl, apex_path=options.apex)
-        reason = reason or loaded.strategy.obstacle(device, len(gpus) if device == "cuda" else RANKS)
+        reason = reason or loaded.obstacle(device, len(gpus) if device == "cuda" else RANKS)
         return {
             "summary": loaded.scenario.summary,
             "strategy": loaded.strategy_name,

@@ -105,6 +105,12 @@ def test_a_model_over_two_devices() -> None:
     assert "3 were chosen" in str(strategy.obstacle("cuda", 3)) and strategy.obstacle("cuda", 2) is None
 
 
+def test_groups_of_ranks_are_equal() -> None:
+    hsdp, fsdp2 = (switching.load(*discover.resolve(name)) for name in ("hsdp", "fsdp2"))
+    said = "2 groups cannot have equal shares of 3 ranks; choose a multiple of 2"
+    assert [hsdp.obstacle("cuda", 3), hsdp.obstacle("cuda", 4), fsdp2.obstacle("cuda", 3)] == [said, None, None]
+
+
 def test_lightning_goes_by_the_variables_of_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     """Within Slurm it would take Slurm's, which are those of one task on each host."""
     names = ("", ".fabric", ".fabric.strategies", ".fabric.plugins", ".fabric.plugins.environments")
