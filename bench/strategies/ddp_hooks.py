@@ -33,13 +33,15 @@ def by_powersgd(parts):
     from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as powersgd
     from torch.futures import collect_all
 
-    scale = 0.0
+    skipped = 0
 
     def forget_skipped():
-        nonlocal scale
-        if session.scaler is not None:
-            before, scale = scale, session.scaler.get_scale()
-            if scale < before:
+        nonlocal skipped
+        amp = session.amp
+        if amp.scaler is not None:
+            by_kernel = getattr(amp.optimizer, "_step_supports_amp_scaling", False)  # then the GPU alone knows
+            before, skipped = skipped, int(amp.skipped_steps()) if by_kernel else amp.calls - amp.executed
+            if skipped > before:
                 for carried in (state.error_dict, state.p_memory_dict, state.q_memory_dict):
                     carried.clear()
 
