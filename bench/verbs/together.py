@@ -50,7 +50,7 @@ def _continued(options: Options, parser: Parser, party: Party) -> Options:
 
 
 def _follow(arguments: list[str], parser: Parser, engine: Started) -> int:
-    with follower.following(engine, os.environ) as line:
+    with follower.following(engine, os.environ, say) as line:
         options = parser.parse_args(arguments, Options())
         hello = _hello(options, parser)
         own = follower.Options(

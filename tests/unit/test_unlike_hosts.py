@@ -62,7 +62,7 @@ def lead(engine: Started, mine: Hello, file: Path) -> None:
 
 
 def take_part(engine: Started, mine: Hello) -> None:
-    with following(engine, SECRET) as line:
+    with following(engine, SECRET, print) as line:
         follow(line, mine, Options(**OPTIONS, check=lambda: None), lambda text: None)
 
 

@@ -46,9 +46,9 @@ class Options:
 
 
 @contextmanager
-def following(engine: Started, environment: Mapping[str, str]) -> Iterator[Line]:
+def following(engine: Started, environment: Mapping[str, str], say: Callable[[str], None]) -> Iterator[Line]:
     """The connection to the first host. If this host cannot go on, it sends the reason."""
-    line = call(engine, secret_of(environment))
+    line = call(engine, secret_of(environment), say)
     try:
         yield line
     except Gone as error:

@@ -11,7 +11,7 @@ import secrets
 import select
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -197,14 +197,15 @@ class Listener:
             self._drop(caller, "all hosts had come")
 
 
-def call(engine: Started, secret: bytes | RequestError) -> Line:
-    """Connect to the first host once it listens, and prove the secret to each other.
+def call(engine: Started, secret: bytes | RequestError, say: Callable[[str], None] = lambda text: None) -> Line:
+    """Connect to the first host once it listens, and prove the secret to each other. Says so if that takes long.
 
     Raises :class:`RequestError` if that fails, and :class:`HostError` if nobody answers within :data:`JOIN_S`, or
     within :data:`GONE_S` after the first host was last seen to listen.
     """
     where, store = f"{engine.address}:{engine.port}", None
     last_s = until_s = time.monotonic() + JOIN_S
+    announced = False
     how, why = f"was not found at {where} within {JOIN_S:.0f} s", "it has not come yet"
     try:
         store = AgentStore(engine.address, engine.port) if engine.agent_store else None
@@ -221,6 +222,9 @@ def call(engine: Started, secret: bytes | RequestError) -> Line:
                     return _called(connected, engine, secret)
                 except (OSError, Gone) as error:
                     why = str(error)
+            if not announced and time.monotonic() > last_s - JOIN_S + SAY_WAITING_S:
+                announced = True
+                say(f"waiting for the first host at {where} ({secret if isinstance(secret, RequestError) else why})")
             time.sleep(AGAIN_S)
     finally:
         if store is not None:
