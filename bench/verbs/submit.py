@@ -187,6 +187,12 @@ def job_name(text: str) -> str:
     return text
 
 
+def claim_name(text: str) -> str:
+    if not re.fullmatch(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not the name of a persistent volume claim")
+    return text
+
+
 def _parser() -> Parser:
     declared = {name: execute.load_file(name, file, ENGINE).ENGINE for name, file in discover.names(ENGINE).items()}
     engines = "\n".join(f"  {name:<11} {engine.summary}" for name, engine in declared.items())
@@ -199,7 +205,7 @@ def _parser() -> Parser:
     image = "with bench in it, on Kubernetes; 'docker build -t IMAGE .' in a checkout makes one"
     parser.add_argument("--image", type=word, metavar="IMAGE", help=image)
     claim = f"the persistent volume claim that results go to, on Kubernetes (default: {CLAIM})"
-    parser.add_argument("--claim", type=job_name, metavar="NAME", help=claim)
+    parser.add_argument("--claim", type=claim_name, metavar="NAME", help=claim)
     rdma = "the resource that gives a pod its RDMA devices, on Kubernetes; without it NCCL takes TCP between nodes"
     parser.add_argument("--rdma", type=resource, metavar="RESOURCE", help=rdma)
     parser.add_argument("--name", type=job_name, metavar="NAME", help="of the job (default: bench- and six digits)")

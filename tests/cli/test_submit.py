@@ -64,11 +64,12 @@ def test_sbatch_reads_the_script(bench: Bench, tmp_path: Path) -> None:
 
 def test_kubectl_reads_the_secret_and_the_job(bench: Bench, tmp_path: Path) -> None:
     client(tmp_path, "kubectl")
-    code, out, err = bench(*POD, "--claim", "disk", *RUN)
+    claim = "2026.results-of-all-teams-on-the-shared-file-system"
+    code, out, err = bench(*POD, "--claim", claim, *RUN)
     about = heard(tmp_path)
     secret, _, job = about["text"].partition("\n---\n")
     assert (code, about["words"], job) == (0, ["create", "-f", "-"], out)
-    assert len(json.loads(secret)["stringData"]["BENCH_SECRET"]) == 32 and "claimName: disk\n" in out
+    assert len(json.loads(secret)["stringData"]["BENCH_SECRET"]) == 32 and f'claimName: "{claim}"\n' in out
     assert "Logs: kubectl logs -f bench-" in err and "kubectl create secret" not in err
 
 
@@ -120,6 +121,7 @@ WRONG: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "no image": ((*POD[:5], "--dry-run", *RUN), ("--image: pytorchjob needs one", "docker build -t IMAGE .")),
     "an image for nothing": ((*SLURM, "--image", "a", *RUN), ("--image: slurm runs no image; leave it out",)),
     "a claim for nothing": ((*SLURM, "--claim", "a", *RUN), ("--claim: slurm runs no image; leave it out",)),
+    "a bad claim": ((*POD, "--claim", "My_Disk", *RUN), ("--claim: 'My_Disk'", "persistent volume claim")),
     "a bad image": ((*POD[:5], "--image", "a b", *RUN), ("--image: 'a b'",)),
     "a bad name": ((*SLURM, "--name", "My_Job", *RUN), ("--name: 'My_Job'", "letters, digits and hyphens")),
     "no GPUs": ((*SLURM, "--gpus-per-node", "0", *RUN), ("--gpus-per-node: '0'", "at least 1")),
