@@ -178,6 +178,10 @@ class Session:
         self.optimizer = self.amp.prepare(self.model)
         self.scaler, self.skipped_steps = self.amp.scaler, self.amp.skipped_steps
         self.around = Around(parts.workload, self.model, self.optimizer, self.updated(), steps=updates)
+        self._begin = [
+            [{name: group[name] for name in group if name != "params"} for group in one.param_groups]
+            for one in optimizers_in(self.optimizer)
+        ]
         self.steps, self.capture, self._captured = 0, False, list[Tensor | None]()
         for change in parts.functions("module").values():
             self.module = change(parts, self.module)
@@ -252,10 +256,12 @@ class Session:
 
     @property
     def changes_gradients(self) -> bool:
-        """Whether the workload does, before a step of the optimizer or in a hook of it."""
+        """Whether the workload does, before a step of the optimizer or in a hook of it, or may in an optimizer that is
+        not torch's: some work in place, such as schedule-free ones."""
         hooks = len(getattr(self.optimizer, "_optimizer_step_pre_hooks", ()))
         own = self.scaler is not None and not isinstance(self.amp, ApexAmp)  # which counts steps
-        return hooks > own or self.around.changes_gradients
+        foreign = any(not type(one).__module__.startswith("torch.") for one in optimizers_in(self.optimizer))
+        return hooks > own or foreign or self.around.changes_gradients
 
     def _ready(self) -> None:
         if self.capture:
@@ -305,8 +311,14 @@ class Session:
 
     def forget(self) -> None:
         """Bring the optimizer, and those that it is made of, to the state before its first step."""
+        scheduled = self.around.scheduled(self.steps)
         for one in optimizers_in(self.optimizer):
             one.state.clear()
+        for one, begin in zip(optimizers_in(self.optimizer), self._begin, strict=False):
+            for group, values in zip(one.param_groups, begin, strict=True):
+                for name in {*group} - {"params"} - scheduled:  # some count their steps here
+                    del group[name]
+                group.update((name, value) for name, value in values.items() if name not in scheduled)
         if isinstance(self.scaler, torch.amp.GradScaler):
             begin_momentum_at_zero(self.optimizer)
 

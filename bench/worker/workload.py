@@ -184,12 +184,23 @@ class Around:
         """Where the learning rates are not those that the schedule gives to another optimizer after so many steps."""
         if self.scheduler is None:
             return []
+        rates, expected = ([one["lr"] for one in groups] for groups in (self.optimizer.param_groups, self._after(steps)))
+        wrong = f"the learning rate is {rates}, but after {steps} steps the schedule says {expected}"
+        return [wrong] * (rates != expected)
+
+    def scheduled(self, steps: int) -> set[str]:
+        """What the schedule changes of groups of parameters in so many steps."""
+        if self.scheduler is None:
+            return set()
+        pairs = zip(self._after(0), self._after(steps), strict=True)
+        return {name for begin, end in pairs for name in end if name != "params" and end[name] != begin.get(name)}
+
+    def _after(self, steps: int) -> list[dict[str, Any]]:
+        """The groups of parameters of another optimizer, after so many steps of the schedule."""
         tiny = [torch.zeros((1,) * one.dim(), requires_grad=True) for one in self.model.parameters()]
         other = build_optimizer(self.workload, tiny)
         Around(self.workload, self.model, other, [*tiny]).skip(steps)
-        rates, expected = ([group["lr"] for group in one.param_groups] for one in (self.optimizer, other))
-        wrong = f"the learning rate is {rates}, but after {steps} steps the schedule says {expected}"
-        return [wrong] * (rates != expected)
+        return other.param_groups
 
 
 def flag_effect(optimizer: torch.optim.Optimizer, workload: Training, flag: str) -> str | None:

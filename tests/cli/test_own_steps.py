@@ -57,6 +57,20 @@ def after_step(model, optimizer):
     with torch.no_grad():
         model[0].weight.clamp_(-0.05, 0.05)
 """
+IN_PLACE = """
+def optimizer(work, parameters):
+    import torch
+
+    class InPlace(torch.optim.Optimizer):
+        @torch.no_grad()
+        def step(self):
+            for group in self.param_groups:
+                group["steps"] = group.get("steps", 0) + 1
+                for one in group["params"]:
+                    one.sub_(one.grad.mul_(group["lr"] / group["steps"]))
+
+    return InPlace(parameters, {"lr": 0.01})
+"""
 OTHERS = {
     "a hook that clips": CLIPPED_IN_A_HOOK,
     "an optimizer of the last layer alone": LAST_LAYER,
@@ -69,6 +83,8 @@ OTHERS = {
     + "\n\ndef is_trained(weight):\n    return weight.requires_grad\n",
     "inputs that the loss makes fp32": IN_FP32,
     "parts of the model around the step": PARTS,
+    "an optimizer that works in place": IN_PLACE,  # as those of schedulefree
+    "... with a schedule": IN_PLACE + "\n\n" + SNIPPETS["a learning-rate schedule"],
 }
 CONVOLUTION = """
 def model(work):
