@@ -184,7 +184,8 @@ class Around:
         """Where the learning rates are not those that the schedule gives to another optimizer after so many steps."""
         if self.scheduler is None:
             return []
-        rates, expected = ([one["lr"] for one in groups] for groups in (self.optimizer.param_groups, self._after(steps)))
+        both = self.optimizer.param_groups, self._after(steps)
+        rates, expected = ([group["lr"] for group in groups] for groups in both)
         wrong = f"the learning rate is {rates}, but after {steps} steps the schedule says {expected}"
         return [wrong] * (rates != expected)
 

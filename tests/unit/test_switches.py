@@ -28,6 +28,7 @@ from bench.seams import discover, switching
 from bench.seams.obstacle import obstacle
 from bench.seams.switching import scenario
 from bench.verbs.sets import switched
+from bench.worker.blocks import blocks
 from bench.worker.precision import use_tf32
 from bench.worker.session import Parts, Session
 from bench.worker.trial import in_rows
@@ -327,6 +328,14 @@ def test_a_replica_computes_its_own_blocks_again() -> None:
     replica: Any = model[0]._replicate_for_data_parallel()
     replica.weight, replica.bias = torch.zeros(2, 2), torch.ones(2)
     assert replica(torch.ones(1, 2)).tolist() == [[1.0, 1.0]]
+
+
+def test_the_blocks_of_lists_in_lists() -> None:
+    """Lists compute nothing: neither FSDP2 nor checkpointing takes them."""
+    norm, attention, last = torch.nn.LayerNorm(2), torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    layer = torch.nn.ModuleList([torch.nn.ModuleList([norm]), attention, torch.nn.ReLU()])
+    model = torch.nn.Sequential(torch.nn.ModuleList([layer, last]))
+    assert [*blocks(model)] == [norm, attention, last]
 
 
 @pytest.mark.parametrize(("name", "fused", "foreach"), [("fused", True, False), ("foreach", False, True)])
