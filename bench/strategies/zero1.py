@@ -16,10 +16,19 @@ STRATEGY = Strategy(
 
 
 def build(parts):
+    from inspect import signature
+
     from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    from bench.core.errors import BenchError
 
     def optimizer(parameters):
         usual = parts.build_optimizer(parameters)
+        taken = list(signature(type(usual)).parameters.values())[1:]
+        missing = [one.name for one in taken if one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD]
+        if missing := [name for name in missing if name not in usual.defaults]:
+            what = f"ZeRO-1 makes an optimizer of its own, and {type(usual).__name__} takes {' and '.join(missing)}"
+            raise BenchError(f"{what} besides parameters; leave zero1 out, or give them defaults")
         return ZeroRedundancyOptimizer(usual.param_groups, type(usual), **accepted(type(usual), usual.defaults))
 
     return parts.build("ddp", optimizer=optimizer)

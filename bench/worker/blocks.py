@@ -7,7 +7,7 @@ from torch import nn
 
 def blocks(module: nn.Module) -> Iterator[nn.Module]:
     """The members of the outermost ``Sequential`` and ``ModuleList`` of a model, those with parameters: the residual
-    blocks of a ResNet, the layers of a transformer. Of a member that is a list itself, and computes nothing, its own."""
+    blocks of a ResNet, the layers of a transformer. Of a member that is a list itself, its own."""
     for child in module.children():
         if isinstance(child, nn.ModuleList | nn.Sequential):
             yield from _members(child)

@@ -49,6 +49,7 @@ NO_ROOM = ("unable to find an engine", "status_not_initialized", "cudnn_status_i
 """What cuBLAS and cuDNN say where a workspace, a handle or a library's code got no memory, and for other reasons."""
 FULL = 0.05
 """The free share of a device below which that was the reason."""
+MIXED = "got mixed torch.Tensor and DTensor"  # FSDP2's words
 UNUSED = "Expected to have finished reduction in the prior iteration"  # DDP's words
 LIBUV_TAKES_SOCKETS = "2.8"
 """Torch from which on the store's libuv server takes over a socket (pytorch/pytorch#150215); before, only the older."""
@@ -274,6 +275,10 @@ def _about(error: BaseException, job: Job, rank: int, where: str = "") -> dict[s
     text = text if isinstance(error, BenchError) else f"{type(error).__name__}: {text}"[:500]
     if UNUSED in text:
         text = "some weights had no part in the loss, which DDP waits for; add find_unused: --scenario ddp+find_unused"
+    if MIXED in text:
+        text = f"the model or its optimizer makes plain tensors, which torch does not mix with shards (DTensor): {text}"
+    if "Double" in text and job.purpose in ("probe", "reference"):
+        text = f"no double precision; let narrow(work) of the workload make a model whose operations have it: {text}"
     about = {"kind": kind, "reason": where + text, "collateral": kind != "oom" and collateral}
     if kind != "oom":
         return about

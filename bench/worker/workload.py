@@ -325,7 +325,8 @@ def contradictions(workload: Training, hyperparameters: dict[str, object]) -> li
         key = HYPERPARAMETERS.get(name, name)
         actual = hyperparameters.get(f"initial_{key}", hyperparameters.get(key, value))  # initial: of a schedule
         if actual != value:
-            found.append(f"the setting {name} is {value}, but the optimizer has {actual}")
+            begun = " (a schedule must begin with the setting)" * hasattr(_open(workload).module, "schedule")
+            found.append(f"the setting {name} is {value}, but the optimizer has {actual}{begun}")
     unused = sorted(set(workload.settings) - _open(workload).work.used)
     if unused:
         found.append(f"nothing in {workload.file} uses the setting {' or '.join(unused)}")

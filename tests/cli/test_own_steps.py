@@ -11,7 +11,7 @@ from standin.planted import planted
 from standin.schemas import document_in
 from test_workload import MLP, without
 
-from bench.analyse.parity import DIVERGED, SAME, WITHIN_HALF
+from bench.analyse.parity import CANNOT_TELL, DIVERGED, SAME, WITHIN_HALF
 
 _, SECTION = (ROOT / "docs" / "own.md").read_text().split("## My training step has ...\n")
 SNIPPETS = dict(re.findall(r"^### \.\.\. ([^\n]+)\n[^#]*?^```python\n(.*?)^```", SECTION, re.DOTALL | re.MULTILINE))
@@ -101,6 +101,31 @@ def model(work):
     made.spare = nn.Linear(work.width, 10)
     return made
 """
+GROUPED = """
+def model(work, exact=False):
+    from torch import nn
+
+    class Grouped(nn.Linear):
+        def forward(self, x):
+            if x.element_size() == 8 and not exact:  # as torch._grouped_mm
+                raise RuntimeError("Expected mat_a to be Float32, BFloat16 or Float16 matrix, got Double")
+            return super().forward(x)
+
+    return nn.Sequential(nn.Linear(32, work.width), Grouped(work.width, 10))
+"""
+NARROW = "\n\ndef narrow(work):\n    return model(work, exact=True)\n"
+MIXES = """
+def optimizer(work, parameters):
+    import torch
+
+    class Mixes(torch.optim.Optimizer):
+        @torch.no_grad()
+        def step(self):
+            for one in self.param_groups[0]["params"]:
+                one.add_(torch.zeros(one.shape))
+
+    return Mixes(parameters, {"lr": 0.01})
+"""
 JOINED = """
 def collate(examples):
     import torch
@@ -160,12 +185,23 @@ def test_a_parameter_server_takes_weights_in_any_groups_and_layout(run_here: Ben
     ("snippet", "scenario", "says"),
     [
         (JOINED, "ddp_accumulate", "entry for each of its 32 examples"),  # each micro-batch would be all of it
+        (SNIPPETS["several optimizers"], "zero1", "Both takes second besides parameters; leave zero1 out"),
+        pytest.param(MIXES, "fsdp2", "its optimizer makes plain tensors", marks=needs_fsdp2),
         (SPARE, "ddp", "some weights had no part in the loss, which DDP waits for; add find_unused"),
     ],
 )
 def test_what_cannot_be_trained_so(run_here: Bench, tmp_path: Path, snippet: str, scenario: str, says: str) -> None:
     (launch,) = trained(run_here, tmp_path, snippet, scenario, code=1)["launches"]
     assert launch["status"] == "error" and says in launch["reason"]
+
+
+def test_what_has_no_double_precision(run_here: Bench, tmp_path: Path) -> None:
+    (row,) = trained(run_here, tmp_path, GROUPED, "single", code=1)["parity"]
+    assert row["verdict"] == CANNOT_TELL and "let narrow(work) of the workload make a model" in row["reason"]
+
+
+def test_a_narrow_model_may_compute_otherwise(run_here: Bench, tmp_path: Path) -> None:
+    assert verdicts(trained(run_here, tmp_path, GROUPED + NARROW, "single")) == {"single": SAME}
 
 
 PLANTED = {
