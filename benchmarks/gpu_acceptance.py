@@ -514,7 +514,7 @@ def choose(options: argparse.Namespace) -> tuple[tuple[Gpu, ...], str | None]:
     uuids = machine.choose_gpus(options.gpus or str(here[0].index), here)
     chosen = tuple(next(gpu for gpu in here if gpu.uuid == uuid) for uuid in uuids)
     try:
-        machine.refuse_blocking_launches("cuda")
+        machine.refuse_debugging("cuda")
         foreign.refuse(here, uuids, force=False)
         with acquire(uuids, wait=False, say=lambda text: None):
             return chosen, None

@@ -131,7 +131,7 @@ def opened(
     machine.refuse_missing_directory()
     machine.refuse_missing_libraries()
     machine.refuse_few_files(request.replicas if party is None else len(party.hosts[0].devices) or party.hosts[0].cores)
-    machine.refuse_blocking_launches(request.device)
+    machine.refuse_debugging(request.device)
     machine.refuse_slices(request.devices if party is None else party.hosts[0].devices)
     obstacles.refuse_unreachable_loopback(scenarios, request.device)
     obstacles.refuse_if_nothing_runs(obstacles.of_each(scenarios, request))

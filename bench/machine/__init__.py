@@ -19,8 +19,12 @@ if TYPE_CHECKING:
     from bench.runs.document import Git, Machine, State
 
 RECORDED_PREFIXES = ("NCCL_", "TORCH_", "CUDA_", "GLOO_", "OMP_", "MKL_", "KMP_", "PYTORCH_", "NVIDIA_TF32_")
-BLOCKING = "CUDA_LAUNCH_BLOCKING"
-"""A variable for debugging: with it every kernel is waited for, nothing overlaps, and no time is one of training."""
+DEBUGGING = {
+    "CUDA_LAUNCH_BLOCKING": "every kernel waits for the one before",
+    "PYTORCH_NO_CUDA_MEMORY_CACHING": "torch asks the driver for the memory of each tensor",
+    "TORCH_DISTRIBUTED_DEBUG": "ranks compare what they exchange before each exchange",
+}
+"""Variables with which no time is one of training, and what they do. The last one counts on the CPU, too."""
 
 FILES, FILES_OF_RANK = 24, 4
 """Open at one time. Two ranks do with 28; with 20 they wait for what never comes."""
@@ -106,11 +110,13 @@ def refuse_slices(devices: tuple[str, ...]) -> None:
         raise RequestError("--gpus", what, f"choose another{_OR_CPU}; where it is yours, 'nvidia-smi -mig 0' ends MIG")
 
 
-def refuse_blocking_launches(device: str) -> None:
-    """Raises :class:`RequestError` where the environment makes CUDA wait for every kernel; on the CPU nothing does."""
-    if device == "cuda" and os.environ.get(BLOCKING, "") not in ("", "0"):
-        problem = "it makes every kernel wait for the one before, for debugging"
-        raise RequestError(BLOCKING, problem, f"unset {BLOCKING}")
+def refuse_debugging(device: str) -> None:
+    """Raises :class:`RequestError` where one of :data:`DEBUGGING` is on."""
+    for name, what in DEBUGGING.items():
+        value = os.environ.get(name, "")
+        of_cuda = "CUDA" in name and device == "cuda" and value not in ("", "0")
+        if of_cuda or (name.startswith("TORCH_") and value.upper() == "DETAIL"):
+            raise RequestError(name, f"with {value!r}, which is for debugging, {what}", f"unset {name}")
 
 
 def refuse_unfit_torch(description: "Message", gpus: Iterable[Gpu]) -> None:

@@ -40,15 +40,27 @@ def test_where_apex_was_asked_for_nothing_else_runs(execute: Callable[..., Execu
     assert "apex needs CUDA" in (done.outcome.reason or "")
 
 
-def test_launch_blocking_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    for device, value in (("cuda", "0"), ("cuda", ""), ("cpu", "1")):
-        monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", value)
-        machine.refuse_blocking_launches(device)
-    for value in ("1", "yes"):
-        monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", value)
-        assert machine.recorded_environment()["CUDA_LAUNCH_BLOCKING"] == value
-        with pytest.raises(RequestError, match="unset CUDA_LAUNCH_BLOCKING"):
-            machine.refuse_blocking_launches("cuda")
+@pytest.mark.parametrize(
+    ("name", "device", "off", "on"),
+    [
+        ("CUDA_LAUNCH_BLOCKING", "cuda", ("0", ""), ("1", "yes")),
+        ("PYTORCH_NO_CUDA_MEMORY_CACHING", "cuda", ("0",), ("1",)),
+        ("TORCH_DISTRIBUTED_DEBUG", "cpu", ("OFF", "INFO", ""), ("DETAIL", "detail")),
+    ],
+)
+def test_a_variable_for_debugging_is_refused(
+    monkeypatch: pytest.MonkeyPatch, name: str, device: str, off: tuple[str, ...], on: tuple[str, ...]
+) -> None:
+    for value in off:
+        monkeypatch.setenv(name, value)
+        machine.refuse_debugging(device)
+    for value in on:
+        monkeypatch.setenv(name, value)
+        assert machine.recorded_environment()[name] == value
+        with pytest.raises(RequestError, match=f"unset {name}"):
+            machine.refuse_debugging(device)
+    if device == "cuda":
+        machine.refuse_debugging("cpu")
 
 
 RESTING = """
