@@ -39,9 +39,9 @@ OPTIMIZER = 'weights = list(dict.fromkeys([*net.parameters(), *updates.param_gro
 AFTER_STEP = """\
 before = [weight.data for weight in weights]
 averager.average_parameters([{"params": weights}])
-for weight, data in zip(weights, before, strict=True):
-    if weight.stride() != data.stride():  # in NHWC, and it left them contiguous
-        weight.data = data.copy_(weight.data)"""
+for weight, held in zip(weights, before, strict=True):
+    if weight.stride() != held.stride():  # in NHWC, and it left them contiguous
+        weight.data = held.copy_(weight.data)"""
 
 
 def recipe(period=4):
