@@ -18,7 +18,7 @@ from bench.core.job import Task
 from bench.experiments.plan import Request
 from bench.machine import VISIBLE, redact
 from bench.runs.document import EngineRecord, Resumed, RunDocument, WorkloadRecord, launches_of
-from bench.runs.experiments import Tuning
+from bench.runs.experiments import CeilingsLaunch, Tuning
 from bench.runs.launches import LaunchRecord, Record
 from bench.runs.names import run_ids
 from bench.runs.reader import verified
@@ -46,8 +46,9 @@ def verb_of(names: Iterable[str]) -> str | None:
 
 
 def ended(launches: Iterable[Record]) -> set[tuple[str, int]]:
-    """Scenario and repeat of those that ended well, or cannot run here anyway."""
-    return {(one.scenario, one.repeat) for one in launches if isinstance(one, LaunchRecord) and one.status in DONE}
+    """Scenario and repeat of those that ended well, or cannot run here anyway. Ceilings are in place of none."""
+    repeats = (one for one in launches if isinstance(one, LaunchRecord) and not isinstance(one, CeilingsLaunch))
+    return {(one.scenario, one.repeat) for one in repeats if one.status in DONE}
 
 
 def left(request: Request, scenarios: Iterable[str], launches: Iterable[Record]) -> list[tuple[str, int]]:

@@ -30,7 +30,7 @@ from bench.core.job import Computation, Job
 from bench.experiments import lab, numerics, record, resume
 from bench.experiments.launch import Performed
 from bench.runs.document import EngineRecord, RunDocument
-from bench.runs.experiments import Numerics, Scaling, Tuning
+from bench.runs.experiments import CeilingsLaunch, Numerics, Scaling, Tuning
 from bench.runs.files import describe_files
 from bench.runs.launches import DoubleRecord
 from bench.runs.reader import verified
@@ -68,6 +68,7 @@ def test_what_is_missing_of_a_run() -> None:
     run = document(launch(0, "single", 0), launch(1, "ddp", 0, "timeout"), launch(2, "ddp", 1, "unsupported"))
     assert resume.left(REQUEST, ["single", "ddp"], run.launches) == [("ddp", 0), ("single", 1)]
     assert not numerics.has_reference(run, None, ())
+    assert resume.ended([CeilingsLaunch.of(run.launches[0])]) == set()  # no step was taken apart in it
 
 
 def test_what_is_missing_of_the_numerics() -> None:
