@@ -17,7 +17,7 @@ from bench.experiments.lab import Finished, Start
 from bench.experiments.plan import PROFILES, Request
 from bench.experiments.plan.interval_target import FEWEST_LAUNCHES, FIRST_STAGE
 from bench.machine import environments
-from bench.runs.experiments import BatchSearch, IntervalTargetRecord
+from bench.runs.experiments import IntervalTargetRecord
 from bench.runs.names import find
 from bench.runs.reader import read, verified
 from bench.seams.discover import Found
@@ -43,7 +43,7 @@ from bench.verbs.options import (
     whole_number,
 )
 from bench.verbs.sets import LADDER, PUBLISHED, scenarios_of, with_untuned
-from bench.verbs.show import answered, for_programs
+from bench.verbs.show import answered, batches, for_programs
 from bench.verbs.together import on_all_hosts
 
 DESCRIPTION = """\
@@ -136,16 +136,7 @@ def _environments(options: Options) -> dict[str, str]:
 
 def _find_batch(request: Request, scenarios: tuple[Found, ...], options: Options) -> int:
     finished = find_batches(request, scenarios, Start(out=options.out, wait=options.wait))
-    speed, memory = f"{request.task.unit_short}/s", "peak MiB of a device"
-    rows: list[tuple[str, ...]] = [("scenario", "largest batch", speed, memory, "the next one")]
-    for name, one in finished.document.begun(BatchSearch).scenarios.items():
-        values = (one.largest, one.throughput_per_s, one.peak_mib)
-        texts = ["-" if value is None else f"{value:,.0f}" for value in values]
-        over = f"{one.too_large:,}: {one.why_not}" if one.too_large else "-"
-        if one.stopped_by == "budget":
-            texts[0] = f"{'at least ' if one.largest else ''}{texts[0]} (stopped by the budget)"
-        rows.append((name, *texts, over))
-    table = align(rows, left=("scenario", "the next one"), width=columns(people(options)))
+    table = "\n".join(batches(finished.document, columns(people(options))))
     document = {"path": finished.path, **encode(finished.document)}
     reply(options, "", table, "", f"Run folder: {place(finished.path)}", document=lambda: document)
     return FAILED if finished.failed else OK

@@ -4,15 +4,16 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from bench.console import columns
+from bench.console import align, columns
 from bench.core.codec import encode
 from bench.core.errors import FAILED, OK
-from bench.runs.experiments import Scaling, Tuning
+from bench.runs.experiments import BatchSearch, Scaling, Tuning
 from bench.seams.experiment import experiments
 from bench.verbs.options import Parser, latest_or, next_steps, people, reply
 
 if TYPE_CHECKING:
     from bench.analyse.analysed import Analysed
+    from bench.runs.document import RunDocument
 
 DESCRIPTION = "Print the answer, the table and the warnings of a run.\n"
 EPILOG = """\
@@ -94,6 +95,8 @@ def answered(run: "Analysed", *, width: int | None, verbose: bool) -> list[str]:
     from bench.words.caveats import about_implementations
 
     document, table = run.document, run.overview
+    if document.of(BatchSearch) is not None:
+        return batches(document, width)
     if document.of(Scaling) is not None:
         from bench.report.scaling import on_terminal
 
@@ -119,3 +122,17 @@ def answered(run: "Analysed", *, width: int | None, verbose: bool) -> list[str]:
         *numerics(run),
         *(findings if verbose else main_finding)(run),
     ]
+
+
+def batches(document: "RunDocument", width: int | None) -> list[str]:
+    """The largest batch of each scenario, as ``bench run --find-batch`` found it."""
+    speed, memory = f"{document.workload.unit_short}/s", "peak MiB of a device"
+    rows: list[tuple[str, ...]] = [("scenario", "largest batch", speed, memory, "the next one")]
+    for name, one in document.begun(BatchSearch).scenarios.items():
+        values = (one.largest, one.throughput_per_s, one.peak_mib)
+        texts = ["-" if value is None else f"{value:,.0f}" for value in values]
+        over = f"{one.too_large:,}: {one.why_not}" if one.too_large else "-"
+        if one.stopped_by == "budget":
+            texts[0] = f"{'at least ' if one.largest else ''}{texts[0]} (stopped by the budget)"
+        rows.append((name, *texts, over))
+    return align(rows, left=("scenario", "the next one"), width=width).splitlines()

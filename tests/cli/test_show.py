@@ -3,12 +3,14 @@
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import Bench
 from standin.runs import DDP, FINITE, timed, write_run
 
 from bench.analyse import verdicts
+from bench.runs.experiments import BatchSearch, LargestBatch
 from bench.runs.writer import RunWriter
 from bench.verbs import runs
 
@@ -37,6 +39,15 @@ def test_show_says_what_the_run_said(here: Path, bench: Bench) -> None:
     assert (first.split()[0], second.split()[0]) == ("ddp_o2", "ddp")
     assert "what ran" in bench("show", run, "-v")[1]
     assert [row["scenario"] for row in bench("show", run, "--json").document["summary"]] == ["ddp", "ddp_o2"]
+
+
+def test_show_has_the_largest_batches_again(here: Path, bench: Bench) -> None:
+    rest: dict[str, Any] = {"too_large": None, "why_not": None, "tries": 11, "failed": False}
+    ended = LargestBatch(largest=2048, throughput_per_s=90.0, peak_mib=400.0, stopped_by="budget", **rest)
+    search = BatchSearch(scenarios={"ddp": ended})
+    run = write_run(here / "results", [], scenarios=["ddp"], also=lambda writer: writer.note(search))
+    said = bench("show", str(run))[1]
+    assert re.search(r"^ddp +at least 2,048 \(stopped by the budget\) +90 +400  -$", said, re.M), said
 
 
 def test_runs_are_listed_with_their_answers(here: Path, bench: Bench) -> None:
