@@ -84,6 +84,11 @@ TIMES_AS_SLOW, FEWEST_S = 3.0, 30.0
 longer than a GPU needs to find its algorithms."""
 
 
+def needed_gib(peak_mib: float) -> float:
+    """The least limit in hundredths of a GiB that this fits into: to nearest, it may be too small."""
+    return math.ceil(peak_mib / 1024 * 100) / 100
+
+
 class _OutOfTime(Exception):
     pass
 
@@ -276,7 +281,7 @@ class _Hunt:
             self.race.beaten[name] = f"{why_not}, and was stopped"
             return
         if why_not is None and limit is not None and (peak_mib is None or peak_mib > limit):
-            needs = "an unknown amount of memory" if peak_mib is None else f"{peak_mib / 1024:,.2f} GiB"
+            needs = "an unknown amount of memory" if peak_mib is None else f"{needed_gib(peak_mib):,.2f} GiB"
             why_not = f"needs {needs}, over the limit of {limit / 1024:,.2f} GiB"
         switches = record.effective.switches if record.effective else {}
         idle = [f"{switch} has no effect: {seen}" for switch, seen in switches.items() if seen is not None]

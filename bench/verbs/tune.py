@@ -12,7 +12,7 @@ from bench.experiments.batch_tuning import tune_batches
 from bench.experiments.lab import Start
 from bench.experiments.plan import Request
 from bench.experiments.plan.tuning import FINAL_LAUNCHES
-from bench.experiments.tuning import tune
+from bench.experiments.tuning import needed_gib, tune
 from bench.runs.experiments import Search, Tuning
 from bench.runs.reader import read
 from bench.seams import discover, switching
@@ -136,7 +136,7 @@ def _show(path: str, options: Options, *, failed: int, batches: dict[int, str] |
         least = min((one.peak_mib for one in tuning.candidates.values() if one.peak_mib is not None), default=None)
         if tuning.memory_limit_mib is not None and least is not None and least > tuning.memory_limit_mib:
             what = f"nothing fits into {tuning.memory_limit_mib / 1024:,.2f} GiB ({place(path)} has what was tried)"
-            raise RequestError("--memory-limit", what, f"the least that trains is {least / 1024:,.2f} GiB")
+            raise RequestError("--memory-limit", what, f"the least that trains is {needed_gib(least):,.2f} GiB")
         raise RequestError("--scenario", nothing_usable(tuning), f"{place(path)} has the logs")
     chosen = run.document.workload.global_batch
     tried = [f"Global batch {one}: {text}{' (chosen)' * (one == chosen)}" for one, text in (batches or {}).items()]

@@ -162,6 +162,10 @@ def test_a_short_budget_names_whom_it_leaves_out(
     assert "the budget ended the search" in done.out
 
 
+def test_the_memory_that_is_needed_fits_into_the_limit_that_is_named() -> None:
+    assert [tuning.needed_gib(mib) for mib in (1024, 410.0, 0.1)] == [1.0, 0.41, 0.01]
+
+
 def test_the_most_promising_come_first() -> None:
     """In case the budget ends before the others' turn: other levels of the baseline, half before fp32 on a GPU."""
     found = [switching.scenario(name) for name in ("single", "ddp_o2", "ddp", "apex_ddp_o1", "ddp_untuned")]
