@@ -1,6 +1,7 @@
 """The race of ``bench tune``: who took part, how far each came, and speed against memory of all that were tried."""
 
 from bench.analyse.analysed import Analysed
+from bench.console import count
 from bench.report import drawing
 from bench.report.drawing import Entry, Plot
 from bench.report.tables import UNKNOWN, Cell, Table, number, numeric, tabulate, text
@@ -51,7 +52,7 @@ def search_words(run: Analysed) -> list[str]:
     limits = [f"numerics at least {tuning.floor}"]
     limits += [f"at most {tuning.memory_limit_mib / 1024:,.2f} GiB of a device"] if tuning.memory_limit_mib else []
     return [
-        f"The race took {len(tuning.launches)} launches ({' and '.join(limits)}). "
+        f"The race took {count(len(tuning.launches), 'launch', 'launches')} ({' and '.join(limits)}). "
         f"{ended.get(tuning.stopped_by or '', 'It was interrupted')}. Its values chose the finalists and nothing else: "
         "all other tables and plots are of the finalists' fresh launches."
     ]

@@ -22,7 +22,7 @@ import pandas as pd
 import pytest
 from conftest import Bench, Plotting, full_after
 from matplotlib.text import Text
-from standin.documents import ran_with
+from standin.documents import ran_with, with_records
 from standin.frames import iterations, launch_stats
 from standin.runs import APEX, BROKEN, DDP, FAST, FINITE, GONE, HOSTILE, Launch, analysed, timed, write_run
 
@@ -32,6 +32,7 @@ from bench.analyse.launches import shown
 from bench.analyse.steps import losses, spread, times
 from bench.report import drawing, launch_tables, plots, summary, theme, values
 from bench.report import runs as report
+from bench.report.search import search_words
 from bench.runs.document import HostRecord
 from bench.runs.experiments import Bisected, Candidate, Level, Tuning
 from bench.runs.launches import Tf32
@@ -208,6 +209,8 @@ def test_finalists_that_are_near_each_other_are_told_apart(tmp_path: Path) -> No
     launches = [replace(DDP, scenario=name) for name in names]
     run = analysed(write_run(tmp_path, launches, also=lambda writer: writer.note(tuning)))
     assert_apart(plots.search_plot, run, [f"{name}  {400 - at}.0 img/s" for at, name in enumerate(names)])
+    short = replace(run, document=with_records(run.document, replace(tuning, launches=run.document.launches[:1])))
+    assert search_words(short)[0].startswith("The race took 1 launch (numerics at least half). It ended")
 
 
 def test_the_bracket_of_a_search_can_be_read(tmp_path: Path) -> None:
