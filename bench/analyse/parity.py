@@ -8,7 +8,7 @@ and step by step, relative to the norm of the reference's (:data:`LEAST_NORM`):
 - the *update*: against what the workload's own optimizer makes of the launch's own gradients.
 
 The bound is :data:`BOUND`, or :data:`TIMES_TWIN` times what moving the weights by a rounding does, where a model
-computes partly in less than double precision.
+computes partly in less than double precision; of an update also what the optimizer's own rounding may do.
 
 What a precision level does is judged by what ran, and by one more *own* step of the measured session in its own types:
 its update must be that of the workload's optimizer, but for rounding. Launches in fp32 that have the kernels of the
@@ -195,6 +195,10 @@ def _in_double(
         "buffer": [_errors(one, exact["buffer"]) for one in ours["buffer"]],
         "update": [_of(numbers, double.launch, "update_error")["value"].to_numpy()],
     }
+    (updates,), rounding = of_ranks["update"], _of(numbers, double.launch, "update_bound")["value"].to_numpy()
+    beyond = updates > errors["bound"]
+    if beyond.any() and (updates <= rounding)[beyond].all():  # of an optimizer that computes in less, as Muon does
+        errors["bound"] = float(rounding[beyond].max())
     for name, ranks in of_ranks.items():
         worst = [one.max() for one in ranks if one.size]
         errors[f"{name}_error"] = float(np.max(worst)) if worst else None  # NaN stays NaN
@@ -222,7 +226,7 @@ def _decided(values: TableRow, design: str | None, ran: Effective, limits: str |
     if design is not None:
         return BY_DESIGN, f"{design}; {off}"
     if values["bound"] > COARSE:
-        return CANNOT_TELL, "the model computes too coarsely for double precision to show mistakes"
+        return CANNOT_TELL, "the model or its optimizer computes too coarsely for double precision to show mistakes"
     if errors[worst] > values["bound"]:
         return DIVERGED, off
     loss = values["loss_error"]

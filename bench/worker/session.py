@@ -178,10 +178,7 @@ class Session:
         self.optimizer = self.amp.prepare(self.model)
         self.scaler, self.skipped_steps = self.amp.scaler, self.amp.skipped_steps
         self.around = Around(parts.workload, self.model, self.optimizer, self.updated(), steps=updates)
-        self._begin = [
-            [{name: group[name] for name in group if name != "params"} for group in one.param_groups]
-            for one in optimizers_in(self.optimizer)
-        ]
+        self._begin = list[list[dict[str, Any]]]()
         self.steps, self.capture, self._captured = 0, False, list[Tensor | None]()
         for change in parts.functions("module").values():
             self.module = change(parts, self.module)
@@ -192,6 +189,11 @@ class Session:
         ranks. The last step's gradients are dropped only now, so that they can be read after the last step.
         """
         self.amp.zero_grad()
+        if not self.steps:  # until then a strategy may change what it has built
+            self._begin = [
+                [{name: group[name] for name in group if name != "params"} for group in one.param_groups]
+                for one in optimizers_in(self.optimizer)
+            ]
         self._captured = []
         if self._serve is not None:
             return self._serve()

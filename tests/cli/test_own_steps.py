@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from conftest import Bench, needs_fsdp2
 from standin import ROOT
 from standin.planted import planted
@@ -101,6 +102,14 @@ def model(work):
     made.spare = nn.Linear(work.width, 10)
     return made
 """
+WIDE = """
+def model(work):
+    from torch import nn
+
+    return nn.Sequential(nn.Linear(32, 8 * work.width), nn.ReLU(), nn.Linear(8 * work.width, 10))
+
+
+"""
 GROUPED = """
 def model(work, exact=False):
     from torch import nn
@@ -195,6 +204,18 @@ def test_what_cannot_be_trained_so(run_here: Bench, tmp_path: Path, snippet: str
     assert launch["status"] == "error" and says in launch["reason"]
 
 
+@needs_fsdp2
+@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="needs torch 2.9: Muon")
+def test_an_optimizer_that_computes_in_bf16(run_here: Bench, tmp_path: Path) -> None:
+    """Its update is another one where shards add up in another order, but not by as much as with a wrong sign."""
+    wrong = 'session = parts.build("ddp")\nsession.optimizer.first.param_groups[0]["lr"] *= -1\nreturn session'
+    (tmp_path / "planted.py").write_text(planted(wrong))
+    snippet = WIDE + SNIPPETS["several optimizers"].replace("AdamW", "Muon")
+    found = trained(run_here, tmp_path, snippet, "ddp", "ddp_o2", "fsdp2", str(tmp_path / "planted.py"))
+    expected = {"ddp": SAME, "ddp_o2": WITHIN_HALF, "fsdp2": CANNOT_TELL, "planted": DIVERGED}
+    assert verdicts(found) == expected
+
+
 def test_what_has_no_double_precision(run_here: Bench, tmp_path: Path) -> None:
     (row,) = trained(run_here, tmp_path, GROUPED, "single", code=1)["parity"]
     assert row["verdict"] == CANNOT_TELL and "let narrow(work) of the workload make a model" in row["reason"]
@@ -205,6 +226,7 @@ def test_a_narrow_model_may_compute_otherwise(run_here: Bench, tmp_path: Path) -
 
 
 PLANTED = {
+    "another rate": ('session.optimizer.param_groups[0]["lr"] *= 2', "dropout and label smoothing", DIVERGED),
     "no clipping": ("session.around.before_step = None", "gradient clipping", DIVERGED),
     "a rate of its own": ("session.around.scheduler.step = lambda: None", "a learning-rate schedule", None),
 }
