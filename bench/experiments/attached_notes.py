@@ -163,5 +163,8 @@ def why_nothing(notes: Sequence[Notes]) -> str:
     stepped = sum(len(one.marks_ns) for one in notes)
     if stepped:
         return f"an optimizer stepped {stepped} time{'s' * (stepped > 1)} only, and a step is what lies between two"
-    kept_out = "python -I, -E and -S keep bench out, and so do another user and PYTHONPATH=src without :$PYTHONPATH"
-    return f"no optimizer of torch stepped in any Python process of it ({kept_out})"
+    unseen = (
+        "those of a class that is not torch.optim.Optimizer, as fastai's, are not seen, nor is Python with -I, -E or "
+        "-S, another user or PYTHONPATH=src without :$PYTHONPATH"
+    )
+    return f"no optimizer of torch stepped in any Python process of it ({unseen})"

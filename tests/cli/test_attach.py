@@ -67,7 +67,8 @@ def test_a_script_is_measured_as_it_is(attach: Any, bench: Bench, plotting: Plot
     assert command.command[2].startswith("(2 more words, SHA-256 ") and "--load-ms" not in str(document.command)
     assert (about.calls, about.others) == ({"0": 20}, {"Other": 20})
     assert "bench: left out: 20 calls of other optimizers (Other): steps are those of the first\n" in err
-    assert 1 < about.final_loss < 4 and about.wait_ms > 19 and 0 < about.startup_ms < about.wall_ms
+    assert 2 < about.final_loss < 3, "of both micro-batches, and not of what zero_grad has dropped"
+    assert about.wait_ms > 19 and 0 < about.startup_ms < about.wall_ms
     assert run.memory["used_mib"].max() > 50 and set(run.memory["pid"]) == {launch.ranks[0].pid}
     assert {one.code for one in document.validity} >= {"input-bound", "few launches"}
     assert document.parity[0].reason == "attached: nothing is known of the numerics"
@@ -152,7 +153,7 @@ REFUSED = {
     "no Python": (TRUE, "COMMAND: nothing was recorded: no optimizer of torch stepped in any Python process"),
     "a fork": (
         ("--", PYTHON, "-c", "import os; os.fork() and os.wait()"),
-        "user and PYTHONPATH=src without :$PYTHONPATH)",
+        "of a class that is not torch.optim.Optimizer, as fastai's, are not seen, nor is Python with -I, -E or -S",
     ),
     "a failure": (("--", "sh", "-c", "exit 7"), "nothing was recorded, and the command ended with exit code 7"),
     "two words": (("--scenario", "a,b", *TRUE), "--scenario: 'a,b' is not the name of one scenario"),

@@ -56,10 +56,12 @@ other = Other([nn.Parameter(torch.zeros(1))])
 times = []
 begin = None
 for x, y in DataLoader(Numbers(), batch_size=8, num_workers=options.workers):
-    model.zero_grad()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        loss = nn.functional.cross_entropy(model(x).float(), y)
-    loss.backward()
+    for part in slice(8), slice(4), slice(4, 8):  # a pass whose gradients are dropped, and two micro-batches
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = nn.functional.cross_entropy(model(x[part]).float(), y[part]) / 2
+        loss.backward()
+        if part == slice(8):
+            optimizer.zero_grad()
     time.sleep(0.01)
     optimizer.step()
     now = time.perf_counter()

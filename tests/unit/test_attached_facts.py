@@ -27,6 +27,19 @@ def test_it_says_of_every_field_what_it_knows() -> None:
     assert set.union(*facts) == set(Effective.__dataclass_fields__) and not set.intersection(*facts)
 
 
+def test_a_model_may_have_no_length() -> None:
+    """As DDP within torch.compile has none, whose module asks it."""
+
+    class Unsized(torch.nn.Linear):
+        def __len__(self) -> int:
+            raise TypeError
+
+    state, model = recorder.State(), Unsized(1, 1)
+    about = recorder._about(torch.optim.SGD(model.parameters()), torch.device("cpu"), state)
+    state.watch.stop()
+    assert about["effective"]["model"].endswith("Unsized")
+
+
 def test_the_driver_tells_a_uuid_that_torch_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """Torch before 2.4 has none among the properties of a GPU."""
 

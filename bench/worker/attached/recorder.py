@@ -24,6 +24,7 @@ import time
 import weakref
 from collections import Counter, deque
 from contextlib import suppress
+from functools import wraps
 from threading import get_ident
 from time import perf_counter_ns
 from typing import Any
@@ -32,6 +33,8 @@ PERIOD_NS = 1_000_000_000
 """Between two lines of a file."""
 LOSSES = 10
 """The last ones, whose mean is the final loss."""
+MOST_PASSES = 1000
+"""Of one step, that its loss is the sum of."""
 FIRST_STEPS = 3
 """Whose norms are noted, where ``BENCH_ATTACH_NUMERICS`` is set."""
 LATE_S = 1.0
@@ -39,7 +42,8 @@ LATE_S = 1.0
 
 
 class State:
-    """Of one process. ``marks``, ``waits``, ``spans``: what is not written yet. ``events``: of CUDA, not read yet."""
+    """Of one process. ``marks``, ``waits``, ``spans``: what is not written yet. ``events``: of CUDA, not read yet.
+    ``passes``: the losses of the backward passes whose gradients are added up."""
 
     def __init__(self) -> None:
         self.path = ""
@@ -59,7 +63,7 @@ class State:
         self.watch: Any = None
         self.ran: dict[str, Any] = {}
         self.flushed_ns = 0
-        self.loss: Any = None
+        self.passes: deque[Any] = deque(maxlen=MOST_PASSES)
         self.losses: deque[Any] = deque(maxlen=LOSSES)
         self.norms: dict[str, float] = {}
 
@@ -76,6 +80,15 @@ def watch_optimizers(optimizers: Any) -> None:
         raise RuntimeError("the command's torch is older than 2.0, and does not tell when an optimizer steps")
     on_step._torchdynamo_disable = True  # type: ignore[attr-defined]  # compiled code calls it and does not trace it
     optimizers.register_optimizer_step_post_hook(on_step)
+    clear = optimizers.Optimizer.zero_grad
+
+    @wraps(clear)
+    def zero_grad(*args: object, **more: object) -> Any:
+        STATE.passes.clear()
+        return clear(*args, **more)
+
+    zero_grad._torchdynamo_disable = True  # type: ignore[attr-defined]
+    optimizers.Optimizer.zero_grad = zero_grad
     os.register_at_fork(after_in_child=_forget)
     leave = os._exit
 
@@ -94,7 +107,6 @@ def watch_loaders(loaders: Any) -> None:
 
 def _timed(function: Any) -> Any:
     """The same, with its time added to that of its thread; within another one it is part of that."""
-    from functools import wraps
 
     @wraps(function)
     def timed(*args: object, **more: object) -> Any:
@@ -135,6 +147,7 @@ def _note(state: State, optimizer: Any) -> None:
         if state.first is None or state.first() is not optimizer:
             if state.first is not None and state.first() is not None:
                 state.others[type(optimizer).__name__] += 1
+                state.passes.clear()
                 return
             _begin(state, optimizer)
         if state.stream is not None:
@@ -150,8 +163,9 @@ def _note(state: State, optimizer: Any) -> None:
         if thread in WAITED_NS:
             WAITED_NS[thread] = 0
         state.calls += 1
-        if state.loss is not None:
-            state.losses.append(state.loss)
+        if state.passes:
+            state.losses.append(list(state.passes))
+            state.passes.clear()
         if state.calls <= FIRST_STEPS and os.environ.get("BENCH_ATTACH_NUMERICS"):
             _note_norms(state, optimizer)
         if now_ns - state.flushed_ns > PERIOD_NS or state.calls == 2:  # by then a forward pass was seen
@@ -162,14 +176,14 @@ def _note(state: State, optimizer: Any) -> None:
 
 
 def _watch_backward(torch: Any) -> None:
-    """Have the last loss kept, without what it was made of. It is read at the end, when it is there."""
+    """Have losses kept, without what they were made of. They are read at the end, when they are there."""
     backward = torch.autograd.backward
     if hasattr(backward, "_bench"):
         return
 
     def noting(tensors: Any, *args: object, **more: object) -> Any:
         if isinstance(tensors, torch.Tensor) and tensors.numel() == 1:
-            STATE.loss = tensors.detach()
+            STATE.passes.append(tensors.detach())
         return backward(tensors, *args, **more)
 
     noting._bench = noting._torchdynamo_disable = True  # type: ignore[attr-defined]
@@ -190,7 +204,7 @@ def _final_loss(state: State) -> float | str | None:
     """None where it is unknown, which it is with a loss scaler; text where it is not finite."""
     if state.ran.get("scaler") or not state.losses or (state.events and not state.events[-1].query()):
         return None
-    loss = sum(map(float, state.losses)) / len(state.losses)
+    loss = sum(float(loss) for passes in state.losses for loss in passes) / len(state.losses)
     return loss if abs(loss) < float("inf") else str(loss)
 
 
@@ -314,7 +328,7 @@ def _about(optimizer: Any, device: Any, state: State) -> dict[str, Any]:
     modules, scaler = _living(torch)
     parameters = [p for group_ in optimizer.param_groups for p in group_["params"]]
     root = _root(modules, {id(p) for p in parameters})
-    wrapper = next((m for m in root.modules() if type(m).__name__ in WRAPPERS), root) if root else None
+    wrapper = next((m for m in root.modules() if type(m).__name__ in WRAPPERS), root) if root is not None else None
     model = _inner(wrapper)
     compiled = any(type(m).__name__ == "OptimizedModule" for m in modules)
     if model is not None and not compiled:
