@@ -150,7 +150,7 @@ def opened(
         request = replace(request, task=replace(request.task, examples=site.description.get("examples")))
         if site.description["fresh"] and not request.fresh:
             threads = site.description["threads"] - 1
-            why = f"importing torch started {threads} threads that would not survive a fork"
+            why = f"what ranks import started {threads} thread{'s' * (threads > 1)}, which a fork would not have"
             why = why if threads else "what the workload imports asks torch for CUDA, which forks could not use then"
             say(f"ranks are started as with --fresh: {why}")
         most = (max(worker_counts(request, scenarios[0], site.hosts)),) if request.input_sweep else ()
