@@ -195,13 +195,14 @@ def _in_double(
         "buffer": [_errors(one, exact["buffer"]) for one in ours["buffer"]],
         "update": [_of(numbers, double.launch, "update_error")["value"].to_numpy()],
     }
-    (updates,), rounding = of_ranks["update"], _of(numbers, double.launch, "update_bound")["value"].to_numpy()
-    beyond = updates > errors["bound"]
-    if beyond.any() and (updates <= rounding)[beyond].all():  # of an optimizer that computes in less, as Muon does
-        errors["bound"] = float(rounding[beyond].max())
     for name, ranks in of_ranks.items():
         worst = [one.max() for one in ranks if one.size]
         errors[f"{name}_error"] = float(np.max(worst)) if worst else None  # NaN stays NaN
+    (updates,), rounding = of_ranks["update"], _of(numbers, double.launch, "update_bound")["value"].to_numpy()
+    beyond = updates > errors["bound"]
+    rest_is_right = all((errors[f"{name}_error"] or 0.0) <= errors["bound"] for name in ("gradient", "buffer"))
+    if rest_is_right and beyond.any() and (updates <= rounding)[beyond].all():  # an optimizer computes in less, as Muon
+        errors["bound"] = float(rounding[beyond].max())
     errors["gradient_alone"] = float(np.median(_errors(alone, probed[:1]))) if ran.norm_parts > 1 else None
     return errors, None
 

@@ -31,7 +31,7 @@ def _computing(model: nn.Module) -> list[nn.Module]:
     return [m for m in model.modules() if isinstance(m, (nn.modules.conv._ConvNd, nn.Linear))]
 
 
-def _product(output: Any) -> Any:
+def _product(output: Tensor | tuple[Tensor, ...]) -> Tensor:
     """Layers in the style of Megatron return their bias beside it."""
     return output[0] if isinstance(output, tuple) else output
 
@@ -62,11 +62,11 @@ class TypeWatch:
             layer.register_forward_hook(lambda *call: self.outputs.add(_product(call[2]).dtype)) for layer in layers
         ]
 
-    def _note_first(self, layer: nn.Module, args: tuple[Tensor, ...], output: Any) -> None:
+    def _note_first(self, layer: nn.Module, args: object, output: Tensor | tuple[Tensor, ...]) -> None:
         if layer is self.first and not _is_compiling() and isinstance(_product(output), Tensor):
             self.see(_product(output))
 
-    def _note(self, layer: nn.Module, args: tuple[Tensor, ...], output: Any) -> None:
+    def _note(self, layer: nn.Module, args: tuple[Tensor, ...], output: Tensor | tuple[Tensor, ...]) -> None:
         output = _product(output)
         if _is_compiling():
             from torch._dynamo.comptime import comptime

@@ -225,7 +225,7 @@ class Coarsest(TorchDispatchMode):
 
     eps = 0.0
 
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, function: Any, types: object, args: Any = (), kwargs: Any = None) -> object:
         made = function(*args, **(kwargs or {}))
         if isinstance(made, Tensor) and made.is_floating_point() and made.dim():
             self.eps = max(self.eps, torch.finfo(made.dtype).eps)

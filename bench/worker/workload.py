@@ -265,18 +265,20 @@ def _entries(tree: Batch) -> Sequence[Any] | None:
 
 def _alike(tree: Batch, parts: Sequence[Any]) -> Batch:
     """What is like ``tree``, with these :func:`_entries`: names, and attributes of a dict, stay."""
+    if isinstance(tree, list):
+        return [*parts]
+    if hasattr(tree, "_fields"):
+        return tree._make(parts)
+    if isinstance(tree, tuple):
+        return tuple(parts)
     made = copy(tree)
     if isinstance(tree, dict | UserDict):  # also one that is a dataclass too
         for key, part in zip(tree, parts, strict=True):
             made[key] = part
-        return made
-    if is_dataclass(tree):
+    else:
         for field, part in zip(fields(tree), parts, strict=True):
             object.__setattr__(made, field.name, part)  # it may be frozen
-        return made
-    if isinstance(tree, list):
-        return [*parts]
-    return tree._make(parts) if hasattr(tree, "_fields") else tuple(parts)
+    return made
 
 
 def cut(tree: Batch, examples: int, pieces: int) -> list[Batch]:

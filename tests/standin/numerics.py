@@ -36,14 +36,20 @@ def updates(launch: int, error: Errors = 0.0, bound: float = 1e-6) -> Rows:
 
 
 def in_double(
-    launch: int, gradient: Errors = 0.0, *, buffer: Errors = 0.0, update: Errors = 0.0, other_rank: float | None = None
+    launch: int,
+    gradient: Errors = 0.0,
+    *,
+    buffer: Errors = 0.0,
+    update: Errors = 0.0,
+    rounding: float = 1e-6,
+    other_rank: float | None = None,
 ) -> Rows:
-    """``other_rank``: the error of the gradients of a second rank that differs."""
+    """``rounding``: the update's bound. ``other_rank``: the error of the gradients of a second rank that differs."""
     about = {"launch": launch, "scenario": "ddp"}
     rows = sketches("probed", gradient, **about, rank=0) + sketches("buffer", buffer, **about, rank=0)
     if other_rank is not None:
         rows += sketches("probed", other_rank, **about, rank=1)
-    return rows + updates(launch, update)
+    return rows + updates(launch, update, rounding)
 
 
 def double(launch: int, *scenarios: str, **fields: Any) -> DoubleRecord:

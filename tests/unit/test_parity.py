@@ -122,6 +122,14 @@ NO_DOUBLE = {"status": "error", "reason": "no double"}
         ({"twin": 1e-6, "double": {"gradient": 0.9e-6 * TIMES_TWIN}}, SAME, None),
         ({"twin": 1e-6, "double": {"gradient": 1.1e-6 * TIMES_TWIN}}, DIVERGED, "in double precision"),
         ({"twin": 1.1 * COARSE / TIMES_TWIN}, CANNOT_TELL, ""),
+        # an optimizer that rounds by itself has a wider bound, and nothing else has it
+        ({"double": {"update": 0.005, "rounding": 0.009}}, SAME, None),
+        ({"double": {"update": 0.05, "rounding": 0.09}}, CANNOT_TELL, "its optimizer computes too coarsely"),
+        ({"double": {"update": 0.05, "rounding": 0.04}}, DIVERGED, ""),
+        *(
+            ({"double": {"update": 0.05, "rounding": 0.09, name: 0.005}}, DIVERGED, "")
+            for name in ("gradient", "buffer")
+        ),
         # the worst rank counts
         ({"double": {"other_rank": 0.5}}, DIVERGED, ""),
         ({"double": {"gradient": 0.5, "other_rank": 0.0}}, DIVERGED, ""),

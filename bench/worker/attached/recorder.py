@@ -83,7 +83,7 @@ def watch_optimizers(optimizers: Any) -> None:
     clear = optimizers.Optimizer.zero_grad
 
     @wraps(clear)
-    def zero_grad(*args: object, **more: object) -> Any:
+    def zero_grad(*args: object, **more: object) -> object:
         STATE.passes.clear()
         return clear(*args, **more)
 
@@ -109,7 +109,7 @@ def _timed(function: Any) -> Any:
     """The same, with its time added to that of its thread; within another one it is part of that."""
 
     @wraps(function)
-    def timed(*args: object, **more: object) -> Any:
+    def timed(*args: object, **more: object) -> object:
         thread = get_ident()
         if thread in WAITING:
             return function(*args, **more)
