@@ -39,6 +39,8 @@ a step ten times slower where other work shares the cores, and tests have all ki
 
 CACHE = tempfile.TemporaryDirectory(prefix="bench-tests-")
 os.environ["BENCH_CACHE_DIR"] = CACHE.name
+if "ATEN_CPU_CAPABILITY" in os.environ:  # torch's cache would give code that was compiled for another
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(CACHE.name, "inductor")
 
 if sys.dont_write_bytecode:
     # Every process that a test starts would compile bench again, and torch too, which takes longer than to import it.

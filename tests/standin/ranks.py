@@ -6,7 +6,7 @@ import runpy
 import socket
 import sys
 from collections.abc import Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import nullcontext, redirect_stderr, redirect_stdout
 from pathlib import Path
 
 LIMIT_S = 200
@@ -40,8 +40,13 @@ def run(file: Path, processes: int, *arguments: str) -> str:
 
 
 def _rank(file: str, rank: int, environment: dict[str, str], arguments: Sequence[str]) -> None:
+    """A script leaves half to torch. Here it computes half as bench does on this CPU, so that losses can agree."""
+    from bench.worker.by_fp32 import ByFp32
+    from bench.worker.live import bf16_instructions
+
     os.environ.update(environment)
     os.chdir(os.path.dirname(file))
     sys.argv = [file, *arguments]
-    with open(Path(file).with_suffix(f".{rank}.log"), "w") as log, redirect_stdout(log), redirect_stderr(log):
+    half = ByFp32() if bf16_instructions() is False else nullcontext()
+    with open(Path(file).with_suffix(f".{rank}.log"), "w") as log, redirect_stdout(log), redirect_stderr(log), half:
         runpy.run_path(file, run_name="__main__")
