@@ -107,7 +107,6 @@ def _time(of: Material) -> Chapter:
         spent or phases,
         missing if communication is None and not of.run.document.of(Attached) else None,
         Grid("What synchronisation costs", communication),
-        *verdict_tables.communication_words(of.run),
         fold("All ranks over a few steps", of.plots.get("ranks")),
         fold("Elapsed time, cold start and warm-up included", of.plots.get("elapsed")),
         fold("Profiled time by category", Grid("Profiled time", verdict_tables.spent_table(of.run))),

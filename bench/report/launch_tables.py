@@ -102,10 +102,6 @@ def launches_table(run: Analysed) -> Table:
         reason, failed = launch.reason or "", launch.first_failed_rank
         return Cell(text=launch.status, small=reason if failed is None else f"rank {failed} first: {reason}", wrap=True)
 
-    def conservation(launch: LaunchRecord) -> Cell:
-        sound = "too much" if launch.checks.conservation_ok is False else ""
-        return Cell(text=_percent(launch.checks.conservation_error, ".3f"), small=sound)
-
     def value(launch: LaunchRecord, name: str) -> float | None:
         return stats.get(launch.launch, {}).get(name)
 
@@ -114,11 +110,6 @@ def launches_table(run: Analysed) -> Table:
         if slowest == UNKNOWN:  # there is one rank
             return Cell(text=UNKNOWN)
         return Cell(text=_percent(value(launch, "skew"), ".1f"), small=f"rank {slowest}")
-
-    def alike(launch: LaunchRecord) -> Cell:
-        differ = launch.checks.ranks_differ
-        small = f"different: {', '.join(differ)}" if differ else ""
-        return Cell(text=UNKNOWN if differ is None else "no" if differ else "yes", small=small)
 
     def findings(launch: LaunchRecord) -> Cell:
         nothing = "none" if launch.status == "ok" else UNKNOWN
@@ -141,7 +132,6 @@ def launches_table(run: Analysed) -> Table:
         text("logs", lambda launch: Cell(text="", files=tuple(logs.get(launch.launch, ())), wrap=True)),
         numeric("wall (s)", lambda launch: number(launch.wall_s, ",.1f")),
         numeric("first forward (s)", lambda launch: number(launch.first_forward_s, ",.2f")),
-        numeric("steps vs wall time (%)", conservation),
         numeric("last third vs first (%)", lambda launch: change(value(launch, "drift"))),
         numeric("skew of ranks (%)", skew),
         numeric("outliers", lambda launch: number(value(launch, "outliers"), ".0f")),
@@ -149,12 +139,10 @@ def launches_table(run: Analysed) -> Table:
         text("findings", findings),
         numeric("skipped steps", lambda launch: number(launch.checks.skipped_steps, "d")),
         numeric("last loss", last_loss),
-        text("ranks alike", alike),
     )
     notes = (
-        "steps vs wall time: how far a rank's measured steps are from the host's wall time for them, at most 0.5 % in "
-        "a sound launch. last third vs first: medians of the slowest rank's steps. skew of ranks: (max - min) ÷ median "
-        "over ranks, and which is slowest most often. skipped steps: that the loss scaler left out of those measured.",
+        "last third vs first: medians of the slowest rank's steps. skew of ranks: (max - min) ÷ median over ranks, and "
+        "which is slowest most often. skipped steps: that the loss scaler left out of those measured.",
     )
     return tabulate(columns, run.document.launches, notes)
 

@@ -1,7 +1,5 @@
 """The tables behind the verdicts: findings, parity, where the time goes, and how the steps scatter."""
 
-import math
-
 import pandas as pd
 
 from bench.analyse import communication as diagnosed
@@ -11,7 +9,7 @@ from bench.analyse.intervals import estimate
 from bench.analyse.steps import scenarios
 from bench.analyse.validity import grouped
 from bench.core.records import PARITIES
-from bench.core.text import listed, percent, signed
+from bench.core.text import listed, percent
 from bench.report import tables
 from bench.report.tables import (
     UNKNOWN,
@@ -161,31 +159,6 @@ def communication_table(run: Run) -> Table | None:
         "paired difference. Cost: the backward pass with synchronisation less that without, in pairs of steps.",
     )
     return tabulate(columns, rows, notes) if rows else None
-
-
-def communication_words(run: Run) -> list[str]:
-    """Of each DDP scenario whether its two values agree, and from what the difference comes where they do not."""
-    rows = diagnosed.communication(run.document, run.diagnostics).to_dict("records")
-    agreeing = listed([row["scenario"] for row in rows if row["agree"] is True])
-    agree = "the logger's exposed communication and the cost of synchronising agree within their intervals"
-    return [_explained(row) for row in rows if row["agree"] is False] + [f"{agreeing}: {agree}."] * bool(agreeing)
-
-
-def _explained(row: TableRow) -> str:
-    """cost = exposed + computation that got slower beside the communication + rest, in words."""
-    rest = row["cost_ms"] - row["exposed_ms"] - row["slowed_ms"]
-    wide = math.hypot(*((row[f"{name}_high_ms"] - row[f"{name}_low_ms"]) / 2 for name in ("cost", "exposed", "slowed")))
-    slowed = f"{_span(row, 'slowed')} longer{', not distinguishable from 0' if row['slowed_low_ms'] <= 0 else ''}"
-    return (
-        f"{row['scenario']}: synchronising costs {_span(row, 'cost')} a step: {_span(row, 'exposed')} of communication "
-        "are exposed, the backward computation that shares the hardware with the rest of it takes "
-        f"{slowed}, and {signed(rest)} ms are {'within' if abs(rest) <= wide else 'beyond'} what "
-        f"the three are uncertain by (±{wide:,.1f} ms)."
-    )
-
-
-def _span(row: TableRow, name: str) -> str:
-    return f"{row[f'{name}_ms']:,.1f} ms ({row[f'{name}_low_ms']:,.1f} to {row[f'{name}_high_ms']:,.1f})"
 
 
 def data_parallel_table(run: Run) -> Table | None:

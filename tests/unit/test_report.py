@@ -295,8 +295,8 @@ def test_a_loss_that_is_not_finite_is_a_dash(mixed: Written) -> None:
     table = losses(iterations(steps)).set_index("launch")
     assert math.isnan(table["last_loss"][0]) and table["first_not_finite"][0] == 1
     assert table["last_loss"][1] == 6.0
-    *_, last, alike = launch_tables.launches_table(mixed.run).rows[1]
-    assert (last.text, last.small, alike.text) == ("3", "not finite from step 3 on", "yes"), "the last is a number"
+    *_, last = launch_tables.launches_table(mixed.run).rows[1]
+    assert (last.text, last.small) == ("3", "not finite from step 3 on"), "the last is a number"
     page = Page(mixed.text("index.html")).text
     assert page.count("not finite from step") == 1 and "not finite from step 3 on" in page and "<NA>" not in page
     assert "Fastest but untested, with one launch: ddp, 200.0 img/s" in page
@@ -508,10 +508,7 @@ def test_an_incomplete_run_is_read_in_part(tmp_path: Path, bench: Bench, plottin
 
 def test_full_disk_leaves_the_earlier_report_as_it_was(tmp_path: Path, bench: Bench) -> None:
     write_run(tmp_path / "results", [GONE])
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "index.html").touch(0o600)
     assert bench("report", "--out", "out")[0] == 0
-    assert (tmp_path / "out" / "index.html").stat().st_mode & 0o777 == 0o600, "as it was"
     before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
     smallest = min(len(content) for content in before.values())
     write_run(tmp_path / "other", [GONE, BROKEN])
