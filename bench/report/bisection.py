@@ -38,7 +38,7 @@ def bisection_plot(run: Analysed) -> Plot | None:
     names = [*search.candidates]
     axes.axvspan(names.index(search.low), names.index(search.high), color=light("grid"), zorder=0)
     for name, level in search.levels.items():
-        drawing.error_bar(axes, names.index(name), level.low, level.high, "line-0")
+        drawing.error_bar(axes, names.index(name), level.ratio, level.low, level.high, "line-0")
         mark = drawing.marks(axes, [names.index(name)], [level.ratio], "line-0")
         drawing.hover(mark, f"{name} ({search.candidates[name]}): {span_text(level)}")
     axes.axhline(1.0, color=light("muted"), linewidth=0.9)

@@ -384,10 +384,10 @@ def marks(
     return artist
 
 
-def error_bar(axes: Artist, x: float, low: float | None, high: float | None, colour: str) -> None:
-    """An upright interval, if it is known; a wild one has no high end."""
+def error_bar(axes: Artist, x: float, value: float, low: float | None, high: float | None, colour: str) -> None:
+    """An upright interval, if it is known; a wild one ends at twice the value."""
     if low is not None and high is not None:
-        axes.plot([x, x], [low, high], color=light(colour), marker="_", linewidth=1.1)
+        axes.plot([x, x], np.clip([low, high], 0, 2 * value), color=light(colour), marker="_", linewidth=1.1)
 
 
 def upright_grid(axes: Artist) -> None:

@@ -164,7 +164,6 @@ def facts(document: RunDocument) -> list[tuple[str, str]]:
     trained = [
         ("Workload", f"{model_and_batch(document)} over {workload.replicas} {ranks}, {settings}, seed {workload.seed}"),
         *_data(document),
-        ("Workload hash", (workload.hash or "")[:16]),
         ("Measured", f"{launches} steps per scenario, profile {request.profile}, implementation {request.impl}"),
     ]
     if (attached := document.of(Attached)) is not None:
@@ -187,7 +186,6 @@ def facts(document: RunDocument) -> list[tuple[str, str]]:
         ("GPUs", _gpus(document)),
         ("Versions", _versions(document)),
         *trained,
-        ("Load at the start", f"{document.start.load_1min:.2f} (1 min) on {machine.cores_usable} usable cores"),
     ]
     variables = ", ".join(f"{name}={value}" for name, value in machine.environment.items())
     return pairs + [("Environment", variables)] * bool(variables)

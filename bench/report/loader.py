@@ -4,7 +4,7 @@ from bench.analyse.analysed import Analysed
 from bench.analyse.intervals import Estimate
 from bench.analyse.loader import Swept, found_by, rates, remarks, sentence, together, why_open
 from bench.report import drawing
-from bench.report.drawing import Artist, Plot, light
+from bench.report.drawing import Plot, light
 from bench.report.tables import UNKNOWN, Table, bounded, numeric, tabulate, text
 
 NAMES = {"loader": "the loader alone", "training": "training alone", "both": "both together"}
@@ -44,7 +44,7 @@ def loader_plot(run: Analysed) -> Plot | None:
     values = [rate.value for rate in swept.loader.values()]
     drawing.marks(axes, places, values, "line-0", linestyle="-", gid="loader", label="the loader alone")
     for place, rate in zip(places, swept.loader.values(), strict=True):
-        _interval(axes, place, rate, "line-0")
+        drawing.error_bar(axes, place, rate.value or 0.0, rate.low, rate.high, "line-0")
     training = {"color": light("line-1"), "label": "training alone", "gid": "training"}
     axes.axhline(swept.training.value, linestyle="--", **training)
     if swept.training.low is not None:
@@ -53,7 +53,7 @@ def loader_plot(run: Analysed) -> Plot | None:
         place = list(swept.loader).index(swept.workers)
         look: drawing.Look = {"markersize": 7, "clip_on": False, "label": f"both together, --workers {swept.workers}"}
         drawing.marks(axes, [place], [both.value], "ink", "D", hollow=True, gid="both", **look)
-        _interval(axes, place, both, "ink")
+        drawing.error_bar(axes, place, both.value, both.low, both.high, "ink")
     axes.set_xticks(places, [str(workers) for workers in swept.loader])
     axes.yaxis.set_major_formatter("{x:,.10g}")
     axes.set(xlim=(-0.3, max(places[-1], 1) + 0.3), xlabel="workers of each rank's DataLoader")
@@ -62,11 +62,6 @@ def loader_plot(run: Analysed) -> Plot | None:
     if swept.training.low is not None:
         caption += " Bars and band: 95 % intervals over launches."
     return drawing.finished(run, figure, "loader", "Is it the loader?", caption)
-
-
-def _interval(axes: Artist, place: float, rate: Estimate, colour: str) -> None:
-    if rate.value is not None and rate.high is not None:
-        drawing.error_bar(axes, place, rate.low, min(rate.high, 2 * rate.value), colour)
 
 
 def _found(run: Analysed) -> tuple[Swept | None, Estimate]:

@@ -113,7 +113,7 @@ def scaling_plot(run: Analysed) -> Plot | None:
         for one in own:
             value, low, high = 100 * (one.efficiency.value or 0.0), one.efficiency.low, one.efficiency.high
             if low is not None and high is not None:
-                drawing.error_bar(axes, one.count, max(0.0, 100 * low), min(100 * high, 2 * value), colour)
+                drawing.error_bar(axes, one.count, value, 100 * low, 100 * high, colour)
                 drawing.hover(axes.lines[-1], f"{mode}, {one.count} devices: {value:.0f} %")
         ahead = sorted((one.count, 100 * (one.efficiency or 0.0)) for one in predicted if one.mode == mode)
         if ahead:
