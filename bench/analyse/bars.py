@@ -43,13 +43,13 @@ def bar(percent: float | None) -> str:
 
 def all_mib(row: Mapping[object, object]) -> str:
     """The unit of the memory of all processes: on the CPU their resident sizes are added up."""
-    return "MiB in all (RSS added up)" if RSS in str(row["memory_source"]) else "MiB in all"
+    return "MiB in total (sum of RSS)" if RSS in str(row["memory_source"]) else "MiB in total"
 
 
 def about_memory(summary: "pd.DataFrame") -> list[str]:
     """A note below a summary where the memory of all processes is more than they take of the host."""
     added = any(RSS in str(source) for source in summary["memory_source"])
-    return ["MiB total: RSS added up, in which a page that ranks share counts once in each"] if added else []
+    return ["MiB total: sum of RSS, in which memory that ranks share counts once for each rank"] if added else []
 
 
 def about_intervals(summary: "pd.DataFrame") -> list[str]:

@@ -84,7 +84,7 @@ def _in_double(lab: Lab, job: Job, same: Sequence[Found]) -> None:
             left_out=tuple(one.spec for one in same[0].switches if one not in job.switches),
         )
         lab.writer.add_to(Numerics, about, "doubles", **done.tables)
-        return about.reason or f"in {about.wall_s:.0f} s"
+        return about.reason or f"in double precision, {about.wall_s:.0f} s"
 
     perform(replace(job, launch=lab.next_launch()), lab, "judging", keep, double_rows)
 
@@ -107,7 +107,7 @@ def _reference(lab: Lab, environment: str | None, computations: tuple[Computatio
             work = decode(Work, counted, "work")
             lab.writer.note(replace(lab.writer.document.begun(Limits), work=work))
         lab.writer.add_to(Numerics, about, "references", **done.tables)
-        return about.reason or f"in {about.wall_s:.0f} s"
+        return about.reason or f"{about.wall_s:.0f} s"
 
     perform(job, lab, "training", keep, reference_rows)
 

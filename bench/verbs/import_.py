@@ -65,7 +65,7 @@ def main(arguments: list[str]) -> int:
         f"Imported {count(launches, 'launch', 'launches')} of {scenarios}, {steps} measured steps: {run.path}",
         f"Not known: memory, energy, numerics, what ran{of_workload}",
         *([f"Left out: {'; '.join(imported.left_out)}"] if imported.left_out else []),
-        f"Next: python -m bench compare {called(run.path)} latest",
+        f"Next, against the latest run: python -m bench compare {called(run.path)} latest",
     ]
     about = {"run": run.id, "path": run.path, "imported": encode(imported), "workload": work}
     reply(options, *lines, document=lambda: {**about, "launches": launches, "measured_steps": steps})

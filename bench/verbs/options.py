@@ -264,7 +264,7 @@ def latest_or(name: str, results: str, *, finished: bool) -> str:
 
 
 def next_steps(path: str) -> str:
-    return f"Run folder: {place(path)}\nNext: {COMMAND}report {called(path)}"
+    return f"Run folder: {place(path)}\nNext, as a page with plots: {COMMAND}report {called(path)}"
 
 
 def people(options: argparse.Namespace) -> TextIO:

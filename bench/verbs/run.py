@@ -274,7 +274,7 @@ def _next_steps(path: str, failed: int, launches: int, more: int | None, believe
     lines = [f"Run folder: {place(path)}"]
     if failed:
         lines.append(f"{count(failed, 'launch', 'launches')} failed: what was printed is in {place(path)}/logs")
-    lines.append(f"Next: python -m bench report {called(path)}")
+    lines.append(f"Next, as a page with plots: python -m bench report {called(path)}")
     add = f"python -m bench run --resume {called(path)} --launches"
     if believed and launches < FEWEST_LAUNCHES:
         few = f"{launches} launches show little of" if launches > 1 else "One launch cannot show"

@@ -186,7 +186,7 @@ def _headline(one: Standing, only: str) -> Advice:
         heading = f"Only {'one that can be recommended' if one.passed_over else only}{one.where}"
     elif not one.tested:
         launches = "one launch" if best["launches_ok"] == 1 else f"{best['launches_ok']} launches"
-        heading += f" but untested, with {launches}"
+        heading += f", untested ({launches})"
     return heading, f"{speed}.{_reserve(best)}"
 
 
@@ -243,7 +243,7 @@ def _beside(one: Standing) -> list[Advice]:
     else:
         text = f"{speed_of(lean)} at a peak of {lean['peak_total_mib']:,.0f} {all_mib(lean)}"
         if lean is best:
-            text += " (nothing as fast uses less memory)."
+            text += "; nothing as fast uses less memory."
         else:
             less = f", with {100 * (1 - lean['peak_total_mib'] / best['peak_total_mib']):.0f} % less memory"
             less = "" if _unknown(best["peak_total_mib"]) else less

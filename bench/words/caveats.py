@@ -85,7 +85,7 @@ def _about_device(document: RunDocument) -> Iterator[str]:
 def about_implementations(document: RunDocument) -> list[str]:
     apex = [one for one in document.launches if one.strategy == "apex_ddp" and one.effective]
     native = dict.fromkeys(one.scenario for one in apex if one.effective and one.effective.parallel_impl == "native")
-    instead = "bench's own flat-bucket all-reduce ran in place of apex DDP, as the column 'what ran' says."
+    instead = "bench's own flat-bucket all-reduce ran in place of apex DDP."
     return [f"No apex was involved in {listed(list(native))}: {instead}"] if native else []
 
 

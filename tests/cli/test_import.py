@@ -77,7 +77,7 @@ def test_its_next_command_is_as_a_shell_takes_it(bench: Bench) -> None:
     code, out, _ = bench("import", "t.csv", "--scenario", "ddp", *given, *where)
     assert code == 0 and "Not known: memory, energy, numerics, what ran\n" in out
     (run,) = Path("my runs").iterdir()
-    assert out.endswith(f"Next: python -m bench compare '{run}' latest\n")
+    assert out.endswith(f"Next, against the latest run: python -m bench compare '{run}' latest\n")
 
 
 def test_it_is_compared_and_named_as_imported(bench: Bench, tmp_path: Path) -> None:

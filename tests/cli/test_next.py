@@ -13,7 +13,7 @@ from test_workload import MLP
 
 from bench.experiments import limits
 
-NEXT = re.compile(r"[Nn]ext: (.*)|As a script: (.*)")
+NEXT = re.compile(r"(?:Next, [^:\n]+|[Nn]ext): (.*)|As a script: (.*)")
 NOTING = str(Path(__file__).parent.parent / "standin" / "noting.py")
 REPOSITORY = """git init -q && git config user.name a && git config user.email a@localhost && git add mlp.py &&
 git commit -qm 1 && echo '{"step_ms": 150}' > settings.json && git add settings.json && git commit -qm 2"""
@@ -34,7 +34,7 @@ VERBS = {
 
 def test_every_verb_that_has_a_next_command_is_here(repository: Path) -> None:
     sources = [*repository.glob("bench/verbs/*.py"), *repository.glob("bench/machine/doctor/*.py")]
-    words = r"[Nn]ext: (python -m bench|\{COMMAND\})|next_steps\(|return finished\("
+    words = r"[Nn]ext(?:, [^:]+)?: (python -m bench|\{COMMAND\})|next_steps\(|return finished\("
     printing = {source for source in sources if re.search(words, source.read_text())}
     names = {"doctor" if source.stem == "page" else source.stem.rstrip("_") for source in printing}
     assert names == {*VERBS, "options", "show"}, "and the helpers that print it for several"

@@ -299,7 +299,7 @@ def test_a_loss_that_is_not_finite_is_a_dash(mixed: Written) -> None:
     assert (last.text, last.small) == ("3", "not finite from step 3 on"), "the last is a number"
     page = Page(mixed.text("index.html")).text
     assert page.count("not finite from step") == 1 and "not finite from step 3 on" in page and "<NA>" not in page
-    assert "Fastest but untested, with one launch: ddp, 200.0 img/s" in page
+    assert "Fastest, untested (one launch): ddp, 200.0 img/s" in page
     assert "ddp_o2 (533.3 images a second) was faster and is not recommended: not finite." in page
 
 
@@ -406,10 +406,10 @@ KNOWN = timed({"ddp": (40, 41, 42), "ddp_o2": (20, 20, 20)})
 @pytest.mark.parametrize(
     ("launches", "expected"),
     [
-        ([DDP, FINITE], ("Fastest but untested, with one launch: ddp_o2, 533.3 img/s, 2.67 times as fast as ddp.",)),
+        ([DDP, FINITE], ("Fastest, untested (one launch): ddp_o2, 533.3 img/s, 2.67 times as fast as ddp.",)),
         ([DDP], ("Only valid result: ddp, 200.0", "gloo over loopback")),
         ([GONE, BROKEN], ("No valid result: no scenario has results",)),
-        ([DDP, SINGLE], ("with one launch: single, 1,000.0 img/s", "Only valid result on 2 replicas: ddp, 200.0")),
+        ([DDP, SINGLE], ("(one launch): single, 1,000.0 img/s", "Only valid result on 2 replicas: ddp, 200.0")),
         (KNOWN, ("Fastest: ddp_o2, 400.0 ±0.0% img/s, 2.05 (",)),
         (timed({"ddp": (1, 9000), "ddp_o2": (1, 20)}), (" (0.00 to over 1,000,000) times as fast as ddp.",)),
         ([FAST], ("No valid result: no sc", "a second) is not recommended: not finite.")),

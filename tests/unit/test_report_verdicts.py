@@ -108,7 +108,7 @@ def test_recommendation_names_the_leanest_with_bars(tmp_path: Path) -> None:
     run = analysed(write_run(tmp_path, [*fast, *lean, *timed({"ddp_o3": (81, 82, 83)}, 50.0)]))
     said = dict([*headlines(run.document, table_of(run)), *advice(run.document, table_of(run))])
     assert said["Fastest"].startswith("ddp, 195.2 ±6.2% img/s.")
-    leanest = "ddp_o2, 190.5 ±6.1% img/s at a peak of 150 MiB in all (RSS added up): 2.4 % slower, with 25 % less"
+    leanest = "ddp_o2, 190.5 ±6.1% img/s at a peak of 150 MiB in total (sum of RSS): 2.4 % slower, with 25 % less"
     assert said["Least memory within 5 % of the fastest"].startswith(leanest)
     assert "whether it trains the same model was not shown" in said["Fastest"].lower()
     assert "Left out" not in said
