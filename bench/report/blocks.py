@@ -8,23 +8,13 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from bench.report.drawing import Plot
 from bench.report.tables import Table
 
 if TYPE_CHECKING:
     from jinja2 import Template
 
 HERE = Path(__file__).parent
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PagePlot:
-    """A plot as it stands in the page: inline SVG, a second one for a phone if any, and the files that hold it."""
-
-    kind: ClassVar[str] = "plot"
-    title: str
-    caption: str
-    svg: str
-    files: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +52,7 @@ class Fold:
     blocks: "tuple[Block, ...]"
 
 
-Block = str | PagePlot | Grid | Facts | Code | Fold
+Block = str | Plot | Grid | Facts | Code | Fold
 
 
 def there(*blocks: Block | None) -> tuple[Block, ...]:

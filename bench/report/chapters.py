@@ -15,8 +15,9 @@ from bench.analyse.each import each_alone
 from bench.analyse.environments import numerics as numerics_between
 from bench.core.errors import RequestError
 from bench.report import device_tables, environments, launch_tables, recipe, verdict_tables
-from bench.report.blocks import Block, Chapter, Code, Facts, Fold, Grid, PagePlot, chapter_of, filled, fold
+from bench.report.blocks import Block, Chapter, Code, Facts, Fold, Grid, chapter_of, filled, fold
 from bench.report.comparison import since_before
+from bench.report.drawing import Plot
 from bench.report.ladder import ladder_table, ladder_words
 from bench.report.summary import published_tables, summary_table
 from bench.report.tables import Cell, tabulate, text
@@ -31,7 +32,7 @@ class Material:
     """A run and its plots by name."""
 
     run: Analysed
-    plots: Mapping[str, PagePlot]
+    plots: Mapping[str, Plot]
 
 
 def of_run(material: Material) -> list[Chapter]:

@@ -27,7 +27,7 @@ from bench.analyse.comparison import ALIKE, LAUNCHES_WANTED, TOO_FEW, still_want
 from bench.analyse.verdicts import json_value
 from bench.core.text import plain, ratio_text
 from bench.report import drawing, markdown
-from bench.report.blocks import Chapter, Grid, PagePlot, chapter_of, fold
+from bench.report.blocks import Chapter, Grid, chapter_of, fold
 from bench.report.drawing import Artist, Plot, light
 from bench.report.tables import UNKNOWN, Cell, Table, digits, numeric, tabulate, text
 from bench.runs.document import what_is_trained
@@ -206,7 +206,7 @@ def _p(value: float) -> str:
     return "<0.001" if value < 0.001 else f"{value:.3f}"
 
 
-def since_before(run: Analysed, plot: PagePlot | None) -> Chapter | None:
+def since_before(run: Analysed, plot: Plot | None) -> Chapter | None:
     """The changes since the run before, where its folder has one of the same work."""
     compared = run.since_before
     if compared is None:

@@ -5,10 +5,9 @@ import pandas as pd
 from bench.analyse import memory as held
 from bench.analyse import memory_parts
 from bench.analyse.analysed import Analysed
-from bench.analyse.launches import ok_rows
 from bench.analyse.steps import scenarios
 from bench.report import tables
-from bench.report.tables import UNKNOWN, Cell, Table, bounded, is_unknown, number, numeric, tabulate, text, words_of
+from bench.report.tables import UNKNOWN, Cell, Table, bounded, is_unknown, numeric, tabulate, text, words_of
 from bench.runs.frames import TableRow
 from bench.runs.reader import Run
 
@@ -79,11 +78,6 @@ def _energy_notes(table: pd.DataFrame) -> list[str]:
     used = sorted({source for text in table["energy_source"].dropna() for source in text.split("+")})
     if used:
         notes.append(f"Sources of energy: {'; '.join(f'{name}: {ENERGY_SOURCES[name]}' for name in used)}.")
-    if table["verdict"].isin(["invalid", "warning"]).any():
-        notes.append(
-            "A launch that heat or the hardware's protection held back is invalid: its values are those of its "
-            "cooling. A power cap is a warning: compare only under equal caps."
-        )
     for row in table[table["energy_reason"].notna()].to_dict("records"):
         notes.append(f"Energy of {row['scenario']} is unknown, or that of a launch: {row['energy_reason']}.")
     for row in table[table["activity_reason"].notna()].to_dict("records"):
@@ -154,7 +148,6 @@ PROCESS = (
 
 
 def _driver_table(run: Analysed, chosen: dict[str, int]) -> Table | None:
-    memory = ok_rows(run.document, run.memory)
     table = run.beside_torch.astype(dict.fromkeys(("allocated_mib", "reserved_mib", "context_mib"), "float64"))
     rows = _chosen_rows(run, table, chosen)
     if not rows:
@@ -163,7 +156,7 @@ def _driver_table(run: Analysed, chosen: dict[str, int]) -> Table | None:
     columns = (
         *PROCESS,
         numeric("GPU", lambda row: str(indices.get(row["device"], row["device"]))),
-        numeric("the driver's peak MiB", lambda row: _peak(memory, row)),
+        numeric("the driver's peak MiB", "peak_mib", ",.0f"),
         text("source", _memory_source),
         numeric("allocated MiB", "allocated_mib", ",.0f", group="torch's peaks"),
         numeric("reserved MiB", "reserved_mib", ",.0f", group="torch's peaks"),
@@ -184,16 +177,6 @@ def _driver_table(run: Analysed, chosen: dict[str, int]) -> Table | None:
 
 def _memory_source(row: TableRow) -> str:
     return row["source"] if isinstance(row["source"], str) else "torch_allocator"
-
-
-def _peak(memory: pd.DataFrame, row: TableRow) -> Cell:
-    """The driver's value, or why it is missing."""
-    text = number(row["peak_mib"], ",.0f")
-    if text != UNKNOWN:
-        return Cell(text=text)
-    same = (memory["launch"] == row["launch"]) & (memory["rank"] == row["rank"])
-    own = same & ((memory["device"] == row["device"]) | memory["device"].isna())
-    return Cell(text=text, small="; ".join(memory.loc[own, "reason"].dropna().unique()))
 
 
 def _resident_table(run: Run, chosen: dict[str, int]) -> Table | None:

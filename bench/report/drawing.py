@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import chdir, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 from xml.sax.saxutils import escape, quoteattr
 
 import numpy as np
@@ -101,8 +101,10 @@ STYLE = {  # of all plots
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plot:
     """A plot as two files' content. ``name``: their stem. ``caption``: what to know about it, and what is left out.
-    ``figure``: matplotlib's own, None of one for a page. ``page``: as SVG within it, and another one for a phone."""
+    ``figure``: matplotlib's own, None of one for a page. ``page``: as SVG within it, and another one for a phone.
+    ``files``: the names beside the page."""
 
+    kind: ClassVar[str] = "plot"  # of a block of a page
     name: str
     title: str
     caption: str
@@ -110,6 +112,7 @@ class Plot:
     png: bytes
     figure: Artist = field(default=None, compare=False, repr=False)
     page: str = ""
+    files: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

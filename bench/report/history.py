@@ -15,7 +15,8 @@ from bench.analyse.history.trends import METRICS, RECENT, Event, Track, Trend
 from bench.console import count
 from bench.core.text import listed, plain
 from bench.report import page
-from bench.report.blocks import Grid, PagePlot, chapter_of, filled
+from bench.report.blocks import Grid, chapter_of, filled
+from bench.report.drawing import Plot
 from bench.report.history_plots import FLAT, WORDS, moving, of_track, span
 from bench.report.tables import UNKNOWN, Cell, Column, Table, as_change, digits, numeric, tabulate, text
 from bench.runs.files import utf8
@@ -66,7 +67,7 @@ def worth_showing(tracks: Sequence[Track]) -> tuple[list[Track], list[Track]]:
     return shown, [track for track in tracks if track not in shown]
 
 
-def _section(track: Track, plots: Iterable[PagePlot]) -> page.Section:
+def _section(track: Track, plots: Iterable[Plot]) -> page.Section:
     shifted = "Nights on which levels shifted, the latest first"
     chapters = filled(
         chapter_of("scenarios", "Scenarios", Grid("Scenarios", summary_table(track))),

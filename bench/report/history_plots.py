@@ -158,9 +158,7 @@ def _judged(axes: Artist, track: Track, trend: Trend) -> None:
     """A strip along the foot under the nights that the gate stops, and a diamond on each that a person accepted."""
     first, last = axes.get_xlim()
     night = min(0.04 * (last - first), max(0.004 * (last - first), 1.0))
-    judged = np.array(trend.regressed, dtype=int)
-    stretches = np.split(judged, np.flatnonzero(np.diff(judged) > 1) + 1)  # nights that follow each other
-    strips = [(one[0] - night / 2, one[-1] - one[0] + night) for one in stretches if len(one)]
+    strips = [(one - night / 2, night) for one in trend.regressed]
     if strips:
         axes.broken_barh(strips, (0.0, 0.07), transform=axes.get_xaxis_transform(), color=light("bad"), linewidth=0)
         axes.collections[-1].set_label("stopped by the gate")

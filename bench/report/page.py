@@ -10,11 +10,11 @@ import hashlib
 import os
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bench.core.errors import RequestError
 from bench.core.text import printable
-from bench.report.blocks import HERE, Chapter, PagePlot, template
+from bench.report.blocks import HERE, Chapter, template
 from bench.report.drawing import Plot
 from bench.report.theme import THEME
 from bench.runs.files import replace_all, unwritable
@@ -35,18 +35,18 @@ class Section:
     clear: bool = False
     advice: Sequence[Advice] = ()
     caveats: Sequence[str] = ()
-    chart: PagePlot | None = None
+    chart: Plot | None = None
     chapters: Sequence[Chapter]
 
 
-def placed(plots: Iterable[Plot], *, files: str = "") -> tuple[dict[str, PagePlot], dict[str, bytes]]:
+def placed(plots: Iterable[Plot], *, files: str = "") -> tuple[dict[str, Plot], dict[str, bytes]]:
     """Plots for a page by name, and their files, the names of which begin with ``files``."""
-    in_page: dict[str, PagePlot] = {}
+    in_page: dict[str, Plot] = {}
     contents: dict[str, bytes] = {}
     for plot in plots:
         names = (f"{files}{plot.name}.svg", f"{files}{plot.name}.png")
         contents.update(zip(names, (plot.svg.encode(), plot.png), strict=True))
-        in_page[plot.name] = PagePlot(title=plot.title, caption=plot.caption, svg=plot.page, files=names)
+        in_page[plot.name] = replace(plot, files=names)
     return in_page, contents
 
 

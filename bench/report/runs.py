@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from bench.analyse.analysed import Analysed
 from bench.core.errors import RequestError
 from bench.report import chapters, markdown, page, plots, values
-from bench.report.blocks import PagePlot
-from bench.report.drawing import device, model_and_batch
+from bench.report.drawing import Plot, device, model_and_batch
 from bench.report.launch_tables import start_date
 from bench.report.loader import loader_words
 from bench.runs.files import check_writable, utf8
@@ -58,7 +57,7 @@ def render(runs: Sequence[Run], out: str = ".", training: Training | None = None
     return {"index.html": utf8(whole), **beside, **files}
 
 
-def _section(run: Analysed, plots: dict[str, PagePlot], out: str, training: Training | None = None) -> page.Section:
+def _section(run: Analysed, plots: dict[str, Plot], out: str, training: Training | None = None) -> page.Section:
     """The section of a run for a page in the folder ``out``."""
     table = run.overview
     return page.Section(

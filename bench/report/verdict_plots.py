@@ -88,8 +88,8 @@ def trade_off(run: Analysed) -> Plot | None:
             ring: drawing.Look = {"markersize": 15.5, "markerfacecolor": "none", "zorder": 4, "label": "recommended"}
             drawing.marks(axes, [x], [y], "ink", **ring)
     drawing.key_beside(axes, keys)
-    axes.set_xlim(*_around(measured[["peak_total_mib", "peak_total_low_mib", "peak_total_high_mib"]], 0.16))
-    axes.set_ylim(*_around(measured[["throughput_per_s", "throughput_low_per_s", "throughput_high_per_s"]], 0.12))
+    axes.margins(x=0.16, y=0.12)
+    axes.set(xlim=(max(0.0, axes.get_xlim()[0]), None), ylim=(max(0.0, axes.get_ylim()[0]), None))
     axes.grid(True)
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.set_xlabel("peak memory of all processes, added up (MiB); further left is leaner")
@@ -99,7 +99,7 @@ def trade_off(run: Analysed) -> Plot | None:
     if (measured["launches_ok"] > 1).any():
         caption = (
             "Bars: 95 % intervals over launches; that of the memory is of a launch's mean peak, and the point is the "
-            "largest. A scenario with one launch has none. A bar that ends at the edge goes on beyond it."
+            "largest. A scenario with one launch has none. A bar ends at half and at twice the value at the latest."
         )
     caption += " The key, fastest first, has the values of points that cover each other."
     caption += f" Not from 0: the axis of {' and '.join(cut)}." if cut else ""
@@ -107,25 +107,14 @@ def trade_off(run: Analysed) -> Plot | None:
     return drawing.finished(run, figure, "trade-off", "Speed against memory", caption, shown_in)
 
 
-def _around(ends: pd.DataFrame, part: float) -> tuple[float, float]:
-    """Limits of an axis for points (the first column) and the ends of their bars, NaN apart, none below 0.
-
-    The margin is ``part`` of the range. A bar does not reach beyond half of the least or twice the most of all points:
-    with two launches an interval may be a hundred times as wide as the points are apart.
-    """
-    values = ends.astype(float).to_numpy()
-    values = np.clip(values, np.nanmin(values[:, 0]) / 2, np.nanmax(values[:, 0]) * 2)
-    low, high = float(np.nanmin(values)), float(np.nanmax(values))
-    margin = part * (high - low) or 0.1 * abs(high) or 1.0
-    return max(0.0, low - margin), high + margin
-
-
 def _bars(axes: Artist, row: dict[Any, Any], colour: str) -> None:
-    """The 95 % intervals of a point, where they are known."""
+    """The 95 % intervals of a point, where they are known, from half of its value to twice as much at most: with two
+    launches one may be a hundred times as wide as points are apart."""
     x, y = row["peak_total_mib"], row["throughput_per_s"]
-    speeds = (row["throughput_low_per_s"], row["throughput_high_per_s"])
-    peaks = (row["peak_total_low_mib"], row["peak_total_high_mib"])
-    for name, across, up, cap in (("speed", (x, x), speeds, "_"), ("peak", peaks, (y, y), "|")):
+    names = ("throughput_low_per_s", "throughput_high_per_s", "peak_total_low_mib", "peak_total_high_mib")
+    ends = np.array([row[name] for name in names], dtype=float)
+    speeds, peaks = np.clip(ends[:2], y / 2, 2 * y), np.clip(ends[2:], x / 2, 2 * x)
+    for name, across, up, cap in (("speed", [x, x], speeds, "_"), ("peak", peaks, [y, y], "|")):
         if pd.notna([*across, *up]).all():
             look: drawing.Look = {"alpha": 0.75, "marker": cap, "markersize": 5, "linewidth": 1.1}
             axes.plot(across, up, color=colour, gid=f"{name}-bar-{row['scenario']}", **look)
