@@ -14,7 +14,7 @@ from bench.analyse.analysed import Analysed
 from bench.analyse.each import each_alone
 from bench.analyse.environments import numerics as numerics_between
 from bench.core.errors import RequestError
-from bench.report import device_tables, environments, launch_tables, recipe, verdict_tables
+from bench.report import device_tables, launch_tables, recipe, verdict_tables
 from bench.report.blocks import Block, Chapter, Code, Facts, Fold, Grid, chapter_of, filled, fold
 from bench.report.comparison import since_before
 from bench.report.drawing import Plot
@@ -73,9 +73,9 @@ def _environments(of: Material) -> Chapter:
     return chapter_of(
         "environments",
         "What do the interpreters change?",
-        Grid("Time of each scenario", environments.pairs_table(of.run)),
+        Grid("Time of each scenario", verdict_tables.pairs_table(of.run)),
         *numerics_between(of.run),
-        Grid("What differs between them", environments.differences_table(of.run)),
+        Grid("What differs between them", verdict_tables.differences_table(of.run)),
     )
 
 

@@ -26,12 +26,6 @@ MEMORY_SOURCES = {
 }
 
 
-MEASURED_PEAK = {
-    "cpu": "of the resident set, less what it was before there was a model; the rest: code, and what allocators keep.",
-    "cuda": "of torch's tensors in the measured steps; the rest: what the passes make on the way, such as workspaces.",
-}
-
-
 def energy_table(run: Analysed) -> Table | None:
     """Energy, power, clocks, heat and traffic over the measured steps; None where no device was sampled in them."""
     table = run.energy
@@ -121,8 +115,7 @@ def memory_parts_table(run: Run) -> Table | None:
         "objects in a step after all measured ones. masters: fp32 copies of the weights and their gradients. buckets: "
         "the copy of the gradients that torch DDP exchanges. gathered: the most whole weights of FSDP2 at a time.",
         "predicted peak: all parts, but of gradients and activations (what autograd keeps) the larger, since one comes "
-        "when the other goes. measured peak: "
-        + MEASURED_PEAK["cpu" if run.document.workload.device == "cpu" else "cuda"],
+        "when the other goes. rest: code, what allocators keep, and what passes make on the way, as workspaces.",
     ]
     unknown = table[table["reason"].notna()].to_dict("records")
     notes += [f"Activations of {row['scenario']} are unknown: {row['reason']}." for row in unknown]

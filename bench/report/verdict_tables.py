@@ -1,10 +1,11 @@
-"""The tables behind the verdicts: findings, parity, where the time goes, and how the steps scatter."""
+"""The tables behind the verdicts: findings, parity, where the time goes, how steps scatter, several interpreters."""
 
 import pandas as pd
 
 from bench.analyse import communication as diagnosed
 from bench.analyse import parity as numerics
 from bench.analyse.analysed import Analysed
+from bench.analyse.environments import differences, pairs
 from bench.analyse.intervals import estimate
 from bench.analyse.steps import scenarios
 from bench.analyse.validity import grouped
@@ -228,3 +229,26 @@ def statistics_table(run: Analysed) -> Table | None:
         "the quartiles of their launch) are always included. Other percentages: of the worst launch.",
     )
     return tabulate(columns, [by_scenario[name] for name in scenarios(run.document) if name in by_scenario], notes)
+
+
+def differences_table(run: Analysed) -> Table | None:
+    names = list(run.document.environments)
+    rows = [{name: value or UNKNOWN for name, value in row.items()} for row in differences(run.document)]
+    return tabulate([text(name, name) for name in ("what", *names)], rows) if names else None
+
+
+def pairs_table(run: Analysed) -> Table | None:
+    rows = pairs(run)
+    columns = (
+        text("scenario", "scenario"),
+        text("in", "environment"),
+        ranged("time of a step, times", ("ratio", "low", "high"), ".3f"),
+        numeric("p", "p_adjusted", ".2g"),
+        text("verdict", "verdict"),
+    )
+    first = next(iter(run.document.environments), "")
+    notes = (
+        f"Against the same scenario in {first}, with the 95 % interval: below 1 is faster. p: adjusted for all rows. "
+        "The launches of all interpreters took turns.",
+    )
+    return tabulate(columns, rows, notes) if rows else None

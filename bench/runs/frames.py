@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 TableRow = dict[Any, Any]  # a row of any table, as `to_dict("records")` of pandas has it
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class _Frame:
     frame: "pd.DataFrame"
 
@@ -24,16 +24,10 @@ class _Frame:
 class RankSteps(_Frame):
     """A row per launch, rank and step: the columns of ``bench.core.records.STEP_COLUMNS``."""
 
-    __slots__ = ()
-
 
 class Iterations(_Frame):
     """A row per launch and step, of the slowest rank (:func:`bench.analyse.steps.per_iteration`)."""
 
-    __slots__ = ()
-
 
 class LaunchStats(_Frame):
     """A row per launch, over its measured steps (:func:`bench.analyse.steps.per_launch`)."""
-
-    __slots__ = ()

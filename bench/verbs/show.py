@@ -85,11 +85,11 @@ def for_programs(run: "Analysed") -> dict[str, object]:
 def answered(run: "Analysed", *, width: int | None, verbose: bool) -> list[str]:
     """Answer, table, the rest of the recommendation, warnings. ``width``: of the terminal."""
     from bench.analyse.environments import numerics
-    from bench.report.environments import differences_table, pairs_table
     from bench.report.ladder import ladder_table, ladder_words
     from bench.report.loader import loader_table, loader_words
     from bench.report.summary import brief_summary
     from bench.report.tables import in_text
+    from bench.report.verdict_tables import differences_table, pairs_table
     from bench.words import tuned
     from bench.words.advice import advice, findings, main_finding
     from bench.words.caveats import about_implementations
