@@ -109,7 +109,7 @@ def launches_table(run: Analysed) -> Table:
         slowest = number(value(launch, "slowest_rank"), ".0f")
         if slowest == UNKNOWN:  # there is one rank
             return Cell(text=UNKNOWN)
-        return Cell(text=_percent(value(launch, "skew"), ".1f"), small=f"rank {slowest}")
+        return Cell(text=number(100 * (value(launch, "skew") or 0.0), ".1f"), small=f"rank {slowest}")
 
     def findings(launch: LaunchRecord) -> Cell:
         nothing = "none" if launch.status == "ok" else UNKNOWN
@@ -145,10 +145,6 @@ def launches_table(run: Analysed) -> Table:
         "which is slowest most often. skipped steps: that the loss scaler left out of those measured.",
     )
     return tabulate(columns, run.document.launches, notes)
-
-
-def _percent(part: float | None, form: str) -> str:
-    return UNKNOWN if part is None else number(100 * part, form)
 
 
 def facts(document: RunDocument) -> list[tuple[str, str]]:

@@ -29,10 +29,10 @@ def replay(path: str, document: dict[str, Json]) -> None:
         return
     with file:
         for line in file:
-            changed = _value_of(line)
-            if changed is None:
+            checksum, _, rest = line.partition(b" ")
+            if checksum != b"%08x" % zlib.crc32(rest):  # damaged or cut off
                 return
-            _apply(document, changed[1])
+            _apply(document, parse_json(rest)[1])
 
 
 def change(before: object, after: object) -> list[object]:
@@ -55,12 +55,6 @@ def checked_line(value: object) -> bytes:
     """A JSON value as a line: the CRC-32 of the rest of it, and the value."""
     line = json.dumps(value).encode() + b"\n"
     return b"%08x " % zlib.crc32(line) + line
-
-
-def _value_of(line: bytes) -> Json:
-    """The value of such a line; None if it is damaged or cut off."""
-    checksum, _, rest = line.partition(b" ")
-    return parse_json(rest) if checksum == b"%08x" % zlib.crc32(rest) else None
 
 
 def _apply(document: dict[str, Json], changes: dict[str, Json]) -> None:
