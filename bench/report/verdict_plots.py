@@ -92,6 +92,7 @@ def trade_off(run: Analysed) -> Plot | None:
     axes.set(xlim=(max(0.0, axes.get_xlim()[0]), None), ylim=(max(0.0, axes.get_ylim()[0]), None))
     axes.grid(True)
     axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.yaxis.set_major_formatter("{x:,.10g}")
     axes.set_xlabel("peak memory of all processes, added up (MiB); further left is leaner")
     axes.set_ylabel(f"{run.document.workload.unit} a second; higher is faster")
     cut = [name for name, (low, _) in (("memory", axes.get_xlim()), ("speed", axes.get_ylim())) if low > 0.0]
