@@ -285,8 +285,6 @@ def _add(
     noted = stored.AttachedLaunch(
         launch=launch,
         exit_code=done.code,
-        calls={str(rank): len(one.marks_ns) for rank, one in enumerate(ranks)},
-        others=dict(others),
         processes=tuple(processes),
         left_out=tuple(left),
         startup_ms=(ranks[0].marks_ns[0] - done.started_ns) / 1e6,
@@ -303,14 +301,10 @@ def _add(
 
 
 def _process(pid: int, tree: dict[int, tuple[int, str]], by_pid: dict[int, int]) -> stored.Process:
-    name = tree.get(pid, (0, None))[1]
-    if pid in by_pid:
-        return stored.Process(pid=pid, rank=by_pid[pid], role="rank", name=name)
     parent = pid
     while parent in tree and parent not in by_pid:
         parent = tree[parent][0]
-    role = "helper" if parent in by_pid else "launcher"
-    return stored.Process(pid=pid, rank=by_pid.get(parent, 0), role=role, name=name)
+    return stored.Process(pid=pid, rank=by_pid.get(parent, 0), name=tree.get(pid, (0, None))[1])
 
 
 def _record(

@@ -238,28 +238,22 @@ class Imported:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """Of an attached command. ``role``: ``rank``, ``helper`` (started by a rank) or ``launcher``. In tables a helper
-    counts with its rank, and a launcher with the first rank."""
+    """Of an attached command. One that a rank started counts with it, one that started ranks with the first."""
 
     pid: Pid
     rank: Count
-    role: str
     name: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttachedLaunch:
-    """``calls``: by rank of the optimizer that delimits its steps. ``others``: of the other optimizers, by class.
-
-    Of rank 0: ``startup_ms`` from the command's start to its first optimizer step, ``wait_ms`` for the data of a step
-    (mean), ``final_loss`` (mean of its last ten steps). ``norms``: of its gradients and weights in its first steps,
+    """Of rank 0: ``startup_ms`` from the command's start to its first optimizer step, ``wait_ms`` for data (mean of a
+    step), ``final_loss`` (mean of its last ten steps). ``norms``: of its gradients and weights in its first steps,
     where asked for. ``wall_ms``: of the whole command; None where it was interrupted.
     """
 
     launch: Count
     exit_code: int
-    calls: Mapping[str, Count]
-    others: Mapping[str, Count]
     processes: tuple[Process, ...]
     left_out: Names
     startup_ms: Amount | None = None

@@ -65,7 +65,6 @@ def test_a_script_is_measured_as_it_is(attach: Any, bench: Bench, plotting: Plot
     command, about = attached.commands["single"], attached.launches[0]
     assert command.script.file == SCRIPT and command.command[:2] == (PYTHON, SCRIPT)
     assert command.command[2].startswith("(2 more words, SHA-256 ") and "--load-ms" not in str(document.command)
-    assert (about.calls, about.others) == ({"0": 20}, {"Other": 20})
     assert "bench: left out: 20 calls of other optimizers (Other): steps are those of the first\n" in err
     assert 2 < about.final_loss < 3, "of both micro-batches, and not of what zero_grad has dropped"
     assert about.wait_ms > 19 and 0 < about.startup_ms < about.wall_ms
@@ -130,8 +129,8 @@ def test_ranks_of_a_launcher(attach: Any, launcher: str) -> None:
     assert list(run.steps.groupby("rank").size()) == [59, 59]
     ranks = [times for _, times in run.steps.groupby("rank")["step_ms"]]
     assert any(max(map(apart, ranks, order)) < 0.02 for order in permutations(lines))
-    roles = [one.role for one in run.document.of(stored.Attached).launches[0].processes]
-    assert roles.count("rank") == 2 and "launcher" in roles and "helper" in roles
+    processes = run.document.of(stored.Attached).launches[0].processes
+    assert [one.rank for one in processes].count(1) >= 2, "a rank, and the worker of its loader"
     sampled = set(run.memory.loc[run.memory["used_mib"].notna(), "pid"])
     assert {one.pid for one in launch.ranks} < sampled
 
