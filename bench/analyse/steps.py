@@ -250,9 +250,9 @@ def _time(name: str, stem: str, over_launches: Estimate) -> dict[str, float | No
 
 def base_of(names: Sequence[str]) -> str:
     """The scenario that speeds of these are relative to: ``ddp``, or if it is not there the one with the fewest
-    switches on top of it; ``ddp`` if that is not there either."""
+    switches on top of it; else the first of several, such as the command of ``attach --base``."""
     with_switches = (name for name in names if name.replace("@", "+").partition("+")[0] == BASE)
-    return min(with_switches, key=lambda name: name.count("+"), default=BASE)
+    return min(with_switches, key=lambda name: name.count("+"), default=names[0] if len(names) > 1 else BASE)
 
 
 def short_base(base: str) -> str:
@@ -262,7 +262,7 @@ def short_base(base: str) -> str:
 
 def about_base(base: str) -> list[str]:
     """The note that a heading with :func:`short_base` needs."""
-    return [] if base == BASE else [f"{BASE_IN_SHORT}: {base}"]
+    return [] if base in (BASE, BASE_IN_SHORT) else [f"{BASE_IN_SHORT}: {base}"]
 
 
 def _peak(stem: str, of_launches: pd.Series) -> dict[str, float | None]:

@@ -7,6 +7,7 @@ import secrets
 import shutil
 import subprocess
 import sys
+from functools import partial
 from tempfile import NamedTemporaryFile
 from types import ModuleType
 
@@ -124,11 +125,10 @@ def _asked(options: argparse.Namespace, engine: Engine, run: list[str]) -> Asked
 def _run_options(words: list[str], gpus: int, engine: Engine, nodes: int) -> tuple[list[str], str]:
     """The options of ``bench run``, checked as far as this host can, with what the engine needs; where results go."""
     asked = run_parser().parse_args(words, Options())
-    for kept, word in zip(command_line(words), words, strict=True):
-        if kept != word:
-            raise RequestError("--", "an option looks like a credential, and anybody may read a job", "leave it out")
-        if not word.isprintable():
-            raise RequestError("--", f"{word!r} has a character that cannot be printed", "leave it out")
+    if command_line(words) != words:
+        raise RequestError("--", "an option looks like a credential, and anybody may read a job", "leave it out")
+    if not all(map(str.isprintable, words)):
+        raise RequestError("--", "an option has a character that cannot be printed", "leave it out")
     if asked.resume is None:
         check_experiment(asked)
         if nodes > 1:
@@ -166,31 +166,20 @@ def gpus_per_node(text: str) -> tuple[str | None, int]:
     return kind or None, device_count(count)
 
 
-def word(text: str) -> str:
-    if not text or not text.isprintable() or any(letter.isspace() for letter in text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not the name of an image")
+def named(pattern: str, what: str, text: str) -> str:
+    if not re.fullmatch(pattern, text, re.ASCII):
+        raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
     return text
 
 
-def resource(text: str) -> str:
-    """The name of an extended resource, with its domain."""
-    if not re.fullmatch(r"[a-z0-9.-]+/[A-Za-z0-9._-]+", text, re.ASCII):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a resource, such as rdma/hca_shared_devices_a")
-    return text
-
-
-def job_name(text: str) -> str:
-    """A name for a service of Kubernetes, with room for what engines add to it."""
-    if not re.fullmatch(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?", text):
-        what = "is not a name of up to 40 small letters, digits and hyphens that begins with a letter"
-        raise argparse.ArgumentTypeError(f"{text!r} {what}")
-    return text
-
-
-def claim_name(text: str) -> str:
-    if not re.fullmatch(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not the name of a persistent volume claim")
-    return text
+image_name = partial(named, r"\S+", "the name of an image")
+resource = partial(named, r"[a-z0-9.-]+/[A-Za-z0-9._-]+", "a resource, such as rdma/hca_shared_devices_a")
+claim_name = partial(named, r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", "the name of a persistent volume claim")
+job_name = partial(
+    named,
+    r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?",  # of a service of Kubernetes, with room for what engines add to it
+    "a name of up to 40 small letters, digits and hyphens that begins with a letter",
+)
 
 
 def _parser() -> Parser:
@@ -203,7 +192,7 @@ def _parser() -> Parser:
     count = "GPUs of each node, for some engines with their type (default: none, which measures on the CPU)"
     parser.add_argument("--gpus-per-node", type=gpus_per_node, metavar="[TYPE:]K", help=count)
     image = "with bench in it, on Kubernetes; 'docker build -t IMAGE .' in a checkout makes one"
-    parser.add_argument("--image", type=word, metavar="IMAGE", help=image)
+    parser.add_argument("--image", type=image_name, metavar="IMAGE", help=image)
     claim = f"the persistent volume claim that results go to, on Kubernetes (default: {CLAIM})"
     parser.add_argument("--claim", type=claim_name, metavar="NAME", help=claim)
     rdma = "the resource that gives a pod its RDMA devices, on Kubernetes; without it NCCL takes TCP between nodes"

@@ -132,7 +132,10 @@ WRONG: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "processes on GPUs": ((*SLURM, "--gpus-per-node", "8", "--", "--nproc", "2"), ("--nproc", "follows from --gpus")),
     "results that are lost": ((*POD, "--dry-run", "--", "--out", "mine"), ("--out: mine would be lost", "/results")),
     "a credential": ((*SLURM, "--dry-run", "--", "--setting", "api_token=abc123"), ("--: ", "looks like a credential")),
-    "a line break": ((*SLURM, "--dry-run", "--", "--label", "a\nb"), ("--: 'a\\nb'", "cannot be printed")),
+    "a line break": (
+        (*SLURM, "--dry-run", "--", "--label", "a\nb"),
+        ("--: an option has a character", "cannot be printed"),
+    ),
     "what is for one host": (
         (*SLURM, "--dry-run", "--", "--find-batch"),
         ("--find-batch: it is measured on one host",),

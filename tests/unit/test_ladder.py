@@ -92,7 +92,8 @@ def test_one_launch_of_each_tells_no_interaction(tmp_path: Path) -> None:
 
 
 def test_what_speeds_are_relative_to() -> None:
-    assert base_of(["single", "ddp+fused", "ddp"]) == base_of(["single", "dp"]) == "ddp"
+    assert base_of(["single", "ddp+fused", "ddp"]) == base_of(["single"]) == "ddp"
+    assert base_of(["before", "after"]) == "before", "as of attach --base"
     assert base_of(["single+fused", "ddp+compile+fused", "ddp+fused"]) == "ddp+fused"
 
 
