@@ -31,9 +31,9 @@ LESS, MORE = "less", "more"
 BETTER, WORSE, NEITHER = "better", "worse", "none"
 
 BETWEEN_RUNS = (
-    "what changes from one run to the next (heat, a reboot, neighbours) is not covered: at 1 %, every fourth pair of "
-    "equal runs differs, and more launches make that worse; measure both as scenarios of one run, or gate over "
-    "a history"
+    "what changes from one run to the next (heat, a reboot, neighbours) is not covered: where that is 1 %, a "
+    "quarter of all pairs of equal runs differ, and more launches make that worse; measure both as scenarios of one "
+    "run, or gate over a history"
 )
 
 LEAST_MEMORY = 0.005  # a process that does the same again differs by this part

@@ -164,7 +164,7 @@ def _notes(compared: Compared) -> Iterator[str]:
         yield "launches are compared round by round, with the machine's drift taken out"
     if any(row.metric == MEMORY.name for row in rows):
         least = f"{100 * between_runs.LEAST_MEMORY:g} %, or {between_runs.PAGE_MIB:g} MiB a process"
-        yield f"a difference of memory below {least}, is not called one: the same work again is as far apart"
+        yield f"a difference of memory below {least}, counts as none: runs of the same work differ as much"
     if rows and not compared.within:
         yield f"the intervals are over launches within each run; {between_runs.BETWEEN_RUNS}"
 

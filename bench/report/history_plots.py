@@ -79,11 +79,13 @@ def _plot(track: Track, metric: str, trends: Sequence[Trend], prefix: str) -> Pl
     panels[0].set_xlim(-room, len(track.nights) - 1 + room)
     for axes, trend in zip(panels, trends, strict=True):
         _panel(axes, track, trend, many=many)
-    places = sorted({round(part * (len(track.nights) - 1) / 5) for part in range(6)})
+    steps = 2 if drawing.is_narrow() else 5
+    places = sorted({round(part * (len(track.nights) - 1) / steps) for part in range(steps + 1)})
     panels[-1].set_xticks(places, [plain(track.nights[night].date) for night in places])
     caption = (
-        "Nights in their order; a night's value is the geometric mean of its launches. A level is a stretch without a "
-        f"shift. Panels do not begin at 0, and each has a height of its own, of at least {100 * NARROWEST:.0f} %."
+        f"In {words.unit}, lower is better. Nights in their order; a night's value is the geometric mean "
+        "of its launches. A level is a stretch without a shift. Panels do not begin at 0, and each has a height of its "
+        f"own, of at least {100 * NARROWEST:.0f} %."
     )
     if many:
         caption += " The line within the shade is the median of the nights that share a column."
@@ -128,7 +130,7 @@ def _panel(axes: Artist, track: Track, trend: Trend, *, many: bool) -> None:
     _shifts(axes, trend)
     drawing.panel_title(axes, trend.scenario, trend.what_ran)
     latest = f"{digits(trend.latest)} {WORDS[trend.metric].unit}"
-    over_all = "" if trend.over_all is None else f"{as_change(trend.over_all)} over all"
+    over_all = "" if trend.over_all is None else f"{as_change(trend.over_all)} long term"
     drawing.right_label(axes, 0.5, latest, over_all, within=True)
 
 

@@ -157,7 +157,7 @@ def test_runs_of_another_kind_have_their_own_section(tmp_path: Path, say: Bench)
     ]
     assert not any(track["shifts"] for track in document["tracks"]), "two machines are no shift"
     page = (tmp_path / "reports" / "history.html").read_text()
-    assert page.count("Step time, night by night") >= 2
+    assert page.count("Step time, night by night") >= 2 and "In ms, lower is better. Nights" in page
     assert "Runs with nothing to compare to" in page
     assert (tmp_path / "reports" / "history-2-step-ms.svg").is_file()
 
