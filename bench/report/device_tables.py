@@ -106,9 +106,9 @@ def memory_parts_table(run: Run) -> Table | None:
         text("scenario", "scenario"),
         numeric("rank", "rank"),
         *(numeric(part, f"{part}_mib", ",.1f", group="what it holds (MiB)") for part in there),
-        numeric("predicted peak", "predicted_mib", ",.1f", group="MiB in all"),
-        numeric("measured peak", "measured_mib", ",.1f", group="MiB in all"),
-        numeric("rest", "rest_mib", ",.1f", group="MiB in all"),
+        numeric("predicted peak", "predicted_mib", ",.1f", group="MiB in total"),
+        numeric("measured peak", "measured_mib", ",.1f", group="MiB in total"),
+        numeric("rest", "rest_mib", ",.1f", group="MiB in total"),
     )
     notes = [
         "Of each scenario the first launch that ended well, and of it the rank that needs most; read off the live "

@@ -102,7 +102,7 @@ def _sources(table: pd.DataFrame) -> list[str]:
     by_source = table.groupby("memory_source", sort=False)["scenario"].agg(", ".join)
     each = [f"{source} ({names})" if len(by_source) > 1 else f"{source}" for source, names in by_source.items()]
     added = any(RSS in source for source in each)
-    shared = "; in a sum of RSS, a page that ranks share counts once in each" if added else ""
+    shared = "; in a sum of RSS, memory that ranks share counts once for each rank" if added else ""
     return [f"Source of memory: {'; '.join(each)}{shared}."] if each else []
 
 

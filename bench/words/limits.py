@@ -137,11 +137,12 @@ def _mfu(run: Analysed) -> str:
     row = max(rows, key=lambda one: one["tflops_per_s"])
     held = f"{row['scenario']} computes {digits(row['tflops_per_s'], 3)} TFLOP/s"
     if not pd.isna(row["of_ceiling"]):
-        held += f", {row['of_ceiling']:.0%} of what matrix products of {row['type']} hold on this machine for seconds"
+        share = f"{100 * row['of_ceiling']:.0f} %"
+        held += f", {share} of what matrix products of {row['type']} hold on this machine for seconds"
     if pd.isna(row["mfu"]):
         return f"{held}. There is no MFU: {row['nominal']}."
     return (
-        f"{held}, and its MFU is {row['mfu']:.1%} of the dense nominal peak ({row['nominal']}). An MFU that "
+        f"{held}, and its MFU is {100 * row['mfu']:.1f} % of the dense nominal peak ({row['nominal']}). An MFU that "
         "divides by the peak with sparsity is half as high."
     )
 
