@@ -75,7 +75,7 @@ def _section(track: Track, plots: Iterable[Plot]) -> page.Section:
         chapter_of("trends", "Trends", *plots, *still(track)),
         chapter_of("without", "Nights without a value", *without_value(track)),
     )
-    text = " ".join(filter(None, (answer(track), last_night(track))))
+    text = " ".join(filter(None, (last_night(track), answer(track))))
     return page.Section(name=f"on {track.place}", label=track.work, answer=text, chapters=chapters)
 
 

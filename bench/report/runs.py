@@ -18,7 +18,7 @@ from bench.report.loader import loader_words
 from bench.runs.files import check_writable, utf8
 from bench.runs.reader import Run
 from bench.words import tuned
-from bench.words.advice import Training, advice, headlines, is_clear, time_to_train
+from bench.words.advice import Training, advice, is_clear, time_to_train
 from bench.words.caveats import caveats
 
 HEADING = "Data-parallel and mixed-precision benchmark"
@@ -68,7 +68,7 @@ def _section(run: Analysed, plots: dict[str, Plot], out: str, training: Training
         answer=" ".join((*loader_words(run)[:1], *(line.rstrip(".") + "." for line in tuned.answer(run, table)))),
         training="" if training is None else time_to_train(run.document, table, training),
         clear=is_clear(run.document, table),
-        advice=[*headlines(run.document, table), *advice(run.document, table)],
+        advice=advice(run.document, table),
         caveats=caveats(run.document, table),
         chart=plots.get("speed"),
         chapters=chapters.of_run(chapters.Material(run=run, plots=plots)),

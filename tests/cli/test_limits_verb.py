@@ -84,7 +84,9 @@ def test_what_is_planted_lands_in_its_own_part(
     if kind == "host":
         assert run_here("report", str(path)).code == 0
         page = Path("reports/index.html").read_text()
-        assert "single reaches " in page.partition("Recommendation")[0], "the answer of the page is that of the command"
+        assert "single reaches " in page.partition(">All scenarios<")[0], (
+            "the answer of the page is that of the command"
+        )
         shown = run_here("show", str(path)).out
         assert shown.startswith("single reaches ") and shown.count("single reaches ") == 1
         assert "How far from the limit?" in page and "The account of a step" in page
