@@ -6,13 +6,14 @@ Text is as it is in the run; whoever renders a block escapes it.
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from bench.report.drawing import Plot
 from bench.report.tables import Table
 
 if TYPE_CHECKING:
     from jinja2 import Template
+
+    from bench.report.drawing import Plot
 
 HERE = Path(__file__).parent
 
@@ -52,10 +53,10 @@ class Fold:
     blocks: "tuple[Block, ...]"
 
 
-Block = str | Plot | Grid | Facts | Code | Fold
+Block: TypeAlias = "str | Plot | Grid | Facts | Code | Fold"
 
 
-def there(*blocks: Block | None) -> tuple[Block, ...]:
+def there(*blocks: "Block | None") -> tuple[Block, ...]:
     """Those blocks that have something in them."""
     return tuple(one for one in blocks if one is not None and not (isinstance(one, Grid) and one.table is None))
 
@@ -70,7 +71,7 @@ class Chapter:
     in_markdown: bool = True
 
 
-def chapter_of(slug: str, title: str, *blocks: Block | None, in_markdown: bool = True) -> Chapter:
+def chapter_of(slug: str, title: str, *blocks: "Block | None", in_markdown: bool = True) -> Chapter:
     return Chapter(slug=slug, title=title, blocks=there(*blocks), in_markdown=in_markdown)
 
 
@@ -79,7 +80,7 @@ def filled(*chapters: Chapter | None) -> list[Chapter]:
     return [one for one in chapters if one is not None and one.blocks]
 
 
-def fold(title: str, *blocks: Block | None) -> Fold | None:
+def fold(title: str, *blocks: "Block | None") -> Fold | None:
     """A fold of what is there; None for nothing."""
     return Fold(title, there(*blocks)) if there(*blocks) else None
 
