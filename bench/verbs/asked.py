@@ -32,7 +32,6 @@ from bench.verbs.options import (
     interpreter,
     seconds,
     seed,
-    step_count,
     whole_number,
     worker_count,
 )
@@ -144,8 +143,8 @@ def add_steps(parser: Parser, title: str, profile: str) -> argparse._ArgumentGro
     much = parser.add_argument_group(title)
     profiles = list(dict.fromkeys(name for name, _ in PROFILES))
     much.add_argument("--profile", choices=profiles, help=profile)
-    much.add_argument("--warmup", type=step_count, metavar="N", help="warm-up steps, left out of every statistic")
-    much.add_argument("--iters", type=step_count, metavar="N", help="measured steps of each launch")
+    much.add_argument("--warmup", type=whole_number, metavar="N", help="warm-up steps, left out of every statistic")
+    much.add_argument("--iters", type=whole_number, metavar="N", help="measured steps of each launch")
     return much
 
 

@@ -19,7 +19,6 @@ from bench.verbs.asked import DEFAULT_BUDGET_S
 from bench.verbs.options import (
     Parser,
     called,
-    launch_count,
     people,
     percentage,
     place,
@@ -108,7 +107,7 @@ def _parser() -> Parser:
     parser.add_argument("--scenario", type=scenario_name, metavar="NAME", help=what)
     parser.add_argument("--global-batch", type=whole_number, metavar="N", help="examples per step over all ranks")
     what = "run each command R times (default: 1, with --base 5; a verdict needs 3)"
-    parser.add_argument("--launches", type=launch_count, metavar="R", help=what)
+    parser.add_argument("--launches", type=whole_number, metavar="R", help=what)
     what = "more launches until the 95 %% interval of each step time is that narrow"
     parser.add_argument("--until-precision", type=percentage, metavar="2%", help=what)
     what = "time for --until-precision (default: 20m)"

@@ -8,7 +8,7 @@ from bench.experiments.lab import Start
 from bench.experiments.limits import adds_up_to_no_step
 from bench.sites.hosts.party import Party
 from bench.verbs.asked import Options, add_result, add_steps, add_work, request_of
-from bench.verbs.options import Parser, launch_count
+from bench.verbs.options import Parser, whole_number
 from bench.verbs.run import resumed
 from bench.verbs.sets import scenarios_of
 from bench.verbs.show import finished, for_programs
@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> int:
     add_work(parser, usual=USUAL)
     much = add_steps(parser, "how much", "see 'bench run --help' (default: quick)")
     many = "launches of the scenario, and as many that take a step apart"
-    much.add_argument("--launches", type=launch_count, metavar="R", help=many)
+    much.add_argument("--launches", type=whole_number, metavar="R", help=many)
     add_result(parser)
     return on_all_hosts(arguments, parser, _limits)
 

@@ -18,8 +18,6 @@ DEFAULT_OUT = "results"
 """Where runs go, and where a run id is looked for."""
 MOST = 10**9
 """Of anything that is counted: more is a slip."""
-MOST_STEPS, MOST_LAUNCHES = 10**6, 10**4
-"""Whose times are held in memory until the run is sealed."""
 MOST_WORKERS = 1000
 """Of a rank's loader; each is a process."""
 MOST_DEVICES = 100_000
@@ -121,8 +119,6 @@ def whole_number(text: str, least: int = 1, most: int = MOST, of: str = "") -> i
 
 worker_count = partial(whole_number, least=0, most=MOST_WORKERS, of=" processes a rank")
 device_count = partial(whole_number, most=MOST_DEVICES, of=" devices")
-step_count = partial(whole_number, most=MOST_STEPS, of=" steps of a launch")
-launch_count = partial(whole_number, most=MOST_LAUNCHES, of=" launches")
 seed = partial(whole_number, least=0, most=2**32 - 1)
 """Of 32 bits: an example may have a seed of its own made of this one, which torch wants in 64."""
 

@@ -35,12 +35,12 @@ from bench.verbs.asked import (
 from bench.verbs.options import (
     Parser,
     called,
-    launch_count,
     people,
     percentage,
     place,
     reply,
     span,
+    whole_number,
 )
 from bench.verbs.sets import LADDER, PUBLISHED, scenarios_of, with_untuned
 from bench.verbs.show import answered, batches, for_programs
@@ -203,7 +203,7 @@ def run_parser() -> Parser:
     add_work(parser, usual_set=PUBLISHED)
     much = add_steps(parser, "how much", "launches, warm-up and steps, see below (default: quick)")
     many = "launches of each scenario (with --resume: in total)"
-    much.add_argument("--launches", type=launch_count, metavar="R", help=many)
+    much.add_argument("--launches", type=whole_number, metavar="R", help=many)
     search = "instead: the largest global batch of each scenario that trains and leaves 5%% of the memory free; "
     begin = "on GPUs the search begins at --global-batch"
     much.add_argument("--find-batch", action="store_true", help=search + begin)

@@ -18,7 +18,7 @@ from bench.runs.experiments import Scaling
 from bench.seams.discover import Found
 from bench.sites.hosts.party import Party
 from bench.verbs.asked import DEFAULT_RANKS, Options, add_result, add_steps, add_work, begun, request_of
-from bench.verbs.options import Parser, launch_count, what_if, whole_numbers
+from bench.verbs.options import Parser, what_if, whole_number, whole_numbers
 from bench.verbs.sets import scenarios_of
 from bench.verbs.show import finished
 from bench.verbs.together import on_all_hosts
@@ -201,6 +201,6 @@ def _parser() -> Parser:
     what.add_argument("--each", action="store_true", help=alone)
     default = f"see 'bench run --help' (default: quick, with {FEWEST_LAUNCHES} launches)"
     much = add_steps(parser, "how much", default)
-    much.add_argument("--launches", type=launch_count, metavar="R", help="launches of each number of devices")
+    much.add_argument("--launches", type=whole_number, metavar="R", help="launches of each number of devices")
     add_result(parser)
     return parser

@@ -16,7 +16,7 @@ from bench.core.job import Training
 from bench.core.records import Host
 from bench.experiments import obstacles
 from bench.experiments.limits import adds_up_to_no_step
-from bench.experiments.plan import BYTES_PER_RANK, Request, check_examples, check_memory, global_batch
+from bench.experiments.plan import BYTES_PER_RANK, BYTES_PER_STEP, Request, check_examples, check_memory, global_batch
 from bench.experiments.record import blank
 from bench.seams import discover, switching
 from bench.seams.discover import Found
@@ -163,12 +163,42 @@ def test_half_follows_the_device_or_the_scenario() -> None:
     assert "half" not in asdict(gpu.workload), "the type is a scenario's, and what all train has none"
 
 
+def test_steps_may_take_a_quarter_of_the_memory() -> None:
+    one_rank = named("single")
+    free = 4 * BYTES_PER_STEP * 100
+    check_memory(request(warmup=2, iters=98), one_rank, free)
+    error = refusal(lambda: check_memory(request(warmup=2, iters=99), one_rank, free))
+    assert (error.option, error.remedy) == ("--iters", "use at most 98")
+    two_ranks = request(warmup=2, iters=8 * BYTES_PER_RANK // 4 // BYTES_PER_STEP // 2)
+    assert refusal(lambda: check_memory(two_ranks, named("ddp"), 8 * BYTES_PER_RANK)).option == "--iters"
+
+
 @pytest.mark.parametrize("replicas", [185, 3000])
 def test_more_ranks_than_memory_holds_are_refused(replicas: int) -> None:
     check_memory(request(replicas=184, global_batch=184), ALL, 23 * GIB)
     error = refusal(lambda: check_memory(request(replicas=replicas, global_batch=replicas), ALL, 23 * GIB))
     assert (error.option, error.remedy) == ("--ranks/--nproc", "use at most 184")
     check_memory(request(), named("single"), BYTES_PER_RANK - 1)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    scenarios=some_scenarios,
+    warmup=st.integers(1, 10**6),
+    iters=st.integers(1, 10**6),
+    rounds=st.integers(1, 10**6),
+    free_gib=st.integers(2, 64),
+)
+def test_suggestions_are_accepted(scenarios: list[Found], warmup: int, iters: int, rounds: int, free_gib: int) -> None:
+    asked = request(warmup=warmup, iters=iters, launches=rounds)
+    try:
+        check_memory(asked, scenarios, free_gib * GIB)
+    except RequestError as error:
+        field = error.option.removeprefix("--")
+        suggested = re.sub(r"\D", "", error.remedy)
+        if suggested:
+            assert 1 <= int(suggested) < getattr(asked, field)
+            check_memory(replace(asked, **{field: int(suggested)}), scenarios, free_gib * GIB)
 
 
 @pytest.mark.parametrize("example_bytes", [12 * 10**12, None])

@@ -53,6 +53,7 @@ MANY_GPUS = 4
 PREFETCH = 2  # batches that each process of a loader makes ahead, as torch's default is
 WINDOW_S = 1.0  # how long the fastest loader is timed, at the least; a slower one takes longer for the same batches
 MOST_BATCHES = 2000  # that a loader is timed with
+BYTES_PER_STEP = 2048  # of one rank until the run is sealed: marks, loss, and its row on the way to the table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,13 +152,29 @@ def global_batch(
 
 
 def check_memory(request: Request, scenarios: Sequence[Found], available_bytes: int) -> None:
-    """Raise :class:`RequestError` for more ranks than fit into what is free."""
-    ranks = max((found.strategy.processes(request.replicas) for found in scenarios), default=1)
-    most = max(1, available_bytes // BYTES_PER_RANK)
-    if ranks > most:
+    """Refuse what cannot fit: ranks of more than is free, timings of more than a quarter.
+
+    Raises :class:`RequestError` that names the largest option and the most that it can be.
+    """
+    ranks = [found.strategy.processes(request.replicas) for found in scenarios]
+    steps = request.warmup + request.iters
+    most_ranks = max(1, available_bytes // BYTES_PER_RANK)
+    if max(ranks, default=1) > most_ranks:
         option = RANKS if request.device == "cpu" else "--gpus"
-        take = f"{ranks:,} ranks take {ranks * BYTES_PER_RANK >> 20:,} MiB of memory at the least"
-        raise RequestError(option, f"{take} and {available_bytes >> 20:,} MiB are free", f"use at most {most:,}")
+        take = f"{max(ranks):,} ranks take {max(ranks) * BYTES_PER_RANK >> 20:,} MiB of memory at the least"
+        raise RequestError(option, f"{take} and {available_bytes >> 20:,} MiB are free", f"use at most {most_ranks:,}")
+    needed, budget = request.launches * steps * sum(ranks) * BYTES_PER_STEP, available_bytes // 4
+    if needed > budget:
+        asked = {"--launches": request.launches, "--iters": request.iters, "--warmup": request.warmup}
+        option, largest = max(asked.items(), key=lambda item: item[1])
+        others = 0 if option == "--launches" else steps - largest  # which stay as they are
+        most = (largest + others) * budget // needed - others
+        raise RequestError(
+            option,
+            f"the timings of {request.launches} launches of {steps} steps on up to {max(ranks)} ranks take "
+            f"{needed >> 30} GiB of memory and {available_bytes >> 30} GiB are free",
+            f"use at most {most}" if most > 0 else "ask for less",
+        )
 
 
 def check_examples(request: Request, example_bytes: int | None, available_bytes: int) -> None:
