@@ -27,9 +27,10 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's mallopt, see malloc.h
 
 CHUNK_ROWS = 100_000  # of steps, condensed at a time
 
-MOST_ROWS, FREE_ROWS, ROWS_PER_BYTE = 20_000_000, 250_000, 4.0
-"""How many rows a table may have, beyond those that are free: samples of many ranks that hold the same for an hour
-take a third of a byte each."""
+MOST_ROWS, FREE_ROWS = 20_000_000, 250_000
+ROWS_PER_BYTE = {"steps": 0.25, "memory": 4.0, "device": 4.0, "numerics": 4.0, "diagnostics": 0.25}
+"""How many rows a table may have, beyond those that are free: a step has its own times, while samples of many ranks
+that hold the same for an hour take a third of a byte each, and launches may compute the same bit for bit."""
 
 COLUMNS = {
     "steps": records.STEP_COLUMNS,
@@ -102,7 +103,7 @@ def _row_groups(path: str, file: str, name: str, schema: "pa.Schema", option: st
     try:
         with open_regular(file, limit=limit_of(file), within=path) as content:
             stored = pq.ParquetFile(content, page_checksum_verification=True, read_dictionary=texts, pre_buffer=False)
-            most = min(MOST_ROWS, FREE_ROWS + int(os.fstat(content.fileno()).st_size * ROWS_PER_BYTE))
+            most = min(MOST_ROWS, FREE_ROWS + int(os.fstat(content.fileno()).st_size * ROWS_PER_BYTE[name]))
             if stored.metadata.num_rows > most:
                 raise ValueError(f"it says that it has {stored.metadata.num_rows:,} rows, and may have {most:,}")
             for number in range(stored.num_row_groups):

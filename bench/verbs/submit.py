@@ -172,7 +172,7 @@ def named(pattern: str, what: str, text: str) -> str:
     return text
 
 
-image_name = partial(named, r"\S+", "the name of an image")
+image_name = partial(named, r"[!-~]+", "the name of an image")
 resource = partial(named, r"[a-z0-9.-]+/[A-Za-z0-9._-]+", "a resource, such as rdma/hca_shared_devices_a")
 claim_name = partial(named, r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", "the name of a persistent volume claim")
 job_name = partial(
