@@ -128,14 +128,17 @@ def test_nobody_comes_in_without_the_token() -> None:
 
 
 BEGIN = "from bench.seams.site import Site\nSITE = Site(summary='x')\n"
+ONCE = "import os\nif os.path.exists('executed'):\n    os._exit(0)\nopen('executed', 'w')\n"
 MUTE = "class Mute(BaseException):\n    __str__ = None\n"
 NO_SITE = {
     "no summary": ("from bench.seams.site import Site\nSITE = Site(summary=3)", "summary must be str, not int"),
     "no function": (BEGIN, "has no function connect; define connect(options)"),
     "nothing": (f"{BEGIN}def connect(options): ...", "returned NoneType; return what performs launches, such as Work"),
     "an error": (f"{BEGIN}def connect(options): 1 / 0", "site.py:3 fails to connect: ZeroDivisionError"),
+    "an end": (f"import os\n{BEGIN}def connect(options): os._exit(0)", "site.py:4 fails to connect: SystemExit: 0"),
     "no end": (f"import time\n{BEGIN}def connect(options): time.sleep(600)", "py:4 fails to connect: TimeoutError"),
     "no word": (f"{BEGIN}{MUTE}def connect(options): raise Mute", "site.py:5 fails to connect: Mute; fix the file"),
+    "a second import": (f"{ONCE}{BEGIN}def connect(options): ...", "py:3 cannot be executed: SystemExit: 0"),
 }
 
 

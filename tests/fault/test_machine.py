@@ -1,6 +1,7 @@
 """What a machine can lack, and what a rank can do to it: memory to share, a steady clock, room for its log."""
 
 import errno
+import json
 import os
 import signal
 import subprocess
@@ -110,6 +111,15 @@ def test_a_signal_that_nohup_ignores_stays_ignored() -> None:
 
 
 def test_code_of_others_is_bounded() -> None:
+    def state() -> tuple[object, ...]:
+        return time.monotonic, json.dumps, os._exit, sys.stdout, signal.getsignal(signal.SIGTERM)
+
+    before = state()
+    with pytest.raises(SystemExit), interrupts.bounded(60.0):
+        time.monotonic = json.dumps = sys.stdout = None  # type: ignore[assignment]
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        os._exit(0)
+    assert state() == before
     with pytest.raises(TimeoutError, match=r"not done after 0\.1 s"), interrupts.bounded(0.1):
         time.sleep(60)
 
