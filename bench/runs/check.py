@@ -15,7 +15,7 @@ from bench.core.job import Training
 from bench.core.records import PHASES
 from bench.runs.digests import stored
 from bench.runs.document import RunDocument
-from bench.runs.files import describe_files, entries
+from bench.runs.files import count_rows, describe_files, entries
 from bench.runs.frames import TableRow
 from bench.runs.launches import LaunchRecord
 from bench.runs.reader import Run, read, verified
@@ -50,6 +50,10 @@ def _files(path: str, document: RunDocument) -> Iterator[str]:
         return
     present = entries(path)  # with the checksums that were sealed, or it would not have been read
     yield from (f"{path}/{name} does not belong to this run" for name in present if name not in sealed)
+    for name, seal in sealed.items():
+        rows = count_rows(path, name) if name in present else "no"
+        if rows != seal.rows:
+            yield f"{path}/{name} has {rows} rows and {seal.rows} were sealed"
 
 
 def _document(path: str, document: RunDocument) -> Iterator[str]:

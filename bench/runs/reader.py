@@ -17,6 +17,7 @@ from bench.runs.document import RunDocument
 from bench.runs.files import RESTORE, checksum, seal_of, unreadable
 from bench.runs.frames import Iterations, RankSteps
 from bench.runs.tables import (
+    ALWAYS_WRITTEN,
     COLUMNS,
     SAMPLED,
     condensed,
@@ -84,6 +85,9 @@ def read(
     import pyarrow as pa
 
     document = verified(path, allow_incomplete=allow_incomplete, remedy=remedy)
+    for name in ALWAYS_WRITTEN if document.complete else ():
+        if f"{name}.parquet" not in document.files:
+            raise RequestError("RUN", f"{path}/{name}.parquet is missing", RESTORE)
     if not os.path.isfile(os.path.join(path, "steps.parquet")) and not parts_of(path, "steps"):
         raise RequestError("RUN", f"{path} has no steps: no launch was done", "measure again")
     timed: RankSteps | Iterations
