@@ -46,6 +46,7 @@ taken once, after the measured steps.
 """
 
 ALLOCATOR = "torch_allocator"  # the source of torch's own peak, if the driver had none
+MEMORY_SOURCES = ("nvml_pid", "nvml_probe", "nvml_device_delta", ALLOCATOR, "rss", "unavailable")
 
 ACTIVITY_COLUMNS = ("sm_percent", "tensor_percent", "dram_percent", "nvlink_tx_mib_s", "nvlink_rx_mib_s")
 
@@ -115,9 +116,21 @@ ALWAYS_KNOWN = {  # by table the columns that are never null
     "numerics": (*LAUNCH_COLUMNS, "quantity", "position", "value"),
     "diagnostics": (*LAUNCH_COLUMNS, "rank", "look", "step"),
 }
-RANGES = dict.fromkeys(ACTIVITY_COLUMNS[:3], (0, 100)) | dict.fromkeys(ACTIVITY_COLUMNS[3:], (0, 10**9))
-"""The least and the most that a driver can say."""
-
+RANGES: dict[str, tuple[int, int]] = {  # the least and the most of a number in any table
+    **dict.fromkeys(
+        ("launch", "repeat", "rank", "step", "replicas", "position", "pair", "computation", "tensor"), (0, 2**31 - 1)
+    ),
+    **dict.fromkeys(("start_ns", "t_ns", "pid", "throttle_reasons"), (0, 2**63 - 1)),
+    **dict.fromkeys((f"{phase}_ms" for phase in (*PHASES, "step")), (0, 10**12)),
+    **dict.fromkeys(("used_mib", "pss_mib", "power_w", "sm_clock_mhz", "memory_clock_mhz"), (0, 10**9)),
+    **dict.fromkeys(("utilisation_percent", *ACTIVITY_COLUMNS[:3]), (0, 100)),
+    **dict.fromkeys(ACTIVITY_COLUMNS[3:], (0, 10**9)),
+    "temperature_c": (-273, 1000),
+    **dict.fromkeys(("energy_mj", *LINK_COLUMNS), (0, 10**18)),
+    **dict.fromkeys(("comm_ms", "compute_ms", "overlap_ms"), (-(10**12), 10**12)),
+    **dict.fromkeys(("loss", "value"), (-(10**40), 10**40)),
+    **dict.fromkeys((f"{part}_ms" for part in ("scatter", "replicate", "parallel_apply", "gather")), (0, 10**12)),
+}
 NOT_FINITE = ("loss", "value")  # columns of what a training computes, which may be NaN or infinite
 
 Setting = str | int | float | bool

@@ -7,6 +7,7 @@ all (:mod:`bench.core.codec`). The same as a JSON Schema is ``run.schema.json`` 
 (:mod:`bench.runs.schema`): whoever changes a field here changes what other programs read.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, TypeVar, get_args
@@ -402,3 +403,22 @@ class RunDocument:
     def next_launch(self) -> int:
         """Launches are counted from 1."""
         return max((record.launch for record in self.records), default=0) + 1
+
+    def contradiction(self) -> str | None:
+        """A launch that is there twice, or a launch or scenario that is named and is not there; None if all are."""
+        launches = [record.launch for record in self.records]
+        twice = [launch for launch, times in Counter(launches).items() if times > 1]
+        if twice:
+            return f"has launch {twice[0]} twice"
+        judged = [one.launch for one in self.validity] + [one.launch for one in self.parity]
+        for launch in judged:
+            if launch is not None and launch not in launches:
+                return f"has a verdict on launch {launch}, which has no record"
+        scenarios = {launch.scenario for launch in self.timed}
+        advice = self.recommendation
+        while advice is not None:
+            for name in (advice.fastest, advice.leanest, *advice.not_told_apart):
+                if name is not None and name not in scenarios:
+                    return f"recommends {name!r}, which has no launch"
+            advice = advice.parallel
+        return None

@@ -259,6 +259,14 @@ class LaunchRecord(Record):
     iters: Count | None = None
     environment: Name | None = None
 
+    def contradiction(self) -> str | None:
+        """A rank that is there twice or is none of the launch's; None if there is none."""
+        ranks = [rank.rank for rank in self.ranks]
+        failed = [] if self.first_failed_rank is None else [self.first_failed_rank]
+        if len(set(ranks)) < len(ranks) or max([*ranks, *failed], default=0) >= self.processes:
+            return f"has ranks {', '.join(map(str, [*ranks, *failed]))} and {self.processes} processes"
+        return None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoubleRecord(Record):

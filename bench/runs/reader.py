@@ -21,11 +21,15 @@ from bench.runs.tables import (
     COLUMNS,
     SAMPLED,
     condensed,
+    ends_of,
     parts_of,
     read_pieces,
     read_table,
     recorded,
+    refuse_harmful,
+    stray,
     to_frame,
+    uneven,
     whole_launches,
 )
 
@@ -90,10 +94,11 @@ def read(
             raise RequestError("RUN", f"{path}/{name}.parquet is missing", RESTORE)
     if not os.path.isfile(os.path.join(path, "steps.parquet")) and not parts_of(path, "steps"):
         raise RequestError("RUN", f"{path} has no steps: no launch was done", "measure again")
+    refuse_harmful(path)
     timed: RankSteps | Iterations
     tables: dict[str, pd.DataFrame] = {}
     if condense is None:
-        timed = RankSteps(to_frame(recorded(read_table(path, "steps", complete=document.complete), document)))
+        timed = RankSteps(to_frame(_rows(path, "steps", document, labels=False)))
     else:
         timed = Iterations(_condensed(path, "steps", document, condense.steps))
         if document.complete:
@@ -101,8 +106,7 @@ def read(
             tables["per_device"] = _condensed(path, "device", document, condense.devices(timed), kept, condense.kept)
             tables["device"] = to_frame(pa.concat_tables(kept))
     for name in (name for name in COLUMNS if name != "steps" and name not in tables):
-        rows = read_table(path, name, complete=document.complete, labels=name in SAMPLED)
-        tables[name] = to_frame(recorded(rows, document))
+        tables[name] = to_frame(_rows(path, name, document, labels=name in SAMPLED))
     return Run(path=os.path.abspath(path), document=document, timed=timed, **tables)
 
 
@@ -181,12 +185,35 @@ def _condensed(
     columns: Sequence[str] = (),
 ) -> "pd.DataFrame":
     """What ``condense`` makes of a table of a run; ``kept`` takes its rows with these ``columns``."""
+    import pyarrow as pa
 
-    def pieces() -> "Iterator[pa.Table]":
+    ends: list[pa.Table] = []
+
+    def checked() -> Iterator[pa.Table]:
         for piece in read_pieces(path, name, complete=document.complete, labels=True):
-            rows = recorded(piece, document)
+            rows = piece if document.complete else recorded(piece, document)
+            ends.append(ends_of(rows))
             if kept is not None:
                 kept.append(rows.select(columns))
             yield rows
 
-    return condensed(whole_launches(pieces()), condense)
+    try:
+        frame = condensed(whole_launches(checked()), condense)
+        problem = stray(ends_of(pa.concat_tables(ends)), document)
+    except ValueError as error:
+        problem = str(error)
+    if problem:
+        raise RequestError("RUN", f"{os.path.join(path, name)}.parquet: {problem}", RESTORE)
+    return frame
+
+
+def _rows(path: str, name: str, document: RunDocument, *, labels: bool) -> "pa.Table":
+    """A table of a run. In an incomplete run a launch may have rows and no record yet: those are left out.
+
+    ``labels``: see :func:`bench.runs.tables.read_table`.
+    """
+    table = read_table(path, name, complete=document.complete, labels=labels)
+    problem = stray(ends_of(table), document) or (uneven(table) if name == "numerics" else None)
+    if problem:
+        raise RequestError("RUN", f"{os.path.join(path, name)}.parquet: {problem}", RESTORE)
+    return table if document.complete else recorded(table, document)

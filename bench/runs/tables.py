@@ -1,10 +1,16 @@
 """The tables of a run: rows to Parquet, Parquet to frames."""
 
 import ctypes
+import faulthandler
+import math
 import os
+import select
+import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from glob import escape, glob
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +19,7 @@ from bench.core.errors import RequestError, remedy_of
 from bench.core.files import open_regular
 from bench.runs.document import RunDocument
 from bench.runs.files import PARTS, RESTORE, limit_of, unreadable
+from bench.runs.launches import LaunchRecord
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,7 +30,16 @@ ALWAYS_WRITTEN = ("steps", "memory")  # tables that a finished run has even if t
 SAMPLED = ("memory", "device")
 """Tables that the sampler fills, which has rows of a launch before the launch has a record."""
 
+SKETCHES = ("probed", "buffer", "alone", "own")
+"""Quantities of numerics.parquet that have a row for each step, tensor and position."""
+
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's mallopt, see malloc.h
+
+BOUNDED = ("update_error", "update_bound")
+"""Quantities of numerics.parquet of which each row of one has a row of the other."""
+
+CHILD_S = 20
+"""For a look at files' metadata, which takes milliseconds."""
 
 CHUNK_ROWS = 100_000  # of steps, condensed at a time
 
@@ -66,7 +82,8 @@ def read_pieces(
     """An empty table, and the row groups of a table of a run; if it is not ``complete``, the parts not yet in it too.
     ``labels``: its text as a dictionary, which saves memory for few words in many rows.
 
-    Raises :class:`RequestError` for what is damaged, is no such table, or cannot be true.
+    Raises :class:`RequestError` for what is damaged, is no such table, or cannot be true. To be called after
+    :func:`refuse_harmful`.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -98,23 +115,29 @@ def _row_groups(path: str, file: str, name: str, schema: "pa.Schema", option: st
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    texts = [column for column, kind in COLUMNS[name].items() if kind == "string"]
+    plain = _schema(COLUMNS[name], pa.string())
     file = os.path.join(path, file)
     try:
         with open_regular(file, limit=limit_of(file), within=path) as content:
-            stored = pq.ParquetFile(content, page_checksum_verification=True, read_dictionary=texts, pre_buffer=False)
+            texts = [field.name for field in plain if pa.types.is_string(field.type)]
+            how = {"page_checksum_verification": True, "read_dictionary": texts, "pre_buffer": False}
+            metadata = pq.read_metadata(content)
+            problem = _another_form(metadata.schema.to_arrow_schema(), name, plain)
             most = min(MOST_ROWS, FREE_ROWS + int(os.fstat(content.fileno()).st_size * ROWS_PER_BYTE[name]))
-            if stored.metadata.num_rows > most:
-                raise ValueError(f"it says that it has {stored.metadata.num_rows:,} rows, and may have {most:,}")
+            if metadata.num_rows > most:
+                problem = f"it says that it has {metadata.num_rows:,} rows, and a file of its size has at most {most:,}"
+            if problem:
+                raise RequestError(option, f"{file}: {problem}", RESTORE)
+            stored = pq.ParquetFile(content, metadata=metadata, **how)
             for number in range(stored.num_row_groups):
-                table = stored.read_row_group(number, columns=schema.names)
+                table = stored.read_row_group(number, columns=plain.names)
                 table.validate(full=True)  # a page's header is in no checksum: labels may be of words not there
                 if problem := untrue(table, name):
-                    raise ValueError(problem)
+                    raise RequestError(option, f"{file}: {problem}", RESTORE)
                 yield table.cast(schema)
     except FileNotFoundError:
         return
-    except (pa.ArrowException, KeyError, OSError, ValueError) as error:
+    except (pa.ArrowException, KeyError, OSError, UnicodeDecodeError) as error:
         if isinstance(error, OSError) and error.filename:
             raise unreadable(option, file, error) from error
         first = str(error).splitlines()[0]
@@ -123,8 +146,70 @@ def _row_groups(path: str, file: str, name: str, schema: "pa.Schema", option: st
         raise RequestError(option, f"{file} is damaged: {first}", RESTORE) from error
 
 
+def _another_form(stored: "pa.Schema", name: str, schema: "pa.Schema") -> str | None:
+    """Why a file is no such table of bench; else None."""
+    import pyarrow as pa
+
+    if [column for column in stored.names if column in schema.names] != schema.names:
+        return f"its columns are not those of {name}.parquet in their order"
+    for column in schema.names:
+        kind = stored.field(column).type
+        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+        if kind != schema.field(column).type:
+            return f"{column} must be {schema.field(column).type}, not {kind}"
+    return None
+
+
+def refuse_harmful(path: str, *, option: str = "RUN") -> None:
+    """Raise :class:`RequestError` for a table of a run whose metadata would end or stop this process: where that of a
+    column is damaged, pyarrow 26 lets an exception of C++ through, or waits for ever."""
+    import pyarrow.parquet  # noqa: F401  # here, and not in each child
+
+    files = [file for name in COLUMNS for file in (f"{name}.parquet", *parts_of(path, name))]
+    files = [file for file in files if os.path.lexists(os.path.join(path, file))]
+    if _in_a_child(lambda: _look_at(path, files)):
+        return
+    for file in files:
+        if not _in_a_child(partial(_look_at, path, [file])):
+            raise RequestError(option, f"{os.path.join(path, file)}: its column metadata is damaged", RESTORE)
+
+
+def _look_at(path: str, files: Sequence[str]) -> None:
+    """Read the metadata of all that can be read."""
+    import pyarrow.parquet as pq
+
+    for file in (os.path.join(path, one) for one in files):
+        with suppress(Exception), open_regular(file, limit=limit_of(file), within=path) as content:
+            metadata = pq.read_metadata(content)
+            for group in map(metadata.row_group, range(metadata.num_row_groups)):
+                for column in range(metadata.num_columns):
+                    group.column(column).compression  # noqa: B018  # is read as it is asked for
+
+
+def _in_a_child(look: Callable[[], object]) -> bool:
+    """True if this ends in a child, well or with an exception."""
+    ended, open_while_it_lives = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            faulthandler.disable()
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+            look()
+        except BaseException:  # noqa: BLE001  # what is raised is raised again where it is caught
+            pass
+        finally:
+            os._exit(0)
+    os.close(open_while_it_lives)
+    wait = select.poll()
+    wait.register(ended)
+    if not wait.poll(1000 * CHILD_S):
+        os.kill(pid, signal.SIGKILL)
+    os.close(ended)
+    return os.waitpid(pid, 0)[1] == 0
+
+
 def untrue(table: "pa.Table", name: str) -> str | None:
-    """A column that is not known, not a number or infinite where it must not be. None if there is none."""
+    """A null, a number or a word that may not be in a column. None if there is none."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -132,19 +217,76 @@ def untrue(table: "pa.Table", name: str) -> str | None:
         values = table[column]
         if values.null_count and column in records.ALWAYS_KNOWN[name]:
             return f"{column} is unknown in {values.null_count:,} of {table.num_rows:,} rows"
-        free = not pa.types.is_floating(values.type) or column in records.NOT_FINITE
-        if not free and pc.any(pc.invert(pc.is_finite(values))).as_py():
+        if column == "source" and not {*pc.unique(values).to_pylist()} <= {*records.MEMORY_SOURCES}:
+            return f"source is none of {', '.join(records.MEMORY_SOURCES)}"
+        if column not in records.RANGES:
+            continue
+        least, most = records.RANGES[column]
+        if column in records.NOT_FINITE:
+            values = values.filter(pc.is_finite(values))
+        elif pa.types.is_floating(values.type) and pc.any(pc.is_nan(values)).as_py():
             return f"{column} is not a number in some rows"
+        ends = pc.min_max(values).as_py()
+        if ends["min"] is not None and not least <= ends["min"] <= ends["max"] <= most:
+            return f"{column} must be from {least:,} to {most:,}, and is from {ends['min']:,} to {ends['max']:,}"
     return None
 
 
-def recorded(table: "pa.Table", document: RunDocument) -> "pa.Table":
-    """The rows of the launches that have a record: in an incomplete run a launch may have rows and none yet."""
+def ends_of(table: "pa.Table") -> "pa.Table":
+    """A row for each launch and scenario of a table, or of several of these joined: its highest ``rank``, and whether
+    all its steps are ``warmup``, as far as the table has them."""
+    ends = [(name, end) for name, end in (("rank", "max"), ("warmup", "min")) if name in table.column_names]
+    groups = table.unify_dictionaries().group_by(["launch", "scenario"]).aggregate(ends)
+    return groups.rename_columns({f"{name}_{end}": name for name, end in ends})
+
+
+def stray(ends: "pa.Table", document: RunDocument) -> str | None:
+    """A launch, or a rank of one, that a table has and the document does not, or a good launch without a measured step.
+    None if there is none. ``ends``: of :func:`ends_of`."""
+    records = {record.launch: record for record in document.records}
+    groups = ends.to_pylist()
+    for group in groups:
+        record, launch = records.get(group["launch"]), group["launch"]
+        if record is None and document.complete:
+            return f"it has rows of launch {launch}, which has no record"
+        if not isinstance(record, LaunchRecord):
+            continue
+        if record.scenario != group["scenario"]:
+            return f"it has rows of launch {launch} under another scenario than {record.scenario}"
+        if (group.get("rank") or 0) >= record.processes:
+            return f"it has rows of launch {launch}, rank {group['rank']}, and there is no such rank"
+    measured = {group["launch"] for group in groups if group.get("warmup") is False}
+    for one in document.good if document.complete and "warmup" in ends.column_names else ():
+        if one.launch not in measured:
+            return f"it has no measured step of launch {one.launch}"
+    return None
+
+
+def uneven(numerics: "pa.Table") -> str | None:
+    """A launch whose sketches are not of every position of every tensor in every step, or whose errors and bounds are
+    not of the same tensors. None if there is none."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    if document.complete:
-        return table
+    sketches = numerics.filter(pc.is_in(numerics["quantity"].cast("string"), value_set=pa.array(SKETCHES)))
+    ends, every = ("step", "tensor", "position"), pc.CountOptions(mode="all")
+    groups = sketches.group_by(["launch", "rank", "quantity", "computation", "twin"])
+    for group in groups.aggregate([*((name, "max") for name in ends), ("value", "count", every)]).to_pylist():
+        sizes = [-1 if group[f"{name}_max"] is None else group[f"{name}_max"] + 1 for name in ends]
+        if min(sizes) < 1 or math.prod(sizes) != group["value_count"]:
+            return f"of launch {group['launch']} some numbers are missing"
+    errors, bounds = (
+        numerics.filter(pc.equal(numerics["quantity"].cast("string"), quantity)).select(["launch", "rank", *ends[:2]])
+        for quantity in BOUNDED
+    )
+    return None if errors.equals(bounds) else "errors and bounds of updates are not of the same tensors"
+
+
+def recorded(table: "pa.Table", document: RunDocument) -> "pa.Table":
+    """The rows of the launches that have a record."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     launches = pa.array([record.launch for record in document.records], pa.int32())
     return table.filter(pc.is_in(table["launch"], value_set=launches))
 
@@ -217,7 +359,10 @@ def free_at_once() -> None:
 
 
 def whole_launches(pieces: "Iterable[pa.Table]") -> "Iterator[pa.Table]":
-    """The rows of ``pieces`` in tables of whole launches, each of :data:`CHUNK_ROWS` rows and more but for the last."""
+    """The rows of ``pieces`` in tables of whole launches, each of :data:`CHUNK_ROWS` rows and more but for the last.
+
+    Raises ``ValueError`` where a launch comes after a later one.
+    """
     import numpy as np
     import pyarrow as pa
 
@@ -225,6 +370,8 @@ def whole_launches(pieces: "Iterable[pa.Table]") -> "Iterator[pa.Table]":
     last = -1
     for piece in pieces:
         launch = piece["launch"].to_numpy()
+        if (np.diff(launch, prepend=last) < 0).any():
+            raise ValueError("its launches are not in their order")
         first = 0
         for begin in np.flatnonzero(np.diff(launch, prepend=last)).tolist():
             if sum(map(len, held)) + begin - first >= CHUNK_ROWS:

@@ -30,7 +30,7 @@ from bench.runs.files import DIGEST, PARTS, TEMPORARY, append, describe_files, s
 from bench.runs.frames import RankSteps, TableRow
 from bench.runs.launches import LaunchRecord, Record
 from bench.runs.reader import Run, verified
-from bench.runs.tables import ALWAYS_WRITTEN, COLUMNS, part_path, read_table, recorded, to_table
+from bench.runs.tables import ALWAYS_WRITTEN, COLUMNS, part_path, read_table, recorded, refuse_harmful, to_table
 from bench.seams.experiment import name_of
 
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ class RunWriter:
         writer.id = os.path.basename(os.path.abspath(path))
         writer.path = os.path.abspath(path)
         writer._document = document
+        refuse_harmful(path, option="--resume")
         tables = {
             name: recorded(read_table(path, name, complete=document.complete, option="--resume"), document)
             for name in COLUMNS

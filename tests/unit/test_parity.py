@@ -3,6 +3,7 @@
 import hashlib
 import math
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
@@ -27,6 +28,7 @@ from bench.core.codec import encode
 from bench.core.job import EXAMPLES, Computation, Job
 from bench.core.records import NUMERICS_COLUMNS, PARITIES
 from bench.experiments.plan import reference
+from bench.runs.tables import to_table, uneven
 from bench.seams import discover, switching
 from bench.worker import data, fingerprint, probe
 from bench.worker import reference as worker_reference
@@ -178,6 +180,21 @@ def test_what_cannot_be_judged(changes: dict[str, Any], verdict: str | None, rea
     assert row["verdict"] == verdict and reason in row["reason"]
     assert judge(**changes, loss=[math.nan] * 4)["verdict"] == NOT_FINITE, "which needs no reference"
     assert judge(**changes, final_weights_alike=False)["verdict"] == DIVERGED, "nor does this"
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda rows: rows, None),
+        (lambda rows: rows[1:], "of launch 1 some numbers are missing"),
+        (lambda rows: [*rows, rows[0]], "of launch 1 some numbers are missing"),
+        (lambda rows: [{**row, "tensor": None} for row in rows], "of launch 1 some numbers are missing"),
+        (lambda rows: rows[:-1], "errors and bounds of updates are not of the same tensors"),
+    ],
+)
+def test_a_sketch_with_a_hole_is_found(change: Callable[[numerics.Rows], numerics.Rows], says: str | None) -> None:
+    rows = [{"computation": None, "twin": False, **row} for row in change(numerics.in_double(1))]
+    assert uneven(to_table(rows, NUMERICS_COLUMNS)) == says
 
 
 def test_the_gravest_launch_stands_for_its_scenario() -> None:
