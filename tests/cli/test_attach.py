@@ -140,14 +140,8 @@ REFUSED = {
     "no command": ((), "COMMAND: there is no '--' before the command; write 'bench attach [OPTIONS] -- python train"),
     "nothing after": (("--",), "COMMAND: there is no command; write"),
     "unknown option": (("--lable", "x", *TRUE), "unrecognized arguments: --lable x; did you mean --label?"),
-    "not there": (
-        ("--", "./nowhere"),
-        "COMMAND: ./nowhere cannot be started: there is none, or it is no program; give it as in a shell",
-    ),
-    "a script": (
-        ("--", "./train.py"),
-        "COMMAND: ./train.py cannot be started: there is none, or it is no program; write -- python ./",
-    ),
+    "not there": (("--", "./nowhere"), "COMMAND: there is no command './nowhere'; give it as in a shell: -- python"),
+    "a script": (("--", "./train.py"), "COMMAND: ./train.py cannot be started: Permission denied; write -- python ./"),
     "no Python": (TRUE, "COMMAND: nothing was recorded: no optimizer of torch stepped in any Python process"),
     "a fork": (
         ("--", PYTHON, "-c", "import os; os.fork() and os.wait()"),
@@ -164,8 +158,8 @@ REFUSED = {
     "odd name": (("--base", "true", "--names", "a\tb,c", *TRUE), "--names: 'a\\tb' is not the name of one scenario"),
     "variable": (("--base", "true", "--base-env", "x", *TRUE), "--base-env: 'x' is not NAME=VALUE"),
     "folder": (("--base", "true", "--base-cwd", "nowhere", *TRUE), "--base-cwd: 'nowhere' is no folder"),
-    "no such base": (("--base", "./nowhere", *TRUE), "COMMAND: ./nowhere cannot be started"),
-    "no such new": (("--base", "touch ran", "--", "nowhere"), "COMMAND: nowhere cannot be started: there is none"),
+    "no such base": (("--base", "./nowhere", *TRUE), "COMMAND: there is no command './nowhere'"),
+    "no such new": (("--base", "touch ran", "--", "nowhere"), "COMMAND: there is no command 'nowhere'; give it as in"),
     "scenario": (("--base", "true", "--scenario", "x", *TRUE), "--scenario: it is for one command"),
 }
 
