@@ -196,9 +196,15 @@ def _whole(path: str, who: str, rows: "pd.DataFrame", options: Options) -> "tupl
     first = steps.iloc[0]
     if list(steps.index) != list(range(len(steps))):
         _refuse(path, f"{who} has steps of rank {', '.join(map(str, steps.index))}: ranks count from 0 without gaps")
-    if len(set(first)) < len(first) or any(numbers != first for numbers in steps):
-        counts = ", ".join(f"rank {rank} has {len(numbers)}" for rank, numbers in steps.items())
-        _refuse(path, f"{who}: all ranks must have the same steps, each once ({counts})")
+    twice = rows.duplicated(["rank", "step"])
+    if twice.any():
+        line: Any = twice.idxmax()
+        _refuse(path, f"line {line}: {who} has step {rows['step'][line]} of rank {rows['rank'][line]} twice")
+    for rank, numbers in steps.items():
+        if len(numbers) != len(first):
+            _refuse(path, f"{who}: rank {rank} has {len(numbers)} steps and rank 0 has {len(first)}")
+        if numbers != first:
+            _refuse(path, f"{who}: rank {rank} has other steps than rank 0")
     warmup = int(rows["warmup"][rows["rank"] == 0].sum()) if options.warmup is None else options.warmup
     place = rows.groupby("rank").cumcount()
     if options.warmup is None and (rows["warmup"] != (place < warmup)).any():
