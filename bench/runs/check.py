@@ -103,6 +103,10 @@ def _steps(run: Run) -> Iterator[str]:
 def _ranks_and_steps(run: Run, record: LaunchRecord, rows: "pd.DataFrame") -> Iterator[str]:
     import numpy as np
 
+    if record.status == "unsupported":
+        if len(rows):
+            yield f"launch {record.launch} is unsupported and has steps"
+        return
     warmup = run.document.workload.warmup if record.warmup is None else record.warmup
     iters = run.document.request.iters if record.iters is None else record.iters
     if warmup is None or iters is None:

@@ -22,17 +22,23 @@ def journal_path(run: str, seal: str | None) -> str:
 
 
 def replay(path: str, document: dict[str, Json]) -> None:
-    """Bring ``document``, as JSON, up to the last whole line of the journal. Raises ``OSError``."""
+    """Bring ``document``, as JSON, up to the last whole line of the journal.
+
+    Raises ``OSError``, or ``ValueError`` where a line is no change of such a document.
+    """
     try:
         file = open_regular(path, limit=JSON_BYTES, within=os.path.dirname(os.path.dirname(path)))
     except FileNotFoundError:
         return
     with file:
         for line in file:
-            checksum, _, rest = line.partition(b" ")
-            if checksum != b"%08x" % zlib.crc32(rest):  # damaged or cut off
+            values = _value_of(line)
+            if values is None:
                 return
-            _apply(document, parse_json(rest)[1])
+            try:
+                _apply(document, values)
+            except (KeyError, TypeError, AttributeError) as error:
+                raise ValueError(f"its journal does not fit: {type(error).__name__}: {error}") from error
 
 
 def change(before: object, after: object) -> list[object]:
@@ -57,11 +63,22 @@ def checked_line(value: object) -> bytes:
     return b"%08x " % zlib.crc32(line) + line
 
 
-def _apply(document: dict[str, Json], changes: dict[str, Json]) -> None:
-    for name, (how, value) in changes.items():
+def _value_of(line: bytes) -> object:
+    """The value of such a line; None if it is damaged or cut off."""
+    checksum, _, rest = line.partition(b" ")
+    return parse_json(rest) if checksum == b"%08x" % zlib.crc32(rest) else None
+
+
+def _apply(document: dict[str, Json], values: Json) -> None:
+    kind, changed = values
+    if kind != ".":
+        raise TypeError(f"a document is not changed by {kind!r}")
+    for name, (how, value) in changed.items():
         if how == "+":
             document[name].extend(value)
         elif how == ".":
-            _apply(document[name], value)
-        else:
+            _apply(document[name], [how, value])
+        elif how == "=":
             document[name] = value
+        else:
+            raise TypeError(f"a document is not changed by {how!r}")

@@ -25,6 +25,7 @@ from bench.runs import names
 from bench.runs.document import State
 from bench.runs.experiments import Bisected, Diagnosis, DiagnosticRecord, Numerics, Scaling
 from bench.runs.files import append, check_file, check_writable, write_atomically
+from bench.runs.journal import checked_line, journal_path
 from bench.runs.launches import LaunchRecord
 from bench.runs.names import find
 from bench.runs.reader import read, verified
@@ -148,6 +149,13 @@ def test_a_torn_journal_is_read_up_to_there(tmp_path: Path) -> None:
         assert launches == list(part.steps["launch"]) == list(range(1, len(launches) + 1))
         seen.add(len(launches))
     assert seen == set(range(in_run_json, 29)), "one launch a line, and the last line is torn"
+
+
+@pytest.mark.parametrize("line", [5, ["+", [1]], [".", {"launches": ["-", []]}], [".", {"nothing": ["+", [1]]}]])
+def test_a_journal_that_does_not_fit_is_refused(tmp_path: Path, line: Any) -> None:
+    path = Path(added(tmp_path, 1).path)
+    append(journal_path(str(path), written(path)["seal"]), checked_line(line))
+    assert str(path / "run.json") in refusal(lambda: read(str(path), allow_incomplete=True)).problem
 
 
 def test_a_killed_run_goes_on_and_ends_like_another(tmp_path: Path) -> None:
