@@ -80,14 +80,15 @@ def shorten(log: str) -> None:
 def replace_all(files: Mapping[str, bytes]) -> None:
     """Replace files, all of them written beside their places first: a full disk leaves what was there.
 
-    A link is replaced, not followed. An ``OSError`` names the file.
+    A file that is replaced keeps its permissions and owner; a link is replaced, not followed. An ``OSError`` names the
+    file.
     """
     written: dict[str, str] = {}
     path = ""
     try:
         for path, content in files.items():
             written[path] = os.path.join(os.path.dirname(path), f".{secrets.token_hex(8)}.part")
-            _write(written[path], content)
+            _write(written[path], content, like=path)
         for path in files:
             os.replace(written[path], path)
             del written[path]
@@ -102,11 +103,22 @@ def replace_all(files: Mapping[str, bytes]) -> None:
                 os.unlink(temporary)
 
 
-def _write(path: str, content: bytes) -> None:
-    with open(path, "xb") as file:
+def _write(path: str, content: bytes, like: str) -> None:
+    """Write a new file that has the permissions of ``like``, or what the umask leaves where there is no such file."""
+    try:
+        before = os.lstat(like)
+    except FileNotFoundError:
+        before = None
+    kept = before if before is not None and stat.S_ISREG(before.st_mode) else None
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if kept else 0o666)
+    with os.fdopen(descriptor, "wb") as file:
+        if kept:
+            with suppress(PermissionError):  # it was another user's
+                os.fchown(descriptor, kept.st_uid, kept.st_gid)
+            os.fchmod(descriptor, stat.S_IMODE(kept.st_mode))
         file.write(content)
         file.flush()
-        os.fsync(file.fileno())
+        os.fsync(descriptor)
 
 
 def _sync(folder: str) -> None:
@@ -177,16 +189,15 @@ def check_writable(out: str) -> None:
     """Refuse an output folder that cannot be made or written, is full or lies in a run, before anything runs."""
     if not out:
         raise RequestError("--out", "it is empty", "give a folder")
-    folder = existing = os.path.abspath(out)
-    while not os.path.lexists(existing):
-        existing = os.path.dirname(existing)
-    if not os.path.isdir(existing):
-        raise RequestError("--out", f"{existing} is not a folder", "give a folder")
+    folder = os.path.abspath(out)
     try:
+        existing = _deepest_existing(folder)
+        if not os.path.isdir(existing):
+            raise RequestError("--out", f"{existing} is not a folder", "give a folder")
         _try(existing)
-        _refuse_in_run("--out", folder)
     except OSError as error:
         raise unwritable("--out", folder, error, "give another folder") from error
+    _refuse_in_run("--out", folder)
 
 
 def check_file(option: str, file: str) -> None:
@@ -194,13 +205,23 @@ def check_file(option: str, file: str) -> None:
     otherwise = "give a file in a folder that exists and can be written"
     path = os.path.abspath(file)
     folder = os.path.dirname(path)
-    if not os.path.isdir(folder) or (os.path.lexists(path) and (os.path.islink(path) or not os.path.isfile(path))):
+    if not file or os.path.isdir(path) or not os.path.isdir(folder):
         raise RequestError(option, f"{file or repr(file)} cannot be a file", otherwise)
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise RequestError(option, f"{file} is a device or a pipe, and would be replaced by a file", otherwise)
+    if os.path.islink(path):
+        raise RequestError(option, f"{file} is a link, and would be replaced by a file", "give the file itself")
+    try:
+        os.lstat(path)
+    except FileNotFoundError:
+        pass  # which is as it should be
+    except OSError as error:
+        raise RequestError(option, f"{file} cannot be a file: {error.strerror}", otherwise) from error
     try:
         _try(folder)
-        _refuse_in_run(option, path)
     except OSError as error:
         raise unwritable(option, file, error, otherwise) from error
+    _refuse_in_run(option, path)
 
 
 def _try(folder: str) -> None:
@@ -213,8 +234,13 @@ def _refuse_in_run(option: str, path: str) -> None:
     """Refuse a place in a run folder: a sealed run with another file in it is no longer what was sealed."""
     real = Path(path).resolve()
     for folder in (real, *real.parents):
-        if (folder / "run.json").is_file():
+        if is_run(str(folder)):
             raise RequestError(option, f"{path} lies in the run {folder}", "give a place outside of it")
+
+
+def is_run(folder: str) -> bool:
+    """Whether a folder holds a run that can be read."""
+    return is_of_bench(stored(folder))
 
 
 def stored(folder: str) -> dict[str, Any]:
@@ -226,8 +252,31 @@ def stored(folder: str) -> dict[str, Any]:
     return document if isinstance(document, dict) else {}
 
 
+def is_of_bench(document: Mapping[str, object]) -> bool:
+    """Whether this is a run.json of bench. What ``--json`` prints is none: it has the path of the run besides."""
+    return "schema_version" in document and "path" not in document
+
+
 def unwritable(option: str, path: str, error: OSError, otherwise: str) -> RequestError:
     return RequestError(option, f"{path} cannot be written: {error.strerror}", otherwise)
+
+
+def _deepest_existing(path: str) -> str:
+    """``path`` or the nearest folder above it that exists; a broken link does. Raises ``OSError``."""
+    while True:
+        try:
+            os.lstat(path)
+            return path
+        except (FileNotFoundError, NotADirectoryError):
+            path = os.path.dirname(path)
+
+
+def is_file(path: str) -> bool:
+    """Whether a file exists; raises ``OSError`` if that cannot be known."""
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 def unreadable(option: str, path: str, error: OSError) -> RequestError:

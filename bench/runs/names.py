@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 
 from bench.core.errors import RequestError
-from bench.runs.files import stored, unreadable
+from bench.runs.files import is_of_bench, stored, unreadable
 
 RUN_ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}")
 
@@ -49,18 +49,26 @@ def last_finished(out: str) -> str | None:
 
 
 def run_ids(out: str, option: str) -> list[str]:
-    """The names of all folders in ``out`` with a run.json, the oldest first; of one second that which was written last
-    is last."""
+    """The names of all run folders in ``out``, the oldest first; of one second that which was written last is last."""
 
-    def order(folder: str) -> tuple[str, int]:
-        begun = folder.partition("-")[0] if RUN_ID.fullmatch(folder) else folder
-        return begun, os.stat(os.path.join(out, folder, "run.json")).st_mtime_ns
+    def order(entry: os.DirEntry[str]) -> tuple[str, int]:
+        begun = entry.name.partition("-")[0] if RUN_ID.fullmatch(entry.name) else entry.name
+        return begun, os.stat(os.path.join(entry.path, "run.json")).st_mtime_ns
 
     try:
-        folders = os.listdir(out) if os.path.isdir(out) else []
-        return sorted((one for one in folders if os.path.isfile(os.path.join(out, one, "run.json"))), key=order)
+        entries = list(os.scandir(out)) if os.path.isdir(out) else []
+        return [entry.name for entry in sorted(filter(_holds_run, entries), key=order)]
     except OSError as error:
         raise unreadable(option, out, error) from error
+
+
+def _holds_run(entry: os.DirEntry[str]) -> bool:
+    """Whether a folder holds a run, whose run.json may be damaged, and not that of another program."""
+    file = os.path.join(entry.path, "run.json")
+    if RUN_ID.fullmatch(entry.name) or not os.path.isfile(file):
+        return os.path.isfile(file)
+    document = stored(entry.path)
+    return not document or is_of_bench(document)
 
 
 def _is_imported(document: Mapping[str, object]) -> bool:

@@ -14,7 +14,7 @@ from bench.core.files import read_json
 from bench.core.records import PHASES, SCHEMA_VERSION
 from bench.runs import journal
 from bench.runs.document import RunDocument
-from bench.runs.files import RESTORE, checksum, seal_of, unreadable
+from bench.runs.files import RESTORE, checksum, is_file, seal_of, unreadable
 from bench.runs.frames import Iterations, RankSteps
 from bench.runs.tables import (
     ALWAYS_WRITTEN,
@@ -153,16 +153,18 @@ def verified(path: str, *, allow_incomplete: bool, remedy: str = READ_IN_PART, o
 
 def _read_document(path: str) -> RunDocument:
     file = os.path.join(path, "run.json")
-    otherwise = "give a folder made by 'bench run'"
+    if not is_file(file):
+        raise RequestError(
+            "RUN", f"{path} is not a run folder: it has no run.json", "give a folder made by 'bench run'"
+        )
     try:
         stored = read_json(file, within=path)
-    except (FileNotFoundError, NotADirectoryError):
-        raise RequestError("RUN", f"{path} is not a run folder: it has no run.json", otherwise) from None
     except ValueError as error:
         raise RequestError("RUN", f"{file} is damaged: {error}", RESTORE) from error
     version = stored.get("schema_version") if isinstance(stored, dict) else None
-    if type(version) is not int:
-        raise RequestError("RUN", f"{file} is not a run.json of bench", otherwise)
+    if type(version) is not int or "path" in stored:
+        what = "is not a run.json of bench" if type(version) is not int else "is what --json printed, not a run"
+        raise RequestError("RUN", f"{file} {what}", "give a folder made by 'bench run'")
     if version != SCHEMA_VERSION:
         problem = f"{file} has schema version {version} and this bench reads {SCHEMA_VERSION}"
         raise RequestError("RUN", problem, "use the bench that wrote it, or measure again")

@@ -27,7 +27,7 @@ from bench.runs.experiments import Bisected, Diagnosis, DiagnosticRecord, Numeri
 from bench.runs.files import append, check_file, check_writable, write_atomically
 from bench.runs.journal import checked_line, journal_path
 from bench.runs.launches import LaunchRecord
-from bench.runs.names import find
+from bench.runs.names import find, run_ids
 from bench.runs.reader import read, verified
 from bench.runs.tables import COLUMNS
 from bench.runs.writer import RunWriter
@@ -207,7 +207,21 @@ def test_a_damaged_or_foreign_run_json_is_named(run: Path) -> None:
         assert str(run / "run.json") in refusal(lambda: read(str(run))).problem, content
     (run / "run.json").unlink()
     (run / "run.json").symlink_to("run.json")  # which nobody may look at, also not root
-    assert "run.json cannot be read: it is not a regular file" in refusal(lambda: read(str(run))).problem
+    assert "run.json cannot be read: Too many levels of symbolic links" in refusal(lambda: read(str(run))).problem
+
+
+def test_a_replaced_file_keeps_its_permissions(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    write_atomically(str(path), b"old")
+    assert path.stat().st_mode & 0o777 == 0o644, "what the umask leaves"
+    for mode in (0o600, 0o664):
+        path.chmod(mode)
+        write_atomically(str(path), b"new")
+        assert (path.read_bytes(), path.stat().st_mode & 0o777) == (b"new", mode)
+    (tmp_path / "link").symlink_to(path)
+    write_atomically(str(tmp_path / "link"), b"not followed")
+    assert (path.read_bytes(), (tmp_path / "link").lstat().st_mode & 0o777) == (b"new", 0o644)
+    assert sorted(os.listdir(tmp_path)) == ["link", "run.json"]
 
 
 @pytest.mark.parametrize("write", [write_atomically, append])
@@ -276,7 +290,7 @@ def test_checking_a_folder_leaves_it_as_it_was(tmp_path: Path) -> None:
     check_writable(str(tmp_path / "a" / "b"))
     assert os.listdir(tmp_path) == []
     (tmp_path / "link").symlink_to("mine")
-    assert "link cannot be a file" in refusal(lambda: check_file("--csv", f"{tmp_path}/link")).problem
+    assert "link is a link, and would be replaced" in refusal(lambda: check_file("--csv", f"{tmp_path}/link")).problem
 
 
 @pytest.mark.parametrize("place", ["{run}", "{run}/logs", "{run}/new/deep", "{link}", "{link}/new"])
@@ -287,6 +301,25 @@ def test_nothing_is_written_into_a_run(run: Path, tmp_path: Path, place: str) ->
     assert error.option == "--out" and f"lies in the run {run}" in error.problem
     if Path(inside).is_dir():
         assert "lies in the run" in refusal(lambda: check_file("--markdown", f"{inside}/summary.md")).problem
+    (run / "run.json").write_text('{"of": "another program"}')
+    check_writable(inside)
+
+
+def test_printed_json_makes_no_run(run: Path) -> None:
+    """``bench run --json > run.json`` writes what bench's own run.json has, and the path of the run."""
+    own = json.loads((run / "run.json").read_text())
+    folder = run.parent / "z"
+    folder.mkdir()
+    (folder / "run.json").write_text(json.dumps({"path": str(run), **own, "summary": []}))
+    check_writable(str(folder / "reports"))
+    check_file("--markdown", str(folder / "summary.md"))
+    assert run_ids(str(run.parent), "RUN") == [run.name]
+    assert "is what --json printed, not a run" in refusal(lambda: read(str(folder))).problem
+    own["complete"] = False
+    (folder / "run.json").write_text(json.dumps(own))
+    assert run_ids(str(run.parent), "RUN") == [run.name, "z"], "a run may have another name"
+    (run / "run.json").write_text("{")
+    assert run_ids(str(run.parent), "RUN") == [run.name, "z"], "and a damaged one is still one"
 
 
 def test_a_full_disk_is_no_place_for_a_run(tmp_path: Path) -> None:
