@@ -6,7 +6,7 @@
 A report asks for the statistics of a launch two dozen times, and of millions of steps each time takes seconds.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Self
 
@@ -23,6 +23,7 @@ from bench.analyse.rounds import Rounds
 from bench.analyse.steps import per_iteration, per_launch, phases_by_launch, spread, summary, times
 from bench.analyse.validity import findings
 from bench.core.records import UNTRUE
+from bench.runs.document import RunDocument
 from bench.runs.experiments import Tuning
 from bench.runs.frames import Iterations, LaunchStats, RankSteps
 from bench.runs.reader import Condense, Run
@@ -39,6 +40,12 @@ class Analysed(Run):
     def of(cls, run: Run) -> Self:
         """The run itself where it is one already."""
         return run if isinstance(run, cls) else cls(**{field.name: getattr(run, field.name) for field in fields(Run)})
+
+    def with_document(self, document: RunDocument) -> Self:
+        """The same run, with other verdicts in its document, which no table is made of."""
+        other = replace(self, document=document)
+        vars(other).update({name: made for name, made in vars(self).items() if name not in vars(other)})
+        return other
 
     @cached_property
     def iterations(self) -> Iterations:

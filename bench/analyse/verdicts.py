@@ -24,7 +24,7 @@ def judged(run: Run) -> Analysed:
         parity=tuple(decode(ParityRecord, row) for row in records(run.parity)),
         recommendation=recommendations(run.document, run.overview),
     )
-    return replace(run, document=document)
+    return run.with_document(document)
 
 
 def records(table: pd.DataFrame) -> list[TableRow]:

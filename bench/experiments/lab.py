@@ -361,5 +361,6 @@ def judged(writer: RunWriter) -> Run:
     """The run as it is now, with its validity, parity and recommendation."""
     from bench.analyse import verdicts
 
-    writer.judge(verdicts.judged(writer.frames()).document)
-    return writer.frames()
+    run = verdicts.judged(writer.frames())
+    writer.judge(run.document)
+    return run
