@@ -273,10 +273,6 @@ def _rendezvous(launch: Launch, listener: socket.socket | None) -> dict[str, str
     } | ({FD_VARIABLE: str(beats.fd)} if beats is not None else {})
 
 
-def _open_log(path: str) -> int:
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-
-
 def _fork(job: Job, log: str, environment: dict[str, str], theirs: socket.socket, others: list[Any], group: int) -> int:
     """``others``: what the rank inherits from the host and is none of its business."""
     parent = os.getpid()
@@ -287,9 +283,9 @@ def _fork(job: Job, log: str, environment: dict[str, str], theirs: socket.socket
     status = 1
     try:
         die_with_parent(parent)
-        output = _open_log(log)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
+        with open(log, "ab") as output:
+            os.dup2(output.fileno(), 1)
+            os.dup2(output.fileno(), 2)
         for other in others:
             other.close()
         os.environ.update(environment)
@@ -311,8 +307,7 @@ def _start_fresh(
     log_path: str, environment: dict[str, str], theirs: socket.socket, inherited: tuple[int, ...], group: int
 ) -> int:
     arguments = ["rank", str(theirs.fileno()), str(os.getpid())]
-    log = _open_log(log_path)
-    try:
+    with open(log_path, "ab") as log:
         process = subprocess.Popen(
             [sys.executable, "-c", program("bench.worker.start"), *arguments],
             env=os.environ | environment,
@@ -322,7 +317,5 @@ def _start_fresh(
             pass_fds=inherited,
             process_group=group,
         )
-    finally:
-        os.close(log)
     process.returncode = 0  # so that it is reaped here and nowhere else, when the launch is over
     return process.pid
