@@ -10,7 +10,6 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Self
 
-import numpy as np
 import pandas as pd
 
 from bench.analyse import devices
@@ -88,16 +87,8 @@ class Analysed(Run):
     windows = cached_property(lambda run: devices.windows(run.iterations))
     power = cached_property(lambda run: devices.power_timeline(run.device))
     throttled = cached_property(lambda run: devices.throttled_stretches(run.device))
-
-    @cached_property
-    def good_times(self) -> dict[str, np.ndarray]:
-        """By scenario the headline (ms) of each measured step, launch by launch."""
-        return times(self.good_iterations)
-
-    @cached_property
-    def spread(self) -> pd.DataFrame:
-        """:func:`bench.analyse.steps.spread`, by scenario."""
-        return spread(self.good_times, self.good_stats).set_index("scenario")
+    good_times = cached_property(lambda run: times(run.good_iterations))
+    spread = cached_property(lambda run: spread(run.good_times, run.good_stats).set_index("scenario"))
 
     @cached_property
     def energy(self) -> pd.DataFrame:
