@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from bench.analyse.intervals import Estimate, estimate, estimate_positive, mean_interval
+from bench.analyse.intervals import columns, estimate, estimate_positive, mean_interval
 from bench.analyse.labels import what_ran
 from bench.analyse.launches import by_launch, ended, joined
 from bench.analyse.rounds import Rounds
@@ -224,8 +224,10 @@ def summary(document: RunDocument, stats: LaunchStats, peak: pd.DataFrame) -> pd
                     f"throughput{end}_per_s": 1000.0 * work.units / ms if ms and work.units else None
                     for end, ms in ends.items()
                 },
-                **_time("step_median_ms", "step", median),
-                **_time("step_p95_ms", "step_p95", estimate(launches["p95_ms"])),
+                "step_median_ms": median.value,
+                "step_low_ms": median.low,
+                "step_high_ms": median.high,
+                **columns("step_p95{}_ms", estimate(launches["p95_ms"])),
                 "half_width_percent": median.half_width_percent,
                 "relative_to": base,
                 "relative_to_ddp": speed.value,
@@ -242,10 +244,6 @@ def summary(document: RunDocument, stats: LaunchStats, peak: pd.DataFrame) -> pd
             }
         )
     return pd.DataFrame(rows)
-
-
-def _time(name: str, stem: str, over_launches: Estimate) -> dict[str, float | None]:
-    return {name: over_launches.value, f"{stem}_low_ms": over_launches.low, f"{stem}_high_ms": over_launches.high}
 
 
 def base_of(names: Sequence[str]) -> str:
@@ -266,12 +264,9 @@ def about_base(base: str) -> list[str]:
 
 
 def _peak(stem: str, of_launches: pd.Series) -> dict[str, float | None]:
-    known, mean = of_launches.dropna(), estimate_positive(of_launches)
-    return {
-        f"{stem}_mib": float(known.max()) if len(known) else None,
-        f"{stem}_low_mib": mean.low,
-        f"{stem}_high_mib": mean.high,
-    }
+    known = of_launches.dropna()
+    largest = float(known.max()) if len(known) else None
+    return columns(f"{stem}{{}}_mib", estimate_positive(of_launches)) | {f"{stem}_mib": largest}
 
 
 def scenarios(document: RunDocument) -> list[str]:
