@@ -168,11 +168,6 @@ def of_memory(base: Sequence[float], new: Sequence[float], processes: int) -> Co
     return compared(ratio_of(base, new, scatter=scatter, least=least), len(base), len(new))
 
 
-def of_loss(base: Sequence[float], new: Sequence[float]) -> Comparison:
-    """Compare final losses (positive), one per launch; each is taken to scatter by at least :data:`LEAST_LOSS`."""
-    return compared(ratio_of(base, new, scatter=(LEAST_LOSS, LEAST_LOSS)), len(base), len(new))
-
-
 def least_of_memory(base: float, new: float, processes: int) -> float:
     """The ratio up to which two peaks (MiB) of so many processes count as equal."""
     return 1.0 + max(LEAST_MEMORY, PAGE_MIB * max(1, processes) / min(base, new))
@@ -266,16 +261,15 @@ def _row(pair: _Pair, metric: Metric, runs: tuple[Digest, ...], tests: int) -> R
     mean = np.mean if metric is LOSS else lambda side: geometric_mean(positive(side))
     means = [float(mean(side)) if side else None for side in (ours, theirs)]
     counts = len(ours), len(theirs)
-    row = pair.row(metric.name, reason=reason, column=column, base=means[0], new=means[1])
-    row = replace(row, n_base=counts[0], n_new=counts[1])
+    known = {"base": means[0], "new": means[1], "n_base": counts[0], "n_new": counts[1]}
+    row = pair.row(metric.name, reason=reason, column=column, **known)
     if reason is not None:
         return row
     looks = [run["conditions"].get(LOOKED_AT) for run in runs]  # launches that a verdict had before others were added
-    before = 0.0
-    if any(looks):
-        before = each_side(*(look or count for look, count in zip(looks, counts, strict=True)))
+    before = each_side(*(look or count for look, count in zip(looks, counts, strict=True))) if any(looks) else 0.0
     if metric is LOSS:
-        comparison = replace(of_loss(ours, theirs), before=before, more=None)
+        ratio = ratio_of(ours, theirs, scatter=(LEAST_LOSS, LEAST_LOSS))
+        comparison = replace(compared(ratio, *counts), before=before, more=None)
     elif metric is MEMORY:
         processes = max(base["world_size"] or 1, new["world_size"] or 1) if column == "peak_total_mib" else 1
         comparison = replace(of_memory(ours, theirs, processes), before=before, more=None)
