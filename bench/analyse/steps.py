@@ -206,8 +206,8 @@ def summary(document: RunDocument, stats: LaunchStats, peak: pd.DataFrame) -> pd
     good = {launch.launch: launch.scenario for launch in document.good}
     labelled = stats.frame.assign(of=stats.frame["launch"].map(good))
     rounds = Rounds.of(stats.only(labelled["of"].notna()))
-    rows, base = [], base_of(scenarios(document))
-    for scenario in scenarios(document):
+    rows, base = [], base_of(document.request.scenarios)
+    for scenario in document.request.scenarios:
         launches = labelled[labelled["of"] == scenario]
         memory_of = peak[peak["launch"].map(good) == scenario]
         median, speed = estimate(launches["median_ms"]), rounds.ratio(scenario, base)
@@ -267,10 +267,6 @@ def _peak(stem: str, of_launches: pd.Series) -> dict[str, float | None]:
     known = of_launches.dropna()
     largest = float(known.max()) if len(known) else None
     return columns(f"{stem}{{}}_mib", estimate_positive(of_launches)) | {f"{stem}_mib": largest}
-
-
-def scenarios(document: RunDocument) -> list[str]:
-    return list(document.request.scenarios)
 
 
 def times(steps: Iterations) -> dict[str, np.ndarray]:

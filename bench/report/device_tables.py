@@ -5,7 +5,6 @@ import pandas as pd
 from bench.analyse import memory as held
 from bench.analyse import memory_parts
 from bench.analyse.analysed import Analysed
-from bench.analyse.steps import scenarios
 from bench.report import tables
 from bench.report.tables import UNKNOWN, Cell, Table, bounded, is_unknown, numeric, tabulate, text, words_of
 from bench.runs.frames import TableRow
@@ -60,7 +59,7 @@ def energy_table(run: Analysed) -> Table | None:
         numeric("received", "nvlink_rx_mib_s", ",.0f", group="NVLink (MiB/s)"),
     )
     by_scenario = {row["scenario"]: row for row in table.to_dict("records")}
-    records = [by_scenario[name] for name in scenarios(run.document) if name in by_scenario]
+    records = [by_scenario[name] for name in run.document.request.scenarios if name in by_scenario]
     return tabulate(columns, records, _energy_notes(table))
 
 
@@ -124,7 +123,7 @@ def memory_parts_table(run: Run) -> Table | None:
 
 def _chosen_rows(run: Run, table: pd.DataFrame, chosen: dict[str, int]) -> list[TableRow]:
     rows = {name: table[table["launch"] == launch].to_dict("records") for name, launch in chosen.items()}
-    return [row for name in scenarios(run.document) for row in rows.get(name, [])]
+    return [row for name in run.document.request.scenarios for row in rows.get(name, [])]
 
 
 WHICH = (
@@ -156,7 +155,7 @@ def _driver_table(run: Analysed, chosen: dict[str, int]) -> Table | None:
         numeric("difference: context and libraries MiB", "context_mib", ",.0f"),
     )
     rows.sort(key=lambda row: (indices.get(row["device"], len(indices)), str(row["device"])))
-    rows.sort(key=lambda row: (scenarios(run.document).index(row["scenario"]), row["rank"]))
+    rows.sort(key=lambda row: (run.document.request.scenarios.index(row["scenario"]), row["rank"]))
     sources = (f"{name}: {MEMORY_SOURCES[name]}" for name in dict.fromkeys(map(_memory_source, rows)))
     notes = [
         WHICH,

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from bench.analyse.analysed import Analysed
 from bench.analyse.launches import how_many
-from bench.analyse.steps import losses, scenarios
+from bench.analyse.steps import losses
 from bench.console import duration
 from bench.core.codec import encode
 from bench.core.dtypes import short
@@ -25,7 +25,7 @@ def details(run: Run) -> tuple[list[tuple[str, str]], Table]:
 
     First what is the same for all scenarios, as pairs of a name and a text, then a table of what differs.
     """
-    names = scenarios(run.document)
+    names = run.document.request.scenarios
     ran: dict[str, Effective] = {}
     for launch in (*run.document.good, *run.document.launches):
         if launch.effective:

@@ -12,7 +12,7 @@ from bench.analyse.analysed import Analysed
 from bench.analyse.bars import bar
 from bench.analyse.labels import what_ran
 from bench.analyse.launches import only, shown
-from bench.analyse.steps import base_of, phase_intervals, phases, scenarios
+from bench.analyse.steps import base_of, phase_intervals, phases
 from bench.core.records import PHASES, Gpu
 from bench.report import drawing, side_by_side
 from bench.report.all_reduce import bandwidth_plot
@@ -137,7 +137,7 @@ def distribution(run: Analysed) -> Plot | None:
 def ranks(run: Analysed) -> Plot | None:
     """All ranks over a few steps, of the scenario that speeds are relative to and of the fastest."""
     advised = run.document.recommendation
-    wanted = dict.fromkeys([base_of(scenarios(run.document)), *([advised.fastest] if advised else [])])
+    wanted = dict.fromkeys([base_of(run.document.request.scenarios), *([advised.fastest] if advised else [])])
     launches = {one.scenario: one for one in reversed(run.document.good) if one.scenario in wanted}
     tables = {}
     for name, launch in launches.items():

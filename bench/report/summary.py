@@ -9,7 +9,7 @@ from bench.analyse import published
 from bench.analyse.analysed import Analysed
 from bench.analyse.bars import RSS, about_intervals, about_memory, plus_minus
 from bench.analyse.recommendation import recommendations
-from bench.analyse.steps import BASE, about_base, base_of, scenarios, short_base
+from bench.analyse.steps import BASE, about_base, base_of, short_base
 from bench.core.text import listed
 from bench.report.tables import (
     TONES,
@@ -111,7 +111,7 @@ def _why_unknown(run: Run, table: pd.DataFrame) -> list[str]:
     notes = _failed(table)
     good = table[table["throughput_per_s"].notna()]
     if len(good) and good["relative_to_ddp"].isna().all():
-        base = base_of(scenarios(run.document))
+        base = base_of(run.document.request.scenarios)
         notes.append(f"speed ÷ {short_base(base)} is unknown because {base} has no results in this run.")
     unsampled = good.loc[good["peak_pid_mib"].isna(), "scenario"]
     reasons = dict.fromkeys(unsampled, "there is no sample of it")
@@ -127,7 +127,7 @@ def _why_unknown(run: Run, table: pd.DataFrame) -> list[str]:
 def published_tables(run: Analysed) -> tuple[Table, Table]:
     """Beside the published ones the times of a run with steps: relative to that of ddp, and elapsed seconds."""
     steps = run.good_iterations
-    form = published.table(steps, scenarios(run.document))
+    form = published.table(steps, list(run.document.request.scenarios))
     iterations = published.iterations(int(steps.frame["step"].max()) + 1)
     relative = (
         text("scenario", "scenario"),

@@ -7,7 +7,6 @@ from bench.analyse import parity as numerics
 from bench.analyse.analysed import Analysed
 from bench.analyse.environments import differences, pairs
 from bench.analyse.intervals import estimate
-from bench.analyse.steps import scenarios
 from bench.analyse.validity import grouped
 from bench.core.records import PARITIES
 from bench.core.text import listed, percent
@@ -34,7 +33,7 @@ from bench.runs.reader import Run
 
 
 def findings_table(run: Analysed) -> Table | None:
-    records = grouped(run.findings, scenarios(run.document)).to_dict("records")
+    records = grouped(run.findings, run.document.request.scenarios).to_dict("records")
     columns = (
         text("finding", lambda row: Cell(text=row["code"], small=row["severity"], tone=tables.TONES[row["severity"]])),
         text("what was seen", lambda row: Cell(text=row["what"], wrap=True)),
@@ -224,11 +223,12 @@ def statistics_table(run: Analysed) -> Table | None:
         numeric("waiting for data (%)", lambda launches: number(100 * launches["data_share"].max(), ".1f")),
     )
     by_scenario = dict(list(stats.groupby("scenario")))
+    rows = [by_scenario[name] for name in run.document.request.scenarios if name in by_scenario]
     notes = (
         "Of the slowest rank's step, the geometric mean over launches. Outliers (beyond 1.5 interquartile ranges from "
         "the quartiles of their launch) are always included. Other percentages: of the worst launch.",
     )
-    return tabulate(columns, [by_scenario[name] for name in scenarios(run.document) if name in by_scenario], notes)
+    return tabulate(columns, rows, notes)
 
 
 def differences_table(run: Analysed) -> Table | None:
