@@ -92,11 +92,6 @@ def by_launch(frame: pd.DataFrame) -> Iterator[tuple[int, pd.DataFrame]]:
 def shown(document: RunDocument, frame: pd.DataFrame) -> dict[str, LaunchRecord]:
     """For each scenario with rows in ``frame`` the launch to show: the first that is ``ok``, else the first."""
     with_rows = set(frame["launch"].unique())
-    chosen: dict[str, LaunchRecord] = {}
-    for scenario in document.request.scenarios:
-        launches = [
-            launch for launch in document.launches if launch.scenario == scenario and launch.launch in with_rows
-        ]
-        if launches:
-            chosen[scenario] = next((launch for launch in launches if launch.status == "ok"), launches[0])
-    return chosen
+    in_turn = [launch for launch in (*document.good, *document.launches) if launch.launch in with_rows]
+    first = {launch.scenario: launch for launch in reversed(in_turn)}
+    return {name: first[name] for name in document.request.scenarios if name in first}
