@@ -3,8 +3,7 @@
 import sys
 import warnings
 from collections import UserDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import fields, is_dataclass
 from importlib import import_module
@@ -150,25 +149,22 @@ class Around:
         return self.before_step is not None
 
     def before(self) -> None:
-        if self.before_step is not None:
-            with self._model_updated() as model:
-                self.before_step(model, self.optimizer)
+        self._call(self.before_step)
 
     def after(self) -> None:
-        if self.after_step is not None:
-            with self._model_updated() as model:
-                self.after_step(model, self.optimizer)
+        self._call(self.after_step)
         if self.scheduler is not None:
             self.scheduler.step()
 
-    @contextmanager
-    def _model_updated(self) -> Iterator[nn.Module]:
-        """The model; within this context its parameters, and those of its modules, are the ones that are updated."""
+    def _call(self, function: Callable[..., object] | None) -> None:
+        """Call it; meanwhile the parameters of the model, and of its modules, are the ones that are updated."""
+        if function is None:
+            return
         computing = [(held, name, held[name]) for held, name, _ in self._updated]
         for held, name, one in self._updated:
             held[name] = one
         try:
-            yield self.model
+            function(self.model, self.optimizer)
         finally:
             for held, name, one in computing:
                 held[name] = one
