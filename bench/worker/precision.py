@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from bench.core.errors import BenchError
-from bench.worker.workload import Batch, map_tensors
+from bench.worker.workload import cast_floats
 
 Optimizers = Callable[[Iterable[Tensor]], torch.optim.Optimizer]
 """Makes the optimizer of these parameters."""
@@ -282,8 +282,3 @@ def half_except_batch_norm(model: nn.Module, half: torch.dtype) -> None:
                 for tensor in tensors.values():
                     if tensor is not None and tensor.is_floating_point():
                         tensor.data = tensor.data.to(half)
-
-
-def cast_floats(tree: Batch, dtype: torch.dtype) -> Batch:
-    """The same tree of tuples, lists and dicts with every floating-point tensor in ``dtype``."""
-    return map_tensors(lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor, tree)

@@ -23,9 +23,9 @@ from bench.core.errors import BenchError
 from bench.worker import data, fingerprint
 from bench.worker.memory_parts import Look
 from bench.worker.plan import Plan, Report
-from bench.worker.precision import cast_floats, double_by_default
+from bench.worker.precision import double_by_default
 from bench.worker.session import Parts, Session
-from bench.worker.workload import Around
+from bench.worker.workload import Around, cast_floats
 
 MOST_SKIPPED = 24
 """Steps that a loss scaler may skip until its scale is small enough."""

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from bench.core.job import Computation
 from bench.worker import data, probe, work
 from bench.worker.plan import Plan, Report
-from bench.worker.precision import cast_floats, double_by_default, use_tf32
+from bench.worker.precision import double_by_default, use_tf32
 from bench.worker.session import Parts
-from bench.worker.workload import Around, Loss, build_in_double, loss_of, tensors_in, weight_of
+from bench.worker.workload import Around, Loss, build_in_double, cast_floats, loss_of, tensors_in, weight_of
 
 LOSSES = 2
 """Steps in fp32: the loss of the first shows the forward pass, that of the second what the first update did."""

@@ -93,23 +93,18 @@ def build_model(workload: Training) -> nn.Module:
 
 def build_in_double(workload: Training) -> tuple[nn.Module, bool]:
     """The model on the CPU in double precision, and whether it is the workload's narrow one. No parameter is all zeros:
-    branches that begin idle are awake, and every tensor has a gradient."""
+    branches that begin idle are awake, and every tensor has a gradient. Whatever a loss makes of a batch is cast."""
     opened = _open(workload)
     torch.manual_seed(workload.seed)
     narrow: nn.Module | None = opened.module.narrow(opened.work) if hasattr(opened.module, "narrow") else None
     model = (build_model(workload) if narrow is None else narrow).double()
-    model.register_forward_pre_hook(_in_double, with_kwargs=True)
+    model.register_forward_pre_hook(lambda _, *given: cast_floats(given, torch.float64), with_kwargs=True)
     generator = torch.Generator().manual_seed(workload.seed)
     with torch.no_grad():
         for parameter in model.parameters():
             if not parameter.any():
                 parameter.copy_(torch.empty(parameter.shape).uniform_(*AWAKE, generator=generator))
     return model, narrow is not None
-
-
-def _in_double(_: nn.Module, args: Batch, kwargs: Batch) -> Batch:
-    """What a model is called with, whatever the loss made of the batch, such as ``x.float() / 255``."""
-    return map_tensors(lambda tensor: tensor.double() if tensor.is_floating_point() else tensor, (args, kwargs))
 
 
 def build_optimizer(workload: Training, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
@@ -248,6 +243,11 @@ def map_tensors(function: Callable[[Any], object], tree: Batch, kind: type = Ten
         return tree._make((data, tree.batch_sizes, *indices))
     entries = _entries(tree)
     return tree if entries is None else _alike(tree, [map_tensors(function, value, kind) for value in entries])
+
+
+def cast_floats(tree: Batch, dtype: torch.dtype) -> Batch:
+    """The same tree of tuples, lists and dicts with every floating-point tensor in ``dtype``."""
+    return map_tensors(lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor, tree)
 
 
 def _entries(tree: Batch) -> Sequence[Any] | None:

@@ -19,8 +19,7 @@ from bench.core.errors import RequestError
 from bench.core.job import Training
 from bench.seams import discover, execute
 from bench.worker import data
-from bench.worker.precision import cast_floats
-from bench.worker.workload import cut, example_of, map_tensors, tensors_in
+from bench.worker.workload import cast_floats, cut, example_of, map_tensors, tensors_in
 
 WORKLOAD = workload(image_size=8, global_batch=12, replicas=3)
 
