@@ -29,16 +29,10 @@ def build(parts):
         if missing := [name for name in missing if name not in usual.defaults]:
             what = f"ZeRO-1 makes an optimizer of its own, and {type(usual).__name__} takes {' and '.join(missing)}"
             raise BenchError(f"{what} besides parameters; leave zero1 out, or give them defaults")
-        return ZeroRedundancyOptimizer(usual.param_groups, type(usual), **accepted(type(usual), usual.defaults))
+        own = {one.name: usual.defaults[one.name] for one in taken if one.name in usual.defaults}
+        return ZeroRedundancyOptimizer(usual.param_groups, type(usual), **own)
 
     return parts.build("ddp", optimizer=optimizer)
-
-
-def accepted(kind, options):
-    """Those of the options that an optimizer of this kind takes when it is made."""
-    from inspect import signature
-
-    return {name: value for name, value in options.items() if name in signature(kind).parameters}
 
 
 def recipe():
