@@ -306,8 +306,8 @@ LEAST = 24
 def align(rows: Sequence[Sequence[str]], left: Sequence[str], width: int | None = None) -> str:
     """Rows of cells as aligned lines; the first row is the heading, columns named in ``left`` are left-aligned.
 
-    ``width``: of the terminal, if any. The last column is folded to fit; columns that still do not fit follow in
-    another table, which begins with the leading columns in ``left``.
+    ``width``: of the terminal, if any. The last column is folded to fit, and columns stand closer if all of them fit
+    then; those that still do not follow in another table, which begins with the leading columns in ``left``.
     """
     from rich.console import Console
 
@@ -315,23 +315,29 @@ def align(rows: Sequence[Sequence[str]], left: Sequence[str], width: int | None 
     out = Console(file=io.StringIO(), width=10_000, color_system=None)
     rest = list(range(len(rows[0])))
     label = [rest.pop(0) for _ in takewhile(lambda name: name in left, rows[0][:-1])] or [rest.pop(0)]
+
+    def fits(columns: Sequence[int], gap: int) -> bool:
+        return out.measure(_table(rows, columns, left, gap)).minimum <= room
+
+    whole = [*label, *rest]
+    gap = 1 if fits(whole, 1) and not fits(whole, 2) else 2
     texts = []
     while rest:
         shown = [*label, rest.pop(0)]
-        while rest and out.measure(_table(rows, [*shown, rest[0]], left)).minimum <= room:
+        while rest and fits([*shown, rest[0]], gap):
             shown.append(rest.pop(0))
         with out.capture() as captured:
-            out.print(_table(rows, shown, left), width=room)
+            out.print(_table(rows, shown, left, gap), width=room)
         texts.append("\n".join(line.rstrip() for line in captured.get().splitlines()))
     return "\n\n".join(texts)
 
 
-def _table(rows: Sequence[Sequence[str]], columns: Sequence[int], left: Sequence[str]) -> "Table":
+def _table(rows: Sequence[Sequence[str]], columns: Sequence[int], left: Sequence[str], gap: int) -> "Table":
     from rich.rule import Rule
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
+    table = Table(box=None, show_header=False, padding=(0, gap, 0, 0), pad_edge=False)
     for column in columns:
         last = column == len(rows[0]) - 1
         longest = max(len(row[column]) for row in rows)
