@@ -100,7 +100,7 @@ def test_every_part_of_a_table_names_its_rows() -> None:
         assert [line.split() for line in part.splitlines()[2:]] == [["ddp", "time", shown[0]], ["memory", shown[1]]]
 
 
-@pytest.mark.parametrize(("width", "headings"), [(12, "a    ms  MiB"), (11, "a   ms MiB"), (10, "a   ms MiB"), (9, "a    ms")])
+@pytest.mark.parametrize(("width", "headings"), [(12, "a    ms  MiB"), (10, "a   ms MiB"), (9, "a    ms")])
 def test_columns_stand_closer_where_all_fit_then(width: int, headings: str) -> None:
     assert align([["a", "ms", "MiB"], ["dp", "1.0", "2"]], ("a",), width).splitlines()[0] == headings
 
