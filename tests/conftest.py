@@ -275,8 +275,8 @@ def measured(host: WorkerHost, folder: Path, names: Sequence[str], **changes: An
     with pytest.MonkeyPatch.context() as patch:
         serve_runs(host, patch)
         finished = pipeline.run(request_for(found, **changes), found, lab.Start(out=str(folder / "out")))
-    assert finished.failed == 0, finished.document.launches
-    return read_run(finished.path)
+    assert finished.failed == 0, finished.run.document.launches
+    return read_run(finished.run.path)
 
 
 @pytest.fixture

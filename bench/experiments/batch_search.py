@@ -32,7 +32,7 @@ def find_batches(request: Request, scenarios: tuple[Found, ...], start: Start) -
     """Search for each scenario and write a run folder; see :func:`bench.experiments.pipeline.run`."""
     with opened(request, scenarios, start) as lab, lab.progress:
         search_each(lab)
-    return Finished(path=lab.writer.path, document=lab.writer.document)
+    return Finished(run=lab.sealed())
 
 
 def search_each(lab: Lab) -> None:

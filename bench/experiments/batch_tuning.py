@@ -49,23 +49,19 @@ def tune_batches(
 def _in_words(searched: Searched) -> str:
     from bench.words.tuned import nothing_usable
 
-    tuning, times = searched.document.begun(Tuning), _times(searched)
+    tuning, times = searched.run.document.begun(Tuning), _times(searched)
     if not times:
         return "no fresh launch of a finalist ended well" if tuning.finalists else nothing_usable(tuning)
     mean_s = math.exp(math.fsum(map(math.log, times)) / len(times))
-    return f"{searched.finalists[0].name}, {1 / mean_s:,.1f} {searched.document.workload.unit_short}/s"
+    return f"{searched.finalists[0].name}, {1 / mean_s:,.1f} {searched.run.document.workload.unit_short}/s"
 
 
 def _times(searched: Searched) -> list[float]:
     """Seconds for an example (image, token) of each fresh launch of the winner."""
-    from bench.analyse.analysed import Analysed
-    from bench.runs.reader import read
-
     if not searched.finalists:
         return []
-    run = Analysed.of(read(searched.path))
-    units = run.document.workload.units or 1
-    return [ms / 1000 / units for ms in run.rounds.values.get(searched.finalists[0].name, ())]
+    units = searched.run.document.workload.units or 1
+    return [ms / 1000 / units for ms in searched.run.rounds.values.get(searched.finalists[0].name, ())]
 
 
 def _per_example(before: Searched, now: Searched) -> tuple[str, bool]:

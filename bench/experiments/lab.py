@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import ModuleType
-from typing import cast
+from typing import TYPE_CHECKING, Self, cast
 
 import bench
 from bench import machine
@@ -40,7 +40,7 @@ from bench.runs.document import (
     launches_of,
 )
 from bench.runs.files import check_writable
-from bench.runs.reader import Run
+from bench.runs.reader import Run, read
 from bench.runs.writer import RunWriter
 from bench.seams import discover, execute
 from bench.seams.discover import Found
@@ -51,6 +51,9 @@ from bench.sites._interpreters import Interpreters
 from bench.sites.hosts.leader import Hosts
 from bench.sites.hosts.party import Party
 from bench.sites.local import WorkerHost
+
+if TYPE_CHECKING:
+    from bench.analyse.analysed import Analysed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,21 +77,34 @@ class Lab:
     def next_launch(self) -> int:
         return self.writer.document.next_launch
 
+    def sealed(self) -> "Analysed":
+        """The run as it is on disk once the lab is closed, with the tables that its verdicts were made of."""
+        from bench.analyse.analysed import Analysed
+
+        return Analysed.of(self.writer.judged).with_document(self.writer.document)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
     """A run that is on disk. ``spent``: the seconds of its launches by what they did, until ``ended_s`` (monotonic)."""
 
-    path: str
-    document: RunDocument
+    run: "Analysed"
     spent: Mapping[str, float] = field(default_factory=dict)
     ended_s: float = field(default_factory=time.monotonic)
+
+    @classmethod
+    def read(cls, path: str) -> Self:
+        """A run that another command made."""
+        from bench.analyse.analysed import Analysed
+
+        return cls(run=Analysed.of(read(path)))
 
     @property
     def failed(self) -> int:
         """Launches of any kind that should have run and did not end well."""
-        total = len([launch for launch in self.document.launches if launch.status not in resuming.DONE])
-        for name, record in self.document.experiments.items():
+        document = self.run.document
+        total = len([launch for launch in document.launches if launch.status not in resuming.DONE])
+        for name, record in document.experiments.items():
             count = experiments()[name].failed
             ended = [launch.status in resuming.DONE for launch in launches_of(record)]
             total += ended.count(False) if count is None else count(record)
@@ -362,5 +378,5 @@ def judged(writer: RunWriter) -> Run:
     from bench.analyse import verdicts
 
     run = verdicts.judged(writer.frames())
-    writer.judge(run.document)
+    writer.judge(run)
     return run

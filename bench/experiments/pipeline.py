@@ -37,7 +37,7 @@ def run(request: Request, scenarios: tuple[Found, ...], start: Start) -> Finishe
                         one.after(ready)
         launched_s = time.monotonic()
     spent = lab.progress.spent | {"sealing": time.monotonic() - launched_s}
-    return Finished(path=lab.writer.path, document=lab.writer.document, spent=spent)
+    return Finished(run=lab.sealed(), spent=spent)
 
 
 def beside(lab: Lab) -> Iterator[tuple[Found, int, Callable[[Found, int, Lab], None]]]:

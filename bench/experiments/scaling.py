@@ -77,7 +77,7 @@ def scale(request: Request, found: Found, asked: Scaling, start: Start) -> Finis
             _Curves(lab, found, points).run()
         elif lab.obstacles[found.name] is None:
             _each_alone(lab, found)
-    return Finished(path=lab.writer.path, document=lab.writer.document)
+    return Finished(run=lab.sealed())
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,7 +126,7 @@ def tune(request: Request, candidates: tuple[Found, ...], search: Search, start:
     advised = lab.writer.document.recommendation
     ordered = sorted(names, key=lambda name: advised is not None and name != advised.fastest)
     finalists = tuple(hunt.found[name] for name in ordered)
-    return Searched(path=lab.writer.path, document=lab.writer.document, finalists=finalists)
+    return Searched(run=lab.sealed(), finalists=finalists)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

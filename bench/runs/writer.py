@@ -141,7 +141,9 @@ class RunWriter:
         self._change(request=request, resumed=(*before.resumed, resumed), probe_seed=seed, engine=now.engine)
         self.put()
 
-    def judge(self, by: parts.RunDocument) -> None:
+    def judge(self, run: Run) -> None:
+        """Take over the verdicts in the document of ``run``, and keep it as ``judged``: its tables cost time."""
+        by, self.judged = run.document, run
         self._change(validity=by.validity, parity=by.parity, recommendation=by.recommendation)
 
     def supersede(self, record: Record, reason: str | None = None) -> None:

@@ -62,4 +62,4 @@ def _limits(options: Options, parser: Parser, party: Party | None) -> int:
     done = pipeline.run(request, chosen, Start(out=options.out, wait=options.wait, party=party))
     from bench.report.limits import on_terminal
 
-    return finished(done.path, options, on_terminal, for_programs, done.failed)
+    return finished(done, options, on_terminal, for_programs)

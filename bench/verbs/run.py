@@ -19,7 +19,7 @@ from bench.experiments.plan.interval_target import FEWEST_LAUNCHES, FIRST_STAGE
 from bench.machine import environments
 from bench.runs.experiments import IntervalTargetRecord
 from bench.runs.names import find
-from bench.runs.reader import read, verified
+from bench.runs.reader import verified
 from bench.seams.discover import Found
 from bench.seams.experiment import experiments, with_options
 from bench.sites.hosts.party import Party
@@ -136,9 +136,10 @@ def _environments(options: Options) -> dict[str, str]:
 
 def _find_batch(request: Request, scenarios: tuple[Found, ...], options: Options) -> int:
     finished = find_batches(request, scenarios, Start(out=options.out, wait=options.wait))
-    table = "\n".join(batches(finished.document, columns(people(options))))
-    document = {"path": finished.path, **encode(finished.document)}
-    reply(options, "", table, "", f"Run folder: {place(finished.path)}", document=lambda: document)
+    run = finished.run
+    table = "\n".join(batches(run.document, columns(people(options))))
+    document = {"path": run.path, **encode(run.document)}
+    reply(options, "", table, "", f"Run folder: {place(run.path)}", document=lambda: document)
     return FAILED if finished.failed else OK
 
 
@@ -159,7 +160,7 @@ def resumed(options: Options, parser: Parser, party: Party | None) -> int:
     launches = options.launches or request.launches
     if not resume.anything_missing(document, replace(request, launches=launches)):
         nothing = f"{os.path.basename(path)} has all that was asked for: there is nothing to resume"
-        return _show(Finished(path=path, document=document), launches, options, nothing)
+        return _show(Finished.read(path), launches, options, nothing)
     request, scenarios = resume.continued(path, document, party, force=options.force)
     start = Start(out=options.out, wait=options.wait, resumed=path, party=party)
     finished = pipeline.run(replace(request, launches=launches), scenarios, start)
@@ -169,10 +170,9 @@ def resumed(options: Options, parser: Parser, party: Party | None) -> int:
 def _show(finished: Finished, launches: int, options: Options, remark: str = "") -> int:
     """Print the answer, the table and what to do next. ``launches``: of each scenario. ``remark``: comes before all of
     it, on standard error."""
-    from bench.analyse.analysed import Analysed
     from bench.words.advice import more_wanted
 
-    run = Analysed.of(read(finished.path))
+    run = finished.run
     more = more_wanted(run.document, run.overview)
     believed = bool(run.overview["validity"].isin(("valid", "warning")).any())
     lines = [
@@ -180,7 +180,7 @@ def _show(finished: Finished, launches: int, options: Options, remark: str = "")
         *_how_precise(run.document.of(IntervalTargetRecord)),
         *(_where_time_went(finished) if options.verbose and finished.spent else ()),
         "",
-        _next_steps(finished.path, finished.failed, launches, more, believed),
+        _next_steps(run.path, finished.failed, launches, more, believed),
     ]
     if remark:
         tell(remark, file=sys.stderr)

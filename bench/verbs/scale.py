@@ -9,7 +9,7 @@ from bench.console import count as quantity
 from bench.core.codec import encode
 from bench.core.errors import RequestError
 from bench.experiments import resume
-from bench.experiments.lab import Start
+from bench.experiments.lab import Finished, Start
 from bench.experiments.plan import PROFILES, RANKS, Request
 from bench.experiments.plan.interval_target import FEWEST_LAUNCHES
 from bench.experiments.plan.scaling import EACH, MODES, default_counts, points
@@ -61,8 +61,7 @@ def _asked(options: Options, parser: Parser, party: Party | None) -> int:
     request, asked = (_each if options.each else _curves)(found, options, party)
     launches = options.launches or max(PROFILES[options.profile, request.device].launches, FEWEST_LAUNCHES)
     request = replace(request, launches=launches, parity=False, diagnose=False)
-    done = scale(request, found, asked, Start(out=options.out, wait=options.wait, party=party))
-    return _show(done.path, options, failed=done.failed)
+    return _show(scale(request, found, asked, Start(out=options.out, wait=options.wait, party=party)), options)
 
 
 def _curves(found: Found, options: Options, party: Party | None) -> tuple[Request, Scaling]:
@@ -144,24 +143,24 @@ def _resume(options: Options, parser: Parser, party: Party | None) -> int:
     path, document, scaling = begun(options, parser, Scaling, "scale", also=("predict", "what_if"))
     request = resume.request_of(document)
     if not resume.anything_missing(document, request):
-        return _show(path, options, failed=0)
+        return _show(Finished.read(path), options)
     request, (found,) = resume.continued(path, document, party, force=options.force)
     predict, mbit = options.predict or scaling.predict, options.what_if or scaling.what_if_mbit
     asked = replace(scaling, predict=predict, what_if_mbit=mbit)
-    done = scale(request, found, asked, Start(out=options.out, wait=options.wait, resumed=path, party=party))
-    return _show(done.path, options, failed=done.failed)
+    start = Start(out=options.out, wait=options.wait, resumed=path, party=party)
+    return _show(scale(request, found, asked, start), options)
 
 
-def _show(path: str, options: Options, *, failed: int) -> int:
+def _show(done: Finished, options: Options) -> int:
     from bench.report.scaling import on_terminal
 
     def lines(run: "Analysed", width: int | None) -> list[str]:
         return on_terminal(run, width, options.predict or (), options.what_if)
 
     def document(run: "Analysed") -> dict[str, object]:
-        return {"path": path, **encode(run.document), "scale": for_programs(run, options)}
+        return {"path": run.path, **encode(run.document), "scale": for_programs(run, options)}
 
-    return finished(path, options, lines, document, failed)
+    return finished(done, options, lines, document)
 
 
 def for_programs(run: "Analysed", options: Options) -> dict[str, object]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from bench.console import align, columns
 from bench.core.codec import encode
 from bench.core.errors import FAILED, OK
+from bench.experiments.lab import Finished
 from bench.runs.experiments import BatchSearch, Scaling, Tuning
 from bench.seams.experiment import experiments
 from bench.verbs.options import Parser, latest_or, next_steps, people, reply
@@ -43,20 +44,15 @@ def main(arguments: list[str]) -> int:
 
 
 def finished(
-    path: str,
+    done: Finished,
     options: argparse.Namespace,
     lines: Callable[["Analysed", int | None], list[str]],
     document: Callable[["Analysed"], object],
-    failed: int,
 ) -> int:
     """Print what a command measured, for a terminal of a width, and what to do next; returns the exit code."""
-    from bench.analyse.analysed import Analysed
-    from bench.runs.reader import read
-
-    run = Analysed.of(read(path))
-    shown = lines(run, columns(people(options)))
-    reply(options, "", *shown, "", next_steps(path), document=lambda: document(run))
-    return FAILED if failed else OK
+    shown = lines(done.run, columns(people(options)))
+    reply(options, "", *shown, "", next_steps(done.run.path), document=lambda: document(done.run))
+    return FAILED if done.failed else OK
 
 
 def for_programs(run: "Analysed") -> dict[str, object]:

@@ -9,12 +9,11 @@ from bench.core.codec import encode
 from bench.core.errors import FAILED, OK, RequestError
 from bench.experiments import resume
 from bench.experiments.batch_tuning import tune_batches
-from bench.experiments.lab import Start
+from bench.experiments.lab import Finished, Start
 from bench.experiments.plan import Request
 from bench.experiments.plan.tuning import FINAL_LAUNCHES
 from bench.experiments.tuning import needed_gib, tune
 from bench.runs.experiments import Search, Tuning
-from bench.runs.reader import read
 from bench.seams import discover, switching
 from bench.seams.discover import SWITCH, Found
 from bench.seams.strategy import LEVELS
@@ -86,18 +85,17 @@ def _search(
 ) -> int:
     start = Start(out=options.out, wait=options.wait, resumed=path, party=party)
     if not options.tune_batch:
-        finished = tune(request, candidates, search, start)
-        return _show(finished.path, options, failed=finished.failed)
+        return _show(tune(request, candidates, search, start), options)
 
     best, tried = tune_batches(request, candidates, search, partial(tune, start=start))
-    return _show(best.path, options, failed=best.failed, batches=tried)
+    return _show(best, options, tried)
 
 
 def _resume(options: Options, parser: Parser, party: Party | None) -> int:
     path, document, tuning = begun(options, parser, Tuning, "tune")
     request = resume.request_of(document)
     if not resume.anything_missing(document, request):
-        return _show(path, options, failed=0)
+        return _show(Finished.read(path), options)
     request, candidates = resume.continued(path, document, party, force=options.force)
     request = replace(request, scenarios=tuning.asked, launches=FINAL_LAUNCHES)
     search = Search(**{field.name: getattr(tuning, field.name) for field in fields(Search)})
@@ -123,14 +121,13 @@ def _promise(found: Found, device: str) -> tuple[bool, ...]:
     return found.name != BASELINE, found.strategy_name != BASELINE, half is (device == "cpu")
 
 
-def _show(path: str, options: Options, *, failed: int, batches: dict[int, str] | None = None) -> int:
+def _show(finished: Finished, options: Options, batches: dict[int, str] | None = None) -> int:
     """``batches``: what came of each global batch that was tried."""
-    from bench.analyse.analysed import Analysed
     from bench.analyse.verdicts import records
     from bench.report.recipe import script
     from bench.words.tuned import nothing_usable
 
-    run = Analysed.of(read(path))
+    run, path = finished.run, finished.run.path
     tuning = run.document.begun(Tuning)
     if not tuning.finalists:
         least = min((one.peak_mib for one in tuning.candidates.values() if one.peak_mib is not None), default=None)
@@ -147,7 +144,7 @@ def _show(path: str, options: Options, *, failed: int, batches: dict[int, str] |
     answer = answered(run, width=columns(people(options)), verbose=options.verbose)
     document = {"path": path, **encode(run.document), "summary": records(run.overview), "batches": batches}
     reply(options, "", *answer, *(["", *tried] if tried else []), "", after, document=lambda: document)
-    return FAILED if failed else OK
+    return FAILED if finished.failed else OK
 
 
 def _parser() -> Parser:

@@ -18,7 +18,7 @@ BROKEN = "20260101T000000Z-00000000"
 
 
 def judge(writer: RunWriter) -> None:
-    writer.judge(verdicts.judged(writer.frames()).document)
+    writer.judge(verdicts.judged(writer.frames()))
 
 
 @pytest.fixture

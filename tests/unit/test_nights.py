@@ -32,7 +32,7 @@ def night(folder: Path, day: int) -> Path:
 def run_with_tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = write_run(tmp_path_factory.mktemp("template"), [DDP, FAST], complete=False)
     writer = RunWriter.reopen(str(path))
-    writer.judge(verdicts.judged(writer.frames()).document)
+    writer.judge(verdicts.judged(writer.frames()))
     writer.finish(complete=True, digest=of_run(writer.frames()), end=State(utc=UTC))
     return path
 
