@@ -18,6 +18,7 @@ from bench.report.tables import (
     Column,
     Table,
     bounded,
+    form_of,
     is_unknown,
     number,
     numeric,
@@ -53,12 +54,13 @@ def _by_speed(table: pd.DataFrame) -> list[TableRow]:
 
 def _summary_columns(rows: Sequence[TableRow], *, brief: bool = False) -> list[Column]:
     first = rows[0] if rows else {"unit": "examples", "unit_short": "ex", "relative_to": BASE}
+    times, speeds = (form_of(row[name] for row in rows) for name in ("step_median_ms", "throughput_per_s"))
     highest = max((row["throughput_per_s"] for row in rows if not is_unknown(row["throughput_per_s"])), default=1.0)
 
     def speed(row: TableRow) -> Cell:
         per_s = row["throughput_per_s"]
         length = 0.0 if is_unknown(per_s) else float(per_s / highest)
-        return Cell(text=number(per_s, ",.1f"), small=plus_minus(row, "throughput_per_s"), bar=length)
+        return Cell(text=number(per_s, speeds), small=plus_minus(row, "throughput_per_s"), bar=length)
 
     def verdict(row: TableRow, name: str, why: str = "") -> Cell:
         if is_unknown(row[name]):
@@ -72,8 +74,8 @@ def _summary_columns(rows: Sequence[TableRow], *, brief: bool = False) -> list[C
     return [
         text("scenario", "scenario"),
         *([] if no_batch else [numeric(f"{first['unit_short']}/s", speed)]),
-        bounded("step ms", "step_median_ms", ",.1f"),
-        bounded("p95 ms", "step_p95_ms", ",.1f"),
+        bounded("step ms", "step_median_ms", times),
+        bounded("p95 ms", "step_p95_ms", times),
         *([] if no_batch else [bounded(f"speed ÷ {short_base(first['relative_to'])}", "relative_to_ddp", ".2f")]),
         numeric("MiB/process", "peak_pid_mib", ",.0f"),
         numeric("MiB total", "peak_total_mib", ",.0f"),

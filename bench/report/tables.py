@@ -176,6 +176,12 @@ def number(value: Any, form: str) -> str:
     return without_exponent(value, int(form[-2])) if form in (".2g", ".3g", ".4g") else format(value, form)
 
 
+def form_of(values: Iterable[float | None]) -> str:
+    """A form for a column of such values: one decimal, and as many as show three digits of the least below 1."""
+    least = min((value for value in values if value and not is_unknown(value)), default=1.0)
+    return f",.{1 if least >= 1.0 else 2 - math.floor(math.log10(least))}f"
+
+
 def digits(value: float | str | None) -> str:
     """A value with as many digits as matter: ``1,234``, ``26.61``; a word as it is."""
     if isinstance(value, str):

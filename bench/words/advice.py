@@ -141,6 +141,10 @@ class Standing:
     where: str
 
     @property
+    def rivals(self) -> bool:
+        return bool(self.tied or self.untested or self.slower)
+
+    @property
     def tested(self) -> bool:
         return bool(self.best["launches_ok"] >= LAUNCHES_WANTED)
 
@@ -182,7 +186,7 @@ def _headline(one: Standing, only: str) -> Advice:
         apart = f"{named} are not told apart by these launches{f'; {wanted}' if wanted else ''}"
         return f"No clear winner{one.where}", f"{apart}.{_reserve(best, *one.tied)}"
     heading = f"Fastest{one.where}"
-    if not (one.tied or one.untested or one.slower):
+    if not one.rivals:
         heading = f"Only {'one that can be recommended' if one.passed_over else only}{one.where}"
     elif not one.tested:
         launches = "one launch" if best["launches_ok"] == 1 else f"{best['launches_ok']} launches"
@@ -249,7 +253,8 @@ def _beside(one: Standing) -> list[Advice]:
             less = "" if _unknown(best["peak_total_mib"]) else less
             slower = 100 * (1 - lean["throughput_per_s"] / best["throughput_per_s"])
             text += f": {abs(slower):.1f} % {'faster' if slower < 0.0 else 'slower'}{less}.{_reserve(lean)}"
-    lines = [(f"Least memory within {100 * (1 - LEAN_ENOUGH):.0f} % of the fastest{one.where}", text)]
+    heading = f"Least memory within {100 * (1 - LEAN_ENOUGH):.0f} % of the fastest{one.where}"
+    lines = [(heading, text)] if one.rivals or lean is not best else []
     if one.untested and one.tested:
         names = listed([row["scenario"] for row in one.untested])
         lines.append((f"Untested{one.where}", f"{names}, with fewer than {LAUNCHES_WANTED} launches."))

@@ -442,6 +442,13 @@ def test_what_is_invalid_is_named_where_no_speed_is_known(tmp_path: Path) -> Non
     assert "step ms" in headings and not {"img/s", "speed ÷ ddp"} & headings
 
 
+def test_a_step_of_less_than_a_millisecond_keeps_three_digits(tmp_path: Path) -> None:
+    fast = Launch("ddp", [[9, 0.1475, 0.1475]], [[100.0]])
+    table = summary.summary_table(analysed(write_run(tmp_path, [fast])))
+    shown = {column.heading: cell.text for column, cell in zip(table.columns, table.rows[0], strict=True)}
+    assert (shown["img/s"], shown["step ms"], shown["p95 ms"]) == ("54,237.3", "0.147", "0.147")
+
+
 def test_a_failed_launch_is_shown_if_no_other_has_rows(tmp_path: Path) -> None:
     run = analysed(write_run(tmp_path, [DDP, FAILED, FAST, FAST]))
     launches = {name: launch.launch for name, launch in shown(run.document, run.iterations.frame).items()}

@@ -249,6 +249,7 @@ def test_what_is_passed_over_for_its_numerics_is_valid(tmp_path: Path) -> None:
     run = analysed(write_run(tmp_path, timed({"ddp": (40.0, 41.0, 42.0), "ddp_powersgd": (20.0, 20.1, 20.2)})))
     run.parity["verdict"] = run.parity["scenario"].map({"ddp": SAME, "ddp_powersgd": BY_DESIGN})
     assert headlines(run.document, table_of(run))[0][0] == "Only one that can be recommended"
+    assert [name for name, _ in advice(run.document, table_of(run))] == ["Left out"], "and there is no leaner one"
     said = dict(questions(run))["Which is fastest, and by how much?"]
     assert said == "ddp is the only scenario that can be recommended, so it has nothing to beat."
 
