@@ -168,7 +168,7 @@ def tensors() -> None:
             named = dict(named or {})
             if called is torch.device:
                 return called(*given, **named)
-            if called in waits:
+            if called in waits and STATE["initialised"]:  # no tensor is on a GPU before
                 synchronise()
             if called is torch.Tensor.pin_memory:
                 return given[0].clone()
