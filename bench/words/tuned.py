@@ -4,6 +4,7 @@ import pandas as pd
 
 from bench.analyse.analysed import Analysed
 from bench.analyse.bars import all_mib
+from bench.analyse.comparison import SHOWN
 from bench.analyse.parity import CANNOT_TELL
 from bench.analyse.recommendation import recommendations
 from bench.core.text import ends_text, listed, percent
@@ -33,7 +34,9 @@ def answer(run: Analysed, table: pd.DataFrame) -> list[str]:
         return ["No valid result: no fresh launch of a finalist ended well."]
     doubt = DOUBTFUL if rows[best]["parity"] == CANNOT_TELL else ""
     alike = f"; not distinguishable from {listed(advised.not_told_apart)}" if advised.not_told_apart else ""
-    title = f"Nothing beat {base}" if best == base else "Fastest"
+    quickest = max(rows[name]["throughput_per_s"] for name in (best, *advised.not_told_apart))
+    clearly = "clearly " * bool(quickest > (1.0 + SHOWN) * rows[best]["throughput_per_s"])
+    title = f"Nothing {clearly}beat {base}" if best == base else "Fastest"
     ahead, winner = "", tuning.finalists[0]
     if winner in advised.left_out:
         ahead = f"; {winner}, ahead in the race, is left out: {advised.left_out[winner]}"

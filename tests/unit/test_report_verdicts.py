@@ -359,6 +359,9 @@ def test_a_search_names_no_loser(tmp_path: Path) -> None:
         assert [line.partition(":")[0] for line in rest] == ["Leanest within 5 %", *gain]
         advised = recommendations(found.document, table).fastest
         assert advised is not None and f": {advised}, " in first, "runs and recipe name the same"
+    noisy = analysed(write_run(tmp_path, timed({"ddp": (40.0, 90.0, 42.0), "ddp_o1": (12.0, 60.0, 13.0)})))
+    first, *_ = answer_of_search(searched(noisy, "ddp_o1", baseline="ddp"), table_of(noisy).assign(parity="same"))
+    assert first.startswith("Nothing clearly beat ddp: ddp, ") and "; not distinguishable from ddp_o1 [" in first
     for winner, advised in (("ddp", "ddp"), ("ddp_o1", "ddp_o1"), ("ddp_o3", "ddp_o1")):
         found = recommendations(searched(run, winner).document, table)
         assert {found.fastest, *found.not_told_apart} == {"ddp", "ddp_o1"} and found.fastest == advised
