@@ -45,7 +45,7 @@ from bench.runs.writer import RunWriter
 from bench.seams import discover, execute
 from bench.seams.discover import Found
 from bench.seams.execute import Kind
-from bench.seams.experiment import experiments, name_of
+from bench.seams.experiment import experiments, name_of, verb_of
 from bench.seams.site import Connected, Event, Options, interpreter_of
 from bench.sites._interpreters import Interpreters
 from bench.sites.hosts.leader import Hosts
@@ -360,7 +360,7 @@ def _sealed(writer: RunWriter, site: Connected) -> Iterator[None]:
 
 def _go_on(writer: RunWriter) -> str:
     """The command that goes on with an interrupted run; empty for one that cannot be resumed."""
-    verb, out = resuming.verb_of(writer.document.experiments), os.path.dirname(writer.path)
+    verb, out = verb_of(writer.document.experiments), os.path.dirname(writer.path)
     if verb is None:
         return ""
     where = "" if out == os.path.abspath("results") else f" --out {shlex.quote(out)}"

@@ -37,14 +37,6 @@ SAME_MACHINE = ("host", "os", "cpu", "cores_usable", "memory_gib")
 SAME_GPU = ("name", "driver", "power_limit_w")
 
 
-def verb_of(names: Iterable[str]) -> str | None:
-    """The verb that goes on with a run of these experiments; None for one that cannot be resumed."""
-    there = [experiments()[name] for name in names if name in experiments()]
-    if any(one.no_resume for one in there):
-        return None
-    return next((one.verb for one in there if one.verb != "run"), "run")
-
-
 def ended(launches: Iterable[Record]) -> set[tuple[str, int]]:
     """Scenario and repeat of those that ended well, or cannot run here anyway. Ceilings are in place of none."""
     repeats = (one for one in launches if isinstance(one, LaunchRecord) and not isinstance(one, CeilingsLaunch))

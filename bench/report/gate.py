@@ -66,7 +66,8 @@ def remedies(outcome: Outcome) -> list[str]:
     run = outcome.called or outcome.run
     without = [row for row in outcome.rows if row.verdict == gate.MISSING and row.status is not None]
     if any(row.status not in ("ok", "unsupported") for row in without):
-        lines.append(f"repeat what failed: python -m bench run --resume {run}")
+        again = f": python -m bench {outcome.verb} --resume {run}" if outcome.verb else " in a new run"
+        lines.append(f"repeat what failed{again}")
     cannot = [row for row in without if row.status == "unsupported"]
     if cannot:
         lines.append(

@@ -4,6 +4,7 @@ python -c "from bench.runs.reader import read; print(read('results/RUN').steps)"
 """
 
 import os
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -32,6 +33,7 @@ from bench.runs.tables import (
     uneven,
     whole_launches,
 )
+from bench.seams.experiment import verb_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -78,9 +80,9 @@ class Condense:
 
 
 def read(
-    path: str, *, allow_incomplete: bool = False, condense: Condense | None = None, remedy: str = READ_IN_PART
+    path: str, *, allow_incomplete: bool = False, condense: Condense | None = None, remedy: str | None = READ_IN_PART
 ) -> Run:
-    """Read and verify a run folder. ``remedy``: what to do about one that is incomplete.
+    """Read and verify a run folder. ``remedy``: what to do about one that is incomplete; None: to finish it.
 
     Raises :class:`RequestError` that names the file if the folder is no run, is incomplete, is of another schema, or
     has a file that is missing or was changed after it was sealed.
@@ -125,17 +127,18 @@ def excerpt(run: Run, launch: int, first: int, last: int) -> "pd.DataFrame":
     return pd.read_parquet(file, columns=needed, filters=wanted, pre_buffer=False, buffer_size=1 << 20)
 
 
-def finish(path: str) -> str:
-    """What to do about an incomplete run where all of it is needed."""
-    return f"finish it with 'python -m bench run --resume {path}', or give another one"
-
-
-def verified(path: str, *, allow_incomplete: bool, remedy: str = READ_IN_PART, option: str = "RUN") -> RunDocument:
-    """The document of a run whose files are as it says. Raises :class:`RequestError` in the name of ``option``."""
+def verified(
+    path: str, *, allow_incomplete: bool, remedy: str | None = READ_IN_PART, option: str = "RUN"
+) -> RunDocument:
+    """The document of a run whose files are as it says. Raises :class:`RequestError` in the name of ``option``.
+    ``remedy``: as :func:`read` takes it."""
     try:
         document = _read_document(path)
         if not document.complete and not allow_incomplete:
-            raise RequestError("RUN", f"{path} is incomplete: it was interrupted, or is still being written", remedy)
+            verb = verb_of(document.experiments)
+            whole = f"finish it with 'python -m bench {verb} --resume {shlex.quote(path)}'" if verb else "measure again"
+            problem = f"{path} is incomplete: it was interrupted, or is still being written"
+            raise RequestError("RUN", problem, remedy or f"{whole}, or give another one")
         for name, seal in document.files.items():
             file = os.path.join(path, name)
             try:

@@ -5,7 +5,7 @@ The file declares ``EXPERIMENT``. Its record is in run.json under the file's nam
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -88,3 +88,11 @@ def asked() -> dict[str, type]:
 def name_of(kind: type[object]) -> str:
     """Of the experiment whose record, or request, is of this type."""
     return next(name for name, one in experiments().items() if kind in (one.record, one.asked))
+
+
+def verb_of(names: Iterable[str]) -> str | None:
+    """The verb that goes on with a run of these experiments; None for one that cannot be resumed."""
+    there = [experiments()[name] for name in names if name in experiments()]
+    if any(one.no_resume for one in there):
+        return None
+    return next((one.verb for one in there if one.verb != "run"), "run")

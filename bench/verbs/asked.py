@@ -20,7 +20,7 @@ from bench.runs.names import find
 from bench.runs.reader import verified
 from bench.seams import discover
 from bench.seams.discover import DEFAULT_WORKLOAD, WORKLOAD, Found, FoundWorkload
-from bench.seams.experiment import with_options
+from bench.seams.experiment import verb_of, with_options
 from bench.seams.workload import setting_from
 from bench.sites.hosts.party import Party
 from bench.verbs.options import (
@@ -177,7 +177,8 @@ def begun(
     record = document.of(kind)
     if record is None:
         problem = f"that run is not of bench {verb}"
-        other = resume.verb_of(document.experiments) or "run"
+        resume.request_of(document)  # which says so where none can be resumed
+        other = verb_of(document.experiments)
         raise RequestError("--resume", problem, f"go on with bench {other} --resume {called(path)}")
     return path, document, record
 

@@ -4,14 +4,16 @@ import argparse
 import os
 import sys
 from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bench.analyse.history import nights
 from bench.analyse.history.rule import FEWEST_NIGHTS, MEMORY, STEP_TIME, Rule
 from bench.console import columns, count, passing, tell
 from bench.core.errors import NotComparable, RequestError, closest
-from bench.runs.files import check_file, unwritable, utf8, write_atomically
+from bench.runs.files import check_file, stored, unwritable, utf8, write_atomically
 from bench.runs.names import find, last_finished
+from bench.seams.experiment import verb_of
 from bench.verbs.options import DEFAULT_OUT, Parser, called, people, percentage, reply, scenario_names, whole_number
 
 if TYPE_CHECKING:
@@ -78,6 +80,7 @@ def main(arguments: list[str]) -> int:
             outcome = _against_history(new, nights.read(options.history), options.history, rule, only)
     from bench.report import gate
 
+    outcome = replace(outcome, verb=verb_of(stored(new.path).get("experiments", ())))
     for option, form in (("junit", gate.as_junit), ("markdown", gate.as_markdown)):
         if (file := getattr(options, option)) is not None:
             try:

@@ -244,16 +244,18 @@ def write_new(path: str, text: str) -> None:
 
 def latest_or(name: str, results: str, *, finished: bool) -> str:
     """The folder of a run. ``finished``: ``latest`` is the last finished one, with a note if a newer one is not."""
-    from bench.experiments.resume import verb_of
-    from bench.runs.files import stored
     from bench.runs.names import find, last_finished
+    from bench.runs.reader import verified
+    from bench.seams.experiment import verb_of
 
     path = find(name, results)
     older = last_finished(results) if finished and name == "latest" else None
     if older is None or older == path:
         return path
-    experiments = stored(path).get("experiments")
-    verb = verb_of(experiments if isinstance(experiments, dict) else ())
+    try:
+        verb = verb_of(verified(path, allow_incomplete=True).experiments)
+    except RequestError:  # it is damaged
+        verb = None
     go_on = f"; finish the newer one: {COMMAND}{verb} --resume {shlex.quote(path)}" if verb else ""
     tell(f"note: {path} is not finished, so 'latest' is {older}{go_on}", file=sys.stderr)
     return older

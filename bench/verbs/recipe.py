@@ -26,9 +26,9 @@ def main(arguments: list[str]) -> int:
     folder = latest_or(options.run, options.results, finished=True)
     from bench.analyse.analysed import Analysed
     from bench.report.recipe import script
-    from bench.runs.reader import finish, read
+    from bench.runs.reader import read
 
-    run = Analysed.of(read(folder, remedy=finish(folder)))
+    run = Analysed.of(read(folder, remedy=None))
     text = script(run, options.scenario, file=options.out or "train.py")
     lines: list[str] = []
     if options.out is not None:

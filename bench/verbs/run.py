@@ -21,7 +21,7 @@ from bench.runs.experiments import IntervalTargetRecord
 from bench.runs.names import find
 from bench.runs.reader import verified
 from bench.seams.discover import Found
-from bench.seams.experiment import experiments, with_options
+from bench.seams.experiment import experiments, verb_of, with_options
 from bench.sites.hosts.party import Party
 from bench.verbs.asked import (
     DEFAULT_BUDGET_S,
@@ -149,7 +149,7 @@ def resumed(options: Options, parser: Parser, party: Party | None) -> int:
     refuse_other_options(options, parser, allowed)
     path = find(options.resume, options.out, "--resume")
     document = verified(path, allow_incomplete=True, option="--resume")
-    verb = resume.verb_of(document.experiments)
+    verb = verb_of(document.experiments)
     if verb not in ("run", None):
         problem = f"that run is of bench {verb}"
         raise RequestError("--resume", problem, f"go on with bench {verb} --resume {called(path)}")

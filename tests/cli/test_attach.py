@@ -84,8 +84,8 @@ def test_a_script_is_measured_as_it_is(attach: Any, bench: Bench, plotting: Plot
     assert "Command" in written and "bench run --diagnose" not in written
     assert "not finite from" not in written and "too much" not in written and f"{about.final_loss:.4g}" in written
     assert bench("runs")[1].rstrip().endswith("  1 attached command")
-    code, _, err = bench("run", "--resume", "latest")
-    assert code == 2 and "attached" in err
+    for verb in ("run", "scale"):
+        bench(verb, "--resume", "latest").refused("--resume: that run was imported or attached", "start a run of its")
 
 
 def test_a_killed_command_keeps_its_code_and_steps(attach: Any) -> None:

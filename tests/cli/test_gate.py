@@ -16,7 +16,11 @@ from standin.gated import NAMES, sealed_again
 from standin.runs import HOSTILE
 
 from bench.analyse.history import nights
+from bench.core.codec import encode
 from bench.core.records import SCHEMA_VERSION
+from bench.runs.document import Attached
+from bench.runs.experiments import Scaling
+from bench.seams.experiment import name_of
 from bench.verbs.check import EPILOG
 
 
@@ -277,6 +281,13 @@ def test_remedies_name_the_run_and_what_failed(gate: Bench, history: Path, tmp_p
         f"what failed: python -m bench run --resume history/{inside.name}\n"
         in gate(inside.name, "--history", history).out
     )
+    attached = Attached(commands={}, step="a step", times="a clock")
+    scaling = Scaling(counts=(2,), modes=("weak",), batch_per_rank=1)
+    for record, again in ((attached, " in a new run"), (scaling, f": python -m bench scale --resume {here.name}")):
+        sealed_again(here, experiments={name_of(type(record)): encode(record)})
+        assert f"repeat what failed{again}\n" in gate(here.name, "--history", history).out
+    sealed_again(here, complete=False)
+    gate(here.name, "--history", history).refused("incomplete", f"'python -m bench scale --resume results/{here.name}'")
     invalid = write(Path("nights of mine"), 22, validity="invalid", invalid=["phases"])
     said = gate(invalid, "--history", history)
     assert said.code == 12 and "run --resume" not in said.out, "which would say that there is nothing to resume"

@@ -23,7 +23,7 @@ from bench.core.errors import RequestError
 from bench.core.records import SCHEMA_VERSION
 from bench.runs import names
 from bench.runs.document import State
-from bench.runs.experiments import Bisected, Diagnosis, DiagnosticRecord, Numerics, Scaling
+from bench.runs.experiments import BatchSearch, Bisected, Diagnosis, DiagnosticRecord, Numerics, Scaling
 from bench.runs.files import append, check_file, check_writable, write_atomically
 from bench.runs.journal import checked_line, journal_path
 from bench.runs.launches import LaunchRecord
@@ -267,14 +267,24 @@ def test_latest_reads_no_other_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         (Numerics(), "; finish the newer one: python -m bench run --resume "),
         (Scaling(counts=(2,), modes=("weak",), batch_per_rank=1), "; finish the newer one: python -m bench scale --re"),
         (Bisected(of="a", candidates={}, metric="step_time", error=0.05, low="a", high="b"), "-00000001\n"),
+        (BatchSearch(), "-00000001\n"),
     ],
-    ids=["run", "scale", "bisect"],
+    ids=["run", "scale", "bisect", "killed"],
 )
 def test_what_is_looked_at_is_the_last_finished_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], experiment: object, hint: str
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    experiment: object,
+    hint: str,
 ) -> None:
+    def note(writer: RunWriter) -> None:
+        writer.note(experiment)
+        if isinstance(experiment, BatchSearch):  # which is in the journal alone then
+            monkeypatch.setattr(writer, "finish", lambda **rest: None)
+
     finished = write_run(tmp_path, [DDP])
-    newer = write_run(tmp_path, [DDP], complete=False, also=lambda writer: writer.note(experiment))
+    newer = write_run(tmp_path, [DDP], complete=False, also=note)
     for folder, name in ((finished, "20300101T000000Z-00000001"), (newer, "20300102T000000Z-00000002")):
         folder.rename(tmp_path / name)
     assert latest_or("latest", str(tmp_path), finished=True).endswith("-00000001")

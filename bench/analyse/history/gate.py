@@ -143,7 +143,8 @@ class Outcome:
     """``rows``: a verdict for each scenario and metric. ``against``: what they are compared with, in words;
     ``folder``: of the history, None for a single run. ``obstacles``: why nothing there is of the same work.
     ``accepted``: why a person accepted this run. ``left_out``: what is in the folder and was not looked at, and why.
-    ``called``: what a command calls the run, None where its id is enough. ``kept``: whether it lies in ``folder``."""
+    ``called``: what a command calls the run, None where its id is enough; ``verb``: which resumes it, None where
+    none does. ``kept``: whether it lies in ``folder``."""
 
     run: str
     rows: tuple[Judged, ...]
@@ -155,6 +156,7 @@ class Outcome:
     warnings: tuple[str, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
     called: str | None = None
+    verb: str | None = "run"
     kept: bool = True
 
     @property
