@@ -13,7 +13,7 @@ import pytest
 from conftest import Plotting
 from standin.documents import launch
 from standin.gpu_runs import DDP2, DP, FIRST, GPUS, SECOND, OnGpus
-from standin.runs import BROKEN, DDP, GONE, HOSTILE, SECOND_NS, Launch, analysed, write_run
+from standin.runs import BROKEN, DDP, FAST, GONE, HOSTILE, SECOND_NS, Launch, analysed, write_run
 from test_report import Page, plot_of, svg_texts
 
 from bench.analyse import devices, digest, each
@@ -139,6 +139,8 @@ def test_a_stack_stands_on_the_process_before(tmp_path: Path) -> None:
     assert cells(table) == [["ddp", "0", "0", "0", "300", "–", "–"], ["ddp", "0", "1", "1", "200", "–", "–"]]
     assert table is not None and "Unknown of ddp: there is no sample of it." in table.notes
     assert resident(run.document.launches, run.memory)["launch"].unique().tolist() == [0]
+    two = device_tables.beside_torch_table(written(tmp_path / "two", [DDP, FAST], ()))
+    assert two is not None and two.notes[2:] == ("Unknown of ddp and ddp_o2: there is no sample of it.",)
 
 
 @dataclass
