@@ -36,8 +36,10 @@ def in_rounds(lab: Lab, affords: Affords = lambda scenarios: True, later: int = 
 def _rounds(lab: Lab, target: IntervalTarget | None, affords: Affords) -> Iterator[Job]:
     """The planned launches, round by round; then rounds until all scenarios are precise enough.
 
-    What would exceed a budget is left out, except the first launch of each scenario.
+    What would exceed a budget is left out, except the first launch of each scenario, and what a run whose budget was
+    spent is resumed for.
     """
+    resumed = lab.writer.document.of(IntervalTargetRecord) is not None
     request, hosts, done = lab.request, lab.site.hosts, resume.ended(lab.writer.document.launches)
     lacking = list(lab.scenarios)
     for repeat in itertools.count():
@@ -51,7 +53,7 @@ def _rounds(lab: Lab, target: IntervalTarget | None, affords: Affords) -> Iterat
         for found in in_turn(lacking, repeat):
             if (found.name, repeat) in done:
                 continue
-            if 0 < repeat < request.launches and target and not target.affords([found.name]):
+            if 0 < repeat < request.launches and target and not resumed and not target.affords([found.name]):
                 lab.progress.drop(found.name)
                 continue
             seed = lab.writer.document.probe_seed if request.parity else None

@@ -2,11 +2,15 @@
 
 import math
 from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from scipy import stats
+from standin.documents import document, with_records
 
 from bench.core.codec import encode
+from bench.experiments import measure
 from bench.experiments.plan.interval_target import FEWEST_LAUNCHES, MOST_LAUNCHES, IntervalTarget
 
 
@@ -55,6 +59,27 @@ def test_fewer_than_three_launches_are_never_precise() -> None:
         assert encode(wanted.outcome(["ddp"]))["scenarios"]["ddp"]["reached"] is False
         add(wanted, clock, "ddp", 100.0)
     assert wanted.next_round(["ddp"]) == []
+
+
+def test_a_run_is_resumed_for_launches_that_its_budget_did_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was asked for them again. Those beyond them are within the budget, as before."""
+    monkeypatch.setattr(measure, "job_of", lambda request, found, launch, repeat, hosts: (found.name, repeat))
+    monkeypatch.setattr(measure, "replace", lambda job, **changes: job)
+    found, ignore = SimpleNamespace(name="ddp"), lambda names: None
+    lab: Any = SimpleNamespace(
+        request=SimpleNamespace(launches=4, parity=False),
+        scenarios=(found,),
+        runnable=[found],
+        site=SimpleNamespace(hosts=()),
+        next_launch=lambda: 1,
+        progress=SimpleNamespace(expect=ignore, drop=ignore),
+    )
+    spent, clock = precision(budget_s=3.0)
+    add(spent, clock, "ddp", 100.0, 120.0, wall_s=2.0)
+    record = spent.outcome(["ddp"])
+    for before, repeats in (((), [0]), ((record,), [0, 1, 2, 3])):
+        lab.writer = SimpleNamespace(document=with_records(document(), *before))
+        assert list(measure._rounds(lab, spent, lambda names: True)) == [("ddp", repeat) for repeat in repeats]
 
 
 def test_what_comes_later_is_in_the_budget() -> None:
