@@ -42,7 +42,8 @@ def judge(lab: Lab, launches: Sequence[LaunchRecord] | None = None, scenarios: S
 def about(lab: Lab) -> int:
     """About how many launches :func:`judge` will do, before any is measured."""
     begun = lab.writer.document.begun(Numerics)
-    return max(0, len(ways(lab, lab.runnable)) + 1 - len(begun.doubles) - len(begun.references))
+    references = len({one.environment for one in lab.runnable})
+    return max(0, len(ways(lab, lab.runnable)) + references - len(begun.doubles) - len(begun.references))
 
 
 def ways(lab: Lab, scenarios: Sequence[Found]) -> list[tuple[Job, list[Found]]]:

@@ -54,7 +54,12 @@ def measured(bench: Bench, folder: Path, pythons: list[str], source: str, *more:
     (folder / "mlp.py").write_text(source)
     small = ("--setting", "width=16", "--device", "cpu", "--warmup", "1", "--iters", "4", "--out", str(folder / "out"))
     which = [part for python in pythons for part in ("--python", python)]
-    return bench("run", "--workload", folder / "mlp.py", *which, *small, *more, "--json").well()
+    said = bench("run", "--workload", folder / "mlp.py", *which, *small, *more, "--json")
+    run = said.well()
+    numerics = run["experiments"].get("numerics", {"doubles": (), "references": ()})
+    launches = [*run["launches"], *numerics["doubles"], *numerics["references"]]
+    assert f"[1/{len(launches)}] " in said.err, "all launches are expected from the first on"
+    return run
 
 
 def test_two_interpreters_in_turns(bench: Bench, tmp_path: Path, pythons: list[str], plotting: Plotting) -> None:
