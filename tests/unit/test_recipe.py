@@ -93,6 +93,7 @@ def test_a_script_is_short_plain_and_sound(
             text = script(run, name)
             assert len(text.splitlines()) <= 120 or "checkpointing" in on
             assert "import bench" not in text and "from bench" not in text
+            assert ("set PYTHONPATH to its checkout" in text) == ("runpy.run_path(" in text)
             assert ("torchrun --standalone --nproc-per-node 2" in text) == (name not in ("single", "dp"))
             assert run.id in text and ("GradScaler" in text) == on_gpu and ("workload.collate(" in text) == data
             files.append(tmp_path / f"{name}_{len(on)}.py")
