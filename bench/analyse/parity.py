@@ -227,7 +227,8 @@ def _decided(values: TableRow, design: str | None, ran: Effective, limits: str |
     if design is not None:
         return BY_DESIGN, f"{design}; {off}"
     if values["bound"] > COARSE:
-        return CANNOT_TELL, "the model or its optimizer computes too coarsely for double precision to show mistakes"
+        coarse = "the model or its optimizer computes too coarsely for double precision to show mistakes"
+        return CANNOT_TELL, f"{coarse}, or it draws random numbers from another generator than torch's default one"
     if errors[worst] > values["bound"]:
         return DIVERGED, off
     loss = values["loss_error"]

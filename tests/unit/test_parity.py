@@ -121,7 +121,7 @@ NO_DOUBLE = {"status": "error", "reason": "no double"}
         # a coarse model has a wider bound, and one that is too coarse none
         ({"twin": 1e-6, "double": {"gradient": 0.9e-6 * TIMES_TWIN}}, SAME, None),
         ({"twin": 1e-6, "double": {"gradient": 1.1e-6 * TIMES_TWIN}}, DIVERGED, "in double precision"),
-        ({"twin": 1.1 * COARSE / TIMES_TWIN}, CANNOT_TELL, ""),
+        ({"twin": 1.1 * COARSE / TIMES_TWIN}, CANNOT_TELL, "or it draws random numbers from another generator"),
         # an optimizer that rounds by itself has a wider bound, and nothing else has it
         ({"double": {"update": 0.005, "rounding": 0.009}}, SAME, None),
         ({"double": {"update": 0.05, "rounding": 0.09}}, CANNOT_TELL, "its optimizer computes too coarsely"),
