@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from glob import glob
@@ -64,9 +64,17 @@ class Commanded:
 
 
 def perform(
-    side: Side, launch: int, device: str, gpus: tuple[str, ...], locks: tuple[int, ...], *, quiet: bool
+    side: Side,
+    launch: int,
+    device: str,
+    gpus: tuple[str, ...],
+    locks: tuple[int, ...],
+    *,
+    quiet: bool,
+    ended: Callable[[], object] = lambda: None,
 ) -> Commanded:
-    """Run a command to its end, with a recorder in its processes and a sampler beside them."""
+    """Run a command to its end, with a recorder in its processes and a sampler beside them. ``ended`` is called at its
+    end, before any later signal is heeded."""
     with scratch_folder("bench-attach-") as spool:
         watch = _Watch(launch, side.name, device, gpus, spool)
         try:
@@ -76,6 +84,7 @@ def perform(
                 started_ns = time.perf_counter_ns()
                 command = _start(side, spool, locks, mask, quiet=quiet)
                 code, interrupted = _supervise(command, watch, side.limit_s)
+                ended()
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             wall_s = time.monotonic() - started

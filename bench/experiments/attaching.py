@@ -15,8 +15,8 @@ import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import count
 
@@ -24,8 +24,10 @@ import bench
 from bench import machine
 from bench.console import say
 from bench.core.codec import decode, encode
+from bench.core.errors import INTERRUPTED
 from bench.core.files import sha256
 from bench.core.text import digits
+from bench.experiments import interrupts
 from bench.experiments.attached_command import Commanded, Side, perform, refuse_unknown
 from bench.experiments.attached_notes import Notes, name_of, ranks_of, rows_of, why_nothing
 from bench.experiments.lab import judged
@@ -89,24 +91,34 @@ def attach(wanted: Wanted, sides: tuple[Side, ...]) -> "tuple[Launched, Run | No
     for side in sides:
         refuse_unknown(side)
     with begun(wanted, sides=sides) as commands:
-        target = None
-        if wanted.until_precision is not None:
-            target = IntervalTarget(wanted.until_precision, wanted.budget_s, started=time.monotonic())
-        for repeat in count():
-            if repeat >= wanted.launches:
-                names = target.next_round(list(commands.last_ms)) if target is not None else []
-                if target is None or not names or not target.affords(names):
-                    break
-            for side in in_turn(sides, repeat):
-                launched = commands.launch(side, repeat)
-                if launched.why or launched.code or launched.interrupted:
-                    return launched, commands.finish()
-                if target is not None:
-                    target.add(launched.name, launched.step_ms, launched.wall_s)
-            if len(sides) > 1:
-                last = ", ".join(f"{name} {digits(ms, 4)} ms a step" for name, ms in commands.last_ms.items())
-                say(f"bench: round {repeat + 1}: {last}")
+        try:
+            launched = _in_rounds(wanted, sides, commands)
+        except KeyboardInterrupt:
+            if commands.last is None:
+                raise
+            launched = replace(commands.last, interrupted=True, code=commands.last.code or INTERRUPTED)
         return launched, commands.finish()
+
+
+def _in_rounds(wanted: Wanted, sides: tuple[Side, ...], commands: "Commands") -> "Launched":
+    target = None
+    if wanted.until_precision is not None:
+        target = IntervalTarget(wanted.until_precision, wanted.budget_s, started=time.monotonic())
+    for repeat in count():
+        if repeat >= wanted.launches:
+            names = target.next_round(list(commands.last_ms)) if target is not None else []
+            if target is None or not names or not target.affords(names):
+                break
+        for side in in_turn(sides, repeat):
+            launched = commands.launch(side, repeat)
+            if launched.why or launched.code or launched.interrupted:
+                return launched
+            if target is not None:
+                target.add(launched.name, launched.step_ms, launched.wall_s)
+        if len(sides) > 1:
+            last = ", ".join(f"{name} {digits(ms, 4)} ms a step" for name, ms in commands.last_ms.items())
+            say(f"bench: round {repeat + 1}: {last}")
+    return launched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +159,7 @@ def begun(
 class Commands:
     """Launches commands under one lock, and writes them to one run, which begins with the first that has steps.
 
-    ``last_ms``: of each scenario the step time of its last launch."""
+    ``last_ms``: of each scenario the step time of its last launch; ``last``: the command that ended last."""
 
     wanted: Wanted
     sides: tuple[Side, ...]
@@ -159,11 +171,18 @@ class Commands:
     writer: RunWriter | None
     experiment: object
     last_ms: dict[str, float] = field(default_factory=dict)
+    last: Launched | None = None
     began: time.struct_time = field(default_factory=time.gmtime)
 
     def launch(self, side: Side, repeat: int) -> Launched:
+        """A signal that comes after the end of the command waits until what there is of it is on disk."""
+        with ExitStack() as until_written:
+            self.last = self._launched(side, repeat, lambda: until_written.enter_context(interrupts.held()))
+        return self.last
+
+    def _launched(self, side: Side, repeat: int, at_end: Callable[[], object]) -> Launched:
         number = self.writer.document.next_launch if self.writer else 1
-        done = perform(side, number, self.kind, self.gpus, self.locks, quiet=self.wanted.quiet)
+        done = perform(side, number, self.kind, self.gpus, self.locks, quiet=self.wanted.quiet, ended=at_end)
         ranks, left = ranks_of(done.notes)
         ended: TableRow = {"code": done.code, "interrupted": done.interrupted, "wall_s": done.wall_s}
         if not ranks or ranks[0].steps < 1:
@@ -178,9 +197,11 @@ class Commands:
         return Launched(name=name, step_ms=step_ms, **ended)
 
     def finish(self) -> Run | None:
-        """Seal the run, if there is one."""
+        """Seal the run, if there is one. No signal keeps it from that."""
         if self.writer is None:
             return None
+        for one in interrupts.SIGNALS:
+            signal.signal(one, signal.SIG_IGN)
         from bench.analyse.digest import of_run
 
         document = self.writer.document

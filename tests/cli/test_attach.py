@@ -21,12 +21,16 @@ from conftest import Bench, Plotting
 from standin.hosts import free_port
 from standin.schemas import only_run
 
+from bench import machine
+from bench.experiments import attaching
 from bench.experiments.attached_command import RECORDER
 from bench.experiments.attached_notes import About, Notes, ranks_of, rows_of
 from bench.experiments.attached_notes import read as read_notes
 from bench.report.plots import phase_stack
 from bench.runs import document as stored
 from bench.runs.reader import Run
+from bench.runs.writer import RunWriter
+from bench.verbs.options import place
 
 SCRIPT = str(Path(__file__).parent.parent / "standin" / "training.py")
 PYTHON = sys.executable
@@ -197,6 +201,25 @@ def test_a_second_signal_loses_nothing(repository: Path) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
     """
     subprocess.run([PYTHON, "-c", dedent(program)], cwd=repository, timeout=60, check=True)
+
+
+def test_a_signal_after_the_end_loses_nothing(attach: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither before what there is of the command is on disk, nor while the run is sealed."""
+    judged = attaching.judged
+
+    def busy(*values: float) -> float:
+        signal.raise_signal(signal.SIGTERM)
+        return 0.0
+
+    def seal(writer: RunWriter) -> Run:
+        signal.raise_signal(signal.SIGTERM)
+        return judged(writer)
+
+    monkeypatch.setattr(machine, "foreign_cores", busy)
+    monkeypatch.setattr(attaching, "judged", seal)
+    code, _, err, run = attach(("--launches", "2"), *NEW)
+    assert (code, [one.status for one in run.document.launches]) == (130, ["ok"]) and "Traceback" not in err
+    assert f"bench: run folder: {place(run.path)}" in err
 
 
 def test_a_users_sitecustomize_is_imported(tmp_path: Path) -> None:
