@@ -36,7 +36,7 @@ run to report, compare and gate. What counts is which processes step an optimize
 python, python -m, torchrun, or a shell script that calls them.
 
 With --base, two commands run in turns, in rounds whose order alternates, and are compared: the time of a step, peak
-memory, the wait for data, start-up, the whole command, and the loss at the end.
+memory, the mean wait for data, start-up, the whole command, and the loss at the end.
 
 A step lasts from one call of the first optimizer that steps in a process to the next. With gradient accumulation it has
 several forward passes; a call that a loss scaler skips makes the step longer. The wait for a DataLoader and the loss at

@@ -82,7 +82,7 @@ def loader(run: Analysed) -> Answer | None:
     if not run.document.of(Attached) or shares.empty:
         return None
     each = [percent(share) + f" ({name})" * (len(run.overview) > 1) for name, share in shares.items()]
-    text = f"A step waits for its DataLoader for {listed(each)} of its time (median)."
+    text = f"A step waits for its DataLoader for {listed(each)} of its time, on average over steps."
     bound = f" Above {100 * INPUT_BOUND:.0f} % it is input-bound: raise num_workers of the DataLoader."
     return "Is it the loader?", text + (bound if shares.max() > INPUT_BOUND else "")
 
