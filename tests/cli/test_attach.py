@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import signal
 import statistics
 import subprocess
@@ -92,8 +93,10 @@ def test_a_script_is_measured_as_it_is(attach: Any, bench: Bench, plotting: Plot
         bench(verb, "--resume", "latest").refused("--resume: that run was imported or attached", "start a run of its")
 
 
-def test_a_killed_command_keeps_its_code_and_steps(attach: Any) -> None:
-    code, _, err, run = attach((), PYTHON, SCRIPT, "--end", "kill")
+def test_a_killed_command_keeps_its_code_and_steps(attach: Any, tmp_path: Path) -> None:
+    """Also of a script whose name is no text in this locale."""
+    named = shutil.copy(SCRIPT, tmp_path / os.fsdecode(b"tr\xe4in.py"))
+    code, _, err, run = attach((), PYTHON, str(named), "--end", "kill")
     (launch,) = run.document.launches
     assert (code, launch.status) == (128 + signal.SIGKILL, "killed")
     assert launch.reason == f"the command ended with exit code {code}" and launch.reason in err
@@ -409,7 +412,9 @@ def test_two_commands_take_turns_and_are_compared(bench: Bench, plotting: Plotti
     assert not Path("reports/phases.svg").exists(), "nothing is known of phases"
     written = Path("reports/index.html").read_text()
     assert "--no-parity" not in written
-    assert re.search(r"waits for its DataLoader for (9\.\d|10)\s% \(fast\) of its time, on average over", written)
+    assert re.search(
+        r"waits for its DataLoader for (9\.\d|10)\s% \(fast\) of its time, on average over steps\.", written
+    )
 
 
 def test_the_same_command_twice_does_not_differ(bench: Bench) -> None:

@@ -364,13 +364,18 @@ def _about(optimizer: Any, device: Any, state: State) -> dict[str, Any]:
     return {
         "pid": os.getpid(),
         "rank": dist.get_rank() if group else int(os.environ.get("RANK") or 0),
-        "script": os.path.abspath(script) if script else None,
-        "python": [sys.version.split()[0], sys.executable],
+        "script": _text(os.path.abspath(script)) if script else None,
+        "python": [sys.version.split()[0], _text(sys.executable)],
         "devices": [live.device_uuid(torch.device("cuda", index)) for index in devices or [device.index]]
         if cuda
         else [],
         "effective": ran,
     }
+
+
+def _text(path: str) -> str:
+    """Bytes that are no text in this locale are escaped."""
+    return path.encode("utf-8", "backslashreplace").decode()
 
 
 WRAPPERS = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel")
