@@ -162,6 +162,8 @@ def _notes(compared: Compared) -> Iterator[str]:
         yield "ratio: new over base, of geometric means, with its own interval; the verdict goes by p, adjusted for all"
     if rows and compared.within:
         yield "launches are compared round by round, with the machine's drift taken out"
+    elif any(row.low is not None for row in rows):
+        yield "each run's drift is taken out of times and energy, so a ratio need not be that of the two means"
     if any(row.metric == MEMORY.name for row in rows):
         least = f"{100 * between_runs.LEAST_MEMORY:g} %, or {between_runs.PAGE_MIB:g} MiB a process"
         yield f"a difference of memory below {least}, counts as none: runs of the same work differ as much"

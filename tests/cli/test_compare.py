@@ -45,6 +45,7 @@ def test_only_the_slower_scenario_is_named(bench: Bench, tmp_path: Path, pair: t
     assert (code, err) == (0, "")
     assert f"base: {base.name}" in out and f"new:  {new.name}" in out
     (line,) = [line for line in out.splitlines() if "slower:" in line]
+    assert "\nnote: each run's drift is taken out of times" in out, "so base and new need not give the ratio"
     assert line.startswith("ddp_o2: slower: step time +") and "no difference found: step time of ddp" in out
     code, out, err = bench("compare", base, new, "--json")
     document, found = json.loads(out), verdicts(out)
