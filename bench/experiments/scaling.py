@@ -40,7 +40,7 @@ def chapter(of: "Material") -> "Chapter":
     from bench.analyse.scaling import foreseen
     from bench.report import all_reduce
     from bench.report.blocks import Grid, chapter_of, fold
-    from bench.report.scaling import each_table, prediction_table, scaling_table
+    from bench.report.scaling import each_table, prediction_table, predictions_title, scaling_table
     from bench.words import scaling as scaling_words
 
     scaling = of.run.document.begun(Scaling)
@@ -55,7 +55,7 @@ def chapter(of: "Material") -> "Chapter":
         of.plots.get("scaling"),
         Grid("Efficiency by number of devices", scaling_table(of.run)),
         *scaling_words.sentences(of.run),
-        Grid("Predictions", prediction_table(*foreseen(of.run))),
+        Grid(predictions_title(scaling.what_if_mbit), prediction_table(*foreseen(of.run))),
         *scaling_words.about_predictions(of.run),
         of.plots.get("all-reduces"),
         fold("All-reduces by size", Grid("All-reduces", reduced)),

@@ -72,6 +72,11 @@ def prediction_table(checks: Sequence[Prediction], asked: Sequence[Prediction]) 
     return tabulate(columns, rows, notes) if rows else None
 
 
+def predictions_title(what_if_mbit: float | None) -> str:
+    link = f" on a link of {what_if_mbit:,.0f} Mbit/s, and on the measured one to check them" if what_if_mbit else ""
+    return f"Predictions{link}"
+
+
 def on_terminal(
     run: Analysed, width: int | None, predict: Sequence[int] = (), what_if_mbit: float | None = None
 ) -> list[str]:
@@ -80,13 +85,12 @@ def on_terminal(
     if scaling.by_itself:
         return [scaling_words.slow_devices(run), *in_text(each_table(run), width=width)]
     mbit, algorithms = what_if_mbit or scaling.what_if_mbit, Algorithms.of(run.document)
-    link = f" on a link of {mbit:,.0f} Mbit/s" if mbit else ""
     bandwidth = all_reduce.bandwidth_table(samples(scaling.bandwidth, algorithms))
     predictions = prediction_table(*foreseen(run, predict, what_if_mbit))
     parts = (
         ("", scaling_table(run), scaling_words.sentences(run)),
         ("All-reduces", bandwidth, about_all_reduces(scaling.bandwidth, algorithms)),
-        (f"Predictions{link}", predictions, scaling_words.about_predictions(run, predict, what_if_mbit)),
+        (predictions_title(mbit), predictions, scaling_words.about_predictions(run, predict, what_if_mbit)),
     )
     lines = scaling_words.answer(run)
     for title, table, words in parts:

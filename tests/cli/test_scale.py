@@ -34,7 +34,18 @@ def test_an_interrupted_run_goes_on_to_both_curves(
         return perform(job, *rest)
 
     monkeypatch.setattr(scaling, "perform", interrupted)
-    asked = ("--device", "cpu", "--counts", "2", "--launches", "2", "--global-batch", "8")
+    asked = (
+        "--device",
+        "cpu",
+        "--counts",
+        "2",
+        "--launches",
+        "2",
+        "--global-batch",
+        "8",
+        "--what-if",
+        "bandwidth=4Gbit",
+    )
     assert run_here("scale", *work, *asked).code == 130
     assert launched == [(1, 4), (1, 8)] and document_in(Path("results"))["complete"] is False
     launched[:] = [()] * 3
@@ -73,10 +84,14 @@ def test_an_interrupted_run_goes_on_to_both_curves(
 
     again = run_here("scale", "--resume", "latest", "--predict", "64", "--what-if", "bandwidth=1GB")
     assert again.out.splitlines()[1].startswith("Weak scaling of ddp: ")
-    assert "Predictions on a link of 8,000 Mbit/s" in again.out and "32 times beyond" in again.out
+    assert (
+        "Predictions on a link of 8,000 Mbit/s, and on the measured one to check" in again.out
+        and "32 times beyond" in again.out
+    )
     assert run_here("show", "latest").out.startswith("Weak scaling of ddp: ")
     assert run_here("report").code == 0
-    assert "What do more devices bring?" in Path("reports/index.html").read_text()
+    page = Path("reports/index.html").read_text()
+    assert "What do more devices bring?" in page and "Predictions on a link of 4,000 Mbit/s, and on" in page
     files = {one.name for one in Path("reports").iterdir()}
     assert files >= {"scaling.svg", "all-reduces.svg", "scaling.csv", "predictions.csv"}
 
