@@ -100,7 +100,6 @@ def grouped(table: pd.DataFrame, order: Sequence[str] = ()) -> pd.DataFrame:
 
 def _time(stats: TableRow, document: RunDocument) -> Iterator[Finding]:
     warmup, iters, drift = document.request.warmup, document.request.iters, stats["drift"]
-    attached = document.of(Attached) is not None
     if abs(drift) > UNSTEADY:
         text = f"its last third is {100 * abs(drift):.1f} % {'slower' if drift > 0 else 'faster'} than its first"
         remedy = f"raise --warmup{_it_was(warmup)}, and stop other jobs, and check the cooling"
@@ -108,7 +107,7 @@ def _time(stats: TableRow, document: RunDocument) -> Iterator[Finding]:
     middle = stats["iqr_ms"] / stats["median_ms"]
     if middle >= SPREAD:
         text = f"the middle half of its steps spans {100 * middle:.0f} % of their median"
-        longer = "let the script train longer" if attached else f"raise --iters{_it_was(iters)}"
+        longer = f"raise --iters{_it_was(iters)}" if document.planned else "let the script train longer"
         yield warning("spread", text, f"stop other jobs and {longer}", middle)
     if stats["skew"] > SKEW:
         slowest = f"rank {stats['slowest_rank']:.0f} is slowest most often"
@@ -118,7 +117,7 @@ def _time(stats: TableRow, document: RunDocument) -> Iterator[Finding]:
     waiting = stats["data_share"]
     if waiting > INPUT_BOUND:
         faster = "raise num_workers of its DataLoader, or have it decode less"
-        remedy = faster if attached else _enough_workers(waiting, document)
+        remedy = _enough_workers(waiting, document) if document.planned else faster
         yield warning("input-bound", f"{100 * waiting:.0f} % of its step is waiting for data", remedy, waiting)
 
 

@@ -78,7 +78,8 @@ def _fastest(document: RunDocument) -> str:
     if attached := document.of(Attached):
         return count(len(attached.commands), "attached command") + unfinished
     if advice is None or advice.fastest is None:
-        return "no valid result" if document.complete else "incomplete"
+        known = "no valid result" if document.workload.units else "no speed is known"
+        return known if document.complete else "incomplete"
     launches = sum(launch.scenario == advice.fastest for launch in document.good)
     others = len(advice.not_told_apart)
     doubts = [

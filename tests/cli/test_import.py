@@ -33,6 +33,13 @@ def imported(bench: Bench, name: str, content: str, *options: str) -> Run:
     return run
 
 
+def test_what_is_said_of_one_that_nothing_is_known_of(bench: Bench) -> None:
+    """Its steps cannot be more, and it is valid without a batch."""
+    run = imported(bench, "few.csv", "step_ms\n1\n2\n3\n", "--scenario", "ddp")
+    assert bench("runs")[1].rstrip().endswith("  no speed is known")
+    assert "stop other jobs and let the script train longer" in bench("show", run.path)[1]
+
+
 def test_a_csv_becomes_a_sealed_run(bench: Bench) -> None:
     about = ("--scenario", "ddp", "--model", "resnet18", "--global-batch", "8", "--world-size", "2", "--label", "old")
     run = imported(bench, "times.csv", FULL, *about)
