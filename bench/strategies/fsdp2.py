@@ -87,6 +87,9 @@ whole = state_dict.get_state_dict(net, updates, options=how)
 saved = {"model": whole[0], "optimizer": whole[1]}""",
         restore="""\
 how = state_dict.StateDictOptions(full_state_dict=True)
-weights, state = saved["model"], saved["optimizer"]
-state_dict.set_state_dict(net, updates, model_state_dict=weights, optim_state_dict=state, options=how)""",
+state_dict.set_model_state_dict(net, saved["model"], options=how)
+if saved["optimizer"]["state"]:
+    state_dict.set_optimizer_state_dict(net, updates, saved["optimizer"], options=how)
+else:  # torch deals out tensors alone, and there are none without momentum
+    updates.load_state_dict(saved["optimizer"])""",
     )

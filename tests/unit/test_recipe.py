@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Bench, measured
+from conftest import Bench, measured, needs_fsdp2
 from standin import complaints, documented, ranks
 from standin.runs import Launch, analysed, write_run
 
@@ -298,10 +298,16 @@ def schedule(optimizer):
 
 
 @pytest.mark.parametrize(
-    ("scenario", "start"), [("single", ranks.run), pytest.param("ddp_o2", by_torchrun, marks=pytest.mark.slow)]
+    ("scenario", "start"),
+    [
+        ("single", ranks.run),
+        pytest.param("ddp_o2", by_torchrun, marks=pytest.mark.slow),
+        pytest.param("fsdp2", by_torchrun, marks=(pytest.mark.slow, needs_fsdp2)),
+    ],
 )
 def test_a_script_of_the_users_workload(trained: Trained, tmp_path: Path, scenario: str, start: Start) -> None:
-    (tmp_path / "mlp.py").write_text(MLP + AROUND)
+    """Under FSDP2 of one whose optimizer keeps no state."""
+    (tmp_path / "mlp.py").write_text((MLP.replace(", momentum=0.9", "") if scenario == "fsdp2" else MLP) + AROUND)
     found = discover.load_workload("mlp", str(tmp_path / "mlp.py"))
     outputs = trained((scenario,), 4, start=start, task=found.task("cpu", found.workload.settings_on("cpu")))
     assert not [output for output in outputs if "UserWarning" in output]
