@@ -12,7 +12,9 @@ from bench.seams.obstacle import not_installed
 from bench.seams.obstacle import obstacle as _files_tell
 from bench.seams.site import Event, interpreter_of
 
-GLOO = "GLOO_SOCKET_IFNAME"
+INTERFACES = {"cpu": "GLOO_SOCKET_IFNAME", "cuda": "NCCL_SOCKET_IFNAME"}
+"""The variable by which a user names network interfaces. Gloo needs all of them. One is enough for NCCL, which takes
+beginnings of names; after ``=`` whole ones, after ``^`` all others."""
 
 
 def of_each(
@@ -43,15 +45,19 @@ def refuse_if_nothing_runs(obstacles: dict[str, str | None]) -> None:
 
 def refuse_unreachable_loopback(scenarios: tuple[Found, ...], device: str) -> None:
     """Raises :class:`RequestError` where ranks that form a group could not meet: they would look for each other for
-    minutes, or gloo for an interface that is missing."""
+    minutes, or for an interface that is missing."""
     import socket  # which 'bench list' has no use for
 
     groups = [found.name for found in scenarios if found.strategy.group]
     here = [name for _, name in socket.if_nameindex()]
-    missing = sorted(set(os.environ.get(GLOO, "").split(",")) - {"", *here})
-    if groups and device == "cpu" and missing:
-        problem = f"this host has no network interface {missing[0]!r}"
-        raise RequestError(GLOO, problem, f"unset {GLOO}, or choose from {', '.join(here)}")
+    variable = INTERFACES[device]
+    value, by_nccl = os.environ.get(variable, ""), device == "cuda"
+    names = set(value.removeprefix("=" * by_nccl).split(",")) - {""}
+    whole = not by_nccl or value.startswith("=")
+    has = {name for name in names for one in here if (one == name if whole else one.startswith(name))}
+    if groups and names - has and not (by_nccl and (has or value.startswith("^"))):
+        problem = f"this host has no network interface {min(names - has)!r}"
+        raise RequestError(variable, problem, f"unset {variable}, or choose from {', '.join(here)}")
     try:
         with socket.create_server(("127.0.0.1", 0)) as server:
             socket.create_connection(server.getsockname(), timeout=1.0).close()

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,11 @@ from standin import a_gpu
 from standin.documents import document, launch
 
 from bench import machine
+from bench.core.errors import RequestError
+from bench.experiments.obstacles import refuse_unreachable_loopback
 from bench.machine import nvml
 from bench.runs.writer import RunWriter
+from bench.seams import switching
 from bench.sites.local import WorkerHost
 
 GOOD = 'from bench.seams.scenario import Scenario\n\nSCENARIO = Scenario(summary="mine", strategy="ddp")\n'
@@ -200,6 +204,14 @@ def test_json_is_one_document_beside_the_line(here: Path, bench: Bench, name: st
 def test_an_interface_that_is_missing(assert_refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo,eth77")
     assert_refused(((*CPU, "--scenario", "ddp"), ("GLOO_SOCKET_IFNAME: ", "'eth77'", "unset GLOO_SOCKET_IFNAME, or")))
+
+
+@pytest.mark.parametrize("interfaces", ["", "l,eth77", "^eth77", "=lo", "eth77", "=l,eth77"])
+def test_interfaces_as_nccl_takes_them(monkeypatch: pytest.MonkeyPatch, interfaces: str) -> None:
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", interfaces)
+    missing = pytest.raises(RequestError, match="NCCL_SOCKET_IFNAME: this host has no network interface 'eth77'; unset")
+    with missing if interfaces in ("eth77", "=l,eth77") else nullcontext():
+        refuse_unreachable_loopback((switching.scenario("ddp"),), "cuda")
 
 
 def test_json_of_the_command_is_not_of_bench(bench: Bench) -> None:
