@@ -127,21 +127,23 @@ def _answer(arguments: list[str]) -> int:
 
         print(f"bench {__version__}")
         return 0
-    from bench.core.errors import INTERRUPTED, OK, BenchError
+    from bench.core.errors import INTERRUPTED, OK, BenchError, RequestError
 
     try:
         return int(_verb(arguments[0])(arguments[1:]))
     except BenchError as error:
         prefix = "" if error.exit_code == INTERRUPTED else "error: "
-        return _failed(str(error), arguments, error.exit_code, prefix)
+        said = isinstance(error, RequestError) and error.said
+        return _failed(str(error), arguments, error.exit_code, prefix, said=said)
     except SystemExit as stop:  # argparse, after --help
         return stop.code if isinstance(stop.code, int) else OK
 
 
-def _failed(line: str, arguments: list[str], code: int, prefix: str = "error: ") -> int:
-    """Say what went wrong in one line and, if it is asked for, in JSON."""
+def _failed(line: str, arguments: list[str], code: int, prefix: str = "error: ", *, said: bool = False) -> int:
+    """Say what went wrong in one line, unless that was ``said``, and, if it is asked for, in JSON."""
     line = " ".join(line.split())
-    _say(f"bench: {prefix}{line}")
+    if not said:
+        _say(f"bench: {prefix}{line}")
     own = arguments[: arguments.index("--")] if "--" in arguments else arguments  # behind it are those of a command
     if "--json" in own:
         from bench.verbs.options import print_json

@@ -58,9 +58,11 @@ class BenchError(Exception):
 
 class RequestError(BenchError):
     """The request is wrong. The parts are joined into one line: ``option: problem; remedy``. Another remedy takes the
-    place of ``remedy`` where the problem is that the system has no more of something."""
+    place of ``remedy`` where the problem is that the system has no more of something. ``said``: whether the line is on
+    the terminal already."""
 
     exit_code = USAGE
+    said = False
 
     def __init__(self, option: str, problem: str, remedy: str) -> None:
         remedy = remedy_of(problem) or remedy

@@ -31,7 +31,7 @@ def on_all_hosts(arguments: list[str], parser: Parser, perform: Callable[[Option
     if engine is None or engine.count == 1:
         return perform(parser.parse_args(arguments, Options()), parser, None)
     if engine.index == 0:
-        with leading(engine, os.environ) as party:
+        with leading(engine, os.environ, say) as party:
             options = parser.parse_args(arguments, Options())
             party.gather(_hello(options, parser), say)
             return party.end(perform(_continued(options, parser, party), parser, party))

@@ -9,6 +9,7 @@ import pytest
 from conftest import Bench, serve_runs
 from standin import a_gpu
 from standin.documents import document, launch
+from standin.hosts import free_port
 
 from bench import machine
 from bench.core.errors import RequestError
@@ -16,6 +17,7 @@ from bench.experiments.obstacles import refuse_unreachable_loopback
 from bench.machine import nvml
 from bench.runs.writer import RunWriter
 from bench.seams import switching
+from bench.sites.hosts.party import Party
 from bench.sites.local import WorkerHost
 
 GOOD = 'from bench.seams.scenario import Scenario\n\nSCENARIO = Scenario(summary="mine", strategy="ddp")\n'
@@ -212,6 +214,19 @@ def test_interfaces_as_nccl_takes_them(monkeypatch: pytest.MonkeyPatch, interfac
     missing = pytest.raises(RequestError, match="NCCL_SOCKET_IFNAME: this host has no network interface 'eth77'; unset")
     with missing if interfaces in ("eth77", "=l,eth77") else nullcontext():
         refuse_unreachable_loopback((switching.scenario("ddp"),), "cuda")
+
+
+def test_what_an_engine_left_over_is_said_before_other_hosts_are_awaited(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    left_over = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    for name, value in left_over.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("BENCH_SECRET", raising=False)
+    before: list[str] = []
+    monkeypatch.setattr(Party, "fail", lambda *about: before.append(capfd.readouterr().err))
+    assert bench("run") == (2, "", "")
+    assert len(before) == 1 and "bench: error: BENCH_SECRET: it is not set" in before[0] and "unset RANK" in before[0]
 
 
 def test_json_of_the_command_is_not_of_bench(bench: Bench) -> None:

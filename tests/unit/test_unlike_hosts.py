@@ -55,7 +55,7 @@ TORCH: dict[str, str] = {}
 
 def lead(engine: Started, mine: Hello, file: Path) -> None:
     own: Any = SimpleNamespace(log="", wait_until_ready=lambda: {"torch": "2.15"}, close=lambda: None)
-    with leading(engine, SECRET) as party:
+    with leading(engine, SECRET, lambda text: None) as party:
         party.gather(mine, lambda text: None)
         with Hosts(own, party, [(WORKLOAD, "mine", str(file))]) as site:
             site.wait_until_ready()

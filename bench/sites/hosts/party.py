@@ -1,7 +1,7 @@
 """The hosts of a run as the first one sees them: which have joined, what they are, and how all of them end.
 
-with leading(engine, os.environ) as party:
-    party.gather(hello, console.line)
+with leading(engine, os.environ, console.say) as party:
+    party.gather(hello, console.say)
     ...
     party.end(code)
 """
@@ -141,8 +141,9 @@ class Party:
 
 
 @contextmanager
-def leading(engine: Started, environment: Mapping[str, str]) -> Iterator[Party]:
-    """The hosts that this one leads. However this context ends, all of them end.
+def leading(engine: Started, environment: Mapping[str, str], say: Callable[[str], None]) -> Iterator[Party]:
+    """The hosts that this one leads. However this context ends, all of them end; what is wrong with the request is said
+    before that, as it may take :data:`LINGER_S`.
 
     Raises :class:`RequestError` without a secret.
     """
@@ -153,6 +154,9 @@ def leading(engine: Started, environment: Mapping[str, str]) -> Iterator[Party]:
             raise secret
         yield party
     except BaseException as error:
+        if isinstance(error, RequestError):
+            say(f"bench: error: {' '.join(str(error).split())}")
+            error.said = True
         party.fail(error)
         raise
     finally:
