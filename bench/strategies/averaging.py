@@ -26,12 +26,12 @@ def build(parts, period=4):
 
 
 def averaged(averager, weights):
-    """Average them if that is due. It leaves all contiguous: those in NHWC go back to where they lay, in the layout of
-    their momentum, which a fused step takes for the weight's."""
+    """Average them if that is due. It makes new tensors, all contiguous: they go back to where the weights lay, which a
+    CUDA graph has recorded, in the layout of their momentum, which a fused step takes for the weight's."""
     before = [weight.data for weight in weights]
     averager.average_parameters([{"params": weights}])
     for weight, data in zip(weights, before, strict=True):
-        if weight.stride() != data.stride():
+        if weight.data_ptr() != data.data_ptr():
             weight.data = data.copy_(weight.data)
 
 
@@ -40,7 +40,7 @@ AFTER_STEP = """\
 before = [weight.data for weight in weights]
 averager.average_parameters([{"params": weights}])
 for weight, held in zip(weights, before, strict=True):
-    if weight.stride() != held.stride():  # in NHWC, and it left them contiguous
+    if weight.data_ptr() != held.data_ptr():  # back to where it lay, and in its layout: NHWC is contiguous now
         weight.data = held.copy_(weight.data)"""
 
 
