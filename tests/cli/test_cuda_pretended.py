@@ -62,7 +62,7 @@ def waited(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory
     free = driver.read_text()
     here = tmp_path_factory.mktemp("cuda")
     (here / "mlp.py").write_text(documented("WORKLOAD =").replace("def model(work):\n", IMPORTED_ONCE))
-    scenarios = "single,dp,ddp,ddp_o1,ddp_o2,apex_ddp_o3,ddp_two_devices"
+    scenarios = "single,dp,ddp,ddp_o1,ddp_o2,apex_ddp_o3,averaging,ddp_two_devices"
     command = [sys.executable, "-m", "bench", "run", "--wait", "--json", "--device", "cuda", "--scenario", scenarios]
     command += [*MLP_ON_TWO, "--iters", "2", "--launches", "1"]
     with pytest.MonkeyPatch.context() as patch:

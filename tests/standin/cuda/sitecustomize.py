@@ -142,6 +142,7 @@ def devices() -> None:
         "Event": Event,
     }.items():
         setattr(torch.cuda, name, answer)
+    torch.accelerator.synchronize = synchronise
     torch.cuda.nccl.version = lambda: (2, 0, 0)
     torch.backends.cudnn.version = lambda: 90000
 
