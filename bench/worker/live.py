@@ -150,7 +150,7 @@ def observed_level(effective: dict[str, Any]) -> str | None:
     half = compute - fp32  # a model may keep some layers in fp32
     if weights == compute == fp32:
         return "O0"
-    if len(half) != 1:
+    if half not in ({"float16"}, {"bfloat16"}):
         return None
     if weights == fp32:
         return "O1"

@@ -68,6 +68,12 @@ def test_a_level_is_what_the_table_says(level: str) -> None:
     assert session.forward(load_of(session.parts)()).dtype is torch.float32, "the loss, whatever computes"
 
 
+def test_double_precision_is_no_level() -> None:
+    double = {"float64": 1}
+    kinds = ("parameter_dtypes", "batch_norm_dtypes", "compute_dtypes", "optimizer_dtypes")
+    assert live.observed_level(dict.fromkeys(kinds, double)) is None
+
+
 def test_what_is_not_as_declared_is_noticed() -> None:
     for name in ("dp", "ddp", "apex_ddp"):
         strategy = switching.load(*discover.resolve(name)).strategy
