@@ -9,10 +9,21 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from bench.core.errors import RequestError
 from bench.core.job import Training
 from bench.seams import execute
 from bench.worker.data import Broken, Examples
-from bench.worker.workload import NO_MEMORY, Refused, build_model, loss_of, map_tensors, tensors_in, wrong_loss
+from bench.worker.workload import (
+    NO_MEMORY,
+    Refused,
+    build_model,
+    build_optimizer,
+    loss_of,
+    map_tensors,
+    tensors_in,
+    tiny,
+    wrong_loss,
+)
 
 
 def refusal(workload: Training) -> Refused | None:
@@ -67,7 +78,7 @@ def _tried(workload: Training, device: torch.device, count: int) -> Refused | No
         if workload.workers is None and any(one._version != before for one, before in floats.items()):
             what = f"{workload.file}: loss(model, batch) changes the batch in place, and made-up data comes again"
             return "--workload", what, "change a copy, as x.mul(2) makes one and x.mul_(2) does not"
-        return wrong_loss(workload, loss)
+        return wrong_loss(workload, loss) or _wrong_optimizer(workload, model)
     except Exception as error:  # noqa: BLE001  # whatever the user's functions raise is the finding
         at = execute.line_in(workload.file, error)
         text = str(error).lower()
@@ -76,3 +87,13 @@ def _tried(workload: Training, device: torch.device, count: int) -> Refused | No
             return None
         what = f"{workload.file}:{at} fails on a batch of {count}: {type(error).__name__}: {error}"
         return "--workload", " ".join(what.split()), "fix the file"
+
+
+def _wrong_optimizer(workload: Training, model: nn.Module) -> Refused | None:
+    try:
+        build_optimizer(workload, tiny(model))
+    except RequestError as error:
+        return error.option, error.problem, error.remedy
+    except Exception:  # noqa: BLE001  # it may be right with the weights of a launch
+        return None
+    return None

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import fields, is_dataclass
 from importlib import import_module
+from inspect import signature
 from types import ModuleType
 from typing import Any
 
@@ -108,8 +109,25 @@ def build_in_double(workload: Training) -> tuple[nn.Module, bool]:
 
 
 def build_optimizer(workload: Training, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+    """Raises :class:`RequestError` for what is none, or makes no step without being given something."""
     opened = _open(workload)
-    return opened.module.optimizer(opened.work, parameters)
+    made = opened.module.optimizer(opened.work, parameters)
+    what = f"{workload.file}: optimizer(work, parameters) returned {type(made).__name__}"
+    if not hasattr(made, "param_groups"):
+        raise RequestError("--workload", what, "return a torch.optim.Optimizer")
+    try:
+        signature(made.step).bind()
+    except TypeError as error:
+        what = f"{what}, whose step() cannot be called without arguments ({error})"
+        raise RequestError(
+            "--workload", what, "choose another one, or measure your script with bench attach"
+        ) from error
+    return made
+
+
+def tiny(model: nn.Module) -> list[Tensor]:
+    """A parameter on the CPU for each of a model's, with one element in as many dimensions."""
+    return [torch.zeros((1,) * one.dim(), requires_grad=True) for one in model.parameters()]
 
 
 class Around:
@@ -189,9 +207,9 @@ class Around:
 
     def _after(self, steps: int) -> list[dict[str, Any]]:
         """The groups of parameters of another optimizer, after so many steps of the schedule."""
-        tiny = [torch.zeros((1,) * one.dim(), requires_grad=True) for one in self.model.parameters()]
-        other = build_optimizer(self.workload, tiny)
-        Around(self.workload, self.model, other, [*tiny]).skip(steps)
+        parameters = tiny(self.model)
+        other = build_optimizer(self.workload, parameters)
+        Around(self.workload, self.model, other, parameters).skip(steps)
         return other.param_groups
 
 

@@ -146,6 +146,11 @@ TRIED: dict[str, Changed] = {
         replaced("nn.Linear(32,", "nn.Linear(33,"),
         ("fails on a batch of 32: RuntimeError: ", "shapes cannot be multiplied", "fix the file"),
     ),
+    "an optimizer that is none": (replaced("return SGD(", "SGD("), ("optimizer(work, parameters) returned NoneType",)),
+    "an optimizer that takes a closure": (
+        replaced("SGD(parameters, lr=0.01, fused=True)", "__import__('torch').optim.LBFGS(parameters)"),
+        ("returned LBFGS, whose step() cannot be called without", "'closure'", "; choose another one, or measure your"),
+    ),
     "several shapes": (replaced("randn(32, g", "randn(32 + index, g"), ("of equal shape, or define collate",)),
     "settings that it refuses": (lambda source: source + CHECK, ("--setting: width is 256; choose 128",)),
 }
