@@ -25,7 +25,7 @@ from bench.worker.memory_parts import Look
 from bench.worker.plan import Plan, Report
 from bench.worker.precision import double_by_default
 from bench.worker.session import Parts, Session
-from bench.worker.workload import Around, cast_floats
+from bench.worker.workload import Around, cast_floats, tiny
 
 MOST_SKIPPED = 24
 """Steps that a loss scaler may skip until its scale is small enough."""
@@ -232,11 +232,28 @@ class Coarsest(TorchDispatchMode):
         return made
 
 
+def steps_on_cpu(session: Session) -> bool:
+    """Whether the workload's optimizer makes steps there: some have kernels for a GPU alone."""
+    if session.parts.device.type == "cpu":
+        return True
+    weights = tiny(session.model)
+    try:
+        optimizer = session.parts.build_optimizer(weights)
+        for weight in weights:
+            weight.grad = torch.ones_like(weight)
+        optimizer.step()
+    except Exception:  # noqa: BLE001  # whatever it says of the CPU
+        return False
+    return True
+
+
 class Plain:
-    """The workload's own optimizer on copies of the weights, on the CPU and in the types that the session updates."""
+    """The workload's own optimizer on copies of the weights, in the types that the session updates: on the CPU, unless
+    the optimizer makes steps on a GPU alone."""
 
     def __init__(self, session: Session, begin: Sequence[Tensor]) -> None:
-        self.copies = [nn.Parameter(torch.zeros(one.shape, dtype=one.dtype)) for one in begin]
+        place = {"device": torch.device("cpu") if steps_on_cpu(session) else session.parts.device}
+        self.copies = [nn.Parameter(torch.zeros(one.shape, dtype=one.dtype, **place)) for one in begin]
         self.optimizer = session.parts.build_optimizer(self.copies)
         self.around = Around(session.parts.workload, session.model, self.optimizer, [*self.copies])
         self.around.skip(session.steps - 1)
@@ -267,12 +284,13 @@ class Plain:
             pairs = zip(self.copies, self.twin.copies, strict=True)
             amplified = [TIMES_TWIN * float((copy.detach() - twin.detach()).norm()) for copy, twin in pairs]
         rows = []
-        for copy, start, ours, used, more in zip(self.copies, begin, updated, computing, amplified, strict=True):
+        copies = [copy.detach().cpu() for copy in self.copies]
+        for copy, start, ours, used, more in zip(copies, begin, updated, computing, amplified, strict=True):
             wide = torch.promote_types(copy.dtype, torch.float32)
             unit = torch.finfo(copy.dtype).eps / 2
-            moved = float((copy.detach().to(wide) - start.to(wide)).norm())
+            moved = float((copy.to(wide) - start.to(wide)).norm())
             rounding = ROUNDINGS * unit * (float(start.to(wide).norm()) + 2 * moved)
-            off = float((ours.to(wide) - copy.detach().to(wide)).norm())
+            off = float((ours.to(wide) - copy.to(wide)).norm())
             same = used.data_ptr() == ours.data_ptr()
             stale = 0.0 if same else float((used.to(wide) - ours.to(used.dtype).to(wide)).norm())
             length = max(moved, rounding) or 1.0
@@ -283,6 +301,7 @@ class Plain:
         with torch.no_grad():
             for copy, start, gradient in zip(self.copies, begin, gradients, strict=True):
                 copy.copy_(start)
+                gradient = None if gradient is None else gradient.to(copy.device)
                 form = copy.dtype, copy.stride()
                 if gradient is None or gradient.is_sparse or (gradient.dtype, gradient.stride()) == form:
                     copy.grad = gradient

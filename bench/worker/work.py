@@ -46,9 +46,10 @@ def of_training(counter: Counter, parts: Parts, examples: int) -> dict[str, obje
     """For :class:`bench.runs.experiments.Work`. ``examples``: of the step that was counted."""
     trained = counter.trained
     size = sum(parameter.numel() * parameter.element_size() for parameter in trained)
-    probes = [torch.ones((2,) * parameter.ndim, requires_grad=True) for parameter in trained]
-    for probe in probes:  # one for each, of its dimensions: an optimizer may go by them
-        probe.grad = torch.ones_like(probe)
+    probes = [torch.ones((2,) * one.ndim, device=parts.device, requires_grad=True) for one in trained]
+    for probe, parameter in zip(probes, trained, strict=True):  # one for each, as an optimizer may go by its dimensions
+        sparse = parameter.grad is not None and parameter.grad.is_sparse
+        probe.grad = torch.ones_like(probe).to_sparse(1) if sparse else torch.ones_like(probe)
     optimizer = parts.build_optimizer(probes)
     optimizer.step()
     moved = zip(trained, probes, strict=True)

@@ -30,7 +30,7 @@ from bench.core.records import NUMERICS_COLUMNS, PARITIES
 from bench.experiments.plan import reference
 from bench.runs.tables import to_table, uneven
 from bench.seams import discover, switching
-from bench.worker import data, fingerprint, probe
+from bench.worker import data, fingerprint, probe, work
 from bench.worker import reference as worker_reference
 from bench.worker.precision import double_by_default
 from bench.worker.session import Parts
@@ -220,12 +220,33 @@ def test_a_sparse_gradient_is_judged_as_a_dense_one() -> None:
     gradient = torch.zeros(5, 3).index_fill(0, torch.tensor([1, 4]), 0.5)
     assert fingerprint.sketch(gradient.to_sparse(), 5) == fingerprint.sketch(gradient, 5)
     begin = torch.ones(5, 3)
-    parts = SimpleNamespace(workload=workload(), build_optimizer=lambda weights: torch.optim.SGD(weights, lr=0.5))
+    asked = {"build_optimizer": lambda weights: torch.optim.SGD(weights, lr=0.5), "device": torch.device("cpu")}
+    parts = SimpleNamespace(workload=workload(), **asked)
     session: Any = SimpleNamespace(parts=parts, model=nn.ParameterList([begin]), steps=1)
     updated = [begin - 0.5 * gradient]
     for given in (gradient, gradient.to_sparse()):
         ((off, _),) = probe.Plain(session, [begin]).step([begin], [given], updated, updated)
         assert off == 0
+
+
+def test_the_work_of_an_optimizer_for_sparse_gradients() -> None:
+    weight = nn.Parameter(torch.ones(5, 3))
+    weight.grad = torch.eye(5, 3).to_sparse(1)
+    counter: Any = SimpleNamespace(trained=[weight], forward=0, backward=0, convolutions=0)
+    asked: Any = SimpleNamespace(build_optimizer=torch.optim.SparseAdam, device=torch.device("cpu"))
+    assert work.of_training(counter, asked, 1)["optimizer_bytes"] == 7 * 4 * weight.numel()
+
+
+class OnGpu(torch.optim.SGD):
+    def step(self, closure: Any = None) -> None:
+        assert all(one.is_cuda for one in self.param_groups[0]["params"]), "as capturable ones say, and apex's"
+
+
+@pytest.mark.parametrize(("optimizer", "there"), [(torch.optim.SGD, True), (OnGpu, False)])
+def test_an_optimizer_may_work_on_a_gpu_alone(optimizer: Any, there: bool) -> None:
+    asked = SimpleNamespace(build_optimizer=optimizer, device=torch.device("cuda"))
+    session: Any = SimpleNamespace(parts=asked, model=nn.Linear(3, 2))
+    assert probe.steps_on_cpu(session) == there
 
 
 def test_a_checksum_is_of_the_values_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
