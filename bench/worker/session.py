@@ -201,13 +201,17 @@ class Session:
             batch = change(batch)
         if self.micro_batches > 1:
             return self._accumulated(batch)
+        loss = self._loss_of(batch)
+        return loss if self._weight is None else loss * self._shares([batch])[0]
+
+    def _loss_of(self, batch: Batch) -> Tensor:
         with self.amp.context():
             loss = self._loss(self._call, batch)
         refused = wrong_loss(self.parts.workload, loss)
         if refused is not None:
             _, problem, remedy = refused
             raise BenchError(f"{problem}; {remedy}")
-        return loss if self._weight is None else loss * self._shares([batch])[0]
+        return loss
 
     def _shares(self, batches: list[object]) -> Tensor | list[float]:
         """The share of each of this rank's batches in the mean over the ranks, so that it is the mean over
@@ -234,12 +238,10 @@ class Session:
         total: Any = 0.0
         for part, share in zip(early, shares, strict=False):
             with nullcontext() if self.exchange_each else self.quiet(self.module):
-                with self.amp.context():
-                    loss = self._loss(self._call, part) * share
+                loss = self._loss_of(part) * share
                 self.amp.backward(loss)
             total = total + loss.detach()
-        with self.amp.context():
-            return total + self._loss(self._call, last) * shares[-1]
+        return total + self._loss_of(last) * shares[-1]
 
     def backward(self, loss: Tensor) -> None:
         """Gradients in ``.grad``, averaged over the ranks by the wrapper."""

@@ -63,6 +63,11 @@ def _tried(workload: Training, device: torch.device, count: int) -> Refused | No
     batch = data.collate(examples)
     if isinstance(batch, Broken):
         return "--workload", batch.problem, batch.remedy
+    if workload.device != "cpu" and not tensors_in(batch):
+        kind = type(batch).__name__
+        what = f"{workload.file}: collate(examples) returned {kind}, in which bench finds no tensor to move to the GPU"
+        remedy = f"return a tuple, list, dict or dataclass of tensors, and make {kind} of them in loss(model, batch)"
+        return "--workload", what, remedy
     try:
         with device:
             model = build_model(workload)

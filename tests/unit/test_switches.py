@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from conftest import launches, one_host, request_for
 from standin import documented, python, refusal
-from standin.sessions import parts_of, train
+from standin.sessions import load_of, parts_of, train
 from standin.workloads import narrow
 from torch import nn
 
@@ -28,10 +28,10 @@ from bench.seams import discover, switching
 from bench.seams.obstacle import obstacle
 from bench.seams.switching import scenario
 from bench.verbs.sets import switched
+from bench.worker import trial
 from bench.worker.blocks import blocks
 from bench.worker.precision import use_tf32
 from bench.worker.session import Parts, Session
-from bench.worker.trial import in_rows
 
 torch.set_num_threads(1)
 SWITCHES = discover.names(discover.SWITCH)
@@ -118,11 +118,31 @@ def test_dataparallel_cuts_rows(name: str, gpus: int, there: bool, trained: str,
     """Of a list of images it would cut each, by its colours."""
     found, work = scenario(name), discover.load_workload(*discover.resolve(trained, discover.WORKLOAD))
     asked = replace(request_for((found,)), task=work.task("cpu", work.workload.settings_on("cpu")))
-    assert in_rows(asked.workload) == rows
+    assert trial.in_rows(asked.workload) == rows
     host = {"torch": "2.11.0", "cuda_built": "13.0", "nccl": True, "distributed": True, "apex": {"problems": {}}}
     asked = replace(asked, device="cuda", devices=tuple("AB"[:gpus]), replicas=gpus)
     why = obstacles.obstacle(found, asked, host | {"in_rows": rows})
     assert why is None if rows or not there else "along its first dimension" in str(why)
+
+
+COLLATED = """
+
+class Data:
+    def __init__(self, examples):
+        self.examples = examples
+
+
+collate = Data
+"""
+
+
+@pytest.mark.parametrize(("device", "refused"), [("cpu", False), ("cuda", True)])
+def test_a_batch_must_be_seen_to_be_moved(device: str, refused: bool, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(documented("WORKLOAD =") + COLLATED)
+    work = discover.load_workload("mine", str(tmp_path / "mine.py"))
+    asked = request_for((scenario("single"),), task=work.task(device, {"width": 8}), device=device)
+    why = "; ".join(trial.refusal(asked.workload) or ())
+    assert ("returned Data, in which bench finds no tensor to move to the GPU; return a" in why) == refused
 
 
 def test_a_level_behind_a_name_needs_no_file() -> None:
@@ -290,6 +310,14 @@ def test_powersgd_trains_on_after_a_step_that_is_not_finite() -> None:
     session.amp.backward = scale
     train(session, 2)
     assert session.skipped_steps() == skipped + 1
+
+
+@pytest.mark.usefixtures("group")
+def test_a_number_is_no_loss_of_a_micro_batch() -> None:
+    session, _ = session_for("ddp_accumulate")
+    session._loss = lambda model, batch: 1.0  # type: ignore[assignment,return-value]
+    with pytest.raises(BenchError, match="returned float; return a scalar tensor"):
+        session.forward(load_of(session.parts)())
 
 
 @pytest.mark.usefixtures("group")
