@@ -19,7 +19,6 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd import DeviceType
 from torch.profiler import profile, record_function
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench.core.dtypes import short
 from bench.worker import bandwidth, ceilings, diagnose, loop
@@ -27,7 +26,7 @@ from bench.worker.diagnose import PHASE_COLUMNS, STEP_MARK, Load, Tick, a_step, 
 from bench.worker.plan import Plan, Report
 from bench.worker.rank import barrier, leave
 from bench.worker.session import Session
-from bench.worker.work import Counter, flops_of, of_training
+from bench.worker.work import Counter, Operators, flops_of, of_training
 from bench.worker.workload import map_tensors, tensors_in
 
 ARITHMETIC = ("convolutions", "matrix products", "attention")
@@ -271,15 +270,14 @@ class Form:
         return storage.as_strided(self.size, self.stride)
 
 
-class Capture(TorchDispatchMode):
+class Capture(Operators):
     """Notes each operator of a step once for each form of its arguments. ``phase``: the one that it is in."""
 
     def __init__(self) -> None:
         super().__init__()
         self.phase, self.operators = "forward", dict[tuple[Any, ...], Operator]()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+    def see(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         tensors = tensors_in([args, kwargs])
         forms = (*map(form, tensors), repr(map_tensors(lambda tensor: None, [args, kwargs])))
         key = (func, self.phase, forms)

@@ -15,6 +15,7 @@ from torch.utils.flop_counter import flop_registry
 
 from bench.worker.precision import optimizers_in
 from bench.worker.session import Parts
+from bench.worker.workload import tensors_in
 
 
 def flops_of(function: Any, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> int:
@@ -23,7 +24,23 @@ def flops_of(function: Any, args: Sequence[Any], kwargs: dict[str, Any], out: An
     return 0 if formula is None else int(formula(*args, **kwargs, out_val=out))
 
 
-class Counter(TorchDispatchMode):
+class Operators(TorchDispatchMode):
+    """Calls :meth:`see` for each operator, to do it: for what computes, not for what is made of such."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(one.__module__.startswith("torch.nested") for one in types):
+            return NotImplemented  # it comes again as what it does to the tensor of all values
+        if any(one.is_nested for one in tensors_in([args, kwargs])):  # in the older layout, which has no size
+            return func(*args, **(kwargs or {}))
+        with self:
+            made = func.decompose(*args, **(kwargs or {})) if func.namespace == "aten" else NotImplemented
+        return self.see(func, args, kwargs or {}) if made is NotImplemented else made
+
+    def see(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        raise NotImplementedError
+
+
+class Counter(Operators):
     """Counts ``forward`` and ``backward`` FLOPs of a ``model`` while it is entered, and those of ``convolutions``."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -31,9 +48,9 @@ class Counter(TorchDispatchMode):
         self.forward = self.backward = self.convolutions = 0
         self.trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        flops = flops_of(func, args, kwargs or {}, out)
+    def see(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        out = func(*args, **kwargs)
+        flops = flops_of(func, args, kwargs, out)
         self.convolutions += flops * ("convolution" in func.name())
         if torch._C._current_autograd_node() is None:
             self.forward += flops

@@ -292,6 +292,18 @@ def test_each_operator_is_repeated_with_its_own_shapes() -> None:
     assert 3 * parameters <= int(str(step["bytes"])) < 3 * parameters + 100
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_operators_on_nested_tensors() -> None:
+    linear, counter, capture = torch.nn.Linear(8, 16), work.Counter(torch.nn.Linear(8, 16)), worker.Capture()
+    with counter:
+        jagged = torch.nested.nested_tensor_from_jagged(torch.randn(18, 8), torch.tensor([0, 5, 18]))
+        linear(jagged).values().sum().backward()
+    assert counter.forward == counter.backward == 2 * 18 * 8 * 16, "all values, in one product"
+    strided = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(1, 3)])
+    with capture:
+        (strided * 2).mul(torch.ones(()))
+
+
 def test_what_is_between_operators_is_the_host() -> None:
     def event(name: str, us: float, parent: Any = None, children: int = 0, thread: int = 1) -> Any:
         of = {"name": name, "self_cpu_time_total": us, "cpu_parent": parent, "cpu_children": [None] * children}
