@@ -30,6 +30,10 @@ EXPERIMENT = Experiment(
 
 def find_batches(request: Request, scenarios: tuple[Found, ...], start: Start) -> Finished:
     """Search for each scenario and write a run folder; see :func:`bench.experiments.pipeline.run`."""
+    gpus = machine.choose_device(request.device)[1]
+    if any(gpu.memory_total_mib is None for gpu in gpus if gpu.uuid in request.devices):  # as where it is the host's
+        problem = "the driver does not report how much memory there is"
+        raise RequestError("--find-batch", problem, "choose another GPU, or try a --global-batch")
     with opened(request, scenarios, start) as lab, lab.progress:
         search_each(lab)
     return Finished(run=lab.sealed())
@@ -151,8 +155,5 @@ def peaks_mib(ranks: Iterable[RankRecord], kind: str) -> dict[str, float]:
 def _capacity_mib(lab: Lab) -> float:
     """The memory of the smallest chosen GPU, or what is free on the host."""
     gpus = lab.writer.document.machine.gpus
-    totals = [gpu.memory_total_mib for gpu in gpus if gpu.uuid in lab.request.devices]
-    sizes = [size for size in totals if size is not None]
-    if len(sizes) < len(totals):
-        raise RequestError("--find-batch", "the driver does not report how much memory there is", "choose another GPU")
+    sizes = [gpu.memory_total_mib or 0.0 for gpu in gpus if gpu.uuid in lab.request.devices]
     return float(min(sizes)) if sizes else machine.available_memory_bytes() / 2**20

@@ -1,5 +1,6 @@
 """The search for the largest batch, against devices whose truth is known."""
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -8,12 +9,17 @@ import pytest
 from conftest import one_host, request_for
 from hypothesis import given
 from hypothesis import strategies as st
+from standin import a_gpu
 from standin.documents import document
 from standin.workloads import workload
 
+from bench import machine
+from bench.core.errors import RequestError
 from bench.experiments import batch_search
 from bench.experiments.batch_search import fullest_mib, peaks_mib
+from bench.experiments.lab import Start
 from bench.experiments.plan.batch_search import MOST, Try, expected_batch, expected_s, next_batch
+from bench.machine import nvml
 from bench.runs.experiments import BatchSearch
 from bench.runs.launches import RankRecord
 from bench.runs.writer import RunWriter
@@ -154,6 +160,17 @@ def test_how_a_search_ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     monkeypatch.setattr(batch_search, "_try_batch", lambda *arguments: (SimpleNamespace(status="ok", reason=None), one))
     found = device.search()
     assert (found["a"].largest, found["a"].why_not, found["a"].stopped_by) == (None, "nobody tells", "failure")
+
+
+def test_memory_that_nobody_reports(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As of GPUs whose memory is the host's."""
+    monkeypatch.setattr(nvml, "list_gpus", lambda: ([replace(a_gpu(0, "GPU-a"), memory_total_mib=None)], None))
+    monkeypatch.delenv(machine.VISIBLE, raising=False)
+    found = (switching.scenario("single"),)
+    request = request_for(found, device="cuda", devices=("GPU-a",), replicas=1)
+    with pytest.raises(RequestError, match="--find-batch: the driver does not report how much memory there is; choose"):
+        batch_search.find_batches(request, found, Start(out=str(tmp_path / "out")))
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_budget_is_shared_and_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
