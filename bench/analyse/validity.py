@@ -204,6 +204,9 @@ def _threads(launch: LaunchRecord, ran: Effective, cores: set[tuple[str, int]]) 
         counts = sorted(count for name, count in cores if name == host)
         if len(counts) > 1:
             unequal.append(f"launches of this run had {' and '.join(map(str, counts))} cores{where[host]}")
+    own = launch.strategy is not None and ran.bound_cores is None  # a script's threads are its business
+    for count in sorted({rank.cores for rank in ranks if own and rank.cores and rank.cores < (rank.threads or 0)}):
+        unequal.append(f"something bound its ranks to {count} core{'s' * (count != 1)}, fewer than their threads")
     if unequal:
         remedy = "leave threads and affinity alone while bench runs, in scenarios too, and measure again"
         yield invalid("unequal", "; ".join(unequal), remedy)

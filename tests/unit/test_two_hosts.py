@@ -94,6 +94,8 @@ def test_threads_are_those_planned_for_each_host(run: Run) -> None:
     assert said == "its ranks on node2 had 2 threads where 1 was planned"
     (said,) = unequal(run, *ranks(("node1", 8, 8, 8), ("node2", 1, 1, 2), ("node2", 1, 1, 4)))
     assert said == "launches of this run had 2 and 4 cores on node2"
+    (said,) = unequal(run, *ranks(("node1", 4, 4, 1), ("node1", 4, 4, 1)))
+    assert said == "something bound its ranks to 1 core, fewer than their threads", "all to the same"
 
 
 def test_a_switch_may_bind_ranks_to_some_of_the_cores(run: Run) -> None:
