@@ -92,6 +92,7 @@ class Strategy:
     a rank is killed and all are started again (:mod:`bench.worker.restart`). ``threads``: whether a rank with several
     GPUs has a thread for each, which torch gives no type of autocast but fp16 (``parallel_apply``). ``without``: the
     switches that it does not go with, and why. ``torch_on_cpu``: the first torch with which it runs on the CPU.
+    ``slow_start``: how many times as long as others a launch may take until its first step is over.
     ``obstacle``: from ``cpu`` or ``cuda`` and the number of chosen devices to why it cannot run on them, or None; it
     may also take options of ``build``.
 
@@ -113,6 +114,7 @@ class Strategy:
     threads: bool = False
     without: Mapping[str, str] = field(default_factory=dict)
     torch_on_cpu: tuple[int, int] = (2, 6)
+    slow_start: float = 1.0
     obstacle: Callable[..., str | None] = lambda device, devices: None
     hue: Annotated[str, HUES] = "magenta"
     dash: Annotated[str, DASHES] = "short"

@@ -22,6 +22,7 @@ def of(stage, hue, weights="replicated"):
         weights=weights,
         precisions=("O0",),
         amp=("native",),
+        slow_start=5,  # the first one compiles C++ for the CPU
         hue=hue,
         dash="dash-dot",
     )

@@ -390,8 +390,8 @@ def test_tf32_is_on_or_off_in_all_there_is(on: bool) -> None:
 
 
 def test_what_compiles_may_take_long_to_start() -> None:
-    found = scenario("ddp+compile"), scenario("ddp")
-    assert [one.job.slow_start for one in launches(request_for(found), found, one_host(2))] == [10, 1]
+    found = scenario("ddp+compile"), scenario("ddp"), scenario("deepspeed_zero1"), scenario("deepspeed_zero1+compile")
+    assert [one.job.slow_start for one in launches(request_for(found), found, one_host(2))] == [10, 1, 5, 10]
 
 
 @pytest.mark.usefixtures("group")

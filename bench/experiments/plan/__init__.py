@@ -296,6 +296,7 @@ def reference(
 
 
 def job_of(request: Request, found: Found, launch: int, repeat: int, hosts: Sequence[Host]) -> Job:
+    slow = [load_switch(one.name, one.file).slow_start for one in found.switches]
     return Job(
         launch=launch,
         scenario=found.name,
@@ -311,7 +312,7 @@ def job_of(request: Request, found: Found, launch: int, repeat: int, hosts: Sequ
         iters=request.iters,
         options=dict(found.scenario.options),
         switches=found.switches,
-        slow_start=max((load_switch(one.name, one.file).slow_start for one in found.switches), default=1.0),
+        slow_start=max([found.strategy.slow_start, *slow]),
         apex_path=request.apex_path,
         stall_timeout_s=request.stall_timeout_s,
         environment=found.environment,
