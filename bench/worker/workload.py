@@ -20,6 +20,7 @@ from bench.core.files import sha256
 from bench.core.job import Training
 from bench.core.records import Setting
 from bench.seams import discover, execute
+from bench.worker.fingerprint import checksum
 
 Batch = Any
 """Tensors in tuples, lists, dicts and dataclasses: an example, what ``collate`` makes of several, or an output."""
@@ -111,7 +112,7 @@ def build_in_double(workload: Training) -> tuple[nn.Module, bool]:
 def build_optimizer(workload: Training, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
     """Raises :class:`RequestError` for what is none, or makes no step without being given something."""
     opened = _open(workload)
-    made = opened.module.optimizer(opened.work, parameters)
+    made = opened.module.optimizer(opened.work, list(parameters))  # which may be gone through more than once
     what = f"{workload.file}: optimizer(work, parameters) returned {type(made).__name__}"
     if not hasattr(made, "param_groups"):
         raise RequestError("--workload", what, "return a torch.optim.Optimizer")
@@ -379,10 +380,17 @@ def examine(workload: Training) -> dict[str, object]:
         if examples is not None and (type(examples) is not int or examples < workload.global_batch):
             what = f"{workload.data} has {examples} examples, and a global batch takes {workload.global_batch}"
             return {"refused": ("--data", what, "give more data, or a smaller --global-batch")}
-        tensors = tensors_in(opened.module.example(opened.work, 0))
+        made, tensors = set[str](), list[Tensor]()
+        for _ in range(2):
+            tensors.clear()  # there may be no room for two
+            tensors += tensors_in(opened.module.example(opened.work, 0))
+            made.add(checksum(one for one in tensors if one.layout is torch.strided and not one.is_nested))
         if not tensors:
             what = f"{workload.file}: example(work, 0) has no tensor"
             return {"refused": ("--workload", what, "return a tensor, or a tuple, list or dict of them")}
+        if len(made) > 1:
+            what = f"{workload.file}: example(work, 0) gives another example when it is called again"
+            return {"refused": ("--workload", what, "draw it from torch.Generator().manual_seed(work.seed + index)")}
         return {"refused": None, "example_bytes": sum(tensor.nbytes for tensor in tensors), "examples": examples}
     except RequestError as error:
         return {"refused": (error.option, error.problem, error.remedy)}

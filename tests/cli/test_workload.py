@@ -127,6 +127,10 @@ TRIED: dict[str, Changed] = {
     "a module that is missing": (replaced('unit="s', 'imports=("absent_module",), unit="s'), ("absent_module",)),
     "an example that fails": (replaced("torch.randn(32, g", "torch.radn(32, g"), ("mine.py:20", "radn")),
     "an example without a tensor": (replaced('return {"x"', 'return "x"\n    {"x"'), ("has no tensor", "return")),
+    "an example that changes": (
+        replaced("randn(32, generator=random)", "randn(32)"),
+        ("example(work, 0) gives another example when it is called again; draw it from",),
+    ),
     "an example without end": (replaced("torch.randn(32", "torch.randn(10**13"), ("more than half of the memory",)),
     "a model that is none": (replaced("return nn.S", "return {} and nn.S"), ("model(work) returned dict; return a",)),
     "a loss of each sample": (

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 import torch._dynamo
+from standin import documented
 from standin.sessions import SINGLE, Sleepy, load_of, parts_of, train
 from standin.workloads import tiny
 from torch import nn
@@ -66,6 +67,13 @@ def test_a_level_is_what_the_table_says(level: str) -> None:
     assert [asked for asked in WEIGHTS_AND_NORMS if not wrong(level, asked)] == [level], "another label is noticed"
     session = parts_for(level).session()
     assert session.forward(load_of(session.parts)()).dtype is torch.float32, "the loss, whatever computes"
+
+
+def test_an_optimizer_may_go_through_the_parameters_twice(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(documented("WORKLOAD =").replace("return SGD(", "return [*parameters] and SGD("))
+    found = discover.load_workload("mine", str(tmp_path / "mine.py")).task("cpu", {"width": 8})
+    made = parts_of(task=found).build_optimizer(nn.Linear(2, 2).parameters())
+    assert len(made.param_groups[0]["params"]) == 2
 
 
 def test_double_precision_is_no_level() -> None:
