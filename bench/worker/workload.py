@@ -8,6 +8,7 @@ from copy import copy
 from dataclasses import fields, is_dataclass
 from importlib import import_module
 from inspect import signature
+from numbers import Integral
 from types import ModuleType
 from typing import Any
 
@@ -377,7 +378,10 @@ def examine(workload: Training) -> dict[str, object]:
         if hasattr(opened.module, "check"):
             opened.module.check(opened.work)
         examples = None if workload.data is None else opened.module.size(opened.work)
-        if examples is not None and (type(examples) is not int or examples < workload.global_batch):
+        if examples is not None and not isinstance(examples, Integral):
+            what = f"{workload.file}: size(work) returned {type(examples).__name__}"
+            return {"refused": ("--workload", what, "return how many examples there are, a whole number")}
+        if examples is not None and examples < workload.global_batch:
             what = f"{workload.data} has {examples} examples, and a global batch takes {workload.global_batch}"
             return {"refused": ("--data", what, "give more data, or a smaller --global-batch")}
         made, tensors = set[str](), list[Tensor]()
@@ -391,7 +395,11 @@ def examine(workload: Training) -> dict[str, object]:
         if len(made) > 1:
             what = f"{workload.file}: example(work, 0) gives another example when it is called again"
             return {"refused": ("--workload", what, "draw it from torch.Generator().manual_seed(work.seed + index)")}
-        return {"refused": None, "example_bytes": sum(tensor.nbytes for tensor in tensors), "examples": examples}
+        return {
+            "refused": None,
+            "example_bytes": sum(tensor.nbytes for tensor in tensors),
+            "examples": examples and int(examples),
+        }
     except RequestError as error:
         return {"refused": (error.option, error.problem, error.remedy)}
     except Exception as error:  # noqa: BLE001  # whatever the user's functions raise is the finding

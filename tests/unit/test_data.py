@@ -19,7 +19,7 @@ from bench.core.errors import RequestError
 from bench.core.job import Training
 from bench.seams import discover, execute
 from bench.worker import data
-from bench.worker.workload import cast_floats, cut, example_of, map_tensors, tensors_in
+from bench.worker.workload import cast_floats, cut, examine, example_of, map_tensors, tensors_in
 
 WORKLOAD = workload(image_size=8, global_batch=12, replicas=3)
 
@@ -149,6 +149,17 @@ def _by_hand(real: Training, steps: int) -> list[list[int]]:
             dealt.append(list(sampler))
         found += [dealt[0][at : at + 4] + dealt[1][at : at + 4] for at in (0, 4, 8)]
     return found[:steps]
+
+
+@pytest.mark.parametrize(("size", "refused"), [("26.0", "--workload"), ("__import__('numpy').int64(26)", None)])
+def test_how_many_examples_there_are_is_a_whole_number(real: Training, size: str, refused: str | None) -> None:
+    file = Path(real.file)
+    file.write_text(file.read_text().replace("return 26", f"return {size}"))
+    found = examine(replace(real, sha256=None, seed=real.seed + len(size)))  # another one: its file has been read
+    if refused is None:
+        assert found["refused"] is None and type(found["examples"]) is int
+    else:
+        assert str(found["refused"]).startswith(f"('{refused}', '{file}: size(work) returned float'")
 
 
 def test_loading_processes_end_with_their_rank(real: Training) -> None:
