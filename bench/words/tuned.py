@@ -26,7 +26,8 @@ def answer(run: Analysed, table: pd.DataFrame) -> list[str]:
     if tuning is None:
         return [advice.answer(run.document, table)]
     if not tuning.finalists:
-        return [nothing_usable(tuning)]
+        unknown = "No finalists were chosen yet: if the search was interrupted, bench tune --resume goes on with it."
+        return [nothing_usable(tuning) if run.document.complete else unknown]
     rows: dict[str, TableRow] = {row["scenario"]: row for row in table.to_dict("records")}
     advised, base, rounds = recommendations(run.document, table), tuning.baseline, run.rounds
     best = advised.fastest

@@ -389,6 +389,14 @@ def test_a_winner_of_a_race_that_is_left_out_has_its_reason(tmp_path: Path) -> N
     assert "Nothing beat ddp: ddp, " in first and "; ddp_o1, ahead in the race, is left out: throttled [" in first
 
 
+def test_a_race_without_an_end_says_so(whole: Analysed) -> None:
+    found = searched(whole, "ddp")
+    search = replace(found.document.begun(Tuning), finalists=())
+    run = replace(found, document=replace(with_records(found.document, search), complete=False))
+    (answer,) = answer_of_search(run, table_of(whole))
+    assert answer == "No finalists were chosen yet: if the search was interrupted, bench tune --resume goes on with it."
+
+
 def test_a_winner_with_unjudged_numerics_has_a_warning(whole: Analysed) -> None:
     found = searched(whole, "ddp")
     for verdict, warned in (("cannot tell", True), ("same", False)):
