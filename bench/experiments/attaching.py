@@ -118,6 +118,8 @@ def _in_rounds(wanted: Wanted, sides: tuple[Side, ...], commands: "Commands") ->
         if len(sides) > 1:
             last = ", ".join(f"{name} {digits(ms, 4)} ms a step" for name, ms in commands.last_ms.items())
             say(f"bench: round {repeat + 1}: {last}")
+    if target is not None and commands.writer is not None:
+        commands.writer.note(target.outcome(list(commands.last_ms)))
     return launched
 
 

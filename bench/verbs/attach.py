@@ -29,6 +29,7 @@ from bench.verbs.options import (
     span,
     whole_number,
 )
+from bench.verbs.run import how_precise
 
 DESCRIPTION = """\
 Run a training command unchanged and record the steps of every rank, the memory of every process, and what trains, as a
@@ -188,7 +189,7 @@ def _compared(last: Launched, run: Run, names: list[str], options: argparse.Name
         ended = f" (exit code {last.code})" if last.code else ""
         tell(f"bench: nothing was recorded of {last.name}: {last.why}{ended}", file=sys.stderr)
     compared = between_runs.scenarios(nights.with_findings(run.path), names[1:], names[0])
-    answers = [f"bench: {text}" for text in comparison.step_times(compared)]
+    answers = [f"bench: {text}" for text in (*comparison.step_times(compared), *how_precise(run.document))]
     text = comparison.as_text(compared, columns(people(options)))
     document = {"path": run.path, **comparison.for_programs(compared)}
     reply(options, "", *answers, "", text, document=lambda: document)
@@ -208,6 +209,7 @@ def _lines(last: Launched, run: Run) -> list[str]:
     document, attached = run.document, run.document.begun(Attached)
     steps = count(int(run.stats.frame["measured"].sum()), "measured step")
     lines = [f"bench: {answer(document, run.overview)} {steps}."]
+    lines += [f"bench: {text}" for text in how_precise(document)]
     for launch, record in zip(document.launches, attached.launches, strict=True):
         if launch.status != "ok":
             lines.append(f"bench: {launch.scenario}: {launch.status}, {launch.reason}; the steps until then are kept")

@@ -17,6 +17,7 @@ from bench.experiments.lab import Finished, Start
 from bench.experiments.plan import PROFILES, Request
 from bench.experiments.plan.interval_target import FEWEST_LAUNCHES, FIRST_STAGE
 from bench.machine import environments
+from bench.runs.document import RunDocument
 from bench.runs.experiments import IntervalTargetRecord
 from bench.runs.names import find
 from bench.runs.reader import verified
@@ -177,7 +178,7 @@ def _show(finished: Finished, launches: int, options: Options, remark: str = "")
     believed = bool(run.overview["validity"].isin(("valid", "warning")).any())
     lines = [
         *answered(run, width=columns(people(options)), verbose=options.verbose),
-        *_how_precise(run.document.of(IntervalTargetRecord)),
+        *how_precise(run.document),
         *(_where_time_went(finished) if options.verbose and finished.spent else ()),
         "",
         _next_steps(run.path, finished.failed, launches, more, believed),
@@ -255,7 +256,9 @@ def check_experiment(options: Options) -> None:
         raise RequestError(option, f"{experiment} {why}", "leave one out")
 
 
-def _how_precise(asked: IntervalTargetRecord | None) -> list[str]:
+def how_precise(document: RunDocument) -> list[str]:
+    """What came of ``--until-precision``, in a line."""
+    asked = document.of(IntervalTargetRecord)
     if asked is None:
         return []
     wanted = f"±{100 * asked.target:g} %"
