@@ -271,7 +271,7 @@ def _scenario(scenario: str, medians: "pd.Series[float]", document: RunDocument)
         text = f"no interval, where {asked} was asked for"
         if width is not None:
             text = f"±{digits(100 * width)}% is what was reached of the {asked} asked for"
-        remedy = f"raise --budget (it was {wanted.budget_s / 60:g}m), or stop other jobs"
+        remedy = f"raise --budget (it was {digits(wanted.budget_s / 60, 4)}m), or stop other jobs"
         yield warning("imprecise", text, remedy, math.inf if width is None else width)
     placed = {rank.host for launch in document.good if launch.scenario == scenario for rank in launch.ranks}
     differ = list(unlike([host for host in document.hosts if host.name in placed]))

@@ -96,9 +96,11 @@ def test_large_figures_have_no_exponent(tmp_path: Path) -> None:
     late = {"ranks": [{"rank": 0, "pid": 7, "host_lead_ms": 123.4}]}
     run = read(str(write_run(tmp_path, [Launch("ddp", [[9, 12345, 12345]], more=late), Launch("ddp", [[9, 99, 99]])])))
     reached = Reached(launches=2, half_width=1.46, reached=False)
-    about = {"target": 0.02, "budget_s": 60.0, "spent_s": 60.0, "stopped_by": "budget"}
+    about = {"target": 0.02, "budget_s": 100.0, "spent_s": 100.0, "stopped_by": "budget"}
     target = IntervalTargetRecord(**about, scenarios={"ddp": reached})
-    texts = findings_of(replace(run, document=with_records(run.document, target))).set_index("code")["text"]
+    found = findings_of(replace(run, document=with_records(run.document, target))).set_index("code")
+    texts = found["text"]
+    assert found.loc["imprecise", "remedy"].startswith("raise --budget (it was 1.667m), ")
     ahead = "the host was 120 ms ahead of the GPU when a step of 12,300 ms ended"
     assert texts["host-bound"].startswith(ahead)
     assert texts["imprecise"] == "±150% is what was reached of the ±2% asked for"
