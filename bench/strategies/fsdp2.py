@@ -30,7 +30,7 @@ STRATEGY = Strategy(
 )
 
 MESH = ("replicate", "shard")
-UNFUSED = ("SGD",)
+UNFUSED = ("SGD", "Adagrad")
 """Optimizers whose fused step has no rule for shards in ``torch/distributed/tensor/_ops``; Adam's have one."""
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from conftest import launches, one_host, request_for
+from conftest import launches, needs_fsdp2, one_host, request_for
 from standin import documented, python, refusal
 from standin.sessions import load_of, parts_of, train
 from standin.workloads import narrow
@@ -310,6 +310,15 @@ def test_powersgd_trains_on_after_a_step_that_is_not_finite() -> None:
     session.amp.backward = scale
     train(session, 2)
     assert session.skipped_steps() == skipped + 1
+
+
+@needs_fsdp2
+@pytest.mark.usefixtures("group")
+def test_a_fused_step_may_have_no_rule_for_shards(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(documented("WORKLOAD =").replace("SGD", "Adagrad"))
+    mine = discover.load_workload("mine", str(tmp_path / "mine.py"))
+    session, found = session_for("fsdp2", task=mine.task("cpu", {"width": 8}))
+    assert not train(session, 1, found.strategy)[0]["optimizer_fused"]
 
 
 @pytest.mark.usefixtures("group")
