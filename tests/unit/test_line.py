@@ -206,9 +206,11 @@ def test_a_first_host_that_is_gone_is_not_waited_for(monkeypatch: pytest.MonkeyP
             called.result(10.0)
 
 
-def test_a_first_host_that_does_not_come_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meeting, "SAY_WAITING_S", 0.1)
-    monkeypatch.setattr(meeting, "JOIN_S", 1.5)
+@pytest.mark.parametrize("late_s", [0.1, 60.0])
+def test_a_first_host_that_does_not_come_is_named(monkeypatch: pytest.MonkeyPatch, late_s: float) -> None:
+    """Where the secret is missing, as with variables that an engine left over, at once."""
+    monkeypatch.setattr(meeting, "SAY_WAITING_S", late_s)
+    monkeypatch.setattr(meeting, "JOIN_S", 1.5 if late_s < 1.0 else 0.1)
     said: list[str] = []
     engine, lacks = of_host(1, free_port()), RequestError("BENCH_SECRET", "it is not set", "unset RANK")
     with pytest.raises(HostError, match="was not found"):

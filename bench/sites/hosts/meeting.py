@@ -222,7 +222,8 @@ def call(engine: Started, secret: bytes | RequestError, say: Callable[[str], Non
                     return _called(connected, engine, secret)
                 except (OSError, Gone) as error:
                     why = str(error)
-            if not announced and time.monotonic() > last_s - JOIN_S + SAY_WAITING_S:
+            late = time.monotonic() > last_s - JOIN_S + SAY_WAITING_S
+            if not announced and (late or isinstance(secret, RequestError)):  # without one it is never let in
                 announced = True
                 say(f"waiting for the first host at {where} ({secret if isinstance(secret, RequestError) else why})")
             time.sleep(AGAIN_S)
