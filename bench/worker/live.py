@@ -28,24 +28,30 @@ def _note_while_compiling(context: Any) -> None:
 
 
 def _computing(model: nn.Module) -> list[nn.Module]:
-    return [m for m in model.modules() if isinstance(m, (nn.modules.conv._ConvNd, nn.Linear))]
+    """Convolutions and linear layers; without any, recurrent ones."""
+    # The last layer of nn.MultiheadAttention is never called: its weights are taken out of it.
+    never_called = nn.modules.linear.NonDynamicallyQuantizableLinear
+    kinds = (nn.modules.conv._ConvNd, nn.Linear)
+    layers = [m for m in model.modules() if isinstance(m, kinds) and not isinstance(m, never_called)]
+    return layers or [m for m in model.modules() if isinstance(m, nn.RNNBase)]
 
 
-def _product(output: Tensor | tuple[Tensor, ...]) -> Tensor:
-    """Layers in the style of Megatron return their bias beside it."""
-    return output[0] if isinstance(output, tuple) else output
+def _product(output: Any) -> Any:
+    """The first value in it. Layers in the style of Megatron return their bias beside it."""
+    while isinstance(output, (tuple, list, dict)) and len(output):
+        output = next(iter(output.values())) if isinstance(output, dict) else output[0]
+    return output
 
 
 class TypeWatch:
-    """Notes in which dtypes and memory format the first convolution of images (if there is none, other convolution or
-    linear layer) computes, and from :meth:`all_layers` on the dtypes of every one: weights do not show it.
+    """Notes in which dtypes and memory format the first convolution of images (if there is none, another layer that
+    computes) does so, and from :meth:`all_layers` on the dtypes of every one: weights do not show it.
+    Without such layers it is what the model returns, but of a script, which may compute in half all the same.
     ``outside``: by a hook of all modules: one of the layer's own is in what a script copies, saves or scripts of it.
     """
 
     def __init__(self, model: nn.Module, *, outside: bool = False) -> None:
-        # The last layer of nn.MultiheadAttention is never called: its weights are taken out of it.
-        never_called = nn.modules.linear.NonDynamicallyQuantizableLinear
-        layers = [m for m in _computing(model) if not isinstance(m, never_called)]
+        layers = _computing(model) or ([] if outside else [model])
         layers.sort(key=lambda layer: not isinstance(layer, nn.Conv2d))
         self.outputs: set[torch.dtype] = set()
         self.memory_format = "contiguous"
@@ -57,16 +63,14 @@ class TypeWatch:
         _last.append(self)
 
     def all_layers(self, model: nn.Module) -> None:
-        layers = _computing(model)
-        self.hooks += [
-            layer.register_forward_hook(lambda *call: self.outputs.add(_product(call[2]).dtype)) for layer in layers
-        ]
+        layers = _computing(model) or [model]
+        self.hooks += [layer.register_forward_hook(lambda *call: self.add(_product(call[2]))) for layer in layers]
 
-    def _note_first(self, layer: nn.Module, args: object, output: Tensor | tuple[Tensor, ...]) -> None:
-        if layer is self.first and not _is_compiling() and isinstance(_product(output), Tensor):
+    def _note_first(self, layer: nn.Module, args: object, output: Any) -> None:
+        if layer is self.first and not _is_compiling():
             self.see(_product(output))
 
-    def _note(self, layer: nn.Module, args: tuple[Tensor, ...], output: Tensor | tuple[Tensor, ...]) -> None:
+    def _note(self, layer: nn.Module, args: object, output: Any) -> None:
         output = _product(output)
         if _is_compiling():
             from torch._dynamo.comptime import comptime
@@ -75,9 +79,15 @@ class TypeWatch:
         else:
             self.see(output)
 
-    def see(self, output: Tensor) -> None:
-        self.outputs.add(output.dtype)
-        if output.dim() == 4 and not output.is_contiguous():  # either weights or input in channels_last suffice
+    def add(self, output: Any) -> None:
+        if isinstance(output, Tensor):
+            self.outputs.add(output.dtype)
+
+    def see(self, output: Any) -> None:
+        self.add(output)
+        if (
+            isinstance(output, Tensor) and output.dim() == 4 and not output.is_contiguous()
+        ):  # either weights or input in channels_last suffice
             last = output.is_contiguous(memory_format=torch.channels_last)
             self.memory_format = "channels_last" if last else "contiguous"
 

@@ -182,11 +182,22 @@ def test_the_memory_format_is_that_of_the_convolutions(weights: bool, images: bo
     assert watch.memory_format == ("channels_last" if weights or images else "contiguous")
 
 
+class OfWeights(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = nn.ParameterList([nn.Parameter(torch.ones(4, 2))])
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"logits": x @ self.weights[0]}
+
+
 @pytest.mark.parametrize(
     ("model", "given"),
     [
         (nn.Sequential(nn.TransformerEncoderLayer(8, 2, 8), nn.Linear(8, 2)), torch.ones(3, 2, 8)),
         (nn.Sequential(nn.Conv3d(1, 2, 3), nn.ReLU()), torch.ones(1, 1, 4, 4, 4)),
+        (nn.LSTM(8, 4), torch.ones(3, 2, 8)),
+        (OfWeights(), torch.ones(3, 4)),
     ],
 )
 def test_the_layer_that_is_watched_computes(model: nn.Module, given: torch.Tensor) -> None:
