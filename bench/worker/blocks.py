@@ -5,14 +5,19 @@ from collections.abc import Iterator
 from torch import nn
 
 
-def blocks(module: nn.Module) -> Iterator[nn.Module]:
+def blocks(module: nn.Module) -> list[nn.Module]:
     """The members of the outermost ``Sequential`` and ``ModuleList`` of a model, those with parameters: the residual
-    blocks of a ResNet, the layers of a transformer. Of a member that is a list itself, its own."""
+    blocks of a ResNet, the layers of a transformer. Of a member that is a list itself, its own. Each once, also where
+    two lists share it."""
+    return [*dict.fromkeys(_blocks(module))]
+
+
+def _blocks(module: nn.Module) -> Iterator[nn.Module]:
     for child in module.children():
         if isinstance(child, nn.ModuleList | nn.Sequential):
             yield from _members(child)
         else:
-            yield from blocks(child)
+            yield from _blocks(child)
 
 
 def _members(holder: nn.Module) -> Iterator[nn.Module]:

@@ -376,6 +376,8 @@ def test_the_blocks_of_lists_in_lists() -> None:
     layer = torch.nn.ModuleList([torch.nn.ModuleList([norm]), attention, torch.nn.ReLU()])
     model = torch.nn.Sequential(torch.nn.ModuleList([layer, last]))
     assert [*blocks(model)] == [norm, attention, last]
+    two = torch.nn.ModuleDict({"a": torch.nn.ModuleList([norm, last]), "b": torch.nn.ModuleList([last, attention])})
+    assert [*blocks(two)] == [norm, last, attention], "each once: FSDP2 shards a module once"
 
 
 @pytest.mark.parametrize(("name", "fused", "foreach"), [("fused", True, False), ("foreach", False, True)])
