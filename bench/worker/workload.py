@@ -117,8 +117,10 @@ def build_optimizer(workload: Training, parameters: Iterable[Tensor]) -> torch.o
     what = f"{workload.file}: optimizer(work, parameters) returned {type(made).__name__}"
     if not hasattr(made, "param_groups"):
         raise RequestError("--workload", what, "return a torch.optim.Optimizer")
+    step = getattr(type(made), "step", None)  # that of an instance may be in the wrapper of a scheduler
     try:
-        signature(made.step).bind()
+        if step is not None:
+            signature(step).bind(made)
     except TypeError as error:
         what = f"{what}, whose step() cannot be called without arguments ({error})"
         raise RequestError(

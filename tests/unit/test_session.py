@@ -76,6 +76,15 @@ def test_an_optimizer_may_go_through_the_parameters_twice(tmp_path: Path) -> Non
     assert len(made.param_groups[0]["params"]) == 2
 
 
+def test_an_optimizer_may_have_a_scheduler_already(tmp_path: Path) -> None:
+    """Which wraps its step."""
+    made = "made = SGD(parameters, lr=0.01)\n    made.own = __import__('torch').optim.lr_scheduler.ConstantLR(made)\n"
+    source = documented("WORKLOAD =").replace("return SGD(parameters, lr=0.01, fused=True)", f"{made}    return made")
+    (tmp_path / "mine.py").write_text(source)
+    found = discover.load_workload("mine", str(tmp_path / "mine.py")).task("cpu", {"width": 8})
+    parts_of(task=found).build_optimizer(nn.Linear(2, 2).parameters()).step()
+
+
 def test_double_precision_is_no_level() -> None:
     double = {"float64": 1}
     kinds = ("parameter_dtypes", "batch_norm_dtypes", "compute_dtypes", "optimizer_dtypes")
