@@ -158,6 +158,7 @@ def _ways(sources: str, *, total: bool) -> str | None:
     return "+".join(sorted(ways)) or None
 
 
+@cache
 def other_source(base: str | None, new: str | None) -> str | None:
     """Why values of these sources (:func:`source_of`) are not comparable; None if not known to differ."""
     return f"{OTHERWISE}: {base} against {new}" if _differ(base, new) else None

@@ -35,13 +35,15 @@ def moderated(variances: Array, degrees: Array) -> tuple[Array, Array]:
     usable = middle > 0.0
     logs = np.log(np.maximum(variances, np.where(usable, FLOOR * middle, 1.0)))
     centred = logs - special.digamma(degrees / 2.0) + np.log(degrees / 2.0)
-    excess = np.var(centred, axis=-1, ddof=1, keepdims=True) - np.mean(special.zeta(2.0, degrees / 2.0))
+    centre = centred.mean(axis=-1, keepdims=True)
+    scatter = ((centred - centre) ** 2).sum(axis=-1, keepdims=True) / (centred.shape[-1] - 1)
+    excess = scatter - special.zeta(2.0, degrees / 2.0).mean()
     differ = excess > 0.0  # by more than chance does
     common, shrunk = (np.broadcast_to((degrees * variances).sum(axis=-1, keepdims=True) / total, own.shape),) * 2
     freedom = np.full(own.shape, total)
     if differ.any():  # mostly none does, and the root takes long
         prior = np.where(differ, 2.0 * _inverse_trigamma(np.where(differ, excess, 1.0)), 1.0)
-        apart = np.exp(np.mean(centred, axis=-1, keepdims=True) + special.digamma(prior / 2.0) - np.log(prior / 2.0))
+        apart = np.exp(centre + special.digamma(prior / 2.0) - np.log(prior / 2.0))
         common = np.where(differ, apart, common)
         shrunk = np.where(differ, (prior * common + degrees * variances) / (prior + degrees), common)
         freedom = np.where(differ, np.minimum(prior + degrees, total), total)

@@ -85,9 +85,8 @@ class TypeWatch:
 
     def see(self, output: Any) -> None:
         self.add(output)
-        if (
-            isinstance(output, Tensor) and output.dim() == 4 and not output.is_contiguous()
-        ):  # either weights or input in channels_last suffice
+        # either weights or input in channels_last suffice
+        if isinstance(output, Tensor) and output.dim() == 4 and not output.is_contiguous():
             last = output.is_contiguous(memory_format=torch.channels_last)
             self.memory_format = "channels_last" if last else "contiguous"
 

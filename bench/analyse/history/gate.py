@@ -79,7 +79,11 @@ CREEP_ERROR = 0.1  # of the error of a night
 SEEN = 0.10  # a change that a gate must be able to see, or twice its threshold where that is more
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# Nothing changes the values of the next classes and of _Pair. They are not frozen, since to make a frozen one takes
+# several times as long, and to replay 2,000 nights takes a hundred thousand.
+
+
+@dataclass(slots=True, kw_only=True)
 class Value:
     """A metric of a scenario in one night: mean and variance of the logarithms over ``launches``.
 
@@ -92,7 +96,7 @@ class Value:
     source: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Measured:
     """A scenario in one night. ``why``: why its values are not usable, None if they are.
     ``better``: the metrics that were better that night; ``rose``: those that were with the night before it."""
@@ -108,7 +112,7 @@ class Measured:
     rose: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Judged:
     """A metric of a scenario tonight.
 
@@ -273,7 +277,7 @@ def _kept(nights: tuple[Measured, ...], wanted: int) -> tuple[Measured, ...]:
 
 def _levels(nights: Sequence[Measured], metric: str) -> list[list[Measured]]:
     """The nights of each level of a metric. One better night alone is in none."""
-    if not any(one.better or one.rose for one in nights):  # as mostly
+    if not any(metric in one.better or metric in one.rose for one in nights):  # as mostly
         return [list(nights)]
     levels: list[list[Measured]] = [[]]
     for before, one in zip((None, *nights), nights, strict=False):
@@ -332,7 +336,7 @@ def _shown(one: Measured) -> dict[str, float | str]:
     return values if one.parity is None else {**values, PARITY: one.parity}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class _Pair:
     """A value of tonight, and those of the nights of its base that have one, with their names.
 
