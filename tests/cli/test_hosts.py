@@ -37,6 +37,7 @@ def test_a_run_on_two_hosts_is_one_folder_on_the_first(two: list[dict[str, str]]
     assert "for the tests" not in (path / "run.json").read_text(), "the secret is nobody's business"
 
 
+@pytest.mark.slow
 def test_a_host_queues_for_its_devices(
     two: list[dict[str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -110,9 +110,9 @@ def test_wrong_settings(asked: tuple[str, ...], says: tuple[str, ...], bench: Be
 
 
 @pytest.mark.parametrize("setting", ["heads=0", "width=-4"])
-def test_a_transformer_has_at_least_one_of_each(setting: str, bench: Bench) -> None:
+def test_a_transformer_has_at_least_one_of_each(setting: str, run_here: Bench) -> None:
     asked = ("--workload", "gpt", "--setting", setting, "--device", "cpu", "--scenario", "single", "--out", "out")
-    bench("run", *asked).refused(f"--setting: {setting} is not at least 1; give a larger number")
+    run_here("run", *asked).refused(f"--setting: {setting} is not at least 1; give a larger number")
     assert not Path("out").exists()
 
 
