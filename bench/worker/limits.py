@@ -277,7 +277,7 @@ class Capture(Operators):
         super().__init__()
         self.phase, self.operators = "forward", dict[tuple[Any, ...], Operator]()
 
-    def see(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    def see(self, func: Any, args: Any, kwargs: dict[str, object]) -> object:
         tensors = tensors_in([args, kwargs])
         forms = (*map(form, tensors), repr(map_tensors(lambda tensor: None, [args, kwargs])))
         key = (func, self.phase, forms)

@@ -36,7 +36,7 @@ def _computing(model: nn.Module) -> list[nn.Module]:
     return layers or [m for m in model.modules() if isinstance(m, nn.RNNBase)]
 
 
-def _product(output: Any) -> Any:
+def _product(output: object) -> object:
     """The first value in it. Layers in the style of Megatron return their bias beside it."""
     while isinstance(output, (tuple, list, dict)) and len(output):
         output = next(iter(output.values())) if isinstance(output, dict) else output[0]
@@ -66,11 +66,11 @@ class TypeWatch:
         layers = _computing(model) or [model]
         self.hooks += [layer.register_forward_hook(lambda *call: self.add(_product(call[2]))) for layer in layers]
 
-    def _note_first(self, layer: nn.Module, args: object, output: Any) -> None:
+    def _note_first(self, layer: nn.Module, args: object, output: object) -> None:
         if layer is self.first and not _is_compiling():
             self.see(_product(output))
 
-    def _note(self, layer: nn.Module, args: object, output: Any) -> None:
+    def _note(self, layer: nn.Module, args: object, output: object) -> None:
         output = _product(output)
         if _is_compiling():
             from torch._dynamo.comptime import comptime
@@ -79,11 +79,11 @@ class TypeWatch:
         else:
             self.see(output)
 
-    def add(self, output: Any) -> None:
+    def add(self, output: object) -> None:
         if isinstance(output, Tensor):
             self.outputs.add(output.dtype)
 
-    def see(self, output: Any) -> None:
+    def see(self, output: object) -> None:
         self.add(output)
         # either weights or input in channels_last suffice
         if isinstance(output, Tensor) and output.dim() == 4 and not output.is_contiguous():

@@ -36,7 +36,7 @@ class Operators(TorchDispatchMode):
             made = func.decompose(*args, **(kwargs or {})) if func.namespace == "aten" else NotImplemented
         return self.see(func, args, kwargs or {}) if made is NotImplemented else made
 
-    def see(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    def see(self, func: Any, args: Any, kwargs: dict[str, object]) -> object:
         raise NotImplementedError
 
 
@@ -48,7 +48,7 @@ class Counter(Operators):
         self.forward = self.backward = self.convolutions = 0
         self.trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
 
-    def see(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    def see(self, func: Any, args: Any, kwargs: dict[str, object]) -> object:
         out = func(*args, **kwargs)
         flops = flops_of(func, args, kwargs, out)
         self.convolutions += flops * ("convolution" in func.name())
