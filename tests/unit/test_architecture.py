@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 from standin import complaints
 
-CHECKS = (["ruff", "check", "."], ["ruff", "format", "--check", "."], ["mypy"], ["lint-imports"])
+CHECKS = (["ruff", "check", "."], ["ruff", "format", "--check", "."], ["lint-imports"])
+SLOW = pytest.param(["mypy"], marks=pytest.mark.slow)
 
 
-@pytest.mark.parametrize("command", CHECKS, ids=" ".join)
+@pytest.mark.parametrize("command", [*CHECKS, SLOW], ids=" ".join)
 def test_the_code_and_the_recipes_pass_the_checks(repository: Path, tmp_path: Path, command: list[str]) -> None:
     """Each complete file that CONTRIBUTING shows, kept where it says, and what is there already."""
     here = tmp_path / "checkout"
