@@ -220,8 +220,10 @@ def _huber(rows: Array, importance: Array) -> Array:
     weights = np.ones(len(rows))
     coefficients: Array = np.zeros(rows.shape[1])
     for _ in range(ROUNDS):
-        root = np.sqrt(weights * importance)
+        root, before = np.sqrt(weights * importance), coefficients
         coefficients = np.asarray(np.linalg.lstsq(rows * root[:, None], root, rcond=None)[0], dtype="float64")
+        if (coefficients == before).all():
+            break
         apart = np.abs(rows @ coefficients - 1.0)
         scale = max(float(np.median(apart)) / 0.6745, 1e-9)
         weights = np.minimum(1.0, HUBER * scale / np.maximum(apart, 1e-12))
