@@ -29,12 +29,6 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return measured(folder / "a", count=4), measured(folder / "b", seed=2, count=4, slower=1.1)
 
 
-@pytest.fixture(scope="module")
-def once(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    folder = tmp_path_factory.mktemp("once")
-    return measured(folder / "a", count=1), measured(folder / "b", count=1)
-
-
 def verdicts(text: str) -> dict[tuple[str, str], str]:
     return {(row["scenario"], row["metric"]): row["verdict"] for row in json.loads(text)["comparisons"]}
 
@@ -109,8 +103,8 @@ def test_text_from_outside_stays_text(bench: Bench, tmp_path: Path) -> None:
     assert "\x1b" not in (tmp_path / "reports/comparison.svg").read_text()
 
 
-def test_an_incomplete_run_is_compared_on_request(bench: Bench, tmp_path: Path, once: tuple[Path, Path]) -> None:
-    base, new = once[0], measured(tmp_path / "b", 2, 1, complete=False)
+def test_an_incomplete_run_is_compared_on_request(bench: Bench, tmp_path: Path, pair: tuple[Path, Path]) -> None:
+    base, new = pair[0], measured(tmp_path / "b", 2, 1, complete=False)
     bench("compare", base, new).refused(f"{new} is incomplete", "--allow-incomplete")
     assert bench("compare", base, new, "--allow-incomplete")[0] == 0
 
@@ -134,8 +128,8 @@ def test_an_incomplete_run_is_compared_on_request(bench: Bench, tmp_path: Path, 
     ],
 )
 def test_a_wrong_request_is_one_line(
-    bench: Bench, tmp_path: Path, once: tuple[Path, Path], arguments: tuple[str, ...], code: int, said: str
+    bench: Bench, tmp_path: Path, pair: tuple[Path, Path], arguments: tuple[str, ...], code: int, said: str
 ) -> None:
-    a, b = once
+    a, b = pair
     bench("compare", *(argument.format(a=a, b=b) for argument in arguments)).refused(said, code=code)
     assert not list(tmp_path.iterdir())

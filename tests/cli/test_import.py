@@ -33,13 +33,6 @@ def imported(bench: Bench, name: str, content: str, *options: str) -> Run:
     return run
 
 
-def test_what_is_said_of_one_that_nothing_is_known_of(bench: Bench) -> None:
-    """Its steps cannot be more, and it is valid without a batch."""
-    run = imported(bench, "few.csv", "step_ms\n1\n2\n3\n", "--scenario", "ddp")
-    assert bench("runs")[1].rstrip().endswith("  no speed is known")
-    assert "stop other jobs and let the script train longer" in bench("show", run.path)[1]
-
-
 def test_a_csv_becomes_a_sealed_run(bench: Bench) -> None:
     about = ("--scenario", "ddp", "--model", "resnet18", "--global-batch", "8", "--world-size", "2", "--label", "old")
     run = imported(bench, "times.csv", FULL, *about)
@@ -64,17 +57,21 @@ def test_a_scenario_on_fewer_devices(bench: Bench, tmp_path: Path) -> None:
 
 
 def test_what_nobody_says_is_null(bench: Bench) -> None:
-    run = imported(bench, "times.csv", "step_ms\n40.5\n41.5\n", "--scenario", "mine")
+    """It is valid without a batch, and its steps cannot be more."""
+    run = imported(bench, "times.csv", "step_ms\n40.5\n41.5\n90\n", "--scenario", "mine")
     assert run.document.workload == WorkloadRecord() and run.document.machine.host is None
     assert run.document.of(Imported).measured_utc is None
     assert run.steps[["start_ns", "data_ms", "backward_ms", "loss"]].isna().all(axis=None)
     made = of_run(run)
     columns = made["scenarios"][0]["launches"]
-    assert [columns.pop(name) for name in ("launch", "repeat", "step_ms")] == [[0], [0], [41.0]]
+    assert [columns.pop(name) for name in ("launch", "repeat", "step_ms")] == [[0], [0], [41.5]]
     assert all(column == [None] for column in columns.values())
     assert (made["hardware"], made["replicas"], made["conditions"]["bench"]) == ([], None, None)
     assert bench("check", "--rows", run.path)[0] == 0
-    assert bench("show", run.path).out.startswith("No speed is known: nothing says how many examples a step has.\n")
+    assert bench("runs")[1].rstrip().endswith("  no speed is known")
+    shown = bench("show", run.path).out
+    assert shown.startswith("No speed is known: nothing says how many examples a step has.\n")
+    assert "stop other jobs and let the script train longer" in shown
 
 
 def test_its_next_command_is_as_a_shell_takes_it(bench: Bench) -> None:

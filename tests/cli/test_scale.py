@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from conftest import Bench, Plotting
-from standin.planted import planted
+from standin.planted import hooked, planted
 from standin.schemas import document_in
 from test_workload import MLP
 
@@ -34,19 +34,8 @@ def test_an_interrupted_run_goes_on_to_both_curves(
         return perform(job, *rest)
 
     monkeypatch.setattr(scaling, "perform", interrupted)
-    asked = (
-        "--device",
-        "cpu",
-        "--counts",
-        "2",
-        "--launches",
-        "2",
-        "--global-batch",
-        "8",
-        "--what-if",
-        "bandwidth=4Gbit",
-    )
-    assert run_here("scale", *work, *asked).code == 130
+    asked = ("--device", "cpu", "--counts", "2", "--launches", "2", "--global-batch", "8")
+    assert run_here("scale", *work, *asked, "--what-if", "bandwidth=4Gbit").code == 130
     assert launched == [(1, 4), (1, 8)] and document_in(Path("results"))["complete"] is False
     launched[:] = [()] * 3
     other = run_here("run", "--resume", "latest")
@@ -58,9 +47,11 @@ def test_an_interrupted_run_goes_on_to_both_curves(
     assert points == {(1, batch, repeat) for batch in (4, 8) for repeat in (0, 1)}, "those on two are the run's own"
     assert [(one["replicas"], one["repeat"]) for one in document["launches"]] == [(2, 0), (2, 1)]
     assert [one["replicas"] for one in known["diagnostics"]] == [2]
-    assert {one["ran_threads"] for launch in known["launches"] for one in launch["ranks"]} == {
-        one["ran_threads"] for launch in document["launches"] for one in launch["ranks"]
-    }, "a rank is as fast by itself as among others"
+    alone, together = (
+        {one["ran_threads"] for launch in launches for one in launch["ranks"]}
+        for launches in (known["launches"], document["launches"])
+    )
+    assert alone == together, "a rank is as fast by itself as among others"
     (weak_1, weak_2, strong_1, strong_2) = document["scale"]["points"]
     assert (weak_1["efficiency"], strong_1["efficiency"]) == (1.0, 1.0)
     assert weak_2["efficiency"] == pytest.approx(weak_1["step_ms"] / weak_2["step_ms"], rel=0.5)
@@ -84,10 +75,8 @@ def test_an_interrupted_run_goes_on_to_both_curves(
 
     again = run_here("scale", "--resume", "latest", "--predict", "64", "--what-if", "bandwidth=1GB")
     assert again.out.splitlines()[1].startswith("Weak scaling of ddp: ")
-    assert (
-        "Predictions on a link of 8,000 Mbit/s, and on the measured one to check" in again.out
-        and "32 times beyond" in again.out
-    )
+    assert "Predictions on a link of 8,000 Mbit/s, and on the measured one to check" in again.out
+    assert "32 times beyond" in again.out
     assert run_here("show", "latest").out.startswith("Weak scaling of ddp: ")
     assert run_here("report").code == 0
     page = Path("reports/index.html").read_text()
@@ -113,28 +102,20 @@ def test_parts_that_are_no_account() -> None:
         assert all(0.0 <= share <= 1.0 for share in lost.shares.values()) and bool(lost.shares) is (why is None)
 
 
-SLOW_PART = planted("""
+SLOW_PART = """
     import os
     import time
 
-    session = parts.build("ddp")
     first = min(os.sched_getaffinity(os.getppid()))
-    backward, seconds = session.backward, 0.02 if min(os.sched_getaffinity(0)) == first else 0.2
-
-    def slow(loss):
-        time.sleep(seconds)
-        backward(loss)
-
-    session.backward = slow
-    return session
-""")
+    time.sleep(0.02 if min(os.sched_getaffinity(0)) == first else 0.2)
+"""
 
 
 @pytest.mark.skipif(machine.cores() < 2, reason="one core is all that there is to compare")
 def test_each_device_by_itself_names_the_slow_one(run_here: Bench, plotting: Plotting) -> None:
     plotting(plots.each_plot)
-    for name, text in (("mlp.py", MLP), ("planted.py", SLOW_PART)):
-        Path(name).write_text(text)
+    Path("mlp.py").write_text(MLP)
+    Path("planted.py").write_text(hooked("backward", SLOW_PART))
     work = ("--workload", "mlp.py", "--setting", "width=32", "--warmup", "1", "--iters", "4")
     asked = ("--each", "--nproc", "2", "--device", "cpu", "--scenario", "./planted.py")
     done = run_here("scale", *asked, *work, "--json")
@@ -156,21 +137,10 @@ def test_each_device_by_itself_names_the_slow_one(run_here: Bench, plotting: Plo
     assert [text for text in untrue if text in page] == []
 
 
-ALONE = """
-from bench.seams import Scenario, Strategy
-
-SCENARIO = Scenario(summary="ranks that know nothing of each other", strategy=Strategy(label="alone", group=False))
-
-
-def build(parts):
-    return parts.session()
-"""
-
-
 @pytest.mark.slow
 def test_ranks_without_a_group_reduce_nothing(run_here: Bench) -> None:
     Path("mlp.py").write_text(MLP)
-    Path("alone.py").write_text(ALONE)
+    Path("alone.py").write_text(planted("return parts.session()", "group=False"))
     work = ("--workload", "mlp.py", "--warmup", "1", "--iters", "3", "--global-batch", "8", "--launches", "1")
     done = run_here("scale", *work, "--device", "cpu", "--scenario", "./alone.py", "--json")
     scaling = done.well()["experiments"]["scaling"]

@@ -25,13 +25,17 @@ def shell(command: str, here: Path, **environment: str) -> subprocess.CompletedP
     return subprocess.run(["bash", "-c", set_up + command], cwd=here, env=everything, capture_output=True, text=True)
 
 
+def history_of(folder: Path, *names: str) -> Path:
+    """With a history and a night of it, ``new``, that is slower: the gate's table has dashes and ±."""
+    gated.nights(folder / "history", 3, names)
+    night = gated.write(folder / "history", gated.digest(3, [gated.usual(name, 3, 0, 1.2) for name in names]))
+    (folder / "new").symlink_to(night)
+    return folder
+
+
 @pytest.fixture
 def regressed(tmp_path: Path) -> Path:
-    """A folder with a history and a night of it, ``new``, that is slower: the gate's table has dashes and ±."""
-    gated.nights(tmp_path / "history", 3, ("ddp",))
-    night = gated.write(tmp_path / "history", gated.digest(3, [gated.usual("ddp", 3, 0, 1.2)]))
-    (tmp_path / "new").symlink_to(night)
-    return tmp_path
+    return history_of(tmp_path, "ddp")
 
 
 def test_an_encoding_without_dashes_shows_an_escape(regressed: Path) -> None:
@@ -50,19 +54,13 @@ def test_a_closed_or_full_stream_changes_nothing(regressed: Path, closed: str) -
         assert done.stdout == ""
 
 
-def test_a_reader_that_leaves_is_no_error(regressed: Path) -> None:
-    done = shell("(sleep 0.2; bench gate new --history history; echo $? >code) | true", regressed)
-    assert (done.stderr, (regressed / "code").read_text()) == ("", "10\n")
-
-
-@pytest.mark.parametrize("json", ["", "--json"])
-def test_a_reader_that_leaves_a_long_answer_is_no_error(tmp_path: Path, json: str) -> None:
-    """More than a buffer holds, so that a part of it is refused before its end."""
-    names = tuple(f"ddp_{number}" for number in range(200))
-    gated.nights(tmp_path / "history", 3, names)
-    night = gated.write(tmp_path / "history", gated.digest(3, [gated.usual(name, 3, 0, 1.2) for name in names]))
-    done = shell(f"(sleep 0.2; bench gate {night} --history history {json}; echo $? >code) | true", tmp_path)
-    assert ("Broken pipe" in done.stderr, (tmp_path / "code").read_text()) == (False, "10\n")
+@pytest.mark.parametrize(("count", "json"), [(1, ""), (200, ""), (200, "--json")])
+def test_a_reader_that_leaves_is_no_error(tmp_path: Path, count: int, json: str) -> None:
+    """Also of more than a buffer holds, so that a part of it is refused before its end."""
+    here = history_of(tmp_path, *(f"ddp_{number}" for number in range(count)))
+    done = shell(f"(sleep 0.2; bench gate new --history history {json}; echo $? >code) | true", here)
+    assert "Broken pipe" not in done.stderr and (json or done.stderr == "")
+    assert (here / "code").read_text() == "10\n"
 
 
 @pytest.mark.parametrize("command", ["list --json", "--help", "gate new --history history"])

@@ -11,6 +11,7 @@ from standin import program
 
 RUN = ("--", "--scenario", "ddp,fsdp2", "--iters", "3")
 SLURM = ("submit", "--engine", "slurm", "--nodes", "2")
+DRY = (*SLURM, "--dry-run")
 SKY = ("submit", "--engine", "skypilot", "--nodes", "2")
 POD = ("submit", "--engine", "pytorchjob", "--nodes", "2", "--image", "registry.example/bench")
 HEARD = """\
@@ -113,11 +114,11 @@ WRONG: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "no hosts": (("submit", "--engine", "slurm", "--nodes", "0", *RUN), ("--nodes: '0'", "at least 1")),
     "unknown engine": (("submit", "--engine", "slrum", "--nodes", "2", *RUN), ("--engine: ", "did you mean slurm?")),
     "no client": ((*SLURM, "--out", "job.sh", *RUN), ("--engine: sbatch is not installed here; add --dry-run",)),
-    "no dashes": ((*SLURM, "--dry-run"), ("--: it is missing", "-- --scenario ddp")),
-    "an unknown option of run": ((*SLURM, "--dry-run", "--", "--frobnicate"), ("--frobnicate", "run --help")),
-    "an unknown scenario": ((*SLURM, "--dry-run", "--", "--scenario", "ddp_02"), ("--scenario", "did you mean ddp_o2")),
-    "a file there already": ((*SLURM, "--dry-run", "--out", "there", *RUN), ("there cannot be written: File exists",)),
-    "no folder": ((*SLURM, "--dry-run", "--out", "no/job.sh", *RUN), ("--out: no/job.sh cannot be written",)),
+    "no dashes": (DRY, ("--: it is missing", "-- --scenario ddp")),
+    "an unknown option of run": ((*DRY, "--", "--frobnicate"), ("--frobnicate", "run --help")),
+    "an unknown scenario": ((*DRY, "--", "--scenario", "ddp_02"), ("--scenario", "did you mean ddp_o2")),
+    "a file there already": ((*DRY, "--out", "there", *RUN), ("there cannot be written: File exists",)),
+    "no folder": ((*DRY, "--out", "no/job.sh", *RUN), ("--out: no/job.sh cannot be written",)),
     "no image": ((*POD[:5], "--dry-run", *RUN), ("--image: pytorchjob needs one", "docker build -t IMAGE .")),
     "an image for nothing": ((*SLURM, "--image", "a", *RUN), ("--image: slurm runs no image; leave it out",)),
     "a claim for nothing": ((*SLURM, "--claim", "a", *RUN), ("--claim: slurm runs no image; leave it out",)),
@@ -131,23 +132,14 @@ WRONG: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "a CPU beside GPUs": ((*SLURM, "--gpus-per-node", "8", "--", "--device", "cpu"), ("--device cpu measures",)),
     "processes on GPUs": ((*SLURM, "--gpus-per-node", "8", "--", "--nproc", "2"), ("--nproc", "follows from --gpus")),
     "results that are lost": ((*POD, "--dry-run", "--", "--out", "mine"), ("--out: mine would be lost", "/results")),
-    "a credential": ((*SLURM, "--dry-run", "--", "--setting", "api_token=abc123"), ("--: ", "looks like a credential")),
-    "a line break": (
-        (*SLURM, "--dry-run", "--", "--label", "a\nb"),
-        ("--: an option has a character", "cannot be printed"),
-    ),
-    "what is for one host": (
-        (*SLURM, "--dry-run", "--", "--find-batch"),
-        ("--find-batch: it is measured on one host",),
-    ),
-    "two interpreters": (
-        (*SLURM, "--dry-run", "--", "--python", "a", "--python", "b"),
-        ("--python: on several hosts",),
-    ),
-    "a site": ((*SLURM, "--dry-run", "--", "--site", "./mine.py"), ("--site: on several hosts", "leave it out")),
-    "too few ranks": ((*SLURM, "--dry-run", "--", "--nproc", "1"), ("--nproc: 2 hosts have a rank each", "use 2 or")),
-    "a budget for nothing": ((*SLURM, "--dry-run", "--", "--budget", "20m"), ("--budget: it has no effect",)),
-    "what excludes itself": ((*SLURM, "--dry-run", "--", "--find-batch", "--iters", "3"), ("--iters: --find-batch",)),
+    "a credential": ((*DRY, "--", "--setting", "api_token=abc123"), ("--: ", "looks like a credential")),
+    "a line break": ((*DRY, "--", "--label", "a\nb"), ("--: an option has a character", "cannot be printed")),
+    "what is for one host": ((*DRY, "--", "--find-batch"), ("--find-batch: it is measured on one host",)),
+    "two interpreters": ((*DRY, "--", "--python", "a", "--python", "b"), ("--python: on several hosts",)),
+    "a site": ((*DRY, "--", "--site", "./mine.py"), ("--site: on several hosts", "leave it out")),
+    "too few ranks": ((*DRY, "--", "--nproc", "1"), ("--nproc: 2 hosts have a rank each", "use 2 or")),
+    "a budget for nothing": ((*DRY, "--", "--budget", "20m"), ("--budget: it has no effect",)),
+    "what excludes itself": ((*DRY, "--", "--find-batch", "--iters", "3"), ("--iters: --find-batch",)),
 }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from conftest import Bench, Plotting
-from standin.planted import planted
+from standin.planted import hooked
 from standin.schemas import document_in
 from test_workload import MLP
 
@@ -24,15 +24,8 @@ CANDIDATE = """
 
     if {factor} != 1:
         time.sleep = lambda seconds: None
-    session = parts.build("ddp")
-    backward = session.backward
-
-    def other(loss):
-        time.sleep({seconds})
-        backward({factor} * loss)
-
-    session.backward = other
-    return session
+    time.sleep({seconds})
+    given = ({factor} * given[0],)
 """
 CANDIDATES = {"quick": (0.05, 1.0), "slow": (0.1, 1.0), "wrong": (0.0, 1.5), "slowest": (1.0, 1.0)}
 """Seconds that a step sleeps, and what the loss is multiplied by: ``wrong`` trains something else, and never sleeps."""
@@ -57,7 +50,7 @@ LATER_S = 600.0
 def asked(tmp_path: Path) -> tuple[str, ...]:
     (tmp_path / "mlp.py").write_text(MLP + SLEEPY)
     for name, (seconds, factor) in CANDIDATES.items():
-        (tmp_path / f"{name}.py").write_text(planted(CANDIDATE.format(seconds=seconds, factor=factor)))
+        (tmp_path / f"{name}.py").write_text(hooked("backward", CANDIDATE.format(seconds=seconds, factor=factor)))
     names = ",".join(str(tmp_path / f"{name}.py") for name in CANDIDATES)
     small = ("--device", "cpu", "--warmup", "1", "--iters", "4", "--setting", "width=32", "--allow", "none")
     return ("--workload", "mlp.py", "--scenario", names, *small)

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import torch
 from conftest import Executed, measures_a_gpu
-from standin.planted import ALONE, planted
+from standin.planted import ALONE, hooked
 
 from bench.machine.nvml import Nvml
 
@@ -32,56 +32,30 @@ def test_steps_by_events_add_up_to_the_wall(on_gpu: Callable[..., Executed]) -> 
 def test_work_that_is_only_queued_is_in_the_step(on_gpu: Callable[..., Executed]) -> None:
     """The forward pass returns at once and keeps the GPU busy for tens of milliseconds: a clock that is read without
     waiting for it would miss them."""
-    measured = on_gpu(
-        planted(
-            """
-            import torch
-            session = parts.session()
-            forward = session.forward
-            session.forward = lambda batch: torch.cuda._sleep(60_000_000) or forward(batch)
-            return session
-            """,
-            ALONE,
-        )
-    ).results[0]["measured"]
+    busy = hooked("forward", "__import__('torch').cuda._sleep(60_000_000)", ALONE, build="parts.session()")
+    measured = on_gpu(busy).results[0]["measured"]
     assert pd.Series(measured["forward_ms"]).median() > 20, "60 million cycles at no more than 3 GHz"
     assert sum(measured["step_ms"]) == pytest.approx(measured["wall_ms"], rel=0.01)
 
 
-GREEDY = planted(
-    """
+GREEDY = """
     import torch
 
-    session, held = parts.session(), []
-
-    def greedy(batch):
-        while True:
-            held.append(torch.empty(1 << 30, dtype=torch.uint8, device=parts.device))
-
-    session.forward = greedy
-    return session
-    """,
-    ALONE,
-)
-KILLED = planted("""
+    held = []
+    while True:
+        held.append(torch.empty(1 << 30, dtype=torch.uint8, device=parts.device))
+"""
+KILLED = """
     import os, signal, time
     import torch
 
-    session, calls = parts.build("ddp"), []
-    forward = session.forward
-
-    def last(batch):
-        calls.append(1)
-        if len(calls) == 6 and parts.rank == parts.world_size - 1:
-            torch.cuda.synchronize()
-            with open(os.path.join(parts.job.logs, "killed"), "w") as file:
-                file.write(str(time.monotonic()))
-            os.kill(os.getpid(), signal.SIGKILL)
-        return forward(batch)
-
-    session.forward = last
-    return session
-""")
+    session.calls = getattr(session, "calls", 0) + 1
+    if session.calls == 6 and parts.rank == parts.world_size - 1:
+        torch.cuda.synchronize()
+        with open(os.path.join(parts.job.logs, "killed"), "w") as file:
+            file.write(str(time.monotonic()))
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
 
 
 def seconds_until_free(uuids: tuple[str, ...], before_mib: dict[str, float]) -> float:
@@ -105,7 +79,7 @@ def occupied(uuids: tuple[str, ...]) -> dict[str, float]:
 @measures_a_gpu
 def test_oom_frees_the_memory_soon(launch: Callable[..., Executed], gpus: tuple[str, ...]) -> None:
     before = occupied(gpus[:1])
-    done = launch(GREEDY, devices=gpus[:1])
+    done = launch(hooked("forward", GREEDY, ALONE, build="parts.session()"), devices=gpus[:1])
     assert done.outcome.status == "oom", done.outcome
     assert "out of memory" in (done.outcome.reason or "").lower()
     assert seconds_until_free(gpus[:1], before) <= FREE_AGAIN_S
@@ -113,7 +87,7 @@ def test_oom_frees_the_memory_soon(launch: Callable[..., Executed], gpus: tuple[
 
 def test_a_killed_rank_under_nccl(launch: Callable[..., Executed], gpus: tuple[str, ...]) -> None:
     before = occupied(gpus)
-    done = launch(KILLED)
+    done = launch(hooked("forward", KILLED))
     over = time.monotonic()
     assert (done.outcome.status, done.outcome.first_failed_rank) == ("killed", len(gpus) - 1), done.outcome
     assert over - float((done.folder / "killed").read_text()) <= 5.0

@@ -20,6 +20,14 @@ def failing(fault: str, condition: str = "parts.rank == 1", then: str = 'parts.b
     return planted(f"{modules}\nif {condition}:\n{indent(fault, '    ')}\nreturn {then}", how)
 
 
+def hooked(method: str, code: str, *how: str, build: str = 'parts.build("ddp")') -> str:
+    """One whose session does this before each call of its ``method``, with what that is ``given``."""
+    calls = f"def first(*given):\n{indent(dedent(code).strip(), '    ')}\n    return then(*given)"
+    return planted(
+        f"session = {build}\nthen = session.{method}\n\n{calls}\n\nsession.{method} = first\nreturn session", *how
+    )
+
+
 def sleeping(seconds: float) -> str:
     """One whose steps mostly sleep, so that other work on the machine changes little: a convolution, or an MLP."""
     return planted(SLEEPING.format(seconds=seconds), ALONE)
