@@ -35,6 +35,9 @@ from bench.verbs.options import place
 
 SCRIPT = str(Path(__file__).parent.parent / "standin" / "training.py")
 PYTHON = sys.executable
+NEW = (PYTHON, str(Path(SCRIPT).with_name("noting.py")))
+OLD = " ".join(NEW)
+"""Without torch, and the seconds that its import takes."""
 
 Attached = tuple[int, str, str, Run]
 
@@ -105,7 +108,7 @@ def test_a_killed_command_keeps_its_code_and_steps(attach: Any, tmp_path: Path) 
 
 def test_a_second_launch_that_trains_nothing_is_named(attach: Any) -> None:
     """As a script does that finds its last checkpoint."""
-    again = f"[ -e done ] || {PYTHON} {SCRIPT}; touch done"
+    again = f"[ -e done ] || {OLD}; touch done"
     code, _, err, run = attach(("--launches", "3"), "sh", "-c", again)
     assert code == 0 and len(run.document.launches) == 1
     assert "bench: nothing was recorded of launch 2: no optimizer of torch stepped" in err
@@ -113,7 +116,7 @@ def test_a_second_launch_that_trains_nothing_is_named(attach: Any) -> None:
 
 @pytest.mark.parametrize(("end", "status"), [(-1, "error"), (128 + signal.SIGTERM, "killed")])
 def test_an_exit_code_that_is_of_no_signal_is_an_error(attach: Any, end: int, status: str) -> None:
-    code, _, _, run = attach((), PYTHON, str(Path(SCRIPT).with_name("noting.py")), f"--end={end}")
+    code, _, _, run = attach((), *NEW, f"--end={end}")
     assert (code, run.document.launches[0].status) == (end % 256, status)
 
 
@@ -378,9 +381,6 @@ def test_the_command_outlives_its_notes(bench: Bench) -> None:
 
 # With --base, two commands take turns in one run, and the answer is that of bench compare
 
-NEW = (PYTHON, str(Path(SCRIPT).with_name("noting.py")))
-OLD = " ".join(NEW)
-
 
 def test_two_commands_take_turns_and_are_compared(bench: Bench, plotting: Plotting) -> None:
     """What they print is not on standard output, where the JSON is; of the next commands one is run."""
@@ -412,9 +412,8 @@ def test_two_commands_take_turns_and_are_compared(bench: Bench, plotting: Plotti
     assert not Path("reports/phases.svg").exists(), "nothing is known of phases"
     written = Path("reports/index.html").read_text()
     assert "--no-parity" not in written
-    assert re.search(
-        r"waits for its DataLoader for (9\.\d|10)\s% \(fast\) of its time, on average over steps\.", written
-    )
+    waits = r"waits for its DataLoader for (9\.\d|10)\s% \(fast\) of its time, on average over steps\."
+    assert re.search(waits, written)
 
 
 def test_the_same_command_twice_does_not_differ(bench: Bench) -> None:

@@ -78,10 +78,7 @@ CASES: dict[str, Case] = {
         for value in ("5", "0m", "nanm", "", "20 parsecs", "0h0m", "1h30", "30s9m", "9m9m", "1.2.3h", "1h -5m", "-5m")
     },
     "budget for nothing": ((*CPU, "--budget", "20m"), ("error: --budget: ", "--until-precision 1%", "--find-batch")),
-    "too few to begin with": (
-        (*CPU, "--until-precision", "1%", "--launches", "4"),
-        ("error: --launches: ", "at least 5"),
-    ),
+    "too few launches": ((*CPU, "--until-precision", "1%", "--launches", "4"), ("error: --launches: ", "at least 5")),
     **{
         f"precision of {value}": ((*CPU, "--until-precision", value), (f"--until-precision: '{value}'", "such as 1%"))
         for value in ("1", "0%", "100%", "nan%", "%", "")

@@ -18,6 +18,7 @@ from bench.experiments import bisecting
 from bench.experiments.candidates import commits
 from bench.report import plots
 from bench.runs.experiments import Bisected
+from bench.runs.reader import read
 from bench.verbs.bisect import USUAL
 
 STANDIN = Path(__file__).parent.parent / "standin"
@@ -94,18 +95,26 @@ def test_what_changes_gradients_and_not_time(bench: Bench, repository: Repositor
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_an_interrupted_search_goes_on(bench: Bench, repository: Repository, number: signal.Signals) -> None:
+    """By a command as a shell takes it: also of a folder with a blank, and of a search that was resumed itself."""
     fast, slow = {"step_ms": 100.0}, {"step_ms": 120.0}
     names = repository(noted(fast, fast, slow, slow))
-    ends = ("--git", "repo", "--good", names[0], "--bad", names[3])
-    code, _, err = bench("bisect", *ends, *NOTING, "--interrupt-at", 5, "--by", int(number))
-    assert code == 130
-    (line,) = [line for line in err.splitlines() if line.startswith("bench: interrupted; go on with: ")]
-    words = shlex.split(line.partition("with: ")[2])
+    ends = ("--git", "repo", "--good", names[0], "--bad", names[3], "--out", "my runs")
+    own = (*ends, *NOTING, "--interrupt-at", "5", "--by", str(int(number)))
+    resumed: tuple[str, ...] = ()
+    for _ in range(2):
+        Path(os.environ["NOTED"]).write_text("")  # so that the launch that interrupts comes again
+        code, _, err = bench("bisect", *resumed, *own)
+        assert code == 130, err
+        (line,) = [line for line in err.splitlines() if line.startswith("bench: interrupted; go on with: ")]
+        words = shlex.split(line.partition("with: ")[2])
+        assert words[:5] == ["python", "-m", "bench", "bisect", "--resume"] and words[6:] == [*own]
+        assert Path(words[5]).parent == Path("my runs") and Path(words[5]).is_dir()
+        resumed = (f"--resume={words[5]}",)
     code, out, err = bench(*words[3:])
     assert code == 0 and out.startswith(f"{names[2]} (change 2) is the first that is slower"), err
-    launches = only_run().document.launches
+    launches = read(words[5]).document.launches
     assert [one.repeat for one in launches[:7]] == [0, 0, 0, 1, 2, 2, 2]
-    code, _, err = bench("bisect", "--resume", "latest", *ends[:3], names[1], *ends[4:], *NOTING)
+    code, _, err = bench("bisect", *resumed, *ends[:3], names[1], *ends[4:], *NOTING)
     assert code == 2 and "--resume: that run searched something else: commits of repo" in err
 
 
@@ -153,22 +162,6 @@ def test_versions_of_a_package(bench: Bench, tmp_path: Path, monkeypatch: pytest
     if how == "uv":
         environments = tmp_path / "cache/environments"
         assert (tmp_path / "asked").read_text().count("venv --quiet") == len(list(environments.iterdir()))
-
-
-def test_the_command_that_goes_on_is_as_a_shell_takes_it(bench: Bench, repository: Repository) -> None:
-    """Also of a folder with a blank, and of a search that was resumed itself."""
-    names = repository(noted({"step_ms": 100.0}, {"step_ms": 120.0}))
-    own = ("--git", "repo", "--good", names[0], "--bad", names[1], "--out", "my runs")
-    resumed: tuple[str, ...] = ()
-    for _ in range(2):
-        Path(os.environ["NOTED"]).write_text("")  # so that the launch that interrupts comes again
-        code, _, err = bench("bisect", *resumed, *own, *NOTING, "--interrupt-at", 2)
-        assert code == 130, err
-        words = shlex.split(err.rpartition("go on with: ")[2])
-        assert words[:4] == ["python", "-m", "bench", "bisect"] and words[6:] == [*own, *NOTING, "--interrupt-at", "2"]
-        run = words[5]
-        assert Path(run).parent == Path("my runs") and Path(run).is_dir()
-        resumed = (f"--resume={run}",)
 
 
 REFUSED = {

@@ -136,20 +136,18 @@ def test_tests_of_a_gpu_run(environment: dict[str, str], repository: Path) -> No
     assert " passed" in done.stdout
 
 
-COUNTED = planted("""
-    import torch.distributed as dist
-
-    reduce = dist.all_reduce
-    note = lambda tensor: print(tensor.nbytes, file=open("{folder}/sizes", "a"))
-    dist.all_reduce = lambda tensor, *options, **others: (note(tensor), reduce(tensor, *options, **others))[1]
-    return parts.build("ddp")
-""")
-
-
 @pytest.mark.slow
 def test_a_diagnostic_launch_reduces_each_size(environment: dict[str, str], tmp_path: Path) -> None:
     """NCCL's log then has the algorithm that it takes for each."""
-    (tmp_path / "noting.py").write_text(COUNTED.format(folder=tmp_path))
+    noting = f"""
+        import torch.distributed as dist
+
+        reduce = dist.all_reduce
+        note = lambda tensor: print(tensor.nbytes, file=open("{tmp_path}/sizes", "a"))
+        dist.all_reduce = lambda tensor, *options, **others: (note(tensor), reduce(tensor, *options, **others))[1]
+        return parts.build("ddp")
+    """
+    (tmp_path / "noting.py").write_text(planted(noting))
     short = ("--no-parity", "--diagnose", "--scenario", "./noting.py", "--iters", "2", "--launches", "1")
     bench(environment, tmp_path, "run", *MLP_ON_TWO, *short)
     assert {*SIZES} <= {*map(int, (tmp_path / "sizes").read_text().split())}

@@ -4,7 +4,6 @@ import os
 import select
 import signal
 import socket
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -18,7 +17,7 @@ from bench import machine
 from bench.core.channel import Channel
 from bench.experiments import launch
 from bench.seams import discover, execute
-from bench.seams.site import Connected, Options, Outcome
+from bench.seams.site import Connected, Options
 from bench.sites.local import WorkerHost
 from bench.worker.door import Door
 
@@ -48,9 +47,8 @@ def test_a_site_of_torchrun_is_one_file(torchrun: str, mlp: str, bench: Bench) -
     (launch,) = foreign["launches"]
     assert foreign["request"]["site"] == torchrun == foreign["sources"][torchrun]["file"]
     assert (launch["status"], launch["effective"]["world_size"], launch["effective"]["backend"]) == ("ok", 2, "gloo")
-    assert [(rank["host"], rank["threads"]) for rank in launch["ranks"]] == [
-        (foreign["machine"]["host"], max(1, foreign["machine"]["cores_usable"] // 2))
-    ] * 2
+    each = (foreign["machine"]["host"], max(1, foreign["machine"]["cores_usable"] // 2))
+    assert [(rank["host"], rank["threads"]) for rank in launch["ranks"]] == [each] * 2
     (reference,) = foreign["experiments"]["numerics"]["references"]
     assert reference["status"] == "ok" and foreign["parity"], "the reference came by torchrun, too"
     local = bench("run", *options).document
@@ -61,49 +59,35 @@ def test_a_site_of_torchrun_is_one_file(torchrun: str, mlp: str, bench: Bench) -
     assert {row["scenario"] for row in compared["comparisons"]} == {"ddp"}
 
 
-@pytest.fixture
-def until(torchrun: str, mlp: str, tmp_path: Path) -> Callable[..., tuple[Outcome, list[int]]]:
-    """A launch by torchrun in which something is done to the host or rank 1 after its first step."""
-
-    def run(fault: Callable[[WorkerHost, int], None], stall_s: float) -> tuple[Outcome, list[int]]:
-        command = execute.load_file("torchrun_site", torchrun, discover.SITE).command
-        task = discover.load_workload("mlp", mlp).task("cpu", {"width": 32})
-        job = replace(planned(iters=100000, stall_timeout_s=stall_s, task=task).job, logs=str(tmp_path))
-        pids: dict[int, int] = {}
-
-        def hear(event: dict[str, Any]) -> None:
-            if event["event"] == "up":
-                pids[event["rank"]] = event["pid"]
-            if event["event"] == "step" and event["rank"] == 1:
-                fault(host, pids[1])
-
-        log = str(tmp_path / "log")
-        with WorkerHost(Options(device="cpu", hosts=machine.here(()), log=log), command) as host:
-            host.wait_until_ready()
-            return host.perform(job, hear), list(pids.values())
-
-    return run
-
-
 @pytest.mark.fault
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("fault", "status", "first"),
-    [
-        pytest.param("SIGKILL", "killed", 1, marks=pytest.mark.slow),
-        pytest.param("SIGSTOP", "timeout", 1, marks=pytest.mark.slow),
-        pytest.param("host", "killed", None, marks=pytest.mark.slow),
-    ],
+    ("fault", "status", "first"), [("SIGKILL", "killed", 1), ("SIGSTOP", "timeout", 1), ("host", "killed", None)]
 )
-def test_a_broken_torchrun_leaves_nobody(until: Callable[..., Any], fault: str, status: str, first: int | None) -> None:
-    def break_it(host: WorkerHost, pid: int) -> None:
-        if fault == "host":
-            host.process.kill()
-        else:
-            os.kill(pid, signal.Signals[fault])
+def test_a_broken_torchrun_leaves_nobody(
+    torchrun: str, mlp: str, tmp_path: Path, fault: str, status: str, first: int | None
+) -> None:
+    """Its host, or rank 1, after its first step."""
+    command = execute.load_file("torchrun_site", torchrun, discover.SITE).command
+    task = discover.load_workload("mlp", mlp).task("cpu", {"width": 32})
+    stall_s = 10.0 if fault == "SIGSTOP" else 60.0
+    job = replace(planned(iters=100000, stall_timeout_s=stall_s, task=task).job, logs=str(tmp_path))
+    pids: dict[int, int] = {}
 
-    outcome, pids = until(break_it, 10.0 if fault == "SIGSTOP" else 60.0)
+    def hear(event: dict[str, Any]) -> None:
+        if event["event"] == "up":
+            pids[event["rank"]] = event["pid"]
+        if event["event"] == "step" and event["rank"] == 1:
+            if fault == "host":
+                host.process.kill()
+            else:
+                os.kill(pids[1], signal.Signals[fault])
+
+    with WorkerHost(Options(device="cpu", hosts=machine.here(()), log=str(tmp_path / "log")), command) as host:
+        host.wait_until_ready()
+        outcome = host.perform(job, hear)
     assert (outcome.status, outcome.first_failed_rank) == (status, first), outcome.reason
-    assert len(pids) == 2 and nobody_left(pids)
+    assert len(pids) == 2 and nobody_left([*pids.values()])
 
 
 def test_nobody_comes_in_without_the_token() -> None:

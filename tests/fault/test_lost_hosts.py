@@ -27,19 +27,6 @@ Started = Callable[..., list["subprocess.Popen[str]"]]
 FAULTS = {"rank": "ended by SIGKILL", "stopped rank": "stopped", "follower": "is gone", "leader": "", "link": "is gone"}
 
 
-def break_it(fault: str, link: Link, pids: list[int]) -> None:
-    ranks = [pid for pid, role in family(pids[1]).items() if role == "rank"]
-    match fault:
-        case "rank":
-            os.kill(ranks[0], signal.SIGKILL)
-        case "stopped rank":
-            os.kill(ranks[0], signal.SIGSTOP)
-        case "follower" | "leader":
-            os.kill(pids[fault == "follower"], signal.SIGKILL)
-        case "link":
-            link.up("down")
-
-
 @pytest.fixture
 def started(link: Link, tmp_path: Path, repository: Path) -> Iterator[Started]:
     with ExitStack() as stack:
@@ -62,8 +49,14 @@ def test_a_fault_is_named_and_nobody_is_left(fault: str, link: Link, tmp_path: P
     pids = [one.pid for one in benches]
     everybody = wait_for(lambda: hosts.all_run(pids))
     time.sleep(2.0)
-    break_it(fault, link, pids)
     of_a_rank = fault in ("rank", "stopped rank")
+    if fault == "link":
+        link.up("down")
+    elif of_a_rank:
+        rank = next(pid for pid, role in family(pids[1]).items() if role == "rank")
+        os.kill(rank, signal.SIGKILL if fault == "rank" else signal.SIGSTOP)
+    else:
+        os.kill(pids[fault == "follower"], signal.SIGKILL)
     try:
         if of_a_rank:
             wait_for(lambda: document_in(tmp_path / "host0" / "results")["launches"] or None, STALL_S + ASKED_S)

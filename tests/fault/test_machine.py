@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from conftest import planned
 from standin.documents import document
-from standin.planted import planted as planted_file
+from standin.planted import planted
 from standin.runs import DDP, write_run
 
 from bench import machine
@@ -28,18 +28,11 @@ from bench.worker.beats import Beats
 
 pytestmark = pytest.mark.fault
 
-LOUD = """
-    print("the first line")
-    for _ in range(100):
-        print("x" * 2**20)
-    print("the last line")
-    return parts.session()
-"""
-
 
 def test_both_ends_of_100_mb_of_output_are_kept(host: WorkerHost, tmp_path: Path) -> None:
     file = tmp_path / "loud.py"
-    file.write_text(planted_file(LOUD, "group=False"))
+    loud = "print('the first line')\nfor _ in range(100):\n    print('x' * 2**20)\nprint('the last line')"
+    file.write_text(planted(f"{loud}\nreturn parts.session()", "group=False"))
     (tmp_path / "logs").mkdir()
     done = launch.execute(planned(str(file), replicas=1).job, host, str(tmp_path / "logs"), lambda event: None)
     assert done.outcome.status == "ok", done.outcome.reason

@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 from conftest import Bench, Executed, a_host
 from standin.planted import failing
-from standin.planted import planted as planted_file
 from standin.processes import FASHION, alive, family, nobody_left, not_locked, start, wait_for
 from standin.schemas import document_in
 
@@ -183,9 +182,8 @@ def test_what_a_rank_breaks_is_its_own(execute: Execute, fault: str, reason: str
 
 
 def test_an_exception_in_a_thread_fails_the_launch(execute: Execute) -> None:
-    done = execute(
-        failing("thread = threading.Thread(target=lambda: 1 / 0, name='loader')\nthread.start()"), iters=2000
-    )
+    thread = "thread = threading.Thread(target=lambda: 1 / 0, name='loader')\nthread.start()"
+    done = execute(failing(thread), iters=2000)
     assert (done.outcome.status, done.outcome.first_failed_rank) == ("error", 1)
     assert re.fullmatch(r"thread loader: \S+\.py:9: ZeroDivisionError: division by zero", done.outcome.reason)
 
@@ -229,14 +227,12 @@ def test_too_few_descriptors_fail_only_the_launch(execute: Execute, tmp_path_fac
         assert len(os.listdir(f"/proc/{host.process.pid}/fd")) <= open_now + 1, "descriptors leak from launch to launch"
 
 
+SPOOLS = """os.makedirs(os.path.join(run, '.scratch'), exist_ok=True)
+for launch in range(parts.job.launch + 1, 20): os.mkfifo(f'{run}/.scratch/samples-{launch}.jsonl')"""
 SEALED = "import json, bench.worker.rank\nbench.worker.rank._sealed = "
 MEDDLING = {
     "scratch": ("ok", "time.sleep(1)\nshutil.rmtree(os.path.join(run, '.scratch'))"),
-    "spools": (
-        "ok",
-        "os.makedirs(os.path.join(run, '.scratch'), exist_ok=True)\n"
-        "for launch in range(parts.job.launch + 1, 20): os.mkfifo(f'{run}/.scratch/samples-{launch}.jsonl')",
-    ),
+    "spools": ("ok", SPOOLS),
     "folder": ("ok", "shutil.rmtree(run, ignore_errors=True)"),
     "pipes": ("ok", "os.mkfifo(f'{run}/logs/pipe')\nos.symlink('/dev/zero', f'{run}/logs/zero')"),
     "tables": ("ok", "import glob\nfor part in glob.glob(os.path.join(run, '.parts', '*')):\n    os.truncate(part, 7)"),
@@ -253,12 +249,8 @@ MEDDLING = {
 
 def test_what_a_scenario_harms_is_its_own_launch(run_here: Bench, tmp_path: Path) -> None:
     for name, (_, fault) in MEDDLING.items():
-        (tmp_path / f"{name}.py").write_text(
-            planted_file(
-                f"import os, shutil, time\nrun = os.path.dirname(parts.job.logs)\n{fault}\nreturn parts.session()",
-                "group=False",
-            )
-        )
+        harm = failing(f"run = os.path.dirname(parts.job.logs)\n{fault}", "True", **ALONE)
+        (tmp_path / f"{name}.py").write_text(harm)
     names = ",".join([*(str(tmp_path / f"{name}.py") for name in MEDDLING), "single"])
     out = tmp_path / "out"
     small = ["--iters", "2", "--ranks", "1", "--global-batch", "4", "--no-parity", "--out", str(out)]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Bench
-from standin.planted import planted
+from standin.planted import failing
 from standin.processes import FASHION, SMALL, command, family, nobody_left, not_locked, ranks_of, start, wait_for
 from standin.schemas import document_in
 
@@ -72,10 +72,9 @@ def test_an_end_while_torch_is_imported_leaves_nothing(
 @pytest.mark.parametrize("ending", [signal.SIGHUP, signal.SIGTERM])
 def test_a_closed_terminal_ends_a_run_calmly(repository: Path, tmp_path: Path, ending: signal.Signals) -> None:
     ours, theirs = pty.openpty()
-    running = subprocess.Popen(
-        command(tmp_path, "--scenario", "ddp", "--iters", "2000", "--no-parity"),
-        cwd=repository, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
-    )  # fmt: skip
+    asked = command(tmp_path, "--scenario", "ddp", "--iters", "2000", "--no-parity")
+    streams = dict.fromkeys(("stdin", "stdout", "stderr"), theirs)
+    running = subprocess.Popen(asked, cwd=repository, start_new_session=True, **streams)
     os.close(theirs)
     os.set_blocking(ours, False)
 
@@ -133,18 +132,12 @@ def test_a_full_disk(repository: Path, tmp_path: Path) -> None:
     assert document_in(tmp_path)["launches"]
 
 
-GREEDY = """
-    import torch
-    if parts.workload.global_batch > 13:
-        raise torch.OutOfMemoryError("planted")
-    return parts.session()
-"""
-
-
 @pytest.mark.slow
 def test_the_largest_batch_is_found(repository: Path, tmp_path: Path) -> None:
     out, greedy = tmp_path / "out", tmp_path / "greedy.py"
-    greedy.write_text(planted(GREEDY, "group=False"))
+    fault = "raise torch.OutOfMemoryError('planted')"
+    condition = "parts.workload.global_batch > 13"
+    greedy.write_text(failing(fault, condition, then="parts.session()", how="group=False"))
     without_warmup, more = SMALL[:-2], ("--ranks", "1", "--find-batch", "--json")
     running = start(repository, out, "--scenario", str(greedy), *more, small=without_warmup)
     said, shown = running.communicate(timeout=250)

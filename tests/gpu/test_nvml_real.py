@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -102,17 +101,6 @@ def smi(uuid: str, query: str, fields: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.split(",")] for line in told.splitlines() if line.strip()]
 
 
-def sampled(folder: Path, gpu: Gpu, rank: Rank, seconds: float) -> tuple[Sampler, list[Any], list[Any]]:
-    sampler = Sampler(device="cuda", gpus=(gpu.uuid,), spool=str(folder), host="here")
-    try:
-        sampler.watch(0, "single", 0, rank.pid, (gpu.uuid,))
-        wait_for(lambda: read_spool(spool_path(str(folder), 0))["device"], 30.0)
-        time.sleep(seconds)
-        return sampler, *sampler.finish(0)
-    finally:
-        sampler.stop()
-
-
 def test_in_a_container_the_level_tells_a_rank(gpu: Gpu, tmp_path: Path) -> None:
     sampler = Sampler(device="cuda", gpus=(gpu.uuid,), spool=str(tmp_path), host="here", nested=True)
     sampler.begin(0)
@@ -129,7 +117,14 @@ def test_in_a_container_the_level_tells_a_rank(gpu: Gpu, tmp_path: Path) -> None
 
 
 def test_memory_agrees_with_nvidia_smi(gpu: Gpu, rank: Rank, tmp_path: Path) -> None:
-    _, memory, _ = sampled(tmp_path, gpu, rank, 1.0)
+    sampler = Sampler(device="cuda", gpus=(gpu.uuid,), spool=str(tmp_path), host="here")
+    try:
+        sampler.watch(0, "single", 0, rank.pid, (gpu.uuid,))
+        wait_for(lambda: read_spool(spool_path(str(tmp_path), 0))["device"], 30.0)
+        time.sleep(1.0)
+        memory, _ = sampler.finish(0)
+    finally:
+        sampler.stop()
     by_smi = {row[0]: row[1] for row in smi(gpu.uuid, "compute-apps", "pid,used_memory")}
     if str(rank.pid) not in by_smi:
         assert nested(), "on the host itself the driver lists our PID"

@@ -16,7 +16,7 @@ def planted(build: str, declared: str = "", *, scenario: str = "") -> str:
 
 def failing(fault: str, condition: str = "parts.rank == 1", then: str = 'parts.build("ddp")', how: str = "") -> str:
     """One whose ranks do this where the condition holds, in line 9; ``how``: fields of the strategy."""
-    modules = "import os, signal, socket, subprocess, sys, threading, time, torch"
+    modules = "import os, shutil, signal, socket, subprocess, sys, threading, time, torch"
     return planted(f"{modules}\nif {condition}:\n{indent(fault, '    ')}\nreturn {then}", how)
 
 
