@@ -13,22 +13,14 @@ from bench.machine.doctor.gpus import numa_node
 from bench.machine.doctor.page import page
 
 FAKE_TORCH = """
+from types import SimpleNamespace as Module
 Tensor = nn = None
-__version__ = "2.9.9"
-class version: cuda = "12.6"
-class backends:
-    class cudnn:
-        version = staticmethod(lambda: 90100)
-class distributed:
-    is_available = is_nccl_available = is_gloo_available = staticmethod(lambda: True)
-class cuda:
-    get_arch_list = staticmethod(lambda: ["sm_80", "sm_90"])
-    class nccl:
-        version = staticmethod(lambda: (2, 30, 7))
-class ops:
-    load_library = staticmethod(print)
-    class mkldnn: _is_mkldnn_bf16_supported = staticmethod(lambda: False)
-get_num_threads = lambda: 2
+__version__, version = "2.9.9", Module(cuda="12.6")
+get_num_threads, there = lambda: 2, lambda: True
+distributed = Module(is_available=there, is_nccl_available=there, is_gloo_available=there)
+backends = Module(cudnn=Module(version=lambda: 90100))
+cuda = Module(get_arch_list=lambda: ["sm_80", "sm_90"], nccl=Module(version=lambda: (2, 30, 7)))
+ops = Module(load_library=print, mkldnn=Module(_is_mkldnn_bf16_supported=lambda: False))
 """
 
 
@@ -175,16 +167,12 @@ TORCH |= dict.fromkeys(("problem", "torch_problem", "torchvision_problem", "cuda
 TORCH |= {"apex": {"problems": {"apex.amp": None, "apex.parallel": None}, "extras": {"amp_C": True}}}
 
 
-def facts(*, host: dict[str, Any] | None = None, torch: dict[str, Any] | None = None) -> dict[str, Any]:
-    return {
-        "gpus": [],
-        "gpus_reason": None,
-        "driver": {"version": None, "nvml": None, "cuda": None},
-        "topology": [],
-        "pynvml": {"path": "x", "problem": None},
-        "host": HOST | (host or {}),
-        "torch": TORCH | (torch or {}),
-    }
+FACTS: dict[str, Any] = {"host": HOST, "torch": TORCH, "gpus": [], "gpus_reason": None, "topology": []}
+FACTS |= {"driver": dict.fromkeys(("version", "nvml", "cuda")), "pynvml": {"path": "x", "problem": None}}
+
+
+def facts(**changes: dict[str, Any]) -> dict[str, Any]:
+    return FACTS | {part: FACTS[part] | values for part, values in changes.items()}
 
 
 NO_BF16 = "this CPU has no instructions for bf16"

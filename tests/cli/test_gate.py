@@ -87,10 +87,8 @@ def test_one_run_as_the_base(gate: Bench, history: Path) -> None:
     base, same, slow = tonight(history, 1.0, 20), tonight(history, 1.0, 21), tonight(history, 1.1, 22)
     assert gate(same, "--baseline", base).code == 0
     said = gate(slow.name, "--baseline", base.name, "--results", history, "--json")
-    assert (
-        said.code == 10 and rows(said, "regressed") == {("ddp", "step_time")} and said.document["base"] == [base.name]
-    )
-    assert "accept" not in said.err, "there is no history to accept it in"
+    assert (said.code, rows(said, "regressed")) == (10, {("ddp", "step_time")})
+    assert said.document["base"] == [base.name] and "accept" not in said.err, "there is no history to accept it in"
     few = gated.write(history, gated.digest(23, [gated.scenario(name, gated.STEADY[:2]) for name in NAMES]))
     said = gate(few, "--baseline", base)
     assert said.code == 11 and "too few launches" in said.out and "--launches 5" in said.out
@@ -143,8 +141,8 @@ def test_other_work_is_not_comparable(gate: Bench, history: Path, changes: dict[
 def test_untrusted_runs_are_left_out_and_named(gate: Bench, history: Path) -> None:
     first, second, third = sorted(history.iterdir())[-3:]
     (first / "digest.json").write_text("{}")  # seen where the digest is read
-    edited = (second / "run.json").read_text().replace(f'"schema_version": {SCHEMA_VERSION}', '"schema_version": 9')
-    (second / "run.json").write_text(edited)  # seen only where all of it is verified
+    whole = (second / "run.json").read_text()  # seen only where all of it is verified
+    (second / "run.json").write_text(whole.replace(f'"schema_version": {SCHEMA_VERSION}', '"schema_version": 9'))
     sealed_again(third, complete=False)
     said = gate(tonight(history), "--history", history, "--json")
     assert said.code == 0 and len(said.document["base"]) == 7
@@ -271,16 +269,10 @@ def test_remedies_name_the_run_and_what_failed(gate: Bench, history: Path, tmp_p
         return gated.write(folder, gated.night(day, **changes))
 
     failed: dict[str, Any] = {"status": "oom", "reason": "CUDA out of memory"}
-    here = write(Path("results"), 20, **failed)
-    said = gate(here.name, "--history", history)
-    assert said.code == 12 and f"what failed: python -m bench run --resume {here.name}\n" in said.out, (
-        "where run looks, too"
-    )
-    inside = write(history, 21, **failed)
-    assert (
-        f"what failed: python -m bench run --resume history/{inside.name}\n"
-        in gate(inside.name, "--history", history).out
-    )
+    here, inside = write(Path("results"), 20, **failed), write(history, 21, **failed)
+    for run, where in ((here, ""), (inside, "history/")):  # in results run looks, too
+        said = gate(run.name, "--history", history)
+        assert said.code == 12 and f"what failed: python -m bench run --resume {where}{run.name}\n" in said.out
     attached = Attached(commands={}, step="a step", times="a clock")
     scaling = Scaling(counts=(2,), modes=("weak",), batch_per_rank=1)
     for record, again in ((attached, " in a new run"), (scaling, f": python -m bench scale --resume {here.name}")):

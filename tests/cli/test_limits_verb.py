@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 from conftest import Bench, Plotting
+from standin.planted import defined
 from standin.schemas import is_valid
-from test_workload import MLP
+from test_workload import MLP, without
 
 from bench.core.codec import decode
 from bench.experiments import limits, prove
@@ -16,40 +17,18 @@ from bench.report import plots
 from bench.runs.experiments import Ceilings
 
 PLANTED_MS, EXAMPLES = 30.0, 8
-DATA = """
-
-def size(work):
-    return 64
-
-
-def collate(examples):
-    import time
-
-    import torch
-
-    time.sleep({seconds})
-    return torch.utils.data.default_collate(examples)
-"""
-FORWARD = """
-    import time
-
-    import torch
-
-    out = model(batch["x"])
-    {planted}
-    return torch.nn.functional.cross_entropy(out, batch["y"])
-"""
+SLEEP = f"time.sleep({PLANTED_MS / 1000})"
 SORT = "out = out + 0 * torch.sort(torch.arange(500_000.0).flip(0))[0][0]"
 """By one thread: some 25 ms."""
 
 
 def planted(kind: str) -> str:
-    head, loss, tail = MLP.partition("def loss(model, batch):\n")
     if kind == "data":
         source = MLP.replace("WORKLOAD = Workload(", 'WORKLOAD = Workload(\n    reads="nothing",')
-        return source + DATA.format(seconds=PLANTED_MS / 1000)
-    body = FORWARD.format(planted=SORT if kind == "memory" else f"time.sleep({PLANTED_MS / 1000})")
-    return head + loss + body + "\n\n" + tail[tail.index("def optimizer") :]
+        collate = defined("collate(examples)", SLEEP, "return torch.utils.data.default_collate(examples)")
+        return source + defined("size(work)", "return 64") + collate
+    body = ('out = model(batch["x"])', SORT if kind == "memory" else SLEEP, 'return cross_entropy(out, batch["y"])')
+    return without("loss")(MLP) + defined("loss(model, batch)", *body)
 
 
 def known(about: Mapping[str, Any]) -> Ceilings:
@@ -84,9 +63,7 @@ def test_what_is_planted_lands_in_its_own_part(
     if kind == "host":
         assert run_here("report", str(path)).code == 0
         page = Path("reports/index.html").read_text()
-        assert "single reaches " in page.partition(">All scenarios<")[0], (
-            "the answer of the page is that of the command"
-        )
+        assert "single reaches " in page.partition(">All scenarios<")[0], "the page's answer is that of the command"
         shown = run_here("show", str(path)).out
         assert shown.startswith("single reaches ") and shown.count("single reaches ") == 1
         assert "How far from the limit?" in page and "The account of a step" in page

@@ -8,7 +8,7 @@ import pytest
 import torch
 from conftest import Bench, needs_fsdp2
 from standin import ROOT
-from standin.planted import planted
+from standin.planted import defined, planted
 from standin.schemas import document_in
 from test_workload import MLP, without
 
@@ -16,35 +16,21 @@ from bench.analyse.parity import CANNOT_TELL, DIVERGED, SAME, WITHIN_HALF
 
 _, SECTION = (ROOT / "docs" / "own.md").read_text().split("## My training step has ...\n")
 SNIPPETS = dict(re.findall(r"^### \.\.\. ([^\n]+)\n[^#]*?^```python\n(.*?)^```", SECTION, re.DOTALL | re.MULTILINE))
-CLIPPED_IN_A_HOOK = """
-def optimizer(work, parameters):
-    import torch
-
-    made = torch.optim.SGD(parameters, lr=0.01)
-    weights = made.param_groups[0]["params"]
-    made.register_step_pre_hook(lambda *_: torch.nn.utils.clip_grad_norm_(weights, 0.01) and None)
-    return made
-"""
-
-LAST_LAYER = """
-def optimizer(work, parameters):
-    import torch
-
-    return torch.optim.SGD(list(parameters)[-2:], lr=0.01)
-"""
-SPECTRAL = """
-def model(work):
-    from torch import nn
-    from torch.nn.utils.parametrizations import spectral_norm
-
-    return nn.Sequential(spectral_norm(nn.Linear(32, work.width)), nn.ReLU(), nn.Linear(work.width, 10))
-"""
-IN_FP32 = """
-def loss(model, batch):
-    from torch.nn.functional import cross_entropy
-
-    return cross_entropy(model(batch["x"].float() / 255), batch["y"])
-"""
+OPTIMIZER = "optimizer(work, parameters)"
+CLIPPED_IN_A_HOOK = defined(
+    OPTIMIZER,
+    "made = torch.optim.SGD(parameters, lr=0.01)",
+    'weights = made.param_groups[0]["params"]',
+    "made.register_step_pre_hook(lambda *_: nn.utils.clip_grad_norm_(weights, 0.01) and None)",
+    "return made",
+)
+LAST_LAYER = defined(OPTIMIZER, "return torch.optim.SGD(list(parameters)[-2:], lr=0.01)")
+SPECTRAL = defined(
+    "model(work)",
+    "first = nn.utils.parametrizations.spectral_norm(nn.Linear(32, work.width))",
+    "return nn.Sequential(first, nn.ReLU(), nn.Linear(work.width, 10))",
+)
+IN_FP32 = defined("loss(model, batch)", 'return cross_entropy(model(batch["x"].float() / 255), batch["y"])')
 PARTS = """
 def before_step(model, optimizer):
     from torch.nn.utils import clip_grad_norm_
@@ -87,29 +73,15 @@ OTHERS = {
     "an optimizer that works in place": IN_PLACE,  # as those of schedulefree
     "... with a schedule": IN_PLACE + "\n\n" + SNIPPETS["a learning-rate schedule"],
 }
-CONVOLUTION = """
-def model(work):
-    from torch import nn
-
-    layers = nn.Conv2d(2, work.width, 3), nn.Flatten(), nn.Linear(4 * work.width, 10)
-    return nn.Sequential(nn.Unflatten(1, (2, 4, 4)), *layers)
-"""
-SPARE = """
-def model(work):
-    from torch import nn
-
-    made = nn.Linear(32, 10)
-    made.spare = nn.Linear(work.width, 10)
-    return made
-"""
-WIDE = """
-def model(work):
-    from torch import nn
-
-    return nn.Sequential(nn.Linear(32, 8 * work.width), nn.ReLU(), nn.Linear(8 * work.width, 10))
-
-
-"""
+CONVOLUTION = defined(
+    "model(work)",
+    "layers = nn.Conv2d(2, work.width, 3), nn.Flatten(), nn.Linear(4 * work.width, 10)",
+    "return nn.Sequential(nn.Unflatten(1, (2, 4, 4)), *layers)",
+)
+SPARE = defined("model(work)", "made = nn.Linear(32, 10)", "made.spare = nn.Linear(work.width, 10)", "return made")
+WIDE = defined(
+    "model(work)", "return nn.Sequential(nn.Linear(32, 8 * work.width), nn.ReLU(), nn.Linear(8 * work.width, 10))"
+)
 GROUPED = """
 def model(work, exact=False):
     from torch import nn
@@ -135,12 +107,10 @@ def optimizer(work, parameters):
 
     return Mixes(parameters, {"lr": 0.01})
 """
-JOINED = """
-def collate(examples):
-    import torch
-
-    return {name: torch.cat([torch.stack([one[name], one[name]]) for one in examples]) for name in ("x", "y")}
-"""
+JOINED = defined(
+    "collate(examples)",
+    'return {name: torch.cat([torch.stack([one[name]] * 2) for one in examples]) for name in ("x", "y")}',
+)
 
 
 def workload(folder: Path, snippet: str) -> Path:
@@ -210,7 +180,7 @@ def test_an_optimizer_that_computes_in_bf16(run_here: Bench, tmp_path: Path) -> 
     """Its update is another one where shards add up in another order, but not by as much as with a wrong sign."""
     wrong = 'session = parts.build("ddp")\nsession.optimizer.first.param_groups[0]["lr"] *= -1\nreturn session'
     (tmp_path / "planted.py").write_text(planted(wrong))
-    snippet = WIDE + SNIPPETS["several optimizers"].replace("AdamW", "Muon")
+    snippet = f"{WIDE}\n\n{SNIPPETS['several optimizers'].replace('AdamW', 'Muon')}"
     found = trained(run_here, tmp_path, snippet, "ddp", "ddp_o2", "fsdp2", str(tmp_path / "planted.py"))
     expected = {"ddp": SAME, "ddp_o2": WITHIN_HALF, "fsdp2": CANNOT_TELL, "planted": DIVERGED}
     assert verdicts(found) == expected

@@ -38,12 +38,7 @@ def test_every_option_that_is_named_is_there(bench: Bench) -> None:
     """In running text; the blocks of commands are run."""
     shown = "".join(bench(verb, "--help").out for verb in cli.VERBS)
     shown += (ROOT / "nightly" / "nightly.sh").read_text()
-    of_others = {
-        "--max-restarts",
-        "--rdzv-id",
-        "--schemafile",
-        "--dictionary",
-    }  # of torchrun, and of programs beside the verbs
+    of_others = {"--max-restarts", "--rdzv-id", "--schemafile", "--dictionary"}  # torchrun's, and of other programs
     named: set[str] = set()
     for page in (README, *PAGES):
         if page.name != "evidence.md":  # which has those of the benchmarks
@@ -109,10 +104,10 @@ def names(folder: Path) -> dict[str, str]:
     return {"BASE": first, "NEW": second, "RUN": second}
 
 
-@pytest.mark.parametrize(
-    "command",
-    [c for c in commands(README, *PAGES) if "-m venv" not in c and c not in (*ELSEWHERE, MEASURED)],
-)
+HERE = [one for one in commands(README, *PAGES) if "-m venv" not in one and one not in (*ELSEWHERE, MEASURED)]
+
+
+@pytest.mark.parametrize("command", HERE)
 def test_a_command_does_what_it_says(
     folder: Path, names: dict[str, str], run_here: Bench, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
@@ -120,9 +115,8 @@ def test_a_command_does_what_it_says(
     assert words[:3] == ["python", "-m", "bench"], "a command that this test does not know how to run"
     arguments = shrink(words[3:])
     if {"attach", "bisect"} & {*words}:
-        arguments = [
-            re.sub("^python(?= |$)", sys.executable, word) for word in [*arguments[:1], "--out", "own", *arguments[1:]]
-        ]
+        arguments[1:1] = ["--out", "own"]
+        arguments = [re.sub("^python(?= |$)", sys.executable, word) for word in arguments]
     monkeypatch.chdir(folder)
     done = separately(*arguments, here=folder) if "--fresh" in words else run_here(*arguments)
     if "--gpus" in words and not Path("/dev/nvidiactl").exists():

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from conftest import Bench
 from PIL import Image
+from standin.planted import defined
 from test_workload import MLP
 
 from bench.analyse.parity import SAME
@@ -141,14 +142,7 @@ def test_no_more_is_unpacked_than_the_header_says(tmp_path: Path) -> None:
 
 
 STEP = MLP.replace("from torch.nn.functional", "time.sleep(0.1)\n    from torch.nn.functional").replace("64", "4", 1)
-BATCH = """
-
-def collate(examples):
-    from torch.utils.data import default_collate
-
-    time.sleep(0.03)
-    return default_collate(examples)
-"""
+BATCH = defined("collate(examples)", "time.sleep(0.03)", "return torch.utils.data.default_collate(examples)")
 SLOW = f"import time\n\n{STEP}{BATCH}"
 """A step of 100 ms, a batch of 30 ms."""
 
@@ -191,18 +185,12 @@ def test_a_sweep_says_how_many_workers_are_enough(run_here: Bench, tmp_path: Pat
     assert {"loader.svg", "input.csv"} <= {file.name for file in (tmp_path / "page").iterdir()}
 
 
-WEIGHTED = """
-
-def loss(model, batch):
-    from torch.nn.functional import cross_entropy
-
-    each = cross_entropy(model(batch["x"]), batch["y"], reduction="none")
-    return (each * (1 + batch["y"])).sum() / weight(batch)
-
-
-def weight(batch):
-    return (1 + batch["y"]).sum()
-"""
+WEIGHTED = defined("weight(batch)", 'return (1 + batch["y"]).sum()')
+WEIGHTED += defined(
+    "loss(model, batch)",
+    'each = cross_entropy(model(batch["x"]), batch["y"], reduction="none")',
+    'return (each * (1 + batch["y"])).sum() / weight(batch)',
+)
 """Replaces the loss: an example counts as much as the number of its class."""
 
 

@@ -61,8 +61,7 @@ def test_all_strategies_are_tried_here() -> None:
     tried = {*WHOLE, *COMPRESSED, *AVERAGED}
     strategies = {name: switching.load(name, file).strategy_name for name, file in discover.names().items()}
     elsewhere = {"single", "dp", "apex_ddp", "ddp_two_devices", "ddp_elastic", "accelerate_ddp", "lightning_ddp"}
-    elsewhere |= {"deepspeed", "deepspeed_2", "deepspeed_3"}
-    elsewhere |= {"ddp_accumulate_4", "ddp_accumulate_8"}  # as ddp_accumulate, with another number
+    elsewhere |= {"deepspeed", "deepspeed_2", "deepspeed_3", "ddp_accumulate_4", "ddp_accumulate_8"}
     assert {strategies[name] for name in tried & strategies.keys()} | elsewhere == set(strategies.values())
 
 

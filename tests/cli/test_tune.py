@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from conftest import Bench, Plotting
-from standin.planted import hooked
+from standin.planted import defined, hooked
 from standin.schemas import document_in
 from test_workload import MLP
 
@@ -30,16 +30,7 @@ CANDIDATE = """
 CANDIDATES = {"quick": (0.05, 1.0), "slow": (0.1, 1.0), "wrong": (0.0, 1.5), "slowest": (1.0, 1.0)}
 """Seconds that a step sleeps, and what the loss is multiplied by: ``wrong`` trains something else, and never sleeps."""
 
-SLEEPY = """
-_loss = loss
-
-
-def loss(model, batch):
-    import time
-
-    time.sleep(0.03)
-    return _loss(model, batch)
-"""
+SLEEPY = "\n\n_loss = loss" + defined("loss(model, batch)", "time.sleep(0.03)", "return _loss(model, batch)")
 """So that what never sleeps is the fastest on a busy machine, too, and is judged."""
 
 LATER_S = 600.0

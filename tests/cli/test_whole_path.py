@@ -12,9 +12,11 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from standin import ROOT
+from standin.planted import defined
 
 from bench.analyse.parity import SAME
 from bench.verbs.sets import scenarios_of
@@ -29,47 +31,19 @@ WORKLOAD = """
 from bench.seams import Workload
 
 WORKLOAD = Workload(summary="a model of others", unit="examples", global_batch={"cpu": 8, "cuda": 8})
-
-
-def optimizer(work, parameters):
-    import torch
-
-    return torch.optim.AdamW(parameters, lr=1e-3)
 """
-TIMM = """
-def model(work):
-    import timm
-
-    return timm.create_model("resnet10t", num_classes=10)
-
-
-def example(work, index):
-    import torch
-
-    return torch.randn(3, 32, 32, generator=torch.Generator().manual_seed(index)), index % 10
-
-
-def loss(model, batch):
-    import torch
-
-    return torch.nn.functional.cross_entropy(model(batch[0]), batch[1])
-"""
-GPT2 = """
-def model(work):
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    return GPT2LMHeadModel(GPT2Config(vocab_size=100, n_positions=16, n_embd=32, n_layer=2, n_head=2))
-
-
-def example(work, index):
-    import torch
-
-    return torch.randint(100, (16,), generator=torch.Generator().manual_seed(index))
-
-
-def loss(model, batch):
-    return model(input_ids=batch, labels=batch).loss
-"""
+WORKLOAD += defined("optimizer(work, parameters)", "return torch.optim.AdamW(parameters, lr=1e-3)")
+DRAW = "torch.Generator().manual_seed(index)"
+TIMM = defined("model(work)", "import timm", 'return timm.create_model("resnet10t", num_classes=10)')
+TIMM += defined("example(work, index)", f"return torch.randn(3, 32, 32, generator={DRAW}), index % 10")
+TIMM += defined("loss(model, batch)", "return cross_entropy(model(batch[0]), batch[1])")
+GPT2 = defined(
+    "model(work)",
+    "from transformers import GPT2Config, GPT2LMHeadModel",
+    "return GPT2LMHeadModel(GPT2Config(vocab_size=100, n_positions=16, n_embd=32, n_layer=2, n_head=2))",
+)
+GPT2 += defined("example(work, index)", f"return torch.randint(100, (16,), generator={DRAW})")
+GPT2 += defined("loss(model, batch)", "return model(input_ids=batch, labels=batch).loss")
 LIGHTNING = """
 import lightning
 import torch
@@ -120,10 +94,8 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> str:
     home = tmp_path_factory.mktemp("environment")
     subprocess.run([sys.executable, "-m", "venv", home], check=True)
     own = str(home / "bin" / "python")
-    for command in (
-        [own, "-m", "pip", "install", "-q", "uv"],
-        [str(home / "bin" / "uv"), "pip", "install", "-q", "--python", str(home), "-e", f"{ROOT}[dev]", *PACKAGES],
-    ):
+    uv = [str(home / "bin" / "uv"), "pip", "install", "-q", "--python", str(home), "-e", f"{ROOT}[dev]", *PACKAGES]
+    for command in ([own, "-m", "pip", "install", "-q", "uv"], uv):
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             pytest.skip(f"the packages cannot be had: {done.stderr.strip()[-200:]}")
@@ -136,9 +108,8 @@ def shell(python: str, tmp_path: Path) -> Shell:
     os.symlink(ROOT / "scenarios", tmp_path / "scenarios")
 
     def run(command: str) -> str:
-        done = subprocess.run(
-            shlex.split(command), cwd=tmp_path, env={**os.environ, **places}, capture_output=True, text=True
-        )
+        about: dict[str, Any] = {"cwd": tmp_path, "env": os.environ | places, "capture_output": True, "text": True}
+        done = subprocess.run(shlex.split(command), **about)
         assert done.returncode == 0, (command, done.stdout[-2000:], done.stderr[-2000:])
         assert "Traceback" not in done.stdout + done.stderr, (command, done.stderr[-2000:])
         return done.stdout + done.stderr
@@ -159,9 +130,8 @@ def followed(shell: Shell, command: str, folder: Path) -> None:
 def test_the_first_look(shell: Shell, tmp_path: Path) -> None:
     shell("python -m bench doctor")
     shell("python -m bench list")
-    followed(
-        shell, f"python -m bench run --model resnet18 --image-size 32 --scenario single,ddp,ddp_o1 {SMALL}", tmp_path
-    )
+    asked = f"--model resnet18 --image-size 32 --scenario single,ddp,ddp_o1 {SMALL}"
+    followed(shell, f"python -m bench run {asked}", tmp_path)
 
 
 def test_frameworks_train_the_same(shell: Shell, tmp_path: Path) -> None:
@@ -174,7 +144,7 @@ def test_frameworks_train_the_same(shell: Shell, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("model", [TIMM, GPT2], ids=["timm", "gpt2"])
 def test_a_model_of_others(shell: Shell, tmp_path: Path, model: str) -> None:
-    (tmp_path / "mine.py").write_text(f"{WORKLOAD}\n{model}")
+    (tmp_path / "mine.py").write_text(WORKLOAD + model)
     followed(shell, f"python -m bench run --workload mine.py --scenario single,ddp,ddp_o1 {SMALL}", tmp_path)
 
 

@@ -1,4 +1,5 @@
-"""Files of scenarios that a test plants: each has a strategy of its own, of which a test says what it builds."""
+"""Files that a test plants: scenarios with a strategy of their own, of which a test says what it builds; and functions
+of workloads."""
 
 from textwrap import dedent, indent
 
@@ -26,6 +27,13 @@ def hooked(method: str, code: str, *how: str, build: str = 'parts.build("ddp")')
     return planted(
         f"session = {build}\nthen = session.{method}\n\n{calls}\n\nsession.{method} = first\nreturn session", *how
     )
+
+
+def defined(signature: str, *lines: str) -> str:
+    """A function of a workload's file that has these lines, and torch."""
+    modules = ("import time, torch", "from torch import nn", "from torch.nn.functional import cross_entropy")
+    body = "\n".join([*modules, *lines])
+    return f"\n\ndef {signature}:\n{indent(body, '    ')}\n"
 
 
 def sleeping(seconds: float) -> str:
