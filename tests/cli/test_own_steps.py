@@ -31,33 +31,24 @@ SPECTRAL = defined(
     "return nn.Sequential(first, nn.ReLU(), nn.Linear(work.width, 10))",
 )
 IN_FP32 = defined("loss(model, batch)", 'return cross_entropy(model(batch["x"].float() / 255), batch["y"])')
-PARTS = """
-def before_step(model, optimizer):
-    from torch.nn.utils import clip_grad_norm_
-
-    clip_grad_norm_(model[-1].parameters(), 0.001)
-
-
-def after_step(model, optimizer):
-    import torch
-
-    with torch.no_grad():
-        model[0].weight.clamp_(-0.05, 0.05)
-"""
-IN_PLACE = """
+PARTS = defined("before_step(model, optimizer)", "nn.utils.clip_grad_norm_(model[-1].parameters(), 0.001)")
+PARTS += defined("after_step(model, optimizer)", "with torch.no_grad():", "    model[0].weight.clamp_(-0.05, 0.05)")
+OWN = """
 def optimizer(work, parameters):
     import torch
 
-    class InPlace(torch.optim.Optimizer):
+    class Own(torch.optim.Optimizer):
         @torch.no_grad()
         def step(self):
             for group in self.param_groups:
                 group["steps"] = group.get("steps", 0) + 1
                 for one in group["params"]:
-                    one.sub_(one.grad.mul_(group["lr"] / group["steps"]))
+                    {change}
 
-    return InPlace(parameters, {"lr": 0.01})
+    return Own(parameters, {{"lr": 0.01}})
 """
+IN_PLACE = OWN.format(change='one.sub_(one.grad.mul_(group["lr"] / group["steps"]))')
+MIXES = OWN.format(change="one.add_(torch.zeros(one.shape))")
 OTHERS = {
     "a hook that clips": CLIPPED_IN_A_HOOK,
     "an optimizer of the last layer alone": LAST_LAYER,
@@ -95,18 +86,6 @@ def model(work, exact=False):
     return nn.Sequential(nn.Linear(32, work.width), Grouped(work.width, 10))
 """
 NARROW = "\n\ndef narrow(work):\n    return model(work, exact=True)\n"
-MIXES = """
-def optimizer(work, parameters):
-    import torch
-
-    class Mixes(torch.optim.Optimizer):
-        @torch.no_grad()
-        def step(self):
-            for one in self.param_groups[0]["params"]:
-                one.add_(torch.zeros(one.shape))
-
-    return Mixes(parameters, {"lr": 0.01})
-"""
 JOINED = defined(
     "collate(examples)",
     'return {name: torch.cat([torch.stack([one[name]] * 2) for one in examples]) for name in ("x", "y")}',

@@ -164,12 +164,6 @@ NOBODY = 65534
 NESTED, LONG = "[" * 100_000, "9" * 9**7
 
 
-def locked(file: Path) -> int:
-    descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    return descriptor
-
-
 @pytest.mark.parametrize(("kind", "slash"), [("file", ""), ("link", ""), ("link", "/")])
 def test_what_is_no_folder_is_refused_by_name(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, slash: str
@@ -211,33 +205,25 @@ def test_what_cannot_be_a_lock_is_refused(folder: Path, tmp_path: Path, made: Ca
     assert precious.read_text() == "mine" and os.listdir(folder) == ["cpu.lock"]
 
 
-@pytest.mark.parametrize("text", ["{", "[1]", NESTED, LONG, f'{{"pid": {"9" * 4000}}}', '{"command": [[[]]]}'])
-def test_whatever_a_lock_says_it_is_waited_for(folder: Path, text: str) -> None:
+@pytest.mark.parametrize("replaced", [False, True])
+@pytest.mark.parametrize("text", ["", "{", "[1]", NESTED, LONG, f'{{"pid": {"9" * 4000}}}', '{"command": [[[]]]}'])
+def test_whatever_a_lock_says_it_is_waited_for(folder: Path, tmp_path: Path, text: str, replaced: bool) -> None:
+    """Also where its folder is replaced while a run waits."""
     folder.mkdir()
     (folder / "cpu.lock").write_text(text)
-    holder, said = locked(folder / "cpu.lock"), []
+    descriptor, said = os.open(folder / "cpu.lock", os.O_RDONLY | os.O_NONBLOCK), []
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
 
     def free(line: str) -> None:
         said.append(line)
-        os.close(holder)
+        if replaced:
+            folder.rename(tmp_path / "before")
+        os.close(descriptor)
 
     with bounded(20.0), lock.acquire((), wait=True, say=free):
         assert len(said) == 1 and len(said[0]) < 1000
         assert f"is in use by PID {os.getpid()} (" in refusal(), "the next signature takes its place"
-
-
-def test_a_waiting_run_survives_a_replaced_lock_folder(folder: Path, tmp_path: Path) -> None:
-    folder.mkdir()
-    (folder / "cpu.lock").write_text("")
-    holder = locked(folder / "cpu.lock")
-
-    def replaced(line: str) -> None:
-        folder.rename(tmp_path / "before")
-        os.close(holder)
-
-    with bounded(20.0), lock.acquire((), wait=True, say=replaced):
         assert os.listdir(folder) == ["cpu.lock"]
-        assert "in use" in refusal()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")
