@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from standin import MIB, ROOT, Driver, compile_driver, documented
+from standin import MIB, ROOT, Driver, documented
 from standin.planted import planted
 
 from bench.analyse.parity import NOT_FINITE, SAME
@@ -32,9 +32,9 @@ IMPORTED_ONCE = """def model(work):
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def environment(library: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("driver")
-    driver = Driver(compile_driver(folder), folder / "driver.txt")
+    driver = Driver(library, folder / "driver.txt")
     gpus = [f"device {uuid} 0 {number + 1} 0 Stand-in {81920 * MIB}" for number, uuid in enumerate((A, B, C))]
     links = ("value * p2p_nvlink 1", "value * max_pcie_generation 4", "value * pcie_width 16")
     driver.write(*gpus, *links, "value * capability 90", "value * power_limit 700000")
