@@ -119,13 +119,12 @@ WRONG = {
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_data(name: str, fashion: Path, images: Path, run_here: Bench, tmp_path: Path) -> None:
     workload, folder, says = WRONG[name]
-    for other in ("empty", "corrupt/a", "linked/a", "one/a"):
+    for other in ("empty", "corrupt/a", "linked/a", "one/a", "pipe/a"):
         (tmp_path / other).mkdir(parents=True)
     for number in range(8):
         (tmp_path / "corrupt" / "a" / f"{number:02}.jpg").write_text("no image")
     (tmp_path / "linked" / "a" / "gone.jpg").symlink_to(tmp_path / "nowhere")
     Image.new("RGB", (40, 50)).save(tmp_path / "one" / "a" / "1.jpg")
-    (tmp_path / "pipe" / "a").mkdir(parents=True)
     os.mkfifo(tmp_path / "pipe" / "a" / "1.jpg")
     asked = ("run", "--workload", workload, "--scenario", "single", *FEW, "--out", str(tmp_path / "out"))
     run_here(*asked, "--data", folder(tmp_path)).refused("bench: error: --data: ", *says)

@@ -80,20 +80,15 @@ def test_unforeseen_errors(regressed: Path, bench: Bench, monkeypatch: pytest.Mo
     assert err.count("\n") == 1 and err.startswith("bench: error: ") and "No space left on device" in err
 
 
-@pytest.mark.parametrize(
-    "library, command",
-    [
-        ("matplotlib", "history"),
-        ("scipy", "run --device cpu --scenario single"),  # before it measures anything
-        ("pyarrow", "attach -- true"),
-    ],
-)
-def test_a_missing_library(
-    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: str, command: str
-) -> None:
+NEEDING = {"matplotlib": "history", "scipy": "run --device cpu --scenario single", "pyarrow": "attach -- true"}
+"""Commands that say so before they measure anything."""
+
+
+@pytest.mark.parametrize("library", NEEDING)
+def test_a_missing_library(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: str) -> None:
     write_run(tmp_path / "results", [DDP])
     monkeypatch.setitem(sys.modules, library, None)
-    done = bench(*command.split())
+    done = bench(*NEEDING[library].split())
     line = f"bench: error: {library} is not installed for {sys.executable}; pip install {library}\n"
     assert (done.code, done.err) == (1, line)
     assert len(list((tmp_path / "results").iterdir())) == 1

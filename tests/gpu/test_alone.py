@@ -12,6 +12,7 @@ import pytest
 import torch
 from conftest import Executed, measures_a_gpu
 from standin.planted import ALONE, hooked
+from standin.processes import wait_for
 
 from bench.machine.nvml import Nvml
 
@@ -58,14 +59,13 @@ KILLED = """
 """
 
 
-def seconds_until_free(uuids: tuple[str, ...], before_mib: dict[str, float]) -> float:
-    started = time.monotonic()
+def free_again(uuids: tuple[str, ...], before_mib: dict[str, float]) -> bool:
     with closing(Nvml()) as nvml:
-        while (waited := time.monotonic() - started) < 2 * FREE_AGAIN_S:
-            if all((nvml.occupied_mib(uuid)[0] or 0.0) <= before_mib[uuid] + CONTEXT_MIB for uuid in uuids):
-                break
-            time.sleep(0.1)
-    return waited
+
+        def free(uuid: str) -> bool:
+            return (nvml.occupied_mib(uuid)[0] or 0.0) <= before_mib[uuid] + CONTEXT_MIB
+
+        return bool(wait_for(lambda: all(map(free, uuids)), FREE_AGAIN_S))
 
 
 def occupied(uuids: tuple[str, ...]) -> dict[str, float]:
@@ -82,7 +82,7 @@ def test_oom_frees_the_memory_soon(launch: Callable[..., Executed], gpus: tuple[
     done = launch(hooked("forward", GREEDY, ALONE, build="parts.session()"), devices=gpus[:1])
     assert done.outcome.status == "oom", done.outcome
     assert "out of memory" in (done.outcome.reason or "").lower()
-    assert seconds_until_free(gpus[:1], before) <= FREE_AGAIN_S
+    assert free_again(gpus[:1], before)
 
 
 def test_a_killed_rank_under_nccl(launch: Callable[..., Executed], gpus: tuple[str, ...]) -> None:
@@ -91,4 +91,4 @@ def test_a_killed_rank_under_nccl(launch: Callable[..., Executed], gpus: tuple[s
     over = time.monotonic()
     assert (done.outcome.status, done.outcome.first_failed_rank) == ("killed", len(gpus) - 1), done.outcome
     assert over - float((done.folder / "killed").read_text()) <= 5.0
-    assert seconds_until_free(gpus, before) <= FREE_AGAIN_S
+    assert free_again(gpus, before)
