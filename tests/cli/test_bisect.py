@@ -118,9 +118,7 @@ def test_an_interrupted_search_goes_on(bench: Bench, repository: Repository, num
     assert code == 2 and "--resume: that run searched something else: commits of repo" in err
 
 
-def test_a_search_killed_in_its_first_block_goes_on(
-    bench: Bench, repository: Repository, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_search_killed_at_once_goes_on(bench: Bench, repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
     repository(noted({"step_ms": 100.0}, {"step_ms": 120.0}))
     ends = ("--git", "repo", "--good", "HEAD~1", "--bad", "HEAD")
     with pytest.raises(KeyError), monkeypatch.context() as patch:

@@ -38,9 +38,7 @@ def test_a_run_on_two_hosts_is_one_folder_on_the_first(two: list[dict[str, str]]
 
 
 @pytest.mark.slow
-def test_a_host_queues_for_its_devices(
-    two: list[dict[str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_host_queues(two: list[dict[str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """For as long as it takes, and the first host says for whom."""
     monkeypatch.setenv("BENCH_LOCK_DIR", two[1]["BENCH_LOCK_DIR"])
     options = (*TINY, "--iters", "3", "--wait")

@@ -97,9 +97,7 @@ def test_a_run_has_what_is_known(run_here: Bench, monkeypatch: pytest.MonkeyPatc
     assert row["of_ceiling"] == pytest.approx(row["tflops_per_s"] / 2 / 0.1)
 
 
-def test_a_prediction_is_measured_beside_the_fastest(
-    run_here: Bench, monkeypatch: pytest.MonkeyPatch, plotting: Plotting
-) -> None:
+def test_a_prediction_is_measured(run_here: Bench, monkeypatch: pytest.MonkeyPatch, plotting: Plotting) -> None:
     plotting(plots.limits_plot)
     monkeypatch.setattr(limits, "from_cache", known)
     monkeypatch.setattr(prove, "candidates", lambda *given: [("mine+bucket_mb", {"communication": 0.2})])

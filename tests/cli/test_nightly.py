@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,6 @@ from standin.processes import wait_for
 from bench.runs.reader import verified
 
 SCRIPT = ROOT / "nightly" / "nightly.sh"
-Night = Callable[..., subprocess.CompletedProcess[str]]
 
 LIMITS = "--early-threshold 50%"
 """Wide enough for a night during which other work has the cores: what is planted is ten times as long."""
@@ -49,9 +47,8 @@ def environment(**changes: str) -> dict[str, str]:
 
 
 def a_night(folder: Path, *options: str, run: list[str] | None = None, **changes: str) -> tuple[int, str]:
-    done = subprocess.run(
-        command(folder, *options, run=run), cwd=folder, env=environment(**changes), capture_output=True, text=True
-    )
+    asked = command(folder, *options, run=run)
+    done = subprocess.run(asked, cwd=folder, env=environment(**changes), capture_output=True, text=True)
     summary = folder / "out" / "summary.md"
     print(done.stdout, done.stderr, sep="\n")  # pytest shows it where a test fails
     return done.returncode, summary.read_text() if summary.is_file() else ""

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from conftest import Bench, in_this_process, separately
 from PIL import Image
-from standin import ROOT
+from standin import ROOT, documented
 from standin.workloads import tiny
 from test_next import VERBS
 from test_workload import MLP
@@ -72,9 +72,7 @@ def shrink(arguments: list[str]) -> list[str]:
 @pytest.fixture(scope="module")
 def folder(host: WorkerHost, tmp_path_factory: pytest.TempPathFactory) -> Path:
     here = tmp_path_factory.mktemp("readme")
-    source = re.search(r"^```python\n(.*?)^```", (ROOT / "CONTRIBUTING.md").read_text(), flags=re.DOTALL | re.MULTILINE)
-    assert source is not None
-    (here / "mine.py").write_text(source.group(1))
+    (here / "mine.py").write_text(documented("STRATEGY ="))
     (here / "mlp.py").write_text(MLP)
     (here / "images.py").write_text(Path(tiny().file).read_text())
     (here / "times.csv").write_text("step_ms\n" + "\n".join(map(str, range(100, 120))))

@@ -19,9 +19,7 @@ from bench.report import plots
 
 
 @pytest.mark.slow
-def test_an_interrupted_run_goes_on_to_both_curves(
-    run_here: Bench, monkeypatch: pytest.MonkeyPatch, plotting: Plotting
-) -> None:
+def test_an_interrupted_run_goes_on(run_here: Bench, monkeypatch: pytest.MonkeyPatch, plotting: Plotting) -> None:
     plotting(plots.scaling_plot, plots.bandwidth_plot)
     Path("mlp.py").write_text(MLP)
     work = ("--workload", "mlp.py", "--setting", "width=32", "--warmup", "1", "--iters", "6")

@@ -135,9 +135,7 @@ def test_the_budget_ends_the_rounds_of_the_finalists(
     assert again.code == 0 and len(launched) == before, "there is nothing to resume"
 
 
-def test_a_short_budget_names_whom_it_leaves_out(
-    run_here: Bench, asked: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_is_left_out_is_named(run_here: Bench, asked: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     """The budget is spent after two launches: what they showed is measured again."""
     launched = late(tuning, 2, monkeypatch)
     done = run_here("tune", *asked, "--budget", "10m")
