@@ -264,7 +264,7 @@ def test_wrong_requests(
     assert pipe.is_fifo() and link.is_symlink()
 
 
-def test_remedies_name_the_run_and_what_failed(gate: Bench, history: Path, tmp_path: Path) -> None:
+def test_remedies_name_the_run_and_what_failed(gate: Bench, history: Path) -> None:
     def write(folder: Path, day: int, **changes: Any) -> Path:
         return gated.write(folder, gated.night(day, **changes))
 

@@ -81,7 +81,7 @@ def test_two_interpreters_in_turns(bench: Bench, tmp_path: Path, pythons: list[s
 
 
 @pytest.mark.slow
-def test_a_run_of_two_goes_on(bench: Bench, tmp_path: Path, pythons: list[str], plotting: Plotting) -> None:
+def test_a_run_of_two_goes_on(bench: Bench, tmp_path: Path, pythons: list[str]) -> None:
     run = measured(bench, tmp_path, pythons, MLP, "--scenario", "ddp,single", "--launches", "1", "--no-parity")
     again = bench("run", "--resume", run["path"], "--launches", "2", "--json").well()
     names = [launch["scenario"] for launch in again["launches"]]

@@ -41,10 +41,7 @@ def test_every_verb_that_has_a_next_command_is_here(repository: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_the_next_command_works(
-    run_here: Bench, verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plotting: Plotting
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_next_commands_work(run_here: Bench, verb: str, monkeypatch: pytest.MonkeyPatch, plotting: Plotting) -> None:
     monkeypatch.setattr(limits, "from_cache", known)  # test_limits_verb.py measures ceilings
     Path("mlp.py").write_text(MLP)
     Path("mine.csv").write_text("step_ms\n" + "\n".join(["10.0", "10.1", "10.3"] * 4))
