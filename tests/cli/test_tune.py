@@ -47,14 +47,17 @@ def asked(tmp_path: Path) -> tuple[str, ...]:
     return ("--workload", "mlp.py", "--scenario", names, *small)
 
 
-def late(where: Any, number: int, patch: pytest.MonkeyPatch) -> list[str]:
-    """Whose launches are performed ``where``; the budget is over before that of this number."""
+def late(where: Any, number: int, patch: pytest.MonkeyPatch, *, by_s: float = 2 * LATER_S, cut: bool = False) -> Any:
+    """The launches that are performed ``where``. From that of this number on it is ``by_s`` later: unless said, so late
+    that the budget is over. ``cut``: the one after it is interrupted."""
     launched: list[str] = []
 
     def perform_late(job: Any, *rest: Any) -> Any:
+        if cut and len(launched) == number:
+            raise KeyboardInterrupt
         launched.append(job.scenario)
         if len(launched) == number:
-            patch.setattr(tuning, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + 2 * LATER_S))
+            patch.setattr(tuning, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + by_s))
         return perform(job, *rest)
 
     patch.setattr(where, "perform", perform_late)
@@ -66,17 +69,7 @@ def test_an_interrupted_search_goes_on(
     run_here: Bench, asked: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, plotting: Plotting
 ) -> None:
     plotting(plots.search_plot)
-    launched: list[str] = []
-
-    def interrupted(job: Any, *rest: Any) -> Any:
-        if len(launched) == 3:
-            raise KeyboardInterrupt
-        launched.append(job.scenario)
-        if len(launched) == 3:
-            monkeypatch.setattr(tuning, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + LATER_S))
-        return perform(job, *rest)
-
-    monkeypatch.setattr(tuning, "perform", interrupted)
+    launched = late(tuning, 3, monkeypatch, by_s=LATER_S, cut=True)
     monkeypatch.setattr(tuning, "FEWEST_S", 2.0)
     cut = run_here("tune", *asked)
     go_on = f"go on with: python -m bench tune --resume {next(Path('results').iterdir()).name}"
