@@ -19,7 +19,7 @@ from bench import cli
 from bench.sites.local import WorkerHost
 
 FEW = "--warmup 1 --iters 2 --launches 1 --batch-per-rank 2"
-ELSEWHERE = ("tune --budget 20m", "doctor", "limits --workload fashion_mlp --scenario single")
+ELSEWHERE = ("tune --budget 20m", "doctor", "limits --workload fashion_mlp --scenario single", "scale --each")
 ELSEWHERE = {f"python -m bench {shown}" for shown in ELSEWHERE}
 """In test_next.py, which runs the command that each of them prints as well."""
 MEASURED = "python -m bench doctor --bandwidth"
@@ -51,8 +51,7 @@ def shrink(arguments: list[str]) -> list[str]:
     """The same command with a small workload, since options given last win, and one scenario where it is all ten: an
     MLP where the model is not the point, which takes a third of the time."""
     if arguments[0] == "scale" and "--resume" not in arguments:
-        launches = 2 if "--each" in arguments else 1
-        return [*arguments, *f"--workload ./mlp.py --warmup 1 --iters 6 --launches {launches}".split()]
+        return [*arguments, "--workload", "./mlp.py", "--warmup", "1", "--iters", "6", "--launches", "1"]
     if arguments[0] != "run" or "--resume" in arguments:
         return arguments
     if "--global-batch" in arguments:
