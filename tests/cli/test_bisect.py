@@ -93,7 +93,8 @@ def test_what_changes_gradients_and_not_time(bench: Bench, repository: Repositor
     only_run()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_search_goes_on(bench: Bench, repository: Repository, number: signal.Signals) -> None:
     """By a command as a shell takes it: also of a folder with a blank, and of a search that was resumed itself."""
     fast, slow = {"step_ms": 100.0}, {"step_ms": 120.0}
@@ -141,7 +142,8 @@ exit 0
 """
 
 
-@pytest.mark.parametrize("how", ["interpreters", pytest.param("uv", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["interpreters", "uv"])
 def test_versions_of_a_package(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     script = '#!/bin/sh\n[ "$1" = -c ] && { echo %s; exit; }\nexec "%s" "$@" --noise 0.002 --step-ms %s\n'
     speeds = {"1.0": 100, "1.1": 100, "1.2": 130, "2.0": 130}

@@ -75,7 +75,7 @@ def test_the_table_and_the_next_step_are_shown(comparison: Comparison) -> None:
     assert sum(shares.values()) == pytest.approx(100, abs=len(shares)) and min(shares.values()) >= 0
 
 
-def test_the_run_folder_is_as_designed(comparison: Comparison) -> None:
+def test_the_run_folder_is_as_designed(comparison: Comparison, run_here: Bench, tmp_path: Path) -> None:
     document, _, path = comparison
     stored = json.loads((path / "run.json").read_text())
     assert stored["complete"] is True and stored["launches"] == document["launches"]
@@ -85,6 +85,11 @@ def test_the_run_folder_is_as_designed(comparison: Comparison) -> None:
     pids = pd.read_parquet(path / "memory.parquet").groupby("launch")["pid"].agg(set)
     for launch in document["launches"]:
         assert pids[launch["launch"]] == {rank["pid"] for rank in launch["ranks"]}
+    held_up = [launch["scenario"] for launch in document["launches"] if not launch["checks"]["conservation_ok"]]
+    for name in held_up:
+        more = ("--no-parity", "--scenario", name, "--out", str(tmp_path / name), "--json")
+        calm = run_here("run", *SMALL, *STEPS, *more)
+        assert calm.document["launches"][0]["checks"]["conservation_ok"], name
 
 
 def test_a_failed_scenario_does_not_stop_the_others(run_here: Bench, tmp_path: Path) -> None:

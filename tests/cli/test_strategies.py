@@ -74,8 +74,8 @@ def test_what_is_exchanged_whole_trains_the_same_model(document: dict[str, Any])
 
 def test_compression_by_powersgd_has_several_buckets(run_here: Bench, tmp_path: Path) -> None:
     """On the CPU, too, where exchanges that met in another order on each rank hung, or ended gloo."""
-    names = "ddp_powersgd+find_unused,ddp_powersgd+o2,ddp_powersgd+bucket_mb=1"
-    small = ("--model", "resnet18", "--image-size", "32", "--device", "cpu", "--iters", "3", "--no-parity")
+    names = ",".join(f"ddp_powersgd+{one}bucket_mb=1" for one in ("find_unused+", "o2+", ""))
+    small = ("--workload", "gpt", "--setting", "width=256", "--device", "cpu", "--iters", "3", "--no-parity")
     assert run_here("run", *small, "--scenario", names, "--out", str(tmp_path / "out")).code == 0
 
 

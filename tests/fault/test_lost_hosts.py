@@ -16,7 +16,7 @@ from standin.hosts import ADDRESSES, TINY, Link
 from standin.processes import family, nobody_left, wait_for
 from standin.schemas import document_in
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.fault, pytest.mark.slow]
 
 STALL_S = 6.0
 ASKED_S = 15.0
@@ -41,9 +41,7 @@ def started(link: Link, tmp_path: Path, repository: Path) -> Iterator[Started]:
         yield lambda *options: [start(index, one, *options) for index, one in enumerate(two)]
 
 
-@pytest.mark.parametrize(
-    "fault", [pytest.param(fault, marks=[] if fault == "follower" else pytest.mark.slow) for fault in FAULTS]
-)
+@pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_named_and_nobody_is_left(fault: str, link: Link, tmp_path: Path, started: Started) -> None:
     benches = started(*LONG)
     pids = [one.pid for one in benches]
@@ -93,7 +91,6 @@ while True:
 """Says of each TCP packet on a host's link when it came, and whether it is one of the control channel."""
 
 
-@pytest.mark.slow
 def test_benches_are_silent_while_steps_are_measured(link: Link, tmp_path: Path, started: Started) -> None:
     sniffer = [*link.inside(0), sys.executable, "-c", SNIFFER, PORT]
     with subprocess.Popen(sniffer, stdout=subprocess.PIPE, text=True) as sniffing:
