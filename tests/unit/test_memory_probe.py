@@ -1,6 +1,8 @@
 """The rank's side of the probe, without a GPU: what it says, what it holds meanwhile, and when it keeps still."""
 
 from typing import Any
+from unittest.mock import Mock
+from weakref import WeakSet
 
 import pytest
 import torch
@@ -9,53 +11,38 @@ from bench.core.records import PROBE_MIB
 from bench.worker import memory_probe
 
 
-class Device:
-    type = "cuda"
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, room: bool = True) -> None:
-        self.held_mib = 0.0
-        self.told: list[tuple[str, float]] = []
-        self.reset = False
-        here = self
-
-        class Held:
-            def __init__(self, size: int) -> None:
-                here.held_mib += size / 2**20
-
-            def __del__(self) -> None:
-                here.held_mib -= PROBE_MIB
-
-        def allocate(size: int, **options: Any) -> Held:
-            if not room:
-                raise torch.OutOfMemoryError
-            return Held(size)
-
-        def forget(device: Any) -> None:
-            self.reset = True
-
-        monkeypatch.setattr(torch, "empty", allocate)
-        monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
-        monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-        monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", forget)
-
-    def tell(self, event: str, *, pid: int, stage: str) -> None:
-        self.told.append((f"{event} {stage}", self.held_mib))
+class Held:
+    def __init__(self, size: int) -> None:
+        self.mib = size / 2**20
 
 
 @pytest.mark.parametrize(
-    ("in_container", "on_cpu", "room", "told"),
+    ("in_container", "device", "room", "told"),
     [
-        (True, False, True, [("probe before", 0.0), ("probe allocated", PROBE_MIB), ("probe freed", 0.0)]),
-        (True, False, False, [("probe before", 0.0), ("probe freed", 0.0)]),
-        (False, False, True, []),
-        (True, True, True, []),
+        (True, "cuda", True, [("probe before", 0.0), ("probe allocated", PROBE_MIB), ("probe freed", 0.0)]),
+        (True, "cuda", False, [("probe before", 0.0), ("probe freed", 0.0)]),
+        (False, "cuda", True, []),
+        (True, "cpu", True, []),
     ],
 )
 def test_the_probe_leaves_no_trace(
-    in_container: bool, on_cpu: bool, room: bool, told: list[Any], monkeypatch: pytest.MonkeyPatch
+    in_container: bool, device: str, room: bool, told: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    held, heard, reset = WeakSet[Held](), list[Any](), Mock()
+
+    def allocate(size: int, **options: Any) -> Held:
+        if not room:
+            raise torch.OutOfMemoryError
+        held.add(one := Held(size))
+        return one
+
+    def tell(event: str, *, pid: int, stage: str) -> None:
+        heard.append((f"{event} {stage}", sum(one.mib for one in held)))
+
     monkeypatch.setattr(memory_probe, "nested", lambda: in_container)
-    device: Any = Device(monkeypatch, room=room)
-    took_ns = memory_probe.show(device.tell, torch.device("cpu") if on_cpu else device, hold_s=0.01)
-    assert (device.told, device.held_mib, device.reset) == (told, 0.0, len(told) == 3)
+    monkeypatch.setattr(torch, "empty", allocate)
+    for name, called in {"synchronize": Mock(), "empty_cache": Mock(), "reset_peak_memory_stats": reset}.items():
+        monkeypatch.setattr(torch.cuda, name, called)
+    took_ns = memory_probe.show(tell, torch.device(device), hold_s=0.01)
+    assert (heard, len(held), reset.called) == (told, 0, len(told) == 3)
     assert took_ns >= 10e6 * (len(told) - 1) if told else took_ns == 0

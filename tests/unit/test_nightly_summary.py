@@ -1,7 +1,6 @@
 """What the summary of a night says, on nights whose values are known."""
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +37,7 @@ def digest(run: str, step_ms: float | None, image_size: int = 224, status: str =
 
 @pytest.fixture
 def night(tmp_path: Path) -> Path:
-    gated.write(tmp_path / "out" / "results", digest(LATEST, 100.0))
+    (tmp_path / "out").mkdir()
     finding = {"about": "GPU 1", "consequence": "consequence", "remedy": "remedy"}
     levels = [{**finding, "level": level, "finding": f"{level} found"} for level in ("problem", "warning", "note")]
     gpus = [{"index": index, "uuid": f"GPU-{index}"} for index in range(2)]
@@ -47,7 +46,9 @@ def night(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def written(night: Path, code: int = 0, gate: str = "0", kept: bool = True) -> str:
+def written(night: Path, code: int = 0, gate: str = "0", kept: bool = True, tonight: Any = None) -> str:
+    if not (night / "out" / "results").exists():
+        gated.write(night / "out" / "results", tonight or digest(LATEST, 100.0))
     return summary.summary(night / "out", code, gate, night / "history", kept=kept)
 
 
@@ -72,9 +73,7 @@ def test_figures_are_means_and_the_largest_process(night: Path) -> None:
 def test_the_unit_and_many_digits_of_a_rate(night: Path) -> None:
     tokens = digest(LATEST, 1.0)
     tokens["workload"]["unit_short"] = "tok"
-    shutil.rmtree(night / "out" / "results")
-    gated.write(night / "out" / "results", tokens)
-    text = written(night)
+    text = written(night, tonight=tokens)
     assert "| scenario | tok/s | step ms |" in text and row(text)[1] == "128,000.0"
     assert 'title "Throughput (tok/s)"' in text and "    y-axis 0 --> 134400\n    bar [128000]\n" in text
 
@@ -96,9 +95,7 @@ def test_the_nights_before_are_of_the_same_work(night: Path) -> None:
 
 
 def test_a_failed_scenario_says_how(night: Path) -> None:
-    shutil.rmtree(night / "out" / "results")
-    gated.write(night / "out" / "results", digest(LATEST, None, status="oom"))
-    text = written(night, code=12, gate="12")
+    text = written(night, code=12, gate="12", tonight=digest(LATEST, None, status="oom"))
     assert row(text) == ["ddp\\_o2", "-", "-", "-", "oom", "·"]
     assert "mermaid" not in text, "there is nothing to draw"
 
@@ -113,16 +110,14 @@ def test_the_top_says_what_ran_and_if_it_was_kept(night: Path) -> None:
 
 def test_an_invalid_night_on_a_cpu_tells_one_story(night: Path) -> None:
     """As it is measured and gated: two ranks share one CPU, and the launches of one scenario do not count."""
-    shutil.rmtree(night / "out" / "results")
     invalid = gated.scenario("ddp", gated.STEADY, validity="invalid", invalid=["phases"])
     scenarios = [invalid, gated.scenario("dp", gated.STEADY)]
     tonight = gated.digest(0, scenarios, run=LATEST, device="cpu", hardware=["AMD EPYC"])
-    gated.write(night / "out" / "results", tonight)
     rows = judge(measured(LATEST, tonight), {}, Rule())
     outcome = Outcome(run=LATEST, rows=tuple(rows), rule=Rule(), against="DIR", folder="DIR")
     (night / "out" / "gate.md").write_text(as_markdown(outcome))
     (night / "out" / "gate.json").write_text(json.dumps(for_programs(outcome)))
-    text = written(night, code=12, gate="12")
+    text = written(night, code=12, gate="12", tonight=tonight)
     assert " · 2 CPU ranks on AMD EPYC · " in text
     assert "kept in the history, but as no base for ddp\n" in text
     assert "Missing or not comparable: ddp (measured, and invalid)" in text

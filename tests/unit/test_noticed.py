@@ -47,13 +47,8 @@ CAPPED, UNKNOWN = device(150, 0x4), device(150, None, "GPU-b")
 )
 def test_a_launch_is_judged_by_its_measured_steps(rows: list[Any], verdict: str, devices: dict[str, Any]) -> None:
     assert throttle.check(rows, STEPS) == {"verdict": verdict, "devices": devices}
-
-
-@pytest.mark.parametrize(
-    ("rows", "steps"), [([], STEPS), ([CAPPED], STEPS[:1]), ([device(150, None, mig=None)], STEPS)]
-)
-def test_without_samples_or_steps_nothing_is_said(rows: list[Any], steps: list[Any]) -> None:
-    assert throttle.check(rows, steps) is None
+    for unknown, steps in ([], STEPS), (rows, STEPS[:1]), ([device(150, None, mig=None)], STEPS):
+        assert throttle.check(unknown, steps) is None, "without samples or measured steps nothing is said"
 
 
 def test_without_a_sampler_other_work_is_unknown() -> None:

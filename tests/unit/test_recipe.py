@@ -335,13 +335,9 @@ def test_a_scenario_of_the_users_with_switches(trained: Trained, tmp_path: Path)
         ("dp", "zero1", "replicate", "averaging", "post_local_sgd", "ddp_bf16_hook", "ddp_fp16_hook"),
         ("ddp+bucket_mb=2+bucket_view", "ddp+static_graph+foreach", "ddp+find_unused", "ddp_o2+channels_last"),
         ("ddp+checkpointing", "fsdp2+checkpointing", "ddp_accumulate+channels_last", "zero1+foreach"),
+        ("ddp+compile",),
     ],
-    ids=["usual", "others", "switches", "with-blocks"],
+    ids=["usual", "others", "switches", "with-blocks", "compiled"],
 )
 def test_scripts_train_what_was_measured(trained: Trained, names: tuple[str, ...]) -> None:
-    trained(names, 9)
-
-
-@pytest.mark.slow
-def test_a_compiled_script(trained: Trained) -> None:
-    trained(("ddp+compile",), 4, within=1e-4)
+    trained(names, *((4, 1e-4) if names == ("ddp+compile",) else (9,)))

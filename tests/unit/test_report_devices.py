@@ -107,7 +107,7 @@ def height(points: list[tuple[float, float]]) -> float:
     return max(y for _, y in points) - min(y for _, y in points)
 
 
-def test_dataparallel_is_one_process_on_both_gpus(files: dict[str, bytes]) -> None:
+def test_a_stack_names_gpus_processes_and_launches(files: dict[str, bytes]) -> None:
     svg = files["memory-stack.svg"].decode()
     texts = svg_texts(svg)
     assert texts.count("PID 4000") == 2 and texts.count("PID 4010") == texts.count("PID 4011") == 1
@@ -115,11 +115,6 @@ def test_dataparallel_is_one_process_on_both_gpus(files: dict[str, bytes]) -> No
     assert names == ["GPU 0: NVIDIA Some GPU <b>80GB</b>", "GPU 1: NVIDIA Some GPU <b>80GB</b>"]
     first, second = (height(points) for name, points in shapes(svg, "stack-0-") if name == "stack-0-0-4000")
     assert first / second == pytest.approx(9000 / 6000, rel=0.01)
-
-
-def test_launches_are_named_with_how_they_ended(files: dict[str, bytes]) -> None:
-    svg = files["memory-stack.svg"].decode()
-    texts = svg_texts(svg)
     key = {"1  dp", "2  ddp", "3  ddp_o2", "4  apex_ddp", "5  ddp_o3 (oom)"}
     assert key | {"unknown for a process", "rank 0", "rank 1"} <= set(texts)
     assert [text for text in texts if text in "12345"] == ["1", "2", "3", "4", "5"]

@@ -331,6 +331,9 @@ def test_parity_of_a_run_without_a_reference_says_so(tmp_path: Path) -> None:
     assert "--no-parity" in (verdict_tables.no_reference(run.document) or "")
     assert [verdict for verdict, _ in verdict_tables.verdicts(run)] == ["not finite", "diverged", "not shown"]
     assert table.rows[0][-1].text == "yes → no"
+    failed = with_records(run.document, Numerics(references=(reference(launch=9, status="oom", reason=HOSTILE),)))
+    said = f"The reference failed (oom): {HOSTILE}, so nothing can be said"
+    assert said in (verdict_tables.no_reference(failed) or "")
 
 
 def searched(run: Analysed, *finalists: str, baseline: str | None = None) -> Analysed:
@@ -389,16 +392,12 @@ def test_a_winner_of_a_race_that_is_left_out_has_its_reason(tmp_path: Path) -> N
     assert "Nothing beat ddp: ddp, " in first and "; ddp_o1, ahead in the race, is left out: throttled [" in first
 
 
-def test_a_race_without_an_end_says_so(whole: Analysed) -> None:
+def test_a_race_without_an_end_or_with_unjudged_numerics_says_so(whole: Analysed) -> None:
     found = searched(whole, "ddp")
     search = replace(found.document.begun(Tuning), finalists=())
     run = replace(found, document=replace(with_records(found.document, search), complete=False))
     (answer,) = answer_of_search(run, table_of(whole))
     assert answer == "No finalists were chosen yet: if the search was interrupted, bench tune --resume goes on with it."
-
-
-def test_a_winner_with_unjudged_numerics_has_a_warning(whole: Analysed) -> None:
-    found = searched(whole, "ddp")
     for verdict, warned in (("cannot tell", True), ("same", False)):
         first, *_ = answer_of_search(found, Analysed.of(whole).overview.assign(parity=verdict))
         assert first.startswith("Fastest: ddp, ") and (f"numerics {verdict}{DOUBTFUL}" in first) is warned
@@ -458,7 +457,7 @@ def test_parts_of_data_parallel_have_a_table(tmp_path: Path) -> None:
     assert "replicate ms" in texts_of(run)
 
 
-def test_page_markdown_and_tables_have_every_section(whole: Analysed) -> None:
+def test_page_markdown_and_tables_have_every_section(whole: Analysed, plotting: Plotting) -> None:
     files = report.render([whole])
     page = Page(files["index.html"].decode())
     assert "traces/ddp-rank0.json.gz" in page.texts
@@ -489,14 +488,6 @@ def test_pages_of_partial_runs(launches: list[Launch], expected: str, tmp_path: 
     assert expected in text
     assert "python -m bench run --diagnose shows what communication costs" in text
     assert "NaN" not in text and "nan" not in text.split()
-
-
-def test_a_failed_reference_is_named_with_its_reason(tmp_path: Path) -> None:
-    def write(writer: RunWriter) -> None:
-        writer.note(Numerics(references=(reference(launch=9, status="oom", reason=HOSTILE),)))
-
-    run = analysed(write_run(tmp_path, [DDP], also=write))
-    assert f"The reference failed (oom): {HOSTILE}, so nothing can be said" in texts_of(run)
 
 
 def test_verdicts_in_run_json_have_every_digit(tmp_path: Path) -> None:

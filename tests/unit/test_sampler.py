@@ -180,28 +180,6 @@ def test_what_waking_up_takes_is_counted_too(tmp_path: Path, monkeypatch: pytest
     assert 0.9 * 300 / 0.5 < samples <= 300 / 0.5, "2.8 ms: every 500 ms, and not less, for what was before them"
 
 
-def test_memory_shows_in_its_own_rows(sampler: Sampler, children: list[Child], tmp_path: Path) -> None:
-    grows, stays = children
-    sampler.watch(3, "ddp", 0, grows.pid)
-    sampler.watch(3, "ddp", 1, stays.pid)
-    until(lambda: len(moments(tmp_path, 3)) >= 3)
-    before = time.perf_counter_ns()
-    grows.allocate(200)
-    after = time.perf_counter_ns()
-    until(lambda: moments(tmp_path, 3)[-1] > after)
-    memory, device = sampler.finish(3)
-    assert device == []
-    assert all(list(row) == list(MEMORY_COLUMNS) for row in memory)
-    assert {(row["launch"], row["scenario"], row["host"]) for row in memory} == {(3, "ddp", "node1")}
-    assert {(row["rank"], row["pid"]) for row in memory} == {(0, grows.pid), (1, stays.pid)}
-    assert {(row["device"], row["source"], row["reason"]) for row in memory} == {("cpu", "rss", None)}
-
-    for pid, rise in ((grows.pid, 200), (stays.pid, 0)):
-        sizes = {row["t_ns"]: row["used_mib"] for row in memory if row["pid"] == pid}
-        low = max(size for t_ns, size in sizes.items() if t_ns < before)
-        assert sizes[max(sizes)] - low == pytest.approx(rise, abs=10)
-
-
 def test_a_rank_is_sampled_with_all_that_are_there_as_soon_as_it_is_watched(
     children: list[Child], tmp_path: Path
 ) -> None:
@@ -214,16 +192,29 @@ def test_a_rank_is_sampled_with_all_that_are_there_as_soon_as_it_is_watched(
 
 
 def test_launches_have_their_own_rows(sampler: Sampler, children: list[Child], tmp_path: Path) -> None:
-    """None of a process that has ended; of one that ended before it could be sampled, the reason."""
+    """What a process allocates shows in its own. None of a process that has ended; of one that ended before it could be
+    sampled, the reason."""
     gone, here = children
     sampler.watch(1, "ddp_o2", 0, here.pid)
     sampler.watch(1, "ddp_o2", 1, gone.pid)
     until(lambda: len(moments(tmp_path, 1)) >= 2)
+    began_ns = time.perf_counter_ns()
+    here.allocate(200)
+    grown_ns = time.perf_counter_ns()
+    until(lambda: moments(tmp_path, 1)[-1] > grown_ns)
     gone.end()
     ended_ns = time.perf_counter_ns()
     until(lambda: moments(tmp_path, 1)[-1] > ended_ns)
-    second, _ = sampler.finish(1)
-    assert {row["rank"] for row in second if row["t_ns"] < ended_ns} == {0, 1}
+    second, device = sampler.finish(1)
+    assert device == [] and all(list(row) == list(MEMORY_COLUMNS) for row in second)
+    assert {(row["rank"], row["pid"]) for row in second if row["t_ns"] < ended_ns} == {(0, here.pid), (1, gone.pid)}
+    assert {(row["host"], row["device"], row["source"], row["reason"]) for row in second} == {
+        ("node1", "cpu", "rss", None)
+    }
+    for pid, rise in ((here.pid, 200), (gone.pid, 0)):
+        sizes = {row["t_ns"]: row["used_mib"] for row in second if row["pid"] == pid}
+        low = max(size for t_ns, size in sizes.items() if t_ns < began_ns)
+        assert sizes[max(sizes)] - low == pytest.approx(rise, abs=10)
     assert {row["rank"] for row in second if row["t_ns"] > ended_ns} == {0} and all(row["used_mib"] for row in second)
     sampler.watch(0, "ddp", 0, gone.pid)
     sampler.watch(0, "ddp", 1, here.pid)

@@ -58,10 +58,10 @@ def record(number: int = 0) -> LaunchRecord:
 
 
 def finished(out: Path, *, complete: bool = True) -> Path:
-    writer = RunWriter(str(out), document())
+    writer = RunWriter(str(out), document(bench="mine"))
     (Path(writer.logs) / "rank0.log").write_text("one\ntwo\n")
     writer.add(record(), steps=STEPS, memory=MEMORY, device=DEVICE)
-    writer.finish(complete=complete)
+    writer.finish(complete=complete, end=State(utc="2026-01-02T03:05:15Z", load_1min=0.5))
     return Path(writer.path)
 
 
@@ -80,24 +80,16 @@ def test_what_is_written_comes_back_and_is_sealed(run: Path) -> None:
         types = [(name, pa.type_for_alias(kind)) for name, kind in COLUMNS[table].items()]
         assert [(field.name, field.type) for field in written.schema] == types
         assert repr(written.to_pylist()) == repr(rows), "NaN stays NaN, and null stays null"
-    files = json.loads((run / "run.json").read_text())["files"]
+    document = json.loads((run / "run.json").read_text())
+    assert (document["complete"], document["bench"], document["end"]["load_1min"]) == (True, "mine", 0.5)
+    assert (document["schema_version"], document["run"]) == (SCHEMA_VERSION, run.name)
+    assert document["launches"] == [encode(record())]
+    files = document["files"]
     there = {str(path.relative_to(run)) for path in run.rglob("*") if path.is_file()}
     rows = {"steps.parquet": 3, "memory.parquet": 2, "device.parquet": 1, "logs/rank0.log": 2}
     assert {name: seal["rows"] for name, seal in files.items()} == rows and set(files) == there - {"run.json"}
     for name, seal in files.items():
         assert seal["sha256"] == hashlib.sha256((run / name).read_bytes()).hexdigest()
-
-
-def test_a_document_is_complete_only_at_the_end(tmp_path: Path) -> None:
-    writer = RunWriter(str(tmp_path), document(bench="mine"))
-    path = Path(writer.path)
-    assert (written(path)["complete"], written(path)["launches"]) == (False, [])
-    writer.add(record(), steps=STEPS)
-    assert (written(path)["complete"], written(path)["launches"]) == (False, [encode(record())])
-    writer.finish(complete=True, end=State(utc="now", load_1min=0.5))
-    final = written(path)
-    assert (final["complete"], final["bench"], final["end"]["load_1min"]) == (True, "mine", 0.5)
-    assert (final["schema_version"], final["run"]) == (SCHEMA_VERSION, path.name)
 
 
 def added(out: Path, launches: int) -> RunWriter:

@@ -44,7 +44,6 @@ def options(folder: Path, **how: Any) -> Options:
         ("sys.exit(3)", "error", "SystemExit: 3"),
         ("os.write(2, b'threads: Resource temporarily unavailable'); os._exit(1)", "error", "'ulimit -u'"),
         ("torch.empty(10**15)", "oom", "allocate memory"),
-        ("raise MemoryError", "oom", "MemoryError"),
     ],
 )
 def test_the_first_failure_is_named(execute: Callable[..., Executed], fault: str, status: str, reason: str) -> None:
@@ -72,6 +71,9 @@ def test_a_launcher_that_cannot_be_started(tmp_path: Path, command: str, folder:
     launch.door.close()
 
 
+NO_CUBLAS = "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"
+
+
 @pytest.mark.parametrize(
     ("kind", "free_gib", "error", "text"),
     [
@@ -83,14 +85,21 @@ def test_a_launcher_that_cannot_be_started(tmp_path: Path, command: str, folder:
         ("error", 1, dist.DistBackendError, "NCCL error: remote process exited or there was a network error"),
         ("error", 1, RuntimeError, "NCCL AllReduce failed: remote process exited or there was a network error"),
         ("error", 1, RuntimeError, "Watchdog caught collective operation timeout: NCCL operation timed out."),
+        ("oom", 72, MemoryError, ""),
+        ("oom", 72, RuntimeError, "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"),
+        ("oom", 1, RuntimeError, "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR"),
+        *((kind, free, RuntimeError, NO_CUBLAS) for kind, free in (("oom", 1), ("error", 72), ("error", None))),
     ],
 )
 def test_forms_of_out_of_memory(
-    kind: str, free_gib: int, error: type[Exception], text: str, monkeypatch: pytest.MonkeyPatch
+    kind: str, free_gib: int | None, error: type[Exception], text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As torch, cuDNN and NCCL word it; nothing of it may be put down to another rank that was gone."""
+    """As torch, cuDNN and NCCL word it; nothing of it may be put down to another rank that was gone. None: the device
+    answers nothing any more."""
+    broken = None if free_gib else RuntimeError("CUDA error: device-side assert triggered")
+    told_of_memory = Mock(return_value=((free_gib or 0) << 30, 80 << 30), side_effect=broken)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free_gib << 30, 80 << 30))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", told_of_memory)
     told = one_rank._about(error(text), JOB, 0)
     assert (told["kind"], told["collateral"]) == (kind, kind == "error" and "NCCL" in text)
     assert not str(told["reason"]).endswith("."), "sentences end with it"
