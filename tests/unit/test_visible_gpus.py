@@ -9,6 +9,7 @@ from standin import a_gpu, refusal
 
 from bench import machine
 from bench.core.errors import RequestError
+from bench.core.records import Gpu
 from bench.experiments import lab, obstacles
 from bench.machine import nvml, wheel
 from bench.seams import switching
@@ -17,26 +18,38 @@ from bench.verbs.sets import scenarios_of, with_untuned
 FOUR = [a_gpu(index, f"GPU-{letter * 8}-0000-0000-0000-000000000000") for index, letter in enumerate("abcd")]
 
 
-def set_or_not(patch: pytest.MonkeyPatch, name: str, value: str | None) -> None:
-    patch.delenv(name, raising=False)
-    if value is not None:
-        patch.setenv(name, value)
+OF_TWO_KINDS = [*FOUR[:3], replace(FOUR[3], name="another")]
 
 
 @pytest.mark.parametrize(
-    ("variable", "left"),
+    ("gpus", "variable", "order", "left"),
     [
-        *((None, [0, 1, 2, 3]), ("2", [2]), ("3, 1", [1, 3]), (f"GPU-{'b' * 8},GPU-{'d' * 4}", [1, 3])),
-        *(("1,7,2", [1]), ("0,GPU-,2", [0]), ("", []), ("-1", []), ("NoDevFiles", [])),
+        *((FOUR, None, None, [0, 1, 2, 3]), (FOUR, "2", None, [2]), (FOUR, "3, 1", None, [1, 3])),
+        *((FOUR, f"GPU-{'b' * 8},GPU-{'d' * 4}", None, [1, 3]), (FOUR, "1,7,2", None, [1])),
+        *((FOUR, "0,GPU-,2", None, [0]), *((FOUR, hidden, None, []) for hidden in ("", "-1", "NoDevFiles"))),
+        *((OF_TWO_KINDS, "1", "PCI_BUS_ID", [1]), (OF_TWO_KINDS, f"GPU-{'b' * 8}", None, [1])),
+        *((OF_TWO_KINDS, "3,2,1,0", None, [0, 1, 2, 3]), (OF_TWO_KINDS, "1", None, None)),
+        *((OF_TWO_KINDS, "0,2", "FASTEST_FIRST", None), (OF_TWO_KINDS, f"GPU-{'b' * 8},3", None, None)),
     ],
 )
-def test_gpus_of_others_are_not_taken(variable: str | None, left: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """As CUDA reads the variable: up to the first entry that names no GPU, or more than one."""
-    monkeypatch.setattr(nvml, "list_gpus", lambda: (FOUR, None))
-    set_or_not(monkeypatch, machine.VISIBLE, variable)
-    device, gpus, _ = machine.choose_device("auto")
-    assert (device, [gpu.index for gpu in gpus]) == ("cuda" if left else "cpu", left)
-    assert machine.choose_gpus(None, gpus) == tuple(FOUR[index].uuid for index in left)
+def test_gpus_of_others_are_not_taken(
+    gpus: list[Gpu], variable: str | None, order: str | None, left: list[int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As CUDA reads the variable: up to the first entry that names no GPU, or more than one. It counts the fastest
+    first, unless it is told to count in PCI order: among kinds of GPUs no index is guessed."""
+    monkeypatch.setattr(nvml, "list_gpus", lambda: (gpus, None))
+    for name, value in ((machine.VISIBLE, variable), (machine.ORDER, order)):
+        monkeypatch.delenv(name, raising=False)
+        if value is not None:
+            monkeypatch.setenv(name, value)
+    if left is None:
+        error = refusal(lambda: machine.choose_device("auto"))
+        assert error.option == machine.VISIBLE
+        assert "UUID" in error.remedy and "CUDA_DEVICE_ORDER=PCI_BUS_ID" in error.remedy
+        return
+    device, seen, _ = machine.choose_device("auto")
+    assert (device, [gpu.index for gpu in seen]) == ("cuda" if left else "cpu", left)
+    assert machine.choose_gpus(None, seen) == tuple(gpus[index].uuid for index in left)
     if not left:
         with pytest.raises(RequestError, match=f"{machine.VISIBLE}={variable} hides every GPU"):
             machine.choose_device("cuda")
@@ -83,28 +96,6 @@ def test_ten_scenarios_and_untuned_on_several(monkeypatch: pytest.MonkeyPatch) -
     for gpus, more in (("0", []), ("0,1", ["ddp_untuned"]), (None, ["ddp_untuned"])):
         options = argparse.Namespace(device="auto", gpus=gpus, switches=None)
         assert [one.name for one in with_untuned(ten, options)[10:]] == more
-
-
-@pytest.mark.parametrize(
-    ("variable", "order", "left"),
-    [
-        *(("1", None, None), ("0,2", "FASTEST_FIRST", None), (f"GPU-{'b' * 8},3", None, None)),
-        *(("1", "PCI_BUS_ID", [1]), (f"GPU-{'b' * 8}", None, [1]), ("3,2,1,0", None, [0, 1, 2, 3])),
-    ],
-)
-def test_no_index_is_guessed_among_kinds_of_gpus(
-    variable: str, order: str | None, left: list[int] | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """CUDA counts the fastest first, unless it is told to count in PCI order."""
-    monkeypatch.setattr(nvml, "list_gpus", lambda: ([*FOUR[:3], replace(FOUR[3], name="another")], None))
-    monkeypatch.setenv(machine.VISIBLE, variable)
-    set_or_not(monkeypatch, machine.ORDER, order)
-    if left is not None:
-        assert [gpu.index for gpu in machine.choose_device("auto")[1]] == left
-        return
-    error = refusal(lambda: machine.choose_device("auto"))
-    assert error.option == machine.VISIBLE
-    assert "UUID" in error.remedy and "CUDA_DEVICE_ORDER=PCI_BUS_ID" in error.remedy
 
 
 BROKEN = "NVML does not start: Driver/library version mismatch; fix the driver until nvidia-smi works"
