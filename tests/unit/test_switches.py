@@ -414,46 +414,36 @@ def test_keywords_reach_the_wrapper() -> None:
     assert ran["label"] == "torch DDP + buckets of 3 MiB + bucket_view + find_unused"
 
 
-def test_cores_that_a_switch_takes_away_are_known(tmp_path: Path) -> None:
-    given = os.sched_getaffinity(0)
+def test_cores_and_threads_are_known_as_switches_left_them(tmp_path: Path) -> None:
+    cores, threads = os.sched_getaffinity(0), torch.get_num_threads()
     one = tmp_path / "one_core.py"
     begin = "def begin(parts): os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})"
     one.write_text(f"import os\nfrom bench.seams import Switch\nSWITCH = Switch(summary='x', label='x')\n{begin}\n")
     try:
-        _, ran = trained(f"single+{one}", steps=1)
+        _, ran = trained(f"single+{one}+threads={threads + 1}", steps=1)
     finally:
-        os.sched_setaffinity(0, given)
-    assert ran["bound_cores"] == (1 if len(given) > 1 else None)
-    assert session_for("single")[0].bound_cores is None
+        os.sched_setaffinity(0, cores)
+        torch.set_num_threads(threads)
+    assert ran["bound_cores"] == (1 if len(cores) > 1 else None)
+    assert (ran["threads"], ran["chosen_threads"]) == (threads + 1, threads + 1)
+    assert ran["label"] == f"no wrapper + threads: {threads + 1} + x"
+    plain, _ = session_for("single")
+    assert (plain.bound_cores, plain.chosen_threads) == (None, None)
 
 
-def test_threads_that_a_switch_gives_are_planned() -> None:
-    given = torch.get_num_threads()
+def test_switches_of_ones_own_are_called(mine: str, tmp_path: Path) -> None:
+    """The other one is what CONTRIBUTING shows."""
+    (tmp_path / "deterministic.py").write_text(documented("SWITCH ="))
     try:
-        _, ran = trained(f"single+threads={given + 1}", steps=1)
+        session, ran = trained(f"single+{mine}=3+{tmp_path}/deterministic.py", steps=1)
     finally:
-        torch.set_num_threads(given)
-    assert (ran["threads"], ran["chosen_threads"]) == (given + 1, given + 1)
-    assert ran["label"] == f"no wrapper + threads: {given + 1}"
-    assert session_for("single")[0].chosen_threads is None
-
-
-def test_a_switch_of_ones_own_is_called(mine: str) -> None:
-    session, ran = trained(f"single+{mine}=3", steps=1)
-    assert ran["switches"] == {"mine=3": None} and ran["label"] == "no wrapper + scaled by 3"
+        torch.use_deterministic_algorithms(False)
+    assert ran["switches"] == {"deterministic": None, "mine=3": None}
+    assert ran["label"] == "no wrapper + deterministic + scaled by 3"
     plain = session_for("single")[0].module
     images = torch.ones(2, 3, 32, 32)
     session.module.load_state_dict(plain.state_dict())
     assert torch.allclose(session.module.eval()(images), 3 * plain.eval()(images))
-
-
-def test_the_switch_that_contributing_shows(tmp_path: Path) -> None:
-    (tmp_path / "deterministic.py").write_text(documented("SWITCH ="))
-    try:
-        _, ran = trained(f"single+{tmp_path}/deterministic.py", steps=1)
-    finally:
-        torch.use_deterministic_algorithms(False)
-    assert (ran["switches"], ran["label"]) == ({"deterministic": None}, "no wrapper + deterministic")
 
 
 def test_a_switch_without_effect_is_not_in_the_label(monkeypatch: pytest.MonkeyPatch) -> None:
