@@ -1,12 +1,16 @@
 """What a report says of memory, power, energy and heat: of runs on two GPUs and on the CPU, written by hand."""
 
 import csv
+import errno
+import os
 import re
+import signal
 import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass, fields, replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pandas as pd
 import pytest
@@ -355,3 +359,45 @@ def test_power_of_a_long_run_is_a_line(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(drawing, "MOST_COLUMNS", 3)  # of 5 s each, longer than what would be a gap
     ((_, line),) = shapes(plot_of(run, "power").svg, "power-")
     assert len(line) >= 3
+
+
+HERE = os.getpid()
+
+
+@pytest.fixture
+def drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Analysed:
+    monkeypatch.setattr(plots, "DRAWINGS", (plots.memory_stack, plots.power))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+    return written(tmp_path, [DP, DDP2])
+
+
+def test_plots_from_elsewhere_are_the_same(drawn: Analysed, monkeypatch: pytest.MonkeyPatch) -> None:
+    def elsewhere(run: Analysed) -> drawing.Plot | None:
+        assert os.getpid() != HERE
+        return plots.memory_stack(run)
+
+    monkeypatch.setattr(plots, "DRAWINGS", (elsewhere,) * 2)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2})
+    made = plots.of_run(drawn)
+    monkeypatch.setattr(plots, "DRAWINGS", (plots.memory_stack,) * 2)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0})
+    assert made == plots.of_run(drawn) and len(made) == 2
+
+
+def test_how_the_other_process_may_end(drawn: Analysed, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(run: Analysed) -> drawing.Plot | None:
+        if os.getpid() != HERE:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return plots.memory_stack(run)
+
+    def failing(run: Analysed) -> drawing.Plot | None:
+        raise ValueError("planted")
+
+    monkeypatch.setattr(plots, "DRAWINGS", (killed, plots.power))
+    assert [plot.name for plot in plots.of_run(drawn)] == ["memory-stack", "power"]
+    monkeypatch.setattr(plots, "DRAWINGS", (failing, plots.power))
+    with pytest.raises(ValueError, match="planted"):
+        plots.of_run(drawn)
+    monkeypatch.setattr(plots, "DRAWINGS", (plots.memory_stack, plots.power))
+    monkeypatch.setattr(os, "fork", Mock(side_effect=BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")))
+    assert [plot.name for plot in plots.of_run(drawn)] == ["memory-stack", "power"]

@@ -12,6 +12,7 @@ from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import ANY, Mock, call
 
 import pytest
 import torch
@@ -446,6 +447,20 @@ def test_a_rank_that_waits_for_its_gpu_shows_that_it_is_alive(monkeypatch: pytes
     session, reported = Sleepy(), list[int]()
     loop.run_window(session, session.load, 3, device=torch.device("cuda"), on_step=reported.append)
     assert len(reported) > 3 and reported[-3:] == [3, 3, 3], "four times a second, or it would count as hanging"
+
+
+def test_the_clock_is_read_once_after_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the synchronisation left out, three steps would be read as no time at all, as they are queued in no time."""
+    clock, session, marks = Mock(), Sleepy(), 3 * loop.MARKS_PER_STEP + 1
+    clock.wait.side_effect = lambda alive: time.sleep(0.010 * marks)
+    clock.read.side_effect = lambda: (0, [10.0] * (clock.mark.call_count - 1))
+    monkeypatch.setattr(loop, "clock_for", lambda device: clock)
+    monkeypatch.setattr(gc, "collect", clock.collect)
+    timings = loop.run_window(session, session.load, 3, device=torch.device("cpu"))
+    before = [call.collect(), call.prepare(marks)]  # a GPU's first mark stands at prepare: no garbage in between
+    assert clock.mock_calls == [*before, *[call.mark()] * marks, call.wait(ANY), call.read()], "nothing waits within it"
+    assert timings.step_ms == [40.0] * 3
+    assert timings.wall_ms >= 10.0 * marks, "the host's time for the window ends when the work does"
 
 
 def test_each_phase_has_its_own_time_and_they_add_up() -> None:

@@ -1,4 +1,4 @@
-"""Findings from what the records say: heat, power caps, other processes; and what they do to the recommendation."""
+"""Findings from what the records say: heat, power caps, other processes; and hosts whose clocks are hours apart."""
 
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -8,13 +8,18 @@ from typing import Any
 import pandas as pd
 import pytest
 from standin import numerics
-from standin.documents import changed, launch, ran_with, reference, with_records
-from standin.frames import iterations, launch_stats
+from standin.documents import changed, launch, ran_with, reference, sample, with_records
+from standin.frames import iterations, launch_stats, step_rows
 
+from bench.analyse.memory import peaks, timeline
 from bench.analyse.parity import parity
-from bench.analyse.validity import findings
+from bench.analyse.validity import findings, unlike
 from bench.core.codec import encode
+from bench.experiments import record
+from bench.runs.document import HostRecord, Machine, State
 from bench.runs.experiments import IntervalTargetRecord, Numerics, Reached
+from bench.runs.frames import RankSteps
+from bench.runs.launches import RankRecord
 from bench.runs.reader import Run, read
 from bench.words.questions import questions
 from tests.standin.runs import DDP, FINITE, Launch, write_run
@@ -29,6 +34,11 @@ UNSURE = OTHER | {"pid": 7, "name": None, "peak_mib": None, "certain": False}
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return read(str(write_run(tmp_path_factory.mktemp("run"), [DDP, FINITE])))
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return read(str(write_run(tmp_path_factory.mktemp("run"), [DDP])))
 
 
 def run_with(run: Run, checks: dict[str, Any], device: str = "cuda") -> Run:
@@ -137,3 +147,117 @@ def test_a_step_too_fast_to_be_true(whole: Run, times: list[float], seen: bool) 
     about = reference(computations=computations, step_ms=tuple(2 * one * median_ms for one in times))
     document = with_records(run.document, Numerics(references=(about,)))
     assert ("too fast" in found(replace(run, document=document))) is seen
+
+
+HOUR_NS = 3600 * 10**9
+CLOCKS = {"node1": 5 * HOUR_NS, "node2": 2 * HOUR_NS}
+HOSTS = ("node1", "node2")
+
+
+def steps() -> pd.DataFrame:
+    """Three steps of 100 ms on rank 0, and 10 ms more on rank 1; the first is a warm-up."""
+    rows = step_rows(0, "ddp", [100.0] * 3, [110.0] * 3, warmup=1)
+    for row in rows:
+        row["host"] = HOSTS[row["rank"]]
+        row["start_ns"] = CLOCKS[row["host"]] + row["step"] * 110_000_000
+    return pd.DataFrame(rows)
+
+
+def memory(*samples: tuple[str, int, float]) -> pd.DataFrame:
+    return pd.DataFrame(
+        sample(host=host, t_ns=CLOCKS[host] + at_ms * 1_000_000, pid=40, rank=HOSTS.index(host), used_mib=used_mib)
+        for host, at_ms, used_mib in samples
+    )
+
+
+SAMPLES = memory(("node1", -50, 100.0), ("node1", 200, 300.0), ("node2", 0, 250.0), ("node2", 130, 200.0))
+
+
+def test_an_iteration_has_one_clock() -> None:
+    table = iterations(steps()).frame
+    assert list(table["ranks"]) == [2, 2, 2] and list(table["rank"]) == [1, 1, 1]
+    assert list(table["step_ms"]) == [110.0] * 3 and list(table["elapsed_s"]) == pytest.approx([0.11, 0.22, 0.33])
+    assert set(table["host"]) == {"node1"}
+    begins = [CLOCKS["node1"] + step * 110_000_000 for step in range(3)]
+    assert list(table["begin_ns"]) == begins
+    assert list(table["end_ns"]) == [begin + 100_000_000 for begin in begins]
+    assert list(table["forward_end_ns"]) == [begin + 25_000_000 for begin in begins]
+    assert launch_stats(steps()).frame["median_ms"].tolist() == [110.0]
+
+
+def test_samples_are_on_the_clock_of_their_host(whole: Run) -> None:
+    (peak,) = peaks(SAMPLES).to_dict("records")
+    assert (peak["peak_pid_mib"], peak["peak_total_mib"]) == (300.0, 550.0), "the sum of the peaks of the hosts"
+    launch = replace(whole.document.launches[0], launch=0, first_forward_s=0.125)
+    line, windows = timeline(launch, SAMPLES, iterations(steps()))
+    assert line["seconds"].tolist() == pytest.approx([0.05, 0.30, 0.0, 0.13])
+    assert windows == pytest.approx((0.10, 0.21, 0.42)), "since 100 ms before the first step"
+
+
+def unequal(run: Run, *ranks: RankRecord) -> list[str]:
+    launches = [replace(run.document.launches[0], ranks=ranks, processes=len(ranks))]
+    return list(findings_of(changed(run, launches=launches)).query("code == 'unequal'")["text"])
+
+
+def ranks(*about: tuple[str, int, int, int]) -> tuple[RankRecord, ...]:
+    """Ranks as (host, planned threads, threads that they had, cores)."""
+    return tuple(
+        RankRecord(rank=rank, pid=40, host=host, threads=planned, ran_threads=threads, cores=cores)
+        for rank, (host, planned, threads, cores) in enumerate(about)
+    )
+
+
+def test_threads_are_those_planned_for_each_host(alone: Run) -> None:
+    assert unequal(alone, *ranks(("node1", 8, 8, 8), ("node2", 1, 1, 2), ("node2", 1, 1, 2))) == []
+    (said,) = unequal(alone, *ranks(("node1", 8, 8, 8), ("node2", 1, 2, 2), ("node2", 1, 2, 2)))
+    assert said == "its ranks on node2 had 2 threads where 1 was planned"
+    (said,) = unequal(alone, *ranks(("node1", 8, 8, 8), ("node2", 1, 1, 2), ("node2", 1, 1, 4)))
+    assert said == "launches of this run had 2 and 4 cores on node2"
+    (said,) = unequal(alone, *ranks(("node1", 4, 4, 1), ("node1", 4, 4, 1)))
+    assert said == "something bound its ranks to 1 core, fewer than their threads", "all to the same"
+
+
+def test_a_switch_may_bind_ranks_to_some_of_the_cores(alone: Run) -> None:
+    (plain,) = alone.document.launches
+    few = replace(plain.effective, affinity=1)
+    others = [plain, replace(plain, launch=2, scenario="bound", ranks=(), effective=few)]
+    both = replace(alone, timed=RankSteps(pd.concat([alone.steps, alone.steps.assign(launch=2, scenario="bound")])))
+    said = findings_of(changed(both, launches=others)).query("code == 'unequal'")
+    assert list(said["scenario"]) == ["ddp", "bound"]
+    others[1] = replace(others[1], effective=replace(few, bound_cores=1))
+    assert findings_of(changed(both, launches=others)).query("code == 'unequal'").empty
+
+
+def test_ranks_of_one_host_are_alike() -> None:
+    def result(**ran: Any) -> dict[str, Any]:
+        window = {"step_ms": [1.0], "wall_ms": 1.0, "loss": [1.0]}
+        known = {"initial_sha256": "a", "final_sha256": "b", "skipped_steps": 0}
+        return {"rank": 0, "measured": window, "effective": ran, **known}
+
+    small, large = result(threads=1, affinity=2, backend="gloo"), result(threads=4, affinity=4, backend="gloo")
+    assert record._checks([small, large], ["node1", "node2"])["ranks_differ"] == []
+    assert record._checks([small, large], ["node1", "node1"])["ranks_differ"] == ["affinity", "threads"]
+    other = result(threads=4, affinity=4, backend="nccl")
+    assert record._checks([small, large, other], ["node1", "node2", "node2"])["ranks_differ"] == ["backend"]
+
+
+def host(name: str, **about: Any) -> HostRecord:
+    machine = Machine(host=name, cpu="EPYC", cores_usable=8, python="3.11.7")
+    usual: dict[str, Any] = {"name": name, "machine": machine, "versions": {"torch": "2.15"}, "start": State(utc=None)}
+    return HostRecord(**usual | about)
+
+
+def test_what_differs_between_hosts_is_a_finding(alone: Run) -> None:
+    assert list(unlike([host("a"), host("b")])) == []
+    busy = State(utc=None, load_1min=7.5)
+    slow = replace(host("b").machine, cpu="Xeon", cores_usable=4)
+    other = host("b", machine=slow, versions={"torch": "2.15", "torchvision": "0.30"}, start=busy)
+    assert list(unlike([host("a"), other])) == [
+        "cpu: EPYC on a, Xeon on b",
+        "cores usable: 8 on a, 4 on b",
+        "torchvision: none on a, 0.30 on b",
+        "load per core when it began: 0.0 on a, 1.9 on b",
+    ]
+    one = replace(alone.document.launches[0], ranks=ranks(("a", 1, 1, 8), ("b", 1, 1, 4)), processes=2)
+    said = findings_of(changed(alone, launches=[one], hosts=(host("a"), other)))
+    assert "unlike hosts" in set(said["code"])

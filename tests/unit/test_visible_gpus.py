@@ -1,4 +1,4 @@
-"""Which GPUs a process takes for its own."""
+"""Which GPUs a process takes for its own, and in which environment it measures nothing."""
 
 import argparse
 from dataclasses import replace
@@ -142,3 +142,26 @@ def test_a_torch_that_does_not_fit_is_refused_first(
     host = {"torch": "2.11.0", "cuda_built": "13.0", "distributed": True, "nccl": True, "gloo": True} | has
     told = obstacles.obstacle(found, request, host | {"apex": {"problems": {}}})
     assert (told or "").startswith(why or "") and (told is None) == (why is None)
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "off", "on"),
+    [
+        ("CUDA_LAUNCH_BLOCKING", "cuda", ("0", ""), ("1", "yes")),
+        ("PYTORCH_NO_CUDA_MEMORY_CACHING", "cuda", ("0",), ("1",)),
+        ("TORCH_DISTRIBUTED_DEBUG", "cpu", ("OFF", "INFO", ""), ("DETAIL", "detail")),
+    ],
+)
+def test_a_variable_for_debugging_is_refused(
+    monkeypatch: pytest.MonkeyPatch, name: str, device: str, off: tuple[str, ...], on: tuple[str, ...]
+) -> None:
+    for value in off:
+        monkeypatch.setenv(name, value)
+        machine.refuse_debugging(device)
+    for value in on:
+        monkeypatch.setenv(name, value)
+        assert machine.recorded_environment()[name] == value
+        with pytest.raises(RequestError, match=f"unset {name}"):
+            machine.refuse_debugging(device)
+    if device == "cuda":
+        machine.refuse_debugging("cpu")

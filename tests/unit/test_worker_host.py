@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -11,12 +12,13 @@ from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
+import psutil
 import pytest
 import torch
 import torch.distributed as dist
 from conftest import Executed, planned
 from standin import program
-from standin.planted import failing
+from standin.planted import failing, planted
 from standin.processes import alive
 
 from bench import machine
@@ -298,3 +300,32 @@ def test_a_rank_without_its_launcher_ends(rank: str, tmp_path: Path) -> None:
         with pytest.raises(BlockingIOError):
             server.accept()
     assert (orphan.returncode, orphan.stderr) == (1, b"") and not any(tmp_path.iterdir())
+
+
+def test_where_apex_was_asked_for_nothing_else_runs(execute: Callable[..., Executed]) -> None:
+    done = execute("ddp_o1", impl="apex", global_batch=2)
+    assert done.outcome.status == "error"
+    assert "apex needs CUDA" in (done.outcome.reason or "")
+
+
+RESTING = """
+    import time
+    session = parts.session()
+    optimize = session.optimize
+    session.optimize = lambda: (optimize(), time.sleep(0.1))
+    return session
+"""
+
+
+def cpu_s(pid: int) -> float:
+    return sum(psutil.Process(pid).cpu_times()[:2])
+
+
+def test_nobody_spins_while_ranks_run(execute: Callable[..., Executed], host: WorkerHost) -> None:
+    began, own, hosts = time.monotonic(), time.process_time(), cpu_s(host.process.pid)
+    done = execute(planted(RESTING, "group=False"), iters=20, global_batch=4)
+    wall_s = time.monotonic() - began
+    assert done.outcome.status == "ok", done.outcome.reason
+    assert wall_s > 2.0
+    assert time.process_time() - own < 0.1 * wall_s
+    assert cpu_s(host.process.pid) - hosts < 0.1 * wall_s
