@@ -5,8 +5,11 @@ import hashlib
 import json
 import math
 import os
+import re
 from collections.abc import Callable
+from functools import reduce
 from itertools import pairwise
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +17,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from conftest import full_after
-from standin import refusal
+from jsonschema import Draft202012Validator
+from standin import ROOT, complaints, refusal
 from standin.documents import document, launch, sample
-from standin.runs import DDP, write_run
+from standin.runs import APEX, BROKEN, DDP, FAST, GONE, write_run
+from standin.schemas import SHIPPED, errors
 
-from bench.core.codec import encode
+from bench.core.codec import Damaged, decode, encode
 from bench.core.errors import RequestError
 from bench.core.records import SCHEMA_VERSION
-from bench.runs import names
-from bench.runs.document import State
+from bench.runs import names, schema
+from bench.runs.document import RunDocument, State
 from bench.runs.experiments import BatchSearch, Bisected, Diagnosis, DiagnosticRecord, Numerics, Scaling
 from bench.runs.files import append, check_file, check_writable, write_atomically
 from bench.runs.journal import checked_line, journal_path
@@ -77,11 +82,11 @@ def written(path: Path) -> Any:
 
 def test_what_is_written_comes_back_and_is_sealed(run: Path) -> None:
     for table, rows in (("steps", STEPS), ("memory", MEMORY), ("device", DEVICE)):
-        written = pq.read_table(run / f"{table}.parquet")
+        stored = pq.read_table(run / f"{table}.parquet")
         types = [(name, pa.type_for_alias(kind)) for name, kind in COLUMNS[table].items()]
-        assert [(field.name, field.type) for field in written.schema] == types
-        assert repr(written.to_pylist()) == repr(rows), "NaN stays NaN, and null stays null"
-    document = json.loads((run / "run.json").read_text())
+        assert [(field.name, field.type) for field in stored.schema] == types
+        assert repr(stored.to_pylist()) == repr(rows), "NaN stays NaN, and null stays null"
+    document = written(run)
     assert (document["complete"], document["bench"], document["end"]["load_1min"]) == (True, "mine", 0.5)
     assert (document["schema_version"], document["run"]) == (SCHEMA_VERSION, run.name)
     assert document["launches"] == [encode(record())]
@@ -386,3 +391,41 @@ def test_a_spool_that_is_no_file_of_the_run_is_refused(tmp_path: Path) -> None:
     path.parent.symlink_to(tmp_path / "elsewhere")  # samples and logs would be written there
     with pytest.raises(RequestError, match=r"--resume: .*/\.scratch is a link"):
         RunWriter.reopen(run.path)
+
+
+def test_shipped_schema_is_up_to_date() -> None:
+    assert schema.text() == SHIPPED, "run: python -m bench.runs.schema > bench/runs/run.schema.json"
+    Draft202012Validator.check_schema(json.loads(SHIPPED))
+
+
+def test_docs_show_the_schema_and_how_to_use_it(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "runs.md").read_text()
+    (excerpt,) = re.findall(r"^```json\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    assert excerpt in SHIPPED
+    (command,) = re.findall(r"`(check-jsonschema [^`]+) results/\*/run.json`", page)
+    run = write_run(tmp_path, [DDP]) / "run.json"
+    assert complaints(*command.split(), run, cwd=ROOT) == ""
+    run.write_text(run.read_text().replace('"status": "ok"', '"status": "fine"'))
+    assert "fine" in complaints(*command.split(), run, cwd=ROOT)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        *(("schema_version", 2), ("extra", 1), ("launches.0.extra", 1), ("launches.0.status", "fine")),
+        *(("launches.0.launch", value) for value in ("0", True, -1)),
+        *(("launches.0.wall_s", -1.0), ("launches.0.scenario", "x" * 256), ("launches.0.ranks", {})),
+        *(("launches.0.ranks.0.pid", 0.5), ("launches.0.effective.tf32", {"cudnn": True})),
+        *(("start.utc", "today"), ("workload", None), ("strategies.ddp.hue", "puce")),
+        ("sources", {"ddp": {"file": "." * 4097, "sha256": ""}}),
+        *(("experiments", {name: {}}) for name in ("frobnicate", "checkpoint")),
+    ],
+)
+def test_what_the_reader_refuses_is_not_valid(tmp_path: Path, path: str, value: Any) -> None:
+    document = written(write_run(tmp_path, [DDP, FAST, APEX, GONE, BROKEN]))
+    assert errors(document) == [] and decode(RunDocument, document)
+    *parents, last = [int(part) if part.isdigit() else part for part in path.split(".")]
+    reduce(getitem, parents, document)[last] = value
+    assert errors(document)
+    with pytest.raises(Damaged):
+        decode(RunDocument, document)
