@@ -71,12 +71,6 @@ def test_the_default_batch_fits_the_smallest_gpu(scenarios: str, replicas: int, 
     assert global_batch(None, 32, BUILT_IN.workload, "cuda", named("single"), 1, gpu_mib) == 32
 
 
-def test_replicas_share_the_batch() -> None:
-    assert global_batch(None, 32, BUILT_IN.workload, "cuda", ALL, 3) == 96
-    assert global_batch(None, 32, BUILT_IN.workload, "cuda", named("single"), 3) == 32
-    assert global_batch(7, None, BUILT_IN.workload, "cpu", named("single"), 2) == 7
-
-
 @pytest.mark.parametrize(
     ("scenario", "gpus", "devices"),
     [("single", 4, 1), ("dp", 4, 4), ("ddp_accumulate_8", 2, 2), ("ddp_two_devices", 4, 4), ("parameter_server", 0, 2)],
@@ -90,7 +84,10 @@ def test_devices_that_train_are_counted(scenario: str, gpus: int, devices: int) 
     assert adds_up_to_no_step(asked, found[0].strategy) is (scenario in ("dp", "ddp_two_devices"))
 
 
-def test_micro_batches_are_no_devices() -> None:
+def test_replicas_share_the_batch_and_micro_batches_are_no_devices() -> None:
+    assert global_batch(None, 32, BUILT_IN.workload, "cuda", ALL, 3) == 96
+    assert global_batch(None, 32, BUILT_IN.workload, "cuda", named("single"), 3) == 32
+    assert global_batch(7, None, BUILT_IN.workload, "cpu", named("single"), 2) == 7
     eight = [switching.load(*discover.resolve("ddp_accumulate_8"))]
     assert global_batch(None, None, BUILT_IN.workload, "cuda", [*ALL, *eight], 1) == 128
     assert global_batch(None, None, BUILT_IN.workload, "cpu", eight, 2) == 16

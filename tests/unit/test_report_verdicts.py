@@ -180,21 +180,20 @@ def test_questions_about_strategies(tmp_path: Path) -> None:
     assert "By phase (medians, ms): data " in why
 
 
-def test_replicas_that_start_apart_do_not_come_together(tmp_path: Path) -> None:
+def test_questions_about_replicas_that_start_apart_and_their_channels(tmp_path: Path) -> None:
+    """Channels are those of one launch."""
     apart = replace(DDP, checks=dict.fromkeys(("initial_weights_alike", "final_weights_alike"), False))
-    said = dict(questions(analysed(write_run(tmp_path, [apart]))))["How do the replicas come to hold the same weights?"]
-    assert said.startswith("They do not: already before the first step")
-
-
-def test_channels_are_those_of_one_launch(tmp_path: Path) -> None:
-    run = analysed(write_run(tmp_path, [DDP]))
+    run = analysed(write_run(tmp_path, [apart]))
     profile = {"step_ms": 40.0, "categories": {}, "trace": None}
     of_ranks = ({"P2P/CUMEM": 20, "NET/Socket/0": 1}, {"P2P/CUMEM": 4})
     looks = [{"profile": profile, "nccl": {"transports": of, "algorithms": {}}} for of in of_ranks]
     launches = tuple(diagnostic(launch=90 + place, scenario="ddp", looks=looks) for place in range(2))
     run = replace(run, document=with_records(run.document, Diagnosis(launches=launches)))
-    said = dict(questions(run))["Which way do the ranks exchange?"]
-    assert said.startswith("By P2P/CUMEM (24 channels) and NET/Socket/0 (1 channel), as its own log says.")
+    said = dict(questions(run))
+    together = said["How do the replicas come to hold the same weights?"]
+    assert together.startswith("They do not: already before the first step")
+    way = said["Which way do the ranks exchange?"]
+    assert way.startswith("By P2P/CUMEM (24 channels) and NET/Socket/0 (1 channel), as its own log says.")
 
 
 def test_compiling_pays_back(tmp_path: Path) -> None:

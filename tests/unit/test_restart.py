@@ -13,6 +13,7 @@ import pytest
 import torch
 from conftest import one_host, request_for
 from standin.documents import document, with_records
+from standin.workloads import tiny
 
 from bench.core.job import Checkpoint
 from bench.experiments import restart as experiment
@@ -23,6 +24,7 @@ from bench.worker import restarted as member
 from bench.worker.restart import Note
 
 KILLED_NS = 10**9
+EVERY_SECOND = {"checkpoint": Checkpoint(every=2)}
 
 
 class Killed(Exception):
@@ -72,7 +74,7 @@ def test_the_diary_is_read_as_it_grows(tmp_path: Path) -> None:
 
 def test_a_second_start_goes_on_from_the_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = scenario("single")
-    asked = request_for((found,), replicas=1, global_batch=2, experiments={"checkpoint": Checkpoint(every=2)})
+    asked = request_for((found,), replicas=1, global_batch=2, task=tiny(), experiments=EVERY_SECOND)
     alone, job = experiment.jobs(asked, found, 1, 0, one_host(1), str(tmp_path))
     assert (len(alone.ranks), alone.purpose, alone.group) == (1, "restart", False)
     Path(alone.checkpoint.job_file if alone.checkpoint else "").write_text(json.dumps(asdict(job)))
@@ -106,7 +108,7 @@ def test_half_is_computed_as_in_other_launches(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
     monkeypatch.setattr("signal.pause", lambda: None)
     found = scenario("single")
-    asked = request_for((found,), replicas=1, global_batch=2, experiments={"checkpoint": Checkpoint(every=2)})
+    asked = request_for((found,), replicas=1, global_batch=2, task=tiny(), experiments=EVERY_SECOND)
     _, job = experiment.jobs(asked, found, 1, 0, one_host(1), str(tmp_path))
     job = replace(job, precision="O3", half="bf16")
     Path(Checkpoint(every=2, folder=str(tmp_path)).job_file).write_text(json.dumps(asdict(job)))

@@ -270,11 +270,7 @@ def test_latest_reads_no_other_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     ids=["run", "scale", "bisect", "killed"],
 )
 def test_what_is_looked_at_is_the_last_finished_run(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    experiment: object,
-    hint: str,
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, experiment: object, hint: str
 ) -> None:
     def note(writer: RunWriter) -> None:
         writer.note(experiment)
