@@ -510,8 +510,9 @@ def test_terminal_and_json_say_what_the_page_says(tmp_path: Path, bench: Bench, 
     code, said, _ = bench("show", "-v", "latest")
     assert code == 0 and "\nLeft out: ddp_o2 (diverged); dp (unsupported).\n" in said
     assert said.count("invalid: diverged in ddp_o2 (") == 1
-    assert "findings.csv, parity.csv, communication.csv, time-spent.csv and 2 plots" in bench("report")[1]
-    document = bench("report", "--json").document
+    reported = bench("report", "--json")
+    assert "findings.csv, parity.csv, communication.csv, time-spent.csv and 2 plots" in reported.err
+    document = reported.document
     (choice,) = document["recommendation"]
     assert (choice["fastest"], choice["leanest"], choice["parallel"]) == ("ddp", "ddp", None)
     assert choice["not_told_apart"] == ["apex_ddp"]
