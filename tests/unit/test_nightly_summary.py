@@ -126,9 +126,8 @@ def test_an_invalid_night_on_a_cpu_tells_one_story(night: Path) -> None:
     assert "no base" not in written(night, code=12, gate="12", kept=False)
 
 
-@pytest.mark.parametrize(
-    ("code", "gate", "headline"),
-    [
+def test_the_headline_is_how_the_night_ended(night: Path) -> None:
+    for code, gate, headline in (
         (0, "0", "no regression found"),
         (0, "11", "inconclusive, allowed"),
         (10, "10", "regressed"),
@@ -137,10 +136,8 @@ def test_an_invalid_night_on_a_cpu_tells_one_story(night: Path) -> None:
         (2, "none", "the request is wrong"),
         (3, "none", "not measured: the doctor found what spoils it"),
         (137, "none", "failed with exit code 137"),
-    ],
-)
-def test_the_headline_is_how_the_night_ended(night: Path, code: int, gate: str, headline: str) -> None:
-    assert written(night, code, gate).splitlines()[0] == f"# Nightly benchmark: {headline}"
+    ):
+        assert written(night, code, gate).splitlines()[0] == f"# Nightly benchmark: {headline}"
 
 
 def test_errors_are_told_once_and_inert(night: Path) -> None:
@@ -154,19 +151,16 @@ def test_a_night_that_left_nothing_has_a_summary(tmp_path: Path) -> None:
     assert text == "# Nightly benchmark: interrupted\n\nNo launch was measured.\n"
 
 
-@pytest.mark.parametrize(
-    ("stop_at", "gpus", "code", "told"),
-    [
+def test_ends(night: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    doctor = str(night / "out" / "doctor.json")
+    for stop_at, gpus, code, told in (
         *(("problem", gpus, 3, True) for gpus in ("", "1,0", "GPU-1")),
         *(("problem", "0", 0, False), ("never", "", 0, True)),
-    ],
-)
-def test_ends(night: Path, capsys: pytest.CaptureFixture[str], stop_at: str, gpus: str, code: int, told: bool) -> None:
-    doctor = str(night / "out" / "doctor.json")
-    assert summary.main(["doctor", doctor, "--stop-at", stop_at, "--gpus", gpus]) == code
-    said = capsys.readouterr().out
-    assert ("nightly: error: doctor: GPU 1: problem found: consequence; remedy" in said) is (code == 3)
-    assert ("doctor: warning: GPU 1: warning found" in said) is told and "note" not in said
+    ):
+        assert summary.main(["doctor", doctor, "--stop-at", stop_at, "--gpus", gpus]) == code
+        said = capsys.readouterr().out
+        assert ("nightly: error: doctor: GPU 1: problem found: consequence; remedy" in said) is (code == 3)
+        assert ("doctor: warning: GPU 1: warning found" in said) is told and "note" not in said
 
 
 def test_a_run_is_kept_only_as_it_was_sealed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

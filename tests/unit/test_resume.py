@@ -326,23 +326,18 @@ def test_a_restarted_job_goes_on_with_its_run(verb: Any, monkeypatch: pytest.Mon
     assert options.scenario is None and options.batch_per_rank is None
 
 
-@pytest.mark.parametrize(
-    ("name", "run", "attempt", "is_its_own"),
-    [
+def test_a_restarted_job_knows_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, job_id, attempt, is_its_own in (
         ("torchrun", "job7", 0, True),
         ("TrainJob", "job7", 0, True),
         ("TrainJob", "job8", 0, False),
         ("Slurm", "job7", 0, False),
         ("Slurm", "job7", 1, True),
-    ],
-)
-def test_a_restarted_job_knows_its_run(
-    name: str, run: str, attempt: int, is_its_own: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun = document(engine={"name": name, "run": "job7", "parent": "1-1", "attempt": 0})
-    monkeypatch.setattr("sys.argv", ["bench", *begun.command])
-    job = EngineRecord(name=name, run=run, parent="2-2", attempt=attempt)
-    assert resume._is_of(begun, job) is is_its_own
+    ):
+        begun = document(engine={"name": name, "run": "job7", "parent": "1-1", "attempt": 0})
+        monkeypatch.setattr("sys.argv", ["bench", *begun.command])
+        job = EngineRecord(name=name, run=job_id, parent="2-2", attempt=attempt)
+        assert resume._is_of(begun, job) is is_its_own
 
 
 @pytest.mark.parametrize(("verb", "kind"), [("scale", Scaling), ("tune", Tuning)])
