@@ -111,6 +111,14 @@ def test_page_runs_nothing_but_its_own_script(mixed: Written) -> None:
     assert all((mixed.out / value).is_file() for value in loads if not value.startswith("#"))
 
 
+def test_page_shows_text_from_outside_as_it_is(mixed: Written) -> None:
+    text = Page(mixed.text("index.html")).text
+    assert HOSTILE in text
+    assert f"dp: unsupported: needs <b>CUDA</b> {HOSTILE}" in text
+    assert "<i>evil</i>, Linux" in text
+    assert "on A CPU of <i>evil</i> $x_1$, 2 cores" in text  # drawn into every plot
+
+
 def test_ids_of_the_page_are_unique_and_resolve(mixed: Written) -> None:
     page = Page(mixed.text("index.html"))
     ids = Counter(value for _, name, value in page.attributes if name == "id")
