@@ -84,24 +84,22 @@ def _threads() -> int:
 
 def _prepare(workload: Training) -> dict[str, object]:
     """Import, once, what the workload's functions import, and try its settings in a child."""
-    from bench.worker.trial import in_rows, needs_two, refusal
+    from bench.worker.trial import in_rows, try_out
     from bench.worker.workload import prepare, versions
 
     try:
         with _no_pools():
             prepare(workload)
+        prepared = {"refused": None, "needs_two": False, "in_rows": True, "imports": versions()}
+        prepared |= ask(lambda: _examined(workload), ANSWER_LIMIT_S)
+        with suppress(Unanswered):  # a trial without an end says nothing: a launch will tell
+            prepared |= ask(lambda: try_out(workload), TRIAL_LIMIT_S)
+            prepared |= ask(lambda: {"in_rows": in_rows(workload)}, TRIAL_LIMIT_S)
     except RequestError as error:
         return {"refused": [error.option, error.problem, error.remedy]}
-    try:
-        prepared = {"needs_two": False, "in_rows": True, "imports": versions()}
-        prepared |= ask(lambda: _examined(workload), ANSWER_LIMIT_S)
     except Unanswered as error:
         what = f"{workload.file}: the process that made its first example {error}"
         return {"refused": ["--workload", what, "fix the file"]}
-    if not prepared["refused"]:
-        with suppress(Unanswered):  # a trial without an end says nothing: a launch will tell
-            prepared |= ask(lambda: {"refused": refusal(workload), "needs_two": needs_two(workload)}, TRIAL_LIMIT_S)
-            prepared |= ask(lambda: {"in_rows": in_rows(workload)}, TRIAL_LIMIT_S)
     return prepared
 
 

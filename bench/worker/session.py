@@ -209,8 +209,7 @@ class Session:
             loss = self._loss(self._call, batch)
         refused = wrong_loss(self.parts.workload, loss)
         if refused is not None:
-            _, problem, remedy = refused
-            raise BenchError(f"{problem}; {remedy}")
+            raise BenchError(f"{refused.problem}; {refused.remedy}")
         return loss
 
     def _shares(self, batches: list[object]) -> Tensor | list[float]:

@@ -15,7 +15,6 @@ from bench.seams import execute
 from bench.worker.data import Broken, Examples
 from bench.worker.workload import (
     NO_MEMORY,
-    Refused,
     build_model,
     build_optimizer,
     loss_of,
@@ -26,15 +25,19 @@ from bench.worker.workload import (
 )
 
 
-def refusal(workload: Training) -> Refused | None:
-    """Why this cannot be trained, as far as that can be said without a launch; else None."""
-    found = _tried(workload, torch.device("meta"), 2)
-    share = max(2, workload.global_batch // workload.replicas)  # batch norm over one fails, and may be left out
-    return None if found is None else _tried(workload, torch.device("cpu"), share)
+def try_out(workload: Training) -> dict[str, object]:
+    """``needs_two``: whether one example is too few for the model. Raises :class:`RequestError` where it cannot be
+    trained, as far as that can be said without a launch."""
+    try:
+        _try(workload, torch.device("meta"), 2)
+    except RequestError:
+        # batch norm over one fails, and may be left out
+        _try(workload, torch.device("cpu"), max(2, workload.global_batch // workload.replicas))
+    return {"needs_two": _needs_two(workload)}
 
 
-def needs_two(workload: Training) -> bool:
-    """Whether one example is too few for the model: its batch norm would have a single value of each channel."""
+def _needs_two(workload: Training) -> bool:
+    """Whether batch norm would have a single value of each channel in one example."""
     data = Examples(workload)
     one = data[0]
     try:
@@ -55,50 +58,53 @@ def in_rows(workload: Training) -> bool:
     return largest is None or tuple(largest.shape[:1]) == (count,)
 
 
-def _tried(workload: Training, device: torch.device, count: int) -> Refused | None:
+def _try(workload: Training, device: torch.device, count: int) -> None:
     data = Examples(workload)
     examples = [data[index] for index in range(count)]
     if any(isinstance(one, Broken) for one in examples):
-        return None  # a launch that comes to it fails by its name
+        return  # a launch that comes to it fails by its name
     batch = data.collate(examples)
     if isinstance(batch, Broken):
-        return "--workload", batch.problem, batch.remedy
+        raise RequestError("--workload", batch.problem, batch.remedy)
     if workload.device != "cpu" and not tensors_in(batch):
         kind = type(batch).__name__
         what = f"{workload.file}: collate(examples) returned {kind}, in which bench finds no tensor to move to the GPU"
         remedy = f"return a tuple, list, dict or dataclass of tensors, and make {kind} of them in loss(model, batch)"
-        return "--workload", what, remedy
+        raise RequestError("--workload", what, remedy)
     try:
         with device:
             model = build_model(workload)
         if not isinstance(model, nn.Module):
             what = f"{workload.file}: model(work) returned {type(model).__name__}"
-            return "--workload", what, "return a torch.nn.Module"
+            raise RequestError("--workload", what, "return a torch.nn.Module")
         if any(map(is_lazy, model.parameters())):
             what = f"{workload.file}: model(work) returned a model whose lazy layers have no weights yet"
-            return "--workload", what, "call it once, or give the layers their sizes"
+            raise RequestError("--workload", what, "call it once, or give the layers their sizes")
         batch = map_tensors(lambda tensor: tensor.to(device), batch)
         floats = {one: one._version for one in tensors_in(batch) if one.is_floating_point()}
         loss = loss_of(workload)(model, batch)
         if workload.workers is None and any(one._version != before for one, before in floats.items()):
             what = f"{workload.file}: loss(model, batch) changes the batch in place, and made-up data comes again"
-            return "--workload", what, "change a copy, as x.mul(2) makes one and x.mul_(2) does not"
-        return wrong_loss(workload, loss) or _wrong_optimizer(workload, model)
-    except Exception as error:  # noqa: BLE001  # whatever the user's functions raise is the finding
+            raise RequestError("--workload", what, "change a copy, as x.mul(2) makes one and x.mul_(2) does not")
+        if (refused := wrong_loss(workload, loss)) is not None:
+            raise refused
+        _try_optimizer(workload, model)
+    except RequestError:
+        raise
+    except Exception as error:  # whatever the user's functions raise is the finding
         at = execute.line_in(workload.file, error)
         text = str(error).lower()
         unfit = isinstance(error, MemoryError | NotImplementedError) or any(one in text for one in ("meta", *NO_MEMORY))
         if at is None or workload.device != "cpu" or unfit:  # the computation may be right, and only the trial is not
-            return None
+            return
         what = f"{workload.file}:{at} fails on a batch of {count}: {type(error).__name__}: {error}"
-        return "--workload", " ".join(what.split()), "fix the file"
+        raise RequestError("--workload", " ".join(what.split()), "fix the file") from error
 
 
-def _wrong_optimizer(workload: Training, model: nn.Module) -> Refused | None:
+def _try_optimizer(workload: Training, model: nn.Module) -> None:
     try:
         build_optimizer(workload, tiny(model))
-    except RequestError as error:
-        return error.option, error.problem, error.remedy
+    except RequestError:
+        raise
     except Exception:  # noqa: BLE001  # it may be right with the weights of a launch
-        return None
-    return None
+        pass

@@ -35,9 +35,6 @@ Loss = Callable[[Forward, Batch], Tensor]
 NO_MEMORY = ("can't allocate memory", "storage size calculation overflowed", "bad_alloc")
 """In torch's errors where there is no room for a tensor on the CPU."""
 
-Refused = tuple[str, str, str]
-"""The option, the problem and the remedy of a request that is refused."""
-
 AWAKE = (0.1, 0.3)
 """Between these are the elements of a parameter that the workload's model begins with at 0."""
 
@@ -316,15 +313,15 @@ def cut(tree: Batch, examples: int, pieces: int) -> list[Batch]:
     return [_alike(tree, [part[piece] for part in parts]) for piece in range(pieces)]
 
 
-def wrong_loss(workload: Training, loss: Any) -> Refused | None:
+def wrong_loss(workload: Training, loss: Any) -> RequestError | None:
     """Why what ``loss`` returned cannot be trained; None where it can."""
     if getattr(loss, "ndim", None) != 0:
         given = f"a tensor of shape {list(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
         what = f"{workload.file}: loss(model, batch) returned {given}"
-        return "--workload", what, "return a scalar tensor, such as its mean"
+        return RequestError("--workload", what, "return a scalar tensor, such as its mean")
     if not loss.requires_grad:
         what = f"{workload.file}: loss(model, batch) returned a tensor without a gradient"
-        return "--workload", what, "compute it from what the model returns"
+        return RequestError("--workload", what, "compute it from what the model returns")
     return None
 
 
@@ -370,10 +367,8 @@ def prepare(workload: Training) -> None:
 
 
 def examine(workload: Training) -> dict[str, object]:
-    """Whether a workload can be trained with these settings: ``refused`` (option, problem, remedy) or None.
-
-    ``example_bytes``: of one example, None for more than this process may take. ``examples``: how many there are of
-    real data.
+    """``example_bytes``: of one example, None for more than this process may take. ``examples``: how many there are of
+    real data. Raises :class:`RequestError` where it cannot be trained with these settings.
     """
     opened = _open(workload)
     try:
@@ -382,10 +377,10 @@ def examine(workload: Training) -> dict[str, object]:
         examples = None if workload.data is None else opened.module.size(opened.work)
         if examples is not None and not isinstance(examples, Integral):
             what = f"{workload.file}: size(work) returned {type(examples).__name__}"
-            return {"refused": ("--workload", what, "return how many examples there are, a whole number")}
+            raise RequestError("--workload", what, "return how many examples there are, a whole number")
         if examples is not None and examples < workload.global_batch:
             what = f"{workload.data} has {examples} examples, and a global batch takes {workload.global_batch}"
-            return {"refused": ("--data", what, "give more data, or a smaller --global-batch")}
+            raise RequestError("--data", what, "give more data, or a smaller --global-batch")
         made, tensors = set[str](), list[Tensor]()
         for _ in range(2):
             tensors.clear()  # there may be no room for two
@@ -393,24 +388,20 @@ def examine(workload: Training) -> dict[str, object]:
             made.add(checksum(one for one in tensors if one.layout is torch.strided and not one.is_nested))
         if not tensors:
             what = f"{workload.file}: example(work, 0) has no tensor"
-            return {"refused": ("--workload", what, "return a tensor, or a tuple, list or dict of them")}
+            raise RequestError("--workload", what, "return a tensor, or a tuple, list or dict of them")
         if len(made) > 1:
             what = f"{workload.file}: example(work, 0) gives another example when it is called again"
-            return {"refused": ("--workload", what, "draw it from torch.Generator().manual_seed(work.seed + index)")}
-        return {
-            "refused": None,
-            "example_bytes": sum(tensor.nbytes for tensor in tensors),
-            "examples": examples and int(examples),
-        }
-    except RequestError as error:
-        return {"refused": (error.option, error.problem, error.remedy)}
-    except Exception as error:  # noqa: BLE001  # whatever the user's functions raise is the finding
+            raise RequestError("--workload", what, "draw it from torch.Generator().manual_seed(work.seed + index)")
+        return {"example_bytes": sum(tensor.nbytes for tensor in tensors), "examples": examples and int(examples)}
+    except RequestError:
+        raise
+    except Exception as error:  # whatever the user's functions raise is the finding
         if isinstance(error, MemoryError) or any(sign in str(error).lower() for sign in NO_MEMORY):
-            return {"refused": None, "example_bytes": None, "examples": None}
+            return {"example_bytes": None, "examples": None}
         at = execute.line_in(workload.file, error)
         what = f"{workload.file}:{at} fails with these settings: {type(error).__name__}: {error}"
         option, remedy = "--workload", "fix the file"
         if workload.data is not None:
             option, remedy = "--data", f"give a folder with {opened.module.WORKLOAD.reads}"
             what = f"{workload.data} cannot be used: {what}"
-        return {"refused": (option, " ".join(what.split()), remedy)}
+        raise RequestError(option, " ".join(what.split()), remedy) from error

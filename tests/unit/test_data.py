@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from PIL import Image
+from standin import refusal
 from standin.workloads import workload
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 from torch.utils.data import DistributedSampler
@@ -155,11 +156,11 @@ def _by_hand(real: Training, steps: int) -> list[list[int]]:
 def test_how_many_examples_there_are_is_a_whole_number(real: Training, size: str, refused: str | None) -> None:
     file = Path(real.file)
     file.write_text(file.read_text().replace("return 26", f"return {size}"))
-    found = examine(replace(real, sha256=None, seed=real.seed + len(size)))  # another one: its file has been read
+    another = replace(real, sha256=None, seed=real.seed + len(size))  # its file has been read
     if refused is None:
-        assert found["refused"] is None and type(found["examples"]) is int
+        assert type(examine(another)["examples"]) is int
     else:
-        assert str(found["refused"]).startswith(f"('{refused}', '{file}: size(work) returned float'")
+        assert str(refusal(lambda: examine(another))).startswith(f"{refused}: {file}: size(work) returned float;")
 
 
 def test_loading_processes_end_with_their_rank(real: Training) -> None:

@@ -141,7 +141,7 @@ def test_a_batch_must_be_seen_to_be_moved(device: str, refused: bool, tmp_path: 
     (tmp_path / "mine.py").write_text(documented("WORKLOAD =") + COLLATED)
     work = discover.load_workload("mine", str(tmp_path / "mine.py"))
     asked = request_for((scenario("single"),), task=work.task(device, {"width": 8}), device=device)
-    why = "; ".join(trial.refusal(asked.workload) or ())
+    why = str(refusal(lambda: trial.try_out(asked.workload)))
     assert ("returned Data, in which bench finds no tensor to move to the GPU; return a" in why) == refused
 
 
