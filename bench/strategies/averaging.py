@@ -17,17 +17,14 @@ def build(parts, period=4):
     from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 
     averager = PeriodicModelAverager(period=period)
-
-    def average():
-        averaged(averager, [*session.model.parameters(), *session.amp.masters])
-
-    session: Any = parts.session(after_step=average, quiet="gradients are never exchanged")
+    session: Any = parts.session(after_step=lambda: average(averager, session), quiet="gradients are never exchanged")
     return session
 
 
-def averaged(averager, weights):
-    """Average them if that is due. It makes new tensors, all contiguous: they go back to where the weights lay, which a
-    CUDA graph has recorded, in the layout of their momentum, which a fused step takes for the weight's."""
+def average(averager, session):
+    """Average the weights if that is due. It makes new tensors, all contiguous: they go back to where the weights lay,
+    which a CUDA graph has recorded, in the layout of their momentum, which a fused step takes for the weight's."""
+    weights = [*session.model.parameters(), *session.amp.masters]
     before = [weight.data for weight in weights]
     averager.average_parameters([{"params": weights}])
     for weight, data in zip(weights, before, strict=True):

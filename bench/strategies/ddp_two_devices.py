@@ -55,12 +55,8 @@ def span(model, first, second):
         device = first if seen < whole / 2 else second
         seen += sum(parameter.numel() for parameter in block.parameters())
         block.to(device)
-        block.register_forward_pre_hook(mover(device), with_kwargs=True)
+        block.register_forward_pre_hook(lambda _, *given, device=device: moved(given, device), with_kwargs=True)
     model.register_forward_hook(lambda module, given, made: moved(made, first))
-
-
-def mover(device):
-    return lambda module, args, kwargs: (moved(args, device), moved(kwargs, device))
 
 
 def moved(tree, device):

@@ -86,9 +86,8 @@ def wait_for_all_devices():
     """Until every visible GPU is idle."""
     import torch
 
-    if torch.cuda.is_available():
-        for index in range(torch.cuda.device_count()):
-            torch.cuda.synchronize(index)
+    for index in range(torch.cuda.device_count()):
+        torch.cuda.synchronize(index)
 
 
 def recipe():

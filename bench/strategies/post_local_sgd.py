@@ -26,11 +26,7 @@ def build(parts, after=2, period=4):
 
     alone, _ = new_subgroups(group_size=1)
     averager = PeriodicModelAverager(period=period, warmup_steps=after)
-
-    def average():
-        averaging.averaged(averager, [*session.model.parameters(), *session.amp.masters])
-
-    session: Any = parts.build("ddp", after_step=average)
+    session: Any = parts.build("ddp", after_step=lambda: averaging.average(averager, session))
     state = local.PostLocalSGDState(process_group=None, subgroup=alone, start_localSGD_iter=after)
     session.module.register_comm_hook(state, local.post_localSGD_hook)
     return session

@@ -7,7 +7,7 @@ a ``torch.cuda.Event`` on a GPU and ``perf_counter_ns`` on the CPU; nothing in t
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from time import perf_counter_ns  # as it is before a scenario replaces it
 
@@ -37,7 +37,7 @@ class Timings:
     optimizer_ms: list[float]
     step_ms: list[float]
     loss: list[float]
-    lead_ms: list[float] = field(default_factory=list)
+    lead_ms: list[float]
     wall_ms: float
 
 
@@ -152,11 +152,22 @@ def run_window(
         clock.wait(lambda: on_step(steps))
         wall_end = perf_counter_ns()
     first_ns, spans = clock.read()
-    timings = _timings(first_ns, spans, losses, (wall_end - wall_start) / 1e6)
-    if device.type == "cuda":
-        ends = zip(timings.start_ns, timings.step_ms, issued_ns, strict=True)
-        timings.lead_ms = [(start - issued) / 1e6 + step_ms for start, step_ms, issued in ends]
-    return timings
+    data, forward, backward, optimizer = (spans[phase::MARKS_PER_STEP] for phase in range(MARKS_PER_STEP))
+    step_ms = list(map(sum, zip(data, forward, backward, optimizer, strict=True)))
+    *elapsed_ms, _ = accumulate(step_ms, initial=0.0)
+    start_ns = [first_ns + round(ms * 1e6) for ms in elapsed_ms]
+    ends = zip(start_ns, step_ms, issued_ns, strict=True) if device.type == "cuda" else ()
+    return Timings(
+        start_ns=start_ns,
+        data_ms=data,
+        forward_ms=forward,
+        backward_ms=backward,
+        optimizer_ms=optimizer,
+        step_ms=step_ms,
+        loss=stack(losses).float().cpu().tolist() if losses else [],
+        lead_ms=[(start - issued) / 1e6 + ms for start, ms, issued in ends],
+        wall_ms=(wall_end - wall_start) / 1e6,
+    )
 
 
 def _noted(mark: Callable[[], None], note: Callable[[], None] | None) -> Callable[[], None]:
@@ -197,19 +208,3 @@ def _chain(
             on_step(step + 1)
             next_report = now + PROGRESS_INTERVAL_NS
     mark()
-
-
-def _timings(first_ns: int, spans: list[float], losses: list[Tensor], wall_ms: float) -> Timings:
-    data, forward, backward, optimizer = (spans[phase::MARKS_PER_STEP] for phase in range(MARKS_PER_STEP))
-    step_ms = list(map(sum, zip(data, forward, backward, optimizer, strict=True)))
-    *elapsed_ms, _ = accumulate(step_ms, initial=0.0)
-    return Timings(
-        start_ns=[first_ns + round(ms * 1e6) for ms in elapsed_ms],
-        data_ms=data,
-        forward_ms=forward,
-        backward_ms=backward,
-        optimizer_ms=optimizer,
-        step_ms=step_ms,
-        loss=stack(losses).float().cpu().tolist() if losses else [],
-        wall_ms=wall_ms,
-    )

@@ -25,17 +25,7 @@ from bench.core.errors import BenchError
 from bench.core.job import Job
 from bench.seams.discover import STRATEGY
 from bench.seams.execute import line_in
-from bench.worker import (
-    by_fp32,
-    fingerprint,
-    live,
-    loop,
-    memory_parts,
-    memory_probe,
-    nccl_path,
-    probe,
-    restart,
-)
+from bench.worker import by_fp32, fingerprint, live, loop, memory_parts, memory_probe, nccl_path, probe, restart
 from bench.worker.beats import FD_VARIABLE, Beats
 from bench.worker.plan import Plan, Report
 from bench.worker.processes import STACK_SIGNAL
