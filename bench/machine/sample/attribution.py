@@ -83,6 +83,31 @@ class Attributed:
 
 def attribute(listing: Listing, known: Known, before: Before | None, level: Level) -> Attributed:
     """Values of the ranks on one device. ``level`` asks for the device's used MiB; called only if needed."""
+
+    def rise_of(pid: int) -> float | str:
+        """The rise (MiB) of the device's level since before the launch where that is the memory of this rank; else why
+        it is not, empty if a device is unknown."""
+        if somewhere:
+            return ""
+        if listing.mig:
+            return "the device's level is that of all its MIG instances"
+        if not listing.known:
+            return f"the driver's list could not be read ({listing.reason})"
+        if before is None or before.used_mib is None or before.pids is None:
+            return "the device's level before the launch is unknown"
+        if before.pids:
+            return f"a process was on the device before the launch ({_pids(before.pids)})"
+        if belonging != [pid]:
+            return f"{len(belonging)} ranks are on the device, and its level does not tell them apart"
+        if len(strangers) > (pid not in bare):
+            return f"PIDs that cannot be told apart are on the device ({_pids([one for one, _ in strangers])})"
+        used_mib, reason = level()
+        if used_mib is None:
+            return f"the device's level is unknown ({reason})"
+        if used_mib <= before.used_mib:  # it has no context yet, or none any more: as if it were not in a list
+            return "the device's level did not rise above that before the launch"
+        return used_mib - before.used_mib
+
     readings: list[Reading] = []
     bare: list[int] = []
     strangers: list[tuple[int, float | None]] = []
@@ -97,10 +122,11 @@ def attribute(listing: Listing, known: Known, before: Before | None, level: Leve
             readings.append(Reading(pid=owner, device=listing.device, used_mib=used_mib, source=source))
     with_reading = {reading.pid for reading in readings}
     belonging = [pid for pid, devices in known.ranks.items() if devices is not None and listing.device in devices]
+    somewhere = None in known.ranks.values()
     sought = sorted({*bare, *(pid for pid in belonging if known.nested and pid not in with_reading)})
     why: dict[int, str] = {}
     for pid in sought:
-        rise = _rise(pid, listing, known, before, belonging, bare, strangers, level)
+        rise = rise_of(pid)
         if not isinstance(rise, str):
             reason = "not named by the driver: the rise of the device's level since before the launch"
             readings.append(
@@ -110,58 +136,16 @@ def attribute(listing: Listing, known: Known, before: Before | None, level: Leve
             readings.append(unavailable(pid, listing.device, "; ".join(filter(None, (listing.reason, rise)))))
         else:
             why[pid] = rise
-    return Attributed(readings=readings, why=why, foreign=_foreign(strangers, known, before, belonging, with_reading))
-
-
-def _rise(
-    pid: int,
-    listing: Listing,
-    known: Known,
-    before: Before | None,
-    belonging: list[int],
-    bare: list[int],
-    others: Rows,
-    level: Level,
-) -> float | str:
-    """The rise (MiB) of the device's level since before the launch where that is the memory of this rank; else why it
-    is not, empty if a device is unknown."""
-    if any(devices is None for devices in known.ranks.values()):
-        return ""
-    if listing.mig:
-        return "the device's level is that of all its MIG instances"
-    if not listing.known:
-        return f"the driver's list could not be read ({listing.reason})"
-    if before is None or before.used_mib is None or before.pids is None:
-        return "the device's level before the launch is unknown"
-    if before.pids:
-        return f"a process was on the device before the launch ({_pids(before.pids)})"
-    if belonging != [pid]:
-        return f"{len(belonging)} ranks are on the device, and its level does not tell them apart"
-    if len(others) > (pid not in bare):
-        return f"PIDs that cannot be told apart are on the device ({_pids([one for one, _ in others])})"
-    used_mib, reason = level()
-    if used_mib is None:
-        return f"the device's level is unknown ({reason})"
-    if used_mib <= before.used_mib:  # it has no context yet, or none any more: as if it were not in a list
-        return "the device's level did not rise above that before the launch"
-    return used_mib - before.used_mib
+    there = (before and before.pids) or frozenset()
+    foreign = [(pid, used_mib, not known.nested or pid in there) for pid, used_mib in strangers]
+    hidden = len(known.ranks) if somewhere else sum(pid not in with_reading for pid in belonging)
+    if sum(not certain for *_, certain in foreign) <= hidden:  # any of them may be a rank
+        foreign = [one for one in foreign if one[-1]]
+    return Attributed(readings=readings, why=why, foreign=foreign)
 
 
 def unavailable(pid: int, device: str | None, reason: str) -> Reading:
     return Reading(pid=pid, device=device, used_mib=None, source="unavailable", reason=reason)
-
-
-def _foreign(
-    strangers: Rows, known: Known, before: Before | None, belonging: list[int], with_reading: set[int]
-) -> list[tuple[int, float | None, bool]]:
-    if not known.nested:
-        return [(pid, used_mib, True) for pid, used_mib in strangers]
-    there = (before and before.pids) or frozenset()
-    certain = [(pid, used_mib, True) for pid, used_mib in strangers if pid in there]
-    unsure = [(pid, used_mib, False) for pid, used_mib in strangers if pid not in there]
-    somewhere = any(devices is None for devices in known.ranks.values())
-    hidden = len(known.ranks) if somewhere else sum(pid not in with_reading for pid in belonging)
-    return certain + (unsure if len(unsure) > hidden else [])
 
 
 def _pids(pids: Sequence[int] | frozenset[int]) -> str:
