@@ -28,7 +28,7 @@ from bench.core.job import Job
 ENGINE = "torch.distributed.run"
 LOOK_EVERY_S = 0.002
 STEPS_AFTER = 2
-"""Beyond the one that was reached."""
+"""Steps of training after the one of the kill."""
 DIARY = "diary"
 """In the folder of a launch: what the ranks of both starts write down, a line of JSON each."""
 
@@ -50,17 +50,9 @@ class Note:
     ran: Mapping[str, object] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Steps:
-    """A rank is killed after ``killed`` steps; training ends at step ``last``."""
-
-    killed: int
-    last: int
-
-    @classmethod
-    def of(cls, every: int) -> "Steps":
-        killed = every + max(1, every // 2)
-        return cls(killed=killed, last=killed + STEPS_AFTER)
+def killed_step(every: int) -> int:
+    """The step after which a rank is killed, between two checkpoints."""
+    return every + max(1, every // 2)
 
 
 def run(job: Job, tell: Tell) -> dict[str, object]:
@@ -70,7 +62,7 @@ def run(job: Job, tell: Tell) -> dict[str, object]:
     assert job.checkpoint is not None
     folder = job.checkpoint.folder
     inner = _as_trained(job)
-    victim, steps = inner.processes - 1, Steps.of(job.checkpoint.steps)
+    victim, killed = inner.processes - 1, killed_step(job.checkpoint.steps)
     tell("phase", phase="restart")
     begin = partial(become_launcher, os.getpid(), _environment())
     engine = subprocess.Popen(_command(folder, inner.processes), preexec_fn=begin)
@@ -78,14 +70,14 @@ def run(job: Job, tell: Tell) -> dict[str, object]:
     for note in _until_over(engine, folder):
         notes.append(note)
         reached = max(reached, note.step)
-        tell("step", step=reached, of=steps.last)
-        if killed_ns is None and (note.what, note.rank, note.step) == ("step", victim, steps.killed):
+        tell("step", step=reached, of=killed + STEPS_AFTER)
+        if killed_ns is None and (note.what, note.rank, note.step) == ("step", victim, killed):
             killed_ns = time.monotonic_ns()
             os.kill(note.pid, signal.SIGKILL)
     ran = next((note.ran for note in notes if (note.turn, note.rank) == (1, 0) and note.ran), None)
     if engine.returncode != 0 or killed_ns is None:
         raise BenchError(f"torchrun ended with status {engine.returncode} before training was over; see the log")
-    return {**found(notes, killed_ns, steps), "effective": ran}
+    return {**found(notes, killed_ns, killed), "effective": ran}
 
 
 def _as_trained(job: Job) -> Job:
@@ -128,7 +120,7 @@ def _until_over(engine: "subprocess.Popen[bytes]", folder: str) -> Iterator[Note
             time.sleep(LOOK_EVERY_S)
 
 
-def found(notes: Sequence[Note], killed_ns: int, steps: Steps) -> dict[str, object]:
+def found(notes: Sequence[Note], killed_ns: int, killed: int) -> dict[str, object]:
     """Times (ms) from the kill to when the last rank was there; and what the steps say that were trained twice."""
     ends: dict[tuple[int, str, int], int] = defaultdict(int)
     losses: dict[int, dict[tuple[int, int], float]] = {0: {}, 1: {}}
@@ -142,16 +134,16 @@ def found(notes: Sequence[Note], killed_ns: int, steps: Steps) -> dict[str, obje
     def since_ms(what: str, step: int) -> float:
         return (ends[1, what, step] - killed_ns) / 1e6
 
-    before = [ends[0, "step", step] - ends[0, "step", step - 1] for step in range(3, steps.killed + 1)]
+    before = [ends[0, "step", step] - ends[0, "step", step - 1] for step in range(3, killed + 1)]
     twice = [at for at in losses[0].keys() & losses[1].keys() if losses[0][at] and math.isfinite(losses[1][at])]
     return {
-        "killed_step": steps.killed,
+        "killed_step": killed,
         "resumed_step": loaded,
         "up_ms": since_ms("up", 0),
         "joined_ms": since_ms("joined", 0),
         "loaded_ms": since_ms("loaded", loaded),
         "next_step_ms": since_ms("step", loaded + 1),
-        "caught_up_ms": since_ms("step", steps.killed + 1),
+        "caught_up_ms": since_ms("step", killed + 1),
         "step_ms": statistics.median(before) / 1e6 if before else None,
         "loss_error": max((abs(losses[1][at] / losses[0][at] - 1) for at in twice), default=None),
     }

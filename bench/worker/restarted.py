@@ -16,7 +16,7 @@ from bench.core.codec import decode
 from bench.core.errors import BenchError
 from bench.core.job import Checkpoint, Job
 from bench.worker.plan import Plan
-from bench.worker.restart import DIARY, Steps
+from bench.worker.restart import DIARY, STEPS_AFTER, killed_step
 
 if TYPE_CHECKING:
     from bench.worker.checkpoint import Torch
@@ -71,20 +71,20 @@ def train(plan: Plan, saves: Checkpoint | None, diary: Diary) -> None:
     for _ in range(first):
         load()  # training goes on with the batch after those that it has seen
     diary.note("loaded", first)
-    every, last = saves.steps, Steps.of(saves.steps).last
-    for step in range(first + 1, last + 1):
+    killed = killed_step(saves.steps)
+    for step in range(first + 1, killed + STEPS_AFTER + 1):
         loss = session.forward(load())
         session.backward(loss)
         session.optimize()
         loop.finish(plan.parts.device)
         diary.note("step", step, loss=float(loss.detach()))
-        if first == 0 and step == Steps.of(every).killed and plan.parts.rank == plan.parts.world_size - 1:
+        if first == 0 and step == killed and plan.parts.rank == plan.parts.world_size - 1:
             signal.pause()  # until it is killed, which must not be after the last step
         if step == first + 1 and not session.compiled:
             watch.stop()
-        if step % every == 0:
+        if step % saves.steps == 0:
             save(keeper, step, fingerprint.checksum(session.weights()))
-    diary.note("ran", last, ran=plan.what_ran(session, watch))
+    diary.note("ran", step, ran=plan.what_ran(session, watch))
 
 
 def save(keeper: "Torch", step: int, weights: str) -> None:

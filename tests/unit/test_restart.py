@@ -48,7 +48,7 @@ def diary(turn: int, rank: int, first: int, last: int, late_ms: float) -> list[N
 def test_times_run_from_the_kill_to_the_last_rank() -> None:
     notes = [*diary(0, 0, 0, 6, 0.0), *diary(0, 1, 0, 6, 0.0), *diary(1, 0, 4, 8, 0.0), *diary(1, 1, 4, 8, 20.0)]
     notes[-3] = replace(notes[-3], loss=1.001 * notes[-3].loss)  # of step 6, which was trained twice
-    found = restart.found(notes, KILLED_NS, restart.Steps(killed=6, last=8))
+    found = restart.found(notes, KILLED_NS, 6)
     about = {"killed_step": 6, "resumed_step": 4, "loss_error": pytest.approx(0.001)}
     times = {"up": 3020.0, "joined": 4020.0, "loaded": 6020.0, "next_step": 6120.0, "caught_up": 6320.0, "step": 100.0}
     assert found == about | {f"{name}_ms": ms for name, ms in times.items()}
@@ -56,8 +56,7 @@ def test_times_run_from_the_kill_to_the_last_rank() -> None:
 
 @pytest.mark.parametrize(("every", "killed"), [(1, 2), (2, 3), (5, 7), (50, 75)])
 def test_a_rank_is_killed_between_two_checkpoints(every: int, killed: int) -> None:
-    steps = restart.Steps.of(every)
-    assert (steps.killed, steps.last) == (killed, killed + 2) and every < killed <= 2 * every
+    assert (restart.killed_step(every), restart.STEPS_AFTER) == (killed, 2) and every < killed <= 2 * every
 
 
 def test_the_diary_is_read_as_it_grows(tmp_path: Path) -> None:
