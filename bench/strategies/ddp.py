@@ -1,6 +1,6 @@
 """``torch.nn.parallel.DistributedDataParallel`` with its defaults: buckets of 25 MiB, buffers broadcast."""
 
-from bench.seams import DDP, Implementation, Strategy, ddp_recipe
+from bench.seams import DDP, Implementation, Recipe, Strategy, ddp_recipe
 
 STRATEGY = Strategy(
     label="torch DDP",
@@ -39,6 +39,15 @@ def wrapped(model, **keywords):
 
 def recipe(bucket_mb=None):
     return ddp_recipe({} if bucket_mb is None else {"bucket_cap_mb": repr(bucket_mb)})
+
+
+def flag(name):
+    """The functions ``wrapper``, ``effect`` and ``recipe`` of a switch that turns this keyword of DDP on."""
+    return (
+        lambda parts: {name: True},
+        lambda session, ran: None if getattr(session.module, name, False) else f"the wrapper has {name}=False",
+        lambda switches: Recipe(keywords={name: "True"}),
+    )
 
 
 def probe(session, load, steps, tick):

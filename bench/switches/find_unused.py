@@ -1,6 +1,7 @@
 """Look for parameters that took no part in the loss, in every step: what a model with unused parameters needs."""
 
-from bench.seams import DDP, Recipe, Switch
+from bench.seams import DDP, Switch
+from bench.strategies import ddp
 
 SWITCH = Switch(
     summary="DDP looks for parameters without a gradient in every step",
@@ -8,16 +9,4 @@ SWITCH = Switch(
     wrapper=DDP,
     searched_on=(),
 )
-
-
-def wrapper(parts):
-    return {"find_unused_parameters": True}
-
-
-def effect(session, ran):
-    on = getattr(session.module, "find_unused_parameters", False)
-    return None if on else "the wrapper has find_unused_parameters=False"
-
-
-def recipe(switches):
-    return Recipe(keywords={"find_unused_parameters": "True"})
+wrapper, effect, recipe = ddp.flag("find_unused_parameters")

@@ -9,15 +9,15 @@ SWITCH = Switch(
 )
 
 
-def optimizer(parts):
-    return {"foreach": True, "fused": False}
+def flag(on, off):
+    """The functions ``optimizer``, ``effect`` and ``recipe`` of a switch that turns one keyword on, and another off."""
+
+    def effect(session, ran):
+        from bench.worker.workload import flag_effect
+
+        return flag_effect(session.optimizer, session.parts.workload, on)
+
+    return (lambda parts: {on: True, off: False}), effect, lambda switches: Recipe(settings={on: "True", off: "False"})
 
 
-def effect(session, ran):
-    from bench.worker.workload import flag_effect
-
-    return flag_effect(session.optimizer, session.parts.workload, "foreach")
-
-
-def recipe(switches):
-    return Recipe(settings={"foreach": "True", "fused": "False"})
+optimizer, effect, recipe = flag("foreach", "fused")

@@ -1,6 +1,7 @@
 """Promise DDP that every step uses the same parameters in the same order: it finds unused ones in the first step."""
 
-from bench.seams import DDP, Recipe, Switch
+from bench.seams import DDP, Switch
+from bench.strategies import ddp
 
 SWITCH = Switch(
     summary="DDP is promised the same graph in every step",
@@ -8,15 +9,4 @@ SWITCH = Switch(
     excludes=("find_unused",),
     wrapper=DDP,
 )
-
-
-def wrapper(parts):
-    return {"static_graph": True}
-
-
-def effect(session, ran):
-    return None if getattr(session.module, "static_graph", False) else "the wrapper has static_graph=False"
-
-
-def recipe(switches):
-    return Recipe(keywords={"static_graph": "True"})
+wrapper, effect, recipe = ddp.flag("static_graph")
