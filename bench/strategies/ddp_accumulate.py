@@ -7,10 +7,10 @@ activations of one. ``sync``: exchange gradients after every micro-batch all the
 from bench.seams import DDP, Implementation, Rank, Strategy, ddp_recipe
 
 
-def of(micro_batches, hue="cyan"):
-    """The strategy with so many micro-batches a step: other scenarios take it for their own."""
+def of(micro_batches, hue):
+    """The declaration, ``build`` and ``recipe`` with so many micro-batches a step."""
     label = f"torch DDP, {micro_batches} micro-batches"
-    return Strategy(
+    strategy = Strategy(
         label=label,
         ranks=lambda devices: tuple(Rank(devices=(device,), replicas=micro_batches) for device in range(devices)),
         implementations=(Implementation(name="torch", label=label, wrapper=DDP),),
@@ -23,18 +23,14 @@ def of(micro_batches, hue="cyan"):
         dash="dashed",
     )
 
+    def build(parts, sync=False):
+        replicas = micro_batches * parts.world_size
+        return parts.build("ddp", micro_batches=micro_batches, exchange_each=sync, replicas=lambda module: replicas)
 
-STRATEGY = of(2)
+    def recipe(sync=False):
+        return ddp_recipe(micro_batches=micro_batches, quiet="" if sync else "module.no_sync()")
 
-
-def build(parts, sync=False, micro_batches=2):
-    return parts.build(
-        "ddp",
-        micro_batches=micro_batches,
-        exchange_each=sync,
-        replicas=lambda module: micro_batches * parts.world_size,
-    )
+    return strategy, build, recipe
 
 
-def recipe(sync=False, micro_batches=2):
-    return ddp_recipe(micro_batches=micro_batches, quiet="" if sync else "module.no_sync()")
+STRATEGY, build, recipe = of(2, hue="cyan")

@@ -2,12 +2,4 @@
 
 from bench.strategies import ddp_accumulate
 
-STRATEGY = ddp_accumulate.of(4, hue="green")
-
-
-def build(parts, sync=False):
-    return ddp_accumulate.build(parts, sync, 4)
-
-
-def recipe(sync=False):
-    return ddp_accumulate.recipe(sync, 4)
+STRATEGY, build, recipe = ddp_accumulate.of(4, hue="green")

@@ -2,12 +2,4 @@
 
 from bench.strategies import ddp_accumulate
 
-STRATEGY = ddp_accumulate.of(8, hue="magenta")
-
-
-def build(parts, sync=False):
-    return ddp_accumulate.build(parts, sync, 8)
-
-
-def recipe(sync=False):
-    return ddp_accumulate.recipe(sync, 8)
+STRATEGY, build, recipe = ddp_accumulate.of(8, hue="magenta")

@@ -12,9 +12,9 @@ from bench.seams import Implementation, Strategy
 
 
 def of(stage, hue, weights="replicated"):
-    """The declaration for a stage of ZeRO."""
+    """The declaration and ``build`` for a stage of ZeRO."""
     label = f"DeepSpeed ZeRO-{stage}"
-    return Strategy(
+    strategy = Strategy(
         label=label,
         implementations=(
             Implementation(name="torch", label=label, wrapper="deepspeed.runtime.engine.DeepSpeedEngine"),
@@ -26,12 +26,13 @@ def of(stage, hue, weights="replicated"):
         hue=hue,
         dash="dash-dot",
     )
+    return strategy, lambda parts: session_of(parts, stage)
 
 
-STRATEGY = of(1, hue="red")
+STRATEGY, build = of(1, hue="red")
 
 
-def build(parts, stage=1):
+def session_of(parts, stage):
     import os
     from unittest.mock import patch
 

@@ -2,8 +2,4 @@
 
 from bench.strategies import deepspeed
 
-STRATEGY = deepspeed.of(2, hue="magenta")
-
-
-def build(parts):
-    return deepspeed.build(parts, stage=2)
+STRATEGY, build = deepspeed.of(2, hue="magenta")

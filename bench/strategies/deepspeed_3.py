@@ -2,8 +2,4 @@
 
 from bench.strategies import deepspeed
 
-STRATEGY = deepspeed.of(3, hue="teal", weights="sharded")
-
-
-def build(parts):
-    return deepspeed.build(parts, stage=3)
+STRATEGY, build = deepspeed.of(3, hue="teal", weights="sharded")
