@@ -4,7 +4,6 @@ import hmac
 import json
 import secrets
 import socket
-from typing import Any
 
 from bench.core.channel import ADDRESS, TOKEN, Channel
 
@@ -30,26 +29,21 @@ class Door:
             self.callers.append(Channel(self.listener.accept()[0]))
         admitted = []
         for caller in [caller for caller in self.callers if caller in readable]:
-            match self._said(caller):
+            try:
+                said = caller.receive()
+            except json.JSONDecodeError:
+                said, caller.closed = [], True
+            match said:
                 case [{"event": "hello", "rank": int(rank), "pid": int(pid), "token": str(token)}] if (
                     hmac.compare_digest(token.encode(), self.token.encode()) and 0 <= rank < self.ranks
                 ):
                     admitted.append((rank, pid, caller))
-                case []:
+                case [] if not caller.closed:
                     continue  # the rest of the message is on its way
                 case _:
                     caller.close()
             self.callers.remove(caller)
         return admitted
-
-    @staticmethod
-    def _said(caller: Channel) -> list[Any] | None:
-        """A caller's messages; None for what is no message, and at the end."""
-        try:
-            said = caller.receive()
-        except json.JSONDecodeError:
-            return None
-        return None if caller.closed and not said else said
 
     def close(self) -> None:
         """Let nobody in any more."""

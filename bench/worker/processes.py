@@ -9,7 +9,7 @@ import resource
 import signal
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from bench.core.children import state_and_parent
 from bench.core.files import size_of, text_from
@@ -19,24 +19,15 @@ STACK_SIGNAL = signal.SIGUSR2
 
 STACK_PATIENCE_S = 0.5
 
-_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)')
+_FRAME = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
 _OF_LIBRARIES = re.compile(r"/torch/|/bench/worker/|/selectors\.py$|/threading\.py$")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class Line(NamedTuple):
     """The innermost line of Python that a rank is in. ``own``: it is the scenario's, not torch's or bench's."""
 
-    file: str
-    line: int
-    function: str
-
-    @property
-    def own(self) -> bool:
-        return _OF_LIBRARIES.search(self.file) is None
-
-    def __str__(self) -> str:
-        return f"{os.path.basename(self.file)}:{self.line} in {self.function}"
+    text: str
+    own: bool
 
 
 def stopped(pid: int) -> bool:
@@ -76,4 +67,5 @@ def _innermost(text: str) -> Line | None:
     match = _FRAME.search(main)
     if match is None:
         return None
-    return Line(file=match["file"], line=int(match["line"]), function=match["function"])
+    file, line, function = match.groups()
+    return Line(f"{os.path.basename(file)}:{line} in {function}", _OF_LIBRARIES.search(file) is None)

@@ -391,7 +391,7 @@ def _end_stalled(launch: Launch, what: str) -> None:
     lines = processes.lines({rank.pid: rank.log for rank in alive})
     seen = {
         rank.number: f"in {launch.where(rank)}"
-        + (", stopped" if rank.stopped_s is not None else f", at {lines[rank.pid]}" if lines[rank.pid] else "")
+        + (", stopped" if rank.stopped_s is not None else f", at {line.text}" if (line := lines[rank.pid]) else "")
         for rank in alive
     }
     culprit = min(alive, key=lambda rank: order(launch, rank, lines))
