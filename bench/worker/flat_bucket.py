@@ -72,16 +72,12 @@ class FlatBucketDataParallel(nn.Module):
             self._arrived.append(index)
             if self.buckets is not None:
                 self._missing[self._bucket_of[index]] -= 1
-                self._reduce_full_buckets()
+                # In order only: collectives must be issued in the same order on every rank.
+                while self._next_bucket < len(self.buckets) and self._missing[self._next_bucket] == 0:
+                    self._start(self.buckets[self._next_bucket])
+                    self._next_bucket += 1
 
         return gradient_is_ready
-
-    def _reduce_full_buckets(self) -> None:
-        """In order only: collectives must be issued in the same order on every rank."""
-        assert self.buckets is not None
-        while self._next_bucket < len(self.buckets) and self._missing[self._next_bucket] == 0:
-            self._start(self.buckets[self._next_bucket])
-            self._next_bucket += 1
 
     def _start(self, bucket: list[int]) -> None:
         gradients = [gradient for index in bucket if (gradient := self.parameters_in_use[index].grad) is not None]

@@ -249,7 +249,7 @@ class Session:
 
     def optimize(self) -> None:
         """One step of the optimizer, what the strategy does after it, and what the workload does around it."""
-        self.amp.step(self._ready if self.capture or self.around.changes_gradients else None)
+        self.amp.step(self._ready if self.capture or self.around.before_step is not None else None)
         if self._after_step is not None:
             self._after_step()
         self.around.after()
@@ -264,7 +264,7 @@ class Session:
         hooks = len(getattr(self.optimizer, "_optimizer_step_pre_hooks", ()))
         own = self.scaler is not None and not isinstance(self.amp, ApexAmp)  # which counts steps
         foreign = any(not type(one).__module__.startswith("torch.") for one in optimizers_in(self.optimizer))
-        return hooks > own or foreign or self.around.changes_gradients
+        return hooks > own or foreign or self.around.before_step is not None
 
     def _ready(self) -> None:
         if self.capture:

@@ -158,10 +158,6 @@ class Around:
         schedule = getattr(file, "schedule", None)
         self.scheduler: Any = schedule(optimizer) if schedule else None
 
-    @property
-    def changes_gradients(self) -> bool:
-        return self.before_step is not None
-
     def before(self) -> None:
         self._call(self.before_step)
 
