@@ -69,9 +69,6 @@ def refuse(gpus: list[Gpu], chosen: tuple[str, ...], *, force: bool) -> list[str
                 break
             time.sleep(0.2)
     if used:
-        raise RequestError(
-            "--gpus",
-            f"in use by others: {'; '.join(used)}",
-            "wait until they are free, choose others, or measure beside them with --force",
-        )
+        remedy = "wait until they are free, choose others, or measure beside them with --force"
+        raise RequestError("--gpus", f"in use by others: {'; '.join(used)}", remedy)
     return [text for text, _ in occupied]

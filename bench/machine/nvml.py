@@ -110,9 +110,8 @@ class Nvml:
         try:
             pynvml.nvmlInit()
         except self._errors as error:
-            raise NvmlUnavailable(
-                f"NVML does not start: {_line(error)}; fix the driver until nvidia-smi works, or use --device cpu"
-            ) from error
+            remedy = "fix the driver until nvidia-smi works, or use --device cpu"
+            raise NvmlUnavailable(f"NVML does not start: {_line(error)}; {remedy}") from error
         self.scrambled = 0
         self._handles: dict[str, Foreign] = {}
         self._mig: dict[str, bool] = {}
@@ -386,8 +385,6 @@ class Nvml:
         """End the session."""
         for sample in self._gpm.values():
             self._try(self._pynvml.nvmlGpmSampleFree, sample)
-        self._gpm.clear()
-        self._handles.clear()
         self._try(self._pynvml.nvmlShutdown)
 
     def _describe(self, number: int) -> tuple[tuple[int, int, int], dict[str, object]]:
@@ -508,10 +505,8 @@ def import_pynvml() -> ModuleType:
     except ModuleNotFoundError as error:
         raise NvmlUnavailable(f"the module pynvml is not installed; pip install {REQUIREMENT}") from error
     if not hasattr(pynvml, "_nvmlGetFunctionPointer"):
-        raise NvmlUnavailable(
-            f"the deprecated project 'pynvml' shadows nvidia-ml-py ({pynvml.__file__}); "
-            f"pip uninstall pynvml && pip install --force-reinstall {REQUIREMENT}"
-        )
+        remedy = f"pip uninstall pynvml && pip install --force-reinstall {REQUIREMENT}"
+        raise NvmlUnavailable(f"the deprecated project 'pynvml' shadows nvidia-ml-py ({pynvml.__file__}); {remedy}")
     if not hasattr(pynvml, "NVMLLibraryMismatchError"):
         raise NvmlUnavailable(f"this nvidia-ml-py is too old ({pynvml.__file__}); pip install {REQUIREMENT}")
     module: ModuleType = pynvml

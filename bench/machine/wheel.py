@@ -16,12 +16,8 @@ def problems(
     if newest is not None and int(cuda.split(".")[0]) > int(newest.split(".")[0]):
         major = newest.split(".")[0]
         build = {"11": "cu118", "12": "cu126"}.get(major, f"cu{newest.replace('.', '')}")  # with the most GPUs
-        older = f"a torch built for CUDA {major} ({build})"
-        yield (
-            "CUDA",
-            f"torch needs CUDA {cuda}, and the driver supports up to {newest}",
-            f"update it, or install {older}",
-        )
+        problem = f"torch needs CUDA {cuda}, and the driver supports up to {newest}"
+        yield "CUDA", problem, f"update it, or install a torch built for CUDA {major} ({build})"
     for gpu in gpus:
         capability = gpu["compute_capability"]
         if capability and architectures and not _runs(capability, architectures):

@@ -10,15 +10,15 @@ Beside ``zero1`` and ``fsdp2`` it shows what the framework costs. Data comes as 
 
 from bench.seams import Implementation, Strategy
 
+ENGINE = "deepspeed.runtime.engine.DeepSpeedEngine"
+
 
 def of(stage, hue, weights="replicated"):
     """The declaration and ``build`` for a stage of ZeRO."""
     label = f"DeepSpeed ZeRO-{stage}"
     strategy = Strategy(
         label=label,
-        implementations=(
-            Implementation(name="torch", label=label, wrapper="deepspeed.runtime.engine.DeepSpeedEngine"),
-        ),
+        implementations=(Implementation(name="torch", label=label, wrapper=ENGINE),),
         weights=weights,
         precisions=("O0",),
         amp=("native",),
@@ -40,12 +40,7 @@ def session_of(parts, stage):
 
     os.environ.setdefault("DS_ACCELERATOR", parts.device.type)
     import deepspeed
-    from deepspeed.utils import (
-        safe_get_full_fp32_param,
-        safe_get_full_grad,
-        safe_set_full_fp32_param,
-        safe_set_local_fp32_param,
-    )
+    from deepspeed import utils
 
     from bench.core.errors import BenchError
     from bench.worker.session import Session
@@ -70,7 +65,7 @@ def session_of(parts, stage):
         return engine
 
     def whole(tensor):
-        return safe_get_full_fp32_param(tensor) if hasattr(tensor, "ds_id") else tensor.detach()
+        return utils.safe_get_full_fp32_param(tensor) if hasattr(tensor, "ds_id") else tensor.detach()
 
     class Zero(Session):
         """The engine drops the gradients within its step, and updates weights that it holds in flat parts."""
@@ -82,7 +77,7 @@ def session_of(parts, stage):
 
         def optimize(self):
             if self.capture:
-                made = [safe_get_full_grad(one) for one in self.model.parameters()]
+                made = [utils.safe_get_full_grad(one) for one in self.model.parameters()]
                 self._captured = [None if one is None else one.clone() for one in made]
             engine.step()
             self.around.after()
@@ -105,9 +100,9 @@ def session_of(parts, stage):
                         flat = torch.zeros(part.numel() * parts.world_size, dtype=part.dtype)
                         flat[: weight.numel()] = weight.flatten()
                         part.copy_(flat.chunk(parts.world_size)[parts.rank])
-                        safe_set_local_fp32_param(parameter, part)
+                        utils.safe_set_local_fp32_param(parameter, part)
                     else:
-                        safe_set_full_fp32_param(parameter, weight)
+                        utils.safe_set_full_fp32_param(parameter, weight)
                     if parameter.numel():  # none while it is in shards alone
                         parameter.copy_(weight)
 

@@ -89,11 +89,9 @@ class FlatBucketDataParallel(nn.Module):
     def _finish(self) -> None:
         """Runs when the backward pass is over (autograd's callback queue)."""
         self._callback_queued = False
-        if len(self._arrived) != len(self.parameters_in_use):
-            raise RuntimeError(
-                f"{len(self.parameters_in_use) - len(self._arrived)} parameters received no gradient in this backward "
-                "pass; every parameter must take part in the loss"
-            )
+        if missing := len(self.parameters_in_use) - len(self._arrived):
+            what = f"{missing} parameters received no gradient in this backward pass"
+            raise RuntimeError(f"{what}; every parameter must take part in the loss")
         if self.buckets is None:
             self.buckets = self._agree_on_buckets()
             self._bucket_of = {index: b for b, bucket in enumerate(self.buckets) for index in bucket}

@@ -35,13 +35,8 @@ class Plan:
             raise BenchError(problem)
         if "apex" in (amp, implementation):
             apex.add_to_path(job.apex_path)
-        parts = Parts(
-            job=replace(job, probe_seed=None),  # the scenario is not to know what it will be asked
-            rank=rank,
-            device=device,
-            implementation=implementation,
-            amp=amp,
-        )
+        shown = replace(job, probe_seed=None)  # the scenario is not to know what it will be asked
+        parts = Parts(job=shown, rank=rank, device=device, implementation=implementation, amp=amp)
         return cls(parts=parts, strategy=strategy, module=module, probe_seed=job.probe_seed)
 
     def load(self) -> Callable[[], data.Batch]:

@@ -93,11 +93,9 @@ def run(
     use_tf32(False, False)
     passes, counted = [], dict[str, object]()
     for (replicas, examples), same in own(job).items():
-        small = job.workload.in_small(probe_seed, examples)
+        small = replace(job, job=replace(job.job, workload=job.workload.in_small(probe_seed, examples)))
         with double_by_default():
-            double = _in_double(
-                replace(job, job=replace(job.job, workload=small)), replicas, lambda: on_step(next(done))
-            )
+            double = _in_double(small, replicas, lambda: on_step(next(done)))
         for computation in same:
             if computation.threads:
                 torch.set_num_threads(computation.threads)

@@ -120,9 +120,8 @@ def build_optimizer(workload: Training, parameters: Iterable[Tensor]) -> torch.o
             signature(step).bind(made)
     except TypeError as error:
         what = f"{what}, whose step() cannot be called without arguments ({error})"
-        raise RequestError(
-            "--workload", what, "choose another one, or measure your script with bench attach"
-        ) from error
+        remedy = "choose another one, or measure your script with bench attach"
+        raise RequestError("--workload", what, remedy) from error
     return made
 
 

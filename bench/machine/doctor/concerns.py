@@ -50,13 +50,9 @@ def _driver(report: Facts) -> Iterator[Concern]:
 def _torch(report: Facts) -> Iterator[Concern]:
     torch, gpus = report["torch"], report["gpus"]
     if torch.get("bf16_instructions") is False and not gpus:
-        yield Concern(
-            "warning",
-            "torch",
-            "this CPU has no instructions for bf16",
-            "O1 to O3 compute in fp32 and round, so they gain no speed, which says nothing about GPUs or other CPUs",
-            "measure O1 to O3 on a GPU, or on a CPU with AVX-512",
-        )
+        slow = "O1 to O3 compute in fp32 and round, so they gain no speed, which says nothing about GPUs or other CPUs"
+        remedy = "measure O1 to O3 on a GPU, or on a CPU with AVX-512"
+        yield Concern("warning", "torch", "this CPU has no instructions for bf16", slow, remedy)
     for name in ("torch", "torchvision"):
         problem = torch["problem"] or torch[f"{name}_problem"]
         if problem is not None:
@@ -178,11 +174,9 @@ def _company(gpu: Facts, host: Facts) -> Iterator[Concern]:
         partly = "memory per process is known only where a rank is alone on it, or not at all"
         yield Concern("warning", about, finding, partly, "measure on Linux itself, with a newer driver")
     elif host["own_pid_namespace"]:
-        listed, named_here = len(gpu["processes"]), sum(name is not None for _, name, _ in gpu["processes"])
-        finding = (
-            "bench has its own PID namespace, and the driver may list PIDs of the host, or none "
-            f"(now {listed}, of which {named_here} have a name here)"
-        )
+        known = sum(name is not None for _, name, _ in gpu["processes"])
+        now = f"now {len(gpu['processes'])}, of which {known} have a name here"
+        finding = f"bench has its own PID namespace, and the driver may list PIDs of the host, or none ({now})"
         partly = "memory is then known from the level of the device (source nvml_device_delta), or not at all"
         yield Concern("note", about, finding, partly, "docker run --pid host")
 

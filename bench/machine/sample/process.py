@@ -241,10 +241,9 @@ class Loop:
         if watched.answers or not isinstance(self.memory, GpuMemory):
             return None
         clock = self.memory_clock
-        return (
-            f"no sample was due while it ran: they come every {clock.period_ns / 1e9:g} s or more seldom, since asking "
-            f"the driver takes {clock.mean_ms:.0f} ms and sampling may take {DUTY_CYCLE:.0%} of the time"
-        )
+        every = f"they come every {clock.period_ns / 1e9:g} s or more seldom"
+        why = f"asking the driver takes {clock.mean_ms:.0f} ms and sampling may take {DUTY_CYCLE:.0%} of the time"
+        return f"no sample was due while it ran: {every}, since {why}"
 
     def _findings(self, watched: Watched) -> dict[str, object]:
         findings: dict[str, object] = {"foreign": [], "scrambled_lists": 0, "probes": {}}

@@ -140,12 +140,9 @@ class GpuMemory:
             self._recognise([pid for pid, _ in rows], ranks)
             aliases = {pid: rank for (device, pid), rank in self._aliases.items() if device == uuid}
             mig = any(mib is None for _, mib in rows) and self.nvml.mig(uuid)
-            attributed = attribute(
-                Listing(device=uuid, rows=rows, reason=reason, mig=mig),
-                Known(ranks=ranks, aliases=aliases, earlier=self._earlier, nested=self.nested),
-                self._before.get(uuid),
-                partial(self.nvml.used_mib, uuid),
-            )
+            listing = Listing(device=uuid, rows=rows, reason=reason, mig=mig)
+            known = Known(ranks=ranks, aliases=aliases, earlier=self._earlier, nested=self.nested)
+            attributed = attribute(listing, known, self._before.get(uuid), partial(self.nvml.used_mib, uuid))
             readings += attributed.readings
             self.why.update(attributed.why)
             for pid, used_mib, certain in attributed.foreign:

@@ -146,9 +146,8 @@ class _Follower:
                 )
             )
         )
-        self.sampler = stack.enter_context(
-            Sampler(device=hello.device, gpus=hello.devices, spool=self.folder, host=name)
-        )
+        sampler = Sampler(device=hello.device, gpus=hello.devices, spool=self.folder, host=name)
+        self.sampler = stack.enter_context(sampler)
         line.send(event="ready", description=self.site.wait_until_ready(), state=encode(machine.state()))
 
     def serve(self) -> None:

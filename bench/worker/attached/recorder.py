@@ -339,6 +339,7 @@ def _about(optimizer: Any, device: Any, state: State) -> dict[str, Any]:
     label, kind = _label(wrapper, model)
     devices = getattr(wrapper, "device_ids", None) if label == "DataParallel" else None
     replicas = max(dist.get_world_size() if group else 1, len(devices or ()))
+    gpus = devices or [device.index] if cuda else []
     script = getattr(sys.modules.get("__main__"), "__file__", None)
     ran = {
         **live.of_training(model, wrapper, optimizer, device, replicas),
@@ -366,9 +367,7 @@ def _about(optimizer: Any, device: Any, state: State) -> dict[str, Any]:
         "rank": dist.get_rank() if group else int(os.environ.get("RANK") or 0),
         "script": _text(os.path.abspath(script)) if script else None,
         "python": [sys.version.split()[0], _text(sys.executable)],
-        "devices": [live.device_uuid(torch.device("cuda", index)) for index in devices or [device.index]]
-        if cuda
-        else [],
+        "devices": [live.device_uuid(torch.device("cuda", index)) for index in gpus],
         "effective": ran,
     }
 
