@@ -78,9 +78,8 @@ def matrix_products(dtype: torch.dtype, device: torch.device) -> Iterator[tuple[
 
 
 def convolutions(dtype: torch.dtype, device: torch.device) -> Iterator[tuple[float, Call]]:
-    for (images, channels, edge), layout in product(
-        IMAGES[device.type], (torch.contiguous_format, torch.channels_last)
-    ):
+    layouts = (torch.contiguous_format, torch.channels_last)
+    for (images, channels, edge), layout in product(IMAGES[device.type], layouts):
         x = torch.randn(images, channels, edge, edge, device=device).to(dtype).contiguous(memory_format=layout)
         w = torch.randn(channels, channels, 3, 3, device=device).to(dtype).contiguous(memory_format=layout)
         flops = 2.0 * 9 * channels**2 * images * edge**2

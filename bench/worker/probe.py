@@ -137,12 +137,11 @@ def in_double(session: Session, parts: Parts, tick: Callable[[int], None]) -> di
         with alike(seed, parts.device), _micro_batches(session, begin, seed) as first:
             session.backward(session.forward(batch))
             session.optimize()
-        made = session.gradients()
-        updated, computing = _whole(session)
+        made, after = session.gradients(), _whole(session)
         gradients.append(sketches(made))
         if plain is not None:
             buffers.append(sketches(first or begin.changes(model)))
-            updates.append(plain.step(begin.weights, made, updated, computing))
+            updates.append(plain.step(begin.weights, made, *after))
         tick(step + 1)
     return {"gradients": gradients, "buffers": buffers, "updates": updates}
 
@@ -154,8 +153,8 @@ def own_step(session: Session, batch: data.Batch, look: Look, *, main: bool) -> 
     session.capture = session.changes_gradients
     begin = [tensor.clone() if main else tensor for tensor in _whole(session)[0]]
     gradients = _stepped(session, batch, look)
-    updated, computing = _whole(session)
-    return Plain(session, begin).step(begin, gradients, updated, computing) if main else []
+    after = _whole(session)
+    return Plain(session, begin).step(begin, gradients, *after) if main else []
 
 
 def own_gradients(session: Session, batch: data.Batch) -> list[list[list[float]]]:
@@ -260,15 +259,10 @@ class Plain:
         self.session, self.coarse = session, Coarsest()
         self.twin: Plain | None = None
 
-    def step(
-        self,
-        begin: Sequence[Tensor],
-        gradients: Sequence[Tensor | None],
-        updated: Sequence[Tensor],
-        computing: Sequence[Tensor],
-    ) -> Updates:
+    def step(self, begin: Sequence[Tensor], gradients: Sequence[Tensor | None], *after: Sequence[Tensor]) -> Updates:
         """For each tensor ||u - p|| / ||p||, where these gradients make u of the session's weights and p of the copies;
-        and what it is at most if the two round differently. Weights that only compute must be those that are updated.
+        and what it is at most if the two round differently. ``after``: as from :func:`_whole`; weights that only
+        compute must be those that are updated.
 
         Where the optimizer computes in a coarser type, as Muon does, that is :data:`TIMES_TWIN` times what moving the
         gradients by a rounding of that type does.
@@ -285,7 +279,7 @@ class Plain:
             amplified = [TIMES_TWIN * float((copy.detach() - twin.detach()).norm()) for copy, twin in pairs]
         rows = []
         copies = [copy.detach().cpu() for copy in self.copies]
-        for copy, start, ours, used, more in zip(copies, begin, updated, computing, amplified, strict=True):
+        for copy, start, ours, used, more in zip(copies, begin, *after, amplified, strict=True):
             wide = torch.promote_types(copy.dtype, torch.float32)
             unit = torch.finfo(copy.dtype).eps / 2
             moved = float((copy.to(wide) - start.to(wide)).norm())
