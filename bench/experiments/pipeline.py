@@ -93,7 +93,7 @@ def _announce(lab: Lab) -> None:
         extra.append("one short launch of each strategy in double precision, and the reference")
     if extra:
         say(f"plus {'; '.join(extra)}")
-    load, online = machine.load(), os.cpu_count() or 1
+    load, online = os.getloadavg()[0], os.cpu_count() or 1
     if machine.taken(load, online) > machine.cores() / 2:
         busy = f"the machine is busy (load {load:.1f} on {count(online, 'core')} in the last minute)"
         say(f"warning: {busy}; wait until it is idle, or the results include that work")

@@ -180,15 +180,17 @@ def choose_gpus(asked: str | None, here: list[Gpu]) -> tuple[str, ...]:
 def describe(gpus: Sequence[Gpu], left_out: str | None = None) -> "Machine":
     """The machine as it stands in run.json. ``left_out``: which GPU cannot be used, and why."""
     import platform
+    import re
 
     from bench.runs.document import Machine
 
+    model = re.search(r"^model name\s*:(.*)", text_from("/proc/cpuinfo", 0), re.MULTILINE)
     checkout = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     return Machine(
         host=os.uname().nodename,
         os=platform.platform(),
         python=platform.python_version(),
-        cpu=cpu_model(),
+        cpu=model[1].strip() if model else os.uname().machine,
         cores_usable=cores(),
         cores_online=os.cpu_count(),
         memory_gib=round(control_group.meminfo("MemTotal") / 2**30, 1),
@@ -207,7 +209,7 @@ def state() -> "State":
     from bench.runs.document import State
 
     free_gib = round(available_memory_bytes() / 2**30, 2)
-    return State(utc=utc_now(), load_1min=load(), memory_available_gib=free_gib)
+    return State(utc=utc_now(), load_1min=os.getloadavg()[0], memory_available_gib=free_gib)
 
 
 def taken(busy: float, among: int) -> float:
@@ -219,11 +221,6 @@ def taken(busy: float, among: int) -> float:
 def foreign_cores(busy_s: float, wall_s: float) -> float:
     """The same over ``wall_s``, of what others added to :func:`busy_s`."""
     return taken(busy_s / wall_s, len(os.sched_getaffinity(0)))
-
-
-def load() -> float:
-    """Runnable processes, averaged over the last minute."""
-    return os.getloadavg()[0]
 
 
 def busy_s() -> float:
@@ -249,15 +246,6 @@ def age_s() -> float:
 def utc_now() -> str:
     """The time for people, in UTC (ISO 8601)."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-
-
-def cpu_model() -> str:
-    """The CPU's name as the kernel has it."""
-    with open("/proc/cpuinfo", encoding="utf-8") as file:
-        for line in file:
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return os.uname().machine
 
 
 def recorded_environment() -> dict[str, str]:

@@ -31,7 +31,7 @@ def _host() -> dict[str, object]:
         **{name: getattr(described, name) for name in ("memory_gib", "governor", "turbo_disabled", "container")},
         "cores_of_affinity": len(os.sched_getaffinity(0)),
         "cpu_quota": control_group.cpu_quota(),
-        "load_1min": machine.load(),
+        "load_1min": os.getloadavg()[0],
         "memory_available_gib": round(machine.available_memory_bytes() / 2**30, 1),
         "memory_limit_gib": None if limit is None else round(limit / 2**30, 1),
         "shm_mib": shutil.disk_usage("/dev/shm").total // 2**20 if os.path.isdir("/dev/shm") else None,
