@@ -90,7 +90,7 @@ def _prepare(workload: Training) -> dict[str, object]:
     try:
         with _no_pools():
             prepare(workload)
-        prepared = {"refused": None, "needs_two": False, "in_rows": True, "imports": versions()}
+        prepared: dict[str, object] = {"refused": None, "needs_two": False, "in_rows": True, "imports": versions()}
         prepared |= ask(lambda: _examined(workload), ANSWER_LIMIT_S)
         with suppress(Unanswered):  # a trial without an end says nothing: a launch will tell
             prepared |= ask(lambda: try_out(workload), TRIAL_LIMIT_S)
