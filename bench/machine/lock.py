@@ -75,7 +75,10 @@ def _locked(path: str, name: str, held: dict[str, int], say: Callable[[str], Non
     called = "the CPU" if name == "cpu" else f"GPU {name.removeprefix('gpu-')}"
     descriptor = _opened(path, f"{name}.lock")
     try:
-        while not _taken_now(descriptor):
+        while True:
+            with suppress(BlockingIOError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
             holder, waiting = _signature(descriptor), _waiting(descriptor)
             if say is not None:
                 before = f"; {len(waiting)} before this run" if waiting else ""
@@ -100,14 +103,6 @@ def _locked(path: str, name: str, held: dict[str, int], say: Callable[[str], Non
         raise
     os.close(descriptor)
     return None
-
-
-def _taken_now(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _opened(path: str, name: str) -> int:

@@ -49,15 +49,6 @@ def combined(samples: Iterable[int | None]) -> int | None:
     return reduce(or_, known) if known else None
 
 
-def measured_window(steps: Iterable[TableRow]) -> tuple[int, int] | None:
-    """When the measured steps of a launch began and ended (ns, monotonic clock); None where there are none."""
-    measured = [row for row in steps if not row["warmup"]]
-    if not measured:
-        return None
-    ends_ns = (row["start_ns"] + round(row["step_ms"] * 1e6) for row in measured)
-    return min(row["start_ns"] for row in measured), max(ends_ns)
-
-
 def check(device: Iterable[TableRow], steps: Iterable[TableRow]) -> dict[str, object] | None:
     """The throttling of a launch within its measured window, for its record; None if no device was sampled in it.
 
@@ -65,8 +56,12 @@ def check(device: Iterable[TableRow], steps: Iterable[TableRow]) -> dict[str, ob
     """
     by_host: dict[str | None, list[TableRow]] = {}
     for row in steps:
-        by_host.setdefault(row.get("host"), []).append(row)
-    windows = {host: window for host, rows in by_host.items() if (window := measured_window(rows)) is not None}
+        if not row["warmup"]:
+            by_host.setdefault(row.get("host"), []).append(row)
+    windows = {
+        host: (min(row["start_ns"] for row in rows), max(row["start_ns"] + round(row["step_ms"] * 1e6) for row in rows))
+        for host, rows in by_host.items()
+    }
     alone = next(iter(windows.values())) if len(windows) == 1 else None  # whatever the host is called
     samples: dict[str, list[int | None]] = {}
     for row in device:

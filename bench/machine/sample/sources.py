@@ -137,7 +137,10 @@ class GpuMemory:
         for uuid in given(self.gpus, ranks):
             rows, reason = self.nvml.processes(uuid)
             answers[uuid] = None if rows else reason
-            self._recognise([pid for pid, _ in rows], ranks)
+            for listed in {pid for pid, _ in rows} - {*ranks} - self._seen:
+                self._seen.add(listed)
+                if (rank := rank_of(listed, ranks)) is not None:  # under another number
+                    self._alias(listed, rank, "nvml_pid", self.gpus)
             aliases = {pid: rank for (device, pid), rank in self._aliases.items() if device == uuid}
             mig = any(mib is None for _, mib in rows) and self.nvml.mig(uuid)
             listing = Listing(device=uuid, rows=rows, reason=reason, mig=mig)
@@ -170,14 +173,6 @@ class GpuMemory:
 
     def _taken(self, uuid: str, ranks: Ranks) -> set[int]:
         return set(ranks) | {pid for device, pid in self._aliases if device == uuid}
-
-    def _recognise(self, listed: Collection[int], ranks: Ranks) -> None:
-        """Look once at each other PID: ``/proc`` may know it as a rank's under another number."""
-        for pid in {*listed} - {*ranks} - self._seen:
-            self._seen.add(pid)
-            rank = rank_of(pid, ranks)
-            if rank is not None:
-                self._alias(pid, rank, "nvml_pid", self.gpus)
 
     def _alias(self, listed: int, rank: int, source: str, gpus: Collection[str]) -> None:
         """On these GPUs. What a probe shows is true of the rank's own: a sandbox such as gVisor gives all its processes
