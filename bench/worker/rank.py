@@ -203,21 +203,13 @@ def _store(job: Job, rank: int) -> dist.Store | None:
 
 def join(job: Job, rank: int, device: torch.device, store: dist.Store | None) -> None:
     """Form the process group over a store, or by ``env://`` without one."""
-    backend: str = "gloo"
-    options: dict[str, object] = {}
-    if device.type == "cuda":
-        backend, options = backend_of(len(job.ranks[rank].devices), device)
+    backend, options = "gloo", dict[str, Any]()
+    if device.type == "cuda" and len(job.ranks[rank].devices) < 2:
+        backend, options = "nccl", {"device_id": device}
+    elif device.type == "cuda":  # a group bound to one GPU refuses to communicate on a second
+        backend = "nccl-legacy" if torch.__version__ >= BINDS_BY_ITSELF else "nccl"
     timeout = timedelta(seconds=job.rendezvous_timeout_s)
     dist.init_process_group(backend, store=store, rank=rank, world_size=job.processes, timeout=timeout, **options)
-
-
-def backend_of(devices: int, device: torch.device) -> tuple[str, dict[str, object]]:
-    """The backend of a rank with so many GPUs, and whether the group is bound to the first: one that is refuses to
-    communicate on a second, and ``nccl`` binds by itself from torch 2.15 on (``_nccl2_device``).
-    """
-    if devices < 2:
-        return "nccl", {"device_id": device}
-    return "nccl-legacy" if torch.__version__ >= BINDS_BY_ITSELF else "nccl", {}
 
 
 LEFT: list[dist.ProcessGroup] = []
