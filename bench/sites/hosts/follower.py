@@ -133,19 +133,16 @@ class _Follower:
         queues = acquire(hello.devices, wait=options.wait, say=lambda text: line.send(event="waiting", text=text))
         locks = stack.enter_context(queues)
         options.check()
-        self.site = stack.enter_context(
-            WorkerHost(
-                site.Options(
-                    python=options.python,
-                    fresh=options.fresh,
-                    apex_path=options.apex_path,
-                    log=os.path.join(self.folder, "site.log"),
-                    device=hello.device,
-                    locks=locks,
-                    hosts=(placed(hello, name),),
-                )
-            )
+        own = site.Options(
+            python=options.python,
+            fresh=options.fresh,
+            apex_path=options.apex_path,
+            log=os.path.join(self.folder, "site.log"),
+            device=hello.device,
+            locks=locks,
+            hosts=(placed(hello, name),),
         )
+        self.site = stack.enter_context(WorkerHost(own))
         sampler = Sampler(device=hello.device, gpus=hello.devices, spool=self.folder, host=name)
         self.sampler = stack.enter_context(sampler)
         line.send(event="ready", description=self.site.wait_until_ready(), state=encode(machine.state()))
