@@ -385,6 +385,7 @@ class Nvml:
         """End the session."""
         for sample in self._gpm.values():
             self._try(self._pynvml.nvmlGpmSampleFree, sample)
+        self._gpm.clear()  # to free one twice ends the process
         self._try(self._pynvml.nvmlShutdown)
 
     def _describe(self, number: int) -> tuple[tuple[int, int, int], dict[str, object]]:
