@@ -16,16 +16,16 @@ from bench.core.text import ends_text
 from bench.experiments.plan import Request
 from bench.experiments.plan.batch_search import next_batch
 from bench.experiments.tuning import Searched
-from bench.runs.experiments import Search, Tuning
+from bench.runs.experiments import Tuning
 from bench.seams.discover import Found
 
 FIRST = 0.5  # the part of the budget that the first search may take
 
-Tune = Callable[[Request, tuple[Found, ...], Search], Searched]
+Tune = Callable[[Request, tuple[Found, ...], Tuning], Searched]
 
 
 def tune_batches(
-    request: Request, candidates: tuple[Found, ...], search: Search, tune: Tune
+    request: Request, candidates: tuple[Found, ...], search: Tuning, tune: Tune
 ) -> tuple[Searched, dict[int, str]]:
     """The search at the batch that is fastest for an example, and by global batch what came of it. ``tune``: does one
     search. Raises :class:`RequestError` as the first one does."""

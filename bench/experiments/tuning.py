@@ -11,7 +11,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain, product
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,7 @@ from bench.experiments.plan import Request, job_of
 from bench.experiments.plan.race import Race
 from bench.experiments.plan.tuning import FEWEST_FINAL, FINAL_LAUNCHES, finalists, leanest, next_switches
 from bench.runs.document import RunDocument
-from bench.runs.experiments import Candidate, Numerics, Search, Tuning
+from bench.runs.experiments import Candidate, Numerics, Tuning
 from bench.runs.launches import LaunchRecord
 from bench.seams import discover, switching
 from bench.seams.discover import SWITCH, Found
@@ -100,14 +100,14 @@ class Searched(Finished):
     finalists: tuple[Found, ...]
 
 
-def tune(request: Request, candidates: tuple[Found, ...], search: Search, start: Start) -> Searched:
+def tune(request: Request, candidates: tuple[Found, ...], search: Tuning, start: Start) -> Searched:
     """Write a run folder, or go on with one. If the budget turns out to be too short to compare two candidates, raises
     :class:`RequestError` after the first launch and leaves no folder."""
-    begun = Tuning(**asdict(search), asked=tuple(found.name for found in candidates))
+    begun = replace(search, asked=tuple(found.name for found in candidates))
     allowed = [switching.switch_on(one, "--allow") for one in search.allow if one not in LEVELS]
     files = [(SWITCH, one.name, one.file) for one in allowed]
     with opened(request, candidates, start, also=files, begun=begun) as lab, lab.progress:
-        hunt = _Hunt(lab, search)
+        hunt = _Hunt(lab)
         hunt.run()
         names = hunt.choose()
         if names:
@@ -147,7 +147,6 @@ class _Hunt:
     """
 
     lab: Lab
-    search: Search
     race: Race = field(default_factory=lambda: Race([]))
     found: dict[str, Found] = field(default_factory=dict)
     peaks_mib: dict[str, float] = field(default_factory=dict)
@@ -197,7 +196,7 @@ class _Hunt:
         ahead = f"{best} is ahead, " if best else ""
         say(
             f"round {number}: {ahead}{count(left, 'candidate')} of {len(race.entered)} still in; "
-            f"{duration(self.spent_s)} of {duration(self.search.budget_s)} spent"
+            f"{duration(self.spent_s)} of {duration(self.tuning.budget_s)} spent"
         )
 
     def _enter(self, scenarios: Sequence[Found]) -> None:
@@ -236,12 +235,12 @@ class _Hunt:
     def _worth_trying(self, plain: Sequence[str]) -> list[str]:
         """The allowed switches and levels, without those levels at which a candidate was slower than in fp32."""
         levels, slower = self.race.levels(), set()
-        for name, level in product(plain, LEVELS.keys() & set(self.search.allow)):
+        for name, level in product(plain, LEVELS.keys() & set(self.tuning.allow)):
             other = self._with(name, [level]).name
             unknown = math.inf if other in self.race.beaten else -math.inf  # inf: it was stopped
             if other != name and levels.get(other, unknown) > levels.get(name, math.inf):
                 slower.add(level)
-        return [one for one in self.search.allow if one not in slower]
+        return [one for one in self.tuning.allow if one not in slower]
 
     def _launched(self, name: str) -> _Raced:
         """A launch, which is written to disk at once."""
@@ -263,7 +262,7 @@ class _Hunt:
             return None
         best_s = math.exp(self.race.levels()[best]) / 1000
         limit_s = max(FEWEST_S, TIMES_AS_SLOW * best_s * job.steps) * job.slow_start
-        return min(limit_s, max(self.usual_s, self.search.budget_s - self.spent_s - self._reserved_s()))
+        return min(limit_s, max(self.usual_s, self.tuning.budget_s - self.spent_s - self._reserved_s()))
 
     def _kept(self, done: Performed) -> str:
         self.lab.writer.add_to(Tuning, done.record, **done.tables)
@@ -271,7 +270,7 @@ class _Hunt:
         return measure.how_fast(self.lab, done)
 
     def _take(self, name: str, number: int, raced: _Raced) -> None:
-        record, peak_mib, limit = raced.record, raced.peak_mib, self.search.memory_limit_mib
+        record, peak_mib, limit = raced.record, raced.peak_mib, self.tuning.memory_limit_mib
         self.last_round[name] = number
         self.took_s.setdefault(name, []).append(record.wall_s or 0.0)
         if peak_mib is not None:
@@ -302,7 +301,7 @@ class _Hunt:
         judging_s = (reference.wall_s if reference else None) or self.usual_s  # it is trained again
         judging_s += self.usual_s * (more + len({*ahead} - self.judged))
         least_s = FEWEST_FINAL * 2 * self.usual_s + judging_s / 2
-        return max(least_s, min(final_s + judging_s, self.search.budget_s / 2))
+        return max(least_s, min(final_s + judging_s, self.tuning.budget_s / 2))
 
     def _check_time(self, name: str) -> None:
         """Raises :class:`_OutOfTime` if a launch would end in the time reserved for the finalists;
@@ -310,7 +309,7 @@ class _Hunt:
         if not self.took_s:
             return
         expected_s = fmean(self.took_s.get(name, [self.usual_s]))
-        if self.spent_s + expected_s + self._reserved_s() > self.search.budget_s:
+        if self.spent_s + expected_s + self._reserved_s() > self.tuning.budget_s:
             if len(self.took_s) == 1:
                 needed_s = self.spent_s + self.usual_s + self._reserved_s()
                 shutil.rmtree(self.lab.writer.path)
@@ -325,7 +324,7 @@ class _Hunt:
         for launch in self.lab.writer.document.launches:
             if launch.scenario in took_s:
                 took_s[launch.scenario].append(launch.wall_s or 0.0)
-        return self.spent_s + sum(map(max, took_s.values())) <= self.search.budget_s
+        return self.spent_s + sum(map(max, took_s.values())) <= self.tuning.budget_s
 
     def _leave_out_untrue(self, names: Callable[[], Sequence[str]]) -> None:
         """Remove what trains a different model, or less precisely than allowed, until all of these are judged."""
@@ -345,16 +344,16 @@ class _Hunt:
             verdict, name = row["verdict"], row["scenario"]
             if verdict == CANNOT_TELL:
                 self.doubtful.add(name)
-            if verdict not in GOOD_ENOUGH[self.search.floor] and name not in self.race.out:
+            if verdict not in GOOD_ENOUGH[self.tuning.floor] and name not in self.race.out:
                 self.race.add(name, None, f"numerics: {verdict or 'unknown'}")
 
     def choose(self) -> tuple[str, ...]:
         """The finalists, the winner first; empty if no candidate can be used."""
         self._leave_out_untrue(self._finalists)
         names = list(self._finalists())
-        spare = [one for one in names[1:] if one != self.search.baseline]
+        spare = [one for one in names[1:] if one != self.tuning.baseline]
         while (
-            spare and self.spent_s + FEWEST_FINAL * sum(fmean(self.took_s[one]) for one in names) > self.search.budget_s
+            spare and self.spent_s + FEWEST_FINAL * sum(fmean(self.took_s[one]) for one in names) > self.tuning.budget_s
         ):
             names.remove(spare.pop())
         if names:
@@ -370,7 +369,7 @@ class _Hunt:
 
     def _finalists(self) -> tuple[str, ...]:
         """Who they are if the race ends now."""
-        return finalists(self.race, self.peaks_mib, self.search.baseline, self.doubtful)
+        return finalists(self.race, self.peaks_mib, self.tuning.baseline, self.doubtful)
 
     def _note(self, stopped_by: str | None) -> None:
         """Record the state of the race."""
@@ -405,12 +404,9 @@ def _way(found: Found) -> tuple[object, ...]:
 
 def _recorded(lab: Lab) -> Iterator[_Raced]:
     """The launches that the race of this run has already."""
-    tuning = lab.writer.document.of(Tuning)
-    if tuning is None:
-        return
     run = lab.writer.frames()
     medians_ms = measure.medians_of(run)
-    for record in tuning.launches:
+    for record in run.document.begun(Tuning).launches:
         memory: Any = run.memory[(run.memory["launch"] == record.launch) & run.memory["used_mib"].notna()]
         yield _Raced(
             record=record,

@@ -285,26 +285,20 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Search:
-    """The request. ``memory_limit_mib``: of a device, None for what it has. ``floor``: ``same`` or ``half``, the
-    numerics that are good enough. ``allow``: the switches and precision levels to try. ``baseline``: what the gain is
-    counted from."""
+class Tuning:
+    """The search of ``bench tune``: the launches of its race, which chose the ``finalists``, the winner first.
+
+    ``memory_limit_mib``: of a device, None for what it has. ``floor``: ``same`` or ``half``, the numerics that are good
+    enough. ``allow``: the switches and precision levels to try. ``baseline``: what the gain is counted from. ``asked``:
+    the candidates that it began with. ``launches`` of the run are fresh ones of the finalists. ``stopped_by``: ``race``
+    or ``budget``; None while it runs. ``spent_s``: of the budget, by the race.
+    """
 
     budget_s: Amount
     memory_limit_mib: Amount | None
     floor: str
     allow: Names
     baseline: Name | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tuning(Search):
-    """The search of ``bench tune``: the launches of its race, which chose the ``finalists``, the winner first.
-
-    ``asked``: the candidates that it began with. ``launches`` of the run are fresh ones of the finalists.
-    ``stopped_by``: ``race`` or ``budget``; None while it runs. ``spent_s``: of the budget, by the race.
-    """
-
     asked: tuple[Name, ...]
     launches: tuple[LaunchRecord, ...] = ()
     candidates: Mapping[str, Candidate] = field(default_factory=dict)

@@ -4,7 +4,6 @@ import argparse
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from bench import machine
 from bench.console import say
@@ -35,8 +34,6 @@ from bench.verbs.options import (
     whole_number,
     worker_count,
 )
-
-T = TypeVar("T")
 
 DEFAULT_BUDGET_S = 1200.0
 DEFAULT_RANKS = 2
@@ -157,30 +154,22 @@ def add_result(parser: Parser) -> None:
     result.add_argument("--label", type=without_secrets, metavar="TEXT", help="note shown in the report")
 
 
-def refuse_other_options(options: Options, parser: Parser, allowed: tuple[str, ...]) -> None:
-    """Refuse what a run that is resumed takes from its own request."""
-    usual = parser.parse_args([], Options())
+def begun(options: Options, parser: Parser, verb: str, also: tuple[str, ...] = ()) -> tuple[str, RunDocument, Request]:
+    """Folder, document and request of the run of ``--resume``, which is of this verb. ``also``: options that may
+    change; the others are in its request, and refused."""
+    usual, allowed = parser.parse_args([], Options()), ("resume", "out", "wait", "force", "json", "verbose", *also)
     for action in parser._actions:
         name = action.dest
         if name not in (*allowed, "help") and getattr(options, name) != getattr(usual, name):
             option = action.option_strings[-1 if getattr(options, name) is False else 0]  # --parity, --no-parity
             raise RequestError(option, "a run is resumed with the options that it was started with", "leave it out")
-
-
-def begun(
-    options: Options, parser: Parser, kind: type[T], verb: str, also: tuple[str, ...] = ()
-) -> tuple[str, RunDocument, T]:
-    """The run of ``--resume``, and its record of this kind. ``also``: options that may change."""
-    refuse_other_options(options, parser, ("resume", "out", "wait", "force", "json", "verbose", *also))
     path = find(options.resume, options.out, "--resume")
     document = verified(path, allow_incomplete=True, option="--resume")
-    record = document.of(kind)
-    if record is None:
-        problem = f"that run is not of bench {verb}"
-        resume.request_of(document)  # which says so where none can be resumed
-        other = verb_of(document.experiments)
+    other = verb_of(document.experiments)
+    if other not in (verb, None):
+        problem = f"that run is of bench {other}" if verb == "run" else f"that run is not of bench {verb}"
         raise RequestError("--resume", problem, f"go on with bench {other} --resume {called(path)}")
-    return path, document, record
+    return path, document, resume.request_of(document)
 
 
 def request_of(

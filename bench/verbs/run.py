@@ -19,10 +19,8 @@ from bench.experiments.plan.interval_target import FEWEST_LAUNCHES, FIRST_STAGE
 from bench.machine import environments
 from bench.runs.document import RunDocument
 from bench.runs.experiments import IntervalTargetRecord
-from bench.runs.names import find
-from bench.runs.reader import verified
 from bench.seams.discover import Found
-from bench.seams.experiment import experiments, verb_of, with_options
+from bench.seams.experiment import experiments, with_options
 from bench.sites.hosts.party import Party
 from bench.verbs.asked import (
     DEFAULT_BUDGET_S,
@@ -30,7 +28,7 @@ from bench.verbs.asked import (
     add_result,
     add_steps,
     add_work,
-    refuse_other_options,
+    begun,
     request_of,
 )
 from bench.verbs.options import (
@@ -146,15 +144,7 @@ def _find_batch(request: Request, scenarios: tuple[Found, ...], options: Options
 
 def resumed(options: Options, parser: Parser, party: Party | None) -> int:
     """Go on with a run, whichever verb began it."""
-    allowed = ("resume", "out", "wait", "force", "json", "verbose", "launches")
-    refuse_other_options(options, parser, allowed)
-    path = find(options.resume, options.out, "--resume")
-    document = verified(path, allow_incomplete=True, option="--resume")
-    verb = verb_of(document.experiments)
-    if verb not in ("run", None):
-        problem = f"that run is of bench {verb}"
-        raise RequestError("--resume", problem, f"go on with bench {verb} --resume {called(path)}")
-    request = resume.request_of(document)
+    path, document, request = begun(options, parser, "run", also=("launches",))
     if options.launches is not None and options.launches < request.launches:
         planned = f"{options.launches} is fewer than the {request.launches} that this run was asked for"
         raise RequestError("--launches", planned, "name how many of each scenario there shall be in all")

@@ -140,11 +140,11 @@ def _check_scenario(found: Found, counts: tuple[int, ...], device: str) -> None:
 
 def _resume(options: Options, parser: Parser, party: Party | None) -> int:
     """Go on with a run, or show a finished one again, perhaps with other predictions."""
-    path, document, scaling = begun(options, parser, Scaling, "scale", also=("predict", "what_if"))
-    request = resume.request_of(document)
+    path, document, request = begun(options, parser, "scale", also=("predict", "what_if"))
     if not resume.anything_missing(document, request):
         return _show(Finished.read(path), options)
     request, (found,) = resume.continued(path, document, party, force=options.force)
+    scaling = document.begun(Scaling)
     predict, mbit = options.predict or scaling.predict, options.what_if or scaling.what_if_mbit
     asked = replace(scaling, predict=predict, what_if_mbit=mbit)
     start = Start(out=options.out, wait=options.wait, resumed=path, party=party)

@@ -1,7 +1,7 @@
 """``python -m bench tune``: search for the fastest way to train something that still trains it."""
 
 from contextlib import suppress
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 
 from bench.console import COMMAND, columns
@@ -13,7 +13,7 @@ from bench.experiments.lab import Finished, Start
 from bench.experiments.plan import Request
 from bench.experiments.plan.tuning import FINAL_LAUNCHES
 from bench.experiments.tuning import needed_gib, tune
-from bench.runs.experiments import Search, Tuning
+from bench.runs.experiments import Tuning
 from bench.seams import discover, switching
 from bench.seams.discover import SWITCH, Found
 from bench.seams.strategy import LEVELS
@@ -65,7 +65,8 @@ def _asked(options: Options, parser: Parser, party: Party | None) -> int:
     if not options.scenario:  # whose order stands
         candidates = tuple(sorted(candidates, key=lambda found: _promise(found, request.device)))
         request = replace(request, scenarios=tuple(found.name for found in candidates))
-    search = Search(
+    search = Tuning(
+        asked=request.scenarios,
         budget_s=options.search_budget,
         memory_limit_mib=options.memory_limit and 1024 * options.memory_limit,
         floor=options.precision_floor,
@@ -78,7 +79,7 @@ def _asked(options: Options, parser: Parser, party: Party | None) -> int:
 def _search(
     request: Request,
     candidates: tuple[Found, ...],
-    search: Search,
+    search: Tuning,
     options: Options,
     party: Party | None,
     path: str | None = None,
@@ -92,14 +93,13 @@ def _search(
 
 
 def _resume(options: Options, parser: Parser, party: Party | None) -> int:
-    path, document, tuning = begun(options, parser, Tuning, "tune")
-    request = resume.request_of(document)
+    path, document, request = begun(options, parser, "tune")
     if not resume.anything_missing(document, request):
         return _show(Finished.read(path), options)
     request, candidates = resume.continued(path, document, party, force=options.force)
+    tuning = document.begun(Tuning)
     request = replace(request, scenarios=tuning.asked, launches=FINAL_LAUNCHES)
-    search = Search(**{field.name: getattr(tuning, field.name) for field in fields(Search)})
-    return _search(request, candidates, search, options, party, path)
+    return _search(request, candidates, tuning, options, party, path)
 
 
 def _allowed(asked: str | None, device: str, floor: str) -> tuple[str, ...]:
