@@ -4,10 +4,11 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from bench import machine
 from bench.core.errors import RequestError
-from bench.core.job import Job, Training
+from bench.core.job import Job
 from bench.core.records import Host
 from bench.experiments.lab import Finished, Lab, Start, opened
 from bench.experiments.launch import Performed, perform
@@ -35,6 +36,7 @@ def find_batches(request: Request, scenarios: tuple[Found, ...], start: Start) -
         problem = "the driver does not report how much memory there is"
         raise RequestError("--find-batch", problem, "choose another GPU, or try a --global-batch")
     with opened(request, scenarios, start) as lab, lab.progress:
+        lab.progress.counted = False
         search_each(lab)
     return Finished(run=lab.sealed())
 
@@ -92,26 +94,21 @@ def planned_try(request: Request, found: Found, batch: int, launch: int, hosts: 
 
 def _try_batch(found: Found, batch: int, capacity_mib: float, lab: Lab) -> tuple[LaunchRecord, search.Try]:
     job = planned_try(lab.request, found, batch, lab.next_launch(), lab.site.hosts)
-    request = replace(lab.request, global_batch=batch)
-    lab.progress.counted = False
-    lab.progress.units, lab.progress.steps = request.workload.units, job.steps
-    tries: list[search.Try] = []
-
-    def keep(done: Performed) -> str:
-        one = _judged(done, request.workload, capacity_mib)
-        tries.append(one)
-        verdict = {"global_batch": batch, "peak_mib": one.peak_mib, "why_not": one.why_not}
-        tried = TryRecord.of(done.record, **verdict, warmup=search.TRY_WARMUP, iters=search.TRY_ITERS)
-        lab.writer.add_to(BatchSearch, tried, **{name: done.tables[name] for name in ("steps", "memory", "device")})
-        unit = lab.request.task.unit_short
-        return f"global batch {batch}: {one.why_not or f'trains, {one.throughput_per_s:,.1f} {unit}/s'}"
-
-    done = perform(job, lab, "trying", keep)
-    return done.record, tries[0]
+    done = perform(job, lab, "trying", partial(_kept, lab, capacity_mib))
+    return done.record, _judged(done, capacity_mib)
 
 
-def _judged(done: Performed, work: Training, capacity_mib: float) -> search.Try:
+def _kept(lab: Lab, capacity_mib: float, done: Performed) -> str:
+    one, unit = _judged(done, capacity_mib), done.job.workload.unit_short
+    verdict = {"global_batch": one.global_batch, "peak_mib": one.peak_mib, "why_not": one.why_not}
+    tried = TryRecord.of(done.record, **verdict, warmup=search.TRY_WARMUP, iters=search.TRY_ITERS)
+    lab.writer.add_to(BatchSearch, tried, **{name: done.tables[name] for name in ("steps", "memory", "device")})
+    return f"global batch {one.global_batch}: {one.why_not or f'trains, {one.throughput_per_s:,.1f} {unit}/s'}"
+
+
+def _judged(done: Performed, capacity_mib: float) -> search.Try:
     """The verdict of a launch on its global batch."""
+    work = done.job.workload
     peak_mib = steady_mib(done.tables["memory"], done.record.ranks)
     median_ms = median_step_ms(done)
     why_not = None if median_ms is not None else done.record.reason or done.record.status

@@ -8,7 +8,6 @@ disk, like a first epoch, and the later ones come from memory.
 
 import statistics
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -60,7 +59,8 @@ def with_enough_workers(lab: Lab) -> Lab | None:
         return None
     for workers, repeat in rounds:
         if workers is TRAINING:
-            _train(repeat, lab)
+            job = job_of(lab.request, found, lab.next_launch(), repeat, lab.site.hosts)
+            _performed(job, lab, "training", "training alone", workers=TRAINING, first_reading=False)
         else:
             _load(workers, repeat, batches, lab)
     swept = found_by(lab.writer.document)
@@ -97,44 +97,31 @@ def _load(workers: int, repeat: int, batches: int, lab: Lab, *, first_reading: b
     job = loading(lab.request, found, workers, repeat, lab.next_launch(), lab.site.hosts, batches)
     doing = "first reading" if first_reading else "loading"
     what = f"the loader alone, {'first reading, ' * first_reading}--workers {workers}"
-
-    def took_ms(done: Performed) -> float:
-        by_rank: dict[int, float] = defaultdict(float)
-        for row in done.tables["steps"]:
-            if not row["warmup"]:
-                by_rank[row["rank"]] += row["step_ms"]
-        return max(by_rank.values()) / batches
-
-    return _kept(job, lab, doing, what, took_ms, workers=workers, first_reading=first_reading)
+    return _performed(job, lab, doing, what, workers=workers, first_reading=first_reading)
 
 
-def _train(repeat: int, lab: Lab) -> None:
-    """A launch of training alone."""
-    (found,) = lab.scenarios
-    job = job_of(lab.request, found, lab.next_launch(), repeat, lab.site.hosts)
-
-    def took_ms(done: Performed) -> float:
-        return statistics.fmean(slowest_ms(done.tables["steps"]))
-
-    _kept(job, lab, "training", "training alone", took_ms, workers=TRAINING, first_reading=False)
-
-
-def _kept(
-    job: Job, lab: Lab, doing: str, what: str, took_ms: Callable[[Performed], float], **about: int | None
-) -> InputRecord:
-    """Perform a launch of the sweep and put it on disk. ``took_ms``: of a batch."""
-    records: list[InputRecord] = []
+def _performed(job: Job, lab: Lab, doing: str, what: str, **about: int | None) -> InputRecord:
+    """A launch of the sweep, which is on disk."""
 
     def keep(done: Performed) -> str:
-        ok = done.record.status == "ok"
-        per_s = 1000 * job.workload.units / took_ms(done) if ok else None
+        per_s = 1000 * job.workload.units / _took_ms(done) if done.record.status == "ok" else None
         read = [result.get("disk_bytes") for result in done.results]
         disk_mib = sum(filter(None, read)) / 2**20 if read and None not in read else None
         steps = {"warmup": job.workload.warmup, "iters": job.iters}
         record = InputRecord.of(done.record, **steps, **about, throughput_per_s=per_s, disk_mib=disk_mib)
-        records.append(record)
         lab.writer.add_to(InputSweep, record, **done.tables)
         return f"{what}: {where_to_look(record) or f'{per_s:,.1f} {lab.request.task.unit_short}/s'}"
 
     perform(job, lab, doing, keep, lambda job, results, partial: {"steps": step_rows(job, results)})
-    return records[0]
+    return lab.writer.document.begun(InputSweep).launches[-1]
+
+
+def _took_ms(done: Performed) -> float:
+    """A batch, on the mean: of a step the slowest rank, and of a loader, which waits for nobody, the slowest of all."""
+    if done.job.purpose != "loading":
+        return statistics.fmean(slowest_ms(done.tables["steps"]))
+    by_rank: dict[int, float] = defaultdict(float)
+    for row in done.tables["steps"]:
+        if not row["warmup"]:
+            by_rank[row["rank"]] += row["step_ms"]
+    return max(by_rank.values()) / done.job.iters

@@ -47,6 +47,7 @@ def perform(
             lab.sampler.hear(job, event)
         lab.progress.hear(event)
 
+    lab.progress.units, lab.progress.steps = job.workload.units, job.steps
     lab.progress.begin(job.scenario, doing)
     if sampled:
         job = replace(job, memory_probe=not lab.sampler.knows_pids)

@@ -84,16 +84,16 @@ def _measure(job: Job, lab: Lab, target: IntervalTarget | None, affords: Affords
 
 def _kept(lab: Lab, done: Performed) -> str:
     lab.writer.add(done.record, **done.tables)
-    return how_fast(lab, done)
+    return how_fast(done)
 
 
-def how_fast(lab: Lab, done: Performed) -> str:
+def how_fast(done: Performed) -> str:
     """A line for people: how fast a launch was, or why it failed."""
     median_ms = median_step_ms(done)
     if median_ms is None:
         return where_to_look(done.record)
-    speed = f"{1000 * lab.request.workload.units / median_ms:,.1f} {lab.request.task.unit_short}/s"
-    return f"{speed}, {median_ms:,.1f} ms a step"
+    work = done.job.workload
+    return f"{1000 * work.units / median_ms:,.1f} {work.unit_short}/s, {median_ms:,.1f} ms a step"
 
 
 def _target(lab: Lab, later: int) -> IntervalTarget | None:

@@ -54,7 +54,7 @@ def _left(proofs: Proofs, request: Request) -> list[tuple[str, int]]:
 def _kept(lab: Lab, done: Performed) -> str:
     record = ProofLaunch.of(done.record, step_ms=median_step_ms(done))
     lab.writer.add_to(Proofs, record, **done.tables)
-    return how_fast(lab, done)
+    return how_fast(done)
 
 
 def predicted(lab: Lab) -> Proofs:

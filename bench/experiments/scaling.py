@@ -5,13 +5,12 @@ Then for each number a diagnostic launch, which separates communication from com
 one whose ranks compute and exchange nothing. The last two predict numbers that were not measured.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from bench.console import count, say
 from bench.core.codec import decode
-from bench.core.job import Job
 from bench.experiments import bandwidth, measure, resume
 from bench.experiments.diagnose import diagnostic_rows, looks
 from bench.experiments.lab import Finished, Lab, Start, opened
@@ -19,7 +18,6 @@ from bench.experiments.launch import Performed, perform, where_to_look
 from bench.experiments.plan import Request, in_turns
 from bench.experiments.plan import scaling as plan
 from bench.experiments.plan.scaling import Point
-from bench.experiments.rows import Maker
 from bench.runs.document import RunDocument, launches_of
 from bench.runs.experiments import Exchange, ExchangesRecord, PointDiagnostic, PointRecord, Scaling
 from bench.seams.discover import Found
@@ -74,110 +72,74 @@ def scale(request: Request, found: Found, asked: Scaling, start: Start) -> Finis
         before = lab.writer.document.begun(Scaling)
         lab.writer.note(replace(before, predict=asked.predict, what_if_mbit=asked.what_if_mbit))
         if lab.obstacles[found.name] is None and points:
-            _Curves(lab, found, points).run()
+            _curves(lab, found, points)
         elif lab.obstacles[found.name] is None:
             _each_alone(lab, found)
     return Finished(run=lab.sealed())
 
 
-@dataclass(frozen=True, slots=True)
-class _Curves:
-    lab: Lab
-    found: Found
-    points: tuple[Point, ...]
-
-    def run(self) -> None:
-        """Do the launches that are left."""
-        request, document = self.lab.request, self.lab.writer.document
-        done = document.begun(Scaling)
-        measured = {(one.replicas, request.global_batch, one.repeat) for one in document.launches}
-        measured |= {(one.replicas, one.global_batch, one.repeat) for one in done.launches}
-        turns = in_turns(self.points, request.launches)
-        rounds = [(one, repeat) for one, repeat in turns if (one.count, one.global_batch, repeat) not in measured]
-        several = [point for point in self.points if point.count > 1]
-        diagnosed = {(one.replicas, one.global_batch) for one in done.diagnostics}
-        to_diagnose = [one for one in several if (one.count, one.global_batch) not in diagnosed]
+def _curves(lab: Lab, found: Found, points: tuple[Point, ...]) -> None:
+    """Do the launches that are left."""
+    request, document = lab.request, lab.writer.document
+    done = document.begun(Scaling)
+    measured = {(one.replicas, request.global_batch, one.repeat) for one in document.launches}
+    measured |= {(one.replicas, one.global_batch, one.repeat) for one in done.launches}
+    turns = in_turns(points, request.launches)
+    todo = [("measure", *one) for one in turns if (one[0].count, one[0].global_batch, one[1]) not in measured]
+    several = [point for point in points if point.count > 1]
+    diagnosed = {(one.replicas, one.global_batch) for one in done.diagnostics}
+    todo += [("diagnose", one, 0) for one in several if (one.count, one.global_batch) not in diagnosed]
+    if found.strategy.group:
         reduced = {one.processes for one in done.bandwidth}
-        computed = {(one.processes, one.global_batch // one.processes) for one in done.exchanges}
-        counts = sorted({point.count for point in several} - reduced) if self.found.strategy.group else []
-        exchanging = plan.without_exchanges(done) if self.found.strategy.group else ()
-        computing = [one for one in exchanging if one not in computed]
-        total = len(rounds) + len(to_diagnose) + len(counts) + len(computing)
-        self.lab.progress.expect([self.found.name] * total)
-        devices = ", ".join(str(one) for one in sorted({point.count for point in self.points}))
-        say(f"{count(total, 'launch', 'launches')} of {self.found.name} on {devices} devices")
-        for point, repeat in rounds:
-            self._measure(point, repeat)
-        for point in to_diagnose:
-            self._diagnose(point)
-        for number in counts:
-            self._all_reduce(number)
-        for number, batch in computing:
-            self._note_exchanges(number, batch)
+        counts = sorted({point.count for point in several} - reduced)
+        todo += [("bandwidth", Point(count=number, global_batch=number), 0) for number in counts]
+        computed = {(one.processes, one.global_batch) for one in done.exchanges}
+        apart = [Point(count=number, global_batch=number * batch) for number, batch in plan.without_exchanges(done)]
+        todo += [("exchanges", one, 0) for one in apart if (one.count, one.global_batch) not in computed]
+    lab.progress.expect([found.name] * len(todo))
+    devices = ", ".join(str(one) for one in sorted({point.count for point in points}))
+    say(f"{count(len(todo), 'launch', 'launches')} of {found.name} on {devices} devices")
+    for purpose, point, repeat in todo:
+        job = plan.job_at(request, found, point, lab.next_launch(), lab.site.hosts, repeat=repeat, purpose=purpose)
+        at = f"{point.count} x {point.global_batch // point.count}"
+        doing = {
+            "measure": at,
+            "diagnose": f"diagnosing {at}",
+            "bandwidth": f"all-reduces over {point.count}",
+            "exchanges": f"{at} without exchanging",
+        }[purpose]
+        rows_of = diagnostic_rows if purpose == "diagnose" else None
+        perform(job, lab, doing, partial(_kept, lab, point, doing), rows_of)
 
-    def _measure(self, point: Point, repeat: int) -> None:
-        lab = self.lab
-        at = replace(lab, request=plan.request_at(lab.request, point.count, point.global_batch))
-        whole = point.global_batch == lab.request.global_batch and point.count == lab.request.replicas
 
-        def keep(done: Performed) -> str:
-            if whole:
-                lab.writer.add(done.record, **done.tables)
-            else:
-                record = PointRecord.of(done.record, global_batch=point.global_batch)
-                lab.writer.add_to(Scaling, record, **done.tables)
-            return measure.how_fast(at, done)
-
-        lab.progress.units, lab.progress.steps = at.request.workload.units, at.request.warmup + at.request.iters
-        job = plan.job_at(lab.request, self.found, point, lab.next_launch(), lab.site.hosts, repeat=repeat)
-        self._perform(job, f"{point.count} x {point.global_batch // point.count}", keep)
-
-    def _diagnose(self, point: Point) -> None:
-        lab = self.lab
-
-        def keep(done: Performed) -> str:
-            record = PointDiagnostic.of(done.record, global_batch=point.global_batch, looks=looks(done))
-            lab.writer.add_to(Scaling, record, "diagnostics", **done.tables)
-            return where_to_look(done.record) or "profiled"
-
-        job = plan.job_at(lab.request, self.found, point, lab.next_launch(), lab.site.hosts, purpose="diagnose")
-        self._perform(job, f"diagnosing {point.count} x {point.global_batch // point.count}", keep, diagnostic_rows)
-
-    def _all_reduce(self, number: int) -> None:
-        lab = self.lab
-
-        def keep(done: Performed) -> str:
-            record = bandwidth.of(done.job, done.record, done.results)
-            lab.writer.add_to(Scaling, record, "bandwidth")
-            return where_to_look(done.record) or f"all-reduces of {count(len(record.sizes), 'size')}"
-
-        point = Point(count=number, global_batch=number)
-        job = plan.job_at(lab.request, self.found, point, lab.next_launch(), lab.site.hosts, purpose="bandwidth")
-        self._perform(job, f"all-reduces over {number}", keep)
-
-    def _note_exchanges(self, number: int, batch: int) -> None:
-        lab = self.lab
-
-        def keep(done: Performed) -> str:
-            slowest = max(done.results, key=lambda one: max(one["ends_ms"].values(), default=0.0), default=None)
-            reported = slowest if done.record.status == "ok" and slowest else {"ends_ms": {}, "exchanges": ()}
-            record = ExchangesRecord.of(
-                done.record,
-                global_batch=number * batch,
-                ends_ms=reported["ends_ms"],
-                exchanges=decode(tuple[Exchange, ...], reported["exchanges"], "exchanges"),
-                why_not=reported.get("why_not"),
-            )
-            lab.writer.add_to(Scaling, record, "exchanges")
-            noted = record.why_not or f"{count(len(record.exchanges), 'exchange')} a step"
-            return where_to_look(done.record) or noted
-
-        point = Point(count=number, global_batch=number * batch)
-        job = plan.job_at(lab.request, self.found, point, lab.next_launch(), lab.site.hosts, purpose="exchanges")
-        self._perform(job, f"{number} x {batch} without exchanging", keep)
-
-    def _perform(self, job: Job, doing: str, keep: Callable[[Performed], str], rows_of: Maker | None = None) -> None:
-        perform(job, self.lab, doing, lambda done: f"{doing}: {keep(done)}", rows_of)
+def _kept(lab: Lab, point: Point, doing: str, done: Performed) -> str:
+    request, record, batch = lab.request, done.record, point.global_batch
+    if done.job.purpose == "measure":
+        if (point.count, batch) == (request.replicas, request.global_batch):
+            lab.writer.add(record, **done.tables)
+        else:
+            lab.writer.add_to(Scaling, PointRecord.of(record, global_batch=batch), **done.tables)
+        return f"{doing}: {measure.how_fast(done)}"
+    if done.job.purpose == "diagnose":
+        diagnostic, text = PointDiagnostic.of(record, global_batch=batch, looks=looks(done)), "profiled"
+        lab.writer.add_to(Scaling, diagnostic, "diagnostics", **done.tables)
+    elif done.job.purpose == "bandwidth":
+        reduced = bandwidth.of(done.job, record, done.results)
+        lab.writer.add_to(Scaling, reduced, "bandwidth")
+        text = f"all-reduces of {count(len(reduced.sizes), 'size')}"
+    else:
+        slowest = max(done.results, key=lambda one: max(one["ends_ms"].values(), default=0.0), default=None)
+        reported = slowest if record.status == "ok" and slowest else {"ends_ms": {}, "exchanges": ()}
+        exchanged = ExchangesRecord.of(
+            record,
+            global_batch=batch,
+            ends_ms=reported["ends_ms"],
+            exchanges=decode(tuple[Exchange, ...], reported["exchanges"], "exchanges"),
+            why_not=reported.get("why_not"),
+        )
+        lab.writer.add_to(Scaling, exchanged, "exchanges")
+        text = exchanged.why_not or f"{count(len(exchanged.exchanges), 'exchange')} a step"
+    return f"{doing}: {where_to_look(record) or text}"
 
 
 def _each_alone(lab: Lab, found: Found) -> None:
@@ -188,14 +150,12 @@ def _each_alone(lab: Lab, found: Found) -> None:
     lab.progress.expect([found.name] * len(rounds))
     say(f"{count(len(rounds), 'launch', 'launches')} of {found.name}, on one device each")
     batch = scaling.batch_per_rank
-    at = replace(lab, request=plan.request_at(lab.request, 1, batch))
-    lab.progress.units = at.request.workload.units
     for slot, repeat in rounds:
 
         def keep(done: Performed, slot: int = slot) -> str:
             record = PointRecord.of(done.record, global_batch=batch, slot=slot)
             lab.writer.add_to(Scaling, record, **done.tables)
-            return f"device {slot}: {measure.how_fast(at, done)}"
+            return f"device {slot}: {measure.how_fast(done)}"
 
         job = plan.alone_on(lab.request, found, slot, batch, repeat, lab.next_launch(), lab.site.hosts)
         perform(job, lab, "measuring", keep)

@@ -267,7 +267,7 @@ class _Hunt:
     def _kept(self, done: Performed) -> str:
         self.lab.writer.add_to(Tuning, done.record, **done.tables)
         self.lab.writer.note(replace(self.tuning, spent_s=self.spent_s))
-        return measure.how_fast(self.lab, done)
+        return measure.how_fast(done)
 
     def _take(self, name: str, number: int, raced: _Raced) -> None:
         record, peak_mib, limit = raced.record, raced.peak_mib, self.tuning.memory_limit_mib

@@ -109,8 +109,9 @@ def test_outcomes(
     record = SimpleNamespace(status="ok", reason=None, ranks=ranks)
     memory = [{"device": "a", "t_ns": 1, "used_mib": used_mib}]
     steps = [{"warmup": False, "step": 1, "step_ms": 1.0}]
-    done: Any = SimpleNamespace(record=record, tables={"memory": memory, "steps": steps})
-    one = batch_search._judged(done, workload(global_batch=8), 1000.0)
+    job = SimpleNamespace(workload=workload(global_batch=8))
+    done: Any = SimpleNamespace(job=job, record=record, tables={"memory": memory, "steps": steps})
+    one = batch_search._judged(done, 1000.0)
     assert (one.peak_mib, one.why_not) == (peak_mib, why_not)
 
 
