@@ -48,7 +48,8 @@ class Side:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commanded:
     """The command, ended. ``code``: as a shell has it. ``interrupted``: by Ctrl-C or SIGTERM. ``tree``: names of
-    processes."""
+    processes. Once it is recorded ``name``, of its scenario, and ``step_ms``, the median of its slowest rank's measured
+    steps, None where ``why`` says why nothing was recorded."""
 
     code: int
     interrupted: bool
@@ -61,6 +62,9 @@ class Commanded:
     memory: Rows
     device: Rows
     noticed: TableRow
+    name: str = ""
+    step_ms: float | None = None
+    why: str | None = None
 
 
 def perform(

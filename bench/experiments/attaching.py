@@ -82,7 +82,7 @@ class Wanted:
     quiet: bool = False
 
 
-def attach(wanted: Wanted, sides: tuple[Side, ...]) -> "tuple[Launched, Run | None]":
+def attach(wanted: Wanted, sides: tuple[Side, ...]) -> tuple[Commanded, Run | None]:
     """Run the commands in rounds until one of them fails, and write what was recorded. Returns the last one, and the
     run; None if nothing was recorded.
 
@@ -100,7 +100,7 @@ def attach(wanted: Wanted, sides: tuple[Side, ...]) -> "tuple[Launched, Run | No
         return launched, commands.finish()
 
 
-def _in_rounds(wanted: Wanted, sides: tuple[Side, ...], commands: "Commands") -> "Launched":
+def _in_rounds(wanted: Wanted, sides: tuple[Side, ...], commands: "Commands") -> Commanded:
     target = None
     if wanted.until_precision is not None:
         target = IntervalTarget(wanted.until_precision, wanted.budget_s, started=time.monotonic())
@@ -121,19 +121,6 @@ def _in_rounds(wanted: Wanted, sides: tuple[Side, ...], commands: "Commands") ->
     if target is not None and commands.writer is not None:
         commands.writer.note(target.outcome(list(commands.last_ms)))
     return launched
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launched:
-    """A command that has ended. ``step_ms``: median of its slowest rank's measured steps, None where ``why`` says why
-    nothing was recorded."""
-
-    name: str
-    code: int
-    interrupted: bool
-    wall_s: float
-    step_ms: float | None = None
-    why: str | None = None
 
 
 @contextmanager
@@ -173,22 +160,21 @@ class Commands:
     writer: RunWriter | None
     experiment: object
     last_ms: dict[str, float] = field(default_factory=dict)
-    last: Launched | None = None
+    last: Commanded | None = None
     began: time.struct_time = field(default_factory=time.gmtime)
 
-    def launch(self, side: Side, repeat: int) -> Launched:
+    def launch(self, side: Side, repeat: int) -> Commanded:
         """A signal that comes after the end of the command waits until what there is of it is on disk."""
         with ExitStack() as until_written:
             self.last = self._launched(side, repeat, lambda: until_written.enter_context(interrupts.held()))
         return self.last
 
-    def _launched(self, side: Side, repeat: int, at_end: Callable[[], object]) -> Launched:
+    def _launched(self, side: Side, repeat: int, at_end: Callable[[], object]) -> Commanded:
         number = self.writer.document.next_launch if self.writer else 1
         done = perform(side, number, self.kind, self.gpus, self.locks, quiet=self.wanted.quiet, ended=at_end)
         ranks, left = ranks_of(done.notes)
-        ended: TableRow = {"code": done.code, "interrupted": done.interrupted, "wall_s": done.wall_s}
         if not ranks or ranks[0].steps < 1:
-            return Launched(name=side.name or "", why=why_nothing(done.notes), **ended)
+            return replace(done, name=side.name or "", why=why_nothing(done.notes))
         name = side.name or name_of(ranks[0].ran)
         command = _command(side, ranks[0], self.wanted)
         if self.writer is None:
@@ -196,7 +182,7 @@ class Commands:
         steps = _add(self.writer, done, ranks, left, name, command, repeat)
         step_ms = statistics.median(slowest_ms(steps))
         self.last_ms[name] = step_ms
-        return Launched(name=name, step_ms=step_ms, **ended)
+        return replace(done, name=name, step_ms=step_ms)
 
     def finish(self) -> Run | None:
         """Seal the run, if there is one. No signal keeps it from that."""

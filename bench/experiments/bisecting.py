@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from bench.console import say
 from bench.core.errors import BenchError, RequestError
 from bench.core.files import scratch_folder
-from bench.experiments.attached_command import Side
-from bench.experiments.attaching import Commands, Launched, Wanted, begun
+from bench.experiments.attached_command import Commanded, Side
+from bench.experiments.attaching import Commands, Wanted, begun
 from bench.experiments.candidates import Candidate
 from bench.experiments.measure import medians_of
 from bench.experiments.plan.bisection import ERROR, FEWEST_BLOCKS, SMALLEST, Bisection
@@ -25,6 +25,7 @@ from bench.runs.experiments import Bisected, Level
 from bench.runs.reader import Run, verified
 from bench.runs.writer import RunWriter
 from bench.seams.experiment import Experiment
+from bench.words.bisected import in_words
 
 if TYPE_CHECKING:
     from bench.report.blocks import Chapter
@@ -43,7 +44,6 @@ NUMERICS_VARIABLE = "BENCH_ATTACH_NUMERICS"
 def chapter(of: "Material") -> "Chapter":
     from bench.report.bisection import bisection_table
     from bench.report.blocks import Grid, chapter_of
-    from bench.words.bisected import in_words
 
     table = Grid("Candidates", bisection_table(of.run))
     return chapter_of(
@@ -51,18 +51,12 @@ def chapter(of: "Material") -> "Chapter":
     )
 
 
-def sentences(run: Run) -> list[str]:
-    from bench.words.bisected import in_words
-
-    return in_words(run.document)[1:]
-
-
 EXPERIMENT = Experiment(
     record=Bisected,
     no_resume=("that run is of bench bisect", "give bench bisect the same options and --resume RUN"),
     chapter=chapter,
     leads=True,
-    sentences=sentences,
+    sentences=lambda run: in_words(run.document)[1:],
 )
 
 
@@ -153,7 +147,7 @@ class _Searching:
                 self.note()
         return False
 
-    def _launch(self, name: str, repeat: int) -> tuple[Launched | None, str | None]:
+    def _launch(self, name: str, repeat: int) -> tuple[Commanded | None, str | None]:
         """A launch of a candidate, and why there is none that counts."""
         if name not in self.sides:
             candidate = next(one for one in self.asked.candidates if one.name == name)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from bench.analyse.algorithms import Algorithms
 from bench.console import count, say
 from bench.core.codec import decode
 from bench.experiments import bandwidth, measure, resume
@@ -33,7 +34,6 @@ def _missing(document: RunDocument, request: Request) -> bool:
 
 
 def chapter(of: "Material") -> "Chapter":
-    from bench.analyse.algorithms import Algorithms
     from bench.analyse.all_reduce import samples, sentences
     from bench.analyse.scaling import foreseen
     from bench.report import all_reduce

@@ -6,11 +6,12 @@ import shlex
 import sys
 from dataclasses import replace
 
+from bench.analyse.history import nights
 from bench.console import COMMAND, columns, count, tell
 from bench.core.codec import encode
 from bench.core.errors import INTERRUPTED, NOT_COMPARABLE, OK, RequestError
-from bench.experiments.attached_command import Side
-from bench.experiments.attaching import Launched, Wanted, attach
+from bench.experiments.attached_command import Commanded, Side
+from bench.experiments.attaching import Wanted, attach
 from bench.experiments.plan.interval_target import FIRST_STAGE
 from bench.machine.redact import RECORD, without_secrets
 from bench.runs.document import Attached
@@ -179,10 +180,9 @@ def assignment(text: str, option: str) -> tuple[str, str]:
     return name, value
 
 
-def _compared(last: Launched, run: Run, names: list[str], options: argparse.Namespace) -> int:
+def _compared(last: Commanded, run: Run, names: list[str], options: argparse.Namespace) -> int:
     """The answer of ``bench compare`` on the scenarios of the run."""
     from bench.analyse import between_runs
-    from bench.analyse.history import nights
     from bench.report import comparison
 
     if last.why:
@@ -201,7 +201,7 @@ def _compared(last: Launched, run: Run, names: list[str], options: argparse.Name
     return OK if compared.comparable else NOT_COMPARABLE
 
 
-def _lines(last: Launched, run: Run) -> list[str]:
+def _lines(last: Commanded, run: Run) -> list[str]:
     from bench.analyse.analysed import Analysed
     from bench.words.advice import answer
 

@@ -26,6 +26,7 @@ from bench.runs.experiments import Bisected
 from bench.runs.names import find
 from bench.verbs.attach import add_launched, words
 from bench.verbs.options import Parser, called, place, reply, span
+from bench.words.bisected import in_words
 
 DESCRIPTION = """\
 Find the version of a package, or the commit of a repository, that made a training command slower. A binary search, of
@@ -73,8 +74,6 @@ def main(arguments: list[str]) -> int:
     )
     tell(f"bench: {len(candidates)} candidates, from {candidates[0].name} to {candidates[-1].name}", file=sys.stderr)
     run, interrupted = bisect(asked)
-    from bench.words.bisected import in_words
-
     answer, *rest = in_words(run.document)
     run_is, bisected = called(run.path), run.document.begun(Bisected)
     own = iter(arguments[: arguments.index("--")] if "--" in arguments else arguments)

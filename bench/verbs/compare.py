@@ -5,6 +5,8 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from bench.analyse.comparable import refuse_unlike
+from bench.analyse.history import nights
 from bench.console import columns, tell
 from bench.core.errors import NOT_COMPARABLE, OK, NotComparable, RequestError
 from bench.runs.files import check_writable, utf8
@@ -82,8 +84,6 @@ def _check(options: argparse.Namespace) -> None:
 
 def _compare(options: argparse.Namespace, names: list[str] | None) -> "Compared":
     from bench.analyse import between_runs
-    from bench.analyse.comparable import refuse_unlike
-    from bench.analyse.history import nights
     from bench.analyse.steps import BASE
 
     paths = [latest_or(name, options.results, finished=not options.allow_incomplete) for name in options.runs]

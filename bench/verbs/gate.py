@@ -7,6 +7,7 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from bench.analyse import comparable
 from bench.analyse.history import nights
 from bench.analyse.history.rule import FEWEST_NIGHTS, MEMORY, STEP_TIME, Rule
 from bench.console import columns, count, passing, tell
@@ -144,7 +145,6 @@ def _new(options: argparse.Namespace) -> str:
 
 
 def _against_one(new: nights.Night, old: nights.Night, rule: Rule, only: list[str] | None) -> "Outcome":
-    from bench.analyse import comparable
     from bench.analyse.history import gate
 
     if os.path.realpath(new.path) == os.path.realpath(old.path):
@@ -176,7 +176,6 @@ def _against_history(
     new: nights.Night, history: nights.Nights, folder: str, rule: Rule, only: list[str] | None
 ) -> "Outcome":
     """Replay the earlier nights of the same series, and judge this one against the base that they leave."""
-    from bench.analyse import comparable
     from bench.analyse.history import gate
 
     others = [
@@ -253,6 +252,4 @@ def _check_names(only: list[str] | None, names: list[str], new: nights.Night) ->
 
 
 def _differences(old: nights.Night, new: nights.Night) -> list[str]:
-    from bench.analyse.comparable import differences
-
-    return [f"different since {old.id}: {text}" for text in differences(old.digest, new.digest)]
+    return [f"different since {old.id}: {text}" for text in comparable.differences(old.digest, new.digest)]

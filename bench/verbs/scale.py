@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bench import machine
+from bench.analyse.algorithms import Algorithms
 from bench.console import count as quantity
 from bench.core.codec import encode
 from bench.core.errors import RequestError
@@ -165,7 +166,6 @@ def _show(done: Finished, options: Options) -> int:
 
 def for_programs(run: "Analysed", options: Options) -> dict[str, object]:
     from bench.analyse import all_reduce
-    from bench.analyse.algorithms import Algorithms
     from bench.analyse.each import devices, scan_of
     from bench.analyse.predicted import largest_error
     from bench.analyse.scaling import foreseen, scaled
