@@ -24,6 +24,15 @@ def plain(text: str) -> str:
     return " ".join(printable(text).split())
 
 
+def is_name(text: str) -> bool:
+    return bool(text.strip()) and text.isprintable()
+
+
+def is_scenario(text: str) -> bool:
+    """Whether a scenario can have this name: a comma separates scenarios."""
+    return is_name(text) and "," not in text
+
+
 def percent(part: float) -> str:
     """A part of 1 as people read it."""
     return f"{digits(100 * part)} %"

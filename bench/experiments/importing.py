@@ -21,6 +21,7 @@ from bench import machine
 from bench.core.codec import Damaged, decode, encode
 from bench.core.errors import RequestError
 from bench.core.files import open_regular, sha256
+from bench.core.text import is_scenario
 from bench.experiments.lab import judged
 from bench.experiments.rows import Rows
 from bench.runs import document as stored
@@ -51,10 +52,6 @@ SHORTEST_MS, LONGEST_MS = 1e-6, 1e9
 TEXT_BYTES = 1 << 30  # of a file that is imported, which is held whole
 
 
-def is_name(text: str) -> bool:
-    return bool(text.strip()) and text.isprintable()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """The measurement as the options describe it."""
@@ -69,11 +66,6 @@ class Options:
     hardware: str | None = None
     label: str | None = None
     measured: str | None = None
-
-
-def is_scenario(text: str) -> bool:
-    """Whether a scenario can have this name: a comma separates scenarios."""
-    return is_name(text) and "," not in text
 
 
 def imported(path: str, options: Options, out: str) -> Run:

@@ -147,24 +147,22 @@ def continued(
     refuse_what_is_foreign(path, document)
     request = request_of(document)
     check_hosts(document, party)
-    request = replace(request, force=request.force or force, task=as_it_is_now(request.task))
+    refuse_other_data(request.task)
+    request = replace(request, force=request.force or force)
     name, file = discover.resolve(request.site, SITE)
     _refuse_changed(document, request.site, file)
     discover.try_site(name, file)
     return request, scenarios_of(document)
 
 
-def as_it_is_now(task: Task) -> Task:
-    """The task, with the data as its folder has it today."""
-    if task.data is None:
-        return task
+def refuse_other_data(task: Task) -> None:
+    """Refuse data of which the folder has other files today."""
     try:
-        now = sha256_of_names(task.data)
+        now = task.data and sha256_of_names(task.data)
     except OSError as error:
         raise RequestError("--resume", f"its data {error.filename} cannot be read: {error.strerror}", GONE) from error
     if now != task.data_sha256:
         raise RequestError("--resume", f"{task.data} has other files than when the run began", GONE)
-    return task
 
 
 def refuse_what_is_foreign(path: str, document: RunDocument) -> None:

@@ -8,7 +8,7 @@ from bench.console import columns, count, passing, tell
 from bench.core.errors import OK, RequestError, closest
 from bench.core.text import plain
 from bench.runs.files import check_writable
-from bench.verbs.gate import add_thresholds, rule_from
+from bench.verbs.gate import LISTED, add_thresholds, rule_from
 from bench.verbs.options import DEFAULT_OUT, Parser, people, print_json, scenario_names
 
 DESCRIPTION = """\
@@ -33,9 +33,6 @@ named. Of the other files it is not verified that they are as they were sealed: 
 
 Exit codes: 0 done, whatever was found; 2 the request is wrong, or the folder has no finished run.
 """
-
-LISTED = 10
-"""Left-out runs that are named one by one."""
 
 
 def main(arguments: list[str]) -> int:

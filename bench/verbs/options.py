@@ -13,6 +13,7 @@ from typing import NoReturn, TextIO
 
 from bench.console import COMMAND, fold, tell
 from bench.core.errors import BenchError, RequestError
+from bench.core.text import is_name, is_scenario
 
 DEFAULT_OUT = "results"
 """Where runs go, and where a run id is looked for."""
@@ -176,16 +177,12 @@ def span(text: str) -> float:
 
 
 def any_name(text: str) -> str:
-    from bench.experiments.importing import is_name
-
     if not is_name(text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a valid name")
     return text.strip()
 
 
 def scenario_name(text: str) -> str:
-    from bench.experiments.importing import is_scenario
-
     if not is_scenario(text):
         raise argparse.ArgumentTypeError(f"{text!r} is not the name of one scenario")
     return text.strip()

@@ -206,8 +206,8 @@ def test_a_loss_that_is_no_mean_is_weighted(run_here: Bench, tmp_path: Path) -> 
 def test_a_run_is_resumed_on_the_same_files(fashion: Path) -> None:
     found = discover.load_workload(*discover.resolve("fashion_mlp", discover.WORKLOAD))
     task = found.task("cpu", found.workload.settings_on("cpu"), str(fashion))
-    assert resume.as_it_is_now(task) == task
+    resume.refuse_other_data(task)
     for change in (lambda: (fashion / "more").write_text("x"), lambda: shutil.rmtree(fashion)):
         change()
         with pytest.raises(RequestError, match=re.escape(str(fashion))):
-            resume.as_it_is_now(task)
+            resume.refuse_other_data(task)
