@@ -125,10 +125,7 @@ def _in_rounds(wanted: Wanted, sides: tuple[Side, ...], commands: "Commands") ->
 
 @contextmanager
 def begun(
-    wanted: Wanted,
-    sides: tuple[Side, ...] = (),
-    writer: RunWriter | None = None,
-    experiment: object = None,
+    wanted: Wanted, sides: tuple[Side, ...] = (), writer: RunWriter | None = None, experiment: object = None
 ) -> Iterator["Commands"]:
     """``sides``: those that are known by now. ``writer``: of a run that goes on; ``experiment``: the record of one that
     a new run begins with. Raises :class:`RequestError` where nothing can be measured."""

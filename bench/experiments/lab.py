@@ -196,9 +196,7 @@ def opened(
                 writer=writer,
                 began_s=began_s,
                 progress=RunProgress(
-                    steps=request.warmup + request.iters,
-                    units=request.workload.units,
-                    unit=request.task.unit_short,
+                    steps=request.warmup + request.iters, units=request.workload.units, unit=request.task.unit_short
                 ),
             )
 

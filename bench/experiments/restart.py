@@ -203,7 +203,7 @@ def restart_table(document: RunDocument) -> "Table | None":
         "checkpoints. Times run from the kill until the last rank is there; below, the 95 % interval over launches. "
         "torch is imported: torchrun has noticed, ended the other ranks and started new interpreters. caught up: the "
         "first step is over that had not been trained before. loss differs by: of steps that were trained twice, "
-        "relative; 0 if training went on as if nothing had happened.",
+        "relative; 0 if training went on as if nothing had happened."
     ]
     return tabulate(columns, table.to_dict("records"), notes)
 

@@ -22,25 +22,8 @@ from bench.runs.experiments import IntervalTargetRecord
 from bench.seams.discover import Found
 from bench.seams.experiment import experiments, with_options
 from bench.sites.hosts.party import Party
-from bench.verbs.asked import (
-    DEFAULT_BUDGET_S,
-    Options,
-    add_result,
-    add_steps,
-    add_work,
-    begun,
-    request_of,
-)
-from bench.verbs.options import (
-    Parser,
-    called,
-    people,
-    percentage,
-    place,
-    reply,
-    span,
-    whole_number,
-)
+from bench.verbs.asked import DEFAULT_BUDGET_S, Options, add_result, add_steps, add_work, begun, request_of
+from bench.verbs.options import Parser, called, people, percentage, place, reply, span, whole_number
 from bench.verbs.sets import LADDER, PUBLISHED, scenarios_of, with_untuned
 from bench.verbs.show import answered, batches, for_programs
 from bench.verbs.together import on_all_hosts
