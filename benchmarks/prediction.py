@@ -135,15 +135,15 @@ class Lab:
         reduced, silent, step_ms = None, {}, {}
         if hosts > 1:
             point = Point(count=hosts, global_batch=hosts)
-            job = job_at(self.request, self.scenarios[0], point, self.launches, here, purpose="bandwidth")
+            job = job_at(self.request, self.scenarios[0], point, self.launches, here, "bandwidth")
             reduced = bandwidth.of(job, record.blank(job), self.launch(job))
         point = Point(count=hosts, global_batch=BATCH * hosts)
         for found in self.scenarios:
-            job = job_at(self.request, found, point, self.launches, here, purpose="exchanges")
+            job = job_at(self.request, found, point, self.launches, here, "exchanges")
             silent[found.name] = noted(job, self.launch(job))
             said = f"{silent[found.name].ends_ms['optimizer']:,.0f} ms without exchanges"
             if hosts > 1:
-                job = job_at(self.request, found, point, self.launches, here, repeat=repeat)
+                job = job_at(self.request, found, point, self.launches, here, "measure", repeat)
                 of_ranks = zip(*(one["measured"]["step_ms"] for one in self.launch(job)), strict=True)
                 step_ms[found.name] = median(map(max, of_ranks))
                 said = f"{step_ms[found.name]:,.0f} ms a step, {said}"

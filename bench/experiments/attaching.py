@@ -172,14 +172,13 @@ class Commands:
         ranks, left = ranks_of(done.notes)
         if not ranks or ranks[0].steps < 1:
             return replace(done, name=side.name or "", why=why_nothing(done.notes))
-        name = side.name or name_of(ranks[0].ran)
+        done = replace(done, name=side.name or name_of(ranks[0].ran))
         command = _command(side, ranks[0], self.wanted)
         if self.writer is None:
-            self.writer = RunWriter(self.wanted.out, self._document(name, command, ranks), self.began)
-        steps = _add(self.writer, done, ranks, left, name, command, repeat)
-        step_ms = statistics.median(slowest_ms(steps))
-        self.last_ms[name] = step_ms
-        return replace(done, name=name, step_ms=step_ms)
+            self.writer = RunWriter(self.wanted.out, self._document(done.name, command, ranks), self.began)
+        steps = _add(self.writer, done, ranks, left, command, repeat)
+        self.last_ms[done.name] = statistics.median(slowest_ms(steps))
+        return replace(done, step_ms=self.last_ms[done.name])
 
     def finish(self) -> Run | None:
         """Seal the run, if there is one. No signal keeps it from that."""
@@ -236,16 +235,10 @@ class Commands:
 
 
 def _add(
-    writer: RunWriter,
-    done: Commanded,
-    ranks: list[Notes],
-    left: list[str],
-    scenario: str,
-    command: stored.Command,
-    repeat: int,
+    writer: RunWriter, done: Commanded, ranks: list[Notes], left: list[str], command: stored.Command, repeat: int
 ) -> Rows:
     """A launch with its rows on disk. Returns those of its steps."""
-    launch, host = writer.document.next_launch, os.uname().nodename
+    launch, scenario, host = writer.document.next_launch, done.name, os.uname().nodename
     request = writer.document.request
     if scenario not in request.scenarios:
         writer.note_request(replace(request, scenarios=(*request.scenarios, scenario)))

@@ -27,7 +27,7 @@ def of_this_machine(request: Request, found: Found) -> BandwidthRecord:
         with passing("importing torch"):
             site.wait_until_ready()
         point = Point(count=request.replicas, global_batch=request.replicas)
-        job = job_at(request, found, point, 1, site.hosts, purpose="bandwidth")
+        job = job_at(request, found, point, 1, site.hosts, "bandwidth")
         with passing(f"all-reduces over {job.processes} ranks"):
             done = execute(job, site, logs, lambda event: None)
     return of(job, record.of(job, done, {}), done.outcome.results)

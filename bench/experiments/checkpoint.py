@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, TypeVar
 from bench.core.codec import OneOf, decode
 from bench.core.job import CHECKPOINTS, MOST_CHECKPOINT_STEPS, Checkpoint
 from bench.experiments.lab import Lab
-from bench.experiments.launch import Performed, left_out, perform, where_to_look
+from bench.experiments.launch import Performed, leave_out, perform, where_to_look
 from bench.experiments.plan import job_of
 from bench.runs.document import RunDocument
 from bench.runs.fields import Amount, Several
@@ -99,10 +99,6 @@ def launch(found: Found, repeat: int, lab: Lab) -> None:
     if any(rank.role == "server" for rank in job.ranks):
         status = "unsupported"
         reason = "its optimizer state is on the server, and rank 0, which saves, has none of it"
-    if reason is not None:
-        blank = left_out(job, lab, "saving", status, reason)
-        lab.writer.add_to(Checkpoints, CheckpointRecord.of(blank, size_mib=None, **wanted))
-        return
 
     def keep(done: Performed) -> str:
         shutil.rmtree(folder, ignore_errors=True)
@@ -112,7 +108,10 @@ def launch(found: Found, repeat: int, lab: Lab) -> None:
         lab.writer.add_to(Checkpoints, CheckpointRecord.of(done.record, size_mib=size, saves=looks, **wanted))
         return where_to_look(done.record) or f"{size:,.0f} MiB saved"
 
-    perform(job, lab, "saving", keep)
+    if reason is None:
+        perform(job, lab, "saving", keep)
+    else:
+        leave_out(job, lab, "saving", keep, status, reason)
 
 
 def no_room(lab: Lab, scenario: str, copies: int = 1) -> str | None:

@@ -7,7 +7,7 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import ModuleType
@@ -43,8 +43,7 @@ from bench.runs.files import check_writable
 from bench.runs.reader import Run, read
 from bench.runs.writer import RunWriter
 from bench.seams import discover, execute
-from bench.seams.discover import Found
-from bench.seams.execute import Kind
+from bench.seams.discover import Files, Found
 from bench.seams.experiment import experiments, name_of, verb_of
 from bench.seams.site import Connected, Event, Options, interpreter_of
 from bench.sites._interpreters import Interpreters
@@ -124,25 +123,19 @@ class Start:
 
 @contextmanager
 def opened(
-    request: Request,
-    scenarios: tuple[Found, ...],
-    start: Start,
-    *,
-    also: Sequence[tuple[Kind, str, str]] = (),
-    begun: object = None,
+    request: Request, scenarios: tuple[Found, ...], start: Start, *, also: Files = (), begun: object = None
 ) -> Iterator[Lab]:
     """Everything that the experiments of one run need; sealed and closed on leaving.
 
-    ``also``: kind, name and file of what ranks may execute besides, which is to be the same on all hosts. ``begun``:
-    the record of an experiment that a new run is of from its first moment, so that whatever kills it, it can be
-    resumed. Raises :class:`RequestError` before anything is written, and :class:`Interrupted` once an interrupted run
-    is sealed.
+    ``also``: what ranks may execute besides, which is to be the same on all hosts. ``begun``: the record of an
+    experiment that a new run is of from its first moment, so that whatever kills it, it can be resumed. Raises
+    :class:`RequestError` before anything is written, and :class:`Interrupted` once an interrupted run is sealed.
     """
     party = start.party
     check_memory(request, scenarios, machine.available_memory_bytes())
     check_writable(start.out)
-    folders = {"--out": os.path.abspath(start.out), "--data": request.task.data, "--apex": request.apex_path}
-    for option, path in {**folders, "bench": __file__}.items():
+    paths = {"--out": os.path.abspath(start.out), "--data": request.task.data, "--apex": request.apex_path}
+    for option, path in (paths | {"bench": __file__}).items():
         refuse_bytes(option, path or "")
     machine.refuse_missing_directory()
     machine.refuse_missing_libraries()
@@ -217,7 +210,7 @@ def _alone(request: Request, start: Start) -> Iterator[tuple[tuple[int, ...], Ma
 
 @contextmanager
 def _site(
-    request: Request, locks: tuple[int, ...], files: Sequence[tuple[Kind, str, str]] = (), party: Party | None = None
+    request: Request, locks: tuple[int, ...], files: Files = (), party: Party | None = None
 ) -> Iterator[Connected]:
     """The site with its log in memory, since there is not a run folder yet: nothing is left of it, whatever happens.
 

@@ -69,11 +69,12 @@ def perform(
     return performed
 
 
-def left_out(job: Job, lab: Lab, doing: str, status: str, reason: str) -> LaunchRecord:
-    """The record of a launch that is not carried out, and a line for people."""
+def leave_out(job: Job, lab: Lab, doing: str, keep: Callable[[Performed], str], status: str, reason: str) -> None:
+    """Put a launch on disk that is not carried out, and say why."""
     lab.progress.begin(job.scenario, doing)
+    blank = replace(record.blank(job), status=status, reason=reason)
+    keep(Performed(job=job, record=blank, results=[], tables={}))
     lab.progress.end(status=status, text=reason)
-    return replace(record.blank(job), status=status, reason=reason)
 
 
 def _described(

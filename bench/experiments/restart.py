@@ -14,7 +14,7 @@ from bench.core.job import Checkpoint, Job
 from bench.core.records import Host
 from bench.experiments.checkpoint import by_scenario, no_room
 from bench.experiments.lab import Lab
-from bench.experiments.launch import Performed, left_out, perform, where_to_look
+from bench.experiments.launch import Performed, leave_out, perform, where_to_look
 from bench.experiments.plan import Request, job_of
 from bench.runs.document import RunDocument
 from bench.runs.fields import Amount, Count, Several
@@ -96,13 +96,6 @@ def kill_one(job: Job, inner: Job, folder: str, lab: Lab) -> None:
     if reason is None and len(hosts) > 1:
         reason = f"torchrun would start ranks on this host alone, and there are {len(hosts)}; use one host"
         status = "unsupported"
-    if reason is not None:
-        blank = left_out(inner, lab, "restarting", status, reason)
-        lab.writer.add_to(Restarts, RestartRecord.of(blank, every=every, restart=None))
-        return
-    os.makedirs(folder)
-    with open(job.checkpoint.job_file, "w", encoding="utf-8") as file:
-        json.dump(asdict(inner), file)
 
     def keep(done: Performed) -> str:
         shutil.rmtree(folder, ignore_errors=True)
@@ -117,6 +110,12 @@ def kill_one(job: Job, inner: Job, folder: str, lab: Lab) -> None:
             where_to_look(launch) or f"the next step is over {times['next_step_ms'] / 1e3:.1f} s after a rank is killed"
         )
 
+    if reason is not None:
+        leave_out(inner, lab, "restarting", keep, status, reason)
+        return
+    os.makedirs(folder)
+    with open(job.checkpoint.job_file, "w", encoding="utf-8") as file:
+        json.dump(asdict(inner), file)
     perform(job, lab, "restarting", keep)
 
 

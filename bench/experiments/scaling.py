@@ -100,7 +100,7 @@ def _curves(lab: Lab, found: Found, points: tuple[Point, ...]) -> None:
     devices = ", ".join(str(one) for one in sorted({point.count for point in points}))
     say(f"{count(len(todo), 'launch', 'launches')} of {found.name} on {devices} devices")
     for purpose, point, repeat in todo:
-        job = plan.job_at(request, found, point, lab.next_launch(), lab.site.hosts, repeat=repeat, purpose=purpose)
+        job = plan.job_at(request, found, point, lab.next_launch(), lab.site.hosts, purpose, repeat)
         at = f"{point.count} x {point.global_batch // point.count}"
         doing = {
             "measure": at,

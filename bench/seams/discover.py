@@ -8,7 +8,7 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from glob import glob
@@ -109,8 +109,11 @@ class Found:
         return modules | ({"apex.amp"} if self.scenario.precision != "O0" and "apex" in self.strategy.amp else set())
 
 
-def files_of(scenarios: Iterable[Found], task: "Task") -> list[tuple[Kind, str, str]]:
-    """The files that the ranks of these scenarios execute: kind, name and file of each."""
+Files = Sequence[tuple[Kind, str, str]]  # that ranks execute: kind, name and file of each
+
+
+def files_of(scenarios: Iterable[Found], task: "Task") -> Files:
+    """The files that the ranks of these scenarios execute."""
     files = [(WORKLOAD, task.name, task.file)]
     for one in scenarios:
         files.append((STRATEGY, one.strategy_name, one.strategy_file))

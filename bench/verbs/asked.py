@@ -173,13 +173,10 @@ def begun(options: Options, parser: Parser, verb: str, also: tuple[str, ...] = (
 
 
 def request_of(
-    options: Options,
-    scenarios: tuple[Found, ...],
-    party: Party | None = None,
-    environments: Mapping[str, str] | None = None,
+    options: Options, scenarios: tuple[Found, ...], party: Party | None = None, pythons: Mapping[str, str] | None = None
 ) -> Request:
     """Every default filled in, and every option checked that needs no torch. ``party``: all hosts, of several.
-    ``environments``: the paths of several interpreters by their names."""
+    ``pythons``: the paths of several interpreters by their names."""
     device, gpus, _ = machine.choose_device(options.device)
     if device == "cpu" and options.gpus is not None:
         why = "--device cpu was asked for" if options.device == "cpu" else "there is no GPU here"
@@ -191,7 +188,7 @@ def request_of(
     replicas = len(devices) if device == "cuda" else options.ranks or max(DEFAULT_RANKS, len(hosts))
     if replicas < len(hosts):
         raise RequestError(RANKS, f"{len(hosts)} hosts have a rank each at least", f"use {len(hosts)} or more")
-    if len(options.pythons) > 1 and not environments:
+    if len(options.pythons) > 1 and not pythons:
         raise RequestError("--python", "only bench run takes several interpreters", "name one")
     check_apex(options.apex)
     site, site_file = discover.resolve(options.site, discover.SITE)
@@ -242,8 +239,8 @@ def request_of(
         site=site if options.site == site else site_file,
         workers=workers,
         input_sweep=options.input_sweep,
-        python=None if environments or not options.pythons else options.pythons[0],
-        pythons=environments or {},
+        python=None if pythons or not options.pythons else options.pythons[0],
+        pythons=pythons or {},
         experiments=options.experiments,
     )
 

@@ -10,7 +10,6 @@ from bench.core.errors import FAILED, OK, RequestError
 from bench.experiments import resume
 from bench.experiments.batch_tuning import tune_batches
 from bench.experiments.lab import Finished, Start
-from bench.experiments.plan import Request
 from bench.experiments.plan.tuning import FINAL_LAUNCHES
 from bench.experiments.tuning import needed_gib, tune
 from bench.runs.experiments import Tuning
@@ -73,21 +72,9 @@ def _asked(options: Options, parser: Parser, party: Party | None) -> int:
         allow=_allowed(options.allow, request.device, options.precision_floor),
         baseline=BASELINE,
     )
-    return _search(request, candidates, search, options, party)
-
-
-def _search(
-    request: Request,
-    candidates: tuple[Found, ...],
-    search: Tuning,
-    options: Options,
-    party: Party | None,
-    path: str | None = None,
-) -> int:
-    start = Start(out=options.out, wait=options.wait, resumed=path, party=party)
+    start = Start(out=options.out, wait=options.wait, party=party)
     if not options.tune_batch:
         return _show(tune(request, candidates, search, start), options)
-
     best, tried = tune_batches(request, candidates, search, partial(tune, start=start))
     return _show(best, options, tried)
 
@@ -99,7 +86,8 @@ def _resume(options: Options, parser: Parser, party: Party | None) -> int:
     request, candidates = resume.continued(path, document, party, force=options.force)
     tuning = document.begun(Tuning)
     request = replace(request, scenarios=tuning.asked, launches=FINAL_LAUNCHES)
-    return _search(request, candidates, tuning, options, party, path)
+    start = Start(out=options.out, wait=options.wait, resumed=path, party=party)
+    return _show(tune(request, candidates, tuning, start), options)
 
 
 def _allowed(asked: str | None, device: str, floor: str) -> tuple[str, ...]:

@@ -66,14 +66,7 @@ def request_at(request: Request, count: int, global_batch: int) -> Request:
 
 
 def job_at(
-    request: Request,
-    found: Found,
-    point: Point,
-    launch: int,
-    hosts: Sequence[Host],
-    *,
-    repeat: int = 0,
-    purpose: str = "measure",
+    request: Request, found: Found, point: Point, launch: int, hosts: Sequence[Host], purpose: str, repeat: int = 0
 ) -> Job:
     """A launch at a point. On the CPU each rank has as many threads as with all of them, whatever their number: a rank
     stands for a device, and one device does not become faster when others are left out."""

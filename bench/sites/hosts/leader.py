@@ -17,7 +17,7 @@ from bench.core.errors import HostError, RequestError
 from bench.core.files import sha256
 from bench.core.job import Job, Meet, Training
 from bench.core.records import Host
-from bench.seams.execute import Kind
+from bench.seams.discover import Files
 from bench.seams.site import Elsewhere, Event, LaunchInterrupted, Outcome, Readable
 from bench.sites.hosts.address import addresses_here
 from bench.sites.hosts.line import HURRIED, Gone, Line, Message
@@ -38,7 +38,7 @@ class Hosts:
     Raises :class:`RequestError` and :class:`HostError` if another host cannot take part, or no longer.
     """
 
-    def __init__(self, own: WorkerHost, party: Party, files: Sequence[tuple[Kind, str, str]]) -> None:
+    def __init__(self, own: WorkerHost, party: Party, files: Files) -> None:
         self.own, self.party, self.log = own, party, own.log
         self.hosts: tuple[Host, ...] = party.hosts
         self.description: dict[str, object] = {}
