@@ -141,9 +141,8 @@ def rows_of(notes: Notes, steps: int, warmup: int) -> Rows:
         host_ms = (notes.marks_ns[step + 1] - notes.marks_ns[step]) / 1e6
         step_ms = notes.spans_ms[step] if notes.cuda else host_ms
         data_ms = notes.waits_ms[step + 1] if step + 1 < len(notes.waits_ms) else None
-        rows.append(
-            {"step": step, "warmup": step < warmup, "start_ns": start_ns, "data_ms": data_ms, "step_ms": step_ms}
-        )
+        times = {"start_ns": start_ns, "data_ms": data_ms, "step_ms": step_ms}
+        rows.append({"step": step, "warmup": step < warmup, **times})
         start_ns += round(step_ms * 1e6)
     return rows
 

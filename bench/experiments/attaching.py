@@ -22,6 +22,7 @@ from itertools import count
 
 import bench
 from bench import machine
+from bench.console import count as quantity
 from bench.console import say
 from bench.core.codec import decode, encode
 from bench.core.errors import INTERRUPTED
@@ -273,10 +274,8 @@ def _add(
     memory += allocator_rows(memory, record.ranks, launch=launch, scenario=scenario, host=host)
     others = sum((Counter(one.end.others) for one in ranks), Counter())
     if others:
-        calls = others.total()
-        left.append(
-            f"{calls} call{'s' * (calls > 1)} of other optimizers ({', '.join(others)}): steps are those of the first"
-        )
+        calls, names = quantity(others.total(), "call"), ", ".join(others)
+        left.append(f"{calls} of other optimizers ({names}): steps are those of the first")
     loss = ranks[0].end.final_loss
     if isinstance(loss, str):
         left.append(f"the final loss, which is {loss}")
@@ -319,9 +318,7 @@ def _record(
     if noticed["foreign"]:  # other processes of the command are not
         noticed["foreign"] = [one for one in noticed["foreign"] if one["pid"] not in done.tree]
     return LaunchRecord(
-        launch=head["launch"],
-        scenario=head["scenario"],
-        repeat=head["repeat"],
+        **head,
         strategy=None,
         precision=ran.precision,
         processes=len(ranks),

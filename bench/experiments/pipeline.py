@@ -74,10 +74,8 @@ def _announce(lab: Lab) -> None:
     if request.input_sweep:
         extra.append("before them the loader alone and training alone, as many launches of each")
     if request.until_precision is not None:
-        wanted = f"±{100 * request.until_precision:g} %"
-        extra.append(
-            f"more until every median is known within {wanted} or {duration(request.budget_s or 0.0)} are spent"
-        )
+        wanted, budget = f"±{100 * request.until_precision:g} %", duration(request.budget_s or 0.0)
+        extra.append(f"more until every median is known within {wanted} or {budget} are spent")
     for name, one in experiments().items():
         names = [found.name for found, _ in _turns(name, lab)] if one.rounds else []
         lab.progress.expect(names)

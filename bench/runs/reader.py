@@ -155,11 +155,9 @@ def verified(
 
 
 def _read_document(path: str) -> RunDocument:
-    file = os.path.join(path, "run.json")
+    file, remedy = os.path.join(path, "run.json"), "give a folder made by 'bench run'"
     if not is_file(file):
-        raise RequestError(
-            "RUN", f"{path} is not a run folder: it has no run.json", "give a folder made by 'bench run'"
-        )
+        raise RequestError("RUN", f"{path} is not a run folder: it has no run.json", remedy)
     try:
         stored = read_json(file, within=path)
     except ValueError as error:
@@ -167,7 +165,7 @@ def _read_document(path: str) -> RunDocument:
     version = stored.get("schema_version") if isinstance(stored, dict) else None
     if type(version) is not int or "path" in stored:
         what = "is not a run.json of bench" if type(version) is not int else "is what --json printed, not a run"
-        raise RequestError("RUN", f"{file} {what}", "give a folder made by 'bench run'")
+        raise RequestError("RUN", f"{file} {what}", remedy)
     if version != SCHEMA_VERSION:
         problem = f"{file} has schema version {version} and this bench reads {SCHEMA_VERSION}"
         raise RequestError("RUN", problem, "use the bench that wrote it, or measure again")

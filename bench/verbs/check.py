@@ -27,9 +27,8 @@ Exit codes: 0 nothing was found; 1 something was found; 2 there is no such run.
 def main(arguments: list[str]) -> int:
     parser = Parser("check", DESCRIPTION, EPILOG)
     parser.add_run(nargs="*")
-    parser.add_argument(
-        "--rows", action="store_true", help="also read every row, as for a run that somebody else sent you"
-    )
+    whole = "also read every row, as for a run that somebody else sent you"
+    parser.add_argument("--rows", action="store_true", help=whole)
     options = parser.parse_args(arguments)
     paths = [find(name, options.results) for name in options.runs or ["latest"]]
     runs = [run for path in paths for run in _runs_in(path)]

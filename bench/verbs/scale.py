@@ -155,13 +155,12 @@ def _resume(options: Options, parser: Parser, party: Party | None) -> int:
 def _show(done: Finished, options: Options) -> int:
     from bench.report.scaling import on_terminal
 
-    def lines(run: "Analysed", width: int | None) -> list[str]:
-        return on_terminal(run, width, options.predict or (), options.what_if)
-
-    def document(run: "Analysed") -> dict[str, object]:
-        return {"path": run.path, **encode(run.document), "scale": for_programs(run, options)}
-
-    return finished(done, options, lines, document)
+    return finished(
+        done,
+        options,
+        lambda run, width: on_terminal(run, width, options.predict or (), options.what_if),
+        lambda run: {"path": run.path, **encode(run.document), "scale": for_programs(run, options)},
+    )
 
 
 def for_programs(run: "Analysed", options: Options) -> dict[str, object]:
