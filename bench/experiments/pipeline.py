@@ -6,7 +6,6 @@ each launch is one isolated set of processes, and its rows are on disk before th
 
 import os
 import time
-from collections.abc import Callable, Iterator
 
 from bench import machine
 from bench.console import count, duration, say
@@ -25,11 +24,10 @@ def run(request: Request, scenarios: tuple[Found, ...], start: Start) -> Finishe
         with lab.progress:
             ready = input_sweep.with_enough_workers(lab) if request.input_sweep else lab
             if ready is not None:
-                later = sum(len(_turns(name, ready)) for name, one in experiments().items() if one.rounds)
+                later = sum(len(_turns(name, ready)) for name in experiments())
                 lab.progress.unnamed = numerics.about(ready) if request.parity else 0
                 measure.in_rounds(ready, later=later + lab.progress.unnamed)
-                for found, repeat, launch in beside(ready):
-                    launch(found, repeat, ready)
+                _beside(ready)
                 if request.parity:
                     numerics.judge(ready)
                 for one in experiments().values():
@@ -40,14 +38,13 @@ def run(request: Request, scenarios: tuple[Found, ...], start: Start) -> Finishe
     return Finished(run=lab.sealed(), spent=spent)
 
 
-def beside(lab: Lab) -> Iterator[tuple[Found, int, Callable[[Found, int, Lab], None]]]:
+def _beside(lab: Lab) -> None:
     """The launches beside the measured ones that are left to do; a scenario that could not be measured is dropped."""
     for name, one in experiments().items():
-        if one.rounds is None or one.launch is None:
-            continue
         for found, repeat in _turns(name, lab):
+            assert one.launch is not None, "what has rounds says how one is done"
             if any(launch.scenario == found.name for launch in lab.writer.document.good):
-                yield found, repeat, one.launch
+                one.launch(found, repeat, lab)
             else:
                 lab.progress.drop(found.name)
 
@@ -55,7 +52,8 @@ def beside(lab: Lab) -> Iterator[tuple[Found, int, Callable[[Found, int, Lab], N
 def _turns(name: str, lab: Lab) -> list[tuple[Found, int]]:
     """Scenario and repeat of the launches of an experiment that are left to do; every other round goes backwards."""
     one, document = experiments()[name], lab.writer.document
-    assert one.rounds is not None
+    if one.rounds is None:
+        return []
     done = resume.ended(launches_of(document.begun(one.record)))
     wanted = {found.name: one.rounds(lab.request, found.strategy) for found in lab.runnable}
     return [
@@ -77,7 +75,7 @@ def _announce(lab: Lab) -> None:
         wanted, budget = f"±{100 * request.until_precision:g} %", duration(request.budget_s or 0.0)
         extra.append(f"more until every median is known within {wanted} or {budget} are spent")
     for name, one in experiments().items():
-        names = [found.name for found, _ in _turns(name, lab)] if one.rounds else []
+        names = [found.name for found, _ in _turns(name, lab)]
         lab.progress.expect(names)
         extra += [f"{count(len(names), 'launch', 'launches')} {one.launches}"] if names else []
     where = count(len(request.devices), "GPU") if request.device == "cuda" else f"CPU, {count(machine.cores(), 'core')}"
