@@ -95,12 +95,9 @@ class Found:
     @property
     def turned_on(self) -> str:
         """The part of ``name`` after the scenario's own: the level and the switches that its file does not have."""
-        return "".join(f"+{part}" for part in (*filter(None, [self.level]), *(one.spec for one in self._added)))
-
-    @property
-    def _added(self) -> list[SwitchOn]:
         own = {os.path.basename(spec.partition("=")[0]).removesuffix(".py") for spec in self.scenario.switches}
-        return [one for one in self.switches if one.name not in own]
+        added = (one.spec for one in self.switches if one.name not in own)
+        return "".join(f"+{part}" for part in (*filter(None, [self.level]), *added))
 
     @property
     def apex_modules(self) -> set[str]:

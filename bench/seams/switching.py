@@ -29,10 +29,7 @@ def load(name: str, file: str) -> Found:
         return replace(found, strategy=load_strategy(found.strategy_name, found.strategy_file)[0])
     asked = found.strategy_name, found.strategy_file
     strategy = replace(found.strategy, ranks=partial(_own_ranks, *asked), obstacle=partial(_own_obstacle, *asked))
-    named = isinstance(found.scenario.strategy, str)
-    return replace(
-        found, strategy=strategy, scenario=found.scenario if named else replace(found.scenario, strategy=strategy)
-    )
+    return replace(found, strategy=strategy)
 
 
 def _load(name: str, file: str) -> Found:

@@ -29,11 +29,6 @@ class Try:
     peak_mib: float | None = None
     throughput_per_s: float | None = None
 
-    @property
-    def ran(self) -> bool:
-        """Whether it finished, so that its peak is that of a step."""
-        return self.throughput_per_s is not None
-
 
 def next_batch(
     tries: Mapping[int, bool], unit: int, first: int | None = None, expected: float | None = None
@@ -70,7 +65,8 @@ def _part(batches: int, unit: int) -> int:
 def expected_batch(tries: Sequence[Try], capacity_mib: float) -> float | None:
     """The largest batch that should leave :data:`KEPT_FREE` of ``capacity_mib``, on the line through the two largest
     that were computed (those that left too little free, too); None before there are two, or where it does not rise."""
-    points = sorted((one.global_batch, one.peak_mib) for one in tries if one.ran and one.peak_mib is not None)
+    ran = (one for one in tries if one.throughput_per_s is not None)  # whose peak is that of a step
+    points = sorted((one.global_batch, one.peak_mib) for one in ran if one.peak_mib is not None)
     if len(points) < 2 or points[-1][1] <= points[-2][1]:
         return None
     (below, low), (above, high) = points[-2:]
