@@ -1,24 +1,34 @@
-"""Two runs compare where they did the same work on the same hardware, and what else differs is told."""
+"""A digest says of a run what its tables say. Two compare where they did the same work on the same hardware."""
 
 import json
-from typing import Any
+from dataclasses import replace
+from typing import Any, get_type_hints
 
 import pytest
-from standin.runs import DDP, FINITE, GONE, write_run
+from standin.documents import changed
+from standin.runs import APEX, DDP, FAST, GONE, write_run
 
 from bench.analyse import verdicts
+from bench.analyse.analysed import Analysed
 from bench.analyse.comparable import differences, key, obstacles, scenario_obstacle
 from bench.analyse.digest import of_run
+from bench.analyse.parity import CANNOT_TELL
 from bench.core.job import Training
+from bench.runs.digests import Launches
 from bench.runs.reader import read as read_run
 
 Digest = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> str:
-    run = read_run(str(write_run(tmp_path_factory.mktemp("results"), [DDP, FINITE, GONE])))
-    return json.dumps(of_run(verdicts.judged(run)))
+def run(tmp_path_factory: pytest.TempPathFactory) -> Analysed:
+    launches = [DDP, FAST, GONE, APEX, DDP]
+    return verdicts.judged(read_run(str(write_run(tmp_path_factory.mktemp("results"), launches))))
+
+
+@pytest.fixture(scope="module")
+def recorded(run: Analysed) -> str:
+    return json.dumps(of_run(run), allow_nan=False)
 
 
 @pytest.fixture
@@ -27,6 +37,25 @@ def base(recorded: str) -> Digest:
 
 
 new = base
+
+
+def test_a_digest_has_the_figures_of_what_went_well(base: Digest) -> None:
+    scenarios = {row["scenario"]: row for row in base["scenarios"]}
+    assert list(scenarios) == ["ddp", "ddp_o2", "dp", "apex_ddp"]
+    ddp = scenarios["ddp"]["launches"]
+    assert (ddp["launch"], ddp["repeat"]) == ([0, 4], [0, 1])
+    assert [ddp[name][0] for name in ("step_ms", "throughput_per_s", "peak_total_mib")] == [40.0, 200.0, 500.0]
+    assert ddp.keys() == get_type_hints(Launches).keys()
+    assert scenarios["ddp_o2"]["parity"] == "not finite"
+    assert scenarios["apex_ddp"]["what_ran"] == "native flat-bucket · gloo ×2 · fp32", "not the name it was asked by"
+    assert scenarios["apex_ddp"]["launches"]["peak_total_mib"] == [None] and ddp["energy_per_1000_j"] == [None, None]
+    assert (scenarios["dp"]["status"], scenarios["dp"]["launches"]["launch"]) == ("unsupported", [])
+
+
+@pytest.mark.parametrize(("verdict", "said"), [(CANNOT_TELL, None), ("same", "same")])
+def test_numerics_that_nobody_can_tell_are_no_verdict(run: Analysed, verdict: str, said: str | None) -> None:
+    judged = [replace(row, verdict=verdict) for row in run.document.parity if row.scenario == "ddp"]
+    assert of_run(changed(run, parity=tuple(judged)))["scenarios"][0]["parity"] == said
 
 
 def on_gpus(digest: Digest, *names: str) -> Digest:
