@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +18,8 @@ GPU = "GPU-a"
 IDLE = Before(used_mib=600.0, pids=frozenset())
 
 
-def told(
-    *rows: tuple[int, float | None],
-    known: Known,
-    before: Before | None = IDLE,
-    level: float | None = 600.0,
-    reason: str | None = None,
-    mig: bool = False,
-) -> Attributed:
-    listing = Listing(device=GPU, rows=rows, reason=reason, mig=mig)
+def told(*rows: Any, known: Known, before: Before | None = IDLE, level: float | None = 600.0, **of: Any) -> Attributed:
+    listing = Listing(device=GPU, rows=rows, **{"reason": None} | of)
     return attribute(listing, known, before, lambda: (level, None if level is not None else "GPU is lost"))
 
 
@@ -81,13 +73,7 @@ def test_a_rank_in_a_container_is_told_by_its_device(rows: Any, devices: Any, le
         ((), {11: (GPU,)}, IDLE, 500.0, "did not rise"),
     ],
 )
-def test_others_may_have_moved_the_level(
-    rows: tuple[tuple[int, float | None], ...],
-    ranks: dict[int, tuple[str, ...] | None],
-    before: Before | None,
-    level: float | None,
-    why: str,
-) -> None:
+def test_others_may_have_moved_the_level(rows: Any, ranks: Any, before: Any, level: Any, why: str) -> None:
     attributed = told(*rows, known=container(ranks), before=before, level=level)
     assert attributed.readings == []
     assert why in attributed.why[11]
@@ -141,34 +127,27 @@ def test_the_pid_that_rises_by_the_probe_is_the_rank(before: Any, after: Any, ta
     assert match_probe(before, after, taken) == rank
 
 
-@pytest.fixture
-def proc(tmp_path: Path) -> Callable[..., str]:
-    def make(listed: int, nspid: str, namespace: str | None = None) -> str:
-        folder = tmp_path / str(listed)
-        (folder / "ns").mkdir(parents=True)
-        (folder / "status").write_text(f"Name:\tpython\nNSpid:\t{nspid}\nThreads:\t1\n")
-        (folder / "ns" / "pid").symlink_to(namespace or str(Path("/proc/self/ns/pid").readlink()))
-        return str(tmp_path)
-
-    return make
+OWN = str(Path("/proc/self/ns/pid").readlink())
 
 
 @pytest.mark.parametrize(
     ("listed", "nspid", "namespace", "rank"),
     [
-        (4711, "4711\t11", None, 11),
-        (4711, "4711\t30\t11", None, 11),
-        (4711, "4711", None, None),
-        (11, "11\t11", None, None),
+        (4711, "4711\t11", OWN, 11),
+        (4711, "4711\t30\t11", OWN, 11),
+        (4711, "4711", OWN, None),
+        (11, "11\t11", OWN, None),
         (4711, "4711\t11", "pid:[1]", None),
     ],
     ids=["a container", "a container in another", "the host", "the same PID", "the same PID in another container"],
 )
-def test_the_process_of_an_outer_proc(
-    proc: Callable[..., str], listed: int, nspid: str, namespace: str | None, rank: int | None
-) -> None:
-    assert rank_of(listed, frozenset({11, 12}), proc(listed, nspid, namespace)) == rank
-    assert rank_of(9, frozenset({9}), proc(1, "1")) is None, "which is not there"
+def test_the_process_of_an_outer_proc(tmp_path: Path, listed: int, nspid: str, namespace: str, rank: Any) -> None:
+    folder = tmp_path / str(listed)
+    (folder / "ns").mkdir(parents=True)
+    (folder / "status").write_text(f"Name:\tpython\nNSpid:\t{nspid}\nThreads:\t1\n")
+    (folder / "ns" / "pid").symlink_to(namespace)
+    assert rank_of(listed, frozenset({11, 12}), str(tmp_path)) == rank
+    assert rank_of(9, frozenset({9}), str(tmp_path)) is None, "which is not there"
 
 
 def test_a_real_namespace_is_seen_through() -> None:

@@ -40,24 +40,23 @@ def test_cpu_time(tmp_path: Path, own: str, files: dict[str, str], quota: float 
 
 
 @pytest.mark.parametrize(
-    ("own", "folder", "names", "cache"),
+    ("own", "limit", "used", "cache", "unlimited"),
     [
-        (V2, "job", ("memory.max", "memory.current"), "inactive_file"),
-        (V1, "memory/job/step", ("memory.limit_in_bytes", "memory.usage_in_bytes"), "total_inactive_file"),
+        (V2, "memory.max", "memory.current", "inactive_file", "max"),
+        (V1, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file", 2**63 - 4096),
     ],
 )
-def test_memory(tmp_path: Path, own: str, folder: str, names: tuple[str, str], cache: str) -> None:
+def test_memory(tmp_path: Path, own: str, limit: str, used: str, cache: str, unlimited: object) -> None:
     """With the file cache that the kernel drops when it needs room."""
-    limit, used = (f"{folder}/{name}" for name in names)
+    folder = "job" if own == V2 else "memory/job/step"
+    limit, used = f"{folder}/{limit}", f"{folder}/{used}"
     files = {limit: str(64 * MIB), used: str(60 * MIB), f"{folder}/memory.stat": f"anon 7\n{cache} {20 * MIB}"}
     where = laid_out(tmp_path, own, files)
     assert control_group.memory_limit_bytes(*where) == 64 * MIB
     assert control_group.available_memory_bytes(*where) == 24 * MIB
-    for unlimited in ("max", str(2**63 - 4096)):
-        if (unlimited == "max") == (own == V2):
-            where = laid_out(tmp_path, own, files | {limit: unlimited})
-            assert control_group.memory_limit_bytes(*where) is None
-            assert control_group.available_memory_bytes(*where) > 64 * MIB
+    where = laid_out(tmp_path, own, files | {limit: str(unlimited)})
+    assert control_group.memory_limit_bytes(*where) is None
+    assert control_group.available_memory_bytes(*where) > 64 * MIB
 
 
 @pytest.mark.parametrize(("quota", "cores", "taken"), [(None, 4, 3), (2.9, 2, 1), (0.5, 1, 0), (16.0, 4, 3)])

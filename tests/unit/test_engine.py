@@ -44,20 +44,18 @@ def test_each_engine_is_read_by_its_own_variables() -> None:
     assert engine_of(dstack | {"MASTER_PORT": "29500"}) == Started(name="dstack", **both)
 
 
-def test_hosts_are_counted_and_not_their_processes() -> None:
-    pytorchjob = {**PET, **MASTER, "RANK": "1", "WORLD_SIZE": "8", "PET_NPROC_PER_NODE": "4"}
-    found = engine_of(pytorchjob)
-    assert found is not None and (found.name, found.index, found.count) == ("PyTorchJob", 1, 2)
-    step = {**SLURM, "SLURM_NNODES": "4", "SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NUM_TASKS": "2"}
-    found = engine_of({**step, "SLURM_STEP_NODELIST": "node0,node3"})
-    assert found is not None and (found.count, found.address) == (2, "node0")
-
-
-def test_one_host_alone_needs_no_address() -> None:
-    batch_script = {"SLURM_PROCID": "0", "SLURM_NNODES": "1", "SLURM_NTASKS": "4"}
-    for environment in ({"RANK": "0", "WORLD_SIZE": "1"}, batch_script):
-        found = engine_of(environment)
-        assert found is not None and (found.index, found.count) == (0, 1)
+@pytest.mark.parametrize(
+    ("environment", "found"),
+    [
+        (PET | MASTER | {"RANK": "1", "WORLD_SIZE": "8", "PET_NPROC_PER_NODE": "4"}, ("PyTorchJob", 1, 2, "node0")),
+        (SLURM | {"SLURM_NNODES": "4", "SLURM_STEP_NODELIST": "node0,node3"}, ("Slurm", 1, 2, "node0")),
+        ({"RANK": "0", "WORLD_SIZE": "1"}, ("env://", 0, 1, "")),
+        ({"SLURM_PROCID": "0", "SLURM_NNODES": "1", "SLURM_NTASKS": "4"}, ("Slurm", 0, 1, "")),
+    ],
+)
+def test_hosts_are_counted_and_one_alone_needs_no_address(environment: dict[str, str], found: object) -> None:
+    started = engine_of(environment)
+    assert started is not None and (started.name, started.index, started.count, started.address) == found
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from standin.gated import NAMES, night
 
 from bench.analyse.history import gate
 from bench.analyse.history.gate import PARITY, Base, Judged
-from bench.analyse.history.rule import MEMORY, METRICS, STEP_TIME, Rule
+from bench.analyse.history.rule import MEMORY, STEP_TIME, Rule
 from bench.analyse.scatter import moderated
 
 RULE = Rule()
@@ -77,20 +77,9 @@ def test_the_level_is_that_of_all_scenarios_together() -> None:
     assert row.base == pytest.approx(math.exp(nights[0].mean())) and row.nights == tuple(map(str, range(10)))
 
 
-def test_less_than_the_threshold_is_no_regression() -> None:
-    steady = [gated.digest(day, [gated.scenario("ddp", gated.times(1.0 + 1e-5 * (day % 3)))]) for day in range(10)]
-    for factor, expected in ((1.0095, "ok"), (1.0105, "regressed"), (1 / 1.0105, "better"), (1 / 1.0095, "ok")):
-        tonight = gated.digest(10, [gated.scenario("ddp", gated.times(factor))])
-        row = judged(tonight, replayed(steady))["ddp", STEP_TIME]
-        assert row.verdict == expected and row.bound == pytest.approx(1.01), factor
-    wide = Rule(thresholds=dict.fromkeys(METRICS, 0.02))
-    tonight = gated.digest(10, [gated.scenario("ddp", gated.times(1.0105))])
-    assert judged(tonight, replayed(steady, rule=wide), wide)["ddp", STEP_TIME].verdict == "ok"
-
-
 def test_memory_without_scatter_has_only_the_threshold() -> None:
     bound = judged(night(10))["ddp", STEP_TIME].bound
-    for peak, expected in ((2019.0, "ok"), (2021.0, "regressed"), (1979.0, "better")):
+    for peak, expected in ((2019.0, "ok"), (2021.0, "regressed"), (1979.0, "better"), (1981.0, "ok")):
         rows = judged(night(10, memory=peak))
         assert (rows["ddp", MEMORY].verdict, rows["ddp", MEMORY].bound) == (expected, pytest.approx(1.01))
         assert rows["ddp", STEP_TIME].bound == bound and rows["dp", MEMORY].verdict == "ok"
