@@ -100,9 +100,7 @@ def rank(allocator: dict[str, float] | None) -> RankRecord:
         (None, None, None, None, "it trains, but neither the driver nor torch reports how much memory it leaves free"),
     ],
 )
-def test_outcomes(
-    used_mib: float | None, reserved: float | None, steady: float | None, peak_mib: float | None, why_not: str | None
-) -> None:
+def test_outcomes(used_mib: Any, reserved: Any, steady: Any, peak_mib: float | None, why_not: str | None) -> None:
     """What torch keeps reserved since cuDNN's search (``steady``: what measured steps had in use) counts as free."""
     peaks = {"max_reserved_mib.a": reserved, "steady_allocated_mib.a": steady}
     ranks = [rank({name: mib for name, mib in peaks.items() if mib is not None} or None)]
@@ -116,14 +114,14 @@ def test_outcomes(
 
 
 class Device:
-    def __init__(
-        self, patch: pytest.MonkeyPatch, out: Path, budget_s: float | None, try_s: float, breaks_at: int = 1 << 20
-    ) -> None:
+    """A try takes ten seconds."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, out: Path, budget_s: Any = None, breaks_at: int = 1 << 20) -> None:
         self.now_s, self.tried = 0.0, list[int]()
         patch.setattr(batch_search.time, "monotonic", lambda: self.now_s)
 
         def attempt(found: Any, batch: int, capacity_mib: float, run: Any) -> tuple[Any, Try]:
-            self.now_s += try_s
+            self.now_s += 10.0
             self.tried.append(batch)
             if batch >= breaks_at:
                 return SimpleNamespace(status="error", reason="broke"), Try(global_batch=batch, why_not="broke")
@@ -147,15 +145,15 @@ class Device:
 
 
 def test_how_a_search_ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    device = Device(monkeypatch, tmp_path, None, 10.0)
+    device = Device(monkeypatch, tmp_path)
     found = device.search()
     assert device.tried[:3] == [128, 256, 636]
     assert [(one.largest, one.too_large, one.stopped_by) for one in found.values()] == [(636, 637, None)] * 2
-    on_cpu = Device(monkeypatch, tmp_path, None, 10.0)
+    on_cpu = Device(monkeypatch, tmp_path)
     on_cpu.run.request.device = "cpu"
     one = on_cpu.search()["a"]
     assert (one.largest, one.too_large, max(on_cpu.tried)) == (636, 637, 636) and one.why_not.startswith("not tried: ")
-    found = Device(monkeypatch, tmp_path, None, 10.0, breaks_at=200).search()
+    found = Device(monkeypatch, tmp_path, breaks_at=200).search()
     assert (found["a"].largest, found["a"].failed, found["a"].stopped_by) == (128, True, "failure")
     one = Try(global_batch=128, why_not="nobody tells", throughput_per_s=1.0)
     monkeypatch.setattr(batch_search, "_try_batch", lambda *arguments: (SimpleNamespace(status="ok", reason=None), one))
@@ -175,12 +173,12 @@ def test_memory_that_nobody_reports(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 
 def test_a_budget_is_shared_and_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    device = Device(monkeypatch, tmp_path, 50.0, 10.0)
+    device = Device(monkeypatch, tmp_path, 50.0)
     first, second = device.search().values()
     assert (first.tries, second.tries) == (2, 3), "25 s and then the 30 s that are left"
     assert first.stopped_by == second.stopped_by == "budget" and device.now_s == 50.0
     assert (first.largest, first.too_large) == (256, None)
-    assert [one.tries for one in Device(monkeypatch, tmp_path, 1.0, 10.0).search().values()] == [1, 1], "at least"
+    assert [one.tries for one in Device(monkeypatch, tmp_path, 1.0).search().values()] == [1, 1], "at least"
 
 
 def test_how_long_a_try_is_expected_to_take() -> None:

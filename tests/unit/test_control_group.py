@@ -60,9 +60,7 @@ def test_memory(tmp_path: Path, own: str, limit: str, used: str, cache: str, unl
 
 
 @pytest.mark.parametrize(("quota", "cores", "taken"), [(None, 4, 3), (2.9, 2, 1), (0.5, 1, 0), (16.0, 4, 3)])
-def test_cores_that_can_be_kept_busy(
-    quota: float | None, cores: int, taken: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cores_that_can_be_busy(quota: float | None, cores: int, taken: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """``taken``: how many of them are, where others keep 3 of the 4 busy."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3})
     monkeypatch.setattr(control_group, "cpu_quota", lambda: quota)

@@ -32,16 +32,14 @@ def steps(seconds: float, *, count: int = 100, ranks: int = 1, launch: int = 0) 
     return pd.DataFrame(rows, columns=list(STEP_COLUMNS)).astype({"warmup": "bool", "step_ms": "float64"})
 
 
-def samples(
-    seconds: float, *, every_s: float = 0.1, device: str = "GPU-a", launch: int = 0, **values: Any
-) -> pd.DataFrame:
+def samples(seconds: float, every_s: float = 0.1, device: str = "GPU-a", launch: int = 0, **of: Any) -> pd.DataFrame:
     """Samples from before the window to after it. A value is a number, or a function of the seconds since its start."""
     rows = []
     for number in range(round((seconds + 2) / every_s) + 1):
         at_s = number * every_s - 1.0
         row = dict.fromkeys(DEVICE_COLUMNS) | {"launch": launch, "scenario": "ddp", "device": device, "mig": False}
         row["t_ns"] = START_NS + round(at_s * 1e9)
-        rows.append(row | {key: value(at_s) if callable(value) else value for key, value in values.items()})
+        rows.append(row | {key: value(at_s) if callable(value) else value for key, value in of.items()})
     frame = pd.DataFrame(rows, columns=list(DEVICE_COLUMNS))
     numbers = [name for name, kind in DEVICE_COLUMNS.items() if kind == "float64"]
     return frame.astype(dict.fromkeys(numbers, "float64"))

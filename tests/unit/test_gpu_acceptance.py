@@ -1,5 +1,6 @@
 """The acceptance on a GPU, as far as it needs none: order, verdicts, page, going on, bad input. Values are made up."""
 
+import importlib
 import json
 import math
 import signal
@@ -11,11 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import gpu_acceptance as pack
+import launching
 import pytest
 from standin import a_gpu
 from standin.runs import DDP, write_run
 
+from bench.cli import main
+from bench.runs import check
 from bench.seams import discover, switching
+from bench.verbs import run
+
+Capture = pytest.CaptureFixture[str]
 
 
 def compared(low: float, high: float, **more: Any) -> dict[str, Any]:
@@ -172,8 +179,6 @@ class Pack:
 
 @pytest.fixture
 def call(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Pack]:
-    from bench.runs import check
-
     made = Pack(tmp_path / "out")
     monkeypatch.setattr("bench.machine.nvml.list_gpus", lambda: ([A_GPU], None))
     monkeypatch.setattr(pack.foreign, "refuse", lambda *about, **more: None)
@@ -232,7 +237,7 @@ def test_an_interrupted_run_is_shown_and_resumed(call: Pack) -> None:
     assert anew[-2:] == ["--out", str(call.out / "runs" / "scenarios")] and "--scenario" in anew
 
 
-def test_no_gpu(call: Pack, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_gpu(call: Pack, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     monkeypatch.setattr("bench.machine.nvml.list_gpus", lambda: ([], "no driver; install it, or use --device cpu"))
     assert call() == 12 and list(call.commands) == ["doctor"]
     said = capsys.readouterr().err
@@ -250,9 +255,7 @@ def test_a_broken_item_does_not_stop_the_others(call: Pack) -> None:
     assert call.document["about"]["GPU"] == A_GPU.name and not call.document["rehearsal"]
 
 
-def test_another_gpu_is_refused(
-    call: Pack, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_gpu_is_refused(call: Pack, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     assert call("--items", "doctor") == 12
     for change, code in (({"uuid": "GPU-7"}, 12), ({"name": "NVIDIA Other"}, 2)):
         monkeypatch.setattr("bench.machine.nvml.list_gpus", lambda change=change: ([replace(A_GPU, **change)], None))
@@ -275,16 +278,7 @@ def test_every_strategy_and_switch_is_in_the_pack(call: Pack, repository: Path) 
     assert there == {folder: {file.stem for file in (repository / folder).glob("*.py")} for folder in there}
 
 
-def test_commands_are_accepted(
-    call: Pack, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    import importlib
-
-    import launching
-
-    from bench.cli import main
-    from bench.verbs import run
-
+def test_commands_are_accepted(call: Pack, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Capture) -> None:
     apex = tmp_path / "apex"
     (apex / "apex" / "amp").mkdir(parents=True)
     monkeypatch.setattr(pack, "check_apex", lambda path: None)
@@ -330,9 +324,7 @@ def test_commands_are_accepted(
         ("--out {new} --gpus 7", "--gpus: there is no GPU '7'; choose from 0"),
     ],
 )
-def test_a_wrong_request_writes_nothing(
-    call: Pack, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: str, said: str
-) -> None:
+def test_a_wrong_request_writes_nothing(call: Pack, tmp_path: Path, capsys: Capture, arguments: str, said: str) -> None:
     (tmp_path / "full" / "folder").mkdir(parents=True)
     assert pack.main(arguments.format(full=tmp_path / "full", new=call.out).split()) == 2
     (line,) = capsys.readouterr().err.splitlines()

@@ -50,16 +50,14 @@ def test_gradients_of_attention_and_products_are_as_close_as_those_of_bf16() -> 
 
 
 @pytest.mark.parametrize(
-    ("scenario", "instructions", "taken"),
+    ("scenario", "there", "taken"),
     [
         *(("ddp_o1", False, True), ("ddp_o1", True, False), ("ddp_o1", None, False)),
         *(("ddp", False, False), ("ddp_o1+compile", False, False)),
     ],
 )
-def test_where_it_is_taken(
-    scenario: str, instructions: bool | None, taken: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(by_fp32, "bf16_instructions", lambda: instructions)
+def test_where_it_is_taken(scenario: str, there: bool | None, taken: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(by_fp32, "bf16_instructions", lambda: there)
     job = planned(scenario).job
     assert isinstance(by_fp32.by_fp32(job), by_fp32.ByFp32) == taken
     on_gpu = replace(job, workload=replace(job.workload, device="cuda"))

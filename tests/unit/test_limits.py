@@ -356,16 +356,14 @@ def test_a_prediction_is_scored(after_ms: float, apart_ms: float, verdict: str) 
 
 
 @pytest.mark.parametrize(
-    ("kernels", "unexplained", "said"),
+    ("kernels", "rest", "said"),
     [
         (0.17, 0.66, "most of the rest is unexplained: 66 %"),
         (0.4, 0.1, "the largest part of the rest is kernels below"),
     ],
 )
-def test_what_is_most_of_the_rest(
-    monkeypatch: pytest.MonkeyPatch, kernels: float, unexplained: float, said: str
-) -> None:
-    shares = {"arithmetic": 0.04, "kernels": kernels, "host": 0.1, "unexplained": unexplained, "limit": 0.04}
+def test_what_is_most_of_the_rest(monkeypatch: pytest.MonkeyPatch, kernels: float, rest: float, said: str) -> None:
+    shares = {"arithmetic": 0.04, "kernels": kernels, "host": 0.1, "unexplained": rest, "limit": 0.04}
     rows = {name: {"ms": 10 * share, "share": share, "share_low": None} for name, share in shares.items()}
     monkeypatch.setattr("bench.words.limits.by_scenario", lambda run: {"single": rows})
     monkeypatch.setattr("bench.words.limits.doubts", lambda run: [])
