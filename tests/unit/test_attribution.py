@@ -27,18 +27,23 @@ def values(attributed: Attributed) -> list[tuple[int, float | None, str]]:
     return [(reading.pid, reading.used_mib, reading.source) for reading in attributed.readings]
 
 
-def container(ranks: dict[int, tuple[str, ...] | None], **more: Any) -> Known:
-    return Known(ranks=ranks, nested=True, **more)
+def container(ranks: dict[int, tuple[str, ...] | None]) -> Known:
+    return Known(ranks=ranks, nested=True)
 
 
-def test_a_listed_pid_is_the_rank() -> None:
+def test_a_listed_pid_is_a_rank_or_its_alias() -> None:
+    """An alias gives the source that found it."""
+
     def never() -> tuple[float | None, str | None]:
         raise AssertionError
 
-    listing = Listing(device=GPU, rows=[(11, 512.0), (12, 256.0)], reason=None)
+    listing = Listing(device=GPU, rows=[(11, 512.0), (104711, 900.0), (104712, 800.0)], reason=None)
+    aliases = {104711: (12, "nvml_pid"), 104712: (13, "nvml_probe")}
     for nested in (False, True):
-        known = Known(ranks={11: (GPU,), 12: (GPU,)}, nested=nested)
-        assert values(attribute(listing, known, IDLE, never)) == [(11, 512.0, "nvml_pid"), (12, 256.0, "nvml_pid")]
+        known = Known(ranks=dict.fromkeys((11, 12, 13), (GPU,)), aliases=aliases, nested=nested)
+        found = attribute(listing, known, IDLE, never)
+        assert values(found) == [(11, 512.0, "nvml_pid"), (12, 900.0, "nvml_pid"), (13, 800.0, "nvml_probe")]
+        assert found.foreign == []
 
 
 @pytest.mark.parametrize(
@@ -89,13 +94,6 @@ def test_a_rank_that_is_unavailable() -> None:
         mig = told((11, None), known=known, level=1100.0, reason="no value", mig=True)
         assert values(mig) == [(11, None, "unavailable")]
         assert "all its MIG instances" in (mig.readings[0].reason or "")
-
-
-def test_an_alias_gives_the_source_that_found_it() -> None:
-    known = container({11: (GPU,), 12: (GPU,)}, aliases={104711: (11, "nvml_pid"), 104712: (12, "nvml_probe")})
-    attributed = told((104711, 900.0), (104712, 800.0), known=known)
-    assert values(attributed) == [(11, 900.0, "nvml_pid"), (12, 800.0, "nvml_probe")]
-    assert attributed.foreign == []
 
 
 def test_when_a_foreign_process_is_certain() -> None:

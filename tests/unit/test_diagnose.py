@@ -3,6 +3,7 @@
 import gzip
 import json
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import partialmethod
 from pathlib import Path
@@ -206,53 +207,49 @@ def test_a_kernel_counts_once() -> None:
     assert spent == pytest.approx(dict.fromkeys(spent, 0.0) | expected)
 
 
-@pytest.mark.parametrize("name", ["ddp", "replicate"])
-def test_the_logger_of_ddp_times_few_steps(name: str) -> None:
-    """In those it waits for the GPU."""
+@pytest.fixture
+def group() -> Iterator[None]:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    try:
-        parts = SimpleNamespace(
-            device=torch.device("cpu"), wrapper={}, session=lambda wrap, quiet: wrap(nn.Linear(2, 2))
-        )
-        module = strategy(name).build(parts)
-        logging = module if name == "ddp" else replicate.state(module)._ddp
-        passes = {"forward": lambda batch: module(batch).sum(), "backward": torch.Tensor.backward}
-        session: Any = SimpleNamespace(module=module, optimize=lambda: None, **passes)
+    yield
+    dist.destroy_process_group()
 
-        def last_timed(steps: int) -> int:
-            for _ in range(steps):
-                session.forward(torch.ones(1, 2)).backward()
-            return int(logging._get_ddp_logging_data()["iteration"])
 
-        assert last_timed(202) == 10
-        if name == "replicate":
-            return
+@pytest.mark.parametrize("name", ["ddp", "replicate"])
+def test_the_logger_of_ddp_times_few_steps(group: None, name: str) -> None:
+    """In those it waits for the GPU."""
+    parts = SimpleNamespace(device=torch.device("cpu"), wrapper={}, session=lambda wrap, quiet: wrap(nn.Linear(2, 2)))
+    module = strategy(name).build(parts)
+    logging = module if name == "ddp" else replicate.state(module)._ddp
+    passes = {"forward": lambda batch: module(batch).sum(), "backward": torch.Tensor.backward}
+    session: Any = SimpleNamespace(module=module, optimize=lambda: None, **passes)
+
+    def last_timed(steps: int) -> int:
+        for _ in range(steps):
+            session.forward(torch.ones(1, 2)).backward()
+        return int(logging._get_ddp_logging_data()["iteration"])
+
+    assert last_timed(202) == 10
+    if name == "ddp":
         strategy(name).probe(session, lambda: torch.ones(1, 2), 4, lambda step: None)
         looked_at = last_timed(0)
         assert looked_at > 202
         assert last_timed(202) == looked_at, "and then no more"
-    finally:
-        dist.destroy_process_group()
 
 
 @pytest.mark.parametrize(("name", "exchanges"), [("ddp_accumulate", 1), ("ddp_accumulate_sync", 2)])
-def test_a_step_without_exchange_has_none(name: str, exchanges: int) -> None:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    try:
-        parts = parts_of(switching.load(*discover.resolve(name)), task=tiny(), global_batch=4)
-        session = strategy(parts.job.strategy).build(parts, **parts.job.options)
-        seen = []
-        session.module.register_comm_hook(
-            None, lambda _, bucket: (seen.append(bucket.index()), allreduce_hook(dist.group.WORLD, bucket))[1]
-        )
-        load = feeds(parts.workload, 2, [range(2)], parts.device)
-        diagnose.a_step(session, load, lambda phase: nullcontext())
-        assert len(seen) == exchanges
-        quiet, reason = diagnose.without_exchange(session)
-        diagnose.a_step(session, load, lambda phase: nullcontext(), quiet)
-        assert len(seen) == exchanges and reason is None
-    finally:
-        dist.destroy_process_group()
+def test_a_step_without_exchange_has_none(group: None, name: str, exchanges: int) -> None:
+    parts = parts_of(switching.load(*discover.resolve(name)), task=tiny(), global_batch=4)
+    session = strategy(parts.job.strategy).build(parts, **parts.job.options)
+    seen = []
+    session.module.register_comm_hook(
+        None, lambda _, bucket: (seen.append(bucket.index()), allreduce_hook(dist.group.WORLD, bucket))[1]
+    )
+    load = feeds(parts.workload, 2, [range(2)], parts.device)
+    diagnose.a_step(session, load, lambda phase: nullcontext())
+    assert len(seen) == exchanges
+    quiet, reason = diagnose.without_exchange(session)
+    diagnose.a_step(session, load, lambda phase: nullcontext(), quiet)
+    assert len(seen) == exchanges and reason is None
 
 
 class Replicating(nn.Module):

@@ -110,9 +110,8 @@ def test_a_path_is_a_scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize(("name", "named"), [("ddp", "'ddp'"), ("my-scenario", "my-scenario.py")])
 def test_a_file_with_a_name_that_is_taken_or_none(tmp_path: Path, name: str, named: str) -> None:
-    assert (
-        f"there is no file {tmp_path}/absent.py" in refusal(lambda: discover.resolve(f"{tmp_path}/absent.py")).problem
-    )
+    absent = f"{tmp_path}/absent.py"
+    assert f"there is no file {absent}" in refusal(lambda: discover.resolve(absent)).problem
     assert named in refusal(lambda: discover.resolve(scenario_file(tmp_path, GOOD, name))).problem
     built_in = str(Path(discover.SCENARIO.folder) / "ddp.py")
     assert discover.resolve(built_in) == ("ddp", built_in)

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
@@ -12,13 +13,14 @@ from standin.runs import write_run
 from bench.seams import discover, switching
 
 
-def refusals(driver: Driver, *asked: tuple[tuple[str, ...], bool]) -> list[str]:
+def answers(driver: Driver, *asked: tuple[tuple[str, ...], bool]) -> list[str]:
+    """Of each of these, chosen GPUs with or without force: why they are refused, or else what is said of them."""
     told: list[str] = json.loads(
         driver.python(
             "import json\nfrom bench.machine import foreign, nvml\nfrom bench.core.errors import RequestError\n"
             f"told, foreign.PATIENCE_S = [], 0.1\nfor chosen, force in {asked!r}:\n"
-            "    try: told.append(foreign.refuse(nvml.list_gpus()[0], chosen, force=force) and '')\n"
-            "    except RequestError as error: told.append(str(error))\nprint(json.dumps([one or '' for one in told]))"
+            "    try: told += foreign.refuse(nvml.list_gpus()[0], chosen, force=force) or ['']\n"
+            "    except RequestError as error: told.append(str(error))\nprint(json.dumps(told))"
         )
     )
     return told
@@ -33,13 +35,14 @@ def test_a_process_is_refused_with_pid_and_memory(driver: Driver) -> None:
         f"value {A} used {2500 * MIB}",
         f"value {A} utilisation 97",
     )
-    said, of_the_other, by_force = refusals(driver, ((A, B), False), ((B,), False), ((A, B), True))
+    said, of_the_other, by_force = answers(driver, ((A, B), False), ((B,), False), ((A, B), True))
     about = "PID 4242 (trainer, 2,048 MiB), PID 4243 (name unknown, memory unknown), 2,500 MiB occupied, 97 % busy; "
     assert f"--gpus: in use by others: GPU 1 (Stand-in A): {about}" in said and said.endswith("--force")
     assert of_the_other == by_force == ""
 
 
 SCREEN = (f"graphics {A} 900 {700 * MIB}", "name Xorg 900 0")
+NAMED = "PID 900 (Xorg, 700 MiB)"
 USED, LOAD = f"value {A} used {900 * MIB}", f"value {A} utilisation 20"
 
 
@@ -47,26 +50,18 @@ USED, LOAD = f"value {A} used {900 * MIB}", f"value {A} utilisation 20"
     ("lines", "told"),
     [
         ((f"value {A} used {600 * MIB}", f"value {A} reserved {590 * MIB}", f"value {A} utilisation 5"), ""),
-        ((f"value {B} used {501 * MIB}",), "501 MiB occupied"),
-        ((f"value {B} utilisation 6",), "6 % busy"),
-        ((*SCREEN, USED, LOAD, f"process {A} 900 {700 * MIB}"), ""),
-        ((*SCREEN, USED, LOAD, f"process {A} 4242 {100 * MIB}"), "4242 (name unknown, 100 MiB), PID 900 (Xorg, 700 M"),
-        ((*SCREEN, LOAD, f"value {A} used {1300 * MIB}"), "1,300 MiB occupied"),
+        ((f"value {B} used {501 * MIB}",), "--gpus: in use *501 MiB occupied*"),
+        ((f"value {B} utilisation 6",), "--gpus: in use *6 % busy*"),
+        ((*SCREEN, USED, LOAD), f"GPU 1 (Stand-in A): {NAMED}, 900 MiB occupied, 20 % busy"),
+        ((*SCREEN, USED, LOAD, f"process {A} 900 {700 * MIB}"), f"GPU 1 (Stand-in A): {NAMED}, *"),
+        ((*SCREEN, USED, LOAD, f"process {A} 4242 {100 * MIB}"), f"--gpus: *4242 (name unknown, 100 MiB), {NAMED}*"),
+        ((*SCREEN, LOAD, f"value {A} used {1300 * MIB}"), "--gpus: in use *1,300 MiB occupied*"),
     ],
-    ids=["free", "hidden, in memory", "hidden, busy", "a screen", "beside a screen", "hidden beside a screen"],
 )
 def test_hidden_processes_show_and_a_screen_may_stay(lines: tuple[str, ...], told: str, driver: Driver) -> None:
     driver.write(*TWO_GPUS, *lines)
-    (said,) = refusals(driver, ((A, B), False))
-    assert told in said and bool(told) == bool(said)
-
-
-def test_a_screen_is_named_with_memory_and_load(driver: Driver) -> None:
-    driver.write(*TWO_GPUS, *SCREEN, USED, LOAD)
-    named = driver.python(
-        f"from bench.machine import foreign, nvml\nprint(foreign.refuse(nvml.list_gpus()[0], {(A, B)!r}, force=False))"
-    )
-    assert "GPU 1 (Stand-in A): PID 900 (Xorg, 700 MiB), 900 MiB occupied, 20 % busy" in named
+    (said,) = answers(driver, ((A, B), False))
+    assert fnmatchcase(said, told), said
 
 
 def test_a_process_that_is_ending_is_waited_for(driver: Driver) -> None:

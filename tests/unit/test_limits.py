@@ -244,24 +244,23 @@ def test_each_interpreter_has_ceilings_of_its_own(monkeypatch: pytest.MonkeyPatc
     assert Limits(ceilings=(first, second)).ceilings_of(replace(one, effective=None)) == first
 
 
-@pytest.mark.parametrize(("foreign", "status"), [(0.1, "ok"), (1.9, "ok"), (0.1, "killed")])
-def test_of_a_busy_machine_and_after_a_killed_launch(foreign: float, status: str) -> None:
+@pytest.mark.parametrize(
+    ("foreign", "status", "said"), [(0.1, "ok", []), (1.9, "ok", ["Others"]), (0.1, "killed", ["There"])]
+)
+def test_of_a_busy_machine_and_after_a_killed_launch(foreign: float, status: str, said: list[str]) -> None:
     one = launch(checks={"foreign_cores": foreign}, status=status)
     records = Limits(launches=(LimitsLaunch.of(one),), measured=(CeilingsLaunch.of(one),))
     about = with_records(document(machine={"cores_usable": 2}), records)
-    assert [line.partition(" ")[0] for line in doubts(about)] == ["Others"] * (foreign > 1) + ["There"] * (
-        status != "ok"
-    )
+    assert [line.partition(" ")[0] for line in doubts(about)] == said
     asked: Any = None
     assert experiment.missing(about, asked) is (status == "killed"), "ceilings are measured again"
 
 
 def test_ceilings_are_what_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"TRIAL_S": 0.01, "SUSTAINED_S": 0.05, "SAMPLE_S": 0.01}.items():
+    seconds = {"TRIAL_S": 0.01, "SUSTAINED_S": 0.05, "SAMPLE_S": 0.01}
+    sizes = {"EDGES": (64, 128), "IMAGES": ((1, 8, 8),), "BYTES": 2**22}
+    for name, value in (seconds | {name: {"cpu": size} for name, size in sizes.items()}).items():
         monkeypatch.setattr(worker_ceilings, name, value)
-    monkeypatch.setattr(worker_ceilings, "EDGES", {"cpu": (64, 128)})
-    monkeypatch.setattr(worker_ceilings, "IMAGES", {"cpu": ((1, 8, 8),)})
-    monkeypatch.setattr(worker_ceilings, "BYTES", {"cpu": 2**22})
     turns: list[int] = []
     plan = SimpleNamespace(parts=SimpleNamespace(device=torch.device("cpu")))
     found = worker_ceilings.perform(plan, lambda phase, of: turns.append)["ceilings"]  # type: ignore[arg-type]
