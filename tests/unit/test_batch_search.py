@@ -69,10 +69,8 @@ def trained(batch: int, peak_mib: float) -> Try:
 
 
 def test_the_fullest_device_counts_all_its_processes() -> None:
-    def row(t_ns: int, pid: int, device: str, used_mib: float | None) -> dict[str, Any]:
-        return {"t_ns": t_ns, "pid": pid, "device": device, "used_mib": used_mib}
-
-    rows = [row(1, 1, "a", 5.0), row(1, 2, "a", 6.0), row(2, 1, "a", 9.0), row(1, 3, "b", 10.0), row(3, 1, "a", None)]
+    values = (1, 1, "a", 5.0), (1, 2, "a", 6.0), (2, 1, "a", 9.0), (1, 3, "b", 10.0), (3, 1, "a", None)
+    rows = [dict(zip(("t_ns", "pid", "device", "used_mib"), row, strict=True)) for row in values]
     assert fullest_mib(rows) == {"a": 11.0, "b": 10.0}
     assert fullest_mib([]) == {}
 

@@ -1,18 +1,18 @@
 """Energy, power and throttling of a launch against values that can be worked out by hand."""
 
-from dataclasses import dataclass, fields
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
-from standin.frames import iterations
-from standin.gpu_runs import DDP2, DP, GPUS, OnGpus
+from standin.frames import iterations, step_rows
+from standin.gpu_runs import DDP2, DP, GPUS
 from standin.runs import write_run
 
 from bench.analyse import devices
 from bench.analyse.analysed import CONDENSE, Analysed
-from bench.core.records import DEVICE_COLUMNS, STEP_COLUMNS
+from bench.core.records import DEVICE_COLUMNS
 from bench.machine.nvml import FIRST
 from bench.runs import tables
 from bench.runs.reader import read
@@ -22,14 +22,10 @@ START_NS = 5_000_000_000
 
 def steps(seconds: float, *, count: int = 100, ranks: int = 1, launch: int = 0) -> pd.DataFrame:
     step_ms = 1000.0 * seconds / count
-    rows = []
-    for rank in range(ranks):
-        for step in range(count + 1):
-            start_ns = START_NS - 10**9 if step == 0 else START_NS + round((step - 1) * step_ms * 1e6)
-            duration = 1000.0 if step == 0 else step_ms
-            row = {"launch": launch, "scenario": "ddp", "rank": rank, "step": step, "warmup": step == 0}
-            rows.append(dict.fromkeys(STEP_COLUMNS) | row | {"start_ns": start_ns, "step_ms": duration})
-    return pd.DataFrame(rows, columns=list(STEP_COLUMNS)).astype({"warmup": "bool", "step_ms": "float64"})
+    rows = step_rows(launch, "ddp", *[[1000.0, *[step_ms] * count]] * ranks, warmup=1)
+    for row in rows:
+        row["start_ns"] = START_NS + round((row["step"] - 1) * step_ms * 1e6) if row["step"] else START_NS - 10**9
+    return pd.DataFrame(rows)
 
 
 def samples(seconds: float, every_s: float = 0.1, device: str = "GPU-a", launch: int = 0, **of: Any) -> pd.DataFrame:
@@ -168,14 +164,9 @@ def test_activity_is_weighed_by_time_in_the_window() -> None:
     assert devices._over_time(samples[:1], "sm_percent") is None
 
 
-@dataclass
-class Unknown(OnGpus):
-    def device_rows(self, launch: int) -> list[dict[str, Any]]:
-        return [{**row, "throttle_reasons": None, "mig": None} for row in super().device_rows(launch)]
-
-
 def test_tables_in_pieces_are_those_of_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    unknown = Unknown(**{field.name: getattr(DDP2, field.name) for field in fields(DDP2)})
+    unknown, nothing = replace(DDP2), {"throttle_reasons": None, "mig": None}
+    monkeypatch.setattr(unknown, "device_rows", lambda launch: [row | nothing for row in DDP2.device_rows(launch)])
     path = str(write_run(tmp_path, [DP, unknown, DDP2], gpus=GPUS))
     whole = Analysed.of(read(path))
     monkeypatch.setattr(tables, "CHUNK_ROWS", 1)

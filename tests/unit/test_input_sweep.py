@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from standin.documents import document, with_records
+from standin.documents import document, launch, with_records
 from standin.runs import DDP, write_run
 
 from bench.analyse.analysed import Analysed
@@ -68,20 +68,17 @@ def test_rounds_alternate_over_whole_turns() -> None:
     assert batches(1e9, (0, 1, 2, 4)) == MOST_BATCHES
 
 
-def record(launch: int, workers: int | None, per_s: float | None, *, first: bool = False) -> InputRecord:
-    (one,) = document(launches=[{"launch": launch, "scenario": "ddp", "processes": 2, "status": "ok"}]).launches
-    status = "ok" if per_s is not None else "error"
+def record(number: int, workers: int | None, per_s: float | None, *, first: bool = False) -> InputRecord:
     more = {"workers": workers, "first_reading": first, "throughput_per_s": per_s, "disk_mib": 0.0}
-    return replace(InputRecord.of(one, **more), status=status, warmup=1, iters=4)
+    one = launch(launch=number, status="error" if per_s is None else "ok")
+    return replace(InputRecord.of(one, **more), warmup=1, iters=4)
 
 
 def with_sweep(writer: RunWriter) -> None:
     """The loader gives 100 and 150 images a second, training reaches 250, and the run's launches 200."""
-    number = writer.document.next_launch
     writer.note(InputSweep(counts=(0, 1)))
-    told = ((1, 20.0, True), (0, 100.0, False), (1, 150.0, False), (None, 250.0, False))
-    for launch, (workers, per_s, first) in enumerate(told, start=number):
-        writer.add_to(InputSweep, record(launch, workers, per_s, first=first))
+    for workers, per_s, first in ((1, 20.0, True), (0, 100.0, False), (1, 150.0, False), (None, 250.0, False)):
+        writer.add_to(InputSweep, record(writer.document.next_launch, workers, per_s, first=first))
 
 
 def run_with_sweep(folder: Path) -> Analysed:

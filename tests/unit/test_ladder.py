@@ -143,11 +143,10 @@ def test_the_page_has_a_chapter_and_a_plot_of_a_ladder(climbed: Analysed, tmp_pa
     assert "What does each step gain?" in page and any(name.endswith("ladder.svg") for name in files)
 
 
-def test_switches_have_colours_of_their_own(tmp_path: Path) -> None:
-    run = run_of(tmp_path, TIMES, launches=1)
-    looks = {one.scenario: drawing.look_of(run.document, one) for one in run.document.launches}
-    declared = {one.scenario: run.document.strategy_of(one) for one in run.document.launches}
-    assert looks["ddp"] == (declared["ddp"].hue, declared["ddp"].dash)
+def test_switches_have_colours_of_their_own(climbed: Analysed) -> None:
+    about = climbed.document
+    looks = {one.scenario: drawing.look_of(about, one) for one in about.launches}
+    assert looks["ddp"] == (about.strategies["ddp"].hue, about.strategies["ddp"].dash)
     assert looks["ddp_o1+foreach"] == looks["ddp+foreach"], "one set of switches; their levels differ in shade"
     sets = {"ddp", "ddp+foreach", "ddp+channels_last", "ddp+channels_last+foreach"}
     assert len({looks[name][0] for name in sets}) == len(sets)
