@@ -2,6 +2,7 @@
 change of algorithm: NCCL's rings within four GPUs, NVSwitches that reduce above."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -119,24 +120,22 @@ def test_each_size_is_reduced_once_where_the_log_is_on(monkeypatch: pytest.Monke
     assert [one.nbytes for one in reduced] == SIZES
 
 
-def test_the_interface_is_what_gloo_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    speeds = {"eth0": 25000.0, "eth1": 10000.0, "lo": None}
-    monkeypatch.setattr(over, "nominal_mbit", speeds.get)
+def test_the_interface_is_what_gloo_was_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, speed in {"eth0": "25000\n", "eth1": "10000\n", "lo": "-1\n"}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "speed").write_text(speed)
+    monkeypatch.setattr(over, "nominal_mbit", partial(over.nominal_mbit, root=str(tmp_path)))
     monkeypatch.setattr(over.dist, "get_backend", lambda: "gloo")
-    named = [over.transport({"GLOO_SOCKET_IFNAME": name}) for name in ("eth0", "eth0,eth1", "lo")]
-    assert [one["interface"] for one in named] == ["eth0", "eth0,eth1", "lo"]
-    assert [one["nominal_mbit"] for one in named] == [25000.0, 10000.0, None]
-    assert [one["reason"] for one in named] == [None, None, "lo has no nominal speed"]
+    named = [over.transport({"GLOO_SOCKET_IFNAME": name}) for name in ("eth0", "eth0,eth1", "lo", "eth9")]
+    assert [one["interface"] for one in named] == ["eth0", "eth0,eth1", "lo", "eth9"]
+    assert [one["nominal_mbit"] for one in named] == [25000.0, 10000.0, None, None]
+    assert [one["reason"] for one in named] == [
+        None,
+        None,
+        *(f"{name} has no nominal speed" for name in ("lo", "eth9")),
+    ]
     unknown = over.transport({})
     assert unknown["interface"] is None and "GLOO_SOCKET_IFNAME is not set" in str(unknown["reason"])
-
-
-@pytest.mark.parametrize(("content", "mbit"), [("25000\n", 25000.0), ("-1\n", None), (None, None)])
-def test_nominal_speed(tmp_path: Path, content: str | None, mbit: float | None) -> None:
-    (tmp_path / "eth0").mkdir()
-    if content is not None:
-        (tmp_path / "eth0" / "speed").write_text(content)
-    assert over.nominal_mbit("eth0", str(tmp_path)) == mbit
 
 
 def test_doctor_measures_all_reduces_for_real(run_here: Bench) -> None:

@@ -9,7 +9,6 @@ import pty
 import struct
 import sys
 import termios
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -132,22 +131,10 @@ def test_a_terminal_gets_folded_lines(width: int, lines: int) -> None:
     assert len(said) == lines and max(map(len, said)) <= (width or 200)
 
 
-class Screen(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def phase(name: str) -> dict[str, Any]:
-    return {"rank": 0, "event": "phase", "phase": name}
-
-
-def step(number: int, of: int = 2) -> dict[str, Any]:
-    return {"rank": 0, "event": "step", "step": number, "of": of}
-
-
 def test_nothing_from_outside_steers_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     steering = "\x1b]0;title\x07\x9b2J\x7f\u202egnp\u2066\x00\udcff\x85end"
-    screen = Screen()
+    screen = io.StringIO()
+    screen.isatty = lambda: True  # type: ignore[method-assign]
     with RunProgress(steps=1, units=1, unit="images", stream=screen) as progress:
         progress.expect([steering])
         progress.begin(steering, "measuring")
@@ -170,8 +157,11 @@ def test_only_measured_steps_have_a_rate(monkeypatch: pytest.MonkeyPatch) -> Non
         with RunProgress(steps=2, units=8, unit="img", stream=screen) as progress:
             progress.expect(["ddp"])
             progress.begin("ddp", doing)
-            for event in (phase("measure"), step(1), *[step(2)] * 10, phase("probe"), step(1), step(2)):
-                progress.hear(event)
+            for event in ("measure", 1, *[2] * 10, "probe", 1, 2):
+                what = (
+                    {"phase": event, "event": "phase"} if isinstance(event, str) else {"step": event, "event": "step"}
+                )
+                progress.hear({"rank": 0, "of": 2, **what})
         said.append(screen.getvalue().splitlines())
     measuring, diagnosing = said
     assert "measuring step 2/2, " in measuring[-4] and "img/s" in measuring[-4] and "-" not in measuring[-4]
@@ -181,11 +171,12 @@ def test_only_measured_steps_have_a_rate(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_unit_is_no_markup() -> None:
-    screen = Screen()
+    screen = io.StringIO()
+    screen.isatty = lambda: True  # type: ignore[method-assign]
     with RunProgress(steps=3, units=8, unit="[/red]", stream=screen) as progress:
         progress.begin("ddp", "measuring")
-        for event in (phase("measure"), step(1, of=3), step(2, of=3)):
-            progress.hear(event)
+        for event in ({"phase": "measure", "event": "phase"}, *({"step": n, "event": "step"} for n in (1, 2))):
+            progress.hear({"rank": 0, "of": 3, **event})
     assert "[/red]/s" in screen.getvalue()
 
 
@@ -196,10 +187,11 @@ def test_the_first_guess_waits_for_two_steps(monkeypatch: pytest.MonkeyPatch) ->
     progress = RunProgress(steps=10, units=1, unit="x", stream=io.StringIO())
     progress.expect(["a", "a"])
     progress.begin("a", "measuring")
-    progress.hear(phase("measure"))
+    progress.hear({"rank": 0, "event": "phase", "phase": "measure"})
     left = []
-    for number, now[0] in ((1, 20.0), (2, 20.5), (3, 21.0)):
-        progress.hear(step(number, of=10))
+    for step, at in ((1, 20.0), (2, 20.5), (3, 21.0)):
+        now[0] = at
+        progress.hear({"rank": 0, "event": "step", "step": step, "of": 10})
         left.append(progress._time_left())
     assert left == ["?", "28 s", "28 s"], "what is left of this launch, and 24.5 s of the next"
 

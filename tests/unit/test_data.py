@@ -25,16 +25,6 @@ from bench.worker.workload import cast_floats, cut, examine, example_of, map_ten
 WORKLOAD = workload(image_size=8, global_batch=12, replicas=3)
 
 
-@pytest.mark.parametrize("replicas", [2, 3, 4])
-def test_the_global_batch_is_the_same_for_all(replicas: int) -> None:
-    alone = data.shard(WORKLOAD, 1, 0)
-    parts = [data.shard(WORKLOAD, replicas, replica) for replica in range(replicas)]
-    for step in range(WORKLOAD.pool_batches):
-        together = [index for part in parts for index in part[step]]
-        assert sorted(together) == sorted(alone[step])
-        assert {len(part[step]) for part in parts} == {12 // replicas}
-
-
 def test_one_process_holds_what_all_ranks_hold() -> None:
     ranks = [data.batches(WORKLOAD, 3, range(rank, rank + 1), pin=False) for rank in range(3)]
     alone = data.batches(WORKLOAD, 3, range(3), pin=False)
