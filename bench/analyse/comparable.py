@@ -17,6 +17,7 @@ from statistics import median
 
 from bench.core.errors import NotComparable
 from bench.core.records import ALLOCATOR, UNTRUE, canonical_json
+from bench.core.text import by_key
 from bench.runs.digests import LOOKED_AT
 from bench.runs.digests import Digest as Digest
 from bench.runs.digests import Entry as Entry
@@ -116,11 +117,8 @@ def changed(base: Digest, new: Digest) -> list[str]:
 def other_sources(base: Digest, new: Digest, column: str) -> list[str]:
     """That a value of some scenarios was measured in another way: one line for each pair of ways."""
     ours, theirs = ({one["scenario"]: source_of(one, column) for one in digest["scenarios"]} for digest in (base, new))
-    of_pair: dict[str, list[str]] = {}
-    for name, source in theirs.items():
-        why = other_source(ours.get(name), source)
-        if why is not None:
-            of_pair.setdefault(why, []).append(name)
+    whys = {name: other_source(ours.get(name), source) for name, source in theirs.items()}
+    of_pair = by_key((why, name) for name, why in whys.items() if why is not None)
     return [f"{SOURCES[column].removesuffix('_source')} {why} ({', '.join(names)})" for why, names in of_pair.items()]
 
 

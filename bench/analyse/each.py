@@ -8,6 +8,7 @@ from bench.analyse.analysed import Analysed
 from bench.analyse.intervals import Estimate, estimate
 from bench.analyse.outliers import Scan, scanned
 from bench.analyse.scaling import launch_stats
+from bench.core.text import by_key
 from bench.runs.document import RunDocument
 from bench.runs.experiments import PointRecord, Scaling
 
@@ -37,9 +38,8 @@ def devices(run: Analysed) -> list[Device]:
     scaling = run.document.of(Scaling)
     if scaling is None or not scaling.by_itself:
         return []
-    of_device: dict[str, list[tuple[PointRecord, float | None]]] = defaultdict(list)
-    for name, one, median_ms in sorted(_launches(run, scaling), key=lambda row: row[1].slot or 0):
-        of_device[name].append((one, median_ms))
+    in_order = sorted(_launches(run, scaling), key=lambda row: row[1].slot or 0)
+    of_device = by_key((name, (one, median_ms)) for name, one, median_ms in in_order)
     scan, rows = scan_of(run), []
     for name, launches in of_device.items():
         bad = next((one for one, _ in launches if one.status != "ok"), None)

@@ -20,6 +20,7 @@ from bench.analyse.labels import what_ran
 from bench.analyse.launches import by_launch, ended, joined
 from bench.analyse.rounds import Rounds
 from bench.core.records import PHASES
+from bench.core.text import by_key
 from bench.runs.document import RunDocument
 from bench.runs.frames import Iterations, LaunchStats, RankSteps, TableRow
 
@@ -273,10 +274,9 @@ def times(steps: Iterations) -> dict[str, np.ndarray]:
     """By scenario the headline (ms) of each measured step, launch by launch."""
     step_ms, measured = steps.frame["step_ms"].to_numpy(), ~steps.frame["warmup"].to_numpy()
     names: Any = steps.frame[["launch", "scenario"]].drop_duplicates("launch").set_index("launch")["scenario"]
-    launches: dict[str, list[np.ndarray]] = {}
-    for launch, rows in steps.frame.groupby("launch").indices.items():
-        launches.setdefault(names[launch], []).append(step_ms[rows[measured[rows]]])
-    joined = {scenario: np.concatenate(own) for scenario, own in launches.items()}
+    launches = steps.frame.groupby("launch").indices.items()
+    of_each = by_key((names[launch], step_ms[rows[measured[rows]]]) for launch, rows in launches)
+    joined = {scenario: np.concatenate(own) for scenario, own in of_each.items()}
     return {scenario: own for scenario, own in joined.items() if len(own)}
 
 

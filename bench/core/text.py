@@ -2,7 +2,11 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+Key = TypeVar("Key")
+One = TypeVar("One")
 
 LEAST = 0.0001  # a smaller loss or percentage is shown as `<0.0001`
 
@@ -81,3 +85,11 @@ def listed(names: Sequence[str], most: int | None = None) -> str:
     if most is not None and len(names) > most:
         names = [*names[:most], f"{len(names) - most} more"]
     return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
+
+
+def by_key(pairs: Iterable[tuple[Key, One]]) -> dict[Key, list[One]]:
+    """All that has the same key, such as the names for which one reason holds; keys in the order of their first one."""
+    found: dict[Key, list[One]] = {}
+    for key, one in pairs:
+        found.setdefault(key, []).append(one)
+    return found

@@ -5,7 +5,7 @@ import pandas as pd
 from bench.analyse import memory as held
 from bench.analyse import memory_parts
 from bench.analyse.analysed import Analysed
-from bench.core.text import listed
+from bench.core.text import by_key, listed
 from bench.report import tables
 from bench.report.tables import UNKNOWN, Cell, Table, bounded, is_unknown, numeric, tabulate, text, words_of
 from bench.runs.frames import TableRow
@@ -187,8 +187,6 @@ def _resident_table(run: Run, chosen: dict[str, int]) -> Table | None:
         "RSS: the resident set, in which shared pages count in each process; the peak of its samples, and the kernel's "
         "own (ru_maxrss). PSS: a page of n processes counts 1/n, so ranks add up; sampled after the measured steps.",
     ]
-    of: dict[str, dict[str, None]] = {}
-    for row in rows:
-        for reason in filter(None, words_of(row, "reason")):
-            of.setdefault(reason, {})[row["scenario"]] = None
-    return tabulate(columns, rows, [*notes, *(f"Unknown of {listed([*of[reason]])}: {reason}." for reason in of)])
+    of = by_key((why, row["scenario"]) for row in rows for why in words_of(row, "reason") if why)
+    notes += [f"Unknown of {listed([*dict.fromkeys(names)])}: {why}." for why, names in of.items()]
+    return tabulate(columns, rows, notes)

@@ -10,7 +10,7 @@ from bench.analyse.comparable import OTHERWISE
 from bench.analyse.history import gate
 from bench.analyse.history.gate import Judged, Outcome
 from bench.console import count
-from bench.core.text import listed, plain, printable
+from bench.core.text import by_key, listed, plain, printable
 from bench.report import markdown
 from bench.report.tables import UNKNOWN, Cell, Table, as_change, digits, inert, numeric, tabulate, text
 
@@ -198,11 +198,9 @@ def table_of(rows: Sequence[Judged], outcome: Outcome) -> Table:
 
 def _reasons(outcome: Outcome) -> list[str]:
     """Why values have no better verdict, a line for each reason."""
-    by_reason: dict[tuple[str, str], list[Judged]] = {}
-    for row in outcome.rows:
-        if row.why is not None and not (outcome.obstacles and row.verdict in gate.ABSENT):
-            by_reason.setdefault((row.verdict, plain(row.why)), []).append(row)
-    return [f"{verdict}: {_who(rows, outcome)}: {why}" for (verdict, why), rows in by_reason.items()]
+    rows = [row for row in outcome.rows if not (outcome.obstacles and row.verdict in gate.ABSENT)]
+    alike = by_key(((row.verdict, plain(row.why)), row) for row in rows if row.why is not None)
+    return [f"{verdict}: {_who(of, outcome)}: {why}" for (verdict, why), of in alike.items()]
 
 
 def _named(outcome: Outcome, verdicts: Sequence[str]) -> str:
@@ -210,10 +208,9 @@ def _named(outcome: Outcome, verdicts: Sequence[str]) -> str:
     rows = [row for row in outcome.rows if row.verdict in verdicts]
     one_by_one = [row for row in rows if row.ratio is not None or (row.metric == gate.PARITY and row.base is not None)]
     texts = [_shortly(row) for row in sorted(one_by_one, key=lambda row: -(row.ratio or 0.0))]
-    rest: dict[str, list[Judged]] = {}
-    for row in sorted((row for row in rows if row not in one_by_one), key=lambda row: verdicts.index(row.verdict)):
-        invalid = row.verdict == gate.MISSING and row.status == "ok"
-        rest.setdefault("measured, and invalid" if invalid else row.verdict, []).append(row)
+    others = sorted((row for row in rows if row not in one_by_one), key=lambda row: verdicts.index(row.verdict))
+    called = {(gate.MISSING, "ok"): "measured, and invalid"}
+    rest = by_key((called.get((row.verdict, row.status or ""), row.verdict), row) for row in others)
     return listed([*texts, *(f"{_who(rows, outcome)} ({what})" for what, rows in rest.items())], FEW)
 
 

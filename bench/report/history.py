@@ -13,7 +13,7 @@ from bench.analyse.history.nights import LeftOut
 from bench.analyse.history.shifts import AT_LEAST, MIN_NIGHTS, Shift
 from bench.analyse.history.trends import METRICS, RECENT, Event, Track, Trend
 from bench.console import count
-from bench.core.text import listed, plain
+from bench.core.text import by_key, listed, plain
 from bench.report import page
 from bench.report.blocks import Grid, chapter_of, filled
 from bench.report.drawing import Plot
@@ -104,10 +104,7 @@ def answer(track: Track) -> str:
 def last_night(track: Track) -> str:
     """The reasons why the gate stops the last night, and whether a person accepted it; empty if it passes."""
     last = len(track.nights) - 1
-    by_metric: dict[str, list[str]] = {}
-    for trend in track.trends:
-        if last in trend.regressed:
-            by_metric.setdefault(WORDS[trend.metric].name, []).append(trend.scenario)
+    by_metric = by_key((WORDS[trend.metric].name, trend.scenario) for trend in track.trends if last in trend.regressed)
     if not by_metric:
         return ""
     night = track.nights[last]

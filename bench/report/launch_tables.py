@@ -10,7 +10,7 @@ from bench.analyse.steps import losses
 from bench.console import duration
 from bench.core.codec import encode
 from bench.core.dtypes import short
-from bench.core.text import listed
+from bench.core.text import by_key, listed
 from bench.report.drawing import model_and_batch
 from bench.report.tables import UNKNOWN, Cell, Column, Table, change, number, numeric, tabulate, text
 from bench.runs.document import Attached, RunDocument
@@ -93,10 +93,8 @@ def launches_table(run: Analysed) -> Table:
     final = {one.launch: one.final_loss for one in attached.launches} if attached else {}
     stats = run.stats.frame.set_index("launch").to_dict("index")
     codes = run.findings.groupby("launch")["code"].agg(", ".join)
-    logs: dict[int, list[tuple[str, str]]] = {}
-    for name in run.document.files:
-        if log := LOG.fullmatch(name):
-            logs.setdefault(int(log["launch"]), []).append((f"rank {log['rank']}", name))
+    matches = ((name, LOG.fullmatch(name)) for name in run.document.files)
+    logs = by_key((int(log["launch"]), (f"rank {log['rank']}", name)) for name, log in matches if log)
 
     def status(launch: LaunchRecord) -> Cell:
         reason, failed = launch.reason or "", launch.first_failed_rank

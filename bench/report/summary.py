@@ -10,7 +10,7 @@ from bench.analyse.analysed import Analysed
 from bench.analyse.bars import RSS, about_intervals, about_memory, plus_minus
 from bench.analyse.recommendation import recommendations
 from bench.analyse.steps import BASE, about_base, base_of, short_base
-from bench.core.text import listed
+from bench.core.text import by_key, listed
 from bench.report.tables import (
     TONES,
     UNKNOWN,
@@ -94,9 +94,8 @@ def _about(table: pd.DataFrame) -> list[str]:
 
 
 def _failed(table: pd.DataFrame) -> list[str]:
-    wrong: dict[str, list[str]] = {}
-    for row in table[(table["status"] != "ok") & table["reason"].notna()].to_dict("records"):
-        wrong.setdefault(f"{row['status']}: {row['reason']}", []).append(row["scenario"])
+    rows = table[(table["status"] != "ok") & table["reason"].notna()].to_dict("records")
+    wrong = by_key((f"{row['status']}: {row['reason']}", row["scenario"]) for row in rows)
     return [f"{listed(names)}: {why}" for why, names in wrong.items()]
 
 
@@ -118,10 +117,7 @@ def _why_unknown(run: Run, table: pd.DataFrame) -> list[str]:
     unsampled = good.loc[good["peak_pid_mib"].isna(), "scenario"]
     reasons = dict.fromkeys(unsampled, "there is no sample of it")
     reasons |= held.unknown(run.memory).set_index("scenario")["reason"].to_dict()
-    by_reason: dict[str, list[str]] = {}
-    for scenario in good["scenario"]:
-        if scenario in reasons:
-            by_reason.setdefault(reasons[scenario], []).append(scenario)
+    by_reason = by_key((reasons[name], name) for name in good["scenario"] if name in reasons)
     notes += [f"Memory of {listed(names)} is unknown, or a part of it: {why}." for why, names in by_reason.items()]
     return notes
 

@@ -11,7 +11,7 @@ from bench.analyse.each import each_alone
 from bench.analyse.recommendation import LEAN_ENOUGH, recommendations
 from bench.analyse.validity import FEW, grouped
 from bench.console import count
-from bench.core.text import digits, ends_text, listed
+from bench.core.text import by_key, digits, ends_text, listed
 from bench.runs.document import Attached, RunDocument, what_is_trained
 from bench.runs.experiments import Tuning
 from bench.runs.frames import TableRow
@@ -113,9 +113,7 @@ def advice(document: RunDocument, table: pd.DataFrame) -> list[Advice]:
     """The advice beside :func:`headlines`."""
     if document.of(Attached) or each_alone(document):
         return []
-    why_not: dict[str, list[str]] = {}
-    for scenario, reason in recommendations(document, table).left_out.items():
-        why_not.setdefault(reason, []).append(scenario)
+    why_not = by_key((reason, name) for name, reason in recommendations(document, table).left_out.items())
     left_out = "; ".join(f"{listed(scenarios)} ({reason})" for reason, scenarios in why_not.items())
     beside = [line for one in _standings(document, table) for line in _beside(one)]
     return [*beside, *([("Left out", f"{left_out}.")] if left_out else [])]

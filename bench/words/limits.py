@@ -7,7 +7,7 @@ import pandas as pd
 from bench.analyse.account import ADDS_UP, PARTS, UNDECIDED, UNTRIED, accounts, limits, proofs
 from bench.analyse.analysed import Analysed
 from bench.analyse.limits import achieved
-from bench.core.text import digits, ends_text
+from bench.core.text import by_key, digits, ends_text
 from bench.runs.document import RunDocument
 from bench.runs.experiments import Limits, Proofs
 from bench.runs.frames import TableRow
@@ -109,13 +109,9 @@ def proved(document: RunDocument) -> list[str]:
 
 def recoverable(scenario: str, device: str | None) -> dict[str, list[str]]:
     """By part of a step the switches whose files say that they recover of it, and that this scenario has not on."""
-    switches: dict[str, list[str]] = {}
-    for name, file in discover.names(discover.SWITCH).items():
-        declared = switching.load_switch(name, file)
-        if name not in scenario.split("+"):
-            for part in declared.recovers.get(device or "", ()):
-                switches.setdefault(part, []).append(name)
-    return switches
+    declared = {name: switching.load_switch(name, file) for name, file in discover.names(discover.SWITCH).items()}
+    off = [name for name in declared if name not in scenario.split("+")]
+    return by_key((part, name) for name in off for part in declared[name].recovers.get(device or "", ()))
 
 
 def answers(run: Analysed) -> list[tuple[str, str]]:

@@ -20,7 +20,7 @@ from bench.analyse.steps import phases
 from bench.analyse.validity import HOST_BOUND
 from bench.console import count
 from bench.core.records import PHASES
-from bench.core.text import listed, percent, signed
+from bench.core.text import by_key, listed, percent, signed
 from bench.runs.document import Attached
 from bench.runs.experiments import Diagnosis, Tuning
 from bench.runs.frames import TableRow
@@ -250,10 +250,7 @@ def growing(run: Analysed) -> Answer | None:
     """By samples while steps are measured, and on a GPU by what torch reserved beside what tensors held."""
     if run.memory.empty or not run.document.good:
         return None
-    grown: dict[str, list[tuple[float, float]]] = {}
-    for launch in run.document.good:
-        if launch.launch in run.growth:
-            grown.setdefault(launch.scenario, []).append(run.growth[launch.launch])
+    grown = by_key((one.scenario, run.growth[one.launch]) for one in run.document.good if one.launch in run.growth)
     usual = {name: sorted(of)[len(of) // 2] for name, of in grown.items()}
     leaks = [f"{name} by {mib:,.0f} MiB ({percent(share)})" for name, (mib, share) in usual.items() if share > GROWING]
     parts = ["Whether it grows is not known: steps were measured for too short a time; raise --iters."]

@@ -16,6 +16,7 @@ from bench.analyse.history import gate
 from bench.analyse.history.rule import METRICS as GATE_METRICS
 from bench.analyse.history.rule import Rule
 from bench.analyse.history.shifts import Levels, Shift, levels
+from bench.core.text import by_key
 from bench.runs.document import what_is_trained
 
 METRICS = ("step_ms", "peak_total_mib", "energy_per_1000_j")
@@ -147,10 +148,8 @@ def tracks(
     ``scenarios``: of these alone (none: of all). ``accepted``: why runs were accepted, by run. ``rule``: the gate's, by
     which nights regressed; None: they are not looked for.
     """
-    grouped: dict[tuple[object, ...], list[Digest]] = {}
-    for digest in digests:
-        if not scenarios or any(row["scenario"] in scenarios for row in digest["scenarios"]):
-            grouped.setdefault(comparable.key(digest), []).append(digest)
+    wanted = [one for one in digests if not scenarios or not {*scenarios}.isdisjoint(scenarios_of([one]))]
+    grouped = by_key((comparable.key(one), one) for one in wanted)
     made = [_track(of_track, scenarios, accepted or {}, rule) for of_track in grouped.values()]
     return sorted(made, key=lambda track: (track.nights[-1].utc or "", track.nights[-1].run), reverse=True)
 
@@ -182,12 +181,13 @@ def _track(digests: list[Digest], scenarios: Sequence[str], accepted: Mapping[st
                 usable.setdefault((row["scenario"], row["what_ran"]), [None] * len(digests))[place] = row
             else:
                 without[row["scenario"], why] += 1
-    stopped: dict[tuple[str, str | None], list[int]] = {}  # the nights that the gate stops, by scenario and metric
     named = [(digest["run"], digest) for digest in digests]
-    for place, (rows, _) in enumerate(gate.replay(named, rule, accepted, scenarios or None) if rule else ()):
-        for one in rows:
-            if one.verdict == gate.REGRESSED:
-                stopped.setdefault((one.scenario, one.metric), []).append(place)
+    stopped = by_key(  # the nights that the gate stops, by scenario and metric
+        ((one.scenario, one.metric), place)
+        for place, (rows, _) in enumerate(gate.replay(named, rule, accepted, scenarios or None) if rule else ())
+        for one in rows
+        if one.verdict == gate.REGRESSED
+    )
     trends = tuple(
         Trend(
             scenario=ran[0],
@@ -196,7 +196,7 @@ def _track(digests: list[Digest], scenarios: Sequence[str], accepted: Mapping[st
             values=values,
             sources=tuple(None if row is None else source_of(row, metric) for row in rows),
             levels=levels(values),
-            regressed=tuple(one for one in stopped.get((ran[0], GATED.get(metric)), ()) if values[one] is not None),
+            regressed=tuple(one for one in stopped.get((ran[0], GATED.get(metric, "")), ()) if values[one] is not None),
         )
         for metric in METRICS
         for ran, rows in usable.items()
@@ -222,11 +222,11 @@ def _mean(launches: Sequence[float | None]) -> float | None:
 
 
 def _events(trends: Sequence[Trend], nights: Sequence[Night], digests: Sequence[Digest]) -> tuple[Event, ...]:
-    shifted: dict[tuple[int, int], list[Change]] = {}
-    for trend in trends:
-        for shift in trend.levels.shifts:
-            change = Change(scenario=trend.scenario, what_ran=trend.what_ran, metric=trend.metric, shift=shift)
-            shifted.setdefault((shift.after, shift.before), []).append(change)
+    shifted = by_key(
+        ((one.after, one.before), Change(scenario=of.scenario, what_ran=of.what_ran, metric=of.metric, shift=one))
+        for of in trends
+        for one in of.levels.shifts
+    )
     return tuple(
         Event(
             before=nights[before],
