@@ -97,10 +97,9 @@ def _within(device: pd.DataFrame, bounds: Windows) -> Iterator[tuple[int, np.nda
         if launch in places:
             own = places[launch]
             inside = own[(t_ns[own] >= start_ns) & (t_ns[own] <= end_ns)]
-            if len(inside) and np.ptp(t_ns[inside]) >= COVERED * (end_ns - start_ns):
-                yield launch, inside
-            else:
-                yield launch, own[(t_ns[own] >= start_ns - EDGE_NS) & (t_ns[own] <= end_ns + EDGE_NS)]
+            if not len(inside) or np.ptp(t_ns[inside]) < COVERED * (end_ns - start_ns):
+                inside = own[(t_ns[own] >= start_ns - EDGE_NS) & (t_ns[own] <= end_ns + EDGE_NS)]
+            yield launch, inside
 
 
 def per_launch(device: pd.DataFrame, steps: Iterations, units: int | None, devices: pd.DataFrame) -> pd.DataFrame:

@@ -95,9 +95,7 @@ def ladder(run: Analysed) -> pd.DataFrame:
         alone = rounds.ratio(step.alone or "", first)
         rows.append(
             {
-                "before": step.before,
-                "rung": step.rung,
-                "change": step.change,
+                **{name: getattr(step, name) for name in ("before", "rung", "change")},
                 "step_ms": run.spread["median_ms"].get(step.rung),
                 "gain": gain.value,
                 "low": gain.low,

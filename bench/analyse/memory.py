@@ -196,8 +196,3 @@ def timeline(
     marks_ns = (rows["begin_ns"].min(), measured["begin_ns"].min(), measured["end_ns"].max())
     begin, middle, end = ((float(mark) - origin_ns) / 1e9 for mark in marks_ns)
     return line, (begin, middle, end)
-
-
-def unknown(memory: pd.DataFrame) -> pd.DataFrame:
-    """One row per scenario with samples that are unknown: ``scenario, reason``, the different reasons joined."""
-    return memory[memory["used_mib"].isna()].groupby("scenario", observed=True)["reason"].agg(different).reset_index()

@@ -132,20 +132,22 @@ def predictions(
                 unknown = str(error)
         if alone is None or (step is None and unknown is None):
             continue
-        beyond = count / max((*measured_ms, 1))
-        prediction = Prediction(mode=mode, count=count, beyond=beyond, left_out=left_out, why_not=unknown)
-        if step is not None:
-            step_ms, waits_ms = step
-            measured = None if what_if_mbit is not None else measured_ms.get(count)
-            prediction = replace(
-                prediction,
+        step_ms, waits_ms = step or (None, None)
+        measured = None if what_if_mbit is not None or step is None else measured_ms.get(count)
+        predicted.append(
+            Prediction(
+                mode=mode,
+                count=count,
                 step_ms=step_ms,
                 exposed_ms=waits_ms,
-                efficiency=alone[0] / step_ms / (count if mode == "strong" else 1),
+                efficiency=step_ms and alone[0] / step_ms / (count if mode == "strong" else 1),
                 measured_ms=measured,
-                error=None if measured is None else step_ms / measured - 1.0,
+                error=step_ms and measured and step_ms / measured - 1.0,
+                left_out=left_out,
+                beyond=count / max((*measured_ms, 1)),
+                why_not=unknown,
             )
-        predicted.append(prediction)
+        )
     return predicted
 
 

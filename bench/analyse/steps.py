@@ -288,19 +288,15 @@ def spread(times_ms: Mapping[str, np.ndarray], stats: LaunchStats) -> pd.DataFra
     same launches.
     """
     medians = {str(name): estimate(of_launches) for name, of_launches in stats.frame.groupby("scenario")["median_ms"]}
-    rows = [
-        {
-            "scenario": name,
-            "p25_ms": np.quantile(times_ms[name], 0.25),
-            "median_ms": median.value,
-            "p75_ms": np.quantile(times_ms[name], 0.75),
-            "measured": len(times_ms[name]),
-            "half_width_percent": median.half_width_percent,
-        }
-        for name, median in medians.items()
-    ]
-    columns = ["scenario", "p25_ms", "median_ms", "p75_ms", "measured", "half_width_percent"]
-    return pd.DataFrame(rows, columns=columns).astype({"half_width_percent": "float64"})
+    table = {
+        "scenario": list(medians),
+        "p25_ms": [np.quantile(times_ms[name], 0.25) for name in medians],
+        "median_ms": [median.value for median in medians.values()],
+        "p75_ms": [np.quantile(times_ms[name], 0.75) for name in medians],
+        "measured": [len(times_ms[name]) for name in medians],
+        "half_width_percent": [median.half_width_percent for median in medians.values()],
+    }
+    return pd.DataFrame(table).astype({"half_width_percent": "float64"})
 
 
 def losses(steps: Iterations) -> pd.DataFrame:

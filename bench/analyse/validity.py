@@ -7,6 +7,7 @@ happened, and that may not be what was meant.
 import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 
 import pandas as pd
 
@@ -16,6 +17,7 @@ from bench.core.records import UNTRUE
 from bench.core.text import digits
 from bench.runs.document import Attached, Finding, HostRecord, RunDocument
 from bench.runs.experiments import IntervalTargetRecord, Numerics
+from bench.runs.fields import Severity
 from bench.runs.frames import LaunchStats, TableRow
 from bench.runs.launches import BUSY, REPLICATES_WANTED, Checks, Effective, LaunchRecord
 
@@ -31,12 +33,11 @@ LOADED = 0.5  # the load per core from which on a host has other work to do
 COLUMNS = tuple(Finding.__dataclass_fields__)
 
 
-def warning(code: str, text: str, remedy: str, size: float | None = None) -> Finding:
-    return Finding(severity="warning", code=code, text=text, remedy=remedy, size=size)
+def warning(code: str, text: str, remedy: str, size: float | None = None, severity: Severity = "warning") -> Finding:
+    return Finding(severity=severity, code=code, text=text, remedy=remedy, size=size)
 
 
-def invalid(code: str, text: str, remedy: str, size: float | None = None) -> Finding:
-    return Finding(severity="invalid", code=code, text=text, remedy=remedy, size=size)
+invalid = partial(warning, severity="invalid")
 
 
 def findings(

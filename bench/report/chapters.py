@@ -143,16 +143,6 @@ def _energy(of: Material) -> Chapter:
     )
 
 
-def _ladder(of: Material) -> Chapter:
-    table = Grid("Each rung against the one before", ladder_table(of.run))
-    return chapter_of("ladder", "What does each step gain?", *ladder_words(of.run), of.plots.get("ladder"), table)
-
-
-def _questions(of: Material) -> Chapter:
-    folds = (Fold(asked, (answer,)) for asked, answer in questions(of.run))
-    return chapter_of("questions", "Questions and answers", *folds)
-
-
 def _published(of: Material) -> Chapter | None:
     if of.run.good_iterations.frame.empty or not published.is_alike(of.run.document):
         return None
@@ -206,8 +196,14 @@ CHAPTERS: tuple[Callable[[Material], Chapter | list[Chapter] | None], ...] = (
     partial(_experiments, leads=False),
     _memory,
     _energy,
-    _ladder,
-    _questions,
+    lambda of: chapter_of(
+        "ladder",
+        "What does each step gain?",
+        *ladder_words(of.run),
+        of.plots.get("ladder"),
+        Grid("Each rung against the one before", ladder_table(of.run)),
+    ),
+    lambda of: chapter_of("questions", "Questions and answers", *(Fold(q, (text,)) for q, text in questions(of.run))),
     _published,
     _how,
     _recipe,

@@ -169,11 +169,7 @@ def facts(document: RunDocument) -> list[tuple[str, str]]:
             trained += [(f"Script{of}", script)]
     pairs = [
         ("Date", f"{start_date(document)}{lasted}"),
-        *(
-            [("Hosts", f"{listed([one.name for one in document.hosts])}; of the first:")]
-            if len(document.hosts) > 1
-            else []
-        ),
+        *[("Hosts", f"{listed([one.name for one in document.hosts])}; of the first:")] * (len(document.hosts) > 1),
         ("Host", f"{machine.host}, {machine.os}"),
         ("CPU", f"{machine.cpu}, {machine.cores_usable} of {machine.cores_online} cores usable"),
         ("Memory", f"{machine.memory_gib} GiB"),

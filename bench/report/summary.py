@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from bench.analyse import memory as held
 from bench.analyse import published
 from bench.analyse.analysed import Analysed
 from bench.analyse.bars import RSS, about_intervals, about_memory, plus_minus
+from bench.analyse.launches import different
 from bench.analyse.recommendation import recommendations
 from bench.analyse.steps import BASE, about_base, base_of, short_base
 from bench.core.text import by_key, listed
@@ -116,7 +116,8 @@ def _why_unknown(run: Run, table: pd.DataFrame) -> list[str]:
         notes.append(f"speed ÷ {short_base(base)} is unknown because {base} has no results in this run.")
     unsampled = good.loc[good["peak_pid_mib"].isna(), "scenario"]
     reasons = dict.fromkeys(unsampled, "there is no sample of it")
-    reasons |= held.unknown(run.memory).set_index("scenario")["reason"].to_dict()
+    unknown = run.memory[run.memory["used_mib"].isna()]
+    reasons |= unknown.groupby("scenario", observed=True)["reason"].agg(different).to_dict()
     by_reason = by_key((reasons[name], name) for name in good["scenario"] if name in reasons)
     notes += [f"Memory of {listed(names)} is unknown, or a part of it: {why}." for why, names in by_reason.items()]
     return notes

@@ -9,6 +9,7 @@ from bench.analyse import memory, memory_parts
 from bench.analyse import scaling as scalings
 from bench.analyse.analysed import Analysed
 from bench.analyse.communication import communication, spent
+from bench.analyse.intervals import columns
 from bench.analyse.launches import ok_rows
 from bench.analyse.loader import found_by, rates, together
 from bench.analyse.verdicts import records
@@ -59,13 +60,9 @@ def point(one: scalings.Scaled) -> dict[str, object]:
     """A point of a curve of scaling as a row."""
     return {
         **{name: getattr(one, name) for name in ("mode", "count", "global_batch", "per_s", "failed")},
-        "step_ms": one.step.value,
-        "step_low_ms": one.step.low,
-        "step_high_ms": one.step.high,
+        **columns("step{}_ms", one.step),
         "launches": one.step.n,
-        "efficiency": one.efficiency.value,
-        "efficiency_low": one.efficiency.low,
-        "efficiency_high": one.efficiency.high,
+        **columns("efficiency{}", one.efficiency),
         "loss": encode(one.loss),
     }
 
