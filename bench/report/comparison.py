@@ -9,19 +9,7 @@ from dataclasses import asdict
 
 from bench.analyse import between_runs
 from bench.analyse.analysed import Analysed
-from bench.analyse.between_runs import (
-    BETTER,
-    ENERGY,
-    MEMORY,
-    NOT_COMPARABLE,
-    PARITY,
-    STEP_TIME,
-    TITLES,
-    UNITS,
-    WORSE,
-    Compared,
-    Row,
-)
+from bench.analyse.between_runs import BETTER, ENERGY, MEMORY, NOT_COMPARABLE, STEP_TIME, TITLES, WORSE, Compared, Row
 from bench.analyse.comparable import Digest
 from bench.analyse.comparison import ALIKE, LAUNCHES_WANTED, TOO_FEW, still_wanted
 from bench.analyse.verdicts import json_value
@@ -148,7 +136,7 @@ def _table(compared: Compared) -> Table:
 
 
 def _metric(row: Row) -> str:
-    unit = UNITS[row.metric]
+    unit = between_runs.UNITS[row.metric]
     each = " of the largest process" if row.column == "peak_pid_mib" else ""
     return TITLES[row.metric] + each + (f" ({unit})" if unit else "")
 
@@ -173,7 +161,7 @@ def _notes(compared: Compared) -> Iterator[str]:
 
 def _difference(row: Row, compared: Compared) -> str:
     who = f"{row.scenario} against {row.against}" if compared.within else row.scenario
-    if row.metric == PARITY.name:
+    if row.metric == between_runs.PARITY.name:
         return f"{who}: {row.verdict} numerics: {row.new}, where the base is {row.base}"
     assert row.ratio is not None  # it has a verdict
     what = {MEMORY.name: f"{row.verdict} memory", ENERGY.name: f"{row.verdict} energy"}.get(row.metric, row.verdict)
@@ -310,5 +298,5 @@ def _caption(compared: Compared) -> Iterator[str]:
     left_out = list(_not_comparable(compared))
     if left_out:
         yield f"Not drawn: {'; '.join(left_out)}."
-    numerics = [row for row in compared.rows if row.metric == PARITY.name and row.change in TONES]
+    numerics = [row for row in compared.rows if row.metric == between_runs.PARITY.name and row.change in TONES]
     yield from (f"{_difference(row, compared)}." for row in numerics)

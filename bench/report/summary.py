@@ -11,20 +11,8 @@ from bench.analyse.launches import different
 from bench.analyse.recommendation import recommendations
 from bench.analyse.steps import BASE, about_base, base_of, short_base
 from bench.core.text import by_key, listed
-from bench.report.tables import (
-    TONES,
-    UNKNOWN,
-    Cell,
-    Column,
-    Table,
-    bounded,
-    form_of,
-    is_unknown,
-    number,
-    numeric,
-    tabulate,
-    text,
-)
+from bench.report import tables
+from bench.report.tables import UNKNOWN, Cell, Column, Table, bounded, is_unknown, number, numeric, tabulate, text
 from bench.runs.frames import TableRow
 from bench.runs.reader import Run
 from bench.words.advice import is_clear
@@ -54,7 +42,7 @@ def _by_speed(table: pd.DataFrame) -> list[TableRow]:
 
 def _summary_columns(rows: Sequence[TableRow], *, brief: bool = False) -> list[Column]:
     first = rows[0] if rows else {"unit": "examples", "unit_short": "ex", "relative_to": BASE}
-    times, speeds = (form_of(row[name] for row in rows) for name in ("step_median_ms", "throughput_per_s"))
+    times, speeds = (tables.form_of(row[name] for row in rows) for name in ("step_median_ms", "throughput_per_s"))
     highest = max((row["throughput_per_s"] for row in rows if not is_unknown(row["throughput_per_s"])), default=1.0)
 
     def speed(row: TableRow) -> Cell:
@@ -65,7 +53,7 @@ def _summary_columns(rows: Sequence[TableRow], *, brief: bool = False) -> list[C
     def verdict(row: TableRow, name: str, why: str = "") -> Cell:
         if is_unknown(row[name]):
             return Cell(text=UNKNOWN)
-        return Cell(text=row[name], small="" if is_unknown(why) else why, tone=TONES[row[name]], wrap=True)
+        return Cell(text=row[name], small="" if is_unknown(why) else why, tone=tables.TONES[row[name]], wrap=True)
 
     energy = f"J per 1,000 {first['unit']}"
     with_energy = not brief and any(not is_unknown(row["energy_per_1000_j"]) for row in rows)

@@ -11,21 +11,7 @@ from bench.analyse.validity import grouped
 from bench.core.records import PARITIES
 from bench.core.text import listed, percent
 from bench.report import tables
-from bench.report.tables import (
-    UNKNOWN,
-    Cell,
-    Column,
-    Table,
-    change,
-    is_unknown,
-    number,
-    numeric,
-    ranged,
-    step_cell,
-    tabulate,
-    text,
-    words_of,
-)
+from bench.report.tables import UNKNOWN, Cell, Column, Table, is_unknown, number, numeric, ranged, tabulate, text
 from bench.runs.document import Attached, RunDocument
 from bench.runs.experiments import Numerics
 from bench.runs.frames import TableRow
@@ -55,7 +41,7 @@ def parity_table(run: Analysed) -> Table | None:
     errors = {"gradient": "gradient", "update": "update", "buffer": "buffers"}
 
     def verdict(row: TableRow) -> Cell:
-        word, reason = words_of(row, "verdict", "reason")
+        word, reason = tables.words_of(row, "verdict", "reason")
         return Cell(text=word or "not shown", small=reason, tone=tables.TONES.get(word, ""))
 
     def error(heading: str, name: str) -> Column:
@@ -89,7 +75,7 @@ def verdicts(run: Analysed) -> list[tuple[str, str]]:
     """Each verdict on numerics, the gravest first, with its scenarios, and the reason where it is not good."""
     by_verdict: dict[str, dict[str, list[str]]] = {}
     for row in numerics.by_scenario(run.parity).to_dict("records"):
-        verdict, reason = words_of(row, "verdict", "reason")
+        verdict, reason = tables.words_of(row, "verdict", "reason")
         why = reason if tables.TONES.get(verdict) != "good" else ""
         by_verdict.setdefault(verdict or "not shown", {}).setdefault(why, []).append(row["scenario"])
     return [
@@ -135,7 +121,7 @@ def communication_table(run: Run) -> Table | None:
     rows = diagnosed.communication(run.document, run.diagnostics).to_dict("records")
 
     def method(row: TableRow) -> Cell:
-        word, reason = words_of(row, "method", "reason")
+        word, reason = tables.words_of(row, "method", "reason")
         return Cell(text=word or UNKNOWN, small=reason, wrap=True)
 
     def with_interval(heading: str, name: str) -> Column:
@@ -206,10 +192,10 @@ def statistics_table(run: Analysed) -> Table | None:
         return Cell(text=str(out), small=f"{100 * out / steps:.1f} %" if out else "")
 
     def mean(heading: str) -> Column:
-        return numeric(f"{heading} ms", lambda launches: step_cell(estimate(launches[f"{heading}_ms"]), None))
+        return numeric(f"{heading} ms", lambda launches: tables.step_cell(estimate(launches[f"{heading}_ms"]), None))
 
     def drift(launches: pd.DataFrame) -> str:
-        return change(max(launches["drift"].dropna(), key=abs, default=None))
+        return tables.change(max(launches["drift"].dropna(), key=abs, default=None))
 
     columns = (
         text("scenario", lambda launches: launches["scenario"].iloc[0]),
