@@ -8,11 +8,12 @@ A report asks for the statistics of a launch two dozen times, and of millions of
 
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import pandas as pd
 
 from bench.analyse import devices
+from bench.analyse.between_runs import Compared
 from bench.analyse.comparison import against_fastest
 from bench.analyse.launches import looked_at, ok_rows
 from bench.analyse.memory import beside_torch, growth, peaks, sampled_late, stacks
@@ -26,9 +27,6 @@ from bench.runs.document import RunDocument
 from bench.runs.experiments import Tuning
 from bench.runs.frames import Iterations, LaunchStats, RankSteps
 from bench.runs.reader import Condense, Run
-
-if TYPE_CHECKING:
-    from bench.analyse.between_runs import Compared
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -72,7 +70,7 @@ class Analysed(Run):
     overview = cached_property(lambda run: overview(run))
 
     @cached_property
-    def since_before(self) -> "Compared | None":
+    def since_before(self) -> Compared | None:
         from bench.analyse.history.nights import since_before  # which reads runs to make their digests
 
         return since_before(self.path)

@@ -14,11 +14,8 @@ MARKS = {FINALIST: ("D", "line-1"), LEFT: ("o", "line-0"), BEATEN: ("o", "muted"
 
 def fate(tuning: Tuning, name: str) -> str:
     one = tuning.candidates[name]
-    if name in tuning.finalists:
-        return FINALIST
-    if one.why_not is not None:
-        return OUT
-    return BEATEN if one.beaten is not None else LEFT
+    others = OUT if one.why_not is not None else BEATEN if one.beaten is not None else LEFT
+    return FINALIST if name in tuning.finalists else others
 
 
 def search_table(run: Analysed) -> Table:
@@ -49,10 +46,9 @@ def search_table(run: Analysed) -> Table:
 def search_words(run: Analysed) -> list[str]:
     tuning = run.document.begun(Tuning)
     ended = {"budget": "The budget ended it", "race": "It ended when more launches would not help"}
-    limits = [f"numerics at least {tuning.floor}"]
-    limits += [f"at most {tuning.memory_limit_mib / 1024:,.2f} GiB of a device"] if tuning.memory_limit_mib else []
+    limit = f" and at most {tuning.memory_limit_mib / 1024:,.2f} GiB of a device" if tuning.memory_limit_mib else ""
     return [
-        f"The race took {count(len(tuning.launches), 'launch', 'launches')} ({' and '.join(limits)}). "
+        f"The race took {count(len(tuning.launches), 'launch', 'launches')} (numerics at least {tuning.floor}{limit}). "
         f"{ended.get(tuning.stopped_by or '', 'It was interrupted')}. Its values chose the finalists and nothing else: "
         "all other tables and plots are of the finalists' fresh launches."
     ]

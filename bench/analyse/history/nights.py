@@ -17,6 +17,7 @@ from bench.core.codec import decode, encode
 from bench.core.errors import RequestError
 from bench.core.files import JSON_BYTES, open_regular, read_json, sha256
 from bench.runs.digests import Digest, stored
+from bench.runs.document import RunDocument
 from bench.runs.files import DIGEST_BYTES, unreadable, unwritable, write_atomically
 from bench.runs.names import RUN_ID, run_ids
 from bench.runs.reader import read as read_run
@@ -24,7 +25,6 @@ from bench.runs.reader import verified
 from bench.runs.writer import as_text
 
 if TYPE_CHECKING:
-    from bench.analyse.analysed import Analysed
     from bench.analyse.between_runs import Compared
 
 ACCEPTED = "accepted"  # the folder in a history with a file per accepted run
@@ -161,21 +161,14 @@ def _history(folder: str, option: str) -> str:
 
 def digest_of(path: str) -> Digest:
     """The digest of a finished run as it was sealed, else made again."""
-    if (digest := stored(path)) is not None:
-        return digest
-    from bench.analyse.digest import of_run
-
-    return of_run(_measured(path, allow_incomplete=False))
+    return stored(path) or _made(path, allow_incomplete=False)[0]
 
 
 def with_findings(path: str, *, allow_incomplete: bool = False) -> Digest:
-    from bench.analyse.digest import of_run
-
     document = verified(path, allow_incomplete=allow_incomplete)
     digest = stored(path)
     if digest is None:
-        run = _measured(path, allow_incomplete=allow_incomplete)
-        digest, document = of_run(run), run.document
+        digest, document = _made(path, allow_incomplete=allow_incomplete)
     return {**digest, "run": os.path.basename(os.path.abspath(path)), "findings": encode(document.validity)}
 
 
@@ -201,13 +194,15 @@ def since_before(path: str) -> "Compared | None":
     return None
 
 
-def _measured(path: str, *, allow_incomplete: bool) -> "Analysed":
+def _made(path: str, *, allow_incomplete: bool) -> tuple[Digest, RunDocument]:
+    from bench.analyse.digest import of_run
     from bench.analyse.verdicts import judged
 
     run = read_run(path, allow_incomplete=allow_incomplete)
     if run.document.instead:
         raise RequestError("RUN", f"{path} {run.document.instead} and measured nothing", "choose another")
-    return judged(run)
+    run = judged(run)
+    return of_run(run), run.document
 
 
 def _acceptances(folder: str) -> tuple[dict[str, Acceptance], list[LeftOut]]:
