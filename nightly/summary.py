@@ -13,7 +13,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -270,20 +270,15 @@ def _findings(out: Path) -> str:
 
 def _files(out: Path) -> str:
     """Where the plots are: a summary on a CI page shows no image out of an artifact."""
-    lines = list(_there(out))
+    whats = {
+        "report/index.html": "tonight with its plots",
+        "history/history.html": "all nights with their plots",
+        "results": "the sealed run: every step of every rank",
+        "junit.xml": "the gate for tools that read JUnit",
+        "night.log": "what was printed",
+    }
+    lines = [f"- `{name}`: {what}" for name, what in whats.items() if (out / name).exists()]
     return "\n".join(["## In the artifact", "", *lines]) if lines else ""
-
-
-def _there(out: Path) -> Iterator[str]:
-    for name, what in (
-        ("report/index.html", "tonight with its plots"),
-        ("history/history.html", "all nights with their plots"),
-        ("results", "the sealed run: every step of every rank"),
-        ("junit.xml", "the gate for tools that read JUnit"),
-        ("night.log", "what was printed"),
-    ):
-        if (out / name).exists():
-            yield f"- `{name}`: {what}"
 
 
 def _number(value: float | None, digits: int) -> str:

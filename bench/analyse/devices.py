@@ -105,9 +105,8 @@ def _within(device: pd.DataFrame, bounds: Windows) -> Iterator[tuple[int, np.nda
 def per_launch(device: pd.DataFrame, steps: Iterations, units: int | None, devices: pd.DataFrame) -> pd.DataFrame:
     """One row per launch: the sum over its devices. Null where a device's value is null, with ``energy_reason``.
 
-    ``launch, scenario, devices, energy_j, energy_source, energy_reason, energy_per_1000_j, mean_power_w, peak_power_w,
-    max_temperature_c, throttle, verdict``. ``units``: what a step counts. ``peak_power_w``: the highest sum of the
-    devices' powers in one sample. ``verdict``: the worst of all. ``devices``: :func:`per_device` of these tables.
+    ``units``: what a step counts. ``peak_power_w``: the highest sum of the devices' powers in one sample. ``verdict``:
+    the worst of all. ``devices``: :func:`per_device` of these tables.
     """
     if devices.empty:  # as on the CPU
         return _table([], LAUNCH_COLUMNS)

@@ -1,20 +1,9 @@
 """A run in a page: all that a comparison with other runs needs, so that thousands of nights are read in seconds.
 
-It is sealed in the run folder as ``digest.json``. Everything in it follows from ``run.json`` and the tables, from which
-:func:`of_run` makes it again for a run that has none.
+It is sealed in the run folder as ``digest.json``, in the form of :class:`bench.runs.digests.Form`. Everything in it
+follows from ``run.json`` and the tables, from which :func:`of_run` makes it again for a run that has none.
 
-    {"digest_version": 1, "run", "utc", "label", "profile", "git": {"commit", "dirty"}, "imported": null | {...},
-     "attached": null | {...},
-     "workload": {..., "hash"}, "device": "cuda" | "cpu", "hardware": [names of the GPUs, or of the CPU of each host],
-     "replicas",
-     "conditions": {host, cpu, cores, driver, torch, cuda, cudnn, nccl, power limits, governor, ...; looked_at, where
-                    launches were added: how many of each scenario an earlier verdict had},
-     "scenarios": [{"scenario", "what_ran", "world_size", "status", "reason", "validity", "invalid": [codes],
-                    "parity", "loss_error", "memory_source", "energy_source",
-                    "launches": {"launch": [...], "repeat": [...], "step_ms": [...], ...}}]}
-
-A scenario has a value per launch that is ``ok``, the replicate of every comparison (all of them:
-:class:`bench.runs.digests.Launches`). What is unknown is null.
+A scenario has a value per launch that is ``ok``, the replicate of every comparison. What is unknown is null.
 """
 
 from typing import Any

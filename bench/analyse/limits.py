@@ -8,20 +8,22 @@ from bench.core.dtypes import HALVES
 from bench.runs.experiments import Limits, Work
 from bench.runs.launches import Effective
 
-ACHIEVED = ("scenario", "type", "devices", "step_ms", "tflops_per_s", "tflops_per_s_low", "tflops_per_s_high")
+ACHIEVED = (
+    *("scenario", "type", "devices", "step_ms", "tflops_per_s", "tflops_per_s_low", "tflops_per_s_high"),
+    *("ceiling_tflops", "of_ceiling", "nominal_tflops", "mfu", "nominal"),
+)
 TIMES = ("step_median_ms", "step_high_ms", "step_low_ms")  # of which a speed and the ends of its interval are
-OF_PEAK = ("ceiling_tflops", "of_ceiling", "nominal_tflops", "mfu", "nominal")
 
 
 def achieved(run: Analysed) -> pd.DataFrame:
-    """One row per scenario that was measured, if the work of a step is known: :data:`ACHIEVED` and :data:`OF_PEAK`.
+    """One row per scenario that was measured, if the work of a step is known: :data:`ACHIEVED`.
 
     ``type``: that of most of its arithmetic (:func:`arithmetic`). ``tflops_per_s``: what the model
     needs, over the step, on all devices, with its 95 % interval over launches. ``of_ceiling``: of the measured ceiling
     of matrix products; null where none is known. ``mfu``: of the dense nominal peak; null with the reason in
     ``nominal``, which else is the source.
     """
-    limits, batch, columns = run.document.begun(Limits), run.document.workload.global_batch, [*ACHIEVED, *OF_PEAK]
+    limits, batch, columns = run.document.begun(Limits), run.document.workload.global_batch, list(ACHIEVED)
     if limits.work is None or batch is None:
         return pd.DataFrame(columns=columns)
     tflop = (limits.work.forward_flops + limits.work.backward_flops) * batch / 1e12

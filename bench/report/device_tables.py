@@ -91,9 +91,15 @@ def no_energy(run: Run) -> str:
 
 def beside_torch_table(run: Analysed) -> Table | None:
     """The memory of each rank of a launch of each scenario, from whoever knows; None where nobody does."""
+    on_cpu, sizes = run.document.workload.device == "cpu", ("allocated_mib", "reserved_mib", "context_mib")
+    known = held.resident(run.document.launches, run.memory) if on_cpu else run.beside_torch
+    table = known if on_cpu else known.astype(dict.fromkeys(sizes, "float64"))
     chosen = held.largest_launches(run.document, run.peaks)
-    on_cpu = run.document.workload.device == "cpu"
-    return _resident_table(run, chosen) if on_cpu else _driver_table(run, chosen)
+    launches = [chosen[name] for name in run.document.request.scenarios if name in chosen]
+    rows = [row for launch in launches for row in table[table["launch"] == launch].to_dict("records")]
+    if not rows:
+        return None
+    return _resident_table(rows) if on_cpu else _driver_table(run, rows)
 
 
 def memory_parts_table(run: Run) -> Table | None:
@@ -122,11 +128,6 @@ def memory_parts_table(run: Run) -> Table | None:
     return tabulate(columns, table.to_dict("records"), notes)
 
 
-def _chosen_rows(run: Run, table: pd.DataFrame, chosen: dict[str, int]) -> list[TableRow]:
-    rows = {name: table[table["launch"] == launch].to_dict("records") for name, launch in chosen.items()}
-    return [row for name in run.document.request.scenarios for row in rows.get(name, [])]
-
-
 WHICH = (
     "Of each scenario the launch that the summary's peak is from. All are peaks of their own times, so they need not "
     "add up to the peak of all processes together."
@@ -140,11 +141,7 @@ PROCESS = (
 )
 
 
-def _driver_table(run: Analysed, chosen: dict[str, int]) -> Table | None:
-    table = run.beside_torch.astype(dict.fromkeys(("allocated_mib", "reserved_mib", "context_mib"), "float64"))
-    rows = _chosen_rows(run, table, chosen)
-    if not rows:
-        return None
+def _driver_table(run: Run, rows: list[TableRow]) -> Table:
     indices = {gpu.uuid: gpu.index for gpu in run.document.machine.gpus}
     columns = (
         *PROCESS,
@@ -172,10 +169,7 @@ def _memory_source(row: TableRow) -> str:
     return row["source"] if isinstance(row["source"], str) else "torch_allocator"
 
 
-def _resident_table(run: Run, chosen: dict[str, int]) -> Table | None:
-    rows = _chosen_rows(run, held.resident(run.document.launches, run.memory), chosen)
-    if not rows:
-        return None
+def _resident_table(rows: list[TableRow]) -> Table:
     columns = (
         *PROCESS,
         numeric("RSS peak MiB", "rss_mib", ",.0f"),

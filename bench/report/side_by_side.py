@@ -40,13 +40,10 @@ def drawn(
     finally:
         gc.unfreeze()
     meanwhile()
-    finished = {}
-    for number in range(len(DRAWS)):
-        if number not in futures or futures[number].cancel():
-            finished[number] = _drawn(number)
-    for number, future in futures.items():
+    finished = {one: _drawn(one) for one in range(len(DRAWS)) if one not in futures or futures[one].cancel()}
+    for number in futures.keys() - finished.keys():
         try:
-            finished[number] = finished[number] if number in finished else future.result()
+            finished[number] = futures[number].result()
         except BrokenProcessPool:  # one was killed, such as for want of memory
             finished[number] = _drawn(number)
     pool.shutdown()

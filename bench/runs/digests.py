@@ -17,7 +17,7 @@ from bench.runs.fields import Count, DeviceKind, Names, Parity, Several, Utc
 from bench.runs.files import DIGEST, RESTORE, limit_of, unreadable
 
 VERSION = 1
-"""Of the form that ``bench.analyse.digest`` describes. One of another version is made again from the run."""
+"""Of :class:`Form`. A digest of another version is made again from the run."""
 
 LOOKED_AT = "looked_at"  # a condition: how many launches of each scenario a verdict had before others were added
 
@@ -64,6 +64,8 @@ class Conditions(TypedDict):
 
 
 class Form(TypedDict):
+    """``hardware``: the names of the GPUs, or of the CPU of each host."""
+
     digest_version: int
     run: str
     utc: Utc | None

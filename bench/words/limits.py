@@ -87,11 +87,8 @@ def times(value: float, low: float | None, high: float | None) -> str:
 
 def proved(document: RunDocument) -> list[str]:
     """Each prediction with the measurement, and the verdict on it."""
-    proof = document.of(Proofs)
-    if proof is None:
-        return []
-    if proof.reason is not None:
-        return [f"Nothing was proved: {proof.reason}."]
+    if (reason := document.begun(Proofs).reason) is not None:
+        return [f"Nothing was proved: {reason}."]
     lines = []
     for row in proofs(document).to_dict("records"):
         foreseen = times(row["predicted"], row["predicted_low"], row["predicted_high"])
