@@ -67,8 +67,5 @@ def table(steps: Iterations, scenarios: list[str]) -> pd.DataFrame:
         published = PUBLISHED_S.get(scenario)
         for position, iteration in enumerate(PUBLISHED_ITERATIONS):
             row[f"published_s_{iteration}"] = published[position] if published else None
-        rows.append(row)
-    result = pd.DataFrame(rows)
-    last = result[f"published_s_{PUBLISHED_ITERATIONS[-1]}"].astype("float64")
-    result["published_relative"] = last / PUBLISHED_S[BASE][-1]
-    return result
+        rows.append(row | {"published_relative": published[-1] / PUBLISHED_S[BASE][-1] if published else None})
+    return pd.DataFrame(rows)
