@@ -156,10 +156,8 @@ def fitted(measured: Sequence[Sample]) -> Link | None:
 
 def _fitted(measured: Sequence[Sample]) -> Link | None:
     """Of an algorithm of which there are fewer than three, nothing is in it."""
-    by_algorithm = [
-        [one for one in measured if one.family == name] for name in sorted({one.family for one in measured})
-    ]
-    parts = [part for of in by_algorithm if len(of) >= 3 for part in _unbroken(of)]
+    families = [[one for one in measured if one.family == name] for name in sorted({one.family for one in measured})]
+    parts = [part for of in families if len(of) >= 3 for part in _unbroken(of)]
     if len(parts) == 1:
         return _line(parts[0], parts[0][0].family)[0]
     if not parts:

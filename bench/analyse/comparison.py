@@ -91,10 +91,8 @@ def more_launches(ratio: Ratio, launches: int, tests: int = 1) -> int | None:
     wanted = np.arange(max(launches, LAUNCHES_WANTED), MOST_LAUNCHES + 1)
     spent = level(wanted, launches if launches >= LAUNCHES_WANTED else 0)
     spent[wanted == launches] = level(launches)
-    quantiles = special.stdtrit(ratio.freedom, 1.0 - spent / max(1, tests) / 2.0) + special.stdtrit(
-        ratio.freedom, POWER
-    )
-    enough = quantiles * ratio.error * np.sqrt(launches / wanted) <= math.log1p(SHOWN)
+    reach = special.stdtrit(ratio.freedom, 1.0 - spent / max(1, tests) / 2.0) + special.stdtrit(ratio.freedom, POWER)
+    enough = reach * ratio.error * np.sqrt(launches / wanted) <= math.log1p(SHOWN)
     return int(wanted[enough.argmax()]) - launches if enough.any() else None
 
 

@@ -43,7 +43,7 @@ def pairs(run: Analysed) -> list[TableRow]:
 
 def numerics(run: Analysed) -> list[str]:
     """How results differ from those of the first environment, a sentence each; one for all that is rounding."""
-    sentences, within = [], dict[str, float]()
+    texts, within = [], dict[str, float]()
     first = next(iter(run.document.environments), "")
     for row in between_environments(run.document, run.numerics):
         name, where = row["scenario"] or "the reference", row["environment"]
@@ -51,17 +51,15 @@ def numerics(run: Analysed) -> list[str]:
         bound = percent(row["bound"])
         off = f"by {percent(row['error'])}" if math.isfinite(row["error"]) else "to numbers that are not finite"
         if not row["error"] <= row["bound"]:
-            sentences.append(
+            texts.append(
                 f"The gradients of {name} changed beyond rounding from {first} to {where}: {off} {how} (worst "
                 f"tensor, at the same weights and batch; rounding may do {bound})."
             )
         elif row["bound"] > COARSE_OWN:
-            sentences.append(
-                f"Of {name} on {where} it cannot be decided: rounding alone may change a gradient by {bound}."
-            )
+            texts.append(f"Of {name} on {where} it cannot be decided: rounding alone may change a gradient by {bound}.")
         else:
             within[name] = max(within.get(name, 0.0), row["error"])
     if within:
         worst = listed([f"{name} {percent(off)}" for name, off in within.items()])
-        sentences.append(f"Within rounding of {first}, by the gradient of the worst tensor: {worst}.")
-    return sentences
+        texts.append(f"Within rounding of {first}, by the gradient of the worst tensor: {worst}.")
+    return texts

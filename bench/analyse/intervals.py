@@ -162,9 +162,7 @@ def ratio_of(
     value = geometric_mean(above) / geometric_mean(below)
     if min(len(below), len(above)) == 1:
         return Ratio(ratio=value)
-    variances = [
-        max(float(np.var(np.log(of), ddof=1)), own**2) for of, own in zip((below, above), scatter, strict=True)
-    ]
+    variances = [max(float(np.log(of).var(ddof=1)), own**2) for of, own in zip((below, above), scatter, strict=True)]
     if np.ptp(below) == 0.0 and np.ptp(above) == 0.0 and not any(scatter):
         return Ratio(ratio=value, low=value, high=value, p=float(below[0] == above[0]))
     error, freedom = welch(zip(variances, map(len, (below, above)), strict=True))

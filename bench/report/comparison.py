@@ -62,9 +62,7 @@ def in_words(compared: Compared) -> list[str]:
         parts = []
         for metric, title in TITLES.items():
             own = [row for row in rows if (row.verdict, row.metric) == (verdict, metric)]
-            names = [
-                f"{one.scenario} ({wanted})" if (wanted := still_wanted(one.more)) else one.scenario for one in own
-            ]
+            names = [f"{one.scenario} ({more})" if (more := still_wanted(one.more)) else one.scenario for one in own]
             parts += [f"{title} of {', '.join(names)}"] if names else []
         lines += [f"{begin}: {'; '.join(parts)}"] if parts else []
     return [plain(line) for line in (*lines, *_not_comparable(compared))]

@@ -148,9 +148,8 @@ def for_page(draw: Callable[[], Plot | None], ids: str) -> Plot | None:
         narrow = draw()
     assert narrow is not None
     forms = ((plot.svg, ""), (narrow.svg, "-narrow"))
-    return replace(
-        plot, page="".join(inline(svg, f"{ids}{plot.name}{form}", plot.title) for svg, form in forms), figure=None
-    )
+    page = "".join(inline(svg, f"{ids}{plot.name}{form}", plot.title) for svg, form in forms)
+    return replace(plot, page=page, figure=None)
 
 
 def width_in() -> float:
@@ -292,9 +291,8 @@ def _above(axes: Artist, x: float, y: float, first: str, second: str, **look: An
     """A text and a smaller one above what a row of a narrow plot shows, at its left (0) or right end (1)."""
     place = {"xycoords": axes.get_yaxis_transform(), "va": "bottom", "annotation_clip": False}
     axes.annotate(first, (x, y - 0.5), **place, **look)
-    axes.annotate(
-        second, (x, y - 0.34), fontsize=7, **place, **(look | {"color": light("muted"), "fontweight": "normal"})
-    )
+    small = look | {"color": light("muted"), "fontweight": "normal"}
+    axes.annotate(second, (x, y - 0.34), fontsize=7, **place, **small)
 
 
 def panel_title(axes: Artist, name: str, label: str) -> None:
@@ -381,10 +379,8 @@ def marks(
 ) -> Artist:
     """Marks without a line; ``hollow``: their rims alone. ``colour``: its name in the theme."""
     face = light("paper" if hollow else colour)
-    (artist,) = axes.plot(
-        x, y, marker=marker, color=light(colour), **({"markerfacecolor": face, "linestyle": ""} | look)
-    )
-    return artist
+    (mark,) = axes.plot(x, y, marker=marker, color=light(colour), **({"markerfacecolor": face, "linestyle": ""} | look))
+    return mark
 
 
 def error_bar(axes: Artist, x: float, value: float, low: float | None, high: float | None, colour: str) -> None:
@@ -424,12 +420,10 @@ def locator(most: int, *, integer: bool = False) -> Artist:
     return MaxNLocator(nbins=most, integer=integer, steps=[1, 2, 2.5, 5, 10] if not integer else [1, 2, 5, 10])
 
 
-def finished(
-    run: Run, figure: Artist, name: str, title: str, caption: str, scenarios: Sequence[str] | None = None
-) -> Plot:
-    """The files of a figure of a run. ``scenarios``: those that it has; the caption names the others."""
+def finished(run: Run, figure: Artist, name: str, title: str, caption: str, has: Sequence[str] | None = None) -> Plot:
+    """The files of a figure of a run. ``has``: the scenarios in it; the caption names the others."""
     request = run.document.request
-    left_out = "" if scenarios is None else failures(run.document, scenarios)
+    left_out = "" if has is None else failures(run.document, has)
     if left_out:
         caption += f" Left out: {left_out}."
     about = f"{model_and_batch(run.document)} · {device(run.document)}"

@@ -129,9 +129,7 @@ def distribution(run: Analysed) -> Plot | None:
     caption = (
         "All measured steps of all launches. The steeper a line, the steadier; one that leaves at the right goes on."
     )
-    return drawing.finished(
-        run, figure, "distribution", "How steps are distributed", caption, [row.scenario for row in rows]
-    )
+    return drawing.finished(run, figure, "distribution", "How steps are distributed", caption, list(run.good_times))
 
 
 def ranks(run: Analysed) -> Plot | None:

@@ -187,10 +187,8 @@ def _measured(run: Analysed, *names: str) -> bool:
 
 def _why(run: Analysed, scenario: str, base: str) -> str:
     """The difference between its step and the base's: by phase, and by operators where the profiler looked at both."""
-    medians: Any = phases(run.good_phases).set_index("scenario")
-    apart = (
-        f"{phase} {signed(medians.loc[scenario, f'{phase}_ms'] - medians.loc[base, f'{phase}_ms'])}" for phase in PHASES
-    )
+    of: Any = phases(run.good_phases).set_index("scenario")
+    apart = (f"{phase} {signed(of.loc[scenario, f'{phase}_ms'] - of.loc[base, f'{phase}_ms'])}" for phase in PHASES)
     text = f"By phase (medians, ms): {', '.join(apart)}."
     costs: Any = spent(run.document).set_index("scenario").drop(columns="step_ms")
     if not {scenario, base} <= set(costs.index):

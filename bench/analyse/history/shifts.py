@@ -138,9 +138,7 @@ def _left(logs: Array, cuts: list[int]) -> tuple[float, float]:
     if squares == 0.0:
         return LEAST_NOISE, 0.0
     noise = max(LEAST_NOISE, math.sqrt(squares / max(1, len(logs) - len(rests))))
-    correlation = sum(float(rest[1:] @ rest[:-1]) for rest in rests) / squares + TAKEN_BY_A_LEVEL * len(rests) / len(
-        logs
-    )
+    correlation = sum(float(one[1:] @ one[:-1]) for one in rests) / squares + TAKEN_BY_A_LEVEL * len(rests) / len(logs)
     return noise, min(MOST_CORRELATED, correlation) if correlation > UNSURE / math.sqrt(len(logs)) else 0.0
 
 
@@ -182,9 +180,8 @@ def _cuts(logs: Array, noise: float) -> list[int]:
     splits: list[tuple[int, float, int, int]] = []  # length, minus the change, start, cut: in the order of choice
     for length, starts in seeds(len(logs)):
         change, where = _splits(sums, starts, length)
-        splits += [
-            (length, -float(change[at]), int(starts[at]), int(where[at])) for at in np.flatnonzero(change > threshold)
-        ]
+        beyond = np.flatnonzero(change > threshold)
+        splits += [(length, -float(change[at]), int(starts[at]), int(where[at])) for at in beyond]
     splits.sort()
     cuts: list[int] = []
     for wide, _, start, cut in splits:

@@ -111,10 +111,8 @@ class Trend:
 
     def _values(self) -> list[float]:
         """Of the nights that were measured as the last one was."""
-        measured = [
-            (value, source) for value, source in zip(self.values, self.sources, strict=True) if value is not None
-        ]
-        return [value for value, source in measured if other_source(source, measured[-1][1]) is None]
+        known = [(value, source) for value, source in zip(self.values, self.sources, strict=True) if value is not None]
+        return [value for value, source in known if other_source(source, known[-1][1]) is None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
