@@ -13,7 +13,7 @@ from bench.analyse.between_runs import BETTER, ENERGY, MEMORY, NOT_COMPARABLE, S
 from bench.analyse.comparable import Digest
 from bench.analyse.comparison import ALIKE, LAUNCHES_WANTED, TOO_FEW, still_wanted
 from bench.analyse.verdicts import json_value
-from bench.core.text import plain, ratio_text
+from bench.core.text import by_key, plain, ratio_text
 from bench.report import drawing, markdown
 from bench.report.blocks import Chapter, Grid, chapter_of, fold
 from bench.report.drawing import Artist, Plot, light
@@ -113,6 +113,13 @@ def _silent(compared: Compared) -> list[str]:
     return [name for name in TITLES if name in asked - measured]
 
 
+def _shown(compared: Compared) -> list[Row]:
+    """One row of a scenario that does not compare, and of others those of each metric that is not silent."""
+    silent = _silent(compared)
+    by_itself = {row.metric for row in compared.rows} - {STEP_TIME.name}
+    return [row for row in compared.rows if row.metric not in (by_itself if row.column is None else silent)]
+
+
 def _table(compared: Compared) -> Table:
     columns = (
         text("scenario", lambda row: row.scenario),
@@ -124,13 +131,7 @@ def _table(compared: Compared) -> Table:
         numeric("p adjusted", lambda row: UNKNOWN if row.p_adjusted is None else _p(row.p_adjusted)),
         text("verdict", lambda row: Cell(text=row.verdict, tone=TONES.get(row.change or "", ""))),
     )
-    silent = _silent(compared)
-    rows = [  # one for a scenario that does not compare
-        row
-        for row in compared.rows
-        if (row.metric == STEP_TIME.name if row.column is None else row.metric not in silent)
-    ]
-    return tabulate(columns, rows, _notes(compared))
+    return tabulate(columns, _shown(compared), _notes(compared))
 
 
 def _metric(row: Row) -> str:
@@ -171,15 +172,10 @@ def _difference(row: Row, compared: Compared) -> str:
 
 def _not_comparable(compared: Compared) -> Iterator[str]:
     """Whole scenarios with why, and then single metrics that only one side knows."""
-    silent = _silent(compared)
-    by_reason: dict[tuple[str, str | None], list[str]] = {}
-    for row in compared.rows:
-        if row.column is None and row.metric == STEP_TIME.name:
-            by_reason.setdefault((NOT_COMPARABLE, row.reason), []).append(row.scenario)
-        elif row.column is not None and row.reason is not None and row.metric not in silent:
-            by_reason.setdefault((f"{TITLES[row.metric]} {NOT_COMPARABLE}", row.reason), []).append(row.scenario)
-    for (what, reason), names in by_reason.items():
-        yield f"{', '.join(names)}: {what}: {reason}"
+    rows = [row for row in _shown(compared) if row.reason is not None]
+    of = by_key((("" if row.column is None else f"{TITLES[row.metric]} ", row.reason), row.scenario) for row in rows)
+    for (what, reason), names in of.items():
+        yield f"{', '.join(names)}: {what}{NOT_COMPARABLE}: {reason}"
 
 
 def _ratio(value: float) -> str:

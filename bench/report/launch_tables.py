@@ -26,10 +26,8 @@ def details(run: Run) -> tuple[list[tuple[str, str]], Table]:
     First what is the same for all scenarios, as pairs of a name and a text, then a table of what differs.
     """
     names = run.document.request.scenarios
-    ran: dict[str, Effective] = {}
-    for launch in (*run.document.good, *run.document.launches):
-        if launch.effective:
-            ran.setdefault(launch.scenario, launch.effective)
+    in_turn = reversed((*run.document.good, *run.document.launches))
+    ran = {launch.scenario: launch.effective for launch in in_turn if launch.effective}
     cells = {name: _detail_cells(ran[name]) for name in names if name in ran}
     first, *others = cells.values() or [{}]
     alike = [name for name in first if others and all(row[name] == first[name] for row in others)]

@@ -84,7 +84,7 @@ def about_implementations(document: RunDocument) -> list[str]:
 
 def failures(document: RunDocument, names: Sequence[str]) -> str:
     """Which of the run's scenarios are not among ``names``, and why; may be empty."""
-    states = {launch.scenario: launch.status for launch in reversed(document.launches)}
-    states = {scenario: "no value" if status == "ok" else status for scenario, status in states.items()}
+    in_turn = reversed(document.launches)
+    states = {one.scenario: "no value" if one.status == "ok" else one.status for one in in_turn}
     missing = [scenario for scenario in document.request.scenarios if scenario not in names]
     return ", ".join(f"{scenario} ({states.get(scenario, NOT_RUN)})" for scenario in missing)
