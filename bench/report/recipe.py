@@ -25,6 +25,7 @@ from types import SimpleNamespace
 from bench.analyse.analysed import Analysed
 from bench.analyse.labels import what_ran
 from bench.analyse.parity import DIVERGED, NOT_FINITE
+from bench.console import count
 from bench.core.dtypes import HALF_ON, HALVES
 from bench.core.errors import RequestError
 from bench.core.files import sha256
@@ -33,7 +34,7 @@ from bench.core.text import digits, printable
 from bench.report.blocks import template
 from bench.report.drawing import device
 from bench.runs.document import Imported, RunDocument
-from bench.runs.launches import LaunchRecord
+from bench.runs.launches import Effective, LaunchRecord
 from bench.seams import Recipe, WorkRecipe, discover, execute, switching
 from bench.seams.code import code_sha256
 from bench.seams.discover import SCENARIO, STRATEGY, SWITCH, WORKLOAD
@@ -47,17 +48,17 @@ def script(run: Analysed, scenario: str | None = None, *, file: str = "train.py"
 
     Raises :class:`RequestError` where the run has no such scenario, or none that can be written down.
     """
-    name, launch = _chosen(run, scenario)
-    recipe, parts = _recipe(run.document, name, launch)
-    measured = _measured(run, launch)
+    launch, ran = _chosen(run, scenario)
+    recipe = _recipe(run.document, launch, ran)
+    measured = _measured(run, launch, ran)
     command = f"{_launcher(launch)} {shlex.quote(_plain(os.path.basename(file)))} --checkpoint checkpoint.pt"
-    values = _values(run.document, launch, recipe, parts)
+    values = _values(run.document, launch, ran, recipe)
     # It is Python, and each text of the run is a literal or plain.
     page = template("train.py.j2", autoescape=False, keep_trailing_newline=True)
     return page.render(**values, measured=measured, command=command)
 
 
-def _chosen(run: Analysed, scenario: str | None) -> tuple[str, LaunchRecord]:
+def _chosen(run: Analysed, scenario: str | None) -> tuple[LaunchRecord, Effective]:
     document = run.document
     if not document.planned:
         how = "imported" if document.of(Imported) else "attached"
@@ -70,18 +71,18 @@ def _chosen(run: Analysed, scenario: str | None) -> tuple[str, LaunchRecord]:
     if name is None:
         raise RequestError("RUN", f"{run.id} has no valid result to recommend", "name one with --scenario")
     launch = next((one for one in document.good if one.scenario == name and one.effective), None)
-    if launch is None:
+    if launch is None or launch.effective is None:
         names = ", ".join(dict.fromkeys(one.scenario for one in document.good)) or "none"
         raise RequestError("--scenario", f"{run.id} has no launch of {name} that ended well", f"it has {names}")
     (verdict,) = run.parity.loc[run.parity["launch"] == launch.launch, "verdict"]
     if verdict in (DIVERGED, NOT_FINITE):
         raise RequestError("--scenario", f"{name} is {verdict}: it does not train the same model", ANOTHER)
-    return name, launch
+    return launch, launch.effective
 
 
-def _recipe(document: RunDocument, name: str, launch: LaunchRecord) -> tuple[Recipe, int]:
-    """The recipe of the strategy and the switches, and how many replicas each process trains."""
-    strategies = discover.names(STRATEGY)
+def _recipe(document: RunDocument, launch: LaunchRecord, ran: Effective) -> Recipe:
+    """The recipe of the strategy and the switches."""
+    strategies, name = discover.names(STRATEGY), launch.scenario
     if launch.strategy not in strategies:
         raise RequestError("--scenario", f"{name} has a strategy of its own, which is not one of bench", ANOTHER)
     module = discover.load_strategy(launch.strategy, strategies[launch.strategy])[1]
@@ -94,9 +95,9 @@ def _recipe(document: RunDocument, name: str, launch: LaunchRecord) -> tuple[Rec
         what = f"the strategy {launch.strategy} has no recipe with the option {min(unknown)}"
         raise RequestError("--scenario", what, ANOTHER)
     recipe: Recipe = module.recipe(**options)
-    for switch in _switches(name, launch):
+    for switch in _switches(name, ran):
         recipe = recipe.with_switch(switch)
-    return recipe, max(1, (launch.replicas or 1) // launch.processes)
+    return recipe
 
 
 def _options(document: RunDocument, name: str) -> dict[str, Setting]:
@@ -120,12 +121,11 @@ def _options(document: RunDocument, name: str) -> dict[str, Setting]:
         raise RequestError("--scenario", what, "write them as a dict of values") from error
 
 
-def _switches(name: str, launch: LaunchRecord) -> Iterator[Recipe]:
+def _switches(name: str, ran: Effective) -> Iterator[Recipe]:
     """The recipes of the switches that took effect, in the order in which a session applies them."""
     switches = discover.names(SWITCH)
-    took = [spec for spec, instead in (launch.effective.switches if launch.effective else {}).items() if not instead]
     values: dict[str, Setting] = {}
-    for switch, _, text in (spec.partition("=") for spec in took):
+    for switch, _, text in (spec.partition("=") for spec, instead in ran.switches.items() if not instead):
         what = f"{name} has the switch {switch} on"
         if switch not in switches:
             raise RequestError("--scenario", f"{what}, which is not one of bench", ANOTHER)
@@ -140,9 +140,7 @@ def _switches(name: str, launch: LaunchRecord) -> Iterator[Recipe]:
         yield switching.switch_module(switch, switches[switch]).recipe(values)
 
 
-def _values(document: RunDocument, launch: LaunchRecord, recipe: Recipe, parts: int) -> dict[str, object]:
-    ran = launch.effective
-    assert ran is not None
+def _values(document: RunDocument, launch: LaunchRecord, ran: Effective, recipe: Recipe) -> dict[str, object]:
     work = document.workload
     group, level = launch.processes > 1, ran.precision or "O0"
     own = _own(document)
@@ -182,7 +180,7 @@ def _values(document: RunDocument, launch: LaunchRecord, recipe: Recipe, parts: 
         "work": work,
         "ran": ran,
         "replicas": launch.replicas,
-        "parts": parts,
+        "parts": max(1, (launch.replicas or 1) // launch.processes),  # replicas that a process trains
         "in_memory": in_memory,
         "real": real,
         "collate": "workload.collate" if collates else "default_collate",
@@ -207,17 +205,15 @@ def _launcher(launch: LaunchRecord) -> str:
     return f"torchrun {where} --nproc-per-node {launch.processes // hosts}"
 
 
-def _measured(run: Analysed, launch: LaunchRecord) -> list[str]:
+def _measured(run: Analysed, launch: LaunchRecord, ran: Effective) -> list[str]:
     """The speed that bench measured, as the lines of a comment."""
     (row,) = (row for row in run.overview.to_dict("records") if row["scenario"] == launch.scenario)
-    assert launch.effective is not None
-    document = run.document
-    launches = "1 launch" if row["launches_ok"] == 1 else f"{row['launches_ok']} launches"
+    document, launches = run.document, count(row["launches_ok"], "launch", "launches")
     return _wrapped(
         f"bench measured it in {run.id}: {digits(row['step_median_ms'], 4)} ms a step, "
         f"{digits(row['throughput_per_s'], 4)} {row['unit']} a second ({launches}, {device(document)}, "
         f"torch {document.versions.get('torch') or 'unknown'}; "
-        f"{what_ran(launch.effective)}). Numerics: {row['parity'] or 'not compared'}."
+        f"{what_ran(ran)}). Numerics: {row['parity'] or 'not compared'}."
     )
 
 
