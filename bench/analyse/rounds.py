@@ -172,11 +172,9 @@ class Rounds:
         named, repeats, numbers, given = (np.array([one[place] for one in measured]) for place in range(4))
         self.values = {name: positive(given[named == name]) for name in dict.fromkeys(named.tolist())}
         self._place = {name: place for place, name in enumerate(self.values)}
-        self._fit: Drifting | None = None
+        self._middle = {name: geometric_mean(values) for name, values in self.values.items()}
         if self.values:
-            middle = {name: geometric_mean(values) for name, values in self.values.items()}
-            logs = np.log(given / np.array([middle[name] for name in named], dtype="float64"))
-            self._middle = middle
+            logs = np.log(given / np.array([self._middle[name] for name in named], dtype="float64"))
             scenario = np.array([self._place[name] for name in named])
             self._fit = Drifting.of(logs, scenario, repeats, numbers)
 
@@ -196,7 +194,6 @@ class Rounds:
         plain = self._middle[new] / other._middle[base]
         if min(len(below), len(above)) == 1 or (other is self and base == new):
             return Ratio(ratio=plain)
-        assert self._fit is not None and other._fit is not None
         ours = self._fit.level(self._place[new])
         theirs = other._fit.level(other._place[base])
         change = self._fit.level(self._place[new], self._place[base]) if other is self else ours.minus(theirs)

@@ -88,12 +88,11 @@ def remedies(outcome: Outcome) -> list[str]:
         lines.append(f"stop other jobs{more}")
     if outcome.folder is None and any(row.verdict == gate.NEW and OTHERWISE in (row.why or "") for row in outcome.rows):
         lines.append("give a base that was measured in the same way, such as a new one from the same place")
-    return lines if outcome.folder is None else [*lines, *_about_the_base(outcome, verdicts)]
+    about = () if outcome.folder is None else _about_the_base(outcome, shlex.quote(outcome.folder), verdicts)
+    return [*lines, *about]
 
 
-def _about_the_base(outcome: Outcome, verdicts: set[str]) -> Iterator[str]:
-    assert outcome.folder is not None
-    folder = shlex.quote(outcome.folder)
+def _about_the_base(outcome: Outcome, folder: str, verdicts: set[str]) -> Iterator[str]:
     accept = f"python -m bench accept {shlex.quote(outcome.run)} --reason 'WHY' --history {folder}"
     anew = f"let the base start anew with it{'' if outcome.kept else f', once it is in {folder}'}: {accept}"
     otherwise = any(row.why in (gate.NOT_THERE, gate.NO_VALUE, gate.NO_VERDICT) for row in outcome.rows)

@@ -41,7 +41,7 @@ def _by_speed(table: pd.DataFrame) -> list[TableRow]:
 
 
 def _summary_columns(rows: Sequence[TableRow], *, brief: bool = False) -> list[Column]:
-    first = rows[0] if rows else {"unit": "examples", "unit_short": "ex", "relative_to": BASE}
+    first = rows[0]
     times, speeds = (tables.form_of(row[name] for row in rows) for name in ("step_median_ms", "throughput_per_s"))
     highest = max((row["throughput_per_s"] for row in rows if not is_unknown(row["throughput_per_s"])), default=1.0)
 
@@ -78,7 +78,7 @@ def _summary_columns(rows: Sequence[TableRow], *, brief: bool = False) -> list[C
 
 def _about(table: pd.DataFrame) -> list[str]:
     """Notes: the meaning of ±, and the scenario that speeds are relative to."""
-    return [*about_intervals(table), *about_base(table["relative_to"].iloc[0] if len(table) else BASE)]
+    return [*about_intervals(table), *about_base(table["relative_to"].iloc[0])]
 
 
 def _failed(table: pd.DataFrame) -> list[str]:
