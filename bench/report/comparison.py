@@ -25,9 +25,10 @@ TONES = {BETTER: "good", WORSE: "bad"}
 
 def for_programs(compared: Compared) -> dict[str, object]:
     """The comparison as JSON values; an end of an interval that is infinite, as nothing is known of it, is null."""
+    about = ("run", "utc", "label", "profile", "git", "device", "hardware", "replicas")
+    names = (*about, "imported", "attached", "workload")
     return {
-        "base": _side(compared.base),
-        "new": _side(compared.new),
+        **{side: {name: getattr(compared, side).get(name) for name in names} for side in ("base", "new")},
         "within_one_run": compared.within,
         "warnings": list(compared.warnings),
         "comparisons": [json_value(asdict(row)) for row in compared.rows],
@@ -99,11 +100,6 @@ def _with_commit(digest: Digest) -> str:
     git = digest["git"]
     commit = f", commit {git['commit'][:12]}{' and changes' if git['dirty'] else ''}" if git else ""
     return f"{named(digest)}{commit}"
-
-
-def _side(digest: Digest) -> dict[str, object]:
-    names = ("run", "utc", "label", "profile", "git", "device", "hardware", "replicas")
-    return {name: digest.get(name) for name in (*names, "imported", "attached", "workload")}
 
 
 def _silent(compared: Compared) -> list[str]:
