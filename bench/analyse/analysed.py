@@ -134,10 +134,8 @@ def overview(run: Analysed) -> pd.DataFrame:
     for name in ENERGY:
         table[name] = table["scenario"].map(energy[name]).astype("float64")
     searched = run.document.of(Tuning) is not None
-    for column, rows in (
-        ("against_fastest", table),
-        ("against_fastest_parallel", of_several_replicas(run.document, table)),
-    ):
+    several = of_several_replicas(run.document, table)
+    for column, rows in (("against_fastest", table), ("against_fastest_parallel", several)):
         chosen = recommendable(rows, searched=searched)["scenario"]
         rivals = against_fastest(run.rounds, chosen, looked_at(run.document))
         for name, of_rival in ((column, "verdict"), (f"{column}_more", "more")):

@@ -60,10 +60,8 @@ def found_by(document: RunDocument) -> Swept | None:
     if sweep is None:
         return None
     good, first = ([one for one in sweep.good if one.first_reading is before] for before in (False, True))
-    rates = {
-        workers: estimate(one.throughput_per_s for one in good if one.workers == workers)
-        for workers in (*sweep.counts, None)
-    }
+    counts = (*sweep.counts, None)
+    rates = {workers: estimate(one.throughput_per_s for one in good if one.workers == workers) for workers in counts}
     if any(rate.value is None for rate in rates.values()):
         return None
     read = [one.disk_mib for one in first if one.disk_mib is not None]

@@ -180,10 +180,8 @@ def _in_double(
     probed, alone, buffer = exact["probed"], exact["alone"], exact["buffer"][:1]
     if not probed.size:
         return {}, "the reference's numbers are missing"
-    ours = {
-        name: [_array(rank) for _, rank in _of(numbers, double.launch, name).groupby("rank")]
-        for name in ("probed", "buffer")
-    }
+    by_rank = {name: _of(numbers, double.launch, name).groupby("rank") for name in ("probed", "buffer")}
+    ours = {name: [_array(rows) for _, rows in ranks] for name, ranks in by_rank.items()}
     if not ours["probed"] or any(one.shape != exact[name].shape for name, ranks in ours.items() for one in ranks):
         return {}, "its tensors are not those of the workload's model"
     twins = [(twin, of) for twin, of in ((moved["probed"], alone), (moved["buffer"], buffer)) if of.size]

@@ -207,7 +207,7 @@ def summary(document: RunDocument, stats: LaunchStats, peak: pd.DataFrame) -> pd
     good = {launch.launch: launch.scenario for launch in document.good}
     labelled = stats.frame.assign(of=stats.frame["launch"].map(good))
     rounds = Rounds.of(stats.only(labelled["of"].notna()))
-    rows, base = [], base_of(document.request.scenarios)
+    rows, base, per_ms = [], base_of(document.request.scenarios), 1000.0 * (work.units or 0)
     for scenario in document.request.scenarios:
         launches = labelled[labelled["of"] == scenario]
         memory_of = peak[peak["launch"].map(good) == scenario]
@@ -221,10 +221,7 @@ def summary(document: RunDocument, stats: LaunchStats, peak: pd.DataFrame) -> pd
                 "scenario": scenario,
                 "unit": work.unit,
                 "unit_short": work.unit_short,
-                **{
-                    f"throughput{end}_per_s": 1000.0 * work.units / ms if ms and work.units else None
-                    for end, ms in ends.items()
-                },
+                **{f"throughput{end}_per_s": per_ms / ms if ms and per_ms else None for end, ms in ends.items()},
                 "step_median_ms": median.value,
                 "step_low_ms": median.low,
                 "step_high_ms": median.high,
