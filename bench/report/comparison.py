@@ -111,9 +111,8 @@ def _silent(compared: Compared) -> list[str]:
 
 def _shown(compared: Compared) -> list[Row]:
     """One row of a scenario that does not compare, and of others those of each metric that is not silent."""
-    silent = _silent(compared)
-    by_itself = {row.metric for row in compared.rows} - {STEP_TIME.name}
-    return [row for row in compared.rows if row.metric not in (by_itself if row.column is None else silent)]
+    silent, rows = _silent(compared), compared.rows
+    return [row for row in rows if (row.metric not in silent if row.column else row.metric == STEP_TIME.name)]
 
 
 def _table(compared: Compared) -> Table:
