@@ -31,10 +31,11 @@ def open_regular(path: str, *, limit: int, within: str | None = None) -> Buffere
     ``within``: the folder that links may not lead out of; None where the user named this very file. Raises ``OSError``.
     """
     try:
-        real = os.path.realpath(path)
+        inside = within == os.path.dirname(path) and not stat.S_ISLNK(os.lstat(path).st_mode)  # as mostly
+        real = path if inside else os.path.realpath(path)
     except ValueError as error:  # such as a byte 0 in it
         raise OSError(errno.EINVAL, "it is not a valid file name", path) from error
-    home = os.path.realpath(within) if within is not None else os.sep
+    home = real if within is None or inside else os.path.realpath(within)
     if os.path.commonpath((real, home)) != home:
         raise OSError(errno.ELOOP, f"it lies outside {within}", path)
     if not stat.S_ISREG(os.lstat(real).st_mode):  # before it is opened: opening some devices does something
