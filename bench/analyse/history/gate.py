@@ -402,10 +402,10 @@ def _judged(metric: str, names: Sequence[str], tonight: Mapping[str, Measured], 
 def _pair(name: str, metric: str, tonight: Value, nights: Sequence[Measured], wanted: int) -> _Pair:
     levels = _levels(nights, metric) if nights else [[]]
     level = levels[-1]
-    values = [one.values[metric] for one in level]
-    means = [value.mean for value in values]
     last_of_level = level[-wanted:]
-    scatter = [means[-wanted:]]
+    values = [one.values[metric] for one in last_of_level]
+    means = [value.mean for value in values]
+    scatter = [means]
     if len(levels) > 1:
         last = {one.night for one in [one for of in levels for one in of][-wanted:]}
         kept = [[one.values[metric].mean for one in of if one.night in last] for of in levels]
@@ -413,11 +413,11 @@ def _pair(name: str, metric: str, tonight: Value, nights: Sequence[Measured], wa
     return _Pair(
         scenario=name,
         tonight=tonight,
-        before=values[-wanted:],
+        before=values,
         nights=tuple([one.night for one in last_of_level]),
-        means=means[-wanted:],
-        first=means[:wanted] if len(level) >= wanted + RECENT - 1 else [],
-        others=[one.values[metric].mean for one in last_of_level if one is not nights[-1]],
+        means=means,
+        first=[one.values[metric].mean for one in level[:wanted]] if len(level) >= wanted + RECENT - 1 else [],
+        others=means[:-1] if level and level[-1] is nights[-1] else means,
         last=nights[-1].values[metric].mean if nights else math.nan,
         scatter=scatter if nights else [],
     )
