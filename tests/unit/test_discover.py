@@ -151,7 +151,8 @@ ENDS = {
     f"os.remove(__file__)\n{GOOD}": "was removed when it was executed",
 }
 FORGED = """import gc, time
-pipe = next(one for one in gc.get_objects() if type(one).__name__ == "Connection" and not one.closed and one.writable)
+from multiprocessing.connection import Connection
+pipe = next(one for one in gc.get_objects() if type(one) is Connection and not one.closed and one.writable)
 open(pipe.fileno(), "wb", closefd=False).write(SAID)
 time.sleep(600)
 """
