@@ -72,7 +72,7 @@ def accounts(run: Analysed) -> list[Account]:
         for one in limits.launches
         if one.status == "ok" and one.effective
         for rows in (run.diagnostics[run.diagnostics["launch"] == one.launch],)
-        if len(rows)
+        if rows["synchronised"].nunique() == 2  # a stranger may have left out one kind of step
     ]
 
 

@@ -13,7 +13,7 @@ from standin.documents import document, launch, with_records
 from standin.workloads import workload
 from torch.autograd import DeviceType
 
-from bench.analyse.account import PARTS, Account, account, bound_ms, gain, proofs
+from bench.analyse.account import PARTS, Account, account, accounts, bound_ms, gain, proofs
 from bench.analyse.limits import arithmetic
 from bench.analyse.peaks import PEAKS, peak
 from bench.core.codec import Damaged, decode, encode
@@ -191,6 +191,13 @@ def test_a_slow_rank_and_what_is_not_known() -> None:
     assert one.own_limit_ms is None and one.parts["arithmetic"] == 40.0 and "kernels" not in one.parts
     other = accounted(steps(forward_ms=(30.0, 50.0)), reasons={"communication": "no_sync is not there"})
     assert "communication" not in other.parts and other.parts["stragglers"] == pytest.approx(10.0)
+
+
+def test_a_launch_with_one_kind_of_step_has_no_account() -> None:
+    one = taken_apart(status="ok", ranks=())
+    rows, about = steps().assign(launch=one.launch), with_records(document(), Limits(launches=(one,)))
+    tables: Any = (rows, rows[rows["synchronised"]], rows[~rows["synchronised"]], rows[:0])
+    assert [len(accounts(SimpleNamespace(document=about, diagnostics=table))) for table in tables] == [1, 0, 0, 0]
 
 
 def test_a_share_that_rounds_to_nothing_has_no_sign() -> None:
