@@ -146,6 +146,10 @@ TRIED: dict[str, Changed] = {
         replaced("nn.Linear(32,", "nn.LazyLinear("),
         ("model(work) returned a model whose lazy layers have no weights yet; call it once",),
     ),
+    "complex weights": (
+        replaced("nn.Sequential(nn", "nn.Sequential(nn.Linear(1, 1, dtype=__import__('torch').cfloat), nn"),
+        ("a model with complex weights, which no level of precision has; keep them as torch.view_as_real gives them",),
+    ),
     "shapes that do not fit": (
         replaced("nn.Linear(32,", "nn.Linear(33,"),
         ("fails on a batch of 32: RuntimeError: ", "shapes cannot be multiplied", "fix the file"),
