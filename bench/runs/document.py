@@ -405,7 +405,7 @@ class RunDocument:
         return max((record.launch for record in self.records), default=0) + 1
 
     def contradiction(self) -> str | None:
-        """A launch that is there twice, or a launch or scenario that is named and is not there; None if all are."""
+        """A launch that is there twice or was not asked for, or what is named without a launch; None if all is well."""
         launches = [record.launch for record in self.records]
         twice = [launch for launch, times in Counter(launches).items() if times > 1]
         if twice:
@@ -414,6 +414,8 @@ class RunDocument:
         for launch in judged:
             if launch is not None and launch not in launches:
                 return f"has a verdict on launch {launch}, which has no record"
+        if stray := {launch.scenario for launch in self.launches} - {*self.request.scenarios}:
+            return f"has a launch of {min(stray)!r}, which was not asked for"
         scenarios = {launch.scenario for launch in self.timed}
         advice = self.recommendation
         while advice is not None:

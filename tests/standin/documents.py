@@ -83,6 +83,8 @@ def document(**values: Any) -> RunDocument:
     experiments = {"diagnose": {}, "numerics": {}}
     for kind in ("launches", "diagnostics", "superseded"):
         values[kind] = [LAUNCH | one | {"effective": _ran(one.get("effective"))} for one in values.get(kind, ())]
+    ran = [one["scenario"] for one in values["launches"]]
+    values["request"] = values["request"] | {"scenarios": list(dict.fromkeys([*values["request"]["scenarios"], *ran]))}
     for name, place, field in PARTS:
         if part := values.pop(name, None):
             experiments[place][field] = [part] if name == "reference" else part
