@@ -25,6 +25,7 @@ from bench.worker.loop import MARKS_PER_STEP, clock_for
 from bench.worker.plan import Plan, Report
 from bench.worker.rank import barrier, leave
 from bench.worker.session import Session
+from bench.worker.work import RECURRENT
 
 Load = Callable[[], Batch]
 Tick = Callable[[int], None]
@@ -40,7 +41,10 @@ CATEGORIES = {
     "casts": ("aten::_to_copy",),
     "loss scaling": ("aten::_amp_foreach_non_finite_check_and_unscale_", "aten::_amp_update_scale_"),
     "convolutions": ("aten::convolution", "aten::convolution_backward"),
-    "matrix products": ("aten::linear", "aten::matmul", "aten::addmm", "aten::mm", "aten::bmm", "aten::baddbmm"),
+    "matrix products": (
+        *("aten::linear", "aten::matmul", "aten::addmm", "aten::mm", "aten::bmm", "aten::baddbmm"),
+        *(f"aten::{name}{way}" for name in RECURRENT for way in ("", "_backward")),
+    ),
     "attention": (
         "aten::scaled_dot_product_attention",
         *(f"aten::_scaled_dot_product_{kind}{way}" for kind in ATTENTIONS for way in ("", "_backward")),

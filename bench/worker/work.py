@@ -1,8 +1,9 @@
 """How much arithmetic a training step is, counted in a step that the reference takes anyway.
 
 The first step of the reference in fp32 is in no result, so nothing is measured longer. Torch's formulas are those of
-``torch.utils.flop_counter``: convolutions, matrix products and attention count, two operations for a multiplication and
-an addition; attention counts all pairs of tokens, whether a causal mask hides half of them or not.
+``torch.utils.flop_counter``; bench has one of recurrent layers. Convolutions, matrix products and attention count, two
+operations for a multiplication and an addition; attention counts all pairs of tokens, whether a causal mask hides half
+of them or not.
 """
 
 from collections.abc import Sequence
@@ -17,9 +18,16 @@ from bench.worker.precision import optimizers_in
 from bench.worker.session import Parts
 from bench.worker.workload import tensors_in
 
+RECURRENT = ("_cudnn_rnn", "miopen_rnn", "mkldnn_rnn_layer")  # torch has no formula of them
+
 
 def flops_of(function: Any, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> int:
     """Of a call of an operator; 0 of one that computes next to nothing."""
+    name = function._overloadpacket.__name__
+    if name.removesuffix("_backward") in RECURRENT:  # each element of each sequence is multiplied by each matrix
+        weights = args[1:3] if isinstance(args[1], Tensor) else args[1]
+        elements, matrices = args[0].numel() // args[0].shape[-1], sum(one.numel() for one in weights if one.ndim == 2)
+        return int(2 * elements * matrices * (2 if name.endswith("_backward") else 1))
     formula = flop_registry.get(function._overloadpacket)
     return 0 if formula is None else int(formula(*args, **kwargs, out_val=out))
 

@@ -79,6 +79,24 @@ def test_flops_of_gpt2_are_the_published_ones() -> None:
     assert counter.forward + counter.backward == pytest.approx(874_944_921_600, rel=1e-3)
 
 
+@pytest.mark.parametrize("layers", [torch.nn.LSTM(8, 16, 2, bidirectional=True), torch.nn.GRU(8, 16, batch_first=True)])
+def test_flops_of_recurrent_layers(layers: torch.nn.Module) -> None:
+    """One operator where oneDNN has it, and a product for each step elsewhere."""
+    counter = work.Counter(layers)
+    with counter:
+        layers(torch.randn(5, 4, 8, requires_grad=True))[0].sum().backward()
+    matrices = sum(one.numel() for one in layers.parameters() if one.ndim == 2)
+    assert counter.forward == 2 * 5 * 4 * matrices
+    assert 1.8 < counter.backward / counter.forward <= 2.0  # the first state has no gradient
+
+
+def test_flops_of_cudnn_recurrent_layers() -> None:
+    weights = [torch.empty(64, 8), torch.empty(64, 16), torch.empty(64), torch.empty(64)]
+    for operator, times in ((torch.ops.aten._cudnn_rnn, 1), (torch.ops.aten._cudnn_rnn_backward, 2)):
+        flops = work.flops_of(operator.default, [torch.empty(5, 4, 8), weights, 4], {}, None)
+        assert flops == times * 2 * 5 * 4 * 64 * (8 + 16)
+
+
 @pytest.mark.parametrize(
     ("device", "kind", "tflops"),
     [
