@@ -5,6 +5,7 @@ It sleeps in ``select`` while ranks run. The worker host (:mod:`bench.worker.hos
 
 import errno
 import os
+import re
 import select
 import signal
 import subprocess
@@ -292,7 +293,8 @@ def _reap(launch: Launch, control: Channel) -> None:
             name = signal.Signals(-rank.exit_status).name
             out_of_memory = rank.exit_status == -signal.SIGKILL and oom_kills() > launch.oom_kills
             kind, by = ("oom", " when the machine was out of memory") if out_of_memory else ("killed", "")
-            launch.fail(rank.number, kind, f"{where}: ended by {name}{by}")
+            said = re.findall(r"what\(\): *(.+)", "\n".join(log_end(rank.log)))[:1]  # by gloo, or by NCCL's watchdog
+            launch.fail(rank.number, kind, ": ".join((f"{where}: ended by {name}{by}", *said)))
         elif launch.silent(rank):
             *_, last = ["", *log_end(rank.log)]
             limit = f" ({last}; {remedy})" if (remedy := remedy_of(last)) else ""

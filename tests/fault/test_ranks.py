@@ -181,6 +181,12 @@ def test_what_a_rank_breaks_is_its_own(execute: Execute, fault: str, reason: str
     assert "worker host ended" not in done.outcome.reason, "the host goes on"
 
 
+def test_a_rank_that_aborts_is_failed_in_the_words_of_its_library(execute: Execute) -> None:
+    fault = r"os.write(2, b'terminate called\n  what(): no route to host\nframe #1\n'); os.abort()"
+    done = execute(failing(fault, "parts.rank == 0", **ALONE), replicas=1)
+    assert done.outcome.status == "killed" and done.outcome.reason.endswith("ended by SIGABRT: no route to host")
+
+
 def test_an_exception_in_a_thread_fails_the_launch(execute: Execute) -> None:
     thread = "thread = threading.Thread(target=lambda: 1 / 0, name='loader')\nthread.start()"
     done = execute(failing(thread), iters=2000)
