@@ -225,16 +225,16 @@ def by_class(events: Iterable[Any], device: str, own_us: float) -> dict[str, flo
         if (device == "cpu" and event.thread not in threads) or phase_of(event) == "data":
             continue  # what other threads do at the same time takes no time of the step
         self_us = event.self_device_time_total if device == "cuda" else event.self_cpu_time_total
-        spent[class_of(event)] += (self_us - own_us * len(event.cpu_children)) / 1e3
+        spent[class_of(event, device)] += (self_us - own_us * len(event.cpu_children)) / 1e3
     return {name: max(0.0, ms) for name, ms in spent.items()}
 
 
-def class_of(event: Any) -> str:
-    """An operator computes, moves memory, or is the optimizer's; what is around operators is Python and torch."""
+def class_of(event: Any, device: str) -> str:
+    """An operator computes, moves memory, or is the optimizer's; what is around them is Python and torch: no kernel."""
     name, spent = event.name, diagnose.category(event)
     if spent == "communication" or name.startswith(diagnose.EXCHANGES):
         return "communication"
-    if ("::" not in name or name.startswith(AROUND)) and "CompiledFxGraph" not in name:
+    if device == "cpu" and ("::" not in name or name.startswith(AROUND)) and "CompiledFxGraph" not in name:
         return "host"
     if spent in ARITHMETIC:
         return "arithmetic"

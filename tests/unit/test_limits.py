@@ -331,6 +331,7 @@ def test_operators_on_nested_tensors() -> None:
 def test_what_is_between_operators_is_the_host() -> None:
     def event(name: str, us: float, parent: Any = None, children: int = 0, thread: int = 1) -> Any:
         of = {"name": name, "self_cpu_time_total": us, "cpu_parent": parent, "cpu_children": [None] * children}
+        of["self_device_time_total"] = us  # of the kernels that it has launched itself
         return SimpleNamespace(**of, thread=thread, device_type=DeviceType.CPU)
 
     forward, optimizer = event("forward", 100.0, children=3), event("optimizer", 10.0)
@@ -348,6 +349,9 @@ def test_what_is_between_operators_is_the_host() -> None:
     assert spent == pytest.approx(
         {"arithmetic": 0.298, "memory": 0.07, "optimizer": 0.05, "communication": 0.07, "host": 0.135 - 0.006}
     )
+    kernels = [event("triton_poi_fused_relu_0", 60.0, forward), event("aten::mm", 80.0, forward)]
+    spent = worker.by_class(kernels, "cuda", 0.0)
+    assert spent == {"arithmetic": 0.08, "memory": 0.06, "optimizer": 0.0, "communication": 0.0, "host": 0.0}
 
 
 def test_the_gain_of_a_switch_is_what_it_recovers() -> None:
