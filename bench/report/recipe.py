@@ -51,7 +51,7 @@ def script(run: Analysed, scenario: str | None = None, *, file: str = "train.py"
     launch, ran = _chosen(run, scenario)
     recipe = _recipe(run.document, launch, ran)
     measured = _measured(run, launch, ran)
-    command = f"{_launcher(launch)} {shlex.quote(_plain(os.path.basename(file)))} --checkpoint checkpoint.pt"
+    command = f"{_launcher(launch, ran)} {shlex.quote(_plain(os.path.basename(file)))} --checkpoint checkpoint.pt"
     values = _values(run.document, launch, ran, recipe)
     # It is Python, and each text of the run is a literal or plain.
     page = template("train.py.j2", autoescape=False, keep_trailing_newline=True)
@@ -142,7 +142,7 @@ def _switches(name: str, ran: Effective) -> Iterator[Recipe]:
 
 def _values(document: RunDocument, launch: LaunchRecord, ran: Effective, recipe: Recipe) -> dict[str, object]:
     work = document.workload
-    group, level = launch.processes > 1, ran.precision or "O0"
+    group, level = ran.backend is not None, ran.precision or "O0"
     own = _own(document)
     in_memory, real, collates = work.workers is None, work.data is not None, "collate" in _defined(_file(document))
     half = f"torch.{next((one for one in ran.compute_dtypes if one in HALVES.values()), HALVES[HALF_ON['cpu']])}"
@@ -197,9 +197,9 @@ def _values(document: RunDocument, launch: LaunchRecord, ran: Effective, recipe:
     }
 
 
-def _launcher(launch: LaunchRecord) -> str:
+def _launcher(launch: LaunchRecord, ran: Effective) -> str:
     hosts = len({rank.host for rank in launch.ranks}) or 1
-    if launch.processes == 1:
+    if ran.backend is None:
         return "python"
     where = "--standalone" if hosts == 1 else f"--nnodes {hosts} --rdzv-backend c10d --rdzv-endpoint FIRST-HOST:29400"
     return f"torchrun {where} --nproc-per-node {launch.processes // hosts}"

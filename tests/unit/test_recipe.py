@@ -51,15 +51,17 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Analysed:
 
 @pytest.fixture
 def run_of(written: Analysed) -> Callable[..., Analysed]:
-    """``run_of(about, **ran)``: with other values of its workload, and of what ran in every launch."""
+    """``run_of(about, **ran)``: with other values of its workload, and of what ran in every launch. ``ranks``: of each
+    group."""
 
-    def changed(about: Mapping[str, Any] | None = None, **ran: Any) -> Analysed:
+    def changed(about: Mapping[str, Any] | None = None, ranks: int = 2, **ran: Any) -> Analysed:
         launches = []
         for launch in written.document.launches:  # what Launch has for all alike
             name, alone = launch.scenario, launch.scenario in ("single", "dp")
             replicas = 4 if "accumulate" in name else 1 if name == "single" else 2
-            how = {"strategy": NAMES[name][0], "processes": 1 if alone else 2, "replicas": replicas}
-            launches.append(replace(launch, **how, effective=replace(launch.effective, **ran)))
+            how = {"strategy": NAMES[name][0], "processes": 1 if alone else ranks, "replicas": replicas}
+            what = {"backend": None if alone else "gloo"} | ran
+            launches.append(replace(launch, **how, effective=replace(launch.effective, **what)))
         workload = replace(written.document.workload, **(about or {}))
         run = replace(written, document=replace(written.document, workload=workload, launches=tuple(launches)))
         vars(run).update(parity=written.parity, overview=written.overview)
@@ -102,6 +104,14 @@ def test_a_script_is_short_plain_and_sound(
     if workers and not data:  # once is enough: it takes seconds
         how = ["--follow-imports=skip", "--ignore-missing-imports", f"--cache-dir={tmp_path}", "--strict"]
         assert complaints("mypy", *how, *files) == ""
+
+
+def test_one_rank_forms_a_group_too(run_of: Callable[..., Analysed]) -> None:
+    """As on a machine with one GPU: DDP fails without a group."""
+    for name, grouped in (("ddp", True), ("single", False)):
+        text = script(run_of(ranks=1), name)
+        assert ("torchrun --standalone --nproc-per-node 1" in text) == grouped
+        assert ("dist.init_process_group(" in text) == grouped
 
 
 def test_its_first_lines_can_be_copied(written: Analysed) -> None:
