@@ -121,19 +121,19 @@ def _describe(apex_path: str | None) -> dict[str, object]:
     import bench.worker.rank  # noqa: F401  # so that the ranks inherit it, imported
     from bench.worker import apex, live
 
+    flags = torch._C._cuda_getArchFlags if torch.version.cuda else str  # once called, forks are refused CUDA
     return {
         "python": sys.version.split()[0],
         "executable": sys.executable,
         "torch": torch.__version__,
         "cuda_built": torch.version.cuda,
-        "architectures": torch._C._cuda_getArchFlags().split() if torch.version.cuda else [],
         "gloo": torch.distributed.is_available() and torch.distributed.is_gloo_available(),
         "nccl": torch.distributed.is_available() and torch.distributed.is_nccl_available(),
         "distributed": torch.distributed.is_available(),
         "rpc": torch.distributed.is_available() and torch.distributed.rpc.is_available(),
         "bf16_instructions": live.bf16_instructions(),
         "packages": sorted({one.name for one in pkgutil.iter_modules()}),
-        "apex": ask(lambda: apex.probe(apex_path), ANSWER_LIMIT_S),
+        **ask(lambda: {"apex": apex.probe(apex_path), "architectures": flags().split()}, ANSWER_LIMIT_S),
     }
 
 

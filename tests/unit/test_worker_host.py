@@ -17,7 +17,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from conftest import Executed, planned
-from standin import program
+from standin import program, python
 from standin.planted import failing, planted
 from standin.processes import alive
 
@@ -151,6 +151,13 @@ def test_a_host_with_threads_forks_no_rank(threads: int, asked: bool, monkeypatc
     ready, prepared = ours.receive()
     assert (ready["fresh"], ready["threads"]) == (threads > 1, threads), "the run says how its ranks were started"
     assert [prepared["fresh"]] == started == [threads > 1 or asked]
+
+
+def test_the_host_itself_leaves_cuda_to_its_forks() -> None:
+    """Whatever it asks of torch, such as for which GPUs it was built."""
+    describe = "from bench.worker import host; host._describe(None)"
+    fork = "import torch; from bench.core.children import ask; print(ask(torch.cuda._is_in_bad_fork, 60.0))"
+    assert python(f"{describe}; {fork}", {}) == "False\n"
 
 
 @pytest.mark.parametrize("says", [True, False])
