@@ -103,10 +103,12 @@ def test_a_slow_driver_is_asked_at_both_ends(start: Start, driver: Driver) -> No
 
 
 def test_a_process_that_comes_later_is_reported(start: Start, driver: Driver) -> None:
+    """Not the desktop that computes, too, which a run is not refused for."""
     run = start(nested=False)
     run.watch(A, seen="device")
     for size in (100, 900, 50):
-        driver.write(*TWO_GPUS, f"process {A} 11 {size * MIB}", f"process {A} {BUSY} {size * MIB}")
+        desktop = [f"{list_} {A} 900 {size * MIB}" for list_ in ("process", "graphics")]
+        driver.write(*TWO_GPUS, *desktop, *(f"process {A} {pid} {size * MIB}" for pid in (11, BUSY)))
         wait_for(lambda size=size: any(row["used_mib"] == size for row in run.rows("memory")))
     run.sampler.finish(0)
     (foreign,) = run.findings["foreign"]
