@@ -24,7 +24,7 @@ from bench.analyse.intervals import estimate_positive
 from bench.analyse.launches import by_launch, different, joined, only
 from bench.core.records import ACTIVITY_COLUMNS
 from bench.machine import throttle
-from bench.machine.nvml import FIRST
+from bench.machine.nvml import FIRST, SOON
 from bench.runs.frames import Iterations, TableRow
 
 COUNTER_WINDOW_S = 10.0  # shorter windows integrate power
@@ -224,6 +224,7 @@ def _one(samples: pd.DataFrame, launch: int, uuid: str, window_s: float) -> Tabl
     energy_j, source, reason = _energy(samples, window_s)
     power, clock = samples["power_w"], samples["sm_clock_mhz"]
     bits = throttle.combined(map(int, samples["throttle_reasons"].dropna().unique()))
+    of_activity = only(samples, ~samples["activity_reason"].isin([SOON]))
     return {
         "launch": launch,
         "scenario": samples["scenario"].iloc[0],
@@ -244,8 +245,8 @@ def _one(samples: pd.DataFrame, launch: int, uuid: str, window_s: float) -> Tabl
         "throttle": None if bits is None else ", ".join(throttle.names(bits)),
         "verdict": "unknown" if bits is None else throttle.verdict(bits),
         **{f"{link}_mib_s": _traffic(samples, f"{link}_kib") for link in LINKS},
-        **{name: _over_time(samples, of) for name, of in ACTIVITY.items()},
-        "activity_reason": different(samples["activity_reason"][samples["activity_reason"] != FIRST]),
+        **{name: _over_time(of_activity, of) for name, of in ACTIVITY.items()},
+        "activity_reason": different(of_activity["activity_reason"][of_activity["activity_reason"] != FIRST]),
     }
 
 

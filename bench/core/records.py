@@ -74,8 +74,8 @@ DEVICE_COLUMNS = {
 """One row per sample and GPU. ``energy_mj``: the driver's counter in millijoules; ``throttle_reasons``: NVML's bits.
 
 ``pcie_*`` and ``nvlink_*``: counters, in every tenth sample, null where the driver has none. NVML's GPM metrics, of the
-time since the sample before: ``sm_percent`` (busy SMs), ``tensor_percent`` (time in tensor cores), ``dram_percent`` (of
-its bandwidth) and ``nvlink_*_mib_s``; null with ``activity_reason`` where unknown.
+time since the last sample with them: ``sm_percent`` (busy SMs), ``tensor_percent`` (time in tensor cores),
+``dram_percent`` (of its bandwidth) and ``nvlink_*_mib_s``; null with ``activity_reason`` where unknown.
 """
 
 NUMERICS_COLUMNS = {

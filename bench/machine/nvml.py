@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
 from itertools import pairwise
+from time import perf_counter_ns
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -26,6 +27,8 @@ REQUIREMENT = "'nvidia-ml-py>=12.560'"  # as a shell takes it; the version is th
 
 NO_GPM = "this GPU has no GPM metrics; Hopper and later have them"
 FIRST = "activity is known between two samples, and this is the first"
+SOON = "the driver counts activity anew every 100 ms, and this sample came too soon"
+GPM_PERIOD_NS = 150_000_000  # between two samples of GPM at least: NVML's manual asks for more than 100 ms
 
 NO_VALUE = "the driver gives no value here (NVML_VALUE_NOT_AVAILABLE)"
 ZERO = "the driver gives 0 bytes for a process that is there, as R560 does in a container"
@@ -115,7 +118,7 @@ class Nvml:
         self.scrambled = 0
         self._handles: dict[str, Foreign] = {}
         self._mig: dict[str, bool] = {}
-        self._gpm: dict[str, Foreign] = {}
+        self._gpm: dict[str, tuple[Foreign, int]] = {}
         self._no_gpm: dict[str, str] = {}
         self._list_processes: Callable[[Foreign], Foreign] = pynvml.nvmlDeviceGetComputeRunningProcesses
         self._throttle_reasons: Callable[[Foreign], Foreign] = pynvml.nvmlDeviceGetCurrentClocksEventReasons
@@ -213,7 +216,7 @@ class Nvml:
     def device_sample(self, uuid: str, *, links: bool = True) -> dict[str, Foreign]:
         """``METRIC_COLUMNS`` and ``LINK_COLUMNS`` (KiB) now, ``mig``, and ``reason``: which are None and why.
 
-        GPM metrics (``ACTIVITY_COLUMNS``) are of the time since the last call, or None with ``activity_reason``.
+        GPM metrics (``ACTIVITY_COLUMNS``) are of the time since they were last known, or None with ``activity_reason``.
         ``utilisation_percent``: the share of the driver's last sampling period with a kernel on the device;
         ``energy_mj``: the driver's counter since it was loaded, None under MIG, as it is that of the whole GPU;
         ``used_mib``: the driver's reserve included; ``throttle_reasons``: NVML's bits (``nvmlClocksEventReasons``).
@@ -239,7 +242,7 @@ class Nvml:
         return {**sample, "reason": why or None, **counters, "mig": mig, **self._activity(uuid)}
 
     def _activity(self, uuid: str) -> dict[str, object]:
-        """The GPM metrics of a GPU since the last call, and why some are None."""
+        """The GPM metrics of a GPU since they were last known, and why some are None."""
         if uuid not in self._no_gpm:
             values, reason = self._try(self._gpm_since, uuid)
             if reason is None:
@@ -252,13 +255,16 @@ class Nvml:
         if uuid not in self._gpm and not pynvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice:
             self._no_gpm[uuid] = NO_GPM
             return unknown_activity(NO_GPM)
-        before, now = self._gpm.get(uuid), pynvml.nvmlGpmSampleAlloc()
+        before, taken_ns = self._gpm.get(uuid, (None, -GPM_PERIOD_NS))
+        if (now_ns := perf_counter_ns()) < taken_ns + GPM_PERIOD_NS:
+            return unknown_activity(SOON)
+        now = pynvml.nvmlGpmSampleAlloc()
         try:
             pynvml.nvmlGpmSampleGet(handle, now)
         except self._errors:
             pynvml.nvmlGpmSampleFree(now)
             raise
-        self._gpm[uuid] = now
+        self._gpm[uuid] = now, now_ns
         if before is None:
             return unknown_activity(FIRST)
         try:
@@ -268,23 +274,16 @@ class Nvml:
 
     def _gpm_between(self, before: Foreign, now: Foreign) -> dict[str, object]:
         pynvml = self._pynvml
-        metrics = (
-            pynvml.NVML_GPM_METRIC_SM_UTIL,
-            pynvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL,
-            pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL,
-            pynvml.NVML_GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC,
-            pynvml.NVML_GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC,
-        )
+        names = ("SM_UTIL", "ANY_TENSOR_UTIL", "DRAM_BW_UTIL", "NVLINK_TOTAL_TX_PER_SEC", "NVLINK_TOTAL_RX_PER_SEC")
+        metrics = [getattr(pynvml, f"NVML_GPM_METRIC_{name}") for name in names]
         asked = pynvml.c_nvmlGpmMetricsGet_t(
             version=pynvml.NVML_GPM_METRICS_GET_VERSION, numMetrics=len(metrics), sample1=before, sample2=now
         )
         for place, metric in enumerate(metrics):
             asked.metrics[place].metricId = metric
         pynvml.nvmlGpmMetricsGet(asked)
-        answers = dict(zip(ACTIVITY_COLUMNS, asked.metrics, strict=False))
-        known: dict[str, object] = {}
-        reasons = []
-        for name, one in answers.items():
+        known, reasons = dict[str, object](), list[str]()
+        for name, one in zip(ACTIVITY_COLUMNS, asked.metrics, strict=False):
             least, most = RANGES[name]
             if one.nvmlReturn != pynvml.NVML_SUCCESS:
                 reasons.append(f"{name}: {_line(pynvml.NVMLError(one.nvmlReturn))}")
@@ -383,7 +382,7 @@ class Nvml:
 
     def close(self) -> None:
         """End the session."""
-        for sample in self._gpm.values():
+        for sample, _ in self._gpm.values():
             self._try(self._pynvml.nvmlGpmSampleFree, sample)
         self._gpm.clear()  # to free one twice ends the process
         self._try(self._pynvml.nvmlShutdown)

@@ -13,7 +13,7 @@ from standin.runs import write_run
 from bench.analyse import devices
 from bench.analyse.analysed import CONDENSE, Analysed
 from bench.core.records import DEVICE_COLUMNS
-from bench.machine.nvml import FIRST
+from bench.machine.nvml import FIRST, SOON
 from bench.runs import tables
 from bench.runs.reader import read
 
@@ -156,6 +156,12 @@ def test_nvlink_rates_of_gpm_stand_beside_the_counters() -> None:
     assert (row["gpm_nvlink_tx_mib_s"], row["nvlink_tx_mib_s"]) == pytest.approx((600.0, 4.0))
     assert pd.isna(row["gpm_nvlink_rx_mib_s"]) and row["activity_reason"] == why
     assert pd.isna(one(samples(10.0, **known), steps(10.0))["activity_reason"])
+    often = samples(10.0, **known)
+    soon = often.index % 3 > 0
+    often.loc[soon, ["sm_percent", "activity_reason"]] = None, SOON
+    often.loc[~soon & (often["t_ns"] > often["t_ns"].median()), "sm_percent"] = 80.0
+    row = one(often, steps(10.0))
+    assert row["sm_percent"] == pytest.approx(60.0, abs=1.0) and pd.isna(row["activity_reason"])
 
 
 def test_activity_is_weighed_by_time_in_the_window() -> None:

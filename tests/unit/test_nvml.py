@@ -11,7 +11,7 @@ from standin import DEVICE_A, KEYS, MIB, NOT_AVAILABLE, TWO_GPUS, A, B, Driver, 
 
 from bench.core.records import ACTIVITY_COLUMNS, DEVICE_COLUMNS, LINK_COLUMNS, METRIC_COLUMNS
 from bench.machine import nvml
-from bench.machine.nvml import FIRST, MIG_ENERGY, NO_GPM, NO_VALUE, SCRAMBLED, ZERO, unknown_activity
+from bench.machine.nvml import FIRST, MIG_ENERGY, NO_GPM, NO_VALUE, SCRAMBLED, SOON, ZERO, unknown_activity
 
 
 @pytest.fixture
@@ -221,13 +221,22 @@ def test_links_of_gpus_and_their_nominal_speed(driver: Driver, script: tuple[str
 
 
 GPM = [f"value {A} gpm 1", *(f"value {A} gpm_{metric} {10 + metric}" for metric in (2, 5, 10, 61, 60))]
-TWICE = f"[nvml.device_sample({A!r}) for _ in range(2)]"
+SAMPLED = f"nvml.device_sample({A!r})"
+
+
+def after(taken_ns: int) -> str:
+    """A sample, when the one before is of that time."""
+    return f"nvml._gpm.update({{uuid: (one, {taken_ns}) for uuid, (one, _) in nvml._gpm.items()}}) or {SAMPLED}"
+
+
+TWICE = f"[{SAMPLED}, {after(0)}]"
 
 
 def test_activity_is_that_between_two_samples(driver: Driver) -> None:
     driver.write(*TWO_GPUS, f"value {A} gpm_2 101", *GPM, f"error {A} gpm_60 3")
-    first, second = asked(driver, TWICE)
-    assert {name: first[name] for name in unknown_activity("")} == unknown_activity(FIRST)
+    first, too_soon, second = asked(driver, f"[{SAMPLED}, {after(2**62)}, {after(0)}]")
+    for sample, why in ((first, FIRST), (too_soon, SOON)):
+        assert {name: sample[name] for name in unknown_activity("")} == unknown_activity(why)
     assert [second[name] for name in ACTIVITY_COLUMNS] == [None, 15.0, 20.0, 71.0, None]
     impossible = "sm_percent: the driver says 101, which cannot be"
     assert second["activity_reason"] == f"{impossible}; nvlink_rx_mib_s: Not Supported"
