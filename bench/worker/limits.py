@@ -38,6 +38,7 @@ SETTLING = "settling"
 """The name of a step that is not counted."""
 FEWEST_STEPS, MOST_STEPS, IN_TURNS_S = 10, 40, 6.0
 """Of each way to take them, of which the median counts, and how long all may take where they may be more."""
+MOST_PROFILED = 5  # of a block: reading thousands of events a step must not take as long as a rank may be silent
 FRESH_BYTES = 2**23
 """Of memory whose first touch is timed: a weight's gradient may have as much."""
 OPERATOR_S, LONGEST_S = 0.01, 40.0
@@ -91,6 +92,7 @@ def in_turns(session: Session, load: Load, steps: int, tick: Tick) -> dict[str, 
     """
     device = session.parts.device
     block = 1 if device.type == "cpu" else -(-steps // 2)
+    few = min(block, MOST_PROFILED)
     windows, seen = list[loop.Timings](), Seen()
     done = 0
 
@@ -101,7 +103,7 @@ def in_turns(session: Session, load: Load, steps: int, tick: Tick) -> dict[str, 
     ways: list[Callable[[], object]] = [
         lambda: windows.append(loop.run_window(session, load, 1 + block, device=device, on_step=each)),
         lambda: timed_steps(session, load, block, seen, each),
-        lambda: profiled_steps(session, load, block, seen, each),
+        lambda: profiled_steps(session, load, few, seen, each),
     ]
     with loop.uncollected():
         for turn in range(-(-steps // block)):
@@ -112,7 +114,6 @@ def in_turns(session: Session, load: Load, steps: int, tick: Tick) -> dict[str, 
                 tick(done)
             if device.type == "cpu":
                 seen.first_touch_us.append(first_touch_us())
-    _, reason = without_exchange(session)
     as_measured = []
     for one in windows:
         _, *settled = zip(one.data_ms, one.forward_ms, one.backward_ms, one.optimizer_ms, strict=True)
@@ -125,9 +126,9 @@ def in_turns(session: Session, load: Load, steps: int, tick: Tick) -> dict[str, 
     ]
     return {
         "steps": rows,
-        "pairs_reason": reason,
+        "pairs_reason": without_exchange(session)[1],
         "lead_ms": median(lead_ms) if lead_ms else None,
-        **spent_ms(seen, block, device.type, lambda: tick(done)),
+        **spent_ms(seen, few, device.type, lambda: tick(done)),
     }
 
 
@@ -331,9 +332,8 @@ def replayed(
                     ms = 1e3 * ceilings.seconds(partial(one.function, *args, **kwargs), device, OPERATOR_S)
             except (RuntimeError, ValueError, IndexError) as error:  # what it computes on is not what it was
                 failed.append(f"{one.function} ({type(error).__name__})")
-        about: dict[str, object] = {"name": str(one.function).removeprefix("aten."), "phase": one.phase}
-        about |= {"type": one.type, "count": one.count, "flops": one.flops, "bytes": one.bytes, "alone_ms": ms}
-        found.append(about)
+        about = {"name": str(one.function).removeprefix("aten."), "phase": one.phase, "type": one.type}
+        found.append({**about, "count": one.count, "flops": one.flops, "bytes": one.bytes, "alone_ms": ms})
         tick(number)
     late = sum(one["alone_ms"] is None for one in found) - len(failed)
     reasons = [f"failed alone: {', '.join(dict.fromkeys(failed))}"[:200]] if failed else []

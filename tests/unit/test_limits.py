@@ -435,12 +435,14 @@ def test_first_touches_are_of_private_memory(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_each_step_of_a_block_is_progress(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A block of a GPU's steps may take longer than a rank may be silent."""
+    """A block of a GPU's steps may take longer than a rank may be silent, and so may reading a profile of them all."""
     for module in (loop, diagnose):
         monkeypatch.setattr(module, "clock_for", lambda device: loop.HostClock())
     monkeypatch.setattr(loop, "finish", lambda device: None)
     monkeypatch.setattr(loop, "PROGRESS_INTERVAL_NS", 0)
-    monkeypatch.setattr(worker, "profiling", lambda device: diagnose.profiling(torch.device("cpu")))
+    profiles: list[Any] = []
+    profiling = worker.profiling
+    monkeypatch.setattr(worker, "profiling", lambda _: profiles.append(profiling(torch.device("cpu"))) or profiles[-1])
     weight = torch.zeros((), requires_grad=True)
     session: Any = SimpleNamespace(
         parts=SimpleNamespace(device=torch.device("cuda")),
@@ -452,3 +454,6 @@ def test_each_step_of_a_block_is_progress(monkeypatch: pytest.MonkeyPatch) -> No
     ticks: list[int] = []
     worker.in_turns(session, lambda: torch.ones(()), 6, ticks.append)
     assert ticks == sorted(ticks) and set(ticks) == set(range(19))  # six steps, three ways to take them
+    worker.in_turns(session, lambda: torch.ones(()), 3 * worker.MOST_PROFILED, ticks.append)
+    marks = [sum(one.name.startswith("ProfilerStep") for one in worker.counted(profile)) for profile in profiles]
+    assert marks == [3, 3, worker.MOST_PROFILED, worker.MOST_PROFILED]
