@@ -142,6 +142,9 @@ def devices() -> None:
         "Event": Event,
     }.items():
         setattr(torch.cuda, name, answer)
+    if torch.version.cuda:
+        flags = torch._C._cuda_getArchFlags
+        torch._C._cuda_getArchFlags = lambda: flags() * bool(asked())  # this counts, too
     torch.accelerator.synchronize = synchronise
     torch.cuda.nccl.version = lambda: (2, 0, 0)
     torch.backends.cudnn.version = lambda: 90000
