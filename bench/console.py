@@ -307,7 +307,8 @@ def align(rows: Sequence[Sequence[str]], left: Sequence[str], width: int | None 
     """Rows of cells as aligned lines; the first row is the heading, columns named in ``left`` are left-aligned.
 
     ``width``: of the terminal, if any. The last column is folded to fit, and columns stand closer if all of them fit
-    then; those that still do not follow in another table, which begins with the leading columns in ``left``.
+    then; those that still do not follow in another table, which begins with the leading columns in ``left``, or with
+    the first alone where these leave no room.
     """
     from rich.console import Console
 
@@ -319,6 +320,8 @@ def align(rows: Sequence[Sequence[str]], left: Sequence[str], width: int | None 
     def fits(columns: Sequence[int], gap: int) -> bool:
         return out.measure(_table(rows, columns, left, gap)).minimum <= room
 
+    if not all(fits([*label, column], 1) for column in rest):
+        label, rest = label[:1], [*label[1:], *rest]
     whole = [*label, *rest]
     gap = 1 if fits(whole, 1) and not fits(whole, 2) else 2
     texts = []

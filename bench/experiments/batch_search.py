@@ -43,13 +43,14 @@ def find_batches(request: Request, scenarios: tuple[Found, ...], start: Start) -
 
 def search_each(lab: Lab) -> None:
     """Search for one scenario after the other. A budget is shared evenly among those that are still to come."""
-    capacity_mib = _capacity_mib(lab)
+    gpus = [gpu for gpu in lab.writer.document.machine.gpus if gpu.uuid in lab.request.devices]
+    sizes = [gpu.memory_total_mib or 0.0 for gpu in gpus] or [machine.available_memory_bytes() / 2**20]
     lab.writer.note(BatchSearch())
     end_s = None if lab.request.budget_s is None else lab.began_s + lab.request.budget_s
     for position, found in enumerate(lab.runnable):
         now_s = time.monotonic()
         share_s = None if end_s is None else now_s + (end_s - now_s) / (len(lab.runnable) - position)
-        _find_batch(found, capacity_mib, share_s, lab)
+        _find_batch(found, min(sizes), share_s, lab)
 
 
 def _find_batch(found: Found, capacity_mib: float, end_s: float | None, lab: Lab) -> None:
@@ -147,10 +148,3 @@ def peaks_mib(ranks: Iterable[RankRecord], kind: str) -> dict[str, float]:
             if name.startswith(f"{kind}."):
                 held[name.removeprefix(f"{kind}.")] += peak_mib
     return dict(held)
-
-
-def _capacity_mib(lab: Lab) -> float:
-    """The memory of the smallest chosen GPU, or what is free on the host."""
-    gpus = lab.writer.document.machine.gpus
-    sizes = [gpu.memory_total_mib or 0.0 for gpu in gpus if gpu.uuid in lab.request.devices]
-    return float(min(sizes)) if sizes else machine.available_memory_bytes() / 2**20

@@ -100,6 +100,16 @@ def test_every_part_of_a_table_names_its_rows() -> None:
         assert [line.split() for line in part.splitlines()[2:]] == [["ddp", "time", shown[0]], ["memory", shown[1]]]
 
 
+def test_a_long_label_leaves_room_for_the_answer() -> None:
+    rows = [("run", "label", "scenarios", "fastest"), ("20261128T170937Z", "n" * 20, "2", "ddp (untested)")]
+    parts = align(rows, ("run", "label", "fastest"), 40).split("\n\n")
+    assert [part.splitlines()[-1].split() for part in parts] == [
+        ["20261128T170937Z", "n" * 20],
+        ["20261128T170937Z", "2"],
+        ["20261128T170937Z", "ddp", "(untested)"],
+    ]
+
+
 @pytest.mark.parametrize(("width", "headings"), [(12, "a    ms  MiB"), (10, "a   ms MiB"), (9, "a    ms")])
 def test_columns_stand_closer_where_all_fit_then(width: int, headings: str) -> None:
     assert align([["a", "ms", "MiB"], ["dp", "1.0", "2"]], ("a",), width).splitlines()[0] == headings
