@@ -29,6 +29,8 @@ JUNIT = {
 """The element of a test case by verdict; one that passes has none."""
 FEW = 5
 """More values than these are counted, not named."""
+MOST_A_NIGHT = 50
+"""More launches of each scenario than these are not advised."""
 LONG = 12
 """A terminal shows this many rows of a table and the lines above it."""
 
@@ -85,6 +87,8 @@ def remedies(outcome: Outcome) -> list[str]:
     if verdicts & {gate.TOO_NOISY, gate.UNCERTAIN}:
         wanted = max((row.wanted for row in outcome.rows if row.wanted is not None), default=None)
         more = "" if wanted is None else f", and measure every night with --launches {wanted}"
+        if wanted is not None and wanted > MOST_A_NIGHT:
+            more = ", since more launches cannot make up for so much noise; what may cause it: python -m bench doctor"
         lines.append(f"stop other jobs{more}")
     if outcome.folder is None and any(row.verdict == gate.NEW and OTHERWISE in (row.why or "") for row in outcome.rows):
         lines.append("give a base that was measured in the same way, such as a new one from the same place")

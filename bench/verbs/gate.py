@@ -71,9 +71,9 @@ def main(arguments: list[str]) -> int:
             check_file(f"--{option}", file)
     if options.junit and options.markdown and os.path.realpath(options.junit) == os.path.realpath(options.markdown):
         raise RequestError("--markdown", f"{options.markdown} is where --junit writes", "give two files")
-    rule = rule_from(options)
+    rule, path = rule_from(options), _new(options)
     with passing(f"reading the nights in {options.history}" if options.history else "reading two runs"):
-        new, only = nights.read_one(_new(options)), scenario_names(options.scenario)
+        new, only = nights.read_one(path), scenario_names(options.scenario)
         if options.baseline is not None:
             path = find(options.baseline, options.results or DEFAULT_OUT, "--baseline")
             outcome = _against_one(new, nights.read_one(path, "--baseline"), rule, only)

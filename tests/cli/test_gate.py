@@ -295,6 +295,21 @@ def test_remedies_name_the_run_and_what_failed(gate: Bench, history: Path) -> No
     assert "install what ddp needs (python -m bench list says what is missing here)" in said.out
 
 
+@pytest.mark.parametrize(
+    ("launches", "advice"),
+    [
+        ((100.0, 108.0, 93.0), "stop other jobs, and measure every night with --launches "),
+        ((100.0, 160.0, 70.0), "cannot make up for so much noise; what may cause it: python -m bench doctor\n"),
+    ],
+)
+def test_noise_that_launches_cannot_average_has_another_remedy(
+    gate: Bench, tmp_path: Path, launches: tuple[float, ...], advice: str
+) -> None:
+    *_, last = (gated.write(tmp_path, gated.digest(day, [gated.scenario("ddp", launches)])) for day in range(2))
+    said = gate(last, "--history", tmp_path)
+    assert said.code == 11 and "too noisy" in said.out and advice in said.out
+
+
 # A person says that a night is as it should be
 
 REASON = "checks for NaN in every step"

@@ -60,17 +60,14 @@ def without_exchanges(scaling: Scaling) -> tuple[tuple[int, int], ...]:
     return tuple(sorted(pairs))
 
 
-def request_at(request: Request, count: int, global_batch: int) -> Request:
-    """The request for the first ``count`` of its devices."""
-    return replace(request, replicas=count, devices=request.devices[:count], global_batch=global_batch)
-
-
 def job_at(
     request: Request, found: Found, point: Point, launch: int, hosts: Sequence[Host], purpose: str, repeat: int = 0
 ) -> Job:
     """A launch at a point. On the CPU each rank has as many threads as with all of them, whatever their number: a rank
     stands for a device, and one device does not become faster when others are left out."""
-    job = job_of(request_at(request, point.count, point.global_batch), found, launch, repeat, hosts)
+    devices = request.devices[: point.count]
+    of_point = replace(request, replicas=point.count, devices=devices, global_batch=point.global_batch)
+    job = job_of(of_point, found, launch, repeat, hosts)
     threads = min(rank.threads for rank in job_of(request, found, 0, 0, hosts).ranks)
     ranks = tuple(replace(rank, threads=min(rank.threads, threads)) for rank in job.ranks)
     return replace(job, ranks=ranks, purpose=purpose)
