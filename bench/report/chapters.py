@@ -79,14 +79,16 @@ def _environments(of: Material) -> Chapter:
     )
 
 
-def _numerics(of: Material) -> Chapter:
-    table = verdict_tables.parity_table(of.run)
-    nothing = "No launch of this run ended well, so there is nothing to compare with the reference."
+def _numerics(of: Material) -> Chapter | None:
+    if of.run.document.of(Attached):  # the page says above that nothing is known of them
+        return None
+    table, why_not = verdict_tables.parity_table(of.run), verdict_tables.no_reference(of.run.document)
+    judged = [one for one in verdict_tables.verdicts(of.run) if not why_not or one[0] != "not shown"]
     return chapter_of(
         "numerics",
         "Does each scenario still train the same model?",
-        Facts(tuple(verdict_tables.verdicts(of.run))) if table else nothing,
-        verdict_tables.no_reference(of.run.document) if table else None,
+        Facts(tuple(judged)) if judged else None,
+        why_not if table else "No launch of this run ended well, so there is nothing to compare with the reference.",
         fold("Errors, limits and bounds", Grid("Parity with the fp32 reference", table)),
         fold("Losses step by step", of.plots.get("losses")),
     )

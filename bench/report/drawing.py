@@ -421,14 +421,14 @@ def locator(most: int, *, integer: bool = False) -> Artist:
 
 
 def finished(run: Run, figure: Artist, name: str, title: str, caption: str, has: Sequence[str] | None = None) -> Plot:
-    """The files of a figure of a run. ``has``: the scenarios in it; the caption names the others."""
+    """The files of a figure of a run. ``has``: the scenarios whose launches are in it; the caption names the others."""
     request = run.document.request
     left_out = "" if has is None else failures(run.document, has)
     if left_out:
         caption += f" Left out: {left_out}."
     about = f"{model_and_batch(run.document)} · {device(run.document)}"
-    much = f"{how_many(run.document)} of {request.warmup} + {request.iters} steps per scenario"
-    source = f"bench {run.document.bench} · run {plain(run.id)} · {much}"
+    much = f" · {how_many(run.document)} of {request.warmup} + {request.iters} steps per scenario" if has else ""
+    source = f"bench {run.document.bench} · run {plain(run.id)}{much}"
     return drawn(figure, name, title, caption, about=about, source=source)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 
 from bench.analyse.history.nights import LeftOut
-from bench.analyse.history.shifts import AT_LEAST, MIN_NIGHTS, Shift
+from bench.analyse.history.shifts import AT_LEAST, MIN_NIGHTS
 from bench.analyse.history.trends import METRICS, RECENT, Event, Track, Trend
 from bench.console import count
 from bench.core.text import by_key, listed, plain
@@ -123,14 +123,11 @@ def what_shifted(event: Event) -> list[str]:
             ends = dict.fromkeys((as_change(ratios[0]), as_change(ratios[-1])))
             each = f"{len(changes)} scenarios by {' to '.join(ends)}"
         else:
-            each = ", ".join(f"{change.scenario} {_with_interval(change.shift)}" for change in changes)
+            of = [(one.scenario, *map(as_change, (one.shift.ratio, one.shift.low, one.shift.high))) for one in changes]
+            each = ", ".join(f"{scenario} {ratio} ({low} to {high})" for scenario, ratio, low, high in of)
         if changes:
             texts.append(f"{WORDS[metric].name}: {each}")
     return texts
-
-
-def _with_interval(shift: Shift) -> str:
-    return f"{as_change(shift.ratio)} ({as_change(shift.low)} to {as_change(shift.high)})"
 
 
 def summary_table(track: Track) -> Table:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from bench.analyse.history.shifts import MIN_NIGHTS
 from bench.analyse.history.trends import Track, Trend
+from bench.console import count
 from bench.core.text import plain
 from bench.report import drawing, side_by_side
 from bench.report.drawing import Artist, Plot, light, locator
@@ -50,9 +51,8 @@ WORDS = {
 
 
 def span(track: Track) -> str:
-    if len(track.nights) == 1:
-        return f"1 night, {track.nights[0].date}"
-    return f"{len(track.nights):,} nights, {track.nights[0].date} to {track.nights[-1].date}"
+    dates = dict.fromkeys([track.nights[0].date, track.nights[-1].date])
+    return f"{count(len(track.nights), 'night')}, {' to '.join(dates)}"
 
 
 def of_track(track: Track, prefix: str = "history") -> list[Plot]:

@@ -20,10 +20,10 @@ from bench.runs.reader import Run
 LOG = re.compile(r"logs/launch-(?P<launch>\d+)-.*-rank(?P<rank>\d+)\.log")
 
 
-def details(run: Run) -> tuple[list[tuple[str, str]], Table]:
+def details(run: Run) -> tuple[list[tuple[str, str]], Table | None]:
     """The first launch of each scenario that came that far, as it was read off its live objects.
 
-    First what is the same for all scenarios, as pairs of a name and a text, then a table of what differs.
+    First what is the same for all scenarios, as pairs of a name and a text, then a table of what differs, if anything.
     """
     names = run.document.request.scenarios
     in_turn = reversed((*run.document.good, *run.document.launches))
@@ -44,7 +44,8 @@ def details(run: Run) -> tuple[list[tuple[str, str]], Table]:
         notes.append(f"cuDNN autotuning is off for {', '.join(untuned)}: {why}; ddp_untuned is torch DDP without it.")
     if absent := [name for name in names if name not in cells]:
         notes.append(f"No rank of {', '.join(absent)} got far enough to show what ran; see the launches.")
-    return [(name, first[name]) for name in alike], tabulate(columns, rows, notes)
+    differs = len(columns) + len(notes) > 2
+    return [(name, first[name]) for name in alike], tabulate(columns, rows, notes) if differs else None
 
 
 def _detail_cells(ran: Effective) -> dict[str, str]:

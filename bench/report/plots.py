@@ -143,7 +143,7 @@ def ranks(run: Analysed) -> Plot | None:
         measured = own.loc[~own["warmup"], "step"].to_list()
         middle = measured[len(measured) // 2] if measured else 0
         table = excerpt(run, launch.launch, middle, middle + FEW_STEPS - 1)
-        if len(table) and table["start_ns"].notna().all():
+        if table[[f"{phase}_ms" for phase in PHASES]].notna().any(axis=None) and table["start_ns"].notna().all():
             tables[name] = table[table["rank"] < MOST_RANKS]
     if not tables:
         return None

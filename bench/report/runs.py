@@ -57,6 +57,13 @@ def render(runs: Sequence[Run], out: str = ".", training: Training | None = None
     return {"index.html": utf8(whole), **beside, **files}
 
 
+def answer(run: Analysed) -> str:
+    """The answer of a run in whole sentences; the leanest of a search is in the advice beside it, if there is any."""
+    named = any(heading.startswith("Least memory") for heading, _ in advice(run.document, run.overview))
+    lines = (line for line in tuned.answer(run, run.overview) if not (named and line.startswith("Leanest")))
+    return " ".join((*loader_words(run)[:1], *(f"{line.rstrip('.')}." for line in lines)))
+
+
 def _section(run: Analysed, plots: dict[str, Plot], out: str, training: Training | None = None) -> page.Section:
     """The section of a run for a page in the folder ``out``."""
     table = run.overview
@@ -65,7 +72,7 @@ def _section(run: Analysed, plots: dict[str, Plot], out: str, training: Training
         label=run.document.request.label,
         about=f"{model_and_batch(run.document)} · {device(run.document)} · {start_date(run.document)}",
         folder=os.path.relpath(run.path, out).replace(os.sep, "/"),
-        answer=" ".join((*loader_words(run)[:1], *(line.rstrip(".") + "." for line in tuned.answer(run, table)))),
+        answer=answer(run),
         training="" if training is None else time_to_train(run.document, table, training),
         clear=is_clear(run.document, table),
         advice=advice(run.document, table),

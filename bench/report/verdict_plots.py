@@ -50,11 +50,11 @@ def speeds(run: Analysed) -> Plot | None:
         drawing.hover(patch, f"{row['scenario']}: {speed} {unit} a second {ratio}")
     axes.xaxis.set_major_formatter("{x:,.10g}")
     axes.set(xlim=(0, min(axes.get_xlim()[1], 2 * widest)), xlabel=f"{unit} a second; longer is faster")
-    caption = (
-        "Lines: 95 % intervals over launches; one that ends at the edge goes on beyond it."
-        if (measured["launches_ok"] > 1).any()
-        else "One launch of each scenario: untested, so bars of about this length may change places."
-    )
+    caption = "One launch, which has no interval."
+    if (measured["launches_ok"] > 1).any():
+        caption = "Lines: 95 % intervals over launches; one that ends at the edge goes on beyond it."
+    elif len(records) > 1:
+        caption = "One launch of each scenario: untested, so bars of about this length may change places."
     caption += "".join(f" {note}." for note in about_base(records[0]["relative_to"]))
     if measured["why_not"].notna().any():
         caption += " Hatched bars are left out of the recommendation, for the reason at the right."
@@ -96,7 +96,8 @@ def trade_off(run: Analysed) -> Plot | None:
     axes.set_xlabel("peak memory of all processes, added up (MiB); further left is leaner")
     axes.set_ylabel(f"{run.document.workload.unit} a second; higher is faster")
     cut = [name for name, (low, _) in (("memory", axes.get_xlim()), ("speed", axes.get_ylim())) if low > 0.0]
-    caption = "One launch of each scenario, so there are no error bars: points this near may change places."
+    caption = "One launch of each scenario, so there are no error bars"
+    caption += ": points this near may change places." if len(rows) > 1 else "."
     if (measured["launches_ok"] > 1).any():
         caption = (
             "Bars: 95 % intervals over launches; that of the memory is of a launch's mean peak, and the point is the "

@@ -12,7 +12,7 @@ from bench.core.records import PARITIES
 from bench.core.text import listed, percent
 from bench.report import tables
 from bench.report.tables import UNKNOWN, Cell, Column, Table, is_unknown, number, numeric, ranged, tabulate, text
-from bench.runs.document import Attached, RunDocument
+from bench.runs.document import RunDocument
 from bench.runs.experiments import Numerics
 from bench.runs.frames import TableRow
 from bench.runs.reader import Run
@@ -87,8 +87,6 @@ def verdicts(run: Analysed) -> list[tuple[str, str]]:
 
 def no_reference(document: RunDocument) -> str | None:
     """Why nothing can be said about the numerics of a run; None where something can."""
-    if document.of(Attached):
-        return "A script that bench was attached to has no reference, so nothing can be said about same or not."
     references = document.begun(Numerics).references
     failed = [f"failed ({one.status}): {one.reason}" for one in references if one.status != "ok"]
     if references and not failed:

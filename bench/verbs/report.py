@@ -72,15 +72,14 @@ def main(arguments: list[str]) -> int:
 
 
 def _what_to_look_at(runs: "list[Analysed]", files: list[str], training: "Training | None") -> str:
-    from bench.report.loader import loader_words
-    from bench.words import tuned
+    from bench.report.runs import answer
     from bench.words.advice import time_to_train
     from bench.words.caveats import caveats
 
     lines = []
     for run in runs:
         table = run.overview
-        lines += [f"{run.id}: {' '.join((*loader_words(run)[:1], *tuned.answer(run, table)))}"]
+        lines += [f"{run.id}: {answer(run)}"]
         lines += [] if training is None else [f"  {time_to_train(run.document, table, training)}"]
         lines += [f"  - {text}" for text in caveats(run.document, table)]
     names = [os.path.relpath(path) for path in files]

@@ -173,7 +173,10 @@ def _where_time_went(finished: Finished) -> Iterator[str]:
 
 
 def run_parser() -> Parser:
-    parser = Parser("run", DESCRIPTION, EPILOG.format(profiles=_profiles()), ELSEWHERE)
+    texts = {key: f"{one.launches} x ({one.warmup} + {one.iters})" for key, one in PROFILES.items()}
+    names = dict.fromkeys(name for name, _ in PROFILES)
+    rows = [f"  {name:<10} GPU {texts[name, 'cuda']:<16} CPU {texts[name, 'cpu']}" for name in names]
+    parser = Parser("run", DESCRIPTION, EPILOG.format(profiles="\n".join(rows)), ELSEWHERE)
     add_work(parser, usual_set=PUBLISHED)
     much = add_steps(parser, "how much", "launches, warm-up and steps, see below (default: quick)")
     many = "launches of each scenario (with --resume: in total)"
@@ -200,12 +203,6 @@ def run_parser() -> Parser:
         why.add_argument(f"--{name.replace('_', '-')}", **one)
     add_result(parser)
     return parser
-
-
-def _profiles() -> str:
-    texts = {key: f"{one.launches} x ({one.warmup} + {one.iters})" for key, one in PROFILES.items()}
-    names = dict.fromkeys(name for name, _ in PROFILES)
-    return "\n".join(f"  {name:<10} GPU {texts[name, 'cuda']:<16} CPU {texts[name, 'cpu']}" for name in names)
 
 
 def check_experiment(options: Options) -> None:

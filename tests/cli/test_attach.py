@@ -89,6 +89,7 @@ def test_a_script_is_measured_as_it_is(attach: Any, bench: Bench, plotting: Plot
     assert code == 0 and "a step takes" in page and "raise num_workers" in written
     assert "its phases but the wait for data, numerics" in written and "data (ms): " in written
     assert "(ms): nan" not in written and "Communication overlaps" not in written
+    assert written.count("numerics, ") + written.count("same model?") == 0, "which are unknown, and said to be so once"
     assert "Command" in written and "bench run --diagnose" not in written
     assert "not finite from" not in written and "too much" not in written and f"{about.final_loss:.4g}" in written
     assert bench("runs")[1].rstrip().endswith("  1 attached command")

@@ -30,6 +30,7 @@ from bench.analyse import published
 from bench.analyse.analysed import Analysed
 from bench.analyse.launches import shown
 from bench.analyse.steps import losses, spread, times
+from bench.core.records import PHASES
 from bench.report import drawing, launch_tables, plots, summary, theme, values
 from bench.report import runs as report
 from bench.report.search import search_words
@@ -369,9 +370,12 @@ def test_ranks_are_drawn_as_their_steps_were(tmp_path: Path) -> None:
     assert {"ddp", "rank", "0", "1", "forward", "backward incl. communication"} <= set(texts) and "ddp_o1" not in texts
     rows = excerpt(run, 0, 3, 4)
     assert rows[["rank", "step"]].to_numpy().tolist() == [[0, 3], [0, 4], [1, 3], [1, 4]]
+    file = Path(run.path) / "steps.parquet"
+    pd.read_parquet(file).assign(**{f"{phase}_ms": math.nan for phase in PHASES}).to_parquet(file)
+    assert plots.ranks(run) is None, "without phases, as of an attached script, there is nothing to draw"
 
 
-def test_details_show_dtypes_with_their_shares(mixed: Written) -> None:
+def test_details_show_dtypes_with_their_shares(mixed: Written, tmp_path: Path) -> None:
     alike, table = launch_tables.details(mixed.run)
     names = [column.heading for column in table.columns]
     rows = {row[0].text: dict(zip(names, [cell.text for cell in row], strict=True)) for row in table.rows}
@@ -380,6 +384,8 @@ def test_details_show_dtypes_with_their_shares(mixed: Written) -> None:
     assert {"backend × ranks": "gloo × 2", "batch norm": "fp32"}.items() <= dict(alike).items()
     assert {text for name, text in rows["dp"].items() if name != "scenario"} == {"–"}
     assert not set(dict(alike)) & set(names)
+    alike, table = launch_tables.details(analysed(write_run(tmp_path, [DDP, replace(DDP, scenario="again")])))
+    assert alike and table is None, "nothing differs"
 
 
 def test_details_say_where_cudnn_does_not_search(tmp_path: Path) -> None:
