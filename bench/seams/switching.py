@@ -223,7 +223,7 @@ def switch_obstacle(one: SwitchOn, device: str) -> str | None:
     """Why a switch cannot be had here, or None. Raises :class:`RequestError` where its file cannot say."""
     only = load_switch(one.name, one.file).device
     if only is not None and device != only:
-        return f"{one.name} needs {'CUDA' if only == 'cuda' else 'the CPU'}, and this is {device}"
+        return f"{one.name} needs {'CUDA and this is the CPU' if only == 'cuda' else 'the CPU and this is CUDA'}"
     return declared(partial(_obstacle, device), str | None, one.name, one.file, SWITCH)  # type: ignore[arg-type]
 
 

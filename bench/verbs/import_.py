@@ -8,7 +8,7 @@ from bench.core.errors import OK, RequestError
 from bench.experiments import importing
 from bench.machine.redact import without_secrets
 from bench.runs.document import Imported
-from bench.verbs.options import Parser, any_name, called, device_count, reply, scenario_name, whole_number
+from bench.verbs.options import Parser, any_name, called, device_count, place, reply, scenario_name, whole_number
 
 DESCRIPTION = """\
 Make a sealed run folder of a measurement that bench did not make, so that runs can be compared with it. FILE is
@@ -62,7 +62,7 @@ def main(arguments: list[str]) -> int:
     unknown = [WORDS.get(name, name.replace("_", " ")) for name, value in values.items() if value is None]
     of_workload = f", and of the workload {', '.join(unknown)}" if unknown else ""
     lines = [
-        f"Imported {count(launches, 'launch', 'launches')} of {scenarios}, {steps} measured steps: {run.path}",
+        f"Imported {count(launches, 'launch', 'launches')} of {scenarios}, {steps} measured steps: {place(run.path)}",
         f"Not known: memory, energy, numerics, what ran{of_workload}",
         *([f"Left out: {'; '.join(imported.left_out)}"] if imported.left_out else []),
         f"Next, against the latest run: python -m bench compare {called(run.path)} latest",
@@ -78,4 +78,4 @@ def _utc(text: str) -> str:
     try:
         return f"{datetime.strptime(text, '%Y-%m-%dT%H:%M:%SZ').isoformat()}Z"
     except ValueError as error:
-        raise argparse.ArgumentTypeError("it is not a time in UTC, such as 2024-05-01T12:00:00Z") from error
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time in UTC, such as 2024-05-01T12:00:00Z") from error
