@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING
 from bench.analyse.account import PARTS, limits
 from bench.analyse.analysed import Analysed
 from bench.analyse.limits import achieved
+from bench.console import count
 from bench.core.text import digits
 from bench.report import drawing
 from bench.report.blocks import Chapter, Facts, Grid, chapter_of, fold
 from bench.report.drawing import Plot, light
 from bench.report.tables import Cell, Table, in_text, is_unknown, number, numeric, ranged, tabulate, text
 from bench.runs.experiments import Limits
+from bench.words import tuned
 from bench.words.limits import NAMES, answers, by_scenario, percent, proved, sentences
 
 if TYPE_CHECKING:
@@ -76,7 +78,7 @@ def ceilings_table(run: Analysed) -> Table | None:
     """The rates that the devices hold for seconds, of the slowest and of the fastest rank."""
     rows: list[tuple[str, str, Sequence[float], str]] = []
     for one in run.document.begun(Limits).ceilings:
-        where = f"{one.processes} x {one.device}" if one.driver else f"{one.processes} x {one.threads} threads"
+        where = f"{one.processes} x {one.device}" if one.driver else f"{one.processes} x {count(one.threads, 'thread')}"
         rows += [(where, name, values, "TFLOP/s") for name, values in one.tflops.items()]
         rows += [(where, f"memory: {name.replace('_', ' ')}", of, "GiB/s") for name, of in one.gib_per_s.items()]
         rows += [(where, "call of an operator", one.launch_us, "µs")]
@@ -98,10 +100,11 @@ def on_terminal(run: Analysed, width: int | None) -> list[str]:
 def chapter(of: "Material") -> Chapter:
     run = of.run
     facts, arithmetic = answers(run), arithmetic_table(run)
+    words, answer = sentences(run) or [UNMEASURED] * (arithmetic is not None), tuned.answer(run, run.overview)
     return chapter_of(
         "limits",
         "How far from the limit?",
-        *(sentences(run) or [UNMEASURED] * (arithmetic is not None)),
+        *(line for line in words if line not in answer),
         *proved(run.document),
         of.plots.get("limits"),
         Facts(tuple(facts)) if facts else None,

@@ -32,11 +32,11 @@ def replay(path: str, document: dict[str, Json]) -> None:
         return
     with file:
         for line in file:
-            values = _value_of(line)
-            if values is None:
+            checksum, _, rest = line.partition(b" ")
+            if checksum != b"%08x" % zlib.crc32(rest):  # it is damaged or cut off
                 return
             try:
-                _apply(document, values)
+                _apply(document, parse_json(rest))
             except (KeyError, TypeError, AttributeError) as error:
                 raise ValueError(f"its journal does not fit: {type(error).__name__}: {error}") from error
 
@@ -61,12 +61,6 @@ def checked_line(value: object) -> bytes:
     """A JSON value as a line: the CRC-32 of the rest of it, and the value."""
     line = json.dumps(value).encode() + b"\n"
     return b"%08x " % zlib.crc32(line) + line
-
-
-def _value_of(line: bytes) -> object:
-    """The value of such a line; None if it is damaged or cut off."""
-    checksum, _, rest = line.partition(b" ")
-    return parse_json(rest) if checksum == b"%08x" % zlib.crc32(rest) else None
 
 
 def _apply(document: dict[str, Json], values: Json) -> None:
