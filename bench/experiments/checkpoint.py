@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, TypeVar
 
 from bench.core.codec import OneOf, decode
 from bench.core.job import CHECKPOINTS, MOST_CHECKPOINT_STEPS, Checkpoint
+from bench.core.text import digits
 from bench.experiments.lab import Lab
 from bench.experiments.launch import Performed, leave_out, perform, where_to_look
 from bench.experiments.plan import job_of
@@ -212,11 +213,11 @@ def sentences(document: RunDocument) -> list[str]:
         bounds = "" if pd.isna(row["cost_low_ms"]) else f" ({row['cost_low_ms']:,.2f} to {row['cost_high_ms']:,.2f})"
         costs = f"{row['cost_ms']:,.2f} ms{bounds} a step, {row['cost_percent']:+.1f} %"
         if not is_cost(row["cost_ms"], row["cost_low_ms"]):
-            costs = f"an amount that is not distinguishable from 0 ms a step{bounds}"
+            costs = f"nothing that is distinguishable from 0{bounds and f'{bounds[:-1]} ms a step)'}"
         every = "step" if row["every"] == 1 else f"{row['every']:,} steps"
         lines.append(
             f"A checkpoint of {row['scenario']} every {every} ({row['how']}) costs {costs}; it has "
-            f"{row['size_mib']:,.1f} MiB, and training goes on {row['resume_s']:.2g} s after loading begins."
+            f"{row['size_mib']:,.1f} MiB, and training goes on {digits(row['resume_s'])} s after loading begins."
         )
     saved = {row["scenario"] for row in rows}
     failed = {one.scenario: one.reason for one in document.begun(Checkpoints).launches if one.scenario not in saved}
