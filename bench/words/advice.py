@@ -104,8 +104,8 @@ def headlines(document: RunDocument, table: pd.DataFrame) -> list[Advice]:
     nothing = ("No valid result", "no scenario has results that can be trusted.")
     if table["why_not"].isna().any():  # good launches, of a batch that nobody knows
         nothing = ("No speed is known", "nothing says how many examples a step has.")
-    finalist = document.of(Tuning) is not None and len(document.request.scenarios) == 1
-    only = "finalist" if finalist else "valid result"
+    finalist, alone = document.of(Tuning) is not None, len(document.request.scenarios) == 1
+    only = "Only valid result" if not alone else "Only finalist" if finalist else "Result"
     return [_headline(one, only) for one in _standings(document, table)] or [nothing]
 
 
@@ -185,7 +185,7 @@ def _headline(one: Standing, only: str) -> Advice:
         return f"No clear winner{one.where}", f"{apart}.{_reserve(best, *one.tied)}"
     heading = f"Fastest{one.where}"
     if not one.rivals:
-        heading = f"Only {'one that can be recommended' if one.passed_over else only}{one.where}"
+        heading = f"{'Only one that can be recommended' if one.passed_over else only}{one.where}"
     elif not one.tested:
         launches = "one launch" if best["launches_ok"] == 1 else f"{best['launches_ok']} launches"
         heading += f", untested ({launches})"

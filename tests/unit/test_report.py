@@ -413,7 +413,7 @@ KNOWN = timed({"ddp": (40, 41, 42), "ddp_o2": (20, 20, 20)})
     ("launches", "expected"),
     [
         ([DDP, FINITE], ("Fastest, untested (one launch): ddp_o2, 533.3 img/s, 2.67 times as fast as ddp.",)),
-        ([DDP], ("Only valid result: ddp, 200.0", "gloo over loopback")),
+        ([DDP], ("Result: ddp, 200.0", "gloo over loopback")),
         ([GONE, BROKEN], ("No valid result: no scenario has results",)),
         ([DDP, SINGLE], ("(one launch): single, 1,000.0 img/s", "Only valid result on 2 replicas: ddp, 200.0")),
         (KNOWN, ("Fastest: ddp_o2, 400.0 ±0.0% img/s, 2.05 (",)),
