@@ -15,7 +15,7 @@ from bench.experiments import pipeline, resume
 from bench.experiments.batch_search import find_batches
 from bench.experiments.lab import Finished, Start
 from bench.experiments.plan import PROFILES, Request
-from bench.experiments.plan.interval_target import FEWEST_LAUNCHES, FIRST_STAGE
+from bench.experiments.plan.interval_target import FEWEST_LAUNCHES, FIRST_STAGE, MOST_LAUNCHES
 from bench.machine import environments
 from bench.runs.document import RunDocument
 from bench.runs.experiments import IntervalTargetRecord
@@ -252,6 +252,6 @@ def _next_steps(path: str, failed: int, launches: int, more: int | None, believe
     if believed and launches < FEWEST_LAUNCHES:
         few = f"{launches} launches show little of" if launches > 1 else "One launch cannot show"
         lines.append(f"{few} run-to-run variation; for reliable numbers: {add} {FIRST_STAGE}")
-    elif believed and more:
+    elif believed and more and launches + more <= MOST_LAUNCHES:
         lines.append(f"To add {count(more, 'launch', 'launches')} of each scenario: {add} {launches + more}")
     return "\n".join(lines)

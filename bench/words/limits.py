@@ -157,5 +157,6 @@ def _help(run: Analysed, parts: Mapping[str, Parts]) -> str:
         largest = max(names, key=lambda name: of[name]["ms"])
         by = "--workers" if largest == "data" else " or ".join(f"+{name}" for name in switches[largest])
         lines.append(f"{scenario}: {NAMES[largest]}, {percent(of[largest])} of the step, which {by} is for")
-    ask = "bench run --prove measures the best switch beside the fastest scenario, and scores the prediction"
-    return f"{'; '.join(lines)}. {ask}." if lines else f"No switch says that it recovers any of it. {ask}."
+    ask = " bench run --prove measures the best switch beside the fastest scenario, and scores the prediction."
+    helps = "; ".join(lines) or "No switch says that it recovers any of it"
+    return f"{helps}.{'' if proved(run.document) else ask}"

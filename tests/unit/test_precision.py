@@ -12,6 +12,7 @@ from standin.documents import document, with_records
 from bench.core.codec import encode
 from bench.experiments import measure
 from bench.experiments.plan.interval_target import FEWEST_LAUNCHES, MOST_LAUNCHES, IntervalTarget
+from bench.verbs.run import _next_steps
 
 
 @dataclass
@@ -140,3 +141,9 @@ def test_what_stands_in_the_record() -> None:
     assert wanted.next_round(["single", "dp"]) == [], "what failed gets no more"
     failed = encode(wanted.outcome(["dp"]))["scenarios"]["dp"]
     assert failed == {"launches": 1, "half_width": None, "reached": False}
+
+
+@pytest.mark.parametrize(("launches", "more", "advice"), [(1, 9, "5"), (5, 9, "14"), (5, 700, None), (5, None, None)])
+def test_nobody_is_told_to_add_hundreds_of_launches(launches: int, more: int | None, advice: str | None) -> None:
+    _, _, *lines = _next_steps("results/a", 0, launches, more, believed=True).splitlines()
+    assert [line.rpartition(" ")[2] for line in lines] == ([advice] if advice else [])
