@@ -220,4 +220,4 @@ def _lines(last: Commanded, run: Run) -> list[str]:
 
 
 def _where(path: str, more: str) -> list[str]:
-    return [f"bench: run folder: {place(path)}", f"bench: next: {COMMAND}report {called(path)}, or {more}"]
+    return [f"bench: run folder: {place(path)}", f"bench: next: {COMMAND}report {called(path)}", f"bench: or: {more}"]

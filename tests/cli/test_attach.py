@@ -405,8 +405,8 @@ def test_two_commands_take_turns_and_are_compared(bench: Bench, plotting: Plotti
     lines = err.splitlines()
     differences = [line for line in lines if line.startswith("fast against old: ")]
     assert differences[0].startswith("fast against old: higher: final loss +") and "faster: step time" in differences[1]
-    (following,) = [line for line in lines if line.startswith("bench: next: ")]
-    assert bench(*following.split(", or python -m bench ")[1].split()).code == 0
+    (following,) = [line for line in lines if line.startswith("bench: or: ")]
+    assert bench(*following.split("python -m bench ")[1].split()).code == 0
     assert "| fast | final loss |" in Path("reports/comparison.md").read_text()
     code, page, _ = bench("report", "latest")
     assert code == 0 and "old (" in page and "fast (" in page
