@@ -1,5 +1,6 @@
 """What several tests need: one worker host for all of them, and a way to execute a scenario on it."""
 
+import gc
 import importlib.util
 import os
 import resource
@@ -8,7 +9,7 @@ import sys
 import tempfile
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -98,8 +99,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: place.get(item.path.stem, len(place)))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep the garbage collector off what is imported: to go through all of torch takes it a third of a second."""
+    gc.disable()
+    collected = yield
+    gc.enable()
+    gc.freeze()
+    return collected
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Leave a test of a GPU out when the time that they may take is over (see benchmarks/gpu_acceptance.py)."""
+    if not gc.get_freeze_count():  # a page was drawn, which unfreezes all
+        gc.freeze()
     limit = os.environ.get(GPU_TESTS_LIMIT)
     if limit and item.get_closest_marker("gpu") and time.monotonic() - BEGAN_S > float(limit):
         pytest.skip(f"not reached within {limit} s")

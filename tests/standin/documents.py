@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass, replace
+from functools import cache, partial
 from types import UnionType
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
@@ -67,6 +68,7 @@ PARTS = (
 )
 
 R = TypeVar("R", bound=Run)
+HINTS = cache(partial(get_type_hints, include_extras=True))
 
 
 def sample(table: str = "memory", **values: Any) -> dict[str, Any]:
@@ -111,7 +113,7 @@ def filled(kind: Any, value: Any) -> Any:
         return {name: filled(inner[1], one) for name, one in value.items()}
     if not is_dataclass(kind) or not isinstance(value, dict):
         return value
-    hints = get_type_hints(kind, include_extras=True)
+    hints = HINTS(kind)
     whole = dict(value)
     for field in fields(kind):
         if field.name in value:
