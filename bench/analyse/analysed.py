@@ -79,7 +79,7 @@ class Analysed(Run):
     def devices(self) -> pd.DataFrame:
         """:func:`bench.analyse.devices.per_device`, of all launches."""
         if self.per_device is None:
-            return devices.per_device(self.device, self.windows)
+            return devices.per_device(self.device, self.windows if len(self.device) else {})
         return self.per_device[self.per_device["launch"].isin(self.windows)]
 
     windows = cached_property(lambda run: devices.windows(run.iterations))

@@ -47,8 +47,8 @@ WORDS = {
     "update": "what a step did to a tensor",
 }
 """The errors judged in double precision."""
-Numbers = Mapping[int, pd.DataFrame]  # by launch its rows of numerics.parquet
-NOTHING = pd.DataFrame({name: [] for name in ("value", "quantity", "rank", "computation", "twin")})
+Numbers = Mapping[tuple[int, str], pd.DataFrame]  # by launch and quantity the rows of numerics.parquet
+NOTHING = pd.DataFrame(columns=["value", "rank", "computation", "twin"], dtype="float64")
 COLUMNS = tuple(ParityRecord.__dataclass_fields__)
 
 
@@ -255,12 +255,11 @@ def _exact(
 
 
 def _of(numbers: Numbers, launch: int, quantity: str) -> pd.DataFrame:
-    rows = numbers.get(launch, NOTHING)
-    return rows[rows["quantity"] == quantity]
+    return numbers.get((launch, quantity), NOTHING)
 
 
 def _by_launch(numerics: pd.DataFrame) -> Numbers:
-    return dict(list(numerics.groupby("launch")))  # type: ignore[arg-type]
+    return dict(list(numerics.groupby(["launch", "quantity"])))  # type: ignore[arg-type]
 
 
 def _array(rows: pd.DataFrame) -> np.ndarray:

@@ -114,6 +114,8 @@ def decode(kind: type[T], value: object, where: str = "") -> T:
 
 def encode(value: object) -> Any:
     """The JSON value of a dataclass, or of what holds some."""
+    if value is None or type(value) in NUMBERS:
+        return value
     if is_dataclass(value) and not isinstance(value, type):
         parts: dict[str, object] = {}
         for name in hints(type(value)):

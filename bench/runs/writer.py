@@ -195,8 +195,9 @@ class RunWriter:
     def _rewrite(self, *, complete: bool) -> None:
         """Write ``run.json`` as the document is, and begin another journal."""
         self._change(complete=complete, seal=None, schema_version=SCHEMA_VERSION)
-        self._change(seal=seal_of(encode(self._document)))
-        text = as_text(encode(self._document))
+        encoded = encode(self._document)
+        self._change(seal=seal_of(encoded))
+        text = as_text(encoded | {"seal": self._document.seal})
         self._write("run.json", text)
         self._noted, self._sealed, self._journal = self._document, len(text), 0
 
