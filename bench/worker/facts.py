@@ -27,8 +27,8 @@ def main(arguments: list[str]) -> int:
         facts["torchvision"], facts["torchvision_problem"] = _torchvision()
     extras = {name: _is_there(name) for name in APEX_EXTRAS}
     facts["apex"] = {**apex.probe(arguments[0] if arguments else None), "extras": extras}
-    print("\n" + json.dumps(facts))
-    return 0
+    print("\n" + json.dumps(facts), flush=True)
+    os._exit(0)  # to clean up after torch takes half a second
 
 
 def _torch() -> tuple[str | None, str | None]:

@@ -17,8 +17,9 @@ def main(arguments: list[str]) -> int:
         mode, locks, *apex = rest
         kept = tuple(int(lock) for lock in locks.split(",") if lock)
         status = serve(channel, fresh=mode == "fresh", apex_path=apex[0] if apex else None, locks=kept)
-        sys.stdout.flush()
-        os._exit(status)  # to clean up after torch takes half a second
-    from bench.worker.__main__ import run
+    else:
+        from bench.worker.__main__ import run
 
-    return run(channel)
+        status = run(channel)
+    sys.stdout.flush()
+    os._exit(status)  # to clean up after torch takes half a second
