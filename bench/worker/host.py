@@ -6,6 +6,7 @@ connect to it. It dies with its parent, and its ranks die with it. Meanwhile it 
 (:mod:`bench.worker.supervisor`).
 """
 
+import gc
 import os
 import pkgutil
 import socket
@@ -43,7 +44,7 @@ def serve(channel: Channel, *, fresh: bool, apex_path: str | None, locks: tuple[
     """
     started, cores = time.monotonic(), os.sched_getaffinity(0)
     try:
-        with _no_pools():
+        with _importing():
             description = _describe(apex_path)
     except Exception as error:  # noqa: BLE001  # whatever import raises goes to the parent, which turns it into a line
         traceback.print_exc()
@@ -68,12 +69,15 @@ def serve(channel: Channel, *, fresh: bool, apex_path: str | None, locks: tuple[
 
 
 @contextmanager
-def _no_pools() -> Iterator[None]:
+def _importing() -> Iterator[None]:
     """Libraries that are imported in this context start no pool of threads, which would not survive a fork."""
     os.environ |= dict.fromkeys(BLAS_THREADS, "1")
+    usual = gc.get_threshold()
+    gc.set_threshold(50_000, 20, 1000)  # by the usual one the collector goes through all of torch several times
     try:
         yield
     finally:
+        gc.set_threshold(*usual)
         for name in BLAS_THREADS:
             del os.environ[name]
 
@@ -88,13 +92,12 @@ def _prepare(workload: Training) -> dict[str, object]:
     from bench.worker.workload import prepare, versions
 
     try:
-        with _no_pools():
+        with _importing():
             prepare(workload)
         prepared: dict[str, object] = {"refused": None, "needs_two": False, "in_rows": True, "imports": versions()}
         prepared |= ask(lambda: _examined(workload), ANSWER_LIMIT_S)
         with suppress(Unanswered):  # a trial without an end says nothing: a launch will tell
-            prepared |= ask(lambda: try_out(workload), TRIAL_LIMIT_S)
-            prepared |= ask(lambda: {"in_rows": in_rows(workload)}, TRIAL_LIMIT_S)
+            prepared |= ask(lambda: {**try_out(workload), "in_rows": in_rows(workload)}, TRIAL_LIMIT_S)
     except RequestError as error:
         return {"refused": [error.option, error.problem, error.remedy]}
     except Unanswered as error:
