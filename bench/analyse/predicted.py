@@ -94,9 +94,7 @@ def why_not(scaling: Scaling) -> str | None:
     if not any(one.processes == 1 for one in computing(scaling, "weak", 1)):
         reasons = [one.why_not or f"a launch without exchanges failed ({one.reason})" for one in scaling.exchanges]
         return reasons[0] if reasons else "no launch without exchanges was done"
-    if fitted(samples(scaling.bandwidth)) is None:
-        return "no all-reduces were measured"
-    return None
+    return "no all-reduces were measured" if fitted(samples(scaling.bandwidth)) is None else None
 
 
 def predictions(

@@ -165,9 +165,7 @@ def observed_level(effective: dict[str, Any]) -> str | None:
         return "O1"
     if weights == half | norms and norms <= fp32 and updated == fp32:
         return "O2"
-    if weights == half == updated and norms <= half:
-        return "O3"
-    return None
+    return "O3" if weights == half == updated and norms <= half else None
 
 
 def tf32(device: torch.device, model: nn.Module | None) -> dict[str, bool | None]:

@@ -64,8 +64,7 @@ def example(work, index):
 
     generator = torch.Generator().manual_seed(work.seed * 1_000_003 + index)
     image = torch.randn(3, work.image_size, work.image_size, generator=generator)
-    label = torch.randint(work.classes, (), generator=generator)
-    return image, label
+    return image, torch.randint(work.classes, (), generator=generator)
 
 
 def loss(model, batch):

@@ -25,8 +25,7 @@ class Point:
 
 def default_counts(devices: int) -> tuple[int, ...]:
     """Powers of two up to all devices, and all of them."""
-    powers = (1 << power for power in range(devices.bit_length()))
-    return tuple(dict.fromkeys((*powers, devices)))
+    return tuple(dict.fromkeys((*(1 << power for power in range(devices.bit_length())), devices)))
 
 
 def points(counts: Sequence[int], batch_per_rank: int, modes: Sequence[str]) -> tuple[Point, ...]:
