@@ -42,9 +42,9 @@ def by_scenario(run: Analysed) -> dict[str, Parts]:
 
 
 def percent(row: TableRow) -> str:
-    """A share with half of its interval: ``14 ± 3 %``."""
+    """A share with half of its interval: ``14 % ± 3``."""
     half: str = "" if pd.isna(row["share_low"]) else f" ± {100 * (row['share_high'] - row['share_low']) / 2:.0f}"
-    return f"{100 * row['share']:z.0f}{half} %"
+    return f"{100 * row['share']:z.0f} %{half}"
 
 
 def sentences(run: Analysed) -> list[str]:
