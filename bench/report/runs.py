@@ -58,10 +58,9 @@ def render(runs: Sequence[Run], out: str = ".", training: Training | None = None
 
 
 def answer(run: Analysed) -> str:
-    """The answer of a run in whole sentences; the leanest of a search is in the advice beside it, if there is any."""
-    named = any(heading.startswith("Least memory") for heading, _ in advice(run.document, run.overview))
-    lines = (line for line in tuned.answer(run, run.overview) if not (named and line.startswith("Leanest")))
-    return " ".join((*loader_words(run)[:1], *(f"{line.rstrip('.')}." for line in lines)))
+    """The answer of a run in whole sentences. The leanest of a search is not in it: the advice beside it says more."""
+    lines = (*loader_words(run)[:1], *tuned.answer(run, run.overview, leanest=False))
+    return " ".join(f"{line.rstrip('.')}." for line in lines)
 
 
 def _section(run: Analysed, plots: dict[str, Plot], out: str, training: Training | None = None) -> page.Section:

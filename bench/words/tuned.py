@@ -16,8 +16,9 @@ from bench.words import scaling as scaling_words
 DOUBTFUL = ": check that it trains as well before you use it"  # behind numerics that rounding hides
 
 
-def answer(run: Analysed, table: pd.DataFrame) -> list[str]:
-    """The answer of any run, a line or three; ``table``: its overview. Values are of fresh launches, not the race."""
+def answer(run: Analysed, table: pd.DataFrame, *, leanest: bool = True) -> list[str]:
+    """The answer of any run, a line or three; ``table``: its overview. Values are of fresh launches, not the race.
+    ``leanest``: whether that of a search is one of them."""
     tuning = run.document.of(Tuning)
     if run.document.of(Scaling) is not None:
         return scaling_words.answer(run)
@@ -52,7 +53,7 @@ def answer(run: Analysed, table: pd.DataFrame) -> list[str]:
     if lean is not None:
         memory = f"{rows[lean]['peak_total_mib']:,.0f} {all_mib(rows[lean])}"
         text = f"{f'{lean} itself' if lean == best else _speed(rows[lean])}, {memory}"
-    lines.append(f"Leanest within 5 %: {text}")
+    lines += [f"Leanest within 5 %: {text}"] * leanest
     if base and base in rounds.values and base != best:
         gain = rounds.ratio(best, base)  # the time of the baseline over that of the winner
         text = f"{gain.value:.2f} times as fast"

@@ -107,7 +107,7 @@ class Amp:
             self.scaler = torch.amp.GradScaler(self.device.type)
             self._skipped_by_kernel = torch.zeros((), device=self.device)
             self.optimizer.register_step_pre_hook(self._count)
-            begin_momentum_at_zero(self.optimizer)
+            zero_momentum(self.optimizer)
         return self.optimizer
 
     def zero_grad(self) -> None:
@@ -243,7 +243,7 @@ class ApexAmp(Amp):
         return torch.tensor(float(self.calls - self.executed))
 
 
-def begin_momentum_at_zero(optimizer: torch.optim.Optimizer) -> None:
+def zero_momentum(optimizer: torch.optim.Optimizer) -> None:
     """Give every parameter of an SGD with momentum its buffer now, of zeros, which is what a first step makes of none;
     not with dampening, which torch leaves out of a first step.
 

@@ -17,15 +17,7 @@ from bench.core.job import Job, Training
 from bench.core.records import Setting
 from bench.seams import discover
 from bench.seams.switching import load_switch, switch_module
-from bench.worker.precision import (
-    Amp,
-    ApexAmp,
-    Optimizers,
-    begin_momentum_at_zero,
-    held_by,
-    optimizers_in,
-    precision_of,
-)
+from bench.worker.precision import Amp, ApexAmp, Optimizers, held_by, optimizers_in, precision_of, zero_momentum
 from bench.worker.workload import (
     Around,
     Batch,
@@ -323,7 +315,7 @@ class Session:
                     del group[name]
                 group.update((name, value) for name, value in values.items() if name not in scheduled)
         if isinstance(self.scaler, torch.amp.GradScaler):
-            begin_momentum_at_zero(self.optimizer)
+            zero_momentum(self.optimizer)
 
     @property
     def compiled(self) -> bool:
