@@ -204,9 +204,8 @@ class Commands:
             say(f"bench: --warmup {asked} leaves none of {steps} steps to measure: the last is measured all the same")
         kind = first.ran.device["type"]
         python, executable = first.who.python
-        attached = stored.Attached(
-            commands={scenario: command}, step=STEP, times=CUDA_TIMES if kind == "cuda" else HOST_TIMES
-        )
+        times = CUDA_TIMES if kind == "cuda" else HOST_TIMES
+        attached = stored.Attached(commands={scenario: command}, step=STEP, times=times)
         first_record = {} if self.experiment is None else {record_name(type(self.experiment)): self.experiment}
         versions = {name: None if value is None else str(value) for name, value in first.ran.versions.items()}
         return stored.RunDocument(
@@ -257,9 +256,8 @@ def _add(
     ]
     by_pid = {one.pid: rank for rank, one in enumerate(ranks)}
     first_ns = {row["pid"]: row["t_ns"] for row in reversed(done.memory)}
-    last_ns = {  # of training: then its interpreter ends, and unloads libraries
-        one.pid: max(one.end.at_ns or math.inf, first_ns.get(one.pid, 0)) for one in ranks
-    }
+    # of training: then its interpreter ends, and unloads libraries
+    last_ns = {one.pid: max(one.end.at_ns or math.inf, first_ns.get(one.pid, 0)) for one in ranks}
     processes = [_process(pid, done.tree, by_pid) for pid in {**by_pid, **done.tree}]
     rank_of = {one.pid: one.rank for one in processes}
     of = {name: head[name] for name in ("launch", "scenario")}
@@ -308,8 +306,7 @@ def _process(pid: int, tree: dict[int, tuple[int, str]], by_pid: dict[int, int])
 def _record(
     done: Commanded, ranks: list[Notes], head: TableRow, warmup: int, fewest: int, kept: dict[str, int]
 ) -> LaunchRecord:
-    first = ranks[0]
-    ran = first.ran
+    first, ran = ranks[0], ranks[0].ran
     status, reason = "ok", "it was interrupted" if done.interrupted else None
     if done.code and not done.interrupted:
         status = "killed" if 128 < done.code < 128 + signal.NSIG else "error"  # above are codes such as exit(-1)'s
@@ -317,6 +314,7 @@ def _record(
     noticed = done.noticed
     if noticed["foreign"]:  # other processes of the command are not
         noticed["foreign"] = [one for one in noticed["foreign"] if one["pid"] not in done.tree]
+    checks = encode(Checks(foreign_cores=done.foreign_cores, conservation_error=first.apart))
     return LaunchRecord(
         **head,
         strategy=None,
@@ -326,9 +324,7 @@ def _record(
         status=status,
         reason=reason,
         effective=ran,
-        checks=decode(
-            Checks, encode(Checks(foreign_cores=done.foreign_cores, conservation_error=first.apart)) | noticed
-        ),
+        checks=decode(Checks, checks | noticed),
         ranks=tuple(
             RankRecord(
                 rank=rank,

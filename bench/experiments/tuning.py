@@ -249,11 +249,8 @@ class _Hunt:
         job = job_of(request, self.found[name], lab.next_launch(), self.race.launches(name), lab.site.hosts)
         job = replace(job, probe_seed=lab.writer.document.probe_seed)
         done = perform(replace(job, loop_limit_s=self._limit_s(name, job)), lab, "racing", self._kept)
-        return _Raced(
-            record=done.record,
-            median_ms=measure.median_step_ms(done),
-            peak_mib=steady_mib(done.tables["memory"], done.record.ranks),
-        )
+        peak_mib = steady_mib(done.tables["memory"], done.record.ranks)
+        return _Raced(record=done.record, median_ms=measure.median_step_ms(done), peak_mib=peak_mib)
 
     def _limit_s(self, name: str, job: Job) -> float | None:
         """After which a candidate is beaten in any case; none for one that has a launch, such as the best itself."""
@@ -408,8 +405,5 @@ def _recorded(lab: Lab) -> Iterator[_Raced]:
     medians_ms = measure.medians_of(run)
     for record in run.document.begun(Tuning).launches:
         memory: Any = run.memory[(run.memory["launch"] == record.launch) & run.memory["used_mib"].notna()]
-        yield _Raced(
-            record=record,
-            median_ms=medians_ms[record.launch] if record.status == "ok" else None,
-            peak_mib=steady_mib(memory.to_dict("records"), record.ranks),
-        )
+        median_ms = medians_ms[record.launch] if record.status == "ok" else None
+        yield _Raced(record=record, median_ms=median_ms, peak_mib=steady_mib(memory.to_dict("records"), record.ranks))

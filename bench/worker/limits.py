@@ -114,10 +114,8 @@ def in_turns(session: Session, load: Load, steps: int, tick: Tick) -> dict[str, 
                 tick(done)
             if device.type == "cpu":
                 seen.first_touch_us.append(first_touch_us())
-    as_measured = []
-    for one in windows:
-        _, *settled = zip(one.data_ms, one.forward_ms, one.backward_ms, one.optimizer_ms, strict=True)
-        as_measured += settled
+    phases = ((one.data_ms, one.forward_ms, one.backward_ms, one.optimizer_ms) for one in windows)
+    as_measured = [times for of_window in phases for times in list(zip(*of_window, strict=True))[1:]]
     lead_ms = [ms for one in windows for ms in one.lead_ms]
     rows = [
         {"step": step, "pair": step, "synchronised": synchronised, **dict(zip(PHASE_COLUMNS, times, strict=True))}
