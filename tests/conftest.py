@@ -109,6 +109,11 @@ def pytest_collection() -> Generator[None, object, object]:
     return collected
 
 
+def pytest_unconfigure() -> None:
+    """Let the end of Python find what is left, or a library reports that it leaked."""
+    gc.unfreeze()
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Leave a test of a GPU out when the time that they may take is over (see benchmarks/gpu_acceptance.py)."""
     if not gc.get_freeze_count():  # a page was drawn, which unfreezes all
