@@ -116,8 +116,6 @@ def pytest_unconfigure() -> None:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Leave a test of a GPU out when the time that they may take is over (see benchmarks/gpu_acceptance.py)."""
-    if not gc.get_freeze_count():  # a page was drawn, which unfreezes all
-        gc.freeze()
     limit = os.environ.get(GPU_TESTS_LIMIT)
     if limit and item.get_closest_marker("gpu") and time.monotonic() - BEGAN_S > float(limit):
         pytest.skip(f"not reached within {limit} s")

@@ -28,8 +28,12 @@ def drawn(
     with drawing.styled():
         drawing.sheet(1.0)  # so that matplotlib is imported once
     futures: dict[int, Future[Plot | None]] = {}
-    gc.freeze()  # in the forks: what their collector marks would be copied
-    pool = ProcessPoolExecutor(max(1, others), get_context("fork"), die_with_parent, (os.getpid(),))
+
+    def begin(parent: int) -> None:
+        die_with_parent(parent)
+        gc.freeze()  # what the collector marks would be copied
+
+    pool = ProcessPoolExecutor(max(1, others), get_context("fork"), begin, (os.getpid(),))
     try:
         for number in reversed(range(len(DRAWS) if others > 0 else 0)):
             futures[number] = pool.submit(_drawn, number)
@@ -37,8 +41,6 @@ def drawn(
         futures.clear()
         for child in active_children():
             child.terminate()
-    finally:
-        gc.unfreeze()
     meanwhile()
     finished = {one: _drawn(one) for one in range(len(DRAWS)) if one not in futures or futures[one].cancel()}
     for number in futures.keys() - finished.keys():

@@ -149,8 +149,7 @@ def unavailable(pid: int, device: str | None, reason: str) -> Reading:
 
 
 def _pids(pids: Sequence[int] | frozenset[int]) -> str:
-    shown = ", ".join(map(str, sorted(pids)[:4]))
-    return f"PID {shown}{' and more' if len(pids) > 4 else ''}"
+    return f"PID {', '.join(map(str, sorted(pids)[:4]))}{' and more' if len(pids) > 4 else ''}"
 
 
 def match_probe(
