@@ -69,7 +69,8 @@ def command_line(words: Sequence[str]) -> list[str]:
     for number, word in enumerate(own[:-1]):
         if word in COMMANDS and RECORD not in own:
             own[number + 1] = " ".join(foreign(own[number + 1].split() or [""]))
-    return [*_pairs(own), *(rest and ["--", *(_pairs(rest) if RECORD in own else foreign(rest))])]
+    kept = rest and ["--", *(_pairs(rest) if RECORD in own else foreign(rest))]
+    return [*_pairs(own), *kept]
 
 
 def foreign(words: Sequence[str]) -> list[str]:
