@@ -26,8 +26,6 @@ MEANING = PARTS | {
     "own limit": "what these kernels cannot beat: each operator alone and warm",
 }
 
-UNMEASURED = "python -m bench limits measures what this machine can do at most, and where the rest of a step goes."
-
 
 def arithmetic_table(run: Analysed) -> Table | None:
     rows, work = achieved(run).to_dict("records"), run.document.begun(Limits).work
@@ -100,7 +98,8 @@ def on_terminal(run: Analysed, width: int | None) -> list[str]:
 def chapter(of: "Material") -> Chapter:
     run = of.run
     facts, arithmetic = answers(run), arithmetic_table(run)
-    words, answer = sentences(run) or [UNMEASURED] * (arithmetic is not None), tuned.answer(run, run.overview)
+    ask = "python -m bench limits measures what this machine can do at most, and where the rest of a step goes."
+    words, answer = sentences(run) or [ask] * (arithmetic is not None), tuned.answer(run, run.overview)
     return chapter_of(
         "limits",
         "How far from the limit?",
@@ -122,18 +121,20 @@ def limits_plot(run: Analysed) -> Plot | None:
     figure, panels = drawing.sheet(height, rows=len(of_all))
     for axes, (scenario, rows) in zip(panels, of_all.items(), strict=True):
         shown = [name for name in (*PARTS, "unexplained", "step") if name in rows]
-        begin = 0.0
+        took = {name: f"{digits(rows[name]['ms'], 3)} ms" for name in shown}
+        begin, narrow = 0.0, drawing.is_narrow()
         for position, name in enumerate(shown):
             row, at = rows[name], 0.0 if name == "step" else begin
             colour = "muted" if name in ("unexplained", "step") else f"line-{position % 8}"
             axes.barh([position], [row["ms"]], left=[at], height=0.62, color=light(colour))
-            took = f"{digits(row['ms'], 3)} ms"
-            drawing.hover(axes.patches[-1], f"{NAMES.get(name, name)}: {took}, {percent(row)} of the step")
-            drawing.right_label(axes, position, took, percent(row))
+            drawing.hover(axes.patches[-1], f"{NAMES.get(name, name)}: {took[name]}, {percent(row)} of the step")
+            if not narrow:
+                drawing.right_label(axes, position, took[name], percent(row))
             begin = at + row["ms"]
         if "limit" in rows:
             axes.axvline(rows["limit"]["ms"], color=light("ink"), linewidth=1.0, linestyle="--", label="limit")
-        axes.set_yticks(range(len(shown)), [NAMES.get(name, name) for name in shown])
+        labels = [NAMES.get(name, name) + f"\n{took[name]}, {percent(rows[name])}" * narrow for name in shown]
+        axes.set_yticks(range(len(shown)), labels)
         axes.set_ylim(len(shown) - 0.5, -0.5)
         drawing.upright_grid(axes)
         axes.set_xlabel("milliseconds of a step")

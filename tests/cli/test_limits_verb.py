@@ -1,6 +1,7 @@
 """``bench limits`` takes a step apart: what is planted lands in its own part, and in no other."""
 
 import csv
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -121,4 +122,5 @@ def test_a_prediction_is_measured(run_here: Bench, monkeypatch: pytest.MonkeyPat
     assert Path("reports/limits.svg").exists()
     for question in ("Is my MFU normal?", "Is the GPU waiting for Python?", "What would help most?"):
         assert question in page
-    assert "There is no MFU: a CPU has no nominal peak" in page
+    assert "There is no MFU: a CPU has no nominal peak" in page and "bench run --prove" not in page
+    assert re.search(r">[\d.,]+ ms, 100 ", page), "a phone has values below names"
