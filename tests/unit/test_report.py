@@ -384,6 +384,7 @@ def test_details_show_dtypes_with_their_shares(mixed: Written, tmp_path: Path) -
     assert {"backend × ranks": "gloo × 2", "batch norm": "fp32"}.items() <= dict(alike).items()
     assert {text for name, text in rows["dp"].items() if name != "scenario"} == {"–"}
     assert not set(dict(alike)) & set(names)
+    assert "parallel.<wbr>distributed.<wbr>DistributedDataParallel" in mixed.text("index.html"), "it breaks at a dot"
     alike, table = launch_tables.details(analysed(write_run(tmp_path, [DDP, replace(DDP, scenario="again")])))
     assert alike and table is None, "nothing differs"
 
