@@ -6,10 +6,10 @@ from bench.runs.document import RunDocument
 from bench.runs.experiments import Bisected, Level
 
 WORDS = {
-    "step time": ("slower", "faster", "a step takes"),
-    "peak memory": ("larger", "leaner", "its peak of memory is"),
+    "step time": ("slower", "faster", "a step takes {} times as long in {} as in {}"),
+    "peak memory": ("larger", "leaner", "its peak of memory is {} times as large in {} as in {}"),
 }
-"""By metric what a candidate above the good end is called, one below it, and what the ratio is of."""
+"""By metric what a candidate above the good end is called, one below it, and the ratio of the bad end in words."""
 
 
 def in_words(document: RunDocument) -> list[str]:
@@ -18,10 +18,10 @@ def in_words(document: RunDocument) -> list[str]:
         return []
     names = [*search.candidates]
     good, bad = names[0], names[-1]
-    more, less, what = WORDS.get(search.metric, ("different", "different", f"{search.metric}:"))
+    more, less, what = WORDS.get(search.metric, ("different", "different", "numerics: {} in {} of that in {}"))
     change = search.levels.get(bad)
     between = names[names.index(search.low) + 1 : names.index(search.high)]
-    evidence = [f"{what} {span_text(change)} in {bad} of that in {good}"] if change is not None else []
+    evidence = [] if change is None else [what.format(span_text(change), bad, good)]
     evidence.append(count(search.launches, "launch", "launches"))
     if search.ends_alike:
         answer = f"{bad} is as {good}, so there is nothing to search for"
