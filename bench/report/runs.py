@@ -15,11 +15,14 @@ from bench.report import chapters, markdown, page, plots, values
 from bench.report.drawing import Plot, device, model_and_batch
 from bench.report.launch_tables import start_date
 from bench.report.loader import loader_words
+from bench.runs.document import Attached
+from bench.runs.experiments import Bisected
 from bench.runs.files import check_writable, utf8
 from bench.runs.reader import Run
 from bench.words import tuned
 from bench.words.advice import Training, advice, is_clear, time_to_train
 from bench.words.caveats import caveats
+from bench.words.questions import fastest
 
 HEADING = "Data-parallel and mixed-precision benchmark"
 
@@ -59,7 +62,10 @@ def render(runs: Sequence[Run], out: str = ".", training: Training | None = None
 
 def answer(run: Analysed) -> str:
     """The answer of a run in whole sentences. The leanest of a search is not in it: the advice beside it says more."""
-    lines = (*loader_words(run)[:1], *tuned.answer(run, run.overview, leanest=False))
+    of = run.document.of
+    compared = fastest(run) if of(Attached) and not of(Bisected) else None
+    first = [f"Fastest: {compared[1]}"] if compared else loader_words(run)[:1]
+    lines = (*first, *tuned.answer(run, run.overview, leanest=False))
     return " ".join(f"{line.rstrip('.')}." for line in lines)
 
 

@@ -8,19 +8,9 @@ import sys
 from bench.console import COMMAND, tell
 from bench.core.codec import encode
 from bench.core.errors import INCONCLUSIVE, INTERRUPTED, OK, RequestError
+from bench.experiments import candidates
 from bench.experiments.attaching import Wanted
 from bench.experiments.bisecting import MEMORY, NUMERICS, STEP_TIME, Asked, bisect
-from bench.experiments.candidates import (
-    Candidate,
-    Prepare,
-    between,
-    commits,
-    environment,
-    interpreter,
-    interpreters,
-    versions,
-    work_tree,
-)
 from bench.machine.redact import foreign
 from bench.runs.experiments import Bisected
 from bench.runs.names import find
@@ -47,7 +37,7 @@ A commit is checked out into a work tree of its own, in which the command runs, 
 Without a command a small convolutional network is trained. --numerics asks what changed the loss at the end, or the
 gradients and weights of the first three steps: seed the command.
 
-Exit codes: 0 found; 1 a launch of an end failed; 2 the request is wrong; 11 undecided within the budget, or
+Exit codes: 0 in_order; 1 a launch of an end failed; 2 the request is wrong; 11 undecided within the budget, or
 the ends are alike; 130 interrupted: give the same options and --resume RUN to go on.
 """
 DEFAULT_BUDGET_S = 3600.0
@@ -59,20 +49,20 @@ def main(arguments: list[str]) -> int:
     if not command and options.package is None:
         raise RequestError("COMMAND", "there is no command", "write 'bench bisect [OPTIONS] -- python train.py'")
     command = command or ("python", USUAL)
-    of, candidates, prepare = _searched(options, command)
-    if len(candidates) < 2:
+    of, in_order, prepare = _searched(options, command)
+    if len(in_order) < 2:
         raise RequestError("--bad", "there is one candidate only", "give two that differ")
     names = ("out", "label", "warmup", "wait", "force", "record_command")
     asked = Asked(
         of=f"{of}: {' '.join(foreign(command))}",
-        candidates=candidates,
+        candidates=in_order,
         prepare=prepare,
         metric=NUMERICS if options.numerics else MEMORY if options.memory else STEP_TIME,
         budget_s=options.budget,
         wanted=Wanted(quiet=options.json, **{name: getattr(options, name) for name in names}),
         path=None if options.resume is None else find(options.resume, options.out, "--resume"),
     )
-    tell(f"bench: {len(candidates)} candidates, from {candidates[0].name} to {candidates[-1].name}", file=sys.stderr)
+    tell(f"bench: {len(in_order)} candidates, from {in_order[0].name} to {in_order[-1].name}", file=sys.stderr)
     run, interrupted = bisect(asked)
     answer, *rest = in_words(run.document)
     run_is, bisected = called(run.path), run.document.begun(Bisected)
@@ -92,7 +82,9 @@ def main(arguments: list[str]) -> int:
     return OK if bisected.decided else INCONCLUSIVE
 
 
-def _searched(options: argparse.Namespace, command: tuple[str, ...]) -> tuple[str, tuple[Candidate, ...], Prepare]:
+def _searched(
+    options: argparse.Namespace, command: tuple[str, ...]
+) -> tuple[str, tuple[candidates.Candidate, ...], candidates.Prepare]:
     if (options.git is None) is (options.package is None):
         raise RequestError("--git", "give either --git or --package", "as in --git . --good v1.0 --bad main")
     if options.pythons is None and (options.good is None or options.bad is None):
@@ -103,22 +95,22 @@ def _searched(options: argparse.Namespace, command: tuple[str, ...]) -> tuple[st
             option = "--pythons" if options.pythons else "--also-install"
             raise RequestError(option, "it goes with --package", "leave it out")
         build = words(options.build, "--build") if options.build else ()
-        candidates = commits(options.git, options.good, options.bad)
-        return f"commits of {options.git}", candidates, work_tree(options.git, command, build)
+        in_order = candidates.commits(options.git, options.good, options.bad)
+        return f"commits of {options.git}", in_order, candidates.work_tree(options.git, command, build)
     if options.build is not None:
         raise RequestError("--build", "it is for commits", "leave it out, or search --git")
     if options.pythons is not None and options.also_install:
         raise RequestError("--also-install", "nothing is installed into --pythons", "leave it out")
     if options.pythons is None:
-        candidates = versions(options.package, options.good, options.bad)
-        prepare = environment(options.package, command, tuple(options.also_install))
-        return f"versions of {options.package}", candidates, prepare
-    candidates = interpreters(options.package, [python for python in options.pythons.split(",") if python])
-    if len(candidates) > 1:
-        names = [one.name for one in candidates]
-        kept = between(names, options.good or names[0], options.bad or names[-1])
-        candidates = tuple(one for one in candidates if one.name in kept)
-    return f"interpreters with {options.package}", candidates, interpreter(command)
+        in_order = candidates.versions(options.package, options.good, options.bad)
+        prepare = candidates.environment(options.package, command, tuple(options.also_install))
+        return f"versions of {options.package}", in_order, prepare
+    in_order = candidates.interpreters(options.package, [python for python in options.pythons.split(",") if python])
+    if len(in_order) > 1:
+        names = [one.name for one in in_order]
+        kept = candidates.between(names, options.good or names[0], options.bad or names[-1])
+        in_order = tuple(one for one in in_order if one.name in kept)
+    return f"interpreters with {options.package}", in_order, candidates.interpreter(command)
 
 
 def _parser() -> Parser:
