@@ -37,7 +37,7 @@ A commit is checked out into a work tree of its own, in which the command runs, 
 Without a command a small convolutional network is trained. --numerics asks what changed the loss at the end, or the
 gradients and weights of the first three steps: seed the command.
 
-Exit codes: 0 in_order; 1 a launch of an end failed; 2 the request is wrong; 11 undecided within the budget, or
+Exit codes: 0 found; 1 a launch of an end failed; 2 the request is wrong; 11 undecided within the budget, or
 the ends are alike; 130 interrupted: give the same options and --resume RUN to go on.
 """
 DEFAULT_BUDGET_S = 3600.0

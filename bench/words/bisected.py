@@ -18,7 +18,8 @@ def in_words(document: RunDocument) -> list[str]:
         return []
     names = [*search.candidates]
     good, bad = names[0], names[-1]
-    more, less, what = WORDS.get(search.metric, ("different", "different", "numerics: {} in {} of that in {}"))
+    otherwise = ("different", "different", f"{search.metric}: {{}} in {{}} of that in {{}}")
+    more, less, what = WORDS.get(search.metric, otherwise)
     change = search.levels.get(bad)
     between = names[names.index(search.low) + 1 : names.index(search.high)]
     evidence = [] if change is None else [what.format(span_text(change), bad, good)]
