@@ -106,7 +106,8 @@ def test_an_interrupted_search_goes_on(
     assert shown.out.splitlines()[0].startswith("Nothing beat ddp: ddp, ")
     assert run_here("report").code == 0
     text = Path("reports/index.html").read_text()
-    assert "Leanest within" not in text and text.count("Least memory within 5 %") == 1, "it is named once"
+    several = len(search["finalists"]) > 1
+    assert "Leanest within" not in text and text.count("Least memory within 5 %") == several, "it is named once"
     assert "How was the winner found?" in text and "numerics: diverged" in text and Path("reports/search.svg").is_file()
     assert "was decided after its last round, by the launches until then" in text, "and speeds by all of them"
 
