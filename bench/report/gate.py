@@ -29,8 +29,7 @@ JUNIT = {
 """The element of a test case by verdict; one that passes has none."""
 FEW = 5
 """More values than these are counted, not named."""
-MOST_A_NIGHT = 50
-"""More launches of each scenario than these are not advised."""
+MOST_A_NIGHT = 50  # launches of each scenario: more are not advised
 LONG = 12
 """A terminal shows this many rows of a table and the lines above it."""
 

@@ -35,8 +35,7 @@ class Diary:
 
 
 def main(folder: str) -> None:
-    turn = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-    number = int(os.environ["RANK"])
+    turn, number = (int(os.environ[name]) for name in ("TORCHELASTIC_RESTART_COUNT", "RANK"))
     diary = Diary(folder, turn, number)
     with open(Checkpoint(every=1, folder=folder).job_file, encoding="utf-8") as file:
         job = decode(Job, json.load(file))
@@ -100,3 +99,5 @@ def save(keeper: "Torch", step: int, weights: str) -> None:
 if __name__ == "__main__":
     die_with_launcher()
     main(sys.argv[1])
+    sys.stdout.flush()
+    os._exit(0)  # a thread of gloo that drops a tensor while Python ends would abort the process
