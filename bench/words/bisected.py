@@ -6,10 +6,10 @@ from bench.runs.document import RunDocument
 from bench.runs.experiments import Bisected, Level
 
 WORDS = {
-    "step time": ("slower", "faster", "a step takes {} times as long in {} as in {}"),
-    "peak memory": ("larger", "leaner", "its peak of memory is {} times as large in {} as in {}"),
+    "step time": ("slower", "faster", "a step takes", "times as long in", "as in"),
+    "peak memory": ("larger", "leaner", "its peak of memory is", "times as large in", "as in"),
 }
-"""By metric what a candidate above the good end is called, one below it, and the ratio of the bad end in words."""
+"""By metric what a candidate above the good end is called, one below it, and the words around its ratio."""
 
 
 def in_words(document: RunDocument) -> list[str]:
@@ -18,11 +18,11 @@ def in_words(document: RunDocument) -> list[str]:
         return []
     names = [*search.candidates]
     good, bad = names[0], names[-1]
-    otherwise = ("different", "different", f"{search.metric}: {{}} in {{}} of that in {{}}")
-    more, less, what = WORDS.get(search.metric, otherwise)
+    otherwise = ("different", "different", f"{search.metric}:", "in", "of that in")
+    more, less, what, times, as_in = WORDS.get(search.metric, otherwise)
     change = search.levels.get(bad)
     between = names[names.index(search.low) + 1 : names.index(search.high)]
-    evidence = [] if change is None else [what.format(span_text(change), bad, good)]
+    evidence = [] if change is None else [f"{what} {span_text(change)} {times} {bad} {as_in} {good}"]
     evidence.append(count(search.launches, "launch", "launches"))
     if search.ends_alike:
         answer = f"{bad} is as {good}, so there is nothing to search for"

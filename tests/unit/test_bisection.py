@@ -88,3 +88,5 @@ def test_a_search_of_few_blocks_in_words() -> None:
     levels = {"c": Level(ratio=1.2, low=1.1, high=1.3)}
     (said,) = in_words(with_records(document(), Bisected(**of, **bracket, ends_differ=True, levels=levels)))
     assert "1 between them is not told apart" in said and "takes 1.2 (1.1 to 1.3) times as long in c as in a" in said
+    (said,) = in_words(with_records(document(), Bisected(**of | {"metric": "{odd}"}, **bracket, levels=levels)))
+    assert "{odd}: 1.2 (1.1 to 1.3) in c of that in a" in said
