@@ -62,8 +62,7 @@ def render(runs: Sequence[Run], out: str = ".", training: Training | None = None
 
 def answer(run: Analysed) -> str:
     """The answer of a run in whole sentences. The leanest of a search is not in it: the advice beside it says more."""
-    of = run.document.of
-    compared = fastest(run) if of(Attached) and not of(Bisected) else None
+    compared = fastest(run) if run.document.of(Attached) and not run.document.of(Bisected) else None
     first = [f"Fastest: {compared[1]}"] if compared else loader_words(run)[:1]
     lines = (*first, *tuned.answer(run, run.overview, leanest=False))
     return " ".join(f"{line.rstrip('.')}." for line in lines)

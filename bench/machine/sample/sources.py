@@ -151,7 +151,8 @@ class GpuMemory:
             drawing = dict(self.nvml.graphics(uuid)) if attributed.foreign else {}  # a desktop may stay
             for pid, used_mib, certain in (one for one in attributed.foreign if one[0] not in drawing):
                 most, sure = self.foreign.get((uuid, pid), (None, False))
-                self.foreign[uuid, pid] = max(filter(None, (most, used_mib)), default=None), sure or certain
+                sizes = [mib for mib in (most, used_mib) if mib is not None]
+                self.foreign[uuid, pid] = max(sizes, default=None), sure or certain
         for reading in readings:
             self.why.pop(reading.pid, None)
         return readings, answers
