@@ -70,10 +70,15 @@ def accounts(run: Analysed) -> list[Account]:
     return [
         account(one, first.get(one.scenario, one), limits.ceilings_of(one), rows)
         for one in limits.launches
-        if one.status == "ok" and one.effective
+        if one.status == "ok" and one.effective and profiled(one)
         for rows in (run.diagnostics[run.diagnostics["launch"] == one.launch],)
         if rows["synchronised"].nunique() == 2  # a stranger may have left out one kind of step
     ]
+
+
+def profiled(launch: LimitsLaunch) -> bool:
+    """Whether the profiler saw what its steps are spent on: on a GPU it may see no kernel."""
+    return any(ms for spent in launch.spent_ms for ms in spent.values())
 
 
 def account(launch: LimitsLaunch, of_operators: LimitsLaunch, ceilings: Ceilings | None, rows: pd.DataFrame) -> Account:

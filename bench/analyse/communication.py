@@ -96,5 +96,6 @@ def spent(document: RunDocument) -> pd.DataFrame:
         for launch in document.begun(Diagnosis).launches
         if launch.looks
         for profile in (launch.looks[0].profile,)
+        if any(profile.categories.values())
     ]
     return pd.DataFrame(rows) if rows else pd.DataFrame(columns=["scenario", "step_ms"])

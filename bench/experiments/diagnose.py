@@ -10,7 +10,7 @@ from bench.experiments.launch import Performed, perform, where_to_look
 from bench.experiments.plan import job_of
 from bench.experiments.rows import Results, Rows
 from bench.runs.document import RunDocument
-from bench.runs.experiments import NO_NCCL, Diagnosis, DiagnosticRecord, Look, NcclPath, Profile
+from bench.runs.experiments import NO_KERNELS, NO_NCCL, Diagnosis, DiagnosticRecord, Look, NcclPath, Profile
 from bench.seams.discover import Found
 from bench.seams.experiment import Experiment
 
@@ -49,14 +49,17 @@ def diagnostic_rows(job: Job, results: Results, partial: Results) -> dict[str, R
 
 def sentences(document: RunDocument) -> list[str]:
     """The largest part of each scenario's profiled steps, and where the traces are."""
-    shares, traces = [], list[str]()
+    shares, unseen, traces = list[str](), list[str](), list[str]()
     for one in document.begun(Diagnosis).launches:
         for look in one.looks[:1]:
             largest = max(look.profile.categories, key=look.profile.categories.__getitem__)
-            share = look.profile.categories[largest] / (sum(look.profile.categories.values()) or 1.0)
-            shares.append(f"{one.scenario} {100 * share:.0f} % on {largest}")
+            if whole := sum(look.profile.categories.values()):
+                shares.append(f"{one.scenario} {100 * look.profile.categories[largest] / whole:.0f} % on {largest}")
+            else:
+                unseen.append(one.scenario)
         traces += [look.profile.trace for look in one.looks if look.profile.trace]
     lines = [f"Profiled steps spend most on one thing: {'; '.join(shares)} (the page has all)."] if shares else []
+    lines += [f"What steps of {', '.join(unseen)} are spent on is unknown: {NO_KERNELS}."] if unseen else []
     where = os.path.dirname(traces[0]) if traces else ""
     return [*lines, *([f"Traces for ui.perfetto.dev: {where} ({len(traces)} files)"] if traces else [])]
 

@@ -67,7 +67,7 @@ def predicted(lab: Lab) -> Proofs:
     table = run.overview.dropna(subset=["step_median_ms"]).sort_values("step_median_ms")
     measured = [name for name in table["scenario"] if any(one.scenario == name for one in of_all)]
     if not measured:
-        return Proofs(reason="no step was taken apart")
+        return Proofs(reason="there is no account of a step")
     found = next(one for one in lab.scenarios if one.name == measured[0])
     own = [one for one in of_all if one.scenario == found.name]
     launch = next(one for one in lab.writer.document.good if one.scenario == found.name)

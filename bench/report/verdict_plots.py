@@ -161,7 +161,8 @@ def time_spent(run: Run) -> Plot | None:
     if table.empty:
         return None
     table = table.set_index("scenario")
-    rows = drawing.rows_for(run, {one.scenario: one for one in run.document.begun(Diagnosis).launches if one.looks})
+    launches = {one.scenario: one for one in run.document.begun(Diagnosis).launches if one.scenario in table.index}
+    rows = drawing.rows_for(run, launches)
     categories = [name for name in SPENT if name in table.columns and (table[name] >= 0.05).any()]
     step, colours = table["step_ms"], {name: name.replace(" ", "-") for name in SPENT} | {"input": "data"}
     figure, axes = drawing.stacked(rows, table[categories], colours, step, unit="ms", called="the profiled step")

@@ -9,6 +9,8 @@ from bench.core.records import PHASES
 from bench.runs.fields import Amount, Batch, Count, Elements, Flops, Name, Names, Several, Utc
 from bench.runs.launches import DoubleRecord, LaunchRecord, ReferenceRecord
 
+NO_KERNELS = "the profiler saw no kernel of the GPU; another profiler has it, or the driver denies it to this user"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:

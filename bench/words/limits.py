@@ -4,12 +4,12 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from bench.analyse.account import ADDS_UP, PARTS, UNDECIDED, UNTRIED, accounts, limits, proofs
+from bench.analyse.account import ADDS_UP, PARTS, UNDECIDED, UNTRIED, accounts, limits, profiled, proofs
 from bench.analyse.analysed import Analysed
 from bench.analyse.limits import achieved
 from bench.core.text import by_key, digits, ends_text
 from bench.runs.document import RunDocument
-from bench.runs.experiments import Limits, Proofs
+from bench.runs.experiments import NO_KERNELS, Limits, Proofs
 from bench.runs.frames import TableRow
 from bench.runs.launches import BUSY
 from bench.seams import discover, switching
@@ -72,6 +72,8 @@ def doubts(document: RunDocument) -> list[str]:
     good = [one for one in launches if one.status == "ok"]
     ended = {one.scenario: one.status for one in launches if one.scenario not in [other.scenario for other in good]}
     lines = [f"There is no account of {name}: taking its step apart ended with '{how}'." for name, how in ended.items()]
+    unseen = dict.fromkeys(one.scenario for one in good if not profiled(one))
+    lines += [f"There is no account of {name}: {NO_KERNELS}." for name in unseen]
     foreign = max((one.checks.foreign_cores or 0.0 for one in good), default=0.0)
     if foreign > BUSY * cores > 0:
         kept = f"Others kept {foreign:.1f} of {cores} cores busy while steps were taken apart"

@@ -26,10 +26,11 @@ from torch.distributed._composable.replicate import replicate
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
 from bench.analyse.analysed import Analysed
-from bench.analyse.communication import communication, mean_interval
+from bench.analyse.communication import communication, mean_interval, spent
 from bench.analyse.memory_parts import parts
 from bench.core.codec import encode
 from bench.core.records import DIAGNOSTIC_COLUMNS, PHASES
+from bench.experiments import diagnose as experiment
 from bench.report import verdict_plots
 from bench.report.device_tables import memory_parts_table
 from bench.runs.experiments import Diagnosis
@@ -172,6 +173,20 @@ def test_operators_have_rows_of_their_own() -> None:
     expected = {"aten::convolution": "convolutions", "aten::addmm": "matrix products", attention: "attention"}
     for operator, found in (expected | {"aten::native_layer_norm": "layer norm"}).items():
         assert diagnose.category(SimpleNamespace(name=operator, cpu_parent=None)) == found in verdict_plots.SPENT
+
+
+def test_a_profile_without_a_kernel_tells_nothing() -> None:
+    """A GPU's profiler may see none: another profiler has it, or the driver denies it."""
+    looks = [
+        {"profile": {"step_ms": 9.0, "trace": None, "categories": dict.fromkeys(("casts", "other"), ms)}}
+        for ms in (0.0, 2.0)
+    ]
+    blind, seen = (diagnostic(scenario=name, looks=[look]) for name, look in zip(("dp", "ddp"), looks, strict=True))
+    about = with_records(document(), Diagnosis(launches=(blind, seen)))
+    most, unknown = experiment.sentences(about)
+    assert most.startswith("Profiled steps spend most on one thing: ddp 50 % on casts (")
+    assert unknown.startswith("What steps of dp are spent on is unknown: the profiler saw no kernel")
+    assert list(spent(about)["scenario"]) == ["ddp"]
 
 
 def test_a_kernel_counts_once() -> None:

@@ -13,7 +13,7 @@ from standin.documents import document, launch, with_records
 from standin.workloads import workload
 from torch.autograd import DeviceType
 
-from bench.analyse.account import PARTS, Account, account, accounts, bound_ms, gain, proofs
+from bench.analyse.account import PARTS, Account, account, accounts, bound_ms, gain, profiled, proofs
 from bench.analyse.limits import arithmetic
 from bench.analyse.peaks import PEAKS, peak
 from bench.core.codec import Damaged, decode, encode
@@ -270,11 +270,19 @@ def test_each_interpreter_has_ceilings_of_its_own(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(
-    ("foreign", "status", "said"), [(0.1, "ok", []), (1.9, "ok", ["Others"]), (0.1, "killed", ["There"])]
+    ("foreign", "status", "ms", "said"),
+    [
+        (0.1, "ok", 4.0, []),
+        (1.9, "ok", 4.0, ["Others"]),
+        (0.1, "killed", 4.0, ["There"]),
+        (0.1, "ok", 0.0, ["There"]),  # a profiler that sees no kernel of the GPU
+    ],
 )
-def test_of_a_busy_machine_and_after_a_killed_launch(foreign: float, status: str, said: list[str]) -> None:
+def test_a_step_without_a_sound_account(foreign: float, status: str, ms: float, said: list[str]) -> None:
     one = launch(checks={"foreign_cores": foreign}, status=status)
-    records = Limits(launches=(LimitsLaunch.of(one),), measured=(CeilingsLaunch.of(one),))
+    apart = LimitsLaunch.of(one, spent_ms=({"arithmetic": ms, "host": 0.0},))
+    assert profiled(apart) is (ms > 0)
+    records = Limits(launches=(apart,), measured=(CeilingsLaunch.of(one),))
     about = with_records(document(machine={"cores_usable": 2}), records)
     assert [line.partition(" ")[0] for line in doubts(about)] == said
     asked: Any = None
