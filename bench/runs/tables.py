@@ -63,6 +63,17 @@ def to_table(rows: Sequence[Mapping[str, object]], columns: dict[str, str]) -> "
     return pa.Table.from_pylist(list(rows), schema=_schema(columns, pa.string()))
 
 
+def capped(table: "pa.Table") -> "pa.Table":
+    """With infinity for what a training computed beyond the range of its column: double precision alone holds it."""
+    import pyarrow.compute as pc
+
+    for name in {*records.NOT_FINITE} & {*table.column_names}:
+        values, most = table[name], float(records.RANGES[name][1])
+        values = pc.if_else(pc.greater(pc.abs(values), most), pc.multiply(values, math.inf), values)
+        table = table.set_column(table.column_names.index(name), table.field(name), values)
+    return table
+
+
 def _schema(columns: dict[str, str], text: "pa.DataType") -> "pa.Schema":
     import pyarrow as pa
 

@@ -30,7 +30,7 @@ from bench.runs.files import DIGEST, PARTS, TEMPORARY, append, describe_files, s
 from bench.runs.frames import RankSteps, TableRow
 from bench.runs.launches import LaunchRecord, Record
 from bench.runs.reader import Run, verified
-from bench.runs.tables import ALWAYS_WRITTEN, COLUMNS, part_path, read_table, recorded, refuse_harmful, to_table
+from bench.runs.tables import ALWAYS_WRITTEN, COLUMNS, capped, part_path, read_table, recorded, refuse_harmful, to_table
 from bench.seams.experiment import name_of
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ class RunWriter:
         """Put the rows of a launch on disk, and then what changed in the document."""
         for name, rows in tables.items():
             if rows:
-                table = to_table(rows, COLUMNS[name])
+                table = capped(to_table(rows, COLUMNS[name]))
                 self._tables[name].append(table)
                 self._parts += 1
                 part = part_path(self.path, name, self._parts)
