@@ -1,4 +1,5 @@
-"""The code that runs only where there are GPUs, on a stand-in for CUDA and a stand-in driver (see ``tests/standin``).
+"""The code that runs only where there are GPUs, torch's own too, on a stand-in for CUDA's runtime, for NCCL and for the
+driver (see ``tests/standin``).
 
 That it runs, and that what it says ran is what ran. Whether it is right on a GPU is for ``tests/gpu``, some of which
 runs here too so that it is not first run where a GPU costs money.
@@ -13,13 +14,15 @@ from typing import Any
 
 import pytest
 import torch
-from standin import MIB, ROOT, Driver, documented
+from standin import MIB, ROOT, Driver, compiled, documented
 from standin.planted import planted
 
 from bench.analyse.parity import NOT_FINITE, SAME
 from bench.machine import lock
 from bench.worker.bandwidth import SIZES
 from bench.worker.rank import BINDS_BY_ITSELF
+
+pytestmark = pytest.mark.skipif(torch.version.cuda is None, reason="this torch is built without CUDA")
 
 A, B, C = (f"GPU-aaaaaaaa-0000-0000-0000-00000000000{number}" for number in (1, 2, 3))
 
@@ -39,7 +42,8 @@ def environment(library: Path, tmp_path_factory: pytest.TempPathFactory) -> dict
     links = ("value * p2p_nvlink 1", "value * max_pcie_generation 4", "value * pcie_width 16")
     driver.write(*gpus, *links, "value * capability 90", "value * power_limit 700000")
     path = os.pathsep.join([str(ROOT / "tests" / "standin" / "cuda"), str(ROOT)])
-    uuids = {"BENCH_STANDIN_CUDA": ",".join((A, B, C)), "PYTHONPATH": path}
+    runtime = compiled("cuda/runtime.c", folder / "libcuda.so.1")
+    uuids = {"BENCH_STANDIN_CUDA": ",".join((A, B, C)), "PYTHONPATH": path, "LD_PRELOAD": str(runtime)}
     return {**os.environ, **driver.environment(), **uuids, "BENCH_LOCK_DIR": str(folder)}
 
 
@@ -88,7 +92,7 @@ def test_scenarios_run_on_two_gpus_of_three(waited: tuple[str, str]) -> None:
         spanning = "nccl-legacy" if torch.__version__ >= BINDS_BY_ITSELF else "nccl"
         backend = (spanning, 1) if spans else ("nccl", 2) if distributed else (None, 1)
         assert (effective["backend"], effective["world_size"]) == backend
-        assert effective["backend_class"] == ("ProcessGroupGloo" if distributed else None), "whatever it is called"
+        assert (effective["backend_class"] or "").startswith("ProcessGroupNCCL" if distributed else "")
         assert effective["replicas"] == (1 if spans or name == "single" else 2)
         assert effective["cudnn_benchmark"] == (name != "dp" and not spans), "DataParallel would search in every step"
         half = name.partition("_o")[2][-1:]

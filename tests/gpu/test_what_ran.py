@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from conftest import ON_GPU, PRETENDED, Executed, executor
+from conftest import ON_GPU, Executed, executor
 from standin.planted import ALONE as ONE_RANK
 from standin.planted import planted
 
@@ -113,7 +113,7 @@ def test_levels_run_in_fp16(watched: Callable[[str], Executed], gpus: tuple[str,
         assert ran["scaler"]["scale"] > 1.0
     assert ran["wrapper"] == "torch.nn.parallel.distributed.DistributedDataParallel"
     assert (ran["backend"], ran["world_size"]) == ("nccl", len(gpus))
-    assert ran["backend_class"].startswith("ProcessGroupGloo" if PRETENDED else "ProcessGroupNCCL")
+    assert ran["backend_class"].startswith("ProcessGroupNCCL")
 
 
 def test_nccl_alone(watched: Callable[[str], Executed], on_gpu: Callable[..., Executed], gpus: tuple[str, ...]) -> None:

@@ -144,13 +144,15 @@ def python(code: str, environment: dict[str, str], *, path: tuple[Path, ...] = (
 
 def compile_driver(folder: Path, *, old: bool = False) -> Path:
     """Build ``libnvidia-ml.so.1`` in ``folder``; ``old``: without the symbols that came with R535. Skips without cc."""
+    compiled("nvml.c", folder / "libnvidia-ml.so.1", *(["-DOLD_DRIVER"] if old else []))
+    return folder
+
+
+def compiled(source: str, library: Path, *options: str) -> Path:
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
-        pytest.skip("no C compiler (cc, gcc, clang) is installed here, and the stand-in driver has to be compiled")
-    options = ["-shared", "-fPIC", "-Wl,-soname,libnvidia-ml.so.1"]
-    source = Path(__file__).with_name("nvml.c")
-    library = folder / "libnvidia-ml.so.1"
-    subprocess.run(
-        [compiler, *options, *(["-DOLD_DRIVER"] if old else []), str(source), "-o", str(library)], check=True
-    )
-    return folder
+        pytest.skip("no C compiler (cc, gcc, clang) is installed here, and the stand-ins have to be compiled")
+    options = ("-O1", "-shared", "-fPIC", f"-Wl,-soname,{library.name}", *options)
+    command = [compiler, *options, str(Path(__file__).parent / source), "-o", str(library)]
+    subprocess.run([*command, "-lm", "-lpthread", "-lrt"], check=True)
+    return library
