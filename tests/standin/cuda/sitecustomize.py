@@ -15,8 +15,8 @@ from types import ModuleType
 from typing import Any
 
 IN_FP32 = ("convolution", "convolution_backward", "mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot")
-ALSO = ("convolution", "convolution_backward")
-"""Of these torch has no kernel for CUDA: they choose a library first."""
+ALSO = ("convolution", "convolution_backward", "copy_")
+"""Of these torch has no kernel for CUDA: they choose how first."""
 THEIR_OWN = ("cudnn_batch_norm", "cudnn_batch_norm_backward", "copy_")
 ON_MEMORY = ("empty", "empty_strided", "is_pinned", "is_set_to", "record_stream", "resize_", "resize_as_", "set_")
 ON_MEMORY += ("_efficientzerotensor", "_local_scalar_dense", "_pin_memory", "_reshape_alias", "view")
@@ -56,7 +56,7 @@ def compute_on_the_host() -> None:
             plain, _, overload = full.partition(".")
             if space != "aten" or plain in ON_MEMORY:
                 continue
-            if plain not in (*ALSO, "copy_") and not torch._C._dispatch_has_kernel_for_dispatch_key(name, "CUDA"):
+            if plain not in ALSO and not torch._C._dispatch_has_kernel_for_dispatch_key(name, "CUDA"):
                 continue
             operator = getattr(getattr(torch.ops.aten, plain), overload or "default")
             if any(one.alias_info and not one.alias_info.is_write for one in operator._schema.returns):
