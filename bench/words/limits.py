@@ -74,7 +74,7 @@ def doubts(document: RunDocument) -> list[str]:
     lines = [f"There is no account of {name}: taking its step apart ended with '{how}'." for name, how in ended.items()]
     unseen = dict.fromkeys(one.scenario for one in good if not profiled(one))
     lines += [f"There is no account of {name}: {NO_KERNELS}." for name in unseen]
-    foreign = max((one.checks.foreign_cores or 0.0 for one in good), default=0.0)
+    foreign = max((one.checks.foreign_cores or 0.0 for one in good if one.scenario not in unseen), default=0.0)
     if foreign > BUSY * cores > 0:
         kept = f"Others kept {foreign:.1f} of {cores} cores busy while steps were taken apart"
         lines.append(f"{kept}: measure again on a quiet machine before you believe the account.")

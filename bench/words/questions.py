@@ -22,7 +22,7 @@ from bench.console import count
 from bench.core.records import PHASES
 from bench.core.text import by_key, listed, percent, signed
 from bench.runs.document import Attached
-from bench.runs.experiments import Diagnosis, Tuning
+from bench.runs.experiments import NO_KERNELS, Diagnosis, Tuning
 from bench.runs.frames import TableRow
 from bench.runs.launches import Effective
 from bench.runs.reader import Run
@@ -192,7 +192,9 @@ def _why(run: Analysed, scenario: str, base: str) -> str:
     text = f"By phase (medians, ms): {', '.join(apart)}."
     costs: Any = spent(run.document).set_index("scenario").drop(columns="step_ms")
     if not {scenario, base} <= set(costs.index):
-        return f"{text} What its time is spent on was not looked at: --diagnose shows it."
+        looked_at = {one.scenario for one in run.document.begun(Diagnosis).launches if one.looks}
+        why = f"is unknown: {NO_KERNELS}" if {scenario, base} <= looked_at else "was not looked at: --diagnose shows it"
+        return f"{text} What its time is spent on {why}."
     extra = (costs.loc[scenario] - costs.loc[base]).sort_values(key=abs, ascending=False)
     most = listed([f"{name} {more:+.1f} ms" for name, more in extra.items() if abs(more) >= 0.05], 4)
     return f"{text} Under the profiler it differs by {most or 'nothing'}."

@@ -216,6 +216,9 @@ def test_a_launch_with_one_kind_of_step_has_no_account() -> None:
     rows, about = steps().assign(launch=one.launch), with_records(document(), Limits(launches=(one,)))
     tables: Any = (rows, rows[rows["synchronised"]], rows[~rows["synchronised"]], rows[:0])
     assert [len(accounts(SimpleNamespace(document=about, diagnostics=table))) for table in tables] == [1, 0, 0, 0]
+    one.spent_ms = (dict.fromkeys(one.spent_ms[0], 0.0),) * 2
+    unseen: Any = SimpleNamespace(document=about, diagnostics=rows)
+    assert accounts(unseen) == [], "the profiler saw no kernel"
 
 
 def test_a_share_that_rounds_to_nothing_has_no_sign() -> None:
@@ -276,6 +279,7 @@ def test_each_interpreter_has_ceilings_of_its_own(monkeypatch: pytest.MonkeyPatc
         (1.9, "ok", 4.0, ["Others"]),
         (0.1, "killed", 4.0, ["There"]),
         (0.1, "ok", 0.0, ["There"]),  # a profiler that sees no kernel of the GPU
+        (1.9, "ok", 0.0, ["There"]),
     ],
 )
 def test_a_step_without_a_sound_account(foreign: float, status: str, ms: float, said: list[str]) -> None:

@@ -28,7 +28,7 @@ from bench.core.codec import encode
 from bench.core.job import EXAMPLES, Computation, Job
 from bench.core.records import NUMERICS_COLUMNS, PARITIES
 from bench.experiments.plan import reference
-from bench.runs.tables import capped, to_table, uneven, untrue
+from bench.runs.tables import to_table, uneven
 from bench.seams import discover, switching
 from bench.worker import data, fingerprint, probe, work
 from bench.worker import reference as worker_reference
@@ -195,16 +195,6 @@ def test_what_cannot_be_judged(changes: dict[str, Any], verdict: str | None, rea
 def test_a_sketch_with_a_hole_is_found(change: Callable[[numerics.Rows], numerics.Rows], says: str | None) -> None:
     rows = [{"computation": None, "twin": False, **row} for row in change(numerics.in_double(1))]
     assert uneven(to_table(rows, NUMERICS_COLUMNS)) == says
-
-
-def test_what_double_precision_alone_holds_is_infinite() -> None:
-    """A deep network without normalisation: its gradients are infinite in fp32, and its run can be read."""
-    values = [1e99, -1e304, 2.0, -1e39, math.inf]
-    about = {"launch": 1, "scenario": "ddp", "rank": 0, "quantity": "probed", "twin": False, "step": 0, "tensor": 0}
-    rows = [{**about, "position": at, "value": one} for at, one in enumerate(values)]
-    table = capped(to_table(rows, NUMERICS_COLUMNS))
-    assert table["value"].to_pylist() == [math.inf, -math.inf, 2.0, -1e39, math.inf]
-    assert untrue(table, "numerics") is None
 
 
 def test_the_gravest_launch_stands_for_its_scenario() -> None:

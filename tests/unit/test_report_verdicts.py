@@ -180,6 +180,18 @@ def test_questions_about_strategies(tmp_path: Path) -> None:
     assert "By phase (medians, ms): data " in why
 
 
+def test_why_fsdp_is_slower_where_the_profiler_saw_no_kernel(tmp_path: Path) -> None:
+    looks = [{"profile": {"step_ms": 9.0, "trace": None, "categories": {"casts": 0.0}}}]
+
+    def blind(writer: RunWriter) -> None:
+        for number, name in enumerate(("ddp", "fsdp2"), start=90):
+            writer.add_to(Diagnosis, diagnostic(launch=number, scenario=name, looks=looks))
+
+    run = write_run(tmp_path, timed({"ddp": (10.0, 10.0, 10.0), "fsdp2": (15.0, 15.0, 15.0)}), also=blind)
+    why = dict(questions(analysed(run)))["Is FSDP slower than DDP here, and why?"]
+    assert "is spent on is unknown: the profiler saw no kernel" in why and "--diagnose" not in why
+
+
 def test_questions_about_replicas_that_start_apart_and_their_channels(tmp_path: Path) -> None:
     """Channels are those of one launch."""
     apart = replace(DDP, checks=dict.fromkeys(("initial_weights_alike", "final_weights_alike"), False))

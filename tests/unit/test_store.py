@@ -108,6 +108,19 @@ def added(out: Path, launches: int) -> RunWriter:
     return writer
 
 
+def test_what_double_precision_alone_holds_is_infinite(tmp_path: Path) -> None:
+    """A deep network without normalisation: its gradients are infinite in fp32, and its run can be read."""
+    writer = RunWriter(str(tmp_path), document())
+    values = (1e99, -1e304, 2.0, -1e39, math.nan)
+    about = {"launch": 0, "scenario": "ddp", "rank": 0, "quantity": "own", "step": 0, "tensor": 0, "twin": False}
+    rows = [row("numerics", **about, position=at, value=value) for at, value in enumerate(values)]
+    steps = [row("steps", scenario="ddp", step=at, loss=loss) for at, loss in enumerate((1e300, None))]
+    writer.add(record(), steps=steps, numerics=rows)
+    run = read(writer.path, allow_incomplete=True)
+    assert repr(run.numerics["value"].to_list()) == "[inf, -inf, 2.0, -1e+39, nan]"
+    assert run.steps["loss"][0] == math.inf and math.isnan(run.steps["loss"][1])
+
+
 def test_a_launch_does_not_rewrite_what_was_there(tmp_path: Path) -> None:
     writer = RunWriter(str(tmp_path), document())
     versions = set()

@@ -1,8 +1,9 @@
 /* A CUDA to test against: the functions of CUDA's runtime and of NCCL that torch calls, on memory of the host.
  *
- * Preloaded (LD_PRELOAD) into a process with a torch that is built for CUDA 12 or 13, so that torch's own code for GPUs runs:
- * its allocator, streams, events, graphs and process groups. $BENCH_STANDIN_CUDA has the UUIDs of the GPUs. Kernels are
- * not run: sitecustomize.py computes what they would. Streams do all at once, so nothing is shown about time.
+ * Preloaded (LD_PRELOAD) into a process with a torch that is built for CUDA 12 or 13, so that torch's own code for GPUs
+ * runs: its allocator, streams, events, graphs and process groups. $BENCH_STANDIN_CUDA has the UUIDs of the GPUs.
+ * Kernels are not run: sitecustomize.py computes what they would. Streams do all at once, so nothing is shown about
+ * time, and a graph that is replayed does nothing.
  *
  * As in CUDA, a fork of a process that has used a device has none, and a stream that is being captured refuses to be
  * waited for. Ranks of one machine reduce through shared memory.
@@ -98,14 +99,13 @@ int cudaSetDevice(int one)
 int cudaDriverGetVersion(int *version) { *version = 13000; return OK; }
 int cudaRuntimeGetVersion(int *version) { *version = 13000; return OK; }
 
-
 int cudaDeviceGetAttribute(int *value, int attribute, int one)
 {
     look();
     if (one < 0 || one >= device_count)
         return failed(BAD_DEVICE);
-    *value = attribute == 75 ? 9 : attribute == 76 ? 0 : attribute == 10 ? 32 : attribute == 16 ? 132 : 1; /* capability,
-        threads of a warp, processors, and what it can do */
+    /* the compute capability, threads of a warp, processors; other attributes are what it can do */
+    *value = attribute == 75 ? 9 : attribute == 76 ? 0 : attribute == 10 ? 32 : attribute == 16 ? 132 : 1;
     return OK;
 }
 
@@ -384,16 +384,31 @@ int cudaThreadExchangeStreamCaptureMode(int *mode)
     return OK;
 }
 int cudaGraphInstantiate(void **made, void *graph, u64 flags) { READY; *made = calloc(1, 64); return OK; }
-int cudaGraphInstantiateWithFlags(void **made, void *graph, u64 flags) { return cudaGraphInstantiate(made, graph, flags); }
+int cudaGraphInstantiateWithFlags(void **made, void *graph, u64 flags)
+{
+    return cudaGraphInstantiate(made, graph, flags);
+}
 int cudaGraphGetNodes(void *graph, void *nodes, size_t *count) { READY; *count = 1; return OK; }
-int cudaUserObjectCreate(void **made, void *held, void *destroy, unsigned count, unsigned flags) { *made = &legacy; return OK; }
+int cudaUserObjectCreate(void **made, void *held, void *destroy, unsigned count, unsigned flags)
+{
+    *made = &legacy;
+    return OK;
+}
 int cudaLaunchHostFunc(Stream stream, void (*call)(void *), void *with) { READY; call(with); return OK; }
 
 /* Kernels */
 
 typedef struct { unsigned x, y, z; } Size;
-int cudaLaunchKernel(const void *kernel, Size grid, Size block, void **with, size_t shared, Stream stream) { READY; return OK; }
-int __cudaLaunchKernel(const void *kernel, Size grid, Size block, void **with, size_t shared, Stream stream) { READY; return OK; }
+int cudaLaunchKernel(const void *kernel, Size grid, Size block, void **with, size_t shared, Stream stream)
+{
+    READY;
+    return OK;
+}
+int __cudaLaunchKernel(const void *kernel, Size grid, Size block, void **with, size_t shared, Stream stream)
+{
+    READY;
+    return OK;
+}
 int __cudaGetKernel(const void **kernel, const void *function) { *kernel = function; return OK; }
 int __cudaPushCallConfiguration(Size grid, Size block, size_t shared, Stream stream) { return OK; }
 int __cudaPopCallConfiguration(Size *grid, Size *block, size_t *shared, Stream *stream)
@@ -409,7 +424,11 @@ int cudaFuncGetAttributes(int *attributes, const void *kernel)
     attributes[6] = 1024, attributes[7] = 32, attributes[8] = attributes[9] = 90; /* threads, registers, code for 9.0 */
     return OK;
 }
-int cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *count, const void *kernel, int size, size_t shared) { *count = 2; return OK; }
+int cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *count, const void *kernel, int size, size_t shared)
+{
+    *count = 2;
+    return OK;
+}
 int cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *count, const void *kernel, int size, size_t shared, unsigned f)
 {
     *count = 2;
@@ -483,7 +502,11 @@ DOES_NOTHING(cuModuleUnload)
 DOES_NOTHING(cuOccupancyMaxActiveBlocksPerMultiprocessor)
 DOES_NOTHING(cuPointerGetAttribute)
 DOES_NOTHING(cuTensorMapEncodeTiled)
-int cuDevicePrimaryCtxGetState(int one, unsigned *flags, int *active) { *flags = 0, *active = initialised_by == getpid(); return OK; }
+int cuDevicePrimaryCtxGetState(int one, unsigned *flags, int *active)
+{
+    *flags = 0, *active = initialised_by == getpid();
+    return OK;
+}
 
 /* The profiler sees no kernel: there is none. */
 int cuptiActivityGetNextRecord() { return 12; /* no more */ }

@@ -17,10 +17,11 @@ from typing import Any
 IN_FP32 = ("convolution", "convolution_backward", "mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot")
 ALSO = ("convolution", "convolution_backward", "copy_")
 """Of these torch has no kernel for CUDA: they choose how first."""
-THEIR_OWN = ("cudnn_batch_norm", "cudnn_batch_norm_backward", "copy_")
 ON_MEMORY = ("empty", "empty_strided", "is_pinned", "is_set_to", "record_stream", "resize_", "resize_as_", "set_")
 ON_MEMORY += ("_efficientzerotensor", "_local_scalar_dense", "_pin_memory", "_reshape_alias", "view")
 """Torch's kernels of these, and of other views, run no kernel of CUDA."""
+LIBRARIES: list[Any] = []
+"""What a library has registered is undone with it."""
 
 
 class Finder(importlib.abc.MetaPathFinder):
@@ -48,8 +49,12 @@ def compute_on_the_host() -> None:
     for kernels in ("flash", "mem_efficient", "cudnn"):
         getattr(torch.backends.cuda, f"enable_{kernels}_sdp")(False)  # attention in operators that the CPU has
     library = torch.library.Library("aten", "IMPL", "CUDA")
-    globals()["kept"] = library  # it would be undone
-    own: dict[str, Callable[..., Any]] = dict(zip(THEIR_OWN, (batch_norm, batch_norm_backward, copy), strict=True))
+    LIBRARIES.append(library)
+    own: dict[str, Callable[..., Any]] = {
+        "cudnn_batch_norm": batch_norm,
+        "cudnn_batch_norm_backward": batch_norm_backward,
+        "copy_": copy,
+    }
     with no_warning():  # that there is a kernel already
         for name in torch._C._dispatch_get_all_op_names():
             space, _, full = name.partition("::")
@@ -152,9 +157,9 @@ def kernel(operator: Any, in_fp32: bool) -> Callable[..., Any]:
 def copy(to: Any, source: Any, non_blocking: bool = False) -> Any:
     import torch
 
-    if to.is_cuda != source.is_cuda and not non_blocking and torch.cuda.get_sync_debug_mode() == 2:
-        raise RuntimeError("called a synchronizing CUDA operation")
     if to.is_cuda != source.is_cuda and not non_blocking:
+        if torch.cuda.get_sync_debug_mode() == 2:
+            raise RuntimeError("called a synchronizing CUDA operation")
         torch.cuda.current_stream().synchronize()
     host(to).copy_(host(source))
     return to
