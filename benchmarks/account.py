@@ -1,6 +1,7 @@
 """Does the account of a step add up, and does what is planted land in its own part?
 
     python benchmarks/account.py                 # ten launches of each model, and what is planted in an MLP
+    python benchmarks/account.py --device cuda --planted --launches 2     # on a GPU, what is planted alone
     sudo python benchmarks/account.py --link     # ddp of two hosts whose link becomes slow, each a network namespace
 
 Allowed: in nine of ten launches at most 5 % of the step is left over. What is planted makes its own part longer by as
@@ -14,6 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -26,11 +28,11 @@ from bench.analyse.analysed import Analysed
 from bench.runs.reader import read
 
 MODELS = (
-    "single --ranks 1 --model resnet18 --image-size 32",
+    "single --model resnet18 --image-size 32",
     "ddp --model resnet18 --image-size 32 --global-batch 32",
-    "single --ranks 1 --model resnet101 --image-size 64",
+    "single --model resnet101 --image-size 64",
     "ddp --workload gpt",
-    "single --ranks 1 --workload fashion_mlp",
+    "single --workload fashion_mlp",
     "ddp --workload fashion_mlp --global-batch 256",
 )
 HELD = 0.9
@@ -46,6 +48,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
     parser.add_argument("--launches", type=int, default=10, metavar="N", help="of each model (default: 10)")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="(default: cpu)")
+    parser.add_argument("--planted", action="store_true", help="only what is planted")
     parser.add_argument("--link", action="store_true", help="plant a slow link; needs root")
     options = parser.parse_args()
     if options.link and os.geteuid() != 0:
@@ -57,13 +61,17 @@ def main() -> int:
             fast, slow = slow_link(folder, options.launches)
             checks = [landed(f"a link of {SPEEDS_MBIT[1]} Mbit/s", "communication", fast, slow, None)]
         else:
-            checks = [*add_up(folder, options.launches), *plants(folder, options.launches)]
+            models = () if options.planted else MODELS
+            checks = [*add_up(folder, options, models), *plants(folder, options)]
     return paired.finish("account", [], checks, as_json=options.json)
 
 
-def limits(folder: str, *arguments: str) -> list[Account]:
-    """The accounts of `bench limits` with these arguments."""
-    command = [sys.executable, "-m", "bench", "limits", *arguments, "--device", "cpu", "--out", folder, "--json"]
+def limits(folder: str, options: argparse.Namespace, scenario: str, *arguments: str) -> list[Account]:
+    """The accounts of `bench limits` of a scenario with these arguments."""
+    how = ["--device", options.device, "--launches", str(options.launches)]
+    how += ["--ranks", "1"] if options.device == "cpu" and scenario == "single" else []
+    command = [sys.executable, "-m", "bench", "limits", "--scenario", scenario, *arguments, *how]
+    command += ["--out", folder, "--json"]
     done = subprocess.run(command, cwd=paired.ROOT, env=paired.COMPILED, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)}: {done.stderr[-2000:]}")
@@ -75,31 +83,30 @@ def last(folder: str) -> list[Account]:
     return accounts(Analysed.of(read(str(newest))))
 
 
-def add_up(folder: str, launches: int) -> list[paired.Check]:
+def add_up(folder: str, options: argparse.Namespace, models: Sequence[str]) -> list[paired.Check]:
     of_all: list[Account] = []
-    for model in MODELS:
-        own = limits(folder, "--scenario", *model.split(), "--launches", str(launches))
+    for model in models:
+        own = limits(folder, options, *model.split())
         left = sorted(one.unexplained_ms / one.step_ms for one in own)
         shown = " ".join(f"{100 * share:+.1f}" for share in left)
         paired.progress(f"{model}: {sum(one.adds_up for one in own)} of {len(own)} add up; left over, in %: {shown}")
         of_all += own
     count = sum(one.adds_up for one in of_all)
     held = f"{count} of {len(of_all)} launches add up within {ADDS_UP:.0%} (wanted: {HELD:.0%})"
-    return [paired.Check(text=held, passed=count >= HELD * len(of_all))]
+    return [paired.Check(text=held, passed=count >= HELD * len(of_all))] if of_all else []
 
 
-def plants(folder: str, launches: int) -> list[paired.Check]:
+def plants(folder: str, options: argparse.Namespace) -> list[paired.Check]:
     data = Path(folder).with_suffix(".data")
     data.mkdir()
     (data / "one").touch()
-    asked = ["--workload", str(PLANTED), "--scenario", "single", "--ranks", "1", "--launches", str(launches)]
-    asked += ["--data", str(data), "--workers", "0"]
+    asked = ["single", "--workload", str(PLANTED), "--data", str(data), "--workers", "0"]
     try:
-        without = limits(folder, *asked)
+        without = limits(folder, options, *asked)
         return [
-            landed(f"{what} ({part})", part, without, limits(folder, *asked, "--setting", f"plant={what}"), known_ms)
+            landed(f"{what} ({part})", part, without, planted, PLANTED_MS if what != "operator" else None)
             for what, part in PLANTS.items()
-            for known_ms in [PLANTED_MS if what != "operator" else None]
+            for planted in [limits(folder, options, *asked, "--setting", f"plant={what}")]
         ]
     finally:
         (data / "one").unlink()

@@ -36,6 +36,7 @@ import paired  # also puts bench on the path
 from acceptance import FAILED, NOT_DONE, NOT_HERE, PASSED, VALUE, Check, Evidence
 
 from bench import machine
+from bench.analyse.account import ADDS_UP
 from bench.core.channel import die_with_parent
 from bench.core.errors import INTERRUPTED, BenchError, RequestError
 from bench.core.records import Gpu
@@ -181,6 +182,9 @@ class Acceptance:
                 "checkpoint", "what checkpoints cost", "ddp,fsdp2", *sizes, "--checkpoint", "every=4", "--iters", "8"
             ),
             self.run("gpt", "gpt with AdamW", "single,ddp,fsdp2", "--workload", "gpt", *ten_steps),
+            replace(
+                self.verb("limits", "the account of a step", *where, *sizes, "--scenario", "ddp_o1"), judge=self.adds_up
+            ),
             self.verb("tune", "bench tune for two minutes", *where, *sizes, "--budget", "2m"),
             *(of_several if several else ()),
             self.run("standard_ddp_ddp_o2", "ddp and ddp_o2 with --profile standard", "ddp,ddp_o2", *standard),
@@ -377,6 +381,17 @@ class Acceptance:
         """Of a command that is right if it ends well; one that was ended says nothing."""
         why, verdict = (done.last_line, FAILED) if done.code else ("", PASSED)
         return [Check(part=item.name, what=item.why, verdict=verdict, why=why)] * (not done.ended), {}
+
+    def adds_up(self, item: Item, done: Command) -> Judged:
+        """Of `bench limits`: whether the parts of the step are all of it."""
+        if done.code or done.ended:
+            return self.passes(item, done)
+        shares = [row["share"] for row in done.document["limits"] if row["part"] == "unexplained"]
+        if not shares:
+            return [self.undone(item, "the profiler saw no kernel")], {}
+        verdict = PASSED if abs(shares[0]) <= ADDS_UP else FAILED if self.on_gpu else VALUE
+        about = {"value": f"{100 * shares[0]:.1f} % left over", "bound": f"at most {100 * ADDS_UP:.0f} %"}
+        return [Check(part=item.name, what=item.why, verdict=verdict, **about)], {}
 
     def judged_run(self, item: Item, done: Command) -> Judged:
         """The checks of a run; one that was ended is judged by what it left."""

@@ -33,7 +33,7 @@ PARTS = {
 """Of a step, in the order of the waterfall, and what they are; ``unexplained`` is what is left over."""
 
 ADDS_UP = 0.05  # of the step, what may be left over
-AHEAD = 0.1  # of the step: a host that is this far ahead of its GPU keeps it busy
+AHEAD = 0.1  # of the step: a host that is never less ahead of its GPU keeps it busy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +102,9 @@ def account(launch: LimitsLaunch, of_operators: LimitsLaunch, ceilings: Ceilings
     operators = [one for one in of_operators.operators if one.alone_ms is not None]
     alone = _alone(operators, ceilings, launch.effective.tf32)
     classes = ("arithmetic", "memory", "optimizer")
-    parts: dict[str, float] = {"data": data_ms, "stragglers": stragglers_ms, "host": _host_ms(launch, spent, step_ms)}
+    waited_ms = data_ms + stragglers_ms * alike  # within the quiet step of a rank
+    host_ms = _host_ms(launch, spent, float(quiet["step_ms", "mean"].median()) - waited_ms)
+    parts: dict[str, float] = {"data": data_ms, "stragglers": stragglers_ms, "host": host_ms}
     if communication_ms is not None:
         parts["communication"] = communication_ms
     # what is quicker in the step than alone counts as it is there
@@ -128,14 +130,14 @@ def account(launch: LimitsLaunch, of_operators: LimitsLaunch, ceilings: Ceilings
     )
 
 
-def _host_ms(launch: LimitsLaunch, spent: "pd.Series[float]", step_ms: float) -> float:
-    """On the CPU what lies between operators. A GPU waits for its host in what its kernels leave of the step, unless
-    the host is ahead of it at the end of a step."""
+def _host_ms(launch: LimitsLaunch, spent: "pd.Series[float]", working_ms: float) -> float:
+    """On the CPU what lies between operators. A GPU waits for its host in what its kernels leave of ``working_ms``, a
+    step that waits for nothing else, unless the host is ahead of it all the time."""
     leads = [one for one in launch.lead_ms if one is not None]
     if not leads:
         return float(spent["host"])
-    behind = min(leads) < AHEAD * step_ms
-    return max(0.0, step_ms - float(spent.drop("host").sum())) if behind else 0.0
+    behind = min(leads) < AHEAD * working_ms
+    return max(0.0, working_ms - float(spent.drop("host").sum())) if behind else 0.0
 
 
 def _alone(operators: list[Operator], ceilings: Ceilings | None, tf32: Tf32 | None) -> dict[str, float] | None:

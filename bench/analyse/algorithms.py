@@ -50,8 +50,8 @@ class Algorithms:
         )
 
     def at(self, ranks: int, size: float) -> str | None:
-        """Such as ``RING/LL``, or ``network RING/LL`` between hosts; empty where no log names one. None: maybe that of
-        no number that was measured."""
+        """Such as ``RING/LL``, or ``network RING/LL`` between hosts; without the algorithm where no log names one.
+        None: maybe that of no number that was measured."""
         between = self._between_hosts(ranks)
         alike = [one for one in self.read if self._between_hosts(one) == between]
         below = max((one for one in alike if one <= ranks), default=None)
@@ -59,7 +59,7 @@ class Algorithms:
         nearest = {_nearest(self.read[one], size) for one in (below, above) if one is not None}
         if len({family(one) for one in nearest}) > 1 or (self.nvlink and not between and above is None):
             return None
-        return ("network " if between else "") + min(nearest, default="")
+        return f"{'network' if between else ''} {min(nearest, default='')}".strip()
 
     def why(self, ranks: int) -> str:
         """Why the algorithm of this number is unknown."""

@@ -54,6 +54,8 @@ def session_of(parts, stage):
         "gradient_clipping": 0.0,  # 1.0 where nothing is said
     }
 
+    if parts.device.type == "cuda":  # it cannot read CUDA_VISIBLE_DEVICES where that names GPUs by UUID
+        deepspeed.get_accelerator().available_memory = lambda *index: torch.cuda.mem_get_info(parts.device)[0]
     engine = None
 
     def wrap(model):

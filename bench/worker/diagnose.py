@@ -11,6 +11,8 @@ import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from itertools import accumulate
+from statistics import median
 from typing import Any
 
 import torch
@@ -106,7 +108,8 @@ def paired(session: Session, load: Load, pairs: int, tick: Tick) -> tuple[list[d
     if reason is not None:
         return [], reason
     order = [step % 4 in (0, 3) for step in range(2 * pairs)]
-    steps_ms = timed(session, load, [nullcontext() if on else without_exchange(session)[0] for on in order], tick)
+    passes = [nullcontext() if on else without_exchange(session)[0] for on in order]
+    steps_ms, _ = timed(session, load, passes, tick)
     return [
         {"pair": step // 2, "synchronised": synchronised, **dict(zip(PHASE_COLUMNS, times, strict=True))}
         for step, (synchronised, times) in enumerate(zip(order, steps_ms, strict=True))
@@ -120,13 +123,17 @@ def without_exchange(session: Session) -> tuple[Passes, str | None]:
     return (nullcontext(), session.quiet) if isinstance(session.quiet, str) else (session.quiet(session.module), None)
 
 
-def timed(session: Session, load: Load, passes: Sequence[Passes], tick: Tick) -> list[list[float]]:
-    """The phases (ms) of a step for each of ``passes``, the contexts of forward and backward pass."""
+def timed(session: Session, load: Load, passes: Sequence[Passes], tick: Tick) -> tuple[list[list[float]], float]:
+    """The phases (ms) of a step for each of ``passes``, the contexts of forward and backward pass; and how far (ms) the
+    host is ahead of the device where a phase begins, at the beginning where it is least ahead (medians over steps)."""
     clock = clock_for(session.parts.device)
     clock.prepare(len(passes) * MARKS_PER_STEP + 1)
 
+    issued_ns: list[int] = []
+
     def marked(phase: str) -> Passes:
         clock.mark()
+        issued_ns.append(time.perf_counter_ns())
         return nullcontext()
 
     for step, context in enumerate(passes, start=1):
@@ -134,8 +141,11 @@ def timed(session: Session, load: Load, passes: Sequence[Passes], tick: Tick) ->
         tick(step)
     clock.mark()
     clock.wait(lambda: tick(len(passes)))
-    _, spans = clock.read()
-    return [spans[at : at + MARKS_PER_STEP] for at in range(0, len(spans), MARKS_PER_STEP)]
+    first_ns, spans = clock.read()
+    reached_ms = accumulate(spans[:-1], initial=0.0)
+    leads_ms = [ms - (issued - first_ns) / 1e6 for ms, issued in zip(reached_ms, issued_ns, strict=True)]
+    least_ms = min(median(leads_ms[phase::MARKS_PER_STEP]) for phase in range(MARKS_PER_STEP))
+    return [spans[at : at + MARKS_PER_STEP] for at in range(0, len(spans), MARKS_PER_STEP)], least_ms
 
 
 def profiled(session: Session, load: Load, tick: Tick) -> dict[str, object]:

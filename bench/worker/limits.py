@@ -75,10 +75,12 @@ def perform(plan: Plan, report: Report) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class Seen:
-    """Blocks of steps without an exchange: each step's phases (ms), or the profile of all. ``faults``: pages of memory
-    that were new to the process in a step, by block; ``first_touch_us``: what one takes."""
+    """Blocks of steps without an exchange: each step's phases (ms), or the profile of all; by block, where the host was
+    least ahead of a GPU. ``faults``: pages of memory that were new to the process in a step, by block;
+    ``first_touch_us``: what one takes."""
 
     quiet: list[list[float]] = field(default_factory=list)
+    lead_ms: list[float] = field(default_factory=list)
     profiles: list[profile] = field(default_factory=list)
     quiet_faults: list[float] = field(default_factory=list)
     profiled_faults: list[float] = field(default_factory=list)
@@ -116,7 +118,6 @@ def in_turns(session: Session, load: Load, steps: int, tick: Tick) -> dict[str, 
                 seen.first_touch_us.append(first_touch_us())
     phases = ((one.data_ms, one.forward_ms, one.backward_ms, one.optimizer_ms) for one in windows)
     as_measured = [times for of_window in phases for times in list(zip(*of_window, strict=True))[1:]]
-    lead_ms = [ms for one in windows for ms in one.lead_ms]
     rows = [
         {"step": step, "pair": step, "synchronised": synchronised, **dict(zip(PHASE_COLUMNS, times, strict=True))}
         for synchronised, steps_ms in ((True, as_measured), (False, seen.quiet))
@@ -125,7 +126,7 @@ def in_turns(session: Session, load: Load, steps: int, tick: Tick) -> dict[str, 
     return {
         "steps": rows,
         "pairs_reason": without_exchange(session)[1],
-        "lead_ms": median(lead_ms) if lead_ms else None,
+        "lead_ms": median(seen.lead_ms) if device.type == "cuda" else None,
         **spent_ms(seen, few, device.type, lambda: tick(done)),
     }
 
@@ -139,8 +140,9 @@ def timed_steps(session: Session, load: Load, steps: int, seen: Seen, each: Tick
         each(step)
 
     passes = [without_exchange(session)[0] for _ in range(1 + steps)]
-    _, *counted_ms = diagnose.timed(session, load, passes, after)
+    (_, *counted_ms), lead_ms = diagnose.timed(session, load, passes, after)
     seen.quiet += counted_ms
+    seen.lead_ms.append(lead_ms)
     seen.quiet_faults.append((counts[-1] - counts[0]) / steps)
 
 

@@ -209,7 +209,7 @@ def test_without_a_log_there_is_one_fit() -> None:
     scaling, algorithms = of(run((1, 2, 4, 5, 6, 7, 8), log=False))
     link = fitted(samples(scaling.bandwidth, algorithms))
     assert link is not None and link.algorithm == "" and link.worst > 0.2
-    assert (algorithms.at(3, LARGE), algorithms.at(9, LARGE)) == ("", "network ")
+    assert (algorithms.at(3, LARGE), algorithms.at(9, LARGE)) == ("", "network")
 
 
 def test_nothing_is_predicted_over_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,7 +242,7 @@ def test_a_number_between_is_as_its_neighbours() -> None:
     read = {2: {"TREE/LL": (4, 1 << 26)}, 4: {"RING/LL": (4, 1 << 26)}, 8: {"RING/SIMPLE": (1 << 20, 1 << 26)}}
     algorithms = Algorithms(read=read, nvlink=True, per_host=8)
     assert [algorithms.at(ranks, LARGE) for ranks in (2, 3, 4, 8)] == ["TREE/LL", None, "RING/LL", "RING/SIMPLE"]
-    assert (algorithms.at(7, LARGE), algorithms.at(16, LARGE)) == ("RING/LL", "network ")
+    assert (algorithms.at(7, LARGE), algorithms.at(16, LARGE)) == ("RING/LL", "network")
     assert replace(algorithms, per_host=16).at(9, LARGE) is None, "more over NVLink than were measured"
     assert replace(algorithms, per_host=16, nvlink=False).at(9, LARGE) == "RING/SIMPLE"
     assert algorithms.at(8, 100) == "RING/SIMPLE", "the nearest"

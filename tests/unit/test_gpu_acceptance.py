@@ -149,6 +149,7 @@ class Pack:
         self.answers |= {"doctor": {"findings": []}, "instruments": dict.fromkeys(("overhead", "sampler"), passed)}
         self.answers |= dict.fromkeys(("handwritten_single", "handwritten_ddp_o1"), passed)
         self.answers["apex"] = self.answers["scenarios"]
+        self.answers["limits"] = {"limits": [{"part": "unexplained", "share": -0.04}]}
 
     def __call__(self, *words: str) -> int:
         self.commands.clear()
@@ -191,8 +192,8 @@ def call(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Pack]:
 
 
 EVERYTHING = (
-    *("doctor", "handwritten_single", "scenarios", "tests", "more", "recipe", "attach", "checkpoint", "gpt", "tune"),
-    *("standard_ddp_ddp_o2", "standard_single_ddp_o1", "instruments", "handwritten_ddp_o1", "batch"),
+    *("doctor", "handwritten_single", "scenarios", "tests", "more", "recipe", "attach", "checkpoint", "gpt"),
+    *("limits", "tune", "standard_ddp_ddp_o2", "standard_single_ddp_o1", "instruments", "handwritten_ddp_o1", "batch"),
 )
 
 
@@ -210,6 +211,15 @@ def test_calls_go_on_until_all_is_done(call: Pack) -> None:
     assert "communication between GPUs (not applicable here): one GPU was chosen" in page
     assert "real apex (not applicable here): --apex names no checkout" in page
     assert call("--items", "tune") == 0 and list(call.commands) == ["tune"], "what is named is done again"
+
+
+@pytest.mark.parametrize(
+    ("share", "verdict"), [(-0.04, "passed"), (0.06, "FAILED"), (-0.06, "FAILED"), (None, "not done")]
+)
+def test_the_account_of_a_step_has_to_add_up(call: Pack, share: float | None, verdict: str) -> None:
+    call.answers["limits"] = {"limits": [{"part": "unexplained", "share": share}] * (share is not None)}
+    call("--items", "limits")
+    assert [one["verdict"] for one in call.document["checks"] if one["part"] == "limits"] == [verdict]
 
 
 def test_a_run_that_gets_further_goes_on(call: Pack, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,7 +301,7 @@ def test_commands_are_accepted(call: Pack, monkeypatch: pytest.MonkeyPatch, tmp_
         assert parsed.model == "resnet101" and parsed.json and parsed.out.endswith(name)
     assert run.run_parser().parse_args(commands["gpt"][0][3:]).workload == "gpt" and parsed.find_batch
     capsys.readouterr()
-    for name in ("doctor", "tune", "attach", "recipe"):
+    for name in ("doctor", "tune", "attach", "recipe", "limits"):
         words = commands[name][0]
         with suppress(SystemExit):
             main([words[2], "--help"])

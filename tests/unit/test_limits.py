@@ -233,9 +233,13 @@ def test_first_touches_of_memory_are_no_contention(profiled_ms: float, fresh_ms:
     assert (parts["fresh"], parts["contention"]) == pytest.approx((fresh_ms, max(0.0, 6.0 - profiled_ms)))
 
 
-@pytest.mark.parametrize(("lead_ms", "host_ms"), [((20.0, 30.0), 0.0), ((20.0, 0.5), 59.0 - 44.0)])
+@pytest.mark.parametrize(("lead_ms", "host_ms"), [((20.0, 30.0), 0.0), ((20.0, 0.5), 55.0 - 2.0 - 44.0)])
 def test_a_gpu_waits_for_a_host_that_is_not_ahead(lead_ms: tuple[float, float], host_ms: float) -> None:
-    assert accounted(steps(), lead_ms=lead_ms).parts["host"] == pytest.approx(host_ms)
+    """For what its kernels leave of a step without an exchange; waiting for data or another rank is not the host."""
+    of = accounted(steps(), lead_ms=lead_ms)
+    assert of.parts["host"] == pytest.approx(host_ms) and of.unexplained_ms == pytest.approx(9.0 - host_ms)
+    no_other = accounted(steps((30.0, 40.0)), lead_ms=lead_ms, reasons={"communication": "no_sync is not there"})
+    assert no_other.parts["host"] == pytest.approx(host_ms and 60.0 - 2.0 - 5.0 - 44.0)
 
 
 def test_each_profile_that_is_read_is_progress(monkeypatch: pytest.MonkeyPatch) -> None:
