@@ -55,7 +55,7 @@ BEGAN_S = time.monotonic()
 GPU_TESTS_LIMIT = "BENCH_GPU_TESTS_S"
 """The variable that says how many seconds there are for the tests of a GPU: those that are not reached say so."""
 
-PRETENDED = "BENCH_STANDIN_CUDA" in os.environ
+PRETENDED = "STANDIN_CUDA" in os.environ
 OLD_TORCH = tuple(map(int, version("torch").split(".")[:2])) < (2, 8)
 needs_fsdp2 = pytest.mark.skipif(OLD_TORCH, reason="FSDP2 on the CPU needs torch 2.8")
 measures_a_gpu = pytest.mark.skipif(PRETENDED, reason="measures a GPU, and this one is pretended")

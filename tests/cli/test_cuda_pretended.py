@@ -1,8 +1,9 @@
 """The code that runs only where there are GPUs, torch's own too, on a stand-in for CUDA's runtime, for NCCL and for the
 driver (see ``tests/standin``).
 
-That it runs, and that what it says ran is what ran. Whether it is right on a GPU is for ``tests/gpu``, some of which
-runs here too so that it is not first run where a GPU costs money.
+That it runs, that what it says ran is what ran, and that time is found where kernels and exchanges are told to take it.
+Whether it is right on a GPU is for ``tests/gpu``, some of which runs here too so that it is not first run where a GPU
+costs money.
 """
 
 import json
@@ -43,7 +44,7 @@ def environment(library: Path, tmp_path_factory: pytest.TempPathFactory) -> dict
     driver.write(*gpus, *links, "value * capability 90", "value * power_limit 700000")
     path = os.pathsep.join([str(ROOT / "tests" / "standin" / "cuda"), str(ROOT)])
     runtime = compiled("cuda/runtime.c", folder / "libcuda.so.1")
-    uuids = {"BENCH_STANDIN_CUDA": ",".join((A, B, C)), "PYTHONPATH": path, "LD_PRELOAD": str(runtime)}
+    uuids = {"STANDIN_CUDA": ",".join((A, B, C)), "PYTHONPATH": path, "LD_PRELOAD": str(runtime)}
     return {**os.environ, **driver.environment(), **uuids, "BENCH_LOCK_DIR": str(folder)}
 
 
@@ -116,7 +117,7 @@ def test_a_run_waits_for_the_gpu_of_another(waited: tuple[str, str]) -> None:
     ("line", "problem"),
     [
         ("value * cuda 11080", "CUDA: torch needs CUDA 1"),
-        pytest.param("value * capability 70", "GPU 0: torch has no code for its sm_70", marks=pytest.mark.slow),
+        pytest.param("value * capability 35", "GPU 0: torch has no code for its sm_35", marks=pytest.mark.slow),
         (f"value {A} mig 1", f"GPU {A} is cut into MIG slices"),
     ],
 )
@@ -161,7 +162,8 @@ def test_a_diagnostic_launch_reduces_each_size(environment: dict[str, str], tmp_
 @pytest.mark.parametrize("how", [("--counts", "2"), ("--each", "--launches", "2")], ids=lambda how: how[0])
 def test_scaling_over_gpus(environment: dict[str, str], tmp_path: Path, how: tuple[str, ...]) -> None:
     once = () if "--launches" in how else ("--launches", "1")
-    done = bench(environment, tmp_path, "scale", "--json", *MLP_ON_TWO, "--iters", "3", *how, *once)
+    planted = environment | {"STANDIN_KERNEL_MS": "0.2", "STANDIN_NCCL_GB_PER_S": "1"}
+    done = bench(planted, tmp_path, "scale", "--json", *MLP_ON_TWO, "--iters", "3", *how, *once)
     document = json.loads(done.stdout)
     of = [[rank["device"]["uuid"] for rank in one["ranks"]] for one in document["experiments"]["scaling"]["launches"]]
     if "--each" in how:
@@ -173,3 +175,28 @@ def test_scaling_over_gpus(environment: dict[str, str], tmp_path: Path, how: tup
         reduced = document["scale"]["all_reduces"]
         assert reduced["transport"]["library"].startswith("NCCL ")
         assert reduced["transport"]["interface"] == "PCIe gen 4 ×16" and reduced["all_reduces"][0]["of_nominal"] > 0
+        fit = reduced["fit"]
+        assert (2 * fit["alpha_ms"], fit["bus_gb_s"]) == pytest.approx((0.2, 1.0), rel=0.1)
+
+
+@pytest.mark.slow
+def test_a_step_is_accounted_for(environment: dict[str, str], tmp_path: Path) -> None:
+    """20 ms of sleep in the model and in the loader. A GPU with long kernels has enough to do meanwhile."""
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "file").touch()
+    planted = str(ROOT / "benchmarks" / "planted.py")
+    asked = ("--workload", planted, "--data", str(data), "--workers", "0", "--scenario", "single", "--gpus", "0")
+
+    def parts_ms(kernel_ms: float, where: str) -> dict[str, float]:
+        timed, short = environment | {"STANDIN_KERNEL_MS": str(kernel_ms)}, ("--iters", "6", "--launches", "1")
+        done = bench(timed, tmp_path, "limits", "--json", *asked, *short, "--setting", f"plant={where}")
+        return {row["part"]: row["ms"] for row in json.loads(done.stdout)["limits"]}
+
+    busy = parts_ms(5.0, "host")
+    assert busy["host"] == 0.0 and abs(busy["unexplained"]) < 0.05 * busy["step"]
+    kernels = busy["step"] / 5.0
+    assert kernels == pytest.approx(round(kernels), rel=0.01) and kernels > 10
+    for part, where in (("data", "loader"), ("host", "host")):
+        waiting = parts_ms(0.02, where)
+        assert waiting[part] > 20.0 and abs(waiting["unexplained"]) < 10.0, f"{part} counts once"

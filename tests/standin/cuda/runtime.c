@@ -1,9 +1,10 @@
 /* A CUDA to test against: the functions of CUDA's runtime and of NCCL that torch calls, on memory of the host.
  *
  * Preloaded (LD_PRELOAD) into a process with a torch that is built for CUDA 12 or 13, so that torch's own code for GPUs
- * runs: its allocator, streams, events, graphs and process groups. $BENCH_STANDIN_CUDA has the UUIDs of the GPUs.
- * Kernels are not run: sitecustomize.py computes what they would. Streams do all at once, so nothing is shown about
- * time, and a graph that is replayed does nothing.
+ * runs: its allocator, streams, events, graphs and process groups. $STANDIN_CUDA has the UUIDs of the GPUs.
+ * Kernels are not run: sitecustomize.py computes what they would, at once. On its stream each takes $STANDIN_KERNEL_MS
+ * (0), one that exchanges also its bytes at $STANDIN_NCCL_GB_PER_S, and the profiler sees it. A graph that is replayed
+ * does nothing.
  *
  * As in CUDA, a fork of a process that has used a device has none, and a stream that is being captured refuses to be
  * waited for. Ranks of one machine reduce through shared memory.
@@ -38,7 +39,7 @@ static void look(void)
 {
     if (device_count >= 0)
         return;
-    char all[MOST][64], *save, *text = strdup(getenv("BENCH_STANDIN_CUDA") ? getenv("BENCH_STANDIN_CUDA") : "");
+    char all[MOST][64], *save, *text = strdup(getenv("STANDIN_CUDA") ? getenv("STANDIN_CUDA") : "");
     int there = 0;
     for (char *one = strtok_r(text, ",", &save); one && there < MOST; one = strtok_r(NULL, ",", &save))
         snprintf(all[there++], sizeof *all, "%s", one);
@@ -252,15 +253,51 @@ int cudaPointerGetAttributes(PointerAttributes *told, void *at)
     return OK;
 }
 
-/* Streams, events and graphs: everything is done when its call returns. */
+/* Streams, events and graphs. A stream knows when it will be done (ms of the monotonic clock); who waits sleeps so long. */
 
-typedef struct { int priority, capturing; u64 id; } Queue;
-static Queue legacy[MOST];
-static int captures;
+enum { NOT_READY = 600, MOST_STREAMS = 4096 };
+typedef struct { int priority, capturing, device; u64 id; double done_ms; } Queue;
+static Queue legacy[MOST], *queues[MOST_STREAMS];
+static int captures, queue_count;
 static u64 capture_ids;
 static __thread int capture_mode;
 
-static Queue *queue(Stream stream) { return (size_t)stream <= 2 ? &legacy[device] : stream; }
+static Queue *queue_of(int one, Stream stream) { return (size_t)stream <= 2 ? &legacy[one] : stream; }
+static Queue *queue(Stream stream) { return queue_of(device, stream); }
+
+static double now_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec * 1e3 + (double)now.tv_nsec / 1e6;
+}
+
+static void sleep_until(double ms)
+{
+    struct timespec then = {(time_t)(ms / 1e3), (long)(fmod(ms, 1e3) * 1e6)};
+    if (ms > now_ms())
+        while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &then, NULL))
+            ;
+}
+
+static void note(const char *name, int one, double begin_ms, double ms);
+
+static double setting(const char *name) { return getenv(name) ? atof(getenv(name)) : 0.0; }
+
+/* A kernel of so many milliseconds begins when the stream has done what it had. */
+static void run(int one, Stream stream, double ms, const char *name)
+{
+    Queue *of = queue_of(one, stream);
+    double begin_ms = fmax(of->done_ms, now_ms());
+    if (of->capturing || ms <= 0.0)
+        return;
+    of->done_ms = begin_ms + ms;
+    note(name, one, begin_ms, ms);
+}
+void standin_launched(int one, Stream stream, const char *name)
+{
+    run(one, stream, setting("STANDIN_KERNEL_MS"), name);
+}
 
 /* What waits is refused while this thread captures in a strict mode. */
 static int may_wait(void)
@@ -269,9 +306,17 @@ static int may_wait(void)
     return failed(captures && capture_mode != 2 ? CAPTURING : OK);
 }
 
-int cudaMemcpy(void *to, const void *from, size_t bytes, int kind)
+static int wait_until(double ms)
 {
     int error = may_wait();
+    if (!error)
+        sleep_until(ms);
+    return error;
+}
+
+int cudaMemcpy(void *to, const void *from, size_t bytes, int kind)
+{
+    int error = wait_until(legacy[device].done_ms);
     if (!error)
         memmove(to, from, bytes);
     return error;
@@ -280,6 +325,7 @@ int cudaMemcpyAsync(void *to, const void *from, size_t bytes, int kind, Stream s
 {
     READY;
     memmove(to, from, bytes);
+    standin_launched(device, stream, "Memcpy");
     return OK;
 }
 int cudaMemcpyPeerAsync(void *to, int on, const void *from, int of, size_t bytes, Stream stream)
@@ -310,15 +356,13 @@ int cudaEventDestroy(Event *event) { READY; free(event); return OK; }
 int cudaEventRecordWithFlags(Event *event, Stream stream, unsigned flags)
 {
     READY;
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    event->at_ms = (double)now.tv_sec * 1e3 + (double)now.tv_nsec / 1e6;
+    event->at_ms = fmax(now_ms(), queue(stream)->done_ms);
     event->recorded = 1;
     return OK;
 }
 int cudaEventRecord(Event *event, Stream stream) { return cudaEventRecordWithFlags(event, stream, 0); }
-int cudaEventQuery(Event *event) { READY; return OK; }
-int cudaEventSynchronize(Event *event) { return may_wait(); }
+int cudaEventQuery(Event *event) { READY; return event->at_ms > now_ms() ? NOT_READY : OK; }
+int cudaEventSynchronize(Event *event) { return wait_until(event->at_ms); }
 int cudaEventElapsedTime(float *ms, Event *begin, Event *end)
 {
     enum { NO_TIMING = 2 };
@@ -328,16 +372,32 @@ int cudaEventElapsedTime(float *ms, Event *begin, Event *end)
     return failed(both ? OK : BAD_HANDLE);
 }
 
-int cudaDeviceSynchronize(void) { return may_wait(); }
-int cudaStreamSynchronize(Stream stream) { return may_wait(); }
-int cudaStreamQuery(Stream stream) { return may_wait(); }
-int cudaStreamWaitEvent(Stream stream, Event *event, unsigned flags) { READY; return OK; }
+int cudaDeviceSynchronize(void)
+{
+    double last_ms = legacy[device].done_ms;
+    for (int i = 0; i < queue_count; i++)
+        if (queues[i]->device == device)
+            last_ms = fmax(last_ms, queues[i]->done_ms);
+    return wait_until(last_ms);
+}
+int cudaStreamSynchronize(Stream stream) { return wait_until(queue(stream)->done_ms); }
+int cudaStreamQuery(Stream stream)
+{
+    int error = may_wait();
+    return error ? error : queue(stream)->done_ms > now_ms() ? NOT_READY : OK;
+}
+int cudaStreamWaitEvent(Stream stream, Event *event, unsigned flags)
+{
+    READY;
+    queue(stream)->done_ms = fmax(queue(stream)->done_ms, event->at_ms);
+    return OK;
+}
 int cudaStreamCreateWithPriority(Stream *stream, unsigned flags, int priority)
 {
     READY;
     Queue *made = calloc(1, sizeof *made);
-    made->priority = priority;
-    *stream = made;
+    made->priority = priority, made->device = device;
+    *stream = queues[queue_count++] = made;
     return OK;
 }
 int cudaStreamCreateWithFlags(Stream *stream, unsigned flags) { return cudaStreamCreateWithPriority(stream, flags, 0); }
@@ -508,19 +568,104 @@ int cuDevicePrimaryCtxGetState(int one, unsigned *flags, int *active)
     return OK;
 }
 
-/* The profiler sees no kernel: there is none. */
-int cuptiActivityGetNextRecord() { return 12; /* no more */ }
-DOES_NOTHING(cuptiActivityDisable)
-DOES_NOTHING(cuptiActivityEnable)
+/* The profiler: a record of each kernel, of its launch, and of the operator around that. */
+
+enum { RECORD = 256, MOST_RECORDS = 1 << 18, KERNEL = 10, LAUNCH = 5, OPERATOR = 39 };
+static char *records, *buffer;
+static double ticks_per_ms;
+static int record_count, recording, correlation;
+static struct { u64 ids[1024]; int depth; } __thread around[2];
+static u64 (*profiler_clock)(void);
+static void (*ask_for_buffer)(char **, size_t *, size_t *), (*give_buffer)(void *, unsigned, char *, size_t, size_t);
+
+static char *record(int kind)
+{
+    if (!records)
+        records = mmap(NULL, (size_t)RECORD * MOST_RECORDS, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    char *one = records + (size_t)RECORD * (size_t)(__sync_fetch_and_add(&record_count, 1) % MOST_RECORDS);
+    memset(one, 0, RECORD);
+    *(int *)one = kind;
+    return one;
+}
+
+static void note(const char *name, int one, double begin_ms, double ms)
+{
+    if (!recording || !profiler_clock)
+        return;
+    size_t size, most;
+    if (!buffer)
+        ask_for_buffer(&buffer, &size, &most);
+    u64 now = profiler_clock();
+    double ahead = (begin_ms - now_ms()) * ticks_per_ms;
+    int id = __sync_add_and_fetch(&correlation, 1);
+    for (int kind = 0; kind < 2; kind++)
+        if (around[kind].depth) {
+            char *of = record(OPERATOR);
+            *(int *)(of + 4) = 3 + kind; /* CUSTOM0, CUSTOM1 */
+            *(u64 *)(of + 8) = around[kind].ids[around[kind].depth - 1];
+            *(int *)(of + 16) = id;
+        }
+    char *launch = record(LAUNCH);
+    *(int *)(launch + 4) = 211; /* cudaLaunchKernel */
+    *(u64 *)(launch + 8) = now, *(u64 *)(launch + 16) = now + 1000;
+    *(int *)(launch + 24) = getpid(), *(int *)(launch + 28) = (int)pthread_self(), *(int *)(launch + 32) = id;
+    char *kernel = record(KERNEL);
+    *(u64 *)(kernel + 16) = now + (u64)ahead, *(u64 *)(kernel + 24) = now + (u64)(ahead + ms * ticks_per_ms);
+    *(int *)(kernel + 40) = one, *(int *)(kernel + 48) = 7;
+    for (int at = 52; at < 76; at += 4)
+        *(int *)(kernel + at) = 1;
+    *(int *)(kernel + 92) = id;
+    *(const char **)(kernel + 104) = name;
+}
+
+int cuptiActivityEnable(int kind) { recording |= kind == KERNEL; return OK; }
+int cuptiActivityDisable(int kind) { recording &= kind != KERNEL; return OK; }
+int cuptiActivityRegisterTimestampCallback(u64 (*clock)(void))
+{
+    double begin_ms = now_ms();
+    u64 begin = clock();
+    sleep_until(begin_ms + 20.0);
+    ticks_per_ms = (double)(clock() - begin) / (now_ms() - begin_ms);
+    profiler_clock = clock;
+    return OK;
+}
+int cuptiActivityRegisterCallbacks(void (*ask)(char **, size_t *, size_t *), void (*give)(void *, unsigned, char *, size_t, size_t))
+{
+    ask_for_buffer = ask, give_buffer = give;
+    return OK;
+}
+int cuptiActivityPushExternalCorrelationId(int kind, u64 id)
+{
+    if (kind == 3 || kind == 4)
+        around[kind - 3].ids[around[kind - 3].depth++] = id;
+    return OK;
+}
+int cuptiActivityPopExternalCorrelationId(int kind, u64 *id)
+{
+    if ((kind == 3 || kind == 4) && around[kind - 3].depth)
+        around[kind - 3].depth--;
+    return OK;
+}
+int cuptiActivityFlushAll(unsigned flags)
+{
+    if (buffer) {
+        char *full = buffer;
+        ((void **)full)[0] = records, ((size_t *)full)[1] = (size_t)record_count;
+        buffer = records = NULL, record_count = 0;
+        give_buffer(NULL, 0, full, 16, 16);
+    }
+    return OK;
+}
+int cuptiActivityGetNextRecord(char *full, size_t valid, char **one)
+{
+    char *first = *(char **)full, *end = first + ((size_t *)full)[1] * RECORD;
+    *one = *one ? *one + RECORD : first;
+    return *one < end ? OK : 12; /* no more */
+}
 DOES_NOTHING(cuptiActivityEnableCudaEventDeviceTimestamps)
 DOES_NOTHING(cuptiActivityEnableDriverApi)
 DOES_NOTHING(cuptiActivityEnableRuntimeApi)
-DOES_NOTHING(cuptiActivityFlushAll)
 DOES_NOTHING(cuptiActivityGetNumDroppedRecords)
-DOES_NOTHING(cuptiActivityPopExternalCorrelationId)
-DOES_NOTHING(cuptiActivityPushExternalCorrelationId)
-DOES_NOTHING(cuptiActivityRegisterCallbacks)
-DOES_NOTHING(cuptiActivityRegisterTimestampCallback)
 DOES_NOTHING(cuptiActivitySetAttribute)
 DOES_NOTHING(cuptiEnableCallback)
 DOES_NOTHING(cuptiEnableDomain)
@@ -534,7 +679,7 @@ DOES_NOTHING(cuptiUnsubscribe)
 /* NCCL */
 
 #define SLOT (16 << 20)
-typedef struct { int rank, ranks, sense; char *shared; volatile int *barrier; char name[48]; } Communicator;
+typedef struct { int rank, ranks, sense, splits; char *shared; volatile int *barrier; char name[64]; } Communicator;
 typedef struct { char internal[128]; } Id;
 static const size_t WIDTH[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2};
 
@@ -557,7 +702,7 @@ int ncclCommInitRank(Communicator **made, int ranks, Id id, int rank)
 {
     Communicator *one = *made = calloc(1, sizeof *one);
     one->rank = rank, one->ranks = ranks;
-    snprintf(one->name, sizeof one->name, "%.47s", id.internal);
+    snprintf(one->name, sizeof one->name, "%.63s", id.internal);
     size_t bytes = 4096 + (size_t)SLOT * (size_t)ranks;
     int file = shm_open(one->name, O_RDWR | O_CREAT, 0600);
     if (file < 0 || ftruncate(file, (off_t)bytes))
@@ -598,6 +743,40 @@ static void barrier(Communicator *one)
     } else
         for (int turns = 0; one->barrier[1] != sense; turns++)
             turns < 200 ? (void)sched_yield() : (void)usleep(50);
+}
+
+/* Those of one colour, in the order of their keys. */
+int ncclCommSplit(Communicator *of, int colour, int key, Communicator **made, void *config)
+{
+    int *told = (int *)(of->shared + 1024), rank = 0, ranks = 0;
+    told[2 * of->rank] = colour, told[2 * of->rank + 1] = key;
+    int number = ++of->splits;
+    barrier(of);
+    for (int other = 0; other < of->ranks; other++)
+        if (told[2 * other] == colour) {
+            int others = told[2 * other + 1];
+            ranks++, rank += others < key || (others == key && other < of->rank);
+        }
+    barrier(of);
+    *made = NULL;
+    Id id;
+    snprintf(id.internal, sizeof id.internal, "%s-%d-%d", of->name, number, colour & 0xffff);
+    return colour < 0 ? OK : ncclCommInitRank(made, ranks, id, rank);
+}
+
+/* A collective begins when all ranks' streams have come to it, and takes what its bytes do. */
+static void exchange(Communicator *one, size_t bytes, const char *name, Stream stream)
+{
+    double ms = setting("STANDIN_KERNEL_MS"), gb_per_s = setting("STANDIN_NCCL_GB_PER_S");
+    double *begin_ms = (double *)(one->shared + 64), *done_ms = &queue(stream)->done_ms;
+    if (one->shared && ms > 0.0) {
+        begin_ms[one->rank] = fmax(now_ms(), *done_ms);
+        barrier(one);
+        for (int rank = 0; rank < one->ranks; rank++)
+            *done_ms = fmax(*done_ms, begin_ms[rank]);
+        barrier(one);
+    }
+    run(device, stream, gb_per_s > 0.0 ? ms + (double)bytes / gb_per_s / 1e6 : ms, name);
 }
 
 static char *slot(Communicator *one, int rank) { return one->shared + 4096 + (size_t)SLOT * (size_t)rank; }
@@ -736,16 +915,57 @@ static int later(int all, const void *from, void *to, size_t values, int type, i
     return 1;
 }
 
+/* From rank to rank through a mailbox of each pair; those of a group at once. */
+typedef struct { int sends, peer; char *at; size_t bytes, done; Communicator *of; } Mail;
+static __thread Mail mails[256];
+static __thread int mail_count;
+
+static void post(void)
+{
+    for (int left = mail_count; left; usleep(20))
+        for (int i = 0; i < mail_count; i++) {
+            Mail *one = &mails[i];
+            if (one->done > one->bytes)
+                continue;
+            Communicator *of = one->of;
+            int from = one->sends ? of->rank : one->peer, to = one->sends ? one->peer : of->rank;
+            volatile int *full = (volatile int *)(of->shared + 2048) + from * MOST + to;
+            size_t room = SLOT / (size_t)of->ranks, part = one->bytes - one->done < room ? one->bytes - one->done : room;
+            char *box = slot(of, from) + (size_t)to * room;
+            if (*full == one->sends)
+                continue;
+            one->sends ? memcpy(box, one->at + one->done, part) : memcpy(one->at + one->done, box, part);
+            __sync_synchronize();
+            *full = one->sends;
+            one->done += part;
+            if (one->done == one->bytes)
+                one->done++, left--;
+        }
+    mail_count = 0;
+}
+static int mail(int sends, void *at, size_t values, int type, int peer, Communicator *of)
+{
+    mails[mail_count++] = (Mail){sends, peer, at, values * WIDTH[type], 0, of};
+    if (!group_depth)
+        post();
+    return OK;
+}
+int ncclSend(void *at, size_t values, int type, int peer, Communicator *of, Stream s) { return mail(1, at, values, type, peer, of); }
+int ncclRecv(void *at, size_t values, int type, int peer, Communicator *of, Stream s) { return mail(0, at, values, type, peer, of); }
+
 int ncclGroupStart(void) { group_depth++; return OK; }
 int ncclGroupEnd(void)
 {
-    if (--group_depth == 0)
+    if (--group_depth == 0) {
         do_calls();
+        post();
+    }
     return OK;
 }
 
 int ncclAllReduce(const void *from, void *to, size_t values, int type, int how, Communicator *of, Stream stream)
 {
+    exchange(of, values * WIDTH[type], "ncclDevKernel_AllReduce_Sum_f32_RING_LL", stream);
     if (later(ALL_REDUCE, from, to, values, type, how, 0, of))
         return OK;
     void *slots[MOST];
@@ -777,6 +997,7 @@ int ncclReduce(const void *from, void *to, size_t values, int type, int how, int
 int ncclAllGather(const void *from, char *to, size_t values, int type, Communicator *of, Stream stream)
 {
     size_t bytes = values * WIDTH[type];
+    exchange(of, bytes, "ncclDevKernel_AllGather_RING_LL", stream);
     for (size_t at = 0; at < bytes; at += SLOT) {
         size_t part = bytes - at < SLOT ? bytes - at : SLOT;
         memcpy(slot(of, of->rank), (const char *)from + at, part);

@@ -1,16 +1,18 @@
 """What kernels compute, for the CUDA that ``runtime.c`` pretends: on the CPU, over the same memory.
 
-With this folder on ``PYTHONPATH`` and the UUIDs of the GPUs in ``BENCH_STANDIN_CUDA``, each operator that has a kernel
+With this folder on ``PYTHONPATH`` and the UUIDs of the GPUs in ``STANDIN_CUDA``, each operator that has a kernel
 for CUDA has another one after ``import torch``. Convolutions and products in half sum in fp32 and round the result, as
 tensor cores do. Under ``set_sync_debug_mode("error")`` copies that wait for the GPU raise.
 """
 
+import ctypes
 import importlib.abc
 import importlib.machinery
 import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -20,8 +22,13 @@ ALSO = ("convolution", "convolution_backward", "copy_")
 ON_MEMORY = ("empty", "empty_strided", "is_pinned", "is_set_to", "record_stream", "resize_", "resize_as_", "set_")
 ON_MEMORY += ("_efficientzerotensor", "_local_scalar_dense", "_pin_memory", "_reshape_alias", "view")
 """Torch's kernels of these, and of other views, run no kernel of CUDA."""
+LARGE = 2**22
+"""Elements of operands that are not computed with where kernels take a time: those that a ceiling is measured with."""
 LIBRARIES: list[Any] = []
 """What a library has registered is undone with it."""
+RUNTIME = ctypes.CDLL(None)
+NAMES: dict[str, bytes] = {}
+"""Of kernels: the profiler asks for them later."""
 
 
 class Finder(importlib.abc.MetaPathFinder):
@@ -82,7 +89,7 @@ def no_warning() -> Iterator[None]:
         os.close(nowhere)
 
 
-def host(value: Any, *, in_fp32: bool = False) -> Any:
+def host(value: Any, *, in_fp32: bool = False, place: str = "cpu") -> Any:
     """A tensor on the CPU with the memory of one on a GPU; other values as they are."""
     import torch
 
@@ -95,6 +102,7 @@ def host(value: Any, *, in_fp32: bool = False) -> Any:
     storage = value.untyped_storage()
     memory = torch._C._construct_storage_from_data_pointer(storage.data_ptr(), torch.device("cpu"), storage.nbytes())
     made = torch.empty(0, dtype=value.dtype).set_(memory, value.storage_offset(), value.size(), value.stride())
+    made = made.to(place)
     return made.float() if in_fp32 and value.dtype in (torch.float16, torch.bfloat16) else made
 
 
@@ -108,7 +116,8 @@ def on_gpu(value: Any, device: Any, dtype: Any = None) -> Any:
     if value.numel() and 1 + sum((n - 1) * step for n, step in zip(sizes, strides, strict=True)) != value.numel():
         strides = value.contiguous().stride()
     made = torch.empty_strided(sizes, strides, dtype=value.dtype, device=device)
-    host(made).copy_(value)
+    if not value.is_meta:
+        host(made).copy_(value)
     return made
 
 
@@ -121,6 +130,7 @@ def kernel(operator: Any, in_fp32: bool) -> Callable[..., Any]:
     places = {
         min(one.alias_info.before_set, default=""): at for at, one in enumerate(schema.arguments) if one.alias_info
     }
+    timed = in_fp32 and "STANDIN_KERNEL_MS" in os.environ
     written = [min(one.alias_info.before_set) if one.alias_info else None for one in schema.returns]
 
     def compute(*given: Any, **named: Any) -> Any:
@@ -131,15 +141,16 @@ def kernel(operator: Any, in_fp32: bool) -> Callable[..., Any]:
         rounded = next((one.dtype for one in there if one.dtype in (torch.float16, torch.bfloat16)), None)
         in_half = in_fp32 and rounded is not None
         outs = {one.name: named[one.name] for one in schema.arguments if one.is_out}
-        empty = {name: torch.empty(0, dtype=torch.float32 if in_half else one.dtype) for name, one in outs.items()}
-        results = operator(
-            *tree_map(lambda one: host(one, in_fp32=in_half), given),
-            **tree_map(lambda one: host(one, in_fp32=in_half), named) | empty,
-        )
-        for name, one in outs.items():
-            if one.size() != empty[name].size():
-                one.resize_(empty[name].size())
-            host(one).copy_(empty[name])
+        place = "meta" if timed and sum(one.numel() for one in there) > LARGE else "cpu"
+        empty = tree_map(lambda one: torch.empty(0, dtype=torch.float32 if in_half else one.dtype, device=place), outs)
+        there_too = partial(host, in_fp32=in_half, place=place)
+        results = operator(*tree_map(there_too, given), **tree_map(there_too, named) | empty)
+        launched(devices, operator)
+        for one, made in zip(tree_leaves(outs), tree_leaves(empty), strict=True):
+            if one.size() != made.size():
+                one.resize_(made.size())
+            if not made.is_meta:
+                host(one).copy_(made)
 
         def as_result(result: Any, alias: Any) -> Any:
             if alias is None:
@@ -154,6 +165,16 @@ def kernel(operator: Any, in_fp32: bool) -> Callable[..., Any]:
     return compute
 
 
+def launched(devices: list[Any], what: Any) -> None:
+    """The kernel is on the current stream of its device, for as long as one takes."""
+    import torch
+
+    at = next((one.index for one in devices if one.index is not None), None)
+    at = torch.cuda.current_device() if at is None else at
+    stream = ctypes.c_void_p(torch._C._cuda_getCurrentRawStream(at))
+    RUNTIME.standin_launched(at, stream, NAMES.setdefault(str(what), f"void at::native::{what}".encode()))
+
+
 def copy(to: Any, source: Any, non_blocking: bool = False) -> Any:
     import torch
 
@@ -162,6 +183,9 @@ def copy(to: Any, source: Any, non_blocking: bool = False) -> Any:
             raise RuntimeError("called a synchronizing CUDA operation")
         torch.cuda.current_stream().synchronize()
     host(to).copy_(host(source))
+    launched([one.device for one in (to, source) if one.is_cuda], "copy_")
+    if to.is_cuda != source.is_cuda and not non_blocking:
+        torch.cuda.current_stream().synchronize()
     return to
 
 
@@ -171,6 +195,7 @@ def batch_norm(
     import torch
 
     tensors = map(host, (x, weight, bias, mean, variance))
+    launched([x.device], "cudnn_batch_norm")
     results = torch.native_batch_norm(*tensors, training, momentum, eps)
     return *(on_gpu(one, x.device) for one in results), torch.empty(0, dtype=torch.uint8, device=x.device)
 
@@ -181,9 +206,10 @@ def batch_norm_backward(
     import torch
 
     tensors = map(host, (gradient, x, weight, mean, variance, saved, inverse))
+    launched([x.device], "cudnn_batch_norm_backward")
     results = torch.ops.aten.native_batch_norm_backward(*tensors, True, eps, [True] * 3)
     return tuple(on_gpu(one, x.device) for one in results)
 
 
-if os.environ.get("BENCH_STANDIN_CUDA"):
+if os.environ.get("STANDIN_CUDA"):
     sys.meta_path.insert(0, Finder())
