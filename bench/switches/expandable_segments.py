@@ -26,4 +26,8 @@ def effect(session, ran):
 
 
 def recipe(switches):
-    return Recipe(begin=f'torch.cuda.memory._set_allocator_settings("{SETTING}")')
+    return Recipe(
+        begin=f"""\
+set_to = getattr(torch._C, "_accelerator_setAllocatorSettings", None)  # before torch 2.10 CUDA had its own
+(set_to or torch.cuda.memory._set_allocator_settings)("{SETTING}")"""
+    )
