@@ -14,7 +14,7 @@ from bench.experiments.measure import how_fast, median_step_ms
 from bench.experiments.plan import Request, in_turns, job_of
 from bench.experiments.resume import ended, scenario_of
 from bench.runs.document import RunDocument
-from bench.runs.experiments import Prediction, ProofLaunch, Proofs
+from bench.runs.experiments import Limits, Prediction, ProofLaunch, Proofs, Work
 from bench.runs.launches import LaunchRecord
 from bench.seams import discover, switching
 from bench.seams.discover import SWITCH, Found
@@ -72,7 +72,7 @@ def predicted(lab: Lab) -> Proofs:
     own = [one for one in of_all if one.scenario == found.name]
     launch = next(one for one in lab.writer.document.good if one.scenario == found.name)
     predictions = []
-    for name, recovers in candidates(found, lab.request.device, launch):
+    for name, recovers in candidates(found, lab.request.device, launch, lab.writer.document.begun(Limits).work):
         value, low, high = gain(own, recovers)
         predictions.append(Prediction(scenario=name, gain=value, low=low, high=high))
     predictions.sort(key=lambda one: -one.gain)
@@ -80,13 +80,17 @@ def predicted(lab: Lab) -> Proofs:
     return Proofs(base=found.name, predictions=tuple(predictions), reason=reason)
 
 
-def candidates(found: Found, device: str, launch: LaunchRecord) -> Sequence[tuple[str, dict[str, float]]]:
+def candidates(
+    found: Found, device: str, launch: LaunchRecord, work: Work | None
+) -> Sequence[tuple[str, dict[str, float]]]:
     """The scenario with each switch that goes with it here, and what that recovers: parts of a step by name."""
     made = []
     for name, file in discover.names(SWITCH).items():
         declared = switching.load_switch(name, file)
         on, recovers = {one.name for one in found.switches}, declared.recovers.get(device, {})
         if not recovers or name in on or (declared.already and getattr(launch.effective, declared.already)):
+            continue
+        if declared.convolutions and work and not work.convolves:
             continue
         try:
             switched = switching.with_switches(found, [name], "--prove")

@@ -81,6 +81,10 @@ class Work:
     exchanged_bytes: Elements
     optimizer_bytes: Elements
 
+    @property
+    def convolves(self) -> bool:
+        return self.convolution_flops > 0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ceilings:

@@ -56,7 +56,7 @@ class Switch:
     ``double``: whether it is on where numerics are judged in double precision. ``joins_norms``: whether batch norm sees
     the batches of all ranks. ``recovers``: by kind of device and part of a step (:data:`RECOVERABLE`) the share
     that the switch is expected to save, which ``bench run --prove`` predicts from and scores. ``already``: the field of
-    ``effective`` in run.json that is true where it is on anyway.
+    ``effective`` in run.json that is true where it is on anyway. ``convolutions``: whether it is for these alone.
     """
 
     summary: str
@@ -77,6 +77,7 @@ class Switch:
     joins_norms: bool = False
     recovers: Mapping[Device, Mapping[Annotated[str, RECOVERABLE], float]] = field(default_factory=dict)
     already: str | None = None
+    convolutions: bool = False
 
     def contradiction(self) -> str | None:
         """The problem with values that each have the type of their field, or None."""

@@ -10,6 +10,7 @@ SWITCH = Switch(
     summary="weights and images in NHWC (memory_format=torch.channels_last)",
     label="channels_last",
     recovers={"cuda": {"kernels": 0.3}},
+    convolutions=True,
 )
 
 

@@ -9,7 +9,7 @@ from bench.analyse.analysed import Analysed
 from bench.analyse.limits import achieved
 from bench.core.text import by_key, digits, ends_text
 from bench.runs.document import RunDocument
-from bench.runs.experiments import NO_KERNELS, Limits, Proofs
+from bench.runs.experiments import NO_KERNELS, Limits, Proofs, Work
 from bench.runs.frames import TableRow
 from bench.runs.launches import BUSY
 from bench.seams import discover, switching
@@ -106,10 +106,11 @@ def proved(document: RunDocument) -> list[str]:
     return lines
 
 
-def recoverable(scenario: str, device: str | None) -> dict[str, list[str]]:
+def recoverable(scenario: str, device: str | None, work: Work | None) -> dict[str, list[str]]:
     """By part of a step the switches whose files say that they recover of it, and that this scenario has not on."""
     declared = {name: switching.load_switch(name, file) for name, file in discover.names(discover.SWITCH).items()}
-    off = [name for name in declared if name not in scenario.split("+")]
+    convolves = work is None or work.convolves
+    off = [name for name in declared if name not in scenario.split("+") and declared[name].convolutions <= convolves]
     return by_key((part, name) for name in off for part in declared[name].recovers.get(device or "", ()))
 
 
@@ -146,13 +147,13 @@ def _waiting(run: Analysed, parts: Mapping[str, Parts]) -> str:
     shares = "; ".join(f"{scenario} {percent(of['host'])}" for scenario, of in parts.items() if "host" in of)
     if run.document.workload.device == "cpu":
         return f"There is no GPU: Python takes turns with the operators. What is between these, of a step: {shares}."
-    return f"What kernels leave of a step while the host is not ahead: {shares}."
+    return f"What kernels leave of a step that waits for nothing else, while the host is not ahead: {shares}."
 
 
 def _help(run: Analysed, parts: Mapping[str, Parts]) -> str:
     lines = []
     for scenario, of in parts.items():
-        switches = recoverable(scenario, run.document.workload.device)
+        switches = recoverable(scenario, run.document.workload.device, run.document.begun(Limits).work)
         names = [name for name in PARTS if name in of and (name in switches or name == "data")]
         if not names:
             continue

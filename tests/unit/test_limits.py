@@ -35,7 +35,7 @@ from bench.runs.launches import Tf32
 from bench.seams import Switch, discover, switching
 from bench.seams.discover import WORKLOAD
 from bench.seams.switch import RECOVERABLE
-from bench.words.limits import doubts, percent, proved, sentences
+from bench.words.limits import doubts, percent, proved, recoverable, sentences
 from bench.worker import ceilings as worker_ceilings
 from bench.worker import diagnose, loop, work
 from bench.worker import limits as worker
@@ -421,13 +421,22 @@ def test_candidates_fit_and_are_not_on_yet() -> None:
     def names(scenario: str, fused: bool = False, on: str | None = None) -> set[str]:
         one: Any = SimpleNamespace(effective=SimpleNamespace(optimizer_fused=fused))
         found = switching.scenario(scenario)
-        return {name for name, _ in prove.candidates(found.on(on) if on else found, "cpu", one)}
+        return {name for name, _ in prove.candidates(found.on(on) if on else found, "cpu", one, None)}
 
     assert {"ddp+fused", "ddp+bucket_mb", "ddp+keep_memory"} <= names("ddp")
     assert "ddp+fused" not in names("ddp", fused=True) and not {"ddp+cuda_graphs", "ddp+channels_last"} & names("ddp")
     assert not any("bucket_mb" in name for name in names("single"))
     assert "ddp+keep_memory" not in names("ddp+keep_memory"), "it is on already"
     assert "ddp+o1+fused@2.10" in names("ddp+o1", on="2.10"), "of the same interpreter"
+
+
+@pytest.mark.parametrize("convolves", [None, True, False])
+def test_a_layout_of_images_helps_only_convolutions(convolves: bool | None) -> None:
+    of: Any = None if convolves is None else SimpleNamespace(convolves=convolves)
+    launch: Any = SimpleNamespace(effective=SimpleNamespace(optimizer_fused=False))
+    tried = [name for name, _ in prove.candidates(switching.scenario("ddp"), "cuda", launch, of)]
+    assert ("ddp+channels_last" in tried) == (convolves is not False)
+    assert ("channels_last" in recoverable("ddp", "cuda", of).get("kernels", ())) == (convolves is not False)
 
 
 @pytest.mark.parametrize("recovers", [{"cpu": {"magic": 0.5}}, {"cpu": {"host": 1.5}}, {"tpu": {"host": 0.5}}])
