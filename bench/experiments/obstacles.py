@@ -72,6 +72,10 @@ def obstacle(found: Found, request: Request, host: Event | None = None) -> str |
     """Why the scenario cannot run here, judged by the machine and, once known, by what the worker host imported."""
     reason = _files_tell(found, device=request.device, impl=request.impl, apex_path=request.apex_path, packages=False)
     reason = reason or found.obstacle(request.device, request.replicas) or _other_half(found, request)
+    parts, devices = found.strategy.replicas(request.replicas), found.strategy.training_devices(request.replicas)
+    if reason is None and request.global_batch % parts:
+        cut = f"it cuts the {request.global_batch} examples of a step into {parts} equal parts"
+        reason = f"{cut}; use a --global-batch that is divisible by {parts}"
     if reason is not None or host is None:
         return reason
     host = interpreter_of(host, found.environment)
@@ -81,7 +85,6 @@ def obstacle(found: Found, request: Request, host: Event | None = None) -> str |
     since, installed = found.strategy.torch_on_cpu, host["torch"]
     if request.device == "cpu" and tuple(map(int, installed.split(".")[:2])) < since:
         return f"on the CPU it needs torch {since[0]}.{since[1]}, and this is {installed}; install a newer one"
-    parts, devices = found.strategy.replicas(request.replicas), found.strategy.training_devices(request.replicas)
     if request.global_batch == parts and host["needs_two"] and _as_shipped(found):
         enough = f"--batch-per-rank {2 * parts // devices}" if request.per_rank else f"--global-batch {2 * parts}"
         return f"its batch norm would have one example at a time, and needs two; use {enough} or more"

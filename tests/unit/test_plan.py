@@ -97,6 +97,18 @@ def test_replicas_share_the_batch_and_micro_batches_are_no_devices() -> None:
     assert (caught.value.option, caught.value.remedy) == ("--batch-per-rank", "use 8")
 
 
+def test_a_batch_that_micro_batches_cannot_share_is_for_the_others() -> None:
+    eight = [switching.load(*discover.resolve("ddp_accumulate_8"))]
+    assert global_batch(100, None, BUILT_IN.workload, "cpu", [*ALL, *eight], 2) == 100
+    asked = request(replicas=2, global_batch=100)
+    why_not = obstacles.of_each((*ALL, *eight), asked)
+    assert [name for name, why in why_not.items() if why] == ["ddp_accumulate_8"]
+    assert "--global-batch that is divisible by 16" in (why_not["ddp_accumulate_8"] or "")
+    for batch in (100, 7):  # nobody can, or not even devices
+        with pytest.raises(RequestError, match=f"{batch} images are not divisible by 16"):
+            global_batch(batch, None, BUILT_IN.workload, "cpu", eight if batch == 100 else [*ALL, *eight], 2)
+
+
 @given(asked=st.integers(1, 10**6), replicas=st.integers(1, 64))
 def test_an_uneven_batch_is_refused_with_the_nearest(asked: int, replicas: int) -> None:
     if asked % replicas == 0:
@@ -147,7 +159,7 @@ def test_ranks_count_from_0_on_each_host() -> None:
     assert placed[0] == [("b", 0, 2), ("a", 0, 4), ("a", 1, 4)]
     assert placed[1] == [("a", 0, 4), ("a", 1, 4), ("b", 0, 2)]
     assert gpus[0].job.devices_on("a") == ("GPU-0", "GPU-1") and gpus[0].job.devices_on("b") == ("GPU-2",)
-    found = obstacles.of_each(tuple(named("dp") + named("ddp")), request(replicas=3), None, hosts)
+    found = obstacles.of_each(tuple(named("dp") + named("ddp")), request(replicas=3, global_batch=9), None, hosts)
     assert found["ddp"] is None and "would drive the devices of 2 hosts" in (found["dp"] or "")
 
 

@@ -127,7 +127,8 @@ def global_batch(
 
     On :data:`MANY_GPUS` and more the workload's own is what each GPU gets, not what they share. It is halved until
     what autograd keeps of it fits :data:`KEPT_SHARE` of ``gpu_mib``, the memory of the smallest GPU (None: unknown), in
-    the scenario with the fewest replicas. Raises :class:`RequestError` when the parts would not be equal.
+    the scenario with the fewest replicas. Raises :class:`RequestError` when the devices' parts would not be equal, or
+    those of no scenario would; one that cuts the devices' parts again may have unequal ones, which are its obstacle.
     """
     parts_of = {found.name: found.strategy.replicas(replicas) for found in scenarios} or {"": 1}
     most, counts = max(parts_of, key=lambda name: parts_of[name]), parts_of.values()
@@ -141,7 +142,8 @@ def global_batch(
         return max(1, batch // parts) * parts
     each, given = (1, asked) if per_rank is None else (devices, per_rank)
     assert given is not None
-    if given * each % parts:
+    of_devices = max(min(count, devices) for count in counts)
+    if given * each % of_devices or all(given * each % count for count in counts):
         step = parts // math.gcd(parts, each)
         below, above = given // step * step, (given // step + 1) * step
         unit = workload.unit if workload.units_per_example == 1 else "examples"
