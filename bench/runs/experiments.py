@@ -135,8 +135,8 @@ class LimitsLaunch(LaunchRecord):
     ``spent_ms``: by rank, of a profiled step without an exchange, by class. ``fresh_ms``: by rank, what first touches
     of memory take in a ``step`` without an exchange, and in one that is ``profiled``; empty on a GPU. ``lead_ms``: by
     rank, how far its host was ahead of the GPU where it was least ahead, in steps without an exchange; null on the CPU.
-    ``all_reduce_ms``: of all gradients alone, of the slowest rank. ``operators``:
-    of the first rank; those of the first launch of a scenario stand for all. ``reasons``: why something is missing.
+    ``all_reduce_ms``: of all gradients alone, of the slowest rank. ``operators``: of the first rank; those of the first
+    launch of a scenario stand for all. ``reasons``: why something is missing.
     """
 
     timed: ClassVar[bool] = False

@@ -110,7 +110,8 @@ def recoverable(scenario: str, device: str | None, work: Work | None) -> dict[st
     """By part of a step the switches whose files say that they recover of it, and that this scenario has not on."""
     declared = {name: switching.load_switch(name, file) for name, file in discover.names(discover.SWITCH).items()}
     convolves = work is None or work.convolves
-    off = [name for name in declared if name not in scenario.split("+") and declared[name].convolutions <= convolves]
+    fits = (name for name, one in declared.items() if convolves or not one.convolutions)
+    off = [name for name in fits if name not in scenario.split("+")]
     return by_key((part, name) for name in off for part in declared[name].recovers.get(device or "", ()))
 
 
