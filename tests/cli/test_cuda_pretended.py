@@ -162,7 +162,7 @@ def test_a_diagnostic_launch_reduces_each_size(environment: dict[str, str], tmp_
 @pytest.mark.parametrize("how", [("--counts", "2"), ("--each", "--launches", "2")], ids=lambda how: how[0])
 def test_scaling_over_gpus(environment: dict[str, str], tmp_path: Path, how: tuple[str, ...]) -> None:
     once = () if "--launches" in how else ("--launches", "1")
-    planted = environment | {"STANDIN_KERNEL_MS": "0.2", "STANDIN_NCCL_GB_PER_S": "1"}
+    planted = environment | {"STANDIN_KERNEL_MS": "1", "STANDIN_NCCL_GB_PER_S": "0.2"}
     done = bench(planted, tmp_path, "scale", "--json", *MLP_ON_TWO, "--iters", "3", *how, *once)
     document = json.loads(done.stdout)
     of = [[rank["device"]["uuid"] for rank in one["ranks"]] for one in document["experiments"]["scaling"]["launches"]]
@@ -176,7 +176,7 @@ def test_scaling_over_gpus(environment: dict[str, str], tmp_path: Path, how: tup
         assert reduced["transport"]["library"].startswith("NCCL ")
         assert reduced["transport"]["interface"] == "PCIe gen 4 ×16" and reduced["all_reduces"][0]["of_nominal"] > 0
         fit = reduced["fit"]
-        assert (2 * fit["alpha_ms"], fit["bus_gb_s"]) == pytest.approx((0.2, 1.0), rel=0.1)
+        assert (2 * fit["alpha_ms"], fit["bus_gb_s"]) == pytest.approx((1.0, 0.2), rel=0.1)
 
 
 @pytest.mark.slow
