@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from bench.analyse.account import accounts
 from bench.analyse.analysed import Analysed
 from bench.analyse.communication import data_parallel, spent
 from bench.analyse.comparison import ALIKE, TOO_FEW, against_fastest
@@ -88,19 +89,21 @@ def loader(run: Analysed) -> Answer | None:
 
 
 def python(run: Analysed) -> Answer | None:
-    """By how far the host was ahead at the end of a step, in the rank that was least so."""
+    """By how far the host was ahead at the end of a step, in the rank that was least so. The account of a step, which
+    looks within it, answers by itself."""
     shares: dict[str, list[float]] = {}
     step_ms = run.good_stats.frame.set_index("launch")["median_ms"]
     for launch in run.document.good:
         leads = [rank.host_lead_ms for rank in launch.ranks if rank.host_lead_ms is not None]
         if leads and launch.launch in step_ms.index:
             shares.setdefault(launch.scenario, []).append(min(leads) / float(step_ms[launch.launch]))
-    if not shares:
+    if not shares or accounts(run):
         return None
     waits = [name for name, of in shares.items() if sorted(of)[len(of) // 2] < HOST_BOUND]
     least = min(min(of) for of in shares.values())
     if not waits:
-        text = f"No: at the end of a step the host is at least {100 * least:.0f} % of a step ahead."
+        ahead = f"Not at the end of a step, when the host is at least {100 * least:.0f} % of a step ahead"
+        text = f"{ahead}. 'bench limits' finds what it waits within a step."
     else:
         text = (
             f"In {listed(waits)}: the host is less than {100 * HOST_BOUND:.0f} % of a step ahead, so these tie on the "

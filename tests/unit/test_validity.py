@@ -102,6 +102,15 @@ def test_a_host_that_is_not_ahead(whole: Run, lead_ms: float | None, bound: bool
     assert [("--batch-per-rank 64" in answer) for answer in answers] == ([] if lead_ms is None else [bound])
 
 
+def test_one_answer_says_whether_a_gpu_waits(whole: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host that is ahead at the end of a step may be late within it, as its account says."""
+    ranks = [tuple(replace(rank, host_lead_ms=60.0) for rank in one.ranks) for one in whole.document.launches]
+    run = changed(whole, launches=tuple(map(lambda one, of: replace(one, ranks=of), whole.document.launches, ranks)))
+    for found_accounts, times in ([], 1), ([None], 0):
+        monkeypatch.setattr("bench.words.questions.accounts", lambda run, made=found_accounts: made)
+        assert [question for question, _ in questions(run)].count("Is the GPU waiting for Python?") == times
+
+
 def test_large_figures_have_no_exponent(tmp_path: Path) -> None:
     late = {"ranks": [{"rank": 0, "pid": 7, "host_lead_ms": 123.4}]}
     run = read(str(write_run(tmp_path, [Launch("ddp", [[9, 12345, 12345]], more=late), Launch("ddp", [[9, 99, 99]])])))
