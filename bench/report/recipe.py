@@ -166,13 +166,14 @@ def _values(document: RunDocument, launch: LaunchRecord, ran: Effective, recipe:
         *(own.imports if own else ("import runpy", "from types import SimpleNamespace")),
         *recipe.imports,
     ]
+    model = own.model if own else ("workload.model", "WORK")
     return {
         "title": _wrapped(f"{work.title or work.name or 'training'}: {launch.scenario}."),
         "imports": _sorted(lines),
         "functions": own.example if own else "",
         "own_file": [] if own else _own_file(document),
         "example": "example(index)" if own else "workload.example(WORK, index)",
-        "model": _called("net: Any =", *(own.model if own else ("workload.model", "WORK")), then=".to(device)"),
+        "model": _called("net: Any =", *model, then="" if recipe.places else ".to(device)"),
         "loss": _loss(own, "batch", half if half_weights else None),
         "loss_of_part": _loss(own, "part", half if half_weights else None),
         "optimizer": _optimizer(own, recipe, level, ran.optimizer, scaled=scaled),

@@ -23,7 +23,8 @@ from typing import Any
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """``begin``: settings of the process. ``model``: what is done to ``net`` before it is cast to its precision.
-    ``blocks``: whether the lines need ``blocks``, a list of the model's (as :func:`bench.worker.blocks.blocks`).
+    ``places``: whether ``wrap`` takes ``net`` to the device. ``blocks``: whether the lines need ``blocks``, a list of
+    the model's (as :func:`bench.worker.blocks.blocks`).
 
     ``wrapper``: the class that makes ``module`` of ``net``, which is ``net`` without one, and ``keywords``, the text of
     each of its values (``device_ids``: on a GPU alone). ``wrap``: lines that come next. ``settings``: keywords of the
@@ -41,6 +42,7 @@ class Recipe:
     imports: tuple[str, ...] = ()
     begin: str = ""
     model: str = ""
+    places: bool = False
     blocks: bool = False
     wrapper: str = ""
     keywords: Mapping[str, str] = field(default_factory=dict)

@@ -44,11 +44,11 @@ def build(parts):
         span(model, torch.device("cuda", first), torch.device("cuda", second))
         return ddp.wrapped(model, **parts.wrapper)
 
-    return parts.session(wrap=wrap, quiet=lambda module: module.no_sync())
+    return parts.session(wrap=wrap, places=True, quiet=lambda module: module.no_sync())
 
 
 def span(model, first, second):
-    """Put the second half of the blocks on ``second``; hooks move what passes from one to the next."""
+    """Take the first half of the blocks to ``first``, the second to ``second``; hooks move what passes between them."""
     whole = sum(parameter.numel() for parameter in model.parameters())
     seen = 0
     for block in blocks(model):
@@ -56,6 +56,9 @@ def span(model, first, second):
         seen += sum(parameter.numel() for parameter in block.parameters())
         block.to(device)
         block.register_forward_pre_hook(lambda _, *given, device=device: moved(given, device), with_kwargs=True)
+    for tensor in (*model.parameters(), *model.buffers()):
+        if tensor.device.type == "cpu":  # in no block
+            tensor.data = tensor.data.to(first)
     model.register_forward_hook(lambda module, given, made: moved(made, first))
 
 

@@ -92,7 +92,7 @@ def session_of(parts, stage):
             return list(self.model.parameters())
 
         def weights(self):
-            return [self.whole(one) for one in self.model.parameters()]
+            yield from map(self.whole, self.model.parameters())
 
         def fill(self, weights):
             with torch.no_grad():

@@ -57,6 +57,7 @@ def build(parts, reshard=True, copies=1):
 
     return parts.session(
         wrap=wrap,
+        places=True,  # unit by unit, so that no GPU ever holds the whole model
         optimizer=optimizer,
         whole=lambda tensor: tensor.full_tensor(),
         quiet="FSDP2 gathers weights in every step: one without any communication would compute nothing",
@@ -75,6 +76,7 @@ def recipe(reshard=True, copies=1):
             *imports,
             "from torch.distributed.fsdp import fully_shard",
         ),
+        places=True,
         blocks=True,
         wrap=f"""\
 {mesh}for block in blocks:

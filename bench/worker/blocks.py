@@ -6,18 +6,17 @@ from torch import nn
 
 
 def blocks(module: nn.Module) -> list[nn.Module]:
-    """The members of the outermost ``Sequential`` and ``ModuleList`` of a model, those with parameters: the residual
-    blocks of a ResNet, the layers of a transformer. Of a member that is a list itself, its own. Each once, also where
-    two lists share it."""
+    """The members of the outermost ``Sequential`` and ``ModuleList`` in a model, those with parameters: the residual
+    blocks of a ResNet, the layers of a transformer. Of a member that is a list itself, its own. Of a model that is a
+    ``Sequential``, also its own members that have no blocks. Each once, also where two lists share it."""
     return [*dict.fromkeys(_blocks(module))]
 
 
 def _blocks(module: nn.Module) -> Iterator[nn.Module]:
     for child in module.children():
-        if isinstance(child, nn.ModuleList | nn.Sequential):
-            yield from _members(child)
-        else:
-            yield from _blocks(child)
+        within = [*(_members if isinstance(child, nn.ModuleList | nn.Sequential) else _blocks)(child)]
+        alone = isinstance(module, nn.Sequential) and not within and any(True for _ in child.parameters())
+        yield from [child] if alone else within
 
 
 def _members(holder: nn.Module) -> Iterator[nn.Module]:

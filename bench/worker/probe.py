@@ -163,7 +163,7 @@ def own_gradients(session: Session, batch: data.Batch) -> list[list[list[float]]
     it."""
     parts, made = session.parts, []
     whole = parts.job.precision == "O0"
-    weights = [one.detach().cpu() for one in parts.build_model().parameters()]
+    weights = [one.detach() for one in parts.build_model().parameters()]
     for rounding in (0.0, torch.finfo(torch.float32 if whole else parts.half).eps / 2):
         perturb(weights, rounding, parts.workload.seed)
         session.forget()

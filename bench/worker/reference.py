@@ -129,7 +129,7 @@ def _train(
     """The losses of the first steps in fp32, the quickest of those after the first (ms), and what ``count`` counts
     in the first."""
     load, criterion = _loader(job, computation.replicas), loss_of(job.workload)
-    model = job.build_model()
+    model = job.build_model().to(job.device)
     optimizer = job.build_optimizer(model.parameters())
     around = Around(job.workload, model, optimizer, list(model.parameters()))
     counter = work.Counter(model) if count else None

@@ -1,7 +1,7 @@
 """One rank's training step in four calls: load, forward, backward, optimize."""
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -69,11 +69,9 @@ class Parts:
         return getattr(torch, HALVES[self.job.half])
 
     def build_model(self) -> nn.Module:
-        """The workload's model on this rank's device, in fp32, with the weights that the seed gives on every rank; in
-        double precision where numerics are judged."""
-        probed = self.job.purpose == "probe"
-        model = build_in_double(self.workload)[0] if probed else build_model(self.workload)
-        return model.to(self.device)
+        """The workload's model on the host, in fp32, with the weights that the seed gives on every rank; in double
+        precision where numerics are judged."""
+        return build_in_double(self.workload)[0] if self.job.purpose == "probe" else build_model(self.workload)
 
     def build_optimizer(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
         """The workload's optimizer, with what switches set in all of its groups of parameters."""
@@ -118,6 +116,7 @@ class Session:
     """The training step of one rank, under any strategy and any precision level.
 
     ``wrap``: from the model, already in its precision, to the parallel module, which may hold other parameters.
+    ``places``: whether it takes the model from the host to the device itself.
     ``optimizer``: makes the one that updates them; default: the workload's own. ``after_step``: called after each step
     of the optimizer. ``quiet``: from the module to a context in which each rank keeps its own gradients, or why there
     is none. ``micro_batches``: how many parts of the batch go forward and backward one after the other before the
@@ -136,6 +135,7 @@ class Session:
         parts: Parts,
         *,
         wrap: Callable[[nn.Module], nn.Module] = lambda model: model,
+        places: bool = False,
         optimizer: Optimizers | None = None,
         after_step: Callable[[], None] | None = None,
         quiet: Callable[[object], AbstractContextManager[object]]
@@ -162,7 +162,7 @@ class Session:
         amp = ApexAmp if parts.amp == "apex" else Amp
         precision = precision_of(parts.job.precision, parts.half)
         self.amp = amp(precision, parts.device, optimizer or parts.build_optimizer)
-        model = parts.build_model()
+        model = parts.build_model() if places else parts.build_model().to(parts.device)
         for change in parts.functions("model").values():
             model = change(parts, model)
         self.model = self.amp.cast(model)
@@ -275,13 +275,13 @@ class Session:
         """The last step's gradients, whole, unscaled and on the CPU, in the order of the model's parameters."""
         return [None if gradient is None else self.whole(gradient).cpu() for gradient in self.held_gradients()]
 
-    def weights(self) -> list[Tensor]:
-        """The weights that the optimizer updates and those that compute, whole: where there are master weights,
-        both."""
+    def weights(self) -> Iterator[Tensor]:
+        """The weights that the optimizer updates and those that compute, one at a time and whole: where there are
+        master weights, both."""
         updated = held_by(self.optimizer)
         ours = {id(parameter) for parameter in updated}
         computing = [parameter for parameter in self.model.parameters() if id(parameter) not in ours]
-        return [self.whole(parameter.detach()) for parameter in (*updated, *computing)]
+        yield from (self.whole(parameter.detach()) for parameter in (*updated, *computing))
 
     @property
     def masters(self) -> list[Tensor]:

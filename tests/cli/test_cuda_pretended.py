@@ -159,6 +159,18 @@ def test_a_diagnostic_launch_reduces_each_size(environment: dict[str, str], tmp_
 
 
 @pytest.mark.slow
+def test_shards_hold_no_whole_model(environment: dict[str, str], tmp_path: Path) -> None:
+    """Neither before the first step, which the driver's peak would have, nor in one."""
+    layers = "*(nn.Linear(work.width, work.width) for _ in range(24))"
+    (tmp_path / "deep.py").write_text(documented("WORKLOAD =").replace("nn.ReLU()", layers))
+    work = ("--workload", "deep.py", "--setting", "width=512", "--global-batch", "6", "--gpus", "0,1,2")
+    short = ("--no-parity", "--warmup", "1", "--iters", "2", "--launches", "1")
+    done = bench(environment, tmp_path, "run", "--json", *work, *short, "--scenario", "ddp,fsdp2")
+    ddp, fsdp2 = (launch["ranks"][0] for launch in json.loads(done.stdout)["launches"])
+    assert fsdp2["allocator"][f"max_allocated_mib.{A}"] < ddp["memory"]["parameters_mib"]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [("--counts", "2"), ("--each", "--launches", "2")], ids=lambda how: how[0])
 def test_scaling_over_gpus(environment: dict[str, str], tmp_path: Path, how: tuple[str, ...]) -> None:
     once = () if "--launches" in how else ("--launches", "1")

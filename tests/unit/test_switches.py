@@ -378,6 +378,8 @@ def test_the_blocks_of_lists_in_lists() -> None:
     assert [*blocks(model)] == [norm, attention, last]
     two = torch.nn.ModuleDict({"a": torch.nn.ModuleList([norm, last]), "b": torch.nn.ModuleList([last, attention])})
     assert [*blocks(two)] == [norm, last, attention], "each once: FSDP2 shards a module once"
+    whole = torch.nn.Sequential(norm, torch.nn.ReLU(), torch.nn.Sequential(attention), last)
+    assert [*blocks(whole)] == [norm, attention, last], "of a model that is a list itself, too"
 
 
 @pytest.mark.parametrize(("name", "fused", "foreach"), [("fused", True, False), ("foreach", False, True)])
