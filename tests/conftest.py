@@ -4,6 +4,7 @@ import gc
 import importlib.util
 import os
 import resource
+import signal
 import subprocess
 import sys
 import tempfile
@@ -37,6 +38,9 @@ from bench.sites.local import Outcome, WorkerHost
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 """Before torch is imported, here and in whatever the tests start: threads that spin while they wait for each other make
 a step ten times slower where other work shares the cores, and tests have all kinds of neighbours."""
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as of what a script started by '&', and so of its children
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 CACHE = tempfile.TemporaryDirectory(prefix="bench-tests-")
 os.environ["BENCH_CACHE_DIR"] = CACHE.name
