@@ -119,7 +119,6 @@ class Nvml:
         self._handles: dict[str, Foreign] = {}
         self._mig: dict[str, bool] = {}
         self._gpm: dict[str, tuple[Foreign, int]] = {}
-        self._no_gpm: dict[str, str] = {}
         self._list_processes: Callable[[Foreign], Foreign] = pynvml.nvmlDeviceGetComputeRunningProcesses
         self._throttle_reasons: Callable[[Foreign], Foreign] = pynvml.nvmlDeviceGetCurrentClocksEventReasons
         self._reads: dict[str, tuple[Callable[[Foreign], Foreign], float]] = {
@@ -243,19 +242,14 @@ class Nvml:
 
     def _activity(self, uuid: str) -> dict[str, object]:
         """The GPM metrics of a GPU since they were last known, and why some are None."""
-        if uuid not in self._no_gpm:
-            values, reason = self._try(self._gpm_since, uuid)
-            if reason is None:
-                return dict(values)
-            self._no_gpm[uuid] = reason  # it is not asked again
-        return unknown_activity(self._no_gpm[uuid])
+        values, reason = self._try(self._gpm_since, uuid)
+        return dict(values) if reason is None else unknown_activity(reason)
 
     def _gpm_since(self, uuid: str) -> dict[str, object]:
         pynvml, handle = self._pynvml, self._handle(uuid)
-        if uuid not in self._gpm and not pynvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice:
-            self._no_gpm[uuid] = NO_GPM
-            return unknown_activity(NO_GPM)
         before, taken_ns = self._gpm.get(uuid, (None, -GPM_PERIOD_NS))
+        if before is None and not pynvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice:
+            return unknown_activity(NO_GPM)
         if (now_ns := perf_counter_ns()) < taken_ns + GPM_PERIOD_NS:
             return unknown_activity(SOON)
         now = pynvml.nvmlGpmSampleAlloc()

@@ -243,8 +243,13 @@ def test_activity_is_that_between_two_samples(driver: Driver) -> None:
 
 
 def test_drivers_without_gpm_say_why(driver: Driver, old_driver: Driver) -> None:
+    driver.write(*TWO_GPUS, *GPM)
+    good = driver.script.read_text()
     driver.write(*TWO_GPUS, *GPM, f"value {A} gpm_version 2")
-    assert asked(driver, TWICE)[1]["activity_reason"] == "NVML Error with code 25"  # of an argument's version
+    mended = f"open({str(driver.script)!r}, 'w').write({good!r})"
+    _, failed, _, again = asked(driver, f"[{SAMPLED}, {after(0)}, {mended}, {after(0)}]")
+    assert failed["activity_reason"] == "NVML Error with code 25"  # of an argument's version
+    assert again["sm_percent"] == 12.0, "an error is of one sample"
     old_driver.write(*TWO_GPUS, *GPM)
     assert asked(old_driver, TWICE)[1]["activity_reason"] == "Function Not Found"
 
