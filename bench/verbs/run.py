@@ -18,7 +18,7 @@ from bench.experiments.plan import PROFILES, Request
 from bench.experiments.plan.interval_target import FEWEST_LAUNCHES, FIRST_STAGE, MOST_LAUNCHES
 from bench.machine import environments
 from bench.runs.document import RunDocument
-from bench.runs.experiments import IntervalTargetRecord
+from bench.runs.experiments import BatchSearch, IntervalTargetRecord
 from bench.seams.discover import Found
 from bench.seams.experiment import experiments, with_options
 from bench.sites.hosts.party import Party
@@ -121,7 +121,11 @@ def _find_batch(request: Request, scenarios: tuple[Found, ...], options: Options
     run = finished.run
     table = "\n".join(batches(run.document, columns(people(options))))
     document = {"path": run.path, **encode(run.document)}
-    reply(options, "", table, "", f"Run folder: {place(run.path)}", document=lambda: document)
+    lines = ["", table, "", f"Run folder: {place(run.path)}"]
+    if known := [one.largest for one in run.document.begun(BatchSearch).scenarios.values() if one.largest]:
+        instead = "--find-batch" if options.budget is None else "--find-batch and --budget"
+        lines.append(f"Next, measured: the same command with --global-batch {min(known)} in place of {instead}")
+    reply(options, *lines, document=lambda: document)
     return FAILED if finished.failed else OK
 
 

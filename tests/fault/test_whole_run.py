@@ -150,6 +150,7 @@ def test_the_largest_batch_is_found(repository: Path, tmp_path: Path) -> None:
     assert found["throughput_per_s"] > 0 and found["peak_mib"] > 100
     assert "planted" in found["why_not"] and "global batch 14" in found["why_not"]
     assert re.search(r"greedy +13 +\d", shown) and "peak MiB of a device" in shown
+    assert shown.rstrip().endswith("the same command with --global-batch 13 in place of --find-batch")
     (path,) = out.iterdir()
     assert findings(str(path)) == []
     assert {cli.main([*verb, str(path)]) for verb in (["report"], ["run", "--resume"])} == {2}
