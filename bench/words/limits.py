@@ -116,19 +116,22 @@ def recoverable(scenario: str, device: str | None, work: Work | None) -> dict[st
 
 
 def answers(run: Analysed) -> list[tuple[str, str]]:
-    """The questions that people ask first, answered from this run; none where no step was taken apart."""
-    parts = by_scenario(run)
+    """The questions that people ask first, as far as this run answers them: only the first where no step was taken
+    apart, and none where no peak is known either."""
+    parts, reached = by_scenario(run), achieved(run)
+    known = bool(parts) or bool(reached[["mfu", "of_ceiling"]].notna().any(axis=None))
+    normal = [("Is my MFU normal?", _mfu(reached))] if known else []
     if not parts:
-        return []
+        return normal
     return [
-        ("Is my MFU normal?", _mfu(run)),
+        *normal,
         ("Is the GPU waiting for Python?", _waiting(run, parts)),
         ("What would help most?", _help(run, parts)),
     ]
 
 
-def _mfu(run: Analysed) -> str:
-    rows = achieved(run).to_dict("records")
+def _mfu(reached: pd.DataFrame) -> str:
+    rows = reached.to_dict("records")
     if not rows:
         return "Unknown: the FLOPs of a step were not counted."
     row = max(rows, key=lambda one: one["tflops_per_s"])

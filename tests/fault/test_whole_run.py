@@ -74,7 +74,8 @@ def test_a_closed_terminal_ends_a_run_calmly(repository: Path, tmp_path: Path, e
     ours, theirs = pty.openpty()
     asked = command(tmp_path, "--scenario", "ddp", "--iters", "2000", "--no-parity")
     streams = dict.fromkeys(("stdin", "stdout", "stderr"), theirs)
-    running = subprocess.Popen(asked, cwd=repository, start_new_session=True, **streams)
+    heeded = partial(signal.signal, ending, signal.SIG_DFL)  # which nohup would have it ignore
+    running = subprocess.Popen(asked, cwd=repository, start_new_session=True, preexec_fn=heeded, **streams)
     os.close(theirs)
     os.set_blocking(ours, False)
 

@@ -21,6 +21,7 @@ from bench.runs.experiments import Limits, Numerics
 from bench.runs.reader import Run
 from bench.seams import discover
 from bench.sites.local import WorkerHost
+from bench.words import limits
 
 FIRST_LOOK = {"image_size": 32, "global_batch": 8}
 """As README and bench itself advise, where rounding does most."""
@@ -56,7 +57,7 @@ def test_a_sound_recipe(run: Run, scenario: str) -> None:
         assert float(str(found["gradient_alone"])) > 0.3, "averaging makes a difference"
 
 
-def test_the_work_of_a_step_is_counted(run: Run) -> None:
+def test_the_work_of_a_step_is_counted(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     about, analysed = run.document.begun(Limits).work, Analysed.of(run)
     first = 2 * 8 * 3 * 3**2 * 8**2  # convolution: images need no gradient
     assert about is not None and about.backward_flops == 2 * about.forward_flops - first
@@ -67,7 +68,10 @@ def test_the_work_of_a_step_is_counted(run: Run) -> None:
     flops = (about.forward_flops + about.backward_flops) * FIRST_LOOK["global_batch"]
     assert rows.loc["ddp", "tflops_per_s"] == pytest.approx(flops / step_ms["ddp"] / 1e9)
     assert rows.loc["ddp_o1", "type"] == "bf16" and rows.loc["ddp", "type"] == "fp32"
-    assert rows["mfu"].isna().all() and set(rows["nominal"]) == {OF_A_CPU}
+    assert rows["mfu"].isna().all() and set(rows["nominal"]) == {OF_A_CPU} and limits.answers(analysed) == []
+    monkeypatch.setattr(limits, "achieved", lambda _: achieved(analysed).assign(mfu=0.4, nominal="a data sheet"))
+    ((question, answer),) = limits.answers(analysed)
+    assert question == "Is my MFU normal?" and "its MFU is 40.0 % of the dense nominal peak (a data sheet)" in answer
 
 
 def test_dropout_is_no_mistake(host: WorkerHost, tmp_path: Path) -> None:
