@@ -28,12 +28,8 @@ def drawn(
     with drawing.styled():
         drawing.sheet(1.0)  # so that matplotlib is imported once
     futures: dict[int, Future[Plot | None]] = {}
-
-    def begin(parent: int) -> None:
-        die_with_parent(parent)
-        gc.freeze()  # what the collector marks would be copied
-
-    pool = ProcessPoolExecutor(max(1, others), get_context("fork"), begin, (os.getpid(),))
+    gc.freeze()  # what the collector marks would be copied, and here it would go through all tables for each figure
+    pool = ProcessPoolExecutor(max(1, others), get_context("fork"), die_with_parent, (os.getpid(),))
     try:
         for number in reversed(range(len(DRAWS) if others > 0 else 0)):
             futures[number] = pool.submit(_drawn, number)
@@ -49,6 +45,7 @@ def drawn(
         except BrokenProcessPool:  # one was killed, such as for want of memory
             finished[number] = _drawn(number)
     pool.shutdown()
+    gc.unfreeze()
     return [plot for _, plot in sorted(finished.items()) if plot is not None]
 
 
