@@ -123,7 +123,8 @@ def _find_batch(request: Request, scenarios: tuple[Found, ...], options: Options
     document = {"path": run.path, **encode(run.document)}
     lines = ["", table, "", f"Run folder: {place(run.path)}"]
     if known := [one.largest for one in run.document.begun(BatchSearch).scenarios.values() if one.largest]:
-        instead = "--find-batch" if options.budget is None else "--find-batch and --budget"
+        given = {"--budget": options.budget, "--batch-per-rank": options.batch_per_rank}
+        instead = " and ".join(["--find-batch", *(name for name, value in given.items() if value is not None)])
         lines.append(f"Next, measured: the same command with --global-batch {min(known)} in place of {instead}")
     reply(options, *lines, document=lambda: document)
     return FAILED if finished.failed else OK
