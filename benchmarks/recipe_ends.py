@@ -30,7 +30,8 @@ import paired
 
 SCENARIOS = (
     "single,dp,ddp,ddp_o1,ddp_o2,ddp_o3,apex_ddp,apex_ddp_o1,apex_ddp_o2,apex_ddp_o3,fsdp2,fsdp2_no_reshard,hsdp,zero1,"
-    "ddp_accumulate,ddp_accumulate_sync,ddp_fp16_hook,ddp_bf16_hook,ddp_powersgd,post_local_sgd,averaging,replicate"
+    "fsdp2_half,ddp_accumulate,ddp_accumulate_sync,ddp_fp16_hook,ddp_bf16_hook,ddp_powersgd,post_local_sgd,averaging,"
+    "replicate"
 )
 ALONE = ("single", "dp")
 LIMIT_S = 60.0

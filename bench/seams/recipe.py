@@ -27,12 +27,12 @@ class Recipe:
     the model's (as :func:`bench.worker.blocks.blocks`).
 
     ``wrapper``: the class that makes ``module`` of ``net``, which is ``net`` without one, and ``keywords``, the text of
-    each of its values (``device_ids``: on a GPU alone). ``wrap``: lines that come next. ``settings``: keywords of the
-    optimizer that replace the workload's own, as text. ``unfused``: the names of optimizers that get ``fused=None``, so
-    that torch chooses their step. ``optimizer``: what is done to ``updates`` once they are made. ``micro_batches``: how
-    many parts a rank has of a batch, all but the last of them within the context ``quiet``, if there is one. ``batch``:
-    what is done to ``batch`` in each step. ``after_step``: what is done after each step of the optimizer, and
-    ``after_skipped`` after one that the loss scaler leaves out.
+    each of its values (``device_ids``: on a GPU alone). ``wrap``: lines that come next; ``HALF`` in them is the type
+    that half is. ``settings``: keywords of the optimizer that replace the workload's own, as text. ``unfused``: the
+    names of optimizers that get ``fused=None``, so that torch chooses their step. ``optimizer``: what is done to
+    ``updates`` once they are made. ``micro_batches``: how many parts a rank has of a batch, all but the last of them
+    within the context ``quiet``, if there is one. ``batch``: what is done to ``batch`` in each step. ``after_step``:
+    what is done after each step of the optimizer, and ``after_skipped`` after one that the loss scaler leaves out.
 
     ``gather``: makes ``saved``, a dict of what a checkpoint has of weights and optimizer; every rank runs it.
     ``restore``: takes it from there. ``per_rank``: whether ranks differ, so that each has a checkpoint.

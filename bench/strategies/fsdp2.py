@@ -5,7 +5,9 @@ the blocks are what the outermost ``Sequential`` and ``ModuleList`` of a model h
 ResNet or the layers of a transformer. What is left forms a unit with the whole model. ``reshard``: drop the gathered
 weights after the forward pass and gather them again for the backward pass (less memory, more communication).
 ``copies``: how many groups of ranks share the weights, each all of them (HSDP); gradients are also averaged over the
-groups.
+groups. ``gather_half``: round weights to half before they are gathered (a ``MixedPrecisionPolicy``), and not after, as
+autocast does: half the bytes. Gradients are still reduced in fp32, and all batch norms, which need weights in fp32,
+form a unit.
 """
 
 from bench.seams import Recipe, Strategy
@@ -34,18 +36,29 @@ UNFUSED = ("SGD", "Adagrad")
 """Optimizers whose fused step has no rule for shards in ``torch/distributed/tensor/_ops``; Adam's have one."""
 
 
-def build(parts, reshard=True, copies=1):
+def build(parts, reshard=True, copies=1, gather_half=False):
+    import torch
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+    from torch.nn.modules.batchnorm import _BatchNorm
 
     from bench.worker.blocks import blocks
+
+    policy = MixedPrecisionPolicy()
+    if gather_half and parts.job.purpose != "probe":  # which is in double precision
+        policy = MixedPrecisionPolicy(parts.half, torch.float32, cast_forward_inputs=False)  # autocast casts them
 
     def wrap(model):
         shape = (copies, parts.world_size // copies)
         mesh = init_device_mesh(parts.device.type, shape, mesh_dim_names=MESH) if copies > 1 else None
-        for block in blocks(model):
-            fully_shard(block, mesh=mesh, reshard_after_forward=reshard)
-        return fully_shard(model, mesh=mesh, reshard_after_forward=reshard)
+        how = {"mesh": mesh, "reshard_after_forward": reshard}
+        norms = [one for one in model.modules() if isinstance(one, _BatchNorm)] if gather_half else []
+        if norms:
+            fully_shard(norms, **how)
+        for unit in (*blocks(model), model):
+            if unit not in norms:
+                fully_shard(unit, mp_policy=policy, **how)
+        return model
 
     def optimizer(parameters):
         made = parts.build_optimizer(parameters)
@@ -64,31 +77,37 @@ def build(parts, reshard=True, copies=1):
     )
 
 
-def recipe(reshard=True, copies=1):
+def recipe(reshard=True, copies=1, gather_half=False):
     how, mesh = f"reshard_after_forward={reshard!r}", ""
     imports = ("from torch.distributed.device_mesh import init_device_mesh",) if copies > 1 else ()
     if copies > 1:
         mesh = f"mesh = init_device_mesh(device.type, ({copies}, world // {copies}), mesh_dim_names={MESH})\n"
         mesh, how = mesh.replace("'", '"'), f"mesh=mesh, {how}"
+    policy, units, norms = "", "blocks", ""
+    if gather_half:
+        policy, units = "mp_policy=half, ", "(it for it in blocks if it not in norms)"
+        norms = f"""\
+half = MixedPrecisionPolicy(HALF, torch.float32, cast_forward_inputs=False)
+norms = [it for it in net.modules() if isinstance(it, torch.nn.modules.batchnorm._BatchNorm)]
+if norms:  # they need weights in fp32
+    fully_shard(norms, {how})
+"""
     return Recipe(
         imports=(
             "from torch.distributed.checkpoint import state_dict",
             *imports,
-            "from torch.distributed.fsdp import fully_shard",
+            f"from torch.distributed.fsdp import {'MixedPrecisionPolicy, ' * gather_half}fully_shard",
         ),
         places=True,
         blocks=True,
         wrap=f"""\
-{mesh}for block in blocks:
-    fully_shard(block, {how})
-fully_shard(net, {how})""",
+{mesh}{norms}for unit in [*{units}, net]:
+    fully_shard(unit, {policy}{how})
+how = state_dict.StateDictOptions(full_state_dict=True, cpu_offload=True)""",
         unfused=UNFUSED,
         gather="""\
-how = state_dict.StateDictOptions(full_state_dict=True, cpu_offload=True)
-whole = state_dict.get_state_dict(net, updates, options=how)
-saved = {"model": whole[0], "optimizer": whole[1]}""",
+saved = dict(zip(("model", "optimizer"), state_dict.get_state_dict(net, updates, options=how), strict=True))""",
         restore="""\
-how = state_dict.StateDictOptions(full_state_dict=True)
 state_dict.set_model_state_dict(net, saved["model"], options=how)
 if saved["optimizer"]["state"]:
     state_dict.set_optimizer_state_dict(net, updates, saved["optimizer"], options=how)

@@ -32,7 +32,7 @@ from bench.words.pairs import Answer, chance, compiled, longer, pair_of, times, 
 GROWING, FRAGMENTED = 0.01, 0.2
 """Of the memory of a process: growth while steps are measured, and what torch reserved and tensors never held."""
 
-O1_PAIRS = {"ddp_o1": "ddp", "apex_ddp_o1": "apex_ddp"}
+O1_PAIRS = {"ddp_o1": "ddp", "apex_ddp_o1": "apex_ddp", "fsdp2_half": "fsdp2"}
 """Each scenario of O1 and the same in full precision; both with the same switches."""
 
 FRAMEWORKS = {

@@ -33,7 +33,7 @@ SCALER = {"class": "torch.amp.grad_scaler.GradScaler", "dynamic": True, "scale":
 PLAIN = ("single", "ddp", "fsdp2", "ddp_accumulate", "dp", "zero1", "replicate", "averaging", "post_local_sgd")
 NAMES = {name: (name, "O0") for name in PLAIN} | {f"ddp_o{level}": ("ddp", f"O{level}") for level in (1, 2, 3)}
 NAMES |= {"ddp_bf16_hook": ("ddp_hooks", "O0"), "ddp_powersgd": ("ddp_hooks", "O0"), "apex_ddp_o2": ("apex_ddp", "O2")}
-NAMES |= {"hsdp": ("fsdp2", "O0"), "ddp_accumulate+o1": ("ddp_accumulate", "O1")}
+NAMES |= {"hsdp": ("fsdp2", "O0"), "fsdp2_half": ("fsdp2", "O1"), "ddp_accumulate+o1": ("ddp_accumulate", "O1")}
 MANY = ("channels_last", "bucket_mb=50", "bucket_view", "static_graph", "foreach", "checkpointing")
 MLP = documented("WORKLOAD = ").replace("nn.ReLU()", "nn.BatchNorm1d(work.width), nn.ReLU()")
 MLP = MLP.replace("lr=0.01", "lr=0.1, momentum=0.9")
@@ -346,8 +346,9 @@ def test_a_scenario_of_the_users_with_switches(trained: Trained, tmp_path: Path)
         ("ddp+bucket_mb=2+bucket_view", "ddp+static_graph+foreach", "ddp+find_unused", "ddp_o2+channels_last"),
         ("ddp+checkpointing", "fsdp2+checkpointing", "ddp_accumulate+channels_last", "zero1+foreach"),
         ("ddp+compile",),
+        ("fsdp2_half", "hsdp"),
     ],
-    ids=["usual", "others", "switches", "with-blocks", "compiled"],
+    ids=["usual", "others", "switches", "with-blocks", "compiled", "sharded"],
 )
 def test_scripts_train_what_was_measured(trained: Trained, names: tuple[str, ...]) -> None:
     trained(names, *((4, 1e-4) if names == ("ddp+compile",) else (9,)))

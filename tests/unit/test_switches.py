@@ -321,6 +321,22 @@ def test_a_fused_step_may_have_no_rule_for_shards(tmp_path: Path) -> None:
     assert not train(session, 1, found.strategy)[0]["optimizer_fused"]
 
 
+@needs_fsdp2
+@pytest.mark.usefixtures("group")
+def test_weights_are_gathered_in_half_but_those_of_batch_norm(tmp_path: Path) -> None:
+    layers = "nn.Sequential(nn.Linear(work.width, work.width), nn.BatchNorm1d(work.width)), nn.BatchNorm1d(work.width)"
+    (tmp_path / "mine.py").write_text(documented("WORKLOAD =").replace("nn.ReLU()", layers))
+    mine = discover.load_workload("mine", str(tmp_path / "mine.py"))
+    session, _ = session_for("fsdp2_half", task=mine.task("cpu", {"width": 8}))
+    types: list[torch.dtype] = []
+    for layer in session.model.modules():
+        if hasattr(layer, "weight"):
+            layer.register_forward_pre_hook(lambda layer, *_: types.append(layer.weight.dtype))
+    train(session)
+    half, full = torch.bfloat16, torch.float32
+    assert types == [half, half, full, full, half]
+
+
 @pytest.mark.usefixtures("group")
 def test_a_number_is_no_loss_of_a_micro_batch() -> None:
     session, _ = session_for("ddp_accumulate")
