@@ -25,7 +25,7 @@ PARTS = {
     "optimizer": "the optimizer's operators, alone and warm",
     "fresh": "memory that is new to the process: the system zeroes each page at its first touch",
     "contention": "operators take longer in the step than alone and warm: cold caches, other ranks",
-    "communication": "exchange of gradients that nothing hides",
+    "communication": "exchange of gradients or weights that nothing hides",
     "stragglers": "waiting for the rank that comes last",
     "data": "waiting for the batch",
     "host": "Python and torch between operators",
@@ -93,12 +93,14 @@ def account(launch: LimitsLaunch, of_operators: LimitsLaunch, ceilings: Ceilings
     alike = launch.reasons.get("communication") is not None
     apart = plain["begun_ms"] if alike else quiet["step_ms"]
     stragglers_ms = float((apart["max"] - apart["mean"]).median())
+    spent = pd.DataFrame([dict(one) for one in launch.spent_ms]).mean()
     communication_ms = None
     if launch.processes == 1:
         communication_ms = 0.0
     elif not alike:
         communication_ms = max(0.0, float((plain["step_ms", "max"] - quiet["step_ms", "max"]).median()))
-    spent = pd.DataFrame([dict(one) for one in launch.spent_ms]).mean()
+    elif launch.fresh_ms:  # on the CPU, where the step itself waits for what nothing hides
+        communication_ms = max(0.0, float(spent["communication"]) - stragglers_ms)
     operators = [one for one in of_operators.operators if one.alone_ms is not None]
     alone = _alone(operators, ceilings, launch.effective.tf32)
     classes = ("arithmetic", "memory", "optimizer")

@@ -59,7 +59,10 @@ CATEGORIES = {
         *("aten::batch_norm", "aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm"),
         *("aten::native_batch_norm_backward", "aten::cudnn_batch_norm_backward", "aten::batch_norm_backward"),
     ),
-    "bucket copies": ("aten::flatten_dense_tensors", "aten::unflatten_dense_tensors"),
+    "bucket copies": (
+        *("aten::flatten_dense_tensors", "aten::unflatten_dense_tensors"),
+        *("fsdp::all_gather_copy_in", "fsdp::split_with_sizes_copy", "fsdp::chunk_cat"),
+    ),
     "gradients of replicas": ("BroadcastBackward", "ReduceAddCoalesced"),
     "communication": ("record_param_comms",),
     "optimizer": (),
@@ -70,8 +73,8 @@ CATEGORIES = {
 COPY_OF_MANY = "aten::_foreach_copy_"
 """In the optimizer phase from and to master weights (a cast), in the backward pass from buckets to gradients."""
 
-EXCHANGES = ("nccl:", "nccl2:", "gloo:", "c10d::", "_c10d_functional::")
-"""How the names of collectives begin, whoever communicates."""
+EXCHANGES = ("nccl:", "nccl2:", "gloo:", "c10d::", "_c10d_functional::", "FSDP::")
+"""How the names of collectives begin, whoever communicates, and of what FSDP2 does around its own, such as waiting."""
 
 STEP_MARK = "ProfilerStep#"
 """Begins the name of a step in a trace, as tools that read the profiler's traces expect; in events it ends in ``*``."""

@@ -171,8 +171,11 @@ def test_the_trace_of_every_rank_has_the_phases(run: Run, scenario: str) -> None
 def test_operators_have_rows_of_their_own() -> None:
     attention = "aten::_scaled_dot_product_flash_attention_for_cpu_backward"
     expected = {"aten::convolution": "convolutions", "aten::addmm": "matrix products", attention: "attention"}
-    for operator, found in (expected | {"aten::native_layer_norm": "layer norm"}).items():
-        assert diagnose.category(SimpleNamespace(name=operator, cpu_parent=None)) == found in verdict_plots.SPENT
+    expected |= {"aten::native_layer_norm": "layer norm", "fsdp::chunk_cat": "bucket copies"}
+    around = SimpleNamespace(name="FSDP::all_gather (layer1.0)", cpu_parent=None)  # which waits for gloo
+    assert diagnose.category(around) == "communication"
+    for operator, found in expected.items():
+        assert diagnose.category(SimpleNamespace(name=operator, cpu_parent=around)) == found in verdict_plots.SPENT
 
 
 def test_a_profile_without_a_kernel_tells_nothing() -> None:
