@@ -1,7 +1,7 @@
 """Torch FSDP2 under autocast, with weights rounded to half before they are gathered (``MixedPrecisionPolicy``).
 
-``fsdp2+o1`` gathers them in fp32 and autocast rounds them then: the same weights, and twice the bytes. Gradients are
-reduced in fp32 in both.
+``fsdp2+o1`` gathers them in fp32, twice the bytes, and autocast rounds those of convolutions and products then.
+Here all are rounded but those of batch norm. Gradients are reduced in fp32 in both.
 """
 
 from bench.seams import Scenario

@@ -95,12 +95,11 @@ def account(launch: LimitsLaunch, of_operators: LimitsLaunch, ceilings: Ceilings
     stragglers_ms = float((apart["max"] - apart["mean"]).median())
     spent = pd.DataFrame([dict(one) for one in launch.spent_ms]).mean()
     communication_ms = None
-    if launch.processes == 1:
-        communication_ms = 0.0
-    elif not alike:
-        communication_ms = max(0.0, float((plain["step_ms", "max"] - quiet["step_ms", "max"]).median()))
-    elif launch.fresh_ms:  # on the CPU, where the step itself waits for what nothing hides
-        communication_ms = max(0.0, float(spent["communication"]) - stragglers_ms)
+    if launch.processes == 1 or launch.fresh_ms or not alike:
+        quieter_ms = 0.0 if alike else float((plain["step_ms", "max"] - quiet["step_ms", "max"]).median())
+        # on the CPU the step itself waits for what nothing hides, and without one of gradients there may be others
+        waits_ms = float(spent["communication"]) - stragglers_ms * alike if launch.fresh_ms else 0.0
+        communication_ms = max(0.0, quieter_ms) + max(0.0, waits_ms)
     operators = [one for one in of_operators.operators if one.alone_ms is not None]
     alone = _alone(operators, ceilings, launch.effective.tf32)
     classes = ("arithmetic", "memory", "optimizer")

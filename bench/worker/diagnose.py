@@ -73,8 +73,11 @@ CATEGORIES = {
 COPY_OF_MANY = "aten::_foreach_copy_"
 """In the optimizer phase from and to master weights (a cast), in the backward pass from buckets to gradients."""
 
-EXCHANGES = ("nccl:", "nccl2:", "gloo:", "c10d::", "_c10d_functional::", "FSDP::")
-"""How the names of collectives begin, whoever communicates, and of what FSDP2 does around its own, such as waiting."""
+EXCHANGES = (
+    *("nccl:", "nccl2:", "gloo:", "c10d::", "_c10d_functional::"),
+    *("FSDP::", "Optimizer.step#ZeroRedundancyOptimizer"),
+)
+"""How the names of collectives begin, whoever communicates, and of what waits for some."""
 
 STEP_MARK = "ProfilerStep#"
 """Begins the name of a step in a trace, as tools that read the profiler's traces expect; in events it ends in ``*``."""

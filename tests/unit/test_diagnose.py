@@ -172,8 +172,11 @@ def test_operators_have_rows_of_their_own() -> None:
     attention = "aten::_scaled_dot_product_flash_attention_for_cpu_backward"
     expected = {"aten::convolution": "convolutions", "aten::addmm": "matrix products", attention: "attention"}
     expected |= {"aten::native_layer_norm": "layer norm", "fsdp::chunk_cat": "bucket copies"}
-    around = SimpleNamespace(name="FSDP::all_gather (layer1.0)", cpu_parent=None)  # which waits for gloo
-    assert diagnose.category(around) == "communication"
+    for name in ("FSDP::all_gather (layer1.0)", "Optimizer.step#ZeroRedundancyOptimizer.step"):  # which wait for gloo
+        around = SimpleNamespace(name=name, cpu_parent=None)
+        assert diagnose.category(around) == "communication"
+    step = SimpleNamespace(name="Optimizer.step#SGD.step", cpu_parent=around)
+    assert diagnose.category(SimpleNamespace(name="aten::_fused_sgd_", cpu_parent=step)) == "optimizer"
     for operator, found in expected.items():
         assert diagnose.category(SimpleNamespace(name=operator, cpu_parent=around)) == found in verdict_plots.SPENT
 

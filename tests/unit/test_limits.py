@@ -209,10 +209,15 @@ def test_a_slow_rank_and_what_is_not_known() -> None:
     assert one.own_limit_ms is None and one.parts["arithmetic"] == 40.0 and "kernels" not in one.parts
     other = accounted(steps(forward_ms=(30.0, 50.0)), reasons={"communication": "no_sync is not there"})
     assert "communication" not in other.parts and other.parts["stragglers"] == pytest.approx(10.0)
-    on_a_cpu = {"fresh_ms": ({"step": 0.0, "profiled": 0.0},), "reasons": {"communication": "it gathers weights"}}
-    spent = ({"arithmetic": 40.0, "memory": 3.0, "optimizer": 1.0, "communication": 14.0, "host": 5.0},)
-    waits = accounted(steps(forward_ms=(30.0, 50.0)), spent_ms=spent, **on_a_cpu)
-    assert waits.parts["communication"] == pytest.approx(14.0 - 10.0), "of which it waits 10 for the slow rank"
+
+
+@pytest.mark.parametrize(("reason", "ms"), [("FSDP2 gathers weights in every step", 14.0 - 10.0), (None, 14.0 + 4.0)])
+def test_a_step_on_the_cpu_waits_for_other_exchanges_than_of_gradients(reason: str | None, ms: float) -> None:
+    """FSDP2 for weights, and for the slow rank meanwhile; ZeRO-1 in its optimizer, also without that of gradients."""
+    spent = {"arithmetic": 40.0, "memory": 3.0, "optimizer": 1.0, "communication": 14.0, "host": 5.0}
+    on_the_cpu = {"fresh_ms": ({"step": 0.0, "profiled": 0.0},), "reasons": {"communication": reason}}
+    waits = accounted(steps(forward_ms=(30.0, 50.0)), spent_ms=(spent,), **on_the_cpu)
+    assert waits.parts["communication"] == pytest.approx(ms)
 
 
 def test_a_launch_with_one_kind_of_step_has_no_account() -> None:
