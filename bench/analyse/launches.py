@@ -2,18 +2,20 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from bench.runs.document import RunDocument
 from bench.runs.experiments import IntervalTargetRecord, Numerics
 from bench.runs.frames import TableRow
 from bench.runs.launches import LaunchRecord
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 NOT_RUN = "not run"  # an interrupted run did not come to the scenario, or this one was about something else
 
 
-def ok_rows(document: RunDocument, frame: pd.DataFrame) -> pd.DataFrame:
+def ok_rows(document: RunDocument, frame: "pd.DataFrame") -> "pd.DataFrame":
     """The rows of the launches that are ``ok``: a launch that failed may have left the steps of some of its ranks."""
     return only(frame, frame["launch"].isin([launch.launch for launch in document.good]))
 
@@ -66,7 +68,15 @@ def ended(launches: Sequence[LaunchRecord]) -> tuple[str, str | None]:
     return (NOT_RUN, "this run has no launch of it") if first is None else (first.status, first.reason)
 
 
-def only(frame: pd.DataFrame, wanted: "pd.Series[bool]") -> pd.DataFrame:
+def failures(document: RunDocument, names: Sequence[str]) -> str:
+    """Which of the run's scenarios are not among ``names``, and why; may be empty."""
+    in_turn = reversed(document.launches)
+    states = {one.scenario: "no value" if one.status == "ok" else one.status for one in in_turn}
+    missing = [scenario for scenario in document.request.scenarios if scenario not in names]
+    return ", ".join(f"{scenario} ({states.get(scenario, NOT_RUN)})" for scenario in missing)
+
+
+def only(frame: "pd.DataFrame", wanted: "pd.Series[bool]") -> "pd.DataFrame":
     """The rows that are wanted: the frame itself where all are, which may have millions of them."""
     return frame if wanted.all() else frame[wanted]
 
@@ -81,7 +91,7 @@ def different(texts: "pd.Series[str]") -> str | None:
     return "; ".join(dict.fromkeys(texts.dropna())) or None
 
 
-def by_launch(frame: pd.DataFrame) -> Iterator[tuple[int, pd.DataFrame]]:
+def by_launch(frame: "pd.DataFrame") -> "Iterator[tuple[int, pd.DataFrame]]":
     """The rows of one launch after the other. ``groupby`` would copy all of them at once."""
     places: TableRow = frame.groupby("launch").indices
     for launch, own in places.items():
@@ -89,7 +99,7 @@ def by_launch(frame: pd.DataFrame) -> Iterator[tuple[int, pd.DataFrame]]:
         yield int(launch), frame.iloc[own[0] : own[-1] + 1] if together else frame.take(own)
 
 
-def shown(document: RunDocument, frame: pd.DataFrame) -> dict[str, LaunchRecord]:
+def shown(document: RunDocument, frame: "pd.DataFrame") -> dict[str, LaunchRecord]:
     """For each scenario with rows in ``frame`` the launch to show: the first that is ``ok``, else the first."""
     with_rows = set(frame["launch"].unique())
     in_turn = [launch for launch in (*document.good, *document.launches) if launch.launch in with_rows]

@@ -13,6 +13,7 @@ from bench.analyse import published
 from bench.analyse.analysed import Analysed
 from bench.analyse.each import each_alone
 from bench.analyse.environments import numerics as numerics_between
+from bench.analyse.launches import failures
 from bench.core.errors import RequestError
 from bench.report import device_tables, launch_tables, recipe, verdict_tables
 from bench.report.blocks import Block, Chapter, Code, Facts, Fold, Grid, chapter_of, filled, fold
@@ -23,7 +24,6 @@ from bench.report.summary import published_tables, summary_table
 from bench.report.tables import Cell, tabulate, text
 from bench.runs.document import Attached
 from bench.seams.experiment import experiments
-from bench.words.caveats import failures
 from bench.words.questions import questions
 
 

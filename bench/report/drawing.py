@@ -16,21 +16,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import chdir, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 from xml.sax.saxutils import escape, quoteattr
 
 import numpy as np
-import pandas as pd
 
 from bench.analyse.labels import what_ran
-from bench.analyse.launches import how_many, shown
+from bench.analyse.launches import failures, how_many, shown
 from bench.console import count
 from bench.core.text import digits, plain, printable
 from bench.report.theme import DASHES, MARKERS, THEME
 from bench.runs.document import RunDocument, what_is_trained
 from bench.runs.launches import LaunchRecord
 from bench.runs.reader import Run
-from bench.words.caveats import failures
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 logging.getLogger("matplotlib").setLevel(logging.ERROR)
 """It warns of a home that it cannot write, where it would keep fonts; the plots are the same."""
@@ -138,6 +139,12 @@ def styled(width_in: float = WIDE_IN) -> Iterator[None]:
         yield
 
 
+def ready() -> None:
+    """Have what draws imported, once for all forks."""
+    with styled():
+        sheet(1.0)
+
+
 def for_page(draw: Callable[[], Plot | None], ids: str) -> Plot | None:
     """The plot that ``draw`` draws, for a page that is read on a screen or on a phone; its ids begin with ``ids``."""
     with styled():
@@ -204,7 +211,7 @@ def inline(svg: str, prefix: str, title: str) -> str:
     return re.sub(colour, lambda match: match[1] + variables.get(match[2], match[2]), body)
 
 
-def rows_of(run: Run, steps: pd.DataFrame) -> list[Entry]:
+def rows_of(run: Run, steps: "pd.DataFrame") -> list[Entry]:
     """The scenarios that have steps, with what really ran."""
     return rows_for(run, shown(run.document, steps))
 
@@ -327,7 +334,7 @@ def key_beside(axes: Artist, rows: Sequence[tuple[Artist, Entry, str]]) -> None:
 
 def stacked(
     rows: Sequence[Entry],
-    parts: pd.DataFrame,
+    parts: "pd.DataFrame",
     colours: Mapping[str, str],
     whole: "pd.Series[float]",
     *,

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from bench.analyse.history.shifts import MIN_NIGHTS
@@ -147,13 +146,15 @@ def _limits(trend: Trend) -> tuple[float, float]:
 
 def _columns(axes: Artist, nights: NDArray[np.intp], values: NDArray[np.float64], all_nights: int) -> None:
     """Some nights to a column: their median as a line, and from the lowest to the highest as a shade."""
-    sizes = [len(part) for part in np.array_split(nights, min(COLUMNS, len(nights)))]
-    columns = np.repeat(np.arange(len(sizes)), sizes)
-    by_column = pd.DataFrame({"night": nights, "value": values}).groupby(columns)
-    middle, of_column = by_column["night"].mean(), by_column["value"]
-    axes.fill_between(middle, of_column.min(), of_column.max(), color=light("muted"), alpha=0.35, linewidth=0)
+    edges = np.linspace(0, len(nights), min(COLUMNS, len(nights)) + 1).astype("int64")
+    starts, ends = edges[:-1], edges[1:]
+    columns = np.repeat(np.arange(len(starts)), ends - starts)
+    rising = values[np.lexsort((values, columns))]  # within each column
+    middle = np.add.reduceat(nights, starts) / (ends - starts)
+    axes.fill_between(middle, rising[starts], rising[ends - 1], color=light("muted"), alpha=0.35, linewidth=0)
     axes.collections[-1].set_label(f"lowest to highest of some {all_nights / COLUMNS:.0f} nights")
-    axes.plot(middle, of_column.median(), color=light("muted"), linewidth=0.7)
+    median = (rising[(starts + ends - 1) // 2] + rising[(starts + ends) // 2]) / 2
+    axes.plot(middle, median, color=light("muted"), linewidth=0.7)
 
 
 def _judged(axes: Artist, track: Track, trend: Trend) -> None:

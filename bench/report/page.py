@@ -18,7 +18,6 @@ from bench.report.blocks import HERE, Chapter, template
 from bench.report.drawing import Plot
 from bench.report.theme import THEME
 from bench.runs.files import replace_all, unwritable
-from bench.words.advice import Advice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +32,7 @@ class Section:
     answer: str
     training: str = ""
     clear: bool = False
-    advice: Sequence[Advice] = ()
+    advice: Sequence[tuple[str, str]] = ()
     caveats: Sequence[str] = ()
     chart: Plot | None = None
     chapters: Sequence[Chapter]

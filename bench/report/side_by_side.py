@@ -25,8 +25,7 @@ def drawn(
     This one does ``meanwhile`` first, the results of which it needs later."""
     DRAWS[:] = [partial(drawing.for_page, draw, ids) for draw in plots]
     others = min(len(os.sched_getaffinity(0)), MOST_PROCESSES, len(DRAWS)) - 1
-    with drawing.styled():
-        drawing.sheet(1.0)  # so that matplotlib is imported once
+    drawing.ready()
     futures: dict[int, Future[Plot | None]] = {}
     gc.freeze()  # what the collector marks would be copied, and here it would go through all tables for each figure
     pool = ProcessPoolExecutor(max(1, others), get_context("fork"), die_with_parent, (os.getpid(),))

@@ -15,6 +15,7 @@ from glob import escape, glob
 from typing import TYPE_CHECKING, Any
 
 from bench.core import records
+from bench.core.children import fork
 from bench.core.errors import RequestError, remedy_of
 from bench.core.files import open_regular
 from bench.runs.document import RunDocument
@@ -199,23 +200,18 @@ def _look_at(path: str, files: Sequence[str]) -> None:
 
 def _in_a_child(look: Callable[[], object]) -> bool:
     """True if this ends in a child, well or with an exception."""
-    ended, open_while_it_lives = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            faulthandler.disable()
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-            look()
-        except BaseException:  # noqa: BLE001  # what is raised is raised again where it is caught
-            pass
-        finally:
-            os._exit(0)
-    os.close(open_while_it_lives)
+
+    def quietly() -> None:
+        faulthandler.disable()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        look()
+
+    pid, pipe = fork(quietly)
     wait = select.poll()
-    wait.register(ended)
+    wait.register(pipe)
     if not wait.poll(1000 * CHILD_S):
         os.kill(pid, signal.SIGKILL)
-    os.close(ended)
+    pipe.close()
     return os.waitpid(pid, 0)[1] == 0
 
 

@@ -55,7 +55,6 @@ def main(arguments: list[str]) -> int:
     digests = [night.digest for night in history.nights]
 
     from bench.analyse.history import trends
-    from bench.report import history as report
 
     scenarios = trends.scenarios_of(digests)
     for name in wanted:
@@ -64,7 +63,10 @@ def main(arguments: list[str]) -> int:
             raise RequestError("--scenario", f"no run in there has a scenario {name!r}", remedy)
     accepted = {run: one.reason for run, one in history.accepted.items()}
     with passing(f"looking for shifts in {count(len(digests), 'night')}"):
-        tracks = trends.tracks(digests, scenarios=wanted, accepted=accepted, rule=rule)
+        tracks = trends.tracks(digests, rule, scenarios=wanted, accepted=accepted, meanwhile=_import_what_draws)
+
+    from bench.report import history as report
+
     with passing("drawing the plots and writing the page"):
         files = report.write(tracks, history.left_out, options.out)
     to, page = people(options), f"Page: {os.path.relpath(files[0])} (open it in a browser)"
@@ -78,3 +80,9 @@ def main(arguments: list[str]) -> int:
         whole = report.for_programs(tracks, history.left_out)
         print_json({"page": files[0], "files": files, "folder": history.folder, **whole})
     return OK
+
+
+def _import_what_draws() -> None:
+    from bench.report import drawing, history  # noqa: F401
+
+    drawing.ready()

@@ -1,12 +1,11 @@
 """Limits of a run's results, in a sentence or two each. What is wrong with single launches is a finding
 (:mod:`bench.analyse.validity`)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import pandas as pd
 
 from bench.analyse.each import each_alone
-from bench.analyse.launches import NOT_RUN
 from bench.core.dtypes import HALF_ON
 from bench.core.text import listed
 from bench.runs.document import Attached, RunDocument
@@ -80,11 +79,3 @@ def about_implementations(document: RunDocument) -> list[str]:
     native = dict.fromkeys(one.scenario for one in apex if one.effective and one.effective.parallel_impl == "native")
     instead = "bench's own flat-bucket all-reduce ran in place of apex DDP."
     return [f"No apex was involved in {listed(list(native))}: {instead}"] if native else []
-
-
-def failures(document: RunDocument, names: Sequence[str]) -> str:
-    """Which of the run's scenarios are not among ``names``, and why; may be empty."""
-    in_turn = reversed(document.launches)
-    states = {one.scenario: "no value" if one.status == "ok" else one.status for one in in_turn}
-    missing = [scenario for scenario in document.request.scenarios if scenario not in names]
-    return ", ".join(f"{scenario} ({states.get(scenario, NOT_RUN)})" for scenario in missing)

@@ -23,7 +23,7 @@ from standin.processes import alive
 
 from bench import machine
 from bench.core.channel import Channel
-from bench.core.children import LAUNCHER, Unanswered, ask
+from bench.core.children import LAUNCHER, Unanswered, ask, beside
 from bench.core.control_group import available_memory_bytes
 from bench.core.errors import BenchError, HostError, RequestError
 from bench.core.job import Meet
@@ -236,6 +236,22 @@ def test_a_question_may_take_half_of_the_free_memory() -> None:
     with pytest.raises(Unanswered, match="raised MemoryError"):
         ask(lambda: len(bytearray(most * 3 // 4)), 60.0)
     assert ask(lambda: np.empty(most // 4, np.uint8).nbytes, 60.0) == most // 4, "which it need not fill"
+
+
+@pytest.mark.parametrize("end", [lambda: 1 / 0, lambda: os._exit(0), list], ids=["raises", "ends", "well"])
+def test_work_in_another_process(end: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a fork does not do is done here; on one core all of it is."""
+    here = os.getpid()
+
+    def work() -> int:
+        if os.getpid() != here:
+            end()
+        return os.getpid()
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+    assert (beside(work)() != here) is (end is list)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0})
+    assert beside(work)() == here
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from glob import escape, glob
 from typing import TYPE_CHECKING
 
+from bench.core.children import beside
 from bench.core.codec import decode, encode
 from bench.core.errors import RequestError
 from bench.core.files import JSON_BYTES, open_regular, read_json, sha256
@@ -84,18 +85,16 @@ def read(folder: str, option: str = "--history") -> Nights:
     :class:`RequestError` in the name of ``option`` if the folder is missing or is a run itself.
     """
     folder = _history(folder, option)
-    nights: list[Night] = []
-    left_out: list[LeftOut] = []
     try:
         names = sorted(os.listdir(folder))
     except OSError as error:
         raise unreadable(option, folder, error) from error
-    for path in (os.path.join(folder, name) for name in names):
-        if may_be_run(path):
-            try:
-                nights.append(Night(path=path, digest=digest_of(_inside(path, folder))))
-            except RequestError as error:
-                left_out.append(LeftOut(path=path, why=error.problem))
+    paths = [path for name in names if may_be_run(path := os.path.join(folder, name))]
+    half = len(paths) // 2
+    later = beside(lambda: [_read(path, folder) for path in paths[half:]])
+    of_all = [*[_read(path, folder) for path in paths[:half]], *later()]
+    nights = [one for one in of_all if isinstance(one, Night)]
+    left_out = [one for one in of_all if isinstance(one, LeftOut)]
     once: dict[str, Night] = {}  # in the folder of its own name where there is one
     for night in sorted(nights, key=lambda night: (night.id != night.digest["run"], night.id)):
         first = once.setdefault(night.digest["run"], night)
@@ -105,6 +104,13 @@ def read(folder: str, option: str = "--history") -> Nights:
     accepted, stale = _acceptances(folder)
     in_time = sorted(once.values(), key=lambda night: night.when)
     return Nights(folder=folder, nights=in_time, left_out=[*left_out, *stale], accepted=accepted)
+
+
+def _read(path: str, folder: str) -> Night | LeftOut:
+    try:
+        return Night(path=path, digest=digest_of(_inside(path, folder)))
+    except RequestError as error:
+        return LeftOut(path=path, why=error.problem)
 
 
 def _inside(path: str, folder: str) -> str:

@@ -6,8 +6,8 @@ Pure: digests (:mod:`bench.analyse.digest`) in the order of time go in. Nights o
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from statistics import median
 
 from bench.analyse import comparable
@@ -16,6 +16,7 @@ from bench.analyse.history import gate
 from bench.analyse.history.rule import METRICS as GATE_METRICS
 from bench.analyse.history.rule import Rule
 from bench.analyse.history.shifts import Levels, Shift, levels
+from bench.core.children import beside
 from bench.core.text import by_key
 from bench.runs.document import what_is_trained
 
@@ -86,7 +87,7 @@ class Trend:
     values: tuple[float | None, ...]
     sources: tuple[str | None, ...]
     levels: Levels
-    regressed: tuple[int, ...]
+    regressed: tuple[int, ...] = ()
 
     @property
     def known(self) -> list[int]:
@@ -136,19 +137,23 @@ class Track:
 
 def tracks(
     digests: Sequence[Digest],
+    rule: Rule,
     *,
     scenarios: Sequence[str] = (),
     accepted: Mapping[str, str] | None = None,
-    rule: Rule | None = None,
+    meanwhile: Callable[[], object] = lambda: None,
 ) -> list[Track]:
     """The tracks of digests in the order of time, the one with the latest night first.
 
-    ``scenarios``: of these alone (none: of all). ``accepted``: why runs were accepted, by run. ``rule``: the gate's, by
-    which nights regressed; None: they are not looked for.
+    ``rule``: the gate's, by which nights regressed. ``scenarios``: of these alone (none: of all). ``accepted``: why
+    runs were accepted, by run. ``meanwhile``: done here while another process replays the gate.
     """
     wanted = [one for one in digests if not scenarios or not {*scenarios}.isdisjoint(scenarios_of([one]))]
-    grouped = by_key((comparable.key(one), one) for one in wanted)
-    made = [_track(of_track, scenarios, accepted or {}, rule) for of_track in grouped.values()]
+    grouped = by_key((comparable.key(one), one) for one in wanted).values()
+    stopped = beside(lambda: [_stopped(of_track, rule, accepted or {}, scenarios) for of_track in grouped])
+    made = [_track(of_track, scenarios, accepted or {}) for of_track in grouped]
+    meanwhile()
+    made = [_with_stopped(*one) for one in zip(made, stopped(), strict=True)]
     return sorted(made, key=lambda track: (track.nights[-1].utc or "", track.nights[-1].run), reverse=True)
 
 
@@ -156,7 +161,28 @@ def scenarios_of(digests: Sequence[Digest]) -> list[str]:
     return list(dict.fromkeys(row["scenario"] for digest in digests for row in digest["scenarios"]))
 
 
-def _track(digests: list[Digest], scenarios: Sequence[str], accepted: Mapping[str, str], rule: Rule | None) -> Track:
+def _stopped(
+    digests: Sequence[Digest], rule: Rule, accepted: Iterable[str], scenarios: Sequence[str]
+) -> dict[tuple[str, str], list[int]]:
+    """The nights that the gate stops, by their place, for each scenario and metric."""
+    replayed = gate.replay([(digest["run"], digest) for digest in digests], rule, accepted, scenarios or None)
+    return by_key(
+        ((row.scenario, row.metric), place)
+        for place, (rows, _) in enumerate(replayed)
+        for row in rows
+        if row.verdict == gate.REGRESSED
+    )
+
+
+def _with_stopped(track: Track, stopped: Mapping[tuple[str, str], Sequence[int]]) -> Track:
+    def regressed(trend: Trend) -> tuple[int, ...]:
+        of_metric = stopped.get((trend.scenario, GATED.get(trend.metric, "")), ())
+        return tuple(night for night in of_metric if trend.values[night] is not None)
+
+    return replace(track, trends=tuple(replace(trend, regressed=regressed(trend)) for trend in track.trends))
+
+
+def _track(digests: Sequence[Digest], scenarios: Sequence[str], accepted: Mapping[str, str]) -> Track:
     nights = tuple(
         Night(
             run=digest["run"],
@@ -179,13 +205,6 @@ def _track(digests: list[Digest], scenarios: Sequence[str], accepted: Mapping[st
                 usable.setdefault((row["scenario"], row["what_ran"]), [None] * len(digests))[place] = row
             else:
                 without[row["scenario"], why] += 1
-    named = [(digest["run"], digest) for digest in digests]
-    stopped = by_key(  # the nights that the gate stops, by scenario and metric
-        ((one.scenario, one.metric), place)
-        for place, (rows, _) in enumerate(gate.replay(named, rule, accepted, scenarios or None) if rule else ())
-        for one in rows
-        if one.verdict == gate.REGRESSED
-    )
     trends = tuple(
         Trend(
             scenario=ran[0],
@@ -194,7 +213,6 @@ def _track(digests: list[Digest], scenarios: Sequence[str], accepted: Mapping[st
             values=values,
             sources=tuple(None if row is None else source_of(row, metric) for row in rows),
             levels=levels(values),
-            regressed=tuple(one for one in stopped.get((ran[0], GATED.get(metric, "")), ()) if values[one] is not None),
         )
         for metric in METRICS
         for ran, rows in usable.items()
