@@ -58,7 +58,7 @@ def launch(found: Found, repeat: int, lab: Lab) -> None:
 
 
 def _kept(lab: Lab, done: Performed) -> str:
-    results, record = done.results, done.record
+    results, record = _of_training(done.job, done.results), done.record
     first = results[0] if results else {}
     lab.writer.add_to(
         Limits,
@@ -82,7 +82,13 @@ def _kept(lab: Lab, done: Performed) -> str:
 def limits_rows(job: Job, results: Results, partial: Results) -> dict[str, Rows]:
     """Steps with and without an exchange (:data:`bench.core.records.DIAGNOSTIC_COLUMNS`)."""
     head = {"launch": job.launch, "scenario": job.scenario, "look": "limits"}
-    return {"diagnostics": [{**head, "rank": result["rank"], **step} for result in results for step in result["steps"]]}
+    of_training = _of_training(job, results)
+    return {"diagnostics": [head | {"rank": one["rank"]} | step for one in of_training for step in one["steps"]]}
+
+
+def _of_training(job: Job, results: Results) -> Results:
+    """Of ranks that train: the account is of their step, in which they wait for a server."""
+    return [result for result in results if job.ranks[result["rank"]].replicas]
 
 
 def after(lab: Lab) -> None:

@@ -39,6 +39,7 @@ def build(parts):
         return serving(parts, trainers)
     join(parts, trainers)
     from torch.distributed import rpc
+    from torch.profiler import record_function
 
     def optimizer(parameters):
         updated = list(parameters)  # in the model's order, as the server has them, whatever their groups
@@ -47,7 +48,8 @@ def build(parts):
         def step(self):
             """In place of the optimizer's own: the server makes it."""
             gradients = [parameter.grad for parameter in updated]
-            weights = rpc.rpc_sync(NAME, push, args=(parts.rank, session.loss, gradients), timeout=0)
+            with record_function("rpc: gradients for weights"):
+                weights = rpc.rpc_sync(NAME, push, args=(parts.rank, session.loss, gradients), timeout=0)
             with torch.no_grad():
                 torch._foreach_copy_(updated, weights)
 

@@ -75,7 +75,7 @@ COPY_OF_MANY = "aten::_foreach_copy_"
 
 EXCHANGES = (
     *("nccl:", "nccl2:", "gloo:", "c10d::", "_c10d_functional::"),
-    *("FSDP::", "Optimizer.step#ZeroRedundancyOptimizer"),
+    *("FSDP::", "Optimizer.step#ZeroRedundancyOptimizer", "rpc:"),
 )
 """How the names of collectives begin, whoever communicates, and of what waits for some."""
 

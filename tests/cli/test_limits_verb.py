@@ -74,6 +74,15 @@ def test_what_is_planted_lands_in_its_own_part(
         assert run_here("check", "--rows", str(path)).code == 0
 
 
+def test_trainers_wait_for_their_server(run_here: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The account is of the ranks that train."""
+    monkeypatch.setattr(limits, "from_cache", known)
+    few = ("--device", "cpu", "--scenario", "parameter_server", "--warmup", "1", "--iters", "2")
+    done = run_here("limits", "--workload", "fashion_mlp", *few, "--json")
+    (launch,) = done.document["experiments"]["limits"]["launches"]
+    assert [one["communication"] > one["host"] for one in launch["spent_ms"]] == [True, True]
+
+
 @pytest.mark.slow
 def test_ceilings_are_measured_once(run_here: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BENCH_CACHE_DIR", str(tmp_path / "kept"))

@@ -172,7 +172,8 @@ def test_operators_have_rows_of_their_own() -> None:
     attention = "aten::_scaled_dot_product_flash_attention_for_cpu_backward"
     expected = {"aten::convolution": "convolutions", "aten::addmm": "matrix products", attention: "attention"}
     expected |= {"aten::native_layer_norm": "layer norm", "fsdp::chunk_cat": "bucket copies"}
-    for name in ("FSDP::all_gather (layer1.0)", "Optimizer.step#ZeroRedundancyOptimizer.step"):  # which wait for gloo
+    waits = ("FSDP::all_gather (layer1.0)", "Optimizer.step#ZeroRedundancyOptimizer.step", "rpc: gradients for weights")
+    for name in waits:
         around = SimpleNamespace(name=name, cpu_parent=None)
         assert diagnose.category(around) == "communication"
     step = SimpleNamespace(name="Optimizer.step#SGD.step", cpu_parent=around)
