@@ -5,23 +5,18 @@ import json
 import os
 import pickle
 import resource
+import select
 import signal
 import time
 from collections.abc import Callable, Collection, Mapping
-from io import BufferedReader
+from functools import partial
 from os import _exit  # as it is before a file of somebody's replaces it
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import IO, TypeVar, cast
 
 from bench.core.channel import adopt_orphans, die_with_parent
 from bench.core.control_group import available_memory_bytes
 from bench.core.errors import RequestError
 from bench.core.files import Json, parse_json
-
-if TYPE_CHECKING:
-    from multiprocessing import connection
-    from multiprocessing.context import ForkProcess
-
-    Connection = connection.Connection[object, object]
 
 T = TypeVar("T")
 
@@ -94,9 +89,9 @@ def end_children(but: Collection[int] = ()) -> list[int]:
     return strays
 
 
-def fork(work: Callable[[], object]) -> tuple[int, BufferedReader]:
-    """Begin ``work`` in a fork of this process: its PID, and what reads its result, pickled. Nothing comes where it
-    raises, and nothing of that is shown. Raises ``OSError`` where no process can be made."""
+def fork(work: Callable[[IO[bytes]], object]) -> tuple[int, IO[bytes]]:
+    """Begin ``work`` in a fork of this process: its PID, and the other end of the pipe that it is given. Of what it
+    raises nothing is shown. Raises ``OSError`` where no process can be made."""
     parent = os.getpid()
     ours, theirs = os.pipe()
     try:
@@ -104,23 +99,22 @@ def fork(work: Callable[[], object]) -> tuple[int, BufferedReader]:
         if pid == 0:
             try:
                 die_with_parent(parent)
-                result = pickle.dumps(work(), pickle.HIGHEST_PROTOCOL)
                 with os.fdopen(theirs, "wb") as pipe:
-                    pipe.write(result)
+                    work(pipe)
             finally:
                 _exit(0)
     finally:
         os.close(theirs)
-    return pid, os.fdopen(ours, "rb")
+    return pid, os.fdopen(ours, "rb", 0)
 
 
 def beside(work: Callable[[], T]) -> Callable[[], T]:
-    """Begin ``work`` in a fork; returns what waits for its result. Where there is a single core, no process can be made
-    or the fork has no result, it is done here, when it is waited for."""
+    """Begin ``work`` in a fork; returns what waits for its result, which pickle must take. It is done here, when it is
+    waited for, on a single core, and where no process can be made or the fork fails."""
     if len(os.sched_getaffinity(0)) == 1:
         return work
     try:
-        pid, pipe = fork(work)
+        pid, pipe = fork(lambda pipe: pickle.dump(work(), pipe, pickle.HIGHEST_PROTOCOL))
     except OSError:
         return work
 
@@ -128,7 +122,10 @@ def beside(work: Callable[[], T]) -> Callable[[], T]:
         with pipe:
             sent = pipe.read()
         os.waitpid(pid, 0)
-        return cast(T, pickle.loads(sent)) if sent else work()
+        try:
+            return cast(T, pickle.loads(sent))
+        except (EOFError, pickle.UnpicklingError):
+            return work()
 
     return result
 
@@ -139,21 +136,13 @@ def ask(question: Callable[[], T], limit_s: float) -> T:
 
     Raises :class:`Unanswered`, and :class:`RequestError` if ``question`` does.
     """
-    from multiprocessing import get_context  # here, since it takes long to import
-
-    context = get_context("fork")
     adopt_orphans()
     others = children()
-    ours, theirs = context.Pipe(duplex=False)
-    child = context.Process(target=_answer, args=(theirs, question, os.getpid()))
-    child.start()
-    theirs.close()
+    pid, pipe = fork(partial(_answer, question))
     try:
-        answer = _heard(ours, child, limit_s)
+        with pipe:
+            answer = _heard(pipe, pid, limit_s)
     finally:
-        ours.close()
-        child.kill()
-        child.join()
         end_children(others)
     match answer:
         case {"value": value}:
@@ -166,17 +155,19 @@ def ask(question: Callable[[], T], limit_s: float) -> T:
             raise Unanswered(UNREADABLE)
 
 
-def _heard(pipe: "Connection", child: "ForkProcess", limit_s: float) -> Json:
+def _heard(pipe: IO[bytes], pid: int, limit_s: float) -> Json:
     """The line of JSON that a child sends, which may send anything else as well. Raises :class:`Unanswered`."""
     deadline_s = time.monotonic() + limit_s
+    poll = select.poll()
+    poll.register(pipe)
     heard = b""
     while b"\n" not in heard:
-        if not pipe.poll(max(0.0, deadline_s - time.monotonic())):
+        if not poll.poll(1000 * max(0.0, deadline_s - time.monotonic())):
             raise Unanswered(f"was not done after {limit_s:g} s")
         piece = os.read(pipe.fileno(), MOST_BYTES)
         heard += piece
         if not piece:
-            raise Unanswered(_end_of(child))
+            raise Unanswered(_end_of(pid))
         if len(heard) > MOST_BYTES:
             raise Unanswered(f"answered with more than {MOST_BYTES:,} bytes")
     try:
@@ -185,40 +176,36 @@ def _heard(pipe: "Connection", child: "ForkProcess", limit_s: float) -> Json:
         raise Unanswered(UNREADABLE) from error
 
 
-def _end_of(child: "ForkProcess") -> str:
+def _end_of(pid: int) -> str:
     """How a child ended that will not answer any more, unless it has only closed the pipe for its answer."""
     deadline_s = time.monotonic() + END_PATIENCE_S
-    while child.exitcode is None and time.monotonic() < deadline_s:
+    while (end := os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is None:
+        if time.monotonic() > deadline_s:
+            return "closed the pipe for its answer"
         time.sleep(0.01)
-    if child.exitcode is None:
-        return "closed the pipe for its answer"
-    if child.exitcode >= 0:
-        return f"left with exit status {child.exitcode}"
-    memory = ", as where memory runs out" if child.exitcode == -signal.SIGKILL else ""
-    return f"was ended by {signal.Signals(-child.exitcode).name}{memory}"
+    if end.si_code == os.CLD_EXITED:
+        return f"left with exit status {end.si_status}"
+    memory = ", as where memory runs out" if end.si_status == signal.SIGKILL else ""
+    return f"was ended by {signal.Signals(end.si_status).name}{memory}"
 
 
-def _answer(pipe: "Connection", question: Callable[[], object], parent: int) -> None:
-    """The child's part. It never returns."""
+def _answer(question: Callable[[], object], pipe: IO[bytes]) -> None:
+    """The child's part."""
+    os.setsid()  # Ctrl-C is for the parent, which then ends it
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    with open("/proc/self/statm", encoding="ascii") as file:  # what it only reads, as libraries, does not count
+        taken = int(file.read().split()[5]) * resource.getpagesize()
+    most, (_, hard) = taken + available_memory_bytes() // 2, resource.getrlimit(resource.RLIMIT_DATA)
+    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
     try:
-        die_with_parent(parent)
-        os.setsid()  # Ctrl-C is for the parent, which then ends it
-        with open("/proc/self/statm", encoding="ascii") as file:  # what it only reads, as libraries, does not count
-            taken = int(file.read().split()[5]) * resource.getpagesize()
-        most, (_, hard) = taken + available_memory_bytes() // 2, resource.getrlimit(resource.RLIMIT_DATA)
-        most = most if hard == resource.RLIM_INFINITY else min(most, hard)
-        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
-        try:
-            answer = {"value": question()}
-        except RequestError as error:
-            answer = {"refused": [error.option, error.problem, error.remedy]}
-        except BaseException as error:  # noqa: BLE001  # the parent hears of it
-            answer = {"raised": type(error).__name__}
-        try:
-            line = json.dumps(answer)
-        except (TypeError, ValueError, RecursionError) as error:
-            line = json.dumps({"raised": f"{type(error).__name__}: {error}"})
-        with open(pipe.fileno(), "wb", closefd=False) as answers:
-            answers.write(line.encode() + b"\n")
-    finally:
-        _exit(0)
+        answer = {"value": question()}
+    except RequestError as error:
+        answer = {"refused": [error.option, error.problem, error.remedy]}
+    except BaseException as error:  # noqa: BLE001  # the parent hears of it
+        answer = {"raised": type(error).__name__}
+    try:
+        line = json.dumps(answer)
+    except (TypeError, ValueError, RecursionError) as error:
+        line = json.dumps({"raised": f"{type(error).__name__}: {error}"})
+    pipe.write(line.encode() + b"\n")

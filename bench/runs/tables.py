@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from glob import escape, glob
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from bench.core import records
 from bench.core.children import fork
@@ -201,7 +201,7 @@ def _look_at(path: str, files: Sequence[str]) -> None:
 def _in_a_child(look: Callable[[], object]) -> bool:
     """True if this ends in a child, well or with an exception."""
 
-    def quietly() -> None:
+    def quietly(pipe: IO[bytes]) -> None:
         faulthandler.disable()
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         look()

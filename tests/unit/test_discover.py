@@ -151,8 +151,8 @@ ENDS = {
     f"os.remove(__file__)\n{GOOD}": "was removed when it was executed",
 }
 FORGED = """import gc, time
-from multiprocessing.connection import Connection
-pipe = next(one for one in gc.get_objects() if type(one) is Connection and not one.closed and one.writable)
+from io import BufferedWriter
+pipe = next(one for one in gc.get_objects() if type(one) is BufferedWriter and not one.closed and one.fileno() > 2)
 open(pipe.fileno(), "wb", closefd=False).write(SAID)
 time.sleep(600)
 """
