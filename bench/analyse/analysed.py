@@ -55,6 +55,9 @@ class Analysed(Run):
     good_stats = cached_property(lambda run: LaunchStats(ok_rows(run.document, run.stats.frame)))
     rounds = cached_property(lambda run: Rounds.of(run.good_stats))
     good_phases = cached_property(lambda run: phases_by_launch(run.good_iterations))
+    phases = cached_property(
+        lambda run: run.good_phases.drop(columns="launch").groupby("scenario", sort=False).median()
+    )
     peaks = cached_property(lambda run: peaks(run.memory))
     stacks = cached_property(lambda run: stacks(run.memory))
     growth = cached_property(lambda run: growth(run.memory, run.iterations, run.windows))
@@ -86,7 +89,7 @@ class Analysed(Run):
     power = cached_property(lambda run: devices.power_timeline(run.device))
     throttled = cached_property(lambda run: devices.throttled_stretches(run.device))
     good_times = cached_property(lambda run: times(run.good_iterations))
-    spread = cached_property(lambda run: spread(run.good_times, run.good_stats).set_index("scenario"))
+    spread = cached_property(lambda run: spread(run.good_times, run.overview))
 
     @cached_property
     def energy(self) -> pd.DataFrame:

@@ -1,6 +1,7 @@
 """Error bars in words: the ± behind a value in a table, and why there is none."""
 
 import math
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -10,22 +11,14 @@ from bench.runs.frames import TableRow
 if TYPE_CHECKING:
     import pandas as pd
 
-ENDS = {
-    "throughput_per_s": "throughput_{}_per_s",
-    "step_median_ms": "step_{}_ms",
-    "step_p95_ms": "step_p95_{}_ms",
-    "relative_to_ddp": "relative_{}",
-    "energy_per_1000_j": "energy_per_1000_{}_j",
-    "energy_j": "energy_{}_j",
-    "mean_power_w": "mean_power_{}_w",
-}
-"""The columns of the ends of an interval, for values whose name is not simply followed by ``low`` and ``high``."""
+ENDS = {"step_median_ms": "step_{}_ms", "relative_to_ddp": "relative_{}"}
+"""The columns of the ends of an interval, where they do not simply stand before the unit."""
 RSS = "rss"
 
 
 def plus_minus(row: TableRow, name: str) -> str:
     """``±1.3%``: how far the farther end of its interval is from the value ``name`` of such a row; may be empty."""
-    ends = ENDS.get(name, f"{name}_{{}}")
+    ends = ENDS.get(name) or re.sub(r"(_per_s|_ms|_j|_w)?$", r"_{}\1", name, count=1)
     values = (row[name], *(row[ends.format(end)] for end in ("low", "high")))
     return bar(half_width_percent(*(None if one is None or math.isnan(one) else one for one in values)))
 

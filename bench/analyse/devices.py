@@ -55,11 +55,6 @@ COLUMNS = [
     "activity_reason",
 ]
 
-LAUNCH_COLUMNS = [
-    *("launch", "scenario", "devices", "energy_j", "energy_source", "energy_reason", "mean_power_w"),
-    *("max_temperature_c", "throttle", "verdict", "energy_per_1000_j", "peak_power_w"),
-]
-
 SCENARIO_COLUMNS = [
     *("scenario", "launches", "devices", "energy_j", "energy_low_j", "energy_high_j", "energy_source", "energy_reason"),
     *("energy_per_1000_j", "energy_per_1000_low_j", "energy_per_1000_high_j"),
@@ -108,8 +103,6 @@ def per_launch(device: pd.DataFrame, steps: Iterations, units: int | None, devic
     ``units``: what a step counts. ``peak_power_w``: the highest sum of the devices' powers in one sample. ``verdict``:
     the worst of all. ``devices``: :func:`per_device` of these tables.
     """
-    if devices.empty:  # as on the CPU
-        return _table([], LAUNCH_COLUMNS)
     table = devices.groupby("launch", as_index=False).agg(
         scenario=("scenario", "first"),
         devices=("device", "size"),

@@ -6,8 +6,6 @@ follows from ``run.json`` and the tables, from which :func:`of_run` makes it aga
 A scenario has a value per launch that is ``ok``, the replicate of every comparison. What is unknown is null.
 """
 
-from typing import Any
-
 import pandas as pd
 
 from bench.analyse import devices
@@ -15,6 +13,7 @@ from bench.analyse.analysed import Analysed
 from bench.analyse.labels import what_ran
 from bench.analyse.launches import ended, joined, looked_at, ok_rows
 from bench.analyse.parity import CANNOT_TELL, by_scenario
+from bench.analyse.verdicts import json_value
 from bench.core.codec import encode
 from bench.runs.digests import LOOKED_AT, VERSION, Digest, Entry
 from bench.runs.document import Attached, Imported, RunDocument
@@ -74,10 +73,6 @@ def of_run(run: Run) -> Digest:
     }
 
 
-def _known(value: Any) -> float | None:
-    return None if value is None or pd.isna(value) else float(value)
-
-
 def _scenario(name: str, document: RunDocument, values: dict[str, pd.Series], sources: dict[str, pd.Series]) -> Entry:
     launches = [launch for launch in document.launches if launch.scenario == name]
     findings = [one for one in document.validity if one.scenario == name]
@@ -89,7 +84,7 @@ def _scenario(name: str, document: RunDocument, values: dict[str, pd.Series], so
     verdict, loss_error = None, None
     if judged := [one for one in document.parity if one.scenario == name]:
         gravest = by_scenario(pd.DataFrame(encode(judged))).iloc[0]
-        loss_error = _known(gravest["loss_error"])
+        loss_error = json_value(gravest["loss_error"])
         if isinstance(gravest["verdict"], str) and gravest["verdict"] != CANNOT_TELL:  # neither better nor worse
             verdict = gravest["verdict"]
     return {
@@ -106,6 +101,6 @@ def _scenario(name: str, document: RunDocument, values: dict[str, pd.Series], so
         "launches": {
             "launch": numbers,
             "repeat": [one.repeat for one in good],
-            **{key: [_known(value) for value in of.reindex(numbers)] for key, of in values.items()},
+            **{key: [json_value(value) for value in of.reindex(numbers)] for key, of in values.items()},
         },
     }

@@ -71,8 +71,7 @@ def scan_of(run: Analysed) -> Scan:
 def _launches(run: Analysed, scaling: Scaling) -> Iterator[tuple[str, PointRecord, float | None]]:
     """Each launch with its device, such as ``node1 GPU 2`` or ``node1 part 1 of 2 of the cores``, and its median step
     (ms), None where it failed."""
-    frame = launch_stats(run, [one.launch for one in scaling.launches])[0].frame
-    medians = dict(zip(frame["launch"].tolist(), frame["median_ms"].tolist(), strict=True))
+    medians = launch_stats(run, [one.launch for one in scaling.launches])["median_ms"].to_dict()
     indices = {gpu.uuid: gpu.index for gpu in run.document.gpus}
     for one in scaling.launches:
         host = next((rank.host for rank in one.ranks if rank.host), None) or "this host"

@@ -26,19 +26,15 @@ def looked_at(document: RunDocument) -> int:
     0 where none were. A run that was interrupted had no verdict: its rounds are not whole, or it has no reference yet.
     ``--until-precision`` looks at the scatter alone, which spends as much as a verdict on one launch.
     """
-    most = max(_counts(document.good).values(), default=0)
+    most = max(Counter(one.scenario for one in document.good).values(), default=0)
     looks = [int(document.of(IntervalTargetRecord) is not None and most > (document.request.launches or 0))]
     references = document.begun(Numerics).references
     for part in document.resumed:
-        counts = _counts(one for one in document.good if one.launch < part.launch)
+        counts = Counter(one.scenario for one in document.good if one.launch < part.launch)
         whole = len(set(counts.values())) == 1 and all(one.launch < part.launch for one in references)
         if whole and any(one.launch >= part.launch for one in document.good):
             looks.append(max(counts.values()))
     return looks[-1]
-
-
-def _counts(launches: Iterable[LaunchRecord]) -> Counter[str]:
-    return Counter(one.scenario for one in launches)
 
 
 def across_environments(document: RunDocument) -> list[tuple[str, str, LaunchRecord, LaunchRecord]]:

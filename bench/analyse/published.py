@@ -52,8 +52,6 @@ def table(steps: Iterations, scenarios: list[str]) -> pd.DataFrame:
     of this run, geometric means over launches, with 95 % intervals in ``*_low`` and ``*_high``; ``published_s_<i>`` and
     ``published_relative``. Null if unknown.
     """
-    if steps.frame.empty:
-        return pd.DataFrame()
     shown = iterations(int(steps.frame["step"].max()) + 1)
     groups = steps.frame[steps.frame["step"].isin(shown)].groupby(["scenario", "step"], observed=True)[ELAPSED]
     launches: dict[Any, list[float]] = groups.agg(list).to_dict()

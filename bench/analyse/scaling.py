@@ -25,7 +25,7 @@ from bench.analyse.rounds import Rounds
 from bench.analyse.steps import per_iteration, per_launch
 from bench.core.records import PHASES
 from bench.runs.experiments import PointDiagnostic, Scaling
-from bench.runs.frames import Iterations, LaunchStats
+from bench.runs.frames import Iterations
 from bench.runs.launches import LaunchRecord
 
 WEAK, STRONG = "weak", "strong"
@@ -82,8 +82,8 @@ def scaled(run: Analysed) -> list[Scaled]:
     of_points: dict[tuple[int, int], list[LaunchRecord]] = {whole: [*run.document.launches]}
     for one in scaling.launches:
         of_points.setdefault((one.replicas or 0, one.global_batch), []).append(one)
-    stats, phases = launch_stats(run, [one.launch for launches in of_points.values() for one in launches])
-    medians: dict[int, float] = dict(zip(stats.frame["launch"], stats.frame["median_ms"], strict=True))
+    stats = launch_stats(run, [one.launch for launches in of_points.values() for one in launches])
+    medians = stats["median_ms"].to_dict()
     rounds = Rounds(
         (str(point), one.repeat, one.launch, medians.get(one.launch))
         for point, launches in of_points.items()
@@ -94,7 +94,8 @@ def scaled(run: Analysed) -> list[Scaled]:
     for mode in scaling.modes:
         first, *others = curve(scaling, mode)
         alone = rounds.values.get(str(first))
-        waits = phases["data_ms"].reindex([one.launch for one in of_points.get(first, [])]).dropna()
+        numbers = [one.launch for one in of_points.get(first, [])]
+        waits = (stats["data_share"] * stats["mean_ms"]).reindex(numbers).dropna()
         data_ms = float(waits.mean()) if len(waits) else 0.0
         for here in (first, *others):
             count, batch = here
@@ -130,13 +131,10 @@ def curve(scaling: Scaling, mode: str) -> list[tuple[int, int]]:
     return [(count, whole if mode == STRONG else count * scaling.batch_per_rank) for count in counts]
 
 
-def launch_stats(run: Analysed, launches: Sequence[int]) -> tuple[LaunchStats, pd.DataFrame]:
-    """Of these launches the table of launches, and the mean of each phase over measured steps and ranks."""
+def launch_stats(run: Analysed, launches: Sequence[int]) -> pd.DataFrame:
+    """The table of these launches (:func:`bench.analyse.steps.per_launch`), by number."""
     timed = run.timed if isinstance(run.timed, Iterations) else per_iteration(run.timed)
-    table = timed.only(timed.frame["launch"].isin(launches))
-    frame = table.frame
-    phases = frame.loc[~frame["warmup"]].groupby("launch")[[f"{phase}_ms" for phase in PHASES]].mean()
-    return per_launch(table), phases
+    return per_launch(timed.only(timed.frame["launch"].isin(launches))).frame.set_index("launch")
 
 
 def _loss(

@@ -153,26 +153,15 @@ def _stats(steps: pd.DataFrame) -> TableRow:
     }
 
 
-def phases(medians: pd.DataFrame) -> pd.DataFrame:
-    """Median of each phase per scenario (ms), over the measured steps of the rank whose step was the headline.
-
-    Columns ``scenario, data_ms, forward_ms, backward_ms, optimizer_ms``: medians over launches of their medians over
-    steps, which need not add up to the median of the step.
-    """
-    return medians.drop(columns="launch").groupby("scenario", sort=False).median().reset_index()
-
-
-def phase_intervals(medians: pd.DataFrame) -> pd.DataFrame:
-    """One row per scenario and phase: ``scenario, phase, low_ms, high_ms``, over the launches of :func:`phases`.
-
-    95 % intervals (Student's t), on the times themselves because a phase may take none; null for one launch.
-    """
-    rows = []
-    for scenario, launches in medians.groupby("scenario", sort=False):
-        for phase in PHASES:
-            _, low, high = mean_interval(launches[f"{phase}_ms"].to_numpy())
-            rows.append({"scenario": scenario, "phase": phase, "low_ms": low, "high_ms": high})
-    return pd.DataFrame(rows, columns=["scenario", "phase", "low_ms", "high_ms"])
+def phase_intervals(medians: pd.DataFrame) -> dict[tuple[str, str], tuple[float, float]]:
+    """By scenario and phase the 95 % interval (Student's t, ms) over launches: on the times themselves, because a phase
+    may take none. Nothing of one launch, or of a phase that is unknown. ``medians``: :func:`phases_by_launch`."""
+    intervals = {
+        (str(scenario), phase): mean_interval(launches[f"{phase}_ms"].to_numpy())[1:]
+        for scenario, launches in medians.groupby("scenario")
+        for phase in PHASES
+    }
+    return {of: (low, high) for of, (low, high) in intervals.items() if pd.notna(low) and pd.notna(high)}
 
 
 def phases_by_launch(iterations: Iterations) -> pd.DataFrame:
@@ -277,23 +266,13 @@ def times(steps: Iterations) -> dict[str, np.ndarray]:
     return {scenario: own for scenario, own in joined.items() if len(own)}
 
 
-def spread(times_ms: Mapping[str, np.ndarray], stats: LaunchStats) -> pd.DataFrame:
-    """One row per scenario: ``scenario, p25_ms, median_ms, p75_ms, measured, half_width_percent``.
-
-    Quartiles of all measured steps of the slowest rank; the median is that of the summary, the geometric mean of the
-    launches' medians, and so is its precision (null for one launch). ``times_ms``: :func:`times`; ``stats``: of the
-    same launches.
-    """
-    medians = {str(name): estimate(of_launches) for name, of_launches in stats.frame.groupby("scenario")["median_ms"]}
-    table = {
-        "scenario": list(medians),
-        "p25_ms": [np.quantile(times_ms[name], 0.25) for name in medians],
-        "median_ms": [median.value for median in medians.values()],
-        "p75_ms": [np.quantile(times_ms[name], 0.75) for name in medians],
-        "measured": [len(times_ms[name]) for name in medians],
-        "half_width_percent": [median.half_width_percent for median in medians.values()],
-    }
-    return pd.DataFrame(table).astype({"half_width_percent": "float64"})
+def spread(times_ms: Mapping[str, np.ndarray], overview: pd.DataFrame) -> pd.DataFrame:
+    """By scenario ``p25_ms, p75_ms`` of all measured steps of the slowest rank (:func:`times`), and ``median_ms,
+    half_width_percent`` as in the :func:`summary`: of the geometric mean of the launches' medians."""
+    ends = {name: np.quantile(own, (0.25, 0.75)) for name, own in times_ms.items()}
+    quartiles = pd.DataFrame.from_dict(ends, orient="index", columns=["p25_ms", "p75_ms"])
+    known = overview.set_index("scenario")[["step_median_ms", "half_width_percent"]]
+    return quartiles.join(known.rename(columns={"step_median_ms": "median_ms"}))
 
 
 def losses(steps: Iterations) -> pd.DataFrame:

@@ -27,6 +27,9 @@ MOST_BYTES = 1 << 20  # of an answer
 UNREADABLE = "gave an unreadable answer"
 
 
+INITIAL_NAMESPACE = "pid:[4026531836]"  # the host's own; the kernel gives it this number (PROC_PID_INIT_INO)
+
+
 class Unanswered(Exception):
     """A question that a child process was asked has no answer. Says what that process did: ``was ended by SIGSEGV``."""
 
@@ -50,6 +53,15 @@ def born(pid: int) -> int | None:
     """When a process started, in ticks: a later process of the same PID has another."""
     fields = _stat(pid)
     return int(fields[19]) if fields else None
+
+
+def nested() -> bool:
+    """Whether this process is in a PID namespace that is not the host's, as in a container without ``--pid=host``: PIDs
+    here are then not those that the driver knows."""
+    try:
+        return os.readlink("/proc/self/ns/pid") != INITIAL_NAMESPACE
+    except OSError:
+        return True
 
 
 def become_launcher(parent: int, environment: Mapping[str, str]) -> None:

@@ -1,7 +1,6 @@
 """The errors that bench translates into one line and an exit code. Caught in one place, ``bench.cli.main``.
 
-Exit codes are a fixed contract: 0 done; 1 a launch failed or bench itself did; 2 the request is wrong; 10 regressed;
-11 inconclusive; 12 missing or not comparable; 130 interrupted.
+Exit codes are a fixed contract.
 """
 
 import errno

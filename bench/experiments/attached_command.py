@@ -2,7 +2,6 @@
 
 import errno
 import os
-import resource
 import shutil
 import signal
 import subprocess
@@ -82,7 +81,7 @@ def perform(
     with scratch_folder("bench-attach-") as spool:
         watch = _Watch(launch, side.name, device, gpus, spool)
         try:
-            started_utc, started, busy = machine.utc_now(), time.monotonic(), machine.busy_s() - _cpu_s()
+            started_utc, started, busy = machine.utc_now(), time.monotonic(), machine.busy_s() - sum(os.times()[:4])
             mask = signal.pthread_sigmask(signal.SIG_BLOCK, {*FORWARDED, signal.SIGCHLD})  # they wait to be asked for
             try:
                 started_ns = time.perf_counter_ns()
@@ -102,7 +101,7 @@ def perform(
             started_utc=started_utc,
             started_ns=started_ns,
             wall_s=wall_s,
-            foreign_cores=machine.foreign_cores(machine.busy_s() - _cpu_s() - busy, wall_s),
+            foreign_cores=machine.foreign_cores(machine.busy_s() - sum(os.times()[:4]) - busy, wall_s),
             notes=(*watch.problems, *(read(path) for path in sorted(glob(os.path.join(spool, "*.jsonl"))))),
             tree=watch.tree,
             memory=memory,
@@ -247,9 +246,3 @@ class _Watch:
                     rank = next((self._ranks[one].rank for one in line if one in self._ranks), 0)
                     assert self._scenario is not None  # since there is a rank
                     self.sampler.watch(self._launch, self._scenario, rank, pid)
-
-
-def _cpu_s() -> float:
-    """Of this process and of those that it has waited for."""
-    children = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return time.process_time() + children.ru_utime + children.ru_stime

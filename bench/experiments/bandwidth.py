@@ -4,7 +4,6 @@ import tempfile
 from dataclasses import replace
 
 from bench.console import passing
-from bench.core.channel import Message
 from bench.core.codec import decode
 from bench.core.job import Job
 from bench.experiments import lab, record
@@ -37,14 +36,12 @@ def of_this_machine(request: Request, found: Found) -> BandwidthRecord:
 def of(job: Job, launch: LaunchRecord, results: Results) -> BandwidthRecord:
     """The record of a launch from the reports of its ranks: of each sample the slowest rank."""
     reports = [result["bandwidth"] for result in results] if launch.status == "ok" else []
-    first: Message = reports[0] if reports else {"bytes": (), "at_once": (), "left_out": None}
-    times_ms = zip(*(one["times_ms"] for one in reports), strict=True)
-    sizes = tuple(
-        AllReduces(bytes=size, at_once=at_once, times_ms=tuple(map(max, zip(*of_ranks, strict=True))))
-        for size, at_once, of_ranks in zip(first["bytes"], first["at_once"], times_ms, strict=True)
-    )
+    sizes, left_out = [], reports[0]["left_out"] if reports else None
+    for of_ranks in zip(*(one["sizes"] for one in reports), strict=True):
+        slowest_ms = tuple(map(max, zip(*(one["times_ms"] for one in of_ranks), strict=True)))
+        sizes.append(AllReduces(**of_ranks[0] | {"times_ms": slowest_ms}))
     transport = _transport(job, results[0]["transport"]) if reports else None
-    return BandwidthRecord.of(launch, transport=transport, sizes=sizes, left_out=first["left_out"])
+    return BandwidthRecord.of(launch, transport=transport, sizes=tuple(sizes), left_out=left_out)
 
 
 def _transport(job: Job, reported: dict[str, object]) -> Transport:

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from bench.report.chapters import Material
 
 STEP_TIME, MEMORY, NUMERICS = "step time", "peak memory", "numerics"
-SLOWER = {STEP_TIME: ("slower", "faster"), MEMORY: ("larger", "leaner")}
 """Words for a change, upwards and downwards; of numerics it is one either way."""
 ROUNDING = 1e-6
 """The smallest change of what is trained: a seeded command that does the same has the same values, bit for bit."""

@@ -7,28 +7,25 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from reprlib import repr as brief
-from typing import TYPE_CHECKING, Annotated, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from bench.core.codec import OneOf, decode
 from bench.core.job import CHECKPOINTS, MOST_CHECKPOINT_STEPS, Checkpoint
-from bench.core.text import digits
+from bench.core.text import by_key, digits
 from bench.experiments.lab import Lab
 from bench.experiments.launch import Performed, leave_out, perform, where_to_look
 from bench.experiments.plan import job_of
 from bench.runs.document import RunDocument
 from bench.runs.fields import Amount, Several
+from bench.runs.frames import TableRow
 from bench.runs.launches import LaunchRecord
 from bench.seams.discover import Found
 from bench.seams.experiment import Experiment
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from bench.report.blocks import Chapter
     from bench.report.chapters import Material
     from bench.report.tables import Table
-
-Launched = TypeVar("Launched", bound=LaunchRecord)
 
 SPARE_MIB = 64.0  # left on the disk for the run itself
 OVERHEAD = 1.1  # of the files over what is in them
@@ -142,7 +139,7 @@ def size_mib(document: RunDocument, scenario: str) -> float:
     return (first.parameters_mib or 0.0) + (first.masters_mib or 0.0) / 2 + (first.buffers_mib or 0.0) + state
 
 
-def checkpoints(document: RunDocument) -> "pd.DataFrame":
+def checkpoints(document: RunDocument) -> list[TableRow]:
     """One row per scenario with an ``ok`` launch that saved. Of ranks the slowest, of launches the mean.
 
     ``save_ms``: how long training stands still for a save. ``cost_ms``: what saving every N steps adds to each
@@ -151,12 +148,12 @@ def checkpoints(document: RunDocument) -> "pd.DataFrame":
     first step after that.
     """
     import numpy as np
-    import pandas as pd
 
     from bench.analyse.intervals import mean_interval
 
-    rows = []
-    for scenario, measured in by_scenario(one for one in document.begun(Checkpoints).launches if one.saves).items():
+    rows: list[TableRow] = []
+    good = (one for one in document.begun(Checkpoints).launches if one.status == "ok" and one.saves)
+    for scenario, measured in by_key((one.scenario, one) for one in good).items():
         first, extra = measured[0], [_extra_ms(one) for one in measured]
         cost, low, high = mean_interval(np.array(extra[0] if len(extra) == 1 else [*map(statistics.mean, extra)]))
         plain = [statistics.mean(_slowest([rank.plain_ms for rank in one.saves])) / one.steps for one in measured]
@@ -179,16 +176,7 @@ def checkpoints(document: RunDocument) -> "pd.DataFrame":
                 "resume_s": statistics.mean(resume_ms) / 1e3,
             }
         )
-    return pd.DataFrame(rows)
-
-
-def by_scenario(launches: Iterable[Launched]) -> dict[str, list[Launched]]:
-    """The launches that ended well."""
-    groups: dict[str, list[Launched]] = {}
-    for one in launches:
-        if one.status == "ok":
-            groups.setdefault(one.scenario, []).append(one)
-    return groups
+    return rows
 
 
 def _slowest(times_ms: Iterable[Sequence[float]]) -> list[float]:
@@ -204,13 +192,11 @@ def _extra_ms(one: CheckpointRecord) -> list[float]:
 
 def sentences(document: RunDocument) -> list[str]:
     """A sentence for each scenario, and why there is none for one whose launches failed."""
-    import pandas as pd
-
     from bench.report.tables import is_cost
 
-    lines, rows = [], checkpoints(document).to_dict("records")
+    lines, rows = [], checkpoints(document)
     for row in rows:
-        bounds = "" if pd.isna(row["cost_low_ms"]) else f" ({row['cost_low_ms']:,.2f} to {row['cost_high_ms']:,.2f})"
+        bounds = "" if row["cost_low_ms"] is None else f" ({row['cost_low_ms']:,.2f} to {row['cost_high_ms']:,.2f})"
         costs = f"{row['cost_ms']:,.2f} ms{bounds} a step, {row['cost_percent']:+.1f} %"
         if not is_cost(row["cost_ms"], row["cost_low_ms"]):
             costs = f"nothing that is distinguishable from 0{bounds and f'{bounds[:-1]} ms a step)'}"
@@ -227,13 +213,12 @@ def sentences(document: RunDocument) -> list[str]:
 def checkpoint_table(document: RunDocument) -> "Table | None":
     """Cost, size, and the time to resume; None if no launch saved."""
     from bench.report.tables import UNKNOWN, is_cost, numeric, ranged, tabulate, text
-    from bench.runs.frames import TableRow
 
     def percent(row: TableRow) -> str:
         return f"{row['cost_percent']:+.2f}" if is_cost(row["cost_ms"], row["cost_low_ms"]) else UNKNOWN
 
-    table = checkpoints(document)
-    if table.empty:
+    rows = checkpoints(document)
+    if not rows:
         return None
     columns = (
         text("scenario", "scenario"),
@@ -252,11 +237,11 @@ def checkpoint_table(document: RunDocument) -> "Table | None":
         "step: what saving adds to a cycle, over the steps between two saves; below it the 95 % interval over "
         "launches, of a single one over its pairs of cycles. The files go through the system's page cache. Processes "
         "run already when they load.",
-        f"{'; '.join(HOW[how] for how in dict.fromkeys(table['how']))}.",
+        f"{'; '.join(HOW[how] for how in dict.fromkeys(row['how'] for row in rows))}.",
     ]
-    if (table["every"] > MOST_CHECKPOINT_STEPS).any():
+    if any(row["every"] > MOST_CHECKPOINT_STEPS for row in rows):
         notes.append(f"A cycle has at most {MOST_CHECKPOINT_STEPS} steps; the cost is that of a save over all steps.")
-    return tabulate(columns, table.to_dict("records"), notes)
+    return tabulate(columns, rows, notes)
 
 
 def chapter(of: "Material") -> "Chapter":

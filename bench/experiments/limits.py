@@ -198,9 +198,26 @@ def sentences(run: "Analysed") -> list[str]:
 
 
 def chapter(of: "Material") -> "Chapter":
-    from bench.report.limits import chapter as drawn
+    from bench.report.blocks import Facts, Grid, chapter_of, fold
+    from bench.report.limits import account_table, arithmetic_table, ceilings_table
+    from bench.words import tuned
+    from bench.words.limits import answers, proved
 
-    return drawn(of)
+    run = of.run
+    facts, arithmetic = answers(run), arithmetic_table(run)
+    ask = "python -m bench limits measures what this machine can do at most, and where the rest of a step goes."
+    words, answer = sentences(run) or [ask] * (arithmetic is not None), tuned.answer(run, run.overview)
+    return chapter_of(
+        "limits",
+        "How far from the limit?",
+        *(line for line in words if line not in answer),
+        *proved(run.document),
+        of.plots.get("limits"),
+        Facts(tuple(facts)) if facts else None,
+        Grid("The account of a step", account_table(run)),
+        Grid("Arithmetic", arithmetic),
+        fold("What this machine can do", Grid("What this machine can do", ceilings_table(run))),
+    )
 
 
 EXPERIMENT = Experiment(

@@ -95,8 +95,6 @@ def obstacle(found: Found, request: Request, host: Event | None = None) -> str |
         return "this torch was built without torch.distributed.rpc; use another build"
     if request.device == "cuda" and host["cuda_built"] is None:
         return "this torch was built without CUDA; install a build with CUDA, or use --device cpu"
-    if found.strategy.group and not host["distributed"]:
-        return "this torch was built without torch.distributed; use another build"
     backend = "nccl" if request.device == "cuda" else "gloo"
     if found.strategy.group and not host[backend]:
         return f"this torch was built without {backend}; use another build"

@@ -12,19 +12,19 @@ from bench.console import count
 from bench.core.codec import decode
 from bench.core.job import Checkpoint, Job
 from bench.core.records import Host
-from bench.experiments.checkpoint import by_scenario, no_room
+from bench.core.text import by_key
+from bench.experiments.checkpoint import no_room
 from bench.experiments.lab import Lab
 from bench.experiments.launch import Performed, leave_out, perform, where_to_look
 from bench.experiments.plan import Request, job_of
 from bench.runs.document import RunDocument
 from bench.runs.fields import Amount, Count, Several
+from bench.runs.frames import TableRow
 from bench.runs.launches import LaunchRecord
 from bench.seams.discover import Found
 from bench.seams.experiment import Experiment
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from bench.report.blocks import Chapter
     from bench.report.chapters import Material
     from bench.report.tables import Table
@@ -100,9 +100,7 @@ def kill_one(job: Job, inner: Job, folder: str, lab: Lab) -> None:
     def keep(done: Performed) -> str:
         shutil.rmtree(folder, ignore_errors=True)
         launch = replace(done.record, processes=inner.processes)
-        (seen,) = done.results or [{"missing": None}]
-        if seen.get("missing"):
-            launch = replace(launch, status="unsupported", reason=seen["missing"])
+        (seen,) = done.results or [{}]
         times = {name: seen[name] for name in RestartLook.__dataclass_fields__ if name in seen}
         look = decode(RestartLook, times, "restart") if times else None
         lab.writer.add_to(Restarts, RestartRecord.of(launch, every=every, restart=look))
@@ -119,7 +117,7 @@ def kill_one(job: Job, inner: Job, folder: str, lab: Lab) -> None:
     perform(job, lab, "restarting", keep)
 
 
-def restarts(document: RunDocument) -> "pd.DataFrame":
+def restarts(document: RunDocument) -> list[TableRow]:
     """One row per scenario with an ``ok`` launch in which a rank was killed.
 
     ``next_step_s``: from the kill until the next step is over on all ranks, mean over launches with its 95 % interval
@@ -128,12 +126,12 @@ def restarts(document: RunDocument) -> "pd.DataFrame":
     ``caught_up_s``: until the first step is over that had not been trained before. ``loss_error``: the largest.
     """
     import numpy as np
-    import pandas as pd
 
     from bench.analyse.intervals import mean_interval
 
-    rows = []
-    for scenario, measured in by_scenario(one for one in document.begun(Restarts).launches if one.restart).items():
+    rows: list[TableRow] = []
+    good = (one for one in document.begun(Restarts).launches if one.status == "ok" and one.restart)
+    for scenario, measured in by_key((one.scenario, one) for one in good).items():
         looks = [one.restart for one in measured if one.restart is not None]
         next_s = np.array([one.next_step_ms for one in looks]) / 1e3
         mean, low, high = mean_interval(next_s)
@@ -155,17 +153,15 @@ def restarts(document: RunDocument) -> "pd.DataFrame":
                 "loss_error": max((one.loss_error for one in looks if one.loss_error is not None), default=None),
             }
         )
-    return pd.DataFrame(rows)
+    return rows
 
 
 def sentences(document: RunDocument) -> list[str]:
     """A sentence for each scenario, and why there is none for one whose launches failed."""
-    import pandas as pd
-
-    lines, rows = [], restarts(document).to_dict("records")
+    lines, rows = [], restarts(document)
     for row in rows:
         low, high = row["next_step_low_s"], row["next_step_high_s"]
-        bounds = "" if pd.isna(low) else f" ({low:.1f} to {high:.1f})"
+        bounds = "" if low is None else f" ({low:.1f} to {high:.1f})"
         lost = row["killed_step"] - row["resumed_step"]
         lines.append(
             f"When a rank of {row['scenario']} is killed, the next step is over {row['next_step_s']:.1f} s{bounds} "
@@ -182,8 +178,8 @@ def restart_table(document: RunDocument) -> "Table | None":
     """How long training stands still, by what it waits for; None if no rank was killed."""
     from bench.report.tables import numeric, ranged, tabulate, text
 
-    table = restarts(document)
-    if table.empty:
+    rows = restarts(document)
+    if not rows:
         return None
     parts = (("torch is imported", "up_s"), ("ranks meet", "joined_s"), ("checkpoint is loaded", "loaded_s"))
     columns = (
@@ -204,7 +200,7 @@ def restart_table(document: RunDocument) -> "Table | None":
         "first step is over that had not been trained before. loss differs by: of steps that were trained twice, "
         "relative; 0 if training went on as if nothing had happened."
     ]
-    return tabulate(columns, table.to_dict("records"), notes)
+    return tabulate(columns, rows, notes)
 
 
 def chapter(of: "Material") -> "Chapter":

@@ -242,7 +242,7 @@ def scenario_of(document: RunDocument, name: str) -> Found:
         _refuse_changed(document, name if kind is SCENARIO else f"+{own_name}", file)
         parts.append(asked + part[len(part.partition("=")[0]) :])
     found = switching.scenario("+".join((*parts, *levels)))
-    return found.on(environment) if environment else found
+    return replace(found, environment=environment) if environment else found
 
 
 def _without_environment(document: RunDocument, name: str) -> tuple[str, str | None]:

@@ -238,14 +238,11 @@ class Nvml:
             sample["energy_mj"], reasons["energy_mj"] = None, MIG_ENERGY
         counters, problems = self._read_links(handle) if links else (dict.fromkeys(LINK_COLUMNS), {})
         why = "; ".join(f"{metric}: {reason}" for metric, reason in (reasons | problems).items())
-        return {**sample, "reason": why or None, **counters, "mig": mig, **self._activity(uuid)}
-
-    def _activity(self, uuid: str) -> dict[str, object]:
-        """The GPM metrics of a GPU since they were last known, and why some are None."""
-        values, reason = self._try(self._gpm_since, uuid)
-        return dict(values) if reason is None else unknown_activity(reason)
+        activity, reason = self._try(self._gpm_since, uuid)
+        return {**sample, "reason": why or None, **counters, "mig": mig, **(activity or unknown_activity(reason))}
 
     def _gpm_since(self, uuid: str) -> dict[str, object]:
+        """The GPM metrics of a GPU since they were last known, and why some are None."""
         pynvml, handle = self._pynvml, self._handle(uuid)
         before, taken_ns = self._gpm.get(uuid, (None, -GPM_PERIOD_NS))
         if before is None and not pynvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice:

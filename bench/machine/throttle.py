@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from functools import reduce
 from operator import or_
 
+from bench.core.text import by_key
 from bench.runs.frames import TableRow
 
 REASONS = {
@@ -54,10 +55,7 @@ def check(device: Iterable[TableRow], steps: Iterable[TableRow]) -> dict[str, ob
 
     ``verdict``: the worst over the devices. ``devices``: by UUID the names of the reasons, or None if unknown.
     """
-    by_host: dict[str | None, list[TableRow]] = {}
-    for row in steps:
-        if not row["warmup"]:
-            by_host.setdefault(row.get("host"), []).append(row)
+    by_host = by_key((row.get("host"), row) for row in steps if not row["warmup"])
     windows = {
         host: (min(row["start_ns"] for row in rows), max(row["start_ns"] + round(row["step_ms"] * 1e6) for row in rows))
         for host, rows in by_host.items()

@@ -13,9 +13,6 @@ from bench.report.drawing import Plot, light
 from bench.report.tables import UNKNOWN, Cell, Table, digits, numeric, tabulate, text
 from bench.runs.experiments import Scaling
 
-LINES = 8
-"""Colours of lines in the theme; more numbers of ranks begin with the first again."""
-
 
 def bandwidth_table(measured: Sequence[Sample]) -> Table | None:
     """A row for each number at once, number of ranks and size; None without any."""
@@ -52,7 +49,7 @@ def bandwidth_plot(run: Analysed) -> Plot | None:
     figure, (axes,) = drawing.sheet(3.3)
     link = fitted(measured)
     for number, ranks in enumerate(sorted({one.ranks for one in measured})):
-        own, look = [one for one in measured if one.ranks == ranks], {"color": light(f"line-{number % LINES}")}
+        own, look = [one for one in measured if one.ranks == ranks], {"color": light(f"line-{number % 8}")}
         sizes, rates = [one.bytes for one in own], [one.bus_gb_s for one in own]
         axes.plot(sizes, rates, marker="o", markersize=5, gid=f"ranks-{ranks}", label=f"{ranks} ranks", **look)
         if link is not None:

@@ -1,7 +1,6 @@
 """How far a step is from what this machine can do: its tables and plots."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from bench.analyse.account import PARTS, limits
 from bench.analyse.analysed import Analysed
@@ -9,15 +8,10 @@ from bench.analyse.limits import achieved
 from bench.console import count
 from bench.core.text import digits
 from bench.report import drawing
-from bench.report.blocks import Chapter, Facts, Grid, chapter_of, fold
 from bench.report.drawing import Plot, light
 from bench.report.tables import Cell, Table, in_text, is_unknown, number, numeric, ranged, tabulate, text
 from bench.runs.experiments import Limits
-from bench.words import tuned
-from bench.words.limits import NAMES, answers, by_scenario, percent, proved, sentences
-
-if TYPE_CHECKING:
-    from bench.report.chapters import Material
+from bench.words.limits import NAMES, by_scenario, percent, sentences
 
 MEANING = PARTS | {
     "unexplained": "what is left over; negative where the parts are more than the step",
@@ -93,24 +87,6 @@ def ceilings_table(run: Analysed) -> Table | None:
 
 def on_terminal(run: Analysed, width: int | None) -> list[str]:
     return [*sentences(run), *in_text(account_table(run), arithmetic_table(run), ceilings_table(run), width=width)]
-
-
-def chapter(of: "Material") -> Chapter:
-    run = of.run
-    facts, arithmetic = answers(run), arithmetic_table(run)
-    ask = "python -m bench limits measures what this machine can do at most, and where the rest of a step goes."
-    words, answer = sentences(run) or [ask] * (arithmetic is not None), tuned.answer(run, run.overview)
-    return chapter_of(
-        "limits",
-        "How far from the limit?",
-        *(line for line in words if line not in answer),
-        *proved(run.document),
-        of.plots.get("limits"),
-        Facts(tuple(facts)) if facts else None,
-        Grid("The account of a step", account_table(run)),
-        Grid("Arithmetic", arithmetic),
-        fold("What this machine can do", Grid("What this machine can do", ceilings_table(run))),
-    )
 
 
 def limits_plot(run: Analysed) -> Plot | None:

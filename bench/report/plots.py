@@ -12,7 +12,7 @@ from bench.analyse.analysed import Analysed
 from bench.analyse.bars import bar
 from bench.analyse.labels import what_ran
 from bench.analyse.launches import only, shown
-from bench.analyse.steps import base_of, phase_intervals, phases
+from bench.analyse.steps import base_of, phase_intervals
 from bench.core.records import PHASES, Gpu
 from bench.report import drawing, side_by_side
 from bench.report.all_reduce import bandwidth_plot
@@ -177,11 +177,8 @@ def phase_stack(run: Analysed) -> Plot | None:
     if run.good_stats.frame.empty:
         return None
     rows = drawing.rows_of(run, run.good_stats.frame)
-    medians = phases(run.good_phases).set_index("scenario")
-    intervals = phase_intervals(run.good_phases).dropna().to_dict("records")
-    bars = {(row["scenario"], row["phase"]): (row["low_ms"], row["high_ms"]) for row in intervals}
-    middle = run.spread["median_ms"]
-    widths = medians[[f"{phase}_ms" for phase in PHASES]].set_axis(list(PHASES), axis=1).dropna(axis=1, how="all")
+    bars, middle = phase_intervals(run.good_phases), run.spread["median_ms"]
+    widths = run.phases[[f"{phase}_ms" for phase in PHASES]].set_axis(list(PHASES), axis=1).dropna(axis=1, how="all")
     if widths.empty:  # of a script that bench did not write, whose wait for data alone may be known
         return None
     names = {"backward": "backward incl. communication"}

@@ -80,7 +80,7 @@ def _section(run: Analysed, plots: dict[str, Plot], out: str, training: Training
         training="" if training is None else time_to_train(run.document, table, training),
         clear=is_clear(run.document, table),
         advice=advice(run.document, table),
-        caveats=caveats(run.document, table),
+        caveats=list(caveats(run.document, table)),
         chart=plots.get("speed"),
         chapters=chapters.of_run(chapters.Material(run=run, plots=plots)),
     )

@@ -53,7 +53,7 @@ def values(run: Analysed) -> dict[str, pd.DataFrame]:
 def of_experiments(run: Analysed) -> dict[str, pd.DataFrame]:
     """The tables of the experiments that declare some; empty ones of those that a run has none of."""
     makers = [one.tables for one in experiments().values() if one.tables is not None]
-    return {name: table for make in makers for name, table in make(run).items()}
+    return {name: pd.DataFrame(table) for make in makers for name, table in make(run).items()}
 
 
 def point(one: scalings.Scaled) -> dict[str, object]:

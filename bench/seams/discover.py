@@ -9,12 +9,12 @@ import importlib.util
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cache
 from glob import glob
 from importlib.machinery import PathFinder
 from inspect import signature
-from types import ModuleType, NoneType
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from bench.core.dtypes import HALF_ON
@@ -87,10 +87,6 @@ class Found:
     def name(self) -> str:
         """With what was turned on, and the environment: ``ddp+bucket_mb=50+channels_last@2.10``."""
         return f"{self.base}{self.turned_on}{f'@{self.environment}' if self.environment else ''}"
-
-    def on(self, environment: str) -> "Found":
-        """The same in one of several interpreters."""
-        return replace(self, environment=environment)
 
     @property
     def turned_on(self) -> str:
@@ -228,11 +224,7 @@ def _load_workload(name: str, file: str) -> FoundWorkload:
 
 def try_site(name: str, file: str) -> None:
     """See whether a site's file can be executed, and declares what it should. Raises as :func:`load_file`."""
-    declared(_try_site, NoneType, name, file, SITE)
-
-
-def _try_site(name: str, file: str) -> None:
-    load_file(name, file, SITE)
+    declared(lambda name, file: load_file(name, file, SITE).SITE, SITE.declaration, name, file, SITE)
 
 
 @cache  # several scenarios share one

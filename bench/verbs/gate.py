@@ -5,6 +5,7 @@ import os
 import sys
 from collections import deque
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from bench.analyse import comparable
@@ -93,13 +94,6 @@ def main(arguments: list[str]) -> int:
     return outcome.exit_code
 
 
-def _nights(text: str) -> int:
-    value = whole_number(text)
-    if value < FEWEST_NIGHTS:
-        raise argparse.ArgumentTypeError(f"{text!r} is fewer than the {FEWEST_NIGHTS} nights that a bound needs")
-    return value
-
-
 def _level(text: str) -> float:
     value = percentage(text)
     if value < 0.5:
@@ -110,7 +104,8 @@ def _level(text: str) -> float:
 def add_thresholds(parser: argparse.ArgumentParser) -> None:
     usual = Rule()
     base = f"accepted nights that make a base (default: {usual.nights})"
-    parser.add_argument("--nights", type=_nights, default=usual.nights, metavar="N", help=base)
+    many = partial(whole_number, least=FEWEST_NIGHTS)
+    parser.add_argument("--nights", type=many, default=usual.nights, metavar="N", help=base)
     early = "of both while the base has fewer nights, and with --baseline"
     for option, kind, default, text in (
         ("--level", _level, usual.level, "of the prediction bound, over all scenarios of a metric"),

@@ -1,14 +1,24 @@
 """``python -m bench import``: make a run of a measurement by others, so that it can be compared with."""
 
-import argparse
+from functools import partial
 
 from bench.console import count
-from bench.core.codec import encode
+from bench.core.codec import Moment, encode
 from bench.core.errors import OK, RequestError
 from bench.experiments import importing
 from bench.machine.redact import without_secrets
 from bench.runs.document import Imported
-from bench.verbs.options import Parser, any_name, called, device_count, place, reply, scenario_name, whole_number
+from bench.verbs.options import (
+    Parser,
+    any_name,
+    called,
+    checked,
+    device_count,
+    place,
+    reply,
+    scenario_name,
+    whole_number,
+)
 
 DESCRIPTION = """\
 Make a sealed run folder of a measurement that bench did not make, so that runs can be compared with it. FILE is
@@ -43,7 +53,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--device", choices=("cpu", "cuda"), help="where it was measured")
     what = "model of the GPU (or CPU), as the driver says"
     parser.add_argument("--hardware", type=any_name, metavar="NAME", help=what)
-    parser.add_argument("--measured", type=_utc, metavar="UTC", help="when, as 2024-05-01T12:00:00Z (default: now)")
+    utc, when = partial(checked, Moment().allows, Moment().words), "when, as 2024-05-01T12:00:00Z (default: now)"
+    parser.add_argument("--measured", type=utc, metavar="UTC", help=when)
     parser.add_argument("--label", type=without_secrets, metavar="TEXT", help="a few words to find it by")
     parser.add_out()
     options = parser.parse_args(arguments)
@@ -70,12 +81,3 @@ def main(arguments: list[str]) -> int:
     about = {"run": run.id, "path": run.path, "imported": encode(imported), "workload": work}
     reply(options, *lines, document=lambda: {**about, "launches": launches, "measured_steps": steps})
     return OK
-
-
-def _utc(text: str) -> str:
-    from datetime import datetime
-
-    try:
-        return f"{datetime.strptime(text, '%Y-%m-%dT%H:%M:%SZ').isoformat()}Z"
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time in UTC, such as 2024-05-01T12:00:00Z") from error

@@ -176,16 +176,15 @@ def span(text: str) -> float:
     return value
 
 
-def any_name(text: str) -> str:
-    if not is_name(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a valid name")
+def checked(is_good: Callable[[str], object], what: str, text: str) -> str:
+    """``text``, unless it is not ``what``."""
+    if not is_good(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
     return text.strip()
 
 
-def scenario_name(text: str) -> str:
-    if not is_scenario(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not the name of one scenario")
-    return text.strip()
+any_name = partial(checked, is_name, "a valid name")
+scenario_name = partial(checked, is_scenario, "the name of one scenario")
 
 
 def scenario_names(given: str | None, option: str = "--scenario") -> list[str] | None:

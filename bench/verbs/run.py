@@ -87,7 +87,7 @@ def _run(options: Options, parser: Parser, party: Party | None) -> int:
     if options.input_sweep and len(scenarios) > 1:
         raise RequestError("--scenario", "--input-sweep is about one scenario", "name one, such as ddp")
     pythons = _environments(options)
-    scenarios = tuple(found.on(name) for found in scenarios for name in pythons) or scenarios
+    scenarios = tuple(replace(found, environment=name) for found in scenarios for name in pythons) or scenarios
     request = request_of(options, scenarios, party, pythons)
     if options.find_batch:
         return _find_batch(request, scenarios, options)

@@ -13,7 +13,7 @@ from bench.experiments import resume
 from bench.experiments.lab import Finished, Start
 from bench.experiments.plan import PROFILES, RANKS, Request
 from bench.experiments.plan.interval_target import FEWEST_LAUNCHES
-from bench.experiments.plan.scaling import EACH, MODES, default_counts, points
+from bench.experiments.plan.scaling import EACH, MODES, default_counts
 from bench.experiments.scaling import scale
 from bench.runs.experiments import Scaling
 from bench.seams.discover import Found
@@ -76,7 +76,6 @@ def _curves(found: Found, options: Options, party: Party | None) -> tuple[Reques
     if options.global_batch is None and options.batch_per_rank is None:
         request = replace(request, global_batch=share * max(1, round(request.global_batch / share)))
     batch, predict, mbit = request.global_batch // max(counts), options.predict or (), options.what_if
-    points(counts, batch, modes)  # refuses a batch that cannot be shared
     return request, Scaling(counts=counts, modes=modes, batch_per_rank=batch, predict=predict, what_if_mbit=mbit)
 
 

@@ -7,6 +7,7 @@ import secrets
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import partial
 from tempfile import NamedTemporaryFile
 from types import ModuleType
@@ -19,7 +20,7 @@ from bench.seams import discover, execute
 from bench.seams.discover import ENGINE, WORKLOAD
 from bench.seams.engine import FILE, Asked, Engine
 from bench.verbs.asked import Options
-from bench.verbs.options import DEFAULT_OUT, Parser, device_count, print_json, whole_number, write_new
+from bench.verbs.options import DEFAULT_OUT, Parser, checked, device_count, print_json, whole_number, write_new
 from bench.verbs.run import check_experiment, refuse_one_host, run_parser
 from bench.verbs.sets import LADDER, scenarios_of
 from bench.verbs.together import refuse_site
@@ -166,17 +167,14 @@ def gpus_per_node(text: str) -> tuple[str | None, int]:
     return kind or None, device_count(count)
 
 
-def named(pattern: str, what: str, text: str) -> str:
-    if not re.fullmatch(pattern, text, re.ASCII):
-        raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
-    return text
+def named(pattern: str, what: str) -> Callable[[str], str]:
+    return partial(checked, re.compile(pattern).fullmatch, what)
 
 
-image_name = partial(named, r"[!-~]+", "the name of an image")
-resource = partial(named, r"[a-z0-9.-]+/[A-Za-z0-9._-]+", "a resource, such as rdma/hca_shared_devices_a")
-claim_name = partial(named, r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", "the name of a persistent volume claim")
-job_name = partial(
-    named,
+image_name = named(r"[!-~]+", "the name of an image")
+resource = named(r"[a-z0-9.-]+/[A-Za-z0-9._-]+", "a resource, such as rdma/hca_shared_devices_a")
+claim_name = named(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", "the name of a persistent volume claim")
+job_name = named(
     r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?",  # of a service of Kubernetes, with room for what engines add to it
     "a name of up to 40 small letters, digits and hyphens that begins with a letter",
 )

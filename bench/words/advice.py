@@ -97,10 +97,7 @@ def more_wanted(document: RunDocument, table: pd.DataFrame) -> int | None:
 
 
 def headlines(document: RunDocument, table: pd.DataFrame) -> list[Advice]:
-    """The fastest of all scenarios, and of those on several replicas if one replica won; nothing of attached commands,
-    of which none is chosen."""
-    if document.of(Attached) or each_alone(document):
-        return []
+    """The fastest of all scenarios, and of those on several replicas if one replica won."""
     nothing = ("No valid result", "no scenario has results that can be trusted.")
     if table["why_not"].isna().any():  # good launches, of a batch that nobody knows
         nothing = ("No speed is known", "nothing says how many examples a step has.")

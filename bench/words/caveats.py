@@ -11,12 +11,8 @@ from bench.core.text import listed
 from bench.runs.document import Attached, RunDocument
 
 
-def caveats(document: RunDocument, summary: pd.DataFrame) -> list[str]:
+def caveats(document: RunDocument, summary: pd.DataFrame) -> Iterator[str]:
     """The limits, the gravest first."""
-    return [*_caveats(document, summary), *about_implementations(document)]
-
-
-def _caveats(document: RunDocument, summary: pd.DataFrame) -> Iterator[str]:
     if not document.complete:
         yield "This run is incomplete: it was interrupted, or is still being written. Its checksums do not count."
     failed = [f"{row['scenario']} ({row['status']})" for row in summary.to_dict("records") if row["status"] != "ok"]
@@ -31,6 +27,7 @@ def _caveats(document: RunDocument, summary: pd.DataFrame) -> Iterator[str]:
             yield f"Not counted: {launch.reason}."
     if attached is None:
         yield from _about_device(document)
+    yield from about_implementations(document)
 
 
 def _about_attached(attached: Attached, document: RunDocument) -> Iterator[str]:

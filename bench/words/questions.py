@@ -17,7 +17,6 @@ from bench.analyse.loader import INPUT_BOUND
 from bench.analyse.memory import largest_launches, peak_by_process
 from bench.analyse.memory_parts import ddp_against_shards
 from bench.analyse.recommendation import recommendable
-from bench.analyse.steps import phases
 from bench.analyse.validity import HOST_BOUND
 from bench.console import count
 from bench.core.records import PHASES
@@ -190,7 +189,7 @@ def _measured(run: Analysed, *names: str) -> bool:
 
 def _why(run: Analysed, scenario: str, base: str) -> str:
     """The difference between its step and the base's: by phase, and by operators where the profiler looked at both."""
-    of: Any = phases(run.good_phases).set_index("scenario")
+    of: Any = run.phases
     apart = (f"{phase} {signed(of.loc[scenario, f'{phase}_ms'] - of.loc[base, f'{phase}_ms'])}" for phase in PHASES)
     text = f"By phase (medians, ms): {', '.join(apart)}."
     costs: Any = spent(run.document).set_index("scenario").drop(columns="step_ms")

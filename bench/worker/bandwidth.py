@@ -41,13 +41,11 @@ def perform(plan: Plan, report: Report) -> dict[str, object]:
 
 
 def run(device: torch.device, on_turn: Callable[[int], None]) -> dict[str, object]:
-    """Time everything of :data:`PLAN`. ``bytes``, ``at_once``: size and number; ``times_ms``: of each its samples, the
-    time of all at once over their number as this rank saw it; ``left_out``: why larger ones are missing. All ranks take
-    the same steps. ``on_turn(k)`` is called after each.
+    """Time everything of :data:`PLAN`. Of each of ``sizes`` ``bytes`` and ``at_once``, how many, and ``times_ms``, its
+    samples: the time of all at once over their number as this rank saw it. ``left_out``: why larger ones are missing.
+    All ranks take the same steps. ``on_turn(k)`` is called after each.
     """
-    sizes: list[int] = []
-    together: list[int] = []
-    times_ms: list[list[float]] = []
+    sizes: list[dict[str, object]] = []
     left_out = None
     alone_ms: dict[int, float] = {}
     all_reduce_ms([torch.zeros(SIZES[0] // 4, device=device)], MOST_CALLS, device)
@@ -64,12 +62,10 @@ def run(device: torch.device, on_turn: Callable[[int], None]) -> dict[str, objec
         expected_ms = at_once * alone_ms[size]
         calls = max(1, min(MOST_CALLS, round(SAMPLE_MS / expected_ms)))
         samples = max(FEWEST_SAMPLES, min(SAMPLES, int(SIZE_LIMIT_MS / (calls * expected_ms))))
-        sizes.append(size)
-        together.append(at_once)
-        times_ms.append([all_reduce_ms(tensors, calls, device) for _ in range(samples)])
+        times_ms = [all_reduce_ms(tensors, calls, device) for _ in range(samples)]
+        sizes.append({"bytes": size, "at_once": at_once, "times_ms": times_ms})
         on_turn(turn)
-    measured = {"bytes": sizes, "at_once": together, "times_ms": times_ms, "left_out": left_out}
-    return {"bandwidth": measured, "transport": transport(os.environ)}
+    return {"bandwidth": {"sizes": sizes, "left_out": left_out}, "transport": transport(os.environ)}
 
 
 def once(device: torch.device) -> None:

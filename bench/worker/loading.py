@@ -10,6 +10,7 @@ from itertools import pairwise
 from multiprocessing import active_children
 from time import perf_counter_ns
 
+from bench.core.files import text_from
 from bench.core.records import PHASES
 from bench.worker import data
 from bench.worker.loop import PROGRESS_INTERVAL_NS, uncollected
@@ -58,10 +59,8 @@ def _window(ticks: list[int]) -> dict[str, list[int] | list[float] | list[None]]
 def _read_bytes(pids: list[int]) -> int | None:
     total = 0
     for pid in pids:
-        try:
-            with open(f"/proc/{pid}/io") as file:
-                lines = [line for line in file if line.startswith(READ)]
-        except OSError:
+        lines = [line for line in text_from(f"/proc/{pid}/io", 0).splitlines() if line.startswith(READ)]
+        if not lines:
             return None
         total += sum(int(line.removeprefix(READ)) for line in lines)
     return total

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from bench.core.pid_namespace import nested
+from bench.core.children import nested
 from bench.core.records import PROBE_MIB
 
 HOLD_S = 0.5

@@ -55,10 +55,6 @@ class Double:
     twin_buffers: list[Sketches] = field(default_factory=list)
 
 
-def fp32_steps(job: Parts) -> int:
-    return min(LOSSES, job.job.steps)
-
-
 def own(job: Parts) -> dict[Batch, list[Computation]]:
     """The computations of this process, which shares them with the launch's others, by what they do in double
     precision: the number of threads makes a difference in fp32 alone."""
@@ -71,7 +67,7 @@ def own(job: Parts) -> dict[Batch, list[Computation]]:
 def steps(job: Parts) -> int:
     """How many steps all passes of this process have together."""
     small = job.workload.in_small(0, 1)
-    return sum(len(same) * fp32_steps(job) + small.pool_batches + 1 for same in own(job).values())
+    return sum(len(same) * LOSSES + small.pool_batches + 1 for same in own(job).values())
 
 
 def perform(plan: Plan, report: Report) -> dict[str, Any]:
@@ -144,9 +140,9 @@ def _train(
         optimizer.step()
         around.after()
         marks.append(perf_counter_ns())
-        if step < fp32_steps(job):
+        if step < LOSSES:
             tick()
-    return losses[: fp32_steps(job)], min(after - before for before, after in pairwise(marks)) / 1e6, counter
+    return losses[:LOSSES], min(after - before for before, after in pairwise(marks)) / 1e6, counter
 
 
 def _chunks(model: nn.Module, criterion: Loss, parts: Chunks) -> Iterator[Tensor]:

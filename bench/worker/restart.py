@@ -17,7 +17,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from importlib.util import find_spec
 from typing import Any
 
 from bench.core.children import become_launcher
@@ -56,9 +55,7 @@ def killed_step(every: int) -> int:
 
 
 def run(job: Job, tell: Tell) -> dict[str, object]:
-    """For :class:`bench.runs.experiments.RestartLook`, or why there is no engine (``missing``)."""
-    if find_spec(ENGINE) is None:
-        return {"missing": "torch has no torchrun here (torch.distributed.run); use a torch that has torch.distributed"}
+    """For :class:`bench.experiments.restart.RestartLook`."""
     assert job.checkpoint is not None
     folder = job.checkpoint.folder
     inner = _as_trained(job)

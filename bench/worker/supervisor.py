@@ -17,7 +17,7 @@ from typing import Any
 from bench.core.channel import Channel, Message
 from bench.core.children import KILL_PATIENCE_S, end_children
 from bench.core.errors import EXHAUSTED, remedy_of
-from bench.core.files import log_end
+from bench.core.files import log_end, text_from
 from bench.core.job import TOO_SLOW, Job, Meet
 from bench.worker import processes
 from bench.worker.beats import Beats
@@ -193,7 +193,6 @@ def supervise(launch: Launch, control: Channel) -> None:
         launch.beats.close()
     control.send(
         event="over",
-        launch=launch.job.launch,
         status=cause.kind if cause else "ok",
         reason=cause.reason if cause else None,
         first_failed_rank=cause.rank if cause else None,
@@ -323,11 +322,7 @@ def _reap_launcher(launch: Launch, pid: int, control: Channel) -> None:
 
 def oom_kills() -> int:
     """How many processes the kernel has killed for want of memory; 0 where it does not say (as in some sandboxes)."""
-    try:
-        with open("/proc/vmstat", encoding="ascii") as file:
-            counts = dict(line.split() for line in file)
-    except OSError:
-        return 0
+    counts = dict(line.split() for line in text_from("/proc/vmstat", 0).splitlines())
     return int(counts.get("oom_kill", 0))
 
 

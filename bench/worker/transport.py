@@ -5,6 +5,8 @@ from collections.abc import Mapping
 import torch
 import torch.distributed as dist
 
+from bench.core.files import text_from
+
 
 def transport(environment: Mapping[str, str]) -> dict[str, object]:
     """``backend``; ``library``: whose version; ``interface``: the one that gloo was told to use; ``nominal_mbit``: what
@@ -31,9 +33,5 @@ def transport(environment: Mapping[str, str]) -> dict[str, object]:
 
 def nominal_mbit(interface: str, root: str = "/sys/class/net") -> float | None:
     """The nominal speed of an interface (Mbit/s); None where it has none, as a loopback."""
-    try:
-        with open(f"{root}/{interface}/speed") as file:
-            speed = int(file.read())
-    except (OSError, ValueError):
-        return None
-    return float(speed) if speed > 0 else None
+    speed = text_from(f"{root}/{interface}/speed", 0).strip()
+    return float(speed) if speed.isdigit() and int(speed) else None

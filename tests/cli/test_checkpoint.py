@@ -106,7 +106,7 @@ def test_the_cost_of_a_step() -> None:
     two = replace(one, saves=(replace(look, saving_ms=(28.0, 28.0)),))
     failed = replace(one, scenario="single", status="error", reason="no room")
     found = with_records(document(), Checkpoints(launches=(one, two, failed)))
-    (row,) = checkpoints(found).to_dict("records")
+    (row,) = checkpoints(found)
     assert row["cost_ms"] == pytest.approx(((30 + 28 - 40) / 4 + (28 + 28 - 40) / 4) / 2)
     assert row["cost_low_ms"] < row["cost_ms"] < row["cost_high_ms"]
     assert (row["launches"], row["save_ms"], row["load_s"], row["resume_s"]) == (2, 6.0, 0.05, 0.054)

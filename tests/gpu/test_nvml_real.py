@@ -17,7 +17,7 @@ from standin.processes import wait_for
 
 from bench import machine
 from bench.analyse import devices
-from bench.core.pid_namespace import nested
+from bench.core.children import nested
 from bench.core.records import DEVICE_COLUMNS, MEMORY_COLUMNS, PROBE_MIB, Gpu
 from bench.machine import nvml
 from bench.machine.sample import Sampler

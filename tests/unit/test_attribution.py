@@ -150,7 +150,7 @@ def test_the_process_of_an_outer_proc(tmp_path: Path, listed: int, nspid: str, n
 
 def test_a_real_namespace_is_seen_through() -> None:
     code = (
-        "import os\nfrom bench.core.pid_namespace import nested\nfrom bench.machine.sample.sources import rank_of\n"
+        "import os\nfrom bench.core.children import nested\nfrom bench.machine.sample.sources import rank_of\n"
         "inner, outer = os.getpid(), int(os.readlink('/proc/self'))\n"
         "print(nested(), inner != outer, rank_of(outer, frozenset({inner})) == inner, rank_of(1, frozenset({inner})))"
     )

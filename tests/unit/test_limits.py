@@ -430,7 +430,7 @@ def test_candidates_fit_and_are_not_on_yet() -> None:
     def names(scenario: str, fused: bool = False, on: str | None = None) -> set[str]:
         one: Any = SimpleNamespace(effective=SimpleNamespace(optimizer_fused=fused))
         found = switching.scenario(scenario)
-        return {name for name, _ in prove.candidates(found.on(on) if on else found, "cpu", one, None)}
+        return {name for name, _ in prove.candidates(replace(found, environment=on) if on else found, "cpu", one, None)}
 
     assert {"ddp+fused", "ddp+bucket_mb", "ddp+keep_memory"} <= names("ddp")
     assert "ddp+fused" not in names("ddp", fused=True) and not {"ddp+cuda_graphs", "ddp+channels_last"} & names("ddp")

@@ -119,7 +119,7 @@ def test_dataparallel_cuts_rows(name: str, gpus: int, there: bool, trained: str,
     found, work = scenario(name), discover.load_workload(*discover.resolve(trained, discover.WORKLOAD))
     asked = replace(request_for((found,)), task=work.task("cpu", work.workload.settings_on("cpu")))
     assert trial.in_rows(asked.workload) == rows
-    host = {"torch": "2.11.0", "cuda_built": "13.0", "nccl": True, "distributed": True, "apex": {"problems": {}}}
+    host = {"torch": "2.11.0", "cuda_built": "13.0", "nccl": True, "apex": {"problems": {}}}
     asked = replace(asked, device="cuda", devices=tuple("AB"[:gpus]), replicas=gpus)
     why = obstacles.obstacle(found, asked, host | {"in_rows": rows})
     assert why is None if rows or not there else "along its first dimension" in str(why)

@@ -139,7 +139,7 @@ def test_a_torch_that_does_not_fit_is_refused_first(
 ) -> None:
     found = switching.scenario(scenario)
     request = request_for((found,), device=device, devices=(FOUR[0].uuid,), replicas=1)
-    host = {"torch": "2.11.0", "cuda_built": "13.0", "distributed": True, "nccl": True, "gloo": True} | has
+    host = {"torch": "2.11.0", "cuda_built": "13.0", "nccl": True, "gloo": True} | has
     told = obstacles.obstacle(found, request, host | {"apex": {"problems": {}}})
     assert (told or "").startswith(why or "") and (told is None) == (why is None)
 

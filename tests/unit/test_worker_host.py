@@ -181,7 +181,7 @@ def test_the_last_message_of_a_rank_is_read_first(says: bool) -> None:
 
 
 def test_a_kernel_without_a_count_of_kills_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("builtins.open", Mock(side_effect=FileNotFoundError("/proc/vmstat")))
+    monkeypatch.setattr(supervisor, "text_from", lambda path, start: "")
     assert supervisor.oom_kills() == 0
 
 

@@ -22,6 +22,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
+from bench.core.text import by_key
+
 ERROR = 0.05  # of the whole search
 FEWEST_BLOCKS = 3  # before the ends can differ
 SMALLEST = 0.01  # change that is searched for
@@ -148,10 +150,7 @@ class Bisection:
         change = self.change
         squares = [0.75 * sum((block.change - change) ** 2 for block in self.blocks)]
         freedom = len(self.blocks) - 1
-        by_candidate: dict[str | None, list[float]] = {}
-        for block in self.blocks:
-            by_candidate.setdefault(block.candidate, []).append(block.above)
-        by_candidate.pop(None, None)
+        by_candidate = by_key((one.candidate, one.above) for one in self.blocks if one.candidate is not None)
         for above in by_candidate.values():
             middle = fmean(above)
             squares.append(sum((one - middle) ** 2 for one in above))

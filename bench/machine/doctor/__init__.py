@@ -10,7 +10,7 @@ from glob import glob
 
 from bench import machine
 from bench.core import control_group
-from bench.core.pid_namespace import nested
+from bench.core.children import nested
 from bench.machine.doctor import gpus, torch_facts
 from bench.machine.doctor.concerns import concerns
 

@@ -5,6 +5,7 @@ from contextlib import closing
 from dataclasses import asdict
 from itertools import combinations
 
+from bench.core.files import text_from
 from bench.machine import nvml
 
 
@@ -36,8 +37,5 @@ def numa_node(pci_bus_id: str, root: str = "/sys/bus/pci/devices") -> int | None
     """The NUMA node that a device hangs on, from sysfs; None where the machine has one node only, or does not tell."""
     domain, _, rest = pci_bus_id.lower().partition(":")
     path = os.path.join(root, f"{domain[-4:]}:{rest}", "numa_node")
-    if not os.path.isfile(path):
-        return None
-    with open(path, encoding="ascii") as file:
-        node = int(file.read())
+    node = int(text_from(path, 0) or -1)
     return node if node >= 0 else None

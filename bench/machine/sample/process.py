@@ -9,7 +9,7 @@ import time
 from collections import deque
 from dataclasses import asdict, dataclass, field
 
-from bench.core import pid_namespace
+from bench.core import children
 from bench.core.channel import Channel, Message, die_with_parent
 from bench.machine.nvml import Nvml, NvmlUnavailable, unknown_sample
 from bench.machine.sample.attribution import Reading, unavailable
@@ -131,7 +131,7 @@ class Loop:
             except NvmlUnavailable as error:
                 self.memory = Nothing(str(error))
             else:
-                self.memory = GpuMemory(self.nvml, gpus, nested=pid_namespace.nested() if nested is None else nested)
+                self.memory = GpuMemory(self.nvml, gpus, nested=children.nested() if nested is None else nested)
                 self.memory.read({})  # the first query of each kind is the slow one
                 for uuid in gpus:
                     self.nvml.device_sample(uuid)

@@ -63,18 +63,15 @@ class AgentStore:
             bufsize=0,
         )
 
-    def put(self, value: str) -> None:
-        self._ask(value)
-
     def get(self) -> tuple[list[str], int] | None:
         """The addresses and the port that the first host has written; None if it has not yet."""
-        answer = parse_json(self._ask(""))
+        answer = parse_json(self.ask(""))
         match answer:
             case {"addresses": list(addresses), "port": int(port)}:
                 return [str(address) for address in addresses], port
         return None
 
-    def _ask(self, text: str) -> bytes:
+    def ask(self, text: str) -> bytes:
         assert self._process.stdin is not None and self._process.stdout is not None
         answer = b""
         with suppress(BrokenPipeError):

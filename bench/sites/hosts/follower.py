@@ -18,7 +18,7 @@ from bench.core.files import scratch_folder, sha256, sha256_of_names
 from bench.core.job import Job, Meet, Training
 from bench.machine.lock import acquire
 from bench.machine.sample import Sampler
-from bench.runs.files import LOG_LIMIT_BYTES, shorten
+from bench.runs.files import shorten
 from bench.seams import site
 from bench.seams.discover import STRATEGY, SWITCH, WORKLOAD, names
 from bench.seams.execute import Kind
@@ -30,7 +30,7 @@ from bench.sites.hosts.line import HURRIED, Gone, Line, Message
 from bench.sites.hosts.meeting import call, refusal, told
 from bench.sites.local import WorkerHost
 
-TRACE_LIMIT_BYTES = 64 << 20
+FILE_LIMIT_BYTES = 64 << 20
 ALIKE = "have the same files at the same place on all hosts"
 
 
@@ -126,7 +126,6 @@ class _Follower:
 
     def __init__(self, line: Line, hello: Hello, options: Options, name: str, stack: ExitStack) -> None:
         self.line, self.name = line, name
-        self.device = hello.device
         self.folder = stack.enter_context(scratch_folder("bench-host-"))
         machine.refuse_few_files(len(hello.devices) or hello.cores)
         machine.refuse_slices(hello.devices)
@@ -273,10 +272,7 @@ class _Launch:
                 continue
             log, trace = os.path.join(self.job.logs, self.job.log_name(number)), self.job.trace.format(rank=number)
             shorten(log)
-            if os.path.isfile(log):
-                with open(log, "rb") as file:
-                    text = file.read(2 * LOG_LIMIT_BYTES).decode(errors="surrogateescape")
-                self.line.send(event="log", rank=number, text=text)
-            if os.path.isfile(trace) and os.path.getsize(trace) <= TRACE_LIMIT_BYTES:
-                with open(trace, "rb") as file:
-                    self.line.send(event="trace", rank=number, base64=base64.b64encode(file.read()).decode())
+            for kind, path in (("log", log), ("trace", trace)):
+                if os.path.isfile(path) and os.path.getsize(path) <= FILE_LIMIT_BYTES:
+                    with open(path, "rb") as file:
+                        self.line.send(event=kind, rank=number, base64=base64.b64encode(file.read()).decode())

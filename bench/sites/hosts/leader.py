@@ -170,10 +170,9 @@ class _Launch:
 
     def _hear(self, member: Member, message: Message) -> None:
         match message:
-            case {"event": "log", "rank": int(rank), "text": str(text)} if self._is_on(member, rank):
-                _write(os.path.join(self.job.logs, self.job.log_name(rank)), text.encode(errors="surrogateescape"))
-            case {"event": "trace", "rank": int(rank), "base64": str(text)} if self._is_on(member, rank):
-                _write(self.job.trace.format(rank=rank), base64.b64decode(text))
+            case {"event": "log" | "trace" as kind, "rank": int(rank), "base64": text} if self._is_on(member, rank):
+                log, trace = os.path.join(self.job.logs, self.job.log_name(rank)), self.job.trace.format(rank=rank)
+                _write(log if kind == "log" else trace, base64.b64decode(text))
             case {"event": "over", "outcome": {"status": str()}, "elsewhere": dict()}:
                 self.over[member.name] = message
             case {"event": "failed", "why": str(why)}:

@@ -90,7 +90,6 @@ class Listener:
         self.callers: list[Caller] = []
         self.turned_away = 0
         self.dropped: list[str] = []
-        self._store: AgentStore | None = None
         address = to_listen_on(engine.address, environment)
         family = socket.AF_INET6 if ":" in (address or (resolved(engine.address) or [""])[0]) else socket.AF_INET
         port = 0 if engine.agent_store else engine.port
@@ -106,9 +105,9 @@ class Listener:
         if engine.agent_store:
             here = [address] if address else [one for one in addresses_here() if one not in ("127.0.0.1", "::1")]
             where = {"addresses": [engine.address, *here], "port": self.socket.getsockname()[1]}
-            self._store = AgentStore(engine.address, engine.port)
-            self._store.put(json.dumps(where))
-            self._store.close()
+            store = AgentStore(engine.address, engine.port)
+            store.ask(json.dumps(where))
+            store.close()
 
     def refuse_second_leader(self) -> None:
         """Raises :class:`RequestError` if another bench already listens where this one should."""

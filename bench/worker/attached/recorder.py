@@ -37,6 +37,11 @@ MOST_PASSES = 1000
 """Of one step, that its loss is the sum of."""
 FIRST_STEPS = 3
 """Whose norms are noted, where ``BENCH_ATTACH_NUMERICS`` is set."""
+UNKNOWN = (
+    *("backend_class", "compiled", "bf16_instructions", "bound_cores", "chosen_threads"),
+    *("precision", "apex_kernels"),
+)
+"""Of a script that bench did not write."""
 LATE_S = 1.0
 """How long the end of the script may wait for the last events."""
 
@@ -343,6 +348,7 @@ def _about(optimizer: Any, device: Any, state: State) -> dict[str, Any]:
     script = getattr(sys.modules.get("__main__"), "__file__", None)
     ran = {
         **live.of_training(model, wrapper, optimizer, device, replicas),
+        **dict.fromkeys(UNKNOWN),
         "label": label,
         "parallel_impl": kind,
         "precision_impl": "torch",
@@ -350,17 +356,10 @@ def _about(optimizer: Any, device: Any, state: State) -> dict[str, Any]:
         "compute_dtypes": [],
         "optimizer_settings": numbers,
         "scaler": scaler,
-        "backend_class": None,
         "memory_format": "unknown",
         "switches": {},
-        "compiled": None,
-        "bf16_instructions": None,
         "bf16_by_fp32": False,
-        "bound_cores": None,
-        "chosen_threads": None,
         "versions": {"torch": str(torch.__version__), "cuda": torch.version.cuda if cuda else None},
-        "precision": None,
-        "apex_kernels": None,
     }
     return {
         "pid": os.getpid(),
