@@ -11,11 +11,8 @@ def what_ran(effective: Effective | None) -> str:
     group = f"{effective.replicas} GPUs" if effective.replicas > 1 else None
     if effective.backend is not None:
         group = f"{effective.backend} ×{effective.world_size}"
-    return " · ".join(filter(None, (parallel(effective), group, precision(effective))))
-
-
-def parallel(effective: Effective) -> str:
-    return effective.label + (_in_python(effective) if effective.parallel_impl == "apex" else "")
+    label = effective.label + (_in_python(effective) if effective.parallel_impl == "apex" else "")
+    return " · ".join(filter(None, (label, group, precision(effective))))
 
 
 def precision(effective: Effective) -> str:

@@ -8,35 +8,33 @@ are compared over two runs: if the machine drifts in between, the ratio shifts, 
 
 import math
 import time
-from collections.abc import Callable
 from dataclasses import replace
 
 from bench.core.errors import RequestError
 from bench.core.text import ends_text
+from bench.experiments.lab import Start
 from bench.experiments.plan import Request
 from bench.experiments.plan.batch_search import next_batch
-from bench.experiments.tuning import Searched
+from bench.experiments.tuning import Searched, tune
 from bench.runs.experiments import Tuning
 from bench.seams.discover import Found
 
 FIRST = 0.5  # the part of the budget that the first search may take
 
-Tune = Callable[[Request, tuple[Found, ...], Tuning], Searched]
-
 
 def tune_batches(
-    request: Request, candidates: tuple[Found, ...], search: Tuning, tune: Tune
+    request: Request, candidates: tuple[Found, ...], search: Tuning, start: Start
 ) -> tuple[Searched, dict[int, str]]:
-    """The search at the batch that is fastest for an example, and by global batch what came of it. ``tune``: does one
-    search. Raises :class:`RequestError` as the first one does."""
+    """The search at the batch that is fastest for an example, and by global batch what came of it. Raises
+    :class:`RequestError` as the first search does."""
     began_s = time.monotonic()
-    best = tune(request, candidates, replace(search, budget_s=FIRST * search.budget_s))
+    best = tune(request, candidates, replace(search, budget_s=FIRST * search.budget_s), start)
     tried, gains = {request.global_batch: _in_words(best)}, {request.global_batch: True}
     while best.finalists and all(gains.values()) and (batch := next_batch(gains, unit=1)) is not None:
         request = replace(request, global_batch=batch)
         left = replace(search, allow=(), budget_s=max(0.0, search.budget_s - (time.monotonic() - began_s)))
         try:
-            larger = tune(request, best.finalists, left)
+            larger = tune(request, best.finalists, left, start)
         except RequestError as error:  # of a budget that is spent, or a batch that cannot be had
             tried[batch] = f"not tried: {error.problem}"
             break

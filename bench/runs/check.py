@@ -15,7 +15,7 @@ from bench.core.job import Training
 from bench.core.records import PHASES
 from bench.runs.digests import stored
 from bench.runs.document import RunDocument
-from bench.runs.files import count_rows, describe_files, entries
+from bench.runs.files import checksum, count_rows, entries
 from bench.runs.frames import TableRow
 from bench.runs.launches import LaunchRecord
 from bench.runs.reader import Run, read, verified
@@ -45,8 +45,9 @@ def _files(path: str, document: RunDocument) -> Iterator[str]:
     if not document.complete:
         yield f"{path} is incomplete: it was interrupted, or is still being written"
         recorded = tuple(f"logs/launch-{record.launch:03d}-" for record in document.records)
-        files, logs = describe_files(path), [name for name in sealed if name.startswith(recorded)]
-        yield from (f"{path}/{name} was changed after it was sealed" for name in logs if files[name] != sealed[name])
+        logs = (name for name in sealed if name.startswith(recorded))
+        changed = (name for name in logs if checksum(path, name) != sealed[name].sha256)
+        yield from (f"{path}/{name} was changed after it was sealed" for name in changed)
         return
     present = entries(path)  # with the checksums that were sealed, or it would not have been read
     yield from (f"{path}/{name} does not belong to this run" for name in present if name not in sealed)

@@ -2,7 +2,6 @@
 
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 
 from bench.console import COMMAND, columns
 from bench.core.codec import encode
@@ -75,7 +74,7 @@ def _asked(options: Options, parser: Parser, party: Party | None) -> int:
     start = Start(out=options.out, wait=options.wait, party=party)
     if not options.tune_batch:
         return _show(tune(request, candidates, search, start), options)
-    best, tried = tune_batches(request, candidates, search, partial(tune, start=start))
+    best, tried = tune_batches(request, candidates, search, start)
     return _show(best, options, tried)
 
 
