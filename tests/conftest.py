@@ -340,6 +340,16 @@ def link() -> Iterator[Link]:
         yield found
 
 
+@pytest.fixture
+def group() -> Iterator[None]:
+    """A process group of one rank."""
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
 @pytest.fixture(scope="session")
 def repository() -> Path:
     return Path(__file__).resolve().parent.parent

@@ -101,11 +101,6 @@ def test_batches_are_searched_on_one_host(two: list[dict[str, str]], tmp_path: P
 UNFIT = {
     "no secret": ((0, "BENCH_SECRET", None), ("--iters", "3"), "BENCH_SECRET: it is not set", "not set on the leader"),
     "another number": (None, ("--iters", "4"), *["--iters: HOST (host 1) was asked for 4, and the first h"] * 2),
-    "other switches": (
-        None,
-        ("--iters", "3", "--with", "foreach"),
-        *["--with: HOST (host 1) was asked for foreach, and the first host for nothing"] * 2,
-    ),
     "another option": (None, ("--itres", "3"), "--itres", "--itres"),
     "two of number 0": ((1, "RANK", "0"), ("--iters", "3"), "has number 0, too", "another bench leads at 127.0.0.1"),
 }

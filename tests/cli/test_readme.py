@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import Bench, in_this_process, separately
+from conftest import Bench, in_this_process
 from PIL import Image
 from standin import ROOT, documented
 from standin.workloads import tiny
@@ -115,7 +115,7 @@ def test_a_command_does_what_it_says(
         arguments[1:1] = ["--out", "own"]
         arguments = [re.sub("^python(?= |$)", sys.executable, word) for word in arguments]
     monkeypatch.chdir(folder)
-    done = separately(*arguments, here=folder) if "--fresh" in words else run_here(*arguments)
+    done = run_here(*arguments)
     if "--gpus" in words and not Path("/dev/nvidiactl").exists():
         assert (done.code, done.err) == (2, "bench: error: --gpus: there is no GPU here; leave it out\n")
         return

@@ -10,7 +10,6 @@
  *     value UUID METRIC NUMBER                      what a metric is; 0 without such a line
  *     error UUID METRIC CODE                        the code that a call returns instead; UUID may be *
  *     every UUID METRIC/N NUMBER                    what every Nth call gives instead of its value
- *     later UUID METRIC/N CODE                      the code that the Nth call and all after it return
  *     name NAME PID NUMBER                          the name of a process (the number is not looked at)
  *     scrambled 1                                   processes come in the layout of early R535: 32 bytes a row, not 24
  *     insufficient N                                the first N filled calls for processes are too small (a race)
@@ -172,9 +171,6 @@ static int metric(const char *function, void *handle, const char *key, unsigned 
     if (handle && strcmp(key, "processes"))
         wait_us(delay_all_us);
     unsigned long long n, calls = count_call(uuid, key);
-    const Line *later = find_counted("later", uuid, key, &n);
-    if (later && calls >= n)
-        return (int)later->number;
     const Line *value = find("value", uuid, key);
     const Line *every = find_counted("every", uuid, key, &n);
     *number = every && calls % n == 0 ? every->number : value ? value->number : 0;

@@ -1,7 +1,6 @@
 """Sessions in a test's own process: of a scenario's only rank, on the CPU; and one that sleeps in place of training."""
 
 import gc
-import time
 from dataclasses import replace
 from typing import Any
 
@@ -38,27 +37,22 @@ def train(
     return effective.read(session, strategy, watch), timings
 
 
-class Sleepy(Session):
+class Idle(Session):
     kept = staticmethod(torch.Tensor.detach)
 
-    def __init__(
-        self, load_s: float = 0.0, forward_s: float = 0.0, backward_s: float = 0.0, optimize_s: float = 0.0
-    ) -> None:
-        self.seconds = {"load": load_s, "forward": forward_s, "backward": backward_s, "optimize": optimize_s}
+    def __init__(self) -> None:
         self.gc_enabled: set[bool] = set()
         self.objects = nn.Parameter(torch.ones(()))
 
     def load(self) -> tuple[torch.Tensor, torch.Tensor]:
-        time.sleep(self.seconds["load"])
         return torch.zeros(1), torch.zeros(1)
 
     def forward(self, batch: object) -> torch.Tensor:
         self.gc_enabled.add(gc.isenabled())
-        time.sleep(self.seconds["forward"])
         return self.objects * 2
 
     def backward(self, loss: torch.Tensor) -> None:
-        time.sleep(self.seconds["backward"])
+        pass
 
     def optimize(self) -> None:
-        time.sleep(self.seconds["optimize"])
+        pass

@@ -113,13 +113,6 @@ def test_a_size_that_takes_too_long_is_left_out(monkeypatch: pytest.MonkeyPatch)
     assert len(turns) == len(done)
 
 
-def test_each_size_is_reduced_once_where_the_log_is_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    reduced: list[torch.Tensor] = []
-    monkeypatch.setattr(worker.dist, "all_reduce", reduced.append)
-    worker.once(torch.device("cpu"))
-    assert [one.nbytes for one in reduced] == SIZES
-
-
 def test_the_interface_is_what_gloo_was_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, speed in {"eth0": "25000\n", "eth1": "10000\n", "lo": "-1\n"}.items():
         (tmp_path / name).mkdir()

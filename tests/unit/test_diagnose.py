@@ -3,7 +3,6 @@
 import gzip
 import json
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import partialmethod
 from pathlib import Path
@@ -227,13 +226,6 @@ def test_a_kernel_counts_once() -> None:
     spent = diagnose.spent_ms(listed, "cuda")
     expected = {"input": 1.0, "casts": 2.0, "convolutions": 5.0, "optimizer": 7.1, "communication": 6.0, "other": 0.7}
     assert spent == pytest.approx(dict.fromkeys(spent, 0.0) | expected)
-
-
-@pytest.fixture
-def group() -> Iterator[None]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 @pytest.mark.parametrize("name", ["ddp", "replicate"])

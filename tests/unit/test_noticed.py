@@ -1,14 +1,12 @@
 """What a record says of the sampling of its launch: throttling, who else was there, and the last resort for memory."""
 
-from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 import pytest
 from standin import documents, frames
-from standin.documents import launch
 
-from bench.analyse.memory import beside_torch, boundaries, peaks, stacks
+from bench.analyse.memory import boundaries, peaks, stacks
 from bench.core.records import MEMORY_COLUMNS
 from bench.machine import throttle
 from bench.machine.sample.noticed import allocator_rows, checks
@@ -82,19 +80,6 @@ def test_torchs_peak_stands_in_for_an_unknown_rank() -> None:
     (peak,) = peaks(frames.memory(memory + torchs)).to_dict("records")
     assert (peak["peak_pid_mib"], peak["source"]) == (1400.0, "nvml_pid+torch_allocator+unavailable")
     assert pd.isna(peak["peak_total_mib"]), "a sum never has torch's peak in it"
-
-
-def test_driver_less_torch_is_the_context() -> None:
-    memory = [sample(0, 1400.0), sample(0, 1300.0, 6), sample(1, None, source="unavailable")]
-    table = beside_torch([replace(launch(scenario="ddp"), ranks=RANKS)], frames.memory(memory + last_resort(memory)))
-    first, second = table.to_dict("records")
-    columns = ("peak_mib", "allocated_mib", "reserved_mib", "context_mib")
-    assert [first[column] for column in columns] == [1400.0, 700.0, 900.0, 500.0]
-    assert (second["scenario"], second["pid"], second["reserved_mib"]) == ("ddp", 12, 800.0)
-    assert pd.isna(second["context_mib"])
-    on_cpu = replace(launch(scenario="ddp"), ranks=(RankRecord(rank=0, pid=11, allocator={"max_rss_mib": 900.0}),))
-    row = sample(0, 1400.0, source="rss") | {"device": "cpu"}
-    assert beside_torch([on_cpu], frames.memory([row])).empty, "there is nothing to compare"
 
 
 def test_a_stack_has_each_process_at_each_time() -> None:

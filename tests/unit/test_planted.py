@@ -141,13 +141,6 @@ def test_a_slow_rank_is_slow_for_all(run: Run) -> None:
     assert waiting.loc[at, "backward_ms"].median() > 100 > waiting["backward_ms"].drop(at).median()
 
 
-def test_a_first_third_that_is_slower_is_unsteady(run: Run) -> None:
-    (finding,) = [one for one in run.document.validity if (one.scenario, one.code) == ("slow_start", "unsteady")]
-    assert finding.severity == "warning" and "faster than its first" in finding.text and "--warmup" in finding.remedy
-    drift = Analysed.of(run).stats.frame.set_index("scenario").loc["slow_start", "drift"]
-    assert -0.85 < drift < -0.3, "from 40 ms to 10, and what a step takes beside"
-
-
 def test_ranks_that_are_apart_are_a_finding(run: Run) -> None:
     (found,) = [one for one in run.document.validity if (one.scenario, one.code) == ("uneven", "skew")]
     assert found.severity == "warning" and "rank 1 is slowest most often" in found.text

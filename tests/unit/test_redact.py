@@ -130,13 +130,8 @@ def test_long_text_takes_no_time() -> None:
 
 
 def test_a_setting_with_a_credential_is_refused(bench: Bench, tmp_path: Path) -> None:
-    source = "from bench.seams import Workload\nWORKLOAD = Workload(summary='x', unit='u', "
-    source += "global_batch={'cpu': 1, 'cuda': 1}, settings={'hub': '-'})\n"
-    names = ("model(work)", "example(work, index)", "loss(model, batch)", "optimizer(work, parameters)")
-    (tmp_path / "mine.py").write_text(source + "".join(f"def {name}: ...\n" for name in names))
-    asked = ("run", "--device", "cpu", "--workload", tmp_path / "mine.py", "--setting")
-    code, _, err = bench(*asked, "hub=https://me:hunter2@host")
-    assert code == 2 and "--setting: hub looks like a credential" in err and "hunter2" not in err
+    code, _, err = bench("run", "--device", "cpu", "--setting", "model=https://me:hunter2@host")
+    assert code == 2 and "--setting: model looks like a credential" in err and "hunter2" not in err
     labelled = run_parser().parse_args(["--label", "see https://me:hunter2@host, token=hunter2"])
     assert labelled.label == "see https://***@host, token=***"
 

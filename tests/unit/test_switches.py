@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from conftest import launches, needs_fsdp2, one_host, request_for
 from standin import documented, python, refusal
 from standin.sessions import load_of, parts_of, train
@@ -242,13 +241,6 @@ def test_the_table_in_the_docs_has_each_as_it_is(repository: Path) -> None:
     for name, file in SWITCHES.items():
         declared = switching.load_switch(name, file)
         assert shown[name][1:] == [declared.summary, where[declared.device]]
-
-
-@pytest.fixture(scope="module")
-def group() -> Iterator[None]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 def session_for(request: str, **changes: Any) -> tuple[Session, Any]:

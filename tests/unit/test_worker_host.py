@@ -325,12 +325,6 @@ def test_a_rank_without_its_launcher_ends(rank: str, tmp_path: Path) -> None:
     assert (orphan.returncode, orphan.stderr) == (1, b"") and not any(tmp_path.iterdir())
 
 
-def test_where_apex_was_asked_for_nothing_else_runs(execute: Callable[..., Executed]) -> None:
-    done = execute("ddp_o1", impl="apex", global_batch=2)
-    assert done.outcome.status == "error"
-    assert "apex needs CUDA" in (done.outcome.reason or "")
-
-
 RESTING = """
     import time
     session = parts.session()
