@@ -94,20 +94,16 @@ def account(launch: LimitsLaunch, of_operators: LimitsLaunch, ceilings: Ceilings
     apart = plain["begun_ms"] if alike else quiet["step_ms"]
     stragglers_ms = float((apart["max"] - apart["mean"]).median())
     spent = pd.DataFrame([dict(one) for one in launch.spent_ms]).mean()
-    communication_ms = None
-    if launch.processes == 1 or launch.fresh_ms or not alike:
-        quieter_ms = 0.0 if alike else float((plain["step_ms", "max"] - quiet["step_ms", "max"]).median())
-        # on the CPU the step itself waits for what nothing hides, and without one of gradients there may be others
-        waits_ms = float(spent["communication"]) - stragglers_ms * alike if launch.fresh_ms else 0.0
-        communication_ms = max(0.0, quieter_ms) + max(0.0, waits_ms)
+    # of exchanges that a step without one of gradients has: what nothing hides, and no waiting for the last rank
+    spent["communication"] = max(0.0, float(spent["communication"]) - stragglers_ms * alike)
+    quieter_ms = 0.0 if alike else float((plain["step_ms", "max"] - quiet["step_ms", "max"]).median())
     operators = [one for one in of_operators.operators if one.alone_ms is not None]
     alone = _alone(operators, ceilings, launch.effective.tf32)
     classes = ("arithmetic", "memory", "optimizer")
     waited_ms = data_ms + stragglers_ms * alike  # within the quiet step of a rank
     host_ms = _host_ms(launch, spent, float(quiet["step_ms", "mean"].median()) - waited_ms)
     parts: dict[str, float] = {"data": data_ms, "stragglers": stragglers_ms, "host": host_ms}
-    if communication_ms is not None:
-        parts["communication"] = communication_ms
+    parts["communication"] = max(0.0, quieter_ms) + float(spent["communication"])
     # what is quicker in the step than alone counts as it is there
     own = {name: min(alone[name], float(spent[name])) if alone else float(spent[name]) for name in classes}
     parts |= own

@@ -132,10 +132,10 @@ class Operator:
 class LimitsLaunch(LaunchRecord):
     """A launch that takes a step apart (:mod:`bench.worker.limits`).
 
-    Of each rank that trains: ``spent_ms``, what a profiled step without an exchange is spent on, by class;
-    ``fresh_ms``, what first touches of memory take in a ``step`` without an exchange, and in one that is ``profiled``,
-    empty on a GPU; ``lead_ms``, how far its host was ahead of the GPU where it was least ahead, in steps without an
-    exchange, null on the CPU.
+    Of each rank that trains: ``spent_ms``, what a profiled step without an exchange is spent on, by class, of exchanges
+    on a GPU what no other kernel hides; ``fresh_ms``, what first touches of memory take in a ``step`` without an
+    exchange, and in one that is ``profiled``, empty on a GPU; ``lead_ms``, how far its host was ahead of the GPU where
+    it was least ahead, in steps without an exchange, null on the CPU.
     ``all_reduce_ms``: of all gradients alone, of the slowest rank. ``operators``: of the first rank; those of the first
     launch of a scenario stand for all. ``reasons``: why something is missing.
     """

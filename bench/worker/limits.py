@@ -4,6 +4,7 @@ Steps as they are measured, steps without an exchange and steps under the profil
 rank, each operator of a step with its own shapes, alone and warm.
 """
 
+import math
 import mmap
 import resource
 from collections.abc import Callable, Iterable
@@ -190,16 +191,18 @@ def counted(profiler: profile) -> list[Any]:
 
 def spent_ms(seen: Seen, steps: int, device: str, alive: Callable[[], object]) -> dict[str, Any]:
     """``spent_ms``: milliseconds of a step by :data:`CLASSES`, self times: the mean of the profiles, of so many steps
-    each, that are neither among the shortest nor among the longest quarter. ``fresh_ms``: what first touches of memory
-    take, in a step and in a profiled one; the profiler changes how many there are. None on a GPU.
+    each, that are neither among the shortest nor among the longest quarter. On a GPU without the communication that
+    other kernels hide. ``fresh_ms``: what first touches of memory take, in a step and in a profiled one; the profiler
+    changes how many there are. None on a GPU.
 
     On the CPU without what the profiler itself takes for each event: by how much profiled steps are longer than those
     between them, with as many first touches.
     """
-    of_all = []
+    of_all, hidden = [], []
     for profiler in seen.profiles:
         alive()  # many operators take seconds to read
         of_all.append(counted(profiler))
+        hidden.append(hidden_ms(profiler.events()) / steps)
     of_all.sort(key=marked_ms)
     own_us, fresh = 0.0, None
     if device == "cpu":
@@ -210,7 +213,22 @@ def spent_ms(seen: Seen, steps: int, device: str, alive: Callable[[], object]) -
         own_us = max(0.0, 1e3 * longer_ms * steps / median(map(len, of_all)))
     middle = of_all[len(of_all) // 4 : len(of_all) - len(of_all) // 4]
     spent = [by_class(one, device, own_us) for one in middle]
-    return {"spent_ms": {name: mean(one[name] for one in spent) / steps for name in CLASSES}, "fresh_ms": fresh}
+    of_step = {name: mean(one[name] for one in spent) / steps for name in CLASSES}
+    of_step["communication"] = max(0.0, of_step["communication"] - mean(hidden))
+    return {"spent_ms": of_step, "fresh_ms": fresh}
+
+
+def hidden_ms(events: Iterable[Any]) -> float:
+    """For how long (ms) kernels run on a GPU beside others, which exchanges and their copies do, in all steps but the
+    first; 0 on the CPU."""
+    on_gpu = sorted((one for one in events if one.device_type == DeviceType.CUDA), key=lambda one: one.time_range.start)
+    forwards_us = [one.time_range.start for one in on_gpu if one.name == "forward"] + [math.inf, math.inf]
+    hidden_us, until_us = 0.0, 0.0
+    for kernel in (one.time_range for one in on_gpu if not one.is_user_annotation):
+        if kernel.start >= forwards_us[1]:
+            hidden_us += max(0.0, min(kernel.end, until_us) - kernel.start)
+            until_us = max(until_us, kernel.end)
+    return hidden_us / 1e3
 
 
 def marked_ms(events: Iterable[Any]) -> float:
