@@ -32,6 +32,7 @@ def build(parts, hook="fp16"):
 def by_powersgd(parts):
     from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as powersgd
     from torch.futures import collect_all
+    from torch.profiler import record_function
 
     skipped = 0
 
@@ -46,7 +47,8 @@ def by_powersgd(parts):
                     carried.clear()
 
     def in_turn(state, bucket):
-        return collect_all([powersgd.powerSGD_hook(state, bucket)]).wait()[0]
+        with record_function("c10d::powersgd"):
+            return collect_all([powersgd.powerSGD_hook(state, bucket)]).wait()[0]
 
     session = parts.build("ddp", after_step=forget_skipped)
     # Compression from the third step on, the first that DDP allows; by default the first 1,000 steps have none.
