@@ -94,7 +94,7 @@ def account(launch: LimitsLaunch, of_operators: LimitsLaunch, ceilings: Ceilings
     apart = plain["begun_ms"] if alike else quiet["step_ms"]
     stragglers_ms = float((apart["max"] - apart["mean"]).median())
     spent = pd.DataFrame([dict(one) for one in launch.spent_ms]).mean()
-    # of exchanges that a step without one of gradients has: what nothing hides, and no waiting for the last rank
+    # what nothing hides of exchanges in a step without one of gradients, less the wait for the last rank
     spent["communication"] = max(0.0, float(spent["communication"]) - stragglers_ms * alike)
     quieter_ms = 0.0 if alike else float((plain["step_ms", "max"] - quiet["step_ms", "max"]).median())
     operators = [one for one in of_operators.operators if one.alone_ms is not None]

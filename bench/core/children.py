@@ -25,8 +25,6 @@ END_PATIENCE_S = 1.0
 LAUNCHER = "BENCH_LAUNCHER"  # in the environment of ranks that a launcher starts: its PID
 MOST_BYTES = 1 << 20  # of an answer
 UNREADABLE = "gave an unreadable answer"
-
-
 INITIAL_NAMESPACE = "pid:[4026531836]"  # the host's own; the kernel gives it this number (PROC_PID_INIT_INO)
 
 

@@ -170,9 +170,9 @@ class _Launch:
 
     def _hear(self, member: Member, message: Message) -> None:
         match message:
-            case {"event": "log" | "trace" as kind, "rank": int(rank), "base64": text} if self._is_on(member, rank):
+            case {"event": "log" | "trace" as kind, "rank": int(rank), "base64": str(b64)} if self._is_on(member, rank):
                 log, trace = os.path.join(self.job.logs, self.job.log_name(rank)), self.job.trace.format(rank=rank)
-                _write(log if kind == "log" else trace, base64.b64decode(text))
+                _write(log if kind == "log" else trace, base64.b64decode(b64))
             case {"event": "over", "outcome": {"status": str()}, "elsewhere": dict()}:
                 self.over[member.name] = message
             case {"event": "failed", "why": str(why)}:
