@@ -194,13 +194,13 @@ def test_scaling_over_gpus(environment: dict[str, str], tmp_path: Path, how: tup
 
 @pytest.mark.slow
 def test_an_exchange_of_weights_is_accounted_for(environment: dict[str, str], tmp_path: Path) -> None:
-    planted = environment | {"STANDIN_KERNEL_MS": "0.1", "STANDIN_NCCL_GB_PER_S": "0.01"}
+    planted = environment | {"STANDIN_KERNEL_MS": "2", "STANDIN_NCCL_GB_PER_S": "0.002"}
     short = ("--iters", "4", "--launches", "1", "--scenario", "fsdp2,zero1")
     done = bench(planted, tmp_path, "limits", "--json", *MLP_ON_TWO, *short)
     parts = {(row["scenario"], row["part"]): row["ms"] for row in json.loads(done.stdout)["limits"]}
     for scenario in ("fsdp2", "zero1"):
         step = parts[scenario, "step"]
-        assert parts[scenario, "communication"] > 0.2 * step and abs(parts[scenario, "unexplained"]) < 0.05 * step
+        assert parts[scenario, "communication"] > 0.2 * step and abs(parts[scenario, "unexplained"]) < 0.1 * step
 
 
 @pytest.mark.slow
