@@ -113,6 +113,9 @@ def fork(work: Callable[[IO[bytes]], object]) -> tuple[int, IO[bytes]]:
                     work(pipe)
             finally:
                 _exit(0)
+    except OSError:
+        os.close(ours)
+        raise
     finally:
         os.close(theirs)
     return pid, os.fdopen(ours, "rb", 0)

@@ -53,15 +53,8 @@ def test_without_figures_of_ddp_nothing_is_relative(ddp: list[dict[str, Any]]) -
 
 def test_phases_are_those_of_the_slowest_rank() -> None:
     steps = pd.DataFrame(step_rows(0, "ddp", [900.0, 900.0, 4.0, 8.0, 8.0], [900.0, 900.0, 100.0, 4.0, 4.0], warmup=2))
-    found = phase_medians(steps).iloc[0].to_dict()
-    assert found == {
-        "scenario": "ddp",
-        "launch": 0,
-        "data_ms": 0.0,
-        "forward_ms": 2.0,
-        "backward_ms": 4.0,
-        "optimizer_ms": 2.0,
-    }
+    found = phase_medians(steps).drop(columns="launch").iloc[0].to_dict()
+    assert found == {"scenario": "ddp", "data_ms": 0.0, "forward_ms": 2.0, "backward_ms": 4.0, "optimizer_ms": 2.0}
 
 
 def test_figures_come_from_the_good_launches_alone() -> None:

@@ -1,6 +1,7 @@
 """The real pynvml against a stand-in driver: order, units, fallbacks, and what stays unknown."""
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -265,6 +266,15 @@ def test_names_of_processes_from_driver_or_kernel(driver: Driver) -> None:
     assert names[0] == "trainer"
     assert names[1] == Path("/proc/1/comm").read_text().strip()
     assert names[2:] == [None, None]
+
+
+def test_one_initialisation_and_one_lookup_per_device(driver: Driver, tmp_path: Path) -> None:
+    log = tmp_path / "calls"
+    driver.write(*TWO_GPUS, *PROCESSES, f"log {log}")
+    asked(driver, f"[(nvml.device_sample(uuid), nvml.processes(uuid)) for uuid in {[A, B] * 5!r}]")
+    calls = Counter(log.read_text().split())
+    assert (calls["nvmlDeviceGetPowerUsage"], calls["nvmlDeviceGetHandleByUUID"]) == (10, 2)
+    assert (calls["nvmlInitWithFlags"], calls["nvmlShutdown"]) == (1, 1)
 
 
 def test_a_gpu_without_a_readable_name_is_there(driver: Driver) -> None:

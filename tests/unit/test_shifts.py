@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import signal
 
-from bench.analyse.history.shifts import AT_LEAST, MIN_NIGHTS, levels
+from bench.analyse.history.shifts import AT_LEAST, MIN_NIGHTS, levels, seeds
 
 NOISE = 0.006
 """Of a night: the standard deviation of its logarithm."""
@@ -104,3 +104,13 @@ def test_few_nights_have_no_shift(series: list[float | None]) -> None:
     known = [value for value in series if value is not None and 0 < value < math.inf]
     assert found.shifts == ()
     assert len(found.levels) == bool(known)
+
+
+@pytest.mark.parametrize("count", [20, 200, 2000, 50_000])
+def test_the_work_is_of_order_n_log_n(count: int) -> None:
+    """All splits of all intervals that are looked at, counted: a clock would tell of the machine."""
+    looked_at = sum(len(starts) * length for length, starts in seeds(count))
+    assert looked_at <= 4 * count * math.log2(count)
+    for length, starts in seeds(count):
+        assert starts[0] == 0
+        assert starts[-1] + length == count, "intervals of every length reach from the first night to the last"

@@ -121,6 +121,17 @@ def test_what_double_precision_alone_holds_is_infinite(tmp_path: Path) -> None:
     assert run.steps["loss"][0] == math.inf and math.isnan(run.steps["loss"][1])
 
 
+def test_a_launch_does_not_rewrite_what_was_there(tmp_path: Path) -> None:
+    writer = RunWriter(str(tmp_path), document())
+    versions = set()
+    for number in range(1, 31):
+        writer.add(record(number), steps=[row("steps", launch=number, scenario="ddp")])
+        versions.add(os.stat(os.path.join(writer.path, "run.json")).st_mtime_ns)
+    assert 2 < len(versions) < 20 and not os.path.exists(os.path.join(writer.path, "steps.parquet"))
+    whole = read(writer.path, allow_incomplete=True)
+    assert [one.launch for one in whole.document.launches] == list(range(1, 31)) == list(whole.steps["launch"])
+
+
 def test_a_launch_of_an_experiment_is_appended(tmp_path: Path) -> None:
     writer = RunWriter(str(tmp_path), document())
     sizes = []
