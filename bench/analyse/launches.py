@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from bench.runs.document import RunDocument
-from bench.runs.experiments import IntervalTargetRecord, Numerics
 from bench.runs.frames import TableRow
 from bench.runs.launches import LaunchRecord
 
@@ -27,6 +26,8 @@ def looked_at(document: RunDocument) -> int:
     ``--until-precision`` looks at the scatter alone, which spends as much as a verdict on one launch.
     """
     most = max(Counter(one.scenario for one in document.good).values(), default=0)
+    from bench.runs.experiments import IntervalTargetRecord, Numerics  # here, since a history needs none of them
+
     looks = [int(document.of(IntervalTargetRecord) is not None and most > (document.request.launches or 0))]
     references = document.begun(Numerics).references
     for part in document.resumed:

@@ -76,9 +76,12 @@ def _shade(hue: str, wanted: float, paper: str) -> str:
     """The colour of this hue with the wanted contrast to the page."""
     degrees, saturation = HUES[hue]
     steps = range(256) if _luminance(paper) > 0.5 else range(255, -1, -1)
-    parts = (hls_to_rgb(degrees / 360, lightness / 255, saturation) for lightness in steps)
-    colours = ["#" + "".join(f"{round(255 * part):02x}" for part in rgb) for rgb in parts]
-    return colours[bisect(colours, -wanted, key=lambda colour: -contrast(colour, paper)) - 1]
+
+    def at(lightness: int) -> str:
+        rgb = hls_to_rgb(degrees / 360, lightness / 255, saturation)
+        return "#" + "".join(f"{round(255 * part):02x}" for part in rgb)
+
+    return at(steps[bisect(steps, -wanted, key=lambda lightness: -contrast(at(lightness), paper)) - 1])
 
 
 THEME |= {
