@@ -4,7 +4,6 @@ Steps as they are measured, steps without an exchange and steps under the profil
 rank, each operator of a step with its own shapes, alone and warm.
 """
 
-import math
 import mmap
 import resource
 from collections.abc import Callable, Iterable
@@ -152,10 +151,11 @@ def profiled_steps(session: Session, load: Load, steps: int, seen: Seen, each: T
     device = session.parts.device
     with profiling(device) as profiler:
         for step in range(1 + steps):
-            if step == 1:
-                before = faults()
             with record_function(f"{STEP_MARK}{step}" if step else SETTLING):
                 a_step(session, load, record_function, without_exchange(session)[0])
+                if not step:
+                    loop.finish(device)  # or its kernels run after its end
+                    before = faults()
             each(step + 1)
         seen.profiled_faults.append((faults() - before) / steps)
         loop.finish(device)
@@ -183,8 +183,8 @@ def first_touch_us() -> float:
 
 
 def counted(profiler: profile) -> list[Any]:
-    """The operators' events of all steps but the first."""
-    events = [event for event in profiler.events() if event.device_type == DeviceType.CPU]
+    """The events of all steps but the first."""
+    events = profiler.events()
     begins_us = max(event.time_range.end for event in events if event.name == SETTLING)
     return [event for event in events if event.time_range.start >= begins_us]
 
@@ -198,11 +198,10 @@ def spent_ms(seen: Seen, steps: int, device: str, alive: Callable[[], object]) -
     On the CPU without what the profiler itself takes for each event: by how much profiled steps are longer than those
     between them, with as many first touches.
     """
-    of_all, hidden = [], []
+    of_all = []
     for profiler in seen.profiles:
         alive()  # many operators take seconds to read
         of_all.append(counted(profiler))
-        hidden.append(hidden_ms(profiler.events()) / steps)
     of_all.sort(key=marked_ms)
     own_us, fresh = 0.0, None
     if device == "cpu":
@@ -214,20 +213,17 @@ def spent_ms(seen: Seen, steps: int, device: str, alive: Callable[[], object]) -
     middle = of_all[len(of_all) // 4 : len(of_all) - len(of_all) // 4]
     spent = [by_class(one, device, own_us) for one in middle]
     of_step = {name: mean(one[name] for one in spent) / steps for name in CLASSES}
-    of_step["communication"] = max(0.0, of_step["communication"] - mean(hidden))
+    of_step["communication"] = max(0.0, of_step["communication"] - mean(map(hidden_ms, middle)) / steps)
     return {"spent_ms": of_step, "fresh_ms": fresh}
 
 
 def hidden_ms(events: Iterable[Any]) -> float:
-    """For how long (ms) kernels run on a GPU beside others, which exchanges and their copies do, in all steps but the
-    first; 0 on the CPU."""
-    on_gpu = sorted((one for one in events if one.device_type == DeviceType.CUDA), key=lambda one: one.time_range.start)
-    forwards_us = [one.time_range.start for one in on_gpu if one.name == "forward"] + [math.inf, math.inf]
+    """For how long (ms) kernels run on a GPU beside others, as exchanges and their copies do; 0 on the CPU."""
+    on_gpu = [one for one in events if one.device_type == DeviceType.CUDA and not one.is_user_annotation]
     hidden_us, until_us = 0.0, 0.0
-    for kernel in (one.time_range for one in on_gpu if not one.is_user_annotation):
-        if kernel.start >= forwards_us[1]:
-            hidden_us += max(0.0, min(kernel.end, until_us) - kernel.start)
-            until_us = max(until_us, kernel.end)
+    for kernel in sorted((one.time_range for one in on_gpu), key=lambda kernel: kernel.start):
+        hidden_us += max(0.0, min(kernel.end, until_us) - kernel.start)
+        until_us = max(until_us, kernel.end)
     return hidden_us / 1e3
 
 
