@@ -61,7 +61,7 @@ def energy_table(run: Analysed) -> Table | None:
     )
     by_scenario = {row["scenario"]: row for row in table.to_dict("records")}
     records = [by_scenario[name] for name in run.document.request.scenarios if name in by_scenario]
-    return tabulate(columns, records, _energy_notes(table))
+    return tabulate(columns, records, _energy_notes(table)).known()
 
 
 def _energy_notes(table: pd.DataFrame) -> list[str]:
@@ -72,14 +72,10 @@ def _energy_notes(table: pd.DataFrame) -> list[str]:
     used = sorted({source for text in table["energy_source"].dropna() for source in text.split("+")})
     if used:
         notes.append(f"Sources of energy: {'; '.join(f'{name}: {ENERGY_SOURCES[name]}' for name in used)}.")
-    for row in table[table["energy_reason"].notna()].to_dict("records"):
-        notes.append(f"Energy of {row['scenario']} is unknown, or that of a launch: {row['energy_reason']}.")
-    for row in table[table["activity_reason"].notna()].to_dict("records"):
-        notes.append(f"Activity of {row['scenario']} is unknown, or a part of it: {row['activity_reason']}.")
-    return [
-        *notes,
-        "A dash: the driver does not offer it (activity: before Hopper), or too few samples are in the window.",
-    ]
+    for what, reason in (("Energy", "energy_reason"), ("Activity", "activity_reason")):
+        lacking = table[table[reason].notna()]
+        notes += tables.unknown_of(what, zip(lacking[reason], lacking["scenario"], strict=True))
+    return [*notes, "A dash, or no column: the driver does not offer it, or too few samples are in the window."]
 
 
 def no_energy(run: Run) -> str:

@@ -315,21 +315,27 @@ def key_beside(axes: Artist, rows: Sequence[tuple[Artist, Entry, str]]) -> None:
     A narrow plot has it below the axes.
     """
     from matplotlib.lines import Line2D
-    from matplotlib.transforms import ScaledTranslation
 
     limit = NARROW_NAME_LIMIT if is_narrow() else LABEL_LIMIT
     texts = [text for _, entry, value in rows for text in (f"{short(entry.scenario, limit)}  {value}", entry.label)]
     artists = [artist for one, _, _ in rows for artist in (one, Line2D([], [], linestyle="none"))]
-    place: Look = {"bbox_to_anchor": (1.01, 1)}
+    place: Look = {"loc": "upper left", "bbox_to_anchor": (1.01, 1)}
     if is_narrow():
         figure = axes.get_figure()
         figure.set_figheight(figure.get_figheight() + KEY_ROW_IN * len(rows))
-        below = axes.transAxes + ScaledTranslation(-0.4, -0.5, figure.dpi_scale_trans)
-        place = {"bbox_to_anchor": (0, 0), "bbox_transform": below}
-    legend = axes.legend(artists, texts, loc="upper left", labelspacing=0.35, **place)
+        place = below(axes, 0.5, 0.4)
+    legend = axes.legend(artists, texts, labelspacing=0.35, **place)
     for number, text in enumerate(legend.get_texts()):
         text.set(fontweight="normal" if number % 2 else "bold", fontsize=7 if number % 2 else 8)
         text.set_color(light("muted" if number % 2 else "ink"))
+
+
+def below(axes: Artist, down_in: float, left_in: float = 0.0) -> Look:
+    """The place of a key that begins so far below the axes."""
+    from matplotlib.transforms import ScaledTranslation
+
+    begins = axes.transAxes + ScaledTranslation(-left_in, -down_in, axes.get_figure().dpi_scale_trans)
+    return {"loc": "upper left", "bbox_to_anchor": (0, 0), "bbox_transform": begins}
 
 
 def stacked(

@@ -34,6 +34,7 @@ DOTS_PER_SCENARIO = 1000
 BEYOND = 1.5
 """The axis of step times ends at this many times the largest median; steps beyond are marked at its end."""
 FEW_STEPS, MOST_RANKS = 3, 16
+KEY_LINE_IN = 0.16
 """Of the timeline of ranks."""
 
 
@@ -214,7 +215,10 @@ def memory(run: Analysed) -> Plot | None:
     highest = max(float(line["used_mib"].max()) for line in lines.values())
     columns = 1 if drawing.is_narrow() else min(2, len(lines))
     down = -(-len(lines) // columns)
-    figure, panels = drawing.sheet(2.2 * down, down, columns, sharey=True)
+    most = max(line.groupby(held.LINE, observed=True).ngroups for line in lines.values())
+    figure, panels = drawing.sheet((2.2 + KEY_LINE_IN * -(-most // 2)) * down, down, columns, sharey=True)
+    for axes in panels[max(0, len(lines) - columns) : len(lines)]:
+        axes.set_xlabel("seconds since the launch's processes started")
     for axes, (scenario, (line, windows)) in zip(panels, timelines.items(), strict=False):
         launch = launches[scenario]
         if windows is not None:
@@ -230,8 +234,6 @@ def memory(run: Analysed) -> Plot | None:
             axes.remove()
         if number % columns == 0:
             axes.set_ylabel(f"MiB ({', '.join(sources)})")
-        if number >= len(lines) - columns:
-            axes.set_xlabel("seconds since the launch's processes started")
     explained = "; ".join(f"{source}: {MEMORY_SOURCES[source]}" for source in sources)
     caption = f"Source {explained}. First launch of each scenario; one line for each process and device."
     return drawing.finished(run, figure, "memory", "Memory of each process over time", caption, list(lines))
@@ -251,11 +253,7 @@ def _memory_lines(axes: Artist, line: pd.DataFrame, gpus: Sequence[Gpu]) -> None
         drawing.hover(axes.lines[-1], f"rank {rank}, PID {pid}{where}: peak {samples['used_mib'].max():,.0f} MiB")
     axes.yaxis.set_major_locator(locator(4))
     axes.yaxis.set_major_formatter("{x:,.0f}")
-    ends = [float(samples["used_mib"].iloc[-1]) / axes.get_ylim()[1] for _, samples in keys]
-    free = "upper right" if min(ends) < 0.45 and max(ends) < 0.55 else "lower right"  # "best" takes long
-    legend = axes.legend(axes.lines, names, loc=free, fontsize=7, ncols=-(-len(keys) // 4), frameon=True)
-    legend.get_frame().set(facecolor=light("paper"), edgecolor="none", alpha=0.75)
-    legend.set_in_layout(False)
+    axes.legend(axes.lines, names, fontsize=7, ncols=2, **drawing.below(axes, 0.4 if axes.get_xlabel() else 0.2))
 
 
 def elapsed(run: Analysed) -> Plot | None:

@@ -12,7 +12,19 @@ from bench.analyse.recommendation import recommendations
 from bench.analyse.steps import BASE, about_base, base_of, short_base
 from bench.core.text import by_key, listed
 from bench.report import tables
-from bench.report.tables import UNKNOWN, Cell, Column, Table, bounded, is_unknown, number, numeric, tabulate, text
+from bench.report.tables import (
+    UNKNOWN,
+    Cell,
+    Column,
+    Table,
+    bounded,
+    is_unknown,
+    number,
+    numeric,
+    tabulate,
+    text,
+    unknown_of,
+)
 from bench.runs.frames import TableRow
 from bench.runs.reader import Run
 from bench.words.advice import is_clear
@@ -106,9 +118,7 @@ def _why_unknown(run: Run, table: pd.DataFrame) -> list[str]:
     reasons = dict.fromkeys(unsampled, "there is no sample of it")
     unknown = run.memory[run.memory["used_mib"].isna()]
     reasons |= unknown.groupby("scenario", observed=True)["reason"].agg(different).to_dict()
-    by_reason = by_key((reasons[name], name) for name in good["scenario"] if name in reasons)
-    notes += [f"Memory of {listed(names)} is unknown, or a part of it: {why}." for why, names in by_reason.items()]
-    return notes
+    return notes + unknown_of("Memory", ((reasons[name], name) for name in good["scenario"] if name in reasons))
 
 
 def published_tables(run: Analysed) -> tuple[Table, Table]:

@@ -7,15 +7,15 @@ forms. What is unknown is a dash, and a note below the table says why.
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
 from bench.analyse.bars import bar, plus_minus
 from bench.analyse.intervals import Estimate
 from bench.console import align
+from bench.core.text import by_key, listed, plain, signed
 from bench.core.text import digits as without_exponent
-from bench.core.text import plain, signed
 from bench.runs.frames import TableRow
 
 UNKNOWN = "–"
@@ -121,6 +121,12 @@ class Table:
         spans = [(name, len([*own])) for name, own in groupby(column.group for column in self.columns)]
         return spans if any(name for name, _ in spans) else []
 
+    def known(self) -> "Table":
+        """The same without columns of dashes alone."""
+        places = [at for at in range(len(self.columns)) if any(row[at].text != UNKNOWN for row in self.rows)]
+        rows = tuple(tuple(row[at] for at in places) for row in self.rows)
+        return replace(self, columns=tuple(self.columns[at] for at in places), rows=rows)
+
     def texts(self, *, repeats: bool = True) -> list[list[str]]:
         """The headings and the cells. Without ``repeats`` a first cell is empty if it is that of the row before."""
         columns = []
@@ -167,6 +173,11 @@ def tabulate(
     cells = ((column.of(record) for column in columns) for record in records)
     rows = tuple(tuple(Cell(text=cell) if isinstance(cell, str) else cell for cell in row) for row in cells)
     return Table(columns=tuple(columns), rows=rows, notes=tuple(notes), marked=marked)
+
+
+def unknown_of(what: str, reasons: Iterable[tuple[str, str]]) -> list[str]:
+    """A note for each reason why some scenarios lack something. ``reasons``: each with a scenario."""
+    return [f"{what} of {listed(names)} is unknown, or a part of it: {why}." for why, names in by_key(reasons).items()]
 
 
 def number(value: Any, form: str) -> str:
