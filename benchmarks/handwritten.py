@@ -56,8 +56,8 @@ def training(options: argparse.Namespace) -> Callable[[int], float]:
     sharded = options.strategy == "fsdp2"
     if sharded:
         for unit in units(model):
-            fully_shard(unit, reshard_after_forward=True)
-        fully_shard(model, reshard_after_forward=True)
+            fully_shard(unit)
+        fully_shard(model)
     fused = None if sharded else True  # torch has no fused step of SGD for shards, and False would rule out foreach too
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4, fused=fused)
     for parameter in model.parameters():  # torch leaves them uninitialised where the scaler skips the first step

@@ -3,7 +3,8 @@
 Each block of the model is a unit whose weights are gathered before it computes and whose gradients are scattered after:
 the blocks are what the outermost ``Sequential`` and ``ModuleList`` of a model hold, such as the residual blocks of a
 ResNet or the layers of a transformer. What is left forms a unit with the whole model. ``reshard``: drop the gathered
-weights after the forward pass and gather them again for the backward pass (less memory, more communication).
+weights of a block after its forward pass and gather them again for the backward pass (less memory, more communication).
+That is torch's default; it keeps the weights that are in no block, which the backward pass needs at once.
 ``copies``: how many groups of ranks share the weights, each all of them (HSDP); gradients are also averaged over the
 groups. ``gather_half``: round weights to half before they are gathered (a ``MixedPrecisionPolicy``), and not after, as
 autocast does: half the bytes. Gradients are still reduced in fp32, and all batch norms, which need weights in fp32,
@@ -51,7 +52,7 @@ def build(parts, reshard=True, copies=1, gather_half=False):
     def wrap(model):
         shape = (copies, parts.world_size // copies)
         mesh = init_device_mesh(parts.device.type, shape, mesh_dim_names=MESH) if copies > 1 else None
-        how = {"mesh": mesh, "reshard_after_forward": reshard}
+        how = {"mesh": mesh} | ({} if reshard else {"reshard_after_forward": False})
         norms = [one for one in model.modules() if isinstance(one, _BatchNorm)] if gather_half else []
         if norms:
             fully_shard(norms, **how)
@@ -78,19 +79,19 @@ def build(parts, reshard=True, copies=1, gather_half=False):
 
 
 def recipe(reshard=True, copies=1, gather_half=False):
-    how, mesh = f"reshard_after_forward={reshard!r}", ""
+    how, mesh = "" if reshard else ", reshard_after_forward=False", ""
     imports = ("from torch.distributed.device_mesh import init_device_mesh",) if copies > 1 else ()
     if copies > 1:
         mesh = f"mesh = init_device_mesh(device.type, ({copies}, world // {copies}), mesh_dim_names={MESH})\n"
-        mesh, how = mesh.replace("'", '"'), f"mesh=mesh, {how}"
+        mesh, how = mesh.replace("'", '"'), f", mesh=mesh{how}"
     policy, units, norms = "", "blocks", ""
     if gather_half:
-        policy, units = "mp_policy=half, ", "(it for it in blocks if it not in norms)"
+        policy, units = ", mp_policy=half", "(it for it in blocks if it not in norms)"
         norms = f"""\
 half = MixedPrecisionPolicy(HALF, torch.float32, cast_forward_inputs=False)
 norms = [it for it in net.modules() if isinstance(it, torch.nn.modules.batchnorm._BatchNorm)]
 if norms:  # they need weights in fp32
-    fully_shard(norms, {how})
+    fully_shard(norms{how})
 """
     return Recipe(
         imports=(
@@ -102,7 +103,7 @@ if norms:  # they need weights in fp32
         blocks=True,
         wrap=f"""\
 {mesh}{norms}for unit in [*{units}, net]:
-    fully_shard(unit, {policy}{how})
+    fully_shard(unit{policy}{how})
 how = state_dict.StateDictOptions(full_state_dict=True, cpu_offload=True)""",
         unfused=UNFUSED,
         gather="""\

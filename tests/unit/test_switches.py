@@ -15,6 +15,7 @@ from standin import documented, python, refusal
 from standin.sessions import load_of, parts_of, train
 from standin.workloads import narrow
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from bench.core.codec import decode
 from bench.core.errors import BenchError, RequestError
@@ -327,6 +328,18 @@ def test_weights_are_gathered_in_half_but_those_of_batch_norm(tmp_path: Path) ->
     train(session)
     half, full = torch.bfloat16, torch.float32
     assert types == [half, half, full, full, half]
+
+
+@needs_fsdp2
+@pytest.mark.usefixtures("group")
+@pytest.mark.parametrize(("name", "blocks_stay"), [("fsdp2", False), ("fsdp2_no_reshard", True)])
+def test_what_stays_gathered_for_the_backward_pass(name: str, blocks_stay: bool) -> None:
+    """The weights that are in no block do: they would be gathered again at once."""
+    gpt = discover.load_workload(*discover.resolve("gpt", discover.WORKLOAD))
+    session, _ = session_for(name, task=gpt.task("cpu", gpt.workload.settings_on("cpu") | {"layers": 1, "context": 8}))
+    session.forward(load_of(session.parts)())
+    whole = {"blocks" in name: not isinstance(weight, DTensor) for name, weight in session.model.named_parameters()}
+    assert whole == {True: blocks_stay, False: True}
 
 
 @pytest.mark.usefixtures("group")
