@@ -25,9 +25,9 @@ def looked_at(document: RunDocument) -> int:
     0 where none were. A run that was interrupted had no verdict: its rounds are not whole, or it has no reference yet.
     ``--until-precision`` looks at the scatter alone, which spends as much as a verdict on one launch.
     """
-    most = max(Counter(one.scenario for one in document.good).values(), default=0)
     from bench.runs.experiments import IntervalTargetRecord, Numerics  # here, since a history needs none of them
 
+    most = max(Counter(one.scenario for one in document.good).values(), default=0)
     looks = [int(document.of(IntervalTargetRecord) is not None and most > (document.request.launches or 0))]
     references = document.begun(Numerics).references
     for part in document.resumed:

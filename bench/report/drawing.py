@@ -464,6 +464,8 @@ def drawn(figure: Artist, name: str, title: str, caption: str, *, about: str, so
         figure.text(x, 0.1 / height_in, source, fontsize=7, color=light("muted"), va="bottom")
     if key is not None:
         key.set_bbox_to_anchor((x, 1 - head_in / height_in), transform=figure.transFigure)
+    for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis) if not axis.get_label_text()):
+        axis.set_label_coords(0.5, 0.5)  # there is no label, and a place for it is not looked for
     figure.get_layout_engine().set(rect=(0, foot_in / height_in, 1, panels_in / height_in))
     figure.get_layout_engine().execute(figure)
     figure.set_layout_engine(None)  # it is done, for both files

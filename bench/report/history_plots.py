@@ -107,8 +107,6 @@ def _panel(axes: Artist, track: Track, trend: Trend, *, many: bool) -> None:
     axes.yaxis.set_major_locator(locator(3))
     axes.yaxis.set_major_formatter(lambda at, _: f"{at:,.10g}")
     axes.tick_params(labelsize=7, length=2)
-    for axis, place in ((axes.xaxis, (0.5, 0.0)), (axes.yaxis, (0.0, 0.5))):
-        axis.set_label_coords(*place)  # there are no labels, and a place for them is not looked for
     look: drawing.Look
     if many:
         _columns(axes, nights, values, len(track.nights))

@@ -34,8 +34,8 @@ DOTS_PER_SCENARIO = 1000
 BEYOND = 1.5
 """The axis of step times ends at this many times the largest median; steps beyond are marked at its end."""
 FEW_STEPS, MOST_RANKS = 3, 16
-KEY_LINE_IN = 0.16
 """Of the timeline of ranks."""
+KEY_LINE_IN = 0.16
 
 
 def of_run(run: Analysed, ids: str = "") -> list[Plot]:

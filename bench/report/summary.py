@@ -12,19 +12,7 @@ from bench.analyse.recommendation import recommendations
 from bench.analyse.steps import BASE, about_base, base_of, short_base
 from bench.core.text import by_key, listed
 from bench.report import tables
-from bench.report.tables import (
-    UNKNOWN,
-    Cell,
-    Column,
-    Table,
-    bounded,
-    is_unknown,
-    number,
-    numeric,
-    tabulate,
-    text,
-    unknown_of,
-)
+from bench.report.tables import UNKNOWN, Cell, Column, Table, bounded, is_unknown, number, numeric, tabulate, text
 from bench.runs.frames import TableRow
 from bench.runs.reader import Run
 from bench.words.advice import is_clear
@@ -118,7 +106,7 @@ def _why_unknown(run: Run, table: pd.DataFrame) -> list[str]:
     reasons = dict.fromkeys(unsampled, "there is no sample of it")
     unknown = run.memory[run.memory["used_mib"].isna()]
     reasons |= unknown.groupby("scenario", observed=True)["reason"].agg(different).to_dict()
-    return notes + unknown_of("Memory", ((reasons[name], name) for name in good["scenario"] if name in reasons))
+    return notes + tables.unknown_of("Memory", ((reasons[name], name) for name in good["scenario"] if name in reasons))
 
 
 def published_tables(run: Analysed) -> tuple[Table, Table]:
