@@ -8,6 +8,7 @@ import re
 HOPPER = "NVIDIA H100 data sheet, halved where it says with sparsity"
 H200 = "NVIDIA H200 data sheet, halved where it says with sparsity"
 VOLTA = "NVIDIA V100 data sheet"
+BLACKWELL = "NVIDIA Blackwell data sheet (HGX B200, GB200 NVL72), halved where it says with sparsity"
 
 PEAKS: tuple[tuple[str, dict[str, float], str], ...] = (
     ("H100 NVL", {"half": 835.5, "tf32": 417.5, "fp32": 60.0}, HOPPER),
@@ -15,6 +16,9 @@ PEAKS: tuple[tuple[str, dict[str, float], str], ...] = (
     ("H100", {"half": 989.4, "tf32": 494.7, "fp32": 66.9}, HOPPER),
     ("H200 NVL", {"half": 835.5, "tf32": 417.5, "fp32": 60.0}, H200),
     ("H200", {"half": 989.4, "tf32": 494.7, "fp32": 66.9}, H200),
+    ("GH200", {"half": 989.4, "tf32": 494.7, "fp32": 66.9}, HOPPER.replace("H100", "GH200")),
+    ("B200", {"half": 2250.0, "tf32": 1100.0, "fp32": 75.0}, BLACKWELL),
+    ("GB200", {"half": 2500.0, "tf32": 1250.0, "fp32": 80.0}, BLACKWELL),
     ("A100", {"half": 312.0, "tf32": 156.0, "fp32": 19.5}, "NVIDIA A100 data sheet"),
     ("V100S", {"fp16": 130.0, "fp32": 16.4}, VOLTA),
     ("V100-SXM[23]", {"fp16": 125.0, "fp32": 15.7}, VOLTA),

@@ -106,7 +106,8 @@ def test_flops_of_cudnn_recurrent_layers() -> None:
         *(("Tesla V100-SXM2-16GB", "fp16", 125.0), ("Tesla V100-SXM2-16GB", "bf16", None)),
         *(("NVIDIA GeForce RTX 3090", "fp16", 71.0), ("NVIDIA GeForce RTX 3090 Ti", "fp16", None)),
         *(("NVIDIA GeForce RTX 4090", "tf32", 82.6), ("NVIDIA GeForce RTX 4090 Laptop GPU", "tf32", None)),
-        *(("NVIDIA GeForce RTX 5090", "bf16", 209.5), ("NVIDIA GB200", "bf16", None)),
+        *(("NVIDIA GeForce RTX 5090", "bf16", 209.5), ("NVIDIA B300 SXM6 AC", "bf16", None)),
+        *(("NVIDIA B200", "tf32", 1100.0), ("NVIDIA GB200", "bf16", 2500.0), ("NVIDIA GH200 480GB", "fp16", 989.4)),
         *(("NVIDIA H200", "tf32", 494.7), ("AMD Instinct MI300X", "bf16", 1307.4), (None, "fp32", None)),
     ],
 )
