@@ -35,7 +35,7 @@ BEYOND = 1.5
 """The axis of step times ends at this many times the largest median; steps beyond are marked at its end."""
 FEW_STEPS, MOST_RANKS = 3, 16
 """Of the timeline of ranks."""
-KEY_LINE_IN = 0.16
+KEY_LINE_IN = 0.16  # of a key below a panel
 
 
 def of_run(run: Analysed, ids: str = "") -> list[Plot]:

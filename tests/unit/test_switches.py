@@ -338,8 +338,8 @@ def test_what_stays_gathered_for_the_backward_pass(name: str, blocks_stay: bool)
     gpt = discover.load_workload(*discover.resolve("gpt", discover.WORKLOAD))
     session, _ = session_for(name, task=gpt.task("cpu", gpt.workload.settings_on("cpu") | {"layers": 1, "context": 8}))
     session.forward(load_of(session.parts)())
-    whole = {"blocks" in name: not isinstance(weight, DTensor) for name, weight in session.model.named_parameters()}
-    assert whole == {True: blocks_stay, False: True}
+    whole = {("blocks" in name, not isinstance(one, DTensor)) for name, one in session.model.named_parameters()}
+    assert whole == {(True, blocks_stay), (False, True)}
 
 
 @pytest.mark.usefixtures("group")
