@@ -310,15 +310,19 @@ def align(rows: Sequence[Sequence[str]], left: Sequence[str], width: int | None 
     then; those that still do not follow in another table, which begins with the leading columns in ``left``, or with
     the first alone where these leave no room.
     """
+    from rich.cells import cell_len
     from rich.console import Console
 
     room = 10_000 if width is None else width
     out = Console(file=io.StringIO(), width=10_000, color_system=None)
+    *longest, of_last = (max(1, *map(cell_len, cells)) for cells in zip(*rows, strict=True))
+    words = [cell_len(word) for row in rows for word in row[-1].split()]
+    least = [*longest, max([min(of_last, LEAST), *words])]
     rest = list(range(len(rows[0])))
     label = [rest.pop(0) for _ in takewhile(lambda name: name in left, rows[0][:-1])] or [rest.pop(0)]
 
     def fits(columns: Sequence[int], gap: int) -> bool:
-        return out.measure(_table(rows, columns, left, gap)).minimum <= room
+        return sum(least[column] + gap for column in columns) <= room + gap
 
     if not all(fits([*label, column], 1) for column in rest):
         label, rest = label[:1], [*label[1:], *rest]
@@ -330,12 +334,14 @@ def align(rows: Sequence[Sequence[str]], left: Sequence[str], width: int | None 
         while rest and fits([*shown, rest[0]], gap):
             shown.append(rest.pop(0))
         with out.capture() as captured:
-            out.print(_table(rows, shown, left, gap), width=room)
+            out.print(_table(rows, shown, left, gap, least), width=room)
         texts.append("\n".join(line.rstrip() for line in captured.get().splitlines()))
     return "\n\n".join(texts)
 
 
-def _table(rows: Sequence[Sequence[str]], columns: Sequence[int], left: Sequence[str], gap: int) -> "Table":
+def _table(
+    rows: Sequence[Sequence[str]], columns: Sequence[int], left: Sequence[str], gap: int, least: Sequence[int]
+) -> "Table":
     from rich.rule import Rule
     from rich.table import Table
     from rich.text import Text
@@ -343,9 +349,8 @@ def _table(rows: Sequence[Sequence[str]], columns: Sequence[int], left: Sequence
     table = Table(box=None, show_header=False, padding=(0, gap, 0, 0), pad_edge=False)
     for column in columns:
         last = column == len(rows[0]) - 1
-        longest = max(len(row[column]) for row in rows)
         justify: Literal["left", "right"] = "left" if rows[0][column] in left else "right"
-        table.add_column(justify=justify, no_wrap=not last, min_width=min(longest, LEAST if last else longest))
+        table.add_column(justify=justify, no_wrap=not last, min_width=least[column])
     heading, *others = ([Text(row[column]) for column in columns] for row in rows)
     table.add_row(*heading)
     table.add_row(*[Rule(characters="-", style="")] * len(columns))

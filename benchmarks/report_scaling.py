@@ -16,6 +16,7 @@ more, the processor time may rise by at most 2.6 times what it rose from the fir
 import argparse
 import contextlib
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -250,8 +251,23 @@ def columns(name: str, record: LaunchRecord, rows: int, **given: Any) -> pa.Tabl
 
 
 def report(run: Path, out: str) -> Measured:
-    """Call ``bench report`` on a run, on as many cores as are allowed."""
+    """Call ``bench report`` on a run: once for its time, and again to look at its memory, which takes time from it."""
     rows = {name: pq.ParquetFile(run / f"{name}.parquet").metadata.num_rows for name in ("steps", "memory", "device")}
+    wall_s, usage, _ = called(run, out, look=False)
+    peak_mib = called(run, out, look=True)[2]
+    return Measured(
+        step_rows=rows["steps"],
+        memory_rows=rows["memory"],
+        device_rows=rows["device"],
+        wall_s=wall_s,
+        cpu_s=usage.ru_utime + usage.ru_stime,
+        peak_mib=max(peak_mib, usage.ru_maxrss / 1024.0),
+        page_bytes=os.path.getsize(os.path.join(out, "index.html")),
+    )
+
+
+def called(run: Path, out: str, *, look: bool) -> tuple[float, resource.struct_rusage, float]:
+    """Seconds, usage and peak (MiB) of one call, on as many cores as are allowed; without a look the peak is 0."""
     cores = sorted(os.sched_getaffinity(0))[:CORES]
     start = time.perf_counter()
     process = subprocess.Popen(
@@ -262,23 +278,15 @@ def report(run: Path, out: str) -> Measured:
         preexec_fn=lambda: os.sched_setaffinity(0, cores),
     )
     peak_mib = 0.0
-    while not (ended := os.wait4(process.pid, os.WNOHANG))[0]:
+    while look and not os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG):
         peak_mib = max(peak_mib, held_mib(process.pid))
         time.sleep(LOOK_S)
-    _, status, usage = ended
+    _, status, usage = os.wait4(process.pid, 0)
     wall_s = time.perf_counter() - start
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise SystemExit(f"bench report ended with exit code {process.returncode}")
-    return Measured(
-        step_rows=rows["steps"],
-        memory_rows=rows["memory"],
-        device_rows=rows["device"],
-        wall_s=wall_s,
-        cpu_s=usage.ru_utime + usage.ru_stime,
-        peak_mib=max(peak_mib, usage.ru_maxrss / 1024.0),
-        page_bytes=os.path.getsize(os.path.join(out, "index.html")),
-    )
+    return wall_s, usage, peak_mib
 
 
 def held_mib(pid: int) -> float:

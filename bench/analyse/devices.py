@@ -76,9 +76,7 @@ def per_device(device: pd.DataFrame, bounds: Windows) -> pd.DataFrame:
     rows = []
     for launch, places in _within(device, bounds):
         start_ns, end_ns = bounds[launch]
-        uuids = device["device"].take(places)
-        for uuid in uuids.unique():
-            samples = device.take(places[uuids == uuid])
+        for uuid, samples in device.take(places).groupby("device", observed=True, sort=False):
             in_time = samples if samples["t_ns"].is_monotonic_increasing else samples.sort_values("t_ns")
             rows.append(_one(in_time, int(launch), str(uuid), (end_ns - start_ns) / 1e9))
     return _table(rows, COLUMNS)

@@ -161,8 +161,8 @@ def largest_launches(document: RunDocument, peaks: pd.DataFrame) -> dict[str, in
 
 
 def boundaries(memory: pd.DataFrame) -> pd.DataFrame:
-    """One row per launch, in order of time: ``launch, scenario, start_ns, end_ns`` of its first and last sample."""
-    groups = memory.groupby(["launch", "scenario"], observed=True)["t_ns"]
+    """One row per launch, in order of time: ``launch, start_ns, end_ns`` of its first and last sample."""
+    groups = memory.groupby("launch")["t_ns"]
     return groups.agg(start_ns="min", end_ns="max").reset_index().sort_values("start_ns").reset_index(drop=True)
 
 

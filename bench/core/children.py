@@ -127,7 +127,7 @@ def beside(work: Callable[[], T]) -> Callable[[], T]:
     if len(os.sched_getaffinity(0)) == 1:
         return work
     try:
-        pid, pipe = fork(lambda pipe: pickle.dump(work(), pipe, pickle.HIGHEST_PROTOCOL))
+        pid, pipe = fork(lambda pipe: pipe.write(pickle.dumps(work(), pickle.HIGHEST_PROTOCOL)))
     except OSError:
         return work
 

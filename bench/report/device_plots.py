@@ -135,19 +135,19 @@ def _stage(run: Run, rows: pd.DataFrame, names: list[str]) -> Stage:
 def _launches(run: Run, bounds: pd.DataFrame, origin_ns: int) -> list[TableRow]:
     """The launches with their places on the time axis, status, colour, and the number of their scenario in the key."""
     document = run.document
-    records = {one.launch: one for one in document.records if isinstance(one, LaunchRecord)}
-    numbers = {name: number for number, name in enumerate(dict.fromkeys(bounds["scenario"]), start=1)}
+    by_number = {one.launch: one for one in document.records if isinstance(one, LaunchRecord)}
     launches: list[TableRow] = bounds.to_dict("records")
-    bad = {(one.scenario, one.status): None for one in map(records.__getitem__, bounds["launch"]) if one.status != "ok"}
+    records = [by_number[one["launch"]] for one in launches]
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(one.scenario for one in records), start=1)}
+    bad = {(one.scenario, one.status): None for one in records if one.status != "ok"}
     colours: dict[object, str] = {}
-    for one in launches:
-        record = records[one["launch"]]
+    for one, record in zip(launches, records, strict=True):
         one |= {name: (one[f"{name}_ns"] - origin_ns) / 1e9 for name in ("start", "end")}
-        one |= {"number": f"{numbers[one['scenario']]}", "status": record.status}
+        one |= {"number": f"{numbers[record.scenario]}", "status": record.status}
         way = record.scenario, record.strategy, record.precision
         one["colour"] = colours[way] = colours.get(way) or drawing.colour_of(document, record)  # goes by all launches
-        failed = ", ".join(status for name, status in bad if name == one["scenario"])
-        one["label"] = f"{one['number']}  {drawing.short(one['scenario'])}" + (f" ({failed})" if failed else "")
+        failed = ", ".join(status for name, status in bad if name == record.scenario)
+        one["label"] = f"{one['number']}  {drawing.short(record.scenario)}" + (f" ({failed})" if failed else "")
     return launches
 
 

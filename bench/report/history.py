@@ -7,12 +7,12 @@ Each workload and each hardware has its own section, and from the second on a nu
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict
 
 from bench.analyse.history.nights import LeftOut
 from bench.analyse.history.shifts import AT_LEAST, MIN_NIGHTS
 from bench.analyse.history.trends import METRICS, RECENT, Event, Track, Trend
 from bench.console import count
+from bench.core.codec import encode
 from bench.core.text import by_key, listed, plain
 from bench.report import page
 from bench.report.blocks import Grid, chapter_of, filled
@@ -204,7 +204,7 @@ def as_text(tracks: Sequence[Track], width: int | None = None) -> str:
 
 def for_programs(tracks: Sequence[Track], left_out: Sequence[LeftOut]) -> dict[str, object]:
     """Everything as JSON values; levels, shifts and outliers have nights by their place among those of the track."""
-    return {"tracks": [_track(track) for track in tracks], "left_out": [asdict(one) for one in left_out]}
+    return {"tracks": [_track(track) for track in tracks], "left_out": encode(left_out)}
 
 
 def _track(track: Track) -> dict[str, object]:
@@ -213,12 +213,12 @@ def _track(track: Track) -> dict[str, object]:
     return {
         "work": track.work,
         "place": track.place,
-        "nights": [asdict(night) for night in track.nights],
+        "nights": encode(track.nights),
         "trends": [
-            {**asdict(trend), "unit": WORDS[trend.metric].unit, **{name: getattr(trend, name) for name in computed}}
+            {**encode(trend), "unit": WORDS[trend.metric].unit, **{name: getattr(trend, name) for name in computed}}
             for trend in track.trends
             if trend.known
         ],
-        "shifts": [asdict(event) for event in track.events],
+        "shifts": encode(track.events),
         "without_figure": why,
     }

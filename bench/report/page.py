@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from bench.core.errors import RequestError
 from bench.core.text import printable
@@ -18,6 +19,9 @@ from bench.report.blocks import HERE, Chapter, template
 from bench.report.drawing import Plot
 from bench.report.theme import THEME
 from bench.runs.files import replace_all, unwritable
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +58,11 @@ def render(sections: Sequence[Section], *, title: str, heading: str, files: Sequ
     script = (HERE / "vendor" / "sortable.min.js").read_text(encoding="utf-8")  # which sorts tables, with its licence
     sha256 = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     about = {"title": title, "heading": heading, "files": files, "theme": THEME}
-    page = template("page.html.j2", autoescape=True, finalize=_together)
-    return printable(page.render(sections=sections, script=script, script_sha256=sha256, **about))
+    return printable(form().render(sections=sections, script=script, script_sha256=sha256, **about))
+
+
+def form() -> "Template":
+    return template("page.html.j2", autoescape=True, finalize=_together)
 
 
 def _together(value: object) -> object:

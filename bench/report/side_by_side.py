@@ -4,18 +4,12 @@ import ctypes
 import gc
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from functools import partial
-from multiprocessing import active_children, get_context
 
-from bench.core.channel import die_with_parent
+from bench.core.children import beside
 from bench.report import drawing
 from bench.report.drawing import Plot
 
 MOST_PROCESSES = 4
-DRAWS: list[Callable[[], Plot | None]] = []
-"""Of this process, and of its forks."""
 
 
 def drawn(
@@ -23,34 +17,45 @@ def drawn(
 ) -> list[Plot]:
     """The plots for a page that there are; ``ids``: how their ids in it begin. Other processes begin with the last.
     This one does ``meanwhile`` first, the results of which it needs later."""
-    DRAWS[:] = [partial(drawing.for_page, draw, ids) for draw in plots]
-    others = min(len(os.sched_getaffinity(0)), MOST_PROCESSES, len(DRAWS)) - 1
     drawing.ready()
-    futures: dict[int, Future[Plot | None]] = {}
+    left, last = _filled(bytes(len(plots))), _filled(bytes(reversed(range(len(plots)))))
+    finished: dict[int, Plot | None] = {}
+
+    def from_the_last() -> dict[int, Plot | None]:
+        while os.read(left, 1):
+            number = os.read(last, 1)[0]
+            finished[number] = _drawn(plots[number], ids)
+        return finished
+
     gc.freeze()  # what the collector marks would be copied, and here it would go through all tables for each figure
-    pool = ProcessPoolExecutor(max(1, others), get_context("fork"), die_with_parent, (os.getpid(),))
-    try:
-        for number in reversed(range(len(DRAWS) if others > 0 else 0)):
-            futures[number] = pool.submit(_drawn, number)
-    except OSError:  # no room for another process
-        futures.clear()
-        for child in active_children():
-            child.terminate()
+    processes = min(len(os.sched_getaffinity(0)), MOST_PROCESSES, len(plots))
+    others = [beside(from_the_last) for _ in range(processes - 1)]
     meanwhile()
-    finished = {one: _drawn(one) for one in range(len(DRAWS)) if one not in futures or futures[one].cancel()}
-    for number in futures.keys() - finished.keys():
-        try:
-            finished[number] = futures[number].result()
-        except BrokenProcessPool:  # one was killed, such as for want of memory
-            finished[number] = _drawn(number)
-    pool.shutdown()
+    for number, draw in enumerate(plots):
+        if not os.read(left, 1):
+            break
+        finished[number] = _drawn(draw, ids)
+    for other in others:
+        finished |= other()
+    for number in set(range(len(plots))) - finished.keys():  # of a process that was killed, such as for want of memory
+        finished[number] = _drawn(plots[number], ids)
     gc.unfreeze()
+    os.close(left)
+    os.close(last)
     return [plot for _, plot in sorted(finished.items()) if plot is not None]
 
 
-def _drawn(number: int) -> Plot | None:
+def _filled(content: bytes) -> int:
+    """A pipe from which several processes may read, each what no other has read."""
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "wb") as file:
+        file.write(content)
+    return reading
+
+
+def _drawn(draw: Callable[[], Plot | None], ids: str) -> Plot | None:
     gc.disable()  # all parts of a figure refer to each other: none is free before the end
-    plot = DRAWS[number]()
+    plot = drawing.for_page(draw, ids)
     gc.enable()
     gc.collect(1)
     ctypes.CDLL(None).malloc_trim(0)

@@ -80,9 +80,15 @@ class Condense:
 
 
 def read(
-    path: str, *, allow_incomplete: bool = False, condense: Condense | None = None, remedy: str | None = READ_IN_PART
+    path: str,
+    *,
+    allow_incomplete: bool = False,
+    condense: Condense | None = None,
+    remedy: str | None = READ_IN_PART,
+    document: RunDocument | None = None,
 ) -> Run:
     """Read and verify a run folder. ``remedy``: what to do about one that is incomplete; None: to finish it.
+    ``document``: what :func:`verified` gave, if it was called already.
 
     Raises :class:`RequestError` that names the file if the folder is no run, is incomplete, is of another schema, or
     has a file that is missing or was changed after it was sealed.
@@ -90,7 +96,7 @@ def read(
     import pandas as pd
     import pyarrow as pa
 
-    document = verified(path, allow_incomplete=allow_incomplete, remedy=remedy)
+    document = document or verified(path, allow_incomplete=allow_incomplete, remedy=remedy)
     for name in ALWAYS_WRITTEN if document.complete else ():
         if f"{name}.parquet" not in document.files:
             raise RequestError("RUN", f"{path}/{name}.parquet is missing", RESTORE)

@@ -79,7 +79,8 @@ def main(arguments: list[str]) -> int:
             path = find(options.baseline, options.results or DEFAULT_OUT, "--baseline")
             outcome = _against_one(new, nights.read_one(path, "--baseline"), rule, only)
         else:
-            outcome = _against_history(new, nights.read(options.history), options.history, rule, only)
+            history = nights.read(options.history, meanwhile=import_what_judges)
+            outcome = _against_history(new, history, options.history, rule, only)
     from bench.report import gate
 
     outcome = replace(outcome, verb=verb_of(stored(new.path).get("experiments", ())))
@@ -92,6 +93,10 @@ def main(arguments: list[str]) -> int:
     text = gate.as_text(outcome, columns(people(options)))
     reply(options, text, document=lambda: gate.for_programs(outcome))
     return outcome.exit_code
+
+
+def import_what_judges() -> None:
+    from bench.analyse.history import trends  # noqa: F401
 
 
 def _level(text: str) -> float:

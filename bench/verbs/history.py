@@ -8,7 +8,7 @@ from bench.console import columns, count, passing, tell
 from bench.core.errors import OK, RequestError, closest
 from bench.core.text import plain
 from bench.runs.files import check_writable
-from bench.verbs.gate import LISTED, add_thresholds, rule_from
+from bench.verbs.gate import LISTED, add_thresholds, import_what_judges, rule_from
 from bench.verbs.options import DEFAULT_OUT, Parser, people, print_json, scenario_names
 
 DESCRIPTION = """\
@@ -46,7 +46,7 @@ def main(arguments: list[str]) -> int:
     rule, wanted = rule_from(options), scenario_names(options.scenario) or []
     check_writable(options.out)
     with passing(f"reading the nights in {options.folder}"):
-        history = nights.read(options.folder, "DIR")
+        history = nights.read(options.folder, "DIR", meanwhile=import_what_judges)
     if not history.nights:
         problem = f"there is no finished run in {options.folder!r}"
         if history.left_out:
@@ -83,6 +83,9 @@ def main(arguments: list[str]) -> int:
 
 
 def _import_what_draws() -> None:
-    from bench.report import drawing, history  # noqa: F401
+    from rich import table  # noqa: F401
+
+    from bench.report import drawing, history, page  # noqa: F401
 
     drawing.ready()
+    page.form()

@@ -6,10 +6,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from bench.console import count, passing
+from bench.core.children import beside
 from bench.core.codec import encode
 from bench.core.errors import OK, RequestError
 from bench.runs.document import Imported
-from bench.runs.reader import read
+from bench.runs.reader import read, verified
 from bench.verbs.options import Parser, latest_or, reply, whole_number
 
 if TYPE_CHECKING:
@@ -45,13 +46,15 @@ def main(arguments: list[str]) -> int:
         raise RequestError("--epochs", "nothing says how long an epoch is", "give --dataset-size N too")
     whole = not options.allow_incomplete
     folders = [latest_or(name, options.results, finished=whole) for name in options.runs or ["latest"]]
+    documents = beside(lambda: [verified(folder, allow_incomplete=options.allow_incomplete) for folder in folders])
     from bench.analyse.analysed import CONDENSE, Analysed
     from bench.runs.tables import free_at_once
 
     free_at_once()
     with passing(f"reading {count(len(folders), 'run')}"):
         how = {"allow_incomplete": options.allow_incomplete, "condense": CONDENSE}
-        runs = [Analysed.of(read(folder, **how)) for folder in folders]
+        both = zip(folders, documents(), strict=True)
+        runs = [Analysed.of(read(folder, document=document, **how)) for folder, document in both]
     for folder, run in zip(folders, runs, strict=True):
         if run.document.instead:
             raise RequestError("RUN", f"{run.path} {run.document.instead} and measured nothing", "choose another")

@@ -9,6 +9,7 @@ Of a run that has a sealed digest nothing else is read (:mod:`bench.runs.digests
 
 import hashlib
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from glob import escape, glob
 from typing import TYPE_CHECKING
@@ -77,8 +78,8 @@ class Nights:
     accepted: dict[str, Acceptance]
 
 
-def read(folder: str, option: str = "--history") -> Nights:
-    """Every run of a folder, verified as far as its digest goes.
+def read(folder: str, option: str = "--history", meanwhile: Callable[[], object] = lambda: None) -> Nights:
+    """Every run of a folder, verified as far as its digest goes. ``meanwhile``: done here while another process reads.
 
     A run without a digest is read whole and gets one, slowly. Left out are runs that are incomplete, damaged or
     changed, or have measured nothing; copies; links out of the folder; and what is named like a run and is none. Raises
@@ -90,9 +91,10 @@ def read(folder: str, option: str = "--history") -> Nights:
     except OSError as error:
         raise unreadable(option, folder, error) from error
     paths = [path for name in names if may_be_run(path := os.path.join(folder, name))]
-    half = len(paths) // 2
-    later = beside(lambda: [_read(path, folder) for path in paths[half:]])
-    of_all = [*[_read(path, folder) for path in paths[:half]], *later()]
+    ours = len(paths) * 2 // 5
+    later = beside(lambda: [_read(path, folder) for path in paths[ours:]])
+    meanwhile()
+    of_all = [*[_read(path, folder) for path in paths[:ours]], *later()]
     nights = [one for one in of_all if isinstance(one, Night)]
     left_out = [one for one in of_all if isinstance(one, LeftOut)]
     once: dict[str, Night] = {}  # in the folder of its own name where there is one
