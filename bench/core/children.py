@@ -9,8 +9,10 @@ import select
 import signal
 import time
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from functools import partial
 from os import _exit  # as it is before a file of somebody's replaces it
+from types import ModuleType
 from typing import IO, TypeVar, cast
 
 from bench.core.channel import adopt_orphans, die_with_parent
@@ -121,23 +123,28 @@ def fork(work: Callable[[IO[bytes]], object]) -> tuple[int, IO[bytes]]:
     return pid, os.fdopen(ours, "rb", 0)
 
 
-def beside(work: Callable[[], T]) -> Callable[[], T]:
-    """Begin ``work`` in a fork; returns what waits for its result, which pickle must take. It is done here, when it is
-    waited for, on a single core, and where no process can be made or the fork fails."""
+def beside(work: Callable[[], T], form: ModuleType = pickle) -> Callable[[], T]:
+    """Begin ``work`` in a fork; returns what waits for its result, once here and once in each later fork. ``form``:
+    what takes the result, pickle, or marshal for many JSON values. It is done where it is waited for on a single core,
+    and where no process can be made or the fork fails."""
     if len(os.sched_getaffinity(0)) == 1:
         return work
     try:
-        pid, pipe = fork(lambda pipe: pipe.write(pickle.dumps(work(), pickle.HIGHEST_PROTOCOL)))
+        memory = os.memfd_create("result")
+        pid, pipe = fork(lambda pipe: os.fdopen(memory, "wb").write(form.dumps(work())))
     except OSError:
         return work
 
     def result() -> T:
         with pipe:
-            sent = pipe.read()
-        os.waitpid(pid, 0)
+            pipe.read()  # to its end, which is that of the fork
+        with suppress(ChildProcessError):
+            os.waitpid(pid, 0)
+        sent = os.pread(memory, os.fstat(memory).st_size, 0)
+        os.close(memory)
         try:
-            return cast(T, pickle.loads(sent))
-        except (EOFError, pickle.UnpicklingError):
+            return cast(T, form.loads(sent))
+        except (EOFError, ValueError, pickle.UnpicklingError):
             return work()
 
     return result

@@ -145,18 +145,14 @@ def ready() -> None:
         sheet(1.0)
 
 
-def for_page(draw: Callable[[], Plot | None], ids: str) -> Plot | None:
-    """The plot that ``draw`` draws, for a page that is read on a screen or on a phone; its ids begin with ``ids``."""
-    with styled():
+def for_page(draw: Callable[[], Plot | None], ids: str, width_in: float) -> Plot | None:
+    """The plot that ``draw`` draws, of this width, for a page in which its ids begin with ``ids``."""
+    with styled(width_in):
         plot = draw()
     if plot is None:
         return None
-    with styled(NARROW_IN):
-        narrow = draw()
-    assert narrow is not None
-    forms = ((plot.svg, ""), (narrow.svg, "-narrow"))
-    page = "".join(inline(svg, f"{ids}{plot.name}{form}", plot.title) for svg, form in forms)
-    return replace(plot, page=page, figure=None)
+    form = "" if width_in == WIDE_IN else "-narrow"
+    return replace(plot, page=inline(plot.svg, f"{ids}{plot.name}{form}", plot.title), figure=None)
 
 
 def width_in() -> float:

@@ -5,7 +5,7 @@ for, each column shows a few of them: the median, and from the lowest to the hig
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -54,10 +54,11 @@ def span(track: Track) -> str:
     return f"{count(len(track.nights), 'night')}, {' to '.join(dates)}"
 
 
-def of_track(track: Track, prefix: str = "history") -> list[Plot]:
-    """A plot for each value that some night has; their names begin with ``prefix``."""
+def of_track(track: Track, prefix: str = "history", meanwhile: Callable[[], object] = lambda: None) -> list[Plot]:
+    """A plot for each value that some night has; their names begin with ``prefix``. ``meanwhile``: done while another
+    process draws."""
     plots = [partial(_plot, track, metric, trends, prefix) for metric in WORDS if (trends := moving(track, metric))]
-    return side_by_side.drawn(plots)
+    return side_by_side.drawn(plots, meanwhile=meanwhile)
 
 
 def moving(track: Track, metric: str) -> list[Trend]:
@@ -159,7 +160,7 @@ def _judged(axes: Artist, track: Track, trend: Trend) -> None:
     """A strip along the foot under the nights that the gate stops, and a diamond on each that a person accepted."""
     first, last = axes.get_xlim()
     night = min(0.04 * (last - first), max(0.004 * (last - first), 1.0))
-    strips = [(one - night / 2, night) for one in trend.regressed]
+    strips = [(one - night / 2, night) for one in track.regressed(trend)]
     if strips:
         axes.broken_barh(strips, (0.0, 0.07), transform=axes.get_xaxis_transform(), color=light("bad"), linewidth=0)
         axes.collections[-1].set_label("stopped by the gate")

@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from functools import partial
 
 from bench.core.errors import RequestError
 from bench.core.text import printable
@@ -19,9 +19,6 @@ from bench.report.blocks import HERE, Chapter, template
 from bench.report.drawing import Plot
 from bench.report.theme import THEME
 from bench.runs.files import replace_all, unwritable
-
-if TYPE_CHECKING:
-    from jinja2 import Template
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,13 +58,12 @@ def render(sections: Sequence[Section], *, title: str, heading: str, files: Sequ
     return printable(form().render(sections=sections, script=script, script_sha256=sha256, **about))
 
 
-def form() -> "Template":
-    return template("page.html.j2", autoescape=True, finalize=_together)
-
-
 def _together(value: object) -> object:
     """Text in which no line ends between a number and its per cent; what is marked up already stays as it is."""
     return re.sub(r"(?<=\d) %", "\u00a0%", value) if type(value) is str else value
+
+
+form = partial(template, "page.html.j2", autoescape=True, finalize=_together)
 
 
 def put(files: dict[str, bytes], out: str) -> list[str]:

@@ -4,6 +4,8 @@ import ctypes
 import gc
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 
 from bench.core.children import beside
 from bench.report import drawing
@@ -15,34 +17,37 @@ MOST_PROCESSES = 4
 def drawn(
     plots: Sequence[Callable[[], Plot | None]], ids: str = "", meanwhile: Callable[[], object] = lambda: None
 ) -> list[Plot]:
-    """The plots for a page that there are; ``ids``: how their ids in it begin. Other processes begin with the last.
-    This one does ``meanwhile`` first, the results of which it needs later."""
+    """The plots for a page that there are, for a screen and for a phone; ``ids``: how their ids in it begin. Other
+    processes begin with the last. This one does ``meanwhile`` first, the results of which it needs later."""
+    widths_in = (drawing.WIDE_IN, drawing.NARROW_IN)
+    draws = [partial(drawing.for_page, draw, ids, width_in) for draw in plots for width_in in widths_in]
     drawing.ready()
-    left, last = _filled(bytes(len(plots))), _filled(bytes(reversed(range(len(plots)))))
+    left, last = _filled(bytes(len(draws))), _filled(bytes(reversed(range(len(draws)))))
     finished: dict[int, Plot | None] = {}
 
     def from_the_last() -> dict[int, Plot | None]:
         while os.read(left, 1):
             number = os.read(last, 1)[0]
-            finished[number] = _drawn(plots[number], ids)
+            finished[number] = _drawn(draws[number])
         return finished
 
     gc.freeze()  # what the collector marks would be copied, and here it would go through all tables for each figure
-    processes = min(len(os.sched_getaffinity(0)), MOST_PROCESSES, len(plots))
+    processes = min(len(os.sched_getaffinity(0)), MOST_PROCESSES, len(draws))
     others = [beside(from_the_last) for _ in range(processes - 1)]
     meanwhile()
-    for number, draw in enumerate(plots):
+    for number, draw in enumerate(draws):
         if not os.read(left, 1):
             break
-        finished[number] = _drawn(draw, ids)
+        finished[number] = _drawn(draw)
     for other in others:
         finished |= other()
-    for number in set(range(len(plots))) - finished.keys():  # of a process that was killed, such as for want of memory
-        finished[number] = _drawn(plots[number], ids)
+    for number in set(range(len(draws))) - finished.keys():  # of a process that was killed, such as for want of memory
+        finished[number] = _drawn(draws[number])
     gc.unfreeze()
     os.close(left)
     os.close(last)
-    return [plot for _, plot in sorted(finished.items()) if plot is not None]
+    both = zip(*([finished[number] for number in range(form, len(draws), 2)] for form in (0, 1)), strict=True)
+    return [replace(wide, page=wide.page + narrow.page) for wide, narrow in both if wide and narrow]
 
 
 def _filled(content: bytes) -> int:
@@ -53,10 +58,10 @@ def _filled(content: bytes) -> int:
     return reading
 
 
-def _drawn(draw: Callable[[], Plot | None], ids: str) -> Plot | None:
-    gc.disable()  # all parts of a figure refer to each other: none is free before the end
-    plot = drawing.for_page(draw, ids)
-    gc.enable()
-    gc.collect(1)
+def _drawn(draw: Callable[[], Plot | None]) -> Plot | None:
+    gc.collect(1)  # the figure before this one, all parts of which refer to each other: none is free while it is drawn
     ctypes.CDLL(None).malloc_trim(0)
+    gc.disable()
+    plot = draw()
+    gc.enable()
     return plot

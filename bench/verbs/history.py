@@ -63,7 +63,7 @@ def main(arguments: list[str]) -> int:
             raise RequestError("--scenario", f"no run in there has a scenario {name!r}", remedy)
     accepted = {run: one.reason for run, one in history.accepted.items()}
     with passing(f"looking for shifts in {count(len(digests), 'night')}"):
-        tracks = trends.tracks(digests, rule, scenarios=wanted, accepted=accepted, meanwhile=_import_what_draws)
+        tracks = trends.tracks(digests, rule, scenarios=wanted, accepted=accepted)
 
     from bench.report import history as report
 
@@ -80,12 +80,3 @@ def main(arguments: list[str]) -> int:
         whole = report.for_programs(tracks, history.left_out)
         print_json({"page": files[0], "files": files, "folder": history.folder, **whole})
     return OK
-
-
-def _import_what_draws() -> None:
-    from rich import table  # noqa: F401
-
-    from bench.report import drawing, history, page  # noqa: F401
-
-    drawing.ready()
-    page.form()

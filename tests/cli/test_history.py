@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -262,12 +263,16 @@ def test_commits_between_two_nights(before: tuple[str | None, bool], after: tupl
 
 def test_thousands_of_nights_are_drawn_in_columns() -> None:
     sizes: list[int] = []
-    about: dict[str, Any] = {"scenario": "ddp", "what_ran": "", "metric": "step_ms", "regressed": (3, 4, 400)}
+    about: dict[str, Any] = {"scenario": "ddp", "what_ran": "", "metric": "step_ms"}
     night = Night(run="run", utc="2021-01-01T00:00:00Z", label=None, commit=None, dirty=False, accepted=None)
     for count in (DOTS_AT_MOST + 1, 10 * DOTS_AT_MOST):
         values = tuple(100.0 + place % 7 for place in range(count))
         trend = Trend(**about, values=values, sources=(None,) * count, levels=levels(values))
-        track = Track(work="work", place="place", nights=(night,) * count, trends=(trend,), events=(), unusable={})
+        nights = tuple(replace(night, run=f"{place}") for place in range(count))
+        stopped = {(run, "ddp", "step_time") for run in ("3", "4", "400")}
+        of: dict[str, Any] = {"work": "work", "place": "place", "events": (), "unusable": {}}
+        track = Track(**of, nights=nights, trends=(trend,), stopped=lambda stopped=stopped: stopped)
+        assert track.regressed(trend) == [3, 4, 400]
         (plot,) = of_track(track)
         sizes.append(len(plot.svg))
     assert sizes[1] < 1.2 * sizes[0]

@@ -225,7 +225,7 @@ def _value(scenario: Entry, key: str) -> Value | None:
     launches = [value for value in scenario["launches"][key] if value is not None]
     if not launches:
         return None
-    logs = [math.log(value) for value in launches]
+    logs = list(map(math.log, launches))
     mean = sum(logs) / len(logs)
     variance = sum([(log - mean) ** 2 for log in logs]) / max(1, len(logs) - 1)
     return Value(mean=mean, variance=variance, launches=tuple(launches), source=source_of(scenario, key))
@@ -269,15 +269,17 @@ def after(tonight: Mapping[str, Measured], rows: Sequence[Judged], base: Base, r
 
 def _kept(nights: tuple[Measured, ...], wanted: int) -> tuple[Measured, ...]:
     """Those of the last level once it has enough by itself: the first and the last of them, and not those between."""
-    *_, level = _levels(nights, STEP_TIME)
-    if len(level) >= wanted:
-        nights = nights[nights.index(level[0]) :]
+    *before, level = _levels(nights, STEP_TIME)
+    if before and len(level) >= wanted:
+        first = nights.index(level[0])
+        marks = [replace(one, better=one.better - {STEP_TIME}, rose=one.rose - {STEP_TIME}) for one in level[:2]]
+        nights = (*marks, *nights[first + 2 :])
     return nights if len(nights) <= 2 * wanted else (*nights[:wanted], *nights[-wanted:])
 
 
 def _levels(nights: Sequence[Measured], metric: str) -> list[list[Measured]]:
     """The nights of each level of a metric. One better night alone is in none."""
-    if not any(metric in one.better or metric in one.rose for one in nights):  # as mostly
+    if not any(one.better or one.rose for one in nights):  # as mostly
         return [list(nights)]
     levels: list[list[Measured]] = [[]]
     for before, one in zip((None, *nights), nights, strict=False):
@@ -378,14 +380,16 @@ def _judged(metric: str, names: Sequence[str], tonight: Mapping[str, Measured], 
                 nights = tuple([one.night for one in with_value])
                 rows.append(Judged(scenario=name, metric=metric, verdict=MISSING, nights=nights, why=NO_VALUE))
             continue
-        alike = [one for one in with_value if other_source(one.values[metric].source, value.source) is None]
+        sources = {one.values[metric].source for one in with_value}
+        strange = {source for source in sources if other_source(source, value.source) is not None}
+        alike = [one for one in with_value if one.values[metric].source not in strange] if strange else with_value
         pair = _pair(name, metric, value, alike, wanted)
         if (count := len(value.launches)) < LAUNCHES_WANTED:
             rows.append(_row(metric, TOO_FEW, pair, why=f"{count} and a verdict needs {LAUNCHES_WANTED}"))
         elif not alike:
-            sources = ", ".join(sorted({str(one.values[metric].source) for one in with_value}))
             why = NO_BASE_VALUE if name in base else NO_BASE
-            why = f"{OTHERWISE}: {value.source}; the base is of {sources}" if with_value else why
+            before = ", ".join(sorted(map(str, sources)))
+            why = f"{OTHERWISE}: {value.source}; the base is of {before}" if with_value else why
             rows.append(_row(metric, NEW, pair, why=why))
         else:
             pairs.append(pair)
@@ -560,8 +564,7 @@ def _row(
 
 def _numerics(name: str, tonight: Measured, nights: Sequence[Measured]) -> list[Judged]:
     """Whether it trains the same model as before; no row if that was never known."""
-    known = [one for one in nights if one.parity is not None]
-    worst = max({str(one.parity) for one in known}, key=PARITIES.index, default=None)
+    worst = max({one.parity for one in nights if one.parity is not None}, key=PARITIES.index, default=None)
     if tonight.parity is None and worst is None:
         return []
     verdict, why = OK, None
@@ -571,7 +574,7 @@ def _numerics(name: str, tonight: Measured, nights: Sequence[Measured]) -> list[
         verdict, why = MISSING, NO_VERDICT
     elif PARITIES.index(tonight.parity) > PARITIES.index(worst):
         verdict = REGRESSED
-    names = tuple([one.night for one in known])
+    names = tuple([one.night for one in nights if one.parity is not None])
     return [
         Judged(scenario=name, metric=PARITY, verdict=verdict, tonight=tonight.parity, base=worst, why=why, nights=names)
     ]

@@ -8,6 +8,7 @@ Of a run that has a sealed digest nothing else is read (:mod:`bench.runs.digests
 """
 
 import hashlib
+import marshal
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -92,11 +93,11 @@ def read(folder: str, option: str = "--history", meanwhile: Callable[[], object]
         raise unreadable(option, folder, error) from error
     paths = [path for name in names if may_be_run(path := os.path.join(folder, name))]
     ours = len(paths) * 2 // 5
-    later = beside(lambda: [_read(path, folder) for path in paths[ours:]])
+    later = beside(lambda: [_read(path, folder) for path in paths[ours:]], marshal)
     meanwhile()
-    of_all = [*[_read(path, folder) for path in paths[:ours]], *later()]
-    nights = [one for one in of_all if isinstance(one, Night)]
-    left_out = [one for one in of_all if isinstance(one, LeftOut)]
+    of_all = list(zip(paths, [*[_read(path, folder) for path in paths[:ours]], *later()], strict=True))
+    nights = [Night(path=path, digest=one) for path, one in of_all if not isinstance(one, str)]
+    left_out = [LeftOut(path=path, why=one) for path, one in of_all if isinstance(one, str)]
     once: dict[str, Night] = {}  # in the folder of its own name where there is one
     for night in sorted(nights, key=lambda night: (night.id != night.digest["run"], night.id)):
         first = once.setdefault(night.digest["run"], night)
@@ -108,11 +109,12 @@ def read(folder: str, option: str = "--history", meanwhile: Callable[[], object]
     return Nights(folder=folder, nights=in_time, left_out=[*left_out, *stale], accepted=accepted)
 
 
-def _read(path: str, folder: str) -> Night | LeftOut:
+def _read(path: str, folder: str) -> Digest | str:
+    """The digest, or why the run is left out."""
     try:
-        return Night(path=path, digest=digest_of(_inside(path, folder)))
+        return digest_of(_inside(path, folder))
     except RequestError as error:
-        return LeftOut(path=path, why=error.problem)
+        return error.problem
 
 
 def _inside(path: str, folder: str) -> str:

@@ -7,7 +7,8 @@ Pure: digests (:mod:`bench.analyse.digest`) in the order of time go in. Nights o
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cache
 from statistics import median
 
 from bench.analyse import comparable
@@ -26,6 +27,9 @@ METRICS = ("step_ms", "peak_total_mib", "energy_per_1000_j")
 GATED = {digest: metric for metric, digest in GATE_METRICS.items()}
 RECENT = 10  # nights that the latest one is compared with, and that stand for the two ends of a trend
 COMMIT_LETTERS = 10
+
+Stopped = set[tuple[str, str, str]]
+"""Runs that the gate stops, each with the scenario and the metric for which it does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,8 +81,7 @@ class Event:
 class Trend:
     """One value of one scenario over the nights of its track, None where unknown.
 
-    ``sources``: how it was measured each night, None where there is one way, or it is unknown. ``regressed``: the
-    nights that the gate stops for this value, by place, accepted by a person or not.
+    ``sources``: how it was measured each night, None where there is one way, or it is unknown.
     """
 
     scenario: str
@@ -87,7 +90,6 @@ class Trend:
     values: tuple[float | None, ...]
     sources: tuple[str | None, ...]
     levels: Levels
-    regressed: tuple[int, ...] = ()
 
     @property
     def known(self) -> list[int]:
@@ -121,6 +123,7 @@ class Track:
     """Comparable nights, the oldest first, with their trends and the shifts in them, the latest first.
 
     ``work``, ``place``: what is trained, and on what. ``unusable``: nights without values, by scenario and reason.
+    ``stopped``: waits for what the gate stops.
     """
 
     work: str
@@ -129,6 +132,15 @@ class Track:
     trends: tuple[Trend, ...]
     events: tuple[Event, ...]
     unusable: Mapping[tuple[str, str], int]
+    stopped: Callable[[], Stopped]
+
+    def regressed(self, trend: Trend) -> list[int]:
+        """The nights that the gate stops for a value, by place, accepted by a person or not."""
+        if trend.metric not in GATED:
+            return []
+        value = trend.scenario, GATED[trend.metric]
+        runs = {run for run, *stopped in self.stopped() if (*stopped,) == value}
+        return [night for night in trend.known if self.nights[night].run in runs]
 
     def of(self, metric: str) -> list[Trend]:
         """The trends of one value that have a night at all."""
@@ -141,19 +153,20 @@ def tracks(
     *,
     scenarios: Sequence[str] = (),
     accepted: Mapping[str, str] | None = None,
-    meanwhile: Callable[[], object] = lambda: None,
 ) -> list[Track]:
     """The tracks of digests in the order of time, the one with the latest night first.
 
-    ``rule``: the gate's, by which nights regressed. ``scenarios``: of these alone (none: of all). ``accepted``: why
-    runs were accepted, by run. ``meanwhile``: done here while another process replays the gate.
+    ``rule``: the gate's, by which nights are stopped: another process replays it. ``scenarios``: of these alone (none:
+    of all). ``accepted``: why runs were accepted, by run.
     """
     wanted = [one for one in digests if not scenarios or not {*scenarios}.isdisjoint(scenarios_of([one]))]
     grouped = by_key((comparable.key(one), one) for one in wanted).values()
-    stopped = beside(lambda: [_stopped(of_track, rule, accepted or {}, scenarios) for of_track in grouped])
-    made = [_track(of_track, scenarios, accepted or {}) for of_track in grouped]
-    meanwhile()
-    made = [_with_stopped(*one) for one in zip(made, stopped(), strict=True)]
+
+    def replayed() -> Stopped:
+        return {one for of_track in grouped for one in _stopped(of_track, rule, accepted or {}, scenarios)}
+
+    stopped = cache(beside(replayed))
+    made = [_track(of_track, scenarios, accepted or {}, stopped) for of_track in grouped]
     return sorted(made, key=lambda track: (track.nights[-1].utc or "", track.nights[-1].run), reverse=True)
 
 
@@ -161,28 +174,20 @@ def scenarios_of(digests: Sequence[Digest]) -> list[str]:
     return list(dict.fromkeys(row["scenario"] for digest in digests for row in digest["scenarios"]))
 
 
-def _stopped(
-    digests: Sequence[Digest], rule: Rule, accepted: Iterable[str], scenarios: Sequence[str]
-) -> dict[tuple[str, str], list[int]]:
-    """The nights that the gate stops, by their place, for each scenario and metric."""
-    replayed = gate.replay([(digest["run"], digest) for digest in digests], rule, accepted, scenarios or None)
-    return by_key(
-        ((row.scenario, row.metric), place)
-        for place, (rows, _) in enumerate(replayed)
+def _stopped(digests: Sequence[Digest], rule: Rule, accepted: Iterable[str], scenarios: Sequence[str]) -> Stopped:
+    nights = [(digest["run"], digest) for digest in digests]
+    replayed = gate.replay(nights, rule, accepted, scenarios or None)
+    return {
+        (run, row.scenario, row.metric)
+        for (run, _), (rows, _) in zip(nights, replayed, strict=True)
         for row in rows
         if row.verdict == gate.REGRESSED
-    )
+    }
 
 
-def _with_stopped(track: Track, stopped: Mapping[tuple[str, str], Sequence[int]]) -> Track:
-    def regressed(trend: Trend) -> tuple[int, ...]:
-        of_metric = stopped.get((trend.scenario, GATED.get(trend.metric, "")), ())
-        return tuple(night for night in of_metric if trend.values[night] is not None)
-
-    return replace(track, trends=tuple(replace(trend, regressed=regressed(trend)) for trend in track.trends))
-
-
-def _track(digests: Sequence[Digest], scenarios: Sequence[str], accepted: Mapping[str, str]) -> Track:
+def _track(
+    digests: Sequence[Digest], scenarios: Sequence[str], accepted: Mapping[str, str], stopped: Callable[[], Stopped]
+) -> Track:
     nights = tuple(
         Night(
             run=digest["run"],
@@ -202,7 +207,10 @@ def _track(digests: Sequence[Digest], scenarios: Sequence[str], accepted: Mappin
             if scenarios and row["scenario"] not in scenarios:
                 continue
             if (why := unusable(row)) is None:
-                usable.setdefault((row["scenario"], row["what_ran"]), [None] * len(digests))[place] = row
+                ran = row["scenario"], row["what_ran"]
+                if ran not in usable:
+                    usable[ran] = [None] * len(digests)
+                usable[ran][place] = row
             else:
                 without[row["scenario"], why] += 1
     trends = tuple(
@@ -225,6 +233,7 @@ def _track(digests: Sequence[Digest], scenarios: Sequence[str], accepted: Mappin
         trends=trends,
         events=_events(trends, nights, digests),
         unusable=without,
+        stopped=stopped,
     )
 
 
