@@ -131,7 +131,7 @@ def beside(work: Callable[[], T], form: ModuleType = pickle) -> Callable[[], T]:
         return work
     try:
         memory = os.memfd_create("result")
-        pid, pipe = fork(lambda pipe: os.fdopen(memory, "wb").write(form.dumps(work())))
+        pid, pipe = fork(lambda _: os.fdopen(memory, "wb", 0).write(form.dumps(work())))
     except OSError:
         return work
 

@@ -46,7 +46,7 @@ def write(tracks: Sequence[Track], left_out: Sequence[LeftOut], out: str) -> lis
     shown, single = worth_showing(tracks)
     for number, track in enumerate(shown, start=1):
         prefix = "history" if number == 1 else f"history-{number}"
-        drawn, own = page.placed(of_track(track, prefix, _import_what_writes))
+        drawn, own = page.placed(of_track(track, prefix, page.form))
         files |= own
         sections.append(_section(track, drawn.values()))
     alone = (f"{one.nights[0].run}, {one.nights[0].date}: {one.work} on {one.place}" for one in single)
@@ -59,13 +59,6 @@ def write(tracks: Sequence[Track], left_out: Sequence[LeftOut], out: str) -> lis
         sections.append(page.Section(name="other runs", answer=answer, chapters=others))
     text = page.render(sections, title="bench history", heading="Nightly history")
     return page.put({"history.html": utf8(text), **files}, out)
-
-
-def _import_what_writes() -> None:
-    """While another process replays the gate, for which the first plot waits."""
-    from rich import table  # noqa: F401
-
-    page.form()
 
 
 def worth_showing(tracks: Sequence[Track]) -> tuple[list[Track], list[Track]]:
@@ -223,12 +216,8 @@ def _track(track: Track) -> dict[str, object]:
         "place": track.place,
         "nights": encode(track.nights),
         "trends": [
-            {
-                **encode(trend),
-                "regressed": track.regressed(trend),
-                "unit": WORDS[trend.metric].unit,
-                **{name: getattr(trend, name) for name in computed},
-            }
+            {**encode(trend), "unit": WORDS[trend.metric].unit, "regressed": track.regressed(trend)}
+            | {name: getattr(trend, name) for name in computed}
             for trend in track.trends
             if trend.known
         ],

@@ -55,8 +55,7 @@ def span(track: Track) -> str:
 
 
 def of_track(track: Track, prefix: str = "history", meanwhile: Callable[[], object] = lambda: None) -> list[Plot]:
-    """A plot for each value that some night has; their names begin with ``prefix``. ``meanwhile``: done while another
-    process draws."""
+    """A plot for each value that some night has; names begin with ``prefix``. ``meanwhile``: done as another draws."""
     plots = [partial(_plot, track, metric, trends, prefix) for metric in WORDS if (trends := moving(track, metric))]
     return side_by_side.drawn(plots, meanwhile=meanwhile)
 

@@ -58,7 +58,11 @@ def run(job: Job, tell: Tell) -> dict[str, object]:
     """For :class:`bench.experiments.restart.RestartLook`."""
     assert job.checkpoint is not None
     folder = job.checkpoint.folder
-    inner = _as_trained(job)
+    path = job.checkpoint.job_file  # where the ranks under the engine find it
+    with open(path, encoding="utf-8") as file:
+        inner = replace(decode(Job, json.load(file)), logs=job.logs, apex_problems=job.apex_problems)
+    with open(path, "w", encoding="utf-8") as file:  # with what is known only now
+        json.dump(asdict(inner), file)
     victim, killed = inner.processes - 1, killed_step(job.checkpoint.steps)
     tell("phase", phase="restart")
     begin = partial(become_launcher, os.getpid(), _environment())
@@ -75,17 +79,6 @@ def run(job: Job, tell: Tell) -> dict[str, object]:
     if engine.returncode != 0 or killed_ns is None:
         raise BenchError(f"torchrun ended with status {engine.returncode} before training was over; see the log")
     return {**found(notes, killed_ns, killed), "effective": ran}
-
-
-def _as_trained(job: Job) -> Job:
-    """The job of the ranks under the engine, with what is known only now; it is left where they find it."""
-    assert job.checkpoint is not None
-    path = job.checkpoint.job_file
-    with open(path, encoding="utf-8") as file:
-        inner = replace(decode(Job, json.load(file)), logs=job.logs, apex_problems=job.apex_problems)
-    with open(path, "w", encoding="utf-8") as file:
-        json.dump(asdict(inner), file)
-    return inner
 
 
 def _command(folder: str, processes: int) -> list[str]:

@@ -2,8 +2,8 @@
 
 import json
 import re
-from dataclasses import replace
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -269,7 +269,7 @@ def test_thousands_of_nights_are_drawn_in_columns() -> None:
         values = tuple(100.0 + place % 7 for place in range(count))
         trend = Trend(**about, values=values, sources=(None,) * count, levels=levels(values))
         nights = tuple(replace(night, run=f"{place}") for place in range(count))
-        stopped = {(run, "ddp", "step_time") for run in ("3", "4", "400")}
+        stopped = {("ddp", "step_time"): ["3", "4", "400"]}
         of: dict[str, Any] = {"work": "work", "place": "place", "events": (), "unusable": {}}
         track = Track(**of, nights=nights, trends=(trend,), stopped=lambda stopped=stopped: stopped)
         assert track.regressed(trend) == [3, 4, 400]

@@ -254,6 +254,13 @@ def test_work_in_another_process(end: Callable[[], object], monkeypatch: pytest.
     assert beside(work)() == here
 
 
+def test_a_later_fork_may_wait_for_the_same_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+    first = beside(os.getpid)
+    later = beside(first)
+    assert later() == first() != os.getpid()
+
+
 @pytest.mark.slow
 def test_apex_is_probed_in_the_workers_interpreter(tmp_path: Path) -> None:
     (tmp_path / "apex").mkdir()

@@ -28,8 +28,8 @@ GATED = {digest: metric for metric, digest in GATE_METRICS.items()}
 RECENT = 10  # nights that the latest one is compared with, and that stand for the two ends of a trend
 COMMIT_LETTERS = 10
 
-Stopped = set[tuple[str, str, str]]
-"""Runs that the gate stops, each with the scenario and the metric for which it does."""
+Stopped = dict[tuple[str, str], list[str]]
+"""The runs that the gate stops, by scenario and metric."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,10 +136,8 @@ class Track:
 
     def regressed(self, trend: Trend) -> list[int]:
         """The nights that the gate stops for a value, by place, accepted by a person or not."""
-        if trend.metric not in GATED:
-            return []
-        value = trend.scenario, GATED[trend.metric]
-        runs = {run for run, *stopped in self.stopped() if (*stopped,) == value}
+        of_value = self.stopped().get((trend.scenario, GATED[trend.metric]), ()) if trend.metric in GATED else ()
+        runs = set(of_value)
         return [night for night in trend.known if self.nights[night].run in runs]
 
     def of(self, metric: str) -> list[Trend]:
@@ -148,11 +146,7 @@ class Track:
 
 
 def tracks(
-    digests: Sequence[Digest],
-    rule: Rule,
-    *,
-    scenarios: Sequence[str] = (),
-    accepted: Mapping[str, str] | None = None,
+    digests: Sequence[Digest], rule: Rule, *, scenarios: Sequence[str] = (), accepted: Mapping[str, str] | None = None
 ) -> list[Track]:
     """The tracks of digests in the order of time, the one with the latest night first.
 
@@ -163,7 +157,7 @@ def tracks(
     grouped = by_key((comparable.key(one), one) for one in wanted).values()
 
     def replayed() -> Stopped:
-        return {one for of_track in grouped for one in _stopped(of_track, rule, accepted or {}, scenarios)}
+        return by_key(one for of_track in grouped for one in _stopped(of_track, rule, accepted or {}, scenarios))
 
     stopped = cache(beside(replayed))
     made = [_track(of_track, scenarios, accepted or {}, stopped) for of_track in grouped]
@@ -174,15 +168,13 @@ def scenarios_of(digests: Sequence[Digest]) -> list[str]:
     return list(dict.fromkeys(row["scenario"] for digest in digests for row in digest["scenarios"]))
 
 
-def _stopped(digests: Sequence[Digest], rule: Rule, accepted: Iterable[str], scenarios: Sequence[str]) -> Stopped:
+def _stopped(
+    digests: Sequence[Digest], rule: Rule, accepted: Iterable[str], scenarios: Sequence[str]
+) -> Iterator[tuple[tuple[str, str], str]]:
     nights = [(digest["run"], digest) for digest in digests]
     replayed = gate.replay(nights, rule, accepted, scenarios or None)
-    return {
-        (run, row.scenario, row.metric)
-        for (run, _), (rows, _) in zip(nights, replayed, strict=True)
-        for row in rows
-        if row.verdict == gate.REGRESSED
-    }
+    for (run, _), (rows, _) in zip(nights, replayed, strict=True):
+        yield from (((row.scenario, row.metric), run) for row in rows if row.verdict == gate.REGRESSED)
 
 
 def _track(
