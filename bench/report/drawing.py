@@ -200,8 +200,8 @@ def inline(svg: str, prefix: str, title: str) -> str:
     body = re.sub(r'\bd="[^"]*"', lambda path: re.sub(r"(?<=\.\d\d)\d+", "", path[0]), body)  # in points
     opening = f'role="img" aria-label="{html.escape(title)}">'
     body = re.sub(r'<svg [^>]*?(viewBox="[^"]*")[^>]*>', lambda match: f"<svg {match[1]} {opening}", body, count=1)
-    body = re.sub(r'\bid="', f'id="{prefix}-', body)
-    body = re.sub(r'(href="#|url\(#)', rf"\g<1>{prefix}-", body)
+    for mark in (' id="', 'href="#', "url(#"):
+        body = body.replace(mark, f"{mark}{prefix}-")
     variables = {light: f"var(--{name})" for name, (light, _) in THEME.items()}
     colour = r"\b((?:fill|stroke)(?:: |=\"))(#[0-9a-f]{6})\b"
     return re.sub(colour, lambda match: match[1] + variables.get(match[2], match[2]), body)
@@ -298,11 +298,11 @@ def _above(axes: Artist, x: float, y: float, first: str, second: str, **look: An
     axes.annotate(second, (x, y - 0.34), fontsize=7, **place, **small)
 
 
-def panel_title(axes: Artist, name: str, label: str) -> None:
-    """Above a panel its name and, smaller, what really ran."""
-    axes.set_title(short(name), pad=15, y=1.0)  # with a place it is not looked for, which takes a tenth of a plot
+def panel_title(axes: Artist, name: str, label: str, above: float = 0.0) -> None:
+    """Above a panel its name and, smaller, what really ran; so many points higher than usual."""
+    axes.set_title(short(name), pad=15 + above, y=1.0)  # a place is given: to look for one takes a tenth of a plot
     place = {"xycoords": "axes fraction", "textcoords": "offset points"}
-    axes.annotate(short(label), (0, 1), (0, 5), fontsize=7.2, color=light("muted"), **place)
+    axes.annotate(short(label), (0, 1), (0, 5 + above), fontsize=7.2, color=light("muted"), **place)
 
 
 def key_beside(axes: Artist, rows: Sequence[tuple[Artist, Entry, str]]) -> None:
@@ -468,7 +468,7 @@ def drawn(figure: Artist, name: str, title: str, caption: str, *, about: str, so
     svg, png = io.StringIO(), io.BytesIO()
     figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     if not narrow:
-        figure.savefig(png, format="png", dpi=dpi, metadata={"Software": None})
+        figure.savefig(png, format="png", dpi=dpi, metadata={"Software": None}, pil_kwargs={"compress_level": 3})
     text = svg.getvalue()
     for gid, words in figure.hovers.items():
         group = f"<g id={quoteattr(gid)}>"

@@ -20,7 +20,7 @@ from bench.report import drawing, side_by_side
 from bench.report.drawing import Artist, Plot, light, locator
 from bench.report.tables import as_change, digits
 
-PANEL_IN = 1.3
+PANEL_IN = 1.4
 DOTS_AT_MOST = 500
 """Nights that are drawn one by one; more are drawn in columns."""
 COLUMNS = 250
@@ -125,7 +125,7 @@ def _panel(axes: Artist, track: Track, trend: Trend, *, many: bool) -> None:
             drawing.marks(axes, beyond, edge, "ink", marker, transform=axes.get_xaxis_transform(), **look)
     _judged(axes, track, trend)
     _shifts(axes, trend)
-    drawing.panel_title(axes, trend.scenario, trend.what_ran)
+    drawing.panel_title(axes, trend.scenario, trend.what_ran, above=9 if trend.levels.shifts else 0)
     latest = f"{digits(trend.latest)} {WORDS[trend.metric].unit}"
     over_all = "" if trend.over_all is None else f"{as_change(trend.over_all)} long term"
     drawing.right_label(axes, 0.5, latest, over_all, within=True)
