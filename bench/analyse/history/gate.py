@@ -272,8 +272,9 @@ def _kept(nights: tuple[Measured, ...], wanted: int) -> tuple[Measured, ...]:
     *before, level = _levels(nights, STEP_TIME)
     if before and len(level) >= wanted:
         first = nights.index(level[0])
-        marks = [replace(one, better=one.better - {STEP_TIME}, rose=one.rose - {STEP_TIME}) for one in level[:2]]
-        nights = (*marks, *nights[first + 2 :])
+        # once no other level is left, the marks of where this one began only take time
+        plain = [replace(one, better=one.better - {STEP_TIME}, rose=one.rose - {STEP_TIME}) for one in level[:2]]
+        nights = (*plain, *nights[first + 2 :])
     return nights if len(nights) <= 2 * wanted else (*nights[:wanted], *nights[-wanted:])
 
 

@@ -92,7 +92,7 @@ def read(folder: str, option: str = "--history", meanwhile: Callable[[], object]
     except OSError as error:
         raise unreadable(option, folder, error) from error
     paths = [path for name in names if may_be_run(path := os.path.join(folder, name))]
-    ours = len(paths) * 2 // 5
+    ours = len(paths) * 2 // 5  # fewer than the other process reads, which has nothing else to do
     later = beside(lambda: [_read(path, folder) for path in paths[ours:]], marshal)
     meanwhile()
     of_all = list(zip(paths, [*[_read(path, folder) for path in paths[:ours]], *later()], strict=True))

@@ -171,6 +171,7 @@ def scenarios_of(digests: Sequence[Digest]) -> list[str]:
 def _stopped(
     digests: Sequence[Digest], rule: Rule, accepted: Iterable[str], scenarios: Sequence[str]
 ) -> Iterator[tuple[tuple[str, str], str]]:
+    """What :data:`Stopped` has, one by one."""
     nights = [(digest["run"], digest) for digest in digests]
     replayed = gate.replay(nights, rule, accepted, scenarios or None)
     for (run, _), (rows, _) in zip(nights, replayed, strict=True):
