@@ -22,6 +22,7 @@ def drawn(
     widths_in = (drawing.WIDE_IN, drawing.NARROW_IN)
     draws = [partial(drawing.for_page, draw, ids, width_in) for draw in plots for width_in in widths_in]
     drawing.ready()
+    # a token for each, which every process takes first, and the numbers that the others draw
     left, last = _filled(bytes(len(draws))), _filled(bytes(reversed(range(len(draws)))))
     finished: dict[int, Plot | None] = {}
 
@@ -46,7 +47,8 @@ def drawn(
     gc.unfreeze()
     os.close(left)
     os.close(last)
-    both = zip(*([finished[number] for number in range(form, len(draws), 2)] for form in (0, 1)), strict=True)
+    in_order = [plot for _, plot in sorted(finished.items())]
+    both = zip(in_order[::2], in_order[1::2], strict=True)
     return [replace(wide, page=wide.page + narrow.page) for wide, narrow in both if wide and narrow]
 
 

@@ -200,10 +200,7 @@ def _track(
             if scenarios and row["scenario"] not in scenarios:
                 continue
             if (why := unusable(row)) is None:
-                ran = row["scenario"], row["what_ran"]
-                if ran not in usable:
-                    usable[ran] = [None] * len(digests)
-                usable[ran][place] = row
+                usable.setdefault((row["scenario"], row["what_ran"]), [None] * len(digests))[place] = row
             else:
                 without[row["scenario"], why] += 1
     trends = tuple(
