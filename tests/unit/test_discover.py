@@ -150,10 +150,11 @@ ENDS = {
     "while True: pass": "was not done after 1 s",
     f"os.remove(__file__)\n{GOOD}": "was removed when it was executed",
 }
-FORGED = """import gc, time
-from io import BufferedWriter
-pipe = next(one for one in gc.get_objects() if type(one) is BufferedWriter and not one.closed and one.fileno() > 2)
-open(pipe.fileno(), "wb", closefd=False).write(SAID)
+FORGED = """import sys, time
+frame = sys._getframe()
+while "pipe" not in frame.f_locals:
+    frame = frame.f_back
+open(frame.f_locals["pipe"].fileno(), "wb", closefd=False).write(SAID)
 time.sleep(600)
 """
 FORGERIES = {
