@@ -64,7 +64,7 @@ def program() -> None:
     if BLAS_THREADS not in os.environ:  # numpy's begin with it, and crash where they may not; nothing here needs them
         os.putenv(BLAS_THREADS, "1")  # which os.environ does not show: ranks and records have what the user set
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where our parent ignores it, the kernel reaps what we wait for
-    gc.set_threshold(100_000, 20, 20)  # what verbs import and read is hardly ever garbage
+    gc.set_threshold(1_000_000, 20, 20)  # what verbs import and read is hardly ever garbage
     if sys.stdout is not None and not sys.stdout.isatty():
         sys.stdout = open(1, "w", ANSWER_BYTES, sys.stdout.encoding, closefd=False)  # noqa: SIM115
     os._exit(main(last=True))

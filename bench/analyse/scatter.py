@@ -26,7 +26,7 @@ def moderated(variances: Array, degrees: Array) -> tuple[Array, Array]:
     ``variances``: shape (..., scenarios). ``degrees``: of freedom of each, shape (scenarios,), above 0. Those most of
     which are 0 stay.
     """
-    own = np.broadcast_to(degrees, variances.shape).astype("float64")
+    own = degrees + np.zeros(variances.shape)
     if variances.shape[-1] < FEWEST_POOLED:
         return variances, own
     total = float(degrees.sum())
@@ -39,7 +39,7 @@ def moderated(variances: Array, degrees: Array) -> tuple[Array, Array]:
     scatter = ((centred - centre) ** 2).sum(axis=-1, keepdims=True) / (centred.shape[-1] - 1)
     excess = scatter - special.zeta(2.0, degrees / 2.0).mean()
     differ = excess > 0.0  # by more than chance does
-    common, shrunk = (np.broadcast_to((degrees * variances).sum(axis=-1, keepdims=True) / total, own.shape),) * 2
+    common = shrunk = np.full(own.shape, (degrees * variances).sum(axis=-1, keepdims=True) / total)
     freedom = np.full(own.shape, total)
     if differ.any():  # mostly none does, and the root takes long
         prior = np.where(differ, 2.0 * _inverse_trigamma(np.where(differ, excess, 1.0)), 1.0)

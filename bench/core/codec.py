@@ -79,7 +79,7 @@ def Moment() -> Bound:
 
     def allows(text: str) -> bool:
         try:
-            return datetime.strptime(text, MOMENT).strftime(MOMENT) == text
+            return datetime.fromisoformat(text).strftime(MOMENT) == text
         except ValueError:
             return False
 
@@ -116,6 +116,10 @@ def encode(value: object) -> Any:
     """The JSON value of a dataclass, or of what holds some."""
     if value is None or type(value) in NUMBERS:
         return value
+    if isinstance(value, str):
+        return _printable(value)
+    if isinstance(value, list | tuple):
+        return [one if one is None or type(one) in NUMBERS else encode(one) for one in value]
     if is_dataclass(value) and not isinstance(value, type):
         parts: dict[str, object] = {}
         for name in hints(type(value)):
@@ -124,9 +128,7 @@ def encode(value: object) -> Any:
         return parts
     if isinstance(value, Mapping):
         return {_printable(str(name)): encode(one) for name, one in value.items()}
-    if isinstance(value, str):
-        return _printable(value)
-    return [encode(one) for one in value] if isinstance(value, list | tuple) else value
+    return value
 
 
 def _printable(text: str) -> str:
@@ -154,7 +156,10 @@ def _decoder(kind: Any) -> Decoder:
     if origin in (Union, UnionType):
         return partial(_either, inner)
     if origin is tuple:
-        return partial(_list, _decoder(inner[0]))
+        each: Any = _decoder(inner[0])
+        number = each.args[0] if getattr(each, "func", None) is _optional else each
+        numeric = getattr(number, "func", None) is _number
+        return partial(_numbers, each, number is not each, *number.args) if numeric else partial(_list, each)
     if origin in (Mapping, dict):
         return partial(_mapping, _decoder(inner[0]), _decoder(inner[1]))
     if _is_class(kind):
@@ -225,18 +230,11 @@ def _either(kinds: tuple[Hint, ...], value: object) -> object:
     return _decoder(alike[0])(value)
 
 
+@cache
 def _plain(kind: Hint) -> Any:
     """The class of JSON values that a kind of several is written as."""
     origin: Any = get_origin(kind)
     return dict if origin in (Mapping, dict) or _is_class(kind) else kind
-
-
-def _at(part: str, decoder: Decoder, value: object) -> Any:
-    """A part of a value; an error says where it is."""
-    try:
-        return decoder(value)
-    except Damaged as error:
-        raise error.within(part) from None
 
 
 def _list(inner: Decoder, value: object) -> tuple[object, ...]:
@@ -250,10 +248,30 @@ def _list(inner: Decoder, value: object) -> tuple[object, ...]:
     return tuple(decoded)
 
 
+def _numbers(
+    each: Decoder, optional: bool, kinds: tuple[type, ...], least: float, most: float, value: object
+) -> tuple[object, ...]:
+    """A list of numbers, with ``optional`` also of None. They are looked at here: a history has a million of them."""
+    if isinstance(value, list):
+        for one in value:
+            if not (least <= one <= most if type(one) in kinds else optional and one is None):
+                break
+        else:
+            return tuple(value)
+    return _list(each, value)
+
+
 def _mapping(key: Decoder, inner: Decoder, value: object) -> dict[str, object]:
     if not isinstance(value, dict):
         raise _other("an object", value)
-    return {_at(f"[{name!r:.40}]", key, name): _at(f"[{name!r:.40}]", inner, one) for name, one in value.items()}
+    decoded = {}
+    for name, one in value.items():
+        try:
+            named = key(name)
+            decoded[named] = inner(one)
+        except Damaged as error:
+            raise error.within(f"[{name!r:.40}]") from None
+    return decoded
 
 
 def _named(kinds: Named, value: object) -> dict[str, object]:

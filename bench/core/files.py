@@ -35,8 +35,7 @@ def open_regular(path: str, *, limit: int, within: str | None = None) -> Buffere
         real = path if inside else os.path.realpath(path)
     except ValueError as error:  # such as a byte 0 in it
         raise OSError(errno.EINVAL, "it is not a valid file name", path) from error
-    home = real if within is None or inside else os.path.realpath(within)
-    if os.path.commonpath((real, home)) != home:
+    if not (within is None or inside) and os.path.commonpath((real, home := os.path.realpath(within))) != home:
         raise OSError(errno.ELOOP, f"it lies outside {within}", path)
     if not stat.S_ISREG(os.lstat(real).st_mode):  # before it is opened: opening some devices does something
         raise OSError(errno.EINVAL, "it is not a regular file", path)

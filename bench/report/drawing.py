@@ -133,9 +133,8 @@ def styled(width_in: float = WIDE_IN) -> Iterator[None]:
     with chdir(os.sep):  # on its first import matplotlib reads a matplotlibrc of the working directory, be it a pipe
         import matplotlib
 
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update(STYLE | {"figure.figsize": (width_in, width_in)})
+    style = {**matplotlib.rcParamsDefault, **STYLE, "figure.figsize": (width_in, width_in)}
+    with matplotlib.rc_context(style):  # rcdefaults would read all style sheets there are
         yield
 
 
@@ -203,8 +202,8 @@ def inline(svg: str, prefix: str, title: str) -> str:
     for mark in (' id="', 'href="#', "url(#"):
         body = body.replace(mark, f"{mark}{prefix}-")
     variables = {light: f"var(--{name})" for name, (light, _) in THEME.items()}
-    colour = r"\b((?:fill|stroke)(?:: |=\"))(#[0-9a-f]{6})\b"
-    return re.sub(colour, lambda match: match[1] + variables.get(match[2], match[2]), body)
+    colour = r"#[0-9a-f]{6}\b(?<=(?:fill|roke)(?:: |=\")#.{6})"  # beginning with what is rare, it is found sooner
+    return re.sub(colour, lambda match: variables.get(match[0], match[0]), body)
 
 
 def rows_of(run: Run, steps: "pd.DataFrame") -> list[Entry]:
@@ -446,6 +445,7 @@ def drawn(figure: Artist, name: str, title: str, caption: str, *, about: str, so
 
     A narrow one has the title alone, and no PNG: the page says what it is about.
     """
+    figure.set_dpi(dpi)  # what measures texts then has them for the PNG, too
     narrow, panels_in = is_narrow(), figure.get_figheight()
     lines = textwrap.wrap(title, 42) if narrow else [title]
     head_in, foot_in = (0.15 + 0.22 * len(lines), 0.05) if narrow else (HEAD_IN, FOOT_IN)

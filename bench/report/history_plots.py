@@ -56,8 +56,10 @@ def span(track: Track) -> str:
 
 def of_track(track: Track, prefix: str = "history", meanwhile: Callable[[], object] = lambda: None) -> list[Plot]:
     """A plot for each value that some night has; names begin with ``prefix``. ``meanwhile``: done as another draws."""
-    plots = [partial(_plot, track, metric, trends, prefix) for metric in WORDS if (trends := moving(track, metric))]
-    return side_by_side.drawn(plots, meanwhile=meanwhile)
+    # the step times last: they wait for the gate
+    moved = [(metric, trends) for metric in reversed(WORDS) if (trends := moving(track, metric))]
+    plots = [partial(_plot, track, metric, trends, prefix) for metric, trends in moved]
+    return side_by_side.drawn(plots, meanwhile=meanwhile)[::-1]
 
 
 def moving(track: Track, metric: str) -> list[Trend]:

@@ -19,7 +19,7 @@ def drawn(
 ) -> list[Plot]:
     """The plots for a page that there are, for a screen and for a phone; ``ids``: how their ids in it begin. Other
     processes begin with the last. This one does ``meanwhile`` first, the results of which it needs later."""
-    widths_in = (drawing.WIDE_IN, drawing.NARROW_IN)
+    widths_in = (drawing.NARROW_IN, drawing.WIDE_IN)
     draws = [partial(drawing.for_page, draw, ids, width_in) for draw in plots for width_in in widths_in]
     drawing.ready()
     # a token for each, which every process takes first, and the numbers that the others draw
@@ -49,7 +49,7 @@ def drawn(
     os.close(last)
     in_order = [plot for _, plot in sorted(finished.items())]
     both = zip(in_order[::2], in_order[1::2], strict=True)
-    return [replace(wide, page=wide.page + narrow.page) for wide, narrow in both if wide and narrow]
+    return [replace(wide, page=wide.page + narrow.page) for narrow, wide in both if wide and narrow]
 
 
 def _filled(content: bytes) -> int:

@@ -274,7 +274,19 @@ def reply(options: argparse.Namespace, *lines: str, document: Callable[[], objec
 
 
 def print_json(document: object) -> None:
+    """Indented, but a list or an object that holds no other is one line, be it the values of thousands of nights."""
     import json
 
-    json.dump(document, sys.stdout, indent=1, allow_nan=False)
-    print()
+    encoder = json.JSONEncoder(allow_nan=False)
+
+    def laid_out(value: object, margin: str) -> str:
+        parts = list(value.values()) if isinstance(value, dict) else value
+        if not isinstance(parts, list | tuple) or {dict, list, tuple}.isdisjoint(map(type, parts)):
+            return encoder.encode(value)
+        texts = [laid_out(part, f"{margin} ") for part in parts]
+        if isinstance(value, dict):
+            texts = [f"{encoder.encode(str(name))}: {text}" for name, text in zip(value, texts, strict=True)]
+        lines = ",".join(f"{margin} {text}" for text in texts)
+        return f"{{{lines}{margin}}}" if isinstance(value, dict) else f"[{lines}{margin}]"
+
+    print(laid_out(document, "\n"))

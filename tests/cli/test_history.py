@@ -63,6 +63,8 @@ def test_the_night_of_a_shift_is_named(shifted: Path, told: Bench) -> None:
     (track,) = document["tracks"]
     runs = [night["run"] for night in track["nights"]]
     assert code == 0 and len(runs) == COUNT and runs == sorted(runs)
+    lines = [line.strip().rstrip(",") for line in out.splitlines()]
+    assert {json.dumps(track["nights"][7]), f'"values": {json.dumps(track["trends"][0]["values"])}'} <= {*lines}
     (event,) = track["shifts"]
     assert (event["before"]["run"], event["after"]["run"]) == (runs[SHIFTED - 1], runs[SHIFTED])
     changed = {(change["scenario"], change["metric"]) for change in event["changes"]}

@@ -8,7 +8,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from statistics import median
 
 from bench.analyse import comparable
@@ -77,7 +77,7 @@ class Event:
     differs: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Trend:
     """One value of one scenario over the nights of its track, None where unknown.
 
@@ -91,7 +91,7 @@ class Trend:
     sources: tuple[str | None, ...]
     levels: Levels
 
-    @property
+    @cached_property
     def known(self) -> list[int]:
         return [night for night, value in enumerate(self.values) if value is not None]
 
@@ -102,16 +102,17 @@ class Trend:
     @property
     def over_all(self) -> float | None:
         """The median of the last ten nights over that of the first ten; of fewer than twenty nights, of the halves."""
-        values = self._values()
+        values = self._values
         ends = min(RECENT, len(values) // 2)
         return median(values[-ends:]) / median(values[:ends]) if ends else None
 
     @property
     def over_recent(self) -> float | None:
         """The last night over the median of the (up to) ten before it."""
-        *before, last = self._values() or [math.nan]
+        *before, last = self._values or [math.nan]
         return last / median(before[-RECENT:]) if before else None
 
+    @cached_property
     def _values(self) -> list[float]:
         """Of the nights that were measured as the last one was."""
         known = [(value, source) for value, source in zip(self.values, self.sources, strict=True) if value is not None]
@@ -232,8 +233,7 @@ def _mean(launches: Sequence[float | None]) -> float | None:
     values = [value for value in launches if value is not None]
     if not values or min(values) <= 0.0:
         return None
-    first = values[0]
-    return float(first * math.exp(sum(math.log(one / first) for one in values) / len(values)))
+    return math.exp(sum(map(math.log, values)) / len(values))
 
 
 def _events(trends: Sequence[Trend], nights: Sequence[Night], digests: Sequence[Digest]) -> tuple[Event, ...]:
