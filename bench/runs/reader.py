@@ -13,26 +13,10 @@ from bench.core.codec import decode
 from bench.core.errors import RequestError
 from bench.core.files import read_json
 from bench.core.records import PHASES, SCHEMA_VERSION
-from bench.runs import journal
+from bench.runs import journal, tables
 from bench.runs.document import RunDocument
 from bench.runs.files import RESTORE, checksum, is_file, seal_of, unreadable
 from bench.runs.frames import Iterations, RankSteps
-from bench.runs.tables import (
-    ALWAYS_WRITTEN,
-    COLUMNS,
-    SAMPLED,
-    condensed,
-    ends_of,
-    parts_of,
-    read_pieces,
-    read_table,
-    recorded,
-    refuse_harmful,
-    stray,
-    to_frame,
-    uneven,
-    whole_launches,
-)
 from bench.seams.experiment import verb_of
 
 if TYPE_CHECKING:
@@ -97,25 +81,25 @@ def read(
     import pyarrow as pa
 
     document = document or verified(path, allow_incomplete=allow_incomplete, remedy=remedy)
-    for name in ALWAYS_WRITTEN if document.complete else ():
+    for name in tables.ALWAYS_WRITTEN if document.complete else ():
         if f"{name}.parquet" not in document.files:
             raise RequestError("RUN", f"{path}/{name}.parquet is missing", RESTORE)
-    if not os.path.isfile(os.path.join(path, "steps.parquet")) and not parts_of(path, "steps"):
+    if not os.path.isfile(os.path.join(path, "steps.parquet")) and not tables.parts_of(path, "steps"):
         raise RequestError("RUN", f"{path} has no steps: no launch was done", "measure again")
-    refuse_harmful(path)
+    tables.refuse_harmful(path)
     timed: RankSteps | Iterations
-    tables: dict[str, pd.DataFrame] = {}
+    frames: dict[str, pd.DataFrame] = {}
     if condense is None:
-        timed = RankSteps(to_frame(_rows(path, "steps", document, labels=False)))
+        timed = RankSteps(tables.to_frame(_rows(path, "steps", document, labels=False)))
     else:
         timed = Iterations(_condensed(path, "steps", document, condense.steps))
         if document.complete:
             kept: list[pa.Table] = []
-            tables["per_device"] = _condensed(path, "device", document, condense.devices(timed), kept, condense.kept)
-            tables["device"] = to_frame(pa.concat_tables(kept))
-    for name in (name for name in COLUMNS if name != "steps" and name not in tables):
-        tables[name] = to_frame(_rows(path, name, document, labels=name in SAMPLED))
-    return Run(path=os.path.abspath(path), document=document, timed=timed, **tables)
+            frames["per_device"] = _condensed(path, "device", document, condense.devices(timed), kept, condense.kept)
+            frames["device"] = tables.to_frame(pa.concat_tables(kept))
+    for name in (name for name in tables.COLUMNS if name != "steps" and name not in frames):
+        frames[name] = tables.to_frame(_rows(path, name, document, labels=name in tables.SAMPLED))
+    return Run(path=os.path.abspath(path), document=document, timed=timed, **frames)
 
 
 def excerpt(run: Run, launch: int, first: int, last: int) -> "pd.DataFrame":
@@ -199,16 +183,16 @@ def _condensed(
     ends: list[pa.Table] = []
 
     def checked() -> Iterator[pa.Table]:
-        for piece in read_pieces(path, name, complete=document.complete, labels=True):
-            rows = piece if document.complete else recorded(piece, document)
-            ends.append(ends_of(rows))
+        for piece in tables.read_pieces(path, name, complete=document.complete, labels=True):
+            rows = piece if document.complete else tables.recorded(piece, document)
+            ends.append(tables.ends_of(rows))
             if kept is not None:
                 kept.append(rows.select(columns))
             yield rows
 
     try:
-        frame = condensed(whole_launches(checked()), condense)
-        problem = stray(ends_of(pa.concat_tables(ends)), document)
+        frame = tables.condensed(tables.whole_launches(checked()), condense)
+        problem = tables.stray(tables.ends_of(pa.concat_tables(ends)), document)
     except ValueError as error:
         problem = str(error)
     if problem:
@@ -221,8 +205,8 @@ def _rows(path: str, name: str, document: RunDocument, *, labels: bool) -> "pa.T
 
     ``labels``: see :func:`bench.runs.tables.read_table`.
     """
-    table = read_table(path, name, complete=document.complete, labels=labels)
-    problem = stray(ends_of(table), document) or (uneven(table) if name == "numerics" else None)
+    table = tables.read_table(path, name, complete=document.complete, labels=labels)
+    problem = tables.stray(tables.ends_of(table), document) or (tables.uneven(table) if name == "numerics" else None)
     if problem:
         raise RequestError("RUN", f"{os.path.join(path, name)}.parquet: {problem}", RESTORE)
-    return table if document.complete else recorded(table, document)
+    return table if document.complete else tables.recorded(table, document)
