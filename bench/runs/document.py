@@ -306,11 +306,9 @@ def launches_of(experiment: Any) -> Iterator[Record]:
 
 def _kinds() -> tuple[type[Record], ...]:
     """The types of launches that there are: those in the fields of the records of experiments, and their bases."""
-    kinds: dict[type[Record], None] = {LaunchRecord: None}
-    for hint in (hint for record in experiment.records().values() for hint in hints(record).values()):
-        inner = [one for one in (hint, *get_args(hint)) if isinstance(one, type) and issubclass(one, Record)]
-        kinds |= dict.fromkeys(inner)
-    return tuple(kinds)
+    of_fields = [hint for record in experiment.records().values() for hint in hints(record).values()]
+    inner = [one for hint in of_fields for one in (hint, *get_args(hint)) if isinstance(one, type)]
+    return tuple(dict.fromkeys([LaunchRecord, *(kind for kind in inner if issubclass(kind, Record))]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -386,8 +384,7 @@ class RunDocument:
     @property
     def records(self) -> list[Record]:
         """Every launch of any kind, superseded ones too, in the order of their numbers."""
-        everything = [*self.launches, *self.superseded, *self.beside]
-        return sorted(everything, key=lambda record: record.launch)
+        return sorted([*self.launches, *self.superseded, *self.beside], key=lambda record: record.launch)
 
     @property
     def beside(self) -> list[Record]:
@@ -407,11 +404,9 @@ class RunDocument:
     def contradiction(self) -> str | None:
         """A launch that is there twice or was not asked for, or what is named without a launch; None if all is well."""
         launches = [record.launch for record in self.records]
-        twice = [launch for launch, times in Counter(launches).items() if times > 1]
-        if twice:
+        if twice := [launch for launch, times in Counter(launches).items() if times > 1]:
             return f"has launch {twice[0]} twice"
-        judged = [one.launch for one in self.validity] + [one.launch for one in self.parity]
-        for launch in judged:
+        for launch in (*(one.launch for one in self.validity), *(one.launch for one in self.parity)):
             if launch is not None and launch not in launches:
                 return f"has a verdict on launch {launch}, which has no record"
         if stray := {launch.scenario for launch in self.launches} - {*self.request.scenarios}:

@@ -212,9 +212,8 @@ def check_file(option: str, file: str) -> None:
     if os.path.islink(path):
         raise RequestError(option, f"{file} is a link, and would be replaced by a file", "give the file itself")
     try:
-        os.lstat(path)
-    except FileNotFoundError:
-        pass  # which is as it should be
+        with suppress(FileNotFoundError):  # which is as it should be
+            os.lstat(path)
     except OSError as error:
         raise RequestError(option, f"{file} cannot be a file: {error.strerror}", otherwise) from error
     try:

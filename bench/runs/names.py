@@ -64,11 +64,9 @@ def run_ids(out: str, option: str) -> list[str]:
 
 def _holds_run(entry: os.DirEntry[str]) -> bool:
     """Whether a folder holds a run, whose run.json may be damaged, and not that of another program."""
-    file = os.path.join(entry.path, "run.json")
-    if RUN_ID.fullmatch(entry.name) or not os.path.isfile(file):
-        return os.path.isfile(file)
-    document = stored(entry.path)
-    return not document or is_of_bench(document)
+    if not os.path.isfile(os.path.join(entry.path, "run.json")):
+        return False
+    return bool(RUN_ID.fullmatch(entry.name)) or not (document := stored(entry.path)) or is_of_bench(document)
 
 
 def _is_imported(document: Mapping[str, object]) -> bool:

@@ -44,13 +44,14 @@ REWRITTEN_AT = 0.1  # of the length of run.json, that of the journal at which it
 class RunWriter:
     """A run folder that is being written. A launch's rows are on disk when :meth:`add` or its like returns."""
 
+    _parts = 0  # files with rows of single launches that were written
+
     def __init__(self, out: str, document: parts.RunDocument, began: time.struct_time | None = None) -> None:
         """``began``: when the run did, in UTC, if that is not now."""
         self.id = f"{time.strftime('%Y%m%dT%H%M%SZ', began or time.gmtime())}-{secrets.token_hex(4)}"
         self.path = os.path.join(os.path.abspath(out), self.id)
         self._document = self._noted = replace(document, run=self.id)
         self._tables: dict[str, list[pa.Table]] = {name: [] for name in COLUMNS}
-        self._parts = 0
         try:
             os.makedirs(os.path.join(self.path, "logs"))
             self.seal(complete=False)
@@ -75,12 +76,10 @@ class RunWriter:
         writer.path = os.path.abspath(path)
         writer._document = document
         refuse_harmful(path, option="--resume")
-        tables = {
-            name: recorded(read_table(path, name, complete=document.complete, option="--resume"), document)
+        writer._tables = {
+            name: [recorded(read_table(path, name, complete=document.complete, option="--resume"), document)]
             for name in COLUMNS
         }
-        writer._tables = {name: [table] if table.num_rows else [] for name, table in tables.items()}
-        writer._parts = 0
         shutil.rmtree(os.path.join(path, ".scratch"), ignore_errors=True)
         for name in filter(TEMPORARY.fullmatch, os.listdir(path)):
             os.unlink(os.path.join(path, name))  # a SIGKILL came while it was written
@@ -219,7 +218,7 @@ class RunWriter:
     def _join(self) -> None:
         """Write the tables, whole."""
         for name, tables in self._tables.items():
-            if tables or name in ALWAYS_WRITTEN:
+            if any(table.num_rows for table in tables) or name in ALWAYS_WRITTEN:
                 self._write(f"{name}.parquet", _as_parquet(self._whole(name)))
 
     def _write(self, name: str, content: bytes) -> None:
