@@ -42,15 +42,13 @@ def named(digest: Digest) -> str:
     return f"{digest['run']}{label}" + (f", imported from {plain(imported['file'])}" if imported else "")
 
 
-def step_times(compared: Compared) -> list[str]:
-    lines = []
+def step_times(compared: Compared) -> Iterator[str]:
     for row in compared.rows:
         if row.metric == STEP_TIME.name and row.ratio is not None:
             span = f" ({_span(row.low, row.high)})" if row.low is not None else ""
             p = f", p {_p(row.p_adjusted)}" if row.p_adjusted is not None else ""
             times = f"{row.scenario} takes {_ratio(row.ratio)}{span} of {row.against}'s time a step"
-            lines.append(plain(f"{times}: {row.verdict}{p}"))
-    return lines
+            yield plain(f"{times}: {row.verdict}{p}")
 
 
 def in_words(compared: Compared) -> list[str]:

@@ -70,13 +70,12 @@ def memory_stack(run: Analysed) -> Plot | None:
         return None
     stage = _stage(run, memory, list(samples["device"].unique()))
     highest = max(float(np.nansum(stack.to_numpy(), axis=1).max()) for stack in run.stacks.values())
-    proportional = held.proportional(memory)
     for device, axes in stage.panels.items():
         axes.set(ylim=(0, highest * HEADROOM or 1.0), ylabel="MiB")
         for launch in stage.launches:
             if (launch["launch"], device) in run.stacks:
                 _layers(stage, axes, launch["launch"], run.stacks[launch["launch"], device])
-        for number, sums in proportional.groupby("launch") if device == "cpu" else ():
+        for number, sums in held.proportional(memory).groupby("launch") if device == "cpu" else ():
             look: drawing.Look = {"linestyle": "-", "linewidth": 1.3, "markersize": 2.6, "zorder": 5}
             seconds, gid = stage.seconds(sums["t_ns"]), f"pss-{number}"
             drawing.marks(axes, seconds, sums["pss_mib"], "ink", gid=gid, label="sum of PSS", markeredgewidth=0, **look)

@@ -87,9 +87,9 @@ def no_energy(run: Run) -> str:
 
 def beside_torch_table(run: Analysed) -> Table | None:
     """The memory of each rank of a launch of each scenario, from whoever knows; None where nobody does."""
-    on_cpu, sizes = run.document.workload.device == "cpu", ("allocated_mib", "reserved_mib", "context_mib")
-    known = held.resident(run.document.launches, run.memory) if on_cpu else run.beside_torch
-    table = known if on_cpu else known.astype(dict.fromkeys(sizes, "float64"))
+    on_cpu = run.document.workload.device == "cpu"
+    sizes = dict.fromkeys(("allocated_mib", "reserved_mib", "context_mib"), "float64")
+    table = held.resident(run.document.launches, run.memory) if on_cpu else run.beside_torch.astype(sizes)
     chosen = held.largest_launches(run.document, run.peaks)
     launches = [chosen[name] for name in run.document.request.scenarios if name in chosen]
     rows = [row for launch in launches for row in table[table["launch"] == launch].to_dict("records")]

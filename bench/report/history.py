@@ -186,9 +186,8 @@ def as_text(tracks: Sequence[Track], width: int | None = None) -> str:
     shown, single = worth_showing(tracks)
     lines = []
     for track in shown:
-        table = summary_table(track).as_text(width)
         heading = [f"{track.work} · {track.place}", span(track), *filter(None, [last_night(track)])]
-        lines += [*map(plain, heading), "", table, ""]
+        lines += [*map(plain, heading), "", summary_table(track).as_text(width), ""]
         for event in track.events[:LISTED]:
             lines.append(plain(f"shifted on {event.after.date}, between {event.before.run} and {event.after.run}:"))
             texts = (*what_shifted(event), f"commits: {event.commits}", *event.differs)
@@ -209,7 +208,6 @@ def for_programs(tracks: Sequence[Track], left_out: Sequence[LeftOut]) -> dict[s
 
 
 def _track(track: Track) -> dict[str, object]:
-    computed = ("latest", "over_all", "over_recent")
     why = [{"scenario": name, "why": why, "nights": nights} for (name, why), nights in track.unusable.items()]
     return {
         "work": track.work,
@@ -217,7 +215,7 @@ def _track(track: Track) -> dict[str, object]:
         "nights": encode(track.nights),
         "trends": [
             {**encode(trend), "unit": WORDS[trend.metric].unit, "regressed": track.regressed(trend)}
-            | {name: getattr(trend, name) for name in computed}
+            | {name: getattr(trend, name) for name in ("latest", "over_all", "over_recent")}
             for trend in track.trends
             if trend.known
         ],

@@ -1,6 +1,6 @@
 """The plots of a run, each as an SVG and a PNG that can stand alone: title, device, model, batch and source on them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -27,7 +27,6 @@ from bench.report.loader import loader_plot
 from bench.report.scaling import each_plot, scaling_plot
 from bench.report.search import search_plot
 from bench.report.verdict_plots import losses, speeds, time_spent, trade_off
-from bench.runs.frames import TableRow
 from bench.runs.reader import excerpt
 
 DOTS_PER_SCENARIO = 1000
@@ -55,7 +54,7 @@ def step_times(run: Analysed) -> Plot | None:
     middle = run.spread.to_dict("index")
     units, unit = run.document.workload.units, run.document.workload.unit_short
     several = launches["repeat"].max() > 0
-    low, high = _reach(times, middle)
+    low, high = _reach(run)
     cut = high / 2 < low < high
     left = 0.0 if not cut else low - 0.06 * (high - low)
     edge = high + 0.03 * (high - left)
@@ -98,11 +97,10 @@ def step_times(run: Analysed) -> Plot | None:
     return drawing.finished(run, figure, "step-times", "Step time by scenario", caption, [row.scenario for row in rows])
 
 
-def _reach(times_ms: Mapping[str, np.ndarray], middle: Mapping[Any, TableRow]) -> tuple[float, float]:
+def _reach(run: Analysed) -> tuple[float, float]:
     """The ends of an axis of step times, which one noisy scenario shall not flatten."""
-    most = BEYOND * max(row["median_ms"] for row in middle.values())
-    low, high = (end(list(map(end, times_ms.values()))) for end in (np.min, np.max))
-    return float(low), min(float(high), most)
+    low, high = (end([end(times_ms) for times_ms in run.good_times.values()]) for end in (np.min, np.max))
+    return float(low), min(float(high), BEYOND * float(run.spread["median_ms"].max()))
 
 
 def distribution(run: Analysed) -> Plot | None:
@@ -110,7 +108,6 @@ def distribution(run: Analysed) -> Plot | None:
     if not run.good_times:
         return None
     rows = drawing.rows_of(run, run.good_stats.frame)
-    middle = run.spread.to_dict("index")
     figure, (axes,) = drawing.sheet(max(3.2, drawing.KEY_ROW_IN * len(rows) + 0.8))
     keys = []
     for row in rows:
@@ -120,7 +117,7 @@ def distribution(run: Analysed) -> Plot | None:
         p95, p99 = (f"{np.quantile(own, part):,.1f} ms" for part in (0.95, 0.99))
         drawing.hover(line, f"{row.scenario}: 95 % of the steps within {p95}, 99 % within {p99}")
         keys.append((line, row, f"95 % within {p95}"))
-    low, high = _reach(run.good_times, middle)
+    low, high = _reach(run)
     margin = 0.03 * (high - low) or 1.0
     axes.set(xlim=(low - margin, high + margin), xlabel="step time of the slowest rank (ms)")
     axes.set(ylim=(0, 102), ylabel="part of the steps that took no longer")
@@ -229,11 +226,10 @@ def memory(run: Analysed) -> Plot | None:
         axes.set_xlim(0, max(windows[2] if windows else 0.0, float(line["seconds"].max()), 0.5) * 1.02)
         status = "" if launch.status == "ok" else f" ({launch.status})"
         drawing.panel_title(axes, scenario + status, what_ran(launch.effective))
-    for number, axes in enumerate(panels):
-        if number >= len(lines):
-            axes.remove()
-        if number % columns == 0:
-            axes.set_ylabel(f"MiB ({', '.join(sources)})")
+    for axes in panels[len(lines) :]:
+        axes.remove()
+    for axes in panels[::columns]:
+        axes.set_ylabel(f"MiB ({', '.join(sources)})")
     explained = "; ".join(f"{source}: {MEMORY_SOURCES[source]}" for source in sources)
     caption = f"Source {explained}. First launch of each scenario; one line for each process and device."
     return drawing.finished(run, figure, "memory", "Memory of each process over time", caption, list(lines))

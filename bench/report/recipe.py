@@ -49,13 +49,11 @@ def script(run: Analysed, scenario: str | None = None, *, file: str = "train.py"
     Raises :class:`RequestError` where the run has no such scenario, or none that can be written down.
     """
     launch, ran = _chosen(run, scenario)
-    recipe = _recipe(run.document, launch, ran)
-    measured = _measured(run, launch, ran)
+    values = _values(run.document, launch, ran, _recipe(run.document, launch, ran))
     command = f"{_launcher(launch, ran)} {shlex.quote(_plain(os.path.basename(file)))} --checkpoint checkpoint.pt"
-    values = _values(run.document, launch, ran, recipe)
     # It is Python, and each text of the run is a literal or plain.
     page = template("train.py.j2", autoescape=False, keep_trailing_newline=True)
-    return page.render(**values, measured=measured, command=command)
+    return page.render(**values, measured=_measured(run, launch, ran), command=command)
 
 
 def _chosen(run: Analysed, scenario: str | None) -> tuple[LaunchRecord, Effective]:

@@ -160,8 +160,7 @@ def each_plot(run: Analysed) -> Plot | None:
     rows, scan = [one for one in devices(run) if one.slower is not None], scan_of(run)
     if not rows:
         return None
-    labels = ["" if one.step.value is None else f"{one.step.value:,.1f} ms a step" for one in rows]
-    figure, (axes,) = drawing.row_sheet([(one.name, label) for one, label in zip(rows, labels, strict=True)])
+    figure, (axes,) = drawing.row_sheet([(one.name, f"{one.step.value:,.1f} ms a step") for one in rows])
     for position, one in enumerate(rows):
         percent = 100 * (one.slower or 0.0)
         colour, label = ("line-6", "slow") if one.is_slow else ("line-0", "like the others")

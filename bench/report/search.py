@@ -20,7 +20,6 @@ def fate(tuning: Tuning, name: str) -> str:
 
 def search_table(run: Analysed) -> Table:
     tuning = run.document.begun(Tuning)
-    unit = run.document.workload.unit_short
     fastest = max((one.throughput_per_s or 0.0 for one in tuning.candidates.values()), default=0.0)
 
     def speed(name: str) -> Cell:
@@ -29,7 +28,7 @@ def search_table(run: Analysed) -> Table:
 
     columns = (
         text("candidate", str),
-        numeric(f"{unit}/s in the race", speed),
+        numeric(f"{run.document.workload.unit_short}/s in the race", speed),
         numeric("peak MiB of a device", lambda name: number(tuning.candidates[name].peak_mib, ",.0f")),
         numeric("launches", lambda name: f"{tuning.candidates[name].launches}"),
         numeric("last round", lambda name: f"{tuning.candidates[name].round or UNKNOWN}"),

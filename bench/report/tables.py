@@ -142,9 +142,8 @@ class Table:
 
     def as_text(self, width: int | None = None, *, repeats: bool = True) -> str:
         """For a terminal of this width, if any; without the notes."""
-        words = [column.heading for column in self.columns if not column.number]
         rows = [[SHORT.get(cell, cell) for cell in row] for row in self.texts(repeats=repeats)]
-        return align(rows, left=words, width=width)
+        return align(rows, left=[column.heading for column in self.columns if not column.number], width=width)
 
     def as_markdown(self) -> str:
         """With the notes below it."""
