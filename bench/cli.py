@@ -108,13 +108,14 @@ def _finished(arguments: list[str]) -> int:
             code = 1  # it was the output that failed
     try:
         sys.stdout.flush()
-    except BrokenPipeError:
-        _silence(sys.stdout)  # the reader has what it wanted ('| head -1'), and the answer is the same
     except OSError as error:
-        _silence(sys.stdout)
-        if code != 1:
-            _say(f"bench: error: standard output cannot be written: {error.strerror}")
-        return 1
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())  # what is left in its buffer goes there
+        os.close(nowhere)
+        if not isinstance(error, BrokenPipeError):  # whose reader has what it wanted ('| head -1')
+            if code != 1:
+                _say(f"bench: error: standard output cannot be written: {error.strerror}")
+            return 1
     return code
 
 
@@ -158,8 +159,7 @@ def _verb(name: str):  # type: ignore[no-untyped-def]  # naming the type would i
 
         if name.startswith("-"):
             raise RequestError(name, "the verb comes first", "write 'bench VERB [OPTIONS]' ('bench --help')")
-        remedy = f"{closest(name, list(VERBS))} ('bench --help')"
-        raise RequestError(name or "''", "unknown command", remedy)
+        raise RequestError(name or "''", "unknown command", f"{closest(name, list(VERBS))} ('bench --help')")
     from importlib import import_module
 
     return import_module(f"bench.verbs.{'import_' if name == 'import' else name}").main  # a keyword names no module
@@ -181,13 +181,6 @@ def _mend_streams() -> None:
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None and (stream.errors == "strict" or stream.encoding.lower() != "utf-8"):
             reconfigure(errors="backslashreplace")
-
-
-def _silence(stream: object) -> None:
-    """Drop what is written to this stream from now on, and what is left in its buffer."""
-    descriptor = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(descriptor, stream.fileno())  # type: ignore[attr-defined]  # naming the type would import typing
-    os.close(descriptor)
 
 
 def _say(line: str) -> None:

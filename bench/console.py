@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, TextIO
 from bench.core.text import printable
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from rich.progress import Progress
     from rich.table import Table
 
     from bench.core.channel import Message
@@ -80,7 +80,6 @@ class RunProgress:
         self._began = self._since = time.monotonic()
         self.spent: dict[str, float] = {}
         self._bar: Progress | None = None
-        self._task: TaskID | None = None
         self._scenario, self._doing, self._phase = "", "measuring", ""
         self._step, self._of = 0, steps
         self._recent: list[tuple[float, int]] = []
@@ -119,7 +118,7 @@ class RunProgress:
                 console=Console(file=self.stream),
                 transient=True,
             )
-            self._task = self._bar.add_task("", total=self._launches, launch="", scenario="", detail="")
+            self._bar.add_task("", total=self._launches, launch="", scenario="", detail="")
             self._bar.start()
         return self
 
@@ -190,25 +189,24 @@ class RunProgress:
         return duration(left_s)
 
     def _show(self) -> None:
-        launch = self._place
         probed = self._phase == PHASE_WORDS["probe"]
         detail = self._phase if probed else f"{self._phase} step {self._step}/{self._of}"
         if len(self._recent) > 1 and self._doing in WITH_RATE and not probed:
             (t0, s0), (t1, s1) = self._recent[0], self._recent[-1]
             detail += f", {self.units * (s1 - s0) / (t1 - t0):,.1f} {self.unit}/s"
         detail += f", {self._time_left()} left" * self.counted
-        if self._bar is not None and self._task is not None:
+        if self._bar is not None:
             self._bar.update(
-                self._task,
+                self._bar.task_ids[0],
                 total=self._launches,
                 completed=self._number - 1 + self._step / self._of,
-                launch=launch,
+                launch=self._place,
                 scenario=printable(self._scenario),
                 detail=detail,
             )
         elif time.monotonic() - self._last_line >= PLAIN_INTERVAL_S:
             self._last_line = time.monotonic()
-            tell(f"[{launch}] {self._scenario}: {detail}", file=self.stream)
+            tell(f"[{self._place}] {self._scenario}: {detail}", file=self.stream)
 
 
 COMMAND = "python -m bench "
