@@ -21,9 +21,9 @@ class ApexFiles:
     """
 
     kind: str
-    path: str | None
-    amp: bool
-    parallel: bool
+    path: str | None = None
+    amp: bool = False
+    parallel: bool = False
     explanation: str
 
 
@@ -44,8 +44,7 @@ def classify(apex_path: str | None = None, path: list[str] | None = None) -> Ape
     chosen = search_path(apex_path)
     spec = PathFinder.find_spec("apex", [chosen] if chosen else (sys.path if path is None else path))
     if spec is None:
-        why = f"apex is not installed; {REMEDY}"
-        return ApexFiles(kind="absent", path=None, amp=False, parallel=False, explanation=why)
+        return ApexFiles(kind="absent", explanation=f"apex is not installed; {REMEDY}")
     locations = list(spec.submodule_search_locations or [])
     folder = locations[0] if locations else os.path.dirname(spec.origin or "")
     amp, parallel = _module(folder, "amp"), _module(folder, "parallel")

@@ -114,6 +114,5 @@ def adopt_orphans() -> None:
 def _prctl(option: int, value: int) -> None:
     import ctypes
 
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(option, value) != 0:
+    if ctypes.CDLL(None, use_errno=True).prctl(option, value) != 0:
         raise OSError(ctypes.get_errno(), f"prctl({option})")

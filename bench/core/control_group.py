@@ -28,8 +28,7 @@ def cpu_quota(root: str = ROOT, own: str = OWN) -> float | None:
 
 def memory_limit_bytes(root: str = ROOT, own: str = OWN) -> int | None:
     """How much this process and those in its group may use; None where it is no less than the machine has."""
-    limits = [limit for limit, _ in _memory(root, own)]
-    least = min(limits, default=None)
+    least = min((limit for limit, _ in _memory(root, own)), default=None)
     return None if least is None or least >= meminfo("MemTotal") else least
 
 

@@ -30,8 +30,7 @@ def json_schema(kind: type, title: str) -> str:
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title, **_schema(kind, definitions)}
     classes = []
     for name, one in sorted(definitions.items()):
-        properties = [f"  {json.dumps(field)}: {json.dumps(of)}" for field, of in one.pop("properties").items()]
-        lines = ",\n".join(properties)
+        lines = ",\n".join(f"  {json.dumps(field)}: {json.dumps(of)}" for field, of in one.pop("properties").items())
         classes.append(f' "{name}": {json.dumps(one)[:-1]}, "properties": {{\n{lines}\n }}}}')
     return json.dumps(head)[:-1] + ', "$defs": {\n' + ",\n".join(classes) + "\n}}\n"
 
