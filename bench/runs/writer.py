@@ -9,6 +9,7 @@ While a run lasts, a launch adds a file with its rows for each table, and a line
 and the row count and SHA-256 of every other file.
 """
 
+import io
 import json
 import os
 import re
@@ -236,13 +237,11 @@ def _without(record: Record, part: Any) -> Any:
 
 
 def _as_parquet(table: "pa.Table") -> bytes:
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, write_page_checksum=True)
-    content: bytes = sink.getvalue().to_pybytes()
-    return content
+    content = io.BytesIO()
+    pq.write_table(table, content, write_page_checksum=True)
+    return content.getvalue()
 
 
 def as_text(document: Mapping[str, object]) -> bytes:
