@@ -352,13 +352,11 @@ def stacked(
     parts, whole = parts.loc[order], whole[order]
     longest = float(max(parts.sum(axis=1).max(), whole.max()))
     figure, (axes,) = row_sheet([(row.scenario, row.label) for row in rows])
-    begins = parts.cumsum(axis=1).shift(axis=1, fill_value=0.0)
+    begins, least = parts.cumsum(axis=1).shift(axis=1, fill_value=0.0), 0.06 * longest * WIDE_IN / width_in()
     for part in map(str, parts):
         label = (names or {}).get(part, part)
         bars = axes.barh(range(len(rows)), parts[part], left=begins[part], height=0.56, label=label)
-        labels = [f"{size:,.0f}" if size >= 10 else f"{size:.1f}" for size in parts[part]]
-        least = 0.06 * longest * WIDE_IN / width_in()
-        labels = [text if size > least else "" for text, size in zip(labels, parts[part], strict=True)]
+        labels = [f"{size:,.{0 if size >= 10 else 1}f}" if size > least else "" for size in parts[part]]
         axes.bar_label(bars, labels, label_type="center", fontsize=7.5, color=light("paper"))
         for patch, size in zip(bars, parts[part], strict=True):
             patch.set(color=light(colours[part]), linewidth=0)

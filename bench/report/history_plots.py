@@ -115,8 +115,7 @@ def _panel(axes: Artist, track: Track, trend: Trend, *, many: bool) -> None:
     else:
         look = {"markersize": 4.2 if len(nights) <= 60 else 2.8, "alpha": 0.75, "markeredgewidth": 0}
         drawing.marks(axes, nights, values, "muted", label="a night", **look)
-    can_tell = len(trend.known) >= 2 * MIN_NIGHTS
-    for level in trend.levels.levels if can_tell else ():
+    for level in trend.levels.levels if len(trend.known) >= 2 * MIN_NIGHTS else ():
         axes.plot([level.first - 0.5, level.last + 0.5], [level.value] * 2, color=light("ink"), linewidth=1.4)
         axes.lines[-1].set_label("level")
     for above, marker in ((True, "^"), (False, "v")):
@@ -128,9 +127,8 @@ def _panel(axes: Artist, track: Track, trend: Trend, *, many: bool) -> None:
     _judged(axes, track, trend)
     _shifts(axes, trend)
     drawing.panel_title(axes, trend.scenario, trend.what_ran, above=9 if trend.levels.shifts else 0)
-    latest = f"{digits(trend.latest)} {WORDS[trend.metric].unit}"
     over_all = "" if trend.over_all is None else f"{as_change(trend.over_all)} long term"
-    drawing.right_label(axes, 0.5, latest, over_all, within=True)
+    drawing.right_label(axes, 0.5, f"{digits(trend.latest)} {WORDS[trend.metric].unit}", over_all, within=True)
 
 
 def _limits(trend: Trend) -> tuple[float, float]:

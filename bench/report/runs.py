@@ -64,8 +64,7 @@ def answer(run: Analysed) -> str:
     """The answer of a run in whole sentences. The leanest of a search is not in it: the advice beside it says more."""
     compared = fastest(run) if run.document.of(Attached) and not run.document.of(Bisected) else None
     first = [f"Fastest: {compared[1]}"] if compared else loader_words(run)[:1]
-    lines = (*first, *tuned.answer(run, run.overview, leanest=False))
-    return " ".join(f"{line.rstrip('.')}." for line in lines)
+    return " ".join(f"{line.rstrip('.')}." for line in (*first, *tuned.answer(run, run.overview, leanest=False)))
 
 
 def _section(run: Analysed, plots: dict[str, Plot], out: str, training: Training | None = None) -> page.Section:

@@ -55,7 +55,6 @@ def _summary_columns(rows: Sequence[TableRow], *, brief: bool = False) -> list[C
             return Cell(text=UNKNOWN)
         return Cell(text=row[name], small="" if is_unknown(why) else why, tone=tables.TONES[row[name]], wrap=True)
 
-    energy = f"J per 1,000 {first['unit']}"
     with_energy = not brief and any(not is_unknown(row["energy_per_1000_j"]) for row in rows)
     known = {name for row in rows for name in ("step_median_ms", "throughput_per_s") if not is_unknown(row[name])}
     no_batch = known == {"step_median_ms"}  # as of an attached script without --global-batch
@@ -67,7 +66,7 @@ def _summary_columns(rows: Sequence[TableRow], *, brief: bool = False) -> list[C
         *([] if no_batch else [bounded(f"speed ÷ {short_base(first['relative_to'])}", "relative_to_ddp", ".2f")]),
         numeric("MiB/process", "peak_pid_mib", ",.0f"),
         numeric("MiB total", "peak_total_mib", ",.0f"),
-        *([bounded(energy, "energy_per_1000_j", ",.0f")] if with_energy else []),
+        *([bounded(f"J per 1,000 {first['unit']}", "energy_per_1000_j", ",.0f")] if with_energy else []),
         text("validity", lambda row: verdict(row, "validity", row["findings"])),
         text("numerics", lambda row: verdict(row, "parity")),
         *([text("status", "status")] if any(row["status"] != "ok" for row in rows) else []),
@@ -102,8 +101,7 @@ def _why_unknown(run: Run, table: pd.DataFrame) -> list[str]:
     if len(good) and good["relative_to_ddp"].isna().all():
         base = base_of(run.document.request.scenarios)
         notes.append(f"speed ÷ {short_base(base)} is unknown because {base} has no results in this run.")
-    unsampled = good.loc[good["peak_pid_mib"].isna(), "scenario"]
-    reasons = dict.fromkeys(unsampled, "there is no sample of it")
+    reasons = dict.fromkeys(good.loc[good["peak_pid_mib"].isna(), "scenario"], "there is no sample of it")
     unknown = run.memory[run.memory["used_mib"].isna()]
     reasons |= unknown.groupby("scenario", observed=True)["reason"].agg(different).to_dict()
     return notes + tables.unknown_of("Memory", ((reasons[name], name) for name in good["scenario"] if name in reasons))

@@ -50,8 +50,7 @@ def parity_table(run: Analysed) -> Table | None:
     def own_update(row: TableRow) -> Cell:
         if is_unknown(row["own_update_error"]):
             return Cell(text=UNKNOWN)
-        rounding = f"rounding\u00a0{percent(row['own_update_bound'])}"
-        return Cell(text=percent(row["own_update_error"]), small=rounding)
+        return Cell(text=percent(row["own_update_error"]), small=f"rounding\u00a0{percent(row['own_update_bound'])}")
 
     def alike(row: TableRow) -> str:
         launch, words = launch_of[row["launch"]], {True: "yes", False: "no", None: UNKNOWN}
