@@ -233,13 +233,8 @@ def _refuse_in_run(option: str, path: str) -> None:
     """Refuse a place in a run folder: a sealed run with another file in it is no longer what was sealed."""
     real = Path(path).resolve()
     for folder in (real, *real.parents):
-        if is_run(str(folder)):
+        if is_of_bench(stored(str(folder))):
             raise RequestError(option, f"{path} lies in the run {folder}", "give a place outside of it")
-
-
-def is_run(folder: str) -> bool:
-    """Whether a folder holds a run that can be read."""
-    return is_of_bench(stored(folder))
 
 
 def stored(folder: str) -> dict[str, Any]:
