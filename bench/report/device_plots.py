@@ -90,12 +90,11 @@ def power(run: Analysed) -> Plot | None:
         return None
     stage = _stage(run, run.device, list(timeline["device"].unique()))
     means, throttled = run.devices, {"invalid": "held back by heat or protection", "warning": "at its power cap"}
-    stretches = run.throttled
     highest = max(float(timeline["power_w"].max()), float(means["mean_power_w"].max() or 0.0))
     for device, axes in stage.panels.items():
         axes.set(ylim=(0, highest * HEADROOM or 1.0), ylabel="W")
         _power_lines(stage, axes, timeline[timeline["device"] == device])
-        for verdict, rows in stretches[stretches["device"] == device].groupby("verdict"):
+        for verdict, rows in run.throttled[run.throttled["device"] == device].groupby("verdict"):
             starts, ends = stage.seconds(rows["start_ns"]), stage.seconds(rows["end_ns"])
             places = list(zip(starts, (ends - starts).clip(lower=0.003 * stage.range_s), strict=True))
             look: drawing.Look = {"transform": axes.get_xaxis_transform(), "color": light(TONES[str(verdict)])}
