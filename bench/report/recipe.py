@@ -172,8 +172,7 @@ def _values(document: RunDocument, launch: LaunchRecord, ran: Effective, recipe:
         "own_file": [] if own else _own_file(document),
         "example": "example(index)" if own else "workload.example(WORK, index)",
         "model": _called("net: Any =", *model, then="" if recipe.places else ".to(device)"),
-        "loss": _loss(own, "batch", half if half_weights else None),
-        "loss_of_part": _loss(own, "part", half if half_weights else None),
+        "loss": _loss(own, recipe.micro_batches, half if half_weights else None),
         "optimizer": _optimizer(own, recipe, level, ran.optimizer, scaled=scaled),
         "examples": work.examples or (work.global_batch or 1) * (work.pool_batches or 1),
         "work": work,
@@ -221,14 +220,15 @@ def _wrapped(text: str) -> list[str]:
     return textwrap.wrap(_plain(text), LINE - 4)
 
 
-def _loss(own: WorkRecipe | None, batch: str, half: str | None) -> str:
-    """The loss of ``batch``. ``half``: the type of the model's inputs, if they are cast."""
+def _loss(own: WorkRecipe | None, pieces: int, half: str | None) -> str:
+    """The loss of a batch, or of one of its ``pieces``. ``half``: the type of the model's inputs, if they are cast."""
+    batch, share = ("batch", "") if pieces == 1 else ("part", f" / {pieces}")
     if own is None:
         cast = f"lambda *x: cast(torch.float32, module(*cast({half}, x)))"
-        return f"workload.loss({cast if half else 'module'}, {batch})"
+        return f"workload.loss({cast if half else 'module'}, {batch}){share}"
     inputs = own.inputs.format(batch=batch)
     output = f"cast(torch.float32, module(cast({half}, {inputs})))" if half else f"module({inputs})"
-    return own.loss.format(batch=batch, output=output)
+    return own.loss.format(batch=batch, output=output) + share
 
 
 def _optimizer(own: WorkRecipe | None, recipe: Recipe, level: str, ran: str, *, scaled: bool) -> str:
