@@ -113,10 +113,11 @@ class RunWriter:
 
     def add(self, *records: LaunchRecord, noted: object = None, **tables: Rows) -> None:
         """Put measured launches and the rows of each table on disk. ``noted``: as :meth:`note` takes it."""
-        if noted is not None:
-            self._note(noted)
         self._change(launches=(*self._document.launches, *records))
-        self.put(**tables)
+        if noted is None:
+            self.put(**tables)
+        else:
+            self.note(noted, **tables)
 
     def add_to(self, experiment: type[Any], record: Record, field: str = "launches", /, **tables: Rows) -> None:
         """Put a launch of an experiment on disk. ``experiment``: the type of its record; ``field``: of that."""
@@ -125,7 +126,7 @@ class RunWriter:
 
     def note(self, experiment: object, **tables: Rows) -> None:
         """Put the record of an experiment on disk, in the place of its last one, and the rows of a launch of it."""
-        self._note(experiment)
+        self._change(experiments={**self._document.experiments, name_of(type(experiment)): experiment})
         self.put(**tables)
 
     def note_request(self, request: parts.Asked, workload: parts.WorkloadRecord | None = None) -> None:
@@ -204,9 +205,6 @@ class RunWriter:
     @property
     def _journal_path(self) -> str:
         return journal.journal_path(self.path, self._document.seal)
-
-    def _note(self, experiment: object) -> None:
-        self._change(experiments={**self._document.experiments, name_of(type(experiment)): experiment})
 
     def _change(self, **fields: Any) -> None:
         self._document = replace(self._document, **fields)
