@@ -238,8 +238,7 @@ def device(document: RunDocument) -> str:
     if document.workload.device != "cpu":
         return " + ".join(f"{times} × {name}" for name, times in Counter(gpu.name for gpu in document.gpus).items())
     cpus = Counter(f"{machine.cpu}, {machine.cores_usable} cores" for machine in document.machines)
-    several = len(document.machines) > 1
-    where = [f"{count(hosts, 'host')} with {cpu}" if several else cpu for cpu, hosts in cpus.items()]
+    where = [f"{count(hosts, 'host')} with {cpu}" if len(document.machines) > 1 else cpu for cpu, hosts in cpus.items()]
     return f"{count(document.workload.replicas or 0, 'CPU rank')} on {' + '.join(where)}"
 
 

@@ -111,9 +111,8 @@ def limits_plot(run: Analysed) -> Plot | None:
             axes.axvline(rows["limit"]["ms"], color=light("ink"), linewidth=1.0, linestyle="--", label="limit")
         labels = [NAMES.get(name, name) + f"\n{took[name]}, {percent(rows[name])}" * narrow for name in shown]
         axes.set_yticks(range(len(shown)), labels)
-        axes.set_ylim(len(shown) - 0.5, -0.5)
+        axes.set(ylim=(len(shown) - 0.5, -0.5), xlabel="milliseconds of a step")
         drawing.upright_grid(axes)
-        axes.set_xlabel("milliseconds of a step")
         drawing.panel_title(axes, scenario, "")
     caption = "Parts from top to bottom, each where the one above ends; unexplained is what is left over of the step."
     return drawing.finished(run, figure, "limits", "The account of a step", caption, list(of_all))

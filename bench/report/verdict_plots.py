@@ -42,9 +42,8 @@ def speeds(run: Analysed) -> Plot | None:
         low, high = row["throughput_low_per_s"], row["throughput_high_per_s"]
         if pd.notna(low):
             drawing.interval(axes, low, high, position, cap="|")
-        ratio = ""
-        if pd.notna(row["relative_to_ddp"]):
-            ratio = f"{row['relative_to_ddp']:.2f} × {short_base(row['relative_to'])}"
+        of_base = row["relative_to_ddp"]
+        ratio = f"{of_base:.2f} × {short_base(row['relative_to'])}" if pd.notna(of_base) else ""
         speed = with_bar(row, "throughput_per_s", ",.1f")
         drawing.right_label(axes, position, speed, ratio if believed else short(row["why_not"]))
         drawing.hover(patch, f"{row['scenario']}: {speed} {unit} a second {ratio}")
