@@ -58,11 +58,10 @@ def in_words(compared: Compared) -> list[str]:
     lines = [_difference(row, compared) for row in rows if row.change in (BETTER, WORSE)]
     few = f"too few launches for a verdict (a side needs {LAUNCHES_WANTED}: --launches 5)"
     for verdict, begin in ((ALIKE, ALIKE), (TOO_FEW, few)):
-        parts = []
-        for metric, title in TITLES.items():
-            own = [row for row in rows if (row.verdict, row.metric) == (verdict, metric)]
-            names = [f"{one.scenario} ({more})" if (more := still_wanted(one.more)) else one.scenario for one in own]
-            parts += [f"{title} of {', '.join(names)}"] if names else []
+        own = [row for row in rows if row.verdict == verdict]
+        names = [f"{row.scenario} ({more})" if (more := still_wanted(row.more)) else row.scenario for row in own]
+        of = by_key(zip((row.metric for row in own), names, strict=True))
+        parts = [f"{title} of {', '.join(of[metric])}" for metric, title in TITLES.items() if metric in of]
         lines += [f"{begin}: {'; '.join(parts)}"] if parts else []
     return [plain(line) for line in (*lines, *_not_comparable(compared))]
 
