@@ -345,8 +345,7 @@ def _append(columns: dict[str, Any], frame: "pd.DataFrame") -> None:
         column = columns.get(name)
         if values.dtype.kind in "biuf" and not isinstance(column, list):
             column = np.empty(0, values.dtype) if column is None else column
-            if column.dtype != values.dtype:
-                column = column.astype(np.result_type(column, values))
+            column = column.astype(np.result_type(column, values), copy=False)
             column.resize(len(column) + len(values), refcheck=False)
             column[len(column) - len(values) :] = values
             columns[name] = column
