@@ -69,23 +69,20 @@ def worth_showing(tracks: Sequence[Track]) -> tuple[list[Track], list[Track]]:
 
 def _section(track: Track, plots: Iterable[Plot]) -> page.Section:
     shifted = "Nights on which levels shifted, the latest first"
-    chapters = filled(
-        chapter_of("scenarios", "Scenarios", Grid("Scenarios", summary_table(track))),
-        chapter_of("shifted", shifted, Grid(shifted, events_table(track)) if track.events else None),
-        chapter_of("trends", "Trends", *plots, *still(track)),
-        chapter_of("without", "Nights without a value", *without_value(track)),
-    )
-    text = " ".join(filter(None, (last_night(track), answer(track))))
-    return page.Section(name=f"on {track.place}", label=track.work, answer=text, chapters=chapters)
-
-
-def still(track: Track) -> list[str]:
-    return [
+    still = (
         f"There is no plot of the {WORDS[metric].name}: no night of any scenario is further than {100 * FLAT:.1f} % "
         "from the others."
         for metric in METRICS
         if track.of(metric) and not moving(track, metric)
-    ]
+    )
+    chapters = filled(
+        chapter_of("scenarios", "Scenarios", Grid("Scenarios", summary_table(track))),
+        chapter_of("shifted", shifted, Grid(shifted, events_table(track)) if track.events else None),
+        chapter_of("trends", "Trends", *plots, *still),
+        chapter_of("without", "Nights without a value", *without_value(track)),
+    )
+    text = " ".join(filter(None, (last_night(track), answer(track))))
+    return page.Section(name=f"on {track.place}", label=track.work, answer=text, chapters=chapters)
 
 
 def answer(track: Track) -> str:

@@ -166,13 +166,14 @@ def facts(document: RunDocument) -> list[tuple[str, str]]:
             script = f"{one.script.file}, SHA-256 {one.script.sha256[:16]}" if one.script else "unknown"
             trained += [(f"Command{of}", f"{' '.join((*one.environment, *one.command))} in {one.cwd}")]
             trained += [(f"Script{of}", script)]
+    gpus = [f"{gpu.index}: {gpu.name} ({gpu.uuid})" for gpu in document.gpus]
     pairs = [
         ("Date", f"{start_date(document)}{lasted}"),
         *[("Hosts", f"{listed([one.name for one in document.hosts])}; of the first:")] * (len(document.hosts) > 1),
         ("Host", f"{machine.host}, {machine.os}"),
         ("CPU", f"{machine.cpu}, {machine.cores_usable} of {machine.cores_online} cores usable"),
         ("Memory", f"{machine.memory_gib} GiB"),
-        ("GPUs", _gpus(document)),
+        ("GPUs", f"{', '.join(gpus)}; driver {document.gpus[0].driver or 'unknown'}" if gpus else "none used"),
         ("Versions", _versions(document)),
         *trained,
     ]
@@ -195,14 +196,6 @@ def _data(document: RunDocument) -> list[tuple[str, str]]:
 
 def start_date(document: RunDocument) -> str:
     return f"{(document.start.utc or '')[:16].replace('T', ' ')} UTC"
-
-
-def _gpus(document: RunDocument) -> str:
-    chosen = document.gpus
-    if not chosen:
-        return "none used"
-    named = [f"{gpu.index}: {gpu.name} ({gpu.uuid})" for gpu in chosen]
-    return f"{', '.join(named)}; driver {chosen[0].driver or 'unknown'}"
 
 
 def _versions(document: RunDocument) -> str:
